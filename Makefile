@@ -1,0 +1,42 @@
+# make          installs what is missing and builds build/release/moewright
+# make demo     the same, and trains the example model
+# make test     the same, and runs every test that this machine can run
+CLANG_FORMAT ?= clang-format-14
+BUILD := build/release
+SOURCES := find $(wildcard src tests bench) -name '*.h' -o -name '*.cpp' -o -name '*.cu'
+
+.PHONY: all build test demo setup format check check-format check-rooms clean help
+all: build
+
+build: setup $(BUILD)/build.ninja  ## build/release/moewright
+	cmake --build --preset cpu-release --target moewright
+
+test: setup $(BUILD)/build.ninja  ## every test that this machine can run, MPI included
+	cmake --build --preset cpu-release
+	ctest --preset cpu-release --output-junit tests.xml
+
+demo: build  ## train examples/demo.toml on two ranks
+	tools/run_demo.sh
+
+setup:
+	@tools/setup.sh
+
+$(BUILD)/build.ninja: CMakePresets.json | setup
+	cmake --preset cpu-release
+	@touch $@
+
+format:  ## rewrite the sources in the house style
+	$(SOURCES) | xargs -r $(CLANG_FORMAT) -i
+
+check: check-format check-rooms  ## formatting, and the rooms' includes
+check-format:
+	$(SOURCES) | xargs -r $(CLANG_FORMAT) --dry-run -Werror
+check-rooms:
+	python3 tools/check_rooms.py --self-test
+	python3 tools/check_rooms.py
+
+clean:  ## remove build/
+	rm -rf build
+
+help:
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */  make \1\t/'

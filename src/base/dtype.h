@@ -1,0 +1,49 @@
+// Element types. bf16 is the project's own type: the same bits on CPU, CUDA and HIP.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string_view>
+
+namespace mw {
+
+enum class DType : uint8_t { f32, bf16, i32, i64, u8, u16 };
+
+int64_t size_of(DType dtype);           // bytes per element
+std::string_view name_of(DType dtype);  // "f32", "bf16", ...
+
+// Brain float: the upper half of an IEEE binary32.
+struct bf16 {
+  uint16_t bits;
+};
+
+inline float to_float(bf16 x) {
+  const uint32_t word = static_cast<uint32_t>(x.bits) << 16;
+  float value;
+  std::memcpy(&value, &word, sizeof value);
+  return value;
+}
+inline float to_float(float x) { return x; }
+
+// Round to nearest, ties to even; a NaN stays a NaN.
+inline bf16 to_bf16(float x) {
+  uint32_t word;
+  std::memcpy(&word, &x, sizeof word);
+  const uint32_t rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
+  const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
+  return bf16{static_cast<uint16_t>(nan ? (word >> 16) | 0x40u : rounded)};
+}
+
+// from_float<T>: conversion with the element type as a template argument, for kernels written once for fp32 and bf16.
+template <class T>
+T from_float(float x);
+template <>
+inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+inline bf16 from_float<bf16>(float x) {
+  return to_bf16(x);
+}
+
+}  // namespace mw

@@ -1,0 +1,99 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+// Closes a descriptor on every way out.
+struct Descriptor {
+  int fd;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+[[noreturn]] void fail_path(const char* what, const std::string& path) {
+  fail(Exit::data, fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)),
+       "check the path and its permissions");
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  // O_NONBLOCK: a named pipe must not hang before it is refused below.
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+  if (file.fd < 0) fail_path("open", path);
+  struct stat info {};
+  if (::fstat(file.fd, &info) != 0) fail_path("stat", path);
+  if (!S_ISREG(info.st_mode))
+    fail(Exit::data, fmt::format("{} is not a regular file", path), "name a file, not a directory or device");
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (address == MAP_FAILED) fail_path("map", path);
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)), path_(std::move(other.path_)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  if (this != &other) {
+    if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+    data_ = std::exchange(other.data_, nullptr);
+    size_ = std::exchange(other.size_, 0);
+    path_ = std::move(other.path_);
+  }
+  return *this;
+}
+
+std::string read_text_file(const std::string& path, size_t limit) {
+  const MappedFile file(path);
+  const auto bytes = file.bytes();
+  if (bytes.size() > limit)
+    fail(Exit::data,
+         fmt::format("{} has {} bytes, more than the {} allowed for such a file", path, bytes.size(), limit),
+         "is this the right file?");
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+void sync_path(const std::string& path) {
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail_path("open", path);
+  if (::fsync(file.fd) != 0) fail_path("sync", path);
+}
+
+void write_text_file_atomically(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  {
+    const Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    if (file.fd < 0) fail_path("create", temporary);
+    size_t done = 0;
+    while (done < text.size()) {
+      const ssize_t written = ::write(file.fd, text.data() + done, text.size() - done);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) fail_path("write", temporary);
+      done += static_cast<size_t>(written);
+    }
+    if (::fsync(file.fd) != 0) fail_path("sync", temporary);
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail_path("rename", temporary);
+  const size_t slash = path.find_last_of('/');
+  sync_path(slash == std::string::npos ? "." : path.substr(0, slash + 1));
+}
+
+}  // namespace mw

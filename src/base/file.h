@@ -1,0 +1,41 @@
+// Files: read-only memory maps and durable writes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace mw {
+
+// A read-only memory map of a whole file. Movable, not copyable. An empty file gives an empty span.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  // Errors: Exit::data naming the path when it cannot be opened, is not a regular file or cannot be mapped.
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+  std::string path_;
+};
+
+// The whole file as text. Errors: Exit::data naming the path; files above `limit` bytes are refused.
+std::string read_text_file(const std::string& path, size_t limit = size_t{64} << 20);
+
+// Writes through `path + ".tmp"`, fsync, rename: the file is there complete or not at all.
+void write_text_file_atomically(const std::string& path, const std::string& text);
+
+// fsync of a file or directory. Errors: Exit::data naming the path.
+void sync_path(const std::string& path);
+
+}  // namespace mw

@@ -1,0 +1,17 @@
+// The kinds that both the plan (spec) and the operators (ops) name.
+#pragma once
+
+#include <cstdint>
+
+namespace mw {
+
+// swiglu: silu(gate) * up, three matrices. gelu: tanh form, as Megatron fuses it. relu. The last two have two matrices.
+enum class Activation : uint8_t { swiglu, gelu, relu };
+
+// Halves of the pre-activation: gate and up for swiglu, one else.
+inline int64_t halves_of(Activation kind) { return kind == Activation::swiglu ? 2 : 1; }
+
+// How router logits become scores.
+enum class ScoreFunction : uint8_t { softmax, sigmoid };
+
+}  // namespace mw

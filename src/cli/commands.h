@@ -1,0 +1,38 @@
+// Sub-commands: one file each. A command registers its options and returns the exit code of its run.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace mw {
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<Exit()> run;
+};
+
+// What a command may need of the process.
+struct Invocation {
+  int* argc = nullptr;
+  char*** argv = nullptr;
+};
+
+// Commands of this build, in the order that the help prints them.
+std::vector<Command> register_commands(CLI::App& app, const Invocation& invocation);
+
+Command add_init_command(CLI::App& app);
+
+// A command that a later version brings: it exists, says so and exits with Exit::unsupported.
+Command add_unbuilt_command(CLI::App& app, const std::string& name, const std::string& does);
+
+// Prints an error as every command does: what, then the hint.
+void print_error(const Error& error, const std::string& prefix);
+
+// Version and commit, for --version and for files that record where they come from.
+std::string version_text();
+
+}  // namespace mw

@@ -1,0 +1,21 @@
+#include "cli/commands.h"
+#include "cli/run_commands.h"
+
+namespace mw {
+
+std::vector<Command> register_commands(CLI::App& app, const Invocation& invocation) {
+  return {add_train_command(app, invocation),
+          add_verify_command(app, invocation),
+          add_parity_command(app, invocation),
+          add_sample_command(app, invocation),
+          add_import_command(app, invocation),
+          add_export_command(app, invocation),
+          add_inspect_command(app),
+          add_init_command(app),
+          add_unbuilt_command(app, "plan", "predict memory and time, search layouts"),
+          add_unbuilt_command(app, "probe", "measure this machine into a platform profile"),
+          add_unbuilt_command(app, "tokenize", "token files from text"),
+          add_unbuilt_command(app, "doctor", "check ranks, links and files before a run")};
+}
+
+}  // namespace mw

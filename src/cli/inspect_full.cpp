@@ -1,0 +1,71 @@
+#include <cstdio>
+#include <filesystem>
+
+#include "base/text.h"
+#include "cli/run_commands.h"
+#include "formats/safetensors.h"
+#include "formats/token_file.h"
+#include "train/checkpoint.h"
+
+namespace mw {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
+  return text + "]";
+}
+
+void inspect_checkpoint(const std::string& folder) {
+  const CheckpointIndex index = read_checkpoint_index(folder);
+  int64_t elements = 0;
+  for (const auto& [name, shape] : index.tensors) {
+    int64_t n = 1;
+    for (const int64_t d : shape) n *= d;
+    if (name.rfind("param.", 0) == 0) elements += n;
+    std::printf("%-60s %s\n", name.c_str(), shape_text(shape).c_str());
+  }
+  std::printf("checkpoint after step %lld, %lld samples consumed; %zu tensors in %zu slices, %s parameters\n",
+              static_cast<long long>(index.state.step), static_cast<long long>(index.state.samples),
+              index.tensors.size(), index.slices.size(), format_count(static_cast<double>(elements)).c_str());
+}
+
+void inspect_safetensors(const std::string& path) {
+  const SafetensorsFile file(path);
+  int64_t bytes = 0;
+  for (const SafetensorsEntry& e : file.entries()) {
+    std::printf("%-60s %-5s %s\n", e.name.c_str(), e.dtype.c_str(), shape_text(e.shape).c_str());
+    bytes += e.end - e.begin;
+  }
+  std::printf("%zu tensors, %s\n", file.entries().size(), format_bytes(bytes).c_str());
+}
+
+void inspect_tokens(const std::string& kind, const std::string& path) {
+  const std::unique_ptr<TokenSource> source = open_token_source({kind, path, {}, 0, Split::all});
+  const TokenRange range = find_token_range(*source);
+  std::printf("%s\ntoken ids from %d to %d\n", source->describe().c_str(), range.smallest, range.largest);
+}
+
+}  // namespace
+
+Command add_inspect_command(CLI::App& app) {
+  auto* sub = app.add_subcommand("inspect", "look into a checkpoint, a safetensors file or a token file");
+  auto path = std::make_shared<std::string>();
+  sub->add_option("PATH", *path, "a checkpoint folder, a .safetensors file, a Megatron .idx or .bin, an llm.c .bin")
+      ->required();
+  return {sub, [path] {
+            namespace fs = std::filesystem;
+            const std::string prefix = path->substr(0, path->find_last_of('.'));
+            if (fs::is_directory(*path)) inspect_checkpoint(*path);
+            else if (has_suffix(*path, ".safetensors")) inspect_safetensors(*path);
+            else if (has_suffix(*path, ".idx") || (has_suffix(*path, ".bin") && fs::exists(prefix + ".idx")))
+              inspect_tokens("megatron", *path);
+            else if (has_suffix(*path, ".bin")) inspect_tokens("shards", *path);
+            else
+              fail(Exit::usage, fmt::format("{} is nothing that inspect knows", *path),
+                   "a checkpoint folder, .safetensors, .idx or .bin");
+            return Exit::ok;
+          }};
+}
+
+}  // namespace mw

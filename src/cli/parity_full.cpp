@@ -1,0 +1,23 @@
+#include <cstdio>
+
+#include "cli/run_commands.h"
+#include "train/parity.h"
+
+namespace mw {
+
+Command add_parity_command(CLI::App& app, const Invocation&) {
+  auto* sub = app.add_subcommand("parity", "compare a Hugging Face model with a golden file, to the last gradient");
+  auto dir = std::make_shared<std::string>(), golden = std::make_shared<std::string>();
+  auto threads = std::make_shared<int>(0);
+  sub->add_option("HF_DIR", *dir, "model folder: config.json and safetensors")->required();
+  sub->add_option("GOLDEN", *golden, "golden.safetensors: inputs, logits, loss, gradients, trajectory")->required();
+  sub->add_option("--threads", *threads, "threads; 0: all cores");
+  return {sub, [dir, golden, threads] {
+            const std::unique_ptr<Comm> comm = make_self_comm();
+            const ParityReport report = run_parity(*dir, *golden, *comm, threads_per_rank(*threads, 1));
+            std::fputs(format_report(report).c_str(), stdout);
+            return report.ok() ? Exit::ok : Exit::check_failed;
+          }};
+}
+
+}  // namespace mw

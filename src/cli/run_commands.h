@@ -1,0 +1,21 @@
+// Commands of the full build: those that compute.
+#pragma once
+
+#include "cli/commands.h"
+#include "comm/world.h"
+
+namespace mw {
+
+Command add_train_command(CLI::App& app, const Invocation& invocation);
+Command add_verify_command(CLI::App& app, const Invocation& invocation);
+Command add_parity_command(CLI::App& app, const Invocation& invocation);
+Command add_sample_command(CLI::App& app, const Invocation& invocation);
+Command add_import_command(CLI::App& app, const Invocation& invocation);
+Command add_export_command(CLI::App& app, const Invocation& invocation);
+Command add_inspect_command(CLI::App& app);
+
+// Starts the message library and runs `body` on every rank. A failing rank writes its reason first and takes the others
+// down.
+Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)>& body);
+
+}  // namespace mw

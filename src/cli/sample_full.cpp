@@ -1,0 +1,60 @@
+#include <cstdio>
+
+#include "cli/run_commands.h"
+#include "train/checkpoint.h"
+#include "train/hf_weights.h"
+#include "train/sample.h"
+
+namespace mw {
+namespace {
+
+// Generation needs one sequence at a time: the training batch must not size its memory.
+RunSpec sampling_run(RunSpec run, int ranks) {
+  run.train.global_batch = ranks;
+  run.train.micro_batches = 1;
+  return run;
+}
+
+}  // namespace
+
+Command add_sample_command(CLI::App& app, const Invocation& invocation) {
+  auto* sub = app.add_subcommand("sample", "continue a prompt with a trained byte-level model");
+  auto path = std::make_shared<std::string>(), checkpoint = std::make_shared<std::string>();
+  auto overrides = std::make_shared<std::vector<std::string>>();
+  sub->add_option("RUN", *path, "run file that the model was trained with")->required();
+  sub->add_option("key=value", *overrides, "overrides, for example sample.prompt=\"int main(\" sample.tokens=200");
+  sub->add_option("--checkpoint", *checkpoint, "checkpoint folder; the newest of checkpoint.dir when left out");
+  return {sub, [=] {
+            const RunSpec run = read_run_file(*path, *overrides);
+            return run_in_world(invocation, [&](World& world) {
+              const ModelSpec model = load_model_spec(run);
+              if (model.vocab > 256)
+                fail(Exit::unsupported, "sampling text from a model whose tokens are not bytes is not built yet",
+                     "docs/limits.md lists what is missing");
+              const std::string folder = checkpoint->empty() ? newest_checkpoint(run.checkpoint.dir) : *checkpoint;
+              if (folder.empty() && run.hf_dir.empty())
+                fail(Exit::checkpoint, fmt::format("no complete checkpoint in \"{}\"", run.checkpoint.dir),
+                     "train first, or name one with --checkpoint");
+              Engine engine(model, sampling_run(run, world.comm().size()), world.comm(),
+                            threads_per_rank(run.train.threads, world.local_size()));
+              if (folder.empty()) import_hf_weights(engine, run.hf_dir);
+              else load_checkpoint(engine, folder, true);
+              SampleSpec spec = run.sample;
+              if (spec.tokens == 0) spec.tokens = 256;
+              const std::vector<int32_t> prompt(
+                  reinterpret_cast<const unsigned char*>(spec.prompt.data()),
+                  reinterpret_cast<const unsigned char*>(spec.prompt.data()) + spec.prompt.size());
+              const bool leader = world.comm().rank() == 0;
+              if (leader) std::fputs(spec.prompt.c_str(), stdout);
+              generate(engine, prompt, spec, [&](int32_t token) {
+                if (leader) std::fputc(token, stdout);
+                if (leader) std::fflush(stdout);
+                return token != 0;  // a zero byte ends a file
+              });
+              if (leader) std::fputc('\n', stdout);
+              return Exit::ok;
+            });
+          }};
+}
+
+}  // namespace mw

@@ -1,0 +1,22 @@
+#include "cli/run_commands.h"
+#include "train/trainer.h"
+
+namespace mw {
+
+Command add_train_command(CLI::App& app, const Invocation& invocation) {
+  auto* sub = app.add_subcommand("train", "train a model; under mpirun or srun every rank runs the same command");
+  auto path = std::make_shared<std::string>();
+  auto overrides = std::make_shared<std::vector<std::string>>();
+  auto profile = std::make_shared<bool>(false);
+  sub->add_option("RUN", *path, "run file (TOML); `moewright init` writes one")->required();
+  sub->add_option("key=value", *overrides, "overrides of run-file keys, for example train.lr=1e-3");
+  sub->add_flag("--profile", *profile, "print at the end where the time went");
+  return {sub, [=] {
+            const RunSpec run = read_run_file(*path, *overrides);
+            return run_in_world(invocation, [&](World& world) {
+              return run_training(world, run, {*profile, version_text()});
+            });
+          }};
+}
+
+}  // namespace mw

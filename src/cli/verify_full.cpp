@@ -1,0 +1,18 @@
+#include "cli/run_commands.h"
+#include "train/verify.h"
+
+namespace mw {
+
+Command add_verify_command(CLI::App& app, const Invocation& invocation) {
+  auto* sub = app.add_subcommand("verify", "prove that this layout computes what one process computes");
+  auto path = std::make_shared<std::string>();
+  auto overrides = std::make_shared<std::vector<std::string>>();
+  sub->add_option("RUN", *path, "run file (TOML)")->required();
+  sub->add_option("key=value", *overrides, "overrides, for example mesh.ep=4 moe.transport=padded train.dtype=bf16");
+  return {sub, [=] {
+            const RunSpec run = read_run_file(*path, *overrides);
+            return run_in_world(invocation, [&](World& world) { return run_verify(world, run); });
+          }};
+}
+
+}  // namespace mw

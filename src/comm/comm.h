@@ -1,0 +1,62 @@
+// Comm: one group of ranks and its collectives over host memory. Every member calls the same collectives in the same
+// order, from one thread. Zero-length messages are legal everywhere. Sums are deterministic for a fixed layout and
+// equal on all members.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/tensor.h"
+
+namespace mw {
+
+// An exchange under way; wait() returns when the receive buffer is filled and the send buffer is free. Waiting twice is
+// legal; destroying one that was not waited for waits.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  virtual void wait() = 0;
+};
+
+// Rows to and from every member. Counts and offsets are in rows of `row_bytes`, one per member.
+struct RowExchange {
+  const void* send = nullptr;
+  std::vector<int64_t> send_counts, send_offsets;
+  void* receive = nullptr;
+  std::vector<int64_t> receive_counts, receive_offsets;
+  int64_t row_bytes = 0;
+};
+
+class Comm {
+ public:
+  virtual ~Comm() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // In place, over all members. Errors: comm.
+  virtual void all_reduce_sum(std::span<float> values) = 0;
+  virtual void all_reduce_sum(std::span<double> values) = 0;
+  virtual void all_reduce_sum(std::span<int64_t> values) = 0;
+  virtual void all_reduce_max(std::span<double> values) = 0;
+  virtual void all_reduce_max(std::span<int64_t> values) = 0;
+  // receive holds size() pieces of send.size() bytes, by rank.
+  virtual void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
+  virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
+  virtual void barrier() = 0;
+  // Starts an uneven all-to-all. The buffers must stay untouched until wait().
+  virtual std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) = 0;
+  // Members of the same color form a new group, ordered by key.
+  virtual std::unique_ptr<Comm> split(int color, int key) = 0;
+};
+
+// A group of one.
+std::unique_ptr<Comm> make_self_comm();
+
+// The same text on every member, from `root`.
+std::string broadcast_text(Comm& comm, const std::string& text, int root);
+
+}  // namespace mw

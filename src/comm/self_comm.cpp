@@ -1,0 +1,50 @@
+#include <cstring>
+
+#include "comm/comm.h"
+
+namespace mw {
+namespace {
+
+class DonePending : public Pending {
+ public:
+  void wait() override {}
+};
+
+class SelfComm : public Comm {
+ public:
+  int rank() const override { return 0; }
+  int size() const override { return 1; }
+  void all_reduce_sum(std::span<float>) override {}
+  void all_reduce_sum(std::span<double>) override {}
+  void all_reduce_sum(std::span<int64_t>) override {}
+  void all_reduce_max(std::span<double>) override {}
+  void all_reduce_max(std::span<int64_t>) override {}
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    if (!send.empty()) std::memcpy(receive.data(), send.data(), send.size());
+  }
+  void broadcast(std::span<std::byte>, int) override {}
+  void barrier() override {}
+  std::unique_ptr<Pending> all_to_all(const RowExchange& x) override {
+    const auto bytes = static_cast<size_t>(x.send_counts[0] * x.row_bytes);
+    if (bytes > 0)
+      std::memmove(static_cast<char*>(x.receive) + x.receive_offsets[0] * x.row_bytes,
+                   static_cast<const char*>(x.send) + x.send_offsets[0] * x.row_bytes, bytes);
+    return std::make_unique<DonePending>();
+  }
+  std::unique_ptr<Comm> split(int, int) override { return make_self_comm(); }
+};
+
+}  // namespace
+
+std::unique_ptr<Comm> make_self_comm() { return std::make_unique<SelfComm>(); }
+
+std::string broadcast_text(Comm& comm, const std::string& text, int root) {
+  int64_t length = static_cast<int64_t>(text.size());
+  comm.broadcast(std::as_writable_bytes(std::span(&length, 1)), root);
+  std::string copy = text;
+  copy.resize(static_cast<size_t>(length));
+  comm.broadcast(std::as_writable_bytes(std::span(copy.data(), copy.size())), root);
+  return copy;
+}
+
+}  // namespace mw

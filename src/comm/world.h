@@ -1,0 +1,40 @@
+// The world of one process: how it was launched, its ranks and nodes, and the groups of the mesh.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/error.h"
+#include "comm/comm.h"
+#include "spec/mesh.h"
+
+namespace mw {
+
+// Made once per process; ends the message library when destroyed. A process started without a launcher is a world of
+// one.
+class World {
+ public:
+  virtual ~World() = default;
+  virtual Comm& comm() = 0;
+  virtual std::string library() const = 0;  // "Open MPI 4.1.4", "none (one process)"
+  virtual int local_rank() const = 0;       // among the ranks of this node
+  virtual int local_size() const = 0;
+  virtual int nodes() const = 0;
+  // Takes the whole job down with this exit code, after the caller has written its reason. Does not return.
+  [[noreturn]] virtual void abort(Exit code) = 0;
+};
+
+// Errors: comm; unsupported, when a launcher started several ranks of a build without MPI.
+std::unique_ptr<World> start_world(int* argc, char*** argv);
+
+// The groups of one rank, by mesh axis.
+struct MeshComms {
+  std::unique_ptr<Comm> dp, ep, edp;
+};
+// Collective over the world, whose size the mesh must have.
+MeshComms make_mesh_comms(Comm& world, const Mesh& mesh);
+
+// Threads a rank gets: `asked`, or the cores this node lets the process use, shared by the node's ranks; at least 1.
+int threads_per_rank(int64_t asked, int local_size);
+
+}  // namespace mw

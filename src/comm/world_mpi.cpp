@@ -1,0 +1,179 @@
+// Comm and World over MPI. The only file that includes mpi.h.
+#include <mpi.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+
+#include "comm/world.h"
+
+namespace mw {
+namespace {
+
+void check(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  fail(Exit::comm, fmt::format("{} failed: {}", call, std::string(text, static_cast<size_t>(length))),
+       "another rank may have died: look for the first message of the job");
+}
+
+// Elements per call: far below the 32-bit counts of MPI 3.
+constexpr size_t kMaxCount = size_t{1} << 28;
+
+int to_count(int64_t n) {
+  MW_CHECK(n >= 0 && n <= std::numeric_limits<int>::max(), "{} rows in one message", n);
+  return static_cast<int>(n);
+}
+
+std::vector<int> to_counts(const std::vector<int64_t>& values) {
+  std::vector<int> counts;
+  counts.reserve(values.size());
+  for (const int64_t v : values) counts.push_back(to_count(v));
+  return counts;
+}
+
+class MpiPending : public Pending {
+ public:
+  ~MpiPending() override {
+    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+  void wait() override {
+    if (request != MPI_REQUEST_NULL) check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  // MPI reads these until the exchange is done.
+  std::vector<int> send_counts, send_offsets, receive_counts, receive_offsets;
+};
+
+class MpiComm : public Comm {
+ public:
+  MpiComm(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
+    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  }
+  ~MpiComm() override {
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (finalized != 0) return;
+    for (auto& [bytes, type] : row_types_) MPI_Type_free(&type);
+    if (owned_) MPI_Comm_free(&comm_);
+  }
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void all_reduce_sum(std::span<float> values) override { all_reduce(values, MPI_FLOAT, MPI_SUM); }
+  void all_reduce_sum(std::span<double> values) override { all_reduce(values, MPI_DOUBLE, MPI_SUM); }
+  void all_reduce_sum(std::span<int64_t> values) override { all_reduce(values, MPI_INT64_T, MPI_SUM); }
+  void all_reduce_max(std::span<double> values) override { all_reduce(values, MPI_DOUBLE, MPI_MAX); }
+  void all_reduce_max(std::span<int64_t> values) override { all_reduce(values, MPI_INT64_T, MPI_MAX); }
+
+  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
+    MW_CHECK(receive.size() == send.size() * static_cast<size_t>(size_), "all_gather of {} into {} bytes", send.size(),
+             receive.size());
+    const int count = to_count(static_cast<int64_t>(send.size()));
+    check(MPI_Allgather(send.data(), count, MPI_BYTE, receive.data(), count, MPI_BYTE, comm_), "MPI_Allgather");
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    for (size_t begin = 0; begin < bytes.size(); begin += kMaxCount) {
+      const int count = static_cast<int>(std::min(kMaxCount, bytes.size() - begin));
+      check(MPI_Bcast(bytes.data() + begin, count, MPI_BYTE, root, comm_), "MPI_Bcast");
+    }
+  }
+  void barrier() override { check(MPI_Barrier(comm_), "MPI_Barrier"); }
+
+  std::unique_ptr<Pending> all_to_all(const RowExchange& x) override {
+    auto pending = std::make_unique<MpiPending>();
+    pending->send_counts = to_counts(x.send_counts);
+    pending->send_offsets = to_counts(x.send_offsets);
+    pending->receive_counts = to_counts(x.receive_counts);
+    pending->receive_offsets = to_counts(x.receive_offsets);
+    const MPI_Datatype row = row_type(x.row_bytes);
+    check(
+        MPI_Ialltoallv(x.send, pending->send_counts.data(), pending->send_offsets.data(), row, x.receive,
+                       pending->receive_counts.data(), pending->receive_offsets.data(), row, comm_, &pending->request),
+        "MPI_Ialltoallv");
+    return pending;
+  }
+
+  std::unique_ptr<Comm> split(int color, int key) override {
+    MPI_Comm child = MPI_COMM_NULL;
+    check(MPI_Comm_split(comm_, color, key, &child), "MPI_Comm_split");
+    return std::make_unique<MpiComm>(child, true);
+  }
+
+ private:
+  template <class T>
+  void all_reduce(std::span<T> values, MPI_Datatype type, MPI_Op op) {
+    if (size_ == 1) return;
+    for (size_t begin = 0; begin < values.size(); begin += kMaxCount) {
+      const int count = static_cast<int>(std::min(kMaxCount, values.size() - begin));
+      check(MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, count, type, op, comm_), "MPI_Allreduce");
+    }
+  }
+  // Rows are one element each, so that counts stay in rows and never overflow as bytes would.
+  MPI_Datatype row_type(int64_t bytes) {
+    const auto it = row_types_.find(bytes);
+    if (it != row_types_.end()) return it->second;
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    check(MPI_Type_contiguous(to_count(bytes), MPI_BYTE, &type), "MPI_Type_contiguous");
+    check(MPI_Type_commit(&type), "MPI_Type_commit");
+    row_types_[bytes] = type;
+    return type;
+  }
+
+  MPI_Comm comm_;
+  bool owned_;
+  int rank_ = 0, size_ = 1;
+  std::map<int64_t, MPI_Datatype> row_types_;
+};
+
+class MpiWorld : public World {
+ public:
+  MpiWorld(int* argc, char*** argv) {
+    int provided = MPI_THREAD_SINGLE;
+    check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+    comm_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, false);
+    MPI_Comm node = MPI_COMM_NULL;
+    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm_->rank(), MPI_INFO_NULL, &node),
+          "MPI_Comm_split_type");
+    MPI_Comm_rank(node, &local_rank_);
+    MPI_Comm_size(node, &local_size_);
+    MPI_Comm_free(&node);
+    int64_t leaders = local_rank_ == 0 ? 1 : 0;
+    comm_->all_reduce_sum(std::span(&leaders, 1));
+    nodes_ = static_cast<int>(leaders);
+  }
+  ~MpiWorld() override {
+    comm_.reset();
+    MPI_Finalize();
+  }
+  Comm& comm() override { return *comm_; }
+  std::string library() const override {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    const std::string version(text, static_cast<size_t>(length));
+    const std::string line = version.substr(0, version.find_first_of(",\n"));
+    return line.substr(0, 60);
+  }
+  int local_rank() const override { return local_rank_; }
+  int local_size() const override { return local_size_; }
+  int nodes() const override { return nodes_; }
+  [[noreturn]] void abort(Exit code) override {
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+    std::_Exit(static_cast<int>(code));
+  }
+
+ private:
+  std::unique_ptr<MpiComm> comm_;
+  int local_rank_ = 0, local_size_ = 1, nodes_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<World> start_world(int* argc, char*** argv) { return std::make_unique<MpiWorld>(argc, argv); }
+
+}  // namespace mw

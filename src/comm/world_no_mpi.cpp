@@ -1,0 +1,33 @@
+#include <cstdlib>
+
+#include "comm/world.h"
+
+namespace mw {
+namespace {
+
+class LoneWorld : public World {
+ public:
+  Comm& comm() override { return *comm_; }
+  std::string library() const override { return "none (built without MPI)"; }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return 1; }
+  int nodes() const override { return 1; }
+  [[noreturn]] void abort(Exit code) override { std::_Exit(static_cast<int>(code)); }
+
+ private:
+  std::unique_ptr<Comm> comm_ = make_self_comm();
+};
+
+}  // namespace
+
+std::unique_ptr<World> start_world(int*, char***) {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
+    const char* value = std::getenv(name);
+    if (value != nullptr && std::atoi(value) > 1)
+      fail(Exit::unsupported, fmt::format("{}={} ranks were launched, but this build has no MPI", name, value),
+           "build with MPI, or start one process");
+  }
+  return std::make_unique<LoneWorld>();
+}
+
+}  // namespace mw

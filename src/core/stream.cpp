@@ -1,0 +1,29 @@
+#include "core/stream.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "base/error.h"
+
+namespace mw {
+
+void Workspace::attach(void* memory, size_t bytes) {
+  MW_CHECK(used_ == 0, "workspace replaced while {} bytes are in use", used_);
+  MW_CHECK(reinterpret_cast<std::uintptr_t>(memory) % 64 == 0, "workspace memory is not aligned to 64 bytes");
+  memory_ = static_cast<std::byte*>(memory);
+  capacity_ = bytes;
+  peak_ = 0;
+}
+
+void* WorkspaceFrame::take_bytes(size_t bytes) {
+  const size_t rounded = (bytes + 63) / 64 * 64;
+  MW_CHECK(workspace_.used_ + rounded <= workspace_.capacity_,
+           "operator scratch of {} bytes does not fit: {} of {} in use", rounded, workspace_.used_,
+           workspace_.capacity_);
+  void* memory = workspace_.memory_ + workspace_.used_;
+  workspace_.used_ += rounded;
+  workspace_.peak_ = std::max(workspace_.peak_, workspace_.used_);
+  return memory;
+}
+
+}  // namespace mw

@@ -1,0 +1,88 @@
+// A Stream is where operators run: a device, its threads, the scratch memory operators may use, and the trace they
+// report to. On the CPU work is done when the operator returns; on a GPU it is enqueued.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <typeindex>
+#include <utility>
+#include <vector>
+
+#include "core/trace.h"
+
+namespace mw {
+
+enum class DeviceKind : unsigned char { cpu, cuda, hip };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+};
+
+// Scratch memory of one stream: a stack that operators open a frame on. Fixed in size; part of the byte table as
+// `workspace.ops`.
+class Workspace {
+ public:
+  void attach(void* memory, size_t bytes);
+  size_t capacity() const { return capacity_; }
+  size_t peak() const { return peak_; }
+
+ private:
+  friend class WorkspaceFrame;
+  std::byte* memory_ = nullptr;
+  size_t capacity_ = 0, used_ = 0, peak_ = 0;
+};
+
+// Takes scratch (64-byte aligned, uninitialised) and gives all of it back when the frame ends.
+class WorkspaceFrame {
+ public:
+  explicit WorkspaceFrame(Workspace& workspace) : workspace_(workspace), base_(workspace.used_) {}
+  ~WorkspaceFrame() { workspace_.used_ = base_; }
+  WorkspaceFrame(const WorkspaceFrame&) = delete;
+  WorkspaceFrame& operator=(const WorkspaceFrame&) = delete;
+
+  // Errors: internal, when the workspace is too small: the byte table must have foreseen it.
+  template <class T>
+  T* take(size_t count) {
+    return static_cast<T*>(take_bytes(count * sizeof(T)));
+  }
+  void* take_bytes(size_t bytes);
+
+ private:
+  Workspace& workspace_;
+  size_t base_;
+};
+
+// Per-stream state of a library (primitive caches, handles), made on first use by the operator that needs it.
+struct StreamState {
+  virtual ~StreamState() = default;
+};
+
+class Stream {
+ public:
+  // threads: OpenMP threads that operators on this stream use.
+  Stream(Device device, int threads) : device_(device), threads_(threads) {}
+
+  Device device() const { return device_; }
+  int threads() const { return threads_; }
+  Trace& trace() { return trace_; }
+  Workspace& workspace() { return workspace_; }
+
+  template <class State>
+  State& state() {
+    const std::type_index key(typeid(State));
+    for (auto& [type, state] : states_)
+      if (type == key) return static_cast<State&>(*state);
+    states_.emplace_back(key, std::make_unique<State>());
+    return static_cast<State&>(*states_.back().second);
+  }
+
+ private:
+  Device device_;
+  int threads_;
+  Trace trace_;
+  Workspace workspace_;
+  std::vector<std::pair<std::type_index, std::unique_ptr<StreamState>>> states_;
+};
+
+}  // namespace mw

@@ -1,0 +1,28 @@
+// Hugging Face tensor names of a model, mapped onto the parameter table. Every Hugging Face tensor is a contiguous
+// range of one of our tensors, because both are row-major and ours only stack theirs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/model_spec.h"
+
+namespace mw {
+
+struct HfTensor {
+  std::string name;            // "model.layers.0.self_attn.q_proj.weight"
+  std::vector<int64_t> shape;  // [out, in]
+  std::string param;           // "layers.0.attn.wq"
+  int64_t begin = 0;           // first element in the global parameter
+  int64_t numel() const;
+};
+
+// The tensors of a model folder, experts one by one. Errors: unsupported for a family without Hugging Face names.
+std::vector<HfTensor> hf_tensors(const ModelSpec& model);
+
+// The same with routed experts fused per layer (mlp.experts.gate_up_proj [E, 2F, D], down_proj [E, D, F]): the names of
+// transformers 5 in memory, used by golden gradients and by fused checkpoints.
+std::vector<HfTensor> hf_fused_tensors(const ModelSpec& model);
+
+}  // namespace mw

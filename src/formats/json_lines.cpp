@@ -1,0 +1,124 @@
+#include "formats/json_lines.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "formats/json_events.h"
+#include "formats/output_file.h"
+
+namespace mw {
+namespace {
+
+[[noreturn]] void fail_system(const char* what, const std::string& path) {
+  fail(Exit::data, fmt::format("cannot {} {}: {} (errno {})", what, path, std::strerror(errno), errno),
+       "check that the folder exists, can be written to and has free space");
+}
+
+// Looks for "step" at the top level of an object.
+class StepReader final : public JsonEvents {
+ public:
+  explicit StepReader(int64_t limit) : limit_(limit) {}
+
+  void on_begin(bool is_object) override {
+    if (depth_++ == 0) is_object_ = is_object;
+  }
+  void on_end() override { --depth_; }
+  void on_key(std::string& key) override { at_step_ = depth_ == 1 && key == "step"; }
+  void on_integer(int64_t value) override { beyond_ = beyond_ || (here() && value > limit_); }
+  void on_number(double value) override { beyond_ = beyond_ || (here() && value > static_cast<double>(limit_)); }
+
+  bool is_object() const { return is_object_; }
+  bool beyond() const { return beyond_; }
+
+ private:
+  bool here() const { return at_step_ && depth_ == 1; }
+
+  int64_t limit_;
+  int depth_ = 0;
+  bool is_object_ = false, at_step_ = false, beyond_ = false;
+};
+
+enum class Verdict { keep, beyond, broken };
+
+Verdict judge(std::string_view line, int64_t step) {
+  StepReader reader(step);
+  try {
+    parse_json_events(line, "metrics", 64, reader);
+  } catch (const Error&) {
+    return Verdict::broken;
+  }
+  if (!reader.is_object()) return Verdict::broken;
+  return reader.beyond() ? Verdict::beyond : Verdict::keep;
+}
+
+}  // namespace
+
+JsonLinesWriter::JsonLinesWriter(const std::string& path) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ < 0) fail_system("open", path);
+}
+
+JsonLinesWriter::~JsonLinesWriter() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+JsonLinesWriter::JsonLinesWriter(JsonLinesWriter&& other) noexcept
+    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+
+JsonLinesWriter& JsonLinesWriter::operator=(JsonLinesWriter&& other) noexcept {
+  if (this != &other) {
+    if (fd_ >= 0) ::close(fd_);
+    path_ = std::move(other.path_);
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
+  const std::string line = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(fd_, rest.data(), rest.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail_system("write", path_);
+    }
+    rest.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
+  TruncatedLines result;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return result;
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  OutputFile output(path);
+  bool unfinished = false;  // the last line lacks its newline
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t newline = text.find('\n', begin);
+    unfinished = newline == std::string_view::npos;
+    const std::string_view line = text.substr(begin, unfinished ? std::string_view::npos : newline - begin);
+    begin = unfinished ? text.size() : newline + 1;
+    const Verdict verdict = judge(line, step);
+    if (verdict == Verdict::beyond) ++result.beyond;
+    if (verdict == Verdict::broken) ++result.broken;
+    if (verdict != Verdict::keep) continue;
+    ++result.kept;
+    output.append(std::as_bytes(std::span(line)));
+    output.append(std::as_bytes(std::span("\n", 1)));
+  }
+  if (result.beyond > 0 || result.broken > 0 || unfinished) output.finish();
+  return result;
+}
+
+}  // namespace mw

@@ -1,0 +1,38 @@
+// A file that becomes visible only when it is complete: written as `path.tmp`, synced, renamed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+namespace mw {
+
+// Movable, not copyable, for one thread. Destroyed before finish(), it removes `path.tmp` and leaves `path` as it was.
+// Errors (all functions): Exit::data naming the path and the system's reason (disk full, no permission...).
+class OutputFile {
+ public:
+  OutputFile() = default;
+  explicit OutputFile(const std::string& path);  // creates or empties `path.tmp`
+  ~OutputFile();
+  OutputFile(OutputFile&& other) noexcept;
+  OutputFile& operator=(OutputFile&& other) noexcept;
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write_at(int64_t offset, std::span<const std::byte> bytes);
+  void append(std::span<const std::byte> bytes);  // after everything appended before
+  void finish();                                  // sync, rename to `path`, sync the folder
+  bool is_open() const { return fd_ >= 0; }
+  int64_t appended() const { return appended_; }  // bytes
+  const std::string& path() const { return path_; }
+
+ private:
+  void discard() noexcept;
+
+  std::string path_;
+  int fd_ = -1;
+  int64_t appended_ = 0;
+};
+
+}  // namespace mw

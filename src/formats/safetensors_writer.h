@@ -1,0 +1,51 @@
+// Writing safetensors in a stream: tensors are declared, then filled in pieces of any size and order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "formats/output_file.h"
+#include "formats/safetensors.h"
+
+namespace mw {
+
+// For one thread. The file appears at its path only in finish(); a writer destroyed earlier leaves nothing behind.
+class SafetensorsWriter {
+ public:
+  enum class Order { by_name, as_declared };
+
+  // Before begin(). Errors: Exit::data on an unknown dtype, a negative or overflowing shape, a name that is taken,
+  // reserved or not UTF-8.
+  void declare(const std::string& name, std::string_view dtype, const std::vector<int64_t>& shape);
+  // An entry of the "__metadata__" map; the last value of a key counts.
+  void set_metadata(const std::string& key, const std::string& value);
+
+  // Creates `path.tmp` and writes the header, padded so that the buffer starts at a multiple of 8 bytes.
+  // Errors: Exit::data naming the path and the system's reason.
+  void begin(const std::string& path, Order order = Order::by_name);
+  // Appends to what was written of this tensor before. Errors: Exit::data when the disk is full;
+  // Exit::internal on an undeclared name or more bytes than declared.
+  void write(std::string_view name, std::span<const std::byte> bytes);
+  // Errors: Exit::internal naming a tensor that is not complete; Exit::data when the file cannot be synced or renamed.
+  void finish();
+
+ private:
+  struct Pending {
+    SafetensorsEntry entry;
+    int64_t written = 0;  // bytes
+  };
+
+  std::vector<Pending> tensors_;
+  std::unordered_map<std::string, size_t> index_;
+  std::map<std::string, std::string> metadata_;
+  OutputFile file_;
+  int64_t buffer_offset_ = 0;
+};
+
+}  // namespace mw

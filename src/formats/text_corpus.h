@@ -1,0 +1,56 @@
+// Text as bytes: every file of a tree, joined; token ids are the bytes 0 to 255.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "formats/token_file.h"
+
+namespace mw {
+
+// The bytes of the files in bytewise order of their relative paths, each file followed by one zero byte.
+//
+// `path` is a file (taken as it is) or a folder (searched in depth; hidden entries, empty files and everything but
+// regular files are skipped; links to files are followed, links to folders are not). `suffixes` selects files by the
+// end of their name; "" selects names without a dot; an empty list selects all.
+//
+// Split by whole files: a file is held out for validation when xxh3(relative path) mod 10000 < validation_fraction *
+// 10000, wherever the tree lies. With two files or more and 0 < fraction < 1, each side gets at least one. A single
+// file is cut in two instead: its last floor(fraction * size) bytes are held out.
+//
+// Up to 1 GiB is copied into memory, so that a tree edited during training does no harm; larger trees are mapped.
+class TextCorpus final : public TokenSource {
+ public:
+  // Errors: Exit::data naming the path when it cannot be read, nothing matches (with suffixes seen), the split is
+  // empty, or more than 60000 files would have to be mapped.
+  TextCorpus(const std::string& path, const std::vector<std::string>& suffixes, double validation_fraction = 0,
+             Split split = Split::all);
+
+  int64_t size() const override { return size_; }
+  void read(int64_t first, std::span<int32_t> out) const override;
+  std::string describe() const override;
+  // Relative paths of this split, in stream order.
+  std::vector<std::string> files() const;
+
+ private:
+  struct Part {
+    std::string name;
+    int64_t start = 0;  // in the stream
+    std::span<const std::byte> bytes;
+  };
+
+  std::string path_;
+  std::vector<Part> parts_;
+  std::vector<std::byte> owned_;
+  std::vector<MappedFile> maps_;
+  int64_t size_ = 0;
+};
+
+// For each file whether it is held out; `names` are relative paths. See TextCorpus for the rule.
+std::vector<bool> choose_held_out(const std::vector<std::string>& names, double validation_fraction);
+
+}  // namespace mw

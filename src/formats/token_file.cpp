@@ -1,0 +1,92 @@
+#include "formats/token_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/megatron.h"
+#include "formats/text_corpus.h"
+#include "formats/token_shard.h"
+
+namespace mw {
+
+void TokenSource::check_range(int64_t first, size_t count) const {
+  MW_CHECK(first >= 0 && first <= size() && count <= static_cast<size_t>(size() - first),
+           "{}: {} tokens from {} were asked for", describe(), count, first);
+}
+
+void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_view where, int64_t first) {
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] >= vocab) [[unlikely]] {
+      fail(Exit::data,
+           fmt::format("{}: token {}: expected an id in [0, {}), got {}", where, first + static_cast<int64_t>(i), vocab,
+                       tokens[i]),
+           "the data was made with another tokenizer: set model.vocab_size to fit it, or tokenize again");
+    }
+  }
+}
+
+TokenRange find_token_range(const TokenSource& source) {
+  std::vector<int32_t> buffer(static_cast<size_t>(std::min<int64_t>(source.size(), 1 << 16)));
+  TokenRange range;
+  for (int64_t first = 0; first < source.size(); first += static_cast<int64_t>(buffer.size())) {
+    buffer.resize(std::min(buffer.size(), static_cast<size_t>(source.size() - first)));
+    source.read(first, buffer);
+    const auto [low, high] = std::minmax_element(buffer.begin(), buffer.end());
+    range.smallest = first == 0 ? *low : std::min(range.smallest, *low);
+    range.largest = first == 0 ? *high : std::max(range.largest, *high);
+  }
+  return range;
+}
+
+TokenSlice::TokenSlice(std::unique_ptr<TokenSource> source, int64_t first, int64_t count)
+    : source_(std::move(source)), first_(first), count_(count) {
+  MW_CHECK(first >= 0 && count >= 0 && first <= source_->size() - count, "slice {}+{} of {}", first, count,
+           source_->describe());
+}
+
+void TokenSlice::read(int64_t first, std::span<int32_t> out) const {
+  check_range(first, out.size());
+  source_->read(first_ + first, out);
+}
+
+std::string TokenSlice::describe() const {
+  return fmt::format("{} (tokens {} to {})", source_->describe(), first_, first_ + count_);
+}
+
+std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options) {
+  const double fraction = options.validation_fraction;
+  if (!(fraction >= 0 && fraction < 1)) {
+    fail(Exit::config, fmt::format("data: expected a validation fraction in [0, 1), got {}", fraction),
+         "0.05 holds out one twentieth");
+  }
+  if (options.split == Split::validation && fraction == 0) {
+    fail(Exit::config, "data: a validation split was asked for with a validation fraction of 0",
+         "set a fraction such as 0.05");
+  }
+  std::unique_ptr<TokenSource> source;
+  if (options.kind == "text") {
+    return std::make_unique<TextCorpus>(options.path, options.suffixes, fraction, options.split);
+  } else if (options.kind == "megatron") {
+    source = std::make_unique<MegatronDataset>(options.path);
+  } else if (options.kind == "shards") {
+    source = std::make_unique<TokenShards>(list_token_shards(options.path));
+  } else {
+    fail(Exit::config,
+         fmt::format("data.kind: expected \"text\", \"megatron\" or \"shards\", got \"{}\"{}", printable(options.kind),
+                     did_you_mean(options.kind, {"text", "megatron", "shards"})));
+  }
+  const int64_t size = source->size();
+  const auto held_out = static_cast<int64_t>(std::floor(static_cast<double>(size) * fraction));
+  const int64_t count = options.split == Split::all ? size : options.split == Split::train ? size - held_out : held_out;
+  if (count == 0) {
+    fail(Exit::data, fmt::format("{}: no tokens{}", options.path, size == 0 ? "" : " in this split"),
+         "use more data or another validation fraction");
+  }
+  if (count == size) return source;
+  return std::make_unique<TokenSlice>(std::move(source), options.split == Split::train ? 0 : size - held_out, count);
+}
+
+}  // namespace mw

@@ -1,0 +1,66 @@
+// Token sources: one stream of token ids, whatever files it comes from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mw {
+
+// A read-only stream of token ids. Reading is const and safe from many threads.
+class TokenSource {
+ public:
+  virtual ~TokenSource() = default;
+  virtual int64_t size() const = 0;  // tokens
+  // Fills `out` with tokens [first, first + out.size()). Errors: Exit::internal when out of range; Exit::data naming
+  // file and position when a stored id does not fit 32 bits. Ids may be negative or beyond the vocabulary: see
+  // check_tokens.
+  virtual void read(int64_t first, std::span<int32_t> out) const = 0;
+  virtual std::string describe() const = 0;  // one line for the log: "megatron data/web: 1.20B tokens, 31204 documents"
+
+ protected:
+  // Throws Exit::internal unless [first, first + count) lies within the source.
+  void check_range(int64_t first, size_t count) const;
+};
+
+// Errors: Exit::data naming `where`, the index of the token in the stream (`first` + i), its id and the vocabulary size
+// for the first id outside [0, vocab).
+void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_view where, int64_t first = 0);
+
+struct TokenRange {
+  int32_t smallest = 0, largest = 0;
+};
+// Reads the whole source; {0, 0} when it is empty.
+TokenRange find_token_range(const TokenSource& source);
+
+// A run of tokens of another source.
+class TokenSlice final : public TokenSource {
+ public:
+  TokenSlice(std::unique_ptr<TokenSource> source, int64_t first, int64_t count);
+  int64_t size() const override { return count_; }
+  void read(int64_t first, std::span<int32_t> out) const override;
+  std::string describe() const override;
+
+ private:
+  std::unique_ptr<TokenSource> source_;
+  int64_t first_, count_;
+};
+
+enum class Split { all, train, validation };
+
+struct TokenSourceOptions {
+  std::string kind;                   // "text", "megatron" or "shards"
+  std::string path;                   // see TextCorpus, MegatronDataset, list_token_shards
+  std::vector<std::string> suffixes;  // text only
+  double validation_fraction = 0;     // in [0, 1): share of the files (text), or of the tokens, taken from the end
+  Split split = Split::all;
+};
+
+// Opens a source that holds at least one token. Errors: Exit::config on an unknown kind, a fraction outside [0, 1) or a
+// validation split of fraction 0; Exit::data for everything about the files.
+std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options);
+
+}  // namespace mw

@@ -1,0 +1,62 @@
+// llm.c token shards: a header of 256 i32 (1024 bytes), then the token ids; little-endian.
+// Header: [0] magic 20240520, [1] version 1: u16 ids; or magic 20240801, version 7: u32 ids. [2] token count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "formats/token_file.h"
+#include "formats/token_type.h"
+
+namespace mw {
+
+inline constexpr int64_t kTokenShardHeaderSize = 1024;  // bytes
+
+struct TokenShardHeader {
+  TokenType type = TokenType::u16;
+  int64_t token_count = 0;
+};
+
+// Errors: Exit::data naming `path_for_messages`, field, expected and got; the file size must be exactly
+// 1024 + count * width.
+TokenShardHeader parse_token_shard(std::span<const std::byte> file_bytes, std::string_view path_for_messages);
+
+// One memory-mapped shard; it may be empty.
+class TokenShard final : public TokenSource {
+ public:
+  explicit TokenShard(const std::string& path);
+  int64_t size() const override { return header_.token_count; }
+  void read(int64_t first, std::span<int32_t> out) const override;
+  std::string describe() const override;
+
+ private:
+  MappedFile file_;
+  TokenShardHeader header_;
+};
+
+// Shards joined in the order given.
+class TokenShards final : public TokenSource {
+ public:
+  explicit TokenShards(const std::vector<std::string>& paths);
+  int64_t size() const override { return starts_.back(); }
+  void read(int64_t first, std::span<int32_t> out) const override;
+  std::string describe() const override;
+
+ private:
+  std::vector<TokenShard> shards_;
+  std::vector<int64_t> starts_;  // of each shard, and the total
+};
+
+// A file, all `*.bin` of a folder, or a pattern with * ? [ ]: the paths sorted bytewise.
+// Errors: Exit::data when nothing matches.
+std::vector<std::string> list_token_shards(const std::string& path);
+
+// `type` is u16 or u32. Errors: Exit::data on an id that does not fit, 2^31 tokens or more, or a failed write.
+void write_token_shard(const std::string& path, std::span<const int32_t> tokens, TokenType type = TokenType::u16);
+
+}  // namespace mw

@@ -1,0 +1,14 @@
+// Chrome trace: JSON that chrome://tracing and ui.perfetto.dev open.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/trace.h"
+
+namespace mw {
+
+// Complete ("X") events in microseconds, one lane per kind of work. Errors: Exit::data naming the path.
+void write_chrome_trace(const std::string& path, const std::vector<TraceEvent>& events, int rank);
+
+}  // namespace mw

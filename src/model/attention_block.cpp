@@ -1,0 +1,148 @@
+#include "model/attention_block.h"
+
+#include <cmath>
+
+#include "ops/elementwise.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+
+namespace mw {
+
+TensorView take_front(TensorView view, std::initializer_list<int64_t> dims) {
+  const TensorView out(view.data, view.dtype, dims);
+  MW_CHECK(out.numel() <= view.numel(), "{} taken from {}", out.describe(), view.describe());
+  return out;
+}
+
+AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
+                               AttentionSaved saved, AttentionScratch scratch)
+    : spec_(spec),
+      norm_eps_(static_cast<float>(norm_eps)),
+      weights_(std::move(weights)),
+      saved_(std::move(saved)),
+      scratch_(std::move(scratch)) {}
+
+AttentionShape AttentionBlock::shape(int64_t tokens, int64_t seq_len) const {
+  AttentionShape s;
+  s.sequences = seq_len == 0 ? 0 : tokens / seq_len;
+  s.seq_len = seq_len;
+  s.heads = spec_.heads;
+  s.kv_heads = spec_.kv_heads;
+  s.head_dim = s.value_dim = spec_.head_dim;
+  s.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
+  return s;
+}
+
+int64_t AttentionBlock::norm_width(int64_t heads) const {
+  return spec_.qk_norm == QkNorm::per_head ? spec_.head_dim : heads * spec_.head_dim;
+}
+
+void AttentionBlock::normalise(Stream& stream, TensorView saved, TensorView gain, TensorView rstd, TensorView out,
+                               int64_t width, bool store_statistics) {
+  const int64_t rows = saved.numel() / width;
+  const TensorView x = saved.reshape({rows, width}), y = out.reshape({rows, width}),
+                   statistics = take_front(rstd, {rows});
+  if (store_statistics) rms_norm(stream, x, gain, norm_eps_, y, statistics);
+  else rms_norm_apply(stream, x, gain, statistics, y);
+}
+
+AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics) {
+  const int64_t h = spec_.head_dim;
+  const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
+                   k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h}),
+                   v_saved = take_front(saved_.v, {tokens, spec_.kv_heads, h});
+  Views out;
+  out.q = take_front(scratch_.q, {tokens, spec_.heads, h});
+  out.k = take_front(scratch_.k, {tokens, spec_.kv_heads, h});
+  out.v = v_saved;
+  if (spec_.qk_norm == QkNorm::none) {
+    convert(stream, q_saved, out.q);
+    convert(stream, k_saved, out.k);
+  } else {
+    normalise(stream, q_saved, weights_.q_gain, saved_.q_rstd, out.q, norm_width(spec_.heads), store_statistics);
+    normalise(stream, k_saved, weights_.k_gain, saved_.k_rstd, out.k, norm_width(spec_.kv_heads), store_statistics);
+  }
+  if (spec_.clip_qkv > 0) {
+    const auto limit = static_cast<float>(spec_.clip_qkv);
+    out.v = take_front(scratch_.v, {tokens, spec_.kv_heads, h});
+    convert(stream, v_saved, out.v);
+    for (const TensorView& x : {out.q, out.k, out.v}) clamp(stream, x, limit);
+  }
+  const TensorView cos = scratch_.rope_cos.slice(0, seq_len), sin = scratch_.rope_sin.slice(0, seq_len);
+  rope(stream, out.q, cos, sin, RopeDirection::forward);
+  rope(stream, out.k, cos, sin, RopeDirection::forward);
+  return out;
+}
+
+void AttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) {
+  const int64_t tokens = x_TD.dim(0), q_width = spec_.heads * spec_.head_dim,
+                kv_width = spec_.kv_heads * spec_.head_dim;
+  matmul(stream, x_TD, weights_.wq, take_front(saved_.q, {tokens, q_width}));
+  matmul(stream, x_TD, weights_.wk, take_front(saved_.k, {tokens, kv_width}));
+  matmul(stream, x_TD, weights_.wv, take_front(saved_.v, {tokens, kv_width}));
+  const Views in = prepare(stream, tokens, seq_len, true);
+  const TensorView o = take_front(saved_.o, {tokens, spec_.heads, spec_.head_dim});
+  attention(stream, shape(tokens, seq_len), in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}));
+  matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);
+}
+
+void AttentionBlock::backward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView d_out_TD,
+                              TensorView d_x_TD) {
+  const int64_t tokens = x_TD.dim(0), h = spec_.head_dim, q_width = spec_.heads * h, kv_width = spec_.kv_heads * h;
+  const TensorView o = take_front(saved_.o, {tokens, spec_.heads, h}),
+                   d_o = take_front(scratch_.d_o, {tokens, spec_.heads, h});
+  matmul_d_input(stream, d_out_TD, weights_.wo, d_o.reshape({tokens, q_width}));
+  matmul_d_weight(stream, d_out_TD, o.reshape({tokens, q_width}), weights_.d_wo);
+
+  const Views in = prepare(stream, tokens, seq_len, false);
+  const TensorView d_q = take_front(scratch_.d_q, {tokens, spec_.heads, h}),
+                   d_k = take_front(scratch_.d_k, {tokens, spec_.kv_heads, h}),
+                   d_v = take_front(scratch_.d_v, {tokens, spec_.kv_heads, h});
+  attention_backward(stream, shape(tokens, seq_len), in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}),
+                     d_o, d_q, d_k, d_v);
+  const TensorView cos = scratch_.rope_cos.slice(0, seq_len), sin = scratch_.rope_sin.slice(0, seq_len);
+  rope(stream, d_q, cos, sin, RopeDirection::backward);
+  rope(stream, d_k, cos, sin, RopeDirection::backward);
+
+  const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
+                   k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});
+  if (spec_.clip_qkv > 0) {
+    const auto limit = static_cast<float>(spec_.clip_qkv);
+    clamp_backward(stream, take_front(saved_.v, {tokens, spec_.kv_heads, h}), limit, d_v);
+    if (spec_.qk_norm == QkNorm::none) {
+      clamp_backward(stream, q_saved, limit, d_q);
+      clamp_backward(stream, k_saved, limit, d_k);
+    } else {
+      // The clamp saw the normed values: rebuild them where the rotated ones were.
+      normalise(stream, q_saved, weights_.q_gain, saved_.q_rstd, in.q, norm_width(spec_.heads), false);
+      normalise(stream, k_saved, weights_.k_gain, saved_.k_rstd, in.k, norm_width(spec_.kv_heads), false);
+      clamp_backward(stream, in.q, limit, d_q);
+      clamp_backward(stream, in.k, limit, d_k);
+    }
+  }
+  if (spec_.qk_norm != QkNorm::none) {
+    const auto backward_norm = [&](TensorView saved, TensorView gain, TensorView rstd, TensorView d, TensorView d_gain,
+                                   int64_t width) {
+      const int64_t rows = saved.numel() / width;
+      const TensorView d_rows = d.reshape({rows, width});
+      rms_norm_backward(stream, saved.reshape({rows, width}), gain, take_front(rstd, {rows}), d_rows, {}, d_rows,
+                        d_gain);
+    };
+    backward_norm(q_saved, weights_.q_gain, saved_.q_rstd, d_q, weights_.d_q_gain, norm_width(spec_.heads));
+    backward_norm(k_saved, weights_.k_gain, saved_.k_rstd, d_k, weights_.d_k_gain, norm_width(spec_.kv_heads));
+  }
+
+  const TensorView d_q_rows = d_q.reshape({tokens, q_width}), d_k_rows = d_k.reshape({tokens, kv_width}),
+                   d_v_rows = d_v.reshape({tokens, kv_width});
+  matmul_d_weight(stream, d_q_rows, x_TD, weights_.d_wq);
+  matmul_d_weight(stream, d_k_rows, x_TD, weights_.d_wk);
+  matmul_d_weight(stream, d_v_rows, x_TD, weights_.d_wv);
+  const TensorView branch = take_front(scratch_.branch, {tokens, x_TD.cols()});
+  matmul_d_input(stream, d_q_rows, weights_.wq, d_x_TD);
+  matmul_d_input(stream, d_k_rows, weights_.wk, branch);
+  add(stream, d_x_TD, branch, d_x_TD);
+  matmul_d_input(stream, d_v_rows, weights_.wv, branch);
+  add(stream, d_x_TD, branch, d_x_TD);
+}
+
+}  // namespace mw

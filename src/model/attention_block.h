@@ -1,0 +1,61 @@
+// Self-attention of one layer: projections, query/key norm, clamp, rotary embedding, attention, output projection.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "ops/attention.h"
+#include "ops/matmul.h"
+#include "spec/model_spec.h"
+
+namespace mw {
+
+struct AttentionWeights {
+  Weight wq, wk, wv, wo;
+  TensorView d_wq, d_wk, d_wv, d_wo;
+  TensorView q_gain, k_gain, d_q_gain, d_k_gain;  // f32, with query/key norm only
+};
+
+// Kept for backward: projections before norm, clamp and rotation (recomputed), the output and its log-sum-exp.
+struct AttentionSaved {
+  TensorView q, k, v, o, lse, q_rstd, k_rstd;
+};
+
+// Flat scratch shared by all layers.
+struct AttentionScratch {
+  TensorView q, k, v, d_q, d_k, d_v, d_o, branch;
+  TensorView rope_cos, rope_sin;  // f32 [S_max, h/2]
+};
+
+class AttentionBlock {
+ public:
+  AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
+                 AttentionScratch scratch);
+
+  // out[T, D] (overwritten) = attention of the normed input x. T = sequences x seq_len.
+  void forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD);
+  // d_x (overwritten) from d_out, with the saved tensors of forward; adds to the weight gradients. d_x must not alias
+  // d_out.
+  void backward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD);
+
+ private:
+  struct Views {
+    TensorView q, k, v;
+  };
+  AttentionShape shape(int64_t tokens, int64_t seq_len) const;
+  // Queries, keys and values as attention reads them, from the saved projections.
+  Views prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics);
+  void normalise(Stream& stream, TensorView saved, TensorView gain, TensorView rstd, TensorView out, int64_t norm_width,
+                 bool store_statistics);
+  int64_t norm_width(int64_t heads) const;
+
+  AttentionSpec spec_;
+  float norm_eps_;
+  AttentionWeights weights_;
+  AttentionSaved saved_;
+  AttentionScratch scratch_;
+};
+
+// `view` used from the front under another shape.
+TensorView take_front(TensorView view, std::initializer_list<int64_t> dims);
+
+}  // namespace mw

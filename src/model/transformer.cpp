@@ -1,0 +1,397 @@
+#include "model/transformer.h"
+
+#include <algorithm>
+
+#include "moe/exchange_transport.h"
+#include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+#include "ops/router.h"
+
+namespace mw {
+namespace {
+
+FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at) {
+  FeedForwardWeights w;
+  Parameter& up = params.find(at + "w_up");
+  Parameter& down = params.find(at + "w_down");
+  w.up = up.weights[0];
+  w.down = down.weights[0];
+  w.d_up = take_front(up.grad, {w.up.n, w.up.k});
+  w.d_down = down.grad;
+  return w;
+}
+
+AttentionWeights attention_weights(ParamStore& params, const std::string& at, const AttentionSpec& spec) {
+  AttentionWeights w;
+  const auto bind = [&](const char* name, Weight& weight, TensorView& grad) {
+    Parameter& p = params.find(at + name);
+    weight = p.weights[0];
+    grad = p.grad;
+  };
+  bind("wq", w.wq, w.d_wq);
+  bind("wk", w.wk, w.d_wk);
+  bind("wv", w.wv, w.d_wv);
+  bind("wo", w.wo, w.d_wo);
+  if (spec.qk_norm != QkNorm::none) {
+    w.q_gain = params.find(at + "q_norm").master;
+    w.k_gain = params.find(at + "k_norm").master;
+    w.d_q_gain = params.find(at + "q_norm").grad;
+    w.d_k_gain = params.find(at + "k_norm").grad;
+  }
+  return w;
+}
+
+ResidentExperts resident_experts(ParamStore& params, const std::string& at) {
+  ResidentExperts e;
+  const Parameter& up = params.find(at + "w_up");
+  const Parameter& down = params.find(at + "w_down");
+  e.up = up.weights;
+  e.down = down.weights;
+  e.d_up = take_front(up.grad, {up.grad.dim(0), up.grad.dim(1) * up.grad.dim(2), up.grad.dim(3)});
+  e.d_down = down.grad;
+  return e;
+}
+
+}  // namespace
+
+Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads) {
+  const LocalBatch batch = make_local_batch(run.train, mesh);
+  const int64_t tokens = batch.tokens(), d = model.width;
+  int64_t bytes = norm_workspace_bytes(tokens, d), widest_n = model.vocab, widest_k = d;
+  for (const LayerSpec& layer : model.layers) {
+    const AttentionSpec& a = layer.attention;
+    AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.head_dim, 1.0f};
+    bytes = std::max(bytes, attention_workspace_bytes(shape, threads));
+    if (a.qk_norm != QkNorm::none)
+      bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim),
+                                       norm_workspace_bytes(tokens, a.heads * a.head_dim)));
+    widest_n = std::max(widest_n, a.heads * a.head_dim);
+    widest_k = std::max(widest_k, a.heads * a.head_dim);
+    const int64_t c = halves_of(layer.activation);
+    if (layer.feed_forward == FeedForwardKind::dense) {
+      widest_n = std::max(widest_n, c * layer.dense_width);
+      widest_k = std::max(widest_k, layer.dense_width);
+      continue;
+    }
+    const MoeSpec& m = layer.moe;
+    widest_n = std::max(widest_n, c * std::max(m.width, m.shared_width));
+    widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
+    bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts));
+    bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts));
+  }
+  // The router of a bf16 run converts 512 tokens to fp32 around its product.
+  const int64_t router_rows = run.dtype() == DType::bf16 ? 512 * d * 4 + 64 : 0;
+  bytes =
+      std::max(bytes, matmul_workspace_bytes(std::max(widest_n, widest_k), std::max(widest_n, widest_k)) + router_rows);
+  Platform platform;
+  platform.native_bf16 = matmul_traits().native_bf16;
+  platform.ops_workspace_bytes = bytes;
+  return platform;
+}
+
+Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream)
+    : plan_(plan), params_(params), stream_(stream), store_(to_slots(plan.activation_rows)) {
+  const TensorView ops = store_.fixed("work.ops");
+  stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
+  ids_ = store_.fixed("act.ids");
+  store_.fixed("act.labels");
+  final_x_ = store_.fixed("act.final_x");
+  final_rstd_ = store_.fixed("act.final_rstd");
+  normed_ = store_.fixed("work.normed");
+  branch_ = store_.fixed("work.branch");
+  d_x_ = store_.fixed("work.d_x");
+  d_branch_ = store_.fixed("work.d_branch");
+  if (store_.has("work.dense_a")) dense_a_ = store_.fixed("work.dense_a");
+  logits_ = store_.fixed("work.logits");
+  d_logits_ = plan_.run.dtype() == DType::bf16 ? store_.fixed("work.d_logits_bf16") : logits_;
+  token_loss_ = store_.fixed("work.token_loss");
+
+  const AttentionSpec& first = plan_.model.layers.front().attention;
+  for (const LayerSpec& layer : plan_.model.layers)
+    if (layer.attention.head_dim != first.head_dim || layer.attention.rope_theta != first.rope_theta)
+      fail(Exit::unsupported, "layers with different head_dim or rope_theta are not built yet",
+           "docs/limits.md lists what is missing");
+  make_rope_table(static_cast<float>(first.rope_theta), store_.fixed("work.rope_cos"), store_.fixed("work.rope_sin"));
+  for (int64_t i = 0; i < plan_.model.layer_count(); ++i) build_layer(i, comms);
+  const std::vector<std::string> unused = store_.unused();
+  MW_CHECK(unused.empty(), "the table of bytes has {} rows that nothing uses, first {}", unused.size(), unused.front());
+}
+
+MoeScratch Transformer::moe_scratch() {
+  MoeScratch s;
+  s.experts.a = store_.rows("work.expert_a");
+  s.experts.y = store_.rows("work.expert_y");
+  s.experts.row_weights = store_.rows("work.row_weights");
+  s.experts.d_row_weights = store_.rows("work.d_row_weights");
+  if (plan_.transport != TransportKind::in_place) {
+    s.experts.exchange_rows = store_.rows("exchange.rows");
+    s.experts.exchange_weights = store_.rows("exchange.weights");
+  }
+  s.d_gate = store_.fixed("work.d_gate");
+  s.d_logits = store_.fixed("work.d_logits");
+  s.shared_a = dense_a_;
+  s.branch = branch_;
+  return s;
+}
+
+void Transformer::build_layer(int64_t index, MeshComms& comms) {
+  const LayerSpec& spec = plan_.model.layers[static_cast<size_t>(index)];
+  const std::string act = fmt::format("act.{}.", index), param = fmt::format("layers.{}.", index);
+  Layer layer;
+  layer.x = store_.fixed(act + "x");
+  layer.attn_rstd = store_.fixed(act + "attn_rstd");
+  layer.x_mid = store_.fixed(act + "x_mid");
+  layer.ffn_rstd = store_.fixed(act + "ffn_rstd");
+  layer.attn_gain = params_.find(param + "attn_norm").master;
+  layer.d_attn_gain = params_.find(param + "attn_norm").grad;
+  layer.ffn_gain = params_.find(param + "ffn_norm").master;
+  layer.d_ffn_gain = params_.find(param + "ffn_norm").grad;
+
+  AttentionSaved saved{store_.fixed(act + "q"),
+                       store_.fixed(act + "k"),
+                       store_.fixed(act + "v"),
+                       store_.fixed(act + "o"),
+                       store_.fixed(act + "lse"),
+                       {},
+                       {}};
+  if (spec.attention.qk_norm != QkNorm::none) {
+    saved.q_rstd = store_.fixed(act + "q_rstd");
+    saved.k_rstd = store_.fixed(act + "k_rstd");
+  }
+  AttentionScratch scratch{store_.fixed("work.q"),
+                           store_.fixed("work.k"),
+                           {},
+                           store_.fixed("work.d_q"),
+                           store_.fixed("work.d_k"),
+                           store_.fixed("work.d_v"),
+                           store_.fixed("work.d_o"),
+                           branch_,
+                           store_.fixed("work.rope_cos"),
+                           store_.fixed("work.rope_sin")};
+  if (store_.has("work.v")) scratch.v = store_.fixed("work.v");
+  layer.attention =
+      std::make_unique<AttentionBlock>(spec.attention, plan_.model.norm_eps,
+                                       attention_weights(params_, param + "attn.", spec.attention), saved, scratch);
+  if (spec.feed_forward == FeedForwardKind::dense) {
+    layer.h = store_.fixed(act + "h");
+    layer.dense = feed_forward_weights(params_, param + "ffn.");
+    layers_.push_back(std::move(layer));
+    return;
+  }
+
+  MoeWeights weights;
+  weights.router = params_.find(param + "moe.router").weights[0];
+  weights.d_router = params_.find(param + "moe.router").grad;
+  if (spec.moe.selection_bias) weights.bias_E = params_.find(param + "moe.bias").master;
+  MoeSaved moe{
+      store_.fixed(act + "logits"),    store_.fixed(act + "expert_choice"),   store_.fixed(act + "gate_weights"),
+      store_.fixed(act + "token_ids"), store_.fixed(act + "expert_ids"),      store_.fixed(act + "row_weights"),
+      store_.fixed(act + "row_of"),    store_.fixed(act + "rows_per_expert"), {},
+      store_.rows(act + "h")};
+  if (spec.moe.shared_width > 0) {
+    weights.shared = feed_forward_weights(params_, param + "moe.shared.");
+    moe.shared_h = store_.fixed(act + "shared.h");
+  }
+  const ExpertPlacement& placement = plan_.placements[static_cast<size_t>(index)];
+  const MoeScratch moe_work = moe_scratch();
+  std::unique_ptr<Transport> transport;
+  if (plan_.transport == TransportKind::in_place) {
+    transport = make_in_place_transport(resident_experts(params_, param + "moe."), moe_work.experts);
+  } else {
+    ExchangeSaved exchange{store_.rows(act + "received"),
+                           store_.rows(act + "received_index"),
+                           store_.rows(act + "received_weights"),
+                           {},
+                           {}};
+    if (plan_.transport == TransportKind::padded) {
+      exchange.padded_token_ids = store_.rows(act + "padded_token_ids");
+      exchange.padded_row_of_TK = store_.fixed(act + "padded_row_of");
+    }
+    transport =
+        make_exchange_transport(*comms.ep, placement, resident_experts(params_, param + "moe."), moe_work.experts,
+                                exchange, {plan_.transport == TransportKind::padded, plan_.run.moe.row_chunks});
+  }
+  MoeOptions options;
+  options.capacity_factor = plan_.run.moe.capacity_factor;
+  options.capacity_per_sequence = plan_.run.moe.capacity_domain == "sequence";
+  options.drop_one_row = plan_.run.fault == "drop_row" && plan_.rank == 0;
+  layer.moe = std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
+                                         std::move(transport), options);
+  moe_index_.push_back(index);
+  layers_.push_back(std::move(layer));
+}
+
+TensorView Transformer::rows(TensorView view, int64_t tokens) const {
+  return take_front(view, {tokens, plan_.model.width});
+}
+
+const Weight& Transformer::head_weight() const {
+  return params_.find(plan_.model.tie_embeddings ? "embed" : "head").weights[0];
+}
+
+void Transformer::forward_layer(Layer& layer, const LayerSpec& spec, TensorView out_TD, const Batch& batch,
+                                bool training, const RoutingTap* tap) {
+  const int64_t tokens = batch.tokens();
+  const TensorView x = rows(layer.x, tokens), x_mid = rows(layer.x_mid, tokens), normed = rows(normed_, tokens),
+                   branch = rows(branch_, tokens);
+  const auto eps = static_cast<float>(plan_.model.norm_eps);
+  rms_norm(stream_, x, layer.attn_gain, eps, normed, take_front(layer.attn_rstd, {tokens}));
+  layer.attention->forward(stream_, normed, batch.seq_len, branch);
+  add(stream_, x, branch, x_mid);
+  rms_norm(stream_, x_mid, layer.ffn_gain, eps, normed, take_front(layer.ffn_rstd, {tokens}));
+  if (layer.moe != nullptr) {
+    layer.moe->forward(stream_, normed, x_mid, out_TD, batch.seq_len, training, tap);
+    return;
+  }
+  feed_forward(stream_, spec.activation, layer.dense, normed,
+               take_front(layer.h, {tokens, halves_of(spec.activation), spec.dense_width}),
+               take_front(dense_a_, {tokens, spec.dense_width}), branch);
+  add(stream_, x_mid, branch, out_TD);
+}
+
+void Transformer::forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps) {
+  const int64_t tokens = batch.tokens();
+  MW_CHECK(tokens <= ids_.numel() && batch.seq_len <= plan_.run.train.seq_len,
+           "a batch of {} x {} tokens in a plan for {} x {}", batch.sequences, batch.seq_len, plan_.batch.sequences,
+           plan_.batch.seq_len);
+  std::copy_n(batch.ids, tokens, ids_.as<int32_t>());
+  embed(stream_, params_.find("embed").master, take_front(ids_, {tokens}), rows(layers_.front().x, tokens));
+  size_t moe = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const TensorView out = rows(i + 1 < layers_.size() ? layers_[i + 1].x : final_x_, tokens);
+    const RoutingTap* tap = layers_[i].moe != nullptr && !taps.empty() ? &taps[moe] : nullptr;
+    forward_layer(layers_[i], plan_.model.layers[i], out, batch, training, tap);
+    if (layers_[i].moe != nullptr) ++moe;
+  }
+  rms_norm(stream_, rows(final_x_, tokens), params_.find("final_norm").master, static_cast<float>(plan_.model.norm_eps),
+           rows(normed_, tokens), take_front(final_rstd_, {tokens}));
+}
+
+double Transformer::loss(const Batch& batch, float seed) {
+  const int64_t tokens = batch.tokens(), vocab = plan_.model.vocab;
+  const TensorView normed = rows(normed_, tokens), d_normed = rows(d_branch_, tokens),
+                   losses = take_front(token_loss_, {tokens});
+  Parameter& head = params_.find(plan_.model.tie_embeddings ? "embed" : "head");
+  const TensorView labels(const_cast<int32_t*>(batch.labels), DType::i32, {tokens});
+  const int64_t chunk = logits_.dim(0);
+  for (int64_t begin = 0; begin < tokens; begin += chunk) {
+    const int64_t count = std::min(chunk, tokens - begin);
+    const TensorView logits_chunk = take_front(logits_, {count, vocab});
+    matmul(stream_, normed.slice(begin, count), head.weights[0], logits_chunk);
+    const TensorView d_chunk = seed > 0 ? take_front(d_logits_, {count, vocab}) : TensorView();
+    cross_entropy(stream_, logits_chunk, labels.slice(begin, count), seed, losses.slice(begin, count), d_chunk);
+    if (seed <= 0) continue;
+    matmul_d_input(stream_, d_chunk, head.weights[0], d_normed.slice(begin, count));
+    matmul_d_weight(stream_, d_chunk, normed.slice(begin, count), head.grad);
+  }
+  if (seed > 0) {
+    Parameter& gain = params_.find("final_norm");
+    rms_norm_backward(stream_, rows(final_x_, tokens), gain.master, take_front(final_rstd_, {tokens}), d_normed, {},
+                      rows(d_x_, tokens), gain.grad);
+  }
+  double sum = 0;
+  for (int64_t t = 0; t < tokens; ++t) sum += static_cast<double>(losses.as<float>()[t]);
+  return sum;
+}
+
+void Transformer::logits(int64_t begin, int64_t count, TensorView logits_CV) {
+  matmul(stream_, take_front(normed_, {ids_.numel(), plan_.model.width}).slice(begin, count), head_weight(), logits_CV);
+}
+
+std::vector<double> Transformer::statistics() const {
+  std::vector<double> out;
+  for (const int64_t i : moe_index_) {
+    const LoadStatistics& s = layers_[static_cast<size_t>(i)].moe->statistics();
+    out.insert(out.end(), s.counts.begin(), s.counts.end());
+    out.insert(out.end(), s.prob_sums.begin(), s.prob_sums.end());
+    out.push_back(s.z_sum);
+    out.push_back(static_cast<double>(s.dropped));
+  }
+  return out;
+}
+
+int64_t Transformer::expert_rows(int64_t moe_layer) const {
+  return layers_[static_cast<size_t>(moe_index_[static_cast<size_t>(moe_layer)])].moe->expert_rows();
+}
+
+AuxLosses Transformer::set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed) {
+  AuxLosses losses;
+  if (moe_index_.empty()) return losses;
+  const double coef = plan_.run.moe.aux_loss_coef >= 0 ? plan_.run.moe.aux_loss_coef : plan_.model.aux_loss_coef;
+  const double z_coef = plan_.run.moe.z_loss_coef;
+  const auto layers = static_cast<double>(moe_index_.size()), total = static_cast<double>(tokens);
+  const bool whole_model = plan_.run.moe.aux_scope == "model";
+  const auto first_experts =
+      static_cast<size_t>(plan_.model.layers[static_cast<size_t>(moe_index_.front())].moe.experts);
+  std::vector<double> mean_f(first_experts), mean_p(first_experts);  // over the tokens of all layers
+  size_t at = 0;
+  for (const int64_t i : moe_index_) {
+    const auto experts = static_cast<size_t>(plan_.model.layers[static_cast<size_t>(i)].moe.experts);
+    const double* counts = &summed[at];
+    const double* probs = counts + experts;
+    losses.z += summed[at + 2 * experts] / total / layers;
+    if (whole_model) {
+      if (experts != first_experts)
+        fail(Exit::config, "moe.aux_scope = \"model\" needs the same number of experts in every MoE layer",
+             "use aux_scope = \"layer\"");
+      for (size_t e = 0; e < experts; ++e) {
+        mean_f[e] += counts[e] / total / layers;
+        mean_p[e] += probs[e] / total / layers;
+      }
+    } else {
+      const double factor =
+          static_cast<double>(experts) / static_cast<double>(plan_.model.layers[static_cast<size_t>(i)].moe.top_k);
+      for (size_t e = 0; e < experts; ++e) losses.aux += factor * counts[e] * probs[e] / total / total / layers;
+    }
+    at += 2 * experts + 2;
+  }
+  if (whole_model)
+    for (size_t e = 0; e < first_experts; ++e) losses.aux += static_cast<double>(first_experts) * mean_f[e] * mean_p[e];
+  losses.weighted = coef * losses.aux + z_coef * losses.z;
+
+  at = 0;
+  for (const int64_t i : moe_index_) {
+    const MoeSpec& m = plan_.model.layers[static_cast<size_t>(i)].moe;
+    const auto experts = static_cast<size_t>(m.experts);
+    AuxGradient& gradient = layers_[static_cast<size_t>(i)].aux;
+    gradient.d_prob.assign(coef > 0 ? experts : 0, 0.0f);
+    for (size_t e = 0; e < gradient.d_prob.size(); ++e) {
+      const double f = whole_model ? mean_f[e] : summed[at + e] / total / static_cast<double>(m.top_k);
+      gradient.d_prob[e] = static_cast<float>(seed * coef * static_cast<double>(experts) * f / total / layers);
+    }
+    gradient.z_scale = static_cast<float>(seed * z_coef / total / layers);
+    at += 2 * experts + 2;
+  }
+  return losses;
+}
+
+void Transformer::backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x) {
+  const int64_t tokens = batch.tokens();
+  const TensorView normed = rows(normed_, tokens), d_branch = rows(d_branch_, tokens), x = rows(layer.x, tokens),
+                   x_mid = rows(layer.x_mid, tokens);
+  const TensorView ffn_rstd = take_front(layer.ffn_rstd, {tokens}), attn_rstd = take_front(layer.attn_rstd, {tokens});
+  rms_norm_apply(stream_, x_mid, layer.ffn_gain, ffn_rstd, normed);
+  if (layer.moe != nullptr) {
+    layer.moe->backward(stream_, normed, d_x, d_branch, layer.aux);
+  } else {
+    feed_forward_backward(stream_, spec.activation, layer.dense, normed,
+                          take_front(layer.h, {tokens, halves_of(spec.activation), spec.dense_width}),
+                          take_front(dense_a_, {tokens, spec.dense_width}), d_x, d_branch);
+  }
+  rms_norm_backward(stream_, x_mid, layer.ffn_gain, ffn_rstd, d_branch, d_x, d_x, layer.d_ffn_gain);
+  rms_norm_apply(stream_, x, layer.attn_gain, attn_rstd, normed);
+  layer.attention->backward(stream_, normed, batch.seq_len, d_x, d_branch);
+  rms_norm_backward(stream_, x, layer.attn_gain, attn_rstd, d_branch, d_x, d_x, layer.d_attn_gain);
+}
+
+void Transformer::backward(const Batch& batch) {
+  const int64_t tokens = batch.tokens();
+  const TensorView d_x = rows(d_x_, tokens);
+  for (size_t i = layers_.size(); i-- > 0;) backward_layer(layers_[i], plan_.model.layers[i], batch, d_x);
+  embed_backward(stream_, d_x, take_front(ids_, {tokens}), params_.find("embed").grad);
+}
+
+}  // namespace mw

@@ -1,0 +1,307 @@
+#include "moe/exchange_transport.h"
+
+#include <algorithm>
+
+namespace mw {
+namespace {
+
+// Rows by (peer, slot): on the source side the peer is the destination, on the expert side the source.
+struct PeerSlots {
+  std::vector<std::vector<int64_t>> counts;  // [peer][slot]
+};
+
+class ExchangeTransport : public Transport {
+ public:
+  ExchangeTransport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch,
+                    ExchangeSaved saved, ExchangeOptions options)
+      : ep_(ep),
+        rank_offsets_(placement.rank_offsets()),
+        position_(placement.position_of_expert()),
+        experts_(std::move(experts)),
+        scratch_(std::move(scratch)),
+        saved_(std::move(saved)),
+        padded_(options.padded) {
+    local_slots_ = slots_of(ep_.rank());
+    // Every rank walks the same number of chunks, whatever its own number of slots.
+    int64_t most = 0;
+    for (int r = 0; r < ep_.size(); ++r) most = std::max(most, slots_of(r));
+    chunks_ = std::min(options.row_chunks, most);
+    pending_.resize(static_cast<size_t>(chunks_));
+  }
+
+  int64_t begin(Stream& stream, const TokenLayout& layout, bool training) override {
+    const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
+    layout_ = layout;
+    training_ = training;
+    plan_send();
+    exchange_counts();
+    plan_receive();
+    return rows_;
+  }
+  int64_t chunks() const override { return chunks_; }
+  ExpertWeights weights(int64_t chunk) override {
+    const auto [begin, end] = slot_range(ep_.rank(), chunk);
+    return experts_.slice(begin, end - begin);
+  }
+
+  void dispatch_begin(Stream& stream, int64_t chunk, TensorView x_TD) override {
+    const TraceScope scope(stream.trace(), Work::exchange, "dispatch");
+    if (chunk == 0) pack(stream, x_TD);
+    post(chunk, send_rows_, saved_.received.take(rows_), Direction::to_experts);
+    if (training_) post(chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts);
+  }
+  ExpertBatch dispatch_finish(Stream& stream, int64_t chunk) override {
+    wait(stream, chunk);
+    return batch(chunk);
+  }
+  void combine_begin(Stream& stream, int64_t chunk) override {
+    const TraceScope scope(stream.trace(), Work::exchange, "combine");
+    post(chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
+  }
+  void combine_finish(Stream& stream, int64_t chunk) override { wait(stream, chunk); }
+  void combine(Stream& stream, TensorView weights_TK, TensorView base_TD, TensorView out_TD) override {
+    combine_rows(stream, send_rows_, row_of_, weights_TK, base_TD, out_TD);
+  }
+
+  void gradient_begin(Stream& stream, int64_t chunk, TensorView d_out_TD) override {
+    const TraceScope scope(stream.trace(), Work::exchange, "gradient_dispatch");
+    if (chunk == 0) {
+      send_rows_ = scratch_.exchange_rows.take(send_total_);
+      send_weights_ = scratch_.exchange_weights.take(send_total_);
+      gather_rows(stream, d_out_TD, send_tokens_, send_total_, send_rows_);
+    }
+    post(chunk, send_rows_, scratch_.y.take(rows_), Direction::to_experts);
+  }
+  GradientBatch gradient_finish(Stream& stream, int64_t chunk, TensorView) override {
+    wait(stream, chunk);
+    GradientBatch gradient;
+    gradient.rows = batch(chunk);
+    gradient.rows.weights_R = scratch_.row_weights.take(rows_);
+    gradient.rows.d_weights_R = scratch_.d_row_weights.take(rows_);
+    gradient.d_y = gradient.d_x = gradient.rows.y;
+    const float* arrived = saved_.received_weights.take(rows_).as<float>();
+    const int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
+    float* sorted = gradient.rows.weights_R.as<float>();
+    for (int64_t r = gradient.rows.offsets.front(); r < gradient.rows.offsets.back(); ++r)
+      sorted[r] = arrived[index[r]];
+    return gradient;
+  }
+  void gradient_return_begin(Stream& stream, int64_t chunk) override {
+    const TraceScope scope(stream.trace(), Work::exchange, "gradient_combine");
+    // The saved weights have been read: their place takes the gradients in arrival order.
+    const auto offsets = chunk_offsets(chunk);
+    const float* sorted = scratch_.d_row_weights.take(rows_).as<float>();
+    const int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
+    const TensorView arrived = saved_.received_weights.take(rows_);
+    for (int64_t r = offsets.front(); r < offsets.back(); ++r) arrived.as<float>()[index[r]] = sorted[r];
+    post(chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
+    post(chunk, arrived, send_weights_, Direction::to_tokens);
+  }
+  void gradient_return_finish(Stream& stream, int64_t chunk) override { wait(stream, chunk); }
+  void combine_gradient(Stream& stream, TensorView base_TD, TensorView d_x_TD, TensorView d_weights_TK) override {
+    combine_rows(stream, send_rows_, row_of_, {}, base_TD, d_x_TD);
+    gather_weight_gradient(stream, send_weights_, row_of_, d_weights_TK);
+  }
+
+ private:
+  enum class Direction : uint8_t { to_experts, to_tokens };
+
+  int64_t slots_of(int rank) const {
+    return rank_offsets_[static_cast<size_t>(rank) + 1] - rank_offsets_[static_cast<size_t>(rank)];
+  }
+  std::pair<int64_t, int64_t> slot_range(int rank, int64_t chunk) const {
+    const int64_t slots = slots_of(rank);
+    return {slots * chunk / chunks_, slots * (chunk + 1) / chunks_};
+  }
+
+  // What this rank sends: token, weight and count of every (destination, slot).
+  void plan_send() {
+    const int64_t* rows_per_expert = layout_.rows_per_expert_E.as<int64_t>();
+    std::vector<int64_t> by_position(position_.size());
+    for (size_t e = 0; e < position_.size(); ++e) by_position[static_cast<size_t>(position_[e])] = rows_per_expert[e];
+    if (padded_) pad(by_position);
+    else {
+      send_total_ = layout_.rows;
+      send_tokens_ = layout_.token_ids_R.as<int32_t>();
+      row_of_ = layout_.row_of_TK;
+    }
+    send_.counts.assign(static_cast<size_t>(ep_.size()), {});
+    for (int r = 0; r < ep_.size(); ++r)
+      for (int64_t s = 0; s < slots_of(r); ++s)
+        send_.counts[static_cast<size_t>(r)].push_back(
+            by_position[static_cast<size_t>(rank_offsets_[static_cast<size_t>(r)] + s)]);
+  }
+
+  // Fills every expert up to the largest count anywhere, and says where each choice lies in the padded buffer.
+  void pad(std::vector<int64_t>& by_position) {
+    int64_t capacity = by_position.empty() ? 0 : *std::max_element(by_position.begin(), by_position.end());
+    ep_.all_reduce_max(std::span(&capacity, 1));
+    send_total_ = capacity * static_cast<int64_t>(by_position.size());
+    const TensorView tokens = saved_.padded_token_ids.take(send_total_);
+    int32_t* padded_tokens = tokens.as<int32_t>();
+    std::fill_n(padded_tokens, send_total_, -1);
+    const int32_t* layout_tokens = layout_.token_ids_R.as<int32_t>();
+    std::vector<int64_t> shift;  // padded row minus sorted row, by position
+    int64_t sorted = 0;
+    for (size_t p = 0; p < by_position.size(); ++p) {
+      shift.push_back(static_cast<int64_t>(p) * capacity - sorted);
+      for (int64_t i = 0; i < by_position[p]; ++i, ++sorted)
+        padded_tokens[static_cast<int64_t>(p) * capacity + i] = layout_tokens[sorted];
+    }
+    row_of_ = TensorView(saved_.padded_row_of_TK.data, DType::i32, {layout_.tokens, layout_.top_k});
+    const int32_t* from = layout_.row_of_TK.as<int32_t>();
+    const int32_t* experts = layout_.expert_ids_R.as<int32_t>();
+    for (int64_t i = 0; i < layout_.tokens * layout_.top_k; ++i)
+      row_of_.as<int32_t>()[i] =
+          from[i] < 0
+              ? -1
+              : from[i] +
+                    static_cast<int32_t>(shift[static_cast<size_t>(position_[static_cast<size_t>(experts[from[i]])])]);
+    std::fill(by_position.begin(), by_position.end(), capacity);
+    send_tokens_ = padded_tokens;
+  }
+
+  void exchange_counts() {
+    const auto peers = static_cast<size_t>(ep_.size());
+    RowExchange x;
+    x.row_bytes = sizeof(int64_t);
+    std::vector<int64_t> out, in(peers * static_cast<size_t>(local_slots_));
+    for (size_t r = 0; r < peers; ++r) {
+      x.send_offsets.push_back(static_cast<int64_t>(out.size()));
+      x.send_counts.push_back(static_cast<int64_t>(send_.counts[r].size()));
+      out.insert(out.end(), send_.counts[r].begin(), send_.counts[r].end());
+      x.receive_offsets.push_back(static_cast<int64_t>(r) * local_slots_);
+      x.receive_counts.push_back(local_slots_);
+    }
+    x.send = out.data();
+    x.receive = in.data();
+    ep_.all_to_all(x)->wait();
+    receive_.counts.assign(peers, {});
+    for (size_t r = 0; r < peers; ++r)
+      receive_.counts[r].assign(in.begin() + static_cast<std::ptrdiff_t>(r) * local_slots_,
+                                in.begin() + static_cast<std::ptrdiff_t>(r + 1) * local_slots_);
+  }
+
+  // Arrival order is (chunk, source, slot), sorted order (slot, source): the index leads from one to the other.
+  void plan_receive() {
+    offsets_.assign(1, 0);
+    for (int64_t s = 0; s < local_slots_; ++s) {
+      int64_t rows = 0;
+      for (const auto& counts : receive_.counts) rows += counts[static_cast<size_t>(s)];
+      offsets_.push_back(offsets_.back() + rows);
+    }
+    rows_ = offsets_.back();
+    int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
+    std::vector<int64_t> next(offsets_.begin(), offsets_.end() - 1);
+    arrival_.assign(static_cast<size_t>(chunks_), {});
+    int64_t arrived = 0;
+    for (int64_t c = 0; c < chunks_; ++c) {
+      const auto [begin, end] = slot_range(ep_.rank(), c);
+      for (const auto& counts : receive_.counts) {
+        arrival_[static_cast<size_t>(c)].push_back(arrived);
+        for (int64_t s = begin; s < end; ++s)
+          for (int64_t i = 0; i < counts[static_cast<size_t>(s)]; ++i)
+            index[next[static_cast<size_t>(s)]++] = static_cast<int32_t>(arrived++);
+      }
+    }
+  }
+
+  void pack(Stream& stream, TensorView x_TD) {
+    send_rows_ = scratch_.exchange_rows.take(send_total_);
+    gather_rows(stream, x_TD, send_tokens_, send_total_, send_rows_);
+    send_weights_ = scratch_.exchange_weights.take(send_total_);
+    if (!training_) return;
+    float* weights = send_weights_.as<float>();
+    std::fill_n(weights, send_total_, 0.0f);
+    const float* layout_weights = layout_.weights_R.as<float>();
+    const int32_t* to = row_of_.as<int32_t>();
+    const int32_t* from = layout_.row_of_TK.as<int32_t>();
+    for (int64_t i = 0; i < layout_.tokens * layout_.top_k; ++i)
+      if (from[i] >= 0) weights[to[i]] = layout_weights[from[i]];
+  }
+
+  // Starts the exchange of one chunk: token side rows by (destination, slot), expert side rows as they arrive.
+  void post(int64_t chunk, TensorView from, TensorView to, Direction direction) {
+    std::vector<int64_t> token_counts, token_offsets, expert_counts;
+    int64_t base = 0;
+    for (int r = 0; r < ep_.size(); ++r) {
+      const auto& sent = send_.counts[static_cast<size_t>(r)];
+      const auto& got = receive_.counts[static_cast<size_t>(r)];
+      const auto [first, last] = slot_range(r, chunk);
+      const auto [begin, end] = slot_range(ep_.rank(), chunk);
+      token_offsets.push_back(base + sum(sent, 0, first));
+      token_counts.push_back(sum(sent, first, last));
+      expert_counts.push_back(sum(got, begin, end));
+      base += sum(sent, 0, static_cast<int64_t>(sent.size()));
+    }
+    const std::vector<int64_t>& expert_offsets = arrival_[static_cast<size_t>(chunk)];
+    RowExchange x;
+    x.row_bytes = from.rank == 1 ? size_of(from.dtype) : from.cols() * size_of(from.dtype);
+    x.send = from.data;
+    x.receive = to.data;
+    const bool out = direction == Direction::to_experts;
+    x.send_counts = out ? token_counts : expert_counts;
+    x.send_offsets = out ? token_offsets : expert_offsets;
+    x.receive_counts = out ? expert_counts : token_counts;
+    x.receive_offsets = out ? expert_offsets : token_offsets;
+    pending_[static_cast<size_t>(chunk)].push_back(ep_.all_to_all(x));
+  }
+  static int64_t sum(const std::vector<int64_t>& v, int64_t begin, int64_t end) {
+    int64_t total = 0;
+    for (int64_t i = begin; i < end; ++i) total += v[static_cast<size_t>(i)];
+    return total;
+  }
+  void wait(Stream& stream, int64_t chunk) {
+    const TraceScope scope(stream.trace(), Work::exchange, "exchange_wait");
+    for (auto& pending : pending_[static_cast<size_t>(chunk)]) pending->wait();
+    pending_[static_cast<size_t>(chunk)].clear();
+  }
+
+  std::span<const int64_t> chunk_offsets(int64_t chunk) const {
+    const auto [begin, end] = slot_range(ep_.rank(), chunk);
+    return std::span(offsets_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin + 1));
+  }
+  ExpertBatch batch(int64_t chunk) {
+    const auto [begin, end] = slot_range(ep_.rank(), chunk);
+    const int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
+    ExpertBatch b;
+    b.slot_begin = begin;
+    b.slot_count = end - begin;
+    b.offsets = chunk_offsets(chunk);
+    b.x = {saved_.received.take(rows_), index};
+    b.y = {scratch_.y.take(rows_), index};
+    return b;
+  }
+
+  Comm& ep_;
+  std::vector<int64_t> rank_offsets_;
+  std::vector<int32_t> position_;
+  ResidentExperts experts_;
+  ExpertScratch scratch_;
+  ExchangeSaved saved_;
+  bool padded_, training_ = false;
+  int64_t local_slots_ = 0, chunks_ = 1;
+
+  TokenLayout layout_;
+  PeerSlots send_, receive_;
+  int64_t send_total_ = 0, rows_ = 0;
+  const int32_t* send_tokens_ = nullptr;
+  TensorView row_of_, send_rows_, send_weights_;
+  std::vector<int64_t> offsets_;
+  std::vector<std::vector<int64_t>> arrival_;  // [chunk][source]: first arrived row
+  std::vector<std::vector<std::unique_ptr<Pending>>> pending_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_exchange_transport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts,
+                                                   ExpertScratch scratch, ExchangeSaved saved,
+                                                   ExchangeOptions options) {
+  if (placement.has_replicas())
+    fail(Exit::unsupported, "expert replicas inside an expert-parallel group are not built yet",
+         "docs/limits.md lists what is missing");
+  return std::make_unique<ExchangeTransport>(ep, placement, std::move(experts), std::move(scratch), std::move(saved),
+                                             options);
+}
+
+}  // namespace mw

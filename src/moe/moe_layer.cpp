@@ -1,0 +1,216 @@
+#include "moe/moe_layer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/activation.h"
+#include "ops/elementwise.h"
+
+namespace mw {
+namespace {
+
+// Pre-activations as products see them: one row of both halves.
+TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h_RcF.dim(1) * h_RcF.dim(2)}); }
+
+// Tokens per piece of the fp32 router product of a bf16 run: bounds its scratch.
+constexpr int64_t kRouterChunk = 512;
+
+void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
+                    TensorView h_RcF, TensorView a_RF) {
+  const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
+  esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr});
+  activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
+  esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.y);
+}
+
+// The activation is recomputed from h, and the gate-weight gradient is taken as <d_a, a>: expert outputs are never
+// kept.
+void expert_backward(Stream& stream, Activation kind, const Transport::GradientBatch& g, const ExpertWeights& weights,
+                     TensorView h_RcF, TensorView a_RF) {
+  const ExpertBatch& rows = g.rows;
+  const int64_t begin = rows.offsets.front(), count = rows.offsets.back() - begin;
+  const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
+  esmm_d_input(stream, g.d_y, rows.offsets, weights.down, {a_RF, nullptr});
+  activate_backward(stream, kind, h, a, rows.weights_R.slice(begin, count), h, a, rows.d_weights_R.slice(begin, count));
+  estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down);
+  estmm(stream, {flat_halves(h_RcF), nullptr}, rows.x, rows.offsets, weights.d_up);
+  esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, rows.offsets, weights.up, g.d_x);
+}
+
+TensorView prefix(TensorView view, std::initializer_list<int64_t> dims) {
+  TensorView out(view.data, view.dtype, dims);
+  MW_CHECK(out.numel() <= view.numel(), "{} taken from {}", out.describe(), view.describe());
+  return out;
+}
+
+}  // namespace
+
+void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
+                  TensorView a_TF, TensorView out_TD) {
+  matmul(stream, x_TD, weights.up, flat_halves(h_TcF));
+  activate(stream, kind, h_TcF, a_TF);
+  matmul(stream, a_TF, weights.down, out_TD);
+}
+
+void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD,
+                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD) {
+  const TensorView h = flat_halves(h_TcF);
+  matmul_d_input(stream, d_out_TD, weights.down, a_TF);
+  activate_backward(stream, kind, h_TcF, a_TF, {}, h_TcF, a_TF, {});
+  matmul_d_weight(stream, d_out_TD, a_TF, weights.d_down);
+  matmul_d_weight(stream, h, x_TD, weights.d_up);
+  matmul_d_input(stream, h, weights.up, d_x_TD);
+}
+
+MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expert, MoeWeights weights, MoeSaved saved,
+                   MoeScratch scratch, std::unique_ptr<Transport> transport, MoeOptions options)
+    : layer_(layer),
+      position_of_expert_(std::move(position_of_expert)),
+      weights_(std::move(weights)),
+      saved_(std::move(saved)),
+      scratch_(std::move(scratch)),
+      transport_(std::move(transport)),
+      options_(options) {
+  const MoeSpec& m = layer_.moe;
+  rule_.experts = m.experts;
+  rule_.top_k = m.top_k;
+  rule_.score = m.score;
+  rule_.renormalise = m.renormalise;
+  rule_.scale = static_cast<float>(m.scale);
+  statistics_.counts.resize(static_cast<size_t>(m.experts));
+  statistics_.prob_sums.resize(static_cast<size_t>(m.experts));
+}
+
+TensorView MoeLayer::tokens_of(TensorView saved, int64_t width) const { return prefix(saved, {tokens_, width}); }
+
+// The router is fp32 whatever the run's dtype.
+void MoeLayer::router_logits(Stream& stream, TensorView x_TD, TensorView logits_TE) {
+  const TraceScope scope(stream.trace(), Work::router, "router_logits");
+  if (x_TD.dtype == DType::f32) {
+    matmul(stream, x_TD, weights_.router, logits_TE);
+    return;
+  }
+  const int64_t width = x_TD.cols();
+  for (int64_t begin = 0; begin < tokens_; begin += kRouterChunk) {
+    const int64_t count = std::min(kRouterChunk, tokens_ - begin);
+    WorkspaceFrame frame(stream.workspace());
+    const TensorView x32(frame.take<float>(static_cast<size_t>(count * width)), DType::f32, {count, width});
+    convert(stream, x_TD.slice(begin, count), x32);
+    matmul(stream, x32, weights_.router, logits_TE.slice(begin, count));
+  }
+}
+
+// Adds the router's share to d_x and to its own weight gradient.
+void MoeLayer::router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD) {
+  const TraceScope scope(stream.trace(), Work::router, "router_backward");
+  if (x_TD.dtype == DType::f32) {
+    matmul_d_input(stream, d_logits_TE, weights_.router, d_x_TD, Store::accumulate);
+    matmul_d_weight(stream, d_logits_TE, x_TD, weights_.d_router);
+    return;
+  }
+  const int64_t width = x_TD.cols();
+  for (int64_t begin = 0; begin < tokens_; begin += kRouterChunk) {
+    const int64_t count = std::min(kRouterChunk, tokens_ - begin);
+    WorkspaceFrame frame(stream.workspace());
+    const auto elements = static_cast<size_t>(count * width);
+    const TensorView x32(frame.take<float>(elements), DType::f32, {count, width});
+    const TensorView d_x = d_x_TD.slice(begin, count), d_logits = d_logits_TE.slice(begin, count);
+    convert(stream, x_TD.slice(begin, count), x32);
+    matmul_d_weight(stream, d_logits, x32, weights_.d_router);
+    convert(stream, d_x, x32);
+    matmul_d_input(stream, d_logits, weights_.router, x32, Store::accumulate);
+    convert(stream, x32, d_x);
+  }
+}
+
+void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap) {
+  const MoeSpec& m = layer_.moe;
+  const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k),
+                   weights = tokens_of(saved_.gate_weights, m.top_k);
+  router_logits(stream, x_TD, logits);
+  const bool replay = tap != nullptr && tap->replay;
+  const auto choices = static_cast<size_t>(tokens_ * m.top_k);
+  if (replay) std::copy_n(tap->ids, choices, ids.as<int32_t>());
+  const TensorView gaps =
+      tap != nullptr && tap->gaps != nullptr ? TensorView(tap->gaps, DType::f32, {tokens_}) : TensorView();
+  route(stream, rule_, logits, weights_.bias_E, replay, ids, weights,
+        {statistics_.counts, statistics_.prob_sums, &statistics_.z_sum}, gaps);
+  if (tap != nullptr && !replay && tap->ids != nullptr) std::copy_n(ids.as<int32_t>(), choices, tap->ids);
+
+  CapacityRule capacity;
+  capacity.domain_tokens = options_.capacity_per_sequence ? seq_len : std::max<int64_t>(tokens_, 1);
+  if (options_.capacity_factor > 0)
+    capacity.capacity = static_cast<int64_t>(std::ceil(static_cast<double>(capacity.domain_tokens * m.top_k) /
+                                                       static_cast<double>(m.experts) * options_.capacity_factor));
+  layout_ = {};
+  layout_.tokens = tokens_;
+  layout_.top_k = m.top_k;
+  layout_.experts = m.experts;
+  layout_.token_ids_R = saved_.token_ids;
+  layout_.expert_ids_R = saved_.expert_ids;
+  layout_.weights_R = saved_.row_weights;
+  layout_.row_of_TK = tokens_of(saved_.row_of, m.top_k);
+  layout_.rows_per_expert_E = saved_.rows_per_expert;
+  build_token_layout(stream, ids, weights, position_of_expert_, capacity, layout_);
+  if (options_.drop_one_row && tokens_ > 0) layout_.row_of_TK.as<int32_t>()[0] = -1;
+  statistics_.dropped = layout_.dropped;
+}
+
+void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len,
+                       bool training, const RoutingTap* tap) {
+  const MoeSpec& m = layer_.moe;
+  tokens_ = x_TD.dim(0);
+  route_tokens(stream, x_TD, seq_len, tap);
+  rows_ = transport_->begin(stream, layout_, training);
+  const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
+  // Work that needs no exchange runs while the first rows travel.
+  transport_->dispatch_begin(stream, 0, x_TD);
+  TensorView base = base_TD;
+  if (m.shared_width > 0) {
+    const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
+    feed_forward(stream, layer_.activation, weights_.shared, x_TD,
+                 prefix(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
+                 tokens_of(scratch_.shared_a, m.shared_width), branch);
+    add(stream, base_TD, branch, out_TD);
+    base = out_TD;
+  }
+  const int64_t chunks = transport_->chunks();
+  for (int64_t c = 0; c < chunks; ++c) {
+    if (c + 1 < chunks) transport_->dispatch_begin(stream, c + 1, x_TD);
+    const ExpertBatch batch = transport_->dispatch_finish(stream, c);
+    expert_forward(stream, layer_.activation, batch, transport_->weights(c), h, a);
+    transport_->combine_begin(stream, c);
+  }
+  for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, c);
+  transport_->combine(stream, tokens_of(saved_.gate_weights, m.top_k), base, out_TD);
+}
+
+void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD,
+                        const AuxGradient& aux) {
+  const MoeSpec& m = layer_.moe;
+  const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
+  transport_->gradient_begin(stream, 0, d_out_TD);
+  TensorView base;
+  if (m.shared_width > 0) {
+    base = tokens_of(scratch_.branch, x_TD.cols());
+    feed_forward_backward(stream, layer_.activation, weights_.shared, x_TD,
+                          prefix(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
+                          tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base);
+  }
+  const int64_t chunks = transport_->chunks();
+  for (int64_t c = 0; c < chunks; ++c) {
+    if (c + 1 < chunks) transport_->gradient_begin(stream, c + 1, d_out_TD);
+    const Transport::GradientBatch gradient = transport_->gradient_finish(stream, c, x_TD);
+    expert_backward(stream, layer_.activation, gradient, transport_->weights(c), h, a);
+    transport_->gradient_return_begin(stream, c);
+  }
+  for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
+  const TensorView d_gate = prefix(scratch_.d_gate, {tokens_, m.top_k}),
+                   d_logits = prefix(scratch_.d_logits, {tokens_, m.experts});
+  transport_->combine_gradient(stream, base, d_x_TD, d_gate);
+  route_backward(stream, rule_, tokens_of(saved_.logits, m.experts), tokens_of(saved_.expert_choice, m.top_k), d_gate,
+                 aux.d_prob, aux.z_scale, d_logits);
+  router_backward(stream, x_TD, d_logits, d_x_TD);
+}
+
+}  // namespace mw

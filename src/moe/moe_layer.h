@@ -1,0 +1,110 @@
+// One MoE feed-forward: router, layout, transport, experts, shared experts, combine; forward and backward.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "moe/transport.h"
+#include "ops/router.h"
+#include "spec/model_spec.h"
+
+namespace mw {
+
+// A two-operand feed-forward that every token passes: dense layers and shared experts.
+struct FeedForwardWeights {
+  Weight up, down;          // [c * F, D], [D, F]
+  TensorView d_up, d_down;  // f32
+};
+
+// out[T, D] = down(activate(up(x))); h [T, c, F] is kept for backward, a [T, F] is scratch.
+void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
+                  TensorView a_TF, TensorView out_TD);
+// d_x (overwritten) from d_out; adds to the weight gradients. h is overwritten with its own gradient.
+void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD,
+                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD);
+
+struct MoeWeights {
+  Weight router;              // f32 [E, D]
+  TensorView d_router;        // f32 [E, D]
+  TensorView bias_E;          // f32 [E] selection bias, or empty
+  FeedForwardWeights shared;  // up.n == 0: none
+};
+
+// Tensors of one layer and live micro-batch; sizes are those of the table of bytes (act.I.*), used from the front.
+struct MoeSaved {
+  TensorView logits, expert_choice, gate_weights, token_ids, expert_ids, row_weights, row_of, rows_per_expert, shared_h;
+  GrowingTensor h;  // [R, c, F]
+};
+
+struct MoeScratch {
+  ExpertScratch experts;
+  TensorView d_gate, d_logits;  // f32
+  TensorView shared_a;
+  TensorView branch;  // [T, D]
+};
+
+// Watches or replaces the choice of experts: how `verify` compares and replays routing.
+struct RoutingTap {
+  bool replay = false;     // ids are an input
+  int32_t* ids = nullptr;  // [T, K]
+  float* gaps = nullptr;   // [T], filled when not null
+};
+
+// Sums of one forward pass over this rank's tokens: linear in tokens.
+struct LoadStatistics {
+  std::vector<double> counts;     // [E] choices, before drops
+  std::vector<double> prob_sums;  // [E]
+  double z_sum = 0;
+  int64_t dropped = 0;
+};
+
+// The gradient of the auxiliary terms with respect to one token, the same for all tokens.
+struct AuxGradient {
+  std::vector<float> d_prob;  // [E]
+  float z_scale = 0;
+};
+
+struct MoeOptions {
+  double capacity_factor = 0;  // 0: dropless
+  bool capacity_per_sequence = true;
+  bool drop_one_row = false;  // test-only fault
+};
+
+class MoeLayer {
+ public:
+  MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expert, MoeWeights weights, MoeSaved saved,
+           MoeScratch scratch, std::unique_ptr<Transport> transport, MoeOptions options);
+
+  // out = base + routed(x) + shared(x); out may alias base. Collective over EP. x [T, D]: the layer's normed input, T =
+  // sequences x seq_len.
+  void forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len, bool training,
+               const RoutingTap* tap);
+  const LoadStatistics& statistics() const { return statistics_; }
+  // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients. Collective over
+  // EP.
+  void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux);
+
+  int64_t expert_rows() const { return rows_; }  // rows this rank's experts computed
+
+ private:
+  void route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap);
+  void router_logits(Stream& stream, TensorView x_TD, TensorView logits_TE);
+  void router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD);
+  TensorView tokens_of(TensorView saved, int64_t width) const;
+
+  LayerSpec layer_;
+  RouterRule rule_;
+  std::vector<int32_t> position_of_expert_;
+  MoeWeights weights_;
+  MoeSaved saved_;
+  MoeScratch scratch_;
+  std::unique_ptr<Transport> transport_;
+  MoeOptions options_;
+
+  TokenLayout layout_;
+  LoadStatistics statistics_;
+  int64_t tokens_ = 0, rows_ = 0;
+};
+
+}  // namespace mw

@@ -1,0 +1,18 @@
+// AdamW (Loshchilov & Hutter 2019) with decoupled decay, on fp32 master weights, as torch.optim.AdamW computes it.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace mw {
+
+struct AdamW {
+  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+};
+
+// w -= lr * decay * w; then w -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps), with m and v updated
+// from grad * grad_scale (the clip factor). step counts from 1. All f32, same element count. Updates w, m, v in place.
+void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
+           TensorView w, TensorView m, TensorView v);
+
+}  // namespace mw

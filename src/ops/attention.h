@@ -1,0 +1,35 @@
+// Causal attention with grouped KV heads, tiled with a running softmax (Dao et al. 2022): no S x S tensor is kept.
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace mw {
+
+struct AttentionShape {
+  int64_t sequences = 0;  // B
+  int64_t seq_len = 0;    // S; tokens are [B * S], sequence-major
+  int64_t heads = 0;      // H
+  int64_t kv_heads = 0;   // divides H: query head i reads KV head i / (H / kv_heads)
+  int64_t head_dim = 0;   // h of queries and keys
+  int64_t value_dim = 0;  // h of values and outputs
+  float scale = 1.0f;     // of the scores, usually head_dim^-0.5
+};
+
+// Scratch that either pass takes at most on a stream of `threads` threads. Forward needs a few tiles per thread,
+// backward the fp32 d_k and d_v of one (sequence, KV head) per thread as well.
+int64_t attention_workspace_bytes(const AttentionShape& shape, int threads);
+
+// o[t] = softmax over s <= t in the same sequence of scale * q[t].k[s], times v[s].
+// q: [T, H, h], k: [T, Hkv, h], v: [T, Hkv, hv], o: [T, H, hv], all f32 or all bf16; lse_HT: f32 [H, T], log-sum-exp of
+// the scaled scores, saved for backward. Sums are fp32. Overwrites. Any h. Deterministic whatever the thread count.
+void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
+               TensorView o_THh, TensorView lse_HT);
+
+// d_q, d_k, d_v (same dtype as q) are overwritten. o and lse are those of the forward pass. Work is shared by
+// (sequence, KV head). Deterministic whatever the thread count.
+void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+                        TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
+                        TensorView d_k_TGh, TensorView d_v_TGh);
+
+}  // namespace mw

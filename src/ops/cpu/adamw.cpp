@@ -1,0 +1,44 @@
+#include "ops/adamw.h"
+
+#include <cmath>
+
+#include "ops/cpu/loops.h"
+
+namespace mw {
+
+void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
+           TensorView w, TensorView m, TensorView v) {
+  const TraceScope scope(stream.trace(), Work::optimizer, "adamw");
+  const int64_t count = w.numel();
+  MW_CHECK(step >= 1, "AdamW step {}", step);
+  MW_CHECK(grad.numel() == count && m.numel() == count && v.numel() == count, "AdamW on {} with {}, {}, {}",
+           w.describe(), grad.describe(), m.describe(), v.describe());
+  const float* gradient = grad.as<float>();
+  float* weight = w.as<float>();
+  float* first = m.as<float>();
+  float* second = v.as<float>();
+
+  // Scalars in double, as torch has them: 1 - beta2 would lose digits in fp32.
+  const double beta1 = rule.beta1, beta2 = rule.beta2, steps = static_cast<double>(step);
+  const auto keep1 = static_cast<float>(beta1), take1 = static_cast<float>(1.0 - beta1);
+  const auto keep2 = static_cast<float>(beta2), take2 = static_cast<float>(1.0 - beta2);
+  const auto shrink = static_cast<float>(1.0 - static_cast<double>(lr) * static_cast<double>(decay));
+  const auto rate = static_cast<float>(static_cast<double>(lr) / (1.0 - std::pow(beta1, steps)));
+  const auto inverse_root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, steps)));
+  const float eps = rule.eps;
+
+  constexpr int64_t kBlock = 8192;
+  for_blocks(stream, count, kBlock, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) {
+      const float g = gradient[i] * grad_scale;
+      const float m_now = keep1 * first[i] + take1 * g;
+      const float v_now = keep2 * second[i] + take2 * (g * g);
+      first[i] = m_now;
+      second[i] = v_now;
+      weight[i] = weight[i] * shrink - rate * (m_now / (std::sqrt(v_now) * inverse_root + eps));
+    }
+  });
+}
+
+}  // namespace mw

@@ -1,0 +1,72 @@
+// What the forward and the backward pass of CPU attention share: tile sizes, shape checks and the loading of tiles.
+//
+// Scores are held transposed, s_kq[key][query]: the statistics of a query then live in one lane, the softmax needs no
+// sums across lanes, and of the operands only the queries have to be transposed, once per query tile.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+
+#include "base/dtype.h"
+#include "core/tensor.h"
+#include "ops/attention.h"
+#include "ops/cpu/tile_product.h"
+
+namespace mw::attention_detail {
+
+constexpr int64_t kQueries = 64;  // queries per tile
+constexpr int64_t kKeys = 64;     // keys per tile
+// A block of kRows rows of scores begins within one vector of queries; masking relies on it.
+static_assert(kQueries % tile::kLanes == 0 && kKeys % tile::kLanes == 0 && tile::kLanes % tile::kRows == 0);
+
+inline void check_view(const TensorView& view, DType dtype, std::initializer_list<int64_t> dims, const char* name) {
+  const TensorView expected(nullptr, dtype, dims);
+  MW_CHECK(view.dtype == dtype && view.rank == expected.rank && view.shape == expected.shape, "{} is {}, expected {}",
+           name, view.describe(), expected.describe());
+}
+
+inline void check_shape(const AttentionShape& shape) {
+  MW_CHECK(shape.sequences >= 0 && shape.seq_len >= 0, "{} sequences of {} tokens", shape.sequences, shape.seq_len);
+  MW_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads over {} KV heads",
+           shape.heads, shape.kv_heads);
+  MW_CHECK(shape.head_dim > 0 && shape.value_dim > 0, "head_dim {}, value_dim {}", shape.head_dim, shape.value_dim);
+}
+
+inline int64_t query_tiles(const AttentionShape& shape) { return (shape.seq_len + kQueries - 1) / kQueries; }
+
+// Work items that threads share: (sequence, head, query tile) forward; (sequence, KV head) backward, so that the sums
+// over queries and over the heads of a group stay in one thread.
+inline int64_t forward_items(const AttentionShape& shape) { return shape.sequences * shape.heads * query_tiles(shape); }
+inline int64_t backward_items(const AttentionShape& shape) { return shape.sequences * shape.kv_heads; }
+inline int threads_used(int64_t items, int threads) { return static_cast<int>(std::min<int64_t>(items, threads)); }
+
+// Scratch of one thread of the backward pass.
+int64_t backward_scratch_floats(const AttentionShape& shape);
+
+// Floats of a tile row that holds `width` values, so that vectors cover it.
+inline int64_t padded(int64_t width) { return tile::round_up(width, tile::kLanes); }
+
+// dst[r] = scale * src[r] for r < rows in fp32, zero in the columns up to padded(width) and in rows up to padded_rows.
+template <class T>
+void load_tile(const T* src, int64_t src_row, int64_t rows, int64_t padded_rows, int64_t width, float scale,
+               float* dst) {
+  const int64_t dst_row = padded(width);
+  for (int64_t r = 0; r < rows; ++r, src += src_row, dst += dst_row) {
+    for (int64_t d = 0; d < width; ++d) dst[d] = scale * to_float(src[d]);
+    std::fill(dst + width, dst + dst_row, 0.0f);
+  }
+  std::fill(dst, dst + (padded_rows - rows) * dst_row, 0.0f);
+}
+
+// Key r of a tile at position `shift` relative to the query tile is seen by queries c >= r + shift. Returns the first
+// column of scores that has to be computed, a multiple of the vector, and hides the columns between it and the first
+// visible one.
+inline int64_t mask_row(float* scores, int64_t first_visible, int64_t columns) {
+  if (first_visible <= 0) return 0;
+  const int64_t visible = std::min(first_visible, columns);
+  const int64_t begin = visible / tile::kLanes * tile::kLanes;
+  std::fill(scores + begin, scores + visible, -std::numeric_limits<float>::infinity());
+  return begin;
+}
+
+}  // namespace mw::attention_detail

@@ -1,0 +1,144 @@
+#include "ops/elementwise.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+
+#include "ops/cpu/loops.h"
+
+namespace mw {
+namespace {
+
+constexpr int64_t kBlock = 16384;  // elements
+
+// The number of blocks of a sum is bounded, so that their partial results fit on the stack; the borders depend on the
+// element count alone.
+constexpr int64_t kMaxPartials = 512;
+
+int64_t partial_block(int64_t count) { return std::max(kBlock, (count + kMaxPartials - 1) / kMaxPartials); }
+
+void check_same_kind(const TensorView& x, const TensorView& y) {
+  MW_CHECK(x.dtype == y.dtype && x.numel() == y.numel(), "{} beside {}", x.describe(), y.describe());
+}
+
+template <class From, class To>
+void convert_as(Stream& stream, const TensorView& x, const TensorView& y) {
+  const From* from = x.as<From>();
+  To* to = y.as<To>();
+  for_blocks(stream, x.numel(), kBlock, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+    for (int64_t i = begin; i < end; ++i) to[i] = from_float<To>(to_float(from[i]));
+  });
+}
+
+double sum_squares_of(const float* values, int64_t count) {
+  double sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  return sum;
+}
+
+// The bits of the largest absolute value.
+uint32_t largest_magnitude_of(const float* values, int64_t count) {
+  uint32_t bits = 0;
+#pragma omp simd reduction(max : bits)
+  for (int64_t i = 0; i < count; ++i) {
+    const uint32_t magnitude = std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu;
+    bits = magnitude > bits ? magnitude : bits;
+  }
+  return bits;
+}
+
+}  // namespace
+
+void fill_zero(Stream& stream, TensorView x) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "fill_zero");
+  auto* memory = static_cast<std::byte*>(x.data);
+  for_blocks(stream, x.bytes(), 4 * kBlock,
+             [=](int64_t begin, int64_t end) { std::memset(memory + begin, 0, static_cast<size_t>(end - begin)); });
+}
+
+void convert(Stream& stream, TensorView x, TensorView y) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "convert");
+  MW_CHECK(x.numel() == y.numel(), "{} converted to {}", x.describe(), y.describe());
+  with_float_type(x.dtype, [&](auto from) {
+    with_float_type(y.dtype, [&](auto to) { convert_as<decltype(from), decltype(to)>(stream, x, y); });
+  });
+}
+
+void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "add");
+  check_same_kind(a, b);
+  check_same_kind(a, out);
+  with_float_type(a.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* left = a.as<T>();
+    const T* right = b.as<T>();
+    T* sum = out.as<T>();
+    for_blocks(stream, a.numel(), kBlock, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) sum[i] = from_float<T>(to_float(left[i]) + to_float(right[i]));
+    });
+  });
+}
+
+void clamp(Stream& stream, TensorView x, float limit) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "clamp");
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    T* values = x.as<T>();
+    for_blocks(stream, x.numel(), kBlock, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        const float value = to_float(values[i]);
+        const float below = value > limit ? limit : value;  // written so that a NaN passes
+        values[i] = from_float<T>(below < -limit ? -limit : below);
+      }
+    });
+  });
+}
+
+void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "clamp_backward");
+  check_same_kind(x, d);
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* values = x.as<T>();
+    T* gradient = d.as<T>();
+    for_blocks(stream, x.numel(), kBlock, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) {
+        const float value = to_float(values[i]);
+        const bool outside = (value > limit) | (value < -limit);
+        gradient[i] = outside ? T{} : gradient[i];
+      }
+    });
+  });
+}
+
+double sum_squares(Stream& stream, TensorView x) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "sum_squares");
+  const float* values = x.as<float>();
+  const int64_t count = x.numel(), block = partial_block(count);
+  std::array<double, kMaxPartials> partials{};
+  for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
+    partials[static_cast<size_t>(begin / block)] = sum_squares_of(values + begin, end - begin);
+  });
+  double total = 0;
+  for (double partial : partials) total += partial;
+  return total;
+}
+
+bool all_finite(Stream& stream, TensorView x) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "all_finite");
+  const float* values = x.as<float>();
+  const int64_t count = x.numel(), block = partial_block(count);
+  std::array<uint32_t, kMaxPartials> largest{};
+  for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
+    largest[static_cast<size_t>(begin / block)] = largest_magnitude_of(values + begin, end - begin);
+  });
+  constexpr uint32_t kInfinity = 0x7f800000u;  // NaNs lie above
+  return *std::max_element(largest.begin(), largest.end()) < kInfinity;
+}
+
+}  // namespace mw

@@ -1,0 +1,63 @@
+#include "ops/embedding.h"
+
+#include "ops/cpu/loops.h"
+
+namespace mw {
+namespace {
+
+void check_operands(const TensorView& table_VD, const TensorView& ids_T, const TensorView& y_TD) {
+  MW_CHECK(table_VD.rank == 2 && table_VD.dtype == DType::f32, "table is {}, expected f32[V, D]", table_VD.describe());
+  MW_CHECK(ids_T.dtype == DType::i32, "ids are {}, expected i32", ids_T.describe());
+  MW_CHECK(y_TD.rank == 2 && y_TD.dim(0) == ids_T.numel() && y_TD.dim(1) == table_VD.dim(1),
+           "{} for ids {} of table {}", y_TD.describe(), ids_T.describe(), table_VD.describe());
+  const int32_t* ids = ids_T.as<int32_t>();
+  for (int64_t t = 0; t < ids_T.numel(); ++t)
+    MW_CHECK(ids[t] >= 0 && ids[t] < table_VD.dim(0), "token {} has id {}, expected one in [0, {})", t, ids[t],
+             table_VD.dim(0));
+}
+
+}  // namespace
+
+void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD) {
+  const TraceScope scope(stream.trace(), Work::other, "embed");
+  check_operands(table_VD, ids_T, y_TD);
+  const int64_t T = ids_T.numel(), D = table_VD.dim(1);
+  const float* table = table_VD.as<float>();
+  const int32_t* ids = ids_T.as<int32_t>();
+  with_float_type(y_TD.dtype, [&](auto type) {
+    using E = decltype(type);
+    E* y = y_TD.as<E>();
+    for_blocks(stream, T, rows_per_block(D), [=](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) {
+        const float* row = table + ids[t] * D;
+        E* out = y + t * D;
+#pragma omp simd
+        for (int64_t i = 0; i < D; ++i) out[i] = from_float<E>(row[i]);
+      }
+    });
+  });
+}
+
+void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorView d_table_VD) {
+  const TraceScope scope(stream.trace(), Work::other, "embed_backward");
+  check_operands(d_table_VD, ids_T, d_y_TD);
+  const int64_t T = ids_T.numel(), D = d_table_VD.dim(1);
+  const int32_t* ids = ids_T.as<int32_t>();
+  float* d_table = d_table_VD.as<float>();
+  with_float_type(d_y_TD.dtype, [&](auto type) {
+    using E = decltype(type);
+    const E* d_y = d_y_TD.as<E>();
+    // Threads own columns, so that every element of the table is summed in token order without locks.
+    constexpr int64_t kColumns = 64;
+    for_blocks(stream, D, kColumns, [=](int64_t begin, int64_t end) {
+      for (int64_t t = 0; t < T; ++t) {
+        const E* d = d_y + t * D;
+        float* row = d_table + ids[t] * D;
+#pragma omp simd
+        for (int64_t i = begin; i < end; ++i) row[i] += to_float(d[i]);
+      }
+    });
+  });
+}
+
+}  // namespace mw

@@ -1,0 +1,39 @@
+// How CPU operators share work among the threads of a stream, and how they choose the code for an element type.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace mw {
+
+// Calls body(begin, end) once for each block [i * block, (i + 1) * block) of [0, count), on all threads. The borders do
+// not depend on the thread count. body must not throw.
+template <class Body>
+void for_blocks(Stream& stream, int64_t count, int64_t block, Body&& body) {
+  if (count <= block) {
+    if (count > 0) body(int64_t{0}, count);
+    return;
+  }
+  const int64_t blocks = (count + block - 1) / block;
+#pragma omp parallel for num_threads(stream.threads()) schedule(static)
+  for (int64_t i = 0; i < blocks; ++i) body(i * block, std::min(count, (i + 1) * block));
+}
+
+// Rows of `width` elements that make a block of work large enough to be worth a thread's while.
+inline int64_t rows_per_block(int64_t width) {
+  constexpr int64_t kElements = 8192;
+  return std::max<int64_t>(1, kElements / std::max<int64_t>(1, width));
+}
+
+// Calls body with a value of the C++ type of dtype: f32 or bf16. Errors: internal, for any other.
+template <class Body>
+void with_float_type(DType dtype, Body&& body) {
+  MW_CHECK(dtype == DType::f32 || dtype == DType::bf16, "{} where f32 or bf16 is needed", name_of(dtype));
+  if (dtype == DType::bf16) body(bf16{});
+  else body(float{});
+}
+
+}  // namespace mw

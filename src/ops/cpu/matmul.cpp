@@ -1,0 +1,283 @@
+#include "ops/matmul.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/loops.h"
+#include "ops/cpu/panel_product.h"
+
+namespace mw {
+namespace {
+
+// Panels that need scratch are kept below this size, whatever the height that would suit the product best.
+constexpr int64_t kScratchLimit = int64_t{32} << 20;
+
+// What one more product costs, in rows: the call itself with packed weights; with others, weights are read through a
+// transposition, or d_weight is read and written once more.
+constexpr int64_t kPackedOverhead = 16;
+constexpr int64_t kPlainOverhead = 64;
+
+// Rows' worth of work to cover `rows` rows with panels of at most kPanelHeights[level].
+int64_t covering_cost(int64_t rows, size_t level, int64_t overhead) {
+  const int64_t height = kPanelHeights[level];
+  const int64_t rest = rows % height;
+  int64_t cost = rows / height * (height + overhead);
+  if (rest > 0)
+    cost += std::min(height + overhead, level > 0 ? covering_cost(rest, level - 1, overhead) : height + overhead);
+  return cost;
+}
+
+// How the rows of one product are cut into panels.
+struct PanelPlan {
+  int64_t whole_limit;   // height at most of a panel without padding
+  int64_t padded_limit;  // and of a panel with
+  int64_t overhead;
+
+  // whole_bytes, padded_bytes: scratch bytes a row.
+  PanelPlan(int64_t whole_bytes, int64_t padded_bytes, int64_t overhead_rows)
+      : whole_limit(whole_bytes == 0 ? kPanelHeights.back() : kScratchLimit / whole_bytes),
+        padded_limit(kScratchLimit / padded_bytes),
+        overhead(overhead_rows) {}
+
+  int64_t next_height(int64_t rows) const {
+    for (size_t level = kPanelHeights.size() - 1; level > 0; --level) {
+      const int64_t height = kPanelHeights[level];
+      if (rows >= height ? height <= whole_limit
+                         : height <= padded_limit && height + overhead <= covering_cost(rows, level - 1, overhead))
+        return height;
+    }
+    return kPanelHeights.front();
+  }
+};
+
+std::byte* row_of(const SortedRows& rows, int64_t row) {
+  const int64_t at = rows.index ? rows.index[row] : row;
+  return static_cast<std::byte*>(rows.data.data) + at * rows.data.cols() * size_of(rows.data.dtype);
+}
+
+// Sorted rows [begin, begin + count) as they lie in memory, if nothing has to be gathered, converted or padded.
+bool is_direct(const SortedRows& rows, DType dtype, int64_t count, int64_t height) {
+  return !rows.index && rows.data.dtype == dtype && count == height;
+}
+
+int64_t scratch_row_bytes(const SortedRows& rows, DType dtype, bool padded) {
+  return !padded && is_direct(rows, dtype, 1, 1) ? 0 : rows.data.cols() * size_of(dtype);
+}
+
+// The panel of sorted rows [begin, begin + count), zero rows below up to `height`.
+const void* load_panel(Stream& stream, WorkspaceFrame& frame, const SortedRows& rows, DType dtype, int64_t begin,
+                       int64_t count, int64_t height) {
+  if (is_direct(rows, dtype, count, height)) return row_of(rows, begin);
+  const int64_t width = rows.data.cols();
+  const size_t row_bytes = static_cast<size_t>(width * size_of(dtype));
+  auto* panel = frame.take<std::byte>(static_cast<size_t>(height) * row_bytes);
+  const bool convert = rows.data.dtype != dtype;  // bf16 to f32
+  for_blocks(stream, height, rows_per_block(width), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      std::byte* to = panel + static_cast<size_t>(i) * row_bytes;
+      if (i >= count) {
+        std::memset(to, 0, row_bytes);
+      } else if (convert) {
+        const auto* from = reinterpret_cast<const bf16*>(row_of(rows, begin + i));
+        auto* to_f32 = reinterpret_cast<float*>(to);
+        for (int64_t j = 0; j < width; ++j) to_f32[j] = to_float(from[j]);
+      } else {
+        std::memcpy(to, row_of(rows, begin + i), row_bytes);
+      }
+    }
+  });
+  return panel;
+}
+
+// Brings the first `count` rows of a result panel of `dtype` to sorted rows [begin, begin + count).
+void store_panel(Stream& stream, const void* panel, DType dtype, const SortedRows& rows, int64_t begin, int64_t count,
+                 Store store) {
+  const int64_t width = rows.data.cols();
+  const size_t row_bytes = static_cast<size_t>(width * size_of(dtype));
+  for_blocks(stream, count, rows_per_block(width), [&](int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const std::byte* from = static_cast<const std::byte*>(panel) + static_cast<size_t>(i) * row_bytes;
+      std::byte* to = row_of(rows, begin + i);
+      if (rows.data.dtype != dtype) {  // f32 to bf16
+        for (int64_t j = 0; j < width; ++j)
+          reinterpret_cast<bf16*>(to)[j] = to_bf16(reinterpret_cast<const float*>(from)[j]);
+      } else if (store == Store::accumulate) {
+        for (int64_t j = 0; j < width; ++j) reinterpret_cast<float*>(to)[j] += reinterpret_cast<const float*>(from)[j];
+      } else {
+        std::memcpy(to, from, row_bytes);
+      }
+    }
+  });
+}
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
+// The dtype that panels of a tensor have in products.
+DType panel_dtype(DType dtype) {
+  return dtype == DType::bf16 && matmul_traits().native_bf16 ? DType::bf16 : DType::f32;
+}
+
+const void* weight_data(ProductKind kind, const Weight& weight, bool packed) {
+  if (!packed) {
+    MW_CHECK(weight.values.data && weight.values.dtype == DType::f32 && weight.values.numel() == weight.n * weight.k,
+             "weight [{}, {}] has values {}", weight.n, weight.k, weight.values.describe());
+    return weight.values.data;
+  }
+  const TensorView& form = kind == ProductKind::forward ? weight.packed_forward : weight.packed_backward;
+  MW_CHECK(form.data && form.bytes() >= packed_weight_bytes(weight.n, weight.k, matmul_traits().native_bf16),
+           "weight [{}, {}] has packed form {}", weight.n, weight.k, form.describe());
+  return form.data;
+}
+
+// y[r] (=|+=) the product of x[r] for sorted rows [begin, end).
+void multiply_rows(Stream& stream, ProductKind kind, const SortedRows& x, const Weight& weight, const SortedRows& y,
+                   int64_t begin, int64_t end, Store store) {
+  const bool forward = kind == ProductKind::forward;
+  MW_CHECK(x.data.cols() == (forward ? weight.k : weight.n) && y.data.cols() == (forward ? weight.n : weight.k),
+           "{} = product of {} with a weight [{}, {}]", y.data.describe(), x.data.describe(), weight.n, weight.k);
+  MW_CHECK(
+      is_float(x.data.dtype) && is_float(y.data.dtype) && (store == Store::overwrite || y.data.dtype == DType::f32),
+      "product of {} stored in {}", x.data.describe(), y.data.describe());
+  if (begin == end) return;
+
+  const bool packed = x.data.dtype == DType::bf16;
+  const DType in = panel_dtype(x.data.dtype);
+  const DType out = in == DType::bf16 ? y.data.dtype : DType::f32;
+  const void* w = weight_data(kind, weight, packed);
+  const PanelPlan plan(scratch_row_bytes(x, in, false) + scratch_row_bytes(y, out, false),
+                       scratch_row_bytes(x, in, true) + scratch_row_bytes(y, out, true),
+                       packed ? kPackedOverhead : kPlainOverhead);
+  for (int64_t row = begin; row < end;) {
+    const int64_t height = plan.next_height(end - row);
+    const int64_t count = std::min(height, end - row);
+    WorkspaceFrame frame(stream.workspace());
+    const void* a = load_panel(stream, frame, x, in, row, count, height);
+    PanelProduct product{kind, height, weight.n, weight.k, in, out, packed, store};
+    if (is_direct(y, out, count, height)) {
+      run_panel(stream, product, a, w, row_of(y, row));
+    } else {
+      product.store = Store::overwrite;
+      void* c = frame.take_bytes(static_cast<size_t>(height * y.data.cols() * size_of(out)));
+      run_panel(stream, product, a, w, c);
+      store_panel(stream, c, out, y, row, count, store);
+    }
+    row += count;
+  }
+}
+
+// dw += dy^T x over sorted rows [begin, end).
+void accumulate_d_weight(Stream& stream, const SortedRows& dy, const SortedRows& x, TensorView dw_NK, int64_t begin,
+                         int64_t end) {
+  const int64_t n = dy.data.cols(), k = x.data.cols();
+  MW_CHECK(dw_NK.rank == 2 && dw_NK.dim(0) == n && dw_NK.dim(1) == k && dw_NK.dtype == DType::f32, "{} += {}^T {}",
+           dw_NK.describe(), dy.data.describe(), x.data.describe());
+  MW_CHECK(is_float(x.data.dtype) && x.data.dtype == dy.data.dtype, "weight gradient of {} and {}", dy.data.describe(),
+           x.data.describe());
+  const DType in = panel_dtype(x.data.dtype);
+  const PanelPlan plan(scratch_row_bytes(dy, in, false) + scratch_row_bytes(x, in, false),
+                       scratch_row_bytes(dy, in, true) + scratch_row_bytes(x, in, true), kPlainOverhead);
+  for (int64_t row = begin; row < end;) {
+    const int64_t height = plan.next_height(end - row);
+    const int64_t count = std::min(height, end - row);
+    WorkspaceFrame frame(stream.workspace());
+    const void* a = load_panel(stream, frame, dy, in, row, count, height);
+    const void* b = load_panel(stream, frame, x, in, row, count, height);
+    run_panel(stream, {ProductKind::d_weight, height, n, k, in, DType::f32, false, Store::accumulate}, a, b,
+              dw_NK.data);
+    row += count;
+  }
+}
+
+void check_offsets(std::span<const int64_t> offsets, int64_t experts, const SortedRows& a, const SortedRows& b) {
+  MW_CHECK(static_cast<int64_t>(offsets.size()) == experts + 1, "{} offsets for {} experts", offsets.size(), experts);
+  MW_CHECK(offsets.front() >= 0 && std::is_sorted(offsets.begin(), offsets.end()),
+           "offsets of {} experts from {} to {}", experts, offsets.front(), offsets.back());
+  for (const SortedRows* rows : {&a, &b})
+    MW_CHECK(rows->index || offsets.back() <= rows->data.rows(), "{} sorted rows of {}", offsets.back(),
+             rows->data.describe());
+}
+
+void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
+                      std::span<const Weight> weights, const SortedRows& y) {
+  check_offsets(offsets, static_cast<int64_t>(weights.size()), x, y);
+  for (size_t e = 0; e < weights.size(); ++e)
+    multiply_rows(stream, kind, x, weights[e], y, offsets[e], offsets[e + 1], Store::overwrite);
+}
+
+}  // namespace
+
+int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16) {
+  return (n + 63) / 64 * 64 * ((k + 63) / 64 * 64) * (native_bf16 ? 2 : 4);
+}
+
+int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
+  // A row has at most one fp32 operand of either width in scratch. Each of the two panels is rounded up to 64 bytes.
+  const int64_t row_bytes = (max_n + max_k) * size_of(DType::f32);
+  return std::min(kPanelHeights.back() * row_bytes, std::max(kScratchLimit, kPanelHeights.front() * row_bytes)) + 128;
+}
+
+void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
+  const TraceScope scope(stream.trace(), Work::matmul, "matmul");
+  MW_CHECK(x_MK.rows() == y_MN.rows(), "{} = product of {}", y_MN.describe(), x_MK.describe());
+  multiply_rows(stream, ProductKind::forward, {x_MK}, weight, {y_MN}, 0, x_MK.rows(), store);
+}
+
+void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {
+  const TraceScope scope(stream.trace(), Work::matmul, "matmul_d_input");
+  MW_CHECK(dy_MN.rows() == dx_MK.rows(), "{} = product of {}", dx_MK.describe(), dy_MN.describe());
+  multiply_rows(stream, ProductKind::d_input, {dy_MN}, weight, {dx_MK}, 0, dy_MN.rows(), store);
+}
+
+void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
+  const TraceScope scope(stream.trace(), Work::matmul, "matmul_d_weight");
+  MW_CHECK(dy_MN.rows() == x_MK.rows(), "weight gradient of {} and {}", dy_MN.describe(), x_MK.describe());
+  accumulate_d_weight(stream, {dy_MN}, {x_MK}, dw_NK, 0, dy_MN.rows());
+}
+
+void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
+          SortedRows y_RN) {
+  const TraceScope scope(stream.trace(), Work::matmul, "esmm");
+  multiply_experts(stream, ProductKind::forward, x_RK, offsets, weights, y_RN);
+}
+
+void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
+                  SortedRows dx_RK) {
+  const TraceScope scope(stream.trace(), Work::matmul, "esmm_d_input");
+  multiply_experts(stream, ProductKind::d_input, dy_RN, offsets, weights, dx_RK);
+}
+
+void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK) {
+  const TraceScope scope(stream.trace(), Work::matmul, "estmm");
+  check_offsets(offsets, dw_eNK.dim(0), dy_RN, x_RK);
+  for (int64_t e = 0; e < dw_eNK.dim(0); ++e) {
+    const auto i = static_cast<size_t>(e);
+    accumulate_d_weight(stream, dy_RN, x_RK, dw_eNK.at(e), offsets[i], offsets[i + 1]);
+  }
+}
+
+void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "ess");
+  const int64_t experts = db_eN.dim(0), width = dy_RN.data.cols();
+  check_offsets(offsets, experts, dy_RN, dy_RN);
+  MW_CHECK(db_eN.rank == 2 && db_eN.cols() == width, "{} += sums of {}", db_eN.describe(), dy_RN.data.describe());
+  float* db = db_eN.as<float>();
+
+  // A task is a strip of columns of one expert, so that rows are summed in order whatever the threads.
+  constexpr int64_t kStrip = 128;
+  const int64_t strips = (width + kStrip - 1) / kStrip;
+  with_float_type(dy_RN.data.dtype, [&]<class T>(T) {
+    for_blocks(stream, experts * strips, 1, [&](int64_t task, int64_t) {
+      const auto e = static_cast<size_t>(task / strips);
+      const int64_t begin = task % strips * kStrip, columns = std::min(kStrip, width - begin);
+      float sums[kStrip] = {};
+      for (int64_t row = offsets[e]; row < offsets[e + 1]; ++row) {
+        const T* from = reinterpret_cast<const T*>(row_of(dy_RN, row)) + begin;
+        for (int64_t j = 0; j < columns; ++j) sums[j] += to_float(from[j]);
+      }
+      float* to = db + task / strips * width + begin;
+      for (int64_t j = 0; j < columns; ++j) to[j] += sums[j];
+    });
+  });
+}
+
+}  // namespace mw

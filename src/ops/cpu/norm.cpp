@@ -1,0 +1,152 @@
+#include "ops/norm.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/cpu/loops.h"
+
+namespace mw {
+namespace {
+
+// Blocks of rows whose sums of d_gain are kept apart: fixed by the shape alone, so that threads do not change the sums.
+struct RowBlocks {
+  int64_t rows_per_block, count;
+};
+
+RowBlocks cut_rows(int64_t rows) {
+  constexpr int64_t kMaxBlocks = 128, kMinRows = 16;
+  const int64_t per_block = std::max(kMinRows, (rows + kMaxBlocks - 1) / kMaxBlocks);
+  return {per_block, (rows + per_block - 1) / per_block};
+}
+
+// Checks the operands that all three operators share. Returns the width.
+int64_t check_operands(const TensorView& x, const TensorView& gain, const TensorView& y) {
+  MW_CHECK(x.rank > 0 && y.dtype == x.dtype && y.rank == x.rank && y.shape == x.shape, "x is {}, y is {}", x.describe(),
+           y.describe());
+  MW_CHECK(gain.dtype == DType::f32 && gain.numel() == x.cols(), "gain is {}, expected f32[{}]", gain.describe(),
+           x.cols());
+  return x.cols();
+}
+
+void check_rstd(const TensorView& rstd, int64_t rows) {
+  MW_CHECK(rstd.dtype == DType::f32 && rstd.numel() == rows, "rstd is {}, expected f32[{}]", rstd.describe(), rows);
+}
+
+template <class T>
+float inverse_rms(const T* x, int64_t width, float eps) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < width; ++i) sum += to_float(x[i]) * to_float(x[i]);
+  return 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+}
+
+template <class T>
+void normalise_row(const T* x, const float* gain, float rstd, T* y, int64_t width) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) y[i] = from_float<T>(gain[i] * (to_float(x[i]) * rstd));
+}
+
+// With n = x * rstd and g = gain * d_y: d_x = rstd * (g - n * mean(g * n)), d_gain += d_y * n.
+template <class T, bool kResidual>
+void differentiate_row(const T* x, const float* gain, float rstd, const T* d_y, const T* d_residual, T* d_x,
+                       float* d_gain, int64_t width) {
+  float product = 0.0f;
+#pragma omp simd reduction(+ : product)
+  for (int64_t i = 0; i < width; ++i) product += gain[i] * to_float(d_y[i]) * (to_float(x[i]) * rstd);
+  const float mean = product / static_cast<float>(width);
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) {
+    const float normal = to_float(x[i]) * rstd;
+    const float d = to_float(d_y[i]);
+    float sum = rstd * (gain[i] * d - normal * mean);
+    if constexpr (kResidual) sum += to_float(d_residual[i]);
+    d_gain[i] += d * normal;
+    d_x[i] = from_float<T>(sum);
+  }
+}
+
+}  // namespace
+
+void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "rms_norm");
+  const int64_t width = check_operands(x, gain, y), rows = x.rows();
+  float* rstds = rstd.data == nullptr ? nullptr : rstd.as<float>();
+  if (rstds != nullptr) check_rstd(rstd, rows);
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* in = x.as<T>();
+    const float* gains = gain.as<float>();
+    T* out = y.as<T>();
+    for_blocks(stream, rows, rows_per_block(width), [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        const float inverse = inverse_rms(in + r * width, width, eps);
+        normalise_row(in + r * width, gains, inverse, out + r * width, width);
+        if (rstds != nullptr) rstds[r] = inverse;
+      }
+    });
+  });
+}
+
+void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView y) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "rms_norm_apply");
+  const int64_t width = check_operands(x, gain, y), rows = x.rows();
+  check_rstd(rstd, rows);
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* in = x.as<T>();
+    const float* gains = gain.as<float>();
+    const float* rstds = rstd.as<float>();
+    T* out = y.as<T>();
+    for_blocks(stream, rows, rows_per_block(width), [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) normalise_row(in + r * width, gains, rstds[r], out + r * width, width);
+    });
+  });
+}
+
+int64_t norm_workspace_bytes(int64_t rows, int64_t width) {
+  return (cut_rows(rows).count * width * static_cast<int64_t>(sizeof(float)) + 63) / 64 * 64;
+}
+
+void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
+                       TensorView d_residual, TensorView d_x, TensorView d_gain) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "rms_norm_backward");
+  const int64_t width = check_operands(x, gain, d_y), rows = x.rows();
+  check_operands(x, d_gain, d_x);
+  check_rstd(rstd, rows);
+  const bool with_residual = d_residual.data != nullptr;
+  if (with_residual) check_operands(x, gain, d_residual);
+  const RowBlocks blocks = cut_rows(rows);
+  WorkspaceFrame frame(stream.workspace());
+  float* sums = frame.take<float>(static_cast<size_t>(blocks.count * width));
+
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* in = x.as<T>();
+    const float* gains = gain.as<float>();
+    const float* rstds = rstd.as<float>();
+    const T* d_out = d_y.as<T>();
+    const T* residual = with_residual ? d_residual.as<T>() : nullptr;
+    T* d_in = d_x.as<T>();
+    for_blocks(stream, rows, blocks.rows_per_block, [=](int64_t begin, int64_t end) {
+      float* sum = sums + begin / blocks.rows_per_block * width;
+      std::fill(sum, sum + width, 0.0f);
+      for (int64_t r = begin; r < end; ++r) {
+        const int64_t at = r * width;
+        if (residual == nullptr)
+          differentiate_row<T, false>(in + at, gains, rstds[r], d_out + at, nullptr, d_in + at, sum, width);
+        else differentiate_row<T, true>(in + at, gains, rstds[r], d_out + at, residual + at, d_in + at, sum, width);
+      }
+    });
+  });
+
+  float* d_gains = d_gain.as<float>();
+  for_blocks(stream, width, 1024, [=](int64_t begin, int64_t end) {
+    for (int64_t b = 0; b < blocks.count; ++b) {
+      const float* sum = sums + b * width;
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) d_gains[i] += sum[i];
+    }
+  });
+}
+
+}  // namespace mw

@@ -1,0 +1,35 @@
+// The products that matmul.cpp is made of: one weight times one panel of rows. A panel has one of a few fixed heights,
+// so that a matrix library prepares each product once. Implemented by matmul_onednn.cpp or matmul_no_onednn.cpp.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "core/stream.h"
+#include "ops/matmul.h"
+
+namespace mw {
+
+constexpr std::array<int64_t, 4> kPanelHeights = {16, 64, 256, 1024};
+
+enum class ProductKind : uint8_t {
+  forward,   // c[height, n] (=|+=) a[height, k] w[n, k]^T
+  d_input,   // c[height, k] (=|+=) a[height, n] w[n, k]
+  d_weight,  // c[n, k]          += a[height, n]^T b[height, k]
+};
+
+struct PanelProduct {
+  ProductKind kind;
+  int64_t height, n, k;
+  DType in;     // of the panels: f32, or bf16 with MatmulTraits::native_bf16
+  DType out;    // of c: f32; with bf16 panels also bf16
+  bool packed;  // b is a packed form of the weight, else its f32 values [n, k]; of no meaning for d_weight
+  Store store;
+
+  bool operator==(const PanelProduct&) const = default;
+};
+
+// Runs one product. All matrices are contiguous; accumulation is for an f32 c only.
+void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c);
+
+}  // namespace mw

@@ -1,0 +1,85 @@
+// Dense and per-expert matrix products. Weights are [N, K] ("out, in"): y = x W^T.
+//
+// Names of the per-expert products follow Hexa-MoE: esmm (expert-specific product), estmm (expert-specific transposed
+// product, the weight gradient), ess (expert-specific sum). Rows of one expert are contiguous in sorted order;
+// the gather (or scatter) of rows is fused into the product through an optional row index.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace mw {
+
+// A weight matrix as products read it.
+// fp32 products read `values`; bf16 products read the packed forms, in an opaque layout of the backend.
+struct Weight {
+  int64_t n = 0, k = 0;
+  TensorView values;           // f32 [N, K]: the master weights
+  TensorView packed_forward;   // u8: for y = x W^T; empty in fp32 runs
+  TensorView packed_backward;  // u8: for dx = dy W; empty in fp32 runs
+};
+
+// How bf16 products run on this CPU: in bf16 where that is the fastest way (AMX, or AVX-512 at full rate), else
+// operands are converted to fp32 panel by panel. Honours ONEDNN_MAX_CPU_ISA; MOEWRIGHT_CPU_BF16=native|fp32 overrides
+// the choice (native only where the library has bf16 products). Constant within a process.
+struct MatmulTraits {
+  bool native_bf16 = false;  // packed weights are bf16, otherwise fp32
+  const char* library = "";  // "oneDNN 2.6.3", "OpenMP loops"
+};
+MatmulTraits matmul_traits();
+
+// Median GFLOP/s, over `repeats` runs, of the matrix library itself in one [size, size] x [size, size] product of f32
+// or bf16 operands, with a plain or a pre-packed second one: the ceiling that benchmarks and probes compare with. 0
+// where there is no library, or it has no such product.
+double measure_library_gflops(DType dtype, int64_t size, bool packed, int threads, int repeats = 20);
+
+// Bytes of each packed form of an [N, K] weight in a bf16 run. An upper bound that needs no library: rows and columns
+// are rounded up to 64; 2 bytes an element with native bf16, else 4. spec::byte_table uses the same rule.
+int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16);
+
+// Fills both packed forms from `values`. Overwrites. The forms stay valid until the master weights change.
+void pack_weight(Stream& stream, const Weight& weight);
+
+// Scratch bytes that any product of this file needs at most with matrices up to `max_n` x `max_k`: the panels of rows
+// that are gathered, padded or converted. What a library keeps for itself (some MiB a thread at most) comes on top.
+int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
+
+// What a product does to its destination.
+enum class Store : uint8_t { overwrite, accumulate };
+
+// y[M, N] (=|+=) x[M, K] W^T. x: f32 or bf16. y: f32 or bf16 (accumulate: f32 only). An f32 x reads weight.values and
+// is true fp32; a bf16 x reads packed_forward. Sums are fp32. M = 0 is legal. Deterministic for a given thread count.
+void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store = Store::overwrite);
+
+// dx[M, K] (=|+=) dy[M, N] W. Dtypes as in matmul (packed_backward).
+void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK,
+                    Store store = Store::overwrite);
+
+// dw[N, K] += dy[M, N]^T x[M, K]. dy and x: the same dtype, f32 or bf16. dw: f32, accumulated.
+void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK);
+
+// Rows of an operand in expert-sorted order: sorted row r is data[index[r]], or data[r] when index is null.
+struct SortedRows {
+  TensorView data;  // [rows, width]
+  const int32_t* index = nullptr;
+};
+
+// offsets[e+1]: expert i owns sorted rows [offsets[i], offsets[i+1]). Experts without rows are legal everywhere.
+// y[r] = W_e x[r] for every sorted row r of expert e. Overwrites the rows it names. y rows named twice are not allowed.
+void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
+          SortedRows y_RN);
+
+// dx[r] = W_e^T dy[r]. Overwrites.
+void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
+                  SortedRows dx_RK);
+
+// dw[i] += sum over rows of expert i of dy[r] x[r]^T. dw_eNK: f32 [e, N, K], accumulated.
+void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK);
+
+// db[i] += sum over rows of expert i of dy[r]. db_eN: f32 [e, N], accumulated.
+void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN);
+
+}  // namespace mw

@@ -1,0 +1,24 @@
+// RMS normalisation over the last axis: y = gain * x / sqrt(mean(x^2) + eps).
+#pragma once
+
+#include "core/stream.h"
+#include "core/tensor.h"
+
+namespace mw {
+
+// x, y: f32 or bf16 [.., W], same dtype, y may alias x. gain: f32 [W]. rstd: f32 [rows], saved for backward (may be an
+// empty view: then it is not stored). Statistics in fp32. Overwrites.
+void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd);
+
+// The same y, bit for bit, from a saved rstd: what backward uses instead of a saved y. y may alias x.
+void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView y);
+
+// Scratch of rms_norm_backward: sums of d_gain over at most 128 fixed blocks of rows. The others need none.
+int64_t norm_workspace_bytes(int64_t rows, int64_t width);
+
+// d_x = gradient (+ d_residual when that view is not empty; d_x may alias d_y or d_residual). d_gain: f32 [W],
+// accumulated, summed in an order that does not depend on the thread count.
+void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
+                       TensorView d_residual, TensorView d_x, TensorView d_gain);
+
+}  // namespace mw

@@ -1,0 +1,326 @@
+#include "spec/byte_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
+int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
+  return round_up(n, 64) * round_up(k, 64) * (native_bf16 ? 2 : 4);
+}
+
+// Collects the rows of one table.
+class Rows {
+ public:
+  void add(std::string name, ByteKind kind, DType dtype, std::vector<int64_t> shape) {
+    rows.push_back({std::move(name), kind, dtype, std::move(shape), 0, 0});
+  }
+  std::vector<ByteRow> rows;
+};
+
+// How many rows this rank's experts receive: exact for in_place, a distribution otherwise.
+struct RoutedRows {
+  bool grows = false;
+  int64_t committed = 0, mean = 0, max = 0;
+};
+
+RoutedRows routed_rows(const MoeSpec& moe, const RunSpec& run, TransportKind transport, int64_t tokens, int ep,
+                       int64_t local_experts) {
+  RoutedRows r;
+  const int64_t choices = tokens * moe.top_k;
+  if (transport == TransportKind::in_place) {
+    r.committed = r.mean = r.max = choices;
+    return r;
+  }
+  r.grows = true;
+  if (transport == TransportKind::padded) {
+    // Every expert gets the rows of the fullest: T per source at worst.
+    r.max = local_experts * ep * tokens;
+    const double factor = run.moe.capacity_factor > 0 ? run.moe.capacity_factor : run.moe.row_headroom;
+    r.mean = local_experts * ep *
+             std::max<int64_t>(
+                 1, static_cast<int64_t>(std::ceil(static_cast<double>(choices) / static_cast<double>(moe.experts))));
+    r.committed = std::min(r.max, static_cast<int64_t>(std::ceil(static_cast<double>(r.mean) * factor)));
+    return r;
+  }
+  r.max = ep * tokens * std::min(moe.top_k, local_experts);
+  r.mean = static_cast<int64_t>(std::llround(static_cast<double>(ep * choices) * static_cast<double>(local_experts) /
+                                             static_cast<double>(moe.experts)));
+  r.committed = std::min(r.max, static_cast<int64_t>(std::ceil(static_cast<double>(r.mean) * run.moe.row_headroom)));
+  return r;
+}
+
+ByteRow routed_row(std::string name, ByteKind kind, DType dtype, const RoutedRows& r, std::vector<int64_t> width) {
+  std::vector<int64_t> shape = {r.committed};
+  shape.insert(shape.end(), width.begin(), width.end());
+  return {std::move(name), kind, dtype, std::move(shape), r.grows ? r.max : 0, r.mean};
+}
+
+// Rows of the padded send buffer on the source side: every expert's capacity.
+RoutedRows padded_send_rows(const MoeSpec& moe, const RunSpec& run, int64_t tokens) {
+  RoutedRows r = routed_rows(moe, run, TransportKind::padded, tokens, 1, moe.experts);
+  return r;
+}
+
+void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+  out.add(at + "q", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
+  out.add(at + "k", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
+  out.add(at + "v", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
+  out.add(at + "o", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
+  out.add(at + "lse", ByteKind::activation, DType::f32, {a.heads, tokens});
+  if (a.qk_norm != QkNorm::none) {
+    const bool per_head = a.qk_norm == QkNorm::per_head;
+    out.add(at + "q_rstd", ByteKind::activation, DType::f32, {tokens * (per_head ? a.heads : 1)});
+    out.add(at + "k_rstd", ByteKind::activation, DType::f32, {tokens * (per_head ? a.kv_heads : 1)});
+  }
+}
+
+void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const LayerSpec& layer, const RunSpec& run,
+             TransportKind transport, int64_t tokens, int ep, int64_t local_experts) {
+  const MoeSpec& m = layer.moe;
+  const DType dtype = run.dtype();
+  const int64_t c = halves_of(layer.activation), choices = tokens * m.top_k;
+  out.add(at + "logits", ByteKind::activation, DType::f32, {tokens, m.experts});
+  out.add(at + "expert_choice", ByteKind::activation, DType::i32, {tokens, m.top_k});
+  out.add(at + "gate_weights", ByteKind::activation, DType::f32, {tokens, m.top_k});
+  out.add(at + "token_ids", ByteKind::activation, DType::i32, {choices});
+  out.add(at + "expert_ids", ByteKind::activation, DType::i32, {choices});
+  out.add(at + "row_weights", ByteKind::activation, DType::f32, {choices});
+  out.add(at + "row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
+  out.add(at + "rows_per_expert", ByteKind::activation, DType::i64, {m.experts});
+  if (m.shared_width > 0) out.add(at + "shared.h", ByteKind::activation, dtype, {tokens, c, m.shared_width});
+  const RoutedRows r = routed_rows(m, run, transport, tokens, ep, local_experts);
+  out.rows.push_back(routed_row(at + "h", ByteKind::routed, dtype, r, {c, m.width}));
+  if (transport == TransportKind::in_place) return;
+  out.rows.push_back(routed_row(at + "received", ByteKind::routed, dtype, r, {model.width}));
+  out.rows.push_back(routed_row(at + "received_index", ByteKind::routed, DType::i32, r, {}));
+  out.rows.push_back(routed_row(at + "received_weights", ByteKind::routed, DType::f32, r, {}));
+  if (transport == TransportKind::padded) {
+    const RoutedRows send = padded_send_rows(m, run, tokens);
+    out.rows.push_back(routed_row(at + "padded_token_ids", ByteKind::routed, DType::i32, send, {}));
+    out.add(at + "padded_row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
+  }
+}
+
+// Scratch that all layers share, sized by the largest.
+struct Widest {
+  int64_t q = 0, kv = 0, half_head = 0, dense = 0, expert = 0, top_k = 0, experts = 0;
+  bool clip = false;
+  RoutedRows routed, send;
+};
+
+void widen(RoutedRows& into, const RoutedRows& r) {
+  into.grows = r.grows;
+  into.committed = std::max(into.committed, r.committed);
+  into.mean = std::max(into.mean, r.mean);
+  into.max = std::max(into.max, r.max);
+}
+
+void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, TransportKind transport, const Widest& w,
+                   int64_t tokens, const Platform& platform) {
+  const DType dtype = run.dtype();
+  const int64_t d = model.width;
+  for (const char* name : {"normed", "branch", "d_x", "d_branch"})
+    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens, d});
+  for (const char* name : {"q", "d_q", "d_o"})
+    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens * w.q});
+  for (const char* name : {"k", "d_k", "d_v"})
+    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens * w.kv});
+  if (w.clip) out.add("work.v", ByteKind::workspace, dtype, {tokens * w.kv});
+  out.add("work.rope_cos", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
+  out.add("work.rope_sin", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
+  if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {tokens * w.dense});
+  if (w.experts > 0) {
+    out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens * w.top_k});
+    out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens * w.experts});
+    out.rows.push_back(routed_row("work.expert_a", ByteKind::workspace, dtype, w.routed, {w.expert}));
+    out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.routed, {d}));
+    out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
+    out.rows.push_back(routed_row("work.d_row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
+    if (transport != TransportKind::in_place) {
+      out.rows.push_back(routed_row("exchange.rows", ByteKind::exchange, dtype, w.send, {d}));
+      out.rows.push_back(routed_row("exchange.weights", ByteKind::exchange, DType::f32, w.send, {}));
+    }
+  }
+  const int64_t chunk = logit_chunk_rows(model.vocab, tokens);
+  out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, model.vocab});
+  if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {chunk, model.vocab});
+  out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens});
+  out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(platform.ops_workspace_bytes, 64)});
+}
+
+std::string nearest_micro_batches(const TrainSpec& train, int dp) {
+  std::string below, above;
+  for (int64_t m = train.micro_batches; m >= 1 && below.empty(); --m)
+    if (train.global_batch % (m * dp) == 0) below = fmt::format("{}", m);
+  for (int64_t m = train.micro_batches + 1; m <= train.global_batch && above.empty(); ++m)
+    if (train.global_batch % (m * dp) == 0) above = fmt::format("{}", m);
+  if (below.empty() && above.empty())
+    return fmt::format("make train.global_batch a multiple of the {} data-parallel ranks", dp);
+  return fmt::format("train.micro_batches can be {}{}{}", below, below.empty() || above.empty() ? "" : " or ", above);
+}
+
+}  // namespace
+
+const char* name_of(ByteKind kind) {
+  switch (kind) {
+    case ByteKind::master: return "master weights";
+    case ByteKind::gradient: return "gradients";
+    case ByteKind::moment: return "optimizer";
+    case ByteKind::packed: return "packed weights";
+    case ByteKind::activation: return "activations";
+    case ByteKind::routed: return "routed rows";
+    case ByteKind::workspace: return "workspace";
+    case ByteKind::exchange: return "exchange";
+  }
+  return "?";
+}
+
+int64_t ByteRow::bytes() const {
+  int64_t n = size_of(dtype);
+  for (const int64_t extent : shape) n *= extent;
+  return round_up(n, kAlignment);
+}
+
+LocalBatch make_local_batch(const TrainSpec& train, const Mesh& mesh) {
+  if (train.global_batch % (train.micro_batches * mesh.dp) != 0)
+    fail(Exit::config,
+         fmt::format("train.global_batch = {} is not divisible by train.micro_batches = {} x {} data-parallel ranks",
+                     train.global_batch, train.micro_batches, mesh.dp),
+         nearest_micro_batches(train, mesh.dp));
+  return {train.global_batch / (train.micro_batches * mesh.dp), train.seq_len};
+}
+
+TransportKind choose_transport(const std::string& name, const Mesh& mesh) {
+  if (name == "auto") return mesh.ep == 1 ? TransportKind::in_place : TransportKind::flat;
+  if (name == "flat") return TransportKind::flat;
+  if (name == "padded") return TransportKind::padded;
+  if (name == "in_place") {
+    if (mesh.ep > 1)
+      fail(Exit::config,
+           fmt::format("moe.transport = \"in_place\" moves nothing, but mesh.ep = {} spreads the experts", mesh.ep),
+           "use \"flat\" or \"auto\", or mesh.ep=1");
+    return TransportKind::in_place;
+  }
+  fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not built yet", name),
+       "use auto, in_place, flat or padded; docs/limits.md lists what is missing");
+}
+
+int64_t logit_chunk_rows(int64_t vocab, int64_t tokens) {
+  const int64_t wanted = (int64_t{4} << 20) / vocab / 64 * 64;
+  return std::min(tokens, std::clamp<int64_t>(wanted, 64, 1024));
+}
+
+std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& placement, int ep_rank) {
+  std::vector<int64_t> shape = row.shape;
+  if (row.expert) shape[0] = static_cast<int64_t>(placement.experts_of(ep_rank).size());
+  return shape;
+}
+
+std::vector<ByteRow> parameter_bytes(const ModelSpec& model, const RunSpec& run,
+                                     const std::vector<ExpertPlacement>& placements, int ep_rank,
+                                     const Platform& platform) {
+  Rows out;
+  const std::vector<ParamRow> params = param_table(model);
+  const auto shape_of = [&](const ParamRow& row) {
+    return row.layer < 0 ? row.shape : local_shape(row, placements[static_cast<size_t>(row.layer)], ep_rank);
+  };
+  // Dense gradients first, then those of experts: each set is one contiguous range for its all-reduce.
+  for (const ParamRow& row : params) out.add("param." + row.name, ByteKind::master, DType::f32, shape_of(row));
+  for (const bool expert : {false, true})
+    for (const ParamRow& row : params)
+      if (row.trained && row.expert == expert)
+        out.add("grad." + row.name, ByteKind::gradient, DType::f32, shape_of(row));
+  for (const ParamRow& row : params) {
+    if (!row.trained) continue;
+    out.add("adam_m." + row.name, ByteKind::moment, DType::f32, shape_of(row));
+    out.add("adam_v." + row.name, ByteKind::moment, DType::f32, shape_of(row));
+  }
+  if (run.dtype() == DType::bf16) {
+    for (const ParamRow& row : params) {
+      const bool read_by_products =
+          row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings);
+      if (!read_by_products) continue;
+      const int64_t count = row.expert ? shape_of(row)[0] : 1;
+      const int64_t bytes = packed_bytes(row.matrix_n(), row.matrix_k(), platform.native_bf16);
+      out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
+      out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
+    }
+  }
+  return out.rows;
+}
+
+std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                                      const std::vector<ExpertPlacement>& placements, int ep_rank,
+                                      const Platform& platform) {
+  Rows out;
+  const TransportKind transport = choose_transport(run.moe.transport, mesh);
+  const LocalBatch batch = make_local_batch(run.train, mesh);
+  const int64_t tokens = batch.tokens();
+  const DType dtype = run.dtype();
+  out.add("act.ids", ByteKind::activation, DType::i32, {tokens});
+  out.add("act.labels", ByteKind::activation, DType::i32, {tokens});
+  Widest widest;
+  for (int64_t i = 0; i < model.layer_count(); ++i) {
+    const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
+    const AttentionSpec& a = layer.attention;
+    const std::string at = fmt::format("act.{}.", i);
+    out.add(at + "x", ByteKind::activation, dtype, {tokens, model.width});
+    out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens});
+    add_attention(out, at, a, tokens, dtype);
+    out.add(at + "x_mid", ByteKind::activation, dtype, {tokens, model.width});
+    out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens});
+    widest.q = std::max(widest.q, a.heads * a.head_dim);
+    widest.kv = std::max(widest.kv, a.kv_heads * a.head_dim);
+    widest.half_head = std::max(widest.half_head, a.head_dim / 2);
+    widest.clip = widest.clip || a.clip_qkv > 0;
+    if (layer.feed_forward == FeedForwardKind::dense) {
+      out.add(at + "h", ByteKind::activation, dtype, {tokens, halves_of(layer.activation), layer.dense_width});
+      widest.dense = std::max(widest.dense, layer.dense_width);
+      continue;
+    }
+    const MoeSpec& m = layer.moe;
+    const auto local_experts = static_cast<int64_t>(placements[static_cast<size_t>(i)].experts_of(ep_rank).size());
+    add_moe(out, at, model, layer, run, transport, tokens, mesh.ep, local_experts);
+    widest.dense = std::max(widest.dense, m.shared_width);
+    widest.expert = std::max(widest.expert, m.width);
+    widest.top_k = std::max(widest.top_k, m.top_k);
+    widest.experts = std::max(widest.experts, m.experts);
+    widen(widest.routed, routed_rows(m, run, transport, tokens, mesh.ep, local_experts));
+    if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens));
+    else widest.send.committed = std::max(widest.send.committed, tokens * m.top_k);
+  }
+  out.add("act.final_x", ByteKind::activation, dtype, {tokens, model.width});
+  out.add("act.final_rstd", ByteKind::activation, DType::f32, {tokens});
+  add_workspace(out, model, run, transport, widest, tokens, platform);
+  return out.rows;
+}
+
+ByteSummary summarise(const std::vector<ByteRow>& rows) {
+  ByteSummary s;
+  for (const ByteRow& row : rows) {
+    s.by_kind[static_cast<int>(row.kind)] += row.bytes();
+    if (row.max_rows == 0) {
+      s.fixed += row.bytes();
+      continue;
+    }
+    int64_t row_bytes = size_of(row.dtype);
+    for (size_t i = 1; i < row.shape.size(); ++i) row_bytes *= row.shape[i];
+    s.routed_mean += row.mean_rows * row_bytes;
+    s.routed_committed += row.shape[0] * row_bytes;
+    s.routed_max += row.max_rows * row_bytes;
+  }
+  return s;
+}
+
+}  // namespace mw

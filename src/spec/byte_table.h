@@ -1,0 +1,75 @@
+// The table of bytes: every tensor of a rank that lives across an operator boundary. The planner sums the rows, the
+// arenas reserve them, every run prints them beside what was measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "spec/mesh.h"
+#include "spec/param_table.h"
+#include "spec/placement.h"
+#include "spec/run_spec.h"
+
+namespace mw {
+
+// What a tensor is for. Lifetimes follow: master .. packed live as long as the run; activation and routed from a
+// layer's forward to its backward; workspace and exchange inside one layer's call.
+enum class ByteKind : uint8_t { master, gradient, moment, packed, activation, routed, workspace, exchange };
+constexpr int kByteKinds = 8;
+const char* name_of(ByteKind kind);
+
+struct ByteRow {
+  std::string name;
+  ByteKind kind = ByteKind::activation;
+  DType dtype = DType::f32;
+  std::vector<int64_t> shape;  // local; of a growing row, axis 0 is what is committed at start
+  int64_t max_rows = 0;        // above 0: grows by rows up to this (routed rows depend on the data)
+  int64_t mean_rows = 0;       // of a growing row: rows under balanced load
+  int64_t bytes() const;       // of `shape`, rounded up to 64 as the arena does
+};
+
+// What the table must know of the machine; filled by `model` in a run, from a profile in a plan.
+struct Platform {
+  bool native_bf16 = false;         // packed weights are bf16, else fp32
+  int64_t ops_workspace_bytes = 0;  // scratch that operators need at most
+};
+
+// Sizes of one rank's micro-batch.
+struct LocalBatch {
+  int64_t sequences = 0;  // samples per rank and micro-batch
+  int64_t seq_len = 0;
+  int64_t tokens() const { return sequences * seq_len; }
+};
+// Errors: config when micro-batches or data-parallel ranks do not divide the global batch; names the nearest
+// micro_batches that work.
+LocalBatch make_local_batch(const TrainSpec& train, const Mesh& mesh);
+
+enum class TransportKind : uint8_t { in_place, flat, padded };
+// "auto" is in_place for EP = 1 and flat otherwise. Errors: unsupported for transports not built; config where one
+// cannot serve this EP.
+TransportKind choose_transport(const std::string& name, const Mesh& mesh);
+
+// Rows the fp32 logits of one chunk of the loss head have at most.
+int64_t logit_chunk_rows(int64_t vocab, int64_t tokens);
+
+// Shape of a parameter on a rank with these local experts.
+std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& placement, int ep_rank);
+
+std::vector<ByteRow> parameter_bytes(const ModelSpec& model, const RunSpec& run,
+                                     const std::vector<ExpertPlacement>& placements, int ep_rank,
+                                     const Platform& platform);
+std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                                      const std::vector<ExpertPlacement>& placements, int ep_rank,
+                                      const Platform& platform);
+
+struct ByteSummary {
+  int64_t by_kind[kByteKinds] = {};  // as committed at start
+  int64_t fixed = 0;                 // rows that do not grow
+  int64_t routed_mean = 0, routed_committed = 0, routed_max = 0;
+  int64_t total() const { return fixed + routed_committed; }
+};
+ByteSummary summarise(const std::vector<ByteRow>& rows);
+
+}  // namespace mw

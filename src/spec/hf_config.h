@@ -1,0 +1,19 @@
+// Hugging Face `config.json` of Mixtral, Qwen3-MoE and OLMoE, in the v4 and v5 dialects, to a ModelSpec and back.
+#pragma once
+
+#include <string>
+
+#include "spec/model_spec.h"
+
+namespace mw {
+
+// Errors: config, naming the file and the field. A family or feature that is known but not built is Exit::unsupported.
+// Nothing is taken from class defaults: a field that decides numbers must be there (eps of OLMoE alone may be absent:
+// 1e-5).
+ModelSpec read_hf_config(const std::string& path);
+ModelSpec parse_hf_config(const std::string& text, const std::string& where);
+
+// The v4 dialect, which both old and new readers take. Errors: unsupported for an architecture no family can name.
+std::string write_hf_config(const ModelSpec& model, const std::string& torch_dtype);
+
+}  // namespace mw

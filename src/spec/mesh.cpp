@@ -1,0 +1,88 @@
+#include "spec/mesh.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+std::string divisors_of(int n) {
+  std::vector<int> divisors;
+  for (int d = 1; d <= n; ++d)
+    if (n % d == 0) divisors.push_back(d);
+  return fmt::format("{}", fmt::join(divisors, ", "));
+}
+
+void refuse_unbuilt(const MeshSpec& spec) {
+  const auto unbuilt = [](const std::string& what) {
+    fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
+  };
+  if (spec.pp != 1) unbuilt("pipeline parallelism (mesh.pp > 1)");
+  if (spec.tp != 1) unbuilt("tensor parallelism (mesh.tp > 1)");
+  if (spec.zero != 0) unbuilt("ZeRO (mesh.zero = 1)");
+  if (spec.schedule != "1f1b" && spec.schedule != "gpipe") unbuilt("the schedule " + spec.schedule);
+}
+
+}  // namespace
+
+Mesh make_mesh(const MeshSpec& spec, int world) {
+  MW_CHECK(world >= 1, "a world of {} ranks", world);
+  refuse_unbuilt(spec);
+  Mesh mesh;
+  mesh.world = world;
+  mesh.pp = static_cast<int>(spec.pp);
+  mesh.tp = static_cast<int>(spec.tp);
+  mesh.ep_first = spec.placement == "ep_first";
+  if (world % (mesh.pp * mesh.tp) != 0)
+    fail(Exit::config, fmt::format("{} ranks cannot form mesh.pp {} x mesh.tp {}", world, mesh.pp, mesh.tp),
+         "choose sizes whose product divides the ranks");
+  const int stage = world / mesh.pp;
+  mesh.dp = stage / mesh.tp;
+  if (spec.ep > stage || stage % spec.ep != 0)
+    fail(Exit::config, fmt::format("mesh.ep = {} does not divide the {} ranks of a stage", spec.ep, stage),
+         fmt::format("mesh.ep can be one of {}", divisors_of(stage)));
+  mesh.ep = static_cast<int>(spec.ep);
+  mesh.edp = stage / mesh.ep;
+  return mesh;
+}
+
+MeshCoords coords_of(const Mesh& mesh, int rank) {
+  MW_CHECK(rank >= 0 && rank < mesh.world, "rank {} of {}", rank, mesh.world);
+  MeshCoords c;
+  const int stage = mesh.dp * mesh.tp;
+  const int r = rank % stage;
+  c.pp = rank / stage;
+  c.dp = r / mesh.tp;
+  c.tp = r % mesh.tp;
+  c.ep = mesh.ep_first ? r % mesh.ep : r / mesh.edp;
+  c.edp = mesh.ep_first ? r / mesh.ep : r % mesh.edp;
+  return c;
+}
+
+std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
+  const MeshCoords own = coords_of(mesh, rank);
+  std::vector<int> group;
+  for (int other = 0; other < mesh.world; ++other) {
+    const MeshCoords c = coords_of(mesh, other);
+    bool same = true;
+    switch (axis) {
+      case MeshAxis::world: break;
+      case MeshAxis::pp: same = c.dp == own.dp && c.tp == own.tp; break;
+      case MeshAxis::dp: same = c.pp == own.pp && c.tp == own.tp; break;
+      case MeshAxis::tp: same = c.pp == own.pp && c.dp == own.dp; break;
+      case MeshAxis::ep: same = c.pp == own.pp && c.edp == own.edp; break;
+      case MeshAxis::edp: same = c.pp == own.pp && c.ep == own.ep; break;
+    }
+    if (same) group.push_back(other);
+  }
+  return group;
+}
+
+std::string describe(const Mesh& mesh) {
+  return fmt::format("{} rank{}: dp {}, ep {} x edp {} ({})", mesh.world, mesh.world == 1 ? "" : "s", mesh.dp, mesh.ep,
+                     mesh.edp, mesh.ep_first ? "ep-first" : "dp-first");
+}
+
+}  // namespace mw

@@ -1,0 +1,34 @@
+// The process mesh (DESIGN section 4): world = PP x R, rank = (pp * DP + dp) * TP + tp; a stage's R ranks are DP x TP
+// to dense blocks and EDP x EP to MoE blocks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/run_spec.h"
+
+namespace mw {
+
+struct MeshCoords {
+  int pp = 0, dp = 0, tp = 0, ep = 0, edp = 0;
+};
+
+struct Mesh {
+  int world = 1, pp = 1, dp = 1, tp = 1, ep = 1, edp = 1;
+  bool ep_first = true;
+  bool operator==(const Mesh&) const = default;
+};
+
+// The groups that communicate: who shares every other coordinate.
+enum class MeshAxis : uint8_t { world, pp, dp, tp, ep, edp };
+
+// Errors: config with the divisor that fails and the nearest sizes that work; unsupported for pp, tp, zero or schedules
+// not built.
+Mesh make_mesh(const MeshSpec& spec, int world);
+MeshCoords coords_of(const Mesh& mesh, int rank);
+// World ranks of the group of `rank` along `axis`, ascending in that coordinate.
+std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank);
+std::string describe(const Mesh& mesh);  // "8 ranks: dp 8, ep 4 x edp 2 (ep-first)"
+
+}  // namespace mw

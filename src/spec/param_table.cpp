@@ -1,0 +1,99 @@
+#include "spec/param_table.h"
+
+#include <fmt/format.h>
+
+namespace mw {
+namespace {
+
+// Appends rows with the defaults of their role.
+class TableBuilder {
+ public:
+  explicit TableBuilder(double std) : std_(std) {}
+  void add(std::string name, std::vector<int64_t> shape, ParamRole role, int64_t layer, bool expert = false) {
+    ParamRow row;
+    row.name = std::move(name);
+    row.shape = std::move(shape);
+    row.role = role;
+    row.layer = layer;
+    row.expert = expert;
+    row.trained = role != ParamRole::bias;
+    row.decay = row.shape.size() >= 2;
+    row.init_std = role == ParamRole::norm || role == ParamRole::bias ? 0.0 : std_;
+    rows.push_back(std::move(row));
+  }
+  std::vector<ParamRow> rows;
+
+ private:
+  double std_;
+};
+
+}  // namespace
+
+int64_t ParamRow::numel() const {
+  int64_t n = 1;
+  for (const int64_t d : shape) n *= d;
+  return n;
+}
+
+int64_t ParamRow::matrix_n() const {
+  int64_t n = 1;
+  for (size_t i = expert ? 1 : 0; i + 1 < shape.size(); ++i) n *= shape[i];
+  return n;
+}
+
+std::vector<ParamRow> param_table(const ModelSpec& model) {
+  TableBuilder table(model.init_std);
+  const int64_t d = model.width;
+  table.add("embed", {model.vocab, d}, ParamRole::embedding, -1);
+  for (int64_t i = 0; i < model.layer_count(); ++i) {
+    const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
+    const AttentionSpec& a = layer.attention;
+    const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim, c = halves_of(layer.activation);
+    const std::string at = fmt::format("layers.{}.", i);
+    table.add(at + "attn_norm", {d}, ParamRole::norm, i);
+    table.add(at + "attn.wq", {q, d}, ParamRole::matrix, i);
+    table.add(at + "attn.wk", {kv, d}, ParamRole::matrix, i);
+    table.add(at + "attn.wv", {kv, d}, ParamRole::matrix, i);
+    table.add(at + "attn.wo", {d, q}, ParamRole::matrix, i);
+    if (a.qk_norm != QkNorm::none) {
+      const bool per_head = a.qk_norm == QkNorm::per_head;
+      table.add(at + "attn.q_norm", {per_head ? a.head_dim : q}, ParamRole::norm, i);
+      table.add(at + "attn.k_norm", {per_head ? a.head_dim : kv}, ParamRole::norm, i);
+    }
+    table.add(at + "ffn_norm", {d}, ParamRole::norm, i);
+    if (layer.feed_forward == FeedForwardKind::dense) {
+      table.add(at + "ffn.w_up", {c, layer.dense_width, d}, ParamRole::matrix, i);
+      table.add(at + "ffn.w_down", {d, layer.dense_width}, ParamRole::matrix, i);
+      continue;
+    }
+    const MoeSpec& m = layer.moe;
+    table.add(at + "moe.router", {m.experts, d}, ParamRole::router, i);
+    if (m.selection_bias) table.add(at + "moe.bias", {m.experts}, ParamRole::bias, i);
+    table.add(at + "moe.w_up", {m.experts, c, m.width, d}, ParamRole::matrix, i, true);
+    table.add(at + "moe.w_down", {m.experts, d, m.width}, ParamRole::matrix, i, true);
+    if (m.shared_width > 0) {
+      table.add(at + "moe.shared.w_up", {c, m.shared_width, d}, ParamRole::matrix, i);
+      table.add(at + "moe.shared.w_down", {d, m.shared_width}, ParamRole::matrix, i);
+    }
+  }
+  table.add("final_norm", {d}, ParamRole::norm, -1);
+  if (!model.tie_embeddings) table.add("head", {model.vocab, d}, ParamRole::matrix, -1);
+  return std::move(table.rows);
+}
+
+int64_t parameter_count(const ModelSpec& model) {
+  int64_t count = 0;
+  for (const ParamRow& row : param_table(model)) count += row.numel();
+  return count;
+}
+
+int64_t active_parameter_count(const ModelSpec& model) {
+  int64_t count = 0;
+  for (const ParamRow& row : param_table(model)) {
+    if (!row.expert) count += row.numel();
+    else count += row.numel() / row.shape[0] * model.layers[static_cast<size_t>(row.layer)].moe.top_k;
+  }
+  return count;
+}
+
+}  // namespace mw

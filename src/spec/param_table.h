@@ -1,0 +1,45 @@
+// The table of parameters: every trained tensor of a model, once, by name. Arenas, initialisation, the optimizer,
+// checkpoints and the Hugging Face exporter walk this table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/model_spec.h"
+
+namespace mw {
+
+enum class ParamRole : uint8_t {
+  embedding,  // [V, D]
+  matrix,     // [N, K] read by products
+  router,     // [E, D] fp32 product
+  bias,       // [E] selection bias: not trained by gradient
+  norm,       // [W] gain
+};
+
+struct ParamRow {
+  std::string name;            // "layers.3.moe.w_up"
+  std::vector<int64_t> shape;  // global
+  ParamRole role = ParamRole::matrix;
+  int64_t layer = -1;   // -1: outside the layers
+  bool expert = false;  // axis 0 is the routed expert: sharded over EP, reduced over EDP
+  bool trained = true;
+  double init_std = 0;  // normal(0, std); 0 with role norm: ones; 0 otherwise: zeros
+  bool decay = true;    // AdamW weight decay: tensors of two or more dimensions
+
+  int64_t numel() const;
+  // Every matrix of the row (one; E for an expert row) as products see it: [n, k], leading axes but the last folded.
+  int64_t matrix_n() const;
+  int64_t matrix_k() const { return shape.back(); }
+};
+
+// Names: embed, head, final_norm; layers.I.{attn_norm, ffn_norm}; layers.I.attn.{wq, wk, wv, wo, q_norm, k_norm};
+// layers.I.ffn.{w_up [c, F, D], w_down [D, F]}; layers.I.moe.{router, bias, w_up [E, c, F, D], w_down [E, D, F]};
+// layers.I.moe.shared.{w_up, w_down}. c = 2 (gate, up) for swiglu, else 1. With tied embeddings there is no `head`.
+std::vector<ParamRow> param_table(const ModelSpec& model);
+
+int64_t parameter_count(const ModelSpec& model);         // exact, all rows
+int64_t active_parameter_count(const ModelSpec& model);  // those that one token's forward pass reads
+
+}  // namespace mw

@@ -1,0 +1,46 @@
+// Expert placement as a table: expert -> where its copies live. Uneven counts and replicas are legal.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace mw {
+
+struct ExpertHome {
+  int ep_rank = 0;  // coordinate inside the EP group
+  int slot = 0;     // position among that rank's local experts
+  bool operator==(const ExpertHome&) const = default;
+};
+
+struct ExpertPlacement {
+  int ep = 1;
+  std::vector<std::vector<ExpertHome>> homes;  // by global expert; more than one home: replicas
+  bool operator==(const ExpertPlacement&) const = default;
+
+  int64_t experts() const { return static_cast<int64_t>(homes.size()); }
+  bool has_replicas() const;
+  // Global experts of a rank, in slot order.
+  std::vector<int> experts_of(int ep_rank) const;
+  // Place of each expert in (rank, slot) order, for tables without replicas: a permutation of 0..E-1.
+  std::vector<int32_t> position_of_expert() const;
+  // First position of each rank, and E at the end: ep + 1 entries.
+  std::vector<int64_t> rank_offsets() const;
+};
+
+// Blocks of consecutive experts; the first E mod EP ranks hold one more. Errors: config when EP > E.
+ExpertPlacement make_block_placement(int64_t experts, int ep);
+
+// Every expert placed, slots dense and unique on every rank. Errors: config.
+void validate(const ExpertPlacement& placement);
+
+// A run of entries along one axis of a global tensor that lies in a local one.
+struct SlicePiece {
+  int axis = 0;
+  int64_t global_begin = 0, local_begin = 0, count = 0;
+  bool operator==(const SlicePiece&) const = default;
+};
+
+// The pieces of an expert tensor (axis 0) that a rank holds, neighbours merged.
+std::vector<SlicePiece> expert_pieces(const ExpertPlacement& placement, int ep_rank);
+
+}  // namespace mw

@@ -1,0 +1,92 @@
+#include "spec/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "spec/hf_config.h"
+
+namespace mw {
+
+ModelSpec load_model_spec(const RunSpec& run) {
+  return run.hf_dir.empty() ? build_native_model(run.native) : read_hf_config(run.hf_dir + "/config.json");
+}
+
+// Sums of bytes must stay exact integers, at the worst load too.
+static void check_total(const Plan& plan) {
+  double bytes = 0;
+  for (const ByteRow& row : all_rows(plan)) {
+    double row_bytes = static_cast<double>(size_of(row.dtype));
+    for (size_t i = 1; i < row.shape.size(); ++i) row_bytes *= static_cast<double>(row.shape[i]);
+    bytes += row_bytes * static_cast<double>(std::max(row.max_rows, row.shape[0])) + 64;
+  }
+  if (bytes > 0x1p60)
+    fail(Exit::memory,
+         fmt::format("the model and {} tokens per micro-batch need more than 2^60 bytes per rank", plan.batch.tokens()),
+         "use a smaller model, or raise train.micro_batches");
+}
+
+Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform) {
+  const auto unbuilt = [](const std::string& what) {
+    fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
+  };
+  if (run.recompute != "none") unbuilt(fmt::format("memory.recompute = \"{}\"", run.recompute));
+  if (run.train.device == "cuda" || run.train.device == "hip")
+    unbuilt(fmt::format("train.device = \"{}\"", run.train.device));
+  if (!run.log.tensorboard.empty()) unbuilt("log.tensorboard");
+  Plan plan;
+  plan.model = model;
+  plan.run = run;
+  plan.mesh = make_mesh(run.mesh, world);
+  plan.rank = rank;
+  plan.coords = coords_of(plan.mesh, rank);
+  plan.batch = make_local_batch(run.train, plan.mesh);
+  plan.transport = choose_transport(run.moe.transport, plan.mesh);
+  if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)
+    fail(Exit::config, fmt::format("mesh.ep = {} but the model has no MoE layer", plan.mesh.ep), "use mesh.ep=1");
+  if (plan.batch.tokens() > int64_t{1} << 30)
+    fail(Exit::config, fmt::format("{} tokens per rank and micro-batch are more than 2^30", plan.batch.tokens()),
+         "raise train.micro_batches");
+  for (const LayerSpec& layer : model.layers) {
+    const bool moe = layer.feed_forward == FeedForwardKind::moe;
+    if (moe && plan.batch.tokens() * layer.moe.top_k * plan.mesh.ep > int64_t{1} << 31)
+      fail(Exit::config, "more than 2^31 routed rows could meet on one rank", "raise train.micro_batches");
+    if (moe && plan.transport == TransportKind::padded &&
+        plan.batch.tokens() * (layer.moe.experts + plan.mesh.ep) > int64_t{1} << 31)
+      fail(Exit::config, "more than 2^31 padded rows could meet on one rank", "raise train.micro_batches");
+    plan.placements.push_back(moe ? make_block_placement(layer.moe.experts, plan.mesh.ep) : ExpertPlacement{});
+  }
+  plan.params = param_table(model);
+  plan.schedule = make_single_stage_schedule(run.train.micro_batches);
+  plan.parameter_rows = parameter_bytes(model, run, plan.placements, plan.coords.ep, platform);
+  plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.placements, plan.coords.ep, platform);
+  check_total(plan);
+  return plan;
+}
+
+std::vector<ByteRow> all_rows(const Plan& plan) {
+  std::vector<ByteRow> rows = plan.parameter_rows;
+  rows.insert(rows.end(), plan.activation_rows.begin(), plan.activation_rows.end());
+  return rows;
+}
+
+std::string describe(const Plan& plan) {
+  const ByteSummary s = summarise(all_rows(plan));
+  std::string text =
+      fmt::format("mesh {}; {} sequences x {} tokens per rank and micro-batch, {} micro-batch{} per step\n",
+                  describe(plan.mesh), plan.batch.sequences, plan.batch.seq_len, plan.run.train.micro_batches,
+                  plan.run.train.micro_batches == 1 ? "" : "es");
+  text += fmt::format("memory per rank: {} predicted", format_bytes(s.total()));
+  for (int kind = 0; kind < kByteKinds; ++kind)
+    if (s.by_kind[kind] > 0)
+      text += fmt::format("{} {} {}", kind == 0 ? ":" : ",", name_of(static_cast<ByteKind>(kind)),
+                          format_bytes(s.by_kind[kind]));
+  if (s.routed_committed > 0)
+    text += fmt::format("; rows that depend on the load: {} balanced, {} committed, {} at worst",
+                        format_bytes(s.routed_mean), format_bytes(s.routed_committed), format_bytes(s.routed_max));
+  return text;
+}
+
+}  // namespace mw

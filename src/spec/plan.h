@@ -1,0 +1,43 @@
+// Plan: ModelSpec x RunSpec x Platform -> everything a run will do, as data. The run obeys it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "spec/byte_table.h"
+#include "spec/mesh.h"
+#include "spec/model_spec.h"
+#include "spec/param_table.h"
+#include "spec/placement.h"
+#include "spec/run_spec.h"
+#include "spec/schedule.h"
+
+namespace mw {
+
+struct Plan {
+  ModelSpec model;
+  RunSpec run;
+  Mesh mesh;
+  int rank = 0;
+  MeshCoords coords;
+  LocalBatch batch;
+  TransportKind transport = TransportKind::in_place;
+  std::vector<ExpertPlacement> placements;  // by layer; empty tables for dense layers
+  std::vector<ParamRow> params;
+  std::vector<Action> schedule;
+  std::vector<ByteRow> parameter_rows, activation_rows;
+};
+
+// The model a run names: its [model] table or hf:DIR/config.json.
+ModelSpec load_model_spec(const RunSpec& run);
+
+// The plan of one rank. Pure: reads no file, asks no machine. Errors: config, unsupported.
+Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform);
+
+// Every byte of the plan, parameters then activations.
+std::vector<ByteRow> all_rows(const Plan& plan);
+
+// A few lines for the log: mesh, batch, bytes by kind.
+std::string describe(const Plan& plan);
+
+}  // namespace mw

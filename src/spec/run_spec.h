@@ -1,0 +1,113 @@
+// RunSpec: what a run file says, as plain data. One table of keys (run_file.cpp) reads, checks, prints and documents
+// it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "spec/model_spec.h"
+
+namespace mw {
+
+struct DataSpec {
+  std::string kind = "text";  // text | megatron | shards
+  std::string path;
+  std::vector<std::string>
+      suffixes;                // text: which files of a directory; "" means files without an extension; empty: all
+  std::string val_path;        // megatron, shards: separate validation data
+  double val_fraction = 0.05;  // text: share of whole files held out
+};
+
+struct TrainSpec {
+  int64_t steps = 100, seq_len = 256, global_batch = 8, micro_batches = 1;
+  double lr = 3e-4, min_lr_ratio = 0.1, weight_decay = 0.1, clip = 1.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  int64_t warmup = 0, seed = 1;
+  std::string schedule = "cosine";  // cosine | constant
+  std::string dtype = "bf16", device = "auto";
+  int64_t threads = 0;  // per rank; 0: cores of the node / ranks of the node
+  int64_t val_every = 0, val_batches = 8;
+  bool byte_baseline = false;  // compare the validation loss with an order-2 byte-count model
+};
+
+struct MeshSpec {
+  int64_t pp = 1, tp = 1, ep = 1;
+  std::string placement = "ep_first";  // ep_first | dp_first
+  std::string schedule = "1f1b";
+  int64_t zero = 0, ranks_per_node = 0;  // 0: from the launcher
+};
+
+struct MoeRunSpec {
+  double aux_loss_coef = -1;        // below 0: the model's own
+  std::string aux_scope = "layer";  // layer | model (the Hugging Face definition)
+  double z_loss_coef = 0, bias_rate = 0.001;
+  double capacity_factor = 0;                // 0: dropless
+  std::string capacity_domain = "sequence";  // sequence | rank
+  double row_headroom = 1.5;
+  std::string tp_mode = "ssmb", transport = "auto";
+  int64_t row_chunks = 1;
+};
+
+struct CheckpointSpec {
+  std::string dir;  // empty: no checkpoints
+  int64_t every = 0, keep = 3;
+  std::string resume = "none";  // none | auto | a checkpoint folder
+};
+
+struct LogSpec {
+  std::string jsonl, tensorboard, trace;
+  int64_t every = 10;
+};
+
+struct SampleSpec {
+  std::string prompt;
+  int64_t tokens = 0;
+  double temperature = 0.8;
+  int64_t top_k = 40, seed = 1;
+};
+
+struct VerifySpec {
+  int64_t steps = 2;
+  double tolerance = 1e-5, loss_tolerance_bf16 = 2e-3;
+  std::string routing =
+      "learned";  // learned | one_expert | skip_expert: where the selection is forced for hostile layouts
+  double ignore_fraction = 0.1;  // share of labels set to -100, unevenly over samples
+};
+
+struct RunSpec {
+  std::string hf_dir;  // model = "hf:DIR"; empty: the native table
+  NativeModel native;
+  DataSpec data;
+  TrainSpec train;
+  MeshSpec mesh;
+  MoeRunSpec moe;
+  std::string recompute = "none";
+  CheckpointSpec checkpoint;
+  LogSpec log;
+  SampleSpec sample;
+  VerifySpec verify;
+  std::string fault;  // debug.fault: test-only, makes `verify` fail on purpose
+
+  DType dtype() const { return train.dtype == "bf16" ? DType::bf16 : DType::f32; }
+};
+
+// Reads a run file and applies `key=value` overrides in order. Every key, type and range is checked here, before
+// anything is allocated. Relative paths in the file are kept as written (relative to the working directory). Errors:
+// config; an unknown key names the nearest valid one, a bad value names what is expected.
+RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides);
+RunSpec parse_run_text(const std::string& text, const std::string& where, const std::vector<std::string>& overrides);
+
+// The resolved run as TOML that read_run_file takes back unchanged.
+std::string to_toml(const RunSpec& run);
+
+// A commented run file with every key, its default and its meaning (`moewright init`).
+std::string commented_run_file();
+
+// Every key: name, default, meaning.
+struct KeyDoc {
+  std::string key, value, meaning;
+};
+std::vector<KeyDoc> run_file_reference();
+
+}  // namespace mw

@@ -1,0 +1,29 @@
+// An order-2 byte-count model: what a table of counts reaches on the same data, printed beside the trained model's
+// loss.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "formats/token_file.h"
+
+namespace mw {
+
+// P(next | two bytes before), backing off to order 1 and 0 (each order mixed with the lower one by a fixed weight).
+// Tokens are bytes.
+class ByteCountModel {
+ public:
+  // Counts a whole source of bytes.
+  explicit ByteCountModel(const TokenSource& source);
+  // Sum of -ln P(labels[t] | ids[t-1], ids[t]) over one window; the first position knows one byte only.
+  double window_loss(std::span<const int32_t> ids, std::span<const int32_t> labels) const;
+
+ private:
+  double probability(int64_t context2, int32_t context1, int32_t next) const;
+  std::vector<uint32_t> order2_, order1_, order0_;  // counts by context and next byte
+  std::vector<uint32_t> total2_, total1_;
+  uint64_t total0_ = 0;
+};
+
+}  // namespace mw

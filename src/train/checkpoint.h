@@ -1,0 +1,58 @@
+// Checkpoints: sharded safetensors with an index of slices and checksums. Bytes in docs/formats.md.
+//
+//   DIR/step-00000120/rank-00000.safetensors ...   tensors, each slice written by one rank
+//   DIR/step-00000120/index.json                   where every slice of every tensor lies, with its checksum
+//   DIR/step-00000120/DONE                         the checksum of index.json; written last: without it there is no
+//   checkpoint
+// A checkpoint loads into any layout: slices name global tensors, not ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "train/engine.h"
+
+namespace mw {
+
+// What a run is besides its tensors.
+struct RunState {
+  int64_t step = 0;     // optimizer steps done
+  int64_t samples = 0;  // consumed: the global data cursor
+};
+
+struct CheckpointSlice {
+  std::string tensor;            // "param.layers.0.moe.w_up", "adam_m. ...", "adam_v. ..."
+  int64_t begin = 0, count = 0;  // along axis 0 of the global tensor
+  std::string file, key, checksum;
+};
+
+struct CheckpointIndex {
+  RunState state;
+  std::string run_toml;
+  std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;  // global shapes
+  std::vector<CheckpointSlice> slices;
+};
+
+// Parses and fully checks an index: types, ranges, file names without path, coverage of every tensor without gap or
+// overlap. Errors: checkpoint, naming `where` and the entry.
+CheckpointIndex parse_checkpoint_index(std::string_view text, const std::string& where);
+
+// Writes DIR/step-N and then removes the oldest complete ones beyond `keep`. Collective over the world. Errors:
+// checkpoint, data; on failure the folder stays incomplete and older checkpoints stay.
+void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
+
+// Loads from the folder of one checkpoint, every slice checked against its checksum, and repacks. weights_only leaves
+// the optimizer alone. Collective over the world. Errors: checkpoint, naming file and tensor and an older checkpoint to
+// fall back to.
+RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights_only = false);
+
+// Folders of complete checkpoints under `dir`, oldest first. Incomplete ones are left out.
+std::vector<std::string> list_checkpoints(const std::string& dir);
+// The newest, or "".
+std::string newest_checkpoint(const std::string& dir);
+// index.json of a folder, checked against DONE.
+CheckpointIndex read_checkpoint_index(const std::string& folder);
+
+}  // namespace mw

@@ -1,0 +1,185 @@
+#include "train/hf_weights.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/text.h"
+#include "formats/hf_names.h"
+#include "formats/safetensors.h"
+#include "formats/safetensors_writer.h"
+#include "spec/hf_config.h"
+
+namespace mw {
+namespace {
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+  std::string text = "[";
+  for (size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
+  return text + "]";
+}
+
+// Which names this folder uses for experts: one by one, or fused per layer.
+std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet& files) {
+  const auto present = [&](const std::vector<HfTensor>& names) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const HfTensor& t) { return files.find(t.name).file != nullptr; });
+  };
+  std::vector<HfTensor> fused = hf_fused_tensors(model);
+  return present(fused) ? fused : hf_tensors(model);
+}
+
+// Reads the part of one Hugging Face tensor that lies in this rank's piece of the parameter.
+void read_piece(const SafetensorsLocation& at, const HfTensor& tensor, Parameter& p, const SlicePiece& piece) {
+  const int64_t entry = elements_per_entry(p.row);
+  const int64_t begin = std::max(tensor.begin, piece.global_begin * entry);
+  const int64_t end = std::min(tensor.begin + tensor.numel(), (piece.global_begin + piece.count) * entry);
+  if (begin >= end) return;
+  const int64_t local = begin - (piece.global_begin - piece.local_begin) * entry;
+  read_as_f32(*at.file, *at.entry, begin - tensor.begin,
+              std::span(p.master.as<float>() + local, static_cast<size_t>(end - begin)));
+}
+
+// A tied model may carry lm_head.weight all the same: then it must be the embedding.
+void check_tied_head(const SafetensorsSet& files, const Engine& engine) {
+  const SafetensorsLocation head = files.find("lm_head.weight"), embed = files.find("model.embed_tokens.weight");
+  if (head.file == nullptr || !engine.plan.model.tie_embeddings) return;
+  const auto a = head.file->data(*head.entry), b = embed.file->data(*embed.entry);
+  if (head.entry->dtype != embed.entry->dtype || !std::equal(a.begin(), a.end(), b.begin(), b.end()))
+    fail(Exit::data,
+         fmt::format("{}: lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings is true",
+                     files.path()),
+         "set tie_word_embeddings to false in config.json, or remove one of them");
+}
+
+void check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& names, bool tied) {
+  std::set<std::string> known;
+  for (const HfTensor& t : names) known.insert(t.name);
+  if (tied) known.insert("lm_head.weight");
+  std::vector<std::string> known_list(known.begin(), known.end());
+  for (const std::string& name : files.names()) {
+    if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq")) continue;
+    fail(Exit::data, fmt::format("{}: tensor \"{}\" does not belong to this model", files.path(), printable(name, 120)),
+         "config.json and the weights do not fit together; nothing is dropped silently");
+  }
+}
+
+struct Shard {
+  std::vector<const HfTensor*> tensors;
+  int64_t bytes = 0;
+};
+
+std::vector<Shard> split_shards(const std::vector<HfTensor>& names, int64_t element_bytes, int64_t limit) {
+  std::vector<Shard> shards(1);
+  for (const HfTensor& t : names) {
+    const int64_t bytes = t.numel() * element_bytes;
+    if (!shards.back().tensors.empty() && shards.back().bytes + bytes > limit) shards.emplace_back();
+    shards.back().tensors.push_back(&t);
+    shards.back().bytes += bytes;
+  }
+  return shards;
+}
+
+void write_tensor(SafetensorsWriter& writer, const HfTensor& tensor, const float* values, DType dtype) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  std::vector<bf16> narrow;
+  for (int64_t begin = 0; begin < tensor.numel(); begin += kPiece) {
+    const int64_t count = std::min(kPiece, tensor.numel() - begin);
+    if (dtype == DType::f32) {
+      writer.write(tensor.name, std::as_bytes(std::span(values + begin, static_cast<size_t>(count))));
+      continue;
+    }
+    narrow.resize(static_cast<size_t>(count));
+    std::transform(values + begin, values + begin + count, narrow.begin(), to_bf16);
+    writer.write(tensor.name, std::as_bytes(std::span(narrow)));
+  }
+}
+
+// Re-reads headers: the set of names and shapes must be the table's.
+void check_export(const std::string& dir, const std::vector<HfTensor>& names) {
+  const SafetensorsSet files = open_safetensors_folder(dir);
+  for (const HfTensor& t : names) {
+    const SafetensorsLocation at = files.require(t.name);
+    if (at.entry->shape != t.shape)
+      fail(Exit::data, fmt::format("{}: {} was written as {}, expected {}", dir, t.name, shape_text(at.entry->shape),
+                                   shape_text(t.shape)));
+  }
+  if (files.names().size() != names.size())
+    fail(Exit::data, fmt::format("{}: {} tensors were written, expected {}", dir, files.names().size(), names.size()));
+}
+
+void copy_other_files(const std::string& from, const std::string& to) {
+  namespace fs = std::filesystem;
+  for (const fs::directory_entry& file : fs::directory_iterator(from)) {
+    const std::string name = file.path().filename().string();
+    const bool written_here =
+        name == "config.json" || has_suffix(name, ".safetensors") || has_suffix(name, ".safetensors.index.json");
+    if (!file.is_regular_file() || written_here) continue;
+    fs::copy_file(file.path(), fs::path(to) / name, fs::copy_options::overwrite_existing);
+  }
+}
+
+}  // namespace
+
+void import_hf_weights(Engine& engine, const std::string& dir) {
+  const SafetensorsSet files = open_safetensors_folder(dir);
+  const std::vector<HfTensor> names = choose_names(engine.plan.model, files);
+  check_extras(files, names, engine.plan.model.tie_embeddings);
+  for (const HfTensor& tensor : names) {
+    const SafetensorsLocation at = files.require(tensor.name);
+    if (at.entry->shape != tensor.shape)
+      fail(Exit::data,
+           fmt::format("{}: tensor \"{}\" has shape {}, expected {}", at.file->path(), tensor.name,
+                       shape_text(at.entry->shape), shape_text(tensor.shape)),
+           "config.json and the weights do not fit together");
+    Parameter& p = engine.params.find(tensor.param);
+    for (const SlicePiece& piece : p.pieces) read_piece(at, tensor, p, piece);
+  }
+  check_tied_head(files, engine);
+  engine.params.repack(engine.stream);
+}
+
+void export_hf_weights(const Engine& engine, const std::string& dir, DType dtype, const std::string& source_dir,
+                       int64_t shard_bytes) {
+  MW_CHECK(engine.plan.mesh.ep == 1, "export from a process that holds a part of the model");
+  const std::vector<HfTensor> names = hf_tensors(engine.plan.model);
+  const std::string config = write_hf_config(engine.plan.model, dtype == DType::bf16 ? "bfloat16" : "float32");
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error)
+    fail(Exit::data, fmt::format("cannot create {}: {}", dir, error.message()), "check the path and its permissions");
+  if (std::filesystem::exists(dir + "/model.safetensors.index.json") ||
+      std::filesystem::exists(dir + "/model.safetensors"))
+    fail(Exit::data, fmt::format("{} already holds a model", dir), "export into a new folder");
+  const std::vector<Shard> shards = split_shards(names, size_of(dtype), shard_bytes);
+  nlohmann::ordered_json index;
+  int64_t total = 0;
+  for (size_t s = 0; s < shards.size(); ++s) {
+    const std::string file = shards.size() == 1 ? "model.safetensors"
+                                                : fmt::format("model-{:05}-of-{:05}.safetensors", s + 1, shards.size());
+    SafetensorsWriter writer;
+    writer.set_metadata("format", "pt");
+    for (const HfTensor* t : shards[s].tensors)
+      writer.declare(t->name, std::string(safetensors_dtype(dtype)), t->shape);
+    writer.begin(dir + "/" + file);
+    for (const HfTensor* t : shards[s].tensors) {
+      const std::vector<Parameter>& all = engine.params.all();
+      const auto p = std::find_if(all.begin(), all.end(), [&](const Parameter& x) { return x.row.name == t->param; });
+      write_tensor(writer, *t, p->master.as<float>() + t->begin, dtype);
+      index["weight_map"][t->name] = file;
+      total += t->numel() * size_of(dtype);
+    }
+    writer.finish();
+  }
+  if (shards.size() > 1) {
+    index["metadata"]["total_size"] = total;
+    write_text_file_atomically(dir + "/model.safetensors.index.json", index.dump(2) + "\n");
+  }
+  write_text_file_atomically(dir + "/config.json", config);
+  if (!source_dir.empty()) copy_other_files(source_dir, dir);
+  check_export(dir, names);
+}
+
+}  // namespace mw

@@ -1,0 +1,66 @@
+#include "train/sample.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "core/rng.h"
+
+namespace mw {
+namespace {
+
+int32_t draw(const std::vector<float>& logits, const SampleSpec& spec, float uniform) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto better = [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  const size_t kept = spec.temperature == 0 ? 1
+                      : spec.top_k == 0     ? order.size()
+                                            : std::min(order.size(), static_cast<size_t>(spec.top_k));
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), better);
+  if (kept == 1) return order[0];
+  std::vector<double> cumulative;
+  double sum = 0;
+  for (size_t i = 0; i < kept; ++i) {
+    sum +=
+        std::exp((static_cast<double>(logits[static_cast<size_t>(order[i])]) - logits[static_cast<size_t>(order[0])]) /
+                 spec.temperature);
+    cumulative.push_back(sum);
+  }
+  const auto chosen =
+      std::upper_bound(cumulative.begin(), cumulative.end(), static_cast<double>(uniform) * sum) - cumulative.begin();
+  return order[std::min(static_cast<size_t>(chosen), kept - 1)];
+}
+
+}  // namespace
+
+std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt, const SampleSpec& spec,
+                              const std::function<bool(int32_t)>& emit) {
+  const int64_t vocab = engine.plan.model.vocab, window = engine.plan.run.train.seq_len;
+  std::vector<int32_t> tokens = prompt;
+  if (tokens.empty()) tokens.push_back(0);
+  for (const int32_t token : tokens)
+    if (token < 0 || token >= vocab)
+      fail(Exit::config, fmt::format("sample.prompt holds token {} outside the vocabulary of {}", token, vocab),
+           "a byte prompt needs a vocabulary of 256");
+  const RngKey key = make_rng_key(static_cast<uint64_t>(spec.seed), "sample");
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  std::vector<int32_t> generated;
+  for (int64_t i = 0; i < spec.tokens; ++i) {
+    const int64_t length = std::min<int64_t>(window, static_cast<int64_t>(tokens.size()));
+    const Batch batch{tokens.data() + (static_cast<int64_t>(tokens.size()) - length), nullptr, 1, length};
+    engine.model.forward(batch, false);
+    engine.model.logits(length - 1, 1, TensorView(logits.data(), DType::f32, {1, vocab}));
+    int32_t next = draw(logits, spec, uniform_at(key, static_cast<uint64_t>(i)));
+    // Ranks may differ in the last bit of a logit: rank 0 decides.
+    engine.world.broadcast(std::as_writable_bytes(std::span(&next, 1)), 0);
+    tokens.push_back(next);
+    generated.push_back(next);
+    if (emit && !emit(next)) break;
+  }
+  return generated;
+}
+
+}  // namespace mw

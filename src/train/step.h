@@ -1,0 +1,54 @@
+// One optimizer step: gradients over the plan's schedule, then the update.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "train/engine.h"
+
+namespace mw {
+
+// This rank's part of one micro-batch. labels are shifted: labels[t] is the token after ids[t], or -100.
+struct MicroBatch {
+  std::vector<int32_t> ids, labels;
+  int64_t sequences = 0, seq_len = 0;
+  Batch view() const { return {ids.data(), labels.data(), sequences, seq_len}; }
+};
+
+struct StepStats {
+  double loss = 0;      // mean cross-entropy per valid label of the whole step, nats
+  double aux_loss = 0;  // unweighted, mean over micro-batches
+  double z_loss = 0;
+  double total_loss = 0;     // loss plus weighted auxiliary terms
+  double grad_norm = 0;      // before clipping
+  int64_t valid_labels = 0;  // of the whole step
+  int64_t dropped_rows = 0;
+  std::vector<std::vector<double>> load;  // [MoE layer][expert] choices of the whole step
+  // Largest over layers of (fullest expert / mean).
+  double imbalance() const;
+};
+
+using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;
+
+// Clears the gradients and leaves the sum over micro-batches and replicas. batches: this rank's, one per micro-batch of
+// the plan. Collective over the world. Errors: data when no label of the step is valid.
+StepStats accumulate_gradients(Engine& engine, std::span<const MicroBatch> batches, const TapProvider& taps = {});
+
+struct UpdateRule {
+  double lr = 0;
+  int64_t step = 1;  // counts from 1
+};
+// Clips, applies AdamW to every trained parameter, moves the selection bias and refreshes packed weights. Not
+// collective.
+void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule);
+
+// Learning rate of step 1..steps: linear warm-up, then cosine to min_lr_ratio, or constant.
+double learning_rate(const TrainSpec& train, int64_t step);
+
+// "" when loss and gradient norm are finite, else what is not, with the first tensor on this rank that holds it.
+std::string find_non_finite(Engine& engine, const StepStats& stats);
+
+}  // namespace mw

@@ -1,0 +1,345 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "base/text.h"
+#include "formats/trace_file.h"
+#include "train/byte_model.h"
+#include "train/checkpoint.h"
+#include "train/data.h"
+#include "train/hf_weights.h"
+#include "train/memory_meter.h"
+#include "train/metrics.h"
+#include "train/sample.h"
+#include "train/signals.h"
+#include "train/validation.h"
+
+namespace mw {
+namespace {
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Everything of one run; the loop's phases are its member functions.
+class Trainer {
+ public:
+  Trainer(World& world, const RunSpec& run, const TrainOptions& options)
+      : world_(world), run_(run), options_(options), leader_(world.comm().rank() == 0) {}
+
+  Exit train();
+
+ private:
+  void prepare();
+  void print_header() const;
+  void load_weights();
+  void open_metrics();
+  bool train_step(int64_t step);
+  void report(const StepStats& stats, int64_t step, double seconds);
+  void validate(int64_t step);
+  void save(int64_t step);
+  void finish();
+  void print_profile() const;
+  void print_memory();
+  void print_sample();
+  template <class... T>
+  void say(fmt::format_string<T...> format, T&&... arguments) const {
+    if (!leader_) return;
+    std::fputs((fmt::format(format, std::forward<T>(arguments)...) + "\n").c_str(), stdout);
+    std::fflush(stdout);
+  }
+
+  World& world_;
+  RunSpec run_;
+  TrainOptions options_;
+  bool leader_;
+  std::unique_ptr<SampleOrder> data_, validation_;
+  std::unique_ptr<ByteCountModel> baseline_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<JsonLinesWriter> metrics_;
+  ReportContext context_;
+  RunState state_;
+  ByteSummary bytes_;
+  std::optional<double> val_loss_;
+  int64_t resident_before_ = 0, saved_step_ = -1;
+  double started_ = 0, trained_seconds_ = 0;
+  int64_t trained_steps_ = 0;
+  bool stopped_ = false;
+};
+
+// Starts the matrix library, so that its own memory is not taken for the model's.
+void warm_up_matmul() {
+  Stream stream(Device{}, 1);
+  TensorStore scratch({{"scratch", DType::u8, {matmul_workspace_bytes(64, 64)}, 0}});
+  stream.workspace().attach(scratch.fixed("scratch").data, static_cast<size_t>(scratch.fixed_bytes()));
+  std::vector<float> x(64 * 64), w(64 * 64), y(64 * 64);
+  Weight weight;
+  weight.n = weight.k = 64;
+  weight.values = TensorView(w.data(), DType::f32, {64, 64});
+  matmul(stream, TensorView(x.data(), DType::f32, {64, 64}), weight, TensorView(y.data(), DType::f32, {64, 64}));
+}
+
+void Trainer::prepare() {
+  const ModelSpec model = load_model_spec(run_);
+  const int threads = threads_per_rank(run_.train.threads, world_.local_size());
+  const Mesh mesh = make_mesh(run_.mesh, world_.comm().size());
+  const Plan plan =
+      make_plan(model, run_, world_.comm().size(), world_.comm().rank(), measure_platform(model, run_, mesh, threads));
+  check_memory(plan, world_.local_size());
+  data_ = open_samples(run_, model.vocab, false);
+  if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
+  if (run_.train.byte_baseline && validation_ != nullptr) {
+    if (run_.data.kind != "text")
+      fail(Exit::config, "train.byte_baseline counts bytes, but data.kind is not \"text\"",
+           "set train.byte_baseline = false");
+    baseline_ = std::make_unique<ByteCountModel>(data_->source());
+  }
+  warm_up_matmul();
+  reset_peak_resident();
+  resident_before_ = resident_bytes();
+  engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads);
+  bytes_ = summarise(all_rows(engine_->plan));
+  context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
+  context_.steps = run_.train.steps;
+  context_.world = world_.comm().size();
+}
+
+void Trainer::print_header() const {
+  const Plan& plan = engine_->plan;
+  const MatmulTraits traits = matmul_traits();
+  say("{}", options_.version);
+  say("model: {}", summary(plan.model));
+  say("{}", describe(plan));
+  say("{} node{}, {} thread{} per rank, messages by {}; products by {}, {}{}", world_.nodes(),
+      world_.nodes() == 1 ? "" : "s", engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s",
+      world_.library(), traits.library, run_.train.dtype,
+      run_.train.dtype == "bf16" && !traits.native_bf16 ? " by conversion to fp32: this CPU has no bf16 products" : "");
+  say("data: {}; {} samples of {} tokens per epoch", data_->source().describe(), data_->samples(), run_.train.seq_len);
+  if (validation_ != nullptr) say("validation: {}", validation_->source().describe());
+}
+
+void Trainer::load_weights() {
+  std::string folder;
+  const std::string& resume = run_.checkpoint.resume;
+  if (resume == "auto") folder = newest_checkpoint(run_.checkpoint.dir);
+  else if (resume != "none") folder = resume;
+  // One rank looks and tells, so that all take the same.
+  folder = broadcast_text(world_.comm(), folder, 0);
+  if (!folder.empty()) {
+    state_ = load_checkpoint(*engine_, folder);
+    saved_step_ = state_.step;
+    say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
+    return;
+  }
+  if (!run_.hf_dir.empty()) import_hf_weights(*engine_, run_.hf_dir);
+  else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed));
+  engine_->params.repack(engine_->stream);
+}
+
+void Trainer::open_metrics() {
+  if (!leader_ || run_.log.jsonl.empty()) return;
+  const TruncatedLines cut = truncate_after_step(run_.log.jsonl, state_.step);
+  if (cut.beyond > 0) say("metrics: {} lines after step {} removed from {}", cut.beyond, state_.step, run_.log.jsonl);
+  metrics_ = std::make_unique<JsonLinesWriter>(run_.log.jsonl);
+}
+
+void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
+  std::array<int64_t, 2> most = {peak_resident_bytes() - resident_before_, bytes_.total()};
+  int64_t grows = engine_->model.activations().arena_grows();
+  world_.comm().all_reduce_max(std::span(most));
+  world_.comm().all_reduce_sum(std::span(&grows, 1));
+  if (!leader_) return;
+  StepReport r;
+  r.step = step;
+  r.stats = stats;
+  r.lr = learning_rate(run_.train, step);
+  r.seconds = seconds;
+  r.tokens = run_.train.global_batch * run_.train.seq_len;
+  r.memory_peak = most[0];
+  r.memory_predicted = most[1];
+  r.arena_grows = grows;
+  r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
+  r.val_loss = val_loss_;
+  val_loss_.reset();
+  if (metrics_ != nullptr) write_step(*metrics_, r, context_);
+  if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
+    say("{}", format_step(r, context_));
+}
+
+// Returns false when a stop was asked for.
+bool Trainer::train_step(int64_t step) {
+  const double begin = now_seconds();
+  std::vector<MicroBatch> batches;
+  {
+    const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
+    batches = read_step(*data_, engine_->plan, state_.samples);
+  }
+  const StepStats stats = accumulate_gradients(*engine_, batches);
+  // Every rank sees the same sums, but a bad tensor may lie on one: any of them stops all before the weights are
+  // touched.
+  std::string bad = find_non_finite(*engine_, stats);
+  int64_t any_bad = bad.empty() ? 0 : 1;
+  world_.comm().all_reduce_max(std::span(&any_bad, 1));
+  if (any_bad != 0)
+    fail(Exit::numeric,
+         fmt::format("step {}: {}", step, bad.empty() ? "another rank met a value that is not finite" : bad),
+         "lower train.lr, raise train.warmup, or resume from an earlier checkpoint; the weights of this step were not "
+         "changed");
+  apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
+  state_.step = step;
+  state_.samples += run_.train.global_batch;
+  const double seconds = now_seconds() - begin;
+  trained_seconds_ += seconds;
+  ++trained_steps_;
+  const bool stop = stop_requested(world_.comm());
+  if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
+  report(stats, step, seconds);
+  return !stop;
+}
+
+void Trainer::validate(int64_t step) {
+  if (validation_ == nullptr) return;
+  const ValidationResult result = validate_model(*engine_, *validation_, baseline_.get());
+  if (result.stopped) {
+    stopped_ = true;
+    return;
+  }
+  val_loss_ = result.loss;
+  std::string text =
+      fmt::format("validation after step {}: loss {:.4f} over {} labels", step, result.loss, result.labels);
+  if (run_.data.kind == "text") text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);
+  if (baseline_ != nullptr)
+    text += fmt::format(" (order-2 byte counts on the same labels: {:.3f})", result.baseline_loss / std::numbers::ln2);
+  say("{}", text);
+}
+
+void Trainer::save(int64_t step) {
+  if (run_.checkpoint.dir.empty() || saved_step_ == step) return;
+  const double begin = now_seconds();
+  save_checkpoint(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
+  saved_step_ = step;
+  say("checkpoint {}/step-{:08} written in {:.1f} s", run_.checkpoint.dir, step, now_seconds() - begin);
+}
+
+void Trainer::print_memory() {
+  // The largest rank: predicted fixed, arenas' fixed, predicted routed at start and at worst, measured routed, resident
+  // growth.
+  TensorStore& activations = engine_->model.activations();
+  std::array<int64_t, 6> m = {bytes_.fixed,
+                              engine_->params.fixed_bytes() + activations.fixed_bytes(),
+                              bytes_.routed_committed,
+                              bytes_.routed_max,
+                              activations.peak_growing_bytes(),
+                              peak_resident_bytes() - resident_before_};
+  int64_t differs = m[0] == m[1] ? 0 : 1;
+  world_.comm().all_reduce_max(std::span(m));
+  world_.comm().all_reduce_max(std::span(&differs, 1));
+  say("memory of the largest rank: fixed tensors {} predicted, {} in arenas ({}); routed rows {} used, {} committed at "
+      "start, {} at worst; resident set grew by {} "
+      "({:+.1f} % of the {} predicted)",
+      format_bytes(m[0]), format_bytes(m[1]), differs == 0 ? "equal to the byte on every rank" : "NOT EQUAL",
+      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]), format_bytes(m[5]),
+      100.0 * static_cast<double>(m[5] - m[0] - m[4]) / static_cast<double>(m[0] + m[4]), format_bytes(m[0] + m[4]));
+}
+
+void Trainer::print_profile() const {
+  Trace& trace = engine_->stream.trace();
+  double total = 0;
+  for (int w = 0; w < kWorkKinds; ++w) total += trace.seconds(static_cast<Work>(w));
+  say("where the time of rank 0 went ({:.1f} s from the first step on):", total);
+  for (int w = 0; w < kWorkKinds; ++w) {
+    const double seconds = trace.seconds(static_cast<Work>(w));
+    if (seconds > 0)
+      say("  {:<12} {:>8.2f} s  {:>5.1f} %", name_of(static_cast<Work>(w)), seconds, 100.0 * seconds / total);
+  }
+}
+
+void Trainer::print_sample() {
+  if (run_.sample.tokens == 0) return;
+  std::vector<int32_t> prompt;
+  for (const char c : run_.sample.prompt) prompt.push_back(static_cast<unsigned char>(c));
+  if (engine_->plan.model.vocab > 256) {
+    say("sample: skipped, this model's tokens are not bytes");
+    return;
+  }
+  const std::vector<int32_t> tokens = generate(*engine_, prompt, run_.sample);
+  std::string text = run_.sample.prompt;
+  for (const int32_t t : tokens) text += t == 0 ? "\n[end of file]\n" : std::string(1, static_cast<char>(t));
+  say("---- sample, {} bytes after the prompt ----\n{}\n----", tokens.size(), text);
+}
+
+void Trainer::finish() {
+  const double total_tokens = static_cast<double>(trained_steps_ * run_.train.global_batch * run_.train.seq_len);
+  if (trained_steps_ > 0)
+    say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(trained_seconds_),
+        format_count(total_tokens / trained_seconds_));
+  print_memory();
+  if (options_.profile) print_profile();
+}
+
+Exit Trainer::train() {
+  watch_stop_signals();
+  prepare();
+  print_header();
+  load_weights();
+  open_metrics();
+  engine_->stream.trace().keep_events(false);
+  engine_->stream.trace().reset();
+  for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {
+    if (step == run_.train.steps && !run_.log.trace.empty()) engine_->stream.trace().keep_events(true);
+    if (!train_step(step)) stopped_ = true;
+    if (stopped_ || (run_.checkpoint.every > 0 && step % run_.checkpoint.every == 0)) save(step);
+    if (!stopped_ && saved_step_ == step) stopped_ = stop_requested(world_.comm());
+  }
+  if (!run_.log.trace.empty() && leader_)
+    write_chrome_trace(run_.log.trace, engine_->stream.trace().events(), world_.comm().rank());
+  if (stopped_) {
+    save(state_.step);
+    finish();
+    say("stopped on request after step {}{}", state_.step,
+        run_.checkpoint.dir.empty() ? "; nothing was saved: checkpoint.dir is empty" : "");
+    return Exit::ok;
+  }
+  engine_->stream.trace().keep_events(false);
+  save(state_.step);
+  finish();
+  validate(state_.step);
+  if (metrics_ != nullptr && val_loss_) {
+    nlohmann::ordered_json line;
+    line["final_val_loss"] = *val_loss_;
+    metrics_->write(line);
+  }
+  print_sample();
+  return Exit::ok;
+}
+
+}  // namespace
+
+void check_memory(const Plan& plan, int local_ranks) {
+  const ByteSummary s = summarise(all_rows(plan));
+  const int64_t available = available_bytes() / std::max(1, local_ranks);
+  if (s.total() <= available) return;
+  int largest = 0;
+  for (int kind = 1; kind < kByteKinds; ++kind)
+    if (s.by_kind[kind] > s.by_kind[largest]) largest = kind;
+  const bool state = static_cast<ByteKind>(largest) <= ByteKind::packed;
+  fail(Exit::memory,
+       fmt::format("rank {} needs {}, its share of this node's free memory is {}; the largest part is {} with {}",
+                   plan.rank, format_bytes(s.total()), format_bytes(available), name_of(static_cast<ByteKind>(largest)),
+                   format_bytes(s.by_kind[largest])),
+       state ? "use more ranks with a larger mesh.ep, more nodes, or a smaller model"
+             : "raise train.micro_batches or shorten train.seq_len");
+}
+
+Exit run_training(World& world, const RunSpec& run, const TrainOptions& options) {
+  return Trainer(world, run, options).train();
+}
+
+}  // namespace mw

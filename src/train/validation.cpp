@@ -1,0 +1,35 @@
+#include "train/validation.h"
+
+#include <array>
+
+#include "train/byte_model.h"
+#include "train/signals.h"
+
+namespace mw {
+
+ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ByteCountModel* baseline) {
+  const TrainSpec& train = engine.plan.run.train;
+  const int64_t count = train.val_batches * train.micro_batches;
+  std::array<double, 3> sums{};  // loss, baseline loss, labels
+  ValidationResult result;
+  for (int64_t i = 0; i < count && !result.stopped; ++i) {
+    const MicroBatch batch = read_validation(data, engine.plan, i, count);
+    engine.model.forward(batch.view(), false);
+    sums[0] += engine.model.loss(batch.view(), 0.0f);
+    sums[2] += static_cast<double>(batch.labels.size());
+    const auto length = static_cast<size_t>(batch.seq_len);
+    for (size_t at = 0; baseline != nullptr && at < batch.ids.size(); at += length)
+      sums[1] +=
+          baseline->window_loss(std::span(batch.ids).subspan(at, length), std::span(batch.labels).subspan(at, length));
+    result.stopped = stop_requested(engine.world);
+  }
+  engine.comms.dp->all_reduce_sum(std::span(sums));
+  result.labels = static_cast<int64_t>(sums[2]);
+  if (result.labels > 0) {
+    result.loss = sums[0] / sums[2];
+    result.baseline_loss = sums[1] / sums[2];
+  }
+  return result;
+}
+
+}  // namespace mw

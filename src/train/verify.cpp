@@ -1,0 +1,350 @@
+#include "train/verify.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "base/text.h"
+#include "core/rng.h"
+#include "ops/cross_entropy.h"
+#include "train/step.h"
+
+namespace mw {
+namespace {
+
+constexpr double kGapOfAFlip = 1e-5;
+
+// Choices and score gaps of one step: [micro-batch][MoE layer], over `tokens` tokens each.
+struct Routing {
+  int64_t tokens = 0;
+  std::vector<std::vector<std::vector<int32_t>>> ids;
+  std::vector<std::vector<std::vector<float>>> gaps;
+};
+
+struct Difference {
+  std::string name;
+  double error = 0;
+};
+
+RunSpec reference_run(RunSpec run) {
+  run.mesh = MeshSpec{};
+  run.moe.transport = "auto";
+  run.moe.row_chunks = 1;
+  run.fault.clear();
+  return run;
+}
+
+class Verifier {
+ public:
+  Verifier(World& world, const RunSpec& run)
+      : comm_(world.comm()),
+        run_(run),
+        leader_(comm_.rank() == 0),
+        fp32_(run.dtype() == DType::f32),
+        model_(load_model_spec(run)),
+        self_(make_self_comm()) {
+    const int threads = threads_per_rank(run.train.threads, world.local_size());
+    layout_ = std::make_unique<Engine>(model_, run_, comm_, threads);
+    if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "rank" && comm_.size() > 1)
+      fail(Exit::config, "with moe.capacity_domain = \"rank\" the dropped rows depend on the layout by definition",
+           "set moe.capacity_domain = \"sequence\"");
+    if (!leader_) return;
+    reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
+    reference_->params.initialise(static_cast<uint64_t>(run_.train.seed));
+    reference_->params.repack(reference_->stream);
+  }
+
+  Exit run();
+
+ private:
+  std::vector<MicroBatch> make_batches(const Plan& plan, int64_t step) const;
+  Routing empty_routing(const Plan& plan) const;
+  void force_routing(Routing& routing) const;
+  TapProvider taps(Routing& routing, bool replay) const;
+  void share_routing(Routing& global) const;
+  Routing local_part(const Routing& global) const;
+  void share_weights();
+  void share(Parameter& own, TensorView Parameter::*field, Parameter* source);
+  int64_t count_flips(const Routing& expected, const Routing& got, double& widest_gap) const;
+  std::vector<Difference> compare_gradients(double reference_norm);
+  bool judge(int64_t step, const StepStats& expected, const StepStats& got);
+  void say(const std::string& text) const {
+    if (leader_) std::fputs((text + "\n").c_str(), stdout);
+    if (leader_) std::fflush(stdout);
+  }
+
+  Comm& comm_;
+  RunSpec run_;
+  bool leader_, fp32_;
+  ModelSpec model_;
+  std::unique_ptr<Comm> self_;
+  std::unique_ptr<Engine> layout_, reference_;
+};
+
+// Sample i of a step is the same in every layout; later samples have more ignored labels, so that ranks have unequal
+// numbers.
+std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step) const {
+  const RngKey key = make_rng_key(static_cast<uint64_t>(run_.train.seed), fmt::format("verify.{}", step));
+  const int64_t per_micro_batch = run_.train.global_batch / run_.train.micro_batches, seq_len = run_.train.seq_len;
+  std::vector<MicroBatch> batches;
+  for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
+    MicroBatch batch;
+    batch.sequences = plan.batch.sequences;
+    batch.seq_len = seq_len;
+    for (int64_t b = 0; b < batch.sequences; ++b) {
+      const int64_t sample = j * per_micro_batch + plan.coords.dp * batch.sequences + b;
+      const double ignored = std::min(0.95, 2.0 * run_.verify.ignore_fraction * static_cast<double>(sample + 1) /
+                                                static_cast<double>(run_.train.global_batch));
+      for (int64_t t = 0; t < seq_len; ++t) {
+        const auto at = static_cast<uint64_t>(sample * (seq_len + 1) + t);
+        const auto token = [&](uint64_t i) {
+          return static_cast<int32_t>(bits_at(key, i) % static_cast<uint64_t>(model_.vocab));
+        };
+        batch.ids.push_back(token(at));
+        batch.labels.push_back(uniform_at(key, (uint64_t{1} << 40) + at) < ignored ? kIgnoreLabel : token(at + 1));
+      }
+    }
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+Routing Verifier::empty_routing(const Plan& plan) const {
+  Routing r;
+  r.tokens = plan.batch.tokens();
+  for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
+    r.ids.emplace_back();
+    r.gaps.emplace_back();
+    for (const LayerSpec& layer : model_.layers) {
+      if (layer.feed_forward != FeedForwardKind::moe) continue;
+      r.ids.back().emplace_back(static_cast<size_t>(r.tokens * layer.moe.top_k));
+      r.gaps.back().emplace_back(static_cast<size_t>(r.tokens));
+    }
+  }
+  return r;
+}
+
+// Hostile loads: every row on the first K experts, or none on expert 0.
+void Verifier::force_routing(Routing& routing) const {
+  const bool skip = run_.verify.routing == "skip_expert";
+  for (auto& layers : routing.ids) {
+    size_t l = 0;
+    for (const LayerSpec& layer : model_.layers) {
+      if (layer.feed_forward != FeedForwardKind::moe) continue;
+      const int64_t experts = layer.moe.experts, k = layer.moe.top_k;
+      if (skip && k > experts - 1)
+        fail(Exit::config, "verify.routing = \"skip_expert\" needs fewer experts per token than experts",
+             "lower model.top_k");
+      for (int64_t t = 0; t < routing.tokens; ++t)
+        for (int64_t i = 0; i < k; ++i)
+          layers[l][static_cast<size_t>(t * k + i)] = static_cast<int32_t>(skip ? 1 + (t * 5 + i) % (experts - 1) : i);
+      ++l;
+    }
+  }
+}
+
+TapProvider Verifier::taps(Routing& routing, bool replay) const {
+  return [&routing, replay](int64_t j) {
+    std::vector<RoutingTap> list;
+    auto& ids = routing.ids[static_cast<size_t>(j)];
+    for (size_t l = 0; l < ids.size(); ++l)
+      list.push_back({replay, ids[l].data(), routing.gaps[static_cast<size_t>(j)][l].data()});
+    return list;
+  };
+}
+
+void Verifier::share_routing(Routing& global) const {
+  for (auto& layers : global.ids)
+    for (auto& ids : layers) comm_.broadcast(std::as_writable_bytes(std::span(ids)), 0);
+  for (auto& layers : global.gaps)
+    for (auto& gaps : layers) comm_.broadcast(std::as_writable_bytes(std::span(gaps)), 0);
+}
+
+// This rank's tokens: its samples are neighbours in every micro-batch.
+Routing Verifier::local_part(const Routing& global) const {
+  Routing local = empty_routing(layout_->plan);
+  for (size_t j = 0; j < local.ids.size(); ++j)
+    for (size_t l = 0; l < local.ids[j].size(); ++l) {
+      const size_t ids = local.ids[j][l].size(), gaps = local.gaps[j][l].size(),
+                   dp = static_cast<size_t>(layout_->plan.coords.dp);
+      std::copy_n(global.ids[j][l].begin() + static_cast<std::ptrdiff_t>(dp * ids), ids, local.ids[j][l].begin());
+      std::copy_n(global.gaps[j][l].begin() + static_cast<std::ptrdiff_t>(dp * gaps), gaps, local.gaps[j][l].begin());
+    }
+  return local;
+}
+
+// One tensor of the reference into this rank's pieces.
+void Verifier::share(Parameter& own, TensorView Parameter::*field, Parameter* source) {
+  const int64_t entry = elements_per_entry(own.row);
+  std::vector<float> global(static_cast<size_t>(own.row.numel()));
+  if (source != nullptr) std::copy_n((source->*field).as<float>(), own.row.numel(), global.begin());
+  comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
+  for (const SlicePiece& piece : own.pieces)
+    std::copy_n(global.begin() + piece.global_begin * entry, piece.count * entry,
+                (own.*field).as<float>() + piece.local_begin * entry);
+}
+
+void Verifier::share_weights() {
+  for (Parameter& p : layout_->params.all()) {
+    Parameter* source = leader_ ? &reference_->params.find(p.row.name) : nullptr;
+    share(p, &Parameter::master, source);
+    if (!p.row.trained) continue;
+    share(p, &Parameter::adam_m, source);
+    share(p, &Parameter::adam_v, source);
+  }
+  layout_->params.repack(layout_->stream);
+}
+
+// Tokens that chose another set of experts; the widest gap among them says whether rounding can be the reason.
+int64_t Verifier::count_flips(const Routing& expected, const Routing& got, double& widest_gap) const {
+  int64_t flips = 0;
+  widest_gap = 0;
+  for (size_t j = 0; j < expected.ids.size(); ++j)
+    for (size_t l = 0; l < expected.ids[j].size(); ++l) {
+      const auto k = static_cast<std::ptrdiff_t>(expected.ids[j][l].size()) /
+                     static_cast<std::ptrdiff_t>(std::max<int64_t>(expected.tokens, 1));
+      for (int64_t t = 0; t < expected.tokens; ++t) {
+        std::vector<int32_t> a(expected.ids[j][l].begin() + t * k, expected.ids[j][l].begin() + (t + 1) * k);
+        std::vector<int32_t> b(got.ids[j][l].begin() + t * k, got.ids[j][l].begin() + (t + 1) * k);
+        std::sort(a.begin(), a.end());
+        std::sort(b.begin(), b.end());
+        if (a == b) continue;
+        ++flips;
+        widest_gap = std::max(widest_gap, static_cast<double>(expected.gaps[j][l][static_cast<size_t>(t)]));
+      }
+    }
+  comm_.all_reduce_sum(std::span(&flips, 1));
+  comm_.all_reduce_max(std::span(&widest_gap, 1));
+  return flips;
+}
+
+std::vector<Difference> Verifier::compare_gradients(double reference_norm) {
+  std::vector<Difference> differences;
+  comm_.broadcast(std::as_writable_bytes(std::span(&reference_norm, 1)), 0);
+  for (Parameter& p : layout_->params.all()) {
+    if (!p.row.trained) continue;
+    std::vector<float> global(static_cast<size_t>(p.row.numel()));
+    if (leader_) std::copy_n(reference_->params.find(p.row.name).grad.as<float>(), p.row.numel(), global.begin());
+    comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
+    // One unit per expert, or the whole tensor.
+    const int64_t entry = elements_per_entry(p.row), units = p.row.expert ? p.row.shape[0] : 1,
+                  per_unit = p.row.numel() / units;
+    std::vector<double> errors(static_cast<size_t>(units));
+    for (const SlicePiece& piece : p.pieces) {
+      for (int64_t first = 0; first < piece.count * entry; first += per_unit) {
+        const float* a = p.grad.as<float>() + piece.local_begin * entry + first;
+        const int64_t at = piece.global_begin * entry + first;
+        double difference = 0, norm = 0;
+        for (int64_t i = 0; i < per_unit; ++i) {
+          const double b = global[static_cast<size_t>(at + i)], d = a[i] - b;
+          difference += d * d;
+          norm += b * b;
+        }
+        const double error = std::sqrt(difference) / std::max(std::sqrt(norm), 1e-6 * reference_norm);
+        // All replicas and both copies of a dense gradient must agree: the largest counts, and a NaN is the largest.
+        double& worst = errors[static_cast<size_t>(at / per_unit)];
+        worst = error <= worst ? worst : (std::isnan(error) ? HUGE_VAL : error);
+      }
+    }
+    comm_.all_reduce_max(std::span(errors));
+    for (int64_t u = 0; u < units; ++u)
+      differences.push_back(
+          {p.row.expert ? fmt::format("{}[{}]", p.row.name, u) : p.row.name, errors[static_cast<size_t>(u)]});
+  }
+  std::stable_sort(differences.begin(), differences.end(),
+                   [](const Difference& a, const Difference& b) { return a.error > b.error; });
+  return differences;
+}
+
+bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& got) {
+  std::vector<Difference> gradients = compare_gradients(expected.grad_norm);
+  int64_t ok = 1;
+  if (leader_) {
+    const auto relative = [](double a, double b) {
+      return a == b ? 0.0 : std::abs(a - b) / std::max(std::abs(b), 1e-12);
+    };
+    const double loss_tolerance = fp32_ ? run_.verify.tolerance : run_.verify.loss_tolerance_bf16;
+    const auto line = [&](const std::string& name, double value, double error, double tolerance, bool judged) {
+      const bool fine = error <= tolerance;
+      if (judged && !fine) ok = 0;
+      say(fmt::format(
+          "  {:<44} {:>14} {:>10.2e}{}", name, std::isnan(value) ? "" : fmt::format("{:.8g}", value), error,
+          judged ? (fine ? "" : fmt::format("   FAIL: tolerance {:.0e}", tolerance)) : "   (printed only)"));
+    };
+    say(fmt::format("step {}", step));
+    line("loss", got.loss, relative(got.loss, expected.loss), loss_tolerance, true);
+    line("aux_loss", got.aux_loss, relative(got.aux_loss, expected.aux_loss), loss_tolerance, fp32_);
+    line("z_loss", got.z_loss, relative(got.z_loss, expected.z_loss), loss_tolerance, fp32_);
+    line("grad_norm", got.grad_norm, relative(got.grad_norm, expected.grad_norm), loss_tolerance, fp32_);
+    const bool same_load = expected.load == got.load && expected.dropped_rows == got.dropped_rows;
+    if (fp32_ && !same_load) ok = 0;
+    say(fmt::format("  {:<44} {}", "expert load and dropped rows",
+                    same_load ? "equal"
+                    : fp32_   ? "FAIL: differ"
+                              : "differ (printed only)"));
+    size_t printed = 0;
+    for (const Difference& d : gradients) {
+      const bool bad = !(d.error <= run_.verify.tolerance);
+      if (printed < 3 || (fp32_ && bad && printed < 40))
+        line("grad " + d.name, std::nan(""), d.error, run_.verify.tolerance, fp32_);
+      else if (fp32_ && bad) ok = 0;
+      ++printed;
+    }
+    const auto beyond = std::count_if(gradients.begin(), gradients.end(),
+                                      [&](const Difference& d) { return !(d.error <= run_.verify.tolerance); });
+    say(fmt::format("  {} gradients compared, {} beyond {:.0e}, largest {:.2e}", gradients.size(), beyond,
+                    run_.verify.tolerance, gradients.front().error));
+  }
+  comm_.broadcast(std::as_writable_bytes(std::span(&ok, 1)), 0);
+  return ok != 0;
+}
+
+Exit Verifier::run() {
+  const Plan& plan = layout_->plan;
+  say(fmt::format("model: {}", summary(model_)));
+  say(fmt::format("layout: {}; against one process, {}, {} steps", describe(plan.mesh), run_.train.dtype,
+                  run_.verify.steps));
+  const bool forced = run_.verify.routing != "learned";
+  bool ok = true;
+  for (int64_t step = 1; step <= run_.verify.steps; ++step) {
+    share_weights();
+    // Routing of the whole micro-batch: the reference's tokens are all ranks' in order.
+    Routing global =
+        empty_routing(leader_ ? reference_->plan : make_plan(model_, reference_run(run_), 1, 0, Platform{}));
+    if (forced) force_routing(global);
+    StepStats expected;
+    if (leader_)
+      expected = accumulate_gradients(*reference_, make_batches(reference_->plan, step), taps(global, forced));
+    share_routing(global);
+    Routing local = local_part(global), got_routing = empty_routing(plan);
+    const std::vector<MicroBatch> batches = make_batches(plan, step);
+    StepStats got = accumulate_gradients(*layout_, batches, forced ? taps(local, true) : taps(got_routing, false));
+    if (!forced) {
+      double widest_gap = 0;
+      const int64_t flips = count_flips(local, got_routing, widest_gap);
+      say(fmt::format("step {}: {} token{} routed differently{}", step, flips, flips == 1 ? "" : "s",
+                      flips == 0
+                          ? ""
+                          : fmt::format(", widest score gap {:.1e}{}", widest_gap,
+                                        widest_gap < kGapOfAFlip ? ": redone with the reference's routing" : "")));
+      if (fp32_ && widest_gap >= kGapOfAFlip) {
+        say(fmt::format("  FAIL: a gap of {:.1e} is more than rounding can explain ({:.0e})", widest_gap, kGapOfAFlip));
+        ok = false;
+      }
+      if (flips > 0 && (widest_gap < kGapOfAFlip || !fp32_))
+        got = accumulate_gradients(*layout_, batches, taps(local, true));
+    }
+    ok = judge(step, expected, got) && ok;
+    if (leader_) apply_update(*reference_, expected, {learning_rate(run_.train, step), step});
+  }
+  say(ok ? "verify: passed" : "verify: FAILED");
+  return ok ? Exit::ok : Exit::check_failed;
+}
+
+}  // namespace
+
+Exit run_verify(World& world, const RunSpec& run) { return Verifier(world, run).run(); }
+
+}  // namespace mw

@@ -1,0 +1,70 @@
+#include "base/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace mw::test {
+namespace {
+
+float float_of(uint32_t word) { return std::bit_cast<float>(word); }
+
+TEST(DType, SizesAndNames) {
+  EXPECT_EQ(size_of(DType::f32), 4);
+  EXPECT_EQ(size_of(DType::bf16), 2);
+  EXPECT_EQ(size_of(DType::i32), 4);
+  EXPECT_EQ(size_of(DType::i64), 8);
+  EXPECT_EQ(size_of(DType::u8), 1);
+  EXPECT_EQ(size_of(DType::u16), 2);
+  EXPECT_EQ(name_of(DType::bf16), "bf16");
+  EXPECT_EQ(sizeof(bf16), 2u);
+}
+
+TEST(DType, EveryBf16SurvivesTheRoundTrip) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const bf16 x{static_cast<uint16_t>(bits)};
+    const float wide = to_float(x);
+    EXPECT_EQ(std::bit_cast<uint32_t>(wide), bits << 16);
+    const uint16_t back = to_bf16(wide).bits;
+    // A signalling NaN becomes quiet; everything else is unchanged.
+    if (std::isnan(wide)) EXPECT_EQ(back, bits | 0x40) << bits;
+    else EXPECT_EQ(back, bits);
+  }
+}
+
+TEST(DType, RoundsTiesToEven) {
+  for (const uint32_t sign : {0u, 0x80000000u}) {
+    for (const uint32_t upper : {0x3f80u, 0x3f81u, 0x0000u, 0x0001u, 0x007fu, 0x7f7fu}) {
+      const uint32_t word = sign | (upper << 16);
+      const auto down = static_cast<uint16_t>(word >> 16);
+      const auto up = static_cast<uint16_t>(down + 1);
+      EXPECT_EQ(to_bf16(float_of(word | 0x7fff)).bits, down) << upper;  // just below half
+      EXPECT_EQ(to_bf16(float_of(word | 0x8000)).bits, upper % 2 == 0 ? down : up) << upper;
+      EXPECT_EQ(to_bf16(float_of(word | 0x8001)).bits, up) << upper;  // just above half
+    }
+  }
+  EXPECT_EQ(to_bf16(std::numeric_limits<float>::max()).bits, 0x7f80);  // above the largest bf16: infinity
+}
+
+TEST(DType, KeepsNanAndInfinity) {
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(to_bf16(inf).bits, 0x7f80);
+  EXPECT_EQ(to_bf16(-inf).bits, 0xff80);
+  EXPECT_EQ(to_bf16(-0.0f).bits, 0x8000);
+  // NaNs whose payload lies in the lower half alone, or would carry into the exponent.
+  for (const uint32_t word : {0x7f800001u, 0xff800001u, 0x7fffffffu, 0xffffffffu, 0x7fc00000u, 0x7f80ffffu}) {
+    const bf16 x = to_bf16(float_of(word));
+    EXPECT_TRUE(std::isnan(to_float(x))) << word;
+    EXPECT_EQ(x.bits >> 15, word >> 31) << word;
+  }
+}
+
+TEST(DType, ConvertsByTemplate) {
+  EXPECT_EQ(from_float<float>(1.0f / 3), 1.0f / 3);
+  EXPECT_EQ(from_float<bf16>(1.0f).bits, 0x3f80);
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,109 @@
+#include "base/file.h"
+
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "formats/helpers.h"
+
+namespace mw::test {
+namespace {
+
+std::string text_of(const MappedFile& file) {
+  const auto bytes = file.bytes();
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+TEST(MappedFile, ReadsWholeFiles) {
+  const ScratchDir dir;
+  const std::string text("with\0zero\n", 10);
+  write_raw(dir / "a", text);
+  write_raw(dir / "empty", "");
+  EXPECT_EQ(text_of(MappedFile(dir / "a")), text);
+  EXPECT_TRUE(MappedFile(dir / "empty").bytes().empty());
+  EXPECT_TRUE(MappedFile().bytes().empty());
+  EXPECT_EQ(read_text_file(dir / "a"), text);
+}
+
+TEST(MappedFile, Moves) {
+  const ScratchDir dir;
+  write_raw(dir / "a", "first");
+  write_raw(dir / "b", "second");
+  MappedFile a(dir / "a"), b(dir / "b");
+  MappedFile c(std::move(a));
+  EXPECT_EQ(text_of(c), "first");
+  EXPECT_EQ(c.path(), dir / "a");
+  c = std::move(b);
+  EXPECT_EQ(text_of(c), "second");
+  MappedFile& same = c;
+  c = std::move(same);
+  EXPECT_EQ(text_of(c), "second");
+}
+
+TEST(MappedFile, RefusesWhatIsNoFile) {
+  const ScratchDir dir;
+  EXPECT_TRUE(contains(error_of([&] { MappedFile(dir / "absent"); }), "absent"));
+  EXPECT_TRUE(contains(error_of([&] { MappedFile(dir.path()); }), "not a regular file"));
+  ASSERT_EQ(::mkfifo((dir / "pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(contains(error_of([&] { MappedFile(dir / "pipe"); }), "not a regular file"));  // and does not hang
+  EXPECT_TRUE(contains(error_of([&] { MappedFile("/dev/null"); }), "not a regular file"));
+  EXPECT_TRUE(contains(error_of([&] { MappedFile(""); }), "cannot open"));
+  EXPECT_TRUE(contains(error_of([&] { MappedFile(dir / "absent/deeper"); }), "absent/deeper"));
+  std::filesystem::create_symlink("loop", dir / "loop");
+  EXPECT_TRUE(contains(error_of([&] { MappedFile(dir / "loop"); }), "loop"));
+}
+
+TEST(TextFile, HasALimit) {
+  const ScratchDir dir;
+  write_raw(dir / "a", "12345");
+  EXPECT_EQ(read_text_file(dir / "a", 5), "12345");
+  EXPECT_TRUE(contains(error_of([&] { read_text_file(dir / "a", 4); }), "5 bytes"));
+  // A sparse file larger than memory is refused without reading it.
+  std::ofstream(dir / "huge") << "x";
+  std::filesystem::resize_file(dir / "huge", uintmax_t{1} << 42);
+  EXPECT_TRUE(contains(error_of([&] { read_text_file(dir / "huge"); }), "huge"));
+}
+
+TEST(TextFile, IsWrittenAtOnce) {
+  const ScratchDir dir;
+  const std::string path = dir / "a.json";
+  write_text_file_atomically(path, "old");
+  write_text_file_atomically(path, "new and longer");
+  EXPECT_EQ(read_raw(path), "new and longer");
+  write_text_file_atomically(path, "");
+  EXPECT_EQ(read_raw(path), "");
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+TEST(TextFile, WriteErrorsLeaveTheOldFile) {
+  const ScratchDir dir;
+  EXPECT_TRUE(contains(error_of([&] { write_text_file_atomically(dir / "absent/a", "x"); }), "absent/a"));
+  std::filesystem::create_directory(dir / "folder");
+  EXPECT_TRUE(contains(error_of([&] { write_text_file_atomically(dir / "folder", "x"); }), "folder"));
+  EXPECT_TRUE(std::filesystem::is_directory(dir / "folder"));
+  write_raw(dir / "a", "kept");
+  std::filesystem::create_directory(dir / "a.tmp");
+  error_of([&] { write_text_file_atomically(dir / "a", "x"); });
+  EXPECT_EQ(read_raw(dir / "a"), "kept");
+  std::filesystem::create_symlink("/dev/full", dir / "full.tmp");
+  EXPECT_TRUE(contains(error_of([&] { write_text_file_atomically(dir / "full", "x"); }), "cannot write"));
+  EXPECT_FALSE(std::filesystem::exists(dir / "full"));
+}
+
+TEST(TextFile, WritesInTheWorkingDirectory) {
+  const ScratchDir dir;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(dir.path());
+  write_text_file_atomically("plain", "x");
+  std::filesystem::current_path(before);
+  EXPECT_EQ(read_raw(dir / "plain"), "x");
+}
+
+TEST(SyncPath, NamesThePath) {
+  const ScratchDir dir;
+  sync_path(dir.path());
+  EXPECT_TRUE(contains(error_of([&] { sync_path(dir / "absent"); }), "absent"));
+}
+
+}  // namespace
+}  // namespace mw::test

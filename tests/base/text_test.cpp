@@ -1,0 +1,92 @@
+#include "base/text.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace mw::test {
+namespace {
+
+TEST(Text, FormatsBytes) {
+  EXPECT_EQ(format_bytes(0), "0 B");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(1024), "1.0 KiB");
+  EXPECT_EQ(format_bytes(-1536), "-1.5 KiB");
+  EXPECT_EQ(format_bytes(int64_t{61} << 30), "61.0 GiB");
+  EXPECT_EQ(format_bytes(std::numeric_limits<int64_t>::max()), "8192.0 PiB");  // the last unit has no next
+}
+
+TEST(Text, FormatsDurations) {
+  EXPECT_EQ(format_duration(0), "0s");
+  EXPECT_EQ(format_duration(-3), "0s");
+  EXPECT_EQ(format_duration(12.4), "12s");
+  EXPECT_EQ(format_duration(59.6), "1m00s");  // not "60s"
+  EXPECT_EQ(format_duration(245), "4m05s");
+  EXPECT_EQ(format_duration(3 * 3600 + 12 * 60 + 59), "3h12m");
+  EXPECT_EQ(format_duration(std::nan("")), "0s");
+}
+
+TEST(Text, FormatsCounts) {
+  EXPECT_EQ(format_count(7), "7");
+  EXPECT_EQ(format_count(9999), "9999");
+  EXPECT_EQ(format_count(318'000), "318.0k");
+  EXPECT_EQ(format_count(12'340'000), "12.34M");
+  EXPECT_EQ(format_count(46'702'792'704.0), "46.70B");
+}
+
+TEST(Text, FindsTheNearestWord) {
+  const std::vector<std::string> keys = {"train.lr", "train.warmup", "train.weight_decay", "mesh.ep"};
+  EXPECT_EQ(nearest("train.lr", keys), "train.lr");
+  EXPECT_EQ(nearest("train.Lr", keys), "train.lr");
+  EXPECT_EQ(nearest("train.warmupp", keys), "train.warmup");
+  EXPECT_EQ(nearest("train.wieght_decay", keys), "train.weight_decay");
+  EXPECT_EQ(nearest("checkpoint.directory", keys), "");
+  EXPECT_EQ(nearest("x", {}), "");
+  EXPECT_EQ(nearest(std::string(100'000, 'x'), keys), "");  // in no time: only the first letters count
+  EXPECT_EQ(did_you_mean("mesh.ip", keys), ", did you mean \"mesh.ep\"?");
+  EXPECT_EQ(did_you_mean("something_else", keys), "");
+}
+
+TEST(Text, KnowsSuffixes) {
+  EXPECT_TRUE(has_suffix("model.safetensors", ".safetensors"));
+  EXPECT_TRUE(has_suffix("a", ""));
+  EXPECT_TRUE(has_suffix("", ""));
+  EXPECT_FALSE(has_suffix("s", "ss"));
+  EXPECT_FALSE(has_suffix("model.safetensors.tmp", ".safetensors"));
+}
+
+TEST(Text, PrintsUntrustedTextSafely) {
+  EXPECT_EQ(printable("plain text"), "plain text");
+  EXPECT_EQ(printable(std::string_view("a\0b\x1b[31m\n\x7f\xff", 11)), "a\\x00b\\x1b[31m\\x0a\\x7f\\xff");
+  EXPECT_EQ(printable("abcdef", 3), "abc...");
+  EXPECT_EQ(printable("abc", 3), "abc");
+  for (int byte = 0; byte < 256; ++byte)
+    for (const char c : printable(std::string(1, static_cast<char>(byte)))) EXPECT_TRUE(c >= 0x20 && c < 0x7f);
+}
+
+TEST(Text, KnowsUtf8) {
+  for (const char* good : {"", "ascii", "\xc3\xa9", "\xe2\x82\xac", "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80",
+                           "\xf4\x8f\xbf\xbf", "a\xc2\x80z"})
+    EXPECT_TRUE(is_utf8(good)) << printable(good);
+  EXPECT_TRUE(is_utf8(std::string_view("\0", 1)));
+  const char* bad[] = {
+      "\x80",             // a trail byte alone
+      "\xc3",             // cut
+      "\xe2\x82",         // cut
+      "\xf0\x90\x80",     // cut
+      "\xc3\x28",         // no trail byte
+      "\xc0\x80",         // overlong NUL
+      "\xc1\xbf",         // overlong
+      "\xe0\x9f\xbf",     // overlong
+      "\xf0\x8f\xbf\xbf",  // overlong
+      "\xed\xa0\x80",     // surrogate
+      "\xed\xbf\xbf",     // surrogate
+      "\xf4\x90\x80\x80",  // above U+10FFFF
+      "\xf5\x80\x80\x80", "\xff",
+  };
+  for (const char* text : bad) EXPECT_FALSE(is_utf8(text)) << printable(text);
+}
+
+}  // namespace
+}  // namespace mw::test

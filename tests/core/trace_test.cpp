@@ -1,0 +1,95 @@
+#include "core/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <thread>
+
+namespace mw::test {
+namespace {
+
+void spend(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+
+TEST(Trace, TimeOfInnerScopesIsTakenOutOfOuterOnes) {
+  using namespace std::chrono_literals;
+  Trace trace;
+  trace.reset();
+  const auto begin = std::chrono::steady_clock::now();
+  {
+    const TraceScope outer(trace, Work::attention, "outer");
+    spend(20ms);
+    {
+      const TraceScope inner(trace, Work::matmul, "inner");
+      spend(30ms);
+    }
+    spend(20ms);
+    const TraceScope last(trace, Work::matmul, "last");
+    spend(10ms);
+  }
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
+  // Sleeping may take longer, never shorter; what it took is charged once.
+  EXPECT_GE(trace.seconds(Work::attention), 0.040);
+  EXPECT_GE(trace.seconds(Work::matmul), 0.040);
+  EXPECT_EQ(trace.seconds(Work::router), 0);
+  EXPECT_LE(trace.seconds(Work::attention) + trace.seconds(Work::matmul), whole.count());
+  trace.reset();
+  EXPECT_EQ(trace.seconds(Work::attention), 0);
+}
+
+TEST(Trace, AllTimeIsCharged) {
+  using namespace std::chrono_literals;
+  Trace trace;
+  trace.reset();
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 3; ++i) {
+    spend(3ms);  // outside every scope: "other"
+    const TraceScope a(trace, Work::matmul, "a");
+    spend(3ms);
+    const TraceScope b(trace, Work::matmul, "b");  // of the same kind
+  }
+  { const TraceScope end(trace, Work::data, "end"); }
+  const std::chrono::duration<double> whole = std::chrono::steady_clock::now() - begin;
+  double sum = 0;
+  for (int kind = 0; kind < kWorkKinds; ++kind) sum += trace.seconds(static_cast<Work>(kind));
+  EXPECT_GE(trace.seconds(Work::other), 0.009);
+  EXPECT_GE(trace.seconds(Work::matmul), 0.009);
+  EXPECT_LE(sum, whole.count());
+  EXPECT_GE(sum, 0.018);
+}
+
+TEST(Trace, KeepsEventsWhenAsked) {
+  Trace trace;
+  { const TraceScope scope(trace, Work::matmul, "not kept"); }
+  EXPECT_TRUE(trace.events().empty());
+  trace.keep_events(true);
+  {
+    const TraceScope outer(trace, Work::attention, "outer");
+    const TraceScope inner(trace, Work::matmul, "inner");
+  }
+  ASSERT_EQ(trace.events().size(), 2u);
+  const TraceEvent inner = trace.events()[0], outer = trace.events()[1];  // in the order they end
+  EXPECT_STREQ(inner.label, "inner");
+  EXPECT_EQ(inner.work, Work::matmul);
+  EXPECT_STREQ(outer.label, "outer");
+  EXPECT_LE(outer.begin_ns, inner.begin_ns);
+  EXPECT_LE(inner.begin_ns, inner.end_ns);
+  EXPECT_LE(inner.end_ns, outer.end_ns);
+}
+
+TEST(Trace, EventsAreBounded) {
+  Trace trace;
+  trace.keep_events(true);
+  for (int i = 0; i < 1'000'100; ++i) const TraceScope scope(trace, Work::other, "x");
+  EXPECT_EQ(trace.events().size(), 1'000'000u);
+}
+
+TEST(Trace, KindsHaveNames) {
+  std::set<std::string> names;
+  for (int kind = 0; kind < kWorkKinds; ++kind) names.insert(name_of(static_cast<Work>(kind)));
+  EXPECT_EQ(names.size(), static_cast<size_t>(kWorkKinds));
+  EXPECT_EQ(names.count("?"), 0u);
+}
+
+}  // namespace
+}  // namespace mw::test

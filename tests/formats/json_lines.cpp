@@ -1,0 +1,75 @@
+#include "formats/json_lines.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "helpers.h"
+
+namespace mw::test {
+namespace {
+
+using nlohmann::ordered_json;
+
+TEST(JsonLines, WritesOneLineEachAtOnce) {
+  const ScratchDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  JsonLinesWriter writer(path);
+  writer.write(ordered_json{{"step", 1}, {"loss", std::nan("")}, {"a", std::numeric_limits<double>::infinity()}});
+  EXPECT_EQ(read_raw(path), "{\"step\":1,\"loss\":null,\"a\":null}\n");
+  JsonLinesWriter moved = std::move(writer);
+  moved.write(ordered_json{{"text", "two\nlines \xff"}});
+  EXPECT_EQ(read_raw(path), "{\"step\":1,\"loss\":null,\"a\":null}\n{\"text\":\"two\\nlines \xef\xbf\xbd\"}\n");
+  JsonLinesWriter(path).write(ordered_json{{"step", 2}});  // appends
+  EXPECT_TRUE(contains(read_raw(path), "\xbd\"}\n{\"step\":2}\n"));
+  EXPECT_TRUE(contains(error_of([&] { JsonLinesWriter(dir / "absent/m.jsonl"); }), "absent/m.jsonl"));
+}
+
+TEST(JsonLines, FullDiskIsAnError) {
+  JsonLinesWriter writer("/dev/full");
+  EXPECT_TRUE(contains(error_of([&] { writer.write(ordered_json{{"step", 1}}); }), "/dev/full"));
+}
+
+TEST(JsonLines, TruncatesAfterAStep) {
+  const ScratchDir dir;
+  const std::string path = dir / "m.jsonl";
+  write_raw(
+      path,
+      "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"sub\":{\"step\":9},\"list\":[{\"step\":9}]}\n{\"step\":3}\n"
+      "{\"step\":2.5}\n{\"step\":99999999999999999999}\n{\"st");
+  const TruncatedLines result = truncate_after_step(path, 2);
+  EXPECT_EQ(result.kept, 3);
+  EXPECT_EQ(result.beyond, 3);
+  EXPECT_EQ(result.broken, 1);
+  const std::string expected =
+      "{\"event\":\"start\"}\n{\"step\":1}\n{\"step\":2,\"sub\":{\"step\":9},\"list\":[{\"step\":9}]}\n";
+  EXPECT_EQ(read_raw(path), expected);
+  truncate_after_step(path, 2);
+  EXPECT_EQ(read_raw(path), expected);
+  EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
+}
+
+// Whatever the place where a crash cut the file, only whole lines remain.
+TEST(JsonLines, RepairsEveryCut) {
+  const ScratchDir dir;
+  const std::string path = dir / "m.jsonl";
+  const std::string whole = "{\"step\":1,\"loss\":2.5}\n{\"step\":12,\"loss\":2.25}\n";
+  for (size_t size = 0; size <= whole.size(); ++size) {
+    write_raw(path, whole.substr(0, size));
+    truncate_after_step(path, 100);
+    const std::string expected = size >= whole.size() - 1 ? whole : size >= 21 ? whole.substr(0, 22) : "";
+    EXPECT_EQ(read_raw(path), expected) << size;
+  }
+}
+
+TEST(JsonLines, MissingAndHostileFiles) {
+  const ScratchDir dir;
+  EXPECT_EQ(truncate_after_step(dir / "absent", 1).kept, 0);
+  EXPECT_FALSE(std::filesystem::exists(dir / "absent"));
+  write_raw(dir / "m", "[1]\n\n" + std::string(1'000'000, '[') + "\n1\n{\"step\":\"x\"}\n");
+  EXPECT_EQ(truncate_after_step(dir / "m", 1).broken, 4);
+  EXPECT_EQ(read_raw(dir / "m"), "{\"step\":\"x\"}\n");
+}
+
+}  // namespace
+}  // namespace mw::test

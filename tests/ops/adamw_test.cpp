@@ -1,0 +1,90 @@
+#include "ops/adamw.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/op_case.h"
+
+namespace mw::test {
+namespace {
+
+// The formula of the paper in double precision, step by step.
+struct PlainAdamW {
+  double beta1, beta2, eps;
+  std::vector<double> w, m, v;
+
+  void step(int64_t step, double lr, double decay, double scale, const std::vector<float>& gradient) {
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = static_cast<double>(gradient[i]) * scale;
+      w[i] -= lr * decay * w[i];
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      const double m_hat = m[i] / (1 - std::pow(beta1, static_cast<double>(step)));
+      const double v_hat = v[i] / (1 - std::pow(beta2, static_cast<double>(step)));
+      w[i] -= lr * m_hat / (std::sqrt(v_hat) + eps);
+    }
+  }
+};
+
+void check_steps(int64_t count, const AdamW& rule, float decay, float grad_scale, int threads) {
+  SCOPED_TRACE(fmt::format("{} elements, decay {}, scale {}, {} threads", count, decay, grad_scale, threads));
+  TestStream test(threads);
+  const CaseTensor start = random_tensor("adamw.w", {count}, DType::f32);
+  const Owned w = to_operand(start), m = make_output(DType::f32, {count}), v = make_output(DType::f32, {count});
+  std::fill_n(m.view.as<float>(), count, 0.0f);
+  std::fill_n(v.view.as<float>(), count, 0.0f);
+  const auto size = static_cast<size_t>(count);
+  PlainAdamW plain{rule.beta1,
+                   rule.beta2,
+                   rule.eps,
+                   {start.values.begin(), start.values.end()},
+                   std::vector<double>(size),
+                   std::vector<double>(size)};
+  for (int64_t step = 1; step <= 20; ++step) {
+    CaseTensor gradient = random_tensor("adamw.g" + std::to_string(step), {count}, DType::f32, 0.1f);
+    for (size_t i = 0; i < size; i += 5) gradient.values[i] = 0.0f;  // an expert without rows
+    const float lr = 1e-3f * static_cast<float>(step);
+    adamw(test.stream, rule, step, lr, decay, grad_scale, to_operand(gradient).view, w.view, m.view, v.view);
+    plain.step(step, lr, decay, grad_scale, gradient.values);
+    ASSERT_LT(largest_error(to_case_tensor(w).values, plain.w), 2e-6) << "weights at step " << step;
+    ASSERT_LT(largest_error(to_case_tensor(m).values, plain.m), 2e-6) << "first moment at step " << step;
+    ASSERT_LT(largest_error(to_case_tensor(v).values, plain.v), 2e-6) << "second moment at step " << step;
+  }
+}
+
+TEST(AdamW, TwentyStepsAgreeWithTheFormula) {
+  for (int64_t count : {0, 1, 77, 20'001})
+    for (float decay : {0.0f, 0.1f})
+      for (float scale : {1.0f, 0.037f})  // the second as clipping gives it
+        check_steps(count, {}, decay, scale, 2);
+  check_steps(500, {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}, 0.01f, 1.0f, 1);
+}
+
+TEST(AdamW, SameBitsOnAnyThreadCount) {
+  const int64_t count = 30'011;
+  std::vector<std::vector<std::byte>> results;
+  for (int threads = 1; threads <= 3; ++threads) {
+    TestStream test(threads);
+    const Owned w = to_operand(random_tensor("adamw.w", {count}, DType::f32));
+    const Owned g = to_operand(random_tensor("adamw.g", {count}, DType::f32));
+    const Owned m = to_operand(random_tensor("adamw.m", {count}, DType::f32));
+    CaseTensor squares = random_tensor("adamw.v", {count}, DType::f32);
+    for (float& x : squares.values) x *= x;
+    const Owned v = to_operand(squares);
+    adamw(test.stream, {}, 3, 1e-3f, 0.1f, 0.5f, g.view, w.view, m.view, v.view);
+    results.push_back(w.memory);
+  }
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_EQ(results[0], results[2]);
+}
+
+TEST(AdamW, MismatchesAreRefused) {
+  TestStream test;
+  const Owned a = make_output(DType::f32, {4}), b = make_output(DType::f32, {5});
+  EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, b.view, a.view, a.view, a.view), Error);
+  EXPECT_THROW(adamw(test.stream, {}, 0, 1e-3f, 0.0f, 1.0f, a.view, a.view, a.view, a.view), Error);
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,173 @@
+#include "ops/cross_entropy.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/op_case.h"
+
+namespace mw::test {
+namespace {
+
+// Every third row is ignored; the first and the last class are among the labels.
+CaseTensor make_labels(int64_t rows, int64_t classes) {
+  std::vector<int> labels;
+  for (int64_t c = 0; c < rows; ++c)
+    labels.push_back(c % 3 == 2 ? kIgnoreLabel : static_cast<int>(c == 1 ? classes - 1 : c * 5 % classes));
+  return integer_tensor({rows}, labels);
+}
+
+struct Result {
+  std::vector<float> loss, d_logits;
+};
+
+Result run(Stream& stream, const CaseTensor& logits, const CaseTensor& labels, float scale, DType gradient) {
+  const Owned x = to_operand(logits), y = to_operand(labels);
+  const Owned loss = make_output(DType::f32, {logits.shape[0]}), d = make_output(gradient, logits.shape);
+  cross_entropy(stream, x.view, y.view, scale, loss.view, d.view);
+  return {to_case_tensor(loss).values, to_case_tensor(d).values};
+}
+
+OpCase make_case(int64_t rows, int64_t classes, DType gradient, float size = 3.0f) {
+  OpCase c;
+  c.name = fmt::format("cross_entropy/{}/{}x{}", name_of(gradient), rows, classes);
+  c.inputs = {{"logits", random_tensor("logits", {rows, classes}, DType::f32, size)},
+              {"labels", make_labels(rows, classes)}};
+  c.forward = [gradient](Stream& stream, const Tensors& inputs) {
+    const Result result = run(stream, inputs.at("logits"), inputs.at("labels"), 1.0f, gradient);
+    return Tensors{{"loss", CaseTensor{inputs.at("labels").shape, result.loss, DType::f32}}};
+  };
+  // The operator seeds all rows alike; the gradient of a weighted sum of losses scales its rows.
+  c.backward = [gradient](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
+    CaseTensor d = inputs.at("logits");
+    d.values = run(stream, d, inputs.at("labels"), 1.0f, gradient).d_logits;
+    const auto V = static_cast<size_t>(d.shape[1]);
+    for (size_t i = 0; i < d.values.size(); ++i) d.values[i] *= d_outputs.at("loss").values[i / V];
+    return Tensors{{"logits", d}};
+  };
+  c.reference = [](const Tensors& inputs) {
+    const std::vector<float>&x = inputs.at("logits").values, &labels = inputs.at("labels").values;
+    std::vector<double> loss(labels.size());
+    const size_t V = labels.empty() ? 0 : x.size() / labels.size();
+    for (size_t r = 0; r < labels.size(); ++r) {
+      if (labels[r] < 0) continue;
+      double top = -std::numeric_limits<double>::infinity(), sum = 0;
+      for (size_t i = 0; i < V; ++i) top = std::max(top, static_cast<double>(x[r * V + i]));
+      for (size_t i = 0; i < V; ++i) sum += std::exp(static_cast<double>(x[r * V + i]) - top);
+      loss[r] = top + std::log(sum) - static_cast<double>(x[r * V + static_cast<size_t>(labels[r])]);
+    }
+    return std::map<std::string, std::vector<double>>{{"loss", loss}};
+  };
+  c.tolerance = 3e-6;
+  c.gradient_tolerance = gradient == DType::bf16 ? 1e-2 : 1e-3;
+  c.reason = "fp32 exponentials and sums";
+  return c;
+}
+
+std::vector<OpCase> all_cases() {
+  std::vector<OpCase> cases;
+  for (DType gradient : {DType::f32, DType::bf16}) {
+    cases.push_back(make_case(2, 3, gradient));
+    cases.push_back(make_case(13, 67, gradient));
+    cases.push_back(make_case(5, 1000, gradient));
+    cases.push_back(make_case(40, 257, gradient));
+  }
+  return cases;
+}
+
+TEST(CrossEntropy, ForwardMatchesReference) {
+  TestStream test;
+  for (const OpCase& c : all_cases()) check_forward(c, test.stream);
+}
+
+TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
+  TestStream test;
+  for (const OpCase& c : all_cases()) check_gradient(c, test.stream);
+}
+
+TEST(CrossEntropy, ThreadsDoNotChangeBits) {
+  check_thread_invariance(make_case(50, 1003, DType::f32));
+  check_thread_invariance(make_case(50, 1003, DType::bf16));
+}
+
+TEST(CrossEntropy, GradientIsScaledAndZeroWhereIgnored) {
+  TestStream test;
+  const OpCase c = make_case(9, 70, DType::f32);
+  const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
+  const Result one = run(test.stream, x, labels, 1.0f, DType::f32),
+               half = run(test.stream, x, labels, 0.5f, DType::f32);
+  for (size_t i = 0; i < one.d_logits.size(); ++i) {
+    EXPECT_FLOAT_EQ(half.d_logits[i], 0.5f * one.d_logits[i]);
+    if (i / 70 % 3 == 2) {
+      EXPECT_EQ(one.d_logits[i], 0.0f);
+    }
+  }
+  EXPECT_EQ(one.loss, half.loss);
+  EXPECT_EQ(one.loss[2], 0.0f);
+  const Result rounded = run(test.stream, x, labels, 1.0f, DType::bf16);
+  for (size_t i = 0; i < one.d_logits.size(); ++i)
+    EXPECT_EQ(rounded.d_logits[i], to_float(to_bf16(one.d_logits[i]))) << i;
+}
+
+TEST(CrossEntropy, InPlaceAndWithoutGradient) {
+  TestStream test;
+  const OpCase c = make_case(9, 133, DType::f32);
+  const Result apart = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 0.25f, DType::f32);
+  const Owned x = to_operand(c.inputs.at("logits")), labels = to_operand(c.inputs.at("labels"));
+  const Owned loss = make_output(DType::f32, {9});
+  cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, {});
+  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+  EXPECT_EQ(to_case_tensor(x).values, c.inputs.at("logits").values);
+  cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, x.view);
+  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+  EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
+}
+
+TEST(CrossEntropy, LargeLogitsStayFinite) {
+  TestStream test;
+  for (float size : {1e4f, 1e30f}) {
+    const OpCase c = make_case(12, 99, DType::f32, size);
+    check_forward(c, test.stream);
+    const Result result = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 1.0f, DType::f32);
+    for (float d : result.d_logits) ASSERT_TRUE(d >= -1.0f && d <= 1.0f) << d;
+  }
+}
+
+// A class masked with -inf has probability zero; a NaN logit must reach the loss.
+TEST(CrossEntropy, InfinityAndNan) {
+  TestStream test;
+  OpCase c = make_case(2, 70, DType::f32);
+  std::vector<float>& x = c.inputs.at("logits").values;
+  x[5] = -std::numeric_limits<float>::infinity();
+  x[70 + 69] = 1.0f;
+  x[70 + 66] = std::numeric_limits<float>::quiet_NaN();
+  const Result result = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 1.0f, DType::f32);
+  EXPECT_TRUE(std::isfinite(result.loss[0]));
+  EXPECT_EQ(result.d_logits[5], 0.0f);
+  EXPECT_TRUE(std::isnan(result.loss[1]));
+}
+
+TEST(CrossEntropy, NoRows) {
+  TestStream test;
+  const Result result =
+      run(test.stream, CaseTensor{{0, 7}, {}, DType::f32}, integer_tensor({0}, {}), 1.0f, DType::bf16);
+  EXPECT_TRUE(result.loss.empty());
+}
+
+TEST(CrossEntropy, LabelOutOfRangeIsNamed) {
+  TestStream test;
+  const CaseTensor x = random_tensor("logits", {2, 7}, DType::f32);
+  for (int label : {-1, 7}) {
+    try {
+      run(test.stream, x, integer_tensor({2}, {0, label}), 1.0f, DType::f32);
+      FAIL() << "label " << label << " was accepted";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(fmt::format("row 1 has label {}", label)), std::string::npos)
+          << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mw::test

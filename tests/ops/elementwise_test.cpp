@@ -1,0 +1,178 @@
+#include "ops/elementwise.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "support/op_case.h"
+
+namespace mw::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+std::vector<double> to_doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
+
+OpCase make_add_case(DType dtype, int64_t count) {
+  OpCase op;
+  op.name = fmt::format("add/{}/{}", name_of(dtype), count);
+  op.inputs["a"] = random_tensor("add.a", {count}, dtype);
+  op.inputs["b"] = random_tensor("add.b", {count}, dtype);
+  op.forward = [=](Stream& stream, const Tensors& inputs) {
+    const Owned a = to_operand(inputs.at("a")), b = to_operand(inputs.at("b")), out = make_output(dtype, {count});
+    add(stream, a.view, b.view, out.view);
+    add(stream, a.view, b.view, a.view);
+    return Tensors{{"out", to_case_tensor(out)}, {"in place", to_case_tensor(a)}};
+  };
+  op.reference = [](const Tensors& inputs) {
+    std::vector<double> out = to_doubles(inputs.at("a").values);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += static_cast<double>(inputs.at("b").values[i]);
+    return std::map<std::string, std::vector<double>>{{"out", out}, {"in place", out}};
+  };
+  op.tolerance = dtype == DType::bf16 ? 4e-3 : 1e-7;
+  op.reason = "one rounding";
+  return op;
+}
+
+OpCase make_clamp_case(DType dtype, int64_t count) {
+  constexpr float kLimit = 0.75f;
+  OpCase op;
+  op.name = fmt::format("clamp/{}/{}", name_of(dtype), count);
+  op.inputs["x"] = random_tensor("clamp.x", {count}, dtype);
+  for (float& x : op.inputs["x"].values)  // finite differences must not step over the kink
+    if (std::abs(std::abs(x) - kLimit) < 0.01f) x = 0.5f;
+  op.forward = [=](Stream& stream, const Tensors& inputs) {
+    const Owned x = to_operand(inputs.at("x"));
+    clamp(stream, x.view, kLimit);
+    return Tensors{{"out", to_case_tensor(x)}};
+  };
+  op.backward = [=](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
+    const Owned x = to_operand(inputs.at("x")), d = to_operand(d_outputs.at("out"));
+    clamp_backward(stream, x.view, kLimit, d.view);
+    return Tensors{{"x", to_case_tensor(d)}};
+  };
+  op.reference = [](const Tensors& inputs) {
+    std::vector<double> out = to_doubles(inputs.at("x").values);
+    for (double& x : out) x = std::min(0.75, std::max(-0.75, x));
+    return std::map<std::string, std::vector<double>>{{"out", out}};
+  };
+  op.tolerance = 0;
+  op.gradient_tolerance = 1e-6;
+  op.reason = "exact: the limit is a bf16 number";
+  return op;
+}
+
+OpCase make_convert_case(DType from, DType to, int64_t count) {
+  OpCase op;
+  op.name = fmt::format("convert/{} to {}/{}", name_of(from), name_of(to), count);
+  op.inputs["x"] = random_tensor("convert.x", {count}, from);
+  op.forward = [=](Stream& stream, const Tensors& inputs) {
+    const Owned x = to_operand(inputs.at("x")), y = make_output(to, {count});
+    convert(stream, x.view, y.view);
+    return Tensors{{"y", to_case_tensor(y)}};
+  };
+  op.reference = [=](const Tensors& inputs) {
+    std::vector<double> y;
+    for (float x : inputs.at("x").values) y.push_back(to == DType::bf16 ? to_float(to_bf16(x)) : x);
+    return std::map<std::string, std::vector<double>>{{"y", y}};
+  };
+  op.tolerance = 0;
+  op.reason = "round to nearest even is exact";
+  return op;
+}
+
+std::vector<OpCase> all_cases() {
+  std::vector<OpCase> cases;
+  for (int64_t count : {0, 1, 37, 40'000})
+    for (DType dtype : {DType::f32, DType::bf16}) {
+      cases.push_back(make_add_case(dtype, count));
+      for (DType to : {DType::f32, DType::bf16}) cases.push_back(make_convert_case(dtype, to, count));
+      cases.push_back(make_clamp_case(dtype, count));
+    }
+  return cases;
+}
+
+TEST(Elementwise, ForwardAgreesWithTheReference) {
+  TestStream test;
+  for (const OpCase& op : all_cases()) check_forward(op, test.stream);
+}
+
+TEST(Elementwise, ClampGradientAgreesWithFiniteDifferences) {
+  TestStream test;
+  for (DType dtype : {DType::f32, DType::bf16}) check_gradient(make_clamp_case(dtype, 300), test.stream);
+}
+
+TEST(Elementwise, SpecialNumbersConvertAndClamp) {
+  TestStream test;
+  const CaseTensor special{{5}, {kInfinity, -kInfinity, NAN, 3.4e38f, -0.0f}, DType::f32};
+  const Owned x = to_operand(special), y = make_output(DType::bf16, {5}), z = make_output(DType::f32, {5});
+  convert(test.stream, x.view, y.view);
+  convert(test.stream, y.view, z.view);
+  const float* back = z.view.as<float>();
+  EXPECT_EQ(back[0], kInfinity);
+  EXPECT_EQ(back[1], -kInfinity);
+  EXPECT_TRUE(std::isnan(back[2]));
+  EXPECT_EQ(back[3], kInfinity);  // above the largest bf16
+  EXPECT_TRUE(std::signbit(back[4]));
+  clamp(test.stream, z.view, 2.0f);
+  EXPECT_EQ(back[0], 2.0f);
+  EXPECT_EQ(back[1], -2.0f);
+  EXPECT_TRUE(std::isnan(back[2]));
+}
+
+TEST(Elementwise, FillZero) {
+  TestStream test;
+  for (int64_t count : {0, 1, 100'003}) {
+    const Owned x = make_output(DType::bf16, {count});
+    fill_zero(test.stream, x.view);
+    for (float value : to_case_tensor(x).values) ASSERT_EQ(value, 0.0f);
+  }
+}
+
+TEST(Elementwise, SumSquares) {
+  for (int64_t count : {0, 1, 1003, 20'000'003}) {
+    const CaseTensor values = count < 5000 ? random_tensor("squares", {count}, DType::f32)
+                                           : CaseTensor{{count}, std::vector<float>(static_cast<size_t>(count), 0.1f)};
+    double expected = 0;
+    for (float value : values.values) expected += static_cast<double>(value) * static_cast<double>(value);
+    const Owned x = to_operand(values);
+    double one_thread = 0;
+    for (int threads = 1; threads <= 3; ++threads) {
+      Stream stream(Device{}, threads);
+      const double sum = sum_squares(stream, x.view);
+      EXPECT_NEAR(sum, expected, 1e-9 * expected) << count;
+      if (threads == 1) one_thread = sum;
+      EXPECT_EQ(sum, one_thread) << count << " on " << threads << " threads";
+    }
+  }
+}
+
+TEST(Elementwise, AllFinite) {
+  TestStream test;
+  EXPECT_TRUE(all_finite(test.stream, make_output(DType::f32, {0}).view));
+  const Owned x = to_operand(random_tensor("finite", {50'001}, DType::f32));
+  float* values = x.view.as<float>();
+  values[7] = std::numeric_limits<float>::max();
+  EXPECT_TRUE(all_finite(test.stream, x.view));
+  for (int64_t i : {0, 20'000, 50'000})
+    for (float bad : {NAN, -NAN, kInfinity, -kInfinity}) {
+      const float good = values[i];
+      values[i] = bad;
+      EXPECT_FALSE(all_finite(test.stream, x.view)) << i << " " << bad;
+      values[i] = good;
+    }
+  EXPECT_TRUE(all_finite(test.stream, x.view));
+}
+
+TEST(Elementwise, MismatchesAreRefused) {
+  TestStream test;
+  const Owned a = make_output(DType::f32, {4}), b = make_output(DType::bf16, {4}), c = make_output(DType::f32, {5});
+  EXPECT_THROW(add(test.stream, a.view, b.view, a.view), Error);
+  EXPECT_THROW(add(test.stream, a.view, a.view, c.view), Error);
+  EXPECT_THROW(convert(test.stream, c.view, b.view), Error);
+  EXPECT_THROW(clamp(test.stream, make_output(DType::i32, {4}).view, 1.0f), Error);
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,399 @@
+#include "ops/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <vector>
+
+#include "core/rng.h"
+#include "support/op_case.h"
+
+namespace mw::test {
+namespace {
+
+using References = std::map<std::string, std::vector<double>>;
+
+struct Shape {
+  int64_t n, k;
+};
+constexpr Shape kShapes[] = {{33, 47}, {96, 40}};
+constexpr int64_t kRowCounts[] = {0, 1, 15, 16, 17, 100, 1025};
+
+// Weights of [e, n, k] with their packed forms (for bf16 cases only, as in a run).
+struct TestWeights {
+  TestWeights(Stream& stream, const CaseTensor& w, DType dtype) : values(to_operand(w)) {
+    const int64_t e = w.shape[0], n = w.shape[1], k = w.shape[2];
+    const int64_t bytes = packed_weight_bytes(n, k, matmul_traits().native_bf16);
+    for (int64_t i = 0; i < e; ++i) {
+      Weight weight{n, k, values.view.at(i), {}, {}};
+      if (dtype == DType::bf16) {
+        for (TensorView* form : {&weight.packed_forward, &weight.packed_backward}) {
+          packed.push_back(make_output(DType::u8, {bytes}));
+          *form = packed.back().view;
+        }
+        pack_weight(stream, weight);
+      }
+      weights.push_back(weight);
+    }
+  }
+  Owned values;
+  std::vector<Owned> packed;
+  std::vector<Weight> weights;
+};
+
+// Weights are fp32, rounded to bf16 for bf16 cases so that CPUs with and without bf16 products agree.
+CaseTensor make_weights(int64_t e, Shape shape, DType dtype) {
+  CaseTensor w = random_tensor("w", {e, shape.n, shape.k}, dtype);
+  w.dtype = DType::f32;
+  return w;
+}
+
+Owned make_zeros(std::vector<int64_t> shape) {
+  Owned tensor = make_output(DType::f32, std::move(shape));
+  std::fill(tensor.memory.begin(), tensor.memory.end(), std::byte{0});
+  return tensor;
+}
+
+void set_tolerance(OpCase& op_case, DType out) {
+  op_case.tolerance = out == DType::bf16 ? 5e-3 : 2e-5;
+  op_case.gradient_tolerance = out == DType::bf16 ? 1e-2 : 1e-3;
+  op_case.reason =
+      out == DType::bf16 ? "results are rounded to bf16: 2^-9 of the element" : "fp32 sums of up to 1025 terms";
+}
+
+// y = x W^T and its gradients; with `accumulate`, y = y0 + x W^T.
+OpCase make_dense_case(int64_t m, Shape shape, DType dtype, DType out, bool accumulate) {
+  OpCase c;
+  c.name = fmt::format("matmul/{}/{}/{}x{}x{}{}", name_of(dtype), name_of(out), m, shape.n, shape.k,
+                       accumulate ? "/+=" : "");
+  c.inputs["x"] = random_tensor("x", {m, shape.k}, dtype);
+  c.inputs["w"] = make_weights(1, shape, dtype);
+  if (accumulate) c.inputs["y0"] = random_tensor("y0", {m, shape.n}, DType::f32, 5.0f);
+  const Store store = accumulate ? Store::accumulate : Store::overwrite;
+  c.forward = [=](Stream& stream, const Tensors& in) {
+    const TestWeights w(stream, in.at("w"), dtype);
+    const Owned x = to_operand(in.at("x"));
+    Owned y = accumulate ? to_operand(in.at("y0")) : make_output(out, {m, shape.n});
+    matmul(stream, x.view, w.weights[0], y.view, store);
+    return Tensors{{"y", to_case_tensor(y)}};
+  };
+  // Gradients where the output has the dtype of the run; dx is accumulated onto zero if the case accumulates.
+  if (out == dtype)
+    c.backward = [=](Stream& stream, const Tensors& in, const Tensors& d) {
+      const TestWeights w(stream, in.at("w"), dtype);
+      const Owned x = to_operand(in.at("x")), dy = to_operand(d.at("y"));
+      Owned dx = accumulate ? make_zeros({m, shape.k}) : make_output(dtype, {m, shape.k});
+      Owned dw = make_zeros({1, shape.n, shape.k});
+      matmul_d_input(stream, dy.view, w.weights[0], dx.view, store);
+      matmul_d_weight(stream, dy.view, x.view, dw.view.at(0));
+      return Tensors{{"x", to_case_tensor(dx)}, {"w", to_case_tensor(dw)}};
+    };
+  c.reference = [=](const Tensors& in) {
+    const auto &x = in.at("x").values, &w = in.at("w").values;
+    std::vector<double> y(static_cast<size_t>(m * shape.n));
+    if (accumulate) y.assign(in.at("y0").values.begin(), in.at("y0").values.end());
+    for (int64_t r = 0; r < m; ++r)
+      for (int64_t i = 0; i < shape.n; ++i)
+        for (int64_t j = 0; j < shape.k; ++j)
+          y[static_cast<size_t>(r * shape.n + i)] += static_cast<double>(x[static_cast<size_t>(r * shape.k + j)]) *
+                                                     static_cast<double>(w[static_cast<size_t>(i * shape.k + j)]);
+    return References{{"y", y}};
+  };
+  set_tolerance(c, out);
+  return c;
+}
+
+std::vector<int32_t> make_permutation(const char* name, int64_t count) {
+  std::vector<int32_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  const RngKey key = make_rng_key(7, name);
+  for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[bits_at(key, i) % i]);
+  return order;
+}
+
+// Which sorted rows are of which expert, and where they lie in x and y.
+struct Routing {
+  std::string name;
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> x_index, y_index;  // empty: the sorted order itself
+  int64_t experts() const { return static_cast<int64_t>(offsets.size()) - 1; }
+  int64_t rows() const { return offsets.back(); }
+};
+
+const int32_t* index_or_null(const std::vector<int32_t>& index) { return index.empty() ? nullptr : index.data(); }
+size_t place(const std::vector<int32_t>& index, int64_t row) {
+  return static_cast<size_t>(index.empty() ? row : index[static_cast<size_t>(row)]);
+}
+
+// With rows of x named more than once there is no gradient of x to scatter.
+bool has_repeats(std::vector<int32_t> index) {
+  std::sort(index.begin(), index.end());
+  return std::adjacent_find(index.begin(), index.end()) != index.end();
+}
+
+OpCase make_expert_case(const Routing& routing, Shape shape, DType dtype) {
+  OpCase c;
+  c.name = fmt::format("esmm/{}/{}/{}x{}", name_of(dtype), routing.name, shape.n, shape.k);
+  const int64_t e = routing.experts(), rows = routing.rows();
+  c.inputs["x"] = random_tensor("x", {rows, shape.k}, dtype);
+  c.inputs["w"] = make_weights(e, shape, dtype);
+  const auto shared = std::make_shared<Routing>(routing);
+  c.forward = [=](Stream& stream, const Tensors& in) {
+    const TestWeights w(stream, in.at("w"), dtype);
+    const Owned x = to_operand(in.at("x"));
+    Owned y = make_output(dtype, {rows, shape.n});
+    esmm(stream, {x.view, index_or_null(shared->x_index)}, shared->offsets, w.weights,
+         {y.view, index_or_null(shared->y_index)});
+    return Tensors{{"y", to_case_tensor(y)}};
+  };
+  c.backward = [=](Stream& stream, const Tensors& in, const Tensors& d) {
+    const TestWeights w(stream, in.at("w"), dtype);
+    const Owned x = to_operand(in.at("x")), dy = to_operand(d.at("y"));
+    const SortedRows dy_rows{dy.view, index_or_null(shared->y_index)};
+    Owned dw = make_zeros({e, shape.n, shape.k});
+    estmm(stream, dy_rows, {x.view, index_or_null(shared->x_index)}, shared->offsets, dw.view);
+    Tensors gradients{{"w", to_case_tensor(dw)}};
+    if (!has_repeats(shared->x_index)) {
+      Owned dx = make_output(dtype, {rows, shape.k});
+      esmm_d_input(stream, dy_rows, shared->offsets, w.weights, {dx.view, index_or_null(shared->x_index)});
+      gradients["x"] = to_case_tensor(dx);
+    }
+    return gradients;
+  };
+  c.reference = [=](const Tensors& in) {
+    const auto &x = in.at("x").values, &w = in.at("w").values;
+    std::vector<double> y(static_cast<size_t>(rows * shape.n));
+    const auto n = static_cast<size_t>(shape.n), k = static_cast<size_t>(shape.k);
+    for (int64_t expert = 0; expert < e; ++expert)
+      for (int64_t r = shared->offsets[static_cast<size_t>(expert)];
+           r < shared->offsets[static_cast<size_t>(expert) + 1]; ++r)
+        for (size_t i = 0; i < n; ++i) {
+          double sum = 0;
+          for (size_t j = 0; j < k; ++j)
+            sum += static_cast<double>(x[place(shared->x_index, r) * k + j]) *
+                   static_cast<double>(w[(static_cast<size_t>(expert) * n + i) * k + j]);
+          y[place(shared->y_index, r) * n + i] = sum;
+        }
+    return References{{"y", y}};
+  };
+  set_tolerance(c, dtype);
+  return c;
+}
+
+std::vector<Routing> make_routings() {
+  std::vector<Routing> all = {
+      {"contiguous", {0, 0, 17, 33, 33, 133, 389, 390, 390}, {}, {}},
+      {"one_expert", {0, 0, 0, 300, 300}, {}, {}},
+      {"no_rows", {0, 0, 0, 0}, {}, {}},
+      {"no_experts", {0}, {}, {}},
+  };
+  const Routing first = all.front();
+  Routing gather = first, scatter = first, both = all[1], repeats = first;
+  gather.name = "gather", gather.x_index = make_permutation("gather", gather.rows());
+  scatter.name = "scatter", scatter.y_index = make_permutation("scatter", scatter.rows());
+  both.name = "gather_scatter";
+  both.x_index = make_permutation("gather", both.rows()), both.y_index = make_permutation("scatter", both.rows());
+  repeats.name = "repeats", repeats.x_index = gather.x_index;
+  for (int32_t& row : repeats.x_index) row /= 4;  // top-k: a token goes to several experts
+  all.insert(all.end(), {gather, scatter, both, repeats});
+  return all;
+}
+
+OpCase make_ess_case(const Routing& routing, int64_t width, DType dtype) {
+  OpCase c;
+  c.name = fmt::format("ess/{}/{}/{}", name_of(dtype), routing.name, width);
+  const int64_t e = routing.experts();
+  c.inputs["dy"] = random_tensor("dy", {routing.rows(), width}, dtype);
+  c.inputs["db0"] = random_tensor("db0", {e, width}, DType::f32, 10.0f);
+  const auto shared = std::make_shared<Routing>(routing);
+  c.forward = [=](Stream& stream, const Tensors& in) {
+    const Owned dy = to_operand(in.at("dy"));
+    Owned db = to_operand(in.at("db0"));
+    ess(stream, {dy.view, index_or_null(shared->y_index)}, shared->offsets, db.view);
+    return Tensors{{"db", to_case_tensor(db)}};
+  };
+  c.reference = [=](const Tensors& in) {
+    const auto& dy = in.at("dy").values;
+    std::vector<double> db(in.at("db0").values.begin(), in.at("db0").values.end());
+    for (int64_t expert = 0; expert < e; ++expert)
+      for (int64_t r = shared->offsets[static_cast<size_t>(expert)];
+           r < shared->offsets[static_cast<size_t>(expert) + 1]; ++r)
+        for (int64_t j = 0; j < width; ++j)
+          db[static_cast<size_t>(expert * width + j)] +=
+              static_cast<double>(dy[place(shared->y_index, r) * static_cast<size_t>(width) + static_cast<size_t>(j)]);
+    return References{{"db", db}};
+  };
+  c.tolerance = 1e-5;
+  c.reason = "fp32 sums of up to 300 rows";
+  return c;
+}
+
+TEST(Matmul, DenseMatchesReference) {
+  TestStream test;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Shape shape : kShapes)
+      for (const int64_t m : kRowCounts) {
+        const OpCase c = make_dense_case(m, shape, dtype, dtype, false);
+        check_forward(c, test.stream);
+        check_gradient(c, test.stream);
+      }
+}
+
+TEST(Matmul, AccumulatesInF32) {
+  TestStream test;
+  for (const Shape shape : kShapes)
+    for (const int64_t m : kRowCounts) {
+      const OpCase c = make_dense_case(m, shape, DType::f32, DType::f32, true);
+      check_forward(c, test.stream);
+      check_gradient(c, test.stream);
+      for (const bool accumulate : {false, true})
+        check_forward(make_dense_case(m, shape, DType::bf16, DType::f32, accumulate), test.stream);
+      check_forward(make_dense_case(m, shape, DType::f32, DType::bf16, false), test.stream);
+    }
+}
+
+TEST(Matmul, WeightGradientAddsToWhatIsThere) {
+  TestStream test;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Owned dy = to_operand(random_tensor("dy", {100, 33}, dtype)),
+                x = to_operand(random_tensor("x", {100, 47}, dtype));
+    Owned once = make_zeros({33, 47}), onto = to_operand(random_tensor("dw", {33, 47}, DType::f32, 10.0f));
+    std::vector<double> expected(33 * 47);
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<double>(onto.view.as<float>()[i]);
+    matmul_d_weight(test.stream, dy.view, x.view, once.view);
+    for (int i = 0; i < 2; ++i) matmul_d_weight(test.stream, dy.view, x.view, onto.view);
+    for (size_t i = 0; i < expected.size(); ++i) expected[i] += 2.0 * static_cast<double>(once.view.as<float>()[i]);
+    EXPECT_LE(largest_error(to_case_tensor(onto).values, expected), 1e-5);
+  }
+}
+
+TEST(Matmul, ExpertsMatchReference) {
+  TestStream test;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Shape shape : kShapes)
+      for (const Routing& routing : make_routings()) {
+        const OpCase c = make_expert_case(routing, shape, dtype);
+        check_forward(c, test.stream);
+        check_gradient(c, test.stream);
+      }
+}
+
+TEST(Matmul, ExpertsEqualMatmulBitForBit) {
+  TestStream test;
+  const std::vector<int64_t> offsets = {0, 17, 17, 117, 400};
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const TestWeights w(test.stream, make_weights(4, {96, 40}, dtype), dtype);
+    const Owned x = to_operand(random_tensor("x", {400, 40}, dtype)),
+                dy = to_operand(random_tensor("dy", {400, 96}, dtype));
+    Owned y = make_output(dtype, {400, 96}), one_y = make_output(dtype, {400, 96});
+    Owned dx = make_output(dtype, {400, 40}), one_dx = make_output(dtype, {400, 40});
+    Owned dw = make_zeros({4, 96, 40}), one_dw = make_zeros({4, 96, 40});
+    esmm(test.stream, {x.view}, offsets, w.weights, {y.view});
+    esmm_d_input(test.stream, {dy.view}, offsets, w.weights, {dx.view});
+    estmm(test.stream, {dy.view}, {x.view}, offsets, dw.view);
+    for (size_t e = 0; e < 4; ++e) {
+      const int64_t begin = offsets[e], count = offsets[e + 1] - begin;
+      matmul(test.stream, x.view.slice(begin, count), w.weights[e], one_y.view.slice(begin, count));
+      matmul_d_input(test.stream, dy.view.slice(begin, count), w.weights[e], one_dx.view.slice(begin, count));
+      matmul_d_weight(test.stream, dy.view.slice(begin, count), x.view.slice(begin, count),
+                      one_dw.view.at(static_cast<int64_t>(e)));
+    }
+    EXPECT_EQ(y.memory, one_y.memory);
+    EXPECT_EQ(dx.memory, one_dx.memory);
+    EXPECT_EQ(dw.memory, one_dw.memory);
+  }
+}
+
+TEST(Matmul, GatherAndScatterMoveRowsOnly) {
+  TestStream test;
+  const std::vector<Routing> routings = make_routings();
+  const auto gathered =
+      std::find_if(routings.begin(), routings.end(), [](const Routing& r) { return r.name == "gather"; });
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const TestWeights w(test.stream, make_weights(gathered->experts(), {33, 47}, dtype), dtype);
+    const int64_t rows = gathered->rows();
+    const Owned x = to_operand(random_tensor("x", {rows, 47}, dtype));
+    Owned sorted = make_output(dtype, {rows, 47});
+    const auto row_bytes = static_cast<size_t>(47 * size_of(dtype));
+    for (int64_t r = 0; r < rows; ++r)
+      std::memcpy(sorted.memory.data() + static_cast<size_t>(r) * row_bytes,
+                  x.memory.data() + place(gathered->x_index, r) * row_bytes, row_bytes);
+    Owned y = make_output(dtype, {rows, 33}), expected = make_output(dtype, {rows, 33});
+    esmm(test.stream, {x.view, gathered->x_index.data()}, gathered->offsets, w.weights, {y.view});
+    esmm(test.stream, {sorted.view}, gathered->offsets, w.weights, {expected.view});
+    EXPECT_EQ(y.memory, expected.memory);
+  }
+}
+
+TEST(Matmul, SameBitsWhateverCameBefore) {
+  const Routing routing = make_routings()[4];
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int threads : {1, 2}) {
+      const OpCase c = make_expert_case(routing, {96, 40}, dtype);
+      const Tensors d = {{"y", random_tensor("d_y", {routing.rows(), 96}, dtype)}};
+      TestStream used(threads), fresh(threads);
+      check_forward(make_dense_case(1025, {33, 47}, dtype, dtype, false), used.stream);
+      Tensors a = c.forward(used.stream, c.inputs), b = c.forward(fresh.stream, c.inputs);
+      a.merge(c.backward(used.stream, c.inputs, d));
+      b.merge(c.backward(fresh.stream, c.inputs, d));
+      for (const auto& [name, tensor] : a)
+        EXPECT_EQ(std::memcmp(tensor.values.data(), b.at(name).values.data(), tensor.values.size() * sizeof(float)), 0)
+            << c.name << ": " << name;
+    }
+}
+
+TEST(Matmul, ColumnSumsMatchReference) {
+  TestStream test;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t width : {33, 300})
+      for (const Routing& routing : make_routings()) {
+        const OpCase c = make_ess_case(routing, width, dtype);
+        check_forward(c, test.stream);
+        check_thread_invariance(c);
+      }
+}
+
+TEST(Matmul, StaysWithinItsWorkspace) {
+  const Shape shape{33, 470};
+  const auto bytes = static_cast<size_t>(matmul_workspace_bytes(shape.n, shape.k));
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t m : {1, 100, 1000, 2000}) {
+      TestStream test(2, bytes);
+      const OpCase c = make_dense_case(m, shape, dtype, dtype, false);
+      c.forward(test.stream, c.inputs);
+      c.backward(test.stream, c.inputs, {{"y", random_tensor("d_y", {m, shape.n}, dtype)}});
+      EXPECT_LE(test.stream.workspace().peak(), bytes);
+    }
+  // A wide output (logits of a large vocabulary) takes smaller panels, not more scratch.
+  EXPECT_LE(matmul_workspace_bytes(150'000, 2048), int64_t{33} << 20);
+  TestStream test(2, static_cast<size_t>(matmul_workspace_bytes(150'000, 8)));
+  const OpCase wide = make_dense_case(300, {150'000, 8}, DType::bf16, DType::bf16, false);
+  wide.forward(test.stream, wide.inputs);
+}
+
+TEST(Matmul, PackedBytesFollowTheRule) {
+  EXPECT_EQ(packed_weight_bytes(64, 128, true), 64 * 128 * 2);
+  EXPECT_EQ(packed_weight_bytes(65, 1, false), 128 * 64 * 4);
+}
+
+TEST(Matmul, MismatchedShapesNameBoth) {
+  TestStream test;
+  const TestWeights w(test.stream, make_weights(1, {33, 47}, DType::f32), DType::f32);
+  const Owned x = to_operand(random_tensor("x", {5, 46}, DType::f32));
+  Owned y = make_output(DType::f32, {5, 33});
+  try {
+    matmul(test.stream, x.view, w.weights[0], y.view);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("[5, 46]"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("[33, 47]"), std::string::npos) << error.what();
+  }
+  const Owned bf16_x = to_operand(random_tensor("x", {5, 47}, DType::bf16));
+  EXPECT_THROW(matmul(test.stream, bf16_x.view, w.weights[0], y.view), Error);  // no packed form
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,129 @@
+#include "ops/rope.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "support/op_case.h"
+
+namespace mw::test {
+namespace {
+
+constexpr float kTheta = 10000.0f;
+
+struct Table {
+  Owned cosine, sine;
+};
+
+Table make_table(int64_t positions, int64_t pairs, float theta = kTheta) {
+  Table table{make_output(DType::f32, {positions, pairs}), make_output(DType::f32, {positions, pairs})};
+  make_rope_table(theta, table.cosine.view, table.sine.view);
+  return table;
+}
+
+Tensors rotate(Stream& stream, const std::string& name, const CaseTensor& tensor, int64_t positions,
+               RopeDirection direction) {
+  const Table table = make_table(positions, tensor.shape[2] / 2);
+  const Owned x = to_operand(tensor);
+  rope(stream, x.view, table.cosine.view, table.sine.view, direction);
+  return {{name, to_case_tensor(x)}};
+}
+
+OpCase make_case(int64_t sequences, int64_t positions, int64_t heads, int64_t head_dim, DType dtype) {
+  OpCase c;
+  c.name = fmt::format("rope/{}/{}x{}x{}x{}", name_of(dtype), sequences, positions, heads, head_dim);
+  c.inputs = {{"x", random_tensor("x", {sequences * positions, heads, head_dim}, dtype)}};
+  c.forward = [positions](Stream& stream, const Tensors& inputs) {
+    return rotate(stream, "y", inputs.at("x"), positions, RopeDirection::forward);
+  };
+  c.backward = [positions](Stream& stream, const Tensors&, const Tensors& d_outputs) {
+    return rotate(stream, "x", d_outputs.at("y"), positions, RopeDirection::backward);
+  };
+  c.reference = [positions, heads, head_dim](const Tensors& inputs) {
+    const std::vector<float>& x = inputs.at("x").values;
+    std::vector<double> y(x.size());
+    const auto H = static_cast<size_t>(heads), h = static_cast<size_t>(head_dim);
+    for (size_t row = 0; row < x.size() / h; ++row)
+      for (size_t j = 0; j < h / 2; ++j) {
+        const auto position = static_cast<double>(row / H % static_cast<size_t>(positions));
+        const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(h);
+        const double angle = position * std::pow(static_cast<double>(kTheta), exponent);
+        const double a = x[row * h + j], b = x[row * h + j + h / 2];
+        y[row * h + j] = a * std::cos(angle) - b * std::sin(angle);
+        y[row * h + j + h / 2] = b * std::cos(angle) + a * std::sin(angle);
+      }
+    return std::map<std::string, std::vector<double>>{{"y", y}};
+  };
+  c.tolerance = dtype == DType::bf16 ? 4e-3 : 3e-5;
+  c.gradient_tolerance = dtype == DType::bf16 ? 1e-2 : 1e-3;
+  c.reason = dtype == DType::bf16 ? "one rounding to bf16 (2^-9)" : "angles of up to 100 are rounded to fp32";
+  return c;
+}
+
+std::vector<OpCase> all_cases() {
+  std::vector<OpCase> cases;
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    cases.push_back(make_case(1, 1, 1, 2, dtype));
+    cases.push_back(make_case(2, 17, 3, 12, dtype));
+    cases.push_back(make_case(3, 100, 2, 20, dtype));
+    cases.push_back(make_case(1, 60, 8, 64, dtype));
+  }
+  return cases;
+}
+
+TEST(Rope, ForwardMatchesReference) {
+  TestStream test;
+  for (const OpCase& c : all_cases()) check_forward(c, test.stream);
+}
+
+TEST(Rope, GradientMatchesFiniteDifferences) {
+  TestStream test;
+  for (const OpCase& c : all_cases()) check_gradient(c, test.stream);
+}
+
+TEST(Rope, ThreadsDoNotChangeBits) {
+  check_thread_invariance(make_case(3, 100, 4, 64, DType::f32));
+  check_thread_invariance(make_case(3, 100, 4, 64, DType::bf16));
+}
+
+TEST(Rope, BackwardUndoesForward) {
+  TestStream test;
+  const CaseTensor x = random_tensor("x", {34, 3, 10}, DType::f32);
+  const Tensors turned = rotate(test.stream, "x", x, 17, RopeDirection::forward);
+  const Tensors back = rotate(test.stream, "x", turned.at("x"), 17, RopeDirection::backward);
+  EXPECT_LE(largest_error(back.at("x").values, std::vector<double>(x.values.begin(), x.values.end())), 1e-6);
+}
+
+// The fp32 angle is part of the contract: at large positions it differs from the exact one by more than an ulp of cos.
+TEST(Rope, TableRoundsAnglesAsHuggingFace) {
+  constexpr int64_t kPositions = 5000, kPairs = 32;
+  const Table table = make_table(kPositions, kPairs, 1e6f);
+  const std::vector<float> cosine = to_case_tensor(table.cosine).values, sine = to_case_tensor(table.sine).values;
+  for (int64_t t = 0; t < kPositions; t += 7)
+    for (int64_t j = 0; j < kPairs; ++j) {
+      const float frequency = 1.0f / std::pow(1e6f, static_cast<float>(2 * j) / 64.0f);
+      const float angle = static_cast<float>(t) * frequency;
+      const auto at = static_cast<size_t>(t * kPairs + j);
+      // The library's fp32 power may be off by an ulp.
+      const double slack = 2e-7 + 1.3e-7 * static_cast<double>(angle);
+      ASSERT_NEAR(cosine[at], std::cos(static_cast<double>(angle)), slack) << "position " << t << ", pair " << j;
+      ASSERT_NEAR(sine[at], std::sin(static_cast<double>(angle)), slack) << "position " << t << ", pair " << j;
+    }
+}
+
+TEST(Rope, NoTokens) {
+  TestStream test;
+  EXPECT_TRUE(rotate(test.stream, "x", CaseTensor{{0, 2, 8}, {}, DType::bf16}, 4, RopeDirection::forward)
+                  .at("x")
+                  .values.empty());
+}
+
+TEST(Rope, OddWidthIsRefused) {
+  TestStream test;
+  const Table table = make_table(4, 2);
+  const Owned x = make_output(DType::f32, {4, 1, 5});
+  EXPECT_THROW(rope(test.stream, x.view, table.cosine.view, table.sine.view, RopeDirection::forward), Error);
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Trains examples/demo.toml on two MPI ranks; arguments go to `moewright train` (for example train.steps=100).
+# MOEWRIGHT_MPIRUN names another launcher than the one of the default build.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# By its own name: `mpirun` may mean MPICH where both are installed, and the default build is against Open MPI.
+mpirun=${MOEWRIGHT_MPIRUN:-}
+for name in mpirun.openmpi mpirun; do
+  [[ -n $mpirun ]] || ! command -v "$name" >/dev/null || mpirun=$name
+done
+if [[ -z $mpirun ]]; then
+  echo "demo: no mpirun found" >&2
+  echo "hint: install Open MPI (tools/setup.sh does on Debian), or run: build/release/moewright train examples/demo.toml mesh.ep=1" >&2
+  exit 1
+fi
+
+flags=()
+version=$("$mpirun" --version 2>&1 || true)
+if [[ $version == *"Open MPI"* || $version == *OpenRTE* ]]; then
+  # Two ranks also on one core, and threads that may use every core; MPICH does both by default.
+  flags+=(--oversubscribe --bind-to none)
+  [[ $(id -u) == 0 ]] && flags+=(--allow-run-as-root)
+fi
+exec "$mpirun" "${flags[@]}" -np 2 build/release/moewright train examples/demo.toml "$@"
