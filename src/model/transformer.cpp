@@ -2,96 +2,14 @@
 
 #include <algorithm>
 
-#include "moe/exchange_transport.h"
+#include "model/layer_builder.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
-#include "ops/router.h"
 
 namespace mw {
-namespace {
-
-FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at) {
-  FeedForwardWeights w;
-  Parameter& up = params.find(at + "w_up");
-  Parameter& down = params.find(at + "w_down");
-  w.up = up.weights[0];
-  w.down = down.weights[0];
-  w.d_up = take_front(up.grad, {w.up.n, w.up.k});
-  w.d_down = down.grad;
-  return w;
-}
-
-AttentionWeights attention_weights(ParamStore& params, const std::string& at, const AttentionSpec& spec) {
-  AttentionWeights w;
-  const auto bind = [&](const char* name, Weight& weight, TensorView& grad) {
-    Parameter& p = params.find(at + name);
-    weight = p.weights[0];
-    grad = p.grad;
-  };
-  bind("wq", w.wq, w.d_wq);
-  bind("wk", w.wk, w.d_wk);
-  bind("wv", w.wv, w.d_wv);
-  bind("wo", w.wo, w.d_wo);
-  if (spec.qk_norm != QkNorm::none) {
-    w.q_gain = params.find(at + "q_norm").master;
-    w.k_gain = params.find(at + "k_norm").master;
-    w.d_q_gain = params.find(at + "q_norm").grad;
-    w.d_k_gain = params.find(at + "k_norm").grad;
-  }
-  return w;
-}
-
-ResidentExperts resident_experts(ParamStore& params, const std::string& at) {
-  ResidentExperts e;
-  const Parameter& up = params.find(at + "w_up");
-  const Parameter& down = params.find(at + "w_down");
-  e.up = up.weights;
-  e.down = down.weights;
-  e.d_up = take_front(up.grad, {up.grad.dim(0), up.grad.dim(1) * up.grad.dim(2), up.grad.dim(3)});
-  e.d_down = down.grad;
-  return e;
-}
-
-}  // namespace
-
-Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads) {
-  const LocalBatch batch = make_local_batch(run.train, mesh);
-  const int64_t tokens = batch.tokens(), d = model.width;
-  int64_t bytes = norm_workspace_bytes(tokens, d), widest_n = model.vocab, widest_k = d;
-  for (const LayerSpec& layer : model.layers) {
-    const AttentionSpec& a = layer.attention;
-    AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.head_dim, 1.0f};
-    bytes = std::max(bytes, attention_workspace_bytes(shape, threads));
-    if (a.qk_norm != QkNorm::none)
-      bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim),
-                                       norm_workspace_bytes(tokens, a.heads * a.head_dim)));
-    widest_n = std::max(widest_n, a.heads * a.head_dim);
-    widest_k = std::max(widest_k, a.heads * a.head_dim);
-    const int64_t c = halves_of(layer.activation);
-    if (layer.feed_forward == FeedForwardKind::dense) {
-      widest_n = std::max(widest_n, c * layer.dense_width);
-      widest_k = std::max(widest_k, layer.dense_width);
-      continue;
-    }
-    const MoeSpec& m = layer.moe;
-    widest_n = std::max(widest_n, c * std::max(m.width, m.shared_width));
-    widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
-    bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts));
-    bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts));
-  }
-  // The router of a bf16 run converts 512 tokens to fp32 around its product.
-  const int64_t router_rows = run.dtype() == DType::bf16 ? 512 * d * 4 + 64 : 0;
-  bytes =
-      std::max(bytes, matmul_workspace_bytes(std::max(widest_n, widest_k), std::max(widest_n, widest_k)) + router_rows);
-  Platform platform;
-  platform.native_bf16 = matmul_traits().native_bf16;
-  platform.ops_workspace_bytes = bytes;
-  return platform;
-}
-
 Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream)
     : plan_(plan), params_(params), stream_(stream), store_(to_slots(plan.activation_rows)) {
   const TensorView ops = store_.fixed("work.ops");
@@ -120,23 +38,6 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that nothing uses, first {}", unused.size(), unused.front());
 }
 
-MoeScratch Transformer::moe_scratch() {
-  MoeScratch s;
-  s.experts.a = store_.rows("work.expert_a");
-  s.experts.y = store_.rows("work.expert_y");
-  s.experts.row_weights = store_.rows("work.row_weights");
-  s.experts.d_row_weights = store_.rows("work.d_row_weights");
-  if (plan_.transport != TransportKind::in_place) {
-    s.experts.exchange_rows = store_.rows("exchange.rows");
-    s.experts.exchange_weights = store_.rows("exchange.weights");
-  }
-  s.d_gate = store_.fixed("work.d_gate");
-  s.d_logits = store_.fixed("work.d_logits");
-  s.shared_a = dense_a_;
-  s.branch = branch_;
-  return s;
-}
-
 void Transformer::build_layer(int64_t index, MeshComms& comms) {
   const LayerSpec& spec = plan_.model.layers[static_cast<size_t>(index)];
   const std::string act = fmt::format("act.{}.", index), param = fmt::format("layers.{}.", index);
@@ -150,31 +51,7 @@ void Transformer::build_layer(int64_t index, MeshComms& comms) {
   layer.ffn_gain = params_.find(param + "ffn_norm").master;
   layer.d_ffn_gain = params_.find(param + "ffn_norm").grad;
 
-  AttentionSaved saved{store_.fixed(act + "q"),
-                       store_.fixed(act + "k"),
-                       store_.fixed(act + "v"),
-                       store_.fixed(act + "o"),
-                       store_.fixed(act + "lse"),
-                       {},
-                       {}};
-  if (spec.attention.qk_norm != QkNorm::none) {
-    saved.q_rstd = store_.fixed(act + "q_rstd");
-    saved.k_rstd = store_.fixed(act + "k_rstd");
-  }
-  AttentionScratch scratch{store_.fixed("work.q"),
-                           store_.fixed("work.k"),
-                           {},
-                           store_.fixed("work.d_q"),
-                           store_.fixed("work.d_k"),
-                           store_.fixed("work.d_v"),
-                           store_.fixed("work.d_o"),
-                           branch_,
-                           store_.fixed("work.rope_cos"),
-                           store_.fixed("work.rope_sin")};
-  if (store_.has("work.v")) scratch.v = store_.fixed("work.v");
-  layer.attention =
-      std::make_unique<AttentionBlock>(spec.attention, plan_.model.norm_eps,
-                                       attention_weights(params_, param + "attn.", spec.attention), saved, scratch);
+  layer.attention = make_attention_block(plan_, index, params_, store_);
   if (spec.feed_forward == FeedForwardKind::dense) {
     layer.h = store_.fixed(act + "h");
     layer.dense = feed_forward_weights(params_, param + "ffn.");
@@ -182,44 +59,7 @@ void Transformer::build_layer(int64_t index, MeshComms& comms) {
     return;
   }
 
-  MoeWeights weights;
-  weights.router = params_.find(param + "moe.router").weights[0];
-  weights.d_router = params_.find(param + "moe.router").grad;
-  if (spec.moe.selection_bias) weights.bias_E = params_.find(param + "moe.bias").master;
-  MoeSaved moe{
-      store_.fixed(act + "logits"),    store_.fixed(act + "expert_choice"),   store_.fixed(act + "gate_weights"),
-      store_.fixed(act + "token_ids"), store_.fixed(act + "expert_ids"),      store_.fixed(act + "row_weights"),
-      store_.fixed(act + "row_of"),    store_.fixed(act + "rows_per_expert"), {},
-      store_.rows(act + "h")};
-  if (spec.moe.shared_width > 0) {
-    weights.shared = feed_forward_weights(params_, param + "moe.shared.");
-    moe.shared_h = store_.fixed(act + "shared.h");
-  }
-  const ExpertPlacement& placement = plan_.placements[static_cast<size_t>(index)];
-  const MoeScratch moe_work = moe_scratch();
-  std::unique_ptr<Transport> transport;
-  if (plan_.transport == TransportKind::in_place) {
-    transport = make_in_place_transport(resident_experts(params_, param + "moe."), moe_work.experts);
-  } else {
-    ExchangeSaved exchange{store_.rows(act + "received"),
-                           store_.rows(act + "received_index"),
-                           store_.rows(act + "received_weights"),
-                           {},
-                           {}};
-    if (plan_.transport == TransportKind::padded) {
-      exchange.padded_token_ids = store_.rows(act + "padded_token_ids");
-      exchange.padded_row_of_TK = store_.fixed(act + "padded_row_of");
-    }
-    transport =
-        make_exchange_transport(*comms.ep, placement, resident_experts(params_, param + "moe."), moe_work.experts,
-                                exchange, {plan_.transport == TransportKind::padded, plan_.run.moe.row_chunks});
-  }
-  MoeOptions options;
-  options.capacity_factor = plan_.run.moe.capacity_factor;
-  options.capacity_per_sequence = plan_.run.moe.capacity_domain == "sequence";
-  options.drop_one_row = plan_.run.fault == "drop_row" && plan_.rank == 0;
-  layer.moe = std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
-                                         std::move(transport), options);
+  layer.moe = make_moe_layer(plan_, index, params_, store_, comms);
   moe_index_.push_back(index);
   layers_.push_back(std::move(layer));
 }

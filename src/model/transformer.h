@@ -15,9 +15,6 @@
 
 namespace mw {
 
-// What this machine brings to the table of bytes, for a run of this model.
-Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads);
-
 // One micro-batch of this rank. ids, labels: i32 [T], sequence-major; labels are already shifted, -100 is ignored.
 struct Batch {
   const int32_t* ids = nullptr;
@@ -73,7 +70,6 @@ class Transformer {
     AuxGradient aux;
   };
   void build_layer(int64_t index, MeshComms& comms);
-  MoeScratch moe_scratch();
   void forward_layer(Layer& layer, const LayerSpec& spec, TensorView out_TD, const Batch& batch, bool training,
                      const RoutingTap* tap);
   void backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x_TD);

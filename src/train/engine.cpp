@@ -1,5 +1,7 @@
 #include "train/engine.h"
 
+#include "model/platform.h"
+
 namespace mw {
 namespace {
 

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "base/text.h"
 #include "formats/trace_file.h"
+#include "model/platform.h"
 #include "train/byte_model.h"
 #include "train/checkpoint.h"
 #include "train/data.h"
@@ -120,7 +122,7 @@ void Trainer::print_header() const {
   say("{} node{}, {} thread{} per rank, messages by {}; products by {}, {}{}", world_.nodes(),
       world_.nodes() == 1 ? "" : "s", engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s",
       world_.library(), traits.library, run_.train.dtype,
-      run_.train.dtype == "bf16" && !traits.native_bf16 ? " by conversion to fp32: this CPU has no bf16 products" : "");
+      run_.train.dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
   say("data: {}; {} samples of {} tokens per epoch", data_->source().describe(), data_->samples(), run_.train.seq_len);
   if (validation_ != nullptr) say("validation: {}", validation_->source().describe());
 }
@@ -145,6 +147,9 @@ void Trainer::load_weights() {
 
 void Trainer::open_metrics() {
   if (!leader_ || run_.log.jsonl.empty()) return;
+  const std::filesystem::path folder = std::filesystem::path(run_.log.jsonl).parent_path();
+  std::error_code ignored;  // what went wrong shows when the file is opened
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   const TruncatedLines cut = truncate_after_step(run_.log.jsonl, state_.step);
   if (cut.beyond > 0) say("metrics: {} lines after step {} removed from {}", cut.beyond, state_.step, run_.log.jsonl);
   metrics_ = std::make_unique<JsonLinesWriter>(run_.log.jsonl);

@@ -37,5 +37,12 @@ TEST(ThreadsPerRank, UsesTheCoresItIsBoundTo) {
   EXPECT_EQ(threads_per_rank(3, 4), 3);
 }
 
+TEST(ThreadsPerRank, UsesBothOfTwoCores) {
+  const Binding two(2);
+  if (!two.bound() || two.cores_before() < 3 || std::thread::hardware_concurrency() < 3) GTEST_SKIP() << "two cores only";
+  EXPECT_EQ(threads_per_rank(0, 1), 2);
+  EXPECT_EQ(threads_per_rank(0, 4), 2);
+}
+
 }  // namespace
 }  // namespace mw::test

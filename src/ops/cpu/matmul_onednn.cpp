@@ -1,11 +1,10 @@
 // Panel products through oneDNN (2.6 and 3.x), the only file that knows it.
-#ifdef _OPENMP
 #include <omp.h>
-#endif
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
@@ -33,6 +32,14 @@ dnnl::memory::data_type to_dnnl(DType dtype) {
 
 Desc matrix(int64_t rows, int64_t cols, DType dtype, Tag tag = Tag::ab) { return {{rows, cols}, to_dnnl(dtype), tag}; }
 
+// A template so that only the constructor of the version at hand is compiled: 3.0 folded the descriptor into it.
+template <class Matmul>
+typename Matmul::primitive_desc make_descriptor(const dnnl::engine& engine, const Desc& a, const Desc& b, const Desc& c,
+                                                const dnnl::primitive_attr& attributes) {
+  if constexpr (DNNL_VERSION_MAJOR >= 3) return typename Matmul::primitive_desc(engine, a, b, c, attributes);
+  else return typename Matmul::primitive_desc(typename Matmul::desc(a, b, c), attributes, engine);
+}
+
 dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const Desc& a, const Desc& b, const Desc& c,
                                       Store store) {
   dnnl::primitive_attr attributes;
@@ -42,25 +49,17 @@ dnnl::matmul::primitive_desc describe(const dnnl::engine& engine, const Desc& a,
     sum.append_sum(1.0f);
     attributes.set_post_ops(sum);
   }
-#if DNNL_VERSION_MAJOR >= 3
-  return {engine, a, b, c, attributes};
-#else
-  return {dnnl::matmul::desc(a, b, c), attributes, engine};
-#endif
+  return make_descriptor<dnnl::matmul>(engine, a, b, c, attributes);
 }
 
 // oneDNN takes its thread count from the OpenMP runtime, both when it makes and when it runs a primitive.
 class ThreadCount {
  public:
-#ifdef _OPENMP
   explicit ThreadCount(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
   ~ThreadCount() { omp_set_num_threads(before_); }
 
  private:
   int before_;
-#else
-  explicit ThreadCount(int) {}
-#endif
 };
 
 // Threads that a product can feed: below some MFLOP each, waking and joining them costs more than they save.
@@ -72,12 +71,11 @@ int useful_threads(const PanelProduct& p, int available) {
 // Intel cores run the AVX-512 bf16 dot product at half the rate of their two fp32 units (measured without AMX: 105
 // against 200 GFLOP/s a core), so that converting to fp32 is faster there. AMD's run it at twice the rate of fp32.
 bool is_bf16_dot_product_slow() {
-#ifdef __x86_64__
-  __builtin_cpu_init();
-  return __builtin_cpu_is("intel");
-#else
+  std::ifstream cpu_info("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(cpu_info, line))
+    if (line.rfind("vendor_id", 0) == 0) return line.find("GenuineIntel") != std::string::npos;
   return false;
-#endif
 }
 
 bool prefers_native_bf16() {

@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Train-step benchmark: tokens/s, TFLOP/s per rank and the time split of a whole training step, by running `moewright train`.
+
+    bench/train_step.py build/release/moewright [--ranks 2] [--json FILE] [RUN.toml] [key=value ...]
+
+The first three steps are left out; the median of the rest is reported.
+"""
+import argparse
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import tempfile
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("run", nargs="?", default=str(pathlib.Path(__file__).parent.parent / "examples" / "demo.toml"))
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--json")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = os.path.join(folder, "metrics.jsonl")
+        command = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", str(args.ranks)] if args.ranks > 1 else []
+        if command and os.geteuid() == 0:
+            command.append("--allow-run-as-root")
+        command += [args.binary, "train", args.run, "--profile", f"train.steps={args.steps}", "train.val_batches=0",
+                    "train.byte_baseline=false", "sample.tokens=0", "checkpoint.dir=", f"log.jsonl={metrics}"]
+        output = subprocess.run(command + args.overrides, check=True, capture_output=True, text=True).stdout
+        lines = [json.loads(line) for line in open(metrics)][3:]
+    split = dict(re.findall(r"^  (\w+) +[\d.]+ s +([\d.]+) %$", output, re.M))
+    result = {
+        "benchmark": "train_step", "run": os.path.basename(args.run), "overrides": args.overrides, "ranks": args.ranks,
+        "step_ms": statistics.median(line["step_ms"] for line in lines),
+        "tokens_per_s": statistics.median(line["tokens_per_s"] for line in lines),
+        "tflops_per_rank": statistics.median(line["tflops_per_rank"] for line in lines),
+        "mem_peak_bytes": lines[-1]["mem_peak_bytes"], "mem_predicted_bytes": lines[-1]["mem_predicted_bytes"],
+        "time_percent": {name: float(value) for name, value in split.items()},
+    }
+    text = json.dumps(result, indent=2)
+    print(text)
+    if args.json:
+        pathlib.Path(args.json).write_text(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

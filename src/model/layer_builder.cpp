@@ -1,0 +1,133 @@
+#include "model/layer_builder.h"
+
+#include "moe/exchange_transport.h"
+
+namespace mw {
+namespace {
+
+AttentionWeights attention_weights(ParamStore& params, const std::string& at, const AttentionSpec& spec) {
+  AttentionWeights w;
+  const auto bind = [&](const char* name, Weight& weight, TensorView& grad) {
+    Parameter& p = params.find(at + name);
+    weight = p.weights[0];
+    grad = p.grad;
+  };
+  bind("wq", w.wq, w.d_wq);
+  bind("wk", w.wk, w.d_wk);
+  bind("wv", w.wv, w.d_wv);
+  bind("wo", w.wo, w.d_wo);
+  if (spec.qk_norm != QkNorm::none) {
+    w.q_gain = params.find(at + "q_norm").master;
+    w.k_gain = params.find(at + "k_norm").master;
+    w.d_q_gain = params.find(at + "q_norm").grad;
+    w.d_k_gain = params.find(at + "k_norm").grad;
+  }
+  return w;
+}
+
+ResidentExperts resident_experts(ParamStore& params, const std::string& at) {
+  ResidentExperts e;
+  const Parameter& up = params.find(at + "w_up");
+  const Parameter& down = params.find(at + "w_down");
+  e.up = up.weights;
+  e.down = down.weights;
+  e.d_up = take_front(up.grad, {up.grad.dim(0), up.grad.dim(1) * up.grad.dim(2), up.grad.dim(3)});
+  e.d_down = down.grad;
+  return e;
+}
+
+MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
+  MoeScratch s;
+  s.experts.a = store.rows("work.expert_a");
+  s.experts.y = store.rows("work.expert_y");
+  s.experts.row_weights = store.rows("work.row_weights");
+  s.experts.d_row_weights = store.rows("work.d_row_weights");
+  if (plan.transport != TransportKind::in_place) {
+    s.experts.exchange_rows = store.rows("exchange.rows");
+    s.experts.exchange_weights = store.rows("exchange.weights");
+  }
+  s.d_gate = store.fixed("work.d_gate");
+  s.d_logits = store.fixed("work.d_logits");
+  if (store.has("work.dense_a")) s.shared_a = store.fixed("work.dense_a");
+  s.branch = store.fixed("work.branch");
+  return s;
+}
+
+}  // namespace
+
+FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at) {
+  FeedForwardWeights w;
+  Parameter& up = params.find(at + "w_up");
+  Parameter& down = params.find(at + "w_down");
+  w.up = up.weights[0];
+  w.down = down.weights[0];
+  w.d_up = take_front(up.grad, {w.up.n, w.up.k});
+  w.d_down = down.grad;
+  return w;
+}
+
+std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, ParamStore& params,
+                                                     TensorStore& store) {
+  const LayerSpec& spec = plan.model.layers[static_cast<size_t>(index)];
+  const std::string act = fmt::format("act.{}.", index), param = fmt::format("layers.{}.", index);
+  AttentionSaved saved{store.fixed(act + "q"),
+                       store.fixed(act + "k"),
+                       store.fixed(act + "v"),
+                       store.fixed(act + "o"),
+                       store.fixed(act + "lse"),
+                       {},
+                       {}};
+  if (spec.attention.qk_norm != QkNorm::none) {
+    saved.q_rstd = store.fixed(act + "q_rstd");
+    saved.k_rstd = store.fixed(act + "k_rstd");
+  }
+  AttentionScratch scratch{store.fixed("work.q"),       store.fixed("work.k"),      {},
+                           store.fixed("work.d_q"),     store.fixed("work.d_k"),    store.fixed("work.d_v"),
+                           store.fixed("work.d_o"),     store.fixed("work.branch"), store.fixed("work.rope_cos"),
+                           store.fixed("work.rope_sin")};
+  if (store.has("work.v")) scratch.v = store.fixed("work.v");
+  return std::make_unique<AttentionBlock>(spec.attention, plan.model.norm_eps,
+                                          attention_weights(params, param + "attn.", spec.attention), saved, scratch);
+}
+
+std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, ParamStore& params, TensorStore& store,
+                                         MeshComms& comms) {
+  const LayerSpec& spec = plan.model.layers[static_cast<size_t>(index)];
+  const std::string act = fmt::format("act.{}.", index), param = fmt::format("layers.{}.", index);
+  MoeWeights weights;
+  weights.router = params.find(param + "moe.router").weights[0];
+  weights.d_router = params.find(param + "moe.router").grad;
+  if (spec.moe.selection_bias) weights.bias_E = params.find(param + "moe.bias").master;
+  MoeSaved moe{store.fixed(act + "logits"),    store.fixed(act + "expert_choice"),   store.fixed(act + "gate_weights"),
+               store.fixed(act + "token_ids"), store.fixed(act + "expert_ids"),      store.fixed(act + "row_weights"),
+               store.fixed(act + "row_of"),    store.fixed(act + "rows_per_expert"), {},
+               store.rows(act + "h")};
+  if (spec.moe.shared_width > 0) {
+    weights.shared = feed_forward_weights(params, param + "moe.shared.");
+    moe.shared_h = store.fixed(act + "shared.h");
+  }
+  const ExpertPlacement& placement = plan.placements[static_cast<size_t>(index)];
+  const MoeScratch moe_work = moe_scratch(plan, store);
+  std::unique_ptr<Transport> transport;
+  if (plan.transport == TransportKind::in_place) {
+    transport = make_in_place_transport(resident_experts(params, param + "moe."), moe_work.experts);
+  } else {
+    ExchangeSaved exchange{
+        store.rows(act + "received"), store.rows(act + "received_index"), store.rows(act + "received_weights"), {}, {}};
+    if (plan.transport == TransportKind::padded) {
+      exchange.padded_token_ids = store.rows(act + "padded_token_ids");
+      exchange.padded_row_of_TK = store.fixed(act + "padded_row_of");
+    }
+    transport =
+        make_exchange_transport(*comms.ep, placement, resident_experts(params, param + "moe."), moe_work.experts,
+                                exchange, {plan.transport == TransportKind::padded, plan.run.moe.row_chunks});
+  }
+  MoeOptions options;
+  options.capacity_factor = plan.run.moe.capacity_factor;
+  options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";
+  options.drop_one_row = plan.run.fault == "drop_row" && plan.rank == 0;
+  return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
+                                    std::move(transport), options);
+}
+
+}  // namespace mw

@@ -1,0 +1,24 @@
+// Binds rows of the table of bytes, by name, to the layers that work on them.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/world.h"
+#include "model/attention_block.h"
+#include "model/param_store.h"
+#include "moe/moe_layer.h"
+#include "spec/plan.h"
+
+namespace mw {
+
+// Weights "<at>w_up" and "<at>w_down".
+FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at);
+
+// Layer `index` of the plan over act.INDEX.* and work.*. Everything given must outlive the result.
+std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, ParamStore& params,
+                                                     TensorStore& store);
+std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, ParamStore& params, TensorStore& store,
+                                         MeshComms& comms);
+
+}  // namespace mw

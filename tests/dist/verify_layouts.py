@@ -1,0 +1,58 @@
+"""`verify` passes in every layout: a selection that covers ranks, expert-parallel sizes, placements, transports, expert
+counts and kinds of model. Each run is a layout against one process on the same global batch."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import Checks, SOURCE, run  # noqa: E402
+
+DP_FIRST, PADDED, UNEVEN = "mesh.placement=dp_first", "moe.transport=padded", "model.experts=10"
+
+CASES = [  # ranks, overrides of examples/verify.toml
+    (2, "mesh.ep=1 moe.transport=in_place verify.steps=2"),
+    (2, f"mesh.ep=1 model.top_k=8 {DP_FIRST}"),
+    (2, "mesh.ep=2 verify.steps=2"),
+    (2, f"mesh.ep=2 {PADDED} model.top_k=1"),
+    (2, "mesh.ep=2 moe.row_chunks=3 model.top_k=8 moe.transport=flat"),
+    (4, "mesh.ep=1 model.top_k=1"),
+    (4, "mesh.ep=2 model.top_k=8"),
+    (4, f"mesh.ep=2 {DP_FIRST} {PADDED} verify.steps=2"),
+    (4, f"mesh.ep=4 {UNEVEN} model.top_k=1"),
+    (4, f"mesh.ep=4 {UNEVEN} {PADDED} moe.row_chunks=3"),
+    (8, "mesh.ep=1 moe.transport=in_place"),
+    (8, f"mesh.ep=2 {DP_FIRST} {UNEVEN}"),
+    (8, "mesh.ep=4 verify.steps=2"),
+    (8, f"mesh.ep=4 {DP_FIRST} {PADDED} model.top_k=8 {UNEVEN}"),
+    (8, "mesh.ep=8 moe.row_chunks=2"),
+    (8, f"mesh.ep=8 {UNEVEN} model.top_k=1"),
+    (8, f"mesh.ep=8 {DP_FIRST} {PADDED} model.top_k=8"),
+    # Hostile loads: every row on one expert (all ranks but one are without rows), or an expert without any.
+    (8, "mesh.ep=8 verify.routing=one_expert model.top_k=1"),
+    (4, f"mesh.ep=4 verify.routing=one_expert model.top_k=1 moe.row_chunks=3 {DP_FIRST}"),
+    (4, f"mesh.ep=2 verify.routing=one_expert {PADDED}"),
+    (4, f"mesh.ep=4 verify.routing=skip_expert {UNEVEN}"),
+    (8, "mesh.ep=8 verify.routing=skip_expert model.experts=8 model.top_k=7"),  # rank 0 is without rows
+    # Kinds of model and of auxiliary terms.
+    (4, "mesh.ep=4 model.activation=gelu model.kv_heads=8 moe.aux_scope=model"),
+    (4, f"mesh.ep=2 model.activation=relu model.tie_embeddings=true {PADDED} moe.z_loss_coef=0"),
+    (4, f"mesh.ep=4 model.score=sigmoid model.selection_bias=true model.routed_scale=2.5 verify.steps=3 {DP_FIRST}"),
+    (8, "mesh.ep=4 moe.capacity_factor=1.0 moe.row_chunks=3"),  # drops rows, per sequence
+    (4, f"mesh.ep=4 moe.capacity_factor=1.0 moe.aux_scope=model {PADDED}"),
+    (4, "mesh.ep=2 model.qk_norm=full_width model.clip_qkv=0.5 moe.z_loss_coef=0.1 verify.ignore_fraction=0.5"),
+    (4, "mesh.ep=4 model.shared_experts=0 model.dense_layers=0 model.renormalise=false model.top_k=2"),
+    (4, "mesh.ep=4 train.dtype=bf16 model.vocab=256"),
+    (2, f"mesh.ep=2 train.dtype=bf16 {PADDED} verify.steps=2"),
+]
+
+checks = Checks()
+for ranks, overrides in CASES:
+    keys = overrides.split()
+    steps = [] if any(key.startswith("verify.steps") for key in keys) else ["verify.steps=1"]
+    result = run(ranks, "verify", SOURCE / "examples" / "verify.toml", *keys, *steps)
+    print(f"{result.seconds:5.1f} s  -np {ranks} {overrides}", flush=True)
+    checks.expect(result.code == 0 and "verify: passed" in result.output, f"-np {ranks} {overrides}: exit {result.code}",
+                  result.output)
+    if "capacity_factor" in overrides:
+        checks.expect("dropped" in result.output, f"-np {ranks} {overrides}: no drops to compare", result.output)
+checks.finish()

@@ -1,0 +1,33 @@
+// Any bytes as a run file, and their first line as an override: accepted or mw::Error, nothing else. What is accepted is printed
+// as a run file that reads back the same.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+#include "spec/run_spec.h"
+
+namespace {
+
+void parse(const std::string& text, const std::vector<std::string>& overrides) {
+  std::string printed;
+  try {
+    printed = mw::to_toml(mw::parse_run_text(text, "fuzz", overrides));
+  } catch (const mw::Error& e) {
+    const bool config = e.code() == mw::Exit::config || (e.code() == mw::Exit::usage && !overrides.empty());
+    if (!config || e.hint().empty()) std::abort();
+    return;
+  }
+  // Outside the try block: what was printed must be accepted.
+  if (mw::to_toml(mw::parse_run_text(printed, "printed", {})) != printed) std::abort();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  parse(text, {});
+  const size_t line = text.find('\n');
+  parse(line == std::string::npos ? "" : text.substr(line), {text.substr(0, line)});
+  return 0;
+}

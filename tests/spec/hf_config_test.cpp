@@ -1,0 +1,186 @@
+#include "spec/hf_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "spec/helpers.h"
+#include "spec/param_table.h"
+
+namespace mw::test {
+namespace {
+
+using nlohmann::ordered_json;
+
+const char* const kModels[] = {"mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "qwen3-235b-a22b", "olmoe-1b-7b"};
+
+ModelSpec parse(const std::string& text) { return parse_hf_config(text, "config.json"); }
+ModelSpec parse(const ordered_json& config) { return parse(config.dump()); }
+ordered_json config_of(const std::string& name) { return ordered_json::parse(read_config(name)); }
+
+TEST(HfConfig, ParameterCountsAreExact) {
+  const ordered_json exact = config_of("exact_parameters").at("exact_parameters");
+  for (const char* name : kModels)
+    EXPECT_EQ(parameter_count(parse(read_config(name))), exact.at(name).get<int64_t>()) << name;
+}
+
+TEST(HfConfig, LatentAttentionIsUnsupported) {
+  for (const char* name : {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3"}) {
+    const std::string message = error_of([&] { parse(read_config(name)); }, Exit::unsupported);
+    EXPECT_TRUE(contains(message, "config.json") && contains(message, "deepseek")) << message;
+  }
+}
+
+TEST(HfConfig, ReadsEveryField) {
+  const ModelSpec mixtral = parse(read_config("mixtral-8x7b"));
+  EXPECT_EQ(mixtral.family, "mixtral");
+  EXPECT_EQ(mixtral.vocab, 32000);
+  EXPECT_EQ(mixtral.width, 4096);
+  EXPECT_EQ(mixtral.layer_count(), 32);
+  EXPECT_EQ(mixtral.moe_layer_count(), 32);
+  EXPECT_EQ(mixtral.norm_eps, 1e-5);
+  EXPECT_EQ(mixtral.aux_loss_coef, 0.02);
+  EXPECT_FALSE(mixtral.tie_embeddings);
+  const LayerSpec& m = mixtral.layers.back();
+  EXPECT_EQ(m.attention, (AttentionSpec{32, 8, 128, QkNorm::none, 0, 1e6}));
+  EXPECT_EQ(m.moe, (MoeSpec{8, 2, 14336, 0, ScoreFunction::softmax, false, true, 1.0}));
+
+  const LayerSpec q = parse(read_config("qwen3-30b-a3b")).layers.front();
+  EXPECT_EQ(q.attention, (AttentionSpec{32, 4, 128, QkNorm::per_head, 0, 1e6}));  // head_dim is not width / heads
+  EXPECT_EQ(q.moe, (MoeSpec{128, 8, 768, 0, ScoreFunction::softmax, false, true, 1.0}));
+
+  const LayerSpec o = parse(read_config("olmoe-1b-7b")).layers.front();
+  EXPECT_EQ(o.attention, (AttentionSpec{16, 16, 128, QkNorm::full_width, 0, 1e4}));
+  EXPECT_EQ(o.moe, (MoeSpec{64, 8, 1024, 0, ScoreFunction::softmax, false, false, 1.0}));
+  ordered_json clipped = config_of("olmoe-1b-7b");
+  clipped["clip_qkv"] = 8;
+  EXPECT_EQ(parse(clipped).layers.front().attention.clip_qkv, 8.0);
+}
+
+TEST(HfConfig, KnowsWhichLayersAreDense) {
+  ordered_json config = config_of("qwen3-30b-a3b");
+  config["num_hidden_layers"] = 7;
+  config["decoder_sparse_step"] = 2;
+  config["mlp_only_layers"] = {3, 6, 100, -1};
+  const ModelSpec model = parse(config);
+  std::string kinds;
+  for (const LayerSpec& layer : model.layers) kinds += layer.feed_forward == FeedForwardKind::moe ? 'M' : 'd';
+  EXPECT_EQ(kinds, "dMdddMd");
+  EXPECT_EQ(model.layers[0].dense_width, 6144);
+  EXPECT_EQ(model.layers[0].moe, MoeSpec{});
+  EXPECT_EQ(parse(write_hf_config(model, "float32")), model);
+}
+
+// What transformers 5 writes for the same model.
+ordered_json to_v5(ordered_json config) {
+  const ordered_json theta = config.at("rope_theta");
+  config.erase("rope_theta");
+  config.erase("rope_scaling");
+  config["rope_parameters"] = {{"rope_theta", theta}, {"rope_type", "default"}};
+  config["dtype"] = "bfloat16";
+  config["hidden_act"] = "silu";
+  if (config.contains("num_experts")) {
+    config["num_local_experts"] = config["num_experts"];
+    config.erase("num_experts");
+  }
+  return config;
+}
+
+TEST(HfConfig, BothDialectsGiveTheSameModel) {
+  for (const char* name : kModels) {
+    ordered_json v4 = config_of(name);
+    v4["rope_scaling"] = nullptr;
+    v4["torch_dtype"] = "bfloat16";
+    EXPECT_EQ(parse(v4), parse(to_v5(v4))) << name;
+    ordered_json both = to_v5(v4);  // names of both dialects, in agreement
+    both["rope_theta"] = v4["rope_theta"];
+    both["num_experts"] = both["num_local_experts"];
+    EXPECT_EQ(parse(both), parse(v4)) << name;
+    both["num_experts"] = 7;
+    EXPECT_TRUE(contains(error_of([&] { parse(both); }, Exit::config), "num_")) << name;
+    both["num_experts"] = both["num_local_experts"];
+    both["rope_theta"] = 7;
+    EXPECT_TRUE(contains(error_of([&] { parse(both); }, Exit::config), "rope_theta")) << name;
+  }
+}
+
+TEST(HfConfig, RoundTrips) {
+  for (const char* name : kModels) {
+    ordered_json config = config_of(name);
+    config["tie_word_embeddings"] = true;
+    config["initializer_range"] = 0.017;
+    if (std::string(name).rfind("olmoe", 0) == 0) config["clip_qkv"] = 6.5;
+    const ModelSpec model = parse(config);
+    const std::string written = write_hf_config(model, "bfloat16");
+    EXPECT_EQ(parse(written), model) << name;
+    EXPECT_EQ(ordered_json::parse(written).at("torch_dtype"), "bfloat16");
+    EXPECT_EQ(ordered_json::parse(written).at("architectures").at(0), config.at("architectures").at(0));
+  }
+  error_of([] { write_hf_config(build_native_model(NativeModel{}), "float32"); }, Exit::unsupported);
+  ordered_json dense = config_of("qwen3-30b-a3b");
+  dense["decoder_sparse_step"] = 1000;
+  error_of([&] { write_hf_config(parse(dense), "float32"); }, Exit::unsupported);
+}
+
+TEST(HfConfig, NothingIsTakenFromClassDefaults) {
+  for (const char* name : kModels) {
+    const bool qwen = contains(name, "qwen"), olmoe = contains(name, "olmoe"), mixtral = contains(name, "mixtral");
+    std::vector<const char*> required = {"model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                                         "num_key_value_heads", "num_experts_per_tok", "rope_theta", "router_aux_loss_coef"};
+    required.push_back(mixtral ? "num_local_experts" : "num_experts");
+    required.push_back(qwen ? "moe_intermediate_size" : "intermediate_size");
+    if (!mixtral) required.push_back("norm_topk_prob");
+    if (!olmoe) required.push_back("rms_norm_eps");
+    for (const char* key : required) {
+      ordered_json config = config_of(name);
+      ASSERT_EQ(config.erase(key), 1u) << name << " " << key;
+      const std::string message = error_of([&] { parse(config); }, Exit::config);
+      EXPECT_TRUE(contains(message, mixtral && contains(key, "experts") && !contains(key, "per_tok") ? "num_experts" : key)) << message;
+    }
+  }
+  ordered_json all_heads = config_of("mixtral-8x7b");
+  all_heads["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(parse(all_heads).layers[0].attention.kv_heads, 32);
+}
+
+TEST(HfConfig, WhatChangesNumbersIsNotIgnored) {
+  const auto refuse = [](const char* name, const char* key, const ordered_json& value) {
+    ordered_json config = config_of(name);
+    config[key] = value;
+    const std::string message = error_of([&] { parse(config); }, Exit::unsupported);
+    EXPECT_TRUE(contains(message, "not built")) << message;
+    config["hidden_act"] = "silu";
+    if (std::string(key) != "hidden_act") error_of([&] { parse(config); }, Exit::unsupported);
+  };
+  for (const char* name : kModels) {
+    refuse(name, "attention_bias", true);
+    refuse(name, "hidden_act", "gelu");
+    refuse(name, "sliding_window", 4096);
+    refuse(name, "quantization_config", {{"quant_method", "fp8"}});
+    refuse(name, "rope_scaling", {{"type", "yarn"}, {"factor", 4}});
+    refuse(name, "rope_scaling", {{"rope_type", "llama3"}});
+    refuse(name, "rope_parameters", {{"rope_type", "linear"}, {"rope_theta", 1e6}});
+    ordered_json off = config_of(name);
+    off["sliding_window"] = 4096;
+    off["use_sliding_window"] = false;
+    off["rope_scaling"] = {{"rope_type", "default"}};
+    EXPECT_EQ(parse(off), parse(config_of(name)));
+  }
+  for (const char* type : {"llama", "mixtrall", "", "Mixtral"}) {
+    ordered_json config = config_of("mixtral-8x7b");
+    config["model_type"] = type;
+    error_of([&] { parse(config); }, Exit::config);
+  }
+}
+
+TEST(HfConfig, MessagesNameFileAndField) {
+  const ScratchDir dir;
+  ordered_json config = config_of("olmoe-1b-7b");
+  config["num_experts"] = "many";
+  write_raw(dir / "config.json", config.dump());
+  const std::string message = error_of([&] { read_hf_config(dir / "config.json"); }, Exit::config);
+  EXPECT_TRUE(contains(message, dir / "config.json") && contains(message, "\"num_experts\" expects an integer, got \"many\"")) << message;
+  EXPECT_TRUE(contains(error_of([&] { read_hf_config(dir / "absent.json"); }, Exit::config), "absent.json"));
+  EXPECT_TRUE(contains(error_of([&] { read_hf_config(dir.path()); }, Exit::config), "not a regular file"));
+}
+
+}  // namespace
+}  // namespace mw::test
