@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "core/tensor_store.h"
 #include "ops/matmul.h"
 
 namespace {
@@ -105,8 +106,8 @@ void measure_experts(Stream& stream, DType dtype, int64_t experts, int64_t rows_
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
   Stream stream(Device{}, threads);
-  std::vector<std::byte> scratch(static_cast<size_t>(matmul_workspace_bytes(1024, 1024)));
-  stream.workspace().attach(scratch.data(), scratch.size());
+  TensorStore scratch({{"scratch", DType::u8, {matmul_workspace_bytes(1024, 1024)}, 0}});
+  stream.workspace().attach(scratch.fixed("scratch").data, static_cast<size_t>(scratch.fixed_bytes()));
   const MatmulTraits traits = matmul_traits();
   fmt::print("{}, bf16 products in {}, {} threads\n", traits.library, traits.native_bf16 ? "bf16" : "fp32", threads);
   measure_library(threads);

@@ -22,4 +22,5 @@ if [[ $version == *"Open MPI"* || $version == *OpenRTE* ]]; then
   flags+=(--oversubscribe --bind-to none)
   [[ $(id -u) == 0 ]] && flags+=(--allow-run-as-root)
 fi
+rm -rf build/demo  # the demo starts anew each time
 exec "$mpirun" "${flags[@]}" -np 2 build/release/moewright train examples/demo.toml "$@"

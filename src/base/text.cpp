@@ -20,6 +20,7 @@ std::string format_bytes(int64_t bytes) {
 }
 
 std::string format_duration(double seconds) {
+  if (seconds < 9.95) return fmt::format("{:.1f}s", std::max(0.0, seconds));
   const auto s = static_cast<int64_t>(std::llround(std::max(0.0, seconds)));
   if (s >= 3600) return fmt::format("{}h{:02}m", s / 3600, s % 3600 / 60);
   if (s >= 60) return fmt::format("{}m{:02}s", s / 60, s % 60);

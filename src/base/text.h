@@ -10,7 +10,7 @@ namespace mw {
 
 // "61.2 GiB", "512 B": binary units, one decimal.
 std::string format_bytes(int64_t bytes);
-// "3h12m", "4m05s", "12s".
+// "3h12m", "4m05s", "12s", "1.4s".
 std::string format_duration(double seconds);
 // "12.3M", "318k": decimal units.
 std::string format_count(double count);

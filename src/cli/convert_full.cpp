@@ -29,7 +29,9 @@ Command add_import_command(CLI::App& app, const Invocation&) {
   return {sub, [=] {
             const std::unique_ptr<Comm> comm = make_self_comm();
             const RunSpec run = whole_model_run(*dir);
-            Engine engine(read_hf_config(*dir + "/config.json"), run, *comm, threads_per_rank(0, 1));
+            const ModelSpec model = read_hf_config(*dir + "/config.json");
+            check_hf_folder(model, *dir);
+            Engine engine(model, run, *comm, threads_per_rank(0, 1));
             import_hf_weights(engine, *dir);
             save_checkpoint(engine, *out, {}, 1 << 20);
             std::printf("wrote %s/step-00000000\n", out->c_str());

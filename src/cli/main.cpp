@@ -1,8 +1,14 @@
 // moewright: the one place that turns errors into exit codes.
+#include <fmt/ranges.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 
+#include "base/text.h"
 #include "cli/commands.h"
 
 namespace mw {
@@ -22,6 +28,12 @@ static Exit run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer("`moewright COMMAND --help` explains a command. Exit codes: docs/troubleshooting.md.");
   const std::vector<Command> commands = register_commands(app, {&argc, &argv});
+  std::vector<std::string> names;
+  for (const Command& command : commands) names.push_back(command.app->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
+    fail(Exit::usage, fmt::format("unknown command \"{}\"{}", printable(argv[1]), did_you_mean(argv[1], names)),
+         fmt::format("one of: {}", fmt::join(names, ", ")));
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -34,7 +46,22 @@ static Exit run(int argc, char** argv) {
 
 }  // namespace mw
 
+namespace {
+
+// The OpenMP runtime reads its settings when it is loaded, before main. Its default, to spin for milliseconds at every
+// barrier, makes steps tens of times slower as soon as cores are shared: start once more with a short spin, unless the
+// user has chosen.
+void shorten_openmp_spin(char** argv) {
+  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"})
+    if (std::getenv(name) != nullptr) return;
+  setenv("GOMP_SPINCOUNT", "10000", 1);
+  execv("/proc/self/exe", argv);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  shorten_openmp_spin(argv);
   try {
     return static_cast<int>(mw::run(argc, argv));
   } catch (const mw::Error& error) {

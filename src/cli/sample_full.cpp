@@ -36,7 +36,7 @@ Command add_sample_command(CLI::App& app, const Invocation& invocation) {
                 fail(Exit::checkpoint, fmt::format("no complete checkpoint in \"{}\"", run.checkpoint.dir),
                      "train first, or name one with --checkpoint");
               Engine engine(model, sampling_run(run, world.comm().size()), world.comm(),
-                            threads_per_rank(run.train.threads, world.local_size()));
+                            threads_per_rank(run.train.threads, ranks_per_node(world, run.mesh)));
               if (folder.empty()) import_hf_weights(engine, run.hf_dir);
               else load_checkpoint(engine, folder, true);
               SampleSpec spec = run.sample;

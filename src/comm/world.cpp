@@ -18,6 +18,10 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh) {
   return comms;
 }
 
+int ranks_per_node(const World& world, const MeshSpec& mesh) {
+  return mesh.ranks_per_node > 0 ? static_cast<int>(mesh.ranks_per_node) : world.local_size();
+}
+
 int threads_per_rank(int64_t asked, int local_size) {
   if (asked > 0) return static_cast<int>(asked);
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

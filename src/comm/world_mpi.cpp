@@ -2,6 +2,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <map>
 
@@ -136,6 +137,7 @@ class MpiWorld : public World {
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
     comm_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, false);
+    refuse_foreign_launcher();
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm_->rank(), MPI_INFO_NULL, &node),
           "MPI_Comm_split_type");
@@ -168,6 +170,22 @@ class MpiWorld : public World {
   }
 
  private:
+  // Another MPI's mpirun, or srun without PMI, starts processes that do not find each other: each would train alone.
+  void refuse_foreign_launcher() {
+    if (comm_->size() > 1) return;
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+      const char* value = std::getenv(name);
+      if (value == nullptr || std::atoi(value) <= 1) continue;
+      const std::string built_with = library();
+      comm_.reset();
+      MPI_Finalize();
+      fail(Exit::comm,
+           fmt::format("{}={} processes were launched, but they do not see each other through {}", name, value,
+                       built_with),
+           "use the mpirun of that MPI library, or srun --mpi=pmix");
+    }
+  }
+
   std::unique_ptr<MpiComm> comm_;
   int local_rank_ = 0, local_size_ = 1, nodes_ = 1;
 };

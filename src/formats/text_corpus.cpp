@@ -158,7 +158,7 @@ TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& 
     fail(Exit::data,
          fmt::format("{}: expected at most {} files in a corpus of {}, got {}", path, kMapLimit, format_bytes(total),
                      files.size()),
-         "join the files, or turn them into a token file with `moewright tokenize`");
+         "join the files, or turn them into token files (data.kind = \"megatron\" or \"shards\")");
   }
   size_t used = 0;
   for (Found& file : files) {

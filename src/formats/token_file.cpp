@@ -23,7 +23,7 @@ void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_vi
       fail(Exit::data,
            fmt::format("{}: token {}: expected an id in [0, {}), got {}", where, first + static_cast<int64_t>(i), vocab,
                        tokens[i]),
-           "the data was made with another tokenizer: set model.vocab_size to fit it, or tokenize again");
+           "the data was made with another tokenizer: set model.vocab to fit it, or tokenize again");
     }
   }
 }

@@ -41,7 +41,8 @@ Mesh make_mesh(const MeshSpec& spec, int world) {
   const int stage = world / mesh.pp;
   mesh.dp = stage / mesh.tp;
   if (spec.ep > stage || stage % spec.ep != 0)
-    fail(Exit::config, fmt::format("mesh.ep = {} does not divide the {} ranks of a stage", spec.ep, stage),
+    fail(Exit::config,
+         fmt::format("mesh.ep = {} does not divide the {} rank{} of the run", spec.ep, stage, stage == 1 ? "" : "s"),
          fmt::format("mesh.ep can be one of {}", divisors_of(stage)));
   mesh.ep = static_cast<int>(spec.ep);
   mesh.edp = stage / mesh.ep;

@@ -64,7 +64,8 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const std::s
   check_real(where, "routed scale", m.scale, 1e-6, 1e6);
   check_product(where, "the expert matrices", {m.experts, 2, m.width, model.width});
   if (m.selection_bias && m.score != ScoreFunction::sigmoid)
-    fail(Exit::config, fmt::format("{}: a selection bias needs sigmoid scores", where), "set score = \"sigmoid\"");
+    fail(Exit::config, fmt::format("{}: a selection bias needs sigmoid scores", where),
+         "set model.score = \"sigmoid\"");
 }
 
 Activation parse_activation(const std::string& text) {
@@ -143,6 +144,13 @@ std::vector<std::string> preset_names() {
 }
 
 ModelSpec build_native_model(const NativeModel& given) {
+  NativeModel plain;
+  plain.preset = given.preset;
+  if (!given.preset.empty() && !(given == plain))
+    fail(Exit::config,
+         fmt::format("model.preset = \"{}\" fixes the architecture, but another [model] key is set too",
+                     printable(given.preset)),
+         "remove the preset or the other keys");
   const NativeModel n = given.preset.empty() ? given : expand_preset(given);
   check_range("[model]", "layers", n.layers, 1, 10000);
   check_range("[model]", "heads", n.heads, 1, 1 << 16);

@@ -36,6 +36,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   if (run.train.device == "cuda" || run.train.device == "hip")
     unbuilt(fmt::format("train.device = \"{}\"", run.train.device));
   if (!run.log.tensorboard.empty()) unbuilt("log.tensorboard");
+  if (run.moe.tp_mode != "ssmb") unbuilt(fmt::format("moe.tp_mode = \"{}\"", run.moe.tp_mode));
   Plan plan;
   plan.model = model;
   plan.run = run;

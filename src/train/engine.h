@@ -9,6 +9,10 @@
 
 namespace mw {
 
+// Refuses a plan that cannot fit this node, before anything is allocated, when `local_ranks` share it. Errors: memory,
+// with the largest part and what would help.
+void check_memory(const Plan& plan, int local_ranks);
+
 struct Engine {
   // Collective over `world`, which must outlive it. Errors: config, unsupported, memory.
   Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads);

@@ -28,7 +28,15 @@ std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet&
                        [&](const HfTensor& t) { return files.find(t.name).file != nullptr; });
   };
   std::vector<HfTensor> fused = hf_fused_tensors(model);
-  return present(fused) ? fused : hf_tensors(model);
+  if (present(fused)) return fused;
+  // A config that asks for far more experts than there are tensors is refused before its names are listed.
+  int64_t experts = 0;
+  for (const LayerSpec& layer : model.layers) experts += layer.moe.experts;
+  const auto found = static_cast<int64_t>(files.names().size());
+  if (experts > found + 1000)
+    fail(Exit::data, fmt::format("{}: {} tensors, but config.json describes {} experts", files.path(), found, experts),
+         "config.json and the weights do not fit together");
+  return hf_tensors(model);
 }
 
 // Reads the part of one Hugging Face tensor that lies in this rank's piece of the parameter.
@@ -123,10 +131,10 @@ void copy_other_files(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-void import_hf_weights(Engine& engine, const std::string& dir) {
+void check_hf_folder(const ModelSpec& model, const std::string& dir) {
   const SafetensorsSet files = open_safetensors_folder(dir);
-  const std::vector<HfTensor> names = choose_names(engine.plan.model, files);
-  check_extras(files, names, engine.plan.model.tie_embeddings);
+  const std::vector<HfTensor> names = choose_names(model, files);
+  check_extras(files, names, model.tie_embeddings);
   for (const HfTensor& tensor : names) {
     const SafetensorsLocation at = files.require(tensor.name);
     if (at.entry->shape != tensor.shape)
@@ -134,6 +142,14 @@ void import_hf_weights(Engine& engine, const std::string& dir) {
            fmt::format("{}: tensor \"{}\" has shape {}, expected {}", at.file->path(), tensor.name,
                        shape_text(at.entry->shape), shape_text(tensor.shape)),
            "config.json and the weights do not fit together");
+  }
+}
+
+void import_hf_weights(Engine& engine, const std::string& dir) {
+  check_hf_folder(engine.plan.model, dir);
+  const SafetensorsSet files = open_safetensors_folder(dir);
+  for (const HfTensor& tensor : choose_names(engine.plan.model, files)) {
+    const SafetensorsLocation at = files.require(tensor.name);
     Parameter& p = engine.params.find(tensor.param);
     for (const SlicePiece& piece : p.pieces) read_piece(at, tensor, p, piece);
   }

@@ -206,6 +206,7 @@ ParityReport run_parity(const std::string& hf_dir, const std::string& golden_pat
     fail(Exit::data, fmt::format("{}: logits must be [{}, {}, {}]", golden_path, sequences, seq_len, model.vocab),
          "the golden file belongs to another model");
 
+  check_hf_folder(model, hf_dir);
   Engine engine(model, parity_run(hf_dir, sequences, seq_len), comm, threads);
   import_hf_weights(engine, hf_dir);
   ParityReport report;

@@ -1,10 +1,13 @@
 #include "train/trainer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -40,11 +43,14 @@ class Trainer {
 
  private:
   void prepare();
-  void print_header() const;
+  void print_header();
+  double estimate_seconds();
+  void check_checkpoint_folder() const;
   void load_weights();
   void open_metrics();
   bool train_step(int64_t step);
   void report(const StepStats& stats, int64_t step, double seconds);
+  void warn_growth(const StepStats& stats, int64_t step) const;
   void validate(int64_t step);
   void save(int64_t step);
   void finish();
@@ -70,7 +76,7 @@ class Trainer {
   RunState state_;
   ByteSummary bytes_;
   std::optional<double> val_loss_;
-  int64_t resident_before_ = 0, saved_step_ = -1;
+  int64_t resident_before_ = 0, saved_step_ = -1, arena_grows_ = 0;
   double started_ = 0, trained_seconds_ = 0;
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
@@ -90,11 +96,13 @@ void warm_up_matmul() {
 
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
-  const int threads = threads_per_rank(run_.train.threads, world_.local_size());
+  if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") check_hf_folder(model, run_.hf_dir);
+  const int threads = threads_per_rank(run_.train.threads, ranks_per_node(world_, run_.mesh));
   const Mesh mesh = make_mesh(run_.mesh, world_.comm().size());
   const Plan plan =
       make_plan(model, run_, world_.comm().size(), world_.comm().rank(), measure_platform(model, run_, mesh, threads));
-  check_memory(plan, world_.local_size());
+  check_memory(plan, ranks_per_node(world_, run_.mesh));
+  check_checkpoint_folder();
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
   if (run_.train.byte_baseline && validation_ != nullptr) {
@@ -113,7 +121,27 @@ void Trainer::prepare() {
   context_.world = world_.comm().size();
 }
 
-void Trainer::print_header() const {
+// What would go wrong at the first save goes wrong now.
+void Trainer::check_checkpoint_folder() const {
+  const std::string& dir = run_.checkpoint.dir;
+  if (dir.empty()) {
+    if (run_.checkpoint.resume == "auto")
+      fail(Exit::config, "checkpoint.resume = \"auto\" needs checkpoint.dir", "name the folder of checkpoints");
+    return;
+  }
+  if (!leader_) return;
+  const std::string found = newest_checkpoint(dir);
+  if (run_.checkpoint.resume == "none" && !found.empty())
+    fail(Exit::checkpoint, fmt::format("{} exists, and checkpoint.resume = \"none\" starts anew", found),
+         "checkpoint.resume=auto goes on from it; a new run needs another checkpoint.dir, or the old one removed");
+  std::error_code error;
+  std::filesystem::create_directories(dir, error);
+  if (error || ::access(dir.c_str(), W_OK) != 0)
+    fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
+         "check checkpoint.dir and its permissions");
+}
+
+void Trainer::print_header() {
   const Plan& plan = engine_->plan;
   const MatmulTraits traits = matmul_traits();
   say("{}", options_.version);
@@ -125,6 +153,25 @@ void Trainer::print_header() const {
       run_.train.dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
   say("data: {}; {} samples of {} tokens per epoch", data_->source().describe(), data_->samples(), run_.train.seq_len);
   if (validation_ != nullptr) say("validation: {}", validation_->source().describe());
+}
+
+// How long the steps may take, from the rate of one product of this model's width measured now.
+double Trainer::estimate_seconds() {
+  Stream& stream = engine_->stream;
+  Parameter& p = engine_->params.find("layers.0.attn.wq");
+  const int64_t rows = std::min<int64_t>(engine_->plan.batch.tokens(), 1024), n = p.weights[0].n, k = p.weights[0].k;
+  TensorStore memory({{"x", DType::f32, {rows, k}, 0}, {"y", DType::f32, {rows, n}, 0}});
+  double fastest = 1e30;
+  for (int i = 0; i < 5; ++i) {
+    const double begin = now_seconds();
+    matmul(stream, memory.fixed("x"), p.weights[0], memory.fixed("y"));
+    fastest = std::min(fastest, now_seconds() - begin);
+  }
+  const double rate = 2.0 * static_cast<double>(rows * n * k) / fastest;
+  const double tokens =
+      static_cast<double>((run_.train.steps - state_.step) * run_.train.global_batch * run_.train.seq_len);
+  // Products are about two thirds of a step on a CPU.
+  return 1.5 * context_.flops_per_token * tokens / rate / world_.comm().size();
 }
 
 void Trainer::load_weights() {
@@ -155,12 +202,35 @@ void Trainer::open_metrics() {
   metrics_ = std::make_unique<JsonLinesWriter>(run_.log.jsonl);
 }
 
+// More rows met on a rank than moe.row_headroom had foreseen.
+void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
+  size_t layer = 0, expert = 0;
+  double worst = 0;
+  for (size_t l = 0; l < stats.load.size(); ++l) {
+    double sum = 0;
+    for (const double count : stats.load[l]) sum += count;
+    for (size_t e = 0; e < stats.load[l].size(); ++e) {
+      const double ratio = sum > 0 ? stats.load[l][e] * static_cast<double>(stats.load[l].size()) / sum : 0;
+      if (ratio <= worst) continue;
+      worst = ratio;
+      layer = l;
+      expert = e;
+    }
+  }
+  say("warning: step {}: routed rows went beyond moe.row_headroom = {}, more memory was committed; the fullest is "
+      "layer {}, "
+      "expert {} with {:.1f} times the mean",
+      step, run_.moe.row_headroom, engine_->model.moe_index()[layer], expert, worst);
+}
+
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   std::array<int64_t, 2> most = {peak_resident_bytes() - resident_before_, bytes_.total()};
   int64_t grows = engine_->model.activations().arena_grows();
   world_.comm().all_reduce_max(std::span(most));
   world_.comm().all_reduce_sum(std::span(&grows, 1));
   if (!leader_) return;
+  if (grows > arena_grows_) warn_growth(stats, step);
+  arena_grows_ = grows;
   StepReport r;
   r.step = step;
   r.stats = stats;
@@ -295,6 +365,12 @@ Exit Trainer::train() {
   print_header();
   load_weights();
   open_metrics();
+  if (state_.step >= run_.train.steps)
+    say("nothing to train: {} steps are done and train.steps = {}", state_.step, run_.train.steps);
+  const double estimate = estimate_seconds();
+  if (state_.step < run_.train.steps && !matmul_traits().native_bf16)
+    say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps", format_duration(estimate),
+        run_.train.steps - state_.step);
   engine_->stream.trace().keep_events(false);
   engine_->stream.trace().reset();
   for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {
@@ -318,6 +394,7 @@ Exit Trainer::train() {
   validate(state_.step);
   if (metrics_ != nullptr && val_loss_) {
     nlohmann::ordered_json line;
+    line["step"] = state_.step;
     line["final_val_loss"] = *val_loss_;
     metrics_->write(line);
   }
@@ -326,22 +403,6 @@ Exit Trainer::train() {
 }
 
 }  // namespace
-
-void check_memory(const Plan& plan, int local_ranks) {
-  const ByteSummary s = summarise(all_rows(plan));
-  const int64_t available = available_bytes() / std::max(1, local_ranks);
-  if (s.total() <= available) return;
-  int largest = 0;
-  for (int kind = 1; kind < kByteKinds; ++kind)
-    if (s.by_kind[kind] > s.by_kind[largest]) largest = kind;
-  const bool state = static_cast<ByteKind>(largest) <= ByteKind::packed;
-  fail(Exit::memory,
-       fmt::format("rank {} needs {}, its share of this node's free memory is {}; the largest part is {} with {}",
-                   plan.rank, format_bytes(s.total()), format_bytes(available), name_of(static_cast<ByteKind>(largest)),
-                   format_bytes(s.by_kind[largest])),
-       state ? "use more ranks with a larger mesh.ep, more nodes, or a smaller model"
-             : "raise train.micro_batches or shorten train.seq_len");
-}
 
 Exit run_training(World& world, const RunSpec& run, const TrainOptions& options) {
   return Trainer(world, run, options).train();

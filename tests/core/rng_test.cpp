@@ -29,14 +29,16 @@ Words reference_philox(Words counter, std::array<uint32_t, 2> key) {
 TEST(Philox, KnownAnswers) {
   EXPECT_EQ(philox({0, 0}, 0), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
   EXPECT_EQ(reference_philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(reference_philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}), (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
+  EXPECT_EQ(reference_philox({~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}),
+            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
   EXPECT_EQ(reference_philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
             (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
   const uint64_t counters[] = {1, 0xffffffff, 0x100000000, 0x85a308d3243f6a88, ~uint64_t{0}};
   const RngKey keys[] = {{0, 0}, {1, 0}, {0, 1}, {0xa4093822, 0x299f31d0}, {~0u, ~0u}};
   for (const uint64_t c : counters)
     for (const RngKey k : keys)
-      EXPECT_EQ(philox(k, c), reference_philox({static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32), 0, 0}, {k.low, k.high}));
+      EXPECT_EQ(philox(k, c),
+                reference_philox({static_cast<uint32_t>(c), static_cast<uint32_t>(c >> 32), 0, 0}, {k.low, k.high}));
 }
 
 // Keys decide initial weights: a change would break the resumption of old runs.
@@ -73,7 +75,8 @@ TEST(Uniform, IsBelowOneAndEven) {
 TEST(Uniform, IsAPureFunctionOfTheIndex) {
   const RngKey key = make_rng_key(3, "x");
   const float at_10 = uniform_at(key, 10);
-  for (uint64_t i = 0; i < 40; ++i) EXPECT_EQ(uniform_at(key, i), static_cast<float>(philox(key, i / 4)[i % 4] >> 8) * 0x1p-24f);
+  for (uint64_t i = 0; i < 40; ++i)
+    EXPECT_EQ(uniform_at(key, i), static_cast<float>(philox(key, i / 4)[i % 4] >> 8) * 0x1p-24f);
   EXPECT_EQ(uniform_at(key, 10), at_10);
   EXPECT_NE(uniform_at(key, 0), uniform_at(key, uint64_t{1} << 34));  // counters beyond 32 bits are their own
 }

@@ -55,8 +55,9 @@ TEST(Workspace, OverflowIsAnError) {
   {
     WorkspaceFrame frame(workspace);
     frame.take_bytes(3 * 64);
-    EXPECT_TRUE(contains(error_of([&] { frame.take_bytes(65); }, Exit::internal), "128 bytes does not fit: 192 of 256"));
-    EXPECT_NE(frame.take_bytes(64), nullptr);  // what fits still does
+    EXPECT_TRUE(
+        contains(error_of([&] { frame.take_bytes(65); }, Exit::internal), "128 bytes does not fit: 192 of 256"));
+    EXPECT_NE(frame.take_bytes(64), nullptr);                                // what fits still does
     error_of([&] { workspace.attach(memory.data(), 64); }, Exit::internal);  // not while in use
   }
   EXPECT_EQ(workspace.peak(), 4u * 64);

@@ -9,12 +9,12 @@ namespace mw::test {
 namespace {
 
 const std::vector<TensorSlot> kSlots = {
-    {"a", DType::f32, {3, 5}, 0},          // 60 bytes, 64 in the block
+    {"a", DType::f32, {3, 5}, 0},  // 60 bytes, 64 in the block
     {"grow", DType::bf16, {10, 2, 8}, 1000000},
-    {"b", DType::u8, {1}, 0},              // 1 byte, 64 in the block
+    {"b", DType::u8, {1}, 0},  // 1 byte, 64 in the block
     {"rows_only", DType::i32, {4}, 100},
     {"none", DType::f32, {0, 5}, 0},
-    {"c", DType::i64, {9}, 0},             // 72 bytes, 128 in the block
+    {"c", DType::i64, {9}, 0},  // 72 bytes, 128 in the block
 };
 
 bool is_zero(TensorView t) {
@@ -62,7 +62,7 @@ TEST(TensorStore, GrowsWithoutMoving) {
     committed = rows.committed_rows();
   }
   EXPECT_EQ(store.arena_grows(), grows);
-  EXPECT_EQ(rows.committed_rows(), 1000000);  // the reserve of an eighth stops at the bound
+  EXPECT_EQ(rows.committed_rows(), 1000000);                // the reserve of an eighth stops at the bound
   EXPECT_EQ(store.rows("grow").committed_rows(), 1000000);  // copies see the same memory
   EXPECT_EQ(rows.take(3).data, first.data);                 // fewer rows again
   EXPECT_EQ(rows.grows(), grows);
@@ -117,7 +117,11 @@ TEST(TensorStore, RefusesBrokenTables) {
 }
 
 TEST(TensorStore, TooMuchIsAMemoryError) {
-  const std::string message = error_of([] { TensorStore({{"x", DType::f32, {1, 1 << 20}, int64_t{1} << 36}}); }, Exit::memory);
+  const std::string message = error_of(
+      [] {
+        TensorStore({{"x", DType::f32, {1, 1 << 20}, int64_t{1} << 36}});
+      },
+      Exit::memory);
   EXPECT_TRUE(contains(message, "PiB") || contains(message, "TiB")) << message;
   error_of([] { TensorStore({{"x", DType::f32, {int64_t{1} << 58}, 0}}); }, Exit::memory);
 }

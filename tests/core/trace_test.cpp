@@ -14,8 +14,8 @@ void spend(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); 
 TEST(Trace, TimeOfInnerScopesIsTakenOutOfOuterOnes) {
   using namespace std::chrono_literals;
   Trace trace;
-  trace.reset();
   const auto begin = std::chrono::steady_clock::now();
+  trace.reset();
   {
     const TraceScope outer(trace, Work::attention, "outer");
     spend(20ms);
@@ -40,8 +40,8 @@ TEST(Trace, TimeOfInnerScopesIsTakenOutOfOuterOnes) {
 TEST(Trace, AllTimeIsCharged) {
   using namespace std::chrono_literals;
   Trace trace;
-  trace.reset();
   const auto begin = std::chrono::steady_clock::now();
+  trace.reset();
   for (int i = 0; i < 3; ++i) {
     spend(3ms);  // outside every scope: "other"
     const TraceScope a(trace, Work::matmul, "a");

@@ -1,5 +1,5 @@
-// Any bytes as a Hugging Face config.json: accepted or mw::Error, nothing else. What is accepted is consistent, and is written as a
-// config that reads back the same.
+// Any bytes as a Hugging Face config.json: accepted or mw::Error, nothing else. What is accepted is consistent, and is
+// written as a config that reads back the same.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -16,7 +16,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if ((e.code() != mw::Exit::config && e.code() != mw::Exit::unsupported) || e.hint().empty()) std::abort();
     return 0;
   }
-  if (mw::parameter_count(model) < mw::active_parameter_count(model) || mw::active_parameter_count(model) < 1) std::abort();
+  if (mw::parameter_count(model) < mw::active_parameter_count(model) || mw::active_parameter_count(model) < 1)
+    std::abort();
   if (model.moe_layer_count() == 0) return 0;  // no family to export to
   // Outside a try block: what was written must be accepted.
   if (mw::parse_hf_config(mw::write_hf_config(model, "float32"), "written") != model) std::abort();

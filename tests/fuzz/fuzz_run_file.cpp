@@ -1,5 +1,5 @@
-// Any bytes as a run file, and their first line as an override: accepted or mw::Error, nothing else. What is accepted is printed
-// as a run file that reads back the same.
+// Any bytes as a run file, and their first line as an override: accepted or mw::Error, nothing else. What is accepted
+// is printed as a run file that reads back the same.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

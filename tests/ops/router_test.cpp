@@ -145,9 +145,8 @@ CaseTensor to_tensor(const Doubles& values) {
 Tensors run_route(const RouterCase& c, Stream& stream, const Tensors& inputs, const CaseTensor* forced_ids = nullptr) {
   const RouterRule& rule = c.rule;
   // A workspace of just the promised size.
-  std::vector<std::byte> scratch(static_cast<size_t>(router_workspace_bytes(c.T, rule.experts)));
-  Stream bounded(stream.device(), stream.threads());
-  bounded.workspace().attach(scratch.data(), scratch.size());
+  TestStream tight(stream.threads(), static_cast<size_t>(router_workspace_bytes(c.T, rule.experts)));
+  Stream& bounded = tight.stream;
   const Owned logits = to_operand(inputs.at("logits"));
   const Owned bias = c.biased ? to_operand(inputs.at("bias")) : Owned{};
   const Owned ids = forced_ids == nullptr ? make_output(DType::i32, {c.T, rule.top_k}) : to_operand(*forced_ids);

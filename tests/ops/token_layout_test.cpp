@@ -71,9 +71,8 @@ Built build(const LayoutCase& c, const Routing& routing) {
   layout.weights_R = built.weights.view, layout.row_of_TK = built.row_of.view;
   layout.rows_per_expert_E = built.rows_per_expert.view;
   // A workspace of just the promised size.
-  std::vector<std::byte> scratch(static_cast<size_t>(token_layout_workspace_bytes(c.T, c.K, c.E)));
-  Stream stream(Device{}, c.threads);
-  stream.workspace().attach(scratch.data(), scratch.size());
+  TestStream tight(c.threads, static_cast<size_t>(token_layout_workspace_bytes(c.T, c.K, c.E)));
+  Stream& stream = tight.stream;
   const Owned ids = to_operand(integer_tensor({c.T, c.K}, routing.ids)), weights = to_operand(routing.weights);
   build_token_layout(stream, ids.view, weights.view, routing.position_of_expert, c.rule, layout);
   return built;

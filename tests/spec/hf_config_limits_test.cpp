@@ -17,7 +17,8 @@ std::optional<Error> try_config(const std::string& text) {
         const ModelSpec model = parse_hf_config(text, "config.json");
         validate(model, "config.json");
         EXPECT_GE(parameter_count(model), active_parameter_count(model));
-        if (model.moe_layer_count() > 0) EXPECT_EQ(parse_hf_config(write_hf_config(model, "float32"), "written"), model);
+        if (model.moe_layer_count() == 0) return;  // no family to export to
+        EXPECT_EQ(parse_hf_config(write_hf_config(model, "float32"), "written"), model);
       },
       {Exit::config, Exit::unsupported}, printable(text, 1000));
 }
@@ -30,18 +31,35 @@ std::string join(const Fields& fields) {
 
 // A small model of each family, with every key that the reader knows.
 std::vector<Fields> small_configs() {
-  const Fields common = {{"vocab_size", "97"}, {"hidden_size", "40"}, {"num_hidden_layers", "3"}, {"num_attention_heads", "5"},
-                         {"num_key_value_heads", "1"}, {"head_dim", "8"}, {"hidden_act", "\"silu\""}, {"rms_norm_eps", "1e-05"},
-                         {"tie_word_embeddings", "true"}, {"initializer_range", "0.02"}, {"router_aux_loss_coef", "0.02"},
-                         {"num_experts_per_tok", "2"}, {"attention_bias", "false"}, {"sliding_window", "null"},
-                         {"max_position_embeddings", "128"}, {"intermediate_size", "28"}, {"torch_dtype", "\"float32\""},
+  const Fields common = {{"vocab_size", "97"},
+                         {"hidden_size", "40"},
+                         {"num_hidden_layers", "4"},
+                         {"num_attention_heads", "5"},
+                         {"num_key_value_heads", "1"},
+                         {"head_dim", "8"},
+                         {"hidden_act", "\"silu\""},
+                         {"rms_norm_eps", "1e-05"},
+                         {"tie_word_embeddings", "true"},
+                         {"initializer_range", "0.02"},
+                         {"router_aux_loss_coef", "0.02"},
+                         {"num_experts_per_tok", "2"},
+                         {"attention_bias", "false"},
+                         {"sliding_window", "null"},
+                         {"max_position_embeddings", "128"},
+                         {"intermediate_size", "28"},
+                         {"torch_dtype", "\"float32\""},
                          {"quantization_config", "null"}};
   const Fields v4 = {{"rope_theta", "10000.0"}, {"rope_scaling", "null"}};
   const Fields v5 = {{"rope_parameters", "{\"rope_theta\": 10000.0, \"rope_type\": \"default\"}"}};
   const Fields families[] = {
       {{"model_type", "\"mixtral\""}, {"num_local_experts", "6"}},
-      {{"model_type", "\"qwen3_moe\""}, {"num_experts", "6"}, {"moe_intermediate_size", "12"}, {"norm_topk_prob", "true"},
-       {"decoder_sparse_step", "2"}, {"mlp_only_layers", "[1]"}, {"use_sliding_window", "false"}},
+      {{"model_type", "\"qwen3_moe\""},
+       {"num_experts", "6"},
+       {"moe_intermediate_size", "12"},
+       {"norm_topk_prob", "true"},
+       {"decoder_sparse_step", "2"},
+       {"mlp_only_layers", "[1]"},
+       {"use_sliding_window", "false"}},
       {{"model_type", "\"olmoe\""}, {"num_experts", "6"}, {"norm_topk_prob", "false"}, {"clip_qkv", "4.5"}}};
   std::vector<Fields> configs;
   for (Fields fields : families)
@@ -54,13 +72,41 @@ std::vector<Fields> small_configs() {
   return configs;
 }
 
-const char* const kValues[] = {"-1", "0", "1", "2147483648", "9223372036854775807", "9223372036854775808", "-9223372036854775808",
-                               "18446744073709551615", "99999999999999999999999", "0.5", "-0.5", "1e-320", "1e308", "-0.0",
-                               "null", "true", "false", "\"\"", "\"7\"", "\"NaN\"", "\"\\u0000\"", "[]", "[0]", "[null]",
-                               "[9223372036854775808]", "[[1]]", "{}", "{\"rope_theta\": null}", "{\"rope_type\": 3}",
-                               "{\"type\": []}", "{\"rope_theta\": -1}", "{\"rope_theta\": \"x\"}"};
-const char* const kNotJson[] = {"NaN", "-NaN", "nan", "Infinity", "-Infinity", "1e400", "-1e400", "01", "+1", "0x10", ".5", "1.", "'x'",
-                                "", "\"open", "[", "{", "\"\xff\"", "\"\\ud800\""};
+const char* const kValues[] = {"-1",
+                               "0",
+                               "1",
+                               "2147483648",
+                               "9223372036854775807",
+                               "9223372036854775808",
+                               "-9223372036854775808",
+                               "18446744073709551615",
+                               "99999999999999999999999",
+                               "0.5",
+                               "-0.5",
+                               "1e-320",
+                               "1e308",
+                               "-0.0",
+                               "null",
+                               "true",
+                               "false",
+                               "\"\"",
+                               "\"7\"",
+                               "\"NaN\"",
+                               "\"\\u0000\"",
+                               "[]",
+                               "[0]",
+                               "[null]",
+                               "[9223372036854775808]",
+                               "[[1]]",
+                               "{}",
+                               "{\"rope_theta\": null}",
+                               "{\"rope_type\": 3}",
+                               "{\"type\": []}",
+                               "{\"rope_theta\": -1}",
+                               "{\"rope_theta\": \"x\"}"};
+const char* const kNotJson[] = {"NaN",    "-NaN", "nan",  "Infinity", "-Infinity",  "1e400", "-1e400",
+                                "01",     "+1",   "0x10", ".5",       "1.",         "'x'",   "",
+                                "\"open", "[",    "{",    "\"\xff\"", "\"\\ud800\""};
 
 TEST(HfConfigLimits, TheSmallConfigsAreValid) {
   for (const Fields& fields : small_configs()) EXPECT_FALSE(try_config(join(fields))) << join(fields);
@@ -91,9 +137,10 @@ TEST(HfConfigLimits, EveryFieldTakesEveryValueOrRefusesIt) {
 
 TEST(HfConfigLimits, SizesHaveBounds) {
   for (const Fields& fields : small_configs())
-    for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-                            "num_experts_per_tok", "head_dim"})
-      for (const char* value : {"-1", "0", "2147483648", "9223372036854775808", "4611686018427387904", "1e400", "1.5", "\"8\"", "[8]"}) {
+    for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                            "num_key_value_heads", "num_experts_per_tok", "head_dim"})
+      for (const char* value :
+           {"-1", "0", "2147483648", "9223372036854775808", "4611686018427387904", "1e400", "1.5", "\"8\"", "[8]"}) {
         Fields changed = fields;
         for (auto& field : changed)
           if (field.first == key) field.second = value;
@@ -108,13 +155,15 @@ TEST(HfConfigLimits, ProductsHaveBounds) {
   for (const Fields& fields : small_configs()) {
     Fields changed = fields;
     for (auto& [key, value] : changed) {
-      if (key == "hidden_size" || key == "vocab_size" || key == "intermediate_size" || key == "moe_intermediate_size") value = "16777216";
+      if (key == "hidden_size" || key == "vocab_size" || key == "intermediate_size" || key == "moe_intermediate_size")
+        value = "16777216";
       if (key == "num_experts" || key == "num_local_experts") value = "65536";
       if (key == "num_hidden_layers") value = "10000";
     }
     EXPECT_TRUE(try_config(join(changed)));
     for (auto& [key, value] : changed)
-      if (key == "vocab_size" || key == "hidden_size" || key == "intermediate_size" || key == "moe_intermediate_size") value = "65536";
+      if (key == "vocab_size" || key == "hidden_size" || key == "intermediate_size" || key == "moe_intermediate_size")
+        value = "65536";
     EXPECT_TRUE(try_config(join(changed)));
   }
 }
@@ -146,7 +195,8 @@ TEST(HfConfigLimits, DamagedBytes) {
 
 TEST(HfConfigLimits, ZeroBytes) {
   const std::string text = join(small_configs().front()), zero(1, '\0');
-  for (const std::string& damaged : {zero, text + zero, zero + text, text + zero + "garbage", std::string(text).insert(20, zero)}) {
+  for (const std::string& damaged :
+       {zero, text + zero, zero + text, text + zero + "garbage", std::string(text).insert(20, zero)}) {
     const auto error = try_config(damaged);
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), Exit::config);
@@ -169,7 +219,8 @@ TEST(HfConfigLimits, NestingIsBounded) {
 }
 
 TEST(HfConfigLimits, WhatIsNoObject) {
-  for (const char* text : {"", "null", "3", "\"mixtral\"", "[]", "[{}]", "{}", "true", "{\"model_type\": null}", "{\"model_type\": {}}"})
+  for (const char* text :
+       {"", "null", "3", "\"mixtral\"", "[]", "[{}]", "{}", "true", "{\"model_type\": null}", "{\"model_type\": {}}"})
     EXPECT_TRUE(try_config(text)) << text;
 }
 

@@ -14,7 +14,8 @@ void expect_survived(const std::string& text) {
 void expect_refused(const std::string& text, int line) {
   const auto error = refusal_of([&] { parse_run_text(text, "run.toml", {}); }, {Exit::config}, printable(text, 200));
   ASSERT_TRUE(error) << printable(text, 200);
-  EXPECT_EQ(std::string(error->what()).rfind(fmt::format("run.toml:{}: ", line), 0), 0u) << error->what() << "\nfor " << printable(text, 200);
+  EXPECT_EQ(std::string(error->what()).rfind(fmt::format("run.toml:{}: ", line), 0), 0u)
+      << error->what() << "\nfor " << printable(text, 200);
 }
 
 enum class Kind { integer, real, text, flag, list };
@@ -106,8 +107,8 @@ TEST(RunFileLimits, EveryAcceptedValueGivesAPlanOrAnError) {
         continue;
       }
       if (run.train.micro_batches > 1 << 20) continue;
-      refusal_of([&] { make_plan(load_model_spec(run), run, 8, 3, Platform{}); }, {Exit::config, Exit::unsupported, Exit::memory},
-                 doc.key + " = " + value.toml);
+      refusal_of([&] { make_plan(load_model_spec(run), run, 8, 3, Platform{}); },
+                 {Exit::config, Exit::unsupported, Exit::memory}, doc.key + " = " + value.toml);
     }
 }
 
@@ -165,8 +166,30 @@ TEST(RunFileLimits, StrangeText) {
   expect_refused("[data]\npath = '''\n'''\xc3\xa9\n", 2);
   expect_refused("[data]\npath = \"\xc3\"\n", 2);
   expect_refused("# \xff\n", 1);
-  for (const char* text : {"=", "[", "]", "[[", "[]", "[[]]", "[train", "[train]]", "[\"", "a", "a=", "\"", "'", "\\", "{", "}", "[train]x",
-                           "[train]\n[train]", "train.lr = 1\n[train]\n", ".", "a..b = 1", "a. = 1", "\r", "[train]\rlr = 1"})
+  for (const char* text : {"=",
+                           "[",
+                           "]",
+                           "[[",
+                           "[]",
+                           "[[]]",
+                           "[train",
+                           "[train]]",
+                           "[\"",
+                           "a",
+                           "a=",
+                           "\"",
+                           "'",
+                           "\\",
+                           "{",
+                           "}",
+                           "[train]x",
+                           "[train]\n[train]",
+                           "train.lr = 1\n[train]\n",
+                           ".",
+                           "a..b = 1",
+                           "a. = 1",
+                           "\r",
+                           "[train]\rlr = 1"})
     expect_survived(text);
   expect_survived(std::string(1'000'000, '\n'));
   expect_survived(std::string(1'000'000, 'a'));

@@ -5,8 +5,8 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "spec/helpers.h"
 #include "base/text.h"
+#include "spec/helpers.h"
 #include "spec/run_spec.h"
 
 namespace mw::test {
@@ -109,15 +109,16 @@ TEST(RunFile, NamesAHuggingFaceModel) {
   EXPECT_EQ(parse("[model]\nwidth = 512\n", {"model=hf:/m"}).hf_dir, "/m");
   for (const char* value : {"\"\"", "\"hf:\"", "\"/m\"", "3", "[\"hf:/m\"]"})
     error_of([&] { parse(std::string("model = ") + value + "\n"); }, Exit::config);
-  for (const char* value : {"", "hf:", "/m", "3"}) error_of([&] { parse("", {std::string("model=") + value}); }, Exit::config);
+  for (const char* value : {"", "hf:", "/m", "3"})
+    error_of([&] { parse("", {std::string("model=") + value}); }, Exit::config);
   error_of([] { parse("model = \"hf:/m\"\n[model]\nwidth = 512\n"); }, Exit::config);  // one or the other
 }
 
 TEST(RunFile, OverridesApplyInOrder) {
-  const RunSpec run = parse("[train]\nlr = 0.5\nsteps = 7\n", {"train.lr=1e-3", "data.path=/usr/include/c++", "train.lr=2e-3",
-                                                             "train.byte_baseline=true", "data.suffixes=[\"\", \".h\"]",
-                                                             "sample.prompt=42", "log.jsonl=a=b", "log.trace=",
-                                                             "sample.temperature=1"});
+  const RunSpec run = parse(
+      "[train]\nlr = 0.5\nsteps = 7\n",
+      {"train.lr=1e-3", "data.path=/usr/include/c++", "train.lr=2e-3", "train.byte_baseline=true",
+       "data.suffixes=[\"\", \".h\"]", "sample.prompt=42", "log.jsonl=a=b", "log.trace=", "sample.temperature=1"});
   EXPECT_EQ(run.train.lr, 2e-3);
   EXPECT_EQ(run.train.steps, 7);
   EXPECT_EQ(run.data.path, "/usr/include/c++");
@@ -135,15 +136,31 @@ TEST(RunFile, OverridesApplyInOrder) {
 TEST(RunFile, OverridesAreChecked) {
   for (const char* text : {"", "=", "=3", "train.lr", "train.lr:3"}) error_of([&] { parse("", {text}); }, Exit::usage);
   const std::string deep(100'000, '[');
-  for (const std::string& text :
-       {std::string("train.lr="), std::string("train.lr=fast"), std::string("train.lr=1 2"), std::string("train.lr=1\ntrain.steps=2"),
-        std::string("train.lr=\xc3\xa9"), std::string("train.lr=\xff"), std::string("train.lr=1#\x01"), "train.lr=" + deep,
-        std::string("train.steps=1.5"), std::string("train.steps=0x"), std::string("train.steps=\"3\""),
-        std::string("train.steps=99999999999999999999"), std::string("data.suffixes=.h"), std::string("data.suffixes=[1]"),
-        std::string("data.suffixes=[\"\\u0000\"]"), std::string("data.kind=txt"), std::string("data.path=\"a\\u0000\""),
-        std::string("data.path=a\0b", 13), std::string("data.path=\xff"), std::string("data.path=\xed\xa0\x80"),
-        std::string("train.byte_baseline=1"), std::string("train=3"), std::string("trian.lr=3"), std::string("train.lr.x=3"),
-        std::string("model=hf:\xff")}) {
+  for (const std::string& text : {std::string("train.lr="),
+                                  std::string("train.lr=fast"),
+                                  std::string("train.lr=1 2"),
+                                  std::string("train.lr=1\ntrain.steps=2"),
+                                  std::string("train.lr=\xc3\xa9"),
+                                  std::string("train.lr=\xff"),
+                                  std::string("train.lr=1#\x01"),
+                                  "train.lr=" + deep,
+                                  std::string("train.steps=1.5"),
+                                  std::string("train.steps=0x"),
+                                  std::string("train.steps=\"3\""),
+                                  std::string("train.steps=99999999999999999999"),
+                                  std::string("data.suffixes=.h"),
+                                  std::string("data.suffixes=[1]"),
+                                  std::string("data.suffixes=[\"\\u0000\"]"),
+                                  std::string("data.kind=txt"),
+                                  std::string("data.path=\"a\\u0000\""),
+                                  std::string("data.path=a\0b", 13),
+                                  std::string("data.path=\xff"),
+                                  std::string("data.path=\xed\xa0\x80"),
+                                  std::string("train.byte_baseline=1"),
+                                  std::string("train=3"),
+                                  std::string("trian.lr=3"),
+                                  std::string("train.lr.x=3"),
+                                  std::string("model=hf:\xff")}) {
     const std::optional<Error> error = refusal_of([&] { parse("", {text}); });
     ASSERT_TRUE(error) << printable(text);
     EXPECT_EQ(error->code(), Exit::config) << error->what();
@@ -173,8 +190,10 @@ TEST(RunFile, MessagesNameFileAndLine) {
   const auto message = [](const std::string& text) { return error_of([&] { parse(text); }, Exit::config); };
   EXPECT_EQ(message("\n\n[train]\nlr = 1\nstepz = 3\n").rfind("run.toml:5: ", 0), 0u);
   EXPECT_EQ(message("[train]\nlr = -1\n").rfind("run.toml:2: train.lr = -1 is out of range", 0), 0u);
-  EXPECT_EQ(message("[train]\n\n\nlr = \"fast\"\n").rfind("run.toml:4: train.lr expects a number, got a string", 0), 0u);
-  EXPECT_EQ(message("[data]\nkind = \"txet\"\n"), "run.toml:2: data.kind = \"txet\" is not known, did you mean \"text\"?");
+  EXPECT_EQ(message("[train]\n\n\nlr = \"fast\"\n").rfind("run.toml:4: train.lr expects a number, got a string", 0),
+            0u);
+  EXPECT_EQ(message("[data]\nkind = \"txet\"\n"),
+            "run.toml:2: data.kind = \"txet\" is not known, did you mean \"text\"?");
   EXPECT_EQ(message("[train]\nlr = \n").rfind("run.toml:2: not valid TOML", 0), 0u);
   EXPECT_EQ(message("[train]\nlr = 1\n\nlr = 2\n").rfind("run.toml:4: not valid TOML", 0), 0u);
   EXPECT_EQ(message("a\n\n\x01").rfind("run.toml:3: control byte 0x01", 0), 0u);

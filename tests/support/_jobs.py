@@ -220,12 +220,14 @@ def last_step(name):
 
 def same_bits(checks, label, expected, got, first=1):
     """Two loss curves, number for number."""
-    if not checks.expect(sorted(expected) == sorted(got), f"{label}: steps {sorted(expected)} expected, got {sorted(got)}"):
+    steps = f"{label}: steps {sorted(expected)} expected, got {sorted(got)}"
+    if not checks.expect(sorted(expected) == sorted(got), steps):
         return
     for step in expected:
         for key in EXACT:
             if step >= first and expected[step].get(key) != got[step].get(key):
-                checks.expect(False, f"{label}: step {step}: {key} {expected[step].get(key)} became {got[step].get(key)}")
+                checks.expect(False, f"{label}: step {step}: {key} {expected[step].get(key)} became "
+                                     f"{got[step].get(key)}")
                 return
     checks.expect(True, label)
 

@@ -1,0 +1,108 @@
+"""A damaged checkpoint is refused by name with exit code 5 and an older complete one is offered; an incomplete one is
+passed over."""
+
+import json
+import os
+import pathlib
+import random
+import re
+import shutil
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import (Checks, checkpoints, outputs, read_metrics, run, same_bits,  # noqa: E402
+                   write_corpus, write_run_file)
+
+checks = Checks()
+write_corpus("text")
+RUN = write_run_file()
+COMMON = ["train.steps=6", "checkpoint.every=2"]
+result = run(1, "train", RUN, *outputs("run"), *COMMON)
+checks.expect(result.code == 0 and checkpoints("run") == [2, 4, 6], f"the run itself: exit {result.code}",
+              result.output)
+FOLDER = pathlib.Path("run/checkpoints")
+shutil.rmtree(FOLDER / "step-00000006")
+WHOLE = read_metrics("run")
+NEWEST, OLDER, SAVED = FOLDER / "step-00000004", FOLDER / "step-00000002", pathlib.Path("saved")
+shutil.copytree(NEWEST, SAVED)
+RANK_FILE, INDEX, DONE = "rank-00000.safetensors", "index.json", "DONE"
+
+
+def flip(path, offset, bit=1):
+    data = bytearray(path.read_bytes())
+    data[offset] ^= bit
+    path.write_bytes(data)
+
+
+def cut(path, size):
+    with open(path, "r+b") as file:
+        file.truncate(size)
+
+
+def restore():
+    shutil.rmtree(NEWEST)
+    shutil.copytree(SAVED, NEWEST)
+
+
+def refused(label, damage, *parts, resume=NEWEST):
+    """Damages the newest checkpoint and expects its refusal, by the names in `parts`."""
+    damage()
+    damaged = run(1, "train", RUN, *COMMON, f"checkpoint.resume={resume}")
+    checks.expect(damaged.code == 5, f"{label}: exit {damaged.code}, expected 5", damaged.output)
+    for part in [*parts, "step-00000004", "hint:", f"older complete checkpoint is there: checkpoint.resume={OLDER}"]:
+        checks.expect(part in damaged.output, f"{label}: no \"{part}\"", damaged.output)
+    restore()
+
+
+def tensors():
+    """Name and byte range in the file of every tensor of the rank's file."""
+    data = (SAVED / RANK_FILE).read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    entries = json.loads(data[8:8 + length])
+    return {name: [8 + length + at for at in entry["data_offsets"]] for name, entry in entries.items()
+            if name != "__metadata__"}
+
+
+size = (SAVED / RANK_FILE).stat().st_size
+for length in (0, 7, 100, size // 2, size - 1):
+    refused(f"{RANK_FILE} cut to {length} bytes", lambda: cut(NEWEST / RANK_FILE, length), RANK_FILE)
+refused(f"{RANK_FILE} longer", lambda: open(NEWEST / RANK_FILE, "ab").write(b"x"), RANK_FILE)
+refused(f"{RANK_FILE} gone", lambda: (NEWEST / RANK_FILE).unlink(), RANK_FILE)
+
+choose = random.Random(3)
+places = tensors()
+for kind in ("param.", "adam_m.", "adam_v."):
+    names = sorted(name for name in places if name.startswith(kind))
+    for name in {names[0], names[-1], choose.choice(names)}:
+        begin, end = places[name]
+        at = choose.choice([begin, end - 1, (begin + end) // 2])
+        refused(f"a flipped bit in {name}", lambda: flip(NEWEST / RANK_FILE, at, 1 << choose.randrange(8)), RANK_FILE,
+                f"\"{name}\" is corrupt")
+
+index_size = (SAVED / INDEX).stat().st_size
+for at in (0, index_size // 2, index_size - 2):
+    refused(f"a flipped bit in {INDEX} at {at}", lambda: flip(NEWEST / INDEX, at), INDEX, "checksum")
+refused(f"{INDEX} cut", lambda: cut(NEWEST / INDEX, index_size // 2), INDEX)
+refused(f"{INDEX} gone", lambda: (NEWEST / INDEX).unlink(), INDEX)
+refused("a flipped bit in DONE", lambda: flip(NEWEST / DONE, 3), INDEX)
+refused("an empty DONE", lambda: cut(NEWEST / DONE, 0), INDEX)
+refused("no DONE", lambda: (NEWEST / DONE).unlink(), DONE)
+
+# A damaged but complete one is not passed over in silence: the user decides.
+flip(NEWEST / RANK_FILE, size - 1)
+damaged = run(1, "train", RUN, *COMMON, *outputs("run"), "checkpoint.resume=auto")
+checks.expect(damaged.code == 5 and f"checkpoint.resume={OLDER}" in damaged.output, f"auto: exit {damaged.code}",
+              damaged.output)
+restore()
+
+# Another model's checkpoint is named as such.
+other = run(1, "train", RUN, *COMMON, f"checkpoint.resume={NEWEST}", "model.experts=6")
+checks.expect(other.code == 5 and "another shape" in other.output, f"another model: exit {other.code}", other.output)
+
+# An incomplete newest one is passed over, and the run ends where the first did.
+(NEWEST / DONE).unlink()
+resumed = run(1, "train", RUN, *COMMON, *outputs("run"), "checkpoint.resume=auto")
+checks.expect(resumed.code == 0 and re.search(r"resumed from \S*step-00000002 after step 2", resumed.output),
+              f"an incomplete newest: exit {resumed.code}", resumed.output)
+same_bits(checks, "from the older checkpoint", WHOLE, read_metrics("run"))
+checks.finish()

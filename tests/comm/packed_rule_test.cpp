@@ -1,0 +1,46 @@
+// The table of bytes repeats a rule of the operators, because a plan links none. This room links both.
+#include <gtest/gtest.h>
+
+#include "ops/matmul.h"
+#include "spec/byte_table.h"
+
+namespace mw::test {
+namespace {
+
+TEST(PackedRule, TableAndOperatorsAgree) {
+  for (const bool native_bf16 : {true, false})
+    for (const int64_t width : {1, 24, 63, 64, 65, 100, 1024})
+      for (const char* activation : {"swiglu", "gelu"}) {
+        NativeModel native;
+        native.width = width;
+        native.heads = 1;
+        native.head_dim = 10;
+        native.expert_width = width + 7;
+        native.shared_experts = 1;
+        native.dense_layers = 1;
+        native.activation = activation;
+        RunSpec run;
+        run.mesh.ep = 3;
+        run.train.global_batch = 3;
+        Platform platform;
+        platform.native_bf16 = native_bf16;
+        const ModelSpec model = build_native_model(native);
+        const ExpertPlacement experts = make_block_placement(8, 3);
+        const std::vector<ByteRow> rows = parameter_bytes(model, run, {{}, experts, experts, experts}, 2, platform);
+        int checked = 0;
+        for (const ParamRow& param : param_table(model))
+          for (const char* direction : {"packed_forward.", "packed_backward."})
+            for (const ByteRow& row : rows) {
+              if (row.name != direction + param.name) continue;
+              const int64_t each = packed_weight_bytes(param.matrix_n(), param.matrix_k(), native_bf16);
+              EXPECT_EQ(row.shape, (std::vector<int64_t>{param.expert ? 2 : 1, each})) << row.name;
+              ++checked;
+            }
+        // Per layer four projections, then up and down of a dense layer, or of the experts and of the shared one; and
+        // the head.
+        EXPECT_EQ(checked, 2 * (4 * 4 + 2 + 3 * 4 + 1));
+      }
+}
+
+}  // namespace
+}  // namespace mw::test

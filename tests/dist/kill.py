@@ -1,0 +1,68 @@
+"""kill -9 of one rank at a random moment: the job ends at once with the reason, and a restart continues from the newest
+complete checkpoint with the very same numbers."""
+
+import os
+import random
+import re
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import (Checks, Job, checkpoints, outputs, read_metrics, run, same_bits, write_corpus,  # noqa: E402
+                   write_run_file)
+
+STEPS = 60
+seed = int(os.environ.get("KILL_SEED", time.time_ns() % 1_000_000))
+print(f"KILL_SEED={seed}", flush=True)  # repeats this run's choices
+choose = random.Random(seed)
+checks = Checks()
+write_corpus("text")
+RUN = write_run_file()
+ARGUMENTS = [f"train.steps={STEPS}", "checkpoint.every=2", "mesh.ep=2", "checkpoint.resume=auto"]
+
+
+def start(name, ranks):
+    return Job(ranks, "train", RUN, *outputs(name), *ARGUMENTS)
+
+
+def kill_one(name, ranks):
+    """At the step after those that are saved plus a few, or, now and then, anywhere in the start."""
+    saved = max(checkpoints(name), default=0)
+    step, delay = saved + choose.randrange(0, 15), choose.uniform(0, 0.1)
+    job = start(name, ranks)
+    if step > saved:
+        began = job.wait_until(lambda: f"\nstep {step}/" in job.output())
+    else:
+        delay *= 5
+        began = job.wait_until(lambda: len(job.rank_pids()) == ranks)
+    time.sleep(delay)
+    pids = job.rank_pids()
+    if not checks.expect(began and len(pids) == ranks and job.running(), f"{name}: ended before step {step}",
+                         job.output()):
+        job.end()
+        return
+    victim = choose.randrange(ranks)
+    os.kill(pids[victim], signal.SIGKILL)
+    killed = time.monotonic()
+    code = job.wait(60)
+    seconds = time.monotonic() - killed
+    print(f"{name}: killed process {victim} of {ranks} {delay * 1e3:.0f} ms after step {step}; the job ended after "
+          f"{seconds:.1f} s with code {code}; complete checkpoints {checkpoints(name)}", flush=True)
+    checks.expect(seconds < 15, f"{name}: the job took {seconds:.0f} s to end", job.output())
+    checks.expect(code > 0, f"{name}: exit code {code}", job.output())
+    checks.expect(re.search(r"signal 9|Killed|KILLED", job.output()), f"{name}: no reason given", job.output())
+    checks.expect(job.rank_pids() == [], f"{name}: ranks are left over")
+
+
+for ranks, times in ((2, 3), (4, 1)):
+    whole = f"whole-{ranks}"
+    result = run(ranks, "train", RUN, *outputs(whole), *ARGUMENTS)
+    checks.expect(result.code == 0, f"{whole}: exit {result.code}", result.output)
+    name = f"killed-{ranks}"
+    for _ in range(times):
+        kill_one(name, ranks)
+    result = run(ranks, "train", RUN, *outputs(name), *ARGUMENTS)
+    checks.expect(result.code == 0, f"{name} resumed: exit {result.code}", result.output)
+    same_bits(checks, f"-np {ranks}: killed and resumed", read_metrics(whole), read_metrics(name))
+checks.finish()

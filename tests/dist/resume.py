@@ -1,0 +1,63 @@
+"""A run that was stopped and resumed computes what an uninterrupted one does: bit for bit in the same layout, to
+rounding in any other."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import (Checks, checkpoints, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
+                   write_corpus, write_run_file)
+
+checks = Checks()
+write_corpus("text")
+RUN = write_run_file()
+CONSTANT = "train.schedule=constant"  # the length of the run does not enter the learning rate
+
+
+def train(name, ranks, *overrides):
+    result = run(ranks, "train", RUN, *outputs(name), CONSTANT, *overrides)
+    checks.expect(result.code == 0, f"{name} -np {ranks} {overrides}: exit {result.code}", result.output)
+    print(f"{result.seconds:5.1f} s  {name}: -np {ranks} {' '.join(overrides)}", flush=True)
+    return result.output
+
+
+# Same layout: 12 steps at once against 6 + 6.
+for name, ranks, overrides in [
+    ("fp32", 2, ["mesh.ep=2"]),
+    ("bf16", 2, ["mesh.ep=2", "train.dtype=bf16"]),
+    ("chunks", 4, ["mesh.ep=2", "mesh.placement=dp_first", "moe.row_chunks=3", "model.score=sigmoid",
+                   "model.selection_bias=true", "moe.capacity_factor=1.25"]),
+    ("alone", 1, ["train.dtype=bf16"]),
+]:
+    train(f"{name}-whole", ranks, *overrides)
+    train(f"{name}-parts", ranks, *overrides, "train.steps=6")
+    output = train(f"{name}-parts", ranks, *overrides, "checkpoint.resume=auto")
+    checks.expect("after step 6" in output, f"{name}: did not resume after step 6", output)
+    same_bits(checks, name, read_metrics(f"{name}-whole"), read_metrics(f"{name}-parts"))
+    checks.expect(checkpoints(f"{name}-parts") == [6, 12], f"{name}: checkpoints {checkpoints(f'{name}-parts')}")
+
+# Other layouts, from the checkpoint of two ranks after step 6.
+FROM = "checkpoint.resume=fp32-parts/checkpoints/step-00000006"
+for name, ranks, overrides in [
+    ("one process", 1, []),
+    ("more replicas", 4, ["mesh.ep=2"]),
+    ("more expert-parallel", 4, ["mesh.ep=4", "moe.transport=padded"]),
+    ("dp first", 4, ["mesh.ep=2", "mesh.placement=dp_first"]),
+]:
+    folder = name.replace(" ", "-")
+    train(folder, ranks, *overrides, FROM)
+    got, whole = read_metrics(folder), read_metrics("fp32-whole")
+    checks.expect(sorted(got) == list(range(7, 13)), f"{name}: steps {sorted(got)}")
+    difference = largest_difference(whole, got, ["loss"])
+    print(f"         {name}: largest relative difference of the loss {difference:.1e}")
+    checks.expect(difference < 1e-5, f"{name}: losses differ by {difference:.1e}, more than 1e-5")
+
+# The newest complete checkpoints stay.
+train("kept", 2, "mesh.ep=2", "checkpoint.every=2", "checkpoint.keep=2")
+checks.expect(checkpoints("kept", complete=False) == [10, 12], f"keep=2 left {checkpoints('kept', complete=False)}")
+
+# A finished run that is resumed has nothing to do, and says so without an error.
+before = read_metrics("kept")
+train("kept", 2, "mesh.ep=2", "checkpoint.resume=auto")
+same_bits(checks, "a finished run", before, read_metrics("kept"))
+checks.finish()

@@ -1,0 +1,107 @@
+"""SIGTERM or SIGUSR1 that reaches any rank: all ranks agree, save and stop after the same step with exit code 0, in
+training, in validation and while a checkpoint is written; the resumed run has the same numbers. mpirun gets SIGUSR1
+only: Open MPI's kills its ranks a second after a SIGTERM of its own."""
+
+import os
+import pathlib
+import re
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import (Checks, Job, checkpoints, last_step, outputs, read_metrics, run, same_bits,  # noqa: E402
+                   write_corpus, write_run_file)
+
+checks = Checks()
+write_corpus("text")
+RUN = write_run_file()
+COMMON = ["train.steps=24", "checkpoint.resume=auto"]
+VALIDATION = ["train.val_every=1", "train.val_batches=400"]
+# A checkpoint of some 40 MB after each step.
+LARGE = ["model.width=256", "model.expert_width=256", "model.experts=16", "model.layers=2", "train.steps=4",
+         "train.seq_len=16", "checkpoint.keep=1"]
+
+
+def train(name, ranks, *overrides):
+    result = run(ranks, "train", RUN, *outputs(name), *COMMON, f"mesh.ep={min(ranks, 2)}", *overrides)
+    checks.expect(result.code == 0, f"{name} {overrides}: exit {result.code}", result.output)
+    return read_metrics(name)
+
+
+def stop(name, ranks, send, ready, *overrides):
+    """Starts a run, sends the signal once `ready` holds, and returns the step it stopped after and its output."""
+    job = Job(ranks, "train", RUN, *outputs(name), *COMMON, f"mesh.ep={min(ranks, 2)}", *overrides)
+    if not checks.expect(job.wait_until(ready) and job.running(), f"{name}: ended too early", job.output()):
+        job.end()
+        return None, ""
+    sent = time.monotonic()
+    send(job)
+    code = job.wait(120)
+    output = job.output()
+    found = re.search(r"stopped on request after step (\d+)", output)
+    print(f"{name}: code {code}, {found.group(0) if found else 'no word of a stop'}, {time.monotonic() - sent:.1f} s "
+          "after the signal", flush=True)
+    checks.expect(code == 0, f"{name}: exit {code}", output)
+    if not checks.expect(found, f"{name}: did not stop on request", output):
+        return None, output
+    step = int(found.group(1))
+    checks.expect(max(checkpoints(name), default=0) == step, f"{name}: checkpoints {checkpoints(name)}", output)
+    checks.expect(last_step(name) == step, f"{name}: metrics end at step {last_step(name)}", output)
+    return step, output
+
+
+def to_launcher(job):
+    os.kill(job.process.pid, signal.SIGUSR1)
+
+
+def to_rank(number, what):
+    return lambda job: os.kill(job.rank_pids()[number], what)
+
+
+whole = {ranks: train(f"whole-{ranks}", ranks) for ranks in (1, 2, 4)}
+for name, ranks, send in [
+    ("usr1-to-mpirun", 4, to_launcher),
+    ("term-to-a-rank", 4, to_rank(2, signal.SIGTERM)),
+    ("usr1-to-a-rank", 2, to_rank(1, signal.SIGUSR1)),
+    ("term-alone", 1, to_rank(0, signal.SIGTERM)),
+]:
+    step, _ = stop(name, ranks, send, lambda: last_step(name) >= 3)
+    if step is not None:
+        checks.expect(3 <= step < 24, f"{name}: stopped after step {step}")
+        same_bits(checks, name, whole[ranks], train(name, ranks))
+
+# Validation is by far the longest part of a step here.
+name = "term-in-validation"
+in_validation = time.monotonic()
+
+
+def validating():
+    """Some time after the line of step 1 the validation after step 2 is under way."""
+    global in_validation
+    if last_step(name) < 1:
+        in_validation = time.monotonic()
+    return time.monotonic() > in_validation + 0.5
+
+
+step, output = stop(name, 2, to_rank(1, signal.SIGTERM), validating, *VALIDATION)
+if step is not None:
+    checks.expect(f"validation after step {step}:" not in output, f"{name}: the validation went on to its end", output)
+    same_bits(checks, name, whole[2], train(name, 2))
+
+large = train("large-whole", 2, *LARGE)
+name = "term-in-checkpoint"
+
+
+def writing():
+    """The folder of step 2 is there and incomplete."""
+    folder = pathlib.Path(name, "checkpoints", "step-00000002")
+    return folder.exists() and not (folder / "DONE").exists()
+
+
+step, output = stop(name, 2, to_rank(0, signal.SIGTERM), writing, *LARGE, "checkpoint.every=1")
+if step is not None:
+    checks.expect(step in (2, 3), f"{name}: stopped after step {step}", output)
+    checks.expect(checkpoints(name, complete=False) == [step], f"{name}: {checkpoints(name, complete=False)} are left")
+    same_bits(checks, name, large, train(name, 2, *LARGE))
+checks.finish()

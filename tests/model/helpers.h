@@ -1,0 +1,93 @@
+// Shared by the tests of this room: a whole small model in one process.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/rng.h"
+#include "model/platform.h"
+#include "model/transformer.h"
+
+namespace mw::test {
+
+inline RunSpec small_run() {
+  RunSpec run;
+  run.native.vocab = 29;
+  run.native.width = 16;
+  run.native.layers = 3;
+  run.native.heads = 4;
+  run.native.kv_heads = 2;
+  run.native.head_dim = 6;
+  run.native.experts = 6;
+  run.native.top_k = 2;
+  run.native.expert_width = 10;
+  run.native.shared_experts = 2;
+  run.native.dense_layers = 1;
+  run.native.dense_width = 20;
+  run.native.qk_norm = "per_head";
+  run.native.init_std = 0.3;
+  run.train.seq_len = 9;
+  run.train.global_batch = 4;
+  run.train.dtype = "fp32";
+  run.moe.aux_loss_coef = 0.5;
+  run.moe.z_loss_coef = 0.05;
+  return run;
+}
+
+struct SmallModel {
+  explicit SmallModel(const RunSpec& run_spec, int threads = 1)
+      : run(run_spec),
+        spec(build_native_model(run.native)),
+        plan(make_plan(spec, run, 1, 0, measure_platform(spec, run, Mesh{}, threads))),
+        comms(make_mesh_comms(*world, plan.mesh)),
+        stream(Device{}, threads),
+        params(plan),
+        model(plan, params, comms, stream) {
+    params.initialise(3);
+    // Gains off one, and a bias that matters: otherwise their gradients and effects are special.
+    for (Parameter& p : params.all())
+      if (p.row.role == ParamRole::norm || p.row.role == ParamRole::bias)
+        for (int64_t i = 0; i < p.master.numel(); ++i)
+          p.master.as<float>()[i] += 0.2f * normal_at(make_rng_key(4, p.row.name), static_cast<uint64_t>(i));
+    params.repack(stream);
+    const RngKey key = make_rng_key(5, "tokens");
+    for (int64_t t = 0; t < plan.batch.tokens(); ++t) {
+      ids.push_back(static_cast<int32_t>(bits_at(key, static_cast<uint64_t>(t)) % 29));
+      labels.push_back(t % 5 == 2 ? -100 : static_cast<int32_t>(bits_at(key, static_cast<uint64_t>(t) + 1000) % 29));
+      valid += labels.back() >= 0 ? 1 : 0;
+    }
+    for (const int64_t layer : model.moe_index())
+      choices.emplace_back(
+          static_cast<size_t>(plan.batch.tokens() * spec.layers[static_cast<size_t>(layer)].moe.top_k));
+  }
+
+  Batch batch() const { return {ids.data(), labels.data(), plan.batch.sequences, plan.batch.seq_len}; }
+  // The whole loss as training has it; with `replay` under the routing of the first call.
+  double loss(bool replay, bool with_gradients = false) {
+    std::vector<RoutingTap> taps;
+    for (auto& ids_of_layer : choices) taps.push_back({replay, ids_of_layer.data(), nullptr});
+    model.forward(batch(), true, taps);
+    const double count = static_cast<double>(valid);
+    const double cross_entropy = model.loss(batch(), with_gradients ? static_cast<float>(1 / count) : 0.0f) / count;
+    aux = model.set_auxiliary(model.statistics(), plan.batch.tokens(), 1.0);
+    if (with_gradients) model.backward(batch());
+    return cross_entropy + aux.weighted;
+  }
+
+  RunSpec run;
+  std::unique_ptr<Comm> world = make_self_comm();
+  ModelSpec spec;
+  Plan plan;
+  MeshComms comms;
+  Stream stream;
+  ParamStore params;
+  Transformer model;
+  std::vector<int32_t> ids, labels;
+  std::vector<std::vector<int32_t>> choices;  // of each MoE layer
+  int64_t valid = 0;
+  AuxLosses aux;
+};
+
+}  // namespace mw::test

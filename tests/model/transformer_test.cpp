@@ -1,0 +1,205 @@
+// A whole model: its memory against the table of bytes, its transports against each other, its repetition.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/helpers.h"
+
+namespace mw::test {
+namespace {
+
+struct Outcome {
+  double loss = 0;
+  std::vector<std::vector<float>> gradients;
+  std::vector<double> statistics;
+};
+
+Outcome run_once(SmallModel& m) {
+  m.params.zero_gradients(m.stream);
+  Outcome out;
+  out.loss = m.loss(false, true);
+  out.statistics = m.model.statistics();
+  for (const Parameter& p : m.params.all())
+    if (p.row.trained) out.gradients.emplace_back(p.grad.as<float>(), p.grad.as<float>() + p.grad.numel());
+  return out;
+}
+
+Outcome run_once(const RunSpec& run, int threads = 1) {
+  SmallModel m(run, threads);
+  return run_once(m);
+}
+
+double largest_difference(const Outcome& a, const Outcome& b) {
+  double worst = std::abs(a.loss - b.loss) / std::abs(b.loss);
+  for (size_t i = 0; i < a.gradients.size(); ++i) {
+    double difference = 0, norm = 0;
+    for (size_t n = 0; n < a.gradients[i].size(); ++n) {
+      difference += std::pow(a.gradients[i][n] - b.gradients[i][n], 2.0);
+      norm += std::pow(b.gradients[i][n], 2.0);
+    }
+    worst = std::max(worst, std::sqrt(difference) / std::max(std::sqrt(norm), 1e-12));
+  }
+  return worst;
+}
+
+RunSpec with(const char* transport, const char* dtype, int64_t chunks = 1) {
+  RunSpec run = small_run();
+  run.moe.transport = transport;
+  run.moe.row_chunks = chunks;
+  run.train.dtype = dtype;
+  return run;
+}
+
+TEST(Transformer, FixedMemoryIsTheTableOfBytes) {
+  for (const char* dtype : {"fp32", "bf16"})
+    for (const char* transport : {"in_place", "flat", "padded"}) {
+      RunSpec run = with(transport, dtype);
+      run.native.score = "sigmoid";
+      run.native.selection_bias = true;
+      run.native.clip_qkv = 2;
+      SmallModel m(run);
+      const ByteSummary s = summarise(all_rows(m.plan));
+      EXPECT_EQ(m.params.fixed_bytes() + m.model.activations().fixed_bytes(), s.fixed) << dtype << " " << transport;
+      run_once(m);
+      EXPECT_EQ(m.params.fixed_bytes() + m.model.activations().fixed_bytes(), s.fixed);
+      EXPECT_LE(m.model.activations().peak_growing_bytes(), s.routed_max) << dtype << " " << transport;
+      EXPECT_TRUE(m.model.activations().unused().empty());
+    }
+}
+
+// Rows that arrive in the order in which they would have been gathered give the same bits.
+TEST(Transformer, FlatExchangeOfOneRankIsInPlaceToTheBit) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    const Outcome in_place = run_once(with("in_place", dtype));
+    for (const int64_t chunks : {1, 2, 3, 100}) {
+      const Outcome flat = run_once(with("flat", dtype, chunks));
+      EXPECT_EQ(flat.loss, in_place.loss) << dtype << ", chunks " << chunks;
+      EXPECT_EQ(flat.gradients, in_place.gradients) << dtype << ", chunks " << chunks;
+      EXPECT_EQ(flat.statistics, in_place.statistics);
+    }
+  }
+}
+
+TEST(Transformer, PaddingChangesNothingButRounding) {
+  const Outcome in_place = run_once(with("in_place", "fp32"));
+  for (const int64_t chunks : {1, 3}) {
+    const Outcome padded = run_once(with("padded", "fp32", chunks));
+    EXPECT_LT(largest_difference(padded, in_place), 2e-6) << chunks;
+    EXPECT_EQ(padded.statistics, in_place.statistics);
+  }
+}
+
+TEST(Transformer, RepeatsItselfToTheBit) {
+  for (const char* dtype : {"fp32", "bf16"}) {
+    SmallModel m(with("flat", dtype), 2);
+    const Outcome first = run_once(m), second = run_once(m);
+    EXPECT_EQ(first.loss, second.loss);
+    EXPECT_EQ(first.gradients, second.gradients);
+    EXPECT_EQ(run_once(with("flat", dtype), 2).gradients, first.gradients);
+  }
+}
+
+TEST(Transformer, Bf16IsNearFp32) {
+  RunSpec run = with("in_place", "bf16");
+  const Outcome b = run_once(run), f = run_once(with("in_place", "fp32"));
+  EXPECT_NEAR(b.loss, f.loss, 2e-2 * f.loss);  // three layers at 8 bits of mantissa, flips of routing included
+}
+
+TEST(Transformer, CapacityDropsRowsAndSaysSo) {
+  RunSpec run = small_run();
+  run.moe.capacity_factor = 1.0;
+  for (const char* transport : {"in_place", "flat", "padded"}) {
+    run.moe.transport = transport;
+    SmallModel m(run);
+    const Outcome out = run_once(m);
+    const auto experts = static_cast<size_t>(run.native.experts), stride = 2 * experts + 2;
+    ASSERT_EQ(out.statistics.size(), 2 * stride);
+    double dropped = 0;
+    for (size_t layer = 0; layer < 2; ++layer) {
+      double choices = 0;
+      for (size_t e = 0; e < experts; ++e) choices += out.statistics[layer * stride + e];
+      EXPECT_EQ(choices, 4 * 9 * 2);  // counted before drops
+      dropped += out.statistics[layer * stride + stride - 1];
+      const int64_t kept = 4 * 9 * 2 - static_cast<int64_t>(out.statistics[layer * stride + stride - 1]);
+      const int64_t computed = m.model.expert_rows(static_cast<int64_t>(layer));
+      EXPECT_TRUE(computed == kept || (computed > kept && run.moe.transport == "padded")) << computed << " of " << kept;
+    }
+    EXPECT_GT(dropped, 0) << transport;
+  }
+}
+
+TEST(Transformer, LogitsAreThoseOfTheLoss) {
+  SmallModel m(small_run());
+  m.model.forward(m.batch(), false);
+  const double sum = m.model.loss(m.batch(), 0.0f);
+  m.model.forward(m.batch(), false);
+  const int64_t tokens = m.plan.batch.tokens();
+  std::vector<float> logits(static_cast<size_t>(tokens * 29));
+  m.model.logits(0, tokens, TensorView(logits.data(), DType::f32, {tokens, 29}));
+  double expected = 0;
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (m.labels[static_cast<size_t>(t)] < 0) continue;
+    const float* row = &logits[static_cast<size_t>(t * 29)];
+    double norm = 0;
+    for (int v = 0; v < 29; ++v) norm += std::exp(static_cast<double>(row[v]));
+    expected += std::log(norm) - row[m.labels[static_cast<size_t>(t)]];
+  }
+  EXPECT_NEAR(sum, expected, 1e-4 * expected);
+}
+
+// A prefix of a sequence gives the same logits whatever follows it, and whatever stands in other sequences.
+TEST(Transformer, LooksBackwardsOnly) {
+  SmallModel m(small_run());
+  const auto logits = [&] {
+    m.model.forward(m.batch(), false);
+    std::vector<float> out(static_cast<size_t>(4 * 29));
+    m.model.logits(9, 4, TensorView(out.data(), DType::f32, {4, 29}));  // the second sequence's first four tokens
+    return out;
+  };
+  const std::vector<float> before = logits();
+  for (size_t t = 0; t < m.ids.size(); ++t)
+    if (t < 9 || t >= 13) m.ids[t] = (m.ids[t] + 7) % 29;
+  const std::vector<float> after = logits();
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_NEAR(before[i], after[i], 1e-5f);
+  m.ids[9] = (m.ids[9] + 1) % 29;
+  EXPECT_GT(std::abs(logits()[29] - before[29]), 1e-4f);
+}
+
+TEST(Transformer, ShorterBatchesUseTheFrontOfItsMemory) {
+  SmallModel m(small_run());
+  const auto loss_of = [&](int64_t sequences, int64_t seq_len, const std::vector<int32_t>& ids,
+                           const std::vector<int32_t>& labels) {
+    const Batch batch{ids.data(), labels.data(), sequences, seq_len};
+    m.model.forward(batch, false);
+    return m.model.loss(batch, 0.0f);
+  };
+  double sum = 0;
+  for (std::ptrdiff_t b = 0; b < 4; ++b) {
+    const std::vector<int32_t> ids(m.ids.begin() + 9 * b, m.ids.begin() + 9 * (b + 1)),
+        labels(m.labels.begin() + 9 * b, m.labels.begin() + 9 * (b + 1));
+    sum += loss_of(1, 9, ids, labels);
+  }
+  EXPECT_NEAR(sum, loss_of(4, 9, m.ids, m.labels), 1e-4);
+}
+
+TEST(Transformer, AuxiliaryLossesAreOneAndKAtBalance) {
+  for (const char* scope : {"layer", "model"}) {
+    RunSpec run = small_run();
+    run.moe.aux_scope = scope;
+    SmallModel m(run);
+    std::vector<double> balanced;
+    for (int layer = 0; layer < 2; ++layer) {
+      balanced.insert(balanced.end(), 6, 36 * 2.0 / 6);  // counts
+      balanced.insert(balanced.end(), 6, 36 / 6.0);      // probabilities
+      balanced.push_back(36 * 4.0);                      // logsumexp^2
+      balanced.push_back(0);
+    }
+    const AuxLosses losses = m.model.set_auxiliary(balanced, 36, 1.0);
+    EXPECT_NEAR(losses.aux, std::string(scope) == "layer" ? 1 : 2, 1e-12);
+    EXPECT_NEAR(losses.z, 4, 1e-12);
+    EXPECT_NEAR(losses.weighted, 0.5 * losses.aux + 0.05 * 4, 1e-12);
+  }
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,255 @@
+#include "spec/byte_table.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "spec/helpers.h"
+
+namespace mw::test {
+namespace {
+
+int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+TEST(ByteTable, NamesAreUniqueInEveryLayout) {
+  for (const char* transport : {"auto", "flat", "padded"})
+    for (const char* dtype : {"bf16", "fp32"})
+      for (const int ep : {1, 2, 4}) {
+        RunSpec run = small_run();
+        run.moe.transport = transport;
+        run.train.dtype = dtype;
+        run.mesh.ep = ep;
+        for (int rank = 0; rank < 4; ++rank) {
+          std::set<std::string> names;
+          for (const ByteRow& row : all_rows(small_plan(run, 4, rank))) {
+            EXPECT_TRUE(names.insert(row.name).second) << row.name;
+            EXPECT_LE(row.shape.size(), 4u) << row.name;  // as many axes as a TensorView has
+            EXPECT_EQ(row.bytes() % 64, 0) << row.name;
+            for (const int64_t extent : row.shape) EXPECT_GE(extent, 0) << row.name;
+            EXPECT_TRUE(row.max_rows == 0 || row.max_rows >= row.shape[0]) << row.name;
+          }
+        }
+      }
+}
+
+TEST(ByteTable, ParametersOfEveryRankAddUpToTheModel) {
+  for (const int ep : {1, 2, 4}) {
+    RunSpec run = small_run();
+    run.mesh.ep = ep;  // six experts on four ranks: two ranks hold two, two hold one
+    int64_t expert_elements = 0, dense_elements = 0;
+    for (int rank = 0; rank < ep; ++rank) {
+      const Plan plan = small_plan(run, 4, rank);
+      for (const ParamRow& param : plan.params) {
+        const ByteRow master = row_of(plan.parameter_rows, "param." + param.name);
+        EXPECT_EQ(master.dtype, DType::f32);
+        int64_t elements = 1;
+        for (const int64_t extent : master.shape) elements *= extent;
+        (param.expert ? expert_elements : dense_elements) += elements;
+        if (!param.trained) continue;
+        for (const char* prefix : {"grad.", "adam_m.", "adam_v."})
+          EXPECT_EQ(row_of(plan.parameter_rows, prefix + param.name).shape, master.shape);
+      }
+    }
+    EXPECT_EQ(expert_elements, 6 * 3 * 20 * 48);
+    EXPECT_EQ(expert_elements + dense_elements / ep, parameter_count(build_native_model(small_native())));
+  }
+}
+
+// One all-reduce over DP and one over EDP need the gradients of each set in one piece.
+TEST(ByteTable, GradientsOfExpertsFollowTheDenseOnes) {
+  RunSpec run = small_run();
+  const Plan plan = small_plan(run);
+  int changes = 0;
+  bool expert = false;
+  size_t first = plan.parameter_rows.size(), last = 0;
+  for (size_t i = 0; i < plan.parameter_rows.size(); ++i) {
+    if (plan.parameter_rows[i].kind != ByteKind::gradient) continue;
+    first = std::min(first, i);
+    last = i;
+    const std::string& name = plan.parameter_rows[i].name;
+    const bool now = contains(name, ".moe.w_");
+    changes += now != expert ? 1 : 0;
+    expert = now;
+  }
+  EXPECT_EQ(changes, 1);
+  for (size_t i = first; i <= last; ++i) EXPECT_EQ(plan.parameter_rows[i].kind, ByteKind::gradient);
+}
+
+TEST(ByteTable, PackedWeightsOnlyInBf16) {
+  RunSpec run = small_run();
+  run.train.dtype = "fp32";
+  EXPECT_EQ(summarise(all_rows(small_plan(run))).by_kind[static_cast<int>(ByteKind::packed)], 0);
+  run.train.dtype = "bf16";
+  const Plan plan = small_plan(run, 1, 0, {true, 0});
+  for (const char* direction : {"packed_forward.", "packed_backward."}) {
+    // 6 experts of [2*20, 48], each a padded 64 x 64 of two bytes.
+    const ByteRow row = row_of(plan.parameter_rows, std::string(direction) + "layers.1.moe.w_up");
+    EXPECT_EQ(row.shape, (std::vector<int64_t>{6, 64 * 64 * 2}));
+    EXPECT_EQ(row_of(plan.parameter_rows, std::string(direction) + "head").shape,
+              (std::vector<int64_t>{1, 128 * 64 * 2}));
+  }
+  const auto names = [](const Plan& p) {
+    std::set<std::string> set;
+    for (const ByteRow& row : p.parameter_rows) set.insert(row.name);
+    return set;
+  };
+  EXPECT_EQ(names(plan).count("packed_forward.embed"),
+            0u);  // an embedding is looked up, not multiplied, unless it is the head too
+  EXPECT_EQ(names(plan).count("packed_forward.layers.1.moe.router"), 0u);  // products of the router are fp32
+  NativeModel tied = small_native();
+  tied.tie_embeddings = true;
+  EXPECT_EQ(names(make_plan(build_native_model(tied), run, 1, 0, {})).count("packed_forward.embed"), 1u);
+}
+
+// What the design promises to keep of an MoE layer with experts in place: its input and the pre-activation, 2*T*D +
+// 4*T*K*F bytes in bf16, and the routing; neither gathered inputs nor expert outputs nor activated hidden states.
+TEST(ByteTable, MoeLayerKeepsInputAndPreActivationOnly) {
+  RunSpec run = small_run();
+  const Plan plan = small_plan(run);
+  const int64_t t = plan.batch.tokens(), d = 48, f = 20, k = 3, e = 6, shared = 40;
+  EXPECT_EQ(t, 4 * 16);
+  EXPECT_EQ(plan.transport, TransportKind::in_place);
+  EXPECT_EQ(row_of(plan.activation_rows, "act.1.x_mid").bytes(), round_up(2 * t * d));
+  const ByteRow h = row_of(plan.activation_rows, "act.1.h");
+  EXPECT_EQ(h.shape, (std::vector<int64_t>{t * k, 2, f}));
+  EXPECT_EQ(h.max_rows, 0);  // its size is exact
+  EXPECT_EQ(h.bytes(), round_up(4 * t * k * f));
+  int64_t kept = 0;
+  const std::set<std::string> attention = {"act.1.x", "act.1.attn_rstd", "act.1.q",  "act.1.k",
+                                           "act.1.v", "act.1.o",         "act.1.lse"};
+  for (const ByteRow& row : plan.activation_rows)
+    if (row.name.rfind("act.1.", 0) == 0 && attention.count(row.name) == 0) kept += row.bytes();
+  const int64_t routing =
+      round_up(4 * t * e) + 6 * round_up(4 * t * k) + round_up(8 * e);  // logits; six arrays of T*K; counts
+  EXPECT_EQ(kept, round_up(2 * t * d) + round_up(4 * t * k * f) + routing + round_up(4 * t) /* rstd */ +
+                      round_up(4 * t * shared));
+}
+
+TEST(ByteTable, OtherRowsOfASmallModel) {
+  RunSpec run = small_run();
+  run.train.dtype = "fp32";
+  const Plan plan = small_plan(run);
+  const int64_t t = 64;
+  EXPECT_EQ(row_of(plan.activation_rows, "act.0.h").shape, (std::vector<int64_t>{t, 2, 70}));  // dense layer
+  EXPECT_EQ(row_of(plan.activation_rows, "act.0.q").shape, (std::vector<int64_t>{t, 4, 10}));
+  EXPECT_EQ(row_of(plan.activation_rows, "act.0.k").shape, (std::vector<int64_t>{t, 2, 10}));
+  EXPECT_EQ(row_of(plan.activation_rows, "act.0.lse").shape, (std::vector<int64_t>{4, t}));
+  EXPECT_EQ(row_of(plan.activation_rows, "act.0.x").dtype, DType::f32);
+  EXPECT_EQ(row_of(plan.activation_rows, "act.1.rows_per_expert").dtype, DType::i64);
+  EXPECT_EQ(row_of(plan.activation_rows, "work.logits").shape, (std::vector<int64_t>{t, 100}));
+  for (const ByteRow& row : plan.activation_rows)
+    EXPECT_EQ(row.max_rows, 0) << row.name;  // in place: nothing depends on the load
+}
+
+TEST(ByteTable, ReceivedRowsAreBounded) {
+  RunSpec run = small_run();
+  run.mesh.ep = 4;
+  run.moe.row_headroom = 1.5;
+  for (int rank = 0; rank < 4; ++rank) {
+    const Plan plan = small_plan(run, 4, rank);
+    EXPECT_EQ(plan.transport, TransportKind::flat);
+    const int64_t tokens = 16, local = rank < 2 ? 2 : 1;
+    const ByteRow h = row_of(plan.activation_rows, "act.1.h"),
+                  received = row_of(plan.activation_rows, "act.1.received");
+    EXPECT_EQ(h.kind, ByteKind::routed);
+    EXPECT_EQ(h.mean_rows, 4 * tokens * 3 * local / 6);
+    EXPECT_EQ(h.shape[0], h.mean_rows * 3 / 2);
+    EXPECT_EQ(h.max_rows, 4 * tokens * std::min<int64_t>(3, local));  // every token of every rank on all local experts
+    EXPECT_EQ(received.max_rows, h.max_rows);
+    EXPECT_EQ(received.shape, (std::vector<int64_t>{h.shape[0], 48}));
+  }
+  run.moe.row_headroom = 1e6;  // never beyond the worst case
+  const ByteRow h = row_of(small_plan(run, 4, 0).activation_rows, "act.1.h");
+  EXPECT_EQ(h.shape[0], h.max_rows);
+}
+
+TEST(ByteTable, SummaryAddsUp) {
+  for (const char* transport : {"auto", "padded"}) {
+    RunSpec run = small_run();
+    run.mesh.ep = 2;
+    run.moe.transport = transport;
+    const std::vector<ByteRow> rows = all_rows(small_plan(run, 2));
+    const ByteSummary s = summarise(rows);
+    int64_t kinds = 0, fixed = 0, worst = 0;
+    for (const int64_t bytes : s.by_kind) kinds += bytes;
+    for (const ByteRow& row : rows) {
+      if (row.max_rows == 0) fixed += row.bytes();
+      else worst += row.bytes() == 0 ? 0 : row.max_rows;
+    }
+    EXPECT_EQ(s.fixed, fixed);
+    EXPECT_GT(worst, 0);
+    EXPECT_GE(kinds, s.total());  // equal but for rounding of rows that grow
+    EXPECT_LE(kinds, s.total() + 64 * static_cast<int64_t>(rows.size()));
+    EXPECT_LE(s.routed_mean, s.routed_committed);
+    EXPECT_LE(s.routed_committed, s.routed_max);
+  }
+}
+
+TEST(LocalBatchRule, NamesMicroBatchesThatWork) {
+  for (const int dp : {1, 2, 3, 4, 6, 8})
+    for (int64_t global = 1; global <= 40; ++global)
+      for (int64_t micro = 1; micro <= 12; ++micro) {
+        TrainSpec train;
+        train.global_batch = global;
+        train.micro_batches = micro;
+        Mesh mesh;
+        mesh.world = mesh.dp = mesh.edp = dp;
+        if (global % (micro * dp) == 0) {
+          EXPECT_EQ(make_local_batch(train, mesh).sequences, global / micro / dp);
+          continue;
+        }
+        const auto error = refusal_of([&] { make_local_batch(train, mesh); });
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->code(), Exit::config);
+        const std::string prefix = "train.micro_batches can be ";
+        if (global % dp != 0) {
+          EXPECT_EQ(error->hint(), fmt::format("make train.global_batch a multiple of the {} data-parallel ranks", dp));
+          continue;
+        }
+        ASSERT_EQ(error->hint().rfind(prefix, 0), 0u) << error->hint();
+        std::istringstream words(error->hint().substr(prefix.size()));
+        int64_t below = 0, above = 0;
+        std::string word;
+        for (words >> word; word != "or" && word != "";) {
+          (std::stoll(word) < micro ? below : above) = std::stoll(word);
+          word.clear();
+          words >> word;
+          if (word == "or") words >> word;
+        }
+        EXPECT_GT(below + above, 0) << error->hint();
+        // Each divides, and none is nearer.
+        for (int64_t m = 1; m <= global; ++m) {
+          if (global % (m * dp) != 0) continue;
+          if (m < micro) EXPECT_LE(m, below);
+          else EXPECT_TRUE(above > 0 && m >= above);
+        }
+        for (const int64_t named : {below, above}) EXPECT_TRUE(named == 0 || global % (named * dp) == 0) << named;
+      }
+}
+
+TEST(Transports, AreChosenOrRefused) {
+  Mesh one, two;
+  two.world = two.dp = two.ep = 2;
+  EXPECT_EQ(choose_transport("auto", one), TransportKind::in_place);
+  EXPECT_EQ(choose_transport("auto", two), TransportKind::flat);
+  EXPECT_EQ(choose_transport("flat", one), TransportKind::flat);
+  EXPECT_EQ(choose_transport("padded", two), TransportKind::padded);
+  EXPECT_EQ(choose_transport("in_place", one), TransportKind::in_place);
+  error_of([&] { choose_transport("in_place", two); }, Exit::config);
+  for (const char* name : {"halo", "bypass", "gather_tokens", "gather_weights"})
+    error_of([&] { choose_transport(name, two); }, Exit::unsupported);
+}
+
+TEST(LogitChunk, StaysSmall) {
+  for (const int64_t vocab : {1, 100, 256, 50304, 151936, 1 << 24})
+    for (const int64_t tokens : {1, 63, 64, 4096, 1 << 20}) {
+      const int64_t rows = logit_chunk_rows(vocab, tokens);
+      EXPECT_GE(rows, 1);
+      EXPECT_LE(rows, tokens);
+      EXPECT_LE(rows, 1024);
+      EXPECT_TRUE(rows <= 64 || rows * vocab <= int64_t{4} << 20) << vocab;
+    }
+}
+
+}  // namespace
+}  // namespace mw::test

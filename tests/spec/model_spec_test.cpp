@@ -1,0 +1,176 @@
+#include "spec/model_spec.h"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "spec/helpers.h"
+#include "spec/param_table.h"
+
+namespace mw::test {
+namespace {
+
+TEST(Presets, ParameterCountsAreThoseOfThePapers) {
+  const nlohmann::json exact = nlohmann::json::parse(read_config("exact_parameters")).at("exact_parameters");
+  ASSERT_EQ(preset_names().size(), 7u);
+  for (const std::string& name : preset_names()) {
+    NativeModel native;
+    native.preset = name;
+    const ModelSpec model = build_native_model(native);
+    // Their formula, L * (2*E*D*F + 4*D*D), leaves out the embedding, the head, norms and routers.
+    int64_t count = 0;
+    for (const ParamRow& row : param_table(model))
+      if (row.layer >= 0 && row.role == ParamRole::matrix) count += row.numel();
+    EXPECT_EQ(count, exact.at(name).get<int64_t>()) << name;
+    const LayerSpec& layer = model.layers.back();
+    EXPECT_EQ(count, model.layer_count() *
+                         (2 * layer.moe.experts * model.width * layer.moe.width + 4 * model.width * model.width));
+  }
+  NativeModel unknown;
+  unknown.preset = "x-moe-smal";
+  EXPECT_TRUE(contains(error_of([&] { build_native_model(unknown); }, Exit::config), "did you mean \"x-moe-small\""));
+}
+
+TEST(ParamTable, ListsEveryTensorOfASmallModel) {
+  NativeModel n = small_native();
+  n.qk_norm = "per_head";
+  n.score = "sigmoid";
+  n.selection_bias = true;
+  const ModelSpec model = build_native_model(n);
+  std::string text;
+  for (const ParamRow& row : param_table(model)) {
+    text += row.name + " [";
+    for (size_t i = 0; i < row.shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", row.shape[i]);
+    text += fmt::format("]{}{}{}\n", row.expert ? " expert" : "", row.trained ? "" : " fixed",
+                        row.decay ? "" : " no decay");
+  }
+  EXPECT_EQ(text,
+            "embed [100, 48]\n"
+            "layers.0.attn_norm [48] no decay\n"
+            "layers.0.attn.wq [40, 48]\n"
+            "layers.0.attn.wk [20, 48]\n"
+            "layers.0.attn.wv [20, 48]\n"
+            "layers.0.attn.wo [48, 40]\n"
+            "layers.0.attn.q_norm [10] no decay\n"
+            "layers.0.attn.k_norm [10] no decay\n"
+            "layers.0.ffn_norm [48] no decay\n"
+            "layers.0.ffn.w_up [2, 70, 48]\n"
+            "layers.0.ffn.w_down [48, 70]\n"
+            "layers.1.attn_norm [48] no decay\n"
+            "layers.1.attn.wq [40, 48]\n"
+            "layers.1.attn.wk [20, 48]\n"
+            "layers.1.attn.wv [20, 48]\n"
+            "layers.1.attn.wo [48, 40]\n"
+            "layers.1.attn.q_norm [10] no decay\n"
+            "layers.1.attn.k_norm [10] no decay\n"
+            "layers.1.ffn_norm [48] no decay\n"
+            "layers.1.moe.router [6, 48]\n"
+            "layers.1.moe.bias [6] fixed no decay\n"
+            "layers.1.moe.w_up [6, 2, 20, 48] expert\n"
+            "layers.1.moe.w_down [6, 48, 20] expert\n"
+            "layers.1.moe.shared.w_up [2, 40, 48]\n"
+            "layers.1.moe.shared.w_down [48, 40]\n"
+            "final_norm [48] no decay\n"
+            "head [100, 48]\n");
+}
+
+TEST(ParamTable, CountsAddUp) {
+  const ModelSpec model = build_native_model(small_native());
+  const int64_t attention = (40 + 20 + 20 + 40) * 48, norms = 2 * 48;
+  const int64_t dense = 3 * 70 * 48, shared = 3 * 40 * 48, expert = 3 * 20 * 48, router = 6 * 48;
+  const int64_t outside = 2 * 100 * 48 + 48;
+  EXPECT_EQ(parameter_count(model), outside + 2 * (attention + norms) + dense + router + shared + 6 * expert);
+  EXPECT_EQ(active_parameter_count(model), outside + 2 * (attention + norms) + dense + router + shared + 3 * expert);
+  NativeModel tied = small_native();
+  tied.tie_embeddings = true;
+  EXPECT_EQ(parameter_count(build_native_model(tied)), parameter_count(model) - 100 * 48);
+  NativeModel two = small_native();
+  two.activation = "relu";  // two matrices
+  EXPECT_EQ(parameter_count(build_native_model(two)), parameter_count(model) - (dense + shared + 6 * expert) / 3);
+}
+
+TEST(ParamTable, MatricesAsProductsSeeThem) {
+  for (const ParamRow& row : param_table(build_native_model(small_native()))) {
+    if (row.role != ParamRole::matrix) continue;
+    EXPECT_EQ(row.matrix_n() * row.matrix_k() * (row.expert ? row.shape[0] : 1), row.numel()) << row.name;
+    EXPECT_GT(row.init_std, 0) << row.name;
+    if (row.name == "layers.1.moe.w_up") {
+      EXPECT_EQ(row.matrix_n(), 40);  // gate and up folded
+      EXPECT_EQ(row.matrix_k(), 48);
+    }
+  }
+  std::set<std::string> names;
+  for (const ParamRow& row : param_table(build_native_model(small_native())))
+    EXPECT_TRUE(names.insert(row.name).second) << row.name;
+}
+
+TEST(Flops, ClosedFormOfASmallModel) {
+  const ModelSpec model = build_native_model(small_native());
+  constexpr double kSeq = 33;
+  // Two per multiply-add: projections, then scores and values over (S + 1) / 2 visible positions on average.
+  const double attention = 2.0 * 48 * (40 + 20 + 20 + 40) + 2.0 * 2.0 * ((kSeq + 1) / 2) * 40;
+  const double dense = 2.0 * 3 * 48 * 70;
+  const double moe = 2.0 * 3 * 48 * (3 * 20 + 40) + 2.0 * 48 * 6;
+  const double head = 2.0 * 48 * 100;
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(model, 33), 2 * attention + dense + moe + head);
+
+  NativeModel gelu = small_native();
+  gelu.activation = "gelu";
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(build_native_model(gelu), 33),
+                   2 * attention + dense * 2 / 3 + 2.0 * 2 * 48 * (3 * 20 + 40) + 2.0 * 48 * 6 + head);
+  // One position sees itself alone: the products are twice the active matrices.
+  double matrices = 0;
+  for (const ParamRow& row : param_table(model))
+    if (row.role == ParamRole::matrix || row.role == ParamRole::router)
+      matrices += static_cast<double>(row.numel()) * (row.expert ? 3.0 / 6.0 : 1.0);
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(model, 1), 2 * matrices + 2 * (2.0 * 2.0 * 40));
+}
+
+TEST(NativeModelTable, DefaultsFollow) {
+  NativeModel n;
+  n.width = 64;
+  n.heads = 4;
+  n.dense_layers = 1;
+  const ModelSpec model = build_native_model(n);
+  EXPECT_EQ(model.layers[0].attention.kv_heads, 4);
+  EXPECT_EQ(model.layers[0].attention.head_dim, 16);
+  EXPECT_EQ(model.layers[0].dense_width, 256);
+  EXPECT_EQ(model.layers[0].moe, MoeSpec{});
+  EXPECT_EQ(model.moe_layer_count(), 3);
+  EXPECT_TRUE(contains(summary(model), "4 layers")) << summary(model);
+  EXPECT_TRUE(contains(summary(model), "3 MoE layers of 8 experts")) << summary(model);
+}
+
+TEST(NativeModelTable, RefusesWhatDoesNotFit) {
+  const auto refuse = [](auto change, const char* why) {
+    NativeModel n = small_native();
+    change(n);
+    const auto error = refusal_of([&] { build_native_model(n); });
+    ASSERT_TRUE(error) << why;
+    EXPECT_EQ(error->code(), Exit::config);
+    EXPECT_TRUE(contains(error->what(), why)) << error->what();
+  };
+  refuse([](NativeModel& n) { n.kv_heads = 3; }, "multiple of 3 key/value heads");
+  refuse([](NativeModel& n) { n.kv_heads = 8; }, "key/value heads");
+  refuse([](NativeModel& n) { n.head_dim = 9; }, "odd");
+  refuse([](NativeModel& n) { n.head_dim = 0, n.heads = 5; }, "not a multiple of 5 heads");
+  refuse([](NativeModel& n) { n.top_k = 7; }, "top-k");
+  refuse([](NativeModel& n) { n.top_k = 0; }, "top-k");
+  refuse([](NativeModel& n) { n.dense_layers = 3; }, "dense_layers");
+  refuse([](NativeModel& n) { n.selection_bias = true; }, "sigmoid");
+  refuse([](NativeModel& n) { n.activation = "silu"; }, "activation");
+  refuse([](NativeModel& n) { n.score = "tanh"; }, "score");
+  refuse([](NativeModel& n) { n.qk_norm = "yes"; }, "qk_norm");
+  refuse([](NativeModel& n) { n.rope_theta = std::numeric_limits<double>::quiet_NaN(); }, "rope_theta");
+  refuse([](NativeModel& n) { n.norm_eps = std::numeric_limits<double>::infinity(); }, "norm_eps");
+  refuse([](NativeModel& n) { n.vocab = int64_t{1} << 62; }, "vocabulary");
+  refuse([](NativeModel& n) { n.width = n.vocab = 1 << 24, n.expert_width = 1 << 24, n.experts = 1 << 16; }, "");
+  refuse([](NativeModel& n) { n.layers = 10000, n.experts = 1 << 16, n.width = 1 << 14, n.expert_width = 1 << 16; },
+         "2^48");
+  refuse([](NativeModel& n) { n.preset = "x-moe-small"; }, "another [model] key");
+  refuse([](NativeModel& n) { n.layers = std::numeric_limits<int64_t>::max(); }, "layers");
+  refuse([](NativeModel& n) { n.heads = std::numeric_limits<int64_t>::min(); }, "heads");
+}
+
+}  // namespace
+}  // namespace mw::test

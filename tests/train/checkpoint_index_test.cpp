@@ -1,0 +1,260 @@
+// The index of a checkpoint against damaged and hostile text.
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "formats/checksum.h"
+#include "train/checkpoint.h"
+#include "train/helpers.h"
+
+namespace mw::test {
+namespace {
+
+using nlohmann::json;
+
+json slice(const char* tensor, int64_t begin, int64_t count) {
+  return {{"tensor", tensor},
+          {"begin", begin},
+          {"count", count},
+          {"file", "rank-00000.safetensors"},
+          {"key", fmt::format("{}@{}", tensor, begin)},
+          {"xxh3", "0123456789abcdef"}};
+}
+
+json valid_index() {
+  json index = {{"format", "moewright-checkpoint"}, {"version", 1}, {"step", 12}, {"samples", 96}, {"run", ""}};
+  index["tensors"] = {{"param.a", {6, 3}}, {"param.b", {2}}, {"adam_m.a", {6, 3}}};
+  index["slices"] = {slice("param.a", 0, 2), slice("param.a", 2, 4), slice("param.b", 0, 2), slice("adam_m.a", 0, 6)};
+  return index;
+}
+
+CheckpointIndex parse(const std::string& text) { return parse_checkpoint_index(text, "dir/index.json"); }
+
+void expect_refused(const json& index, std::string_view part) {
+  const std::string message = error_of([&] { parse(index.dump()); }, Exit::checkpoint);
+  EXPECT_TRUE(contains(message, part) && contains(message, "dir/index.json")) << message << "\n" << index.dump();
+}
+
+TEST(CheckpointIndex, ReadsWhatIsThere) {
+  const CheckpointIndex index = parse(valid_index().dump(1));
+  EXPECT_EQ(index.state.step, 12);
+  EXPECT_EQ(index.state.samples, 96);
+  ASSERT_EQ(index.tensors.size(), 3u);
+  ASSERT_EQ(index.slices.size(), 4u);
+  EXPECT_EQ(index.slices[1].begin, 2);
+  EXPECT_EQ(index.slices[1].key, "param.a@2");
+  // A checkpoint of nothing is complete.
+  json none = valid_index();
+  none["tensors"] = json::object();
+  none["slices"] = json::array();
+  EXPECT_TRUE(parse(none.dump()).tensors.empty());
+}
+
+TEST(CheckpointIndex, RefusesEveryCut) {
+  const std::string text = valid_index().dump();
+  for (size_t size = 0; size < text.size(); ++size) error_of([&] { parse(text.substr(0, size)); }, Exit::checkpoint);
+  error_of([&] { parse(text + "x"); }, Exit::checkpoint);
+  error_of([&] { parse(std::string(100000, '[')); }, Exit::checkpoint);
+}
+
+// Every byte changed: accepted or refused as a checkpoint, nothing else.
+TEST(CheckpointIndex, SurvivesEveryChangedByte) {
+  const std::string text = valid_index().dump();
+  for (size_t at = 0; at < text.size(); ++at)
+    for (const char value : {'\0', '\xff', '{', '}', '"', ',', '9', '-', '.', ':'}) {
+      try {
+        parse(with_value(text, at, value));
+      } catch (const Error& e) {
+        EXPECT_EQ(e.code(), Exit::checkpoint) << e.what();
+      }
+    }
+}
+
+TEST(CheckpointIndex, RefusesBadValuesInEveryField) {
+  const std::vector<json> not_integers = {json(nullptr),   true, 1.5, "1", json::array(), json::object(),
+                                          json::array({1})};
+  std::vector<json> bad = not_integers;
+  for (const json& value : {json(-1), json(INT64_MIN), json(uint64_t{1} << 63), json(~uint64_t{0})})
+    bad.push_back(value);
+  for (const char* key : {"step", "samples", "version"})
+    for (const json& value : bad) {
+      json index = valid_index();
+      index[key] = value;
+      expect_refused(index, key);
+    }
+  for (const char* key : {"begin", "count"})
+    for (const json& value : bad) {
+      json index = valid_index();
+      index["slices"][1][key] = value;
+      expect_refused(index, "param.a");
+    }
+  for (const int64_t value : {int64_t{5}, int64_t{7}, int64_t{1} << 31, int64_t{1} << 62}) {
+    json index = valid_index();
+    index["slices"][1]["begin"] = value;
+    expect_refused(index, "param.a");
+    index = valid_index();
+    index["slices"][1]["count"] = value;
+    expect_refused(index, "param.a");
+  }
+  bad.push_back(json(0));
+  bad.push_back(json(int64_t{1} << 48));
+  for (const json& value : bad) {
+    json index = valid_index();
+    index["tensors"]["param.a"][0] = value;
+    expect_refused(index, "param.a");
+    index["tensors"]["param.a"] = value;
+    expect_refused(index, "param.a");
+  }
+  for (const json& shape : {json::array(), json::array({1, 1, 1, 1, 6}), json::array({1 << 24, 1 << 24, 6})}) {
+    json index = valid_index();
+    index["tensors"]["param.a"] = shape;
+    expect_refused(index, "param.a");
+  }
+  for (const char* key : {"format", "run"})
+    for (const json& value : {json(nullptr), json(1), json::array()}) {
+      json index = valid_index();
+      index[key] = value;
+      expect_refused(index, key);
+    }
+  for (const char* key : {"tensor", "file", "key", "xxh3"})
+    for (const json& value : {json(nullptr), json(1), json::array(), json::object()}) {
+      json index = valid_index();
+      index["slices"][0][key] = value;
+      expect_refused(index, key);
+    }
+}
+
+TEST(CheckpointIndex, RefusesMissingFieldsAndWrongTypes) {
+  const json whole = valid_index();
+  for (const auto& [key, value] : whole.items()) {
+    json index = whole;
+    index.erase(key);
+    expect_refused(index, key);
+  }
+  for (const auto& [key, value] : whole["slices"][0].items()) {
+    json index = whole;
+    index["slices"][0].erase(key);
+    expect_refused(index, key);
+  }
+  for (const json& value : {json(nullptr), json(1), json("x"), json::array({1})}) {
+    json index = whole;
+    index["tensors"] = value;
+    expect_refused(index, "");
+    index = whole;
+    index["slices"] = value == json::array({1}) ? json::object() : value;
+    expect_refused(index, "");
+    index = whole;
+    index["slices"][2] = value;
+    expect_refused(index, "");
+    error_of([&] { parse(value.dump()); }, Exit::checkpoint);
+  }
+  json index = whole;
+  index["version"] = 2;
+  expect_refused(index, "version 2");
+  index = whole;
+  index["format"] = "other";
+  expect_refused(index, "moewright-checkpoint");
+}
+
+TEST(CheckpointIndex, RefusesDuplicateKeys) {
+  const std::string text = valid_index().dump();
+  for (const char* twice : {R"("step":12)", R"("param.b":[2])", R"("begin":2)", R"("format":"moewright-checkpoint")"}) {
+    std::string changed = text;
+    const size_t at = changed.find(twice);
+    ASSERT_NE(at, std::string::npos) << twice;
+    changed.insert(at, std::string(twice) + ",");
+    error_of([&] { parse(changed); }, Exit::checkpoint);
+  }
+}
+
+TEST(CheckpointIndex, RefusesGapsAndOverlaps) {
+  const auto with_slices = [](std::vector<std::pair<int64_t, int64_t>> of_a) {
+    json index = valid_index();
+    index["slices"] = {slice("param.b", 0, 2), slice("adam_m.a", 0, 6)};
+    for (const auto& [begin, count] : of_a) index["slices"].push_back(slice("param.a", begin, count));
+    return index;
+  };
+  EXPECT_EQ(parse(with_slices({{4, 2}, {0, 1}, {1, 3}}).dump()).slices.size(), 5u);  // in any order
+  expect_refused(with_slices({}), "param.a: slices end at 0 of 6");
+  expect_refused(with_slices({{0, 2}, {3, 3}}), "param.a: entries 2 to 3 are in no slice");
+  expect_refused(with_slices({{1, 5}}), "param.a: entries 0 to 1 are in no slice");
+  expect_refused(with_slices({{0, 5}}), "param.a: slices end at 5 of 6");
+  expect_refused(with_slices({{0, 3}, {2, 4}}), "param.a: entry 2 is in two slices");
+  expect_refused(with_slices({{0, 6}, {0, 6}}), "param.a: entry 0 is in two slices");
+  json index = valid_index();
+  index["slices"].push_back(slice("param.c", 0, 1));
+  expect_refused(index, "param.c");
+}
+
+TEST(CheckpointIndex, RefusesFilesOutsideItsFolder) {
+  for (const char* file : {"", ".", "..", "../x", "a/b", "/etc/passwd", ".hidden"}) {
+    json index = valid_index();
+    index["slices"][0]["file"] = file;
+    expect_refused(index, "file name");
+  }
+  json index = valid_index();
+  index["slices"][0]["file"] = std::string("a\0b", 3);
+  expect_refused(index, "file name");
+}
+
+TEST(Checkpoints, AreListedWhenComplete) {
+  const ScratchDir dir;
+  EXPECT_TRUE(list_checkpoints(dir.path()).empty());
+  EXPECT_EQ(newest_checkpoint(dir / "absent"), "");
+  for (const char* name : {"step-00000010", "step-00000002", "step-00000030", "other"}) {
+    std::filesystem::create_directory(dir / name);
+    if (std::string(name) != "step-00000030") write_raw(dir / name + "/DONE", "x\n");
+  }
+  write_raw(dir / "step-00000099", "a file");
+  EXPECT_EQ(list_checkpoints(dir.path()), (std::vector<std::string>{dir / "step-00000002", dir / "step-00000010"}));
+  EXPECT_EQ(newest_checkpoint(dir.path()), dir / "step-00000010");
+}
+
+TEST(Checkpoints, IndexIsCheckedAgainstDone) {
+  const ScratchDir dir;
+  const std::string text = valid_index().dump();
+  EXPECT_TRUE(contains(error_of([&] { read_checkpoint_index(dir / "absent"); }, Exit::checkpoint), "no checkpoint"));
+  write_raw(dir / "index.json", text);
+  EXPECT_TRUE(contains(error_of([&] { read_checkpoint_index(dir.path()); }, Exit::checkpoint), "no DONE"));
+  write_raw(dir / "DONE", xxh3_hex(as_span(text)) + "\n");
+  EXPECT_EQ(read_checkpoint_index(dir.path()).state.step, 12);
+  for (const std::string& done : {std::string(), std::string("x"), xxh3_hex(as_span(text)), std::string(5000, 'a')}) {
+    write_raw(dir / "DONE", done);
+    error_of([&] { read_checkpoint_index(dir.path()); }, Exit::checkpoint);
+  }
+  write_raw(dir / "DONE", xxh3_hex(as_span(text)) + "\n");
+  write_raw(dir / "index.json", with_value(text, 30, 'x'));
+  EXPECT_TRUE(contains(error_of([&] { read_checkpoint_index(dir.path()); }, Exit::checkpoint), "DONE says"));
+}
+
+// What was written loads: in the same engine's successor, bit for bit.
+TEST(Checkpoints, RoundTrip) {
+  const ScratchDir dir;
+  const auto world = make_self_comm();
+  for (const char* dtype : {"fp32", "bf16"}) {
+    RunSpec run = small_run();
+    run.train.dtype = dtype;
+    const ModelSpec model = build_native_model(run.native);
+    Engine written(model, run, *world, 1), read(model, run, *world, 1);
+    written.params.initialise(3);
+    written.params.repack(written.stream);
+    const StepStats stats = accumulate_gradients(written, random_batches(written.plan));
+    apply_update(written, stats, {1e-3, 1});
+    save_checkpoint(written, dir / dtype, {1, 16}, 2);
+    const RunState state = load_checkpoint(read, newest_checkpoint(dir / dtype));
+    EXPECT_EQ(state.step, 1);
+    EXPECT_EQ(state.samples, 16);
+    for (size_t i = 0; i < written.params.all().size(); ++i) {
+      const Parameter &a = written.params.all()[i], &b = read.params.all()[i];
+      const auto same = [](TensorView x, TensorView y) {
+        return std::memcmp(x.data, y.data, static_cast<size_t>(x.bytes())) == 0;
+      };
+      EXPECT_TRUE(same(a.master, b.master)) << a.row.name;
+      EXPECT_TRUE(same(a.adam_m, b.adam_m) && same(a.adam_v, b.adam_v)) << a.row.name;
+    }
+    const std::vector<MicroBatch> batches = random_batches(written.plan);
+    EXPECT_EQ(accumulate_gradients(written, batches).loss, accumulate_gradients(read, batches).loss);
+  }
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,181 @@
+// The order of samples, and who reads which.
+#include "train/data.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <set>
+
+#include "train/helpers.h"
+
+namespace mw::test {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+std::vector<int64_t> permuted(int64_t n, uint64_t seed) {
+  std::vector<int64_t> out;
+  for (int64_t i = 0; i < n; ++i) out.push_back(permute(i, n, seed));
+  return out;
+}
+
+TEST(Permute, IsAPermutationOfEverySize) {
+  std::vector<int64_t> sizes(130);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  for (const int64_t n : {255, 256, 257, 1000, 4095, 4096, 4097, 65537, 100003}) sizes.push_back(n);
+  for (const int64_t n : sizes)
+    for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, ~uint64_t{0}}) {
+      std::vector<int64_t> order = permuted(n, seed);
+      std::sort(order.begin(), order.end());
+      for (int64_t i = 0; i < n; ++i) ASSERT_EQ(order[static_cast<size_t>(i)], i) << n << " with seed " << seed;
+    }
+}
+
+TEST(Permute, StaysInRangeForLargeSizes) {
+  for (const int64_t n : {int64_t{1} << 31, (int64_t{1} << 31) + 1, (int64_t{1} << 40) - 1, int64_t{1} << 52}) {
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < 2000; ++i) {
+      const int64_t at = permute(n - 1 - i * (n / 2000), n, 9);
+      ASSERT_GE(at, 0);
+      ASSERT_LT(at, n);
+      seen.insert(at);
+    }
+    EXPECT_EQ(seen.size(), 2000u);
+  }
+  error_of([] { permute(5, 5, 1); }, Exit::internal);
+  error_of([] { permute(-1, 5, 1); }, Exit::internal);
+}
+
+TEST(Permute, ShufflesAndDependsOnTheSeed) {
+  const std::vector<int64_t> a = permuted(1000, 1), b = permuted(1000, 2);
+  EXPECT_EQ(a, permuted(1000, 1));
+  int64_t same = 0, fixed = 0, neighbours = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    same += a[i] == b[i];
+    fixed += a[i] == static_cast<int64_t>(i);
+    if (i > 0) neighbours += a[i] == a[i - 1] + 1;
+  }
+  EXPECT_LT(same, 20);  // each about 1 by chance
+  EXPECT_LT(fixed, 20);
+  EXPECT_LT(neighbours, 20);
+}
+
+struct Sample {
+  Tokens ids, labels;
+};
+Sample shuffled(const SampleOrder& order, int64_t number, size_t seq_len) {
+  Sample s{Tokens(seq_len), Tokens(seq_len)};
+  order.shuffled(number, s.ids, s.labels);
+  return s;
+}
+
+TEST(SampleOrder, CoversEveryWindowOncePerEpoch) {
+  constexpr int64_t kSamples = 37;
+  const SampleOrder order(counting_tokens(kSamples * 6 + 1 + 5), 6, 1000, 3);  // 5 tokens are left over
+  ASSERT_EQ(order.samples(), kSamples);
+  std::vector<std::vector<int32_t>> starts;
+  for (int64_t epoch = 0; epoch < 3; ++epoch) {
+    starts.emplace_back();
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const Sample s = shuffled(order, epoch * kSamples + i, 6);
+      for (size_t t = 0; t < 6; ++t) {
+        EXPECT_EQ(s.ids[t], s.ids[0] + static_cast<int32_t>(t));
+        EXPECT_EQ(s.labels[t], s.ids[t] + 1);
+      }
+      starts.back().push_back(s.ids[0]);
+    }
+    std::vector<int32_t> sorted = starts.back();
+    std::sort(sorted.begin(), sorted.end());
+    for (size_t i = 0; i < sorted.size(); ++i) EXPECT_EQ(sorted[i], static_cast<int32_t>(6 * i));
+  }
+  EXPECT_NE(starts[0], starts[1]);
+  EXPECT_NE(starts[1], starts[2]);
+}
+
+TEST(SampleOrder, DependsOnSeedAndNumberOnly) {
+  const SampleOrder a(counting_tokens(601), 6, 1000, 3), b(counting_tokens(601), 6, 1000, 3),
+      c(counting_tokens(601), 6, 1000, 4);
+  int64_t same = 0;
+  for (int64_t number = 250; number-- > 0;) {  // backwards: no state
+    EXPECT_EQ(shuffled(a, number, 6).ids, shuffled(b, number, 6).ids);
+    same += shuffled(a, number, 6).ids == shuffled(c, number, 6).ids;
+  }
+  EXPECT_LT(same, 25);
+  const int64_t far = int64_t{1} << 62;
+  EXPECT_EQ(shuffled(a, far, 6).ids, shuffled(b, far, 6).ids);
+}
+
+TEST(SampleOrder, SpreadsValidationEvenly) {
+  const SampleOrder order(counting_tokens(601), 6, 1000, 3);  // 100 windows
+  Tokens ids(6), labels(6);
+  std::vector<int32_t> starts;
+  for (int64_t i = 0; i < 10; ++i) {
+    order.spread(i, 10, ids, labels);
+    starts.push_back(ids[0] / 6);
+  }
+  EXPECT_EQ(starts, (std::vector<int32_t>{0, 10, 20, 30, 40, 50, 60, 70, 80, 90}));
+  const int64_t many = std::numeric_limits<int64_t>::max();  // no overflow, and never out of range
+  order.spread(many - 1, many, ids, labels);
+  EXPECT_LE(ids[0] / 6, 99);
+  order.spread(250, 300, ids, labels);  // more samples than windows
+  EXPECT_EQ(ids[0] / 6, 83);
+}
+
+TEST(SampleOrder, RefusesTooLittleAndForeignTokens) {
+  EXPECT_TRUE(
+      contains(error_of([] { SampleOrder(counting_tokens(6), 6, 10, 1); }), "fewer than train.seq_len + 1 = 7"));
+  EXPECT_EQ(SampleOrder(counting_tokens(7), 6, 10, 1).samples(), 1);
+  const SampleOrder order(counting_tokens(7), 6, 6, 1);  // the last label is 6
+  EXPECT_TRUE(contains(error_of([&] { shuffled(order, 0, 6); }), "got 6"));
+}
+
+// What all data-parallel ranks read is, joined, what one process reads.
+TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
+  const SampleOrder order(counting_tokens(50 * 8 + 1), 8, 1000, 11);
+  RunSpec run = small_run();
+  run.native.vocab = 1000;
+  const ModelSpec model = build_native_model(run.native);
+  const Plan alone = make_plan(model, run, 1, 0, {});
+  for (const int world : {1, 2, 4, 8})
+    for (const char* placement : {"ep_first", "dp_first"}) {
+      run.mesh.ep = std::min(world, 2);
+      run.mesh.placement = placement;
+      for (const int64_t cursor : {int64_t{0}, int64_t{16}, int64_t{99984}}) {
+        const std::vector<MicroBatch> whole = read_step(order, alone, cursor);
+        ASSERT_EQ(whole.size(), 2u);
+        for (size_t j = 0; j < whole.size(); ++j) {
+          MicroBatch joined;
+          for (int rank = 0; rank < world; ++rank) {
+            const Plan plan = make_plan(model, run, world, rank, {});
+            const MicroBatch part = read_step(order, plan, cursor)[j];
+            EXPECT_EQ(part.sequences * world, whole[j].sequences);
+            joined.ids.insert(joined.ids.end(), part.ids.begin(), part.ids.end());
+            joined.labels.insert(joined.labels.end(), part.labels.begin(), part.labels.end());
+          }
+          EXPECT_EQ(joined.ids, whole[j].ids) << world << " " << placement;
+          EXPECT_EQ(joined.labels, whole[j].labels);
+        }
+      }
+      MicroBatch joined;
+      for (int rank = 0; rank < world; ++rank) {
+        const MicroBatch part = read_validation(order, make_plan(model, run, world, rank, {}), 3, 5);
+        joined.ids.insert(joined.ids.end(), part.ids.begin(), part.ids.end());
+      }
+      EXPECT_EQ(joined.ids, read_validation(order, alone, 3, 5).ids);
+    }
+}
+
+TEST(ReadStep, NeighbouringStepsShareNoSample) {
+  const SampleOrder order(counting_tokens(64 * 8 + 1), 8, 1000, 11);
+  RunSpec run = small_run();
+  run.native.vocab = 1000;
+  const Plan plan = make_plan(build_native_model(run.native), run, 1, 0, {});
+  std::set<int32_t> starts;
+  for (int64_t step = 0; step < 4; ++step)  // 4 x 16 samples are one epoch of 64
+    for (const MicroBatch& batch : read_step(order, plan, step * 16))
+      for (size_t at = 0; at < batch.ids.size(); at += 8) starts.insert(batch.ids[at]);
+  EXPECT_EQ(starts.size(), 64u);
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,77 @@
+// Shared by the tests of this room: small runs, and tokens from memory.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "core/rng.h"
+#include "formats/helpers.h"
+#include "formats/token_file.h"
+#include "train/engine.h"
+#include "train/step.h"
+
+namespace mw::test {
+
+// Tokens that a test made up.
+class MemoryTokens final : public TokenSource {
+ public:
+  explicit MemoryTokens(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
+  int64_t size() const override { return static_cast<int64_t>(tokens_.size()); }
+  void read(int64_t first, std::span<int32_t> out) const override {
+    check_range(first, out.size());
+    std::copy_n(tokens_.begin() + first, out.size(), out.begin());
+  }
+  std::string describe() const override { return "tokens of a test"; }
+
+ private:
+  std::vector<int32_t> tokens_;
+};
+
+// 0, 1, 2, ...: a token tells where it stood.
+inline std::unique_ptr<TokenSource> counting_tokens(int64_t size) {
+  std::vector<int32_t> tokens(static_cast<size_t>(size));
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
+  return std::make_unique<MemoryTokens>(std::move(tokens));
+}
+
+inline RunSpec small_run() {
+  RunSpec run;
+  run.native.vocab = 61;
+  run.native.width = 16;
+  run.native.layers = 2;
+  run.native.heads = 4;
+  run.native.kv_heads = 2;
+  run.native.experts = 4;
+  run.native.top_k = 2;
+  run.native.expert_width = 12;
+  run.native.dense_layers = 1;
+  run.native.dense_width = 24;
+  run.train.seq_len = 8;
+  run.train.global_batch = 16;
+  run.train.micro_batches = 2;
+  run.train.dtype = "fp32";
+  run.moe.aux_loss_coef = 0.01;
+  return run;
+}
+
+// Random tokens for every micro-batch of a plan; each token's label is the one after it.
+inline std::vector<MicroBatch> random_batches(const Plan& plan) {
+  std::vector<MicroBatch> batches;
+  for (int64_t j = 0; j < plan.run.train.micro_batches; ++j) {
+    MicroBatch batch{{}, {}, plan.batch.sequences, plan.batch.seq_len};
+    const RngKey key = make_rng_key(5, fmt::format("batch.{}", j));
+    const auto token = [&](int64_t i) {
+      return static_cast<int32_t>(bits_at(key, static_cast<uint64_t>(i)) % static_cast<uint64_t>(plan.model.vocab));
+    };
+    for (int64_t t = 0; t < plan.batch.tokens(); ++t) {
+      batch.ids.push_back(token(t));
+      batch.labels.push_back(token(t + 1));
+    }
+    batches.push_back(std::move(batch));
+  }
+  return batches;
+}
+
+}  // namespace mw::test

@@ -1,0 +1,146 @@
+// One optimizer step: learning rate, accumulation over micro-batches, and the guard against values that are not finite.
+#include "train/step.h"
+
+#include <cmath>
+#include <limits>
+
+#include "train/helpers.h"
+
+namespace mw::test {
+namespace {
+
+TEST(LearningRate, WarmsUpAndFallsAlongACosine) {
+  TrainSpec train;
+  train.steps = 110;
+  train.warmup = 10;
+  train.lr = 2e-3;
+  train.min_lr_ratio = 0.1;
+  EXPECT_DOUBLE_EQ(learning_rate(train, 1), 2e-4);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 5), 1e-3);
+  EXPECT_DOUBLE_EQ(learning_rate(train, 10), 2e-3);
+  EXPECT_NEAR(learning_rate(train, 60), (2e-3 + 2e-4) / 2, 1e-12);  // half way
+  EXPECT_NEAR(learning_rate(train, 35), 2e-4 + 1.8e-3 * 0.5 * (1 + std::sqrt(0.5)), 1e-12);
+  EXPECT_NEAR(learning_rate(train, 110), 2e-4, 1e-12);
+  EXPECT_NEAR(learning_rate(train, 100000), 2e-4, 1e-12);  // beyond the end it stays
+  for (int64_t step = 11; step <= 110; ++step)
+    EXPECT_LT(learning_rate(train, step), learning_rate(train, step - 1)) << step;
+}
+
+TEST(LearningRate, ConstantAndDegenerateSchedules) {
+  TrainSpec train;
+  train.lr = 1e-3;
+  train.warmup = 4;
+  train.schedule = "constant";
+  train.steps = 100;
+  EXPECT_DOUBLE_EQ(learning_rate(train, 2), 5e-4);
+  for (const int64_t step : {4, 5, 50, 100, 1000}) EXPECT_DOUBLE_EQ(learning_rate(train, step), 1e-3);
+  train.schedule = "cosine";
+  train.steps = 3;  // ends within the warm-up
+  EXPECT_DOUBLE_EQ(learning_rate(train, 3), 7.5e-4);
+  train.warmup = 0;
+  train.steps = 1;
+  EXPECT_NEAR(learning_rate(train, 1), 1e-4, 1e-12);  // the default ratio
+}
+
+struct Fixture {
+  explicit Fixture(const RunSpec& run) : engine(build_native_model(run.native), run, *world, 1) {
+    engine.params.initialise(1);
+    engine.params.repack(engine.stream);
+  }
+  std::unique_ptr<Comm> world = make_self_comm();
+  Engine engine;
+};
+
+TEST(AccumulateGradients, DoesNotDependOnTheCutIntoMicroBatches) {
+  RunSpec one = small_run(), four = small_run();
+  one.moe.aux_loss_coef = four.moe.aux_loss_coef = 0;  // defined over one micro-batch
+  one.train.micro_batches = 1;
+  four.train.micro_batches = 4;
+  Fixture a(one), b(four);
+  std::vector<MicroBatch> whole = random_batches(a.engine.plan), parts;
+  for (size_t t = 0; t < whole[0].labels.size(); t += 3) whole[0].labels[t] = -100;
+  whole[0].labels[0] = whole[0].labels[1] = -100;  // the parts have unequal numbers of labels
+  const auto quarter = static_cast<std::ptrdiff_t>(whole[0].ids.size() / 4);
+  for (std::ptrdiff_t j = 0; j < 4; ++j) {
+    const auto cut = [&](const std::vector<int32_t>& v) {
+      return std::vector<int32_t>(v.begin() + j * quarter, v.begin() + (j + 1) * quarter);
+    };
+    parts.push_back({cut(whole[0].ids), cut(whole[0].labels), 4, 8});
+  }
+  const StepStats x = accumulate_gradients(a.engine, whole), y = accumulate_gradients(b.engine, parts);
+  EXPECT_EQ(x.valid_labels, y.valid_labels);
+  EXPECT_NEAR(x.loss, y.loss, 1e-6);
+  EXPECT_NEAR(x.grad_norm, y.grad_norm, 1e-5 * x.grad_norm);
+  EXPECT_EQ(x.load, y.load);
+  for (size_t i = 0; i < a.engine.params.all().size(); ++i) {
+    const Parameter &p = a.engine.params.all()[i], &q = b.engine.params.all()[i];
+    double difference = 0, norm = 0;
+    for (int64_t n = 0; n < p.grad.numel(); ++n) {
+      difference += std::pow(p.grad.as<float>()[n] - q.grad.as<float>()[n], 2.0);
+      norm += std::pow(p.grad.as<float>()[n], 2.0);
+    }
+    EXPECT_LE(std::sqrt(difference), 1e-5 * std::sqrt(norm)) << p.row.name;
+  }
+}
+
+TEST(AccumulateGradients, StartsFromZeroAndRepeatsItself) {
+  Fixture f(small_run());
+  const std::vector<MicroBatch> batches = random_batches(f.engine.plan);
+  const StepStats x = accumulate_gradients(f.engine, batches), y = accumulate_gradients(f.engine, batches);
+  EXPECT_EQ(x.loss, y.loss);
+  EXPECT_EQ(x.grad_norm, y.grad_norm);
+  EXPECT_EQ(x.valid_labels, 128);
+  ASSERT_EQ(x.load.size(), 1u);  // one MoE layer
+  double rows = 0;
+  for (const double count : x.load[0]) rows += count;
+  EXPECT_EQ(rows, 128 * 2);
+}
+
+TEST(AccumulateGradients, RefusesAStepWithoutLabels) {
+  Fixture f(small_run());
+  std::vector<MicroBatch> batches = random_batches(f.engine.plan);
+  for (MicroBatch& batch : batches) std::fill(batch.labels.begin(), batch.labels.end(), -100);
+  EXPECT_TRUE(contains(error_of([&] { accumulate_gradients(f.engine, batches); }), "no label"));
+}
+
+TEST(ApplyUpdate, MovesEveryTrainedParameterAgainstItsGradient) {
+  Fixture f(small_run());
+  const StepStats stats = accumulate_gradients(f.engine, random_batches(f.engine.plan));
+  std::vector<float> before;
+  for (const Parameter& p : f.engine.params.all()) before.push_back(p.master.as<float>()[0]);
+  apply_update(f.engine, stats, {1e-3, 1});
+  size_t i = 0;
+  for (const Parameter& p : f.engine.params.all()) {
+    const float gradient = p.grad.as<float>()[0], moved = p.master.as<float>()[0] - before[i++];
+    // The first step of AdamW has the size of the learning rate; decay adds a little.
+    if (std::abs(gradient) < 1e-6f) continue;
+    EXPECT_NEAR(moved, gradient > 0 ? -1e-3 : 1e-3, 2e-4) << p.row.name;
+  }
+}
+
+TEST(FindNonFinite, NamesTheTensor) {
+  Fixture f(small_run());
+  StepStats stats = accumulate_gradients(f.engine, random_batches(f.engine.plan));
+  EXPECT_EQ(find_non_finite(f.engine, stats), "");
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    float& victim = f.engine.params.find("layers.1.moe.router").grad.as<float>()[7];
+    const float good = victim;
+    victim = bad;
+    stats.grad_norm = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_TRUE(contains(find_non_finite(f.engine, stats), "rank 0: layers.1.moe.router"));
+    victim = good;
+  }
+  stats.grad_norm = 1;
+  stats.total_loss = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(contains(find_non_finite(f.engine, stats), "loss inf"));
+}
+
+TEST(StepStats, ImbalanceIsTheFullestExpertOverTheMean) {
+  StepStats stats;
+  EXPECT_EQ(stats.imbalance(), 0);
+  stats.load = {{1, 1, 1, 1}, {0, 6, 1, 1}, {0, 0}};
+  EXPECT_DOUBLE_EQ(stats.imbalance(), 3);
+}
+
+}  // namespace
+}  // namespace mw::test
