@@ -53,6 +53,8 @@ if(sanitizers)
     -D_GLIBCXX_ASSERTIONS)
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     list(APPEND flags -Wno-maybe-uninitialized)  # instrumented code confuses this analysis
+  else()
+    list(APPEND flags -Wno-pass-failed)  # and it is not vectorised, whatever `omp simd` asks for
   endif()
   target_link_options(moewright_flags INTERFACE -fsanitize=${sanitizers})
 endif()

@@ -26,7 +26,7 @@ size_t round_to_pages(size_t bytes) {
 }  // namespace
 
 Reservation::Reservation(size_t bytes) : reserved_(round_to_pages(std::max<size_t>(bytes, 1))) {
-  void* address = ::mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* address = ::mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) fail_memory("reserve", reserved_);
   data_ = static_cast<std::byte*>(address);
 }

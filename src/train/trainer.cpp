@@ -77,7 +77,7 @@ class Trainer {
   ByteSummary bytes_;
   std::optional<double> val_loss_;
   int64_t resident_before_ = 0, saved_step_ = -1, arena_grows_ = 0;
-  double started_ = 0, trained_seconds_ = 0;
+  double trained_seconds_ = 0;
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };

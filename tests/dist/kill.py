@@ -47,8 +47,9 @@ def kill_one(name, ranks):
     killed = time.monotonic()
     code = job.wait(60)
     seconds = time.monotonic() - killed
-    print(f"{name}: killed process {victim} of {ranks} {delay * 1e3:.0f} ms after step {step}; the job ended after "
-          f"{seconds:.1f} s with code {code}; complete checkpoints {checkpoints(name)}", flush=True)
+    moment = f"{delay * 1e3:.0f} ms after {f'step {step}' if step > saved else 'its start'}"
+    print(f"{name}: killed process {victim} of {ranks} {moment}; the job ended after {seconds:.1f} s with "
+          f"code {code}; complete checkpoints {checkpoints(name)}", flush=True)
     checks.expect(seconds < 15, f"{name}: the job took {seconds:.0f} s to end", job.output())
     checks.expect(code > 0, f"{name}: exit code {code}", job.output())
     checks.expect(re.search(r"signal 9|Killed|KILLED", job.output()), f"{name}: no reason given", job.output())

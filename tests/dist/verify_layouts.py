@@ -28,6 +28,9 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, "mesh.ep=8 moe.row_chunks=2"),
     (8, f"mesh.ep=8 {UNEVEN} model.top_k=1"),
     (8, f"mesh.ep=8 {DP_FIRST} {PADDED} model.top_k=8"),
+    (2, "mesh.ep=1 moe.transport=flat model.top_k=6"),
+    (4, f"mesh.ep=4 {DP_FIRST} model.top_k=5"),
+    (8, f"mesh.ep=2 {PADDED} model.top_k=3"),
     # Hostile loads: every row on one expert (all ranks but one are without rows), or an expert without any.
     (8, "mesh.ep=8 verify.routing=one_expert model.top_k=1"),
     (4, f"mesh.ep=4 verify.routing=one_expert model.top_k=1 moe.row_chunks=3 {DP_FIRST}"),
