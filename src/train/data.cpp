@@ -51,9 +51,8 @@ void SampleOrder::shuffled(int64_t number, std::span<int32_t> ids, std::span<int
 }
 
 void SampleOrder::spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels) const {
-  // index * samples / count without the overflow of the product.
-  const int64_t i = index % count;
-  read(i * (samples_ / count) + i * (samples_ % count) / count, ids, labels);
+  __extension__ using Wide = __int128;  // the product has up to 126 bits
+  read(static_cast<int64_t>(static_cast<Wide>(index % count) * samples_ / count), ids, labels);
 }
 
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation) {
