@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,6 +15,9 @@ std::string format_bytes(int64_t bytes);
 std::string format_duration(double seconds);
 // "12.3M", "318k": decimal units.
 std::string format_count(double count);
+
+// "[2, 64, 96]".
+std::string format_shape(std::span<const int64_t> shape);
 
 // The candidate with the smallest edit distance, or "" when none is near (more than a third of its letters differ).
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);

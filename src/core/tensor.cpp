@@ -1,5 +1,7 @@
 #include "core/tensor.h"
 
+#include "base/text.h"
+
 namespace mw {
 
 TensorView::TensorView(void* pointer, DType type, std::span<const int64_t> dims)
@@ -44,9 +46,7 @@ TensorView TensorView::reshape(std::initializer_list<int64_t> dims) const {
 }
 
 std::string TensorView::describe() const {
-  std::string text = fmt::format("{}[", name_of(dtype));
-  for (int i = 0; i < rank; ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", dim(i));
-  return text + "]";
+  return std::string(name_of(dtype)) + format_shape(std::span(shape).first(static_cast<size_t>(rank)));
 }
 
 }  // namespace mw

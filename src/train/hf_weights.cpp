@@ -15,12 +15,6 @@
 namespace mw {
 namespace {
 
-std::string shape_text(const std::vector<int64_t>& shape) {
-  std::string text = "[";
-  for (size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
-}
-
 // Which names this folder uses for experts: one by one, or fused per layer.
 std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet& files) {
   const auto present = [&](const std::vector<HfTensor>& names) {
@@ -111,8 +105,8 @@ void check_export(const std::string& dir, const std::vector<HfTensor>& names) {
   for (const HfTensor& t : names) {
     const SafetensorsLocation at = files.require(t.name);
     if (at.entry->shape != t.shape)
-      fail(Exit::data, fmt::format("{}: {} was written as {}, expected {}", dir, t.name, shape_text(at.entry->shape),
-                                   shape_text(t.shape)));
+      fail(Exit::data, fmt::format("{}: {} was written as {}, expected {}", dir, t.name, format_shape(at.entry->shape),
+                                   format_shape(t.shape)));
   }
   if (files.names().size() != names.size())
     fail(Exit::data, fmt::format("{}: {} tensors were written, expected {}", dir, files.names().size(), names.size()));
@@ -140,7 +134,7 @@ void check_hf_folder(const ModelSpec& model, const std::string& dir) {
     if (at.entry->shape != tensor.shape)
       fail(Exit::data,
            fmt::format("{}: tensor \"{}\" has shape {}, expected {}", at.file->path(), tensor.name,
-                       shape_text(at.entry->shape), shape_text(tensor.shape)),
+                       format_shape(at.entry->shape), format_shape(tensor.shape)),
            "config.json and the weights do not fit together");
   }
 }
