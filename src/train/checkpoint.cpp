@@ -110,9 +110,12 @@ void write_index(Engine& engine, const std::string& folder, const RunState& stat
   write_text_file_atomically(folder + "/DONE", xxh3_hex(std::as_bytes(std::span(text))) + "\n");
 }
 
-void remove_oldest(const std::string& dir, int64_t keep) {
+// Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
+// behind.
+void remove_oldest(const std::string& dir, int64_t keep, const std::string& written) {
   std::vector<std::string> complete = list_checkpoints(dir);
-  while (static_cast<int64_t>(complete.size()) > keep) {
+  std::erase_if(complete, [&](const std::string& folder) { return fs::path(folder) == fs::path(written); });
+  while (static_cast<int64_t>(complete.size()) > keep - 1) {
     std::error_code error;
     fs::remove(fs::path(complete.front()) / "DONE", error);  // first: a half-removed folder must not look complete
     fs::remove_all(complete.front(), error);
@@ -122,10 +125,12 @@ void remove_oldest(const std::string& dir, int64_t keep) {
 
 // Complete checkpoints beside `folder`, for a hint.
 std::string offer_older(const std::string& folder) {
-  const std::string parent = fs::path(folder).parent_path().string();
+  fs::path path(folder);
+  if (!path.has_filename()) path = path.parent_path();  // a trailing slash
+  const std::string parent = path.parent_path().string();
   const std::vector<std::string> all = list_checkpoints(parent.empty() ? "." : parent);
   for (auto it = all.rbegin(); it != all.rend(); ++it)
-    if (fs::path(*it).filename() < fs::path(folder).filename())
+    if (fs::path(*it).filename() < path.filename())
       return fmt::format("an older complete checkpoint is there: checkpoint.resume={}", *it);
   return "there is no older complete checkpoint; start anew with checkpoint.resume=none";
 }
@@ -215,8 +220,8 @@ void save_checkpoint(Engine& engine, const std::string& dir, const RunState& sta
     if (error)
       fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),
            "check checkpoint.dir and its permissions");
-    const int64_t bytes =
-        summarise(engine.plan.parameter_rows).by_kind[static_cast<int>(ByteKind::moment)] * 3 / 2 * engine.plan.mesh.ep;
+    int64_t bytes = 0;
+    for (const ParamRow& row : engine.plan.params) bytes += row.numel() * 4 * (row.trained ? 3 : 1);
     const fs::space_info space = fs::space(folder, error);
     if (!error && static_cast<int64_t>(space.available) < bytes)
       fail(Exit::checkpoint,
@@ -234,7 +239,7 @@ void save_checkpoint(Engine& engine, const std::string& dir, const RunState& sta
   }
   if (engine.world.rank() == 0) {
     write_index(engine, folder, state, slices);
-    remove_oldest(dir, keep);
+    remove_oldest(dir, keep, folder);
   }
   engine.world.barrier();
 }

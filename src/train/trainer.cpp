@@ -183,6 +183,7 @@ void Trainer::load_weights() {
   folder = broadcast_text(world_.comm(), folder, 0);
   if (!folder.empty()) {
     state_ = load_checkpoint(*engine_, folder);
+    reset_peak_resident();  // the pages of the files that were read are not the run's memory
     saved_step_ = state_.step;
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     return;
