@@ -20,7 +20,7 @@ struct Device {
 };
 
 // Scratch memory of one stream: a stack that operators open a frame on. Fixed in size; part of the byte table as
-// `workspace.ops`.
+// `work.ops`.
 class Workspace {
  public:
   void attach(void* memory, size_t bytes);

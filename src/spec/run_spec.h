@@ -16,8 +16,8 @@ struct DataSpec {
   std::string path;
   std::vector<std::string>
       suffixes;                // text: which files of a directory; "" means files without an extension; empty: all
-  std::string val_path;        // megatron, shards: separate validation data
-  double val_fraction = 0.05;  // text: share of whole files held out
+  std::string val_path;        // validation data of its own; empty: a part of `path` is held out
+  double val_fraction = 0.05;  // share held out: whole files (text), the last tokens (others)
 };
 
 struct TrainSpec {

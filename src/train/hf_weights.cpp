@@ -60,7 +60,6 @@ void check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& name
   std::set<std::string> known;
   for (const HfTensor& t : names) known.insert(t.name);
   if (tied) known.insert("lm_head.weight");
-  std::vector<std::string> known_list(known.begin(), known.end());
   for (const std::string& name : files.names()) {
     if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq")) continue;
     fail(Exit::data, fmt::format("{}: tensor \"{}\" does not belong to this model", files.path(), printable(name, 120)),
