@@ -1,10 +1,14 @@
 // Comm and World over MPI. The only file that includes mpi.h.
 #include <mpi.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <limits>
 #include <map>
+#include <thread>
 
 #include "comm/world.h"
 
@@ -131,6 +135,17 @@ class MpiComm : public Comm {
   std::map<int64_t, MPI_Datatype> row_types_;
 };
 
+// A launcher that is told to abort may drop what it has not read yet from a rank's output, and with it the reason. Waits
+// until the pipe is empty, for a second at most.
+void wait_until_read(int descriptor) {
+  const auto pause = std::chrono::milliseconds(10);
+  for (int unread = 0, tries = 0; tries < 100; ++tries) {
+    if (ioctl(descriptor, FIONREAD, &unread) != 0 || unread == 0) break;
+    std::this_thread::sleep_for(pause);
+  }
+  std::this_thread::sleep_for(5 * pause);  // and forwarded
+}
+
 class MpiWorld : public World {
  public:
   MpiWorld(int* argc, char*** argv) {
@@ -165,6 +180,7 @@ class MpiWorld : public World {
   int local_size() const override { return local_size_; }
   int nodes() const override { return nodes_; }
   [[noreturn]] void abort(Exit code) override {
+    for (const int output : {STDOUT_FILENO, STDERR_FILENO}) wait_until_read(output);
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
     std::_Exit(static_cast<int>(code));
   }
