@@ -135,8 +135,8 @@ class MpiComm : public Comm {
   std::map<int64_t, MPI_Datatype> row_types_;
 };
 
-// A launcher that is told to abort may drop what it has not read yet from a rank's output, and with it the reason. Waits
-// until the pipe is empty, for a second at most.
+// A launcher that is told to abort may drop what it has not read yet from a rank's output, and with it the reason.
+// Waits until the pipe is empty, for a second at most.
 void wait_until_read(int descriptor) {
   const auto pause = std::chrono::milliseconds(10);
   for (int unread = 0, tries = 0; tries < 100; ++tries) {

@@ -55,22 +55,23 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, in
   out.q = take_front(scratch_.q, {tokens, spec_.heads, h});
   out.k = take_front(scratch_.k, {tokens, spec_.kv_heads, h});
   out.v = v_saved;
-  if (spec_.qk_norm == QkNorm::none) {
-    convert(stream, q_saved, out.q);
-    convert(stream, k_saved, out.k);
-  } else {
-    normalise(stream, q_saved, weights_.q_gain, saved_.q_rstd, out.q, norm_width(spec_.heads), store_statistics);
-    normalise(stream, k_saved, weights_.k_gain, saved_.k_rstd, out.k, norm_width(spec_.kv_heads), store_statistics);
+  TensorView q = q_saved, k = k_saved;  // what the rotation reads
+  if (spec_.qk_norm != QkNorm::none) {
+    normalise(stream, q, weights_.q_gain, saved_.q_rstd, out.q, norm_width(spec_.heads), store_statistics);
+    normalise(stream, k, weights_.k_gain, saved_.k_rstd, out.k, norm_width(spec_.kv_heads), store_statistics);
+    q = out.q, k = out.k;
   }
   if (spec_.clip_qkv > 0) {
     const auto limit = static_cast<float>(spec_.clip_qkv);
     out.v = take_front(scratch_.v, {tokens, spec_.kv_heads, h});
-    convert(stream, v_saved, out.v);
-    for (const TensorView& x : {out.q, out.k, out.v}) clamp(stream, x, limit);
+    clamp(stream, q, limit, out.q);
+    clamp(stream, k, limit, out.k);
+    clamp(stream, v_saved, limit, out.v);
+    q = out.q, k = out.k;
   }
   const TensorView cos = scratch_.rope_cos.slice(0, seq_len), sin = scratch_.rope_sin.slice(0, seq_len);
-  rope(stream, out.q, cos, sin, RopeDirection::forward);
-  rope(stream, out.k, cos, sin, RopeDirection::forward);
+  rope(stream, q, cos, sin, RopeDirection::forward, out.q);
+  rope(stream, k, cos, sin, RopeDirection::forward, out.k);
   return out;
 }
 
@@ -101,8 +102,8 @@ void AttentionBlock::backward(Stream& stream, TensorView x_TD, int64_t seq_len, 
   attention_backward(stream, shape(tokens, seq_len), in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}),
                      d_o, d_q, d_k, d_v);
   const TensorView cos = scratch_.rope_cos.slice(0, seq_len), sin = scratch_.rope_sin.slice(0, seq_len);
-  rope(stream, d_q, cos, sin, RopeDirection::backward);
-  rope(stream, d_k, cos, sin, RopeDirection::backward);
+  rope(stream, d_q, cos, sin, RopeDirection::backward, d_q);
+  rope(stream, d_k, cos, sin, RopeDirection::backward, d_k);
 
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});

@@ -80,8 +80,7 @@ void Transformer::forward_layer(Layer& layer, const LayerSpec& spec, TensorView 
   const auto eps = static_cast<float>(plan_.model.norm_eps);
   rms_norm(stream_, x, layer.attn_gain, eps, normed, take_front(layer.attn_rstd, {tokens}));
   layer.attention->forward(stream_, normed, batch.seq_len, branch);
-  add(stream_, x, branch, x_mid);
-  rms_norm(stream_, x_mid, layer.ffn_gain, eps, normed, take_front(layer.ffn_rstd, {tokens}));
+  add_rms_norm(stream_, x, branch, layer.ffn_gain, eps, x_mid, normed, take_front(layer.ffn_rstd, {tokens}));
   if (layer.moe != nullptr) {
     layer.moe->forward(stream_, normed, x_mid, out_TD, batch.seq_len, training, tap);
     return;

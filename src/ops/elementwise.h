@@ -11,8 +11,8 @@ void fill_zero(Stream& stream, TensorView x);
 void convert(Stream& stream, TensorView x, TensorView y);
 // out = a + b; all the same dtype, fp32 sum; out may alias either.
 void add(Stream& stream, TensorView a, TensorView b, TensorView out);
-// x = clamp(x, -limit, limit) in place (OLMoE's clip_qkv).
-void clamp(Stream& stream, TensorView x, float limit);
+// y = clamp(x, -limit, limit) (OLMoE's clip_qkv); y may alias x. A NaN passes.
+void clamp(Stream& stream, TensorView x, float limit, TensorView y);
 // d = 0 where |x| > limit, x being the tensor before clamp.
 void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d);
 // Sum of squares of an f32 tensor, in double, in an order that does not depend on the thread count.

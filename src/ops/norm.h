@@ -10,6 +10,11 @@ namespace mw {
 // empty view: then it is not stored). Statistics in fp32. Overwrites.
 void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd);
 
+// sum = a + b rounded to their dtype, and y = rms_norm(sum), in one pass: the same bits as add and rms_norm. a, b, sum,
+// y: same dtype and shape; sum may alias a or b.
+void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, float eps, TensorView sum, TensorView y,
+                  TensorView rstd);
+
 // The same y, bit for bit, from a saved rstd: what backward uses instead of a saved y. y may alias x.
 void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView y);
 

@@ -12,8 +12,9 @@ void make_rope_table(float theta, TensorView cos_Sh, TensorView sin_Sh);
 
 enum class RopeDirection : uint8_t { forward, backward };
 
-// Rotates x [T, H, h] (f32 or bf16) in place; token t has position t mod S. backward rotates the other way, which is
-// the exact gradient. h must be even.
-void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction);
+// y = x [T, H, h] (f32 or bf16, same dtype; y may alias x) rotated; token t has position t mod S. backward rotates the
+// other way, which is the exact gradient. h must be even. Overwrites.
+void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction,
+          TensorView y_THh);
 
 }  // namespace mw

@@ -44,7 +44,7 @@ OpCase make_clamp_case(DType dtype, int64_t count) {
     if (std::abs(std::abs(x) - kLimit) < 0.01f) x = 0.5f;
   op.forward = [=](Stream& stream, const Tensors& inputs) {
     const Owned x = to_operand(inputs.at("x"));
-    clamp(stream, x.view, kLimit);
+    clamp(stream, x.view, kLimit, x.view);
     return Tensors{{"out", to_case_tensor(x)}};
   };
   op.backward = [=](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
@@ -115,7 +115,7 @@ TEST(Elementwise, SpecialNumbersConvertAndClamp) {
   EXPECT_TRUE(std::isnan(back[2]));
   EXPECT_EQ(back[3], kInfinity);  // above the largest bf16
   EXPECT_TRUE(std::signbit(back[4]));
-  clamp(test.stream, z.view, 2.0f);
+  clamp(test.stream, z.view, 2.0f, z.view);
   EXPECT_EQ(back[0], 2.0f);
   EXPECT_EQ(back[1], -2.0f);
   EXPECT_TRUE(std::isnan(back[2]));
@@ -171,7 +171,8 @@ TEST(Elementwise, MismatchesAreRefused) {
   EXPECT_THROW(add(test.stream, a.view, b.view, a.view), Error);
   EXPECT_THROW(add(test.stream, a.view, a.view, c.view), Error);
   EXPECT_THROW(convert(test.stream, c.view, b.view), Error);
-  EXPECT_THROW(clamp(test.stream, make_output(DType::i32, {4}).view, 1.0f), Error);
+  const Owned integers = make_output(DType::i32, {4});
+  EXPECT_THROW(clamp(test.stream, integers.view, 1.0f, integers.view), Error);
 }
 
 }  // namespace

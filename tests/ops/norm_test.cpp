@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/elementwise.h"
 #include "support/op_case.h"
 
 namespace mw::test {
@@ -101,6 +102,24 @@ TEST(RmsNorm, ApplyGivesTheSameBits) {
     EXPECT_EQ(y.memory, saved.y.memory) << c.name;
     rms_norm_apply(test.stream, x.view, gain.view, saved.rstd.view, x.view);
     EXPECT_EQ(x.memory, saved.y.memory) << c.name << " in place";
+  }
+}
+
+TEST(RmsNorm, AddedBeforeGivesTheBitsOfTwoSteps) {
+  TestStream test;
+  for (const OpCase& c : all_cases()) {
+    const CaseTensor& shape = c.inputs.at("x");
+    const Owned a = to_operand(random_tensor("a", shape.shape, shape.dtype)), b = to_operand(shape),
+                gain = to_operand(c.inputs.at("gain")), sum = make_output(shape.dtype, shape.shape);
+    add(test.stream, a.view, b.view, sum.view);
+    Tensors two_steps = c.inputs;
+    two_steps.at("x") = to_case_tensor(sum);
+    const Saved expected = run_forward(test.stream, two_steps);
+    const Owned y = make_output(shape.dtype, shape.shape), rstd = make_output(DType::f32, {a.view.rows()});
+    add_rms_norm(test.stream, a.view, b.view, gain.view, kEps, a.view, y.view, rstd.view);
+    EXPECT_EQ(a.memory, sum.memory) << c.name << " over a";
+    EXPECT_EQ(y.memory, expected.y.memory) << c.name;
+    EXPECT_EQ(rstd.memory, expected.rstd.memory) << c.name;
   }
 }
 

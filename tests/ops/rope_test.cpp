@@ -24,9 +24,11 @@ Table make_table(int64_t positions, int64_t pairs, float theta = kTheta) {
 Tensors rotate(Stream& stream, const std::string& name, const CaseTensor& tensor, int64_t positions,
                RopeDirection direction) {
   const Table table = make_table(positions, tensor.shape[2] / 2);
-  const Owned x = to_operand(tensor);
-  rope(stream, x.view, table.cosine.view, table.sine.view, direction);
-  return {{name, to_case_tensor(x)}};
+  const Owned x = to_operand(tensor), y = make_output(tensor.dtype, tensor.shape);
+  rope(stream, x.view, table.cosine.view, table.sine.view, direction, y.view);
+  rope(stream, x.view, table.cosine.view, table.sine.view, direction, x.view);
+  EXPECT_EQ(x.memory, y.memory) << "in place";
+  return {{name, to_case_tensor(y)}};
 }
 
 OpCase make_case(int64_t sequences, int64_t positions, int64_t heads, int64_t head_dim, DType dtype) {
@@ -122,7 +124,7 @@ TEST(Rope, OddWidthIsRefused) {
   TestStream test;
   const Table table = make_table(4, 2);
   const Owned x = make_output(DType::f32, {4, 1, 5});
-  EXPECT_THROW(rope(test.stream, x.view, table.cosine.view, table.sine.view, RopeDirection::forward), Error);
+  EXPECT_THROW(rope(test.stream, x.view, table.cosine.view, table.sine.view, RopeDirection::forward, x.view), Error);
 }
 
 }  // namespace

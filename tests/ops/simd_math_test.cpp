@@ -58,6 +58,7 @@ TEST(SimdMath, Sigmoid) {
     EXPECT_LT(std::abs(static_cast<double>(fast_sigmoid(x)) - expected), 4e-7 * expected) << x;
   }
   EXPECT_EQ(fast_sigmoid(-kInfinity), 0.0f);
+  EXPECT_TRUE(std::isnan(fast_sigmoid(std::numeric_limits<float>::quiet_NaN())));
   EXPECT_EQ(fast_sigmoid(kInfinity), 1.0f);
 }
 

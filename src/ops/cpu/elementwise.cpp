@@ -82,17 +82,19 @@ void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
   });
 }
 
-void clamp(Stream& stream, TensorView x, float limit) {
+void clamp(Stream& stream, TensorView x, float limit, TensorView y) {
   const TraceScope scope(stream.trace(), Work::elementwise, "clamp");
+  check_same_kind(x, y);
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    T* values = x.as<T>();
+    const T* values = x.as<T>();
+    T* clamped = y.as<T>();
     for_blocks(stream, x.numel(), kBlock, [=](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
         const float value = to_float(values[i]);
         const float below = value > limit ? limit : value;  // written so that a NaN passes
-        values[i] = from_float<T>(below < -limit ? -limit : below);
+        clamped[i] = from_float<T>(below < -limit ? -limit : below);
       }
     });
   });

@@ -19,7 +19,7 @@ RowBlocks cut_rows(int64_t rows) {
   return {per_block, (rows + per_block - 1) / per_block};
 }
 
-// Checks the operands that all three operators share. Returns the width.
+// Checks the operands that all operators share. Returns the width.
 int64_t check_operands(const TensorView& x, const TensorView& gain, const TensorView& y) {
   MW_CHECK(x.rank > 0 && y.dtype == x.dtype && y.rank == x.rank && y.shape == x.shape, "x is {}, y is {}", x.describe(),
            y.describe());
@@ -30,6 +30,12 @@ int64_t check_operands(const TensorView& x, const TensorView& gain, const Tensor
 
 void check_rstd(const TensorView& rstd, int64_t rows) {
   MW_CHECK(rstd.dtype == DType::f32 && rstd.numel() == rows, "rstd is {}, expected f32[{}]", rstd.describe(), rows);
+}
+
+template <class T>
+void add_rows(const T* a, const T* b, T* sum, int64_t width) {
+#pragma omp simd
+  for (int64_t i = 0; i < width; ++i) sum[i] = from_float<T>(to_float(a[i]) + to_float(b[i]));
 }
 
 template <class T>
@@ -82,6 +88,32 @@ void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorVi
         const float inverse = inverse_rms(in + r * width, width, eps);
         normalise_row(in + r * width, gains, inverse, out + r * width, width);
         if (rstds != nullptr) rstds[r] = inverse;
+      }
+    });
+  });
+}
+
+void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, float eps, TensorView sum, TensorView y,
+                  TensorView rstd) {
+  const TraceScope scope(stream.trace(), Work::elementwise, "add_rms_norm");
+  const int64_t width = check_operands(sum, gain, y), rows = sum.rows();
+  check_operands(sum, gain, a);
+  check_operands(sum, gain, b);
+  check_rstd(rstd, rows);
+  with_float_type(sum.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* left = a.as<T>();
+    const T* right = b.as<T>();
+    const float* gains = gain.as<float>();
+    float* rstds = rstd.as<float>();
+    T* total = sum.as<T>();
+    T* out = y.as<T>();
+    for_blocks(stream, rows, rows_per_block(width), [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        T* row = total + r * width;
+        add_rows(left + r * width, right + r * width, row, width);
+        rstds[r] = inverse_rms(row, width, eps);
+        normalise_row(row, gains, rstds[r], out + r * width, width);
       }
     });
   });

@@ -7,14 +7,14 @@
 namespace mw {
 namespace {
 
-// Rotates the pairs (a[j], b[j]) by the angles of one position; sign = -1 rotates backwards.
+// Rotates the pairs (in[j], in[j + pairs]) by the angles of one position; sign = -1 rotates backwards. out may be in.
 template <class T>
-void rotate_pairs(T* a, T* b, const float* cosine, const float* sine, float sign, int64_t pairs) {
+void rotate_pairs(const T* in, const float* cosine, const float* sine, float sign, int64_t pairs, T* out) {
 #pragma omp simd
   for (int64_t j = 0; j < pairs; ++j) {
-    const float x = to_float(a[j]), y = to_float(b[j]), s = sign * sine[j];
-    a[j] = from_float<T>(x * cosine[j] - y * s);
-    b[j] = from_float<T>(y * cosine[j] + x * s);
+    const float a = to_float(in[j]), b = to_float(in[j + pairs]), s = sign * sine[j];
+    out[j] = from_float<T>(a * cosine[j] - b * s);
+    out[j + pairs] = from_float<T>(b * cosine[j] + a * s);
   }
 }
 
@@ -40,9 +40,12 @@ void make_rope_table(float theta, TensorView cos_Sh, TensorView sin_Sh) {
   }
 }
 
-void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction) {
+void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction,
+          TensorView y_THh) {
   const TraceScope scope(stream.trace(), Work::elementwise, "rope");
   MW_CHECK(x_THh.rank == 3 && x_THh.dim(2) % 2 == 0, "x is {}, expected [T, H, h] with an even h", x_THh.describe());
+  MW_CHECK(y_THh.dtype == x_THh.dtype && y_THh.shape == x_THh.shape, "x is {}, y is {}", x_THh.describe(),
+           y_THh.describe());
   const int64_t T = x_THh.dim(0), H = x_THh.dim(1), pairs = x_THh.dim(2) / 2;
   MW_CHECK(cos_Sh.rank == 2 && cos_Sh.dim(1) == pairs && sin_Sh.rank == 2 && sin_Sh.shape == cos_Sh.shape,
            "cos is {}, sin is {}, expected two [S, {}]", cos_Sh.describe(), sin_Sh.describe(), pairs);
@@ -54,13 +57,14 @@ void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh
   const float sign = direction == RopeDirection::forward ? 1.0f : -1.0f;
   with_float_type(x_THh.dtype, [&](auto type) {
     using E = decltype(type);
-    E* x = x_THh.as<E>();
+    const E* x = x_THh.as<E>();
+    E* y = y_THh.as<E>();
     for_blocks(stream, T, rows_per_block(H * 2 * pairs), [=](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
         const int64_t position = t % S;
         for (int64_t head = 0; head < H; ++head) {
-          E* a = x + (t * H + head) * 2 * pairs;
-          rotate_pairs(a, a + pairs, cosine + position * pairs, sine + position * pairs, sign, pairs);
+          const int64_t at = (t * H + head) * 2 * pairs;
+          rotate_pairs(x + at, cosine + position * pairs, sine + position * pairs, sign, pairs, y + at);
         }
       }
     });
