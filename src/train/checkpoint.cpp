@@ -210,6 +210,12 @@ RunState load_slices(Engine& engine, const std::string& folder, bool weights_onl
 
 }  // namespace
 
+int64_t checkpoint_bytes(const Plan& plan) {
+  int64_t values = 0;
+  for (const ParamRow& row : plan.params) values += row.numel() * (row.trained ? 3 : 1);
+  return values * static_cast<int64_t>(sizeof(float));
+}
+
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep) {
   const TraceScope scope(engine.stream.trace(), Work::checkpoint, "save_checkpoint");
   const std::string folder = fmt::format("{}/step-{:08}", dir, state.step);
@@ -220,8 +226,7 @@ void save_checkpoint(Engine& engine, const std::string& dir, const RunState& sta
     if (error)
       fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),
            "check checkpoint.dir and its permissions");
-    int64_t bytes = 0;
-    for (const ParamRow& row : engine.plan.params) bytes += row.numel() * 4 * (row.trained ? 3 : 1);
+    const int64_t bytes = checkpoint_bytes(engine.plan);
     const fs::space_info space = fs::space(folder, error);
     if (!error && static_cast<int64_t>(space.available) < bytes)
       fail(Exit::checkpoint,

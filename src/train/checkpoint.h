@@ -39,6 +39,9 @@ struct CheckpointIndex {
 // overlap. Errors: checkpoint, naming `where` and the entry.
 CheckpointIndex parse_checkpoint_index(std::string_view text, const std::string& where);
 
+// Bytes of the tensors of a checkpoint, all files together.
+int64_t checkpoint_bytes(const Plan& plan);
+
 // Writes DIR/step-N and then removes the oldest complete ones beyond `keep`. Collective over the world. Errors:
 // checkpoint, data; on failure the folder stays incomplete and older checkpoints stay.
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);

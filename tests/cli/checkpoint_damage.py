@@ -86,6 +86,7 @@ refused(f"{INDEX} cut", lambda: cut(NEWEST / INDEX, index_size // 2), INDEX)
 refused(f"{INDEX} gone", lambda: (NEWEST / INDEX).unlink(), INDEX)
 refused("a flipped bit in DONE", lambda: flip(NEWEST / DONE, 3), INDEX)
 refused("an empty DONE", lambda: cut(NEWEST / DONE, 0), INDEX)
+refused("a trailing slash", lambda: cut(NEWEST / DONE, 0), INDEX, resume=f"{NEWEST}/")
 refused("no DONE", lambda: (NEWEST / DONE).unlink(), DONE)
 
 # A damaged but complete one is not passed over in silence: the user decides.

@@ -30,28 +30,39 @@ dtype = "DTYPE"
 ep = 2
 """
 
+UNIT = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 failures = 0
-for dtype, ranks in (("bf16", 1), ("bf16", 2), ("fp32", 2)):
+
+
+def measure(label, dtype, ranks, *overrides):
+    """Runs once and judges its memory line; returns the bytes of fixed tensors."""
+    global failures
     with open("run.toml", "w") as f:
         f.write(RUN.replace("DTYPE", dtype).replace("ep = 2", f"ep = {ranks}"))
-    command = os.environ["MOEWRIGHT_MPIRUN"].split() + ["-np", str(ranks), os.environ["MOEWRIGHT_BIN"], "train", "run.toml"]
+    command = [*os.environ["MOEWRIGHT_MPIRUN"].split(), "-np", str(ranks), os.environ["MOEWRIGHT_BIN"], "train", "run.toml",
+               *overrides]
     output = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
     line = next((l for l in output.stdout.splitlines() if l.startswith("memory of the largest rank")), "")
-    print(f"{dtype} np {ranks}: {line}")
+    print(f"{label}, {dtype} np {ranks}: {line}")
     state = re.search(r"fixed tensors ([\d.]+) (MiB|GiB) predicted, .* \(equal to the byte on every rank\)", line)
     routed = re.search(r"routed rows ([\d.]+) (B|KiB|MiB|GiB) used, ([\d.]+) (B|KiB|MiB|GiB) committed at start, ([\d.]+) (B|KiB|MiB|GiB) at worst", line)
     grew = re.search(r"resident set grew by ([\d.]+) (MiB|GiB) \(([+-][\d.]+) % of the ([\d.]+) (MiB|GiB) predicted\)", line)
     if output.returncode != 0 or not (state and routed and grew):
         print(output.stdout[-2000:], output.stderr[-2000:])
         sys.exit("the run failed or printed no memory line")
-    unit = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-    fixed = float(state[1]) * unit[state[2]]
-    if dtype == "bf16" and ranks == 1 and fixed < 500e6:
-        sys.exit("the model is too small for this test")
-    if float(routed[1]) * unit[routed[2]] > float(routed[5]) * unit[routed[6]]:
+    if float(routed[1]) * UNIT[routed[2]] > float(routed[5]) * UNIT[routed[6]]:
         sys.exit("more routed rows than the bound")
-    predicted, grown = float(grew[4]) * unit[grew[5]], float(grew[1]) * unit[grew[2]]
+    predicted, grown = float(grew[4]) * UNIT[grew[5]], float(grew[1]) * UNIT[grew[2]]
     if abs(grown - predicted) > 0.05 * predicted + 16 * 2**20:
         print(f"FAIL: grew by {grown / 2**20:.0f} MiB, predicted {predicted / 2**20:.0f} MiB")
         failures += 1
+    return float(state[1]) * UNIT[state[2]]
+
+
+if measure("fresh", "bf16", 1) < 500e6:
+    sys.exit("the model is too small for this test")
+measure("fresh", "bf16", 2)
+measure("fresh", "fp32", 2, "checkpoint.dir=checkpoints")
+# The files that a resumed run reads are not its memory.
+measure("resumed", "fp32", 2, "checkpoint.dir=checkpoints", "checkpoint.resume=auto", "train.steps=3")
 sys.exit(1 if failures else 0)

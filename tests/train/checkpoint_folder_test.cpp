@@ -1,0 +1,78 @@
+// The folder of checkpoints: what is kept, what is offered, and how much is written.
+#include "train/checkpoint.h"
+#include "train/helpers.h"
+
+namespace mw::test {
+namespace {
+
+struct Saver {
+  Saver() : engine(build_native_model(small_run().native), small_run(), *world, 1) {
+    engine.params.initialise(3);
+    engine.params.repack(engine.stream);
+  }
+  void save(int64_t step, int64_t keep) { save_checkpoint(engine, dir.path(), {step, step}, keep); }
+  std::vector<std::string> names() const {
+    std::vector<std::string> found;
+    for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
+      found.push_back(entry.path().filename().string());
+    std::sort(found.begin(), found.end());
+    return found;
+  }
+
+  ScratchDir dir;
+  std::unique_ptr<Comm> world = make_self_comm();
+  Engine engine;
+};
+
+using Names = std::vector<std::string>;
+
+TEST(CheckpointFolder, KeepsTheNewest) {
+  Saver s;
+  for (const int64_t step : {2, 4, 6}) s.save(step, 2);
+  EXPECT_EQ(s.names(), (Names{"step-00000004", "step-00000006"}));
+}
+
+// A run that went back to an older step writes lower steps than those that are there.
+TEST(CheckpointFolder, NeverPrunesTheOneJustWritten) {
+  Saver s;
+  for (const int64_t step : {30, 40}) s.save(step, 2);
+  s.save(10, 2);
+  EXPECT_EQ(s.names(), (Names{"step-00000010", "step-00000040"}));
+  s.save(20, 1);
+  EXPECT_EQ(s.names(), Names{"step-00000020"});
+}
+
+TEST(CheckpointFolder, BytesAreThoseOfTheTensors) {
+  Saver s;
+  s.save(1, 1);
+  int64_t written = 0;
+  for (const CheckpointSlice& slice : read_checkpoint_index(s.dir / "step-00000001").slices) {
+    int64_t bytes = slice.count * 4;
+    for (const auto& [name, shape] : read_checkpoint_index(s.dir / "step-00000001").tensors)
+      for (size_t i = 1; name == slice.tensor && i < shape.size(); ++i) bytes *= shape[i];
+    written += bytes;
+  }
+  EXPECT_EQ(checkpoint_bytes(s.engine.plan), written);
+  // Every tensor is written once, however many ranks hold it.
+  RunSpec spread = small_run();
+  spread.mesh.ep = 2;
+  const Plan of_four = make_plan(s.engine.plan.model, spread, 4, 3, {});
+  EXPECT_EQ(checkpoint_bytes(of_four), written);
+}
+
+TEST(CheckpointFolder, OffersAnOlderOne) {
+  Saver s;
+  for (const int64_t step : {2, 4}) s.save(step, 2);
+  std::filesystem::remove(s.dir / "step-00000004/index.json");
+  for (const char* slash : {"", "/"}) {
+    try {
+      load_checkpoint(s.engine, (s.dir / "step-00000004") + slash);
+      ADD_FAILURE() << "a checkpoint without index was loaded";
+    } catch (const Error& error) {
+      EXPECT_TRUE(contains(error.hint(), "checkpoint.resume=" + (s.dir / "step-00000002"))) << error.hint();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mw::test
