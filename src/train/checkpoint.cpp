@@ -123,14 +123,15 @@ void remove_oldest(const std::string& dir, int64_t keep, const std::string& writ
   }
 }
 
-// Complete checkpoints beside `folder`, for a hint.
+// Complete checkpoints beside `folder`, for a hint. Beside one of another name any is older.
 std::string offer_older(const std::string& folder) {
   fs::path path(folder);
   if (!path.has_filename()) path = path.parent_path();  // a trailing slash
   const std::string parent = path.parent_path().string();
+  const int64_t refused = step_of_folder(path.filename().string());
   const std::vector<std::string> all = list_checkpoints(parent.empty() ? "." : parent);
   for (auto it = all.rbegin(); it != all.rend(); ++it)
-    if (fs::path(*it).filename() < path.filename())
+    if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
       return fmt::format("an older complete checkpoint is there: checkpoint.resume={}", *it);
   return "there is no older complete checkpoint; start anew with checkpoint.resume=none";
 }

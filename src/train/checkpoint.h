@@ -51,9 +51,11 @@ void save_checkpoint(Engine& engine, const std::string& dir, const RunState& sta
 // fall back to.
 RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights_only = false);
 
-// Folders of complete checkpoints under `dir`, oldest first. Incomplete ones are left out.
+// The step in a folder's name, "step-" and digits; -1 for any other name.
+int64_t step_of_folder(const std::string& name);
+// Folders of complete checkpoints under `dir`, lowest step first. Incomplete ones and other names are left out.
 std::vector<std::string> list_checkpoints(const std::string& dir);
-// The newest, or "".
+// The one of the highest step, or "".
 std::string newest_checkpoint(const std::string& dir);
 // index.json of a folder, checked against DONE.
 CheckpointIndex read_checkpoint_index(const std::string& folder);

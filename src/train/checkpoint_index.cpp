@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -114,14 +115,26 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
   return index;
 }
 
+int64_t step_of_folder(const std::string& name) {
+  constexpr std::string_view kPrefix = "step-";
+  if (name.compare(0, kPrefix.size(), kPrefix) != 0) return -1;
+  int64_t step = -1;
+  const char *begin = name.data() + kPrefix.size(), *end = name.data() + name.size();
+  const auto [rest, error] = std::from_chars(begin, end, step);
+  return error == std::errc() && rest == end && *begin != '-' ? step : -1;
+}
+
 std::vector<std::string> list_checkpoints(const std::string& dir) {
-  std::vector<std::string> folders;
+  std::vector<std::pair<int64_t, std::string>> found;
   std::error_code error;
   for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.rfind("step-", 0) == 0 && fs::exists(it->path() / "DONE", error)) folders.push_back(it->path().string());
+    const int64_t step = step_of_folder(it->path().filename().string());
+    std::error_code unreadable;  // one folder's trouble does not hide the others
+    if (step >= 0 && fs::exists(it->path() / "DONE", unreadable)) found.emplace_back(step, it->path().string());
   }
-  std::sort(folders.begin(), folders.end());
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> folders;
+  for (auto& [step, folder] : found) folders.push_back(std::move(folder));
   return folders;
 }
 

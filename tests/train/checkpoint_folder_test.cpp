@@ -42,6 +42,26 @@ TEST(CheckpointFolder, NeverPrunesTheOneJustWritten) {
   EXPECT_EQ(s.names(), Names{"step-00000020"});
 }
 
+// A folder that the user renamed is no longer one of the run's: it is neither resumed from nor pruned.
+TEST(CheckpointFolder, LeavesOtherNamesAlone) {
+  Saver s;
+  s.save(1, 1);
+  for (const char* name : {"step-00000001-best", "step-", "step-1x", "step--0", "step- 3", "step-99999999999999999999"})
+    std::filesystem::copy(s.dir / "step-00000001", s.dir / name);
+  s.save(2, 1);
+  EXPECT_EQ(newest_checkpoint(s.dir.path()), s.dir / "step-00000002");
+  EXPECT_EQ(list_checkpoints(s.dir.path()).size(), 1u);
+  EXPECT_EQ(s.names().size(), 7u);
+}
+
+TEST(CheckpointFolder, SortsByNumber) {
+  const ScratchDir dir;
+  for (const char* name : {"step-99999999", "step-100000000", "step-00000005"})
+    write_raw((dir / name) + "/DONE", "x\n");
+  EXPECT_EQ(list_checkpoints(dir.path()),
+            (Names{dir / "step-00000005", dir / "step-99999999", dir / "step-100000000"}));
+}
+
 TEST(CheckpointFolder, BytesAreThoseOfTheTensors) {
   Saver s;
   s.save(1, 1);
