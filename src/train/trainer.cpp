@@ -1,5 +1,6 @@
 #include "train/trainer.h"
 
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -46,6 +47,7 @@ class Trainer {
   void print_header();
   double estimate_seconds();
   void check_checkpoint_folder() const;
+  void refuse_newer_checkpoints(const std::string& folder) const;
   void load_weights();
   void open_metrics();
   bool train_step(int64_t step);
@@ -174,6 +176,23 @@ double Trainer::estimate_seconds() {
   return 1.5 * context_.flops_per_token * tokens / rate / world_.comm().size();
 }
 
+// A run that goes back to an older step leaves a branch behind, which pruning would remove piece by piece and the next
+// checkpoint.resume = "auto" would take for the newest.
+void Trainer::refuse_newer_checkpoints(const std::string& folder) const {
+  if (!leader_ || run_.checkpoint.dir.empty()) return;
+  std::vector<std::string> newer;
+  for (const std::string& other : list_checkpoints(run_.checkpoint.dir)) {
+    const std::string name = std::filesystem::path(other).filename().string();
+    if (step_of_folder(name) > state_.step) newer.push_back(name);
+  }
+  if (newer.empty()) return;
+  fail(Exit::checkpoint,
+       fmt::format("checkpoint.resume goes back to step {} ({}), but {} holds newer checkpoints: {}", state_.step, folder,
+                   run_.checkpoint.dir, fmt::join(newer, ", ")),
+       "give the new branch another checkpoint.dir, or move the newer ones away; checkpoint.resume=auto goes on from "
+       "the newest");
+}
+
 void Trainer::load_weights() {
   std::string folder;
   const std::string& resume = run_.checkpoint.resume;
@@ -184,6 +203,7 @@ void Trainer::load_weights() {
   if (!folder.empty()) {
     state_ = load_checkpoint(*engine_, folder);
     reset_peak_resident();  // the pages of the files that were read are not the run's memory
+    refuse_newer_checkpoints(folder);
     saved_step_ = state_.step;
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     return;

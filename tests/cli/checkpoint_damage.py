@@ -96,6 +96,17 @@ checks.expect(damaged.code == 5 and f"checkpoint.resume={OLDER}" in damaged.outp
               damaged.output)
 restore()
 
+# Going back to an older one is refused while newer ones are in the way, and nothing of them is lost.
+metrics = pathlib.Path("run/metrics.jsonl").read_bytes()
+back = run(1, "train", RUN, *COMMON, *outputs("run"), "checkpoint.keep=1", f"checkpoint.resume={OLDER}")
+checks.expect(back.code == 5 and "newer checkpoints: step-00000004" in back.output and "hint:" in back.output,
+              f"back to an older one: exit {back.code}", back.output)
+checks.expect(checkpoints("run") == [2, 4], f"back to an older one: {checkpoints('run')} are left")
+checks.expect(pathlib.Path("run/metrics.jsonl").read_bytes() == metrics, "back to an older one: the metrics changed")
+branch = run(1, "train", RUN, *COMMON, *outputs("branch"), f"checkpoint.resume={OLDER}")
+checks.expect(branch.code == 0 and checkpoints("branch") == [4, 6], f"a branch of its own: exit {branch.code}",
+              branch.output)
+
 # Another model's checkpoint is named as such.
 other = run(1, "train", RUN, *COMMON, f"checkpoint.resume={NEWEST}", "model.experts=6")
 checks.expect(other.code == 5 and "another shape" in other.output, f"another model: exit {other.code}", other.output)
