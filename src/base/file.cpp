@@ -7,9 +7,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <utility>
-
-#include "base/error.h"
 
 namespace mw {
 namespace {
@@ -69,6 +68,14 @@ std::string read_text_file(const std::string& path, size_t limit) {
          fmt::format("{} has {} bytes, more than the {} allowed for such a file", path, bytes.size(), limit),
          "is this the right file?");
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+bool path_exists(const std::string& path, Exit code) {
+  std::error_code error;
+  const bool found = std::filesystem::exists(path, error);
+  if (error)
+    fail(code, fmt::format("cannot look at {}: {}", path, error.message()), "check the path and its permissions");
+  return found;
 }
 
 void sync_path(const std::string& path) {

@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 
+#include "base/error.h"
+
 namespace mw {
 
 // A read-only memory map of a whole file. Movable, not copyable. An empty file gives an empty span.
@@ -34,6 +36,9 @@ std::string read_text_file(const std::string& path, size_t limit = size_t{64} <<
 
 // Writes through `path + ".tmp"`, fsync, rename: the file is there complete or not at all.
 void write_text_file_atomically(const std::string& path, const std::string& text);
+
+// Whether something is there. Errors: `code` naming the path, when the system does not tell (no right, name too long).
+bool path_exists(const std::string& path, Exit code = Exit::data);
 
 // fsync of a file or directory. Errors: Exit::data naming the path.
 void sync_path(const std::string& path);

@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <filesystem>
 
 #include "base/file.h"
 #include "cli/commands.h"
@@ -19,7 +18,7 @@ Command add_init_command(CLI::App& app) {
               std::fputs(text.c_str(), stdout);
               return Exit::ok;
             }
-            if (std::filesystem::exists(*path) && !*force)
+            if (!*force && path_exists(*path))
               fail(Exit::usage, fmt::format("{} exists", *path), "--force overwrites it");
             write_text_file_atomically(*path, text);
             std::printf("wrote %s\n", path->c_str());

@@ -1,6 +1,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/run_commands.h"
 #include "formats/safetensors.h"
@@ -48,11 +49,12 @@ Command add_inspect_command(CLI::App& app) {
   sub->add_option("PATH", *path, "a checkpoint folder, a .safetensors file, a Megatron .idx or .bin, an llm.c .bin")
       ->required();
   return {sub, [path] {
-            namespace fs = std::filesystem;
+            if (!path_exists(*path)) fail(Exit::data, fmt::format("{} is not there", *path), "check the path");
             const std::string prefix = path->substr(0, path->find_last_of('.'));
-            if (fs::is_directory(*path)) inspect_checkpoint(*path);
+            std::error_code ignored;  // it is there
+            if (std::filesystem::is_directory(*path, ignored)) inspect_checkpoint(*path);
             else if (has_suffix(*path, ".safetensors")) inspect_safetensors(*path);
-            else if (has_suffix(*path, ".idx") || (has_suffix(*path, ".bin") && fs::exists(prefix + ".idx")))
+            else if (has_suffix(*path, ".idx") || (has_suffix(*path, ".bin") && path_exists(prefix + ".idx")))
               inspect_tokens("megatron", *path);
             else if (has_suffix(*path, ".bin")) inspect_tokens("shards", *path);
             else

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "base/text.h"
@@ -70,6 +71,9 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     mw::print_error(mw::Error(mw::Exit::memory, "out of memory", "use a smaller model or batch"), "");
     return static_cast<int>(mw::Exit::memory);
+  } catch (const std::filesystem::filesystem_error& error) {
+    mw::print_error(mw::Error(mw::Exit::data, error.what(), mw::kFilesystemHint), "");
+    return static_cast<int>(mw::Exit::data);
   } catch (const std::exception& error) {
     mw::print_error(mw::Error(mw::Exit::internal, error.what(), "this is a bug in Moewright; please report it"), "");
     return static_cast<int>(mw::Exit::internal);

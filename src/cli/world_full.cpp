@@ -2,6 +2,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <thread>
 
 #include "cli/run_commands.h"
@@ -27,6 +28,8 @@ Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)
   } catch (const std::bad_alloc&) {
     take_down(Error(Exit::memory, "out of memory",
                     "use more ranks, a smaller micro-batch (raise train.micro_batches) or a shorter train.seq_len"));
+  } catch (const std::filesystem::filesystem_error& error) {
+    take_down(Error(Exit::data, error.what(), kFilesystemHint));
   } catch (const std::exception& error) {
     take_down(Error(Exit::internal, error.what(),
                     "this is a bug in Moewright; please report it with the command and the run file"));

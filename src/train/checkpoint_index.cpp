@@ -145,10 +145,10 @@ std::string newest_checkpoint(const std::string& dir) {
 
 CheckpointIndex read_checkpoint_index(const std::string& folder) {
   const std::string where = folder + "/index.json";
-  if (!fs::exists(folder))
+  if (!path_exists(folder, Exit::checkpoint))
     fail(Exit::checkpoint, fmt::format("there is no checkpoint {}", folder),
          "checkpoint.resume takes \"auto\", \"none\" or a folder such as DIR/step-00000100");
-  if (!fs::exists(folder + "/DONE"))
+  if (!path_exists(folder + "/DONE", Exit::checkpoint))
     fail(Exit::checkpoint, fmt::format("{} is incomplete: it has no DONE", folder),
          "the run that wrote it did not finish; load an older one");
   std::string source, done;

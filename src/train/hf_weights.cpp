@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "formats/hf_names.h"
 #include "formats/safetensors.h"
@@ -113,13 +114,20 @@ void check_export(const std::string& dir, const std::vector<HfTensor>& names) {
 
 void copy_other_files(const std::string& from, const std::string& to) {
   namespace fs = std::filesystem;
-  for (const fs::directory_entry& file : fs::directory_iterator(from)) {
-    const std::string name = file.path().filename().string();
+  std::error_code error;
+  for (fs::directory_iterator it(from, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
     const bool written_here =
         name == "config.json" || has_suffix(name, ".safetensors") || has_suffix(name, ".safetensors.index.json");
-    if (!file.is_regular_file() || written_here) continue;
-    fs::copy_file(file.path(), fs::path(to) / name, fs::copy_options::overwrite_existing);
+    std::error_code unreadable;
+    if (written_here || !it->is_regular_file(unreadable)) continue;
+    fs::copy_file(it->path(), fs::path(to) / name, fs::copy_options::overwrite_existing, error);
+    if (error)
+      fail(Exit::data, fmt::format("cannot copy {} into {}: {}", it->path().string(), to, error.message()),
+           "free space and check permissions, then export into a new folder");
   }
+  if (error)
+    fail(Exit::data, fmt::format("cannot list {}: {}", from, error.message()), "check the path and its permissions");
 }
 
 }  // namespace
@@ -159,8 +167,7 @@ void export_hf_weights(const Engine& engine, const std::string& dir, DType dtype
   std::filesystem::create_directories(dir, error);
   if (error)
     fail(Exit::data, fmt::format("cannot create {}: {}", dir, error.message()), "check the path and its permissions");
-  if (std::filesystem::exists(dir + "/model.safetensors.index.json") ||
-      std::filesystem::exists(dir + "/model.safetensors"))
+  if (path_exists(dir + "/model.safetensors.index.json") || path_exists(dir + "/model.safetensors"))
     fail(Exit::data, fmt::format("{} already holds a model", dir), "export into a new folder");
   const std::vector<Shard> shards = split_shards(names, size_of(dtype), shard_bytes);
   nlohmann::ordered_json index;

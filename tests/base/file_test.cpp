@@ -99,6 +99,16 @@ TEST(TextFile, WritesInTheWorkingDirectory) {
   EXPECT_EQ(read_raw(dir / "plain"), "x");
 }
 
+TEST(PathExists, TellsOrSaysWhyNot) {
+  const ScratchDir dir;
+  write_raw(dir / "a", "x");
+  EXPECT_TRUE(path_exists(dir / "a"));
+  EXPECT_FALSE(path_exists(dir / "b"));
+  EXPECT_FALSE(path_exists(dir / "a/b"));
+  EXPECT_TRUE(contains(error_of([&] { path_exists(dir / std::string(300, 'x')); }), "xxx"));
+  error_of([&] { path_exists(dir / std::string(300, 'x'), Exit::checkpoint); }, Exit::checkpoint);
+}
+
 TEST(SyncPath, NamesThePath) {
   const ScratchDir dir;
   sync_path(dir.path());

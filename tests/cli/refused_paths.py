@@ -1,0 +1,42 @@
+"""Paths that the file system refuses end with the exit code of what was asked for and a hint, never as a bug of ours."""
+
+import os
+import pathlib
+import shutil
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import Checks, SOURCE, run, write_corpus, write_run_file  # noqa: E402
+
+checks = Checks()
+LONG = "x" * 300
+
+
+def refused(label, code, *arguments):
+    result = run(1, *arguments)
+    checks.expect(result.code == code and "hint:" in result.output, f"{label}: exit {result.code}, expected {code}",
+                  result.output)
+
+
+write_corpus("text", files=2)
+RUN = write_run_file()
+refused("init", 4, "init", LONG)
+for suffix in ("", ".safetensors", ".idx", ".bin"):
+    refused(f"inspect {suffix}", 4, "inspect", LONG + suffix)
+refused("inspect of nothing", 4, "inspect", "absent")
+refused("checkpoint.resume", 5, "train", RUN, f"checkpoint.resume={LONG}")
+refused("checkpoint.dir", 5, "train", RUN, f"checkpoint.dir={LONG}")
+refused("log.jsonl", 4, "train", RUN, "train.steps=1", f"log.jsonl={LONG}")
+refused("log.trace", 4, "train", RUN, "train.steps=1", f"log.trace={LONG}")
+refused("import", 3, "import", LONG, "out")
+refused("export of nothing", 5, "export", LONG, "out")
+
+# An export that cannot copy the tokenizer: something of that name is in the way.
+shutil.copytree(SOURCE / "tests/golden/models/mixtral_top1", "model")
+pathlib.Path("model/tokenizer.json").write_text("{}")
+result = run(1, "import", "model", "imported")
+checks.expect(result.code == 0, f"import: exit {result.code}", result.output)
+pathlib.Path("exported/tokenizer.json").mkdir(parents=True)
+refused("export", 4, "export", "imported/step-00000000", "exported")
+refused("export to a long path", 4, "export", "imported/step-00000000", LONG)
+checks.finish()
