@@ -11,7 +11,7 @@ Command add_parity_command(CLI::App& app, const Invocation&) {
   auto threads = std::make_shared<int>(0);
   sub->add_option("HF_DIR", *dir, "model folder: config.json and safetensors")->required();
   sub->add_option("GOLDEN", *golden, "golden.safetensors: inputs, logits, loss, gradients, trajectory")->required();
-  sub->add_option("--threads", *threads, "threads; 0: all cores");
+  sub->add_option("--threads", *threads, "threads; 0: all cores")->check(CLI::Range(0, 4096));
   return {sub, [dir, golden, threads] {
             const std::unique_ptr<Comm> comm = make_self_comm();
             const ParityReport report = run_parity(*dir, *golden, *comm, threads_per_rank(*threads, 1));

@@ -107,7 +107,7 @@ const std::vector<KeyRule>& key_rules() {
       REAL("train.clip", train.clip, 0, 1e9, "global gradient norm limit; 0: none"),
       REAL("train.beta1", train.beta1, 0, 0.999999, "AdamW"),
       REAL("train.beta2", train.beta2, 0, 0.999999, "AdamW"),
-      REAL("train.eps", train.eps, 0, 1, "AdamW"),
+      REAL("train.eps", train.eps, 1e-30, 1, "AdamW"),
       INTEGER("train.seed", train.seed, 0, std::numeric_limits<int64_t>::max(),
               "seed of initialisation and data order"),
       TEXT("train.dtype", train.dtype, "bf16 keeps fp32 master weights; fp32 is true fp32", "bf16", "fp32"),

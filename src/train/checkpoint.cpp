@@ -11,6 +11,7 @@
 #include "formats/checksum.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_writer.h"
+#include "ops/elementwise.h"
 
 namespace mw {
 namespace {
@@ -123,6 +124,20 @@ void remove_oldest(const std::string& dir, int64_t keep, const std::string& writ
   }
 }
 
+// Checkpoints of NaNs would push out the good ones.
+void check_finite(Engine& engine, int64_t step) {
+  std::string bad;
+  for (const Parameter& p : engine.params.all())
+    if (bad.empty() && !all_finite(engine.stream, p.master)) bad = p.row.name;
+  int64_t any_bad = bad.empty() ? 0 : 1;
+  engine.world.all_reduce_max(std::span(&any_bad, 1));
+  if (any_bad != 0)
+    fail(Exit::numeric,
+         fmt::format("after step {} {} that is not finite; no checkpoint is written", step,
+                     bad.empty() ? "another rank holds a weight" : fmt::format("{} holds a weight", bad)),
+         "resume from an earlier checkpoint with a lower train.lr or a larger train.eps");
+}
+
 // Complete checkpoints beside `folder`, for a hint. Beside one of another name any is older.
 std::string offer_older(const std::string& folder) {
   fs::path path(folder);
@@ -220,6 +235,7 @@ int64_t checkpoint_bytes(const Plan& plan) {
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep) {
   const TraceScope scope(engine.stream.trace(), Work::checkpoint, "save_checkpoint");
   const std::string folder = fmt::format("{}/step-{:08}", dir, state.step);
+  check_finite(engine, state.step);
   if (engine.world.rank() == 0) {
     std::error_code error;
     fs::remove(folder + "/DONE", error);  // a rewritten checkpoint is incomplete until it is done again

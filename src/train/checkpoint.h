@@ -43,7 +43,8 @@ CheckpointIndex parse_checkpoint_index(std::string_view text, const std::string&
 int64_t checkpoint_bytes(const Plan& plan);
 
 // Writes DIR/step-N and then removes the oldest complete ones beyond `keep`. Collective over the world. Errors:
-// checkpoint, data; on failure the folder stays incomplete and older checkpoints stay.
+// numeric, when a weight is not finite; checkpoint, data. On failure the folder stays incomplete and older checkpoints
+// stay.
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
 
 // Loads from the folder of one checkpoint, every slice checked against its checksum, and repacks. weights_only leaves

@@ -170,8 +170,8 @@ double Trainer::estimate_seconds() {
     fastest = std::min(fastest, now_seconds() - begin);
   }
   const double rate = 2.0 * static_cast<double>(rows * n * k) / fastest;
-  const double tokens =
-      static_cast<double>((run_.train.steps - state_.step) * run_.train.global_batch * run_.train.seq_len);
+  const double tokens = static_cast<double>(run_.train.steps - state_.step) *
+                        static_cast<double>(run_.train.global_batch) * static_cast<double>(run_.train.seq_len);
   // Products are about two thirds of a step on a CPU.
   return 1.5 * context_.flops_per_token * tokens / rate / world_.comm().size();
 }
@@ -372,7 +372,8 @@ void Trainer::print_sample() {
 }
 
 void Trainer::finish() {
-  const double total_tokens = static_cast<double>(trained_steps_ * run_.train.global_batch * run_.train.seq_len);
+  const double total_tokens = static_cast<double>(trained_steps_) * static_cast<double>(run_.train.global_batch) *
+                              static_cast<double>(run_.train.seq_len);
   if (trained_steps_ > 0)
     say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(trained_seconds_),
         format_count(total_tokens / trained_seconds_));
@@ -388,9 +389,8 @@ Exit Trainer::train() {
   open_metrics();
   if (state_.step >= run_.train.steps)
     say("nothing to train: {} steps are done and train.steps = {}", state_.step, run_.train.steps);
-  const double estimate = estimate_seconds();
-  if (state_.step < run_.train.steps && !matmul_traits().native_bf16)
-    say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps", format_duration(estimate),
+  else if (!matmul_traits().native_bf16)
+    say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps", format_duration(estimate_seconds()),
         run_.train.steps - state_.step);
   engine_->stream.trace().keep_events(false);
   engine_->stream.trace().reset();

@@ -237,6 +237,9 @@ def main():
     code, _, _ = run(["parity", models[0].path])
     if code != USAGE:
         failures.append(f"without a golden file: exit {code}")
+    code, _, _ = run(["parity", models[0].path, models[0].path / "golden.safetensors", "--threads", "-1"])
+    if code != USAGE:
+        failures.append(f"--threads -1: exit {code}")
 
     cases = Cases(root.resolve())
     for model in models:

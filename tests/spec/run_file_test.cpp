@@ -196,6 +196,7 @@ TEST(RunFile, MessagesNameFileAndLine) {
             "run.toml:2: data.kind = \"txet\" is not known, did you mean \"text\"?");
   EXPECT_EQ(message("[train]\nlr = \n").rfind("run.toml:2: not valid TOML", 0), 0u);
   EXPECT_EQ(message("[train]\nlr = 1\n\nlr = 2\n").rfind("run.toml:4: not valid TOML", 0), 0u);
+  EXPECT_EQ(message("[train]\neps = 0.0\n").rfind("run.toml:2: train.eps", 0), 0u);  // would divide zero by zero
   EXPECT_EQ(message("a\n\n\x01").rfind("run.toml:3: control byte 0x01", 0), 0u);
   EXPECT_EQ(message("[train]\n\xc3\xa9 = 1\n").rfind("run.toml:2: a non-ASCII character", 0), 0u);
 }

@@ -1,5 +1,8 @@
 // The folder of checkpoints: what is kept, what is offered, and how much is written.
 #include "train/checkpoint.h"
+
+#include <limits>
+
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -78,6 +81,15 @@ TEST(CheckpointFolder, BytesAreThoseOfTheTensors) {
   spread.mesh.ep = 2;
   const Plan of_four = make_plan(s.engine.plan.model, spread, 4, 3, {});
   EXPECT_EQ(checkpoint_bytes(of_four), written);
+}
+
+TEST(CheckpointFolder, TakesNoWeightsThatAreNotFinite) {
+  Saver s;
+  s.save(1, 1);
+  s.engine.params.find("layers.1.moe.w_up").master.as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
+  const std::string message = error_of([&] { s.save(2, 1); }, Exit::numeric);
+  EXPECT_TRUE(contains(message, "step 2") && contains(message, "layers.1.moe.w_up")) << message;
+  EXPECT_EQ(s.names(), Names{"step-00000001"});
 }
 
 TEST(CheckpointFolder, OffersAnOlderOne) {
