@@ -28,6 +28,27 @@ static void check_total(const Plan& plan) {
          "use a smaller model, or raise train.micro_batches");
 }
 
+// Placements are tables of every expert: a model that no machine holds must not fill the memory with them.
+static void check_expert_count(const ModelSpec& model) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  int64_t experts = 0;
+  for (const LayerSpec& layer : model.layers)
+    if (layer.feed_forward == FeedForwardKind::moe) experts += layer.moe.experts;
+  if (experts > kMost)
+    fail(Exit::config,
+         fmt::format("the model has {} routed experts in all its layers, at most {} are possible", experts, kMost),
+         "lower the number of experts or of layers");
+}
+
+// Rows are counted in 32 bits.
+static void check_row_count(const Plan& plan, const MoeSpec& moe) {
+  constexpr int64_t kTooMany = int64_t{1} << 31;
+  if (plan.batch.tokens() * moe.top_k * plan.mesh.ep >= kTooMany)
+    fail(Exit::config, "2^31 routed rows or more could meet on one rank", "raise train.micro_batches");
+  if (plan.transport == TransportKind::padded && plan.batch.tokens() * (moe.experts + plan.mesh.ep) >= kTooMany)
+    fail(Exit::config, "2^31 padded rows or more could meet on one rank", "raise train.micro_batches");
+}
+
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform) {
   const auto unbuilt = [](const std::string& what) {
     fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
@@ -50,14 +71,15 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   if (plan.batch.tokens() > int64_t{1} << 30)
     fail(Exit::config, fmt::format("{} tokens per rank and micro-batch are more than 2^30", plan.batch.tokens()),
          "raise train.micro_batches");
+  check_expert_count(model);
   for (const LayerSpec& layer : model.layers) {
-    const bool moe = layer.feed_forward == FeedForwardKind::moe;
-    if (moe && plan.batch.tokens() * layer.moe.top_k * plan.mesh.ep > int64_t{1} << 31)
-      fail(Exit::config, "more than 2^31 routed rows could meet on one rank", "raise train.micro_batches");
-    if (moe && plan.transport == TransportKind::padded &&
-        plan.batch.tokens() * (layer.moe.experts + plan.mesh.ep) > int64_t{1} << 31)
-      fail(Exit::config, "more than 2^31 padded rows could meet on one rank", "raise train.micro_batches");
-    plan.placements.push_back(moe ? make_block_placement(layer.moe.experts, plan.mesh.ep) : ExpertPlacement{});
+    if (layer.feed_forward != FeedForwardKind::moe) {
+      plan.placements.emplace_back();
+      continue;
+    }
+    check_row_count(plan, layer.moe);
+    plan.placements.push_back(make_block_placement(layer.moe.experts, plan.mesh.ep));
+    validate(plan.placements.back());
   }
   plan.params = param_table(model);
   plan.schedule = make_single_stage_schedule(run.train.micro_batches);

@@ -91,6 +91,35 @@ TEST(Plan, HugeSizesAreErrorsNotOverflows) {
     }
 }
 
+TEST(Plan, RefusesRowsThatThirtyTwoBitsCannotCount) {
+  NativeModel model = small_native();
+  model.top_k = 2;
+  model.experts = 3;
+  RunSpec run;
+  run.train.micro_batches = 1;
+  run.train.seq_len = 1 << 20;
+  const auto plan = [&](const char* transport, int64_t samples) {
+    run.moe.transport = transport;
+    run.train.global_batch = samples;
+    return refusal_of([&] { make_plan(build_native_model(model), run, 1, 0, {}); }, {Exit::config}, transport);
+  };
+  EXPECT_TRUE(plan("auto", 1 << 10));  // 2^30 tokens, two choices each
+  EXPECT_FALSE(plan("auto", (1 << 10) - 1));
+  EXPECT_TRUE(plan("padded", 1 << 9));  // 2^29 tokens, three experts and one source
+  EXPECT_FALSE(plan("padded", (1 << 9) - 1));
+}
+
+TEST(Plan, RefusesExpertsBeyondCountBeforeTheirTables) {
+  NativeModel model = small_native();
+  model.width = model.expert_width = 4;
+  model.layers = 10000;
+  model.experts = 1 << 16;
+  const auto error = refusal_of([&] { make_plan(build_native_model(model), RunSpec{}, 1, 0, {}); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), Exit::config);
+  EXPECT_TRUE(contains(error->what(), "655294464 routed experts")) << error->what();
+}
+
 TEST(Plan, LoadsTheModelThatTheRunNames) {
   RunSpec run;
   run.native = small_native();
