@@ -11,6 +11,8 @@
 namespace mw {
 namespace {
 
+constexpr size_t kNameLimit = 400;  // longer than the name of any tensor of a model
+
 void inspect_checkpoint(const std::string& folder) {
   const CheckpointIndex index = read_checkpoint_index(folder);
   int64_t elements = 0;
@@ -18,7 +20,7 @@ void inspect_checkpoint(const std::string& folder) {
     int64_t n = 1;
     for (const int64_t d : shape) n *= d;
     if (name.rfind("param.", 0) == 0) elements += n;
-    std::printf("%-60s %s\n", name.c_str(), format_shape(shape).c_str());
+    std::printf("%-60s %s\n", printable(name, kNameLimit).c_str(), format_shape(shape).c_str());
   }
   std::printf("checkpoint after step %lld, %lld samples consumed; %zu tensors in %zu slices, %s parameters\n",
               static_cast<long long>(index.state.step), static_cast<long long>(index.state.samples),
@@ -29,7 +31,8 @@ void inspect_safetensors(const std::string& path) {
   const SafetensorsFile file(path);
   int64_t bytes = 0;
   for (const SafetensorsEntry& e : file.entries()) {
-    std::printf("%-60s %-5s %s\n", e.name.c_str(), e.dtype.c_str(), format_shape(e.shape).c_str());
+    std::printf("%-60s %-5s %s\n", printable(e.name, kNameLimit).c_str(), e.dtype.c_str(),
+                format_shape(e.shape).c_str());
     bytes += e.end - e.begin;
   }
   std::printf("%zu tensors, %s\n", file.entries().size(), format_bytes(bytes).c_str());

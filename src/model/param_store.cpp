@@ -61,7 +61,7 @@ Parameter& ParamStore::find(const std::string& name) {
   MW_CHECK(false, "no parameter {}", name);
 }
 
-void ParamStore::initialise(uint64_t seed) {
+void ParamStore::initialise(uint64_t seed, int threads) {
   for (Parameter& p : params_) {
     float* w = p.master.as<float>();
     if (p.row.init_std == 0) {
@@ -74,7 +74,7 @@ void ParamStore::initialise(uint64_t seed) {
     for (const SlicePiece& piece : p.pieces) {
       const int64_t shift = (piece.global_begin - piece.local_begin) * entry;
       const int64_t begin = piece.local_begin * entry, end = (piece.local_begin + piece.count) * entry;
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) num_threads(threads)
       for (int64_t i = begin; i < end; ++i) w[i] = std * normal_at(key, static_cast<uint64_t>(i + shift));
     }
   }

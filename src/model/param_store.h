@@ -33,8 +33,9 @@ class ParamStore {
   Parameter& find(const std::string& name);
   bool has(const std::string& name) const;
 
-  // Initial weights as a pure function of (seed, name, global index): the same in every layout.
-  void initialise(uint64_t seed);
+  // Initial weights as a pure function of (seed, name, global index): the same in every layout and on any number of
+  // threads.
+  void initialise(uint64_t seed, int threads = 1);
   // Refreshes the packed forms of every weight from the master weights; nothing to do in fp32 runs.
   void repack(Stream& stream);
   void zero_gradients(Stream& stream);

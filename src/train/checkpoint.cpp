@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "formats/checksum.h"
 #include "formats/safetensors.h"
@@ -261,6 +262,7 @@ void save_checkpoint(Engine& engine, const std::string& dir, const RunState& sta
   }
   if (engine.world.rank() == 0) {
     write_index(engine, folder, state, slices);
+    sync_path(dir);  // the folder's own name, before older ones go
     remove_oldest(dir, keep, folder);
   }
   engine.world.barrier();

@@ -59,6 +59,7 @@ class Trainer {
   void print_profile() const;
   void print_memory();
   void print_sample();
+  void write_trace() const;
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
     if (!leader_) return;
@@ -209,7 +210,7 @@ void Trainer::load_weights() {
     return;
   }
   if (!run_.hf_dir.empty()) import_hf_weights(*engine_, run_.hf_dir);
-  else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed));
+  else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed), engine_->stream.threads());
   engine_->params.repack(engine_->stream);
 }
 
@@ -381,6 +382,13 @@ void Trainer::finish() {
   if (options_.profile) print_profile();
 }
 
+void Trainer::write_trace() const {
+  if (run_.log.trace.empty() || !leader_) return;
+  const std::vector<TraceEvent>& events = engine_->stream.trace().events();
+  if (events.empty()) say("no trace is written to {}: step {} was not run", run_.log.trace, run_.train.steps);
+  else write_chrome_trace(run_.log.trace, events, world_.comm().rank());
+}
+
 Exit Trainer::train() {
   watch_stop_signals();
   prepare();
@@ -400,8 +408,7 @@ Exit Trainer::train() {
     if (stopped_ || (run_.checkpoint.every > 0 && step % run_.checkpoint.every == 0)) save(step);
     if (!stopped_ && saved_step_ == step) stopped_ = stop_requested(world_.comm());
   }
-  if (!run_.log.trace.empty() && leader_)
-    write_chrome_trace(run_.log.trace, engine_->stream.trace().events(), world_.comm().rank());
+  write_trace();
   if (stopped_) {
     save(state_.step);
     finish();

@@ -52,7 +52,7 @@ class Verifier {
            "set moe.capacity_domain = \"sequence\"");
     if (!leader_) return;
     reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
-    reference_->params.initialise(static_cast<uint64_t>(run_.train.seed));
+    reference_->params.initialise(static_cast<uint64_t>(run_.train.seed), reference_->stream.threads());
     reference_->params.repack(reference_->stream);
   }
 

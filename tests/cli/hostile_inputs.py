@@ -155,6 +155,12 @@ def check_safetensors():
     commands("longer", file + b"\0")
     finish_group("safetensors")
 
+    # A name is shown, not sent to the terminal.
+    escape = {"\x1b[2J": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}
+    path = variant("safetensors/escape", "model.safetensors", safetensors(escape, bytes(4)))
+    shown = subprocess.run([BIN, "inspect", path], capture_output=True).stdout
+    checks.expect(b"\\x1b[2J" in shown and b"\x1b" not in shown, "inspect sends a name's control bytes", repr(shown))
+
 
 def check_config():
     source = SOURCE / "tests/golden/models/mixtral_top1"

@@ -58,6 +58,7 @@ checks.expect(checkpoints("kept", complete=False) == [10, 12], f"keep=2 left {ch
 
 # A finished run that is resumed has nothing to do, and says so without an error.
 before = read_metrics("kept")
-train("kept", 2, "mesh.ep=2", "checkpoint.resume=auto")
+output = train("kept", 2, "mesh.ep=2", "checkpoint.resume=auto", "log.trace=kept/trace.json")
+checks.expect("no trace is written" in output and not os.path.exists("kept/trace.json"), "a trace of no step", output)
 same_bits(checks, "a finished run", before, read_metrics("kept"))
 checks.finish()
