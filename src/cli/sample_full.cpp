@@ -35,8 +35,9 @@ Command add_sample_command(CLI::App& app, const Invocation& invocation) {
               if (folder.empty() && run.hf_dir.empty())
                 fail(Exit::checkpoint, fmt::format("no complete checkpoint in \"{}\"", run.checkpoint.dir),
                      "train first, or name one with --checkpoint");
+              const int local_ranks = ranks_per_node(world, run.mesh);
               Engine engine(model, sampling_run(run, world.comm().size()), world.comm(),
-                            threads_per_rank(run.train.threads, ranks_per_node(world, run.mesh)));
+                            threads_per_rank(run.train.threads, local_ranks), local_ranks);
               if (folder.empty()) import_hf_weights(engine, run.hf_dir);
               else load_checkpoint(engine, folder, true);
               SampleSpec spec = run.sample;

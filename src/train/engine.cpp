@@ -9,10 +9,10 @@
 namespace mw {
 namespace {
 
-Plan plan_for_machine(const ModelSpec& model, const RunSpec& run, Comm& world, int threads) {
+Plan plan_for_machine(const ModelSpec& model, const RunSpec& run, Comm& world, int threads, int local_ranks) {
   const Mesh mesh = make_mesh(run.mesh, world.size());
   Plan plan = make_plan(model, run, world.size(), world.rank(), measure_platform(model, run, mesh, threads));
-  check_memory(plan, 1);
+  check_memory(plan, local_ranks);
   return plan;
 }
 
@@ -34,9 +34,9 @@ void check_memory(const Plan& plan, int local_ranks) {
              : "raise train.micro_batches or shorten train.seq_len");
 }
 
-Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads)
+Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, int local_ranks)
     : world(world_comm),
-      plan(plan_for_machine(model_spec, run, world_comm, threads)),
+      plan(plan_for_machine(model_spec, run, world_comm, threads, local_ranks)),
       comms(make_mesh_comms(world_comm, plan.mesh)),
       stream(Device{}, threads),
       params(plan),

@@ -14,8 +14,8 @@ namespace mw {
 void check_memory(const Plan& plan, int local_ranks);
 
 struct Engine {
-  // Collective over `world`, which must outlive it. Errors: config, unsupported, memory.
-  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads);
+  // Collective over `world`, which must outlive it. local_ranks share this node. Errors: config, unsupported, memory.
+  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, int local_ranks = 1);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 

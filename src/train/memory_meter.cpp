@@ -1,7 +1,7 @@
 #include "train/memory_meter.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <string>
@@ -9,20 +9,33 @@
 namespace mw {
 namespace {
 
-// The value of "Name:   123 kB" in a /proc file, in bytes.
-int64_t read_kilobytes(const char* path, const std::string& name) {
-  std::ifstream file(path);
-  std::string line;
-  while (std::getline(file, line))
-    if (line.rfind(name + ":", 0) == 0) return std::atoll(line.c_str() + name.size() + 1) * 1024;
-  return 0;
-}
-
-int64_t read_number(const char* path) {
+int64_t read_number(const std::string& path) {
   std::ifstream file(path);
   int64_t value = -1;
   file >> value;
   return file ? value : -1;
+}
+
+// The number after `name` at the start of a line; 0 when there is none.
+int64_t read_field(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string line;
+  while (std::getline(file, line))
+    if (line.compare(0, name.size(), name) == 0) return std::atoll(line.c_str() + name.size());
+  return 0;
+}
+
+// "Name:   123 kB" of a /proc file, in bytes.
+int64_t read_kilobytes(const std::string& path, const std::string& name) { return read_field(path, name + ":") * 1024; }
+
+// What the limit of one cgroup leaves; a very large number without a limit.
+int64_t left_of(const std::string& limit_file, const std::string& used_file, const std::string& statistics,
+                const std::string& prefix) {
+  const int64_t limit = read_number(limit_file), used = read_number(used_file);
+  if (limit <= 0 || used < 0) return std::numeric_limits<int64_t>::max();
+  const int64_t of_files =
+      read_field(statistics, prefix + "inactive_file ") + read_field(statistics, prefix + "active_file ");
+  return std::clamp<int64_t>(limit - used + of_files, 0, limit);
 }
 
 }  // namespace
@@ -35,12 +48,12 @@ void reset_peak_resident() {
   file << "5";
 }
 
-int64_t available_bytes() {
+int64_t available_bytes(const std::string& cgroup) {
   int64_t available = read_kilobytes("/proc/meminfo", "MemAvailable");
   if (available == 0) available = std::numeric_limits<int64_t>::max();
-  const int64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
-  if (limit > 0 && used >= 0) available = std::min(available, std::max<int64_t>(0, limit - used));
-  return available;
+  const std::string v2 = cgroup + "/memory.", v1 = cgroup + "/memory/memory.";
+  return std::min({available, left_of(v2 + "max", v2 + "current", v2 + "stat", ""),
+                   left_of(v1 + "limit_in_bytes", v1 + "usage_in_bytes", v1 + "stat", "total_")});
 }
 
 }  // namespace mw

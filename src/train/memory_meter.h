@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace mw {
 
@@ -10,8 +11,9 @@ int64_t peak_resident_bytes();
 int64_t resident_bytes();
 // Starts the peak anew at the present resident set. Best effort: without the right the peak simply goes on.
 void reset_peak_resident();
-// Memory that could still be had on this node (MemAvailable, and the cgroup's limit); a very large number where
-// unknown.
-int64_t available_bytes();
+// Memory that could still be had on this node (MemAvailable, and the limits of the cgroup, version 2 or 1, mounted at
+// `cgroup`); a very large number where unknown. Pages of files count as free: the kernel drops them when asked for
+// more.
+int64_t available_bytes(const std::string& cgroup = "/sys/fs/cgroup");
 
 }  // namespace mw

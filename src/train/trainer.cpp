@@ -100,11 +100,12 @@ void warm_up_matmul() {
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") check_hf_folder(model, run_.hf_dir);
-  const int threads = threads_per_rank(run_.train.threads, ranks_per_node(world_, run_.mesh));
+  const int local_ranks = ranks_per_node(world_, run_.mesh),
+            threads = threads_per_rank(run_.train.threads, local_ranks);
   const Mesh mesh = make_mesh(run_.mesh, world_.comm().size());
   const Plan plan =
       make_plan(model, run_, world_.comm().size(), world_.comm().rank(), measure_platform(model, run_, mesh, threads));
-  check_memory(plan, ranks_per_node(world_, run_.mesh));
+  check_memory(plan, local_ranks);
   check_checkpoint_folder();
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
@@ -117,7 +118,7 @@ void Trainer::prepare() {
   warm_up_matmul();
   reset_peak_resident();
   resident_before_ = resident_bytes();
-  engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads);
+  engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, local_ranks);
   bytes_ = summarise(all_rows(engine_->plan));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
@@ -188,8 +189,8 @@ void Trainer::refuse_newer_checkpoints(const std::string& folder) const {
   }
   if (newer.empty()) return;
   fail(Exit::checkpoint,
-       fmt::format("checkpoint.resume goes back to step {} ({}), but {} holds newer checkpoints: {}", state_.step, folder,
-                   run_.checkpoint.dir, fmt::join(newer, ", ")),
+       fmt::format("checkpoint.resume goes back to step {} ({}), but {} holds newer checkpoints: {}", state_.step,
+                   folder, run_.checkpoint.dir, fmt::join(newer, ", ")),
        "give the new branch another checkpoint.dir, or move the newer ones away; checkpoint.resume=auto goes on from "
        "the newest");
 }

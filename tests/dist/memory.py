@@ -65,4 +65,13 @@ measure("fresh", "bf16", 2)
 measure("fresh", "fp32", 2, "checkpoint.dir=checkpoints")
 # The files that a resumed run reads are not its memory.
 measure("resumed", "fp32", 2, "checkpoint.dir=checkpoints", "checkpoint.resume=auto", "train.steps=3")
+
+# Every command takes its share of the node, not all of it.
+for command in ("train", "verify", "sample"):
+    arguments = ["run.toml", "mesh.ep=1", "mesh.ranks_per_node=65536", "checkpoint.dir=checkpoints", "checkpoint.resume=auto"]
+    result = subprocess.run([os.environ["MOEWRIGHT_BIN"], command, *arguments], capture_output=True, errors="replace",
+                            stdin=subprocess.DEVNULL, timeout=600)
+    if result.returncode != 6:
+        print(f"FAIL: {command} on a 65536th of the node: exit {result.returncode}, expected 6", result.stderr[-2000:])
+        failures += 1
 sys.exit(1 if failures else 0)
