@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/error.h"
 
@@ -39,6 +40,9 @@ void write_text_file_atomically(const std::string& path, const std::string& text
 
 // Whether something is there. Errors: `code` naming the path, when the system does not tell (no right, name too long).
 bool path_exists(const std::string& path, Exit code = Exit::data);
+
+// A name that stays within its folder: nothing that leads out of it, is hidden or ends early in a system call.
+bool is_plain_file_name(std::string_view name);
 
 // fsync of a file or directory. Errors: Exit::data naming the path.
 void sync_path(const std::string& path);

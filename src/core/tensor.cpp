@@ -45,6 +45,12 @@ TensorView TensorView::reshape(std::initializer_list<int64_t> dims) const {
   return view;
 }
 
+TensorView take_front(TensorView view, std::initializer_list<int64_t> dims) {
+  const TensorView out(view.data, view.dtype, dims);
+  MW_CHECK(out.numel() <= view.numel(), "{} taken from {}", out.describe(), view.describe());
+  return out;
+}
+
 std::string TensorView::describe() const {
   return std::string(name_of(dtype)) + format_shape(std::span(shape).first(static_cast<size_t>(rank)));
 }

@@ -72,4 +72,7 @@ struct TensorView {
   std::string describe() const;  // "bf16[128, 64]"
 };
 
+// The first elements of `view` under another shape.
+TensorView take_front(TensorView view, std::initializer_list<int64_t> dims);
+
 }  // namespace mw

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "formats/safetensors.h"
@@ -13,12 +14,6 @@ namespace {
 
 constexpr size_t kIndexLimit = size_t{32} << 20;  // bytes; the largest public model needs 9 MB
 constexpr const char* kHint = "the folder is incomplete or mixed up; fetch it again";
-
-// A plain name: nothing that leads out of the folder or ends early in a system call.
-bool is_plain_file_name(std::string_view name) {
-  return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos &&
-         name.find("..") == std::string_view::npos && name.find('\0') == std::string_view::npos;
-}
 
 }  // namespace
 

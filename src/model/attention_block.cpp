@@ -8,12 +8,6 @@
 
 namespace mw {
 
-TensorView take_front(TensorView view, std::initializer_list<int64_t> dims) {
-  const TensorView out(view.data, view.dtype, dims);
-  MW_CHECK(out.numel() <= view.numel(), "{} taken from {}", out.describe(), view.describe());
-  return out;
-}
-
 AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
                                AttentionSaved saved, AttentionScratch scratch)
     : spec_(spec),

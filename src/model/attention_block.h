@@ -55,7 +55,4 @@ class AttentionBlock {
   AttentionScratch scratch_;
 };
 
-// `view` used from the front under another shape.
-TensorView take_front(TensorView view, std::initializer_list<int64_t> dims);
-
 }  // namespace mw

@@ -37,12 +37,6 @@ void expert_backward(Stream& stream, Activation kind, const Transport::GradientB
   esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, rows.offsets, weights.up, g.d_x);
 }
 
-TensorView prefix(TensorView view, std::initializer_list<int64_t> dims) {
-  TensorView out(view.data, view.dtype, dims);
-  MW_CHECK(out.numel() <= view.numel(), "{} taken from {}", out.describe(), view.describe());
-  return out;
-}
-
 }  // namespace
 
 void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
@@ -81,7 +75,7 @@ MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expe
   statistics_.prob_sums.resize(static_cast<size_t>(m.experts));
 }
 
-TensorView MoeLayer::tokens_of(TensorView saved, int64_t width) const { return prefix(saved, {tokens_, width}); }
+TensorView MoeLayer::tokens_of(TensorView saved, int64_t width) const { return take_front(saved, {tokens_, width}); }
 
 // The router is fp32 whatever the run's dtype.
 void MoeLayer::router_logits(Stream& stream, TensorView x_TD, TensorView logits_TE) {
@@ -169,7 +163,7 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
   if (m.shared_width > 0) {
     const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
     feed_forward(stream, layer_.activation, weights_.shared, x_TD,
-                 prefix(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
+                 take_front(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
                  tokens_of(scratch_.shared_a, m.shared_width), branch);
     add(stream, base_TD, branch, out_TD);
     base = out_TD;
@@ -194,7 +188,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   if (m.shared_width > 0) {
     base = tokens_of(scratch_.branch, x_TD.cols());
     feed_forward_backward(stream, layer_.activation, weights_.shared, x_TD,
-                          prefix(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
+                          take_front(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
                           tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base);
   }
   const int64_t chunks = transport_->chunks();
@@ -205,8 +199,8 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     transport_->gradient_return_begin(stream, c);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
-  const TensorView d_gate = prefix(scratch_.d_gate, {tokens_, m.top_k}),
-                   d_logits = prefix(scratch_.d_logits, {tokens_, m.experts});
+  const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),
+                   d_logits = take_front(scratch_.d_logits, {tokens_, m.experts});
   transport_->combine_gradient(stream, base, d_x_TD, d_gate);
   route_backward(stream, rule_, tokens_of(saved_.logits, m.experts), tokens_of(saved_.expert_choice, m.top_k), d_gate,
                  aux.d_prob, aux.z_scale, d_logits);

@@ -106,9 +106,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
     s.file = text(item, "file", at);
     s.key = text(item, "key", at);
     s.checksum = text(item, "xxh3", at);
-    if (s.file.empty() || s.file.find('/') != std::string::npos || s.file.find('\0') != std::string::npos ||
-        s.file.front() == '.')
-      refuse(at, fmt::format("file name \"{}\"", printable(s.file)));
+    if (!is_plain_file_name(s.file)) refuse(at, fmt::format("file name \"{}\"", printable(s.file)));
     index.slices.push_back(std::move(s));
   }
   check_coverage(index, where);

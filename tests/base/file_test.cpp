@@ -109,6 +109,14 @@ TEST(PathExists, TellsOrSaysWhyNot) {
   error_of([&] { path_exists(dir / std::string(300, 'x'), Exit::checkpoint); }, Exit::checkpoint);
 }
 
+TEST(PlainFileName, StaysInItsFolder) {
+  for (const char* name : {"a", "rank-00000.safetensors", "a b", "a.b.c"})
+    EXPECT_TRUE(is_plain_file_name(name)) << name;
+  for (const char* name : {"", ".", "..", ".hidden", "/etc/passwd", "a/b", "../x", "a..b"})
+    EXPECT_FALSE(is_plain_file_name(name)) << name;
+  EXPECT_FALSE(is_plain_file_name(std::string_view("a\0b", 3)));
+}
+
 TEST(SyncPath, NamesThePath) {
   const ScratchDir dir;
   sync_path(dir.path());

@@ -57,6 +57,14 @@ TEST(TensorView, Reshapes) {
   EXPECT_TRUE(contains(error_of([&] { t.reshape({5, 5}); }, Exit::internal), "f32[4, 6]"));
 }
 
+TEST(TensorView, GivesItsFrontUnderAnotherShape) {
+  std::vector<float> data(24);
+  const TensorView t(data.data(), DType::f32, {4, 6});
+  EXPECT_EQ(take_front(t, {5, 2}).describe(), "f32[5, 2]");
+  EXPECT_EQ(take_front(t, {24}).data, t.data);
+  EXPECT_TRUE(contains(error_of([&] { take_front(t, {5, 5}); }, Exit::internal), "f32[4, 6]"));
+}
+
 TEST(TensorView, ChecksTheElementType) {
   bf16 x{};
   const TensorView t(&x, DType::bf16, {1});
