@@ -43,8 +43,6 @@ class Comm {
   virtual void all_reduce_sum(std::span<int64_t> values) = 0;
   virtual void all_reduce_max(std::span<double> values) = 0;
   virtual void all_reduce_max(std::span<int64_t> values) = 0;
-  // receive holds size() pieces of send.size() bytes, by rank.
-  virtual void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;
   // Starts an uneven all-to-all. The buffers must stay untouched until wait().

@@ -17,7 +17,6 @@ class World {
   virtual ~World() = default;
   virtual Comm& comm() = 0;
   virtual std::string library() const = 0;  // "Open MPI 4.1.4", "none (one process)"
-  virtual int local_rank() const = 0;       // among the ranks of this node
   virtual int local_size() const = 0;
   virtual int nodes() const = 0;
   // Takes the whole job down with this exit code, after the caller has written its reason. Does not return.

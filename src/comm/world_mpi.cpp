@@ -75,12 +75,6 @@ class MpiComm : public Comm {
   void all_reduce_max(std::span<double> values) override { all_reduce(values, MPI_DOUBLE, MPI_MAX); }
   void all_reduce_max(std::span<int64_t> values) override { all_reduce(values, MPI_INT64_T, MPI_MAX); }
 
-  void all_gather(std::span<const std::byte> send, std::span<std::byte> receive) override {
-    MW_CHECK(receive.size() == send.size() * static_cast<size_t>(size_), "all_gather of {} into {} bytes", send.size(),
-             receive.size());
-    const int count = to_count(static_cast<int64_t>(send.size()));
-    check(MPI_Allgather(send.data(), count, MPI_BYTE, receive.data(), count, MPI_BYTE, comm_), "MPI_Allgather");
-  }
   void broadcast(std::span<std::byte> bytes, int root) override {
     for (size_t begin = 0; begin < bytes.size(); begin += kMaxCount) {
       const int count = static_cast<int>(std::min(kMaxCount, bytes.size() - begin));
@@ -156,10 +150,11 @@ class MpiWorld : public World {
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm_->rank(), MPI_INFO_NULL, &node),
           "MPI_Comm_split_type");
-    MPI_Comm_rank(node, &local_rank_);
+    int local_rank = 0;
+    MPI_Comm_rank(node, &local_rank);
     MPI_Comm_size(node, &local_size_);
     MPI_Comm_free(&node);
-    int64_t leaders = local_rank_ == 0 ? 1 : 0;
+    int64_t leaders = local_rank == 0 ? 1 : 0;
     comm_->all_reduce_sum(std::span(&leaders, 1));
     nodes_ = static_cast<int>(leaders);
   }
@@ -176,7 +171,6 @@ class MpiWorld : public World {
     const std::string line = version.substr(0, version.find_first_of(",\n"));
     return line.substr(0, 60);
   }
-  int local_rank() const override { return local_rank_; }
   int local_size() const override { return local_size_; }
   int nodes() const override { return nodes_; }
   [[noreturn]] void abort(Exit code) override {
@@ -203,7 +197,7 @@ class MpiWorld : public World {
   }
 
   std::unique_ptr<MpiComm> comm_;
-  int local_rank_ = 0, local_size_ = 1, nodes_ = 1;
+  int local_size_ = 1, nodes_ = 1;
 };
 
 }  // namespace

@@ -115,13 +115,6 @@ GrowingTensor TensorStore::rows(const std::string& name) {
   return rows;
 }
 
-int64_t TensorStore::committed_growing_bytes() const {
-  int64_t bytes = 0;
-  for (const auto& [name, entry] : entries_)
-    if (entry.grows) bytes += entry.growing.shared_->committed_rows * entry.growing.row_bytes_;
-  return bytes;
-}
-
 int64_t TensorStore::peak_growing_bytes() const {
   int64_t bytes = 0;
   for (const auto& [name, entry] : entries_)

@@ -50,7 +50,6 @@ class GrowingTensor {
   // The first `rows` rows, committing more when needed. Errors: memory; internal beyond max_rows.
   TensorView take(int64_t rows);
   int64_t committed_rows() const { return shared_ == nullptr ? max_rows_ : shared_->committed_rows; }
-  int64_t max_rows() const { return max_rows_; }
   int64_t grows() const { return shared_ == nullptr ? 0 : shared_->grows; }  // how often take() had to commit more
 
  private:
@@ -77,8 +76,7 @@ class TensorStore {
   GrowingTensor rows(const std::string& name);
 
   int64_t fixed_bytes() const { return fixed_bytes_; }  // where the bump pointer of the fixed block stands
-  int64_t committed_growing_bytes() const;
-  int64_t peak_growing_bytes() const;  // rows ever taken
+  int64_t peak_growing_bytes() const;                   // rows ever taken
   int64_t arena_grows() const;
   // Names that nothing asked for: a table row without a user is a bug.
   std::vector<std::string> unused() const;

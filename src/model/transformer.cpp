@@ -152,10 +152,6 @@ std::vector<double> Transformer::statistics() const {
   return out;
 }
 
-int64_t Transformer::expert_rows(int64_t moe_layer) const {
-  return layers_[static_cast<size_t>(moe_index_[static_cast<size_t>(moe_layer)])].moe->expert_rows();
-}
-
 AuxLosses Transformer::set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed) {
   AuxLosses losses;
   if (moe_index_.empty()) return losses;

@@ -58,7 +58,6 @@ class Transformer {
   int64_t moe_layers() const { return static_cast<int64_t>(moe_index_.size()); }
   // Layer number of each MoE layer.
   const std::vector<int64_t>& moe_index() const { return moe_index_; }
-  int64_t expert_rows(int64_t moe_layer) const;
 
  private:
   struct Layer {

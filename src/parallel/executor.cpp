@@ -13,7 +13,6 @@ void run_schedule(const std::vector<Action>& schedule, int stage, const ActionHa
       case ActionKind::reduce_statistics: call(handlers.reduce_statistics, action.micro_batch); break;
       case ActionKind::backward: call(handlers.backward, action.micro_batch); break;
       case ActionKind::reduce_gradients: call(handlers.reduce_gradients); break;
-      case ActionKind::optimizer_step: call(handlers.optimizer_step); break;
     }
   }
 }

@@ -10,7 +10,7 @@ namespace mw {
 
 struct ActionHandlers {
   std::function<void(int64_t micro_batch)> forward, reduce_statistics, backward;
-  std::function<void()> reduce_gradients, optimizer_step;
+  std::function<void()> reduce_gradients;
 };
 
 // Calls the handler of every action of `stage`, in order. An empty handler skips its actions.

@@ -68,8 +68,7 @@ ByteRow routed_row(std::string name, ByteKind kind, DType dtype, const RoutedRow
 
 // Rows of the padded send buffer on the source side: every expert's capacity.
 RoutedRows padded_send_rows(const MoeSpec& moe, const RunSpec& run, int64_t tokens) {
-  RoutedRows r = routed_rows(moe, run, TransportKind::padded, tokens, 1, moe.experts);
-  return r;
+  return routed_rows(moe, run, TransportKind::padded, tokens, 1, moe.experts);
 }
 
 void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {

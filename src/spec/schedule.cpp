@@ -10,7 +10,6 @@ const char* name_of(ActionKind kind) {
     case ActionKind::reduce_statistics: return "reduce_statistics";
     case ActionKind::backward: return "backward";
     case ActionKind::reduce_gradients: return "reduce_gradients";
-    case ActionKind::optimizer_step: return "optimizer_step";
   }
   return "?";
 }
@@ -23,7 +22,6 @@ std::vector<Action> make_single_stage_schedule(int64_t micro_batches) {
     schedule.push_back({ActionKind::backward, 0, j});
   }
   schedule.push_back({ActionKind::reduce_gradients, 0, 0});
-  schedule.push_back({ActionKind::optimizer_step, 0, 0});
   return schedule;
 }
 
@@ -36,7 +34,6 @@ std::string describe(const std::vector<Action>& schedule) {
       case ActionKind::reduce_statistics: text += fmt::format("S{}", action.micro_batch); break;
       case ActionKind::backward: text += fmt::format("B{}", action.micro_batch); break;
       case ActionKind::reduce_gradients: text += "R"; break;
-      case ActionKind::optimizer_step: text += "U"; break;
     }
   }
   return text;

@@ -1,4 +1,5 @@
-// A step as data: the list of actions that the executor runs and the planner simulates.
+// The gradients of a step as data: the list of actions that the executor runs and the planner simulates. The update
+// follows once they are known to be finite.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,6 @@ enum class ActionKind : uint8_t {
   reduce_statistics,  // load counts and score sums of the micro-batch over the data-parallel world
   backward,           // layers in reverse
   reduce_gradients,   // sums over replicas
-  optimizer_step,     // clip, AdamW, selection bias, repacking
 };
 
 struct Action {
@@ -27,6 +27,6 @@ const char* name_of(ActionKind kind);
 // One stage: forward and backward of each micro-batch in turn, so that one micro-batch's activations live at a time.
 std::vector<Action> make_single_stage_schedule(int64_t micro_batches);
 
-std::string describe(const std::vector<Action>& schedule);  // "F0 S0 B0 F1 S1 B1 R U"
+std::string describe(const std::vector<Action>& schedule);  // "F0 S0 B0 F1 S1 B1 R"
 
 }  // namespace mw

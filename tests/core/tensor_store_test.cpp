@@ -46,7 +46,6 @@ TEST(TensorStore, GrowsWithoutMoving) {
   const TensorView first = rows.take(10);
   EXPECT_EQ(first.describe(), "bf16[10, 2, 8]");
   EXPECT_EQ(store.arena_grows(), 0);
-  EXPECT_EQ(store.committed_growing_bytes(), 10 * 32 + 4 * 4);
   first.as<bf16>()[159].bits = 0x1234;
   int64_t grows = 0, committed = rows.committed_rows();
   for (const int64_t count : {11, 12, 13, 5000, 5001, 600000, 1000000}) {
@@ -58,7 +57,7 @@ TEST(TensorStore, GrowsWithoutMoving) {
     grows += count > committed ? 1 : 0;
     EXPECT_EQ(rows.grows(), grows) << count;
     EXPECT_GE(rows.committed_rows(), count);
-    EXPECT_LE(rows.committed_rows(), rows.max_rows());
+    EXPECT_LE(rows.committed_rows(), 1000000);
     committed = rows.committed_rows();
   }
   EXPECT_EQ(store.arena_grows(), grows);
@@ -89,7 +88,6 @@ TEST(TensorStore, TakesNoRows) {
 TEST(TensorStore, GivesRowsOfFixedTensors) {
   TensorStore store(kSlots);
   GrowingTensor rows = store.rows("a");
-  EXPECT_EQ(rows.max_rows(), 3);
   EXPECT_EQ(rows.committed_rows(), 3);
   EXPECT_EQ(rows.take(2).describe(), "f32[2, 5]");
   EXPECT_EQ(rows.take(3).data, store.fixed("a").data);

@@ -6,9 +6,9 @@ namespace mw::test {
 namespace {
 
 TEST(Schedule, OneStage) {
-  EXPECT_EQ(describe(make_single_stage_schedule(1)), "F0 S0 B0 R U");
-  EXPECT_EQ(describe(make_single_stage_schedule(3)), "F0 S0 B0 F1 S1 B1 F2 S2 B2 R U");
-  EXPECT_STREQ(name_of(ActionKind::optimizer_step), "optimizer_step");
+  EXPECT_EQ(describe(make_single_stage_schedule(1)), "F0 S0 B0 R");
+  EXPECT_EQ(describe(make_single_stage_schedule(3)), "F0 S0 B0 F1 S1 B1 F2 S2 B2 R");
+  EXPECT_STREQ(name_of(ActionKind::reduce_gradients), "reduce_gradients");
 }
 
 TEST(Plan, IsAPureFunctionOfItsInputs) {
