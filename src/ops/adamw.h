@@ -7,7 +7,7 @@
 namespace mw {
 
 struct AdamW {
-  float beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
+  double beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
 };
 
 // w -= lr * decay * w; then w -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps), with m and v updated

@@ -134,7 +134,7 @@ StepStats accumulate_gradients(Engine& engine, std::span<const MicroBatch> batch
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule) {
   const TraceScope scope(engine.stream.trace(), Work::optimizer, "update");
   const TrainSpec& train = engine.plan.run.train;
-  const AdamW adam{static_cast<float>(train.beta1), static_cast<float>(train.beta2), static_cast<float>(train.eps)};
+  const AdamW adam{train.beta1, train.beta2, train.eps};
   // The small term is torch's clip_grad_norm_.
   const double clip = train.clip > 0 ? std::min(1.0, train.clip / (stats.grad_norm + 1e-6)) : 1.0;
   for (Parameter& p : engine.params.all()) {

@@ -225,7 +225,7 @@ void Trainer::open_metrics() {
   metrics_ = std::make_unique<JsonLinesWriter>(run_.log.jsonl);
 }
 
-// More rows met on a rank than moe.row_headroom had foreseen.
+// More rows met on a rank than the table of bytes had foreseen.
 void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
   size_t layer = 0, expert = 0;
   double worst = 0;
@@ -240,10 +240,14 @@ void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
       expert = e;
     }
   }
-  say("warning: step {}: routed rows went beyond moe.row_headroom = {}, more memory was committed; the fullest is "
-      "layer {}, "
-      "expert {} with {:.1f} times the mean",
-      step, run_.moe.row_headroom, engine_->model.moe_index()[layer], expert, worst);
+  const bool padded = engine_->plan.transport == TransportKind::padded;
+  const std::string foreseen = padded && run_.moe.capacity_factor > 0
+                                   ? fmt::format("moe.capacity_factor = {}", run_.moe.capacity_factor)
+                                   : fmt::format("moe.row_headroom = {}", run_.moe.row_headroom);
+  say("warning: step {}: {} went beyond {}, more memory was committed; the fullest is layer {}, expert {} with {:.1f} "
+      "times the mean",
+      step, padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen,
+      engine_->model.moe_index()[layer], expert, worst);
 }
 
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {

@@ -58,7 +58,19 @@ TEST(AdamW, TwentyStepsAgreeWithTheFormula) {
     for (float decay : {0.0f, 0.1f})
       for (float scale : {1.0f, 0.037f})  // the second as clipping gives it
         check_steps(count, {}, decay, scale, 2);
-  check_steps(500, {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f}, 0.01f, 1.0f, 1);
+  check_steps(500, {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 0.01f, 1.0f, 1);
+}
+
+// 1 - beta is exact to fp32, not the complement of a rounded beta.
+TEST(AdamW, KeepsTheDigitsOfBeta) {
+  TestStream test;
+  const Owned w = make_output(DType::f32, {1}), g = make_output(DType::f32, {1}), m = make_output(DType::f32, {1}),
+              v = make_output(DType::f32, {1});
+  for (const Owned* x : {&w, &m, &v}) *x->view.as<float>() = 0.0f;
+  *g.view.as<float>() = 1.0f;
+  adamw(test.stream, {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 1, 1e-3f, 0.0f, 1.0f, g.view, w.view, m.view, v.view);
+  EXPECT_EQ(*m.view.as<float>(), static_cast<float>(1 - 0.9));
+  EXPECT_EQ(*v.view.as<float>(), static_cast<float>(1 - 0.999));
 }
 
 TEST(AdamW, SameBitsOnAnyThreadCount) {

@@ -25,7 +25,7 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   const auto shrink = static_cast<float>(1.0 - static_cast<double>(lr) * static_cast<double>(decay));
   const auto rate = static_cast<float>(static_cast<double>(lr) / (1.0 - std::pow(beta1, steps)));
   const auto inverse_root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, steps)));
-  const float eps = rule.eps;
+  const auto eps = static_cast<float>(rule.eps);
 
   constexpr int64_t kBlock = 8192;
   for_blocks(stream, count, kBlock, [=](int64_t begin, int64_t end) {
