@@ -1,4 +1,4 @@
-// Shared by the tests of this room: small runs, and tokens from memory.
+// Shared by the tests of this room: tokens from memory, and batches of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include "core/rng.h"
 #include "formats/helpers.h"
 #include "formats/token_file.h"
+#include "support/small_run.h"
 #include "train/engine.h"
 #include "train/step.h"
 
@@ -34,26 +35,6 @@ inline std::unique_ptr<TokenSource> counting_tokens(int64_t size) {
   std::vector<int32_t> tokens(static_cast<size_t>(size));
   for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(i);
   return std::make_unique<MemoryTokens>(std::move(tokens));
-}
-
-inline RunSpec small_run() {
-  RunSpec run;
-  run.native.vocab = 61;
-  run.native.width = 16;
-  run.native.layers = 2;
-  run.native.heads = 4;
-  run.native.kv_heads = 2;
-  run.native.experts = 4;
-  run.native.top_k = 2;
-  run.native.expert_width = 12;
-  run.native.dense_layers = 1;
-  run.native.dense_width = 24;
-  run.train.seq_len = 8;
-  run.train.global_batch = 16;
-  run.train.micro_batches = 2;
-  run.train.dtype = "fp32";
-  run.moe.aux_loss_coef = 0.01;
-  return run;
 }
 
 // Random tokens for every micro-batch of a plan; each token's label is the one after it.

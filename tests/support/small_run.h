@@ -1,0 +1,34 @@
+// A run small enough for any test: three layers, the first dense, then MoE with shared experts; odd sizes where they
+// can be odd.
+#pragma once
+
+#include "spec/run_spec.h"
+
+namespace mw::test {
+
+inline RunSpec small_run() {
+  RunSpec run;
+  run.native.vocab = 29;
+  run.native.width = 16;
+  run.native.layers = 3;
+  run.native.heads = 4;
+  run.native.kv_heads = 2;
+  run.native.head_dim = 6;
+  run.native.experts = 6;
+  run.native.top_k = 2;
+  run.native.expert_width = 10;
+  run.native.shared_experts = 2;
+  run.native.dense_layers = 1;
+  run.native.dense_width = 20;
+  run.native.qk_norm = "per_head";
+  run.native.init_std = 0.3;
+  run.train.seq_len = 9;
+  run.train.global_batch = 16;
+  run.train.micro_batches = 4;
+  run.train.dtype = "fp32";
+  run.moe.aux_loss_coef = 0.5;
+  run.moe.z_loss_coef = 0.05;
+  return run;
+}
+
+}  // namespace mw::test
