@@ -10,12 +10,20 @@
 #include "ops/rope.h"
 
 namespace mw {
+namespace {
+
+// Operators read tokens through views, which are not const.
+TensorView token_view(const int32_t* tokens, int64_t count) {
+  return TensorView(const_cast<int32_t*>(tokens), DType::i32, {count});
+}
+
+}  // namespace
+
 Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream)
     : plan_(plan), params_(params), stream_(stream), store_(to_slots(plan.activation_rows)) {
   const TensorView ops = store_.fixed("work.ops");
   stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
-  ids_ = store_.fixed("act.ids");
-  store_.fixed("act.labels");
+  step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels")};
   final_x_ = store_.fixed("act.final_x");
   final_rstd_ = store_.fixed("act.final_rstd");
   normed_ = store_.fixed("work.normed");
@@ -93,11 +101,10 @@ void Transformer::forward_layer(Layer& layer, const LayerSpec& spec, TensorView 
 
 void Transformer::forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps) {
   const int64_t tokens = batch.tokens();
-  MW_CHECK(tokens <= ids_.numel() && batch.seq_len <= plan_.run.train.seq_len,
+  MW_CHECK(tokens <= plan_.batch.tokens() && batch.seq_len <= plan_.run.train.seq_len,
            "a batch of {} x {} tokens in a plan for {} x {}", batch.sequences, batch.seq_len, plan_.batch.sequences,
            plan_.batch.seq_len);
-  std::copy_n(batch.ids, tokens, ids_.as<int32_t>());
-  embed(stream_, params_.find("embed").master, take_front(ids_, {tokens}), rows(layers_.front().x, tokens));
+  embed(stream_, params_.find("embed").master, token_view(batch.ids, tokens), rows(layers_.front().x, tokens));
   size_t moe = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const TensorView out = rows(i + 1 < layers_.size() ? layers_[i + 1].x : final_x_, tokens);
@@ -114,7 +121,7 @@ double Transformer::loss(const Batch& batch, float seed) {
   const TensorView normed = rows(normed_, tokens), d_normed = rows(d_branch_, tokens),
                    losses = take_front(token_loss_, {tokens});
   Parameter& head = params_.find(plan_.model.tie_embeddings ? "embed" : "head");
-  const TensorView labels(const_cast<int32_t*>(batch.labels), DType::i32, {tokens});
+  const TensorView labels = token_view(batch.labels, tokens);
   const int64_t chunk = logits_.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t count = std::min(chunk, tokens - begin);
@@ -137,7 +144,7 @@ double Transformer::loss(const Batch& batch, float seed) {
 }
 
 void Transformer::logits(int64_t begin, int64_t count, TensorView logits_CV) {
-  matmul(stream_, take_front(normed_, {ids_.numel(), plan_.model.width}).slice(begin, count), head_weight(), logits_CV);
+  matmul(stream_, normed_.slice(begin, count), head_weight(), logits_CV);
 }
 
 std::vector<double> Transformer::statistics() const {
@@ -226,7 +233,7 @@ void Transformer::backward(const Batch& batch) {
   const int64_t tokens = batch.tokens();
   const TensorView d_x = rows(d_x_, tokens);
   for (size_t i = layers_.size(); i-- > 0;) backward_layer(layers_[i], plan_.model.layers[i], batch, d_x);
-  embed_backward(stream_, d_x, take_front(ids_, {tokens}), params_.find("embed").grad);
+  embed_backward(stream_, d_x, token_view(batch.ids, tokens), params_.find("embed").grad);
 }
 
 }  // namespace mw

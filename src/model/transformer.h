@@ -15,12 +15,18 @@
 
 namespace mw {
 
-// One micro-batch of this rank. ids, labels: i32 [T], sequence-major; labels are already shifted, -100 is ignored.
+// One micro-batch of this rank. ids, labels: i32 [T], sequence-major; labels are already shifted, -100 is ignored. They
+// belong to the caller and must live until its backward is done.
 struct Batch {
   const int32_t* ids = nullptr;
   const int32_t* labels = nullptr;  // may be null for logits only
   int64_t sequences = 0, seq_len = 0;
   int64_t tokens() const { return sequences * seq_len; }
+};
+
+// Memory of the table of bytes for the tokens of a step: i32 [micro-batch, T].
+struct StepTokens {
+  TensorView ids, labels;
 };
 
 // Auxiliary terms of one micro-batch, from statistics summed over the data-parallel world.
@@ -55,6 +61,7 @@ class Transformer {
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
   TensorStore& activations() { return store_; }
+  const StepTokens& step_tokens() const { return step_tokens_; }
   int64_t moe_layers() const { return static_cast<int64_t>(moe_index_.size()); }
   // Layer number of each MoE layer.
   const std::vector<int64_t>& moe_index() const { return moe_index_; }
@@ -81,7 +88,8 @@ class Transformer {
   TensorStore store_;
   std::vector<Layer> layers_;
   std::vector<int64_t> moe_index_;
-  TensorView ids_, final_x_, final_rstd_, normed_, branch_, d_x_, d_branch_, dense_a_, logits_, d_logits_, token_loss_;
+  StepTokens step_tokens_;
+  TensorView final_x_, final_rstd_, normed_, branch_, d_x_, d_branch_, dense_a_, logits_, d_logits_, token_loss_;
 };
 
 }  // namespace mw

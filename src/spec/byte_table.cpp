@@ -267,8 +267,9 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   const LocalBatch batch = make_local_batch(run.train, mesh);
   const int64_t tokens = batch.tokens();
   const DType dtype = run.dtype();
-  out.add("act.ids", ByteKind::activation, DType::i32, {tokens});
-  out.add("act.labels", ByteKind::activation, DType::i32, {tokens});
+  // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
+  out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, tokens});
+  out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, tokens});
   Widest widest;
   for (int64_t i = 0; i < model.layer_count(); ++i) {
     const LayerSpec& layer = model.layers[static_cast<size_t>(i)];

@@ -79,39 +79,36 @@ namespace {
 
 // Fills this rank's slice of a micro-batch; `sample` reads the i-th sample of the whole micro-batch.
 template <class ReadSample>
-MicroBatch read_slice(const Plan& plan, const ReadSample& sample) {
-  MicroBatch batch;
-  batch.sequences = plan.batch.sequences;
-  batch.seq_len = plan.batch.seq_len;
-  const auto tokens = static_cast<size_t>(batch.sequences * batch.seq_len), length = static_cast<size_t>(batch.seq_len);
-  batch.ids.resize(tokens);
-  batch.labels.resize(tokens);
-  for (int64_t b = 0; b < batch.sequences; ++b) {
-    const size_t at = static_cast<size_t>(b) * length;
-    sample(plan.coords.dp * batch.sequences + b, std::span(batch.ids).subspan(at, length),
-           std::span(batch.labels).subspan(at, length));
-  }
-  return batch;
+Batch read_slice(const Plan& plan, TensorView ids, TensorView labels, const ReadSample& sample) {
+  const int64_t sequences = plan.batch.sequences, length = plan.batch.seq_len;
+  int32_t *first_id = ids.as<int32_t>(), *first_label = labels.as<int32_t>();
+  for (int64_t b = 0; b < sequences; ++b)
+    sample(plan.coords.dp * sequences + b, std::span(first_id + b * length, static_cast<size_t>(length)),
+           std::span(first_label + b * length, static_cast<size_t>(length)));
+  return {first_id, first_label, sequences, length};
 }
 
 }  // namespace
 
-std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor) {
+std::vector<Batch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, const StepTokens& into) {
   const TrainSpec& train = plan.run.train;
   const int64_t per_micro_batch = train.global_batch / train.micro_batches;
-  std::vector<MicroBatch> batches;
+  std::vector<Batch> batches;
   for (int64_t j = 0; j < train.micro_batches; ++j)
-    batches.push_back(read_slice(plan, [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels) {
-      order.shuffled(cursor + j * per_micro_batch + i, ids, labels);
-    }));
+    batches.push_back(read_slice(plan, into.ids.at(j), into.labels.at(j),
+                                 [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels) {
+                                   order.shuffled(cursor + j * per_micro_batch + i, ids, labels);
+                                 }));
   return batches;
 }
 
-MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count) {
+Batch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count,
+                      const StepTokens& into) {
   const int64_t per_micro_batch = plan.run.train.global_batch / plan.run.train.micro_batches;
-  return read_slice(plan, [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels) {
-    order.spread(index * per_micro_batch + i, count * per_micro_batch, ids, labels);
-  });
+  return read_slice(plan, into.ids.at(0), into.labels.at(0),
+                    [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels) {
+                      order.spread(index * per_micro_batch + i, count * per_micro_batch, ids, labels);
+                    });
 }
 
 }  // namespace mw

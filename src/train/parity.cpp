@@ -177,7 +177,7 @@ void compare_trajectory(Engine& engine, const Golden& golden, int64_t sequences,
   for (int64_t s = 0; s < steps; ++s) {
     const std::vector<int32_t> step_ids(ids.begin() + s * tokens, ids.begin() + (s + 1) * tokens);
     const MicroBatch batch = shifted_batch(step_ids, step_ids, sequences, seq_len);
-    const StepStats stats = accumulate_gradients(engine, std::span(&batch, 1));
+    const StepStats stats = accumulate_gradients(engine, views(std::span(&batch, 1)));
     apply_update(engine, stats, {engine.plan.run.train.lr, s + 1});
     got_losses.push_back(static_cast<float>(stats.total_loss));
     got_norms.push_back(static_cast<float>(stats.grad_norm));
@@ -213,7 +213,7 @@ ParityReport run_parity(const std::string& hf_dir, const std::string& golden_pat
   std::set<std::string> seen = {"input_ids", "labels", "logits", "loss", "aux_loss"};
   const MicroBatch batch = shifted_batch(golden.tokens("input_ids", model.vocab, false),
                                          golden.tokens("labels", model.vocab, true), sequences, seq_len);
-  const StepStats stats = accumulate_gradients(engine, std::span(&batch, 1));
+  const StepStats stats = accumulate_gradients(engine, views(std::span(&batch, 1)));
   compare_router_logits(engine, golden, report, seen);
 
   engine.model.forward(batch.view(), false);

@@ -13,11 +13,10 @@
 namespace mw {
 namespace {
 
-int64_t count_valid(std::span<const MicroBatch> batches) {
+int64_t count_valid(std::span<const Batch> batches) {
   int64_t valid = 0;
-  for (const MicroBatch& batch : batches)
-    valid +=
-        std::count_if(batch.labels.begin(), batch.labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
+  for (const Batch& batch : batches)
+    valid += batch.tokens() - std::count(batch.labels, batch.labels + batch.tokens(), kIgnoreLabel);
   return valid;
 }
 
@@ -80,7 +79,13 @@ double StepStats::imbalance() const {
   return worst;
 }
 
-StepStats accumulate_gradients(Engine& engine, std::span<const MicroBatch> batches, const TapProvider& taps) {
+std::vector<Batch> views(std::span<const MicroBatch> batches) {
+  std::vector<Batch> list;
+  for (const MicroBatch& batch : batches) list.push_back(batch.view());
+  return list;
+}
+
+StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps) {
   const Plan& plan = engine.plan;
   const std::string& fault = plan.run.fault;
   MW_CHECK(static_cast<int64_t>(batches.size()) == plan.run.train.micro_batches,
@@ -98,14 +103,14 @@ StepStats accumulate_gradients(Engine& engine, std::span<const MicroBatch> batch
   double loss_sum = 0, weighted_aux = 0;
   ActionHandlers handlers;
   handlers.forward = [&](int64_t j) {
-    const MicroBatch& batch = batches[static_cast<size_t>(j)];
-    engine.model.forward(batch.view(), true, taps ? taps(j) : std::vector<RoutingTap>{});
-    loss_sum += engine.model.loss(batch.view(), static_cast<float>(1.0 / static_cast<double>(denominator)));
+    const Batch& batch = batches[static_cast<size_t>(j)];
+    engine.model.forward(batch, true, taps ? taps(j) : std::vector<RoutingTap>{});
+    loss_sum += engine.model.loss(batch, static_cast<float>(1.0 / static_cast<double>(denominator)));
   };
   handlers.reduce_statistics = [&](int64_t j) {
     const TraceScope scope(engine.stream.trace(), Work::reduce, "statistics");
     std::vector<double> summed = engine.model.statistics();
-    int64_t tokens = batches[static_cast<size_t>(j)].view().tokens();
+    int64_t tokens = batches[static_cast<size_t>(j)].tokens();
     if (fault != "local_aux_counts") {
       engine.comms.dp->all_reduce_sum(std::span(summed));
       tokens *= engine.comms.dp->size();
@@ -116,7 +121,7 @@ StepStats accumulate_gradients(Engine& engine, std::span<const MicroBatch> batch
     weighted_aux += aux.weighted * aux_seed;
     add_load(engine, summed, stats);
   };
-  handlers.backward = [&](int64_t j) { engine.model.backward(batches[static_cast<size_t>(j)].view()); };
+  handlers.backward = [&](int64_t j) { engine.model.backward(batches[static_cast<size_t>(j)]); };
   handlers.reduce_gradients = [&] {
     sum_gradients(engine.stream, engine.params, engine.comms, fault == "skip_router_sum");
   };

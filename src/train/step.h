@@ -11,12 +11,14 @@
 
 namespace mw {
 
-// This rank's part of one micro-batch. labels are shifted: labels[t] is the token after ids[t], or -100.
+// Tokens of one micro-batch in memory of their own, where they do not come from the reader. labels are shifted:
+// labels[t] is the token after ids[t], or -100.
 struct MicroBatch {
   std::vector<int32_t> ids, labels;
   int64_t sequences = 0, seq_len = 0;
   Batch view() const { return {ids.data(), labels.data(), sequences, seq_len}; }
 };
+std::vector<Batch> views(std::span<const MicroBatch> batches);
 
 struct StepStats {
   double loss = 0;      // mean cross-entropy per valid label of the whole step, nats
@@ -35,7 +37,7 @@ using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;
 
 // Clears the gradients and leaves the sum over micro-batches and replicas. batches: this rank's, one per micro-batch of
 // the plan. Collective over the world. Errors: data when no label of the step is valid.
-StepStats accumulate_gradients(Engine& engine, std::span<const MicroBatch> batches, const TapProvider& taps = {});
+StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps = {});
 
 struct UpdateRule {
   double lr = 0;

@@ -278,10 +278,10 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
 // Returns false when a stop was asked for.
 bool Trainer::train_step(int64_t step) {
   const double begin = now_seconds();
-  std::vector<MicroBatch> batches;
+  std::vector<Batch> batches;
   {
     const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
-    batches = read_step(*data_, engine_->plan, state_.samples);
+    batches = read_step(*data_, engine_->plan, state_.samples, engine_->model.step_tokens());
   }
   const StepStats stats = accumulate_gradients(*engine_, batches);
   // Every rank sees the same sums, but a bad tensor may lie on one: any of them stops all before the weights are

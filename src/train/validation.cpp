@@ -13,14 +13,13 @@ ValidationResult validate_model(Engine& engine, const SampleOrder& data, const B
   std::array<double, 3> sums{};  // loss, baseline loss, labels
   ValidationResult result;
   for (int64_t i = 0; i < count && !result.stopped; ++i) {
-    const MicroBatch batch = read_validation(data, engine.plan, i, count);
-    engine.model.forward(batch.view(), false);
-    sums[0] += engine.model.loss(batch.view(), 0.0f);
-    sums[2] += static_cast<double>(batch.labels.size());
+    const Batch batch = read_validation(data, engine.plan, i, count, engine.model.step_tokens());
+    engine.model.forward(batch, false);
+    sums[0] += engine.model.loss(batch, 0.0f);
+    sums[2] += static_cast<double>(batch.tokens());
     const auto length = static_cast<size_t>(batch.seq_len);
-    for (size_t at = 0; baseline != nullptr && at < batch.ids.size(); at += length)
-      sums[1] +=
-          baseline->window_loss(std::span(batch.ids).subspan(at, length), std::span(batch.labels).subspan(at, length));
+    for (int64_t at = 0; baseline != nullptr && at < batch.tokens(); at += batch.seq_len)
+      sums[1] += baseline->window_loss(std::span(batch.ids + at, length), std::span(batch.labels + at, length));
     result.stopped = stop_requested(engine.world);
   }
   engine.comms.dp->all_reduce_sum(std::span(sums));

@@ -129,6 +129,19 @@ TEST(SampleOrder, RefusesTooLittleAndForeignTokens) {
   EXPECT_TRUE(contains(error_of([&] { shuffled(order, 0, 6); }), "got 6"));
 }
 
+// Memory for the tokens of a step, as the plan's table gives it.
+struct StepMemory {
+  explicit StepMemory(const Plan& plan)
+      : store(to_slots(plan.activation_rows)), tokens{store.fixed("data.ids"), store.fixed("data.labels")} {}
+  TensorStore store;
+  StepTokens tokens;
+};
+
+void append(const Batch& batch, Tokens& ids, Tokens& labels) {
+  ids.insert(ids.end(), batch.ids, batch.ids + batch.tokens());
+  labels.insert(labels.end(), batch.labels, batch.labels + batch.tokens());
+}
+
 // What all data-parallel ranks read is, joined, what one process reads.
 TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
   const SampleOrder order(counting_tokens(50 * 9 + 1), 9, 1000, 11);
@@ -136,33 +149,29 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
   run.native.vocab = 1000;
   run.train.micro_batches = 2;  // of 8 samples, one for each of 8 ranks
   const ModelSpec model = build_native_model(run.native);
-  const Plan alone = make_plan(model, run, 1, 0, {});
+  const RunSpec alone = run;
   for (const int world : {1, 2, 4, 8})
     for (const char* placement : {"ep_first", "dp_first"}) {
       run.mesh.ep = std::min(world, 2);
       run.mesh.placement = placement;
-      for (const int64_t cursor : {int64_t{0}, int64_t{16}, int64_t{99984}}) {
-        const std::vector<MicroBatch> whole = read_step(order, alone, cursor);
-        ASSERT_EQ(whole.size(), 2u);
-        for (size_t j = 0; j < whole.size(); ++j) {
-          MicroBatch joined;
-          for (int rank = 0; rank < world; ++rank) {
-            const Plan plan = make_plan(model, run, world, rank, {});
-            const MicroBatch part = read_step(order, plan, cursor)[j];
-            EXPECT_EQ(part.sequences * world, whole[j].sequences);
-            joined.ids.insert(joined.ids.end(), part.ids.begin(), part.ids.end());
-            joined.labels.insert(joined.labels.end(), part.labels.begin(), part.labels.end());
-          }
-          EXPECT_EQ(joined.ids, whole[j].ids) << world << " " << placement;
-          EXPECT_EQ(joined.labels, whole[j].labels);
+      // Steps at three cursors, and a part of the validation data.
+      for (const int64_t cursor : {int64_t{0}, int64_t{16}, int64_t{99984}, int64_t{-1}}) {
+        const auto read = [&](const RunSpec& spec, int ranks, int rank, size_t j, Tokens& ids, Tokens& labels) {
+          const Plan plan = make_plan(model, spec, ranks, rank, {});
+          const StepMemory memory(plan);
+          const Batch batch = cursor < 0 ? read_validation(order, plan, 3, 5, memory.tokens)
+                                         : read_step(order, plan, cursor, memory.tokens).at(j);
+          EXPECT_EQ(batch.sequences * ranks, 8);
+          append(batch, ids, labels);
+        };
+        for (size_t j = 0; j < 2; ++j) {
+          Tokens whole_ids, whole_labels, ids, labels;
+          read(alone, 1, 0, j, whole_ids, whole_labels);
+          for (int rank = 0; rank < world; ++rank) read(run, world, rank, j, ids, labels);
+          EXPECT_EQ(ids, whole_ids) << world << " " << placement;
+          EXPECT_EQ(labels, whole_labels);
         }
       }
-      MicroBatch joined;
-      for (int rank = 0; rank < world; ++rank) {
-        const MicroBatch part = read_validation(order, make_plan(model, run, world, rank, {}), 3, 5);
-        joined.ids.insert(joined.ids.end(), part.ids.begin(), part.ids.end());
-      }
-      EXPECT_EQ(joined.ids, read_validation(order, alone, 3, 5).ids);
     }
 }
 
@@ -171,10 +180,11 @@ TEST(ReadStep, NeighbouringStepsShareNoSample) {
   RunSpec run = small_run();
   run.native.vocab = 1000;
   const Plan plan = make_plan(build_native_model(run.native), run, 1, 0, {});
+  const StepMemory memory(plan);
   std::set<int32_t> starts;
   for (int64_t step = 0; step < 4; ++step)  // 4 x 16 samples are one epoch of 64
-    for (const MicroBatch& batch : read_step(order, plan, step * 16))
-      for (size_t at = 0; at < batch.ids.size(); at += 9) starts.insert(batch.ids[at]);
+    for (const Batch& batch : read_step(order, plan, step * 16, memory.tokens))
+      for (int64_t at = 0; at < batch.tokens(); at += 9) starts.insert(batch.ids[at]);
   EXPECT_EQ(starts.size(), 64u);
 }
 
