@@ -35,7 +35,7 @@ TensorView make_tensor(DType dtype, std::initializer_list<int64_t> shape) {
 }
 
 Weight make_weight(Stream& stream, int64_t n, int64_t k) {
-  const int64_t bytes = packed_weight_bytes(n, k, matmul_traits().native_bf16);
+  const int64_t bytes = packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16);
   const Weight weight{n, k, make_tensor(DType::f32, {n, k}), make_tensor(DType::u8, {bytes}),
                       make_tensor(DType::u8, {bytes})};
   pack_weight(stream, weight);
@@ -61,8 +61,8 @@ void measure_library(int threads) {
   for (const DType dtype : {DType::bf16, DType::f32})
     for (const int64_t size : {1024, 2048})
       fmt::print("library {:>4} {}^3: plain {:6.0f}  packed {:6.0f}\n", name_of(dtype), size,
-                 measure_library_gflops(dtype, size, false, threads, kRepeats),
-                 measure_library_gflops(dtype, size, true, threads, kRepeats));
+                 cpu::measure_library_gflops(dtype, size, false, threads, kRepeats),
+                 cpu::measure_library_gflops(dtype, size, true, threads, kRepeats));
 }
 
 void measure_dense(Stream& stream, DType dtype, int64_t n, int64_t k) {
@@ -105,10 +105,10 @@ void measure_experts(Stream& stream, DType dtype, int64_t experts, int64_t rows_
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
-  Stream stream(Device{}, threads);
+  Stream stream(threads);
   TensorStore scratch({{"scratch", DType::u8, {matmul_workspace_bytes(1024, 1024)}, 0}});
   stream.workspace().attach(scratch.fixed("scratch").data, static_cast<size_t>(scratch.fixed_bytes()));
-  const MatmulTraits traits = matmul_traits();
+  const cpu::MatmulTraits traits = cpu::matmul_traits();
   fmt::print("{}, bf16 products in {}, {} threads\n", traits.library, traits.native_bf16 ? "bf16" : "fp32", threads);
   measure_library(threads);
   for (const DType dtype : {DType::bf16, DType::f32}) measure_dense(stream, dtype, 512, 1024);

@@ -57,7 +57,7 @@ class Bench {
         plan_(make_plan(model_, run_, 1, 0, measure_platform(model_, run_, mesh_, threads))),
         self_(make_self_comm()),
         comms_(make_mesh_comms(*self_, mesh_)),
-        stream_(Device{}, threads),
+        stream_(threads),
         params_(plan_),
         store_(make_slots()) {
     stream_.workspace().attach(store_.fixed("work.ops").data, static_cast<size_t>(store_.fixed("work.ops").bytes()));
@@ -123,7 +123,7 @@ double library_gflops(int threads) {
   double best = 0;
   for (const int64_t size : {1024, 2048})
     for (const bool packed : {false, true})
-      best = std::max(best, measure_library_gflops(DType::bf16, size, packed, threads, kRepeats));
+      best = std::max(best, cpu::measure_library_gflops(DType::bf16, size, packed, threads, kRepeats));
   return best;
 }
 
@@ -158,7 +158,7 @@ int main(int argc, char** argv) {
   const double library = library_gflops(threads);
   const double flops = 6.0 * static_cast<double>(s.tokens * s.top_k) * static_cast<double>(s.width * s.expert_width);
   const double f = median(forward), b = median(backward), rate = 3 * flops / (f + b) * 1e-9;
-  const MatmulTraits traits = matmul_traits();
+  const cpu::MatmulTraits traits = cpu::matmul_traits();
   fmt::print("MoE layer D={} F={} E={} K={} T={}, bf16, {} threads, {}, products in {}\n", s.width, s.expert_width,
              s.experts, s.top_k, s.tokens, threads, traits.library, traits.native_bf16 ? "bf16" : "fp32");
   fmt::print("forward  {:8.1f} ms  {:7.1f} GFLOP/s\nbackward {:8.1f} ms  {:7.1f} GFLOP/s\n", f * 1e3, flops / f * 1e-9,

@@ -1,8 +1,9 @@
-// Element types. bf16 is the project's own type: the same bits on CPU, CUDA and HIP.
+// Element types. bf16 is the project's own type: the same bits on CPU, CUDA and HIP. Its functions are constexpr, which
+// makes them callable from kernels too.
 #pragma once
 
+#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <string_view>
 
 namespace mw {
@@ -17,18 +18,12 @@ struct bf16 {
   uint16_t bits;
 };
 
-inline float to_float(bf16 x) {
-  const uint32_t word = static_cast<uint32_t>(x.bits) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof value);
-  return value;
-}
-inline float to_float(float x) { return x; }
+constexpr float to_float(bf16 x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+constexpr float to_float(float x) { return x; }
 
 // Round to nearest, ties to even; a NaN stays a NaN.
-inline bf16 to_bf16(float x) {
-  uint32_t word;
-  std::memcpy(&word, &x, sizeof word);
+constexpr bf16 to_bf16(float x) {
+  const auto word = std::bit_cast<uint32_t>(x);
   const uint32_t rounded = (word + 0x7fffu + ((word >> 16) & 1u)) >> 16;
   const bool nan = (word & 0x7fffffffu) > 0x7f800000u;
   return bf16{static_cast<uint16_t>(nan ? (word >> 16) | 0x40u : rounded)};
@@ -36,13 +31,13 @@ inline bf16 to_bf16(float x) {
 
 // from_float<T>: conversion with the element type as a template argument, for kernels written once for fp32 and bf16.
 template <class T>
-T from_float(float x);
+constexpr T from_float(float x);
 template <>
-inline float from_float<float>(float x) {
+constexpr float from_float<float>(float x) {
   return x;
 }
 template <>
-inline bf16 from_float<bf16>(float x) {
+constexpr bf16 from_float<bf16>(float x) {
   return to_bf16(x);
 }
 

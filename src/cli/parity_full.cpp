@@ -12,9 +12,12 @@ Command add_parity_command(CLI::App& app, const Invocation&) {
   sub->add_option("HF_DIR", *dir, "model folder: config.json and safetensors")->required();
   sub->add_option("GOLDEN", *golden, "golden.safetensors: inputs, logits, loss, gradients, trajectory")->required();
   sub->add_option("--threads", *threads, "threads; 0: all cores")->check(CLI::Range(0, 4096));
-  return {sub, [dir, golden, threads] {
+  auto device = std::make_shared<std::string>("auto");
+  sub->add_option("--device", *device, "where to compute: auto, cpu, cuda, hip")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
+  return {sub, [dir, golden, threads, device] {
             const std::unique_ptr<Comm> comm = make_self_comm();
-            const ParityReport report = run_parity(*dir, *golden, *comm, threads_per_rank(*threads, 1));
+            const ParityReport report = run_parity(*dir, *golden, *comm, threads_per_rank(*threads, 1), *device);
             std::fputs(format_report(report).c_str(), stdout);
             return report.ok() ? Exit::ok : Exit::check_failed;
           }};

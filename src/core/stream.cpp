@@ -2,10 +2,25 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 
 #include "base/error.h"
 
 namespace mw {
+namespace {
+
+class CpuQueue : public DeviceQueue {
+ public:
+  void copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memmove(to, from, bytes);
+  }
+  void wait() override {}
+  void* native() override { return nullptr; }
+};
+
+}  // namespace
+
+Stream::Stream(int threads) : Stream(Device{}, threads, std::make_unique<CpuQueue>()) {}
 
 void Workspace::attach(void* memory, size_t bytes) {
   MW_CHECK(used_ == 0, "workspace replaced while {} bytes are in use", used_);

@@ -8,16 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/device.h"
 #include "core/trace.h"
 
 namespace mw {
-
-enum class DeviceKind : unsigned char { cpu, cuda, hip };
-
-struct Device {
-  DeviceKind kind = DeviceKind::cpu;
-  int index = 0;
-};
 
 // Scratch memory of one stream: a stack that operators open a frame on. Fixed in size; part of the byte table as
 // `work.ops`.
@@ -60,13 +54,19 @@ struct StreamState {
 
 class Stream {
  public:
-  // threads: OpenMP threads that operators on this stream use.
-  Stream(Device device, int threads) : device_(device), threads_(threads) {}
+  // A stream of the CPU. threads: OpenMP threads that its operators use.
+  explicit Stream(int threads);
+  // A stream of a GPU (ops/device.h opens queues). threads: of what runs on the host on its behalf.
+  Stream(Device device, int threads, std::unique_ptr<DeviceQueue> queue)
+      : device_(device), threads_(threads), queue_(std::move(queue)) {}
 
   Device device() const { return device_; }
   int threads() const { return threads_; }
   Trace& trace() { return trace_; }
   Workspace& workspace() { return workspace_; }
+  DeviceQueue& queue() { return *queue_; }
+  // Returns when all that was enqueued is done: before the host reads or writes what operators use. Free on the CPU.
+  void wait() { queue_->wait(); }
 
   template <class State>
   State& state() {
@@ -80,6 +80,7 @@ class Stream {
  private:
   Device device_;
   int threads_;
+  std::unique_ptr<DeviceQueue> queue_;
   Trace trace_;
   Workspace workspace_;
   std::vector<std::pair<std::type_index, std::unique_ptr<StreamState>>> states_;

@@ -75,4 +75,12 @@ struct TensorView {
 // The first elements of `view` under another shape.
 TensorView take_front(TensorView view, std::initializer_list<int64_t> dims);
 
+// Calls body with a value of the C++ type of dtype: f32 or bf16. Errors: internal, for any other.
+template <class Body>
+void with_float_type(DType dtype, Body&& body) {
+  MW_CHECK(dtype == DType::f32 || dtype == DType::bf16, "{} where f32 or bf16 is needed", name_of(dtype));
+  if (dtype == DType::bf16) body(bf16{});
+  else body(float{});
+}
+
 }  // namespace mw

@@ -1,46 +1,11 @@
 #include "core/tensor_store.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "base/text.h"
 
 namespace mw {
-namespace {
-
-size_t round_to_pages(size_t bytes) {
-  static const size_t page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  return (bytes + page - 1) / page * page;
-}
-
-[[noreturn]] void fail_memory(const char* what, size_t bytes) {
-  fail(Exit::memory,
-       fmt::format("cannot {} {} of memory: {}", what, format_bytes(static_cast<int64_t>(bytes)), std::strerror(errno)),
-       "use more ranks, a smaller micro-batch (raise train.micro_batches) or a shorter train.seq_len");
-}
-
-}  // namespace
-
-Reservation::Reservation(size_t bytes) : reserved_(round_to_pages(std::max<size_t>(bytes, 1))) {
-  void* address = ::mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) fail_memory("reserve", reserved_);
-  data_ = static_cast<std::byte*>(address);
-}
-
-Reservation::~Reservation() { ::munmap(data_, reserved_); }
-
-void Reservation::commit(size_t bytes) {
-  const size_t wanted = round_to_pages(bytes);
-  if (wanted <= committed_) return;
-  MW_CHECK(wanted <= reserved_, "commit of {} bytes in a reservation of {}", wanted, reserved_);
-  if (::mprotect(data_ + committed_, wanted - committed_, PROT_READ | PROT_WRITE) != 0)
-    fail_memory("commit", wanted - committed_);
-  committed_ = wanted;
-}
 
 int64_t TensorSlot::bytes() const {
   int64_t n = size_of(dtype);
@@ -54,22 +19,22 @@ TensorView GrowingTensor::take(int64_t rows) {
   if (rows > shared_->committed_rows) {
     // An eighth more than asked: a load that creeps up does not commit at every step.
     const int64_t wanted = std::min(max_rows_, rows + rows / 8);
-    shared_->memory.commit(static_cast<size_t>(wanted * row_bytes_));
+    shared_->memory->commit(static_cast<size_t>(wanted * row_bytes_));
     shared_->committed_rows = wanted;
     ++shared_->grows;
   }
   shared_->peak_rows = std::max(shared_->peak_rows, rows);
   TensorView view = shape_;
-  view.data = shared_->memory.data();
+  view.data = shared_->memory->data();
   view.shape[0] = rows;
   return view;
 }
 
-TensorStore::TensorStore(const std::vector<TensorSlot>& slots) {
+TensorStore::TensorStore(const std::vector<TensorSlot>& slots, const Reserve& reserve) {
   int64_t total = 0;
   for (const TensorSlot& slot : slots)
     if (slot.max_rows == 0) total += slot.bytes();
-  block_ = std::make_unique<Reservation>(static_cast<size_t>(total));
+  block_ = reserve(static_cast<size_t>(total));
   block_->commit(static_cast<size_t>(total));
   for (const TensorSlot& slot : slots) {
     Entry entry;
@@ -83,9 +48,10 @@ TensorStore::TensorStore(const std::vector<TensorSlot>& slots) {
       g.max_rows_ = slot.max_rows;
       g.row_bytes_ = size_of(slot.dtype);
       for (size_t i = 1; i < slot.shape.size(); ++i) g.row_bytes_ *= slot.shape[i];
-      g.shared_ = std::make_shared<GrowingTensor::Shared>(static_cast<size_t>(slot.max_rows * g.row_bytes_));
+      g.shared_ = std::make_shared<GrowingTensor::Shared>();
+      g.shared_->memory = reserve(static_cast<size_t>(slot.max_rows * g.row_bytes_));
       g.shared_->committed_rows = slot.shape.front();
-      g.shared_->memory.commit(static_cast<size_t>(slot.shape.front() * g.row_bytes_));
+      g.shared_->memory->commit(static_cast<size_t>(slot.shape.front() * g.row_bytes_));
     }
     const bool inserted = entries_.emplace(slot.name, std::move(entry)).second;
     MW_CHECK(inserted, "tensor {} stands twice in the table", slot.name);

@@ -9,29 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "core/reservation.h"
 #include "core/tensor.h"
 
 namespace mw {
-
-// A range of reserved address space of which a prefix is committed.
-class Reservation {
- public:
-  // Errors: memory, when the address space or the pages cannot be had.
-  explicit Reservation(size_t bytes);
-  ~Reservation();
-  Reservation(const Reservation&) = delete;
-  Reservation& operator=(const Reservation&) = delete;
-
-  std::byte* data() const { return data_; }
-  size_t committed() const { return committed_; }
-  size_t reserved() const { return reserved_; }
-  // Makes the first `bytes` usable (rounded up to pages). Never shrinks, never moves.
-  void commit(size_t bytes);
-
- private:
-  std::byte* data_ = nullptr;
-  size_t reserved_ = 0, committed_ = 0;
-};
 
 struct TensorSlot {
   std::string name;
@@ -55,8 +36,7 @@ class GrowingTensor {
  private:
   friend class TensorStore;
   struct Shared {
-    explicit Shared(size_t bytes) : memory(bytes) {}
-    Reservation memory;
+    std::unique_ptr<Reservation> memory;
     int64_t committed_rows = 0, peak_rows = 0, grows = 0;
   };
   std::shared_ptr<Shared> shared_;  // null: rows of a fixed tensor
@@ -67,7 +47,7 @@ class GrowingTensor {
 class TensorStore {
  public:
   // Allocates every slot; fixed memory is zeroed (and so committed). Errors: memory, naming what was asked.
-  explicit TensorStore(const std::vector<TensorSlot>& slots);
+  explicit TensorStore(const std::vector<TensorSlot>& slots, const Reserve& reserve = reserve_host);
 
   bool has(const std::string& name) const { return entries_.count(name) != 0; }
   // Errors: internal for a name that is not in the table; fixed() also for a tensor that grows.

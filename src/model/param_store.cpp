@@ -15,7 +15,7 @@ std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows) {
 
 int64_t elements_per_entry(const ParamRow& row) { return row.shape[0] == 0 ? 0 : row.numel() / row.shape[0]; }
 
-ParamStore::ParamStore(const Plan& plan) : store_(to_slots(plan.parameter_rows)) {
+ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slots(plan.parameter_rows), reserve) {
   for (const ParamRow& row : plan.params) {
     Parameter p;
     p.row = row;
@@ -39,7 +39,8 @@ ParamStore::ParamStore(const Plan& plan) : store_(to_slots(plan.parameter_rows))
         w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
         if (packed) {
           w.packed_forward = store_.fixed("packed_forward." + row.name).at(i);
-          w.packed_backward = store_.fixed("packed_backward." + row.name).at(i);
+          const std::string backward = "packed_backward." + row.name;
+          w.packed_backward = store_.has(backward) ? store_.fixed(backward).at(i) : w.packed_forward;
         }
         p.weights.push_back(w);
       }

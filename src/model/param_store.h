@@ -25,7 +25,7 @@ std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows);
 class ParamStore {
  public:
   // Takes memory for plan.parameter_rows. Errors: memory.
-  explicit ParamStore(const Plan& plan);
+  explicit ParamStore(const Plan& plan, const Reserve& reserve = reserve_host);
 
   std::vector<Parameter>& all() { return params_; }
   const std::vector<Parameter>& all() const { return params_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/attention.h"
+#include "ops/embedding.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/router.h"
@@ -10,17 +11,20 @@
 
 namespace mw {
 
-Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads) {
+Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
+                          DeviceKind device) {
   const LocalBatch batch = make_local_batch(run.train, mesh);
   const int64_t tokens = batch.tokens(), d = model.width;
-  int64_t bytes = norm_workspace_bytes(tokens, d), widest_n = model.vocab, widest_k = d;
+  int64_t bytes =
+              std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
+          widest_n = model.vocab, widest_k = d;
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.head_dim, 1.0f};
-    bytes = std::max(bytes, attention_workspace_bytes(shape, threads));
+    bytes = std::max(bytes, attention_workspace_bytes(shape, threads, device));
     if (a.qk_norm != QkNorm::none)
-      bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim),
-                                       norm_workspace_bytes(tokens, a.heads * a.head_dim)));
+      bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),
+                                       norm_workspace_bytes(tokens, a.heads * a.head_dim, device)));
     widest_n = std::max(widest_n, a.heads * a.head_dim);
     widest_k = std::max(widest_k, a.heads * a.head_dim);
     const int64_t c = halves_of(layer.activation);
@@ -32,15 +36,17 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
     const MoeSpec& m = layer.moe;
     widest_n = std::max(widest_n, c * std::max(m.width, m.shared_width));
     widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
-    bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts));
-    bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts));
+    bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
+    bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
   }
   // The router of a bf16 run converts 512 tokens to fp32 around its product.
   const int64_t router_rows = run.dtype() == DType::bf16 ? 512 * d * 4 + 64 : 0;
-  bytes =
-      std::max(bytes, matmul_workspace_bytes(std::max(widest_n, widest_k), std::max(widest_n, widest_k)) + router_rows);
+  bytes = std::max(
+      bytes, matmul_workspace_bytes(std::max(widest_n, widest_k), std::max(widest_n, widest_k), device) + router_rows);
   Platform platform;
-  platform.native_bf16 = matmul_traits().native_bf16;
+  const bool on_cpu = device == DeviceKind::cpu;
+  platform.native_bf16 = !on_cpu || cpu::matmul_traits().native_bf16;
+  platform.one_packed_form = !on_cpu;
   platform.ops_workspace_bytes = bytes;
   return platform;
 }

@@ -19,8 +19,8 @@ TensorView token_view(const int32_t* tokens, int64_t count) {
 
 }  // namespace
 
-Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream)
-    : plan_(plan), params_(params), stream_(stream), store_(to_slots(plan.activation_rows)) {
+Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, const Reserve& reserve)
+    : plan_(plan), params_(params), stream_(stream), store_(to_slots(plan.activation_rows), reserve) {
   const TensorView ops = store_.fixed("work.ops");
   stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
   step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels")};
@@ -138,13 +138,24 @@ double Transformer::loss(const Batch& batch, float seed) {
     rms_norm_backward(stream_, rows(final_x_, tokens), gain.master, take_front(final_rstd_, {tokens}), d_normed, {},
                       rows(d_x_, tokens), gain.grad);
   }
+  stream_.wait();
   double sum = 0;
   for (int64_t t = 0; t < tokens; ++t) sum += static_cast<double>(losses.as<float>()[t]);
   return sum;
 }
 
-void Transformer::logits(int64_t begin, int64_t count, TensorView logits_CV) {
-  matmul(stream_, normed_.slice(begin, count), head_weight(), logits_CV);
+std::vector<float> Transformer::logits(int64_t begin, int64_t count) {
+  const int64_t vocab = plan_.model.vocab, chunk = logits_.dim(0);
+  const TensorView normed = rows(normed_, plan_.batch.tokens());
+  std::vector<float> out(static_cast<size_t>(count * vocab));
+  for (int64_t done = 0; done < count; done += chunk) {
+    const int64_t now = std::min(chunk, count - done);
+    const TensorView logits_chunk = take_front(logits_, {now, vocab});
+    matmul(stream_, normed.slice(begin + done, now), head_weight(), logits_chunk);
+    stream_.queue().copy(out.data() + done * vocab, logits_chunk.data, static_cast<size_t>(logits_chunk.bytes()));
+  }
+  stream_.wait();
+  return out;
 }
 
 std::vector<double> Transformer::statistics() const {

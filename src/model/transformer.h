@@ -16,7 +16,7 @@
 namespace mw {
 
 // One micro-batch of this rank. ids, labels: i32 [T], sequence-major; labels are already shifted, -100 is ignored. They
-// belong to the caller and must live until its backward is done.
+// belong to the caller, in memory that the stream's device reaches, and must live until its backward is done.
 struct Batch {
   const int32_t* ids = nullptr;
   const int32_t* labels = nullptr;  // may be null for logits only
@@ -39,15 +39,16 @@ struct AuxLosses {
 class Transformer {
  public:
   // `params` and `comms` must outlive it. Takes memory for plan.activation_rows. Errors: memory.
-  Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream);
+  Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream,
+              const Reserve& reserve = reserve_host);
 
   // Layers on one micro-batch. taps: one per MoE layer, or empty. Collective over EP.
   void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
   // Sum of cross-entropy over valid labels of this rank. With `seed` > 0 also starts backward: every gradient gets
   // d(seed * sum).
   double loss(const Batch& batch, float seed);
-  // Logits of token rows [begin, begin + count) of the last forward: f32 [count, V], the caller's.
-  void logits(int64_t begin, int64_t count, TensorView logits_CV);
+  // Logits of token rows [begin, begin + count) of the last forward, [count, V], on the host.
+  std::vector<float> logits(int64_t begin, int64_t count);
 
   // Load statistics of the last forward, as one vector to be summed over ranks: per MoE layer counts[E], prob_sums[E],
   // z_sum, dropped.

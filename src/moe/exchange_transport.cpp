@@ -31,6 +31,7 @@ class ExchangeTransport : public Transport {
 
   int64_t begin(Stream& stream, const TokenLayout& layout, bool training) override {
     const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
+    stream.wait();
     layout_ = layout;
     training_ = training;
     plan_send();
@@ -47,8 +48,8 @@ class ExchangeTransport : public Transport {
   void dispatch_begin(Stream& stream, int64_t chunk, TensorView x_TD) override {
     const TraceScope scope(stream.trace(), Work::exchange, "dispatch");
     if (chunk == 0) pack(stream, x_TD);
-    post(chunk, send_rows_, saved_.received.take(rows_), Direction::to_experts);
-    if (training_) post(chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts);
+    post(stream, chunk, send_rows_, saved_.received.take(rows_), Direction::to_experts);
+    if (training_) post(stream, chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts);
   }
   ExpertBatch dispatch_finish(Stream& stream, int64_t chunk) override {
     wait(stream, chunk);
@@ -56,7 +57,7 @@ class ExchangeTransport : public Transport {
   }
   void combine_begin(Stream& stream, int64_t chunk) override {
     const TraceScope scope(stream.trace(), Work::exchange, "combine");
-    post(chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
+    post(stream, chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
   }
   void combine_finish(Stream& stream, int64_t chunk) override { wait(stream, chunk); }
   void combine(Stream& stream, TensorView weights_TK, TensorView base_TD, TensorView out_TD) override {
@@ -70,7 +71,7 @@ class ExchangeTransport : public Transport {
       send_weights_ = scratch_.exchange_weights.take(send_total_);
       gather_rows(stream, d_out_TD, send_tokens_, send_total_, send_rows_);
     }
-    post(chunk, send_rows_, scratch_.y.take(rows_), Direction::to_experts);
+    post(stream, chunk, send_rows_, scratch_.y.take(rows_), Direction::to_experts);
   }
   GradientBatch gradient_finish(Stream& stream, int64_t chunk, TensorView) override {
     wait(stream, chunk);
@@ -89,13 +90,14 @@ class ExchangeTransport : public Transport {
   void gradient_return_begin(Stream& stream, int64_t chunk) override {
     const TraceScope scope(stream.trace(), Work::exchange, "gradient_combine");
     // The saved weights have been read: their place takes the gradients in arrival order.
+    stream.wait();
     const auto offsets = chunk_offsets(chunk);
     const float* sorted = scratch_.d_row_weights.take(rows_).as<float>();
     const int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
     const TensorView arrived = saved_.received_weights.take(rows_);
     for (int64_t r = offsets.front(); r < offsets.back(); ++r) arrived.as<float>()[index[r]] = sorted[r];
-    post(chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
-    post(chunk, arrived, send_weights_, Direction::to_tokens);
+    post(stream, chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
+    post(stream, chunk, arrived, send_weights_, Direction::to_tokens);
   }
   void gradient_return_finish(Stream& stream, int64_t chunk) override { wait(stream, chunk); }
   void combine_gradient(Stream& stream, TensorView base_TD, TensorView d_x_TD, TensorView d_weights_TK) override {
@@ -221,7 +223,8 @@ class ExchangeTransport : public Transport {
   }
 
   // Starts the exchange of one chunk: token side rows by (destination, slot), expert side rows as they arrive.
-  void post(int64_t chunk, TensorView from, TensorView to, Direction direction) {
+  void post(Stream& stream, int64_t chunk, TensorView from, TensorView to, Direction direction) {
+    stream.wait();
     std::vector<int64_t> token_counts, token_offsets, expert_counts;
     int64_t base = 0;
     for (int r = 0; r < ep_.size(); ++r) {

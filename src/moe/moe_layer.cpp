@@ -123,13 +123,18 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
                    weights = tokens_of(saved_.gate_weights, m.top_k);
   router_logits(stream, x_TD, logits);
   const bool replay = tap != nullptr && tap->replay;
-  const auto choices = static_cast<size_t>(tokens_ * m.top_k);
-  if (replay) std::copy_n(tap->ids, choices, ids.as<int32_t>());
+  const auto choice_bytes = static_cast<size_t>(ids.bytes());
+  if (replay) stream.queue().copy(ids.data, tap->ids, choice_bytes);
+  // The gradient of the logits is not needed yet: its place takes the gaps.
   const TensorView gaps =
-      tap != nullptr && tap->gaps != nullptr ? TensorView(tap->gaps, DType::f32, {tokens_}) : TensorView();
+      tap != nullptr && tap->gaps != nullptr && !replay ? take_front(scratch_.d_logits, {tokens_}) : TensorView();
   route(stream, rule_, logits, weights_.bias_E, replay, ids, weights,
         {statistics_.counts, statistics_.prob_sums, &statistics_.z_sum}, gaps);
-  if (tap != nullptr && !replay && tap->ids != nullptr) std::copy_n(ids.as<int32_t>(), choices, tap->ids);
+  if (tap != nullptr && !replay) {
+    if (tap->ids != nullptr) stream.queue().copy(tap->ids, ids.data, choice_bytes);
+    if (tap->gaps != nullptr) stream.queue().copy(tap->gaps, gaps.data, static_cast<size_t>(gaps.bytes()));
+    stream.wait();
+  }
 
   CapacityRule capacity;
   capacity.domain_tokens = options_.capacity_per_sequence ? seq_len : std::max<int64_t>(tokens_, 1);
@@ -146,6 +151,7 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   layout_.row_of_TK = tokens_of(saved_.row_of, m.top_k);
   layout_.rows_per_expert_E = saved_.rows_per_expert;
   build_token_layout(stream, ids, weights, position_of_expert_, capacity, layout_);
+  if (options_.drop_one_row) stream.wait();
   if (options_.drop_one_row && tokens_ > 0) layout_.row_of_TK.as<int32_t>()[0] = -1;
   statistics_.dropped = layout_.dropped;
 }

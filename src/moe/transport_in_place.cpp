@@ -8,7 +8,8 @@ class InPlaceTransport : public Transport {
   InPlaceTransport(ResidentExperts experts, ExpertScratch scratch)
       : experts_(std::move(experts)), scratch_(std::move(scratch)) {}
 
-  int64_t begin(Stream&, const TokenLayout& layout, bool) override {
+  int64_t begin(Stream& stream, const TokenLayout& layout, bool) override {
+    stream.wait();
     layout_ = layout;
     offsets_.assign(1, 0);
     // With one rank the placement's order is the experts' own.

@@ -18,7 +18,7 @@ struct AttentionShape {
 
 // Scratch that either pass takes at most on a stream of `threads` threads. Forward needs a few tiles per thread,
 // backward the fp32 d_k and d_v of one (sequence, KV head) per thread as well.
-int64_t attention_workspace_bytes(const AttentionShape& shape, int threads);
+int64_t attention_workspace_bytes(const AttentionShape& shape, int threads, DeviceKind device = DeviceKind::cpu);
 
 // o[t] = softmax over s <= t in the same sequence of scale * q[t].k[s], times v[s].
 // q: [T, H, h], k: [T, Hkv, h], v: [T, Hkv, hv], o: [T, H, hv], all f32 or all bf16; lse_HT: f32 [H, T], log-sum-exp of

@@ -22,6 +22,15 @@ struct Weight {
   TensorView packed_backward;  // u8: for dx = dy W; empty in fp32 runs
 };
 
+// Bytes of each packed form of an [N, K] weight in a bf16 run. An upper bound that needs no library: rows and columns
+// are rounded up to 64; 2 bytes an element with native bf16, else 4. spec::byte_table uses the same rule.
+int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16);
+
+// Fills both packed forms from `values`. Overwrites. The forms stay valid until the master weights change.
+void pack_weight(Stream& stream, const Weight& weight);
+
+namespace cpu {
+
 // How bf16 products run on this CPU: in bf16 where that is the fastest way (AMX, or AVX-512 at full rate), else
 // operands are converted to fp32 panel by panel. Honours ONEDNN_MAX_CPU_ISA; MOEWRIGHT_CPU_BF16=native|fp32 overrides
 // the choice (native only where the library has bf16 products). Constant within a process.
@@ -36,16 +45,11 @@ MatmulTraits matmul_traits();
 // where there is no library, or it has no such product.
 double measure_library_gflops(DType dtype, int64_t size, bool packed, int threads, int repeats = 20);
 
-// Bytes of each packed form of an [N, K] weight in a bf16 run. An upper bound that needs no library: rows and columns
-// are rounded up to 64; 2 bytes an element with native bf16, else 4. spec::byte_table uses the same rule.
-int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16);
-
-// Fills both packed forms from `values`. Overwrites. The forms stay valid until the master weights change.
-void pack_weight(Stream& stream, const Weight& weight);
+}  // namespace cpu
 
 // Scratch bytes that any product of this file needs at most with matrices up to `max_n` x `max_k`: the panels of rows
 // that are gathered, padded or converted. What a library keeps for itself (some MiB a thread at most) comes on top.
-int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
+int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device = DeviceKind::cpu);
 
 // What a product does to its destination.
 enum class Store : uint8_t { overwrite, accumulate };

@@ -51,6 +51,6 @@ void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE
                     TensorView d_weights_TK, std::span<const float> d_prob_E, float z_scale, TensorView d_logits_TE);
 
 // Scratch of either function; an upper bound for all smaller sizes too.
-int64_t router_workspace_bytes(int64_t tokens, int64_t experts);
+int64_t router_workspace_bytes(int64_t tokens, int64_t experts, DeviceKind device = DeviceKind::cpu);
 
 }  // namespace mw

@@ -33,7 +33,8 @@ struct CapacityRule {
 void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout);
 
-int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts);
+int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts,
+                                     DeviceKind device = DeviceKind::cpu);
 
 // out[r] = x[rows[r]] for r < count. x, out: same dtype, f32 or bf16. A negative row gives zeros. Overwrites.
 void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t count, TensorView out_RD);

@@ -33,6 +33,7 @@ std::vector<std::span<float>> merge_neighbours(std::vector<TensorView> views) {
 
 void sum_gradients(Stream& stream, ParamStore& params, MeshComms& comms, bool skip_router) {
   const TraceScope scope(stream.trace(), Work::reduce, "sum_gradients");
+  stream.wait();
   std::vector<TensorView> dense, expert;
   for (const Parameter& p : params.all()) {
     if (!p.row.trained || p.grad.numel() == 0) continue;

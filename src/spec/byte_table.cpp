@@ -253,7 +253,8 @@ std::vector<ByteRow> parameter_bytes(const ModelSpec& model, const RunSpec& run,
       const int64_t count = row.expert ? shape_of(row)[0] : 1;
       const int64_t bytes = packed_bytes(row.matrix_n(), row.matrix_k(), platform.native_bf16);
       out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
-      out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
+      if (!platform.one_packed_form)
+        out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
     }
   }
   return out.rows;

@@ -33,6 +33,7 @@ struct ByteRow {
 // What the table must know of the machine; filled by `model` in a run, from a profile in a plan.
 struct Platform {
   bool native_bf16 = false;         // packed weights are bf16, else fp32
+  bool one_packed_form = false;     // products of both directions read the same one
   int64_t ops_workspace_bytes = 0;  // scratch that operators need at most
 };
 

@@ -1,6 +1,8 @@
 // Engine: one rank's model with everything it computes on.
 #pragma once
 
+#include <string>
+
 #include "comm/world.h"
 #include "core/stream.h"
 #include "model/param_store.h"
@@ -13,12 +15,17 @@ namespace mw {
 // with the largest part and what would help.
 void check_memory(const Plan& plan, int local_ranks);
 
+// Where a rank computes: train.device, with "auto" a GPU if the process sees one; ranks of a node take its GPUs in
+// turn. Errors: unsupported.
+Device choose_device(const std::string& wanted, int local_rank);
+
 struct Engine {
   // Collective over `world`, which must outlive it. local_ranks share this node. Errors: config, unsupported, memory.
   Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, int local_ranks = 1);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  Device device;
   Comm& world;
   Plan plan;
   MeshComms comms;

@@ -177,7 +177,7 @@ void compare_trajectory(Engine& engine, const Golden& golden, int64_t sequences,
   for (int64_t s = 0; s < steps; ++s) {
     const std::vector<int32_t> step_ids(ids.begin() + s * tokens, ids.begin() + (s + 1) * tokens);
     const MicroBatch batch = shifted_batch(step_ids, step_ids, sequences, seq_len);
-    const StepStats stats = accumulate_gradients(engine, views(std::span(&batch, 1)));
+    const StepStats stats = accumulate_gradients(engine, stage(engine, std::span(&batch, 1)));
     apply_update(engine, stats, {engine.plan.run.train.lr, s + 1});
     got_losses.push_back(static_cast<float>(stats.total_loss));
     got_norms.push_back(static_cast<float>(stats.grad_norm));
@@ -193,7 +193,8 @@ bool ParityReport::ok() const {
   return std::all_of(lines.begin(), lines.end(), [](const ParityLine& line) { return line.ok(); });
 }
 
-ParityReport run_parity(const std::string& hf_dir, const std::string& golden_path, Comm& comm, int threads) {
+ParityReport run_parity(const std::string& hf_dir, const std::string& golden_path, Comm& comm, int threads,
+                        const std::string& device) {
   const ModelSpec model = read_hf_config(hf_dir + "/config.json");
   const Golden golden(golden_path);
   const SafetensorsEntry& input = golden.require("input_ids");
@@ -207,19 +208,19 @@ ParityReport run_parity(const std::string& hf_dir, const std::string& golden_pat
          "the golden file belongs to another model");
 
   check_hf_folder(model, hf_dir);
-  Engine engine(model, parity_run(hf_dir, sequences, seq_len), comm, threads);
+  RunSpec run = parity_run(hf_dir, sequences, seq_len);
+  run.train.device = device;
+  Engine engine(model, run, comm, threads);
   import_hf_weights(engine, hf_dir);
   ParityReport report;
   std::set<std::string> seen = {"input_ids", "labels", "logits", "loss", "aux_loss"};
   const MicroBatch batch = shifted_batch(golden.tokens("input_ids", model.vocab, false),
                                          golden.tokens("labels", model.vocab, true), sequences, seq_len);
-  const StepStats stats = accumulate_gradients(engine, views(std::span(&batch, 1)));
+  const StepStats stats = accumulate_gradients(engine, stage(engine, std::span(&batch, 1)));
   compare_router_logits(engine, golden, report, seen);
 
-  engine.model.forward(batch.view(), false);
-  std::vector<float> logits(static_cast<size_t>(sequences * seq_len * model.vocab));
-  engine.model.logits(0, sequences * seq_len,
-                      TensorView(logits.data(), DType::f32, {sequences * seq_len, model.vocab}));
+  engine.model.forward(stage(engine, std::span(&batch, 1)).front(), false);
+  const std::vector<float> logits = engine.model.logits(0, sequences * seq_len);
   report.lines.insert(report.lines.begin(), compare("logits", logits.data(), golden.floats("logits"), kLogits));
   const auto scalar = [&](const char* name, double value) {
     if (!golden.has(name)) return;

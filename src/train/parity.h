@@ -26,7 +26,9 @@ struct ParityReport {
 // Computes in fp32 what the golden file holds: logits, router_logits.I, loss, aux_loss, every grad.*, and the AdamW
 // trajectory (DESIGN section 9). Every tensor of the golden file must be understood and every trained parameter must
 // have its gradient there. Errors: config, data. `comm` is this process alone.
-ParityReport run_parity(const std::string& hf_dir, const std::string& golden_path, Comm& comm, int threads);
+// device: as train.device.
+ParityReport run_parity(const std::string& hf_dir, const std::string& golden_path, Comm& comm, int threads,
+                        const std::string& device);
 
 std::string format_report(const ParityReport& report);
 

@@ -46,13 +46,14 @@ std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt
       fail(Exit::config, fmt::format("sample.prompt holds token {} outside the vocabulary of {}", token, vocab),
            "a byte prompt needs a vocabulary of 256");
   const RngKey key = make_rng_key(static_cast<uint64_t>(spec.seed), "sample");
-  std::vector<float> logits(static_cast<size_t>(vocab));
   std::vector<int32_t> generated;
   for (int64_t i = 0; i < spec.tokens; ++i) {
     const int64_t length = std::min<int64_t>(window, static_cast<int64_t>(tokens.size()));
-    const Batch batch{tokens.data() + (static_cast<int64_t>(tokens.size()) - length), nullptr, 1, length};
-    engine.model.forward(batch, false);
-    engine.model.logits(length - 1, 1, TensorView(logits.data(), DType::f32, {1, vocab}));
+    const TensorView ids = engine.model.step_tokens().ids.at(0);
+    engine.stream.queue().copy(ids.data, tokens.data() + (static_cast<int64_t>(tokens.size()) - length),
+                               static_cast<size_t>(length) * sizeof(int32_t));
+    engine.model.forward({ids.as<int32_t>(), nullptr, 1, length}, false);
+    const std::vector<float> logits = engine.model.logits(length - 1, 1);
     int32_t next = draw(logits, spec, uniform_at(key, static_cast<uint64_t>(i)));
     // Ranks may differ in the last bit of a logit: rank 0 decides.
     engine.world.broadcast(std::as_writable_bytes(std::span(&next, 1)), 0);

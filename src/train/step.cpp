@@ -35,6 +35,7 @@ void add_load(const Engine& engine, const std::vector<double>& summed, StepStats
 
 // Faults that `verify` must catch; set by debug.fault.
 void inject_fault(Engine& engine, const std::string& fault) {
+  engine.stream.wait();
   for (Parameter& p : engine.params.all()) {
     if (fault == "double_expert_gradient" && p.row.expert) {
       float* g = p.grad.as<float>();
@@ -50,6 +51,7 @@ void inject_fault(Engine& engine, const std::string& fault) {
 
 // Aux-loss-free balancing (DeepSeek-V3): an expert above the mean load gets a lower bias, one below a higher.
 void move_selection_bias(Engine& engine, const StepStats& stats) {
+  engine.stream.wait();
   for (size_t i = 0; i < stats.load.size(); ++i) {
     const std::string name = fmt::format("layers.{}.moe.bias", engine.model.moe_index()[i]);
     if (!engine.params.has(name)) continue;
@@ -79,9 +81,18 @@ double StepStats::imbalance() const {
   return worst;
 }
 
-std::vector<Batch> views(std::span<const MicroBatch> batches) {
+std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches) {
+  const StepTokens& tokens = engine.model.step_tokens();
   std::vector<Batch> list;
-  for (const MicroBatch& batch : batches) list.push_back(batch.view());
+  for (size_t j = 0; j < batches.size(); ++j) {
+    const TensorView ids = tokens.ids.at(static_cast<int64_t>(j)), labels = tokens.labels.at(static_cast<int64_t>(j));
+    MW_CHECK(
+        static_cast<int64_t>(batches[j].ids.size()) <= ids.numel() && batches[j].labels.size() == batches[j].ids.size(),
+        "{} ids and {} labels in room for {}", batches[j].ids.size(), batches[j].labels.size(), ids.numel());
+    std::copy(batches[j].ids.begin(), batches[j].ids.end(), ids.as<int32_t>());
+    std::copy(batches[j].labels.begin(), batches[j].labels.end(), labels.as<int32_t>());
+    list.push_back({ids.as<int32_t>(), labels.as<int32_t>(), batches[j].sequences, batches[j].seq_len});
+  }
   return list;
 }
 
@@ -150,6 +161,7 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   }
   move_selection_bias(engine, stats);
   engine.params.repack(engine.stream);
+  engine.stream.wait();  // what follows may read weights on the host
 }
 
 double learning_rate(const TrainSpec& train, int64_t step) {

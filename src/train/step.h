@@ -16,9 +16,9 @@ namespace mw {
 struct MicroBatch {
   std::vector<int32_t> ids, labels;
   int64_t sequences = 0, seq_len = 0;
-  Batch view() const { return {ids.data(), labels.data(), sequences, seq_len}; }
 };
-std::vector<Batch> views(std::span<const MicroBatch> batches);
+// Copies the micro-batches of a step to where the engine's operators read them.
+std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches);
 
 struct StepStats {
   double loss = 0;      // mean cross-entropy per valid label of the whole step, nats

@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "formats/trace_file.h"
 #include "model/platform.h"
+#include "ops/device.h"
 #include "train/byte_model.h"
 #include "train/checkpoint.h"
 #include "train/data.h"
@@ -44,6 +45,7 @@ class Trainer {
 
  private:
   void prepare();
+  std::string describe_products() const;
   void print_header();
   double estimate_seconds();
   void check_checkpoint_folder() const;
@@ -87,7 +89,7 @@ class Trainer {
 
 // Starts the matrix library, so that its own memory is not taken for the model's.
 void warm_up_matmul() {
-  Stream stream(Device{}, 1);
+  Stream stream(1);
   TensorStore scratch({{"scratch", DType::u8, {matmul_workspace_bytes(64, 64)}, 0}});
   stream.workspace().attach(scratch.fixed("scratch").data, static_cast<size_t>(scratch.fixed_bytes()));
   std::vector<float> x(64 * 64), w(64 * 64), y(64 * 64);
@@ -103,9 +105,10 @@ void Trainer::prepare() {
   const int local_ranks = ranks_per_node(world_, run_.mesh),
             threads = threads_per_rank(run_.train.threads, local_ranks);
   const Mesh mesh = make_mesh(run_.mesh, world_.comm().size());
-  const Plan plan =
-      make_plan(model, run_, world_.comm().size(), world_.comm().rank(), measure_platform(model, run_, mesh, threads));
-  check_memory(plan, local_ranks);
+  const Device device = choose_device(run_.train.device, world_.comm().rank() % std::max(1, local_ranks));
+  const Plan plan = make_plan(model, run_, world_.comm().size(), world_.comm().rank(),
+                              measure_platform(model, run_, mesh, threads, device.kind));
+  if (device.kind == DeviceKind::cpu) check_memory(plan, local_ranks);
   check_checkpoint_folder();
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
@@ -115,7 +118,7 @@ void Trainer::prepare() {
            "set train.byte_baseline = false");
     baseline_ = std::make_unique<ByteCountModel>(data_->source());
   }
-  warm_up_matmul();
+  if (device.kind == DeviceKind::cpu) warm_up_matmul();
   reset_peak_resident();
   resident_before_ = resident_bytes();
   engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, local_ranks);
@@ -145,16 +148,22 @@ void Trainer::check_checkpoint_folder() const {
          "check checkpoint.dir and its permissions");
 }
 
+std::string Trainer::describe_products() const {
+  if (engine_->device.kind != DeviceKind::cpu)
+    return fmt::format("computing in {} on {}", run_.train.dtype, describe(engine_->device));
+  const cpu::MatmulTraits traits = cpu::matmul_traits();
+  return fmt::format(
+      "products by {}, {}{}", traits.library, run_.train.dtype,
+      run_.train.dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
+}
+
 void Trainer::print_header() {
   const Plan& plan = engine_->plan;
-  const MatmulTraits traits = matmul_traits();
   say("{}", options_.version);
   say("model: {}", summary(plan.model));
   say("{}", describe(plan));
-  say("{} node{}, {} thread{} per rank, messages by {}; products by {}, {}{}", world_.nodes(),
-      world_.nodes() == 1 ? "" : "s", engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s",
-      world_.library(), traits.library, run_.train.dtype,
-      run_.train.dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
+  say("{} node{}, {} thread{} per rank, messages by {}; {}", world_.nodes(), world_.nodes() == 1 ? "" : "s",
+      engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(), describe_products());
   say("data: {}; {} samples of {} tokens per epoch", data_->source().describe(), data_->samples(), run_.train.seq_len);
   if (validation_ != nullptr) say("validation: {}", validation_->source().describe());
 }
@@ -402,7 +411,7 @@ Exit Trainer::train() {
   open_metrics();
   if (state_.step >= run_.train.steps)
     say("nothing to train: {} steps are done and train.steps = {}", state_.step, run_.train.steps);
-  else if (!matmul_traits().native_bf16)
+  else if (engine_->device.kind == DeviceKind::cpu && !cpu::matmul_traits().native_bf16)
     say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps", format_duration(estimate_seconds()),
         run_.train.steps - state_.step);
   engine_->stream.trace().keep_events(false);

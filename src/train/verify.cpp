@@ -317,12 +317,13 @@ Exit Verifier::run() {
     if (forced) force_routing(global);
     StepStats expected;
     if (leader_)
-      expected = accumulate_gradients(*reference_, views(make_batches(reference_->plan, step)), taps(global, forced));
+      expected = accumulate_gradients(*reference_, stage(*reference_, make_batches(reference_->plan, step)),
+                                      taps(global, forced));
     share_routing(global);
     Routing local = local_part(global), got_routing = empty_routing(plan);
     const std::vector<MicroBatch> batches = make_batches(plan, step);
     StepStats got =
-        accumulate_gradients(*layout_, views(batches), forced ? taps(local, true) : taps(got_routing, false));
+        accumulate_gradients(*layout_, stage(*layout_, batches), forced ? taps(local, true) : taps(got_routing, false));
     if (!forced) {
       double widest_gap = 0;
       const int64_t flips = count_flips(local, got_routing, widest_gap);
@@ -336,7 +337,7 @@ Exit Verifier::run() {
         ok = false;
       }
       if (flips > 0 && (widest_gap < kGapOfAFlip || !fp32_))
-        got = accumulate_gradients(*layout_, views(batches), taps(local, true));
+        got = accumulate_gradients(*layout_, stage(*layout_, batches), taps(local, true));
     }
     ok = judge(step, expected, got) && ok;
     if (leader_) apply_update(*reference_, expected, {learning_rate(run_.train, step), step});

@@ -73,7 +73,7 @@ struct OtherState : StreamState {
 };
 
 TEST(Stream, KeepsOneStatePerType) {
-  Stream stream({DeviceKind::cpu, 0}, 3), second({DeviceKind::cpu, 0}, 1);
+  Stream stream(3), second(1);
   EXPECT_EQ(stream.threads(), 3);
   stream.state<CounterState>().value = 5;
   EXPECT_EQ(stream.state<OtherState>().value, 7);

@@ -125,7 +125,8 @@ TEST(TensorStore, TooMuchIsAMemoryError) {
 }
 
 TEST(Reservation, CommitsPagesOnDemand) {
-  Reservation range(10 << 20);
+  const std::unique_ptr<Reservation> memory = reserve_host(10 << 20);
+  Reservation& range = *memory;
   EXPECT_EQ(range.committed(), 0u);
   EXPECT_GE(range.reserved(), size_t{10} << 20);
   range.commit(1);

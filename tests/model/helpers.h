@@ -19,7 +19,7 @@ struct SmallModel {
         spec(build_native_model(run.native)),
         plan(make_plan(spec, run, 1, 0, measure_platform(spec, run, Mesh{}, threads))),
         comms(make_mesh_comms(*world, plan.mesh)),
-        stream(Device{}, threads),
+        stream(threads),
         params(plan),
         model(plan, params, comms, stream) {
     params.initialise(3);

@@ -150,7 +150,7 @@ class TestLayer {
     w.k = k;
     w.values = TensorView(values.data(), DType::f32, {n, k});
     if (dtype == DType::f32) return w;
-    const int64_t bytes = packed_weight_bytes(n, k, matmul_traits().native_bf16);
+    const int64_t bytes = packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16);
     const auto packed = [&](const std::string& form) {
       std::vector<std::byte>& memory = packed_[name + form];
       memory.resize(static_cast<size_t>(bytes) + kTensorAlignment);

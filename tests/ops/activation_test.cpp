@@ -147,6 +147,7 @@ TEST(Activation, ANanStaysANan) {
         {{1, halves_of(kind), 1}, std::vector<float>(static_cast<size_t>(halves_of(kind)), NAN), DType::f32});
     const Owned a = to_operand({{1, 1}, {0.0f}, DType::f32});
     activate(test.stream, kind, h.view, a.view);
+    wait_for_device();
     EXPECT_TRUE(std::isnan(a.view.as<float>()[0])) << name_of_kind(kind);
   }
 }

@@ -75,7 +75,7 @@ TEST(AdamW, KeepsTheDigitsOfBeta) {
 
 TEST(AdamW, SameBitsOnAnyThreadCount) {
   const int64_t count = 30'011;
-  std::vector<std::vector<std::byte>> results;
+  std::vector<DeviceVector<std::byte>> results;
   for (int threads = 1; threads <= 3; ++threads) {
     TestStream test(threads);
     const Owned w = to_operand(random_tensor("adamw.w", {count}, DType::f32));
@@ -85,6 +85,7 @@ TEST(AdamW, SameBitsOnAnyThreadCount) {
     for (float& x : squares.values) x *= x;
     const Owned v = to_operand(squares);
     adamw(test.stream, {}, 3, 1e-3f, 0.1f, 0.5f, g.view, w.view, m.view, v.view);
+    wait_for_device();
     results.push_back(w.memory);
   }
   EXPECT_EQ(results[0], results[1]);

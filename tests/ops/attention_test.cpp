@@ -286,7 +286,7 @@ TEST(Attention, NoTokens) {
     const Tensors outputs = run_forward(test.stream, problem, inputs);
     EXPECT_TRUE(outputs.at("o").values.empty());
     EXPECT_TRUE(run_backward(test.stream, problem, inputs, outputs.at("o")).at("q").values.empty());
-    EXPECT_GE(attention_workspace_bytes(problem.shape, 4), 0);
+    EXPECT_GE(attention_workspace_bytes(problem.shape, 4, device_kind()), 0);
   }
 }
 
@@ -295,7 +295,7 @@ TEST(Attention, WorkspaceBoundHolds) {
        {make_problem(1, 1, 1, 1, 1, 1, DType::f32), make_problem(2, 100, 4, 2, 20, 36, DType::bf16),
         make_problem(1, 300, 8, 1, 16, 16, DType::f32)})
     for (int threads : {1, 2, 5}) {
-      const int64_t bound = attention_workspace_bytes(problem.shape, threads);
+      const int64_t bound = attention_workspace_bytes(problem.shape, threads, device_kind());
       TestStream test(threads, static_cast<size_t>(bound));
       const Tensors inputs = make_inputs(problem);
       run_backward(test.stream, problem, inputs, run_forward(test.stream, problem, inputs).at("o"));

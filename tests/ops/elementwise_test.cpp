@@ -139,7 +139,7 @@ TEST(Elementwise, SumSquares) {
     const Owned x = to_operand(values);
     double one_thread = 0;
     for (int threads = 1; threads <= 3; ++threads) {
-      Stream stream(Device{}, threads);
+      Stream stream(threads);
       const double sum = sum_squares(stream, x.view);
       EXPECT_NEAR(sum, expected, 1e-9 * expected) << count;
       if (threads == 1) one_thread = sum;

@@ -91,6 +91,7 @@ TEST(Embedding, NoTokens) {
 }
 
 TEST(Embedding, IdOutOfRangeIsNamed) {
+  if (on_gpu()) GTEST_SKIP() << "a kernel cannot throw";
   TestStream test;
   for (int id : {-1, 11}) {
     OpCase c = make_case(3, 11, 4, DType::f32);

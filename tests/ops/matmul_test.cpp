@@ -26,7 +26,7 @@ constexpr int64_t kRowCounts[] = {0, 1, 15, 16, 17, 100, 1025};
 struct TestWeights {
   TestWeights(Stream& stream, const CaseTensor& w, DType dtype) : values(to_operand(w)) {
     const int64_t e = w.shape[0], n = w.shape[1], k = w.shape[2];
-    const int64_t bytes = packed_weight_bytes(n, k, matmul_traits().native_bf16);
+    const int64_t bytes = packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16);
     for (int64_t i = 0; i < e; ++i) {
       Weight weight{n, k, values.view.at(i), {}, {}};
       if (dtype == DType::bf16) {
@@ -106,8 +106,8 @@ OpCase make_dense_case(int64_t m, Shape shape, DType dtype, DType out, bool accu
   return c;
 }
 
-std::vector<int32_t> make_permutation(const char* name, int64_t count) {
-  std::vector<int32_t> order(static_cast<size_t>(count));
+DeviceVector<int32_t> make_permutation(const char* name, int64_t count) {
+  DeviceVector<int32_t> order(static_cast<size_t>(count));
   std::iota(order.begin(), order.end(), 0);
   const RngKey key = make_rng_key(7, name);
   for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[bits_at(key, i) % i]);
@@ -118,18 +118,18 @@ std::vector<int32_t> make_permutation(const char* name, int64_t count) {
 struct Routing {
   std::string name;
   std::vector<int64_t> offsets;
-  std::vector<int32_t> x_index, y_index;  // empty: the sorted order itself
+  DeviceVector<int32_t> x_index, y_index;  // empty: the sorted order itself
   int64_t experts() const { return static_cast<int64_t>(offsets.size()) - 1; }
   int64_t rows() const { return offsets.back(); }
 };
 
-const int32_t* index_or_null(const std::vector<int32_t>& index) { return index.empty() ? nullptr : index.data(); }
-size_t place(const std::vector<int32_t>& index, int64_t row) {
+const int32_t* index_or_null(const DeviceVector<int32_t>& index) { return index.empty() ? nullptr : index.data(); }
+size_t place(const DeviceVector<int32_t>& index, int64_t row) {
   return static_cast<size_t>(index.empty() ? row : index[static_cast<size_t>(row)]);
 }
 
 // With rows of x named more than once there is no gradient of x to scatter.
-bool has_repeats(std::vector<int32_t> index) {
+bool has_repeats(DeviceVector<int32_t> index) {
   std::sort(index.begin(), index.end());
   return std::adjacent_find(index.begin(), index.end()) != index.end();
 }
@@ -282,6 +282,7 @@ TEST(Matmul, ExpertsMatchReference) {
 }
 
 TEST(Matmul, ExpertsEqualMatmulBitForBit) {
+  if (on_gpu()) GTEST_SKIP() << "dense products go to a library there";
   TestStream test;
   const std::vector<int64_t> offsets = {0, 17, 17, 117, 400};
   for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -366,9 +367,27 @@ TEST(Matmul, ColumnSumsMatchReference) {
       }
 }
 
+// Small products run on fewer threads than the stream has: packed weights must suit them all the same.
+TEST(Matmul, ManyThreadsAgreeWithTheReference) {
+  for (const int threads : {5, 16})
+    for (const Shape shape : {Shape{128, 320}, Shape{64, 320}, Shape{320, 128}, Shape{320, 320}})
+      for (const int64_t m : {17, 300, 1100}) {
+        TestStream test(threads);
+        const OpCase c = make_dense_case(m, shape, DType::bf16, DType::bf16, false);
+        check_forward(c, test.stream);
+        const Tensors d = {{"y", random_tensor("d_y", {m, shape.n}, DType::bf16)}};
+        const Tensors gradients = c.backward(test.stream, c.inputs, d);
+        TestStream one(1);
+        const Tensors expected = c.backward(one.stream, c.inputs, d);
+        for (const auto& [name, tensor] : expected)
+          EXPECT_LE(largest_error(gradients.at(name).values, {tensor.values.begin(), tensor.values.end()}), 1e-2)
+              << c.name << ": gradient of " << name << " on " << threads << " threads";
+      }
+}
+
 TEST(Matmul, StaysWithinItsWorkspace) {
   const Shape shape{33, 470};
-  const auto bytes = static_cast<size_t>(matmul_workspace_bytes(shape.n, shape.k));
+  const auto bytes = static_cast<size_t>(matmul_workspace_bytes(shape.n, shape.k, device_kind()));
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int64_t m : {1, 100, 1000, 2000}) {
       TestStream test(2, bytes);
@@ -378,8 +397,8 @@ TEST(Matmul, StaysWithinItsWorkspace) {
       EXPECT_LE(test.stream.workspace().peak(), bytes);
     }
   // A wide output (logits of a large vocabulary) takes smaller panels, not more scratch.
-  EXPECT_LE(matmul_workspace_bytes(150'000, 2048), int64_t{33} << 20);
-  TestStream test(2, static_cast<size_t>(matmul_workspace_bytes(150'000, 8)));
+  EXPECT_LE(matmul_workspace_bytes(150'000, 2048, device_kind()), int64_t{33} << 20);
+  TestStream test(2, static_cast<size_t>(matmul_workspace_bytes(150'000, 8, device_kind())));
   const OpCase wide = make_dense_case(300, {150'000, 8}, DType::bf16, DType::bf16, false);
   wide.forward(test.stream, wide.inputs);
 }

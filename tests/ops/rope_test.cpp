@@ -27,6 +27,7 @@ Tensors rotate(Stream& stream, const std::string& name, const CaseTensor& tensor
   const Owned x = to_operand(tensor), y = make_output(tensor.dtype, tensor.shape);
   rope(stream, x.view, table.cosine.view, table.sine.view, direction, y.view);
   rope(stream, x.view, table.cosine.view, table.sine.view, direction, x.view);
+  wait_for_device();
   EXPECT_EQ(x.memory, y.memory) << "in place";
   return {{name, to_case_tensor(y)}};
 }

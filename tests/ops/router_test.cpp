@@ -145,7 +145,7 @@ CaseTensor to_tensor(const Doubles& values) {
 Tensors run_route(const RouterCase& c, Stream& stream, const Tensors& inputs, const CaseTensor* forced_ids = nullptr) {
   const RouterRule& rule = c.rule;
   // A workspace of just the promised size.
-  TestStream tight(stream.threads(), static_cast<size_t>(router_workspace_bytes(c.T, rule.experts)));
+  TestStream tight(stream.threads(), static_cast<size_t>(router_workspace_bytes(c.T, rule.experts, device_kind())));
   Stream& bounded = tight.stream;
   const Owned logits = to_operand(inputs.at("logits"));
   const Owned bias = c.biased ? to_operand(inputs.at("bias")) : Owned{};

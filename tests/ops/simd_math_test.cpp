@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -63,4 +63,4 @@ TEST(SimdMath, Sigmoid) {
 }
 
 }  // namespace
-}  // namespace mw
+}  // namespace mw::cpu

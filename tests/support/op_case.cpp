@@ -231,6 +231,7 @@ Owned to_operand(const CaseTensor& tensor) {
 }
 
 CaseTensor to_case_tensor(const Owned& tensor) {
+  wait_for_device();
   const TensorView& view = tensor.view;
   CaseTensor result{std::vector<int64_t>(view.shape.begin(), view.shape.begin() + view.rank), {}, view.dtype};
   result.values.resize(static_cast<size_t>(view.numel()));
@@ -253,13 +254,11 @@ CaseTensor to_case_tensor(const Owned& tensor) {
 }
 
 TestStream::TestStream(int threads, size_t workspace_bytes)
-    : memory(new std::byte[workspace_bytes + 64]), stream(Device{}, threads) {
-  void* aligned = memory.get();  // operators expect scratch on 64-byte borders
-  size_t space = workspace_bytes + 64;
-  std::align(64, workspace_bytes, aligned, space);
+    : memory(static_cast<std::byte*>(allocate_for_device(workspace_bytes)), free_for_device),
+      stream(make_stream(threads)) {
   // Only a part is filled: touching all of a large workspace would cost more than most tests.
-  std::memset(aligned, 0xff, std::min(workspace_bytes, size_t{1} << 20));
-  stream.workspace().attach(aligned, workspace_bytes);
+  std::memset(memory.get(), 0xff, std::min(workspace_bytes, size_t{1} << 20));
+  stream.workspace().attach(memory.get(), workspace_bytes);
 }
 
 double largest_error(const std::vector<float>& a, const std::vector<double>& b) { return find_worst(a, b).error; }

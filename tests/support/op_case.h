@@ -13,6 +13,7 @@
 #include "base/dtype.h"
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "support/test_device.h"
 
 namespace mw::test {
 
@@ -56,17 +57,18 @@ struct Owned {
   Owned(const Owned&) = delete;
   Owned& operator=(const Owned&) = delete;
 
-  std::vector<std::byte> memory;
+  DeviceVector<std::byte> memory;
   TensorView view;
 };
 Owned to_operand(const CaseTensor& tensor);
 Owned make_output(DType dtype, std::vector<int64_t> shape);  // filled with NaN bits, or large integers
 CaseTensor to_case_tensor(const Owned& tensor);
 
-// A CPU stream with `threads` threads and a workspace large enough for tests, its first MiB filled with NaN bits.
+// A stream of the test device with `threads` threads and a workspace large enough for tests, its first MiB filled with
+// NaN bits.
 struct TestStream {
   explicit TestStream(int threads = 2, size_t workspace_bytes = size_t{256} << 20);
-  std::unique_ptr<std::byte[]> memory;
+  std::unique_ptr<std::byte, void (*)(void*)> memory;  // uninitialised, but for the start
   Stream stream;
 };
 

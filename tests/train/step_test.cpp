@@ -68,7 +68,8 @@ TEST(AccumulateGradients, DoesNotDependOnTheCutIntoMicroBatches) {
     };
     parts.push_back({cut(whole[0].ids), cut(whole[0].labels), 4, 9});
   }
-  const StepStats x = accumulate_gradients(a.engine, views(whole)), y = accumulate_gradients(b.engine, views(parts));
+  const StepStats x = accumulate_gradients(a.engine, stage(a.engine, whole)),
+                  y = accumulate_gradients(b.engine, stage(b.engine, parts));
   EXPECT_EQ(x.valid_labels, y.valid_labels);
   EXPECT_NEAR(x.loss, y.loss, 1e-6);
   EXPECT_NEAR(x.grad_norm, y.grad_norm, 1e-5 * x.grad_norm);
@@ -87,8 +88,8 @@ TEST(AccumulateGradients, DoesNotDependOnTheCutIntoMicroBatches) {
 TEST(AccumulateGradients, StartsFromZeroAndRepeatsItself) {
   Fixture f(small_run());
   const std::vector<MicroBatch> batches = random_batches(f.engine.plan);
-  const StepStats x = accumulate_gradients(f.engine, views(batches)),
-                  y = accumulate_gradients(f.engine, views(batches));
+  const StepStats x = accumulate_gradients(f.engine, stage(f.engine, batches)),
+                  y = accumulate_gradients(f.engine, stage(f.engine, batches));
   EXPECT_EQ(x.loss, y.loss);
   EXPECT_EQ(x.grad_norm, y.grad_norm);
   EXPECT_EQ(x.valid_labels, 16 * 9);
@@ -100,12 +101,12 @@ TEST(AccumulateGradients, RefusesAStepWithoutLabels) {
   Fixture f(small_run());
   std::vector<MicroBatch> batches = random_batches(f.engine.plan);
   for (MicroBatch& batch : batches) std::fill(batch.labels.begin(), batch.labels.end(), -100);
-  EXPECT_TRUE(contains(error_of([&] { accumulate_gradients(f.engine, views(batches)); }), "no label"));
+  EXPECT_TRUE(contains(error_of([&] { accumulate_gradients(f.engine, stage(f.engine, batches)); }), "no label"));
 }
 
 TEST(ApplyUpdate, MovesEveryTrainedParameterAgainstItsGradient) {
   Fixture f(small_run());
-  const StepStats stats = accumulate_gradients(f.engine, views(random_batches(f.engine.plan)));
+  const StepStats stats = accumulate_gradients(f.engine, stage(f.engine, random_batches(f.engine.plan)));
   std::vector<float> before;
   for (const Parameter& p : f.engine.params.all()) before.push_back(p.master.as<float>()[0]);
   apply_update(f.engine, stats, {1e-3, 1});
@@ -120,7 +121,7 @@ TEST(ApplyUpdate, MovesEveryTrainedParameterAgainstItsGradient) {
 
 TEST(FindNonFinite, NamesTheTensor) {
   Fixture f(small_run());
-  StepStats stats = accumulate_gradients(f.engine, views(random_batches(f.engine.plan)));
+  StepStats stats = accumulate_gradients(f.engine, stage(f.engine, random_batches(f.engine.plan)));
   EXPECT_EQ(find_non_finite(f.engine, stats), "");
   for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
     float& victim = f.engine.params.find("layers.1.moe.router").grad.as<float>()[7];

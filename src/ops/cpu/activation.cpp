@@ -5,7 +5,7 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/simd_math.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 // The value of an activation of one variable and its derivative.
@@ -94,7 +94,6 @@ void check_shapes(Activation kind, const TensorView& h, const TensorView& a) {
 }  // namespace
 
 void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "activate");
   check_shapes(kind, h_RcF, a_RF);
   const int64_t R = a_RF.dim(0), F = a_RF.dim(1), stride = halves_of(kind) * F;
   with_float_type(h_RcF.dtype, [&](auto type) {
@@ -112,7 +111,6 @@ void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF
 
 void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, TensorView d_a_RF, TensorView weight_R,
                        TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "activate_backward");
   check_shapes(kind, h_RcF, d_a_RF);
   check_shapes(kind, d_h_RcF, a_RF);
   const int64_t R = a_RF.dim(0), F = a_RF.dim(1), stride = halves_of(kind) * F;
@@ -142,4 +140,4 @@ void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, Tensor
   });
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

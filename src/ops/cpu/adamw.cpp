@@ -4,11 +4,10 @@
 
 #include "ops/cpu/loops.h"
 
-namespace mw {
+namespace mw::cpu {
 
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v) {
-  const TraceScope scope(stream.trace(), Work::optimizer, "adamw");
   const int64_t count = w.numel();
   MW_CHECK(step >= 1, "AdamW step {}", step);
   MW_CHECK(grad.numel() == count && m.numel() == count && v.numel() == count, "AdamW on {} with {}, {}, {}",
@@ -41,4 +40,4 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   });
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

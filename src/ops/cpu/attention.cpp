@@ -9,7 +9,7 @@
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/simd_math.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 using namespace attention_detail;
@@ -148,7 +148,6 @@ void attend(Stream& stream, const AttentionShape& shape, const T* q_THh, const T
 
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT) {
-  TraceScope scope(stream.trace(), Work::attention, "attention");
   check_shape(shape);
   const int64_t T = shape.sequences * shape.seq_len;
   MW_CHECK(q_THh.dtype == DType::f32 || q_THh.dtype == DType::bf16, "q is {}, expected f32 or bf16", q_THh.describe());
@@ -172,4 +171,4 @@ int64_t attention_workspace_bytes(const AttentionShape& shape, int threads) {
   return tile::round_up(floats * static_cast<int64_t>(sizeof(float)), 64);
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -6,7 +6,7 @@
 #include "ops/cpu/attention_tiles.h"
 #include "ops/cpu/simd_math.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 using namespace attention_detail;
@@ -178,7 +178,6 @@ int64_t attention_detail::backward_scratch_floats(const AttentionShape& shape) {
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh) {
-  TraceScope scope(stream.trace(), Work::attention, "attention_backward");
   check_shape(shape);
   const int64_t T = shape.sequences * shape.seq_len, H = shape.heads, G = shape.kv_heads;
   const DType dtype = q_THh.dtype;
@@ -202,4 +201,4 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
   else run(bf16{});
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

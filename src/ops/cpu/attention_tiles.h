@@ -12,7 +12,7 @@
 #include "ops/attention.h"
 #include "ops/cpu/tile_product.h"
 
-namespace mw::attention_detail {
+namespace mw::cpu::attention_detail {
 
 constexpr int64_t kQueries = 64;  // queries per tile
 constexpr int64_t kKeys = 64;     // keys per tile
@@ -69,4 +69,4 @@ inline int64_t mask_row(float* scores, int64_t first_visible, int64_t columns) {
   return begin;
 }
 
-}  // namespace mw::attention_detail
+}  // namespace mw::cpu::attention_detail

@@ -7,7 +7,7 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/simd_math.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 // A maximum per lane, which compilers vectorise without leave to reorder comparisons with NaN. A NaN is passed over
@@ -60,7 +60,6 @@ float differentiate_row(const float* x, int32_t label, float scale, T* d, int64_
 
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "cross_entropy");
   MW_CHECK(logits_CV.rank == 2 && logits_CV.dtype == DType::f32, "logits are {}, expected f32[C, V]",
            logits_CV.describe());
   const int64_t C = logits_CV.dim(0), V = logits_CV.dim(1);
@@ -92,4 +91,4 @@ void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, fl
   with_float_type(d_logits_CV.dtype, [&](auto type) { run(d_logits_CV.as<decltype(type)>()); });
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -6,7 +6,7 @@
 
 #include "ops/cpu/loops.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 constexpr int64_t kBlock = 16384;  // elements
@@ -52,14 +52,12 @@ uint32_t largest_magnitude_of(const float* values, int64_t count) {
 }  // namespace
 
 void fill_zero(Stream& stream, TensorView x) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "fill_zero");
   auto* memory = static_cast<std::byte*>(x.data);
   for_blocks(stream, x.bytes(), 4 * kBlock,
              [=](int64_t begin, int64_t end) { std::memset(memory + begin, 0, static_cast<size_t>(end - begin)); });
 }
 
 void convert(Stream& stream, TensorView x, TensorView y) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "convert");
   MW_CHECK(x.numel() == y.numel(), "{} converted to {}", x.describe(), y.describe());
   with_float_type(x.dtype, [&](auto from) {
     with_float_type(y.dtype, [&](auto to) { convert_as<decltype(from), decltype(to)>(stream, x, y); });
@@ -67,7 +65,6 @@ void convert(Stream& stream, TensorView x, TensorView y) {
 }
 
 void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "add");
   check_same_kind(a, b);
   check_same_kind(a, out);
   with_float_type(a.dtype, [&](auto type) {
@@ -83,7 +80,6 @@ void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
 }
 
 void clamp(Stream& stream, TensorView x, float limit, TensorView y) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "clamp");
   check_same_kind(x, y);
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
@@ -101,7 +97,6 @@ void clamp(Stream& stream, TensorView x, float limit, TensorView y) {
 }
 
 void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "clamp_backward");
   check_same_kind(x, d);
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
@@ -119,7 +114,6 @@ void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
 }
 
 double sum_squares(Stream& stream, TensorView x) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "sum_squares");
   const float* values = x.as<float>();
   const int64_t count = x.numel(), block = partial_block(count);
   std::array<double, kMaxPartials> partials{};
@@ -132,7 +126,6 @@ double sum_squares(Stream& stream, TensorView x) {
 }
 
 bool all_finite(Stream& stream, TensorView x) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "all_finite");
   const float* values = x.as<float>();
   const int64_t count = x.numel(), block = partial_block(count);
   std::array<uint32_t, kMaxPartials> largest{};
@@ -143,4 +136,4 @@ bool all_finite(Stream& stream, TensorView x) {
   return *std::max_element(largest.begin(), largest.end()) < kInfinity;
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

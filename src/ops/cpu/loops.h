@@ -1,4 +1,4 @@
-// How CPU operators share work among the threads of a stream, and how they choose the code for an element type.
+// How CPU operators share work among the threads of a stream.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 
-namespace mw {
+namespace mw::cpu {
 
 // Calls body(begin, end) once for each block [i * block, (i + 1) * block) of [0, count), on all threads. The borders do
 // not depend on the thread count. body must not throw.
@@ -28,12 +28,4 @@ inline int64_t rows_per_block(int64_t width) {
   return std::max<int64_t>(1, kElements / std::max<int64_t>(1, width));
 }
 
-// Calls body with a value of the C++ type of dtype: f32 or bf16. Errors: internal, for any other.
-template <class Body>
-void with_float_type(DType dtype, Body&& body) {
-  MW_CHECK(dtype == DType::f32 || dtype == DType::bf16, "{} where f32 or bf16 is needed", name_of(dtype));
-  if (dtype == DType::bf16) body(bf16{});
-  else body(float{});
-}
-
-}  // namespace mw
+}  // namespace mw::cpu

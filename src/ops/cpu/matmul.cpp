@@ -6,7 +6,7 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/panel_product.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 // Panels that need scratch are kept below this size, whatever the height that would suit the product best.
@@ -206,10 +206,6 @@ void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std
 
 }  // namespace
 
-int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16) {
-  return (n + 63) / 64 * 64 * ((k + 63) / 64 * 64) * (native_bf16 ? 2 : 4);
-}
-
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
   // A row has at most one fp32 operand of either width in scratch. Each of the two panels is rounded up to 64 bytes.
   const int64_t row_bytes = (max_n + max_k) * size_of(DType::f32);
@@ -217,37 +213,31 @@ int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
 }
 
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
-  const TraceScope scope(stream.trace(), Work::matmul, "matmul");
   MW_CHECK(x_MK.rows() == y_MN.rows(), "{} = product of {}", y_MN.describe(), x_MK.describe());
   multiply_rows(stream, ProductKind::forward, {x_MK}, weight, {y_MN}, 0, x_MK.rows(), store);
 }
 
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {
-  const TraceScope scope(stream.trace(), Work::matmul, "matmul_d_input");
   MW_CHECK(dy_MN.rows() == dx_MK.rows(), "{} = product of {}", dx_MK.describe(), dy_MN.describe());
   multiply_rows(stream, ProductKind::d_input, {dy_MN}, weight, {dx_MK}, 0, dy_MN.rows(), store);
 }
 
 void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
-  const TraceScope scope(stream.trace(), Work::matmul, "matmul_d_weight");
   MW_CHECK(dy_MN.rows() == x_MK.rows(), "weight gradient of {} and {}", dy_MN.describe(), x_MK.describe());
   accumulate_d_weight(stream, {dy_MN}, {x_MK}, dw_NK, 0, dy_MN.rows());
 }
 
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
           SortedRows y_RN) {
-  const TraceScope scope(stream.trace(), Work::matmul, "esmm");
   multiply_experts(stream, ProductKind::forward, x_RK, offsets, weights, y_RN);
 }
 
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK) {
-  const TraceScope scope(stream.trace(), Work::matmul, "esmm_d_input");
   multiply_experts(stream, ProductKind::d_input, dy_RN, offsets, weights, dx_RK);
 }
 
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK) {
-  const TraceScope scope(stream.trace(), Work::matmul, "estmm");
   check_offsets(offsets, dw_eNK.dim(0), dy_RN, x_RK);
   for (int64_t e = 0; e < dw_eNK.dim(0); ++e) {
     const auto i = static_cast<size_t>(e);
@@ -256,7 +246,6 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
 }
 
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "ess");
   const int64_t experts = db_eN.dim(0), width = dy_RN.data.cols();
   check_offsets(offsets, experts, dy_RN, dy_RN);
   MW_CHECK(db_eN.rank == 2 && db_eN.cols() == width, "{} += sums of {}", db_eN.describe(), dy_RN.data.describe());
@@ -280,4 +269,4 @@ void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, Ten
   });
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -6,7 +6,7 @@
 #include "ops/cpu/panel_product.h"
 #include "ops/cpu/tile_product.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 constexpr int64_t kCols = 64;    // columns of a strip of b
@@ -62,7 +62,6 @@ double measure_library_gflops(DType, int64_t, bool, int, int) { return 0; }
 
 // Forward: the transpose [K, N], whose rows are read in runs; backward: the values as they are.
 void pack_weight(Stream& stream, const Weight& weight) {
-  const TraceScope scope(stream.trace(), Work::optimizer, "pack_weight");
   const int64_t n = weight.n, k = weight.k;
   MW_CHECK(weight.values.numel() == n * k, "weight [{}, {}] has values {}", n, k, weight.values.describe());
   for (const TensorView* form : {&weight.packed_forward, &weight.packed_backward})
@@ -93,4 +92,4 @@ void run_panel(Stream& stream, const PanelProduct& product, const void* a, const
   }
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -17,7 +17,7 @@
 #include "base/text.h"
 #include "ops/cpu/panel_product.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 using Desc = dnnl::memory::desc;
@@ -128,8 +128,10 @@ struct OnednnState : StreamState {
   std::map<std::tuple<ProductKind, int64_t, int64_t>, PreparedPacking> packings;  // by kind, n, k
 };
 
-// The matrix [K, N] (forward) or [N, K] (d_input) that a panel is multiplied with, in its packed layout.
+// The matrix [K, N] (forward) or [N, K] (d_input) that a panel is multiplied with, in its packed layout. On AMX the
+// library likes another layout for another number of threads: one number decides for packing and for all products.
 Desc packed_layout(const dnnl::engine& engine, ProductKind kind, int64_t n, int64_t k) {
+  const ThreadCount threads(1);
   const DType dtype = matmul_traits().native_bf16 ? DType::bf16 : DType::f32;
   const int64_t rows = kind == ProductKind::forward ? k : n, cols = kind == ProductKind::forward ? n : k;
   const Desc layout = describe(engine, matrix(kLayoutHeight, rows, dtype), matrix(rows, cols, dtype, Tag::any),
@@ -188,6 +190,37 @@ void pack_form(OnednnState& state, ProductKind kind, const Weight& weight, const
 
 }  // namespace
 
+void pack_weight(Stream& stream, const Weight& weight) {
+  MW_CHECK(weight.values.dtype == DType::f32 && weight.values.numel() == weight.n * weight.k,
+           "weight [{}, {}] has values {}", weight.n, weight.k, weight.values.describe());
+  const ThreadCount threads(stream.threads());
+  try {
+    auto& state = stream.state<OnednnState>();
+    pack_form(state, ProductKind::forward, weight, weight.packed_forward);
+    pack_form(state, ProductKind::d_input, weight, weight.packed_backward);
+  } catch (const dnnl::error& error) {
+    fail_library(error, fmt::format("packing a weight [{}, {}]", weight.n, weight.k));
+  }
+}
+
+void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c) {
+  const ThreadCount threads(useful_threads(product, stream.threads()));
+  try {
+    auto& state = stream.state<OnednnState>();
+    auto found = state.products.find(product);
+    if (found == state.products.end()) found = state.products.emplace(product, prepare(state.engine, product)).first;
+    PreparedProduct& prepared = found->second;
+    prepared.a.set_data_handle(const_cast<void*>(a));
+    prepared.b.set_data_handle(const_cast<void*>(b));
+    prepared.c.set_data_handle(c);
+    prepared.primitive.execute(state.stream, prepared.arguments);
+    state.stream.wait();
+  } catch (const dnnl::error& error) {
+    fail_library(error,
+                 fmt::format("a product of {} rows with a weight [{}, {}]", product.height, product.n, product.k));
+  }
+}
+
 MatmulTraits matmul_traits() {
   static const bool native_bf16 = prefers_native_bf16();
   static const std::string library = [] {
@@ -228,36 +261,4 @@ double measure_library_gflops(DType dtype, int64_t size, bool packed, int thread
   }
 }
 
-void pack_weight(Stream& stream, const Weight& weight) {
-  const TraceScope scope(stream.trace(), Work::optimizer, "pack_weight");
-  MW_CHECK(weight.values.dtype == DType::f32 && weight.values.numel() == weight.n * weight.k,
-           "weight [{}, {}] has values {}", weight.n, weight.k, weight.values.describe());
-  const ThreadCount threads(stream.threads());
-  try {
-    auto& state = stream.state<OnednnState>();
-    pack_form(state, ProductKind::forward, weight, weight.packed_forward);
-    pack_form(state, ProductKind::d_input, weight, weight.packed_backward);
-  } catch (const dnnl::error& error) {
-    fail_library(error, fmt::format("packing a weight [{}, {}]", weight.n, weight.k));
-  }
-}
-
-void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c) {
-  const ThreadCount threads(useful_threads(product, stream.threads()));
-  try {
-    auto& state = stream.state<OnednnState>();
-    auto found = state.products.find(product);
-    if (found == state.products.end()) found = state.products.emplace(product, prepare(state.engine, product)).first;
-    PreparedProduct& prepared = found->second;
-    prepared.a.set_data_handle(const_cast<void*>(a));
-    prepared.b.set_data_handle(const_cast<void*>(b));
-    prepared.c.set_data_handle(c);
-    prepared.primitive.execute(state.stream, prepared.arguments);
-    state.stream.wait();
-  } catch (const dnnl::error& error) {
-    fail_library(error,
-                 fmt::format("a product of {} rows with a weight [{}, {}]", product.height, product.n, product.k));
-  }
-}
-
-}  // namespace mw
+}  // namespace mw::cpu

@@ -5,7 +5,7 @@
 
 #include "ops/cpu/loops.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 // Blocks of rows whose sums of d_gain are kept apart: fixed by the shape alone, so that threads do not change the sums.
@@ -74,7 +74,6 @@ void differentiate_row(const T* x, const float* gain, float rstd, const T* d_y, 
 }  // namespace
 
 void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "rms_norm");
   const int64_t width = check_operands(x, gain, y), rows = x.rows();
   float* rstds = rstd.data == nullptr ? nullptr : rstd.as<float>();
   if (rstds != nullptr) check_rstd(rstd, rows);
@@ -95,7 +94,6 @@ void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorVi
 
 void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, float eps, TensorView sum, TensorView y,
                   TensorView rstd) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "add_rms_norm");
   const int64_t width = check_operands(sum, gain, y), rows = sum.rows();
   check_operands(sum, gain, a);
   check_operands(sum, gain, b);
@@ -120,7 +118,6 @@ void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, f
 }
 
 void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView y) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "rms_norm_apply");
   const int64_t width = check_operands(x, gain, y), rows = x.rows();
   check_rstd(rstd, rows);
   with_float_type(x.dtype, [&](auto type) {
@@ -141,7 +138,6 @@ int64_t norm_workspace_bytes(int64_t rows, int64_t width) {
 
 void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
                        TensorView d_residual, TensorView d_x, TensorView d_gain) {
-  const TraceScope scope(stream.trace(), Work::elementwise, "rms_norm_backward");
   const int64_t width = check_operands(x, gain, d_y), rows = x.rows();
   check_operands(x, d_gain, d_x);
   check_rstd(rstd, rows);
@@ -181,4 +177,4 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
   });
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -8,7 +8,7 @@
 #include "core/stream.h"
 #include "ops/matmul.h"
 
-namespace mw {
+namespace mw::cpu {
 
 constexpr std::array<int64_t, 4> kPanelHeights = {16, 64, 256, 1024};
 
@@ -32,4 +32,4 @@ struct PanelProduct {
 // Runs one product. All matrices are contiguous; accumulation is for an f32 c only.
 void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c);
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -8,7 +8,7 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/simd_math.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 // Statistics are summed per block of tokens and then over the blocks in order; the borders depend on the token count
@@ -251,7 +251,6 @@ int64_t router_workspace_bytes(int64_t tokens, int64_t experts) {
 
 void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView bias_E, bool forced,
            TensorView ids_TK, TensorView weights_TK, const RouterStatistics& statistics, TensorView gaps_T) {
-  const TraceScope scope(stream.trace(), Work::router, "route");
   check_rule(rule, logits_TE, ids_TK, weights_TK);
   const int64_t T = logits_TE.dim(0), E = rule.experts, K = rule.top_k;
   const float* logits = logits_TE.as<float>();
@@ -320,7 +319,6 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
 
 void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView ids_TK,
                     TensorView d_weights_TK, std::span<const float> d_prob_E, float z_scale, TensorView d_logits_TE) {
-  const TraceScope scope(stream.trace(), Work::router, "route_backward");
   check_rule(rule, logits_TE, ids_TK, d_weights_TK);
   const int64_t T = logits_TE.dim(0), E = rule.experts, K = rule.top_k;
   MW_CHECK(d_logits_TE.numel() == T * E, "gradient {} of {}", d_logits_TE.describe(), logits_TE.describe());
@@ -349,4 +347,4 @@ void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE
   });
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -4,7 +4,7 @@
 #include <bit>
 #include <cstdint>
 
-namespace mw {
+namespace mw::cpu {
 
 // e^x with a relative error below 2e-7 where the result is a normal number, correct subnormals below that; 0 for
 // x < -104, +inf for x > 88.73; a NaN stays a NaN.
@@ -35,4 +35,4 @@ inline float fast_exp(float x) {
 // 1 / (1 + e^-x): relative error below 4e-7 for x > -88, 0 far below.
 inline float fast_sigmoid(float x) { return 1.0f / (1.0f + fast_exp(-x)); }
 
-}  // namespace mw
+}  // namespace mw::cpu

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-namespace mw::tile {
+namespace mw::cpu::tile {
 
 // Lanes of the widest vector register of the target, and the rows of a micro-kernel: kRows x 2 sums stay in registers.
 constexpr int kLanes = __BIGGEST_ALIGNMENT__ / 4;
@@ -89,4 +89,4 @@ inline void transpose(int64_t rows, int64_t cols, const float* x, int64_t x_row,
     }
 }
 
-}  // namespace mw::tile
+}  // namespace mw::cpu::tile

@@ -7,7 +7,7 @@
 
 #include "ops/cpu/loops.h"
 
-namespace mw {
+namespace mw::cpu {
 namespace {
 
 // The sort counts per block of tokens, so that blocks can be placed side by side.
@@ -80,7 +80,6 @@ void invert(std::span<const int32_t> position_of_expert, int32_t* expert_at) {
 
 void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
-  const TraceScope scope(stream.trace(), Work::router, "build_token_layout");
   check_layout(ids_TK, weights_TK, position_of_expert, layout);
   const int64_t T = layout.tokens, K = layout.top_k, E = layout.experts, choices = T * K;
   const int32_t* ids = ids_TK.as<int32_t>();
@@ -150,7 +149,6 @@ int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t expe
 }
 
 void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t count, TensorView out_RD) {
-  const TraceScope scope(stream.trace(), Work::router, "gather_rows");
   MW_CHECK(x_TD.dtype == out_RD.dtype && x_TD.cols() == out_RD.cols() && count <= out_RD.rows(),
            "{} rows of {} into {}", count, x_TD.describe(), out_RD.describe());
   const int64_t row_bytes = x_TD.cols() * size_of(x_TD.dtype);
@@ -168,7 +166,6 @@ void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t c
 
 void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorView weights_TK, TensorView base_TD,
                   TensorView out_TD) {
-  const TraceScope scope(stream.trace(), Work::router, "combine_rows");
   MW_CHECK(out_TD.rank == 2 && row_of_TK.rank == 2 && row_of_TK.dim(0) == out_TD.dim(0) && y_RD.dtype == out_TD.dtype &&
                y_RD.cols() == out_TD.dim(1),
            "{} combined by {} into {}", y_RD.describe(), row_of_TK.describe(), out_TD.describe());
@@ -215,7 +212,6 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
 }
 
 void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK) {
-  const TraceScope scope(stream.trace(), Work::router, "gather_weight_gradient");
   MW_CHECK(row_of_TK.numel() == d_weights_TK.numel(), "{} for {}", row_of_TK.describe(), d_weights_TK.describe());
   const float* d_row = d_row_R.as<float>();
   const int32_t* row_of = row_of_TK.as<int32_t>();
@@ -225,4 +221,4 @@ void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_o
   });
 }
 
-}  // namespace mw
+}  // namespace mw::cpu

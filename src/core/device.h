@@ -1,0 +1,29 @@
+// Devices and what a stream needs of one beside operators: copies and waiting. The CPU's queue does at once what it is
+// told; a GPU's enqueues it. Implementations for GPUs lie in ops/gpu, next to the kernels.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace mw {
+
+enum class DeviceKind : uint8_t { cpu, cuda, hip };
+
+struct Device {
+  DeviceKind kind = DeviceKind::cpu;
+  int index = 0;
+};
+
+class DeviceQueue {
+ public:
+  virtual ~DeviceQueue() = default;
+  // Enqueues a copy between any two places that the device can reach. Host memory that is not pinned is read before the
+  // call returns.
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  // Returns when all that was enqueued is done. Errors: internal, with the reason, when a kernel failed.
+  virtual void wait() = 0;
+  // The vendor's stream handle, for kernels; null on the CPU.
+  virtual void* native() = 0;
+};
+
+}  // namespace mw

@@ -1,0 +1,40 @@
+// GPUs as the rest of the program sees them: counting, memory, queues. A build without GPU support has none.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "core/device.h"
+#include "core/reservation.h"
+
+namespace mw {
+
+// The GPUs that this process may use; 0 where there is no GPU, no driver or no support in this build.
+int count_gpus();
+// What this build calls them. Errors: unsupported, in a build without GPU support.
+DeviceKind gpu_kind();
+
+// Opens a queue and makes the device the calling thread's current one.
+// Errors: unsupported, when the device cannot be used, with the vendor's reason.
+std::unique_ptr<DeviceQueue> open_queue(Device device);
+
+enum class MemoryKind : uint8_t {
+  device,  // of the device alone
+  pinned,  // of the host, for copies that run beside compute
+  shared,  // reached from both sides, moved on demand: for tests
+};
+
+// Uninitialised memory, aligned to 256 bytes at least. Errors: memory.
+std::shared_ptr<std::byte> allocate(Device device, size_t bytes, MemoryKind kind);
+
+// Memory for arenas. For now it is shared memory, which the device moves to itself on first use: the host reads and
+// writes it between kernels.
+Reserve reserve_on(Device device);
+
+// Waits for all queues of the device.
+void synchronise(Device device);
+
+std::string describe(Device device);  // "NVIDIA H200, compute 9.0, 132 processors, 139.8 GiB"
+
+}  // namespace mw

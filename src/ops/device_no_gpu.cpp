@@ -1,0 +1,22 @@
+#include "base/error.h"
+#include "ops/device.h"
+
+namespace mw {
+namespace {
+
+[[noreturn]] void fail_without_gpu() {
+  fail(Exit::unsupported, "this build has no GPU support",
+       "build with the preset cuda-sm90 or hip-gfx90a, or set train.device = \"cpu\"");
+}
+
+}  // namespace
+
+int count_gpus() { return 0; }
+DeviceKind gpu_kind() { fail_without_gpu(); }
+std::unique_ptr<DeviceQueue> open_queue(Device) { fail_without_gpu(); }
+std::shared_ptr<std::byte> allocate(Device, size_t, MemoryKind) { fail_without_gpu(); }
+Reserve reserve_on(Device) { fail_without_gpu(); }
+void synchronise(Device) { fail_without_gpu(); }
+std::string describe(Device) { fail_without_gpu(); }
+
+}  // namespace mw

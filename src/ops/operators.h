@@ -1,0 +1,74 @@
+// The table of operators of one backend. The functions of the operators' headers look up the table of their stream's
+// device and call its entry, so that one binary runs on CPUs and GPUs alike.
+#pragma once
+
+#include "ops/activation.h"
+#include "ops/adamw.h"
+#include "ops/attention.h"
+#include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+#include "ops/router.h"
+#include "ops/token_layout.h"
+
+namespace mw {
+
+// A null entry is an operator that the backend lacks: calling it is an error that names it.
+struct Operators {
+  const char* backend = "";
+
+  decltype(&mw::fill_zero) fill_zero = nullptr;
+  decltype(&mw::convert) convert = nullptr;
+  decltype(&mw::add) add = nullptr;
+  decltype(&mw::clamp) clamp = nullptr;
+  decltype(&mw::clamp_backward) clamp_backward = nullptr;
+  decltype(&mw::sum_squares) sum_squares = nullptr;
+  decltype(&mw::all_finite) all_finite = nullptr;
+
+  decltype(&mw::rms_norm) rms_norm = nullptr;
+  decltype(&mw::add_rms_norm) add_rms_norm = nullptr;
+  decltype(&mw::rms_norm_apply) rms_norm_apply = nullptr;
+  decltype(&mw::rms_norm_backward) rms_norm_backward = nullptr;
+  decltype(&mw::rope) rope = nullptr;
+  decltype(&mw::activate) activate = nullptr;
+  decltype(&mw::activate_backward) activate_backward = nullptr;
+  decltype(&mw::embed) embed = nullptr;
+  decltype(&mw::embed_backward) embed_backward = nullptr;
+  decltype(&mw::cross_entropy) cross_entropy = nullptr;
+  decltype(&mw::attention) attention = nullptr;
+  decltype(&mw::attention_backward) attention_backward = nullptr;
+  decltype(&mw::adamw) adamw = nullptr;
+
+  decltype(&mw::pack_weight) pack_weight = nullptr;
+  decltype(&mw::matmul) matmul = nullptr;
+  decltype(&mw::matmul_d_input) matmul_d_input = nullptr;
+  decltype(&mw::matmul_d_weight) matmul_d_weight = nullptr;
+  decltype(&mw::esmm) esmm = nullptr;
+  decltype(&mw::esmm_d_input) esmm_d_input = nullptr;
+  decltype(&mw::estmm) estmm = nullptr;
+  decltype(&mw::ess) ess = nullptr;
+
+  decltype(&mw::route) route = nullptr;
+  decltype(&mw::route_backward) route_backward = nullptr;
+  decltype(&mw::build_token_layout) build_token_layout = nullptr;
+  decltype(&mw::gather_rows) gather_rows = nullptr;
+  decltype(&mw::combine_rows) combine_rows = nullptr;
+  decltype(&mw::gather_weight_gradient) gather_weight_gradient = nullptr;
+
+  // Scratch that the operators above take: the contracts of their headers.
+  int64_t (*norm_workspace_bytes)(int64_t rows, int64_t width) = nullptr;
+  int64_t (*embedding_workspace_bytes)(int64_t tokens, int64_t vocab) = nullptr;
+  int64_t (*attention_workspace_bytes)(const AttentionShape& shape, int threads) = nullptr;
+  int64_t (*matmul_workspace_bytes)(int64_t max_n, int64_t max_k) = nullptr;
+  int64_t (*router_workspace_bytes)(int64_t tokens, int64_t experts) = nullptr;
+  int64_t (*token_layout_workspace_bytes)(int64_t tokens, int64_t top_k, int64_t experts) = nullptr;
+};
+
+const Operators& cpu_operators();
+// Errors: unsupported, in a build without a GPU.
+const Operators& gpu_operators();
+
+}  // namespace mw

@@ -1,0 +1,10 @@
+#include "ops/operators.h"
+
+namespace mw {
+
+const Operators& gpu_operators() {
+  fail(Exit::unsupported, "this build has no GPU operators",
+       "build with the preset cuda-sm90 or hip-gfx90a, or set train.device = \"cpu\"");
+}
+
+}  // namespace mw
