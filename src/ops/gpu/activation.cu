@@ -1,0 +1,162 @@
+// Activations: one block per row, whose threads take packs of 16 bytes where the width and the addresses allow it, and
+// single elements otherwise. A pack is read before it is written by the same thread, so outputs may alias inputs.
+#include "ops/activation.h"
+
+#include <type_traits>
+
+#include "ops/gpu/launch.h"
+#include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
+#include "ops/gpu/reduce.h"
+
+namespace mw::gpu {
+namespace {
+
+constexpr int kRowThreads = 128;
+
+// The value of an activation of one variable and its derivative.
+struct Point {
+  float value, slope;
+};
+
+__device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+struct Silu {
+  static constexpr bool kGated = true;  // h has an up half, which multiplies the value
+  __device__ static float value(float x) { return x * sigmoid(x); }
+  __device__ static Point point(float x) {
+    const float s = sigmoid(x);
+    return {x * s, s * (1.0f + x * (1.0f - s))};
+  }
+};
+
+// 0.5 x (1 + tanh(u)) = x sigmoid(2u), which has no cancellation.
+struct Gelu {
+  static constexpr bool kGated = false;
+  static constexpr float kTwiceRoot = 1.5957691216f;  // 2 sqrt(2 / pi)
+  static constexpr float kCubic = 0.044715f;
+  __device__ static float value(float x) { return x * sigmoid(kTwiceRoot * x * (1.0f + kCubic * x * x)); }
+  __device__ static Point point(float x) {
+    const float s = sigmoid(kTwiceRoot * x * (1.0f + kCubic * x * x));
+    const float inner = kTwiceRoot * (1.0f + 3.0f * kCubic * x * x);
+    return {x * s, s * (1.0f + x * (1.0f - s) * inner)};
+  }
+};
+
+struct Relu {
+  static constexpr bool kGated = false;
+  __device__ static float value(float x) { return x < 0.0f ? 0.0f : x; }  // a NaN passes
+  __device__ static Point point(float x) { return {value(x), x > 0.0f ? 1.0f : 0.0f}; }
+};
+
+template <class Function, class T, int N>
+__global__ void activate_kernel(const T* h, T* a, int64_t width) {
+  const int64_t row = blockIdx.x;
+  const T* gate = h + row * width * (Function::kGated ? 2 : 1);
+  const int64_t step = static_cast<int64_t>(blockDim.x) * N;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width; i += step) {
+    const Pack<T, N> x = load<N>(gate + i);
+    Pack<T, N> factor, y;
+    if constexpr (Function::kGated) factor = load<N>(gate + width + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      float value = Function::value(to_float(x.at[k]));
+      if constexpr (Function::kGated) value *= to_float(factor.at[k]);
+      y.at[k] = from_float<T>(value);
+    }
+    store(a + row * width + i, y);
+  }
+}
+
+template <class Function, class T, int N>
+__global__ void activate_backward_kernel(const T* h, const T* d_a, const float* weights, T* d_h, T* a, float* d_weights,
+                                         int64_t width) {
+  const int64_t row = blockIdx.x, gate = row * width * (Function::kGated ? 2 : 1);
+  const float weight = weights == nullptr ? 1.0f : weights[row];
+  const int64_t step = static_cast<int64_t>(blockDim.x) * N;
+  float product = 0.0f;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width; i += step) {
+    const Pack<T, N> x = load<N>(h + gate + i), d = load<N>(d_a + row * width + i);
+    Pack<T, N> up, d_gate, d_up, y;
+    if constexpr (Function::kGated) up = load<N>(h + gate + width + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const Point point = Function::point(to_float(x.at[k]));
+      const float d_value = to_float(d.at[k]), weighted = weight * d_value;
+      float value = point.value, d_point = weighted;
+      if constexpr (Function::kGated) {
+        value *= to_float(up.at[k]);
+        d_point *= to_float(up.at[k]);
+        d_up.at[k] = from_float<T>(weighted * point.value);
+      }
+      product += d_value * value;
+      d_gate.at[k] = from_float<T>(d_point * point.slope);
+      y.at[k] = from_float<T>(weight * value);
+    }
+    store(d_h + gate + i, d_gate);
+    if constexpr (Function::kGated) store(d_h + gate + width + i, d_up);
+    store(a + row * width + i, y);
+  }
+  if (d_weights == nullptr) return;
+  product = reduce_block(product, Sum());
+  if (threadIdx.x == 0) d_weights[row] = product;
+}
+
+// Calls body with the function and the elements of a pack: 16 bytes when every row of every operand is aligned to that.
+template <class T, class Body>
+void with_activation(Activation kind, int64_t width, std::initializer_list<const void*> operands, Body&& body) {
+  constexpr int kWide = 16 / sizeof(T);
+  bool wide = width % kWide == 0;
+  for (const void* memory : operands) wide = wide && reinterpret_cast<std::uintptr_t>(memory) % 16 == 0;
+  const auto with_pack = [&](auto function) {
+    if (wide) body(function, std::integral_constant<int, kWide>{});
+    else body(function, std::integral_constant<int, 1>{});
+  };
+  switch (kind) {
+    case Activation::swiglu: return with_pack(Silu{});
+    case Activation::gelu: return with_pack(Gelu{});
+    case Activation::relu: return with_pack(Relu{});
+  }
+}
+
+void check_shapes(Activation kind, const TensorView& h, const TensorView& a) {
+  MW_CHECK(a.rank == 2 && h.rank == 3 && h.dim(0) == a.dim(0) && h.dim(1) == halves_of(kind) && h.dim(2) == a.dim(1) &&
+               h.dtype == a.dtype,
+           "activation of {} into {}", h.describe(), a.describe());
+}
+
+}  // namespace
+
+void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF) {
+  check_shapes(kind, h_RcF, a_RF);
+  const int64_t R = a_RF.dim(0), F = a_RF.dim(1);
+  with_float_type(h_RcF.dtype, [&](auto type) {
+    using T = decltype(type);
+    with_activation<T>(kind, F, {h_RcF.data, a_RF.data}, [&](auto function, auto pack) {
+      launch(stream, activate_kernel<decltype(function), T, decltype(pack)::value>, R, kRowThreads, 0, h_RcF.as<T>(),
+             a_RF.as<T>(), F);
+    });
+  });
+}
+
+void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, TensorView d_a_RF, TensorView weight_R,
+                       TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
+  check_shapes(kind, h_RcF, d_a_RF);
+  check_shapes(kind, d_h_RcF, a_RF);
+  const int64_t R = a_RF.dim(0), F = a_RF.dim(1);
+  MW_CHECK(d_a_RF.dim(0) == R && d_a_RF.dim(1) == F && d_a_RF.dtype == a_RF.dtype, "{} beside {}", d_a_RF.describe(),
+           a_RF.describe());
+  const float* weights = weight_R.data == nullptr ? nullptr : weight_R.as<float>();
+  float* d_weights = d_weight_R.data == nullptr ? nullptr : d_weight_R.as<float>();
+  MW_CHECK(weights == nullptr || weight_R.numel() >= R, "weights {} for {} rows", weight_R.describe(), R);
+  MW_CHECK(d_weights == nullptr || d_weight_R.numel() >= R, "weights {} for {} rows", d_weight_R.describe(), R);
+  with_float_type(h_RcF.dtype, [&](auto type) {
+    using T = decltype(type);
+    with_activation<T>(kind, F, {h_RcF.data, d_a_RF.data, d_h_RcF.data, a_RF.data}, [&](auto function, auto pack) {
+      launch(stream, activate_backward_kernel<decltype(function), T, decltype(pack)::value>, R, kRowThreads, 0,
+             h_RcF.as<T>(), d_a_RF.as<T>(), weights, d_h_RcF.as<T>(), a_RF.as<T>(), d_weights, F);
+    });
+  });
+}
+
+}  // namespace mw::gpu

@@ -1,0 +1,132 @@
+// Causal attention, forward: fp32 arithmetic on any width, without libraries. A block owns 64 queries of one head and
+// 64 or 128 columns of their outputs, and walks over the tiles of keys that they see, with a running softmax.
+#include "ops/attention.h"
+
+#include "ops/gpu/attention_tiles.h"
+#include "ops/gpu/operators.h"
+#include "ops/gpu/reduce.h"
+
+namespace mw::gpu {
+namespace {
+
+using namespace attention_detail;
+
+constexpr int kRows = 8;  // of queries per thread
+constexpr float kHidden = -std::numeric_limits<float>::infinity();
+
+struct Larger {  // passes over a NaN, so that all threads of a row agree on its maximum
+  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
+};
+
+// Over the threads that share a row of a tile; each of them gets the result.
+template <class Op>
+__device__ float reduce_across(float value, Op op) {
+#pragma unroll
+  for (int lanes = kAcross / 2; lanes > 0; lanes /= 2) value = op(value, shuffle_xor(value, lanes));
+  return value;
+}
+
+// Statistics of the thread's rows: the largest score so far, and the sum of exp(score - largest) over the thread's own
+// columns.
+struct Running {
+  float largest[kRows], sum[kRows];
+};
+
+// Turns scores into exp(score - largest) and scales earlier outputs down to a largest score that grew. On the
+// diagonal a query sees keys up to its own position.
+template <int C>
+__device__ void softmax_step(float scale, bool diagonal, Running& running, float (&scores)[kRows][4],
+                             float (&out)[kRows][4 * C]) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    float largest = running.largest[i];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const bool seen = !diagonal || first_column() + j <= first_row<kRows>() + i;
+      scores[i][j] = seen ? scale * scores[i][j] : kHidden;
+      largest = fmaxf(largest, scores[i][j]);
+    }
+    largest = reduce_across(largest, Larger());
+    const float shrink = expf(running.largest[i] - largest);
+    running.largest[i] = largest;
+    running.sum[i] *= shrink;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      scores[i][j] = expf(scores[i][j] - largest);
+      running.sum[i] += scores[i][j];
+    }
+#pragma unroll
+    for (int c = 0; c < 4 * C; ++c) out[i][c] *= shrink;
+  }
+}
+
+template <int C, class T>
+__global__ void __launch_bounds__(kTileThreads<kRows>)
+    attention_kernel(AttentionShape shape, int64_t tiles, int64_t chunks, const T* q_THh, const T* k_TGh,
+                     const T* v_TGh, T* o_THh, float* lse_HT) {
+  alignas(16) __shared__ float stage[kStageFloats];
+  alignas(16) __shared__ float tile[kTileFloats];  // exp(score - largest), [key][query]
+  const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len, h = shape.head_dim, v = shape.value_dim;
+  Block block = this_block(chunks, tiles, H, kTile * C);
+  block.tile = static_cast<int>(tiles) - 1 - block.tile;  // the longest first
+  const int64_t kv_head = block.head / (H / G);
+  const auto queries = rows_of(q_THh, H, h, S, block.sequence, block.head, block.tile);
+
+  Running running;
+  float out[kRows][4 * C];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    running.largest[i] = kHidden;
+    running.sum[i] = 0.0f;
+#pragma unroll
+    for (int c = 0; c < 4 * C; ++c) out[i][c] = 0.0f;
+  }
+
+  for (int key_tile = 0; key_tile <= block.tile; ++key_tile) {
+    const auto keys = rows_of(k_TGh, G, h, S, block.sequence, kv_head, key_tile);
+    const auto values = rows_of(v_TGh, G, v, S, block.sequence, kv_head, key_tile);
+    float scores[kRows][4];
+    dot_rows(queries, keys, stage, scores);
+    softmax_step<C>(shape.scale, key_tile == block.tile, running, scores, out);
+    store_part(tile, scores);
+    add_product<kRows, C>(tile, columns_from(values, block.column), stage, out);
+  }
+
+  const auto outputs = rows_of(o_THh, H, v, S, block.sequence, block.head, block.tile);
+  float* lse = lse_HT + (block.head * shape.sequences + block.sequence) * S + int64_t{block.tile} * kTile;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int row = first_row<kRows>() + i;
+    const float sum = reduce_across(running.sum[i], Sum()), inverse = 1.0f / sum;
+#pragma unroll
+    for (int c = 0; c < 4 * C; ++c) out[i][c] *= inverse;
+    if (row < outputs.count && first_column() == 0 && block.column == 0) lse[row] = running.largest[i] + logf(sum);
+  }
+  store_rows<kRows, C>(columns_from(outputs, block.column), 1.0f, out);
+}
+
+}  // namespace
+
+void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
+               TensorView o_THh, TensorView lse_HT) {
+  check_shape(shape);
+  const int64_t T = shape.sequences * shape.seq_len;
+  const DType dtype = q_THh.dtype;
+  MW_CHECK(dtype == DType::f32 || dtype == DType::bf16, "q is {}, expected f32 or bf16", q_THh.describe());
+  check_view(q_THh, dtype, {T, shape.heads, shape.head_dim}, "q");
+  check_view(k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "k");
+  check_view(v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "v");
+  check_view(o_THh, dtype, {T, shape.heads, shape.value_dim}, "o");
+  check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
+  with_float_type(dtype, [&](auto type) {
+    with_column_quads(shape.value_dim, [&](auto column_quads) {
+      using E = decltype(type);
+      constexpr int C = decltype(column_quads)::value;
+      const int64_t tiles = tiles_of(shape), chunks = ceil_div(shape.value_dim, kTile * C);
+      launch(stream, attention_kernel<C, E>, shape.sequences * shape.heads * tiles * chunks, kTileThreads<kRows>, 0,
+             shape, tiles, chunks, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>());
+    });
+  });
+}
+
+}  // namespace mw::gpu

@@ -1,0 +1,40 @@
+// What kernels may assume of the hardware they are compiled for. With vendor.h the only file that names a vendor.
+#pragma once
+
+#include "ops/gpu/vendor.h"
+
+namespace mw::gpu {
+
+// Lanes that run in lockstep. Kernels are written for either; the host never needs to know.
+#if defined(__HIP__) || defined(__HIPCC__)
+constexpr int kWave = 64;  // CDNA
+template <class T>
+__device__ T shuffle_xor(T value, int lanes) {
+  return __shfl_xor(value, lanes, kWave);
+}
+template <class T>
+__device__ T shuffle_up(T value, int lanes) {
+  return __shfl_up(value, lanes, kWave);
+}
+template <class T>
+__device__ T shuffle_from(T value, int lane) {
+  return __shfl(value, lane, kWave);
+}
+#else
+constexpr int kWave = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+template <class T>
+__device__ T shuffle_xor(T value, int lanes) {
+  return __shfl_xor_sync(kAllLanes, value, lanes);
+}
+template <class T>
+__device__ T shuffle_up(T value, int lanes) {
+  return __shfl_up_sync(kAllLanes, value, lanes);
+}
+template <class T>
+__device__ T shuffle_from(T value, int lane) {
+  return __shfl_sync(kAllLanes, value, lane);
+}
+#endif
+
+}  // namespace mw::gpu

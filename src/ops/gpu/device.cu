@@ -1,0 +1,109 @@
+#include "ops/device.h"
+
+#include "base/text.h"
+#include "ops/gpu/launch.h"
+
+namespace mw {
+namespace gpu {
+namespace {
+
+class GpuQueue : public DeviceQueue {
+ public:
+  GpuQueue() { check(create_stream(&stream_), "creating a stream"); }
+  ~GpuQueue() override {
+    (void)synchronise_stream(stream_);
+    (void)destroy_stream(stream_);
+  }
+  void copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) check(copy_async(to, from, bytes, stream_), "copying");
+  }
+  void wait() override { check(synchronise_stream(stream_), "waiting for the device"); }
+  void* native() override { return stream_; }
+
+ private:
+  NativeStream stream_ = nullptr;
+};
+
+// Pages get a place when they are first used: all of the range is usable at once, commit only keeps count.
+class SharedReservation : public Reservation {
+ public:
+  SharedReservation(Device device, size_t bytes)
+      : memory_(allocate(device, bytes, MemoryKind::shared)), reserved_(bytes) {}
+  std::byte* data() const override { return memory_.get(); }
+  size_t committed() const override { return committed_; }
+  size_t reserved() const override { return reserved_; }
+  void commit(size_t bytes) override {
+    MW_CHECK(bytes <= reserved_, "commit of {} bytes in a reservation of {}", bytes, reserved_);
+    committed_ = std::max(committed_, bytes);
+  }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  size_t reserved_ = 0, committed_ = 0;
+};
+
+void free_memory(MemoryKind kind, void* memory) {
+  if (kind == MemoryKind::pinned) (void)free_pinned(memory);
+  else (void)free_device(memory);
+}
+
+}  // namespace
+
+void check(Status status, const char* what) {
+  if (succeeded(status)) return;
+  if (is_out_of_memory(status))
+    fail(Exit::memory, fmt::format("{}: out of device memory", what), "use more ranks or a smaller micro-batch");
+  fail(Exit::internal, fmt::format("{} failed on the device: {}", what, reason_of(status)));
+}
+
+}  // namespace gpu
+
+int count_gpus() {
+  int count = 0;
+  if (!gpu::succeeded(gpu::count_devices(&count))) count = 0;
+  (void)gpu::last_error();  // a machine without a driver is no mistake
+  return count;
+}
+
+DeviceKind gpu_kind() { return gpu::kDeviceKind; }
+
+std::unique_ptr<DeviceQueue> open_queue(Device device) {
+  MW_CHECK(device.kind == gpu::kDeviceKind, "a queue of another kind of device");
+  const gpu::Status status = gpu::set_device(device.index);
+  if (!gpu::succeeded(status))
+    fail(Exit::unsupported, fmt::format("cannot use GPU {}: {}", device.index, gpu::reason_of(status)),
+         fmt::format("{} GPUs are visible to this process", count_gpus()));
+  return std::make_unique<gpu::GpuQueue>();
+}
+
+std::shared_ptr<std::byte> allocate(Device device, size_t bytes, MemoryKind kind) {
+  gpu::check(gpu::set_device(device.index), "choosing the device");
+  void* memory = nullptr;
+  const size_t size = bytes == 0 ? 1 : bytes;
+  gpu::Status status;
+  switch (kind) {
+    case MemoryKind::pinned: status = gpu::allocate_pinned(&memory, size); break;
+    case MemoryKind::shared: status = gpu::allocate_shared(&memory, size); break;
+    default: status = gpu::allocate_device(&memory, size);
+  }
+  gpu::check(status, "allocating memory");
+  return {static_cast<std::byte*>(memory), [kind](std::byte* p) { gpu::free_memory(kind, p); }};
+}
+
+Reserve reserve_on(Device device) {
+  return [device](size_t bytes) { return std::make_unique<gpu::SharedReservation>(device, bytes); };
+}
+
+void synchronise(Device device) {
+  gpu::check(gpu::set_device(device.index), "choosing the device");
+  gpu::check(gpu::synchronise_device(), "waiting for the device");
+}
+
+std::string describe(Device device) {
+  gpu::DeviceProperties p;
+  gpu::check(gpu::read_properties(device.index, &p), "reading the device's properties");
+  return fmt::format("{}, compute {}.{}, {} processors, {}", p.name, p.major, p.minor, p.processors,
+                     format_bytes(static_cast<int64_t>(p.memory_bytes)));
+}
+
+}  // namespace mw

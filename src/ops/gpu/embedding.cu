@@ -1,0 +1,228 @@
+// Token embedding. Forward: one block per token. Backward: a stable radix sort brings the tokens of each id together in
+// their order; then one thread per run of equal ids and pack of columns sums them, so that each element of the table
+// has one writer and the order of the CPU.
+//
+// The sort takes a digit of 8 bits at a time. Each block has a tile of consecutive tokens and as many threads as digits
+// have values; each thread walks the whole tile in order and looks after one value.
+#include "ops/embedding.h"
+
+#include <cmath>
+#include <limits>
+
+#include "ops/gpu/launch.h"
+#include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
+
+namespace mw::gpu {
+namespace {
+
+constexpr int kRowThreads = 128;
+constexpr int kSumThreads = 256;
+constexpr int kPlaces = 4;  // sorted places per block: most start no run, and a block for each would cost its start
+constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
+constexpr int kTile = 512;
+constexpr int kScanThreads = 1024;
+
+// An id out of range (the host cannot see it without waiting) gives a row of NaN.
+template <class E, int N>
+__global__ void embed_kernel(const float* table, const int32_t* ids, int64_t vocab, int64_t width, E* y) {
+  const int64_t token = blockIdx.x, id = ids[token], step = static_cast<int64_t>(blockDim.x) * N;
+  const bool valid = id >= 0 && id < vocab;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width; i += step) {
+    Pack<float, N> row;
+    if (valid) row = load<N>(table + id * width + i);
+    Pack<E, N> out;
+#pragma unroll
+    for (int k = 0; k < N; ++k) out.at[k] = from_float<E>(valid ? row.at[k] : NAN);
+    store(y + token * width + i, out);
+  }
+}
+
+// Keys are ids, and `vocab` for one out of range: sorted last, skipped by the sum.
+struct StartSort {
+  const int32_t* ids;
+  int32_t vocab;
+  int32_t *keys, *tokens;
+  __device__ void operator()(int64_t t) const {
+    const int32_t id = ids[t];
+    keys[t] = id >= 0 && id < vocab ? id : vocab;
+    tokens[t] = static_cast<int32_t>(t);
+  }
+};
+
+__device__ int digit_of(int32_t key, int shift) { return (key >> shift) & (kDigits - 1); }
+
+__device__ int tile_size(int64_t begin, int64_t count) {
+  return static_cast<int>(count - begin < kTile ? count - begin : kTile);
+}
+
+// counts[digit, tile]: how many keys of the tile have the digit.
+__global__ void count_kernel(const int32_t* keys, int64_t count, int shift, int32_t* counts) {
+  __shared__ int digits[kTile];
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int size = tile_size(begin, count), own = static_cast<int>(threadIdx.x);
+  for (int i = own; i < size; i += kDigits) digits[i] = digit_of(keys[begin + i], shift);
+  __syncthreads();
+  int32_t found = 0;
+  for (int i = 0; i < size; ++i) found += digits[i] == own ? 1 : 0;
+  counts[static_cast<int64_t>(own) * gridDim.x + blockIdx.x] = found;
+}
+
+// Makes each count the sum of all before it. One block; each thread has a run of counts.
+__global__ void scan_kernel(int32_t* counts, int64_t size) {
+  __shared__ int32_t sums[kScanThreads];
+  const int own = static_cast<int>(threadIdx.x);
+  const int64_t share = (size + kScanThreads - 1) / kScanThreads, begin = own * share;
+  const int64_t end = begin + share < size ? begin + share : size;
+  int32_t sum = 0;
+  for (int64_t i = begin; i < end; ++i) sum += counts[i];
+  sums[own] = sum;
+  __syncthreads();
+  for (int distance = 1; distance < kScanThreads; distance *= 2) {
+    const int32_t before = own >= distance ? sums[own - distance] : 0;
+    __syncthreads();
+    sums[own] += before;
+    __syncthreads();
+  }
+  int32_t running = sums[own] - sum;
+  for (int64_t i = begin; i < end; ++i) {
+    const int32_t here = counts[i];
+    counts[i] = running;
+    running += here;
+  }
+}
+
+// places[digit, tile]: where the first key of the tile with the digit goes; the others follow in order.
+__global__ void scatter_kernel(const int32_t* keys, const int32_t* tokens, int64_t count, int shift,
+                               const int32_t* places, int32_t* keys_out, int32_t* tokens_out) {
+  __shared__ int32_t tile_keys[kTile], tile_tokens[kTile];
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kTile;
+  const int size = tile_size(begin, count), own = static_cast<int>(threadIdx.x);
+  for (int i = own; i < size; i += kDigits) {
+    tile_keys[i] = keys[begin + i];
+    tile_tokens[i] = tokens[begin + i];
+  }
+  __syncthreads();
+  int64_t place = places[static_cast<int64_t>(own) * gridDim.x + blockIdx.x];
+  for (int i = 0; i < size; ++i) {
+    if (digit_of(tile_keys[i], shift) != own) continue;
+    keys_out[place] = tile_keys[i];
+    tokens_out[place] = tile_tokens[i];
+    ++place;
+  }
+}
+
+// The place after the last key equal to keys[first], by steps that double and then halve: most runs are short.
+__device__ int64_t end_of_run(const int32_t* keys, int64_t count, int64_t first) {
+  const int32_t key = keys[first];
+  int64_t inside = first, step = 1;
+  while (inside + step < count && keys[inside + step] == key) {
+    inside += step;
+    step *= 2;
+  }
+  while (step > 1) {  // inside is in the run, inside + step is not
+    step /= 2;
+    if (inside + step < count && keys[inside + step] == key) inside += step;
+  }
+  return inside + 1;
+}
+
+// Adds the rows of the tokens to one pack of columns of the table.
+template <class E, int N>
+__device__ void sum_run(const int32_t* tokens, int64_t count, const E* d_y, int64_t width, float* d_table) {
+  Pack<float, N> sum = load<N>(d_table);
+#pragma unroll 4
+  for (int64_t i = 0; i < count; ++i) {
+    const Pack<E, N> d = load<N>(d_y + tokens[i] * width);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum.at[k] += to_float(d.at[k]);
+  }
+  store(d_table, sum);
+}
+
+// Each block has kPlaces sorted places and one of `parts` of the columns; it sums the runs that start at its places.
+template <class E, int N>
+__global__ void sum_kernel(const int32_t* keys, const int32_t* tokens, int64_t count, int32_t vocab, const E* d_y,
+                           int64_t width, int64_t parts, float* d_table) {
+  const int64_t block = blockIdx.x, begin = block / parts * kPlaces;
+  const int64_t column = (block % parts * blockDim.x + threadIdx.x) * N;
+  if (column >= width) return;
+  const int64_t end = begin + kPlaces < count ? begin + kPlaces : count;
+  for (int64_t at = begin; at < end; ++at) {
+    const int32_t key = keys[at];
+    if (key == vocab || (at > 0 && keys[at - 1] == key)) continue;
+    sum_run<E, N>(tokens + at, end_of_run(keys, count, at) - at, d_y + column, width, d_table + key * width + column);
+  }
+}
+
+struct SortedTokens {
+  const int32_t *keys, *tokens;
+};
+
+SortedTokens sort_tokens(Stream& stream, WorkspaceFrame& frame, const int32_t* ids, int64_t count, int64_t vocab) {
+  const auto size = static_cast<size_t>(count);
+  const int64_t tiles = ceil_div(count, kTile);
+  int32_t* keys[2] = {frame.take<int32_t>(size), frame.take<int32_t>(size)};
+  int32_t* tokens[2] = {frame.take<int32_t>(size), frame.take<int32_t>(size)};
+  auto* counts = frame.take<int32_t>(static_cast<size_t>(tiles * kDigits));
+  for_each(stream, count, StartSort{ids, static_cast<int32_t>(vocab), keys[0], tokens[0]});
+  int now = 0;
+  for (int shift = 0; vocab >> shift > 0; shift += kDigitBits) {  // vocab is the largest key
+    launch(stream, count_kernel, tiles, kDigits, 0, keys[now], count, shift, counts);
+    launch(stream, scan_kernel, 1, kScanThreads, 0, counts, tiles * kDigits);
+    launch(stream, scatter_kernel, tiles, kDigits, 0, keys[now], tokens[now], count, shift, counts, keys[1 - now],
+           tokens[1 - now]);
+    now = 1 - now;
+  }
+  return {keys[now], tokens[now]};
+}
+
+void check_operands(const TensorView& table_VD, const TensorView& ids_T, const TensorView& y_TD) {
+  MW_CHECK(table_VD.rank == 2 && table_VD.dtype == DType::f32, "table is {}, expected f32[V, D]", table_VD.describe());
+  MW_CHECK(ids_T.dtype == DType::i32, "ids are {}, expected i32", ids_T.describe());
+  MW_CHECK(y_TD.rank == 2 && y_TD.dim(0) == ids_T.numel() && y_TD.dim(1) == table_VD.dim(1),
+           "{} for ids {} of table {}", y_TD.describe(), ids_T.describe(), table_VD.describe());
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  MW_CHECK(table_VD.dim(0) <= kMost && ids_T.numel() <= kMost, "ids {} of table {}", ids_T.describe(),
+           table_VD.describe());
+}
+
+bool is_aligned(const TensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
+
+}  // namespace
+
+int64_t embedding_workspace_bytes(int64_t tokens, int64_t /*vocab*/) {
+  const auto rounded = [](int64_t count) { return ceil_div(count * static_cast<int64_t>(sizeof(int32_t)), 64) * 64; };
+  return 4 * rounded(tokens) + rounded(ceil_div(tokens, kTile) * kDigits);
+}
+
+void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD) {
+  check_operands(table_VD, ids_T, y_TD);
+  const int64_t D = table_VD.dim(1);
+  const bool aligned = is_aligned(table_VD) && is_aligned(y_TD);
+  with_float_type(y_TD.dtype, [&](auto type) {
+    using E = decltype(type);
+    constexpr int kWide = 16 / sizeof(E);
+    launch(stream, aligned && D % kWide == 0 ? embed_kernel<E, kWide> : embed_kernel<E, 1>, ids_T.numel(), kRowThreads,
+           0, table_VD.as<float>(), ids_T.as<int32_t>(), table_VD.dim(0), D, y_TD.as<E>());
+  });
+}
+
+void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorView d_table_VD) {
+  check_operands(d_table_VD, ids_T, d_y_TD);
+  const int64_t T = ids_T.numel(), V = d_table_VD.dim(0), D = d_table_VD.dim(1);
+  if (T == 0 || D == 0) return;
+  WorkspaceFrame frame(stream.workspace());
+  const SortedTokens sorted = sort_tokens(stream, frame, ids_T.as<int32_t>(), T, V);
+  const bool aligned = is_aligned(d_table_VD) && is_aligned(d_y_TD);
+  with_float_type(d_y_TD.dtype, [&](auto type) {
+    using E = decltype(type);
+    constexpr int kWide = 16 / sizeof(E);
+    const bool wide = aligned && D % kWide == 0;
+    const int64_t parts = ceil_div(D, kSumThreads * (wide ? kWide : 1));
+    launch(stream, wide ? sum_kernel<E, kWide> : sum_kernel<E, 1>, ceil_div(T, kPlaces) * parts, kSumThreads, 0,
+           sorted.keys, sorted.tokens, T, V, d_y_TD.as<E>(), D, parts, d_table_VD.as<float>());
+  });
+}
+
+}  // namespace mw::gpu

@@ -1,0 +1,55 @@
+#include "ops/gpu/operators.h"
+#include "ops/gpu/vendor.h"
+
+namespace mw {
+
+const Operators& gpu_operators() {
+  static const Operators table = [] {
+    Operators t;
+    t.backend = gpu::kBackendName;
+    t.fill_zero = gpu::fill_zero;
+    t.convert = gpu::convert;
+    t.add = gpu::add;
+    t.clamp = gpu::clamp;
+    t.clamp_backward = gpu::clamp_backward;
+    t.sum_squares = gpu::sum_squares;
+    t.all_finite = gpu::all_finite;
+    t.rms_norm = gpu::rms_norm;
+    t.add_rms_norm = gpu::add_rms_norm;
+    t.rms_norm_apply = gpu::rms_norm_apply;
+    t.rms_norm_backward = gpu::rms_norm_backward;
+    t.rope = gpu::rope;
+    t.activate = gpu::activate;
+    t.activate_backward = gpu::activate_backward;
+    t.embed = gpu::embed;
+    t.embed_backward = gpu::embed_backward;
+    t.cross_entropy = gpu::cross_entropy;
+    t.attention = gpu::attention;
+    t.attention_backward = gpu::attention_backward;
+    t.attention_workspace_bytes = gpu::attention_workspace_bytes;
+    t.adamw = gpu::adamw;
+    t.pack_weight = gpu::pack_weight;
+    t.matmul = gpu::matmul;
+    t.matmul_d_input = gpu::matmul_d_input;
+    t.matmul_d_weight = gpu::matmul_d_weight;
+    t.esmm = gpu::esmm;
+    t.esmm_d_input = gpu::esmm_d_input;
+    t.estmm = gpu::estmm;
+    t.ess = gpu::ess;
+    t.matmul_workspace_bytes = gpu::matmul_workspace_bytes;
+    t.route = gpu::route;
+    t.route_backward = gpu::route_backward;
+    t.build_token_layout = gpu::build_token_layout;
+    t.gather_rows = gpu::gather_rows;
+    t.combine_rows = gpu::combine_rows;
+    t.gather_weight_gradient = gpu::gather_weight_gradient;
+    t.router_workspace_bytes = gpu::router_workspace_bytes;
+    t.token_layout_workspace_bytes = gpu::token_layout_workspace_bytes;
+    t.embedding_workspace_bytes = gpu::embedding_workspace_bytes;
+    t.norm_workspace_bytes = gpu::norm_workspace_bytes;
+    return t;
+  }();
+  return table;
+}
+
+}  // namespace mw

@@ -1,0 +1,24 @@
+// Products over rows that lie sorted by expert, on the device. A dense product is the case of one expert.
+#pragma once
+
+#include <span>
+
+#include "core/stream.h"
+#include "ops/matmul.h"
+
+namespace mw::gpu {
+
+enum class ProductKind : uint8_t { forward, d_input };
+
+// The most experts that one call takes: bounds the tables that it copies to the device.
+constexpr int64_t kMaxExperts = 4096;
+constexpr int64_t kGroupedWorkspaceBytes = 2 * (kMaxExperts + 8) * 8;
+
+// Any dtype, any width, any GPU: fp32 multiply-adds from shared memory, true fp32 for fp32 operands. Contracts as
+// esmm, esmm_d_input and estmm; with accumulate, an f32 y is added to.
+void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
+                      std::span<const Weight> weights, const SortedRows& y, Store store);
+void accumulate_grouped(Stream& stream, const SortedRows& dy, const SortedRows& x, std::span<const int64_t> offsets,
+                        TensorView dw_eNK);
+
+}  // namespace mw::gpu

@@ -1,0 +1,45 @@
+// Starting kernels on a stream, and the loops that most of them are.
+#pragma once
+
+#include <algorithm>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "ops/gpu/capability.h"
+
+namespace mw::gpu {
+
+// Errors: memory; internal, with the vendor's reason.
+void check(Status status, const char* what);
+
+inline NativeStream native(Stream& stream) { return static_cast<NativeStream>(stream.queue().native()); }
+
+// Enqueues kernel<<<blocks, threads, shared_bytes>>>(arguments...). No blocks: nothing to do.
+template <class... Parameters, class... Arguments>
+void launch(Stream& stream, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
+            const Arguments&... arguments) {
+  if (blocks == 0) return;
+  kernel<<<dim3(static_cast<unsigned>(blocks)), dim3(static_cast<unsigned>(threads)), shared_bytes, native(stream)>>>(
+      Parameters(arguments)...);
+  check(last_error(), "starting a kernel");
+}
+
+constexpr int kThreads = 256;
+
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class Body>
+__global__ void for_each_kernel(int64_t count, Body body) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
+}
+
+// Calls body(i) on the device for each i in [0, count), in no order. body: a struct with a const __device__ operator().
+template <class Body>
+void for_each(Stream& stream, int64_t count, const Body& body) {
+  constexpr int64_t kMaxBlocks = 1 << 16;
+  const int64_t blocks = std::min(kMaxBlocks, ceil_div(count, kThreads));
+  launch(stream, for_each_kernel<Body>, blocks, kThreads, 0, count, body);
+}
+
+}  // namespace mw::gpu

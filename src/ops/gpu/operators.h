@@ -1,0 +1,50 @@
+// The GPU's operators: their contracts are those of the functions of the same name in ops/*.h. All pointers are device
+// memory; spans are host memory.
+#pragma once
+
+#include "ops/operators.h"
+
+namespace mw::gpu {
+
+decltype(mw::fill_zero) fill_zero;
+decltype(mw::convert) convert;
+decltype(mw::add) add;
+decltype(mw::clamp) clamp;
+decltype(mw::clamp_backward) clamp_backward;
+decltype(mw::sum_squares) sum_squares;
+decltype(mw::all_finite) all_finite;
+decltype(mw::rms_norm) rms_norm;
+decltype(mw::add_rms_norm) add_rms_norm;
+decltype(mw::rms_norm_apply) rms_norm_apply;
+decltype(mw::rms_norm_backward) rms_norm_backward;
+decltype(mw::rope) rope;
+decltype(mw::activate) activate;
+decltype(mw::activate_backward) activate_backward;
+decltype(mw::embed) embed;
+decltype(mw::embed_backward) embed_backward;
+decltype(mw::cross_entropy) cross_entropy;
+decltype(mw::attention) attention;
+decltype(mw::attention_backward) attention_backward;
+decltype(mw::adamw) adamw;
+decltype(mw::pack_weight) pack_weight;
+decltype(mw::matmul) matmul;
+decltype(mw::matmul_d_input) matmul_d_input;
+decltype(mw::matmul_d_weight) matmul_d_weight;
+decltype(mw::esmm) esmm;
+decltype(mw::esmm_d_input) esmm_d_input;
+decltype(mw::estmm) estmm;
+decltype(mw::ess) ess;
+decltype(mw::route) route;
+decltype(mw::route_backward) route_backward;
+decltype(mw::build_token_layout) build_token_layout;
+decltype(mw::gather_rows) gather_rows;
+decltype(mw::combine_rows) combine_rows;
+decltype(mw::gather_weight_gradient) gather_weight_gradient;
+int64_t attention_workspace_bytes(const AttentionShape& shape, int threads);
+int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab);
+int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
+int64_t router_workspace_bytes(int64_t tokens, int64_t experts);
+int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts);
+int64_t norm_workspace_bytes(int64_t rows, int64_t width);
+
+}  // namespace mw::gpu

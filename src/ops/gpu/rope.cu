@@ -1,0 +1,73 @@
+// Rotary embedding: one block per token, whose threads take 16 bytes of each half of a head where the width and the
+// addresses allow it, and single pairs otherwise. A thread reads its pairs before it writes them: y may be x.
+#include "ops/rope.h"
+
+#include <limits>
+#include <type_traits>
+
+#include "ops/gpu/launch.h"
+#include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
+
+namespace mw::gpu {
+namespace {
+
+constexpr int kTokenThreads = 128;
+
+// packs: of half a head; token_packs: of the halves of all heads of a token. sign = -1 rotates backwards.
+template <class T, int N>
+__global__ void rope_kernel(const Pack<T, N>* x, const Pack<float, N>* cosine, const Pack<float, N>* sine, float sign,
+                            int64_t positions, int packs, int token_packs, Pack<T, N>* y) {
+  const int64_t token = blockIdx.x;
+  const int64_t angles = token % positions * packs, begin = token * token_packs * 2;
+  for (int i = static_cast<int>(threadIdx.x); i < token_packs; i += static_cast<int>(blockDim.x)) {
+    const int head = i / packs, j = i - head * packs;
+    const int64_t at = begin + static_cast<int64_t>(head) * packs * 2 + j;
+    const Pack<T, N> left = x[at], right = x[at + packs];
+    const Pack<float, N> c = cosine[angles + j], s = sine[angles + j];
+    Pack<T, N> y_left, y_right;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float a = to_float(left.at[k]), b = to_float(right.at[k]), turn = sign * s.at[k];
+      y_left.at[k] = from_float<T>(a * c.at[k] - b * turn);
+      y_right.at[k] = from_float<T>(b * c.at[k] + a * turn);
+    }
+    y[at] = y_left;
+    y[at + packs] = y_right;
+  }
+}
+
+bool is_aligned(const TensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
+
+}  // namespace
+
+void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction,
+          TensorView y_THh) {
+  MW_CHECK(x_THh.rank == 3 && x_THh.dim(2) % 2 == 0, "x is {}, expected [T, H, h] with an even h", x_THh.describe());
+  MW_CHECK(y_THh.dtype == x_THh.dtype && y_THh.shape == x_THh.shape, "x is {}, y is {}", x_THh.describe(),
+           y_THh.describe());
+  const int64_t T = x_THh.dim(0), H = x_THh.dim(1), pairs = x_THh.dim(2) / 2;
+  MW_CHECK(cos_Sh.rank == 2 && cos_Sh.dim(1) == pairs && sin_Sh.rank == 2 && sin_Sh.shape == cos_Sh.shape,
+           "cos is {}, sin is {}, expected two [S, {}]", cos_Sh.describe(), sin_Sh.describe(), pairs);
+  if (T == 0) return;
+  const int64_t S = cos_Sh.dim(0);
+  MW_CHECK(S > 0, "a table without positions for {} tokens", T);
+  // Inside a token 32-bit indices do, and divide faster.
+  MW_CHECK(H * pairs < std::numeric_limits<int>::max() / 2, "tokens of {} heads of {} pairs", H, pairs);
+  const float sign = direction == RopeDirection::forward ? 1.0f : -1.0f;
+  const bool aligned = is_aligned(x_THh) && is_aligned(y_THh) && is_aligned(cos_Sh) && is_aligned(sin_Sh);
+  with_float_type(x_THh.dtype, [&](auto type) {
+    using E = decltype(type);
+    constexpr int kWide = 16 / sizeof(E);
+    const auto run = [&](auto width) {
+      constexpr int N = decltype(width)::value;
+      launch(stream, rope_kernel<E, N>, T, kTokenThreads, 0, packs_of<N>(x_THh.as<E>()),
+             packs_of<N>(cos_Sh.as<float>()), packs_of<N>(sin_Sh.as<float>()), sign, S, pairs / N, H * pairs / N,
+             packs_of<N>(y_THh.as<E>()));
+    };
+    if (aligned && pairs % kWide == 0) run(std::integral_constant<int, kWide>{});
+    else run(std::integral_constant<int, 1>{});
+  });
+}
+
+}  // namespace mw::gpu

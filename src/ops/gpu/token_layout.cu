@@ -1,0 +1,390 @@
+// The token layout: a counting sort of choices by (position of the expert, choice). One block ranks kThreads choices
+// among each other, one wave per position adds up the blocks' counts, one block the positions'. With a capacity the
+// sort runs twice: first for a list per expert, in which each domain's choices beyond the capacity are found and
+// dropped. Rows are copied and summed with one wave per row, in words of 16 bytes where width and alignment allow.
+#include "ops/token_layout.h"
+
+#include <vector>
+
+#include "ops/gpu/launch.h"
+#include "ops/gpu/operators.h"
+#include "ops/gpu/sort.h"
+
+namespace mw::gpu {
+namespace {
+
+constexpr int64_t kMaxGrid = 1 << 16;
+constexpr int kRowsPerBlock = kThreads / kWave;
+
+// The choices to sort. Rows and choices fit 32 bits.
+struct Choices {
+  const int32_t* ids;
+  const float* weights;
+  const int32_t* position_of_expert;
+  int32_t count, experts, top_k;
+
+  // Ids are valid unless a caller is broken: then memory stays whole and, where the host looks, `bad_ids` is reported.
+  __device__ bool is_bad(int64_t i) const { return ids[i] < 0 || ids[i] >= experts; }
+  __device__ int32_t expert_of(int64_t i) const { return is_bad(i) ? 0 : ids[i]; }
+  __device__ int32_t position_of(int64_t i) const { return position_of_expert[expert_of(i)]; }
+};
+
+struct Summary {
+  int64_t rows, bad_ids;
+};
+
+struct SortScratch {
+  int32_t* counts_Eb;  // [position, block]: kept choices, then those of the blocks before
+  int32_t* first_E;    // [position]: kept choices, then first row
+  Summary* summary;
+  int64_t blocks;
+};
+
+// row_of becomes each choice's rank among those of its block and expert; what is dropped (row_of = -1) stays so. The
+// last of an expert knows their count, so that nothing is counted by atomics.
+__global__ void rank_kernel(Choices choices, bool dropping, int32_t* row_of, SortScratch scratch) {
+  __shared__ int4 positions4[kThreads / 4];
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int thread = static_cast<int>(threadIdx.x);
+  const bool kept = i < choices.count && !(dropping && row_of[i] < 0);
+  const int32_t position = kept ? choices.position_of(i) : -1;
+  reinterpret_cast<int32_t*>(positions4)[thread] = position;
+  if (i < choices.count && choices.is_bad(i)) scratch.summary->bad_ids = 1;
+  __syncthreads();
+  if (!kept) return;
+  int before = 0, after = 0;
+  for (int j = 0; j < kThreads; j += 4) {
+    const int4 four = positions4[j / 4];
+    const int32_t others[] = {four.x, four.y, four.z, four.w};
+    for (int k = 0; k < 4; ++k) {
+      before += others[k] == position && j + k < thread ? 1 : 0;
+      after += others[k] == position && j + k > thread ? 1 : 0;
+    }
+  }
+  row_of[i] = before;
+  if (after == 0) scratch.counts_Eb[position * scratch.blocks + blockIdx.x] = before + 1;
+}
+
+// One block of one wave per position: counts become sums over the blocks before.
+__global__ void sum_blocks_kernel(SortScratch scratch) {
+  int32_t* counts = scratch.counts_Eb + static_cast<int64_t>(blockIdx.x) * scratch.blocks;
+  int32_t before = 0;
+  for (int64_t first = 0; first < scratch.blocks; first += kWave) {
+    const int64_t b = first + threadIdx.x;
+    const int32_t count = b < scratch.blocks ? counts[b] : 0;
+    const int32_t inclusive = scan_wave(count);
+    if (b < scratch.blocks) counts[b] = before + inclusive - count;
+    before += shuffle_from(inclusive, kWave - 1);
+  }
+  if (threadIdx.x == 0) scratch.first_E[blockIdx.x] = before;
+}
+
+// One block: rows per position become first rows.
+__global__ void sum_positions_kernel(Choices choices, SortScratch scratch, int64_t* rows_per_expert) {
+  const int E = choices.experts, thread = static_cast<int>(threadIdx.x);
+  for (int e = thread; e < E; e += kThreads)
+    rows_per_expert[e] = static_cast<int64_t>(scratch.first_E[choices.position_of_expert[e]]);
+  __syncthreads();
+  int32_t before = 0;
+  for (int first = 0; first < E; first += kThreads) {
+    const int position = first + thread;
+    int32_t total = 0;
+    const int32_t row = before + scan_block(position < E ? scratch.first_E[position] : 0, &total);
+    if (position < E) scratch.first_E[position] = row;
+    before += total;
+  }
+  if (thread == 0) scratch.summary->rows = before;
+}
+
+__device__ int32_t find_row(const Choices& choices, const SortScratch& scratch, int64_t i, int32_t rank) {
+  const int64_t position = choices.position_of(i);
+  return scratch.first_E[position] + scratch.counts_Eb[position * scratch.blocks + i / kThreads] + rank;
+}
+
+struct Scatter {
+  Choices choices;
+  SortScratch scratch;
+  int32_t *row_of, *token_ids, *expert_ids;
+  float* sorted_weights;
+  __device__ void operator()(int64_t i) const {
+    if (row_of[i] < 0) return;
+    const int32_t r = find_row(choices, scratch, i, row_of[i]);
+    row_of[i] = r;
+    token_ids[r] = static_cast<int32_t>(i) / choices.top_k;
+    expert_ids[r] = choices.expert_of(i);
+    sorted_weights[r] = choices.weights[i];
+  }
+};
+
+// Ascending order of the result: descending weight, then ascending choice. A total order on all bit patterns, NaNs too.
+__device__ SortKey make_rank_key(float weight, int64_t choice) {
+  const uint32_t ascending = ordered_bits(weight == 0.0f ? 0.0f : weight);  // -0 becomes +0
+  return static_cast<SortKey>(~ascending) << 32 | static_cast<SortKey>(choice);
+}
+
+struct ScatterKeys {
+  Choices choices;
+  SortScratch scratch;
+  const int32_t* row_of;
+  SortKey* keys;
+  __device__ void operator()(int64_t i) const {
+    keys[find_row(choices, scratch, i, row_of[i])] = make_rank_key(choices.weights[i], i);
+  }
+};
+
+// First of keys[begin, end), which are in ascending order of choice, whose choice is not below `choice`.
+__device__ int64_t find_choice(const SortKey* keys, int64_t begin, int64_t end, int64_t choice) {
+  while (begin < end) {
+    const int64_t middle = (begin + end) / 2;
+    if (static_cast<int64_t>(keys[middle] & 0xffffffffu) < choice) begin = middle + 1;
+    else end = middle;
+  }
+  return begin;
+}
+
+// One block per (domain, position) at a time: all but the first `capacity` keys are dropped.
+__global__ void drop_kernel(const SortKey* keys, const int32_t* first_E, int64_t E, int64_t count,
+                            int64_t domain_choices, int64_t domains, int64_t capacity, int32_t* row_of) {
+  for (int64_t segment = blockIdx.x; segment < domains * E; segment += gridDim.x) {
+    const int64_t domain = segment / E, position = segment % E;
+    const int64_t first = first_E[position], last = position + 1 < E ? first_E[position + 1] : count;
+    const int64_t begin = find_choice(keys, first, last, domain * domain_choices);
+    const int64_t end = find_choice(keys, begin, last, (domain + 1) * domain_choices);
+    if (end - begin <= capacity) continue;
+    const SortKey last_kept = select_key(keys + begin, end - begin, capacity);
+    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads)
+      if (keys[i] > last_kept) row_of[keys[i] & 0xffffffffu] = -1;
+  }
+}
+
+// Which positions have been seen; kept, so that no call allocates.
+struct SeenPositions : StreamState {
+  std::vector<uint8_t> seen;
+};
+
+void check_permutation(Stream& stream, std::span<const int32_t> position_of_expert) {
+  const size_t E = position_of_expert.size();
+  std::vector<uint8_t>& seen = stream.state<SeenPositions>().seen;
+  seen.assign(E, 0);
+  for (size_t e = 0; e < E; ++e) {
+    const int32_t position = position_of_expert[e];
+    MW_CHECK(position >= 0 && static_cast<size_t>(position) < E && seen[static_cast<size_t>(position)] == 0,
+             "position {} of expert {}", position, e);
+    seen[static_cast<size_t>(position)] = 1;
+  }
+}
+
+void check_layout(const TensorView& ids_TK, const TensorView& weights_TK, std::span<const int32_t> position_of_expert,
+                  const TokenLayout& layout) {
+  const int64_t choices = layout.tokens * layout.top_k;
+  MW_CHECK(choices <= INT32_MAX, "{} choices do not fit 32-bit rows", choices);
+  MW_CHECK(layout.experts <= INT32_MAX / 2 && (layout.experts > 0 || choices == 0), "{} choices of {} experts", choices,
+           layout.experts);
+  MW_CHECK(ids_TK.numel() == choices && weights_TK.numel() == choices, "layout of {} x {} from {} and {}",
+           layout.tokens, layout.top_k, ids_TK.describe(), weights_TK.describe());
+  MW_CHECK(layout.token_ids_R.numel() >= choices && layout.expert_ids_R.numel() >= choices &&
+               layout.weights_R.numel() >= choices && layout.row_of_TK.numel() >= choices &&
+               layout.rows_per_expert_E.numel() == layout.experts,
+           "layout views too small for {} choices of {} experts", choices, layout.experts);
+  MW_CHECK(std::ssize(position_of_expert) == layout.experts, "{} positions of {} experts", position_of_expert.size(),
+           layout.experts);
+}
+
+// Everything of the sort but the last step: what find_row needs, and the sums.
+void rank_choices(Stream& stream, const Choices& choices, bool dropping, int32_t* row_of, const SortScratch& scratch,
+                  int64_t* rows_per_expert) {
+  const int64_t E = choices.experts;
+  const auto count_bytes = static_cast<size_t>(E * scratch.blocks) * sizeof(int32_t);
+  if (count_bytes > 0) check(fill_async(scratch.counts_Eb, 0, count_bytes, native(stream)), "filling memory");
+  launch(stream, rank_kernel, scratch.blocks, kThreads, 0, choices, dropping, row_of, scratch);
+  launch(stream, sum_blocks_kernel, E, kWave, 0, scratch);
+  launch(stream, sum_positions_kernel, 1, kThreads, 0, choices, scratch, rows_per_expert);
+}
+
+void drop_beyond_capacity(Stream& stream, const Choices& choices, int64_t tokens, CapacityRule rule,
+                          const SortScratch& scratch, int64_t* rows_per_expert, int32_t* row_of) {
+  MW_CHECK(rule.domain_tokens > 0, "capacity {} per {} tokens", rule.capacity, rule.domain_tokens);
+  WorkspaceFrame frame(stream.workspace());
+  auto* keys = frame.take<SortKey>(static_cast<size_t>(choices.count));
+  rank_choices(stream, choices, false, row_of, scratch, rows_per_expert);
+  for_each(stream, choices.count, ScatterKeys{choices, scratch, row_of, keys});
+  const int64_t domain = std::min(rule.domain_tokens, tokens), domains = ceil_div(tokens, domain), E = choices.experts;
+  launch(stream, drop_kernel, std::min(kMaxGrid, domains * E), kThreads, 0, keys, scratch.first_E, E, choices.count,
+         domain * choices.top_k, domains, rule.capacity, row_of);
+}
+
+// out[r] = x[rows[r]] in words, one wave per row.
+template <class Word>
+__global__ void gather_kernel(const Word* __restrict__ x, const int32_t* rows, int64_t count, int64_t width,
+                              Word* __restrict__ out) {
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWave;
+  if (r >= count) return;
+  const int64_t row = rows[r];
+  const Word* from = x + row * width;
+  Word* to = out + r * width;
+  const int64_t lane = threadIdx.x % kWave;
+  if (row < 0) {
+    for (int64_t i = lane; i < width; i += kWave) to[i] = Word{};
+  } else {
+#pragma unroll 4
+    for (int64_t i = lane; i < width; i += kWave) to[i] = from[i];
+  }
+}
+
+template <class Word>
+void gather_words(Stream& stream, const TensorView& x, const int32_t* rows, int64_t count, const TensorView& out) {
+  const int64_t width = x.cols() * size_of(x.dtype) / static_cast<int64_t>(sizeof(Word));
+  launch(stream, gather_kernel<Word>, ceil_div(count, kRowsPerBlock), kThreads, 0, static_cast<const Word*>(x.data),
+         rows, count, width, static_cast<Word*>(out.data));
+}
+
+bool allows_16_bytes(const void* memory, int64_t row_bytes) {
+  return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0 && row_bytes % 16 == 0;
+}
+
+template <class T, int kCount>
+struct alignas(sizeof(T) * kCount) Elements {
+  T values[kCount];
+};
+
+template <class T>
+struct Combine {
+  const T* y;
+  const int32_t* row_of;
+  const float* weights;
+  const T* base;
+  T* out;
+  int64_t tokens, width;
+  int top_k;
+};
+
+// One wave per token; each lane sums kCount neighbouring elements at a time. base may be out: each element is read
+// before it is written, by the same lane.
+template <class T, int kCount>
+__global__ void combine_kernel(Combine<T> task) {
+  using Word = Elements<T, kCount>;
+  const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWave;
+  if (t >= task.tokens) return;
+  const int K = task.top_k;
+  const int32_t* row_of = task.row_of + t * K;
+  const float* weights = task.weights == nullptr ? nullptr : task.weights + t * K;
+  for (int64_t d = threadIdx.x % kWave * kCount; d < task.width; d += kWave * kCount) {
+    const int64_t at = t * task.width + d;
+    float sums[kCount] = {};
+    if (task.base != nullptr) {
+      const Word word = *reinterpret_cast<const Word*>(task.base + at);
+      for (int i = 0; i < kCount; ++i) sums[i] = to_float(word.values[i]);
+    }
+#pragma unroll 4
+    for (int k = 0; k < K; ++k) {
+      const int64_t row = row_of[k];
+      if (row < 0) continue;
+      const float weight = weights == nullptr ? 1.0f : weights[k];
+      const Word word = *reinterpret_cast<const Word*>(task.y + row * task.width + d);
+      for (int i = 0; i < kCount; ++i) sums[i] += weight * to_float(word.values[i]);
+    }
+    Word result;
+    for (int i = 0; i < kCount; ++i) result.values[i] = from_float<T>(sums[i]);
+    *reinterpret_cast<Word*>(task.out + at) = result;
+  }
+}
+
+struct GatherNumbers {
+  const float* d_row;
+  const int32_t* row_of;
+  float* d_weights;
+  __device__ void operator()(int64_t i) const { d_weights[i] = row_of[i] < 0 ? 0.0f : d_row[row_of[i]]; }
+};
+
+int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+
+}  // namespace
+
+void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
+                        std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
+  check_layout(ids_TK, weights_TK, position_of_expert, layout);
+  check_permutation(stream, position_of_expert);
+  const int64_t E = layout.experts, count = layout.tokens * layout.top_k, blocks = ceil_div(count, kThreads);
+  int32_t* row_of = layout.row_of_TK.as<int32_t>();
+  int64_t* rows_per_expert = layout.rows_per_expert_E.as<int64_t>();
+
+  WorkspaceFrame frame(stream.workspace());
+  auto* positions = frame.take<int32_t>(static_cast<size_t>(E));
+  stream.queue().copy(positions, position_of_expert.data(), position_of_expert.size_bytes());
+  const SortScratch scratch{frame.take<int32_t>(static_cast<size_t>(E * blocks)),
+                            frame.take<int32_t>(static_cast<size_t>(E)), frame.take<Summary>(1), blocks};
+  check(fill_async(scratch.summary, 0, sizeof(Summary), native(stream)), "filling memory");
+  const Choices choices{ids_TK.as<int32_t>(),        weights_TK.as<float>(),  positions,
+                        static_cast<int32_t>(count), static_cast<int32_t>(E), static_cast<int32_t>(layout.top_k)};
+
+  const bool dropping = rule.capacity > 0 && count > 0;
+  if (dropping) drop_beyond_capacity(stream, choices, layout.tokens, rule, scratch, rows_per_expert, row_of);
+  rank_choices(stream, choices, dropping, row_of, scratch, rows_per_expert);
+  for_each(stream, count,
+           Scatter{choices, scratch, row_of, layout.token_ids_R.as<int32_t>(), layout.expert_ids_R.as<int32_t>(),
+                   layout.weights_R.as<float>()});
+
+  layout.rows = count;
+  if (dropping) {
+    Summary summary{};
+    stream.queue().copy(&summary, scratch.summary, sizeof(summary));
+    stream.queue().wait();
+    MW_CHECK(summary.bad_ids == 0, "an expert id is none of {} experts", E);
+    layout.rows = summary.rows;
+  }
+  layout.dropped = count - layout.rows;
+}
+
+int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts) {
+  const int64_t count = tokens * top_k;
+  return 2 * bytes_taken(experts * 4) + bytes_taken(experts * ceil_div(count, kThreads) * 4) +
+         bytes_taken(static_cast<int64_t>(sizeof(Summary))) + bytes_taken(count * 8);
+}
+
+void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t count, TensorView out_RD) {
+  MW_CHECK(x_TD.dtype == out_RD.dtype && x_TD.cols() == out_RD.cols() && count <= out_RD.rows(),
+           "{} rows of {} into {}", count, x_TD.describe(), out_RD.describe());
+  const int64_t row_bytes = x_TD.cols() * size_of(x_TD.dtype);
+  if (row_bytes == 0) return;
+  if (allows_16_bytes(x_TD.data, row_bytes) && allows_16_bytes(out_RD.data, row_bytes))
+    return gather_words<int4>(stream, x_TD, rows, count, out_RD);
+  with_float_type(x_TD.dtype, [&](auto type) { gather_words<decltype(type)>(stream, x_TD, rows, count, out_RD); });
+}
+
+void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorView weights_TK, TensorView base_TD,
+                  TensorView out_TD) {
+  MW_CHECK(out_TD.rank == 2 && row_of_TK.rank == 2 && row_of_TK.dim(0) == out_TD.dim(0) && y_RD.dtype == out_TD.dtype &&
+               y_RD.cols() == out_TD.dim(1),
+           "{} combined by {} into {}", y_RD.describe(), row_of_TK.describe(), out_TD.describe());
+  const int64_t T = out_TD.dim(0), D = out_TD.dim(1), K = row_of_TK.dim(1);
+  const float* weights = weights_TK.data == nullptr ? nullptr : weights_TK.as<float>();
+  MW_CHECK(weights == nullptr || weights_TK.numel() == T * K, "weights {} for {}", weights_TK.describe(),
+           row_of_TK.describe());
+  MW_CHECK(base_TD.data == nullptr || base_TD.numel() == T * D, "base {} for {}", base_TD.describe(),
+           out_TD.describe());
+  const int64_t row_bytes = D * size_of(out_TD.dtype);
+  // The address of no base is 0, which is aligned.
+  const bool wide = allows_16_bytes(y_RD.data, row_bytes) && allows_16_bytes(base_TD.data, row_bytes) &&
+                    allows_16_bytes(out_TD.data, row_bytes);
+  with_float_type(out_TD.dtype, [&](auto type) {
+    using Element = decltype(type);
+    const Combine<Element> task{y_RD.as<Element>(),
+                                row_of_TK.as<int32_t>(),
+                                weights,
+                                base_TD.data == nullptr ? nullptr : base_TD.as<Element>(),
+                                out_TD.as<Element>(),
+                                T,
+                                D,
+                                static_cast<int>(K)};
+    launch(stream, wide ? combine_kernel<Element, 16 / sizeof(Element)> : combine_kernel<Element, 1>,
+           ceil_div(T, kRowsPerBlock), kThreads, 0, task);
+  });
+}
+
+void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK) {
+  MW_CHECK(row_of_TK.numel() == d_weights_TK.numel(), "{} for {}", row_of_TK.describe(), d_weights_TK.describe());
+  for_each(stream, row_of_TK.numel(),
+           GatherNumbers{d_row_R.as<float>(), row_of_TK.as<int32_t>(), d_weights_TK.as<float>()});
+}
+
+}  // namespace mw::gpu

@@ -1,0 +1,81 @@
+// The one file, beside capability.h, that names CUDA or HIP: everything below has the same meaning under both.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#if defined(__HIP__) || defined(__HIPCC__)
+#include <hip/hip_runtime.h>
+#define MW_VENDOR(name) hip##name
+#else
+#include <cuda_runtime.h>
+#define MW_VENDOR(name) cuda##name
+#endif
+
+#include "base/error.h"
+#include "core/device.h"
+
+namespace mw::gpu {
+
+using NativeStream = MW_VENDOR(Stream_t);
+using NativeEvent = MW_VENDOR(Event_t);
+using Status = MW_VENDOR(Error_t);
+
+#if defined(__HIP__) || defined(__HIPCC__)
+using NativeProperties = hipDeviceProp_t;
+constexpr DeviceKind kDeviceKind = DeviceKind::hip;
+constexpr const char* kBackendName = "hip";
+inline Status allocate_pinned(void** memory, size_t bytes) { return hipHostMalloc(memory, bytes, 0); }
+inline Status free_pinned(void* memory) { return hipHostFree(memory); }
+#else
+using NativeProperties = cudaDeviceProp;
+constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
+constexpr const char* kBackendName = "cuda";
+inline Status allocate_pinned(void** memory, size_t bytes) { return cudaMallocHost(memory, bytes); }
+inline Status free_pinned(void* memory) { return cudaFreeHost(memory); }
+#endif
+
+inline bool succeeded(Status status) { return status == MW_VENDOR(Success); }
+inline bool is_out_of_memory(Status status) { return status == MW_VENDOR(ErrorMemoryAllocation); }
+inline const char* reason_of(Status status) { return MW_VENDOR(GetErrorString)(status); }
+
+inline Status count_devices(int* count) { return MW_VENDOR(GetDeviceCount)(count); }
+inline Status set_device(int index) { return MW_VENDOR(SetDevice)(index); }
+inline Status synchronise_device() { return MW_VENDOR(DeviceSynchronize)(); }
+inline Status last_error() { return MW_VENDOR(GetLastError)(); }
+
+inline Status allocate_device(void** memory, size_t bytes) { return MW_VENDOR(Malloc)(memory, bytes); }
+inline Status free_device(void* memory) { return MW_VENDOR(Free)(memory); }
+inline Status allocate_shared(void** memory, size_t bytes) { return MW_VENDOR(MallocManaged)(memory, bytes); }
+inline Status memory_info(size_t* free_bytes, size_t* total_bytes) {
+  return MW_VENDOR(MemGetInfo)(free_bytes, total_bytes);
+}
+
+// Streams do not wait for the default stream.
+inline Status create_stream(NativeStream* stream) {
+  return MW_VENDOR(StreamCreateWithFlags)(stream, MW_VENDOR(StreamNonBlocking));
+}
+inline Status destroy_stream(NativeStream stream) { return MW_VENDOR(StreamDestroy)(stream); }
+inline Status synchronise_stream(NativeStream stream) { return MW_VENDOR(StreamSynchronize)(stream); }
+inline Status copy_async(void* to, const void* from, size_t bytes, NativeStream stream) {
+  return MW_VENDOR(MemcpyAsync)(to, from, bytes, MW_VENDOR(MemcpyDefault), stream);
+}
+inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream stream) {
+  return MW_VENDOR(MemsetAsync)(memory, byte, bytes, stream);
+}
+
+struct DeviceProperties {
+  std::string name;
+  int major = 0, minor = 0, processors = 0;
+  size_t memory_bytes = 0;
+};
+inline Status read_properties(int index, DeviceProperties* out) {
+  NativeProperties p{};
+  const Status status = MW_VENDOR(GetDeviceProperties)(&p, index);
+  if (succeeded(status)) *out = {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem};
+  return status;
+}
+
+}  // namespace mw::gpu
+
+#undef MW_VENDOR
