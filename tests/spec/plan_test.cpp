@@ -49,7 +49,6 @@ TEST(Plan, RefusesWhatCannotBe) {
   refuse([](RunSpec&, NativeModel&) {}, 3, Exit::config, "not divisible");
   refuse([](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.transport = "in_place"; }, 2, Exit::config, "in_place");
   refuse([](RunSpec& r, NativeModel&) { r.recompute = "full"; }, 1, Exit::unsupported, "memory.recompute");
-  refuse([](RunSpec& r, NativeModel&) { r.train.device = "cuda"; }, 1, Exit::unsupported, "train.device");
   refuse([](RunSpec& r, NativeModel&) { r.moe.tp_mode = "ted"; }, 1, Exit::unsupported, "moe.tp_mode");
   refuse([](RunSpec& r, NativeModel&) { r.train.seq_len = 1 << 22, r.train.global_batch = 1 << 12; }, 1, Exit::config,
          "2^30");
