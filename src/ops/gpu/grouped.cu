@@ -2,7 +2,7 @@
 // 4 of it. Row tiles of all experts share one grid: a block finds its expert in the table of offsets.
 #include "ops/gpu/grouped.h"
 
-#include "ops/gpu/launch.h"
+#include "ops/gpu/grouped_rows.h"
 
 namespace mw::gpu {
 namespace {
@@ -28,30 +28,6 @@ __device__ void multiply_tiles(const float (*a)[kTile + kPad], const float (*b)[
   }
 }
 
-template <class T>
-struct Rows {
-  T* data;
-  const int32_t* index;
-  int64_t width;
-  __device__ T* row(int64_t r) const { return data + (index == nullptr ? r : static_cast<int64_t>(index[r])) * width; }
-};
-
-// Where row tile `tile` lies: rows [begin, end) of `expert`.
-struct RowTile {
-  int64_t expert, begin, end;
-};
-
-__device__ RowTile find_tile(const int64_t* offsets, int64_t tile) {
-  int64_t e = 0, before = 0;
-  for (;; ++e) {
-    const int64_t tiles = (offsets[e + 1] - offsets[e] + kTile - 1) / kTile;
-    if (tile < before + tiles) break;
-    before += tiles;
-  }
-  const int64_t begin = offsets[e] + (tile - before) * kTile;
-  return {e, begin, begin + kTile < offsets[e + 1] ? begin + kTile : offsets[e + 1]};
-}
-
 // y[r, j] (=|+=) sum over d of x[r, d] * w_e[j * stride_out + d * stride_depth].
 template <class T, class U>
 __global__ void __launch_bounds__(kGroupedThreads)
@@ -59,7 +35,7 @@ __global__ void __launch_bounds__(kGroupedThreads)
                 int64_t stride_depth, bool add) {
   __shared__ float a[kDepth][kTile + kPad], b[kDepth][kTile + kPad];
   const int64_t column_tiles = (y.width + kTile - 1) / kTile;
-  const RowTile tile = find_tile(offsets, blockIdx.x / column_tiles);
+  const RowTile tile = find_tile(offsets, blockIdx.x / column_tiles, kTile);
   const int64_t left = static_cast<int64_t>(blockIdx.x % column_tiles) * kTile;
   const T* w = weights[tile.expert];
   TileSums sums;
@@ -117,19 +93,6 @@ __global__ void __launch_bounds__(kGroupedThreads)
     for (int j = 0; j < kOwn && column + j < x.width; ++j) out[(row + i) * x.width + column + j] += sums.value[i][j];
 }
 
-template <class T>
-const T* device_copy(Stream& stream, WorkspaceFrame& frame, std::span<const T> values) {
-  T* memory = frame.take<T>(values.size());
-  stream.queue().copy(memory, values.data(), values.size_bytes());
-  return memory;
-}
-
-int64_t count_row_tiles(std::span<const int64_t> offsets) {
-  int64_t tiles = 0;
-  for (size_t e = 0; e + 1 < offsets.size(); ++e) tiles += ceil_div(offsets[e + 1] - offsets[e], kTile);
-  return tiles;
-}
-
 }  // namespace
 
 void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
@@ -138,9 +101,10 @@ void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std
   MW_CHECK(static_cast<int64_t>(weights.size()) <= kMaxExperts, "{} experts in one call", weights.size());
   const int64_t n = weights[0].n, k = weights[0].k;
   const bool forward = kind == ProductKind::forward;
+  if (multiply_on_tensor_cores(stream, kind, x, offsets, weights, y, store)) return;
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);
-  const int64_t blocks = count_row_tiles(offsets) * ceil_div(y.data.cols(), kTile);
+  const int64_t blocks = count_row_tiles(offsets, kTile) * ceil_div(y.data.cols(), kTile);
   with_float_type(x.data.dtype, [&](auto in) {
     using T = decltype(in);
     std::vector<const T*> pointers;
@@ -152,10 +116,8 @@ void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std
     const T* const* table = device_copy(stream, frame, std::span<const T* const>(pointers));
     with_float_type(y.data.dtype, [&](auto out) {
       using U = decltype(out);
-      launch(stream, rows_kernel<T, U>, blocks, kGroupedThreads, 0,
-             Rows<const T>{x.data.as<T>(), x.index, x.data.cols()}, table, device_offsets,
-             Rows<U>{y.data.as<U>(), y.index, y.data.cols()}, forward ? k : 1, forward ? 1 : k,
-             store == Store::accumulate);
+      launch(stream, rows_kernel<T, U>, blocks, kGroupedThreads, 0, rows_of<const T>(x), table, device_offsets,
+             rows_of<U>(y), forward ? k : 1, forward ? 1 : k, store == Store::accumulate);
     });
   });
 }
@@ -165,13 +127,13 @@ void accumulate_grouped(Stream& stream, const SortedRows& dy, const SortedRows& 
   const int64_t experts = dw_eNK.dim(0), n = dy.data.cols(), k = x.data.cols();
   MW_CHECK(experts <= kMaxExperts, "{} experts in one call", experts);
   if (experts == 0 || n == 0 || k == 0) return;
+  if (accumulate_on_tensor_cores(stream, dy, x, offsets, dw_eNK)) return;
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);
   with_float_type(x.data.dtype, [&](auto type) {
     using T = decltype(type);
     launch(stream, weights_kernel<T>, experts * ceil_div(n, kTile) * ceil_div(k, kTile), kGroupedThreads, 0,
-           Rows<const T>{dy.data.as<T>(), dy.index, n}, Rows<const T>{x.data.as<T>(), x.index, k}, device_offsets,
-           dw_eNK.as<float>());
+           rows_of<const T>(dy), rows_of<const T>(x), device_offsets, dw_eNK.as<float>());
   });
 }
 

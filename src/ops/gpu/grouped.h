@@ -21,4 +21,11 @@ void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std
 void accumulate_grouped(Stream& stream, const SortedRows& dy, const SortedRows& x, std::span<const int64_t> offsets,
                         TensorView dw_eNK);
 
+// The same for bf16 operands with rows on borders of 16 bytes. False, with nothing done, for any other, and where the
+// build has no tensor cores that it knows.
+bool multiply_on_tensor_cores(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
+                              std::span<const Weight> weights, const SortedRows& y, Store store);
+bool accumulate_on_tensor_cores(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                                std::span<const int64_t> offsets, TensorView dw_eNK);
+
 }  // namespace mw::gpu

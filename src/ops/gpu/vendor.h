@@ -64,6 +64,12 @@ inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream stre
   return MW_VENDOR(MemsetAsync)(memory, byte, bytes, stream);
 }
 
+// Lets a kernel take more dynamic shared memory than the default 48 KiB.
+inline Status allow_shared_bytes(const void* kernel, size_t bytes) {
+  return MW_VENDOR(FuncSetAttribute)(kernel, MW_VENDOR(FuncAttributeMaxDynamicSharedMemorySize),
+                                     static_cast<int>(bytes));
+}
+
 struct DeviceProperties {
   std::string name;
   int major = 0, minor = 0, processors = 0;

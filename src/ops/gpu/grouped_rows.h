@@ -1,0 +1,55 @@
+// What the kernels of grouped products share: rows behind an index, and the way from a block to its expert.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "ops/gpu/launch.h"
+#include "ops/matmul.h"
+
+namespace mw::gpu {
+
+template <class T>
+struct Rows {
+  T* data;
+  const int32_t* index;
+  int64_t width;
+  __device__ T* row(int64_t r) const { return data + (index == nullptr ? r : static_cast<int64_t>(index[r])) * width; }
+};
+
+template <class T>
+Rows<T> rows_of(const SortedRows& rows) {
+  return {rows.data.as<std::remove_const_t<T>>(), rows.index, rows.data.cols()};
+}
+
+// Rows [begin, end) of `expert`.
+struct RowTile {
+  int64_t expert, begin, end;
+};
+
+// Row tiles of `height` rows are numbered over all experts; an expert's last one may be lower.
+__device__ inline RowTile find_tile(const int64_t* offsets, int64_t tile, int height) {
+  int64_t e = 0, before = 0;
+  for (;; ++e) {
+    const int64_t tiles = (offsets[e + 1] - offsets[e] + height - 1) / height;
+    if (tile < before + tiles) break;
+    before += tiles;
+  }
+  const int64_t begin = offsets[e] + (tile - before) * height;
+  return {e, begin, begin + height < offsets[e + 1] ? begin + height : offsets[e + 1]};
+}
+
+inline int64_t count_row_tiles(std::span<const int64_t> offsets, int height) {
+  int64_t tiles = 0;
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) tiles += ceil_div(offsets[e + 1] - offsets[e], height);
+  return tiles;
+}
+
+template <class T>
+const T* device_copy(Stream& stream, WorkspaceFrame& frame, std::span<const T> values) {
+  T* memory = frame.take<T>(values.size());
+  stream.queue().copy(memory, values.data(), values.size_bytes());
+  return memory;
+}
+
+}  // namespace mw::gpu
