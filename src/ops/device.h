@@ -19,17 +19,14 @@ DeviceKind gpu_kind();
 // Errors: unsupported, when the device cannot be used, with the vendor's reason.
 std::unique_ptr<DeviceQueue> open_queue(Device device);
 
-enum class MemoryKind : uint8_t {
-  device,  // of the device alone
-  pinned,  // of the host, for copies that run beside compute
-  shared,  // reached from both sides, moved on demand: for tests
-};
+// Memory that host and device reach, moved to the one that uses it. Uninitialised, aligned to 256 bytes at least.
+// Errors: memory.
+std::shared_ptr<std::byte> allocate_shared(Device device, size_t bytes);
 
-// Uninitialised memory, aligned to 256 bytes at least. Errors: memory.
-std::shared_ptr<std::byte> allocate(Device device, size_t bytes, MemoryKind kind);
+// Bytes of device memory that no process has taken.
+int64_t free_bytes(Device device);
 
-// Memory for arenas. For now it is shared memory, which the device moves to itself on first use: the host reads and
-// writes it between kernels.
+// Memory for arenas: shared memory, which the host reads and writes between kernels.
 Reserve reserve_on(Device device);
 
 // Waits for all queues of the device.

@@ -10,12 +10,27 @@
 namespace mw {
 namespace {
 
-Plan plan_for_machine(const ModelSpec& model, const RunSpec& run, Comm& world, int threads, int local_ranks,
-                      DeviceKind device) {
-  const Mesh mesh = make_mesh(run.mesh, world.size());
-  Plan plan = make_plan(model, run, world.size(), world.rank(), measure_platform(model, run, mesh, threads, device));
-  if (device == DeviceKind::cpu) check_memory(plan, local_ranks);
-  return plan;
+// What one of `local_ranks` ranks of a node may take: of the host's memory, or of the GPU that it shares with others.
+int64_t available_share(Device device, int local_ranks) {
+  if (device.kind == DeviceKind::cpu) return available_bytes() / local_ranks;
+  const int gpus = count_gpus();
+  return free_bytes(device) / ((local_ranks + gpus - 1) / gpus);
+}
+
+void check_memory(const Plan& plan, Device device, int local_ranks) {
+  const ByteSummary s = summarise(all_rows(plan));
+  const int64_t available = available_share(device, std::max(1, local_ranks));
+  if (s.total() <= available) return;
+  int largest = 0;
+  for (int kind = 1; kind < kByteKinds; ++kind)
+    if (s.by_kind[kind] > s.by_kind[largest]) largest = kind;
+  const bool state = static_cast<ByteKind>(largest) <= ByteKind::packed;
+  fail(Exit::memory,
+       fmt::format("rank {} needs {}, its share of {} free memory is {}; the largest part is {} with {}", plan.rank,
+                   format_bytes(s.total()), device.kind == DeviceKind::cpu ? "this node's" : "the GPU's",
+                   format_bytes(available), name_of(static_cast<ByteKind>(largest)), format_bytes(s.by_kind[largest])),
+       state ? "use more ranks with a larger mesh.ep, more nodes, or a smaller model"
+             : "raise train.micro_batches or shorten train.seq_len");
 }
 
 Stream open_stream(Device device, int threads) {
@@ -26,22 +41,6 @@ Stream open_stream(Device device, int threads) {
 Reserve arenas_of(Device device) { return device.kind == DeviceKind::cpu ? Reserve(reserve_host) : reserve_on(device); }
 
 }  // namespace
-
-void check_memory(const Plan& plan, int local_ranks) {
-  const ByteSummary s = summarise(all_rows(plan));
-  const int64_t available = available_bytes() / std::max(1, local_ranks);
-  if (s.total() <= available) return;
-  int largest = 0;
-  for (int kind = 1; kind < kByteKinds; ++kind)
-    if (s.by_kind[kind] > s.by_kind[largest]) largest = kind;
-  const bool state = static_cast<ByteKind>(largest) <= ByteKind::packed;
-  fail(Exit::memory,
-       fmt::format("rank {} needs {}, its share of this node's free memory is {}; the largest part is {} with {}",
-                   plan.rank, format_bytes(s.total()), format_bytes(available), name_of(static_cast<ByteKind>(largest)),
-                   format_bytes(s.by_kind[largest])),
-       state ? "use more ranks with a larger mesh.ep, more nodes, or a smaller model"
-             : "raise train.micro_batches or shorten train.seq_len");
-}
 
 Device choose_device(const std::string& wanted, int local_rank) {
   if (wanted == "cpu") return {};
@@ -58,10 +57,19 @@ Device choose_device(const std::string& wanted, int local_rank) {
   return {gpu_kind(), local_rank % count};
 }
 
+Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
+                     int local_ranks) {
+  const Mesh mesh = make_mesh(run.mesh, world.size());
+  Plan plan =
+      make_plan(model, run, world.size(), world.rank(), measure_platform(model, run, mesh, threads, device.kind));
+  check_memory(plan, device, local_ranks);
+  return plan;
+}
+
 Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, int local_ranks)
     : device(choose_device(run.train.device, world_comm.rank() % std::max(1, local_ranks))),
       world(world_comm),
-      plan(plan_for_machine(model_spec, run, world_comm, threads, local_ranks, device.kind)),
+      plan(plan_on_machine(model_spec, run, world_comm, device, threads, local_ranks)),
       comms(make_mesh_comms(world_comm, plan.mesh)),
       stream(open_stream(device, threads)),
       params(plan, arenas_of(device)),

@@ -11,13 +11,14 @@
 
 namespace mw {
 
-// Refuses a plan that cannot fit this node, before anything is allocated, when `local_ranks` share it. Errors: memory,
-// with the largest part and what would help.
-void check_memory(const Plan& plan, int local_ranks);
-
 // Where a rank computes: train.device, with "auto" a GPU if the process sees one; ranks of a node take its GPUs in
 // turn. Errors: unsupported.
 Device choose_device(const std::string& wanted, int local_rank);
+
+// The plan of this rank on its device. Refuses, before anything is allocated, what cannot fit when `local_ranks` share
+// the node. Errors: config, unsupported; memory, with the largest part and what would help.
+Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
+                     int local_ranks);
 
 struct Engine {
   // Collective over `world`, which must outlive it. local_ranks share this node. Errors: config, unsupported, memory.

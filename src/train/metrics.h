@@ -17,7 +17,8 @@ struct StepReport {
   StepStats stats;
   double lr = 0, seconds = 0;
   int64_t tokens = 0;       // of the step, all ranks
-  int64_t memory_peak = 0;  // largest rank: growth of the resident set since the message and matrix libraries started
+  int64_t memory_peak = 0;  // largest rank: growth of the resident set since the message and matrix libraries started,
+                            // or of the device memory in use
   int64_t memory_predicted = 0;  // largest rank, the table of bytes
   int64_t arena_grows = 0;       // all ranks, since the start
   double eta_seconds = 0;

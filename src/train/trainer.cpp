@@ -16,7 +16,6 @@
 
 #include "base/text.h"
 #include "formats/trace_file.h"
-#include "model/platform.h"
 #include "ops/device.h"
 #include "train/byte_model.h"
 #include "train/checkpoint.h"
@@ -59,6 +58,7 @@ class Trainer {
   void save(int64_t step);
   void finish();
   void print_profile() const;
+  int64_t memory_growth() const;
   void print_memory();
   void print_sample();
   void write_trace() const;
@@ -81,7 +81,7 @@ class Trainer {
   RunState state_;
   ByteSummary bytes_;
   std::optional<double> val_loss_;
-  int64_t resident_before_ = 0, saved_step_ = -1, arena_grows_ = 0;
+  int64_t memory_before_ = 0, saved_step_ = -1, arena_grows_ = 0;
   double trained_seconds_ = 0;
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
@@ -104,11 +104,8 @@ void Trainer::prepare() {
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") check_hf_folder(model, run_.hf_dir);
   const int local_ranks = ranks_per_node(world_, run_.mesh),
             threads = threads_per_rank(run_.train.threads, local_ranks);
-  const Mesh mesh = make_mesh(run_.mesh, world_.comm().size());
   const Device device = choose_device(run_.train.device, world_.comm().rank() % std::max(1, local_ranks));
-  const Plan plan = make_plan(model, run_, world_.comm().size(), world_.comm().rank(),
-                              measure_platform(model, run_, mesh, threads, device.kind));
-  if (device.kind == DeviceKind::cpu) check_memory(plan, local_ranks);
+  plan_on_machine(model, run_, world_.comm(), device, threads, local_ranks);  // refuses before anything is read
   check_checkpoint_folder();
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
@@ -120,7 +117,7 @@ void Trainer::prepare() {
   }
   if (device.kind == DeviceKind::cpu) warm_up_matmul();
   reset_peak_resident();
-  resident_before_ = resident_bytes();
+  memory_before_ = device.kind == DeviceKind::cpu ? resident_bytes() : -free_bytes(device);
   engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, local_ranks);
   bytes_ = summarise(all_rows(engine_->plan));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
@@ -260,7 +257,7 @@ void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
 }
 
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
-  std::array<int64_t, 2> most = {peak_resident_bytes() - resident_before_, bytes_.total()};
+  std::array<int64_t, 2> most = {memory_growth(), bytes_.total()};
   int64_t grows = engine_->model.activations().arena_grows();
   world_.comm().all_reduce_max(std::span(most));
   world_.comm().all_reduce_sum(std::span(&grows, 1));
@@ -339,6 +336,14 @@ void Trainer::save(int64_t step) {
   say("checkpoint {}/step-{:08} written in {:.1f} s", run_.checkpoint.dir, step, now_seconds() - begin);
 }
 
+// What the run took since it began: the peak of the resident set, or the device memory that is gone now (whoever took
+// it: the device does not tell by process).
+int64_t Trainer::memory_growth() const {
+  const Device device = engine_->device;
+  const int64_t now = device.kind == DeviceKind::cpu ? peak_resident_bytes() : -free_bytes(device);
+  return now - memory_before_;
+}
+
 void Trainer::print_memory() {
   // The largest rank: predicted fixed, arenas' fixed, predicted routed at start and at worst, measured routed, resident
   // growth.
@@ -348,15 +353,15 @@ void Trainer::print_memory() {
                               bytes_.routed_committed,
                               bytes_.routed_max,
                               activations.peak_growing_bytes(),
-                              peak_resident_bytes() - resident_before_};
+                              memory_growth()};
   int64_t differs = m[0] == m[1] ? 0 : 1;
   world_.comm().all_reduce_max(std::span(m));
   world_.comm().all_reduce_max(std::span(&differs, 1));
   say("memory of the largest rank: fixed tensors {} predicted, {} in arenas ({}); routed rows {} used, {} committed at "
-      "start, {} at worst; resident set grew by {} "
-      "({:+.1f} % of the {} predicted)",
+      "start, {} at worst; {} grew by {} ({:+.1f} % of the {} predicted)",
       format_bytes(m[0]), format_bytes(m[1]), differs == 0 ? "equal to the byte on every rank" : "NOT EQUAL",
-      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]), format_bytes(m[5]),
+      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]),
+      engine_->device.kind == DeviceKind::cpu ? "resident set" : "device memory", format_bytes(m[5]),
       100.0 * static_cast<double>(m[5] - m[0] - m[4]) / static_cast<double>(m[0] + m[4]), format_bytes(m[0] + m[4]));
 }
 

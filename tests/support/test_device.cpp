@@ -53,7 +53,7 @@ void wait_for_device() {
 
 void* allocate_for_device(size_t bytes) {
   if (!on_gpu()) return ::operator new(bytes, std::align_val_t(64));
-  const std::shared_ptr<std::byte> block = allocate(gpu(), bytes, MemoryKind::shared);
+  const std::shared_ptr<std::byte> block = allocate_shared(gpu(), bytes);
   gpu_blocks()[block.get()] = block;
   return block.get();
 }

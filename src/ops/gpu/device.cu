@@ -27,8 +27,7 @@ class GpuQueue : public DeviceQueue {
 // Pages get a place when they are first used: all of the range is usable at once, commit only keeps count.
 class SharedReservation : public Reservation {
  public:
-  SharedReservation(Device device, size_t bytes)
-      : memory_(allocate(device, bytes, MemoryKind::shared)), reserved_(bytes) {}
+  SharedReservation(Device device, size_t bytes) : memory_(allocate_shared(device, bytes)), reserved_(bytes) {}
   std::byte* data() const override { return memory_.get(); }
   size_t committed() const override { return committed_; }
   size_t reserved() const override { return reserved_; }
@@ -41,11 +40,6 @@ class SharedReservation : public Reservation {
   std::shared_ptr<std::byte> memory_;
   size_t reserved_ = 0, committed_ = 0;
 };
-
-void free_memory(MemoryKind kind, void* memory) {
-  if (kind == MemoryKind::pinned) (void)free_pinned(memory);
-  else (void)free_device(memory);
-}
 
 }  // namespace
 
@@ -76,18 +70,18 @@ std::unique_ptr<DeviceQueue> open_queue(Device device) {
   return std::make_unique<gpu::GpuQueue>();
 }
 
-std::shared_ptr<std::byte> allocate(Device device, size_t bytes, MemoryKind kind) {
+std::shared_ptr<std::byte> allocate_shared(Device device, size_t bytes) {
   gpu::check(gpu::set_device(device.index), "choosing the device");
   void* memory = nullptr;
-  const size_t size = bytes == 0 ? 1 : bytes;
-  gpu::Status status;
-  switch (kind) {
-    case MemoryKind::pinned: status = gpu::allocate_pinned(&memory, size); break;
-    case MemoryKind::shared: status = gpu::allocate_shared(&memory, size); break;
-    default: status = gpu::allocate_device(&memory, size);
-  }
-  gpu::check(status, "allocating memory");
-  return {static_cast<std::byte*>(memory), [kind](std::byte* p) { gpu::free_memory(kind, p); }};
+  gpu::check(gpu::allocate_shared(&memory, std::max<size_t>(bytes, 1)), "allocating memory");
+  return {static_cast<std::byte*>(memory), [](std::byte* p) { (void)gpu::free_device(p); }};
+}
+
+int64_t free_bytes(Device device) {
+  gpu::check(gpu::set_device(device.index), "choosing the device");
+  size_t free = 0, total = 0;
+  gpu::check(gpu::memory_info(&free, &total), "asking for free memory");
+  return static_cast<int64_t>(free);
 }
 
 Reserve reserve_on(Device device) {

@@ -18,21 +18,16 @@
 namespace mw::gpu {
 
 using NativeStream = MW_VENDOR(Stream_t);
-using NativeEvent = MW_VENDOR(Event_t);
 using Status = MW_VENDOR(Error_t);
 
 #if defined(__HIP__) || defined(__HIPCC__)
 using NativeProperties = hipDeviceProp_t;
 constexpr DeviceKind kDeviceKind = DeviceKind::hip;
 constexpr const char* kBackendName = "hip";
-inline Status allocate_pinned(void** memory, size_t bytes) { return hipHostMalloc(memory, bytes, 0); }
-inline Status free_pinned(void* memory) { return hipHostFree(memory); }
 #else
 using NativeProperties = cudaDeviceProp;
 constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
 constexpr const char* kBackendName = "cuda";
-inline Status allocate_pinned(void** memory, size_t bytes) { return cudaMallocHost(memory, bytes); }
-inline Status free_pinned(void* memory) { return cudaFreeHost(memory); }
 #endif
 
 inline bool succeeded(Status status) { return status == MW_VENDOR(Success); }
@@ -44,7 +39,6 @@ inline Status set_device(int index) { return MW_VENDOR(SetDevice)(index); }
 inline Status synchronise_device() { return MW_VENDOR(DeviceSynchronize)(); }
 inline Status last_error() { return MW_VENDOR(GetLastError)(); }
 
-inline Status allocate_device(void** memory, size_t bytes) { return MW_VENDOR(Malloc)(memory, bytes); }
 inline Status free_device(void* memory) { return MW_VENDOR(Free)(memory); }
 inline Status allocate_shared(void** memory, size_t bytes) { return MW_VENDOR(MallocManaged)(memory, bytes); }
 inline Status memory_info(size_t* free_bytes, size_t* total_bytes) {
