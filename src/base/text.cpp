@@ -73,20 +73,24 @@ bool has_suffix(std::string_view text, std::string_view suffix) {
   return text.size() >= suffix.size() && text.substr(text.size() - suffix.size()) == suffix;
 }
 
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i++]);
-    if (lead < 0x80) continue;
-    const int trail = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
-    if (lead < 0xc2 || lead > 0xf4) return false;
-    uint32_t code = lead & (0x3fu >> trail);
-    for (int k = 0; k < trail; ++k, ++i) {
-      if (i == text.size() || (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) return false;
-      code = (code << 6) | (static_cast<unsigned char>(text[i]) & 0x3fu);
-    }
-    static constexpr uint32_t kLowest[] = {0, 0x80, 0x800, 0x10000};
-    if (code < kLowest[trail] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return false;
+std::optional<uint32_t> next_code_point(std::string_view text, size_t& at) {
+  const auto lead = static_cast<unsigned char>(text[at++]);
+  if (lead < 0x80) return lead;
+  if (lead < 0xc2 || lead > 0xf4) return std::nullopt;
+  const int trail = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+  uint32_t code = lead & (0x3fu >> trail);
+  for (int k = 0; k < trail; ++k, ++at) {
+    if (at == text.size() || (static_cast<unsigned char>(text[at]) & 0xc0) != 0x80) return std::nullopt;
+    code = (code << 6) | (static_cast<unsigned char>(text[at]) & 0x3fu);
   }
+  static constexpr uint32_t kLowest[] = {0, 0x80, 0x800, 0x10000};
+  if (code < kLowest[trail] || code > 0x10ffff || (code >= 0xd800 && code < 0xe000)) return std::nullopt;
+  return code;
+}
+
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();)
+    if (!next_code_point(text, at)) return false;
   return true;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,7 +28,10 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 
 bool has_suffix(std::string_view text, std::string_view suffix);
 
-// Well-formed UTF-8: no overlong forms, no surrogates, nothing above U+10FFFF.
+// The code point that starts at text[at], which must exist; moves `at` behind it. None: not well-formed UTF-8 (overlong
+// forms, surrogates and anything above U+10FFFF are not), `at` is then of no use.
+std::optional<uint32_t> next_code_point(std::string_view text, size_t& at);
+// Well-formed UTF-8 throughout.
 bool is_utf8(std::string_view text);
 
 // Printable form of untrusted text for a message: control and non-ASCII bytes escaped, cut after `limit` bytes.

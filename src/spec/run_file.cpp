@@ -7,6 +7,8 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <optional>
+#include <utility>
 #include <variant>
 
 #include "base/error.h"
@@ -290,42 +292,55 @@ void assign_table(RunSpec& run, const toml::table& table, const std::string& pre
   }
 }
 
-// What a run file does not need and toml++ 3.3 does not survive is refused before it sees it: non-ASCII outside strings
-// and comments (undefined behaviour), strings over several lines (that rule would have to follow them), and keys of
-// many parts (they become tables nested as deep, which are destroyed recursively).
-void check_characters(const std::string& text, const std::string& where) {
+// The text as toml++ 3.3 survives it. Non-ASCII characters are undefined behaviour there wherever it does not see a
+// string, and a hostile file makes it see other strings than we do: so it gets ASCII alone, with \u escapes for the
+// rest. Refused: non-ASCII where no escape can stand, strings over several lines (this scan would have to follow them)
+// and keys of many parts (they become tables nested as deep, which are destroyed recursively).
+std::string ascii_toml(const std::string& text, const std::string& where) {
   constexpr int kMaxDots = 16;
+  std::string out;
   int line = 1, dots = 0;
   char quote = 0;
-  bool comment = false;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    const auto byte = static_cast<unsigned char>(c);
+  bool comment = false, escaped = false;
+  const auto refuse = [&](const std::string& what, const char* hint) {
+    fail(Exit::config, fmt::format("{}:{}: {}", where, line, what), hint);
+  };
+  for (size_t i = 0; i < text.size();) {
+    const size_t start = i;
+    const std::optional<uint32_t> code = next_code_point(text, i);
+    if (!code) refuse("not UTF-8", "write the file in UTF-8");
+    const bool after_backslash = std::exchange(escaped, false);
+    if (*code >= 0x80) {
+      if (!comment && quote == 0) refuse("a non-ASCII character outside quotes and comments", "put text in quotes");
+      if (quote == '\'' || after_backslash)
+        refuse(fmt::format("a non-ASCII character {}", quote == '\'' ? "in single quotes" : "after a backslash"),
+               "double quotes take any text, with \\\\ for a backslash");
+      out += comment ? "?" : fmt::format("\\U{:08x}", *code);
+      continue;
+    }
+    const char c = text[start];
+    out += c;
     if (c == '\n') {
       ++line;
       dots = 0;
       comment = false;
       quote = 0;
-    } else if (byte < 0x20 && c != '\t' && c != '\r') {
-      fail(Exit::config, fmt::format("{}:{}: control byte 0x{:02x}", where, line, byte), "a run file is plain text");
-    } else if (byte >= 0x80 && !comment && quote == 0) {
-      fail(Exit::config, fmt::format("{}:{}: a non-ASCII character outside quotes and comments", where, line),
-           "put text in quotes");
+    } else if (*code < 0x20 && c != '\t' && c != '\r') {
+      refuse(fmt::format("control byte 0x{:02x}", *code), "a run file is plain text");
     } else if (quote != 0) {
-      if (c == '\\' && quote == '"' && i + 1 < text.size() && text[i + 1] != '\n') ++i;
-      else if (c == quote) quote = 0;
+      if (c == '\\') escaped = quote == '"' && !after_backslash;
+      else if (c == quote && !after_backslash) quote = 0;
     } else if (!comment && (c == '"' || c == '\'')) {
-      if (text.compare(i, 3, std::string(3, c)) == 0)
-        fail(Exit::config, fmt::format("{}:{}: a string over several lines", where, line),
-             "write \\n inside a string of one line");
+      if (text.compare(start, 3, std::string(3, c)) == 0)
+        refuse("a string over several lines", "write \\n inside a string of one line");
       quote = c;
     } else if (c == '#') {
       comment = true;
     } else if (c == '.' && !comment && ++dots > kMaxDots) {
-      fail(Exit::config, fmt::format("{}:{}: a key of too many parts", where, line),
-           "keys are of the form section.name");
+      refuse("a key of too many parts", "keys are of the form section.name");
     }
   }
+  return out;
 }
 
 void apply_override(RunSpec& run, const std::string& text) {
@@ -342,8 +357,7 @@ void apply_override(RunSpec& run, const std::string& text) {
   bool parsed = false;
   if (!text_key || (!value.empty() && (value.front() == '"' || value.front() == '\''))) {
     try {
-      check_characters(value, where);
-      table = toml::parse("value = " + value);
+      table = toml::parse(ascii_toml("value = " + value, where));
       parsed = table.size() == 1;
     } catch (const std::runtime_error&) {  // of either
       parsed = false;
@@ -415,9 +429,9 @@ std::string print_run(RunSpec run, bool comments) {
 
 RunSpec parse_run_text(const std::string& text, const std::string& where, const std::vector<std::string>& overrides) {
   RunSpec run;
-  check_characters(text, where);
+  const std::string ascii = ascii_toml(text, where);
   try {
-    assign_table(run, toml::parse(text, where), "", where);
+    assign_table(run, toml::parse(ascii, where), "", where);
   } catch (const toml::parse_error& error) {
     fail(
         Exit::config,

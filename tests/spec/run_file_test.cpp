@@ -201,6 +201,17 @@ TEST(RunFile, MessagesNameFileAndLine) {
   EXPECT_EQ(message("[train]\n\xc3\xa9 = 1\n").rfind("run.toml:2: a non-ASCII character", 0), 0u);
 }
 
+TEST(RunFile, TakesAnyTextInDoubleQuotes) {
+  EXPECT_EQ(parse("[data] # na\xc3\xafve\npath = \"/d\xc3\xa9/\xd1\x97/\xf0\x9f\x99\x82\\\\\"\n").data.path,
+            "/d\xc3\xa9/\xd1\x97/\xf0\x9f\x99\x82\\");
+  const auto message = [](const std::string& text) { return error_of([&] { parse(text); }, Exit::config); };
+  EXPECT_TRUE(contains(message("[data]\npath = '\xc3\xa9'\n"), "run.toml:2: a non-ASCII character in single quotes"));
+  EXPECT_TRUE(contains(message("[data]\npath = \"\\\xc3\xa9\"\n"), "run.toml:2: a non-ASCII character after a backsl"));
+  EXPECT_TRUE(contains(message("[data]\npath = \"\xc3\"\n"), "run.toml:2: not UTF-8"));
+  // A quote inside a number opens no string for the TOML library, which must not see the character then.
+  EXPECT_TRUE(contains(message("[model]\nlayers = 0xa.path=\"\xd1\x97\"\n"), "run.toml:2: not valid TOML"));
+}
+
 TEST(RunFile, ReadsFiles) {
   const ScratchDir dir;
   write_raw(dir / "run.toml", "[train]\r\nlr = 0.25 # windows\r\n");
