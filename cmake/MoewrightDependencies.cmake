@@ -28,6 +28,7 @@ moewright_header_library(moewright_cli11 HEADER CLI/CLI.hpp HINT libcli11-dev)
 set(MOEWRIGHT_HAS_ONEDNN OFF)
 set(MOEWRIGHT_HAS_MPI OFF)
 set(MOEWRIGHT_HAS_GPU OFF)
+set(MOEWRIGHT_HAS_NCCL OFF)
 if(NOT MOEWRIGHT_PLAN_ONLY)
   moewright_header_library(moewright_xxhash HEADER xxhash.h LIBRARY xxhash HINT libxxhash-dev)
 

@@ -1,5 +1,6 @@
 # One folder of src/ is one static library. Optional parts are chosen by file name, never by #ifdef:
-#   *_onednn.cpp / *_no_onednn.cpp, *_mpi.cpp / *_no_mpi.cpp, *_gpu.cpp / *_no_gpu.cpp   with / without the feature
+#   *_onednn.cpp / *_no_onednn.cpp, *_mpi.cpp / *_no_mpi.cpp, *_gpu.cpp / *_no_gpu.cpp,
+#   *_nccl.cpp / *_no_nccl.cpp                                                           with / without the feature
 #   *_full.cpp / *_plan_only.cpp                                                         full / plan-only build
 set(MOEWRIGHT_ROOM_TARGETS "")
 
@@ -7,7 +8,7 @@ set(MOEWRIGHT_ROOM_TARGETS "")
 function(moewright_sources result)
   list(TRANSFORM ARGN REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/\\1/*.cpp" OUTPUT_VARIABLE patterns)
   file(GLOB sources CONFIGURE_DEPENDS ${patterns})
-  foreach(feature ONEDNN MPI GPU)
+  foreach(feature ONEDNN MPI GPU NCCL)
     string(TOLOWER ${feature} name)
     set(without ${sources})
     list(FILTER without INCLUDE REGEX "_no_${name}\\.cpp$")

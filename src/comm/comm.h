@@ -1,6 +1,6 @@
-// Comm: one group of ranks and its collectives over host memory. Every member calls the same collectives in the same
-// order, from one thread. Zero-length messages are legal everywhere. Sums are deterministic for a fixed layout and
-// equal on all members.
+// Comm: one group of ranks and its collectives, over host memory or in the order of a stream. Every member calls the
+// same collectives in the same order, over all of its groups, from one thread. Zero-length messages are legal
+// everywhere. Sums are deterministic for a fixed layout and equal on all members.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor.h"
+#include "core/stream.h"
 
 namespace mw {
 
-// An exchange under way; wait() returns when the receive buffer is filled and the send buffer is free. Waiting twice is
-// legal; destroying one that was not waited for waits.
+// An exchange under way. After wait() the receive buffer is filled and the send buffer is free: for the host, or, where
+// it was started on a stream, for what is enqueued there from then on. Waiting twice is legal; destroying one that was
+// not waited for waits.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -47,6 +48,12 @@ class Comm {
   virtual void barrier() = 0;
   // Starts an uneven all-to-all. The buffers must stay untouched until wait().
   virtual std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) = 0;
+
+  // The same over memory of the stream's device, in its order: they start when what was enqueued before is done, and a
+  // sum is there for what is enqueued after it. By default the host waits for the stream and does the exchange itself.
+  virtual void all_reduce_sum(Stream& stream, std::span<float> values);
+  virtual std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange);
+
   // Members of the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
 };

@@ -12,6 +12,8 @@ class DonePending : public Pending {
 
 class SelfComm : public Comm {
  public:
+  using Comm::all_reduce_sum;
+  using Comm::all_to_all;
   int rank() const override { return 0; }
   int size() const override { return 1; }
   void all_reduce_sum(std::span<float>) override {}
@@ -34,14 +36,5 @@ class SelfComm : public Comm {
 }  // namespace
 
 std::unique_ptr<Comm> make_self_comm() { return std::make_unique<SelfComm>(); }
-
-std::string broadcast_text(Comm& comm, const std::string& text, int root) {
-  int64_t length = static_cast<int64_t>(text.size());
-  comm.broadcast(std::as_writable_bytes(std::span(&length, 1)), root);
-  std::string copy = text;
-  copy.resize(static_cast<size_t>(length));
-  comm.broadcast(std::as_writable_bytes(std::span(copy.data(), copy.size())), root);
-  return copy;
-}
 
 }  // namespace mw

@@ -3,11 +3,31 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <functional>
 #include <thread>
 
-namespace mw {
+#include "base/file.h"
+#include "comm/gpu_comm.h"
+#include "ops/device.h"
 
-MeshComms make_mesh_comms(Comm& world, const Mesh& mesh) {
+namespace mw {
+namespace {
+
+bool each_has_a_gpu(Comm& world, Device device) {
+  std::vector<int64_t> gpus(static_cast<size_t>(world.size()));
+  if (device.kind != DeviceKind::cpu) {
+    const std::string machine = read_text_file("/proc/sys/kernel/random/boot_id", 64);
+    const auto name = static_cast<int64_t>(std::hash<std::string>()(machine + address_of(device)));
+    gpus[static_cast<size_t>(world.rank())] = name == 0 ? 1 : name;
+  }
+  world.all_reduce_sum(std::span(gpus));
+  std::sort(gpus.begin(), gpus.end());
+  return std::count(gpus.begin(), gpus.end(), 0) == 0 && std::adjacent_find(gpus.begin(), gpus.end()) == gpus.end();
+}
+
+}  // namespace
+
+MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
   MW_CHECK(world.size() == mesh.world, "a mesh of {} ranks in a world of {}", mesh.world, world.size());
   const MeshCoords c = coords_of(mesh, world.rank());
   MeshComms comms;
@@ -15,6 +35,11 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh) {
   comms.dp = world.split(group_of(mesh, MeshAxis::dp, world.rank()).front(), c.dp);
   comms.ep = world.split(group_of(mesh, MeshAxis::ep, world.rank()).front(), c.ep);
   comms.edp = world.split(group_of(mesh, MeshAxis::edp, world.rank()).front(), c.edp);
+  if (world.size() == 1 || gpu_library().empty() || !each_has_a_gpu(world, device)) return comms;
+  comms.gpu_library = gpu_library();
+  const std::shared_ptr<GpuLink> link = open_gpu_link(device);
+  for (std::unique_ptr<Comm>* group : {&comms.dp, &comms.ep, &comms.edp})
+    *group = make_gpu_comm(std::move(*group), link);
   return comms;
 }
 

@@ -29,9 +29,11 @@ std::unique_ptr<World> start_world(int* argc, char*** argv);
 // The groups of one rank, by mesh axis.
 struct MeshComms {
   std::unique_ptr<Comm> dp, ep, edp;
+  std::string gpu_library;  // what moves GPU memory between ranks; "": the host does
 };
-// Collective over the world, whose size the mesh must have.
-MeshComms make_mesh_comms(Comm& world, const Mesh& mesh);
+// Where every rank computes on a GPU of its own, the groups move GPU memory directly. Collective over the world, whose
+// size the mesh must have. Errors: comm.
+MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device = {});
 
 // Ranks that share a node: mesh.ranks_per_node where the run sets it, else what the launcher did.
 int ranks_per_node(const World& world, const MeshSpec& mesh);

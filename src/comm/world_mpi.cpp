@@ -54,6 +54,8 @@ class MpiPending : public Pending {
 
 class MpiComm : public Comm {
  public:
+  using Comm::all_reduce_sum;
+  using Comm::all_to_all;
   MpiComm(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 
 namespace mw {
 
@@ -20,6 +22,13 @@ class DeviceQueue {
   // Enqueues a copy between any two places that the device can reach. Host memory that is not pinned is read before the
   // call returns.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  // A point in this queue, behind what was enqueued so far; null on the CPU.
+  using Mark = std::shared_ptr<void>;
+  virtual Mark mark() = 0;
+  // What is enqueued from here on starts after the mark, which may be of another queue of the device.
+  virtual void wait_for(const Mark& mark) = 0;
+  // While wait() waits it calls `check` now and then, which throws when waiting is of no use any more.
+  virtual void watch(std::function<void()> check) = 0;
   // Returns when all that was enqueued is done. Errors: internal, with the reason, when a kernel failed.
   virtual void wait() = 0;
   // The vendor's stream handle, for kernels; null on the CPU.

@@ -14,6 +14,9 @@ class CpuQueue : public DeviceQueue {
   void copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) std::memmove(to, from, bytes);
   }
+  Mark mark() override { return nullptr; }
+  void wait_for(const Mark&) override {}
+  void watch(std::function<void()>) override {}
   void wait() override {}
   void* native() override { return nullptr; }
 };

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <typeindex>
 #include <utility>
 #include <vector>
 
 #include "core/device.h"
+#include "core/tensor.h"
 #include "core/trace.h"
 
 namespace mw {
@@ -85,5 +87,23 @@ class Stream {
   Workspace workspace_;
   std::vector<std::pair<std::type_index, std::unique_ptr<StreamState>>> states_;
 };
+
+// The elements of a tensor of the stream's device, on the host. Waits for all that was enqueued before.
+// Errors: internal, when T is not the tensor's dtype.
+template <class T>
+std::vector<T> read_values(Stream& stream, TensorView view) {
+  std::vector<T> values(static_cast<size_t>(view.numel()));
+  stream.queue().copy(values.data(), view.as<T>(), values.size() * sizeof(T));
+  stream.wait();
+  return values;
+}
+
+// Copies values to the front of the tensor, in the stream's order; they may change once this returns.
+// Errors: internal, when T is not the tensor's dtype or there are too many.
+template <class T>
+void write_values(Stream& stream, std::span<const T> values, TensorView view) {
+  MW_CHECK(static_cast<int64_t>(values.size()) <= view.numel(), "{} values for {}", values.size(), view.describe());
+  stream.queue().copy(view.as<T>(), values.data(), values.size_bytes());
+}
 
 }  // namespace mw

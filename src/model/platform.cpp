@@ -4,6 +4,7 @@
 
 #include "ops/attention.h"
 #include "ops/embedding.h"
+#include "ops/index.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/router.h"
@@ -38,6 +39,7 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
     widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
+    bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
   }
   // The router of a bf16 run converts 512 tokens to fp32 around its product.
   const int64_t router_rows = run.dtype() == DType::bf16 ? 512 * d * 4 + 64 : 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/index.h"
+
 namespace mw {
 namespace {
 
@@ -31,12 +33,11 @@ class ExchangeTransport : public Transport {
 
   int64_t begin(Stream& stream, const TokenLayout& layout, bool training) override {
     const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
-    stream.wait();
     layout_ = layout;
     training_ = training;
-    plan_send();
+    plan_send(stream);
     exchange_counts();
-    plan_receive();
+    plan_receive(stream);
     return rows_;
   }
   int64_t chunks() const override { return chunks_; }
@@ -80,22 +81,18 @@ class ExchangeTransport : public Transport {
     gradient.rows.weights_R = scratch_.row_weights.take(rows_);
     gradient.rows.d_weights_R = scratch_.d_row_weights.take(rows_);
     gradient.d_y = gradient.d_x = gradient.rows.y;
-    const float* arrived = saved_.received_weights.take(rows_).as<float>();
-    const int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
-    float* sorted = gradient.rows.weights_R.as<float>();
-    for (int64_t r = gradient.rows.offsets.front(); r < gradient.rows.offsets.back(); ++r)
-      sorted[r] = arrived[index[r]];
+    const auto [begin, count] = chunk_rows(chunk);
+    gather_values(stream, saved_.received_weights.take(rows_), saved_.received_index.take(rows_).slice(begin, count),
+                  gradient.rows.weights_R.slice(begin, count));
     return gradient;
   }
   void gradient_return_begin(Stream& stream, int64_t chunk) override {
     const TraceScope scope(stream.trace(), Work::exchange, "gradient_combine");
     // The saved weights have been read: their place takes the gradients in arrival order.
-    stream.wait();
-    const auto offsets = chunk_offsets(chunk);
-    const float* sorted = scratch_.d_row_weights.take(rows_).as<float>();
-    const int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
+    const auto [begin, count] = chunk_rows(chunk);
     const TensorView arrived = saved_.received_weights.take(rows_);
-    for (int64_t r = offsets.front(); r < offsets.back(); ++r) arrived.as<float>()[index[r]] = sorted[r];
+    scatter_values(stream, scratch_.d_row_weights.take(rows_).slice(begin, count),
+                   saved_.received_index.take(rows_).slice(begin, count), arrived);
     post(stream, chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
     post(stream, chunk, arrived, send_weights_, Direction::to_tokens);
   }
@@ -117,13 +114,15 @@ class ExchangeTransport : public Transport {
   }
 
   // What this rank sends: token, weight and count of every (destination, slot).
-  void plan_send() {
-    const int64_t* rows_per_expert = layout_.rows_per_expert_E.as<int64_t>();
+  void plan_send(Stream& stream) {
+    const std::vector<int64_t> rows_per_expert = read_values<int64_t>(stream, layout_.rows_per_expert_E);
     std::vector<int64_t> by_position(position_.size());
     for (size_t e = 0; e < position_.size(); ++e) by_position[static_cast<size_t>(position_[e])] = rows_per_expert[e];
-    if (padded_) pad(by_position);
-    else {
+    if (padded_) {
+      pad(stream, by_position);
+    } else {
       send_total_ = layout_.rows;
+      send_weights_ = layout_.weights_R.slice(0, send_total_);
       send_tokens_ = layout_.token_ids_R.as<int32_t>();
       row_of_ = layout_.row_of_TK;
     }
@@ -134,33 +133,32 @@ class ExchangeTransport : public Transport {
             by_position[static_cast<size_t>(rank_offsets_[static_cast<size_t>(r)] + s)]);
   }
 
-  // Fills every expert up to the largest count anywhere, and says where each choice lies in the padded buffer.
-  void pad(std::vector<int64_t>& by_position) {
+  // Fills every expert up to the largest count anywhere: where each choice and its weight lie in the padded buffer, and
+  // the token of each of its rows.
+  void pad(Stream& stream, std::vector<int64_t>& by_position) {
     int64_t capacity = by_position.empty() ? 0 : *std::max_element(by_position.begin(), by_position.end());
     ep_.all_reduce_max(std::span(&capacity, 1));
     send_total_ = capacity * static_cast<int64_t>(by_position.size());
-    const TensorView tokens = saved_.padded_token_ids.take(send_total_);
-    int32_t* padded_tokens = tokens.as<int32_t>();
-    std::fill_n(padded_tokens, send_total_, -1);
-    const int32_t* layout_tokens = layout_.token_ids_R.as<int32_t>();
-    std::vector<int64_t> shift;  // padded row minus sorted row, by position
-    int64_t sorted = 0;
-    for (size_t p = 0; p < by_position.size(); ++p) {
-      shift.push_back(static_cast<int64_t>(p) * capacity - sorted);
-      for (int64_t i = 0; i < by_position[p]; ++i, ++sorted)
-        padded_tokens[static_cast<int64_t>(p) * capacity + i] = layout_tokens[sorted];
+    std::vector<IndexRun> to_padded, to_sorted;
+    int64_t padded = 0, sorted = 0;
+    for (const int64_t rows : by_position) {
+      to_padded.push_back({sorted, padded, rows});
+      to_sorted.push_back({padded, sorted, rows});
+      padded += capacity;
+      sorted += rows;
     }
+    send_weights_ = scratch_.exchange_weights.take(send_total_);
+    const TensorView tokens = saved_.padded_token_ids.take(send_total_);
     row_of_ = TensorView(saved_.padded_row_of_TK.data, DType::i32, {layout_.tokens, layout_.top_k});
-    const int32_t* from = layout_.row_of_TK.as<int32_t>();
-    const int32_t* experts = layout_.expert_ids_R.as<int32_t>();
-    for (int64_t i = 0; i < layout_.tokens * layout_.top_k; ++i)
-      row_of_.as<int32_t>()[i] =
-          from[i] < 0
-              ? -1
-              : from[i] +
-                    static_cast<int32_t>(shift[static_cast<size_t>(position_[static_cast<size_t>(experts[from[i]])])]);
+    // The weights' place holds the way from sorted to padded rows first, the tokens' place the way back.
+    const TensorView padded_row_R(send_weights_.data, DType::i32, {layout_.rows});
+    fill_index(stream, to_padded, padded_row_R);
+    gather_values(stream, padded_row_R, layout_.row_of_TK, row_of_);
+    fill_index(stream, to_sorted, tokens);
+    gather_values(stream, layout_.weights_R, tokens, send_weights_);
+    gather_values(stream, layout_.token_ids_R, tokens, tokens);
     std::fill(by_position.begin(), by_position.end(), capacity);
-    send_tokens_ = padded_tokens;
+    send_tokens_ = tokens.as<int32_t>();
   }
 
   void exchange_counts() {
@@ -185,46 +183,42 @@ class ExchangeTransport : public Transport {
   }
 
   // Arrival order is (chunk, source, slot), sorted order (slot, source): the index leads from one to the other.
-  void plan_receive() {
+  void plan_receive(Stream& stream) {
+    const auto peers = receive_.counts.size(), slots = static_cast<size_t>(local_slots_);
+    std::vector<IndexRun> runs(slots * peers);
     offsets_.assign(1, 0);
-    for (int64_t s = 0; s < local_slots_; ++s) {
-      int64_t rows = 0;
-      for (const auto& counts : receive_.counts) rows += counts[static_cast<size_t>(s)];
-      offsets_.push_back(offsets_.back() + rows);
+    for (size_t s = 0; s < slots; ++s) {
+      int64_t row = offsets_.back();
+      for (size_t r = 0; r < peers; ++r) {
+        const int64_t rows = receive_.counts[r][s];
+        runs[s * peers + r] = {row, 0, rows};
+        row += rows;
+      }
+      offsets_.push_back(row);
     }
     rows_ = offsets_.back();
-    int32_t* index = saved_.received_index.take(rows_).as<int32_t>();
-    std::vector<int64_t> next(offsets_.begin(), offsets_.end() - 1);
     arrival_.assign(static_cast<size_t>(chunks_), {});
     int64_t arrived = 0;
     for (int64_t c = 0; c < chunks_; ++c) {
       const auto [begin, end] = slot_range(ep_.rank(), c);
-      for (const auto& counts : receive_.counts) {
+      for (size_t r = 0; r < peers; ++r) {
         arrival_[static_cast<size_t>(c)].push_back(arrived);
-        for (int64_t s = begin; s < end; ++s)
-          for (int64_t i = 0; i < counts[static_cast<size_t>(s)]; ++i)
-            index[next[static_cast<size_t>(s)]++] = static_cast<int32_t>(arrived++);
+        for (auto s = static_cast<size_t>(begin); s < static_cast<size_t>(end); ++s) {
+          runs[s * peers + r].from = arrived;
+          arrived += runs[s * peers + r].count;
+        }
       }
     }
+    fill_index(stream, runs, saved_.received_index.take(rows_));
   }
 
   void pack(Stream& stream, TensorView x_TD) {
     send_rows_ = scratch_.exchange_rows.take(send_total_);
     gather_rows(stream, x_TD, send_tokens_, send_total_, send_rows_);
-    send_weights_ = scratch_.exchange_weights.take(send_total_);
-    if (!training_) return;
-    float* weights = send_weights_.as<float>();
-    std::fill_n(weights, send_total_, 0.0f);
-    const float* layout_weights = layout_.weights_R.as<float>();
-    const int32_t* to = row_of_.as<int32_t>();
-    const int32_t* from = layout_.row_of_TK.as<int32_t>();
-    for (int64_t i = 0; i < layout_.tokens * layout_.top_k; ++i)
-      if (from[i] >= 0) weights[to[i]] = layout_weights[from[i]];
   }
 
   // Starts the exchange of one chunk: token side rows by (destination, slot), expert side rows as they arrive.
   void post(Stream& stream, int64_t chunk, TensorView from, TensorView to, Direction direction) {
-    stream.wait();
     std::vector<int64_t> token_counts, token_offsets, expert_counts;
     int64_t base = 0;
     for (int r = 0; r < ep_.size(); ++r) {
@@ -247,7 +241,7 @@ class ExchangeTransport : public Transport {
     x.send_offsets = out ? token_offsets : expert_offsets;
     x.receive_counts = out ? expert_counts : token_counts;
     x.receive_offsets = out ? expert_offsets : token_offsets;
-    pending_[static_cast<size_t>(chunk)].push_back(ep_.all_to_all(x));
+    pending_[static_cast<size_t>(chunk)].push_back(ep_.all_to_all(stream, x));
   }
   static int64_t sum(const std::vector<int64_t>& v, int64_t begin, int64_t end) {
     int64_t total = 0;
@@ -263,6 +257,11 @@ class ExchangeTransport : public Transport {
   std::span<const int64_t> chunk_offsets(int64_t chunk) const {
     const auto [begin, end] = slot_range(ep_.rank(), chunk);
     return std::span(offsets_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin + 1));
+  }
+  // First sorted row of a chunk, and how many it has.
+  std::pair<int64_t, int64_t> chunk_rows(int64_t chunk) const {
+    const auto offsets = chunk_offsets(chunk);
+    return {offsets.front(), offsets.back() - offsets.front()};
   }
   ExpertBatch batch(int64_t chunk) {
     const auto [begin, end] = slot_range(ep_.rank(), chunk);

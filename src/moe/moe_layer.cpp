@@ -151,8 +151,8 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   layout_.row_of_TK = tokens_of(saved_.row_of, m.top_k);
   layout_.rows_per_expert_E = saved_.rows_per_expert;
   build_token_layout(stream, ids, weights, position_of_expert_, capacity, layout_);
-  if (options_.drop_one_row) stream.wait();
-  if (options_.drop_one_row && tokens_ > 0) layout_.row_of_TK.as<int32_t>()[0] = -1;
+  const int32_t dropped_row = -1;
+  if (options_.drop_one_row && tokens_ > 0) write_values<int32_t>(stream, {&dropped_row, 1}, layout_.row_of_TK);
   statistics_.dropped = layout_.dropped;
 }
 

@@ -9,12 +9,11 @@ class InPlaceTransport : public Transport {
       : experts_(std::move(experts)), scratch_(std::move(scratch)) {}
 
   int64_t begin(Stream& stream, const TokenLayout& layout, bool) override {
-    stream.wait();
     layout_ = layout;
     offsets_.assign(1, 0);
     // With one rank the placement's order is the experts' own.
-    const int64_t* rows = layout.rows_per_expert_E.as<int64_t>();
-    for (int64_t e = 0; e < layout.experts; ++e) offsets_.push_back(offsets_.back() + rows[e]);
+    for (const int64_t rows : read_values<int64_t>(stream, layout.rows_per_expert_E))
+      offsets_.push_back(offsets_.back() + rows);
     y_ = scratch_.y.take(layout.rows);
     return layout.rows;
   }

@@ -32,6 +32,8 @@ Reserve reserve_on(Device device);
 // Waits for all queues of the device.
 void synchronise(Device device);
 
+// Where the device sits in this machine, by its bus: no two devices share it.
+std::string address_of(Device device);
 std::string describe(Device device);  // "NVIDIA H200, compute 9.0, 132 processors, 139.8 GiB"
 
 }  // namespace mw

@@ -8,6 +8,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/index.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -57,6 +58,9 @@ struct Operators {
   decltype(&mw::gather_rows) gather_rows = nullptr;
   decltype(&mw::combine_rows) combine_rows = nullptr;
   decltype(&mw::gather_weight_gradient) gather_weight_gradient = nullptr;
+  decltype(&mw::fill_index) fill_index = nullptr;
+  decltype(&mw::gather_values) gather_values = nullptr;
+  decltype(&mw::scatter_values) scatter_values = nullptr;
 
   // Scratch that the operators above take: the contracts of their headers.
   int64_t (*norm_workspace_bytes)(int64_t rows, int64_t width) = nullptr;
@@ -65,6 +69,7 @@ struct Operators {
   int64_t (*matmul_workspace_bytes)(int64_t max_n, int64_t max_k) = nullptr;
   int64_t (*router_workspace_bytes)(int64_t tokens, int64_t experts) = nullptr;
   int64_t (*token_layout_workspace_bytes)(int64_t tokens, int64_t top_k, int64_t experts) = nullptr;
+  int64_t (*index_workspace_bytes)(int64_t runs) = nullptr;
 };
 
 const Operators& cpu_operators();

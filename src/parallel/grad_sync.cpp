@@ -33,7 +33,6 @@ std::vector<std::span<float>> merge_neighbours(std::vector<TensorView> views) {
 
 void sum_gradients(Stream& stream, ParamStore& params, MeshComms& comms, bool skip_router) {
   const TraceScope scope(stream.trace(), Work::reduce, "sum_gradients");
-  stream.wait();
   std::vector<TensorView> dense, expert;
   for (const Parameter& p : params.all()) {
     if (!p.row.trained || p.grad.numel() == 0) continue;
@@ -41,9 +40,9 @@ void sum_gradients(Stream& stream, ParamStore& params, MeshComms& comms, bool sk
     (p.row.expert ? expert : dense).push_back(p.grad);
   }
   if (comms.dp->size() > 1)
-    for (const std::span<float> range : merge_neighbours(dense)) comms.dp->all_reduce_sum(range);
+    for (const std::span<float> range : merge_neighbours(dense)) comms.dp->all_reduce_sum(stream, range);
   if (comms.edp->size() > 1)
-    for (const std::span<float> range : merge_neighbours(expert)) comms.edp->all_reduce_sum(range);
+    for (const std::span<float> range : merge_neighbours(expert)) comms.edp->all_reduce_sum(stream, range);
 }
 
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {

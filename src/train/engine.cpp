@@ -70,7 +70,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
     : device(choose_device(run.train.device, world_comm.rank() % std::max(1, local_ranks))),
       world(world_comm),
       plan(plan_on_machine(model_spec, run, world_comm, device, threads, local_ranks)),
-      comms(make_mesh_comms(world_comm, plan.mesh)),
+      comms(make_mesh_comms(world_comm, plan.mesh, device)),
       stream(open_stream(device, threads)),
       params(plan, arenas_of(device)),
       model(plan, params, comms, stream, arenas_of(device)) {}

@@ -161,6 +161,10 @@ void Trainer::print_header() {
   say("{}", describe(plan));
   say("{} node{}, {} thread{} per rank, messages by {}; {}", world_.nodes(), world_.nodes() == 1 ? "" : "s",
       engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(), describe_products());
+  if (engine_->device.kind != DeviceKind::cpu && world_.comm().size() > 1)
+    say("rows and gradients by {}", engine_->comms.gpu_library.empty()
+                                        ? "host memory: ranks share a GPU, or this build has no NCCL"
+                                        : engine_->comms.gpu_library);
   say("data: {}; {} samples of {} tokens per epoch", data_->source().describe(), data_->samples(), run_.train.seq_len);
   if (validation_ != nullptr) say("validation: {}", validation_->source().describe());
 }

@@ -21,6 +21,16 @@ TIMEOUT = 300  # of one run; generous, the machine may be busy
 SKIPPED = 77
 
 
+def gpu_overrides():
+    """Overrides that put a run on the GPUs, and how many there are; ([], 0) in a test of the CPU."""
+    if os.environ.get("MOEWRIGHT_TEST_DEVICE") != "gpu":
+        return [], 0
+    count = len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))
+    if count == 0:
+        skip("no GPU")
+    return ["train.device=cuda"], count
+
+
 class Checks:
     """Prints what does not hold at once and remembers it."""
 

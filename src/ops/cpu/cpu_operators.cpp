@@ -39,12 +39,16 @@ const Operators& cpu_operators() {
       .gather_rows = cpu::gather_rows,
       .combine_rows = cpu::combine_rows,
       .gather_weight_gradient = cpu::gather_weight_gradient,
+      .fill_index = cpu::fill_index,
+      .gather_values = cpu::gather_values,
+      .scatter_values = cpu::scatter_values,
       .norm_workspace_bytes = cpu::norm_workspace_bytes,
       .embedding_workspace_bytes = cpu::embedding_workspace_bytes,
       .attention_workspace_bytes = cpu::attention_workspace_bytes,
       .matmul_workspace_bytes = cpu::matmul_workspace_bytes,
       .router_workspace_bytes = cpu::router_workspace_bytes,
       .token_layout_workspace_bytes = cpu::token_layout_workspace_bytes,
+      .index_workspace_bytes = cpu::index_workspace_bytes,
   };
   return table;
 }

@@ -1,5 +1,9 @@
 #include "ops/device.h"
 
+#include <chrono>
+#include <utility>
+#include <vector>
+
 #include "base/text.h"
 #include "ops/gpu/launch.h"
 
@@ -17,11 +21,36 @@ class GpuQueue : public DeviceQueue {
   void copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) check(copy_async(to, from, bytes, stream_), "copying");
   }
-  void wait() override { check(synchronise_stream(stream_), "waiting for the device"); }
+  Mark mark() override {
+    NativeEvent event = nullptr;
+    check(create_event(&event), "creating an event");
+    const Mark mark(event, [](void* e) { (void)destroy_event(static_cast<NativeEvent>(e)); });
+    check(record_event(event, stream_), "recording an event");
+    return mark;
+  }
+  void wait_for(const Mark& mark) override {
+    check(wait_for_event(stream_, static_cast<NativeEvent>(mark.get())), "waiting for an event");
+  }
+  void watch(std::function<void()> check_peers) override { watchers_.push_back(std::move(check_peers)); }
+  void wait() override {
+    if (!watchers_.empty()) watch_until_done();
+    check(synchronise_stream(stream_), "waiting for the device");
+  }
   void* native() override { return stream_; }
 
  private:
+  void watch_until_done() {
+    constexpr auto kPatience = std::chrono::milliseconds(100);
+    auto next = std::chrono::steady_clock::now() + kPatience;
+    while (is_not_ready(query_stream(stream_))) {
+      if (std::chrono::steady_clock::now() < next) continue;
+      for (const auto& watcher : watchers_) watcher();
+      next = std::chrono::steady_clock::now() + kPatience;
+    }
+  }
+
   NativeStream stream_ = nullptr;
+  std::vector<std::function<void()>> watchers_;
 };
 
 // Pages get a place when they are first used: all of the range is usable at once, commit only keeps count.
@@ -91,6 +120,12 @@ Reserve reserve_on(Device device) {
 void synchronise(Device device) {
   gpu::check(gpu::set_device(device.index), "choosing the device");
   gpu::check(gpu::synchronise_device(), "waiting for the device");
+}
+
+std::string address_of(Device device) {
+  char text[32] = {};
+  gpu::check(gpu::read_bus_address(device.index, text, sizeof text), "reading the device's address");
+  return text;
 }
 
 std::string describe(Device device) {

@@ -43,8 +43,12 @@ const Operators& gpu_operators() {
     t.gather_rows = gpu::gather_rows;
     t.combine_rows = gpu::combine_rows;
     t.gather_weight_gradient = gpu::gather_weight_gradient;
+    t.fill_index = gpu::fill_index;
+    t.gather_values = gpu::gather_values;
+    t.scatter_values = gpu::scatter_values;
     t.router_workspace_bytes = gpu::router_workspace_bytes;
     t.token_layout_workspace_bytes = gpu::token_layout_workspace_bytes;
+    t.index_workspace_bytes = gpu::index_workspace_bytes;
     t.embedding_workspace_bytes = gpu::embedding_workspace_bytes;
     t.norm_workspace_bytes = gpu::norm_workspace_bytes;
     return t;

@@ -40,11 +40,15 @@ decltype(mw::build_token_layout) build_token_layout;
 decltype(mw::gather_rows) gather_rows;
 decltype(mw::combine_rows) combine_rows;
 decltype(mw::gather_weight_gradient) gather_weight_gradient;
+decltype(mw::fill_index) fill_index;
+decltype(mw::gather_values) gather_values;
+decltype(mw::scatter_values) scatter_values;
 int64_t attention_workspace_bytes(const AttentionShape& shape, int threads);
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab);
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts);
 int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts);
+int64_t index_workspace_bytes(int64_t runs);
 int64_t norm_workspace_bytes(int64_t rows, int64_t width);
 
 }  // namespace mw::gpu

@@ -18,6 +18,7 @@
 namespace mw::gpu {
 
 using NativeStream = MW_VENDOR(Stream_t);
+using NativeEvent = MW_VENDOR(Event_t);
 using Status = MW_VENDOR(Error_t);
 
 #if defined(__HIP__) || defined(__HIPCC__)
@@ -51,6 +52,16 @@ inline Status create_stream(NativeStream* stream) {
 }
 inline Status destroy_stream(NativeStream stream) { return MW_VENDOR(StreamDestroy)(stream); }
 inline Status synchronise_stream(NativeStream stream) { return MW_VENDOR(StreamSynchronize)(stream); }
+inline Status query_stream(NativeStream stream) { return MW_VENDOR(StreamQuery)(stream); }
+inline bool is_not_ready(Status status) { return status == MW_VENDOR(ErrorNotReady); }
+inline Status create_event(NativeEvent* event) {
+  return MW_VENDOR(EventCreateWithFlags)(event, MW_VENDOR(EventDisableTiming));
+}
+inline Status destroy_event(NativeEvent event) { return MW_VENDOR(EventDestroy)(event); }
+inline Status record_event(NativeEvent event, NativeStream stream) { return MW_VENDOR(EventRecord)(event, stream); }
+inline Status wait_for_event(NativeStream stream, NativeEvent event) {
+  return MW_VENDOR(StreamWaitEvent)(stream, event, 0);
+}
 inline Status copy_async(void* to, const void* from, size_t bytes, NativeStream stream) {
   return MW_VENDOR(MemcpyAsync)(to, from, bytes, MW_VENDOR(MemcpyDefault), stream);
 }
@@ -62,6 +73,10 @@ inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream stre
 inline Status allow_shared_bytes(const void* kernel, size_t bytes) {
   return MW_VENDOR(FuncSetAttribute)(kernel, MW_VENDOR(FuncAttributeMaxDynamicSharedMemorySize),
                                      static_cast<int>(bytes));
+}
+
+inline Status read_bus_address(int index, char* text, int length) {
+  return MW_VENDOR(DeviceGetPCIBusId)(text, length, index);
 }
 
 struct DeviceProperties {

@@ -1,0 +1,24 @@
+#include "comm/comm.h"
+
+namespace mw {
+
+void Comm::all_reduce_sum(Stream& stream, std::span<float> values) {
+  stream.wait();
+  all_reduce_sum(values);
+}
+
+std::unique_ptr<Pending> Comm::all_to_all(Stream& stream, const RowExchange& exchange) {
+  stream.wait();
+  return all_to_all(exchange);
+}
+
+std::string broadcast_text(Comm& comm, const std::string& text, int root) {
+  int64_t length = static_cast<int64_t>(text.size());
+  comm.broadcast(std::as_writable_bytes(std::span(&length, 1)), root);
+  std::string copy = text;
+  copy.resize(static_cast<size_t>(length));
+  comm.broadcast(std::as_writable_bytes(std::span(copy.data(), copy.size())), root);
+  return copy;
+}
+
+}  // namespace mw

@@ -1,0 +1,25 @@
+// Groups whose ranks have a GPU each move its memory directly: through NCCL (RCCL has the same interface).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/comm.h"
+
+namespace mw {
+
+// "NCCL 2.28.9"; "" in a build without it.
+std::string gpu_library();
+
+// The queue that carries the exchanges of one process, and its communicators. They start in the order of the calls,
+// which is the same on every rank, whatever their group.
+struct GpuLink;
+// Errors: comm; unsupported, in a build without the library.
+std::shared_ptr<GpuLink> open_gpu_link(Device device);
+
+// The group of `host`, which must have one GPU per rank: what is asked for in the order of a stream goes through the
+// link, and the host does not wait; everything else goes through `host`. Sums are the same on all members. While a
+// stream that was used waits, the health of the link is watched. Collective over the group. Errors: comm.
+std::unique_ptr<Comm> make_gpu_comm(std::unique_ptr<Comm> host, std::shared_ptr<GpuLink> link);
+
+}  // namespace mw

@@ -1,0 +1,148 @@
+// The only file that includes nccl.h.
+#include <nccl.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "comm/gpu_comm.h"
+#include "ops/device.h"
+
+namespace mw {
+
+struct GpuLink {
+  explicit GpuLink(Device device) : queue(open_queue(device)) {}
+  std::unique_ptr<DeviceQueue> queue;
+  std::vector<ncclComm_t> groups;
+  const DeviceQueue* watching = nullptr;
+};
+
+namespace {
+
+void check(ncclResult_t result, const char* call) {
+  if (result == ncclSuccess) return;
+  fail(Exit::comm, fmt::format("{} failed: {}; {}", call, ncclGetErrorString(result), ncclGetLastError(nullptr)),
+       "another rank may have died: look for the first message of the job; NCCL_DEBUG=WARN says more");
+}
+
+// Throws when a communicator of the link has met an error, and ends it, so that its kernels end too.
+void check_link(GpuLink& link) {
+  for (ncclComm_t& group : link.groups) {
+    ncclResult_t error = ncclSuccess;
+    if (group == nullptr || (ncclCommGetAsyncError(group, &error) == ncclSuccess && error == ncclSuccess)) continue;
+    (void)ncclCommAbort(std::exchange(group, nullptr));
+    check(error, "an exchange between GPUs");
+  }
+}
+
+class GpuPending : public Pending {
+ public:
+  GpuPending(DeviceQueue& waiting, DeviceQueue::Mark done) : waiting_(waiting), done_(std::move(done)) {}
+  ~GpuPending() override {
+    if (done_ != nullptr && std::uncaught_exceptions() == 0) wait();
+  }
+  void wait() override {
+    if (done_ != nullptr) waiting_.wait_for(done_);
+    done_ = nullptr;
+  }
+
+ private:
+  DeviceQueue& waiting_;
+  DeviceQueue::Mark done_;
+};
+
+class GpuComm : public Comm {
+ public:
+  GpuComm(std::unique_ptr<Comm> host, std::shared_ptr<GpuLink> link) : host_(std::move(host)), link_(std::move(link)) {
+    ncclUniqueId id{};
+    if (rank() == 0) check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+    ncclComm_t group = nullptr;
+    check(ncclCommInitRank(&group, size(), id, rank()), "ncclCommInitRank");
+    index_ = link_->groups.size();
+    link_->groups.push_back(group);
+  }
+  ~GpuComm() override {
+    ncclComm_t group = std::exchange(link_->groups[index_], nullptr);
+    if (group == nullptr) return;
+    // Peers of a rank that fails may be gone: nothing is waited for.
+    if (std::uncaught_exceptions() > 0) (void)ncclCommAbort(group);
+    else (void)ncclCommDestroy(group);
+  }
+
+  int rank() const override { return host_->rank(); }
+  int size() const override { return host_->size(); }
+  void all_reduce_sum(std::span<float> values) override { host_->all_reduce_sum(values); }
+  void all_reduce_sum(std::span<double> values) override { host_->all_reduce_sum(values); }
+  void all_reduce_sum(std::span<int64_t> values) override { host_->all_reduce_sum(values); }
+  void all_reduce_max(std::span<double> values) override { host_->all_reduce_max(values); }
+  void all_reduce_max(std::span<int64_t> values) override { host_->all_reduce_max(values); }
+  void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
+  void barrier() override { host_->barrier(); }
+  std::unique_ptr<Pending> all_to_all(const RowExchange& x) override { return host_->all_to_all(x); }
+  std::unique_ptr<Comm> split(int color, int key) override { return make_gpu_comm(host_->split(color, key), link_); }
+
+  void all_reduce_sum(Stream& stream, std::span<float> values) override {
+    follow(stream);
+    check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, group(), native()),
+          "ncclAllReduce");
+    stream.queue().wait_for(link_->queue->mark());
+  }
+
+  std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& x) override {
+    follow(stream);
+    check(ncclGroupStart(), "ncclGroupStart");
+    for (int peer = 0; peer < size(); ++peer) {
+      const auto p = static_cast<size_t>(peer);
+      const auto* from = static_cast<const std::byte*>(x.send) + x.send_offsets[p] * x.row_bytes;
+      auto* to = static_cast<std::byte*>(x.receive) + x.receive_offsets[p] * x.row_bytes;
+      // Both sides know the counts: a message without rows is never started.
+      if (const auto bytes = static_cast<size_t>(x.send_counts[p] * x.row_bytes); bytes > 0)
+        check(ncclSend(from, bytes, ncclUint8, peer, group(), native()), "ncclSend");
+      if (const auto bytes = static_cast<size_t>(x.receive_counts[p] * x.row_bytes); bytes > 0)
+        check(ncclRecv(to, bytes, ncclUint8, peer, group(), native()), "ncclRecv");
+    }
+    check(ncclGroupEnd(), "ncclGroupEnd");
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+  }
+
+ private:
+  ncclComm_t group() const {
+    if (link_->groups[index_] == nullptr)
+      fail(Exit::comm, "the exchange between GPUs has failed", "see the first message");
+    return link_->groups[index_];
+  }
+  cudaStream_t native() const { return static_cast<cudaStream_t>(link_->queue->native()); }
+
+  // What comes next on the link starts after what the stream has been given so far.
+  void follow(Stream& stream) {
+    if (link_->watching != &stream.queue()) {
+      stream.queue().watch([link = std::weak_ptr(link_)] {
+        if (const auto open = link.lock()) check_link(*open);
+      });
+      link_->watching = &stream.queue();
+    }
+    link_->queue->wait_for(stream.queue().mark());
+  }
+
+  std::unique_ptr<Comm> host_;
+  std::shared_ptr<GpuLink> link_;
+  size_t index_ = 0;
+};
+
+}  // namespace
+
+std::string gpu_library() {
+  int version = 0;
+  check(ncclGetVersion(&version), "ncclGetVersion");
+  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+}
+
+std::shared_ptr<GpuLink> open_gpu_link(Device device) { return std::make_shared<GpuLink>(device); }
+
+std::unique_ptr<Comm> make_gpu_comm(std::unique_ptr<Comm> host, std::shared_ptr<GpuLink> link) {
+  if (host->size() == 1) return host;
+  return std::make_unique<GpuComm>(std::move(host), std::move(link));
+}
+
+}  // namespace mw

@@ -1,0 +1,16 @@
+#include "comm/gpu_comm.h"
+
+namespace mw {
+namespace {
+
+[[noreturn]] void fail_without_library() {
+  fail(Exit::unsupported, "this build has no NCCL", "install it and build with the preset cuda-sm90");
+}
+
+}  // namespace
+
+std::string gpu_library() { return ""; }
+std::shared_ptr<GpuLink> open_gpu_link(Device) { fail_without_library(); }
+std::unique_ptr<Comm> make_gpu_comm(std::unique_ptr<Comm>, std::shared_ptr<GpuLink>) { fail_without_library(); }
+
+}  // namespace mw
