@@ -46,6 +46,10 @@ class HostReservation : public Reservation {
       fail_memory("commit", wanted - committed_);
     committed_ = wanted;
   }
+  void zero(size_t bytes) override {
+    MW_CHECK(bytes <= committed_, "{} bytes of {} committed ones", bytes, committed_);
+    std::memset(data_, 0, bytes);
+  }
 
  private:
   std::byte* data_ = nullptr;

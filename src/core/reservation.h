@@ -16,6 +16,8 @@ class Reservation {
   virtual size_t reserved() const = 0;
   // Makes the first `bytes` usable (rounded up to pages). Never shrinks, never moves. Errors: memory.
   virtual void commit(size_t bytes) = 0;
+  // Fills the first `bytes`, which must be committed, with zeros.
+  virtual void zero(size_t bytes) = 0;
 };
 
 // Reserves at least `bytes`. Errors: memory.

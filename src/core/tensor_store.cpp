@@ -1,7 +1,6 @@
 #include "core/tensor_store.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/text.h"
 
@@ -56,7 +55,7 @@ TensorStore::TensorStore(const std::vector<TensorSlot>& slots, const Reserve& re
     const bool inserted = entries_.emplace(slot.name, std::move(entry)).second;
     MW_CHECK(inserted, "tensor {} stands twice in the table", slot.name);
   }
-  std::memset(block_->data(), 0, static_cast<size_t>(fixed_bytes_));
+  block_->zero(static_cast<size_t>(fixed_bytes_));
 }
 
 TensorStore::Entry& TensorStore::find(const std::string& name) {

@@ -138,9 +138,8 @@ double Transformer::loss(const Batch& batch, float seed) {
     rms_norm_backward(stream_, rows(final_x_, tokens), gain.master, take_front(final_rstd_, {tokens}), d_normed, {},
                       rows(d_x_, tokens), gain.grad);
   }
-  stream_.wait();
   double sum = 0;
-  for (int64_t t = 0; t < tokens; ++t) sum += static_cast<double>(losses.as<float>()[t]);
+  for (const float loss : read_values<float>(stream_, losses)) sum += static_cast<double>(loss);
   return sum;
 }
 

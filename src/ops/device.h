@@ -26,7 +26,9 @@ std::shared_ptr<std::byte> allocate_shared(Device device, size_t bytes);
 // Bytes of device memory that no process has taken.
 int64_t free_bytes(Device device);
 
-// Memory for arenas: shared memory, which the host reads and writes between kernels.
+// Memory for arenas: shared memory that lives on the device, of which the host reads and writes a little between
+// kernels. What is committed has its place there, so that a step neither allocates nor moves it; commit() refuses what
+// the device has no room for.
 Reserve reserve_on(Device device);
 
 // Waits for all queues of the device.

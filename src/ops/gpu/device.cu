@@ -53,19 +53,37 @@ class GpuQueue : public DeviceQueue {
   std::vector<std::function<void()>> watchers_;
 };
 
-// Pages get a place when they are first used: all of the range is usable at once, commit only keeps count.
 class SharedReservation : public Reservation {
  public:
-  SharedReservation(Device device, size_t bytes) : memory_(allocate_shared(device, bytes)), reserved_(bytes) {}
+  SharedReservation(Device device, size_t bytes)
+      : device_(device), memory_(allocate_shared(device, bytes)), reserved_(bytes) {
+    if (bytes > 0) check(prefer_device(memory_.get(), bytes, device.index), "placing memory");
+  }
   std::byte* data() const override { return memory_.get(); }
   size_t committed() const override { return committed_; }
   size_t reserved() const override { return reserved_; }
   void commit(size_t bytes) override {
     MW_CHECK(bytes <= reserved_, "commit of {} bytes in a reservation of {}", bytes, reserved_);
-    committed_ = std::max(committed_, bytes);
+    if (bytes <= committed_) return;
+    const size_t more = bytes - committed_;
+    // Shared memory would make room by moving other pages to the host, and slow down without a word.
+    if (const int64_t free = free_bytes(device_); static_cast<int64_t>(more) > free)
+      fail(Exit::memory,
+           fmt::format("{} more are needed, GPU {} has {} free", format_bytes(static_cast<int64_t>(more)),
+                       device_.index, format_bytes(free)),
+           "use more ranks or a smaller micro-batch");
+    check(move_to_device(memory_.get() + committed_, more, device_.index), "moving memory to the device");
+    committed_ = bytes;
+  }
+  void zero(size_t bytes) override {
+    MW_CHECK(bytes <= committed_, "{} bytes of {} committed ones", bytes, committed_);
+    check(set_device(device_.index), "choosing the device");
+    if (bytes > 0) check(fill_async(memory_.get(), 0, bytes, nullptr), "filling memory");
+    check(synchronise_device(), "filling memory");
   }
 
  private:
+  Device device_;
   std::shared_ptr<std::byte> memory_;
   size_t reserved_ = 0, committed_ = 0;
 };

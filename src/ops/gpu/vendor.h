@@ -42,6 +42,21 @@ inline Status last_error() { return MW_VENDOR(GetLastError)(); }
 
 inline Status free_device(void* memory) { return MW_VENDOR(Free)(memory); }
 inline Status allocate_shared(void** memory, size_t bytes) { return MW_VENDOR(MallocManaged)(memory, bytes); }
+#if defined(__HIP__) || defined(__HIPCC__)
+inline Status prefer_device(const void* memory, size_t bytes, int device) {
+  return hipMemAdvise(memory, bytes, hipMemAdviseSetPreferredLocation, device);
+}
+inline Status move_to_device(const void* memory, size_t bytes, int device) {
+  return hipMemPrefetchAsync(memory, bytes, device, nullptr);
+}
+#else
+inline Status prefer_device(const void* memory, size_t bytes, int device) {
+  return cudaMemAdvise(memory, bytes, cudaMemAdviseSetPreferredLocation, {cudaMemLocationTypeDevice, device});
+}
+inline Status move_to_device(const void* memory, size_t bytes, int device) {
+  return cudaMemPrefetchAsync(memory, bytes, {cudaMemLocationTypeDevice, device}, 0, nullptr);
+}
+#endif
 inline Status memory_info(size_t* free_bytes, size_t* total_bytes) {
   return MW_VENDOR(MemGetInfo)(free_bytes, total_bytes);
 }
