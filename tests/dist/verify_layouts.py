@@ -6,7 +6,7 @@ import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, SOURCE, gpu_overrides, run  # noqa: E402
+from _jobs import Checks, SOURCE, gpus, run  # noqa: E402
 
 DP_FIRST, PADDED, UNEVEN = "mesh.placement=dp_first", "moe.transport=padded", "model.experts=10"
 
@@ -50,11 +50,10 @@ CASES = [  # ranks, overrides of examples/verify.toml
 ]
 
 checks = Checks()
-device, gpus = gpu_overrides()
 for ranks, overrides in CASES:
-    if gpus and ranks > max(2, gpus):  # two ranks may share one GPU
+    if gpus() and ranks > max(2, gpus()):  # two ranks may share one GPU
         continue
-    keys = overrides.split() + device
+    keys = overrides.split()
     steps = [] if any(key.startswith("verify.steps") for key in keys) else ["verify.steps=1"]
     result = run(ranks, "verify", SOURCE / "examples" / "verify.toml", *keys, *steps)
     print(f"{result.seconds:5.1f} s  -np {ranks} {overrides}", flush=True)

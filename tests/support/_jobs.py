@@ -21,14 +21,11 @@ TIMEOUT = 300  # of one run; generous, the machine may be busy
 SKIPPED = 77
 
 
-def gpu_overrides():
-    """Overrides that put a run on the GPUs, and how many there are; ([], 0) in a test of the CPU."""
+def gpus():
+    """GPUs of a test that is to run on them, with MOEWRIGHT_TEST_DEVICE=gpu; 0 in a test of the CPU."""
     if os.environ.get("MOEWRIGHT_TEST_DEVICE") != "gpu":
-        return [], 0
-    count = len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))
-    if count == 0:
-        skip("no GPU")
-    return ["train.device=cuda"], count
+        return 0
+    return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))) or skip("no GPU")
 
 
 class Checks:
@@ -59,7 +56,8 @@ def skip(why):
 def command(ranks, arguments):
     """One rank starts without a launcher, as users do."""
     launcher = [] if ranks == 1 else [MPIRUN, "-np", str(ranks)]
-    return launcher + [BIN, *map(str, arguments)]
+    device = ["train.device=cuda"] if gpus() and arguments[0] in ("train", "verify") else []
+    return launcher + [BIN, *map(str, arguments), *device]
 
 
 class Result:
