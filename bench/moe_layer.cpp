@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "comm/cores.h"
 #include "core/rng.h"
 #include "formats/checksum.h"
 #include "model/layer_builder.h"

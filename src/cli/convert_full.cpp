@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "cli/run_commands.h"
+#include "comm/cores.h"
 #include "spec/hf_config.h"
 #include "train/checkpoint.h"
 #include "train/hf_weights.h"

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "cli/run_commands.h"
+#include "comm/cores.h"
 #include "train/checkpoint.h"
 #include "train/hf_weights.h"
 #include "train/sample.h"

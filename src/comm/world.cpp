@@ -1,10 +1,7 @@
 #include "comm/world.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <functional>
-#include <thread>
 
 #include "base/file.h"
 #include "comm/gpu_comm.h"
@@ -45,17 +42,6 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
 
 int ranks_per_node(const World& world, const MeshSpec& mesh) {
   return mesh.ranks_per_node > 0 ? static_cast<int>(mesh.ranks_per_node) : world.local_size();
-}
-
-int threads_per_rank(int64_t asked, int local_size) {
-  if (asked > 0) return static_cast<int>(asked);
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  // A launcher that binds each rank to its own cores has already shared them out.
-  const bool bound = sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < cores;
-  const int usable = bound ? CPU_COUNT(&allowed) : cores / std::max(1, local_size);
-  return std::max(1, usable);
 }
 
 }  // namespace mw

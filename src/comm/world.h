@@ -38,7 +38,4 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device = {});
 // Ranks that share a node: mesh.ranks_per_node where the run sets it, else what the launcher did.
 int ranks_per_node(const World& world, const MeshSpec& mesh);
 
-// Threads a rank gets: `asked`, or the cores this node lets the process use, shared by the node's ranks; at least 1.
-int threads_per_rank(int64_t asked, int local_size);
-
 }  // namespace mw

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "comm/cores.h"
 #include "model/platform.h"
 #include "ops/device.h"
 #include "train/memory_meter.h"
@@ -68,6 +69,7 @@ Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, De
 
 Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, int local_ranks)
     : device(choose_device(run.train.device, world_comm.rank() % std::max(1, local_ranks))),
+      near_cores(stay_near(device)),
       world(world_comm),
       plan(plan_on_machine(model_spec, run, world_comm, device, threads, local_ranks)),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),

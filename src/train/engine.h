@@ -27,6 +27,7 @@ struct Engine {
   Engine& operator=(const Engine&) = delete;
 
   Device device;
+  std::string near_cores;  // those next to the GPU, where this rank was bound to them
   Comm& world;
   Plan plan;
   MeshComms comms;

@@ -1,4 +1,5 @@
 #include "train/trainer.h"
+#include "comm/cores.h"
 
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -147,7 +148,8 @@ void Trainer::check_checkpoint_folder() const {
 
 std::string Trainer::describe_products() const {
   if (engine_->device.kind != DeviceKind::cpu)
-    return fmt::format("computing in {} on {}", run_.train.dtype, describe(engine_->device));
+    return fmt::format("computing in {} on {}{}", run_.train.dtype, describe(engine_->device),
+                       engine_->near_cores.empty() ? "" : ", beside its cores " + engine_->near_cores);
   const cpu::MatmulTraits traits = cpu::matmul_traits();
   return fmt::format(
       "products by {}, {}{}", traits.library, run_.train.dtype,

@@ -1,4 +1,5 @@
 #include "train/verify.h"
+#include "comm/cores.h"
 
 #include <algorithm>
 #include <array>

@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "comm/cores.h"
 #include "comm/world.h"
 
 namespace mw::test {
@@ -45,6 +46,15 @@ TEST(ThreadsPerRank, UsesBothOfTwoCores) {
   EXPECT_EQ(threads_per_rank(0, 1), 2);
   EXPECT_EQ(threads_per_rank(0, 4), 2);
 }
+
+TEST(CoreList, ReadsRangesAndSingleCores) {
+  EXPECT_EQ(parse_core_list("0-3,8\n"), (std::vector<int>{0, 1, 2, 3, 8}));
+  EXPECT_EQ(parse_core_list("5"), std::vector<int>{5});
+  for (const char* bad : {"", "a", "3-1", "-2", "1-", "1,,2", "1 2", "0-99999", "1-2x"})
+    EXPECT_TRUE(parse_core_list(bad).empty()) << bad;
+}
+
+TEST(StayNear, LeavesACpuRankFree) { EXPECT_EQ(stay_near(Device{}), ""); }
 
 }  // namespace
 }  // namespace mw::test

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "comm/cores.h"
 #include "comm/world.h"
 #include "formats/helpers.h"
 

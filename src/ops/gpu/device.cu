@@ -143,7 +143,9 @@ void synchronise(Device device) {
 std::string address_of(Device device) {
   char text[32] = {};
   gpu::check(gpu::read_bus_address(device.index, text, sizeof text), "reading the device's address");
-  return text;
+  std::string address = text;  // in lower case, as the kernel's device tree has it
+  std::transform(address.begin(), address.end(), address.begin(), [](unsigned char c) { return std::tolower(c); });
+  return address;
 }
 
 std::string describe(Device device) {
