@@ -22,8 +22,8 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slo
     if (row.expert) p.pieces = expert_pieces(plan.placements[static_cast<size_t>(row.layer)], plan.coords.ep);
     else p.pieces = {{0, 0, 0, row.shape[0]}};
     p.master = store_.fixed("param." + row.name);
-    if (row.trained) {
-      p.grad = store_.fixed("grad." + row.name);
+    if (row.trained) p.grad = store_.fixed("grad." + row.name);
+    if (store_.has("adam_m." + row.name)) {
       p.adam_m = store_.fixed("adam_m." + row.name);
       p.adam_v = store_.fixed("adam_v." + row.name);
     }

@@ -15,7 +15,7 @@ struct Parameter {
   ParamRow row;
   std::vector<SlicePiece> pieces;   // which part of the global tensor lies here, along axis 0
   TensorView master;                // f32, local shape
-  TensorView grad, adam_m, adam_v;  // f32; empty when not trained by gradient
+  TensorView grad, adam_m, adam_v;  // f32; empty when not trained by gradient, moments also when the plan has none
   std::vector<Weight> weights;      // one per matrix (e for experts); empty when no product reads it
 };
 
