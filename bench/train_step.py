@@ -2,17 +2,30 @@
 """Train-step benchmark: tokens/s, TFLOP/s per rank and the time split of a whole training step, by running `moewright train`.
 
     bench/train_step.py build/release/moewright [--ranks 2] [--json FILE] [RUN.toml] [key=value ...]
+    bench/train_step.py build/cuda/moewright --device cuda --ranks 1 --random-tokens 151936 \\
+        examples/bench/qwen3_30b_8_layers.toml
 
 The first three steps are left out; the median of the rest is reported.
 """
 import argparse
+import array
 import json
 import os
 import pathlib
+import random
 import re
 import statistics
 import subprocess
 import tempfile
+
+RANDOM_TOKENS = 1 << 20
+
+
+def write_random_tokens(path, vocab):
+    """An llm.c shard of evenly distributed tokens: a header of 256 words, then the tokens in 32 bits."""
+    header = array.array("i", [20240801, 7, RANDOM_TOKENS] + [0] * 253)
+    tokens = array.array("i", random.Random(1).choices(range(vocab), k=RANDOM_TOKENS))
+    pathlib.Path(path).write_bytes(header.tobytes() + tokens.tobytes())
 
 
 def main():
@@ -20,24 +33,33 @@ def main():
     parser.add_argument("binary")
     parser.add_argument("run", nargs="?", default=str(pathlib.Path(__file__).parent.parent / "examples" / "demo.toml"))
     parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or hip")
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--random-tokens", type=int, metavar="VOCAB", help="train on random tokens, not the run's data")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--json")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
         command = ["mpirun", "--bind-to", "none", "--oversubscribe", "-np", str(args.ranks)] if args.ranks > 1 else []
         if command and os.geteuid() == 0:
             command.append("--allow-run-as-root")
         command += [args.binary, "train", args.run, "--profile", f"train.steps={args.steps}", "train.val_batches=0",
-                    "train.byte_baseline=false", "sample.tokens=0", "checkpoint.dir=", f"log.jsonl={metrics}"]
+                    "train.byte_baseline=false", "sample.tokens=0", "checkpoint.dir=", f"log.jsonl={metrics}",
+                    f"train.device={args.device}"]
+        if args.random_tokens:
+            tokens = os.path.join(folder, "tokens.bin")
+            write_random_tokens(tokens, args.random_tokens)
+            command += ["data.kind=shards", f"data.path={tokens}"]
         output = subprocess.run(command + args.overrides, check=True, capture_output=True, text=True).stdout
         lines = [json.loads(line) for line in open(metrics)][3:]
     split = dict(re.findall(r"^  (\w+) +[\d.]+ s +([\d.]+) %$", output, re.M))
     result = {
-        "benchmark": "train_step", "run": os.path.basename(args.run), "overrides": args.overrides, "ranks": args.ranks,
+        "benchmark": "train_step", "run": os.path.basename(args.run), "overrides": args.overrides,
+        "device": args.device, "ranks": args.ranks,
         "step_ms": statistics.median(line["step_ms"] for line in lines),
         "tokens_per_s": statistics.median(line["tokens_per_s"] for line in lines),
+        "flops_per_token": lines[-1]["flops_per_token"],
         "tflops_per_rank": statistics.median(line["tflops_per_rank"] for line in lines),
         "mem_peak_bytes": lines[-1]["mem_peak_bytes"], "mem_predicted_bytes": lines[-1]["mem_predicted_bytes"],
         "time_percent": {name: float(value) for name, value in split.items()},
