@@ -151,7 +151,7 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
       out.rows.push_back(routed_row("exchange.weights", ByteKind::exchange, DType::f32, w.send, {}));
     }
   }
-  const int64_t chunk = logit_chunk_rows(model.vocab, tokens);
+  const int64_t chunk = logit_chunk_rows(model.vocab, tokens, platform.logit_elements);
   out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, model.vocab});
   if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {chunk, model.vocab});
   out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens});
@@ -215,9 +215,8 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh) {
        "use auto, in_place, flat or padded; docs/limits.md lists what is missing");
 }
 
-int64_t logit_chunk_rows(int64_t vocab, int64_t tokens) {
-  const int64_t wanted = (int64_t{4} << 20) / vocab / 64 * 64;
-  return std::min(tokens, std::clamp<int64_t>(wanted, 64, 1024));
+int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements) {
+  return std::min(tokens, std::clamp<int64_t>(elements / vocab / 64 * 64, 64, 4096));
 }
 
 std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& placement, int ep_rank) {

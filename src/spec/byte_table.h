@@ -32,9 +32,10 @@ struct ByteRow {
 
 // What the table must know of the machine; filled by `model` in a run, from a profile in a plan.
 struct Platform {
-  bool native_bf16 = false;         // packed weights are bf16, else fp32
-  bool one_packed_form = false;     // products of both directions read the same one
-  int64_t ops_workspace_bytes = 0;  // scratch that operators need at most
+  bool native_bf16 = false;                   // packed weights are bf16, else fp32
+  bool one_packed_form = false;               // products of both directions read the same one
+  int64_t ops_workspace_bytes = 0;            // scratch that operators need at most
+  int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
 };
 
 // Sizes of one rank's micro-batch.
@@ -53,7 +54,7 @@ enum class TransportKind : uint8_t { in_place, flat, padded };
 TransportKind choose_transport(const std::string& name, const Mesh& mesh);
 
 // Rows the fp32 logits of one chunk of the loss head have at most.
-int64_t logit_chunk_rows(int64_t vocab, int64_t tokens);
+int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements);
 
 // Shape of a parameter on a rank with these local experts.
 std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& placement, int ep_rank);

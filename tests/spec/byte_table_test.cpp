@@ -244,13 +244,15 @@ TEST(Transports, AreChosenOrRefused) {
 
 TEST(LogitChunk, StaysSmall) {
   for (const int64_t vocab : {1, 100, 256, 50304, 151936, 1 << 24})
-    for (const int64_t tokens : {1, 63, 64, 4096, 1 << 20}) {
-      const int64_t rows = logit_chunk_rows(vocab, tokens);
-      EXPECT_GE(rows, 1);
-      EXPECT_LE(rows, tokens);
-      EXPECT_LE(rows, 1024);
-      EXPECT_TRUE(rows <= 64 || rows * vocab <= int64_t{4} << 20) << vocab;
-    }
+    for (const int64_t tokens : {1, 63, 64, 4096, 1 << 20})
+      for (const int64_t elements : {int64_t{4} << 20, int64_t{128} << 20}) {
+        const int64_t rows = logit_chunk_rows(vocab, tokens, elements);
+        EXPECT_GE(rows, 1);
+        EXPECT_LE(rows, tokens);
+        EXPECT_LE(rows, 4096);
+        EXPECT_TRUE(rows <= 64 || rows * vocab <= elements) << vocab;
+      }
+  EXPECT_EQ(logit_chunk_rows(151936, 1 << 20, int64_t{128} << 20), 832);
 }
 
 }  // namespace
