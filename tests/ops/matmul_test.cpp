@@ -22,25 +22,24 @@ struct Shape {
 constexpr Shape kShapes[] = {{33, 47}, {96, 40}};
 constexpr int64_t kRowCounts[] = {0, 1, 15, 16, 17, 100, 1025};
 
-// Weights of [e, n, k] with their packed forms (for bf16 cases only, as in a run).
+// Weights of [e, n, k] with their packed forms (for bf16 cases only) one behind the other, as in a run.
 struct TestWeights {
   TestWeights(Stream& stream, const CaseTensor& w, DType dtype) : values(to_operand(w)) {
     const int64_t e = w.shape[0], n = w.shape[1], k = w.shape[2];
     const int64_t bytes = packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16);
+    if (dtype == DType::bf16)
+      for (Owned* form : {&packed_forward, &packed_backward}) *form = make_output(DType::u8, {e, bytes});
     for (int64_t i = 0; i < e; ++i) {
       Weight weight{n, k, values.view.at(i), {}, {}};
       if (dtype == DType::bf16) {
-        for (TensorView* form : {&weight.packed_forward, &weight.packed_backward}) {
-          packed.push_back(make_output(DType::u8, {bytes}));
-          *form = packed.back().view;
-        }
+        weight.packed_forward = packed_forward.view.at(i);
+        weight.packed_backward = packed_backward.view.at(i);
         pack_weight(stream, weight);
       }
       weights.push_back(weight);
     }
   }
-  Owned values;
-  std::vector<Owned> packed;
+  Owned values, packed_forward, packed_backward;
   std::vector<Weight> weights;
 };
 
@@ -279,6 +278,18 @@ TEST(Matmul, ExpertsMatchReference) {
         check_forward(c, test.stream);
         check_gradient(c, test.stream);
       }
+}
+
+// Rows and widths of more than one tile of any kernel, the last tile a narrow one: multiples of 8, as tensor cores
+// want.
+TEST(Matmul, ExpertsOfSeveralTilesMatchReference) {
+  TestStream test;
+  for (const Routing& routing : make_routings())
+    if (routing.name == "contiguous" || routing.name == "gather_scatter") {
+      const OpCase c = make_expert_case(routing, {264, 136}, DType::bf16);
+      check_forward(c, test.stream);
+      check_gradient(c, test.stream);
+    }
 }
 
 TEST(Matmul, ExpertsEqualMatmulBitForBit) {

@@ -101,6 +101,7 @@ void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std
   MW_CHECK(static_cast<int64_t>(weights.size()) <= kMaxExperts, "{} experts in one call", weights.size());
   const int64_t n = weights[0].n, k = weights[0].k;
   const bool forward = kind == ProductKind::forward;
+  if (multiply_by_warpgroups(stream, kind, x, offsets, weights, y, store)) return;
   if (multiply_on_tensor_cores(stream, kind, x, offsets, weights, y, store)) return;
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);
@@ -127,6 +128,7 @@ void accumulate_grouped(Stream& stream, const SortedRows& dy, const SortedRows& 
   const int64_t experts = dw_eNK.dim(0), n = dy.data.cols(), k = x.data.cols();
   MW_CHECK(experts <= kMaxExperts, "{} experts in one call", experts);
   if (experts == 0 || n == 0 || k == 0) return;
+  if (accumulate_by_warpgroups(stream, dy, x, offsets, dw_eNK)) return;
   if (accumulate_on_tensor_cores(stream, dy, x, offsets, dw_eNK)) return;
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);

@@ -28,4 +28,10 @@ bool multiply_on_tensor_cores(Stream& stream, ProductKind kind, const SortedRows
 bool accumulate_on_tensor_cores(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                 std::span<const int64_t> offsets, TensorView dw_eNK);
 
+// The same on the warpgroup instructions of NVIDIA's compute capability 9.0, also for weights at even distances only.
+bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
+                            std::span<const Weight> weights, const SortedRows& y, Store store);
+bool accumulate_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                              std::span<const int64_t> offsets, TensorView dw_eNK);
+
 }  // namespace mw::gpu

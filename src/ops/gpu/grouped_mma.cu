@@ -8,7 +8,6 @@ namespace mw::gpu {
 namespace {
 
 constexpr int kTile = 128, kDepth = 32, kStages = 4, kMmaThreads = 256;
-constexpr int kChunk = 8;  // elements of one copy of 16 bytes
 constexpr int kChunksPerThread = kTile * kDepth / kChunk / kMmaThreads;
 constexpr int kWarpRows = 64, kWarpCols = 32;  // of a warp's share of the tile
 constexpr int kFragRows = kWarpRows / 16, kFragCols = kWarpCols / 8;
@@ -217,11 +216,6 @@ constexpr size_t shared_bytes() {
   return static_cast<size_t>(kStages) * (Shape<kA>::kElements + Shape<kB>::kElements) * sizeof(bf16);
 }
 
-bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-bool fits(const SortedRows& rows) {
-  return rows.data.dtype == DType::bf16 && rows.data.cols() % kChunk == 0 && is_aligned(rows.data.data);
-}
-
 template <class... Parameters, class... Arguments>
 void launch_with_shared(Stream& stream, void (*kernel)(Parameters...), int64_t blocks, size_t bytes,
                         const Arguments&... arguments) {
@@ -233,7 +227,7 @@ void launch_with_shared(Stream& stream, void (*kernel)(Parameters...), int64_t b
 
 bool multiply_on_tensor_cores(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                               std::span<const Weight> weights, const SortedRows& y, Store store) {
-  if (!fits(x) || y.data.cols() % kChunk != 0 || !is_aligned(y.data.data)) return false;
+  if (!fits_chunks(x) || y.data.cols() % kChunk != 0 || !is_aligned(y.data.data)) return false;
   std::vector<const bf16*> pointers;
   for (const Weight& w : weights) {
     if (w.packed_forward.data == nullptr || !is_aligned(w.packed_forward.data)) return false;
@@ -258,7 +252,7 @@ bool multiply_on_tensor_cores(Stream& stream, ProductKind kind, const SortedRows
 
 bool accumulate_on_tensor_cores(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                 std::span<const int64_t> offsets, TensorView dw_eNK) {
-  if (!fits(dy) || !fits(x) || !is_aligned(dw_eNK.data)) return false;
+  if (!fits_chunks(dy) || !fits_chunks(x) || !is_aligned(dw_eNK.data)) return false;
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);
   const int64_t blocks = dw_eNK.dim(0) * ceil_div(dy.data.cols(), kTile) * ceil_div(x.data.cols(), kTile);

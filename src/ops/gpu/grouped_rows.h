@@ -45,6 +45,13 @@ inline int64_t count_row_tiles(std::span<const int64_t> offsets, int height) {
   return tiles;
 }
 
+// Tensor cores are fed 16 bytes at a time.
+constexpr int kChunk = 8;  // elements of bf16
+inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+inline bool fits_chunks(const SortedRows& rows) {
+  return rows.data.dtype == DType::bf16 && rows.data.cols() % kChunk == 0 && is_aligned(rows.data.data);
+}
+
 template <class T>
 const T* device_copy(Stream& stream, WorkspaceFrame& frame, std::span<const T> values) {
   T* memory = frame.take<T>(values.size());

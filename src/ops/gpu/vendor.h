@@ -29,6 +29,14 @@ constexpr const char* kBackendName = "hip";
 using NativeProperties = cudaDeviceProp;
 constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
 constexpr const char* kBackendName = "cuda";
+
+// A function of the driver's library, which programs do not link, as of CUDA 12.0. Null where it has none.
+inline void* find_driver_function(const char* name) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  const Status status = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+  return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
+}
 #endif
 
 inline bool succeeded(Status status) { return status == MW_VENDOR(Success); }

@@ -1,0 +1,13 @@
+#include "ops/gpu/grouped.h"
+
+namespace mw::gpu {
+
+bool multiply_by_warpgroups(Stream&, ProductKind, const SortedRows&, std::span<const int64_t>, std::span<const Weight>,
+                            const SortedRows&, Store) {
+  return false;
+}
+bool accumulate_by_warpgroups(Stream&, const SortedRows&, const SortedRows&, std::span<const int64_t>, TensorView) {
+  return false;
+}
+
+}  // namespace mw::gpu

@@ -1,0 +1,423 @@
+// Grouped products of bf16 on Hopper's warpgroup instructions. A block computes 128 rows of tiles of an expert's
+// result: one warpgroup fills a ring of stages in shared memory, 64 summands each, gathering rows by their index on the
+// way; two multiply 64 rows each. Blocks stay and take every gridDim.x-th tile, so that the next tile's first stages
+// come while the sums of the last one are stored.
+#include "ops/gpu/grouped.h"
+#include "ops/gpu/grouped_rows.h"
+#include "ops/gpu/tile_loaders.h"
+
+namespace mw::gpu {
+namespace {
+
+constexpr int kHeight = 128;                             // of a tile
+constexpr int kBlockThreads = 3 * kWarpgroup;            // one copies, two multiply
+constexpr int kCopyRegisters = 56, kSumRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what a thread has at the start
+constexpr int kBand = 16;                                // row tiles that share column tiles of the other operand
+
+// Where an expert's rows and tiles begin; one entry more holds where the last one's end.
+struct ExpertTiles {
+  int64_t first_row, first_tile;
+};
+
+struct TileTable {
+  const ExpertTiles* experts;
+  int tiles, columns;  // of all experts; tiles side by side
+};
+
+// A tile at [top, left) of the result of an expert that owns rows [begin, end).
+struct Tile {
+  int expert;
+  int64_t begin, end, top, left;
+};
+
+// Finds the expert of tiles that are asked for in rising order.
+struct TileWalk {
+  TileTable table;
+  int expert = 0;
+
+  // Bands of an expert's row tiles go through all columns together, so that tiles under way share operands in cache.
+  __device__ Tile find(int tile, int width) {
+    while (table.experts[expert + 1].first_tile <= tile) ++expert;
+    const ExpertTiles here = table.experts[expert], next = table.experts[expert + 1];
+    const int rows = static_cast<int>(next.first_tile - here.first_tile) / table.columns;
+    const int place = tile - static_cast<int>(here.first_tile), band = place / (kBand * table.columns);
+    const int height = min(kBand, rows - band * kBand), in_band = place - band * kBand * table.columns;
+    return {expert, here.first_row, next.first_row, static_cast<int64_t>(band * kBand + in_band % height) * kHeight,
+            static_cast<int64_t>(in_band / height) * width};
+  }
+};
+
+// Stages in shared memory, each with the tiles of both operands and two barriers: filled, and read by all warps.
+template <int kWidth>
+struct Ring {
+  static constexpr int kTileBytesA = kHeight * kRowBytes;
+  static constexpr int kStageBytes = kTileBytesA + kWidth * kRowBytes;
+  static constexpr int kStages = (192 << 10) / kStageBytes;
+  static constexpr int kBytes = kAtomBytes + kStages * kStageBytes + kStages * 16;
+
+  unsigned memory;
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ unsigned a() const { return memory + stage * kStageBytes; }
+  __device__ unsigned b() const { return a() + kTileBytesA; }
+  __device__ unsigned filled() const { return memory + kStages * kStageBytes + stage * 16; }
+  __device__ unsigned read() const { return filled() + 8; }
+  __device__ void init(int arrivals) {
+    for (; stage < kStages; ++stage) {
+      init_barrier(filled(), arrivals);
+      init_barrier(read(), 2 * kWarpgroup / 32);
+    }
+    stage = 0;
+  }
+  __device__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// Swaps words among four neighbouring lanes: word i of lane j becomes word j of lane i.
+__device__ void transpose(unsigned (&words)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & distance) continue;
+      const bool upper = lane & distance;
+      const unsigned received = shuffle_xor(upper ? words[i] : words[i + distance], distance);
+      if (upper) words[i] = received;
+      else words[i + distance] = received;
+    }
+}
+
+// Sums of this thread and its neighbours: rows lane / 4 and 8 below it of the warp's sixteen, and all columns. Stores
+// those of one row; a null row is none. Lanes of a row write neighbouring 16 or 8 bytes.
+template <int kCount>
+__device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kCount], bool) {
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; j += 4) {
+    unsigned words[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) words[i] = pack(sums[4 * (j + i) + 2 * half], sums[4 * (j + i) + 2 * half + 1]);
+    transpose(words);
+    const int column = 8 * (j + lane);
+    if (row != nullptr && column < limit)
+      *reinterpret_cast<uint4*>(row + column) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+// Sixteen loads are under way together where all columns of the tile are there.
+template <bool kWhole, int kCount>
+__device__ void store_pairs(float2* pairs, int half, int limit, const float (&sums)[kCount], bool add) {
+  constexpr int kBatch = 16;
+#pragma unroll
+  for (int first = 0; first < kCount / 4; first += kBatch) {
+    float2 old[kBatch];
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i)
+      old[i] = add && (kWhole || 8 * (first + i) < limit) ? pairs[4 * (first + i)] : make_float2(0.0f, 0.0f);
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const int sum = 4 * (first + i) + 2 * half;
+      if (kWhole || 8 * (first + i) < limit)
+        pairs[4 * (first + i)] = make_float2(old[i].x + sums[sum], old[i].y + sums[sum + 1]);
+    }
+  }
+}
+template <int kCount>
+__device__ void store_row(float* row, int half, int limit, const float (&sums)[kCount], bool add) {
+  if (row == nullptr) return;
+  auto* pairs = reinterpret_cast<float2*>(row) + threadIdx.x % 4;
+  if (limit >= 2 * kCount) store_pairs<true>(pairs, half, limit, sums, add);
+  else store_pairs<false>(pairs, half, limit, sums, add);
+}
+
+// Four lanes share a row: brings what will be added to into the cache while products are under way.
+template <class U>
+__device__ void prefetch_row(const U* row, int columns) {
+  constexpr int kLine = kRowBytes / sizeof(U);
+  if (row == nullptr) return;
+  for (int column = static_cast<int>(threadIdx.x) % 4 * kLine; column < columns; column += 4 * kLine)
+    prefetch(row + column);
+}
+
+// The rows of the tile that this thread stores, the second 8 below it.
+__device__ int first_row_of_thread() {
+  const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;
+  return thread / 32 * 16 + thread % 32 / 4;
+}
+
+// y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]).
+template <Along kWeights, class U, int kTileWidth>
+struct RowsProduct {
+  static constexpr Along kA = Along::depth, kB = kWeights;
+  static constexpr int kWidth = kTileWidth;
+  static constexpr int kArrivals = kWarpgroup + 1;  // at a filled stage: the copying threads, and that of the boxes
+  using LoaderB = BoxLoader<kWeights, kWidth>;
+
+  TensorMap weights;
+  Rows<const bf16> x;
+  Rows<U> y;
+  bool add;
+
+  __device__ int64_t depth(const Tile&) const { return x.width; }
+  __device__ int64_t height(const Tile& tile) const { return tile.end - tile.begin - tile.top; }
+  __device__ DepthLoader<kHeight> load_a(const Tile& tile) const {
+    return {source_of(x, tile.end), tile.begin + tile.top};
+  }
+  __device__ LoaderB load_b(const Tile& tile) const { return {weights, tile.expert, static_cast<int>(tile.left)}; }
+  __device__ U* row(const Tile& tile, int r) const {
+    return r < height(tile) ? y.row(tile.begin + tile.top + r) + tile.left : nullptr;
+  }
+  __device__ int width(const Tile& tile) const { return static_cast<int>(y.width - tile.left); }
+};
+
+// dw_e[n, k] += sum over rows r of expert e of dy[r, n] x[r, k].
+template <int kTileWidth>
+struct WeightsProduct {
+  static constexpr Along kA = Along::width, kB = Along::width;
+  static constexpr int kWidth = kTileWidth;
+  static constexpr int kArrivals = kWarpgroup;
+  static constexpr bool add = true;
+
+  Rows<const bf16> dy, x;
+  float* dw;
+
+  __device__ int64_t depth(const Tile& tile) const { return tile.end - tile.begin; }
+  __device__ int64_t height(const Tile& tile) const { return dy.width - tile.top; }
+  __device__ WidthLoader<kHeight> load_a(const Tile& tile) const {
+    return {source_of(dy, tile.end), tile.begin, tile.top};
+  }
+  __device__ WidthLoader<kWidth> load_b(const Tile& tile) const {
+    return {source_of(x, tile.end), tile.begin, tile.left};
+  }
+  __device__ float* row(const Tile& tile, int r) const {
+    return r < height(tile) ? dw + (tile.expert * dy.width + tile.top + r) * x.width + tile.left : nullptr;
+  }
+  __device__ int width(const Tile& tile) const { return static_cast<int>(x.width - tile.left); }
+};
+
+__device__ int count_steps(int64_t depth) { return static_cast<int>((depth + kDepth - 1) / kDepth); }
+
+template <class Product>
+__device__ void load_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring) {
+  for (int number = static_cast<int>(blockIdx.x); number < walk.table.tiles; number += static_cast<int>(gridDim.x)) {
+    const Tile tile = walk.find(number, Product::kWidth);
+    auto a = product.load_a(tile);
+    auto b = product.load_b(tile);
+    const int steps = count_steps(product.depth(tile));
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      a.prepare(step);
+      b.prepare(step);
+      wait_for_phase(ring.read(), ring.parity ^ 1);
+      b.load(step, ring.b(), ring.filled());
+      a.load(step, ring.a(), ring.filled());
+      arrive_after_copies(ring.filled());
+      ring.advance();
+    }
+  }
+}
+
+// One arrival a warp, when all of it has read the stage.
+__device__ void release(unsigned barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
+// sums = a b over all stages of a tile. One batch of products is always under way: a stage is released one step late.
+template <class Product>
+__device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, float (&sums)[Product::kWidth / 2]) {
+  constexpr int kBytesA = Product::kA == Along::depth ? 32 : 16 * kRowBytes;  // of 16 summands
+  constexpr int kBytesB = Product::kB == Along::depth ? 32 : 16 * kRowBytes;
+  unsigned last = 0;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    wait_for_phase(ring.filled(), ring.parity);
+    fence_products();
+    begin_products();
+#pragma unroll
+    for (int i = 0; i < kDepth / 16; ++i)
+      multiply_async<Product::kA, Product::kB>(sums,
+                                               describe_tile(ring.a() + group * kPanelBytes + i * kBytesA, kPanelBytes),
+                                               describe_tile(ring.b() + i * kBytesB, kPanelBytes), step > 0 || i > 0);
+    commit_products();
+    wait_for_products<1>();
+    if (step > 0) release(last);
+    last = ring.read();
+    ring.advance();
+  }
+  wait_for_products<0>();
+  keep_sums(sums);
+  release(last);
+}
+
+// Below the last row of the result there is nothing to multiply.
+template <int kWidth>
+__device__ void skip(int steps, Ring<kWidth>& ring) {
+  for (int step = 0; step < steps; ++step) {
+    wait_for_phase(ring.filled(), ring.parity);
+    release(ring.read());
+    ring.advance();
+  }
+}
+
+template <class Product>
+__device__ void multiply_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring, int group) {
+  for (int number = static_cast<int>(blockIdx.x); number < walk.table.tiles; number += static_cast<int>(gridDim.x)) {
+    const Tile tile = walk.find(number, Product::kWidth);
+    const int steps = count_steps(product.depth(tile));
+    if (product.height(tile) <= group * kHeight / 2) {
+      skip(steps, ring);
+      continue;
+    }
+    const int row = first_row_of_thread();
+    auto* const upper = product.row(tile, row);
+    auto* const lower = product.row(tile, row + 8);
+    if (product.add) {
+      prefetch_row(upper, min(product.width(tile), Product::kWidth));
+      prefetch_row(lower, min(product.width(tile), Product::kWidth));
+    }
+    float sums[Product::kWidth / 2];
+    multiply<Product>(group, steps, ring, sums);
+    store_row(upper, 0, product.width(tile), sums, product.add);
+    store_row(lower, 1, product.width(tile), sums, product.add);
+  }
+}
+
+template <class Product>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    tiles_kernel(const __grid_constant__ Product product, TileTable table) {
+  Ring<Product::kWidth> ring{first_tile_address()};
+  if (threadIdx.x == 0) ring.init(Product::kArrivals);
+  fence_barriers();
+  __syncthreads();
+  const int group = shuffle_from(static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (group == 0) {
+    shrink_registers<kCopyRegisters>();
+    load_tiles(product, {table}, ring);
+  } else {
+    grow_registers<kSumRegisters>();
+    multiply_tiles(product, {table}, ring, group - 1);
+  }
+}
+
+// How the host cuts a product into tiles; `experts` is what the device reads.
+struct Tiling {
+  std::vector<ExpertTiles> experts;
+  int64_t width, columns;
+};
+
+// Narrow tiles where wide ones would leave processors idle or compute many columns in vain.
+template <class RowTiles>
+Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, int processors, const RowTiles& row_tiles_of) {
+  Tiling tiling;
+  int64_t row_tiles = 0;
+  for (size_t e = 0; e < offsets.size(); ++e) {
+    if (e > 0) row_tiles += row_tiles_of(offsets[e] - offsets[e - 1]);
+    tiling.experts.push_back({offsets[e], row_tiles});
+  }
+  const int64_t wide = ceil_div(width, 256), narrow = ceil_div(width, 128);
+  const bool is_narrow = row_tiles * wide < processors || 12 * wide > 7 * narrow;
+  tiling.width = is_narrow ? 128 : 256;
+  tiling.columns = is_narrow ? narrow : wide;
+  for (ExpertTiles& expert : tiling.experts) expert.first_tile *= tiling.columns;
+  return tiling;
+}
+
+template <class Product>
+void launch_tiles(Stream& stream, const Tiling& tiling, int processors, const Product& product) {
+  constexpr size_t kBytes = Ring<Product::kWidth>::kBytes;
+  const int64_t tiles = tiling.experts.back().first_tile;
+  WorkspaceFrame frame(stream.workspace());
+  const TileTable table{device_copy(stream, frame, std::span<const ExpertTiles>(tiling.experts)),
+                        static_cast<int>(tiles), static_cast<int>(tiling.columns)};
+  check(allow_shared_bytes(reinterpret_cast<const void*>(tiles_kernel<Product>), kBytes), "asking for shared memory");
+  launch(stream, tiles_kernel<Product>, std::min<int64_t>(tiles, processors), kBlockThreads, kBytes, product, table);
+}
+
+// False where the copy engine cannot read the weights: they must lie at even distances.
+template <class Product, class U>
+bool launch_rows(Stream& stream, const Tiling& tiling, int processors, const Matrices& weights,
+                 const Rows<const bf16>& x, const Rows<U>& y, bool add) {
+  Product product{{}, x, y, add};
+  if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
+  launch_tiles(stream, tiling, processors, product);
+  return true;
+}
+
+template <Along kWeights, class U>
+bool multiply_rows(Stream& stream, const Tiling& tiling, int processors, const Matrices& weights,
+                   const Rows<const bf16>& x, const Rows<U>& y, bool add) {
+  if (tiling.width == 256)
+    return launch_rows<RowsProduct<kWeights, U, 256>>(stream, tiling, processors, weights, x, y, add);
+  return launch_rows<RowsProduct<kWeights, U, 128>>(stream, tiling, processors, weights, x, y, add);
+}
+
+// The weights as one tensor, where they lie at even distances.
+bool find_matrices(std::span<const Weight> weights, Matrices* out) {
+  const auto data = [&](size_t e) { return static_cast<const bf16*>(weights[e].packed_forward.data); };
+  const int64_t n = weights[0].n, k = weights[0].k;
+  *out = {data(0), static_cast<int64_t>(weights.size()), n, k, weights.size() > 1 ? data(1) - data(0) : n * k};
+  for (size_t e = 0; e < weights.size(); ++e)
+    if (data(e) == nullptr || !is_aligned(data(e)) || data(e) != out->first + static_cast<int64_t>(e) * out->spacing)
+      return false;
+  return out->spacing >= n * k;
+}
+
+struct HopperState : StreamState {
+  bool known = false;
+  int processors = 0;
+};
+
+// How many processors run these kernels: none on any other GPU.
+int count_processors(Stream& stream) {
+  auto& state = stream.state<HopperState>();
+  if (!state.known) {
+    DeviceProperties p;
+    check(read_properties(stream.device().index, &p), "reading the device's properties");
+    state.known = true;
+    state.processors = p.major == 9 && p.minor == 0 ? p.processors : 0;
+  }
+  return state.processors;
+}
+
+}  // namespace
+
+bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
+                            std::span<const Weight> weights, const SortedRows& y, Store store) {
+  const int processors = count_processors(stream);
+  Matrices matrices;
+  if (processors == 0 || !fits_chunks(x) || y.data.cols() % kChunk != 0 || !is_aligned(y.data.data) ||
+      !find_matrices(weights, &matrices))
+    return false;
+  const Tiling tiling =
+      cut_tiles(offsets, y.data.cols(), processors, [](int64_t rows) { return ceil_div(rows, kHeight); });
+  const bool add = store == Store::accumulate;
+  bool done = false;
+  with_float_type(y.data.dtype, [&](auto type) {
+    using U = decltype(type);
+    const auto multiply_along =
+        kind == ProductKind::forward ? multiply_rows<Along::depth, U> : multiply_rows<Along::width, U>;
+    done = multiply_along(stream, tiling, processors, matrices, rows_of<const bf16>(x), rows_of<U>(y), add);
+  });
+  return done;
+}
+
+bool accumulate_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                              std::span<const int64_t> offsets, TensorView dw_eNK) {
+  const int processors = count_processors(stream);
+  if (processors == 0 || !fits_chunks(dy) || !fits_chunks(x) || !is_aligned(dw_eNK.data)) return false;
+  const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
+  const Tiling tiling =
+      cut_tiles(offsets, x.data.cols(), processors, [row_tiles](int64_t rows) { return rows == 0 ? 0 : row_tiles; });
+  const auto launch_width = [&](auto product) { launch_tiles(stream, tiling, processors, product); };
+  const Rows<const bf16> dy_rows = rows_of<const bf16>(dy), x_rows = rows_of<const bf16>(x);
+  if (tiling.width == 256) launch_width(WeightsProduct<256>{dy_rows, x_rows, dw_eNK.as<float>()});
+  else launch_width(WeightsProduct<128>{dy_rows, x_rows, dw_eNK.as<float>()});
+  return true;
+}
+
+}  // namespace mw::gpu

@@ -1,0 +1,20 @@
+#include "ops/gpu/tensor_map.h"
+
+namespace mw::gpu {
+
+bool describe_matrices(const Matrices& m, int box_rows, TensorMap* out) {
+  static const auto encode =
+      reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(find_driver_function("cuTensorMapEncodeTiled"));
+  if (encode == nullptr) return false;
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
+                              static_cast<cuuint64_t>(m.count)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(m.columns) * sizeof(bf16),
+                                static_cast<cuuint64_t>(m.spacing) * sizeof(bf16)};
+  const cuuint32_t box[] = {kRowBytes / sizeof(bf16), static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t steps[] = {1, 1, 1};
+  return encode(&out->map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<bf16*>(m.first), sizes, strides, box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+}  // namespace mw::gpu

@@ -1,0 +1,148 @@
+// Hopper's instructions for a warpgroup, four warps that multiply together (wgmma, compute capability 9.0a): products
+// of tiles in shared memory, the barriers that hand tiles over, and the copies that fill them. Addresses of shared
+// memory are 32 bits wide. Rows of a tile are 128 bytes, swizzled: chunk c of 16 bytes of row r lies at c ^ (r % 8).
+#pragma once
+
+#include "base/dtype.h"
+#include "ops/gpu/capability.h"
+
+namespace mw::gpu {
+
+constexpr int kWarpgroup = 128;            // threads
+constexpr int kRowBytes = 128;             // of a row of a tile
+constexpr int kAtomBytes = 8 * kRowBytes;  // after which the swizzle repeats
+
+// How a row of an operand's tile lies: along the depth of the product, or along its width, one row a summand.
+enum class Along : int { depth, width };
+
+__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
+
+// The first place in dynamic shared memory where a tile may begin. Leaves out up to kAtomBytes.
+__device__ inline unsigned first_tile_address() {
+  extern __shared__ uint4 memory[];
+  return (shared_address(memory) + kAtomBytes - 1) / kAtomBytes * kAtomBytes;
+}
+
+// Copies 16 bytes, or writes zeros.
+__device__ inline void copy_chunk(unsigned to, const bf16* from, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+
+// Brings 128 bytes into the second level of cache.
+__device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
+
+// Barriers: 8 bytes of shared memory. A phase ends with its last arrival; phases have parities 0, 1, 0, ...
+__device__ inline void init_barrier(unsigned barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ inline void arrive(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and makes the phase wait for so many bytes of copied boxes too.
+__device__ inline void arrive_expecting(unsigned barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Arrives when all copies that this thread has started are done.
+__device__ inline void arrive_after_copies(unsigned barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Waits for the end of a phase. The phase before the first counts as ended.
+__device__ inline void wait_for_phase(unsigned barrier, unsigned parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// What other threads wrote becomes visible to products.
+__device__ inline void fence_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// What this thread did to barriers becomes visible to copied boxes.
+__device__ inline void fence_barriers() {
+  asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Moves registers between warpgroups; the counts are per thread and multiples of 8.
+template <int kRegisters>
+__device__ void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// A swizzled tile as products read it. Along the depth, groups of eight rows follow each other. Along the width, so do
+// groups of eight summands, and panels of 64 columns begin `panel_bytes` apart.
+__device__ inline uint64_t describe_tile(unsigned address, unsigned panel_bytes) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kStride = uint64_t{kAtomBytes / 16} << 32;
+  return kSwizzle128 | kStride | static_cast<uint64_t>(panel_bytes / 16) << 16 | (address & 0x3ffff) / 16;
+}
+
+// Products are asynchronous: begin_products() before the first of a batch, commit_products() after its last. Sums may
+// not be touched before wait_for_products<0>() and keep_sums().
+__device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most kPending batches are under way.
+template <int kPending>
+__device__ void wait_for_products() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// Keeps the compiler from moving uses of the sums to before this place.
+template <int kCount>
+__device__ void keep_sums(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// Two sums as bf16, rounded to nearest.
+__device__ inline unsigned pack(float low, float high) {
+  unsigned word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+}
+
+#define MW_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MW_SUMS_16(d, i) MW_SUMS_4(d, i), MW_SUMS_4(d, i + 4), MW_SUMS_4(d, i + 8), MW_SUMS_4(d, i + 12)
+#define MW_SUMS_64(d, i) MW_SUMS_16(d, i), MW_SUMS_16(d, i + 16), MW_SUMS_16(d, i + 32), MW_SUMS_16(d, i + 48)
+
+// d (+)= a b of tiles [64, 16] and [16, 2 * registers of d]. In d[4 * j + 2 * i + c] a thread holds row 16 * warp +
+// lane / 4 + 8 * i, column 8 * j + 2 * (lane % 4) + c.
+template <Along kA, Along kB>
+__device__ inline void multiply_async(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63"
+      "}, %64, %65, keep, 1, 1, %67, %68;\n}"
+      : MW_SUMS_64(d, 0)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+}
+template <Along kA, Along kB>
+__device__ inline void multiply_async(float (&d)[128], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
+      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, "
+      "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
+      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "
+      "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "
+      "%124, %125, %126, %127"
+      "}, %128, %129, keep, 1, 1, %131, %132;\n}"
+      : MW_SUMS_64(d, 0), MW_SUMS_64(d, 64)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+}
+
+#undef MW_SUMS_4
+#undef MW_SUMS_16
+#undef MW_SUMS_64
+
+}  // namespace mw::gpu
