@@ -1,7 +1,10 @@
-// The functions of the operators' headers: each goes to the backend of its stream, inside a scope of the trace.
+// The functions of the operators' headers: each checks its operands and goes to the backend of its stream, inside a
+// scope of the trace.
 #include "ops/operators.h"
 
 #include <utility>
+
+#include "ops/checks.h"
 
 namespace mw {
 namespace {
@@ -40,15 +43,19 @@ void check_runs(std::span<const IndexRun> runs, TensorView out) {
 
 void fill_zero(Stream& stream, TensorView x) { run(stream, Work::elementwise, "fill_zero", &Operators::fill_zero, x); }
 void convert(Stream& stream, TensorView x, TensorView y) {
+  check_convert(x, y);
   run(stream, Work::elementwise, "convert", &Operators::convert, x, y);
 }
 void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
+  check_add(a, b, out);
   run(stream, Work::elementwise, "add", &Operators::add, a, b, out);
 }
 void clamp(Stream& stream, TensorView x, float limit, TensorView y) {
+  check_clamp(x, y);
   run(stream, Work::elementwise, "clamp", &Operators::clamp, x, limit, y);
 }
 void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
+  check_clamp(x, d);
   run(stream, Work::elementwise, "clamp_backward", &Operators::clamp_backward, x, limit, d);
 }
 double sum_squares(Stream& stream, TensorView x) {
@@ -58,106 +65,133 @@ bool all_finite(Stream& stream, TensorView x) {
   return run(stream, Work::elementwise, "all_finite", &Operators::all_finite, x);
 }
 void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd) {
+  check_rms_norm(x, gain, y, rstd);
   run(stream, Work::elementwise, "rms_norm", &Operators::rms_norm, x, gain, eps, y, rstd);
 }
 void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, float eps, TensorView sum, TensorView y,
                   TensorView rstd) {
+  check_add_rms_norm(a, b, gain, sum, y, rstd);
   run(stream, Work::elementwise, "add_rms_norm", &Operators::add_rms_norm, a, b, gain, eps, sum, y, rstd);
 }
 void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView y) {
+  check_rms_norm_apply(x, gain, rstd, y);
   run(stream, Work::elementwise, "rms_norm_apply", &Operators::rms_norm_apply, x, gain, rstd, y);
 }
 void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
                        TensorView d_residual, TensorView d_x, TensorView d_gain) {
+  check_rms_norm_backward(x, gain, rstd, d_y, d_residual, d_x, d_gain);
   run(stream, Work::elementwise, "rms_norm_backward", &Operators::rms_norm_backward, x, gain, rstd, d_y, d_residual,
       d_x, d_gain);
 }
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction,
           TensorView y_THh) {
+  check_rope(x_THh, cos_Sh, sin_Sh, y_THh);
   run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sh, sin_Sh, direction, y_THh);
 }
 void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF) {
+  check_activate(kind, h_RcF, a_RF);
   run(stream, Work::elementwise, "activate", &Operators::activate, kind, h_RcF, a_RF);
 }
 void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, TensorView d_a_RF, TensorView weight_R,
                        TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
+  check_activate_backward(kind, h_RcF, d_a_RF, weight_R, d_h_RcF, a_RF, d_weight_R);
   run(stream, Work::elementwise, "activate_backward", &Operators::activate_backward, kind, h_RcF, d_a_RF, weight_R,
       d_h_RcF, a_RF, d_weight_R);
 }
 void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD) {
+  check_embed(table_VD, ids_T, y_TD);
   run(stream, Work::other, "embed", &Operators::embed, table_VD, ids_T, y_TD);
 }
 void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorView d_table_VD) {
+  check_embed(d_table_VD, ids_T, d_y_TD);
   run(stream, Work::other, "embed_backward", &Operators::embed_backward, d_y_TD, ids_T, d_table_VD);
 }
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
+  check_cross_entropy(logits_CV, labels_C, loss_C, d_logits_CV);
   run(stream, Work::elementwise, "cross_entropy", &Operators::cross_entropy, logits_CV, labels_C, scale, loss_C,
       d_logits_CV);
 }
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT) {
+  check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT);
   run(stream, Work::attention, "attention", &Operators::attention, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT);
 }
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh) {
+  check_attention_backward(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh);
   run(stream, Work::attention, "attention_backward", &Operators::attention_backward, shape, q_THh, k_TGh, v_TGh, o_THh,
       lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh);
 }
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v) {
+  check_adamw(step, grad, w, m, v);
   run(stream, Work::optimizer, "adamw", &Operators::adamw, rule, step, lr, decay, grad_scale, grad, w, m, v);
 }
 void pack_weight(Stream& stream, const Weight& weight) {
+  check_pack_weight(weight);
   run(stream, Work::optimizer, "pack_weight", &Operators::pack_weight, weight);
 }
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
+  check_matmul(x_MK, weight, y_MN, store);
   run(stream, Work::matmul, "matmul", &Operators::matmul, x_MK, weight, y_MN, store);
 }
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {
+  check_matmul_d_input(dy_MN, weight, dx_MK, store);
   run(stream, Work::matmul, "matmul_d_input", &Operators::matmul_d_input, dy_MN, weight, dx_MK, store);
 }
 void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
+  check_matmul_d_weight(dy_MN, x_MK, dw_NK);
   run(stream, Work::matmul, "matmul_d_weight", &Operators::matmul_d_weight, dy_MN, x_MK, dw_NK);
 }
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
           SortedRows y_RN) {
+  check_esmm(x_RK, offsets, weights, y_RN);
   run(stream, Work::matmul, "esmm", &Operators::esmm, x_RK, offsets, weights, y_RN);
 }
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK) {
+  check_esmm_d_input(dy_RN, offsets, weights, dx_RK);
   run(stream, Work::matmul, "esmm_d_input", &Operators::esmm_d_input, dy_RN, offsets, weights, dx_RK);
 }
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK) {
+  check_estmm(dy_RN, x_RK, offsets, dw_eNK);
   run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK);
 }
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
+  check_ess(dy_RN, offsets, db_eN);
   run(stream, Work::elementwise, "ess", &Operators::ess, dy_RN, offsets, db_eN);
 }
 void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView bias_E, bool forced,
            TensorView ids_TK, TensorView weights_TK, const RouterStatistics& statistics, TensorView gaps_T) {
+  check_route(rule, logits_TE, bias_E, ids_TK, weights_TK, statistics, gaps_T);
   run(stream, Work::router, "route", &Operators::route, rule, logits_TE, bias_E, forced, ids_TK, weights_TK, statistics,
       gaps_T);
 }
 void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView ids_TK,
                     TensorView d_weights_TK, std::span<const float> d_prob_E, float z_scale, TensorView d_logits_TE) {
+  check_route_backward(rule, logits_TE, ids_TK, d_weights_TK, d_prob_E, d_logits_TE);
   run(stream, Work::router, "route_backward", &Operators::route_backward, rule, logits_TE, ids_TK, d_weights_TK,
       d_prob_E, z_scale, d_logits_TE);
 }
 void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
+  check_build_token_layout(ids_TK, weights_TK, position_of_expert, rule, layout);
   run(stream, Work::router, "build_token_layout", &Operators::build_token_layout, ids_TK, weights_TK,
       position_of_expert, rule, layout);
 }
 void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t count, TensorView out_RD) {
+  check_gather_rows(x_TD, count, out_RD);
   run(stream, Work::router, "gather_rows", &Operators::gather_rows, x_TD, rows, count, out_RD);
 }
 void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorView weights_TK, TensorView base_TD,
                   TensorView out_TD) {
+  check_combine_rows(y_RD, row_of_TK, weights_TK, base_TD, out_TD);
   run(stream, Work::router, "combine_rows", &Operators::combine_rows, y_RD, row_of_TK, weights_TK, base_TD, out_TD);
 }
 void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK) {
+  check_gather_weight_gradient(row_of_TK, d_weights_TK);
   run(stream, Work::router, "gather_weight_gradient", &Operators::gather_weight_gradient, d_row_R, row_of_TK,
       d_weights_TK);
 }
@@ -189,6 +223,7 @@ int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab, DeviceKind devi
   return find(device, &Operators::embedding_workspace_bytes, "embedding_workspace_bytes")(tokens, vocab);
 }
 int64_t attention_workspace_bytes(const AttentionShape& shape, int threads, DeviceKind device) {
+  check_attention_shape(shape);
   return find(device, &Operators::attention_workspace_bytes, "attention_workspace_bytes")(shape, threads);
 }
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device) {

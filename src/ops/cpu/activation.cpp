@@ -85,16 +85,9 @@ void with_activation(Activation kind, Body&& body) {
   }
 }
 
-void check_shapes(Activation kind, const TensorView& h, const TensorView& a) {
-  MW_CHECK(a.rank == 2 && h.rank == 3 && h.dim(0) == a.dim(0) && h.dim(1) == halves_of(kind) && h.dim(2) == a.dim(1) &&
-               h.dtype == a.dtype,
-           "activation of {} into {}", h.describe(), a.describe());
-}
-
 }  // namespace
 
 void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF) {
-  check_shapes(kind, h_RcF, a_RF);
   const int64_t R = a_RF.dim(0), F = a_RF.dim(1), stride = halves_of(kind) * F;
   with_float_type(h_RcF.dtype, [&](auto type) {
     using T = decltype(type);
@@ -111,15 +104,9 @@ void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF
 
 void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, TensorView d_a_RF, TensorView weight_R,
                        TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
-  check_shapes(kind, h_RcF, d_a_RF);
-  check_shapes(kind, d_h_RcF, a_RF);
   const int64_t R = a_RF.dim(0), F = a_RF.dim(1), stride = halves_of(kind) * F;
-  MW_CHECK(d_a_RF.dim(0) == R && d_a_RF.dim(1) == F && d_a_RF.dtype == a_RF.dtype, "{} beside {}", d_a_RF.describe(),
-           a_RF.describe());
   const float* weights = weight_R.data == nullptr ? nullptr : weight_R.as<float>();
   float* d_weights = d_weight_R.data == nullptr ? nullptr : d_weight_R.as<float>();
-  MW_CHECK(weights == nullptr || weight_R.numel() >= R, "weights {} for {} rows", weight_R.describe(), R);
-  MW_CHECK(d_weights == nullptr || d_weight_R.numel() >= R, "weights {} for {} rows", d_weight_R.describe(), R);
   with_float_type(h_RcF.dtype, [&](auto type) {
     using T = decltype(type);
     const T* h = h_RcF.as<T>();

@@ -9,9 +9,6 @@ namespace mw::cpu {
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v) {
   const int64_t count = w.numel();
-  MW_CHECK(step >= 1, "AdamW step {}", step);
-  MW_CHECK(grad.numel() == count && m.numel() == count && v.numel() == count, "AdamW on {} with {}, {}, {}",
-           w.describe(), grad.describe(), m.describe(), v.describe());
   const float* gradient = grad.as<float>();
   float* weight = w.as<float>();
   float* first = m.as<float>();

@@ -1,4 +1,4 @@
-// What the forward and the backward pass of CPU attention share: tile sizes, shape checks and the loading of tiles.
+// What the forward and the backward pass of CPU attention share: tile sizes and the loading of tiles.
 //
 // Scores are held transposed, s_kq[key][query]: the statistics of a query then live in one lane, the softmax needs no
 // sums across lanes, and of the operands only the queries have to be transposed, once per query tile.
@@ -18,19 +18,6 @@ constexpr int64_t kQueries = 64;  // queries per tile
 constexpr int64_t kKeys = 64;     // keys per tile
 // A block of kRows rows of scores begins within one vector of queries; masking relies on it.
 static_assert(kQueries % tile::kLanes == 0 && kKeys % tile::kLanes == 0 && tile::kLanes % tile::kRows == 0);
-
-inline void check_view(const TensorView& view, DType dtype, std::initializer_list<int64_t> dims, const char* name) {
-  const TensorView expected(nullptr, dtype, dims);
-  MW_CHECK(view.dtype == dtype && view.rank == expected.rank && view.shape == expected.shape, "{} is {}, expected {}",
-           name, view.describe(), expected.describe());
-}
-
-inline void check_shape(const AttentionShape& shape) {
-  MW_CHECK(shape.sequences >= 0 && shape.seq_len >= 0, "{} sequences of {} tokens", shape.sequences, shape.seq_len);
-  MW_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads over {} KV heads",
-           shape.heads, shape.kv_heads);
-  MW_CHECK(shape.head_dim > 0 && shape.value_dim > 0, "head_dim {}, value_dim {}", shape.head_dim, shape.value_dim);
-}
 
 inline int64_t query_tiles(const AttentionShape& shape) { return (shape.seq_len + kQueries - 1) / kQueries; }
 

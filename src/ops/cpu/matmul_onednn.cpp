@@ -191,8 +191,6 @@ void pack_form(OnednnState& state, ProductKind kind, const Weight& weight, const
 }  // namespace
 
 void pack_weight(Stream& stream, const Weight& weight) {
-  MW_CHECK(weight.values.dtype == DType::f32 && weight.values.numel() == weight.n * weight.k,
-           "weight [{}, {}] has values {}", weight.n, weight.k, weight.values.describe());
   const ThreadCount threads(stream.threads());
   try {
     auto& state = stream.state<OnednnState>();

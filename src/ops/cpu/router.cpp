@@ -156,16 +156,6 @@ void weigh_choices(const RouterRule& rule, const float* s, const int32_t* ids, f
   for (int64_t k = 0; k < rule.top_k; ++k) weights[k] = s[ids[k]] / divisor * rule.scale;
 }
 
-void check_rule(const RouterRule& rule, const TensorView& logits_TE, const TensorView& ids_TK, const TensorView& w_TK) {
-  const int64_t T = logits_TE.dim(0), E = rule.experts, K = rule.top_k;
-  MW_CHECK(logits_TE.rank == 2 && logits_TE.dim(1) == E && ids_TK.numel() == T * K && w_TK.numel() == T * K,
-           "router of {} experts, top-{}: {}, {}, {}", E, K, logits_TE.describe(), ids_TK.describe(), w_TK.describe());
-  const int64_t groups = rule.groups, kept = rule.kept_groups;
-  MW_CHECK(groups >= 1 && E % groups == 0 && kept >= 1 && kept <= groups && rule.group_best >= 1,
-           "{} of {} groups of {} experts, scored by {}", kept, groups, E, rule.group_best);
-  MW_CHECK(K >= 1 && K <= E / groups * kept, "top-{} of {} experts in {} of {} groups", K, E, kept, groups);
-}
-
 // Out of range ids of a replayed routing must not become out of range reads.
 void check_ids(const int32_t* ids, int64_t count, int64_t E) {
   uint32_t largest = 0;
@@ -251,19 +241,14 @@ int64_t router_workspace_bytes(int64_t tokens, int64_t experts) {
 
 void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView bias_E, bool forced,
            TensorView ids_TK, TensorView weights_TK, const RouterStatistics& statistics, TensorView gaps_T) {
-  check_rule(rule, logits_TE, ids_TK, weights_TK);
   const int64_t T = logits_TE.dim(0), E = rule.experts, K = rule.top_k;
   const float* logits = logits_TE.as<float>();
   const float* bias = bias_E.data == nullptr ? nullptr : bias_E.as<float>();
-  MW_CHECK(bias == nullptr || bias_E.numel() == E, "bias {} of {} experts", bias_E.describe(), E);
   int32_t* ids = ids_TK.as<int32_t>();
   float* weights = weights_TK.as<float>();
   float* gaps = gaps_T.data == nullptr ? nullptr : gaps_T.as<float>();
-  MW_CHECK(gaps == nullptr || gaps_T.numel() == T, "gaps {} of {} tokens", gaps_T.describe(), T);
   const bool counting = !statistics.counts_E.empty(), summing = !statistics.prob_sums_E.empty();
   const bool squaring = statistics.z_sum != nullptr;
-  MW_CHECK((!counting || std::ssize(statistics.counts_E) == E) && (!summing || std::ssize(statistics.prob_sums_E) == E),
-           "statistics of {} and {} for {} experts", statistics.counts_E.size(), statistics.prob_sums_E.size(), E);
   if (forced) check_ids(ids, T * K, E);
 
   const int64_t blocks = blocks_of(T), block = tokens_per_block(T);
@@ -319,10 +304,7 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
 
 void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView ids_TK,
                     TensorView d_weights_TK, std::span<const float> d_prob_E, float z_scale, TensorView d_logits_TE) {
-  check_rule(rule, logits_TE, ids_TK, d_weights_TK);
   const int64_t T = logits_TE.dim(0), E = rule.experts, K = rule.top_k;
-  MW_CHECK(d_logits_TE.numel() == T * E, "gradient {} of {}", d_logits_TE.describe(), logits_TE.describe());
-  MW_CHECK(d_prob_E.empty() || std::ssize(d_prob_E) == E, "d_prob of {} for {} experts", d_prob_E.size(), E);
   const float* logits = logits_TE.as<float>();
   const int32_t* ids = ids_TK.as<int32_t>();
   const float* d_weights = d_weights_TK.as<float>();

@@ -109,16 +109,7 @@ __global__ void __launch_bounds__(kTileThreads<kRows>)
 
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT) {
-  check_shape(shape);
-  const int64_t T = shape.sequences * shape.seq_len;
-  const DType dtype = q_THh.dtype;
-  MW_CHECK(dtype == DType::f32 || dtype == DType::bf16, "q is {}, expected f32 or bf16", q_THh.describe());
-  check_view(q_THh, dtype, {T, shape.heads, shape.head_dim}, "q");
-  check_view(k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "k");
-  check_view(v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "v");
-  check_view(o_THh, dtype, {T, shape.heads, shape.value_dim}, "o");
-  check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
-  with_float_type(dtype, [&](auto type) {
+  with_float_type(q_THh.dtype, [&](auto type) {
     with_column_quads(shape.value_dim, [&](auto column_quads) {
       using E = decltype(type);
       constexpr int C = decltype(column_quads)::value;

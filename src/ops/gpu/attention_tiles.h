@@ -190,19 +190,6 @@ __device__ void store_rows(const Rows<T>& rows, float factor, const float (&sum)
     }
 }
 
-inline void check_view(const TensorView& view, DType dtype, std::initializer_list<int64_t> dims, const char* name) {
-  const TensorView expected(nullptr, dtype, dims);
-  MW_CHECK(view.dtype == dtype && view.rank == expected.rank && view.shape == expected.shape, "{} is {}, expected {}",
-           name, view.describe(), expected.describe());
-}
-
-inline void check_shape(const AttentionShape& shape) {
-  MW_CHECK(shape.sequences >= 0 && shape.seq_len >= 0, "{} sequences of {} tokens", shape.sequences, shape.seq_len);
-  MW_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads over {} KV heads",
-           shape.heads, shape.kv_heads);
-  MW_CHECK(shape.head_dim > 0 && shape.value_dim > 0, "head_dim {}, value_dim {}", shape.head_dim, shape.value_dim);
-}
-
 inline int64_t tiles_of(const AttentionShape& shape) { return ceil_div(shape.seq_len, kTile); }
 
 // Calls body with the C of outputs that wide, as a type.

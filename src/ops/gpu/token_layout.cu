@@ -174,22 +174,6 @@ void check_permutation(Stream& stream, std::span<const int32_t> position_of_expe
   }
 }
 
-void check_layout(const TensorView& ids_TK, const TensorView& weights_TK, std::span<const int32_t> position_of_expert,
-                  const TokenLayout& layout) {
-  const int64_t choices = layout.tokens * layout.top_k;
-  MW_CHECK(choices <= INT32_MAX, "{} choices do not fit 32-bit rows", choices);
-  MW_CHECK(layout.experts <= INT32_MAX / 2 && (layout.experts > 0 || choices == 0), "{} choices of {} experts", choices,
-           layout.experts);
-  MW_CHECK(ids_TK.numel() == choices && weights_TK.numel() == choices, "layout of {} x {} from {} and {}",
-           layout.tokens, layout.top_k, ids_TK.describe(), weights_TK.describe());
-  MW_CHECK(layout.token_ids_R.numel() >= choices && layout.expert_ids_R.numel() >= choices &&
-               layout.weights_R.numel() >= choices && layout.row_of_TK.numel() >= choices &&
-               layout.rows_per_expert_E.numel() == layout.experts,
-           "layout views too small for {} choices of {} experts", choices, layout.experts);
-  MW_CHECK(std::ssize(position_of_expert) == layout.experts, "{} positions of {} experts", position_of_expert.size(),
-           layout.experts);
-}
-
 // Everything of the sort but the last step: what find_row needs, and the sums.
 void rank_choices(Stream& stream, const Choices& choices, bool dropping, int32_t* row_of, const SortScratch& scratch,
                   int64_t* rows_per_expert) {
@@ -203,7 +187,6 @@ void rank_choices(Stream& stream, const Choices& choices, bool dropping, int32_t
 
 void drop_beyond_capacity(Stream& stream, const Choices& choices, int64_t tokens, CapacityRule rule,
                           const SortScratch& scratch, int64_t* rows_per_expert, int32_t* row_of) {
-  MW_CHECK(rule.domain_tokens > 0, "capacity {} per {} tokens", rule.capacity, rule.domain_tokens);
   WorkspaceFrame frame(stream.workspace());
   auto* keys = frame.take<SortKey>(static_cast<size_t>(choices.count));
   rank_choices(stream, choices, false, row_of, scratch, rows_per_expert);
@@ -302,7 +285,7 @@ int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
-  check_layout(ids_TK, weights_TK, position_of_expert, layout);
+  MW_CHECK(layout.experts <= INT32_MAX / 2, "layout of {} experts", layout.experts);  // kernels count in 32 bits
   check_permutation(stream, position_of_expert);
   const int64_t E = layout.experts, count = layout.tokens * layout.top_k, blocks = ceil_div(count, kThreads);
   int32_t* row_of = layout.row_of_TK.as<int32_t>();
@@ -342,8 +325,6 @@ int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t expe
 }
 
 void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t count, TensorView out_RD) {
-  MW_CHECK(x_TD.dtype == out_RD.dtype && x_TD.cols() == out_RD.cols() && count <= out_RD.rows(),
-           "{} rows of {} into {}", count, x_TD.describe(), out_RD.describe());
   const int64_t row_bytes = x_TD.cols() * size_of(x_TD.dtype);
   if (row_bytes == 0) return;
   if (allows_16_bytes(x_TD.data, row_bytes) && allows_16_bytes(out_RD.data, row_bytes))
@@ -353,15 +334,8 @@ void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t c
 
 void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorView weights_TK, TensorView base_TD,
                   TensorView out_TD) {
-  MW_CHECK(out_TD.rank == 2 && row_of_TK.rank == 2 && row_of_TK.dim(0) == out_TD.dim(0) && y_RD.dtype == out_TD.dtype &&
-               y_RD.cols() == out_TD.dim(1),
-           "{} combined by {} into {}", y_RD.describe(), row_of_TK.describe(), out_TD.describe());
   const int64_t T = out_TD.dim(0), D = out_TD.dim(1), K = row_of_TK.dim(1);
   const float* weights = weights_TK.data == nullptr ? nullptr : weights_TK.as<float>();
-  MW_CHECK(weights == nullptr || weights_TK.numel() == T * K, "weights {} for {}", weights_TK.describe(),
-           row_of_TK.describe());
-  MW_CHECK(base_TD.data == nullptr || base_TD.numel() == T * D, "base {} for {}", base_TD.describe(),
-           out_TD.describe());
   const int64_t row_bytes = D * size_of(out_TD.dtype);
   // The address of no base is 0, which is aligned.
   const bool wide = allows_16_bytes(y_RD.data, row_bytes) && allows_16_bytes(base_TD.data, row_bytes) &&
@@ -382,7 +356,6 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
 }
 
 void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK) {
-  MW_CHECK(row_of_TK.numel() == d_weights_TK.numel(), "{} for {}", row_of_TK.describe(), d_weights_TK.describe());
   for_each(stream, row_of_TK.numel(),
            GatherNumbers{d_row_R.as<float>(), row_of_TK.as<int32_t>(), d_weights_TK.as<float>()});
 }

@@ -1,0 +1,309 @@
+#include "ops/checks.h"
+
+#include <algorithm>
+
+namespace mw {
+namespace {
+
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+bool is_given(const TensorView& view) { return view.data != nullptr; }  // of operands that may be empty views
+bool same_shape(const TensorView& a, const TensorView& b) { return a.rank == b.rank && a.shape == b.shape; }
+
+void check_normalised(const TensorView& x, const TensorView& gain, const TensorView& y) {
+  MW_CHECK(x.rank > 0 && y.dtype == x.dtype && same_shape(y, x), "norm of {} beside {}", x.describe(), y.describe());
+  MW_CHECK(gain.dtype == DType::f32 && gain.numel() == x.cols(), "gain of a norm is {}, expected f32[{}]",
+           gain.describe(), x.cols());
+}
+
+void check_rstd(const TensorView& rstd, const TensorView& x) {
+  MW_CHECK(rstd.dtype == DType::f32 && rstd.numel() == x.rows(), "rstd is {}, expected f32[{}]", rstd.describe(),
+           x.rows());
+}
+
+void check_row_weights(const TensorView& weight_R, const TensorView& a_RF) {
+  MW_CHECK(!is_given(weight_R) || weight_R.numel() >= a_RF.dim(0), "row weights {} for {}", weight_R.describe(),
+           a_RF.describe());
+}
+
+void check_view(const TensorView& view, DType dtype, std::initializer_list<int64_t> dims, const char* name) {
+  const TensorView expected(nullptr, dtype, dims);
+  MW_CHECK(view.dtype == dtype && same_shape(view, expected), "{} is {}, expected {}", name, view.describe(),
+           expected.describe());
+}
+
+// The master weights: what packs a weight and what products of f32 read.
+void check_values(const Weight& weight) {
+  MW_CHECK(is_given(weight.values) && weight.values.dtype == DType::f32 && weight.values.numel() == weight.n * weight.k,
+           "weight [{}, {}] has values {}", weight.n, weight.k, weight.values.describe());
+}
+
+// y = x W^T takes K columns to N, the gradient N to K.
+void check_product(const TensorView& x, int64_t x_width, const TensorView& y, int64_t y_width, const Weight& weight,
+                   Store store) {
+  MW_CHECK(x.cols() == x_width && y.cols() == y_width, "{} = product of {} with a weight [{}, {}]", y.describe(),
+           x.describe(), weight.n, weight.k);
+  MW_CHECK(is_float(x.dtype) && is_float(y.dtype) && (store == Store::overwrite || y.dtype == DType::f32),
+           "product of {} stored in {}", x.describe(), y.describe());
+  if (x.dtype == DType::f32) check_values(weight);
+}
+
+void check_same_rows(const TensorView& x, const TensorView& y) {
+  MW_CHECK(x.rows() == y.rows(), "{} = product of {}", y.describe(), x.describe());
+}
+
+// dw is [N, K], or such a matrix per expert: rank 3.
+void check_weight_gradient(const TensorView& dy, const TensorView& x, const TensorView& dw, int rank) {
+  MW_CHECK(is_float(x.dtype) && x.dtype == dy.dtype, "weight gradient of {} and {}", dy.describe(), x.describe());
+  MW_CHECK(dw.dtype == DType::f32 && dw.rank == rank && dw.dim(rank - 2) == dy.cols() && dw.dim(rank - 1) == x.cols(),
+           "{} += {}^T {}", dw.describe(), dy.describe(), x.describe());
+}
+
+void check_offsets(std::span<const int64_t> offsets, int64_t experts, const SortedRows& a, const SortedRows& b) {
+  MW_CHECK(std::ssize(offsets) == experts + 1, "{} offsets for {} experts", offsets.size(), experts);
+  MW_CHECK(offsets.front() >= 0 && std::is_sorted(offsets.begin(), offsets.end()),
+           "offsets of {} experts from {} to {}", experts, offsets.front(), offsets.back());
+  for (const SortedRows* rows : {&a, &b})
+    MW_CHECK(rows->index != nullptr || offsets.back() <= rows->data.rows(), "{} sorted rows of {}", offsets.back(),
+             rows->data.describe());
+}
+
+void check_router(const RouterRule& rule, const TensorView& logits_TE, const TensorView& ids_TK,
+                  const TensorView& weights_TK) {
+  const int64_t T = logits_TE.dim(0), E = rule.experts, K = rule.top_k;
+  MW_CHECK(logits_TE.rank == 2 && logits_TE.dim(1) == E && ids_TK.numel() == T * K && weights_TK.numel() == T * K,
+           "router of {} experts, top-{}: {}, {}, {}", E, K, logits_TE.describe(), ids_TK.describe(),
+           weights_TK.describe());
+  const int64_t groups = rule.groups, kept = rule.kept_groups;
+  MW_CHECK(groups >= 1 && E % groups == 0 && kept >= 1 && kept <= groups && rule.group_best >= 1,
+           "{} of {} groups of {} experts, scored by {}", kept, groups, E, rule.group_best);
+  MW_CHECK(K >= 1 && K <= E / groups * kept, "top-{} of {} experts in {} of {} groups", K, E, kept, groups);
+}
+
+}  // namespace
+
+void check_convert(const TensorView& x, const TensorView& y) {
+  MW_CHECK(x.numel() == y.numel(), "{} converted to {}", x.describe(), y.describe());
+}
+
+void check_add(const TensorView& a, const TensorView& b, const TensorView& out) {
+  for (const TensorView* other : {&b, &out})
+    MW_CHECK(a.dtype == other->dtype && a.numel() == other->numel(), "sum of {} beside {}", a.describe(),
+             other->describe());
+}
+
+void check_clamp(const TensorView& x, const TensorView& y) {
+  MW_CHECK(x.dtype == y.dtype && x.numel() == y.numel(), "clamp of {} beside {}", x.describe(), y.describe());
+}
+
+void check_rms_norm(const TensorView& x, const TensorView& gain, const TensorView& y, const TensorView& rstd) {
+  check_normalised(x, gain, y);
+  if (is_given(rstd)) check_rstd(rstd, x);
+}
+
+void check_add_rms_norm(const TensorView& a, const TensorView& b, const TensorView& gain, const TensorView& sum,
+                        const TensorView& y, const TensorView& rstd) {
+  for (const TensorView* other : {&y, &a, &b}) check_normalised(sum, gain, *other);
+  check_rstd(rstd, sum);
+}
+
+void check_rms_norm_apply(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& y) {
+  check_normalised(x, gain, y);
+  check_rstd(rstd, x);
+}
+
+void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& d_y,
+                             const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain) {
+  check_normalised(x, gain, d_y);
+  check_normalised(x, d_gain, d_x);
+  if (is_given(d_residual)) check_normalised(x, gain, d_residual);
+  check_rstd(rstd, x);
+}
+
+void check_rope(const TensorView& x_THh, const TensorView& cos_Sh, const TensorView& sin_Sh, const TensorView& y_THh) {
+  MW_CHECK(x_THh.rank == 3 && x_THh.dim(2) % 2 == 0, "rope of {}, expected [T, H, h] with an even h", x_THh.describe());
+  MW_CHECK(y_THh.dtype == x_THh.dtype && same_shape(y_THh, x_THh), "rope of {} into {}", x_THh.describe(),
+           y_THh.describe());
+  const int64_t pairs = x_THh.dim(2) / 2;
+  MW_CHECK(cos_Sh.rank == 2 && cos_Sh.dim(1) == pairs && same_shape(sin_Sh, cos_Sh),
+           "cos is {}, sin is {}, expected two [S, {}]", cos_Sh.describe(), sin_Sh.describe(), pairs);
+  MW_CHECK(cos_Sh.dim(0) > 0 || x_THh.dim(0) == 0, "a table without positions for {} tokens", x_THh.dim(0));
+}
+
+void check_activate(Activation kind, const TensorView& h_RcF, const TensorView& a_RF) {
+  MW_CHECK(a_RF.rank == 2 && h_RcF.rank == 3 && h_RcF.dim(0) == a_RF.dim(0) && h_RcF.dim(1) == halves_of(kind) &&
+               h_RcF.dim(2) == a_RF.dim(1) && h_RcF.dtype == a_RF.dtype,
+           "activation of {} into {}", h_RcF.describe(), a_RF.describe());
+}
+
+void check_activate_backward(Activation kind, const TensorView& h_RcF, const TensorView& d_a_RF,
+                             const TensorView& weight_R, const TensorView& d_h_RcF, const TensorView& a_RF,
+                             const TensorView& d_weight_R) {
+  check_activate(kind, h_RcF, d_a_RF);
+  check_activate(kind, h_RcF, a_RF);
+  check_activate(kind, d_h_RcF, a_RF);
+  check_row_weights(weight_R, a_RF);
+  check_row_weights(d_weight_R, a_RF);
+}
+
+void check_embed(const TensorView& table_VD, const TensorView& ids_T, const TensorView& y_TD) {
+  MW_CHECK(table_VD.rank == 2 && table_VD.dtype == DType::f32, "table is {}, expected f32[V, D]", table_VD.describe());
+  MW_CHECK(ids_T.dtype == DType::i32, "ids are {}, expected i32", ids_T.describe());
+  MW_CHECK(y_TD.rank == 2 && y_TD.dim(0) == ids_T.numel() && y_TD.dim(1) == table_VD.dim(1),
+           "{} for ids {} of table {}", y_TD.describe(), ids_T.describe(), table_VD.describe());
+}
+
+void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C, const TensorView& loss_C,
+                         const TensorView& d_logits_CV) {
+  MW_CHECK(logits_CV.rank == 2 && logits_CV.dtype == DType::f32, "logits are {}, expected f32[C, V]",
+           logits_CV.describe());
+  const int64_t C = logits_CV.dim(0);
+  MW_CHECK(labels_C.dtype == DType::i32 && labels_C.numel() == C, "labels are {}, expected i32[{}]",
+           labels_C.describe(), C);
+  MW_CHECK(loss_C.dtype == DType::f32 && loss_C.numel() == C, "loss is {}, expected f32[{}]", loss_C.describe(), C);
+  MW_CHECK(!is_given(d_logits_CV) || same_shape(d_logits_CV, logits_CV), "d_logits are {} for logits {}",
+           d_logits_CV.describe(), logits_CV.describe());
+}
+
+void check_attention_shape(const AttentionShape& shape) {
+  MW_CHECK(shape.sequences >= 0 && shape.seq_len >= 0, "{} sequences of {} tokens", shape.sequences, shape.seq_len);
+  MW_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads over {} KV heads",
+           shape.heads, shape.kv_heads);
+  MW_CHECK(shape.head_dim > 0 && shape.value_dim > 0, "head_dim {}, value_dim {}", shape.head_dim, shape.value_dim);
+}
+
+void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                     const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT) {
+  check_attention_shape(shape);
+  const int64_t T = shape.sequences * shape.seq_len;
+  const DType dtype = q_THh.dtype;
+  MW_CHECK(is_float(dtype), "q is {}, expected f32 or bf16", q_THh.describe());
+  check_view(q_THh, dtype, {T, shape.heads, shape.head_dim}, "q");
+  check_view(k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "k");
+  check_view(v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "v");
+  check_view(o_THh, dtype, {T, shape.heads, shape.value_dim}, "o");
+  check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
+}
+
+void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                              const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
+                              const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
+                              const TensorView& d_v_TGh) {
+  check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT);
+  const int64_t T = shape.sequences * shape.seq_len;
+  const DType dtype = q_THh.dtype;
+  check_view(d_o_THh, dtype, {T, shape.heads, shape.value_dim}, "d_o");
+  check_view(d_q_THh, dtype, {T, shape.heads, shape.head_dim}, "d_q");
+  check_view(d_k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "d_k");
+  check_view(d_v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "d_v");
+}
+
+void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v) {
+  const int64_t count = w.numel();
+  MW_CHECK(step >= 1, "AdamW step {}", step);
+  MW_CHECK(grad.numel() == count && m.numel() == count && v.numel() == count, "AdamW on {} with {}, {}, {}",
+           w.describe(), grad.describe(), m.describe(), v.describe());
+}
+
+void check_pack_weight(const Weight& weight) { check_values(weight); }
+
+void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN, Store store) {
+  check_same_rows(x_MK, y_MN);
+  check_product(x_MK, weight.k, y_MN, weight.n, weight, store);
+}
+
+void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK, Store store) {
+  check_same_rows(dy_MN, dx_MK);
+  check_product(dy_MN, weight.n, dx_MK, weight.k, weight, store);
+}
+
+void check_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK) {
+  MW_CHECK(dy_MN.rows() == x_MK.rows(), "weight gradient of {} and {}", dy_MN.describe(), x_MK.describe());
+  check_weight_gradient(dy_MN, x_MK, dw_NK, 2);
+}
+
+void check_esmm(const SortedRows& x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
+                const SortedRows& y_RN) {
+  check_offsets(offsets, std::ssize(weights), x_RK, y_RN);
+  for (const Weight& w : weights) check_product(x_RK.data, w.k, y_RN.data, w.n, w, Store::overwrite);
+}
+
+void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
+                        const SortedRows& dx_RK) {
+  check_offsets(offsets, std::ssize(weights), dy_RN, dx_RK);
+  for (const Weight& w : weights) check_product(dy_RN.data, w.n, dx_RK.data, w.k, w, Store::overwrite);
+}
+
+void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
+                 const TensorView& dw_eNK) {
+  check_weight_gradient(dy_RN.data, x_RK.data, dw_eNK, 3);
+  check_offsets(offsets, dw_eNK.dim(0), dy_RN, x_RK);
+}
+
+void check_ess(const SortedRows& dy_RN, std::span<const int64_t> offsets, const TensorView& db_eN) {
+  MW_CHECK(db_eN.dtype == DType::f32 && db_eN.rank == 2 && db_eN.dim(1) == dy_RN.data.cols(), "{} += sums of {}",
+           db_eN.describe(), dy_RN.data.describe());
+  check_offsets(offsets, db_eN.dim(0), dy_RN, dy_RN);
+}
+
+void check_route(const RouterRule& rule, const TensorView& logits_TE, const TensorView& bias_E,
+                 const TensorView& ids_TK, const TensorView& weights_TK, const RouterStatistics& statistics,
+                 const TensorView& gaps_T) {
+  check_router(rule, logits_TE, ids_TK, weights_TK);
+  const int64_t T = logits_TE.dim(0), E = rule.experts;
+  MW_CHECK(!is_given(bias_E) || bias_E.numel() == E, "bias {} of {} experts", bias_E.describe(), E);
+  MW_CHECK(!is_given(gaps_T) || gaps_T.numel() == T, "gaps {} of {} tokens", gaps_T.describe(), T);
+  for (const std::span<double> sums_E : {statistics.counts_E, statistics.prob_sums_E})
+    MW_CHECK(sums_E.empty() || std::ssize(sums_E) == E, "statistics of {} and {} for {} experts",
+             statistics.counts_E.size(), statistics.prob_sums_E.size(), E);
+}
+
+void check_route_backward(const RouterRule& rule, const TensorView& logits_TE, const TensorView& ids_TK,
+                          const TensorView& d_weights_TK, std::span<const float> d_prob_E,
+                          const TensorView& d_logits_TE) {
+  check_router(rule, logits_TE, ids_TK, d_weights_TK);
+  MW_CHECK(d_logits_TE.numel() == logits_TE.numel(), "gradient {} of router logits {}", d_logits_TE.describe(),
+           logits_TE.describe());
+  MW_CHECK(d_prob_E.empty() || std::ssize(d_prob_E) == rule.experts, "d_prob of {} for {} experts", d_prob_E.size(),
+           rule.experts);
+}
+
+void check_build_token_layout(const TensorView& ids_TK, const TensorView& weights_TK,
+                              std::span<const int32_t> position_of_expert, const CapacityRule& rule,
+                              const TokenLayout& layout) {
+  const int64_t choices = layout.tokens * layout.top_k;
+  MW_CHECK(choices <= INT32_MAX, "{} choices do not fit 32-bit rows", choices);
+  MW_CHECK(layout.experts > 0 || choices == 0, "{} choices of {} experts", choices, layout.experts);
+  MW_CHECK(ids_TK.numel() == choices && weights_TK.numel() == choices, "layout of {} x {} from {} and {}",
+           layout.tokens, layout.top_k, ids_TK.describe(), weights_TK.describe());
+  MW_CHECK(layout.token_ids_R.numel() >= choices && layout.expert_ids_R.numel() >= choices &&
+               layout.weights_R.numel() >= choices && layout.row_of_TK.numel() >= choices &&
+               layout.rows_per_expert_E.numel() == layout.experts,
+           "layout views too small for {} choices of {} experts", choices, layout.experts);
+  MW_CHECK(std::ssize(position_of_expert) == layout.experts, "{} positions of {} experts", position_of_expert.size(),
+           layout.experts);
+  MW_CHECK(rule.capacity <= 0 || rule.domain_tokens > 0 || choices == 0, "capacity {} per {} tokens", rule.capacity,
+           rule.domain_tokens);
+}
+
+void check_gather_rows(const TensorView& x_TD, int64_t count, const TensorView& out_RD) {
+  MW_CHECK(is_float(x_TD.dtype) && x_TD.dtype == out_RD.dtype && x_TD.cols() == out_RD.cols() && count <= out_RD.rows(),
+           "{} rows of {} gathered into {}", count, x_TD.describe(), out_RD.describe());
+}
+
+void check_combine_rows(const TensorView& y_RD, const TensorView& row_of_TK, const TensorView& weights_TK,
+                        const TensorView& base_TD, const TensorView& out_TD) {
+  MW_CHECK(out_TD.rank == 2 && row_of_TK.rank == 2 && row_of_TK.dim(0) == out_TD.dim(0) && y_RD.dtype == out_TD.dtype &&
+               y_RD.cols() == out_TD.dim(1),
+           "{} combined by {} into {}", y_RD.describe(), row_of_TK.describe(), out_TD.describe());
+  MW_CHECK(!is_given(weights_TK) || weights_TK.numel() == row_of_TK.numel(), "weights {} of combined rows {}",
+           weights_TK.describe(), row_of_TK.describe());
+  MW_CHECK(!is_given(base_TD) || base_TD.numel() == out_TD.numel(), "base {} of combined rows {}", base_TD.describe(),
+           out_TD.describe());
+}
+
+void check_gather_weight_gradient(const TensorView& row_of_TK, const TensorView& d_weights_TK) {
+  MW_CHECK(row_of_TK.numel() == d_weights_TK.numel(), "weight gradients {} gathered by {}", d_weights_TK.describe(),
+           row_of_TK.describe());
+}
+
+}  // namespace mw

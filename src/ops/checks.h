@@ -1,0 +1,73 @@
+// What the operators' headers ask of dtypes and shapes, checked once for all backends: the functions of those headers
+// call check_<operator> before a backend sees the operands. A backend checks what it alone knows: values that it can
+// look at, limits of its own, the forms in which it reads weights.
+// Errors: internal, naming the operands.
+#pragma once
+
+#include "ops/operators.h"
+
+namespace mw {
+
+void check_convert(const TensorView& x, const TensorView& y);
+void check_add(const TensorView& a, const TensorView& b, const TensorView& out);
+// Of either direction; y is what clamp writes, or the gradient.
+void check_clamp(const TensorView& x, const TensorView& y);
+
+void check_rms_norm(const TensorView& x, const TensorView& gain, const TensorView& y, const TensorView& rstd);
+void check_add_rms_norm(const TensorView& a, const TensorView& b, const TensorView& gain, const TensorView& sum,
+                        const TensorView& y, const TensorView& rstd);
+void check_rms_norm_apply(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& y);
+void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& d_y,
+                             const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain);
+
+void check_rope(const TensorView& x_THh, const TensorView& cos_Sh, const TensorView& sin_Sh, const TensorView& y_THh);
+
+void check_activate(Activation kind, const TensorView& h_RcF, const TensorView& a_RF);
+void check_activate_backward(Activation kind, const TensorView& h_RcF, const TensorView& d_a_RF,
+                             const TensorView& weight_R, const TensorView& d_h_RcF, const TensorView& a_RF,
+                             const TensorView& d_weight_R);
+
+// Of either direction: the table and y, or their gradients.
+void check_embed(const TensorView& table_VD, const TensorView& ids_T, const TensorView& y_TD);
+
+void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C, const TensorView& loss_C,
+                         const TensorView& d_logits_CV);
+
+void check_attention_shape(const AttentionShape& shape);
+void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                     const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT);
+void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                              const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
+                              const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
+                              const TensorView& d_v_TGh);
+
+void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v);
+
+void check_pack_weight(const Weight& weight);
+void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN, Store store);
+void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK, Store store);
+void check_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK);
+void check_esmm(const SortedRows& x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
+                const SortedRows& y_RN);
+void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
+                        const SortedRows& dx_RK);
+void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
+                 const TensorView& dw_eNK);
+void check_ess(const SortedRows& dy_RN, std::span<const int64_t> offsets, const TensorView& db_eN);
+
+void check_route(const RouterRule& rule, const TensorView& logits_TE, const TensorView& bias_E,
+                 const TensorView& ids_TK, const TensorView& weights_TK, const RouterStatistics& statistics,
+                 const TensorView& gaps_T);
+void check_route_backward(const RouterRule& rule, const TensorView& logits_TE, const TensorView& ids_TK,
+                          const TensorView& d_weights_TK, std::span<const float> d_prob_E,
+                          const TensorView& d_logits_TE);
+
+void check_build_token_layout(const TensorView& ids_TK, const TensorView& weights_TK,
+                              std::span<const int32_t> position_of_expert, const CapacityRule& rule,
+                              const TokenLayout& layout);
+void check_gather_rows(const TensorView& x_TD, int64_t count, const TensorView& out_RD);
+void check_combine_rows(const TensorView& y_RD, const TensorView& row_of_TK, const TensorView& weights_TK,
+                        const TensorView& base_TD, const TensorView& out_TD);
+void check_gather_weight_gradient(const TensorView& row_of_TK, const TensorView& d_weights_TK);
+
+}  // namespace mw
