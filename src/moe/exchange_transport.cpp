@@ -99,7 +99,7 @@ class ExchangeTransport : public Transport {
   void gradient_return_finish(Stream& stream, int64_t chunk) override { wait(stream, chunk); }
   void combine_gradient(Stream& stream, TensorView base_TD, TensorView d_x_TD, TensorView d_weights_TK) override {
     combine_rows(stream, send_rows_, row_of_, {}, base_TD, d_x_TD);
-    gather_weight_gradient(stream, send_weights_, row_of_, d_weights_TK);
+    gather_values(stream, send_weights_, row_of_, d_weights_TK);
   }
 
  private:

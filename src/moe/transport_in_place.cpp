@@ -1,4 +1,5 @@
 #include "moe/transport.h"
+#include "ops/index.h"
 
 namespace mw {
 namespace {
@@ -43,7 +44,7 @@ class InPlaceTransport : public Transport {
   void gradient_return_finish(Stream&, int64_t) override {}
   void combine_gradient(Stream& stream, TensorView base_TD, TensorView d_x_TD, TensorView d_weights_TK) override {
     combine_rows(stream, y_, layout_.row_of_TK, {}, base_TD, d_x_TD);
-    gather_weight_gradient(stream, scratch_.d_row_weights.take(layout_.rows), layout_.row_of_TK, d_weights_TK);
+    gather_values(stream, scratch_.d_row_weights.take(layout_.rows), layout_.row_of_TK, d_weights_TK);
   }
 
  private:

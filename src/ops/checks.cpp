@@ -286,7 +286,8 @@ void check_build_token_layout(const TensorView& ids_TK, const TensorView& weight
 }
 
 void check_gather_rows(const TensorView& x_TD, int64_t count, const TensorView& out_RD) {
-  MW_CHECK(is_float(x_TD.dtype) && x_TD.dtype == out_RD.dtype && x_TD.cols() == out_RD.cols() && count <= out_RD.rows(),
+  MW_CHECK(is_float(x_TD.dtype) && x_TD.dtype == out_RD.dtype && x_TD.cols() == out_RD.cols() && count >= 0 &&
+               count <= out_RD.rows(),
            "{} rows of {} gathered into {}", count, x_TD.describe(), out_RD.describe());
 }
 
@@ -301,9 +302,27 @@ void check_combine_rows(const TensorView& y_RD, const TensorView& row_of_TK, con
            out_TD.describe());
 }
 
-void check_gather_weight_gradient(const TensorView& row_of_TK, const TensorView& d_weights_TK) {
-  MW_CHECK(row_of_TK.numel() == d_weights_TK.numel(), "weight gradients {} gathered by {}", d_weights_TK.describe(),
-           row_of_TK.describe());
+void check_fill_index(std::span<const IndexRun> runs, const TensorView& out) {
+  MW_CHECK(out.numel() <= INT32_MAX, "an index of {} rows", out.numel());
+  int64_t end = 0;
+  for (const IndexRun& r : runs) {
+    MW_CHECK(r.count >= 0 && r.to >= end && r.from >= 0 && r.from + r.count <= INT32_MAX,
+             "a run of {} rows from {} to {} after one that ends at {}", r.count, r.from, r.to, end);
+    end = r.to + r.count;
+  }
+  MW_CHECK(end <= out.numel(), "runs to {} in {}", end, out.describe());
+}
+
+void check_gather_values(const TensorView& values, const TensorView& index, const TensorView& out) {
+  MW_CHECK(values.dtype == out.dtype && (out.dtype == DType::f32 || out.dtype == DType::i32) &&
+               index.dtype == DType::i32 && index.numel() == out.numel(),
+           "{} gathered by {} into {}", values.describe(), index.describe(), out.describe());
+}
+
+void check_scatter_values(const TensorView& values, const TensorView& index, const TensorView& out) {
+  MW_CHECK(values.dtype == DType::f32 && out.dtype == DType::f32 && index.dtype == DType::i32 &&
+               index.numel() == values.numel() && values.numel() <= out.numel(),
+           "{} scattered by {} into {}", values.describe(), index.describe(), out.describe());
 }
 
 }  // namespace mw

@@ -68,6 +68,9 @@ void check_build_token_layout(const TensorView& ids_TK, const TensorView& weight
 void check_gather_rows(const TensorView& x_TD, int64_t count, const TensorView& out_RD);
 void check_combine_rows(const TensorView& y_RD, const TensorView& row_of_TK, const TensorView& weights_TK,
                         const TensorView& base_TD, const TensorView& out_TD);
-void check_gather_weight_gradient(const TensorView& row_of_TK, const TensorView& d_weights_TK);
+
+void check_fill_index(std::span<const IndexRun> runs, const TensorView& out);
+void check_gather_values(const TensorView& values, const TensorView& index, const TensorView& out);
+void check_scatter_values(const TensorView& values, const TensorView& index, const TensorView& out);
 
 }  // namespace mw

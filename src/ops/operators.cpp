@@ -28,17 +28,6 @@ auto run(Stream& stream, Work work, const char* name, Entry Operators::*entry, A
   return find(stream.device().kind, entry, name)(stream, std::forward<Arguments>(arguments)...);
 }
 
-void check_runs(std::span<const IndexRun> runs, TensorView out) {
-  MW_CHECK(out.numel() <= INT32_MAX, "an index of {} rows", out.numel());
-  int64_t end = 0;
-  for (const IndexRun& r : runs) {
-    MW_CHECK(r.count >= 0 && r.to >= end && r.from >= 0 && r.from + r.count <= INT32_MAX,
-             "a run of {} rows from {} to {} after one that ends at {}", r.count, r.from, r.to, end);
-    end = r.to + r.count;
-  }
-  MW_CHECK(end <= out.numel(), "runs to {} in {}", end, out.describe());
-}
-
 }  // namespace
 
 void fill_zero(Stream& stream, TensorView x) { run(stream, Work::elementwise, "fill_zero", &Operators::fill_zero, x); }
@@ -190,26 +179,17 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
   check_combine_rows(y_RD, row_of_TK, weights_TK, base_TD, out_TD);
   run(stream, Work::router, "combine_rows", &Operators::combine_rows, y_RD, row_of_TK, weights_TK, base_TD, out_TD);
 }
-void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK) {
-  check_gather_weight_gradient(row_of_TK, d_weights_TK);
-  run(stream, Work::router, "gather_weight_gradient", &Operators::gather_weight_gradient, d_row_R, row_of_TK,
-      d_weights_TK);
-}
 void fill_index(Stream& stream, std::span<const IndexRun> runs, TensorView out) {
-  check_runs(runs, out);
+  check_fill_index(runs, out);
   run(stream, Work::exchange, "fill_index", &Operators::fill_index, runs, out);
 }
 void gather_values(Stream& stream, TensorView values, TensorView index, TensorView out) {
-  MW_CHECK(values.dtype == out.dtype && (out.dtype == DType::f32 || out.dtype == DType::i32) &&
-               index.dtype == DType::i32 && index.numel() == out.numel(),
-           "{} gathered by {} into {}", values.describe(), index.describe(), out.describe());
-  run(stream, Work::exchange, "gather_values", &Operators::gather_values, values, index, out);
+  check_gather_values(values, index, out);
+  run(stream, Work::router, "gather_values", &Operators::gather_values, values, index, out);
 }
 void scatter_values(Stream& stream, TensorView values, TensorView index, TensorView out) {
-  MW_CHECK(values.dtype == DType::f32 && out.dtype == DType::f32 && index.dtype == DType::i32 &&
-               index.numel() == values.numel() && values.numel() <= out.numel(),
-           "{} scattered by {} into {}", values.describe(), index.describe(), out.describe());
-  run(stream, Work::exchange, "scatter_values", &Operators::scatter_values, values, index, out);
+  check_scatter_values(values, index, out);
+  run(stream, Work::router, "scatter_values", &Operators::scatter_values, values, index, out);
 }
 
 int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16) {

@@ -57,7 +57,6 @@ struct Operators {
   decltype(&mw::build_token_layout) build_token_layout = nullptr;
   decltype(&mw::gather_rows) gather_rows = nullptr;
   decltype(&mw::combine_rows) combine_rows = nullptr;
-  decltype(&mw::gather_weight_gradient) gather_weight_gradient = nullptr;
   decltype(&mw::fill_index) fill_index = nullptr;
   decltype(&mw::gather_values) gather_values = nullptr;
   decltype(&mw::scatter_values) scatter_values = nullptr;

@@ -45,7 +45,4 @@ void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t c
 void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorView weights_TK, TensorView base_TD,
                   TensorView out_TD);
 
-// d_weights[t, k] = d_row[row_of[t, k]], 0 where dropped. f32. Overwrites.
-void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK);
-
 }  // namespace mw

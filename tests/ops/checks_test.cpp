@@ -157,9 +157,12 @@ std::vector<Call> all_calls() {
       {"combine_rows",
        {{f32, {6, 4}}, {i32, {3, 2}}, {f32, {3, 2}}, {f32, {3, 4}}, {f32, {3, 4}}},
        [](Stream& s, const Views& v) { combine_rows(s, v[0], v[1], v[2], v[3], v[4]); }},
-      {"gather_weight_gradient",  // whose first operand may have any length
+      {"gather_values",  // whose first operand may have any length
        {{i32, {3, 2}}, {f32, {3, 2}}},
-       [](Stream& s, const Views& v) { gather_weight_gradient(s, v[1], v[0], v[1]); }},
+       [](Stream& s, const Views& v) { gather_values(s, v[1], v[0], v[1]); }},
+      {"scatter_values",  // whose last operand may be longer
+       {{f32, {1}}, {i32, {1}}},
+       [](Stream& s, const Views& v) { scatter_values(s, v[0], v[1], v[0]); }},
   };
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/rng.h"
+#include "ops/index.h"
 #include "support/op_case.h"
 
 namespace mw::test {
@@ -255,7 +256,7 @@ OpCase make_combine_case(DType dtype, int64_t T, int64_t K, int64_t D, bool with
       }
       d_row.view.as<float>()[r] = product;
     }
-    gather_weight_gradient(stream, d_row.view, built->layout.row_of_TK, d_weights.view);
+    gather_values(stream, d_row.view, built->layout.row_of_TK, d_weights.view);
     Tensors gradients{{"y", d_y}, {"weights", to_case_tensor(d_weights)}};
     if (with_base) gradients["base"] = d_outputs.at("out");
     return gradients;

@@ -38,7 +38,6 @@ const Operators& cpu_operators() {
       .build_token_layout = cpu::build_token_layout,
       .gather_rows = cpu::gather_rows,
       .combine_rows = cpu::combine_rows,
-      .gather_weight_gradient = cpu::gather_weight_gradient,
       .fill_index = cpu::fill_index,
       .gather_values = cpu::gather_values,
       .scatter_values = cpu::scatter_values,

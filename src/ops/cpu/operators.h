@@ -38,7 +38,6 @@ decltype(mw::route_backward) route_backward;
 decltype(mw::build_token_layout) build_token_layout;
 decltype(mw::gather_rows) gather_rows;
 decltype(mw::combine_rows) combine_rows;
-decltype(mw::gather_weight_gradient) gather_weight_gradient;
 decltype(mw::fill_index) fill_index;
 decltype(mw::gather_values) gather_values;
 decltype(mw::scatter_values) scatter_values;

@@ -186,13 +186,4 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
   });
 }
 
-void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK) {
-  const float* d_row = d_row_R.as<float>();
-  const int32_t* row_of = row_of_TK.as<int32_t>();
-  float* d_weights = d_weights_TK.as<float>();
-  for_blocks(stream, row_of_TK.numel(), rows_per_block(1), [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) d_weights[i] = row_of[i] < 0 ? 0.0f : d_row[row_of[i]];
-  });
-}
-
 }  // namespace mw::cpu

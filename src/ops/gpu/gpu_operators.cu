@@ -42,7 +42,6 @@ const Operators& gpu_operators() {
     t.build_token_layout = gpu::build_token_layout;
     t.gather_rows = gpu::gather_rows;
     t.combine_rows = gpu::combine_rows;
-    t.gather_weight_gradient = gpu::gather_weight_gradient;
     t.fill_index = gpu::fill_index;
     t.gather_values = gpu::gather_values;
     t.scatter_values = gpu::scatter_values;

@@ -13,7 +13,7 @@
 namespace mw::gpu {
 namespace {
 
-// The weight as products of this dtype read it: [N, K], f32 or the bf16 copy.
+// The weight as products of this dtype read it: [N, K], f32 or the bf16 copy. Errors: internal, where that is missing.
 TensorView matrix_of(const Weight& weight, DType dtype) {
   const TensorView& source = dtype == DType::f32 ? weight.values : weight.packed_forward;
   MW_CHECK(source.data != nullptr && source.bytes() >= weight.n * weight.k * size_of(dtype), "weight [{}, {}] has {}",
@@ -75,11 +75,13 @@ void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorVi
 
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
           SortedRows y_RN) {
+  for (const Weight& weight : weights) matrix_of(weight, x_RK.data.dtype);
   multiply_grouped(stream, ProductKind::forward, x_RK, offsets, weights, y_RN, Store::overwrite);
 }
 
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK) {
+  for (const Weight& weight : weights) matrix_of(weight, dy_RN.data.dtype);
   multiply_grouped(stream, ProductKind::d_input, dy_RN, offsets, weights, dx_RK, Store::overwrite);
 }
 

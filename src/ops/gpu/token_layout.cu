@@ -272,13 +272,6 @@ __global__ void combine_kernel(Combine<T> task) {
   }
 }
 
-struct GatherNumbers {
-  const float* d_row;
-  const int32_t* row_of;
-  float* d_weights;
-  __device__ void operator()(int64_t i) const { d_weights[i] = row_of[i] < 0 ? 0.0f : d_row[row_of[i]]; }
-};
-
 int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 }  // namespace
@@ -353,11 +346,6 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
     launch(stream, wide ? combine_kernel<Element, 16 / sizeof(Element)> : combine_kernel<Element, 1>,
            ceil_div(T, kRowsPerBlock), kThreads, 0, task);
   });
-}
-
-void gather_weight_gradient(Stream& stream, TensorView d_row_R, TensorView row_of_TK, TensorView d_weights_TK) {
-  for_each(stream, row_of_TK.numel(),
-           GatherNumbers{d_row_R.as<float>(), row_of_TK.as<int32_t>(), d_weights_TK.as<float>()});
 }
 
 }  // namespace mw::gpu
