@@ -28,6 +28,7 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b")
 VENDOR = re.compile(r"\b(?:cuda|hip)[A-Z]\w*\s*\(|__HIP|__CUDA_ARCH__")
+CUDNN = re.compile(r"(^|/)cudnn[\w.]*\.h$")
 ONEDNN = re.compile(r"(^|/)dnnl[\w.]*\.h(pp)?$")
 
 
@@ -43,6 +44,8 @@ def check_include(path, room, quote, header, report):
         report(f'"{header}" is not named from src/, as "room/file.h"')
     if header == "mpi.h" and not re.fullmatch(r"src/comm/(.*_mpi\.cpp|mpi_[^/]*\.h)", path):
         report("mpi.h belongs in src/comm/*_mpi.cpp and src/comm/mpi_*.h only")
+    if CUDNN.search(header) and path != "src/ops/gpu/graph_cudnn.h":
+        report(f"{header} belongs in src/ops/gpu/graph_cudnn.h only")
     if ONEDNN.search(header):
         if not re.fullmatch(r"src/ops/cpu/[^/]*_onednn\.cpp", path):
             report(f"{header} belongs in one file src/ops/cpu/*_onednn.cpp only")
@@ -90,6 +93,7 @@ def self_test():
         "src/ops/cpu/gemm_onednn.cpp": '#include <dnnl.hpp>\n#include "core/view.h"\n',
         "src/comm/comm_mpi.cpp": '#include <mpi.h>\n#include "comm/mpi_types.h"\n',
         "src/comm/mpi_types.h": "// Types.\n#include <mpi.h>\n",
+        "src/ops/gpu/graph_cudnn.h": "// Graphs.\n#include <cudnn.h>\n",
         "src/ops/gpu/vendor.h": "// Vendors.\n#ifdef __HIP__\nhipMalloc(&p, 1);\n#endif\n",
         "src/ops/gpu/gather.cu": "// cudaMalloc() is not used here\nint cuda_like(int);\n",
         "src/train/step.cpp": '#include "model/stage.h"\n#include "plan/cost.h"\n',
@@ -105,6 +109,7 @@ def self_test():
         ({"src/comm/a.cpp": "#include <mpi.h>\n"}, "src/comm/a.cpp:1: mpi.h belongs"),
         ({"src/ops/cpu/a.cpp": "#include <oneapi/dnnl/dnnl.hpp>\n"}, "src/ops/cpu/a.cpp:1: oneapi/dnnl/dnnl.hpp belongs"),
         ({f"src/ops/cpu/{f}_onednn.cpp": "#include <dnnl.hpp>\n" for f in "ab"}, "src/ops/cpu/b_onednn.cpp:1: a second"),
+        ({"src/ops/gpu/a_cudnn.cu": "#include <cudnn.h>\n"}, "src/ops/gpu/a_cudnn.cu:1: cudnn.h belongs"),
         ({"src/ops/gpu/a.cu": "\n  cudaMalloc(&p, 8);\n"}, "src/ops/gpu/a.cu:2: vendor name cudaMalloc"),
         ({"src/core/a.cpp": "hipFree(p);\n"}, "src/core/a.cpp:1: vendor name hipFree"),
         ({"src/core/a.cpp": "x = __CUDA_ARCH__;\n"}, "src/core/a.cpp:1: vendor name __CUDA_ARCH__"),

@@ -22,7 +22,7 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.head_dim, 1.0f};
-    bytes = std::max(bytes, attention_workspace_bytes(shape, threads, device));
+    bytes = std::max(bytes, attention_workspace_bytes(shape, run.dtype(), threads, device));
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),
                                        norm_workspace_bytes(tokens, a.heads * a.head_dim, device)));

@@ -16,18 +16,21 @@ struct AttentionShape {
   float scale = 1.0f;     // of the scores, usually head_dim^-0.5
 };
 
-// Scratch that either pass takes at most on a stream of `threads` threads. Forward needs a few tiles per thread,
-// backward the fp32 d_k and d_v of one (sequence, KV head) per thread as well.
-int64_t attention_workspace_bytes(const AttentionShape& shape, int threads, DeviceKind device = DeviceKind::cpu);
+// Scratch that either pass takes at most on a stream of `threads` threads. On the CPU forward needs a few tiles per
+// thread, backward the fp32 d_k and d_v of one (sequence, KV head) per thread as well. On a GPU the library's backward
+// pass takes up to about 1 GiB (more beyond 16384 tokens per sequence) for bf16.
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int threads,
+                                  DeviceKind device = DeviceKind::cpu);
 
 // o[t] = softmax over s <= t in the same sequence of scale * q[t].k[s], times v[s].
 // q: [T, H, h], k: [T, Hkv, h], v: [T, Hkv, hv], o: [T, H, hv], all f32 or all bf16; lse_HT: f32 [H, T], log-sum-exp of
-// the scaled scores, saved for backward. Sums are fp32. Overwrites. Any h. Deterministic whatever the thread count.
+// the scaled scores, saved for backward in the backend's own order of heads and tokens. Sums are fp32; a GPU may round
+// probabilities of bf16 operands to bf16. Overwrites. Any h. Deterministic whatever the thread count.
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT);
 
-// d_q, d_k, d_v (same dtype as q) are overwritten. o and lse are those of the forward pass. Work is shared by
-// (sequence, KV head). Deterministic whatever the thread count.
+// d_q, d_k, d_v (same dtype as q) are overwritten. o and lse are those of the forward pass on this stream. Work is
+// shared by (sequence, KV head). Deterministic whatever the thread count.
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh);

@@ -202,9 +202,9 @@ int64_t norm_workspace_bytes(int64_t rows, int64_t width, DeviceKind device) {
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab, DeviceKind device) {
   return find(device, &Operators::embedding_workspace_bytes, "embedding_workspace_bytes")(tokens, vocab);
 }
-int64_t attention_workspace_bytes(const AttentionShape& shape, int threads, DeviceKind device) {
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int threads, DeviceKind device) {
   check_attention_shape(shape);
-  return find(device, &Operators::attention_workspace_bytes, "attention_workspace_bytes")(shape, threads);
+  return find(device, &Operators::attention_workspace_bytes, "attention_workspace_bytes")(shape, dtype, threads);
 }
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device) {
   return find(device, &Operators::matmul_workspace_bytes, "matmul_workspace_bytes")(max_n, max_k);

@@ -188,19 +188,19 @@ std::vector<Rule> all_rules() {
        [](Stream&, Zeros&, bool broken) {
          AttentionShape shape = kAttention;
          shape.kv_heads = broken ? 3 : 2;
-         attention_workspace_bytes(shape, 1, device_kind());
+         attention_workspace_bytes(shape, f32, 1, device_kind());
        }},
       {"sequences have a length",
        [](Stream&, Zeros&, bool broken) {
          AttentionShape shape = kAttention;
          shape.seq_len = broken ? -1 : 0;
-         attention_workspace_bytes(shape, 1, device_kind());
+         attention_workspace_bytes(shape, f32, 1, device_kind());
        }},
       {"heads have a width",
        [](Stream&, Zeros&, bool broken) {
          AttentionShape shape = kAttention;
          shape.value_dim = broken ? 0 : 1;
-         attention_workspace_bytes(shape, 1, device_kind());
+         attention_workspace_bytes(shape, f32, 1, device_kind());
        }},
       {"weights are packed from as many values",
        [](Stream& s, Zeros& z, bool broken) {

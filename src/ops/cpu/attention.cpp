@@ -156,7 +156,7 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
     attend(stream, shape, q_THh.as<bf16>(), k_TGh.as<bf16>(), v_TGh.as<bf16>(), o_THh.as<bf16>(), lse_HT.as<float>());
 }
 
-int64_t attention_workspace_bytes(const AttentionShape& shape, int threads) {
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType, int threads) {
   const int64_t floats = std::max(threads_used(forward_items(shape), threads) * scratch_floats(shape),
                                   threads_used(backward_items(shape), threads) * backward_scratch_floats(shape));
   return tile::round_up(floats * static_cast<int64_t>(sizeof(float)), 64);

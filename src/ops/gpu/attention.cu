@@ -1,7 +1,9 @@
-// Causal attention, forward: fp32 arithmetic on any width, without libraries. A block owns 64 queries of one head and
-// 64 or 128 columns of their outputs, and walks over the tiles of keys that they see, with a running softmax.
+// Causal attention, forward: by the library where it takes the shape; else fp32 arithmetic on any width. A block owns
+// 64 queries of one head and 64 or 128 columns of their outputs, and walks over the tiles of keys that they see, with a
+// running softmax.
 #include "ops/attention.h"
 
+#include "ops/gpu/attention_library.h"
 #include "ops/gpu/attention_tiles.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/reduce.h"
@@ -109,7 +111,9 @@ __global__ void __launch_bounds__(kTileThreads<kRows>)
 
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT) {
-  with_float_type(q_THh.dtype, [&](auto type) {
+  const DType dtype = q_THh.dtype;
+  if (dtype == DType::bf16 && attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT)) return;
+  with_float_type(dtype, [&](auto type) {
     with_column_quads(shape.value_dim, [&](auto column_quads) {
       using E = decltype(type);
       constexpr int C = decltype(column_quads)::value;

@@ -1,4 +1,4 @@
-// Causal attention, backward, in three passes without atomics:
+// Causal attention, backward: by the library where it takes the shape; else in three passes without atomics:
 //   delta[head][token] = sum of o * d_o, one wave per row;
 //   d_q: a block owns 64 queries of one head and walks over the keys that they see;
 //   d_k and d_v: a block owns 64 keys of one KV head and walks, head by head of the group, over the queries that see
@@ -6,6 +6,7 @@
 // Both of the latter recompute probabilities from lse, and own 64 or 128 columns of their outputs.
 #include "ops/attention.h"
 
+#include "ops/gpu/attention_library.h"
 #include "ops/gpu/attention_tiles.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/reduce.h"
@@ -199,6 +200,9 @@ size_t delta_floats(const AttentionShape& shape) {
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh) {
+  if (q_THh.dtype == DType::bf16 && attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT,
+                                                                  d_o_THh, d_q_THh, d_k_TGh, d_v_TGh))
+    return;
   WorkspaceFrame frame(stream.workspace());
   auto* delta_HT = frame.take<float>(delta_floats(shape));
   with_float_type(q_THh.dtype, [&](auto type) {
@@ -209,9 +213,10 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
   });
 }
 
-// Of the backward pass; the forward pass takes none.
-int64_t attention_workspace_bytes(const AttentionShape& shape, int) {
-  return ceil_div(static_cast<int64_t>(delta_floats(shape) * sizeof(float)), 64) * 64;
+// The kernels here take some in the backward pass alone.
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int) {
+  const int64_t own = ceil_div(static_cast<int64_t>(delta_floats(shape) * sizeof(float)), 64) * 64;
+  return dtype == DType::bf16 ? std::max(own, attention_library_workspace_bytes(shape)) : own;
 }
 
 }  // namespace mw::gpu

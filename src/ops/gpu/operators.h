@@ -42,7 +42,7 @@ decltype(mw::combine_rows) combine_rows;
 decltype(mw::fill_index) fill_index;
 decltype(mw::gather_values) gather_values;
 decltype(mw::scatter_values) scatter_values;
-int64_t attention_workspace_bytes(const AttentionShape& shape, int threads);
+int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int threads);
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab);
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts);

@@ -1,0 +1,269 @@
+// Causal attention through cuDNN's graphs. There is no single operation for it: cuDNN recognises attention in a graph
+// of matrix products, pointwise operations and reductions, and runs the whole as one kernel (backward: a few), without
+// an S x S tensor in forward. It knows such graphs by their shape, so theirs here must stay as they are.
+//
+// For a deterministic backward pass cuDNN keeps the gradients of the scores, S x S per head, in scratch: the pass runs
+// over a part of the sequences and heads at a time (Part) that bounds them.
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "ops/gpu/attention_library.h"
+#include "ops/gpu/graph_cudnn.h"
+#include "ops/gpu/launch.h"
+
+namespace mw::gpu {
+namespace {
+
+using namespace cudnn;
+
+constexpr size_t kOldest = 91501;  // earlier cuDNNs give wrong gradients unless S is a multiple of 128
+constexpr int kHopper = 9;         // other GPUs need other graphs for a deterministic backward pass
+constexpr int64_t kMaxWidth = 256;
+constexpr int64_t kScoreRows = 128;                    // S is rounded up to it in scratch
+constexpr int64_t kPartBytes = int64_t{1} << 30;       // of score gradients at a time, where one KV head has no more
+constexpr int64_t kMaxKvHeadBytes = int64_t{8} << 30;  // longer sequences go without cuDNN
+
+// --- Attention as a graph -------------------------------------------------------------------------------------------
+
+// `heads` heads of [B * S, all_heads, width], on which a tensor of `sequences` x `heads` begins at any token and head.
+Layout rows_of(int64_t sequences, int64_t heads, int64_t all_heads, int64_t seq_len, int64_t width) {
+  return {{sequences, heads, seq_len, width}, {seq_len * all_heads * width, width, all_heads * width, 1}};
+}
+
+// What one run of a graph covers: `sequences` of B and `kv_heads` of G.
+struct Part {
+  int64_t sequences, kv_heads;
+};
+
+struct Layouts {
+  Layouts(const AttentionShape& s, const Part& part)
+      : sequences(part.sequences),
+        heads(part.kv_heads * (s.heads / s.kv_heads)),
+        kv_heads(part.kv_heads),
+        seq_len(s.seq_len),
+        q(rows_of(part.sequences, heads, s.heads, s.seq_len, s.head_dim)),
+        k(rows_of(part.sequences, part.kv_heads, s.kv_heads, s.seq_len, s.head_dim)),
+        v(rows_of(part.sequences, part.kv_heads, s.kv_heads, s.seq_len, s.value_dim)),
+        o(rows_of(part.sequences, heads, s.heads, s.seq_len, s.value_dim)),
+        scores(packed(part.sequences, heads, s.seq_len, s.seq_len)),
+        statistics(packed(part.sequences, heads, s.seq_len, 1)) {}
+  int64_t sequences, heads, kv_heads, seq_len;
+  Layout q, k, v, o, scores, statistics;
+};
+
+// Minus infinity for keys after the query.
+Tensor hide_future(Graph& g, const Layout& layout, Tensor scores) {
+  const Tensor query = g.index(2, scores, g.computed(layout, CUDNN_DATA_INT32)),
+               key = g.index(3, scores, g.computed(layout, CUDNN_DATA_INT32)),
+               seen = g.is_greater_or_equal(query, key, g.computed(layout, CUDNN_DATA_BOOLEAN));
+  return g.select(seen, scores, g.number(-std::numeric_limits<float>::infinity()), g.computed(layout));
+}
+
+// Operands: q, k, v, o, lse.
+Graph plan_forward(cudnnHandle_t handle, const AttentionShape& shape) {
+  const Layouts at(shape, {shape.sequences, shape.kv_heads});
+  Graph g(handle);
+  const Tensor q = g.operand(at.q), k = g.operand(transposed(at.k)), v = g.operand(at.v), o = g.operand(at.o),
+               lse = g.operand(at.statistics, CUDNN_DATA_FLOAT);
+  const Tensor products = g.multiply(q, k, g.computed(at.scores)),
+               scaled = g.apply(CUDNN_POINTWISE_MUL, products, g.number(shape.scale), g.computed(at.scores)),
+               scores = hide_future(g, at.scores, scaled);
+  const Tensor largest = g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, g.computed(at.statistics)),
+               shifted = g.apply(CUDNN_POINTWISE_SUB, scores, largest, g.computed(at.scores)),
+               weights = g.apply(CUDNN_POINTWISE_EXP, shifted, g.computed(at.scores)),
+               sum = g.reduce(CUDNN_REDUCE_TENSOR_ADD, weights, g.computed(at.statistics));
+  g.apply(CUDNN_POINTWISE_ADD, largest, g.apply(CUDNN_POINTWISE_LOG, sum, g.computed(at.statistics)), lse);
+  const Tensor p = g.apply(CUDNN_POINTWISE_DIV, weights, sum, g.computed(at.scores, CUDNN_DATA_BFLOAT16));
+  g.multiply(p, v, o);
+  g.plan();
+  return g;
+}
+
+// d = transpose(scores) * rows: the gradient of keys or values, summed over the query heads that share them.
+void multiply_by_key(Graph& g, const Layouts& at, Tensor scores, Tensor rows, int64_t width, Tensor d) {
+  const Tensor by_key = g.reshape(scores, g.computed(transposed(at.scores), CUDNN_DATA_BFLOAT16));
+  if (at.heads == at.kv_heads) {
+    g.multiply(by_key, rows, d);
+    return;
+  }
+  const Layout of_each_head = packed(at.sequences, at.heads, at.seq_len, width);
+  g.reduce(CUDNN_REDUCE_TENSOR_ADD, g.multiply(by_key, rows, g.computed(of_each_head, CUDNN_DATA_BFLOAT16)), d);
+}
+
+// Operands: q, k, v, o, lse, d_o, d_q, d_k, d_v.
+Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Part& part) {
+  const Layouts at(shape, part);
+  Graph g(handle);
+  const Tensor q = g.operand(at.q), k = g.operand(transposed(at.k)), v = g.operand(transposed(at.v)),
+               o = g.operand(at.o), lse = g.operand(at.statistics, CUDNN_DATA_FLOAT), d_o = g.operand(at.o),
+               d_q = g.operand(at.q), d_k = g.operand(at.k), d_v = g.operand(at.v);
+  const Tensor scale = g.number(shape.scale);
+  // delta = sum of o * d_o; cuDNN wants it in memory, and the factor 1 where dropout would have its own.
+  const Tensor o_d_o = g.apply(CUDNN_POINTWISE_MUL, d_o, o,
+                               g.computed(packed(at.sequences, at.heads, at.seq_len, shape.value_dim))),
+               sum = g.reduce(CUDNN_REDUCE_TENSOR_ADD, o_d_o, g.computed(at.statistics)),
+               delta = g.apply(CUDNN_POINTWISE_MUL, sum, g.number(1.0f), g.scratch(at.statistics));
+
+  const Tensor products = g.multiply(q, k, g.computed(at.scores)),
+               scores = g.apply(CUDNN_POINTWISE_MUL, products, scale, g.computed(at.scores)),
+               shifted = g.apply(CUDNN_POINTWISE_SUB, scores, lse, g.computed(at.scores)),
+               p = g.apply(CUDNN_POINTWISE_EXP, hide_future(g, at.scores, shifted), g.computed(at.scores));
+  multiply_by_key(g, at, p, d_o, shape.value_dim, d_v);
+
+  const Tensor d_p = g.multiply(d_o, v, g.computed(at.scores)),
+               centred = g.apply(CUDNN_POINTWISE_SUB, d_p, delta, g.computed(at.scores)),
+               d_scores = g.apply(CUDNN_POINTWISE_MUL, centred, p, g.computed(at.scores)),
+               d_products = g.apply(CUDNN_POINTWISE_MUL, d_scores, scale, g.computed(at.scores));
+  multiply_by_key(g, at, d_products, q, shape.head_dim, d_k);
+  g.multiply(d_products, g.reshape(k, g.computed(at.k)), d_q);
+  g.plan();
+  return g;
+}
+
+// --- Plans of a stream ----------------------------------------------------------------------------------------------
+
+int64_t largest_divisor(int64_t of, int64_t at_most) {
+  int64_t divisor = std::clamp<int64_t>(at_most, 1, of);
+  while (of % divisor != 0) --divisor;
+  return divisor;
+}
+
+int64_t score_bytes_of_kv_head(const AttentionShape& shape) {
+  const int64_t rows = ceil_div(shape.seq_len, kScoreRows) * kScoreRows;
+  return shape.heads / shape.kv_heads * rows * rows * 2;
+}
+
+// Of the backward pass. All heads of several sequences, or some of the heads of one.
+Part part_of(const AttentionShape& shape) {
+  const int64_t kv_heads = kPartBytes / score_bytes_of_kv_head(shape);
+  if (kv_heads < shape.kv_heads) return {1, largest_divisor(shape.kv_heads, kv_heads)};
+  return {largest_divisor(shape.sequences, kv_heads / shape.kv_heads), shape.kv_heads};
+}
+
+// Score gradients, and for every query head the gradients of keys and values and a few statistics. cuDNN 9.19 takes
+// less; the spare is for what it rounds up.
+int64_t scratch_bound(const AttentionShape& shape) {
+  constexpr int64_t kSpare = int64_t{1} << 20;
+  const Part part = part_of(shape);
+  const int64_t kv_heads = part.sequences * part.kv_heads, rows = ceil_div(shape.seq_len, kScoreRows) * kScoreRows,
+                row_bytes = (shape.head_dim + shape.value_dim + 8) * 2;
+  return kv_heads * (score_bytes_of_kv_head(shape) + shape.heads / shape.kv_heads * rows * row_bytes) + kSpare;
+}
+
+// cuDNN is told that operands lie on borders of 16 bytes; the lse of a later part lies wherever earlier ones end.
+bool is_aligned(const AttentionShape& s) {
+  const Part part = part_of(s);
+  const int64_t heads = part.sequences * part.kv_heads * (s.heads / s.kv_heads);
+  return heads == s.sequences * s.heads || heads * s.seq_len % 4 == 0;
+}
+
+// A single token per sequence is no attention to cuDNN.
+bool is_wanted(const AttentionShape& s) {
+  const auto is_width = [](int64_t width) { return width % 8 == 0 && width <= kMaxWidth; };
+  return s.sequences > 0 && s.seq_len > 1 && is_width(s.head_dim) && is_width(s.value_dim) &&
+         score_bytes_of_kv_head(s) <= kMaxKvHeadBytes && is_aligned(s) && cudnnGetVersion() >= kOldest;
+}
+
+bool is_hopper(int device) {
+  DeviceProperties properties;
+  return succeeded(read_properties(device, &properties)) && properties.major == kHopper;
+}
+
+struct Plans {
+  Graph forward, backward;
+};
+
+struct Handle {
+  Handle() { check(cudnnCreate(&handle), "starting cuDNN"); }
+  ~Handle() { (void)cudnnDestroy(handle); }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  cudnnHandle_t handle = nullptr;
+};
+
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float>;
+
+struct CudnnState : StreamState {
+  std::optional<Handle> handle;  // from the first plan on; outlives the plans
+  std::map<Key, std::optional<Plans>> plans;
+};
+
+// Both or none: neither direction can go on from what the other kernels leave.
+std::optional<Plans> plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape) try {
+  if (!is_hopper(stream.device().index)) return std::nullopt;
+  if (!state.handle) state.handle.emplace();
+  check(cudnnSetStream(state.handle->handle, native(stream)), "giving cuDNN a stream");
+  return Plans{plan_forward(state.handle->handle, shape), plan_backward(state.handle->handle, shape, part_of(shape))};
+} catch (const Refused&) {
+  return std::nullopt;
+}
+
+// Null where the library does not take the shape.
+Plans* find_plans(Stream& stream, const AttentionShape& s) {
+  if (!is_wanted(s)) return nullptr;
+  auto& state = stream.state<CudnnState>();
+  const Key key{s.sequences, s.seq_len, s.heads, s.kv_heads, s.head_dim, s.value_dim, s.scale};
+  auto found = state.plans.find(key);
+  if (found == state.plans.end()) found = state.plans.emplace(key, plan_both(stream, state, s)).first;
+  return found->second ? &*found->second : nullptr;
+}
+
+// Scratch on the border that cuDNN wants.
+std::byte* take_scratch(WorkspaceFrame& frame, const Graph& graph, const AttentionShape& shape) {
+  const int64_t bytes = graph.scratch_bytes(), bound = scratch_bound(shape);
+  if (bytes > bound)
+    fail(Exit::internal, fmt::format("cuDNN wants {} bytes of scratch for attention over {} x {} tokens, {} were "
+                                     "foreseen",
+                                     bytes, shape.sequences, shape.seq_len, bound));
+  const auto address = reinterpret_cast<uintptr_t>(frame.take_bytes(static_cast<size_t>(bytes + kAlignment)));
+  return reinterpret_cast<std::byte*>((address + kAlignment - 1) / kAlignment * kAlignment);
+}
+
+}  // namespace
+
+bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+                          TensorView v_TGh, TensorView o_THh, TensorView lse_HT) {
+  Plans* plans = find_plans(stream, shape);
+  if (plans == nullptr) return false;
+  WorkspaceFrame frame(stream.workspace());
+  plans->forward.run({q_THh.data, k_TGh.data, v_TGh.data, o_THh.data, lse_HT.data},
+                     take_scratch(frame, plans->forward, shape));
+  return true;
+}
+
+bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+                                   TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
+                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh) {
+  Plans* plans = find_plans(stream, shape);
+  if (plans == nullptr) return false;
+  WorkspaceFrame frame(stream.workspace());
+  std::byte* scratch = take_scratch(frame, plans->backward, shape);
+  const Part part = part_of(shape);
+  const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len;
+  for (int64_t sequence = 0; sequence < shape.sequences; sequence += part.sequences)
+    for (int64_t kv_head = 0; kv_head < G; kv_head += part.kv_heads) {
+      const int64_t head = kv_head * (H / G);
+      const auto at = [&](const TensorView& x) -> void* {  // x: [T, heads, width]
+        const int64_t heads = x.dim(1), first = heads == H ? head : kv_head;
+        return x.as<bf16>() + (sequence * S * heads + first) * x.dim(2);
+      };
+      plans->backward.run({at(q_THh), at(k_TGh), at(v_TGh), at(o_THh), lse_HT.as<float>() + (sequence * H + head) * S,
+                           at(d_o_THh), at(d_q_THh), at(d_k_TGh), at(d_v_TGh)},
+                          scratch);
+    }
+  return true;
+}
+
+int64_t attention_library_workspace_bytes(const AttentionShape& shape) {
+  if (!is_wanted(shape)) return 0;
+  int count = 0;
+  if (!succeeded(count_devices(&count))) return 0;
+  for (int device = 0; device < count; ++device)
+    if (is_hopper(device)) return ceil_div(scratch_bound(shape) + kAlignment, 64) * 64;
+  return 0;
+}
+
+}  // namespace mw::gpu
