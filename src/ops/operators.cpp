@@ -47,8 +47,8 @@ void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
   check_clamp(x, d);
   run(stream, Work::elementwise, "clamp_backward", &Operators::clamp_backward, x, limit, d);
 }
-double sum_squares(Stream& stream, TensorView x) {
-  return run(stream, Work::elementwise, "sum_squares", &Operators::sum_squares, x);
+double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
+  return run(stream, Work::elementwise, "sum_squares", &Operators::sum_squares, tensors);
 }
 bool all_finite(Stream& stream, TensorView x) {
   return run(stream, Work::elementwise, "all_finite", &Operators::all_finite, x);

@@ -9,6 +9,20 @@
 namespace mw {
 namespace {
 
+struct Gradients {
+  std::vector<TensorView> dense, expert;
+};
+
+Gradients list_gradients(ParamStore& params, bool skip_router) {
+  Gradients gradients;
+  for (const Parameter& p : params.all()) {
+    if (!p.row.trained || p.grad.numel() == 0) continue;
+    if (skip_router && p.row.role == ParamRole::router) continue;
+    (p.row.expert ? gradients.expert : gradients.dense).push_back(p.grad);
+  }
+  return gradients;
+}
+
 // Neighbours in memory become one message: the table of bytes lays dense gradients back to back, and expert ones.
 std::vector<std::span<float>> merge_neighbours(std::vector<TensorView> views) {
   std::sort(views.begin(), views.end(), [](const TensorView& a, const TensorView& b) { return a.data < b.data; });
@@ -33,24 +47,17 @@ std::vector<std::span<float>> merge_neighbours(std::vector<TensorView> views) {
 
 void sum_gradients(Stream& stream, ParamStore& params, MeshComms& comms, bool skip_router) {
   const TraceScope scope(stream.trace(), Work::reduce, "sum_gradients");
-  std::vector<TensorView> dense, expert;
-  for (const Parameter& p : params.all()) {
-    if (!p.row.trained || p.grad.numel() == 0) continue;
-    if (skip_router && p.row.role == ParamRole::router) continue;
-    (p.row.expert ? expert : dense).push_back(p.grad);
-  }
+  const Gradients gradients = list_gradients(params, skip_router);
   if (comms.dp->size() > 1)
-    for (const std::span<float> range : merge_neighbours(dense)) comms.dp->all_reduce_sum(stream, range);
+    for (const std::span<float> range : merge_neighbours(gradients.dense)) comms.dp->all_reduce_sum(stream, range);
   if (comms.edp->size() > 1)
-    for (const std::span<float> range : merge_neighbours(expert)) comms.edp->all_reduce_sum(stream, range);
+    for (const std::span<float> range : merge_neighbours(gradients.expert)) comms.edp->all_reduce_sum(stream, range);
 }
 
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {
-  double dense = 0, expert = 0;
-  for (const Parameter& p : params.all()) {
-    if (!p.row.trained) continue;
-    (p.row.expert ? expert : dense) += sum_squares(stream, p.grad);
-  }
+  const Gradients gradients = list_gradients(params, false);
+  const double dense = sum_squares(stream, gradients.dense);
+  double expert = sum_squares(stream, gradients.expert);
   comms.ep->all_reduce_sum(std::span(&expert, 1));
   return std::sqrt(dense + expert);
 }

@@ -101,6 +101,7 @@ std::vector<OpCase> all_cases() {
           cases.push_back(make_case(kind, dtype, 0, 16, weighted, in_place));
           cases.push_back(make_case(kind, dtype, 1, 1, weighted, in_place));
           cases.push_back(make_case(kind, dtype, 13, 67, weighted, in_place));
+          cases.push_back(make_case(kind, dtype, 3, 200, weighted, in_place));
         }
   return cases;
 }
@@ -113,6 +114,15 @@ TEST(Activation, ForwardAgreesWithTheReference) {
 TEST(Activation, GradientAgreesWithFiniteDifferences) {
   TestStream test;
   for (const OpCase& op : all_cases()) check_gradient(op, test.stream);
+}
+
+TEST(Activation, TensorsMayStartAnywhere) {
+  const OffBorders scope;
+  TestStream test;
+  for (const OpCase& op : all_cases()) {
+    check_forward(op, test.stream);
+    check_gradient(op, test.stream);
+  }
 }
 
 TEST(Activation, SameBitsOnAnyThreadCount) {

@@ -54,11 +54,16 @@ void check_steps(int64_t count, const AdamW& rule, float decay, float grad_scale
 }
 
 TEST(AdamW, TwentyStepsAgreeWithTheFormula) {
-  for (int64_t count : {0, 1, 77, 20'001})
+  for (int64_t count : {0, 1, 77, 320, 20'001})
     for (float decay : {0.0f, 0.1f})
       for (float scale : {1.0f, 0.037f})  // the second as clipping gives it
         check_steps(count, {}, decay, scale, 2);
   check_steps(500, {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 0.01f, 1.0f, 1);
+}
+
+TEST(AdamW, TensorsMayStartAnywhere) {
+  const OffBorders scope;
+  for (int64_t count : {1, 77, 400}) check_steps(count, {}, 0.1f, 0.5f, 2);
 }
 
 // 1 - beta is exact to fp32, not the complement of a rounded beta.

@@ -71,6 +71,7 @@ std::vector<OpCase> all_cases() {
     cases.push_back(make_case(2, 3, gradient));
     cases.push_back(make_case(13, 67, gradient));
     cases.push_back(make_case(5, 1000, gradient));
+    cases.push_back(make_case(2, 8204, gradient));
     cases.push_back(make_case(40, 257, gradient));
   }
   return cases;
@@ -84,6 +85,15 @@ TEST(CrossEntropy, ForwardMatchesReference) {
 TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
   TestStream test;
   for (const OpCase& c : all_cases()) check_gradient(c, test.stream);
+}
+
+TEST(CrossEntropy, TensorsMayStartAnywhere) {
+  const OffBorders scope;
+  TestStream test;
+  for (const OpCase& c : all_cases()) {
+    check_forward(c, test.stream);
+    check_gradient(c, test.stream);
+  }
 }
 
 TEST(CrossEntropy, ThreadsDoNotChangeBits) {

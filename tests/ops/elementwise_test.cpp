@@ -84,7 +84,7 @@ OpCase make_convert_case(DType from, DType to, int64_t count) {
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> cases;
-  for (int64_t count : {0, 1, 37, 40'000})
+  for (int64_t count : {0, 1, 7, 8, 37, 2056, 40'001})
     for (DType dtype : {DType::f32, DType::bf16}) {
       cases.push_back(make_add_case(dtype, count));
       for (DType to : {DType::f32, DType::bf16}) cases.push_back(make_convert_case(dtype, to, count));
@@ -101,6 +101,13 @@ TEST(Elementwise, ForwardAgreesWithTheReference) {
 TEST(Elementwise, ClampGradientAgreesWithFiniteDifferences) {
   TestStream test;
   for (DType dtype : {DType::f32, DType::bf16}) check_gradient(make_clamp_case(dtype, 300), test.stream);
+}
+
+TEST(Elementwise, TensorsMayStartAnywhere) {
+  const OffBorders scope;
+  TestStream test;
+  for (const OpCase& op : all_cases()) check_forward(op, test.stream);
+  for (DType dtype : {DType::f32, DType::bf16}) check_gradient(make_clamp_case(dtype, 301), test.stream);
 }
 
 TEST(Elementwise, SpecialNumbersConvertAndClamp) {
@@ -139,13 +146,34 @@ TEST(Elementwise, SumSquares) {
     const Owned x = to_operand(values);
     double one_thread = 0;
     for (int threads = 1; threads <= 3; ++threads) {
-      Stream stream(threads);
-      const double sum = sum_squares(stream, x.view);
+      TestStream test(threads);
+      const double sum = sum_squares(test.stream, {&x.view, 1});
       EXPECT_NEAR(sum, expected, 1e-9 * expected) << count;
       if (threads == 1) one_thread = sum;
       EXPECT_EQ(sum, one_thread) << count << " on " << threads << " threads";
     }
   }
+}
+
+// More tensors than one launch takes, some empty, some off the borders of 16 bytes.
+TEST(Elementwise, SumSquaresOfAList) {
+  TestStream test;
+  EXPECT_EQ(sum_squares(test.stream, {}), 0.0);
+  const CaseTensor values = random_tensor("list", {20'000}, DType::f32);
+  const Owned all = to_operand(values);
+  std::vector<TensorView> pieces;
+  double expected = 0;
+  int64_t begin = 0;
+  for (int64_t i = 0; i < 300; ++i) {
+    const int64_t count = i == 150 ? 5000 : i * i % 23;
+    pieces.push_back(all.view.slice(begin, count));
+    begin += count;
+  }
+  for (size_t i = 0; i < static_cast<size_t>(begin); ++i)
+    expected += static_cast<double>(values.values[i]) * static_cast<double>(values.values[i]);
+  const double sum = sum_squares(test.stream, pieces);
+  EXPECT_NEAR(sum, expected, 1e-9 * expected);
+  EXPECT_EQ(sum_squares(test.stream, pieces), sum);
 }
 
 TEST(Elementwise, AllFinite) {

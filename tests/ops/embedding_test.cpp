@@ -54,6 +54,7 @@ std::vector<OpCase> all_cases() {
     cases.push_back(make_case(1, 1, 1, dtype));
     cases.push_back(make_case(33, 11, 70, dtype));
     cases.push_back(make_case(200, 50, 129, dtype));
+    cases.push_back(make_case(20, 7, 320, dtype));
   }
   return cases;
 }
@@ -66,6 +67,15 @@ TEST(Embedding, ForwardMatchesReference) {
 TEST(Embedding, GradientMatchesFiniteDifferences) {
   TestStream test;
   for (const OpCase& c : all_cases()) check_gradient(c, test.stream);
+}
+
+TEST(Embedding, TensorsMayStartAnywhere) {
+  const OffBorders scope;
+  TestStream test;
+  for (const OpCase& c : all_cases()) {
+    check_forward(c, test.stream);
+    check_gradient(c, test.stream);
+  }
 }
 
 TEST(Embedding, ThreadsDoNotChangeBits) {

@@ -84,6 +84,15 @@ TEST(Rope, GradientMatchesFiniteDifferences) {
   for (const OpCase& c : all_cases()) check_gradient(c, test.stream);
 }
 
+TEST(Rope, TensorsMayStartAnywhere) {
+  const OffBorders scope;
+  TestStream test;
+  for (const OpCase& c : all_cases()) {
+    check_forward(c, test.stream);
+    check_gradient(c, test.stream);
+  }
+}
+
 TEST(Rope, ThreadsDoNotChangeBits) {
   check_thread_invariance(make_case(3, 100, 4, 64, DType::f32));
   check_thread_invariance(make_case(3, 100, 4, 64, DType::bf16));

@@ -21,6 +21,8 @@ constexpr int64_t kSingleElements = 16;
 // derivative.
 constexpr double kStep = 1e-4;
 
+bool off_borders = false;
+
 using References = std::map<std::string, std::vector<double>>;
 
 int64_t count_elements(const std::vector<int64_t>& shape) {
@@ -200,12 +202,16 @@ CaseTensor integer_tensor(std::vector<int64_t> shape, std::vector<int> values) {
   return CaseTensor{std::move(shape), std::vector<float>(values.begin(), values.end()), DType::i32};
 }
 
+OffBorders::OffBorders() { off_borders = true; }
+OffBorders::~OffBorders() { off_borders = false; }
+
 Owned make_output(DType dtype, std::vector<int64_t> shape) {
   Owned owned;
   // All ones is a NaN; as an integer it would be -1, which means something to many operators.
   const std::byte unwritten{static_cast<unsigned char>(is_floating(dtype) ? 0xff : 0x7b)};
-  owned.memory.assign(static_cast<size_t>(count_elements(shape) * size_of(dtype)), unwritten);
-  owned.view = TensorView(owned.memory.data(), dtype, std::span<const int64_t>(shape));
+  const int64_t before = off_borders ? 1 : 0;
+  owned.memory.assign(static_cast<size_t>((before + count_elements(shape)) * size_of(dtype)), unwritten);
+  owned.view = TensorView(owned.memory.data() + before * size_of(dtype), dtype, std::span<const int64_t>(shape));
   return owned;
 }
 
@@ -213,7 +219,7 @@ Owned to_operand(const CaseTensor& tensor) {
   Owned owned = make_output(tensor.dtype, tensor.shape);
   MW_CHECK(owned.view.numel() == static_cast<int64_t>(tensor.values.size()), "{} values for {}", tensor.values.size(),
            owned.view.describe());
-  std::byte* memory = owned.memory.data();
+  auto* memory = static_cast<std::byte*>(owned.view.data);
   switch (tensor.dtype) {
     case DType::f32: store_as<float>(tensor.values, memory); break;
     case DType::i32: store_as<int32_t>(tensor.values, memory); break;
@@ -235,7 +241,7 @@ CaseTensor to_case_tensor(const Owned& tensor) {
   const TensorView& view = tensor.view;
   CaseTensor result{std::vector<int64_t>(view.shape.begin(), view.shape.begin() + view.rank), {}, view.dtype};
   result.values.resize(static_cast<size_t>(view.numel()));
-  const std::byte* memory = tensor.memory.data();
+  const auto* memory = static_cast<const std::byte*>(view.data);
   switch (view.dtype) {
     case DType::f32: load_as<float>(memory, result.values); break;
     case DType::i32: load_as<int32_t>(memory, result.values); break;

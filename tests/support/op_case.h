@@ -64,6 +64,14 @@ Owned to_operand(const CaseTensor& tensor);
 Owned make_output(DType dtype, std::vector<int64_t> shape);  // filled with NaN bits, or large integers
 CaseTensor to_case_tensor(const Owned& tensor);
 
+// While one lives, tensors are made one element beyond a border of 16 bytes, as slices of a tensor may lie.
+struct OffBorders {
+  OffBorders();
+  ~OffBorders();
+  OffBorders(const OffBorders&) = delete;
+  OffBorders& operator=(const OffBorders&) = delete;
+};
+
 // A stream of the test device with `threads` threads and a workspace large enough for tests, its first MiB filled with
 // NaN bits.
 struct TestStream {

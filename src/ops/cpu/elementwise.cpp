@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <numeric>
 
 #include "ops/cpu/loops.h"
 
@@ -104,15 +105,17 @@ void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
   });
 }
 
-double sum_squares(Stream& stream, TensorView x) {
-  const float* values = x.as<float>();
-  const int64_t count = x.numel(), block = partial_block(count);
-  std::array<double, kMaxPartials> partials{};
-  for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
-    partials[static_cast<size_t>(begin / block)] = sum_squares_of(values + begin, end - begin);
-  });
+double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
   double total = 0;
-  for (double partial : partials) total += partial;
+  for (const TensorView& tensor : tensors) {
+    const float* values = tensor.as<float>();
+    const int64_t count = tensor.numel(), block = partial_block(count);
+    std::array<double, kMaxPartials> partials{};
+    for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
+      partials[static_cast<size_t>(begin / block)] = sum_squares_of(values + begin, end - begin);
+    });
+    total += std::accumulate(partials.begin(), partials.end(), 0.0);
+  }
   return total;
 }
 

@@ -2,8 +2,6 @@
 // single elements otherwise. A pack is read before it is written by the same thread, so outputs may alias inputs.
 #include "ops/activation.h"
 
-#include <type_traits>
-
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
@@ -102,20 +100,14 @@ __global__ void activate_backward_kernel(const T* h, const T* d_a, const float* 
   if (threadIdx.x == 0) d_weights[row] = product;
 }
 
-// Calls body with the function and the elements of a pack: 16 bytes when every row of every operand is aligned to that.
-template <class T, class Body>
-void with_activation(Activation kind, int64_t width, std::initializer_list<const void*> operands, Body&& body) {
-  constexpr int kWide = 16 / sizeof(T);
-  bool wide = width % kWide == 0;
-  for (const void* memory : operands) wide = wide && reinterpret_cast<std::uintptr_t>(memory) % 16 == 0;
-  const auto with_pack = [&](auto function) {
-    if (wide) body(function, std::integral_constant<int, kWide>{});
-    else body(function, std::integral_constant<int, 1>{});
-  };
+// Calls body with the function and the elements of a pack.
+template <int N, class Body>
+void with_activation(Activation kind, bool wide, Body&& body) {
+  const auto run = [&](auto function) { with_pack<N>(wide, [&](auto pack) { body(function, pack); }); };
   switch (kind) {
-    case Activation::swiglu: return with_pack(Silu{});
-    case Activation::gelu: return with_pack(Gelu{});
-    case Activation::relu: return with_pack(Relu{});
+    case Activation::swiglu: return run(Silu{});
+    case Activation::gelu: return run(Gelu{});
+    case Activation::relu: return run(Relu{});
   }
 }
 
@@ -125,7 +117,9 @@ void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF
   const int64_t R = a_RF.dim(0), F = a_RF.dim(1);
   with_float_type(h_RcF.dtype, [&](auto type) {
     using T = decltype(type);
-    with_activation<T>(kind, F, {h_RcF.data, a_RF.data}, [&](auto function, auto pack) {
+    constexpr int kWide = kWidePack<T>;
+    const bool wide = F % kWide == 0 && allow_packs<kWide>(h_RcF.as<T>(), a_RF.as<T>());
+    with_activation<kWide>(kind, wide, [&](auto function, auto pack) {
       launch(stream, activate_kernel<decltype(function), T, decltype(pack)::value>, R, kRowThreads, 0, h_RcF.as<T>(),
              a_RF.as<T>(), F);
     });
@@ -139,7 +133,10 @@ void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, Tensor
   float* d_weights = d_weight_R.data == nullptr ? nullptr : d_weight_R.as<float>();
   with_float_type(h_RcF.dtype, [&](auto type) {
     using T = decltype(type);
-    with_activation<T>(kind, F, {h_RcF.data, d_a_RF.data, d_h_RcF.data, a_RF.data}, [&](auto function, auto pack) {
+    constexpr int kWide = kWidePack<T>;
+    const bool wide =
+        F % kWide == 0 && allow_packs<kWide>(h_RcF.as<T>(), d_a_RF.as<T>(), d_h_RcF.as<T>(), a_RF.as<T>());
+    with_activation<kWide>(kind, wide, [&](auto function, auto pack) {
       launch(stream, activate_backward_kernel<decltype(function), T, decltype(pack)::value>, R, kRowThreads, 0,
              h_RcF.as<T>(), d_a_RF.as<T>(), weights, d_h_RcF.as<T>(), a_RF.as<T>(), d_weights, F);
     });

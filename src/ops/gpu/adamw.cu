@@ -1,10 +1,11 @@
-// AdamW: one thread per element. Four loads per element keep enough bytes in flight without vector loads.
+// AdamW: each thread updates 16 bytes of all four tensors, or one element where an address does not allow that.
 #include "ops/adamw.h"
 
 #include <cmath>
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
 
 namespace mw::gpu {
 namespace {
@@ -14,14 +15,20 @@ struct Update {
   float shrink, rate, inverse_root, eps, grad_scale;
   const float* gradient;
   float *weight, *first, *second;
-  __device__ void operator()(int64_t i) const {
-    const float g = gradient[i] * grad_scale;
-    const float m = keep1 * first[i] + take1 * g;
-    const float v = keep2 * second[i] + take2 * (g * g);
-    const float w = weight[i];
-    first[i] = m;
-    second[i] = v;
-    weight[i] = w * shrink - rate * (m / (sqrtf(v) * inverse_root + eps));
+  template <int N>
+  __device__ void apply(int64_t i) const {
+    const Pack<float, N> gradients = load<N>(gradient + i);
+    Pack<float, N> w = load<N>(weight + i), m = load<N>(first + i), v = load<N>(second + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      const float g = gradients.at[k] * grad_scale;
+      m.at[k] = keep1 * m.at[k] + take1 * g;
+      v.at[k] = keep2 * v.at[k] + take2 * (g * g);
+      w.at[k] = w.at[k] * shrink - rate * (m.at[k] / (sqrtf(v.at[k]) * inverse_root + eps));
+    }
+    store(first + i, m);
+    store(second + i, v);
+    store(weight + i, w);
   }
 };
 
@@ -46,7 +53,9 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   update.weight = w.as<float>();
   update.first = m.as<float>();
   update.second = v.as<float>();
-  for_each(stream, count, update);
+  constexpr int kPack = kWidePack<float>;
+  const bool allowed = allow_packs<kPack>(update.gradient, update.weight, update.first, update.second);
+  for_each_pack<kPack>(stream, count, allowed, update);
 }
 
 }  // namespace mw::gpu

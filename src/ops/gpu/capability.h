@@ -20,6 +20,10 @@ template <class T>
 __device__ T shuffle_from(T value, int lane) {
   return __shfl(value, lane, kWave);
 }
+template <class Word>
+__device__ void store_word(Word* to, Word word) {
+  *to = word;
+}
 #else
 constexpr int kWave = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -34,6 +38,11 @@ __device__ T shuffle_up(T value, int lanes) {
 template <class T>
 __device__ T shuffle_from(T value, int lane) {
   return __shfl_sync(kAllLanes, value, lane);
+}
+// To device memory. An assignment of up to 16 bytes may be split into one store per element.
+template <class Word>
+__device__ void store_word(Word* to, Word word) {
+  __stwb(to, word);
 }
 #endif
 

@@ -14,7 +14,7 @@ namespace mw::gpu {
 namespace {
 
 constexpr int kRowThreads = 512;
-constexpr int kWide = 4;  // logits of a pack, where the width and the addresses allow packs
+constexpr int kWide = kWidePack<float>;
 
 // The largest logit seen, and the sum of e^(logit - top). The start is finite, so that a logit of -inf adds e^-inf = 0;
 // a NaN never becomes the top but does reach the sum.
@@ -51,6 +51,7 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
   const float own = valid ? logits[at + label] : NAN;  // read before the second pass may overwrite it
 
   Running running;
+#pragma unroll 4
   for (int64_t i = first; i < classes; i += step) include(running, load<N>(logits + at + i));
   const float top = reduce_block(running.top, Maximum());
   const float sum = reduce_block(running.sum * expf(running.top - top), Sum());
@@ -68,8 +69,6 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
   }
 }
 
-bool is_aligned(const void* memory, size_t bytes) { return reinterpret_cast<std::uintptr_t>(memory) % bytes == 0; }
-
 }  // namespace
 
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
@@ -78,11 +77,10 @@ void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, fl
   const bool with_gradient = d_logits_CV.data != nullptr;
   with_float_type(with_gradient ? d_logits_CV.dtype : DType::f32, [&](auto type) {
     using T = decltype(type);
-    const bool wide =
-        V % kWide == 0 && is_aligned(logits_CV.data, 16) && is_aligned(d_logits_CV.data, sizeof(T) * kWide);
+    T* d_logits = with_gradient ? d_logits_CV.as<T>() : nullptr;
+    const bool wide = V % kWide == 0 && allow_packs<kWide>(logits_CV.as<float>(), d_logits);
     launch(stream, wide ? cross_entropy_kernel<T, kWide> : cross_entropy_kernel<T, 1>, C, kRowThreads, 0,
-           logits_CV.as<float>(), labels_C.as<int32_t>(), scale, loss_C.as<float>(),
-           with_gradient ? d_logits_CV.as<T>() : nullptr, V);
+           logits_CV.as<float>(), labels_C.as<int32_t>(), scale, loss_C.as<float>(), d_logits, V);
   });
 }
 

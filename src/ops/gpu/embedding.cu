@@ -184,8 +184,6 @@ void check_limits(const TensorView& table_VD, const TensorView& ids_T) {
            table_VD.describe());
 }
 
-bool is_aligned(const TensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
-
 }  // namespace
 
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t /*vocab*/) {
@@ -196,12 +194,12 @@ int64_t embedding_workspace_bytes(int64_t tokens, int64_t /*vocab*/) {
 void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD) {
   check_limits(table_VD, ids_T);
   const int64_t D = table_VD.dim(1);
-  const bool aligned = is_aligned(table_VD) && is_aligned(y_TD);
   with_float_type(y_TD.dtype, [&](auto type) {
     using E = decltype(type);
-    constexpr int kWide = 16 / sizeof(E);
-    launch(stream, aligned && D % kWide == 0 ? embed_kernel<E, kWide> : embed_kernel<E, 1>, ids_T.numel(), kRowThreads,
-           0, table_VD.as<float>(), ids_T.as<int32_t>(), table_VD.dim(0), D, y_TD.as<E>());
+    constexpr int kWide = kWidePack<E>;
+    const bool wide = D % kWide == 0 && allow_packs<kWide>(table_VD.as<float>(), y_TD.as<E>());
+    launch(stream, wide ? embed_kernel<E, kWide> : embed_kernel<E, 1>, ids_T.numel(), kRowThreads, 0,
+           table_VD.as<float>(), ids_T.as<int32_t>(), table_VD.dim(0), D, y_TD.as<E>());
   });
 }
 
@@ -211,11 +209,10 @@ void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorV
   if (T == 0 || D == 0) return;
   WorkspaceFrame frame(stream.workspace());
   const SortedTokens sorted = sort_tokens(stream, frame, ids_T.as<int32_t>(), T, V);
-  const bool aligned = is_aligned(d_table_VD) && is_aligned(d_y_TD);
   with_float_type(d_y_TD.dtype, [&](auto type) {
     using E = decltype(type);
-    constexpr int kWide = 16 / sizeof(E);
-    const bool wide = aligned && D % kWide == 0;
+    constexpr int kWide = kWidePack<E>;
+    const bool wide = D % kWide == 0 && allow_packs<kWide>(d_table_VD.as<float>(), d_y_TD.as<E>());
     const int64_t parts = ceil_div(D, kSumThreads * (wide ? kWide : 1));
     launch(stream, wide ? sum_kernel<E, kWide> : sum_kernel<E, 1>, ceil_div(T, kPlaces) * parts, kSumThreads, 0,
            sorted.keys, sorted.tokens, T, V, d_y_TD.as<E>(), D, parts, d_table_VD.as<float>());

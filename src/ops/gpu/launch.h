@@ -25,6 +25,7 @@ void launch(Stream& stream, void (*kernel)(Parameters...), int64_t blocks, int t
 }
 
 constexpr int kThreads = 256;
+constexpr int64_t kMaxBlocks = 1 << 16;  // of a loop
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -37,9 +38,25 @@ __global__ void for_each_kernel(int64_t count, Body body) {
 // Calls body(i) on the device for each i in [0, count), in no order. body: a struct with a const __device__ operator().
 template <class Body>
 void for_each(Stream& stream, int64_t count, const Body& body) {
-  constexpr int64_t kMaxBlocks = 1 << 16;
   const int64_t blocks = std::min(kMaxBlocks, ceil_div(count, kThreads));
   launch(stream, for_each_kernel<Body>, blocks, kThreads, 0, count, body);
+}
+
+template <int N, class Body>
+__global__ void for_each_pack_kernel(int64_t count, Body body) {
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x, packs = count / N, rest = packs * N + thread;
+  for (int64_t i = thread; i < packs; i += threads) body.template apply<N>(i * N);
+  if (rest < count) body.template apply<1>(rest);
+}
+
+// Calls body.apply<N>(i) on the device for each run of N elements from i on, of those in [0, count), and apply<1> for
+// those left over; only that where packs are not allowed (see pack.h). In no order.
+template <int N, class Body>
+void for_each_pack(Stream& stream, int64_t count, bool allowed, const Body& body) {
+  const int64_t blocks = std::min(kMaxBlocks, ceil_div(count, int64_t{kThreads} * (allowed ? N : 1)));
+  launch(stream, allowed ? for_each_pack_kernel<N, Body> : for_each_pack_kernel<1, Body>, blocks, kThreads, 0, count,
+         body);
 }
 
 }  // namespace mw::gpu

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "ops/gpu/capability.h"
 
 namespace mw::gpu {
 
@@ -10,18 +14,59 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T at[N];
 };
 
-// The address must be a multiple of the pack's alignment.
-template <int N, class T>
+// The pack of the widest access.
+template <class T>
+constexpr int kWidePack = static_cast<int>(16 / sizeof(T));
+
+// What one access moves of a pack.
+template <class Pack>
+using WordOf = std::conditional_t<
+    alignof(Pack) == 16, int4,
+    std::conditional_t<alignof(Pack) == 8, int2, std::conditional_t<alignof(Pack) == 4, int32_t, int16_t>>>;
+
+// In device memory. kAligned: the address is a multiple of the pack's alignment. Otherwise each element is an access of
+// its own.
+template <int N, bool kAligned = true, class T>
 __device__ Pack<T, N> load(const T* from) {
-  return *reinterpret_cast<const Pack<T, N>*>(from);
+  if constexpr (kAligned) {
+    return *reinterpret_cast<const Pack<T, N>*>(from);
+  } else {
+    Pack<T, N> pack;
+#pragma unroll
+    for (int k = 0; k < N; ++k) pack.at[k] = from[k];
+    return pack;
+  }
 }
-template <int N, class T>
+template <bool kAligned = true, class T, int N>
 __device__ void store(T* to, const Pack<T, N>& pack) {
-  *reinterpret_cast<Pack<T, N>*>(to) = pack;
+  if constexpr (kAligned) {
+    using Word = WordOf<Pack<T, N>>;
+    constexpr int kWords = static_cast<int>(sizeof(pack) / sizeof(Word));
+    Word words[kWords];
+    memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) store_word(reinterpret_cast<Word*>(to) + k, words[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) to[k] = pack.at[k];
+  }
 }
 template <int N, class T>
 Pack<T, N>* packs_of(T* elements) {
   return reinterpret_cast<Pack<T, N>*>(elements);
+}
+
+// Whether packs of N elements may begin at all of these addresses. No memory allows them.
+template <int N, class... T>
+__host__ __device__ bool allow_packs(const T*... elements) {
+  return ((reinterpret_cast<std::uintptr_t>(elements) % alignof(Pack<T, N>) == 0) && ...);
+}
+
+// Calls body with the elements of a pack as the value of a type: N where packs are allowed, else 1.
+template <int N, class Body>
+void with_pack(bool allowed, Body&& body) {
+  if (allowed) body(std::integral_constant<int, N>{});
+  else body(std::integral_constant<int, 1>{});
 }
 
 }  // namespace mw::gpu

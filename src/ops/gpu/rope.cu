@@ -3,7 +3,6 @@
 #include "ops/rope.h"
 
 #include <limits>
-#include <type_traits>
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
@@ -37,8 +36,6 @@ __global__ void rope_kernel(const Pack<T, N>* x, const Pack<float, N>* cosine, c
   }
 }
 
-bool is_aligned(const TensorView& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.data) % 16 == 0; }
-
 }  // namespace
 
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction,
@@ -48,18 +45,17 @@ void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh
   // Inside a token 32-bit indices do, and divide faster.
   MW_CHECK(H * pairs < std::numeric_limits<int>::max() / 2, "tokens of {} heads of {} pairs", H, pairs);
   const float sign = direction == RopeDirection::forward ? 1.0f : -1.0f;
-  const bool aligned = is_aligned(x_THh) && is_aligned(y_THh) && is_aligned(cos_Sh) && is_aligned(sin_Sh);
   with_float_type(x_THh.dtype, [&](auto type) {
     using E = decltype(type);
-    constexpr int kWide = 16 / sizeof(E);
-    const auto run = [&](auto width) {
+    constexpr int kWide = kWidePack<E>;
+    const bool wide =
+        pairs % kWide == 0 && allow_packs<kWide>(x_THh.as<E>(), y_THh.as<E>(), cos_Sh.as<float>(), sin_Sh.as<float>());
+    with_pack<kWide>(wide, [&](auto width) {
       constexpr int N = decltype(width)::value;
       launch(stream, rope_kernel<E, N>, T, kTokenThreads, 0, packs_of<N>(x_THh.as<E>()),
              packs_of<N>(cos_Sh.as<float>()), packs_of<N>(sin_Sh.as<float>()), sign, S, pairs / N, H * pairs / N,
              packs_of<N>(y_THh.as<E>()));
-    };
-    if (aligned && pairs % kWide == 0) run(std::integral_constant<int, kWide>{});
-    else run(std::integral_constant<int, 1>{});
+    });
   });
 }
 

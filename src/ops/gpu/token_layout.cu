@@ -8,6 +8,7 @@
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
 #include "ops/gpu/sort.h"
 
 namespace mw::gpu {
@@ -225,11 +226,6 @@ bool allows_16_bytes(const void* memory, int64_t row_bytes) {
   return reinterpret_cast<std::uintptr_t>(memory) % 16 == 0 && row_bytes % 16 == 0;
 }
 
-template <class T, int kCount>
-struct alignas(sizeof(T) * kCount) Elements {
-  T values[kCount];
-};
-
 template <class T>
 struct Combine {
   const T* y;
@@ -245,7 +241,6 @@ struct Combine {
 // before it is written, by the same lane.
 template <class T, int kCount>
 __global__ void combine_kernel(Combine<T> task) {
-  using Word = Elements<T, kCount>;
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWave;
   if (t >= task.tokens) return;
   const int K = task.top_k;
@@ -255,20 +250,20 @@ __global__ void combine_kernel(Combine<T> task) {
     const int64_t at = t * task.width + d;
     float sums[kCount] = {};
     if (task.base != nullptr) {
-      const Word word = *reinterpret_cast<const Word*>(task.base + at);
-      for (int i = 0; i < kCount; ++i) sums[i] = to_float(word.values[i]);
+      const Pack<T, kCount> base = load<kCount>(task.base + at);
+      for (int i = 0; i < kCount; ++i) sums[i] = to_float(base.at[i]);
     }
 #pragma unroll 4
     for (int k = 0; k < K; ++k) {
       const int64_t row = row_of[k];
       if (row < 0) continue;
       const float weight = weights == nullptr ? 1.0f : weights[k];
-      const Word word = *reinterpret_cast<const Word*>(task.y + row * task.width + d);
-      for (int i = 0; i < kCount; ++i) sums[i] += weight * to_float(word.values[i]);
+      const Pack<T, kCount> y = load<kCount>(task.y + row * task.width + d);
+      for (int i = 0; i < kCount; ++i) sums[i] += weight * to_float(y.at[i]);
     }
-    Word result;
-    for (int i = 0; i < kCount; ++i) result.values[i] = from_float<T>(sums[i]);
-    *reinterpret_cast<Word*>(task.out + at) = result;
+    Pack<T, kCount> result;
+    for (int i = 0; i < kCount; ++i) result.at[i] = from_float<T>(sums[i]);
+    store(task.out + at, result);
   }
 }
 
@@ -343,7 +338,7 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
                                 T,
                                 D,
                                 static_cast<int>(K)};
-    launch(stream, wide ? combine_kernel<Element, 16 / sizeof(Element)> : combine_kernel<Element, 1>,
+    launch(stream, wide ? combine_kernel<Element, kWidePack<Element>> : combine_kernel<Element, 1>,
            ceil_div(T, kRowsPerBlock), kThreads, 0, task);
   });
 }
