@@ -18,7 +18,7 @@ void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, f
 // The same y, bit for bit, from a saved rstd: what backward uses instead of a saved y. y may alias x.
 void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView y);
 
-// Scratch of rms_norm_backward: sums of d_gain over at most 128 fixed blocks of rows. The others need none.
+// Scratch of rms_norm_backward: sums of d_gain over a bounded number of fixed blocks of rows. The others need none.
 int64_t norm_workspace_bytes(int64_t rows, int64_t width, DeviceKind device = DeviceKind::cpu);
 
 // d_x = gradient (+ d_residual when that view is not empty; d_x may alias d_y or d_residual). d_gain: f32 [W],

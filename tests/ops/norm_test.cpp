@@ -69,22 +69,42 @@ OpCase make_case(std::vector<int64_t> shape, DType dtype) {
 }
 
 std::vector<OpCase> all_cases() {
+  using Shape = std::vector<int64_t>;
   std::vector<OpCase> cases;
-  for (DType dtype : {DType::f32, DType::bf16})
-    for (const std::vector<int64_t>& shape :
-         std::vector<std::vector<int64_t>>{{1, 2}, {33, 96}, {7, 5}, {130, 31}, {3, 1000}, {9, 3, 16}, {64}})
+  for (DType dtype : {DType::f32, DType::bf16}) {
+    for (const Shape& shape : {Shape{1, 2}, Shape{7, 5}, Shape{130, 31}, Shape{9, 3, 16}, Shape{64}})
       cases.push_back(make_case(shape, dtype));
+    // With rows in several groups of threads, and rows of one wave, of one block, and wider than a block holds.
+    for (const Shape& shape : {Shape{1100, 7}, Shape{1030, 8}, Shape{3, 12}, Shape{33, 96}, Shape{70, 200}})
+      cases.push_back(make_case(shape, dtype));
+    for (const Shape& shape : {Shape{5, 320}, Shape{3, 1000}, Shape{3, 2048}, Shape{2, 2056}})
+      cases.push_back(make_case(shape, dtype));
+    for (const Shape& shape : {Shape{2, 1031}, Shape{2, 8208}}) cases.push_back(make_case(shape, dtype));
+  }
   return cases;
 }
 
 TEST(RmsNorm, ForwardMatchesReference) {
   TestStream test;
   for (const OpCase& c : all_cases()) check_forward(c, test.stream);
+  // Rows of one element: their gradient is nothing but cancellation.
+  for (DType dtype : {DType::f32, DType::bf16}) check_forward(make_case({5, 1}, dtype), test.stream);
 }
 
 TEST(RmsNorm, GradientMatchesFiniteDifferences) {
   TestStream test;
   for (const OpCase& c : all_cases()) check_gradient(c, test.stream);
+}
+
+TEST(RmsNorm, TensorsMayStartAnywhere) {
+  TestStream test;
+  for (const OpCase& c : all_cases()) {
+    const Tensors aligned = c.forward(test.stream, c.inputs);
+    const OffBorders scope;
+    for (const auto& [name, tensor] : c.forward(test.stream, c.inputs))
+      EXPECT_EQ(tensor.values, aligned.at(name).values) << c.name << " " << name;
+    check_gradient(c, test.stream);
+  }
 }
 
 TEST(RmsNorm, ThreadsDoNotChangeBits) {

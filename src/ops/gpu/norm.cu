@@ -1,15 +1,21 @@
-// RMS normalisation: one block per row forward; backward gives each block a fixed run of rows, whose share of d_gain it
-// keeps to itself until all are summed in order.
+// RMS normalisation. A group of neighbouring threads takes a row, in packs of 16 bytes where the width allows it, and
+// keeps what it read of it in registers: part of a wave for a narrow row, a block for a wide one. Backward gives each
+// block a fixed run of rows, whose share of d_gain it keeps to itself until all are summed in order.
+//
+// The width alone decides which elements a thread sums, and in which order: the address of a tensor changes no bits.
 #include "ops/norm.h"
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
 #include "ops/gpu/reduce.h"
 
 namespace mw::gpu {
 namespace {
 
-constexpr int kNormThreads = 128;
+constexpr int kHeld = 2;            // packs of a row that a thread keeps; those of a wider row are read again
+constexpr int kGroupThreads = 256;  // of a block that takes several rows at once
+constexpr int kMaxLanes = 512;
 constexpr int64_t kMaxRowBlocks = 512;
 
 struct RowBlocks {
@@ -21,74 +27,252 @@ RowBlocks cut_rows(int64_t rows) {
   return {per_block, ceil_div(rows, per_block)};
 }
 
-// With b: sum = a + b is stored and normalised. Without: a is.
+// Threads of a row, and of a block.
+struct Groups {
+  int lanes, threads;
+  int rows() const { return threads / lanes; }
+};
+
+Groups group_threads(int64_t packs) {
+  int lanes = 8;
+  while (lanes < kMaxLanes && lanes * kHeld < packs) lanes *= 2;
+  return {lanes, lanes > kWave ? lanes : kGroupThreads};
+}
+
+// Calls body with the elements of a pack and whether packs are aligned, as values of types.
+template <class T, class Body>
+void with_row_packs(int64_t width, bool aligned, Body&& body) {
+  with_pack<kWidePack<T>>(width % kWidePack<T> == 0, [&](auto pack) {
+    if (aligned) body(pack, std::true_type{});
+    else body(pack, std::false_type{});
+  });
+}
+
 template <class T>
-__global__ void norm_kernel(const T* a, const T* b, const float* gain, float eps, T* sum, T* y, float* rstd,
-                            int64_t width) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * width;
+struct Norm {
+  const T *a, *b;  // without b: a is normalised; with it: sum = a + b, which is stored
+  const float* gain;
+  const float* given;  // the rstd to apply; null: it is found
+  T *sum, *y;
+  float* rstd;  // may be null
+  float eps;
+  int64_t rows, width;
+};
+
+template <bool kAligned, class T, int N>
+__device__ Pack<T, N> add_packs(const Pack<T, N>& a, const Pack<T, N>& b, T* sum) {
+  Pack<T, N> x;
+#pragma unroll
+  for (int k = 0; k < N; ++k) x.at[k] = from_float<T>(to_float(a.at[k]) + to_float(b.at[k]));
+  store<kAligned>(sum, x);
+  return x;
+}
+
+template <class T, int N>
+__device__ float squares_of(const Pack<T, N>& x) {
   float squares = 0;
-  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-    float value = to_float(a[row + i]);
-    if (b != nullptr) {
-      sum[row + i] = from_float<T>(value + to_float(b[row + i]));
-      value = to_float(sum[row + i]);
-    }
-    squares += value * value;
+#pragma unroll
+  for (int k = 0; k < N; ++k) squares += to_float(x.at[k]) * to_float(x.at[k]);
+  return squares;
+}
+
+template <bool kAligned, class T, int N>
+__device__ void normalise(const Pack<T, N>& x, const float* gain, float inverse, T* y) {
+  const Pack<float, N> gains = load<N, kAligned>(gain);
+  Pack<T, N> out;
+#pragma unroll
+  for (int k = 0; k < N; ++k) out.at[k] = from_float<T>(gains.at[k] * (to_float(x.at[k]) * inverse));
+  store<kAligned>(y, out);
+}
+
+template <class T, int N, bool kAligned>
+__global__ void __launch_bounds__(kMaxLanes) norm_kernel(Norm<T> task, int lanes) {
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / lanes) + threadIdx.x / lanes;
+  const int64_t width = row < task.rows ? task.width : 0;  // threads without a row take part in the sums alone
+  const int64_t base = row * task.width, step = int64_t{N} * lanes, first = threadIdx.x % lanes * N;
+  const bool adding = task.b != nullptr;
+
+  Pack<T, N> x[kHeld], b[kHeld];
+#pragma unroll
+  for (int p = 0; p < kHeld; ++p) {
+    const int64_t i = first + p * step;
+    if (i >= width) break;
+    x[p] = load<N, kAligned>(task.a + base + i);
+    if (adding) b[p] = load<N, kAligned>(task.b + base + i);
   }
-  const float inverse = 1.0f / sqrtf(reduce_block(squares, Sum()) / static_cast<float>(width) + eps);
-  const T* x = b != nullptr ? sum : a;
-  for (int64_t i = threadIdx.x; i < width; i += blockDim.x)
-    y[row + i] = from_float<T>(gain[i] * (to_float(x[row + i]) * inverse));
-  if (threadIdx.x == 0 && rstd != nullptr) rstd[blockIdx.x] = inverse;
+  float squares = 0;
+#pragma unroll
+  for (int p = 0; p < kHeld; ++p) {
+    const int64_t i = first + p * step;
+    if (i >= width) break;
+    if (adding) x[p] = add_packs<kAligned>(x[p], b[p], task.sum + base + i);
+    squares += squares_of(x[p]);
+  }
+  for (int64_t i = first + kHeld * step; i < width; i += step) {
+    Pack<T, N> more = load<N, kAligned>(task.a + base + i);
+    if (adding) more = add_packs<kAligned>(more, load<N, kAligned>(task.b + base + i), task.sum + base + i);
+    squares += squares_of(more);
+  }
+
+  float inverse = 1.0f / sqrtf(reduce_lanes(squares, lanes, Sum()) / static_cast<float>(task.width) + task.eps);
+  if (width == 0) return;
+  if (task.given != nullptr) inverse = task.given[row];
+  if (task.rstd != nullptr && first == 0) task.rstd[row] = inverse;
+#pragma unroll
+  for (int p = 0; p < kHeld; ++p) {
+    const int64_t i = first + p * step;
+    if (i < width) normalise<kAligned>(x[p], task.gain + i, inverse, task.y + base + i);
+  }
+  const T* again = adding ? task.sum : task.a;
+  for (int64_t i = first + kHeld * step; i < width; i += step)
+    normalise<kAligned>(load<N, kAligned>(again + base + i), task.gain + i, inverse, task.y + base + i);
 }
 
 template <class T>
-struct Apply {
-  const T* x;
+void run_norm(Stream& stream, const Norm<T>& task) {
+  with_row_packs<T>(task.width, allow_packs<kWidePack<T>>(task.a, task.b, task.gain, task.sum, task.y),
+                    [&](auto pack, auto aligned) {
+                      constexpr int N = decltype(pack)::value;
+                      const Groups groups = group_threads(ceil_div(task.width, N));
+                      launch(stream, norm_kernel<T, N, decltype(aligned)::value>, ceil_div(task.rows, groups.rows()),
+                             groups.threads, 0, task, groups.lanes);
+                    });
+}
+
+// With n = x * rstd and g = gain * d_y: d_x = rstd * (g - n * mean(g * n)) + d_residual, d_gain += d_y * n.
+template <class T>
+struct NormBackward {
+  const T *x, *d_y, *d_residual;  // d_residual may be null
   const float *gain, *rstd;
-  T* y;
-  int64_t width;
-  __device__ void operator()(int64_t i) const {
-    y[i] = from_float<T>(gain[i % width] * (to_float(x[i]) * rstd[i / width]));
-  }
+  T* d_x;
+  float* d_gains;  // [blocks, width]
+  int64_t rows, rows_per_block, width;
 };
 
-// With n = x * rstd and g = gain * d_y: d_x = rstd * (g - n * mean(g * n)), d_gain += d_y * n.
-template <class T>
-__global__ void norm_backward_kernel(const T* x, const float* gain, const float* rstd, const T* d_y,
-                                     const T* d_residual, T* d_x, float* d_gains, int64_t rows, int64_t rows_per_block,
-                                     int64_t width) {
-  float* d_gain = d_gains + static_cast<int64_t>(blockIdx.x) * width;
-  for (int64_t i = threadIdx.x; i < width; i += blockDim.x) d_gain[i] = 0.0f;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * rows_per_block;
-  const int64_t end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
-  for (int64_t r = begin; r < end; ++r) {
-    const int64_t at = r * width;
-    const float inverse = rstd[r];
+template <class T, int N>
+struct Operands {
+  Pack<T, N> x, d_y, d_residual;
+};
+
+template <int N, bool kAligned, class T>
+__device__ Operands<T, N> load_operands(const NormBackward<T>& task, int64_t at) {
+  Operands<T, N> o{load<N, kAligned>(task.x + at), load<N, kAligned>(task.d_y + at), {}};
+  if (task.d_residual != nullptr) o.d_residual = load<N, kAligned>(task.d_residual + at);
+  return o;
+}
+
+template <bool kAligned, class T, int N>
+__device__ float product_of(const Operands<T, N>& o, const float* gain, float inverse) {
+  const Pack<float, N> gains = load<N, kAligned>(gain);
+  float product = 0;
+#pragma unroll
+  for (int k = 0; k < N; ++k) product += gains.at[k] * to_float(o.d_y.at[k]) * (to_float(o.x.at[k]) * inverse);
+  return product;
+}
+
+// Stores d_x, and adds to the sums of d_gain.
+template <bool kAligned, class T, int N>
+__device__ void differentiate(const Operands<T, N>& o, const float* gain, float inverse, float mean, bool residual,
+                              Pack<float, N>& sums, T* d_x) {
+  const Pack<float, N> gains = load<N, kAligned>(gain);
+  Pack<T, N> out;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const float normal = to_float(o.x.at[k]) * inverse, d = to_float(o.d_y.at[k]);
+    float value = inverse * (gains.at[k] * d - normal * mean);
+    if (residual) value += to_float(o.d_residual.at[k]);
+    sums.at[k] += d * normal;
+    out.at[k] = from_float<T>(value);
+  }
+  store<kAligned>(d_x, out);
+}
+
+template <class T, int N, bool kAligned>
+__global__ void __launch_bounds__(kMaxLanes) norm_backward_kernel(NormBackward<T> task, int lanes) {
+  extern __shared__ float of_group[];  // [groups, width], where a block has several groups
+  const int groups = static_cast<int>(blockDim.x) / lanes, group = static_cast<int>(threadIdx.x) / lanes;
+  const int64_t step = int64_t{N} * lanes, first = threadIdx.x % lanes * N, beyond = first + kHeld * step;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * task.rows_per_block;
+  const int64_t end = begin + task.rows_per_block < task.rows ? begin + task.rows_per_block : task.rows;
+  const bool residual = task.d_residual != nullptr;
+  float* d_gain = task.d_gains + static_cast<int64_t>(blockIdx.x) * task.width;
+
+  Pack<float, N> sums[kHeld] = {};
+  for (int64_t i = beyond; i < task.width; i += step) store(d_gain + i, Pack<float, N>{});
+  for (int64_t r = begin; r < end; r += groups) {
+    const int64_t row = r + group, base = row * task.width;
+    const int64_t width = row < end ? task.width : 0;  // threads without a row take part in the sums alone
+    const float inverse = row < end ? task.rstd[row] : 0.0f;
+    Operands<T, N> held[kHeld];
+#pragma unroll
+    for (int p = 0; p < kHeld; ++p)
+      if (first + p * step < width) held[p] = load_operands<N, kAligned>(task, base + first + p * step);
     float product = 0;
-    for (int64_t i = threadIdx.x; i < width; i += blockDim.x)
-      product += gain[i] * to_float(d_y[at + i]) * (to_float(x[at + i]) * inverse);
-    const float mean = reduce_block(product, Sum()) / static_cast<float>(width);
-    for (int64_t i = threadIdx.x; i < width; i += blockDim.x) {
-      const float normal = to_float(x[at + i]) * inverse, d = to_float(d_y[at + i]);
-      float value = inverse * (gain[i] * d - normal * mean);
-      if (d_residual != nullptr) value += to_float(d_residual[at + i]);
-      d_gain[i] += d * normal;
-      d_x[at + i] = from_float<T>(value);
+#pragma unroll
+    for (int p = 0; p < kHeld; ++p) {
+      const int64_t i = first + p * step;
+      if (i < width) product += product_of<kAligned>(held[p], task.gain + i, inverse);
     }
+    for (int64_t i = beyond; i < width; i += step)
+      product += product_of<kAligned>(load_operands<N, kAligned>(task, base + i), task.gain + i, inverse);
+    const float mean = reduce_lanes(product, lanes, Sum()) / static_cast<float>(task.width);
+#pragma unroll
+    for (int p = 0; p < kHeld; ++p) {
+      const int64_t i = first + p * step;
+      if (i < width)
+        differentiate<kAligned>(held[p], task.gain + i, inverse, mean, residual, sums[p], task.d_x + base + i);
+    }
+    for (int64_t i = beyond; i < width; i += step) {
+      Pack<float, N> sum = load<N>(d_gain + i);
+      differentiate<kAligned>(load_operands<N, kAligned>(task, base + i), task.gain + i, inverse, mean, residual, sum,
+                              task.d_x + base + i);
+      store(d_gain + i, sum);
+    }
+  }
+
+  float* to = groups == 1 ? d_gain : of_group + group * task.width;
+#pragma unroll
+  for (int p = 0; p < kHeld; ++p)
+    if (first + p * step < task.width) store<false>(to + first + p * step, sums[p]);
+  if (groups == 1) return;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < task.width; i += blockDim.x) {
+    float sum = 0;
+    for (int g = 0; g < groups; ++g) sum += of_group[g * task.width + i];
+    d_gain[i] = sum;
   }
 }
 
-struct SumBlocks {
-  const float* sums;
-  float* total;
-  int64_t blocks, width;
-  __device__ void operator()(int64_t i) const {
-    float sum = 0;
-    for (int64_t b = 0; b < blocks; ++b) sum += sums[b * width + i];
-    total[i] += sum;
+// Adds the blocks' shares to d_gain: a block has kColumns columns, of which each thread sums one slice of the shares.
+constexpr int kColumns = 32, kSlices = 32;
+__global__ void __launch_bounds__(kColumns* kSlices)
+    sum_shares_kernel(const float* shares, int64_t count, int64_t width, float* d_gain) {
+  __shared__ float of_slice[kSlices][kColumns];
+  const int own = static_cast<int>(threadIdx.x) % kColumns, slice = static_cast<int>(threadIdx.x) / kColumns;
+  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + own;
+  float sum = 0;
+  if (column < width) {
+#pragma unroll 8
+    for (int64_t b = slice; b < count; b += kSlices) sum += shares[b * width + column];
   }
-};
+  of_slice[slice][own] = sum;
+  __syncthreads();
+  if (slice > 0 || column >= width) return;
+  for (int other = 1; other < kSlices; ++other) sum += of_slice[other][own];
+  d_gain[column] += sum;
+}
+
+template <class T>
+void run_backward(Stream& stream, const NormBackward<T>& task, int64_t blocks) {
+  with_row_packs<T>(task.width, allow_packs<kWidePack<T>>(task.x, task.d_y, task.d_residual, task.gain, task.d_x),
+                    [&](auto pack, auto aligned) {
+                      constexpr int N = decltype(pack)::value;
+                      const Groups groups = group_threads(ceil_div(task.width, N));
+                      const int64_t shared = groups.rows() > 1 ? groups.rows() * task.width : 0;
+                      launch(stream, norm_backward_kernel<T, N, decltype(aligned)::value>, blocks, groups.threads,
+                             static_cast<size_t>(shared) * sizeof(float), task, groups.lanes);
+                    });
+}
 
 }  // namespace
 
@@ -97,8 +281,7 @@ void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorVi
   float* rstds = rstd.data == nullptr ? nullptr : rstd.as<float>();
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(stream, norm_kernel<T>, rows, kNormThreads, 0, x.as<T>(), nullptr, gain.as<float>(), eps, nullptr, y.as<T>(),
-           rstds, width);
+    run_norm<T>(stream, {x.as<T>(), nullptr, gain.as<float>(), nullptr, nullptr, y.as<T>(), rstds, eps, rows, width});
   });
 }
 
@@ -107,16 +290,17 @@ void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, f
   const int64_t width = sum.cols(), rows = sum.rows();
   with_float_type(sum.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(stream, norm_kernel<T>, rows, kNormThreads, 0, a.as<T>(), b.as<T>(), gain.as<float>(), eps, sum.as<T>(),
-           y.as<T>(), rstd.as<float>(), width);
+    run_norm<T>(stream, {a.as<T>(), b.as<T>(), gain.as<float>(), nullptr, sum.as<T>(), y.as<T>(), rstd.as<float>(), eps,
+                         rows, width});
   });
 }
 
 void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView y) {
-  const int64_t width = x.cols();
+  const int64_t width = x.cols(), rows = x.rows();
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    for_each(stream, x.numel(), Apply<T>{x.as<T>(), gain.as<float>(), rstd.as<float>(), y.as<T>(), width});
+    run_norm<T>(stream, {x.as<T>(), nullptr, gain.as<float>(), rstd.as<float>(), nullptr, y.as<T>(), nullptr, 0.0f,
+                         rows, width});
   });
 }
 
@@ -133,11 +317,14 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
   auto* sums = frame.take<float>(static_cast<size_t>(blocks.count * width));
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(stream, norm_backward_kernel<T>, blocks.count, kNormThreads, 0, x.as<T>(), gain.as<float>(),
-           rstd.as<float>(), d_y.as<T>(), with_residual ? d_residual.as<T>() : nullptr, d_x.as<T>(), sums, rows,
-           blocks.rows_per_block, width);
+    run_backward<T>(stream,
+                    {x.as<T>(), d_y.as<T>(), with_residual ? d_residual.as<T>() : nullptr, gain.as<float>(),
+                     rstd.as<float>(), d_x.as<T>(), sums, rows, blocks.rows_per_block, width},
+                    blocks.count);
   });
-  if (blocks.count > 0) for_each(stream, width, SumBlocks{sums, d_gain.as<float>(), blocks.count, width});
+  if (blocks.count > 0)
+    launch(stream, sum_shares_kernel, ceil_div(width, kColumns), kColumns * kSlices, 0, sums, blocks.count, width,
+           d_gain.as<float>());
 }
 
 }  // namespace mw::gpu

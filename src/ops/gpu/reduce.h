@@ -40,4 +40,13 @@ __device__ T reduce_block(T value, Op op) {
   return result;
 }
 
+// Over groups of `lanes` neighbouring threads: a power of two that is part of a wave, or all threads of the block.
+// Every thread of a group gets its result; all threads of the block take part.
+template <class T, class Op>
+__device__ T reduce_lanes(T value, int lanes, Op op) {
+  if (lanes > kWave) return reduce_block(value, op);
+  for (int distance = lanes / 2; distance > 0; distance /= 2) value = op(value, shuffle_xor(value, distance));
+  return value;
+}
+
 }  // namespace mw::gpu
