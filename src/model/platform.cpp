@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "moe/moe_layer.h"
 #include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/index.h"
@@ -41,10 +42,9 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
     bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
   }
-  // The router of a bf16 run converts 512 tokens to fp32 around its product.
-  const int64_t router_rows = run.dtype() == DType::bf16 ? 512 * d * 4 + 64 : 0;
+  const int64_t router_bytes = run.dtype() == DType::bf16 ? router_product_bytes(tokens, d, device) : 0;
   bytes = std::max(
-      bytes, matmul_workspace_bytes(std::max(widest_n, widest_k), std::max(widest_n, widest_k), device) + router_rows);
+      bytes, matmul_workspace_bytes(std::max(widest_n, widest_k), std::max(widest_n, widest_k), device) + router_bytes);
   Platform platform;
   const bool on_cpu = device == DeviceKind::cpu;
   platform.native_bf16 = !on_cpu || cpu::matmul_traits().native_bf16;

@@ -12,8 +12,10 @@ namespace {
 // Pre-activations as products see them: one row of both halves.
 TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h_RcF.dim(1) * h_RcF.dim(2)}); }
 
-// Tokens per piece of the fp32 router product of a bf16 run: bounds its scratch.
-constexpr int64_t kRouterChunk = 512;
+// Tokens per piece of the fp32 router product of a bf16 run, which bounds its scratch. A GPU wants large products.
+int64_t router_chunk(int64_t tokens, DeviceKind device) {
+  return std::min<int64_t>(tokens, device == DeviceKind::cpu ? 512 : 8192);
+}
 
 void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
                     TensorView h_RcF, TensorView a_RF) {
@@ -84,14 +86,19 @@ void MoeLayer::router_logits(Stream& stream, TensorView x_TD, TensorView logits_
     matmul(stream, x_TD, weights_.router, logits_TE);
     return;
   }
-  const int64_t width = x_TD.cols();
-  for (int64_t begin = 0; begin < tokens_; begin += kRouterChunk) {
-    const int64_t count = std::min(kRouterChunk, tokens_ - begin);
+  const int64_t width = x_TD.cols(), chunk = router_chunk(tokens_, stream.device().kind);
+  for (int64_t begin = 0; begin < tokens_; begin += chunk) {
+    const int64_t count = std::min(chunk, tokens_ - begin);
     WorkspaceFrame frame(stream.workspace());
     const TensorView x32(frame.take<float>(static_cast<size_t>(count * width)), DType::f32, {count, width});
     convert(stream, x_TD.slice(begin, count), x32);
     matmul(stream, x32, weights_.router, logits_TE.slice(begin, count));
   }
+}
+
+int64_t router_product_bytes(int64_t tokens, int64_t width, DeviceKind device) {
+  const int64_t bytes = router_chunk(tokens, device) * width * static_cast<int64_t>(sizeof(float));
+  return (bytes + 63) / 64 * 64;
 }
 
 // Adds the router's share to d_x and to its own weight gradient.
@@ -102,9 +109,9 @@ void MoeLayer::router_backward(Stream& stream, TensorView x_TD, TensorView d_log
     matmul_d_weight(stream, d_logits_TE, x_TD, weights_.d_router);
     return;
   }
-  const int64_t width = x_TD.cols();
-  for (int64_t begin = 0; begin < tokens_; begin += kRouterChunk) {
-    const int64_t count = std::min(kRouterChunk, tokens_ - begin);
+  const int64_t width = x_TD.cols(), chunk = router_chunk(tokens_, stream.device().kind);
+  for (int64_t begin = 0; begin < tokens_; begin += chunk) {
+    const int64_t count = std::min(chunk, tokens_ - begin);
     WorkspaceFrame frame(stream.workspace());
     const auto elements = static_cast<size_t>(count * width);
     const TensorView x32(frame.take<float>(elements), DType::f32, {count, width});
