@@ -108,30 +108,29 @@ __device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kC
       *reinterpret_cast<uint4*>(row + column) = make_uint4(words[0], words[1], words[2], words[3]);
   }
 }
-// Sixteen loads are under way together where all columns of the tile are there.
-template <bool kWhole, int kCount>
-__device__ void store_pairs(float2* pairs, int half, int limit, const float (&sums)[kCount], bool add) {
-  constexpr int kBatch = 16;
-#pragma unroll
-  for (int first = 0; first < kCount / 4; first += kBatch) {
-    float2 old[kBatch];
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i)
-      old[i] = add && (kWhole || 8 * (first + i) < limit) ? pairs[4 * (first + i)] : make_float2(0.0f, 0.0f);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int sum = 4 * (first + i) + 2 * half;
-      if (kWhole || 8 * (first + i) < limit)
-        pairs[4 * (first + i)] = make_float2(old[i].x + sums[sum], old[i].y + sums[sum + 1]);
-    }
-  }
-}
+// Adding is left to the memory, so that no thread waits for what was there. Each element is added to once in a product:
+// the result does not depend on the order.
 template <int kCount>
 __device__ void store_row(float* row, int half, int limit, const float (&sums)[kCount], bool add) {
-  if (row == nullptr) return;
-  auto* pairs = reinterpret_cast<float2*>(row) + threadIdx.x % 4;
-  if (limit >= 2 * kCount) store_pairs<true>(pairs, half, limit, sums, add);
-  else store_pairs<false>(pairs, half, limit, sums, add);
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+  const bool odd = lane % 2 == 1;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; j += 2) {
+    // Of two groups of eight columns, neighbouring lanes take one each: four columns instead of twice two.
+    float pair[2], other[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float left = sums[4 * j + 2 * half + i], right = sums[4 * (j + 1) + 2 * half + i];
+      pair[i] = odd ? right : left;
+      other[i] = shuffle_xor(odd ? left : right, 1);
+    }
+    const float4 quad = odd ? make_float4(other[0], other[1], pair[0], pair[1])
+                            : make_float4(pair[0], pair[1], other[0], other[1]);
+    const int column = 8 * (j + lane % 2) + 4 * (lane / 2);
+    if (row == nullptr || column >= limit) continue;
+    if (add) add_async(row + column, quad);
+    else *reinterpret_cast<float4*>(row + column) = quad;
+  }
 }
 
 // Four lanes share a row: brings what will be added to into the cache while products are under way.
