@@ -124,8 +124,8 @@ __device__ void store_row(float* row, int half, int limit, const float (&sums)[k
       pair[i] = odd ? right : left;
       other[i] = shuffle_xor(odd ? left : right, 1);
     }
-    const float4 quad = odd ? make_float4(other[0], other[1], pair[0], pair[1])
-                            : make_float4(pair[0], pair[1], other[0], other[1]);
+    const float4 quad =
+        odd ? make_float4(other[0], other[1], pair[0], pair[1]) : make_float4(pair[0], pair[1], other[0], other[1]);
     const int column = 8 * (j + lane % 2) + 4 * (lane / 2);
     if (row == nullptr || column >= limit) continue;
     if (add) add_async(row + column, quad);
@@ -148,54 +148,68 @@ __device__ int first_row_of_thread() {
   return thread / 32 * 16 + thread % 32 / 4;
 }
 
-// y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]).
-template <Along kWeights, class U, int kTileWidth>
+// Rows that an operand comes from. The map describes them where they have no index: then boxes bring them.
+struct Operand {
+  TensorMap map;
+  Rows<const bf16> rows;
+};
+
+// y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]). Boxes of x
+// go on into the next expert's rows: what comes of those is not stored.
+template <Along kWeights, class U, int kTileWidth, bool kBoxes>
 struct RowsProduct {
   static constexpr Along kA = Along::depth, kB = kWeights;
   static constexpr int kWidth = kTileWidth;
-  static constexpr int kArrivals = kWarpgroup + 1;  // at a filled stage: the copying threads, and that of the boxes
-  using LoaderB = BoxLoader<kWeights, kWidth>;
+  static constexpr bool kBoxesA = kBoxes, kBoxesB = true;
 
   TensorMap weights;
-  Rows<const bf16> x;
+  Operand x;
   Rows<U> y;
   bool add;
 
-  __device__ int64_t depth(const Tile&) const { return x.width; }
+  __device__ int64_t depth(const Tile&) const { return x.rows.width; }
   __device__ int64_t height(const Tile& tile) const { return tile.end - tile.begin - tile.top; }
-  __device__ DepthLoader<kHeight> load_a(const Tile& tile) const {
-    return {source_of(x, tile.end), tile.begin + tile.top};
+  __device__ auto load_a(const Tile& tile) const {
+    const int first = static_cast<int>(tile.begin + tile.top);
+    if constexpr (kBoxes) return BoxLoader<kA, kHeight>{x.map, 0, 0, first};
+    else return DepthLoader<kHeight>(source_of(x.rows, tile.end), first);
   }
-  __device__ LoaderB load_b(const Tile& tile) const { return {weights, tile.expert, static_cast<int>(tile.left)}; }
+  __device__ auto load_b(const Tile& tile) const {
+    return BoxLoader<kB, kWidth>{weights, tile.expert, 0, static_cast<int>(tile.left)};
+  }
   __device__ U* row(const Tile& tile, int r) const {
     return r < height(tile) ? y.row(tile.begin + tile.top + r) + tile.left : nullptr;
   }
   __device__ int width(const Tile& tile) const { return static_cast<int>(y.width - tile.left); }
 };
 
-// dw_e[n, k] += sum over rows r of expert e of dy[r, n] x[r, k].
-template <int kTileWidth>
+// dw_e[n, k] += sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
+// rows; copies of the other end in zeros there. So those rows count for nothing as long as they are finite.
+template <int kTileWidth, bool kBoxesOfDy, bool kBoxesOfX>
 struct WeightsProduct {
+  static_assert(!kBoxesOfDy || !kBoxesOfX);
   static constexpr Along kA = Along::width, kB = Along::width;
   static constexpr int kWidth = kTileWidth;
-  static constexpr int kArrivals = kWarpgroup;
+  static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX;
   static constexpr bool add = true;
 
-  Rows<const bf16> dy, x;
+  Operand dy, x;
   float* dw;
 
   __device__ int64_t depth(const Tile& tile) const { return tile.end - tile.begin; }
-  __device__ int64_t height(const Tile& tile) const { return dy.width - tile.top; }
-  __device__ WidthLoader<kHeight> load_a(const Tile& tile) const {
-    return {source_of(dy, tile.end), tile.begin, tile.top};
+  __device__ int64_t height(const Tile& tile) const { return dy.rows.width - tile.top; }
+  template <bool kBoxes, int kColumns>
+  __device__ static auto load(const Operand& from, const Tile& tile, int64_t left) {
+    const int first = static_cast<int>(tile.begin), column = static_cast<int>(left);
+    if constexpr (kBoxes) return BoxLoader<Along::width, kColumns>{from.map, 0, first, column};
+    else return WidthLoader<kColumns>(source_of(from.rows, tile.end), first, column);
   }
-  __device__ WidthLoader<kWidth> load_b(const Tile& tile) const {
-    return {source_of(x, tile.end), tile.begin, tile.left};
-  }
+  __device__ auto load_a(const Tile& tile) const { return load<kBoxesA, kHeight>(dy, tile, tile.top); }
+  __device__ auto load_b(const Tile& tile) const { return load<kBoxesB, kWidth>(x, tile, tile.left); }
   __device__ float* row(const Tile& tile, int r) const {
-    return r < height(tile) ? dw + (tile.expert * dy.width + tile.top + r) * x.width + tile.left : nullptr;
+    return r < height(tile) ? dw + (tile.expert * dy.rows.width + tile.top + r) * x.rows.width + tile.left : nullptr;
   }
-  __device__ int width(const Tile& tile) const { return static_cast<int>(x.width - tile.left); }
+  __device__ int width(const Tile& tile) const { return static_cast<int>(x.rows.width - tile.left); }
 };
 
 __device__ int count_steps(int64_t depth) { return static_cast<int>((depth + kDepth - 1) / kDepth); }
@@ -235,7 +249,7 @@ __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, floa
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     wait_for_phase(ring.filled(), ring.parity);
-    fence_products();
+    if constexpr (!Product::kBoxesA || !Product::kBoxesB) fence_products();
     begin_products();
 #pragma unroll
     for (int i = 0; i < kDepth / 16; ++i)
@@ -290,7 +304,7 @@ template <class Product>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     tiles_kernel(const __grid_constant__ Product product, TileTable table) {
   Ring<Product::kWidth> ring{first_tile_address()};
-  if (threadIdx.x == 0) ring.init(Product::kArrivals);
+  if (threadIdx.x == 0) ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB);
   fence_barriers();
   __syncthreads();
   const int group = shuffle_from(static_cast<int>(threadIdx.x) / kWarpgroup, 0);
@@ -307,6 +321,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
 struct Tiling {
   std::vector<ExpertTiles> experts;
   int64_t width, columns;
+
+  int64_t rows() const { return experts.back().first_row; }
 };
 
 // Narrow tiles where wide ones would leave processors idle or compute many columns in vain.
@@ -337,22 +353,53 @@ void launch_tiles(Stream& stream, const Tiling& tiling, int processors, const Pr
   launch(stream, tiles_kernel<Product>, std::min<int64_t>(tiles, processors), kBlockThreads, kBytes, product, table);
 }
 
-// False where the copy engine cannot read the weights: they must lie at even distances.
-template <class Product, class U>
-bool launch_rows(Stream& stream, const Tiling& tiling, int processors, const Matrices& weights,
-                 const Rows<const bf16>& x, const Rows<U>& y, bool add) {
-  Product product{{}, x, y, add};
-  if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
-  launch_tiles(stream, tiling, processors, product);
-  return true;
+// Calls body(std::true_type) or body(std::false_type).
+template <class Body>
+bool with_flag(bool flag, const Body& body) {
+  return flag ? body(std::true_type{}) : body(std::false_type{});
 }
 
+template <Along kAlong, int kColumns>
+bool describe_operand(Operand& operand, int64_t rows) {
+  const Matrices all{operand.rows.data, 1, rows, operand.rows.width, rows * operand.rows.width};
+  return describe_matrices(all, BoxLoader<kAlong, kColumns>::kBoxRows, &operand.map);
+}
+
+// False where the copy engine cannot read the operands: weights must lie at even distances.
 template <Along kWeights, class U>
 bool multiply_rows(Stream& stream, const Tiling& tiling, int processors, const Matrices& weights,
                    const Rows<const bf16>& x, const Rows<U>& y, bool add) {
-  if (tiling.width == 256)
-    return launch_rows<RowsProduct<kWeights, U, 256>>(stream, tiling, processors, weights, x, y, add);
-  return launch_rows<RowsProduct<kWeights, U, 128>>(stream, tiling, processors, weights, x, y, add);
+  if (tiling.rows() == 0) return true;
+  return with_flag(tiling.width == 256, [&](auto wide) {
+    return with_flag(x.index == nullptr, [&](auto boxes) {
+      constexpr int kWidth = decltype(wide)::value ? 256 : 128;
+      constexpr bool kBoxes = decltype(boxes)::value;
+      RowsProduct<kWeights, U, kWidth, kBoxes> product{{}, {{}, x}, y, add};
+      if (!describe_matrices(weights, BoxLoader<kWeights, kWidth>::kBoxRows, &product.weights)) return false;
+      if (kBoxes && !describe_operand<Along::depth, kHeight>(product.x, tiling.rows())) return false;
+      launch_tiles(stream, tiling, processors, product);
+      return true;
+    });
+  });
+}
+
+// Boxes bring one operand without an index, x rather than dy: its tiles are wider.
+bool multiply_columns(Stream& stream, const Tiling& tiling, int processors, const Rows<const bf16>& dy,
+                      const Rows<const bf16>& x, float* dw) {
+  if (tiling.rows() == 0) return true;
+  return with_flag(tiling.width == 256, [&](auto wide) {
+    return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
+      return with_flag(!boxes_of_x && dy.index == nullptr, [&](auto boxes_of_dy) {
+        constexpr int kWidth = decltype(wide)::value ? 256 : 128;
+        constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfDy = decltype(boxes_of_dy)::value && !kBoxesOfX;
+        WeightsProduct<kWidth, kBoxesOfDy, kBoxesOfX> product{{{}, dy}, {{}, x}, dw};
+        if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;
+        if (kBoxesOfX && !describe_operand<Along::width, kWidth>(product.x, tiling.rows())) return false;
+        launch_tiles(stream, tiling, processors, product);
+        return true;
+      });
+    });
+  });
 }
 
 // The weights as one tensor, where they lie at even distances.
@@ -412,11 +459,8 @@ bool accumulate_by_warpgroups(Stream& stream, const SortedRows& dy, const Sorted
   const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
   const Tiling tiling =
       cut_tiles(offsets, x.data.cols(), processors, [row_tiles](int64_t rows) { return rows == 0 ? 0 : row_tiles; });
-  const auto launch_width = [&](auto product) { launch_tiles(stream, tiling, processors, product); };
-  const Rows<const bf16> dy_rows = rows_of<const bf16>(dy), x_rows = rows_of<const bf16>(x);
-  if (tiling.width == 256) launch_width(WeightsProduct<256>{dy_rows, x_rows, dw_eNK.as<float>()});
-  else launch_width(WeightsProduct<128>{dy_rows, x_rows, dw_eNK.as<float>()});
-  return true;
+  return multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
+                          dw_eNK.as<float>());
 }
 
 }  // namespace mw::gpu

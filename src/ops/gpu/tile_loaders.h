@@ -26,17 +26,15 @@ struct Source {
   const bf16* data;
   const int32_t* index;
   int64_t width;
-  int64_t limit;  // of sorted rows
+  int limit;  // of sorted rows: there are some before it
 
-  // Sorted row r in memory, or -1 from the limit on.
-  __device__ int place(int64_t r) const {
-    if (r >= limit) return -1;
-    return index == nullptr ? static_cast<int>(r) : index[r];
-  }
-  // One multiplication of 32 bits. The address of a row that is not there is never read.
-  __device__ const bf16* at(int place, int64_t column) const {
-    const uint64_t bytes = static_cast<uint64_t>(max(place, 0)) * static_cast<unsigned>(width * sizeof(bf16));
-    return reinterpret_cast<const bf16*>(reinterpret_cast<const char*>(data) + bytes) + column;
+  // Sorted row r, or the last one where r is past it; and where that lies.
+  __device__ int clamp(int r) const { return min(r, limit - 1); }
+  __device__ int place(int r) const { return index == nullptr ? clamp(r) : index[clamp(r)]; }
+  // One multiplication of 32 bits.
+  __device__ const bf16* at(int place, int column) const {
+    const uint64_t bytes = static_cast<uint64_t>(static_cast<unsigned>(place)) * static_cast<unsigned>(width * 2);
+    return reinterpret_cast<const bf16*>(reinterpret_cast<const char*>(data + column) + bytes);
   }
 };
 
@@ -44,71 +42,84 @@ struct Source {
 template <int kRows>
 struct DepthLoader {
   Source source;
+  int rows;  // from this thread's first one on
   int place[kRows / kCopyRows];
 
-  __device__ DepthLoader(const Source& from, int64_t first) : source(from) {
+  __device__ DepthLoader(const Source& from, int first) : source(from), rows(from.limit - first - copy_row()) {
 #pragma unroll
     for (int i = 0; i < kRows / kCopyRows; ++i) place[i] = source.place(first + copy_row() + i * kCopyRows);
   }
   __device__ void prepare(int) {}
   __device__ void load(int step, unsigned tile, unsigned) const {
-    const int64_t column = static_cast<int64_t>(step) * kDepth + copy_column();
+    const int column = step * kDepth + copy_column();
     const bool inside = column < source.width;
 #pragma unroll
     for (int i = 0; i < kRows / kCopyRows; ++i)
       copy_chunk(tile + copy_offset() + i * kCopyRows * kRowBytes, source.at(place[i], column),
-                 inside && place[i] >= 0);
+                 inside && i * kCopyRows < rows);
   }
 };
 
 // Loads columns [left, left + kColumns) of an operand with one row a summand, from sorted row `first` on.
 template <int kColumns>
 struct WidthLoader {
+  static constexpr int kRows = kDepth / kCopyRows;  // of each thread
   Source source;
-  int64_t first, left;
-  int place[kDepth / kCopyRows] = {};
+  int first, column;
+  int place[kRows], next[kRows];
 
-  // Looks up the rows of a step. Indices come from memory: ask before the stage is free.
+  __device__ WidthLoader(const Source& from, int first_row, int left)
+      : source(from), first(first_row + copy_row()), column(left + copy_column()) {
+    look_up(0);
+  }
+  // Indices come from memory: they are asked for one step ahead, and not touched before.
   __device__ void prepare(int step) {
 #pragma unroll
-    for (int i = 0; i < kDepth / kCopyRows; ++i)
-      place[i] = source.place(first + static_cast<int64_t>(step) * kDepth + copy_row() + i * kCopyRows);
+    for (int i = 0; i < kRows; ++i) place[i] = source.index == nullptr ? source.clamp(row(step, i)) : next[i];
+    look_up(step + 1);
   }
-  __device__ void load(int, unsigned tile, unsigned) const {
-    const int64_t column = left + copy_column();
+  __device__ void load(int step, unsigned tile, unsigned) const {
+    const int rows = source.limit - first - step * kDepth, columns = static_cast<int>(source.width) - column;
 #pragma unroll
-    for (int i = 0; i < kDepth / kCopyRows; ++i) {
+    for (int i = 0; i < kRows; ++i) {
       const bf16* from = source.at(place[i], column);
 #pragma unroll
       for (int panel = 0; panel < kColumns / kPanel; ++panel)
         copy_chunk(tile + copy_offset() + panel * kPanelBytes + i * kCopyRows * kRowBytes, from + panel * kPanel,
-                   place[i] >= 0 && column + panel * kPanel < source.width);
+                   i * kCopyRows < rows && panel * kPanel < columns);
     }
+  }
+  __device__ int row(int step, int i) const { return first + step * kDepth + i * kCopyRows; }
+  __device__ void look_up(int step) {
+    if (source.index == nullptr) return;
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) next[i] = source.index[source.clamp(row(step, i))];
   }
 };
 
-// Loads columns of an expert's weights as boxes, which one thread asks for: one of kColumns rows where they lie along
-// the depth, else panels. Boxes end in zeros at the borders of the matrix.
+// Loads boxes of a matrix, which one thread asks for: columns [left, left + kColumns) of the operand, with summands
+// from `first` on. Where it lies along the depth, they are rows of the matrix and come as one box, else as panels.
+// Boxes end in zeros at the borders of the matrix.
 template <Along kAlong, int kColumns>
 struct BoxLoader {
   static constexpr int kBoxRows = kAlong == Along::depth ? kColumns : kDepth;
   const TensorMap& map;
-  int expert, left;
+  int matrix, first, left;
 
   __device__ void prepare(int) {}
   __device__ void load(int step, unsigned tile, unsigned filled) const {
     if (threadIdx.x != 0) return;
     arrive_expecting(filled, kColumns * kRowBytes);
-    if constexpr (kAlong == Along::depth) copy_box(tile, map, expert, left, step * kDepth, filled);
+    if constexpr (kAlong == Along::depth) copy_box(tile, map, matrix, left, first + step * kDepth, filled);
     else
 #pragma unroll
       for (int panel = 0; panel < kColumns / kPanel; ++panel)
-        copy_box(tile + panel * kPanelBytes, map, expert, step * kDepth, left + panel * kPanel, filled);
+        copy_box(tile + panel * kPanelBytes, map, matrix, first + step * kDepth, left + panel * kPanel, filled);
   }
 };
 
 __device__ inline Source source_of(const Rows<const bf16>& rows, int64_t limit) {
-  return {rows.data, rows.index, rows.width, limit};
+  return {rows.data, rows.index, rows.width, static_cast<int>(limit)};
 }
 
 }  // namespace mw::gpu
