@@ -19,8 +19,9 @@ namespace {
 
 using namespace cudnn;
 
-constexpr size_t kOldest = 91501;  // earlier cuDNNs give wrong gradients unless S is a multiple of 128
-constexpr int kHopper = 9;         // other GPUs need other graphs for a deterministic backward pass
+constexpr size_t kOldest = 91400;
+constexpr size_t kAnyLength = 91501;  // earlier cuDNNs give wrong gradients unless S is a multiple of kScoreRows
+constexpr int kHopper = 9;            // other GPUs need other graphs for a deterministic backward pass
 constexpr int64_t kMaxWidth = 256;
 constexpr int64_t kScoreRows = 128;                    // S is rounded up to it in scratch
 constexpr int64_t kPartBytes = int64_t{1} << 30;       // of score gradients at a time, where one KV head has no more
@@ -164,7 +165,8 @@ bool is_aligned(const AttentionShape& s) {
 bool is_wanted(const AttentionShape& s) {
   const auto is_width = [](int64_t width) { return width % 8 == 0 && width <= kMaxWidth; };
   return s.sequences > 0 && s.seq_len > 1 && is_width(s.head_dim) && is_width(s.value_dim) &&
-         score_bytes_of_kv_head(s) <= kMaxKvHeadBytes && is_aligned(s) && cudnnGetVersion() >= kOldest;
+         score_bytes_of_kv_head(s) <= kMaxKvHeadBytes && is_aligned(s) &&
+         cudnnGetVersion() >= (s.seq_len % kScoreRows == 0 ? kOldest : kAnyLength);
 }
 
 bool is_hopper(int device) {
