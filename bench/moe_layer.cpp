@@ -72,12 +72,6 @@ Plan plan_layer(const MoeShape& shape, Device device, int threads) {
   return plan;
 }
 
-Stream open_stream(Device device, int threads) {
-  return device.kind == DeviceKind::cpu ? Stream(threads) : Stream(device, threads, open_queue(device));
-}
-
-Reserve arenas_of(Device device) { return device.kind == DeviceKind::cpu ? Reserve(reserve_host) : reserve_on(device); }
-
 Device find_device(const std::string& name) {
   return name == "cpu" ? Device{} : choose_device(gpu_kind() == DeviceKind::cuda ? "cuda" : "hip", 0);
 }

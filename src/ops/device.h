@@ -1,4 +1,5 @@
-// GPUs as the rest of the program sees them: counting, memory, queues. A build without GPU support has none.
+// Devices as the rest of the program sees them: streams and arenas of any; counting, memory and queues of GPUs, of
+// which a build without GPU support has none.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +8,13 @@
 
 #include "core/device.h"
 #include "core/reservation.h"
+#include "core/stream.h"
 
 namespace mw {
+
+// A stream of the device, and what arenas on it are made of. Errors: unsupported, when the device cannot be used.
+Stream open_stream(Device device, int threads);
+Reserve arenas_of(Device device);
 
 // The GPUs that this process may use; 0 where there is no GPU, no driver or no support in this build.
 int count_gpus();

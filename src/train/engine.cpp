@@ -34,13 +34,6 @@ void check_memory(const Plan& plan, Device device, int local_ranks) {
              : "raise train.micro_batches or shorten train.seq_len");
 }
 
-Stream open_stream(Device device, int threads) {
-  if (device.kind == DeviceKind::cpu) return Stream(threads);
-  return Stream(device, threads, open_queue(device));
-}
-
-Reserve arenas_of(Device device) { return device.kind == DeviceKind::cpu ? Reserve(reserve_host) : reserve_on(device); }
-
 }  // namespace
 
 Device choose_device(const std::string& wanted, int local_rank) {
