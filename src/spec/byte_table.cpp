@@ -216,7 +216,7 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh) {
 }
 
 int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements) {
-  return std::min(tokens, std::clamp<int64_t>(elements / vocab / 64 * 64, 64, 4096));
+  return std::min(tokens, std::clamp<int64_t>(elements / vocab / 64 * 64, 64, elements / 4096));
 }
 
 std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& placement, int ep_rank) {

@@ -53,7 +53,8 @@ enum class TransportKind : uint8_t { in_place, flat, padded };
 // cannot serve this EP.
 TransportKind choose_transport(const std::string& name, const Mesh& mesh);
 
-// Rows the fp32 logits of one chunk of the loss head have at most.
+// Rows the fp32 logits of one chunk of the loss head have: at most `elements` in all, at a vocabulary below 4096 no
+// more rows than there, and 64 where even they are more.
 int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements);
 
 // Shape of a parameter on a rank with these local experts.

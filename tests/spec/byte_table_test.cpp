@@ -249,10 +249,11 @@ TEST(LogitChunk, StaysSmall) {
         const int64_t rows = logit_chunk_rows(vocab, tokens, elements);
         EXPECT_GE(rows, 1);
         EXPECT_LE(rows, tokens);
-        EXPECT_LE(rows, 4096);
+        EXPECT_LE(rows, elements / 4096);
         EXPECT_TRUE(rows <= 64 || rows * vocab <= elements) << vocab;
       }
   EXPECT_EQ(logit_chunk_rows(151936, 1 << 20, int64_t{128} << 20), 832);
+  EXPECT_EQ(logit_chunk_rows(256, 1 << 20, int64_t{4} << 20), 1024);
 }
 
 }  // namespace
