@@ -167,7 +167,8 @@ class Bench {
 
  private:
   void forward() { layer_->forward(stream_, x_, x_, out_, plan_.batch.seq_len, true, nullptr); }
-  void backward() { layer_->backward(stream_, x_, d_out_, d_x_, aux_); }
+  // As in the first micro-batch of a step.
+  void backward() { layer_->backward(stream_, x_, d_out_, d_x_, aux_, Store::overwrite); }
 
   // Seconds of one call: the median over regions of `calls` calls back to back.
   double median_seconds(int repeats, int calls, const auto& work) {

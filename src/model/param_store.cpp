@@ -6,6 +6,14 @@
 #include "ops/elementwise.h"
 
 namespace mw {
+namespace {
+
+void repack_weights(Stream& stream, const Parameter& p) {
+  for (const Weight& w : p.weights)
+    if (w.packed_forward.data != nullptr) pack_weight(stream, w);
+}
+
+}  // namespace
 
 std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows) {
   std::vector<TensorSlot> slots;
@@ -44,6 +52,10 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slo
         }
         p.weights.push_back(w);
       }
+      if (packed && !store_.has("packed_backward." + row.name))
+        if (const TensorView form = store_.fixed("packed_forward." + row.name);
+            form.bytes() == p.master.numel() * size_of(DType::bf16))
+          p.copy_bf16 = TensorView(form.data, DType::bf16, {p.master.numel()});
     }
     params_.push_back(std::move(p));
   }
@@ -82,14 +94,22 @@ void ParamStore::initialise(uint64_t seed, int threads) {
 }
 
 void ParamStore::repack(Stream& stream) {
+  for (const Parameter& p : params_) repack_weights(stream, p);
+}
+
+void ParamStore::repack_updated(Stream& stream) {
   for (Parameter& p : params_)
-    for (const Weight& w : p.weights)
-      if (w.packed_forward.data != nullptr) pack_weight(stream, w);
+    if (p.copy_bf16.data == nullptr) repack_weights(stream, p);
 }
 
 void ParamStore::zero_gradients(Stream& stream) {
   for (Parameter& p : params_)
     if (p.row.trained) fill_zero(stream, p.grad);
+}
+
+void ParamStore::zero_dense_gradients(Stream& stream) {
+  for (Parameter& p : params_)
+    if (p.row.trained && !p.row.expert) fill_zero(stream, p.grad);
 }
 
 }  // namespace mw

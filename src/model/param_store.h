@@ -17,6 +17,7 @@ struct Parameter {
   TensorView master;                // f32, local shape
   TensorView grad, adam_m, adam_v;  // f32; empty when not trained by gradient, moments also when the plan has none
   std::vector<Weight> weights;      // one per matrix (e for experts); empty when no product reads it
+  TensorView copy_bf16;             // the packed forms, where they are a plain copy of `master`; else empty
 };
 
 // Slots of a table of bytes, for TensorStore.
@@ -38,7 +39,11 @@ class ParamStore {
   void initialise(uint64_t seed, int threads = 1);
   // Refreshes the packed forms of every weight from the master weights; nothing to do in fp32 runs.
   void repack(Stream& stream);
+  // The same after an update that has kept every Parameter::copy_bf16 itself.
+  void repack_updated(Stream& stream);
   void zero_gradients(Stream& stream);
+  // Of all but the routed experts, whose gradients the first backward pass of a step overwrites.
+  void zero_dense_gradients(Stream& stream);
   int64_t fixed_bytes() const { return store_.fixed_bytes(); }
 
  private:

@@ -220,14 +220,15 @@ AuxLosses Transformer::set_auxiliary(const std::vector<double>& summed, int64_t 
   return losses;
 }
 
-void Transformer::backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x) {
+void Transformer::backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x,
+                                 Store expert_gradients) {
   const int64_t tokens = batch.tokens();
   const TensorView normed = rows(normed_, tokens), d_branch = rows(d_branch_, tokens), x = rows(layer.x, tokens),
                    x_mid = rows(layer.x_mid, tokens);
   const TensorView ffn_rstd = take_front(layer.ffn_rstd, {tokens}), attn_rstd = take_front(layer.attn_rstd, {tokens});
   rms_norm_apply(stream_, x_mid, layer.ffn_gain, ffn_rstd, normed);
   if (layer.moe != nullptr) {
-    layer.moe->backward(stream_, normed, d_x, d_branch, layer.aux);
+    layer.moe->backward(stream_, normed, d_x, d_branch, layer.aux, expert_gradients);
   } else {
     feed_forward_backward(stream_, spec.activation, layer.dense, normed,
                           take_front(layer.h, {tokens, halves_of(spec.activation), spec.dense_width}),
@@ -239,10 +240,11 @@ void Transformer::backward_layer(Layer& layer, const LayerSpec& spec, const Batc
   rms_norm_backward(stream_, x, layer.attn_gain, attn_rstd, d_branch, d_x, d_x, layer.d_attn_gain);
 }
 
-void Transformer::backward(const Batch& batch) {
+void Transformer::backward(const Batch& batch, Store expert_gradients) {
   const int64_t tokens = batch.tokens();
   const TensorView d_x = rows(d_x_, tokens);
-  for (size_t i = layers_.size(); i-- > 0;) backward_layer(layers_[i], plan_.model.layers[i], batch, d_x);
+  for (size_t i = layers_.size(); i-- > 0;)
+    backward_layer(layers_[i], plan_.model.layers[i], batch, d_x, expert_gradients);
   embed_backward(stream_, d_x, token_view(batch.ids, tokens), params_.find("embed").grad);
 }
 

@@ -56,8 +56,9 @@ class Transformer {
   // Auxiliary losses of one micro-batch of `tokens` tokens in all, and their gradients for backward, scaled by `seed`
   // (1 / M).
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
-  // Layers in reverse, after loss(seed > 0) and set_auxiliary. Adds to the gradients. Collective over EP.
-  void backward(const Batch& batch);
+  // Layers in reverse, after loss(seed > 0) and set_auxiliary. Adds to the gradients, or overwrites those of the routed
+  // experts. Collective over EP.
+  void backward(const Batch& batch, Store expert_gradients = Store::accumulate);
 
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
@@ -79,7 +80,8 @@ class Transformer {
   void build_layer(int64_t index, MeshComms& comms);
   void forward_layer(Layer& layer, const LayerSpec& spec, TensorView out_TD, const Batch& batch, bool training,
                      const RoutingTap* tap);
-  void backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x_TD);
+  void backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x_TD,
+                      Store expert_gradients);
   TensorView rows(TensorView view, int64_t tokens) const;
   const Weight& head_weight() const;
 

@@ -25,17 +25,16 @@ void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, c
   esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.y);
 }
 
-// The activation is recomputed from h, and the gate-weight gradient is taken as <d_a, a>: expert outputs are never
-// kept.
+// Down to d_x, so that it can travel while the rest is computed. The activation is recomputed from h, and the
+// gate-weight gradient is taken as <d_a, a>: expert outputs are never kept. Leaves d_h in h.
 void expert_backward(Stream& stream, Activation kind, const Transport::GradientBatch& g, const ExpertWeights& weights,
-                     TensorView h_RcF, TensorView a_RF) {
+                     TensorView h_RcF, TensorView a_RF, Store gradients) {
   const ExpertBatch& rows = g.rows;
   const int64_t begin = rows.offsets.front(), count = rows.offsets.back() - begin;
   const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
   esmm_d_input(stream, g.d_y, rows.offsets, weights.down, {a_RF, nullptr});
   activate_backward(stream, kind, h, a, rows.weights_R.slice(begin, count), h, a, rows.d_weights_R.slice(begin, count));
-  estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down);
-  estmm(stream, {flat_halves(h_RcF), nullptr}, rows.x, rows.offsets, weights.d_up);
+  estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down, gradients);
   esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, rows.offsets, weights.up, g.d_x);
 }
 
@@ -192,8 +191,8 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
   transport_->combine(stream, tokens_of(saved_.gate_weights, m.top_k), base, out_TD);
 }
 
-void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD,
-                        const AuxGradient& aux) {
+void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
+                        Store expert_gradients) {
   const MoeSpec& m = layer_.moe;
   const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
   transport_->gradient_begin(stream, 0, d_out_TD);
@@ -208,8 +207,10 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   for (int64_t c = 0; c < chunks; ++c) {
     if (c + 1 < chunks) transport_->gradient_begin(stream, c + 1, d_out_TD);
     const Transport::GradientBatch gradient = transport_->gradient_finish(stream, c, x_TD);
-    expert_backward(stream, layer_.activation, gradient, transport_->weights(c), h, a);
+    const ExpertWeights weights = transport_->weights(c);
+    expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients);
     transport_->gradient_return_begin(stream, c);
+    estmm(stream, {flat_halves(h), nullptr}, gradient.rows.x, gradient.rows.offsets, weights.d_up, expert_gradients);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),

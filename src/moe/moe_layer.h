@@ -84,9 +84,10 @@ class MoeLayer {
   void forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len, bool training,
                const RoutingTap* tap);
   const LoadStatistics& statistics() const { return statistics_; }
-  // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients. Collective over
-  // EP.
-  void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux);
+  // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients, or overwrites
+  // those of the routed experts. Collective over EP.
+  void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
+                Store expert_gradients = Store::accumulate);
 
   int64_t expert_rows() const { return rows_; }  // rows this rank's experts computed
 

@@ -197,11 +197,14 @@ void check_attention_backward(const AttentionShape& shape, const TensorView& q_T
   check_view(d_v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "d_v");
 }
 
-void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v) {
+void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
+                 const TensorView& copy_bf16) {
   const int64_t count = w.numel();
   MW_CHECK(step >= 1, "AdamW step {}", step);
   MW_CHECK(grad.numel() == count && m.numel() == count && v.numel() == count, "AdamW on {} with {}, {}, {}",
            w.describe(), grad.describe(), m.describe(), v.describe());
+  MW_CHECK(copy_bf16.data == nullptr || (copy_bf16.dtype == DType::bf16 && copy_bf16.numel() == count),
+           "AdamW on {} with the copy {}", w.describe(), copy_bf16.describe());
 }
 
 void check_pack_weight(const Weight& weight) { check_values(weight); }

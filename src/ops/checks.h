@@ -41,7 +41,8 @@ void check_attention_backward(const AttentionShape& shape, const TensorView& q_T
                               const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
                               const TensorView& d_v_TGh);
 
-void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v);
+void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
+                 const TensorView& copy_bf16);
 
 void check_pack_weight(const Weight& weight);
 void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN, Store store);

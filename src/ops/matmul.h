@@ -80,8 +80,10 @@ void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK);
 
-// dw[i] += sum over rows of expert i of dy[r] x[r]^T. dw_eNK: f32 [e, N, K], accumulated.
-void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK);
+// dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: f32 [e, N, K]; overwritten with zeros for an expert
+// without rows.
+void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
+           Store store = Store::accumulate);
 
 // db[i] += sum over rows of expert i of dy[r]. db_eN: f32 [e, N], accumulated.
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN);

@@ -114,9 +114,9 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
       lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh);
 }
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
-           TensorView w, TensorView m, TensorView v) {
-  check_adamw(step, grad, w, m, v);
-  run(stream, Work::optimizer, "adamw", &Operators::adamw, rule, step, lr, decay, grad_scale, grad, w, m, v);
+           TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
+  check_adamw(step, grad, w, m, v, copy_bf16);
+  run(stream, Work::optimizer, "adamw", &Operators::adamw, rule, step, lr, decay, grad_scale, grad, w, m, v, copy_bf16);
 }
 void pack_weight(Stream& stream, const Weight& weight) {
   check_pack_weight(weight);
@@ -144,9 +144,10 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
   check_esmm_d_input(dy_RN, offsets, weights, dx_RK);
   run(stream, Work::matmul, "esmm_d_input", &Operators::esmm_d_input, dy_RN, offsets, weights, dx_RK);
 }
-void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK) {
+void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
+           Store store) {
   check_estmm(dy_RN, x_RK, offsets, dw_eNK);
-  run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK);
+  run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK, store);
 }
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
   check_ess(dy_RN, offsets, db_eN);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "ops/adamw.h"
 #include "ops/cross_entropy.h"
@@ -101,7 +102,7 @@ StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, c
   const std::string& fault = plan.run.fault;
   MW_CHECK(static_cast<int64_t>(batches.size()) == plan.run.train.micro_batches,
            "{} micro-batches for a schedule of {}", batches.size(), plan.run.train.micro_batches);
-  engine.params.zero_gradients(engine.stream);
+  engine.params.zero_dense_gradients(engine.stream);
   StepStats stats;
   stats.valid_labels = count_valid(batches);
   const int64_t own_valid = stats.valid_labels;
@@ -132,7 +133,10 @@ StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, c
     weighted_aux += aux.weighted * aux_seed;
     add_load(engine, summed, stats);
   };
-  handlers.backward = [&](int64_t j) { engine.model.backward(batches[static_cast<size_t>(j)]); };
+  Store expert_gradients = Store::overwrite;
+  handlers.backward = [&](int64_t j) {
+    engine.model.backward(batches[static_cast<size_t>(j)], std::exchange(expert_gradients, Store::accumulate));
+  };
   handlers.reduce_gradients = [&] {
     sum_gradients(engine.stream, engine.params, engine.comms, fault == "skip_router_sum");
   };
@@ -157,10 +161,10 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
     if (!p.row.trained || p.master.numel() == 0) continue;
     adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr),
           p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.grad, p.master,
-          p.adam_m, p.adam_v);
+          p.adam_m, p.adam_v, p.copy_bf16);
   }
   move_selection_bias(engine, stats);
-  engine.params.repack(engine.stream);
+  engine.params.repack_updated(engine.stream);
   engine.stream.wait();  // what follows may read weights on the host
 }
 

@@ -66,6 +66,25 @@ TEST(AdamW, TensorsMayStartAnywhere) {
   for (int64_t count : {1, 77, 400}) check_steps(count, {}, 0.1f, 0.5f, 2);
 }
 
+TEST(AdamW, KeepsACopyInBf16) {
+  for (const int64_t count : {0, 1, 77, 20'001}) {
+    TestStream test(2);
+    const Owned g = to_operand(random_tensor("adamw.g", {count}, DType::f32)), m = make_output(DType::f32, {count}),
+                v = make_output(DType::f32, {count}), copy = make_output(DType::bf16, {count});
+    const CaseTensor start = random_tensor("adamw.w", {count}, DType::f32);
+    const Owned w = to_operand(start), alone = to_operand(start);
+    for (const bool copies : {true, false}) {
+      for (const Owned* moment : {&m, &v}) std::fill_n(moment->view.as<float>(), count, 0.0f);
+      adamw(test.stream, {}, 1, 1e-2f, 0.1f, 1.0f, g.view, copies ? w.view : alone.view, m.view, v.view,
+            copies ? copy.view : TensorView());
+      wait_for_device();
+    }
+    EXPECT_EQ(w.memory, alone.memory);
+    for (int64_t i = 0; i < count; ++i)
+      ASSERT_EQ(to_float(copy.view.as<bf16>()[i]), to_float(to_bf16(w.view.as<float>()[i]))) << i;
+  }
+}
+
 // 1 - beta is exact to fp32, not the complement of a rounded beta.
 TEST(AdamW, KeepsTheDigitsOfBeta) {
   TestStream test;
@@ -102,6 +121,9 @@ TEST(AdamW, MismatchesAreRefused) {
   const Owned a = make_output(DType::f32, {4}), b = make_output(DType::f32, {5});
   EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, b.view, a.view, a.view, a.view), Error);
   EXPECT_THROW(adamw(test.stream, {}, 0, 1e-3f, 0.0f, 1.0f, a.view, a.view, a.view, a.view), Error);
+  const Owned longer = make_output(DType::bf16, {5});
+  EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, a.view, a.view, a.view, a.view, longer.view), Error);
+  EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, a.view, a.view, a.view, a.view, a.view), Error);
 }
 
 }  // namespace

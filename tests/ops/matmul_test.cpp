@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -277,6 +278,31 @@ TEST(Matmul, ExpertsMatchReference) {
         const OpCase c = make_expert_case(routing, shape, dtype);
         check_forward(c, test.stream);
         check_gradient(c, test.stream);
+      }
+}
+
+TEST(Matmul, ExpertWeightGradientsAreAddedOrOverwritten) {
+  TestStream test;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Shape shape : {Shape{33, 47}, Shape{264, 136}})
+      for (const Routing& routing : make_routings()) {
+        SCOPED_TRACE(fmt::format("{} {} {}x{}", name_of(dtype), routing.name, shape.n, shape.k));
+        const Owned dy = to_operand(random_tensor("dy", {routing.rows(), shape.n}, dtype)),
+                    x = to_operand(random_tensor("x", {routing.rows(), shape.k}, dtype));
+        const SortedRows dy_rows{dy.view, index_or_null(routing.y_index)},
+            x_rows{x.view, index_or_null(routing.x_index)};
+        const std::vector<int64_t> dims{routing.experts(), shape.n, shape.k};
+        const CaseTensor before = random_tensor("dw", dims, DType::f32, 10.0f);
+        Owned added = make_zeros(dims), over = make_output(DType::f32, dims), onto = to_operand(before);
+        std::fill_n(over.view.as<float>(), over.view.numel(), std::numeric_limits<float>::quiet_NaN());
+        estmm(test.stream, dy_rows, x_rows, routing.offsets, added.view);
+        estmm(test.stream, dy_rows, x_rows, routing.offsets, over.view, Store::overwrite);
+        estmm(test.stream, dy_rows, x_rows, routing.offsets, onto.view);
+        const std::vector<float> alone = to_case_tensor(added).values;
+        EXPECT_EQ(to_case_tensor(over).values, alone);
+        std::vector<double> expected(before.values.begin(), before.values.end());
+        for (size_t i = 0; i < expected.size(); ++i) expected[i] += static_cast<double>(alone[i]);
+        EXPECT_LE(largest_error(to_case_tensor(onto).values, expected), 1e-5);
       }
 }
 

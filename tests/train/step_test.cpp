@@ -52,6 +52,19 @@ struct Fixture {
   Engine engine;
 };
 
+// What a step before has left in the gradients, however bad, does not reach this one.
+TEST(AccumulateGradients, BeginsAnew) {
+  RunSpec run = small_run();
+  run.train.micro_batches = 4;
+  Fixture a(run), b(run);
+  for (Parameter& p : b.engine.params.all())
+    if (p.row.trained) std::fill_n(p.grad.as<float>(), p.grad.numel(), std::numeric_limits<float>::quiet_NaN());
+  const std::vector<MicroBatch> batches = random_batches(a.engine.plan);
+  const double norm = accumulate_gradients(a.engine, stage(a.engine, batches)).grad_norm;
+  EXPECT_TRUE(std::isfinite(norm));
+  EXPECT_EQ(accumulate_gradients(b.engine, stage(b.engine, batches)).grad_norm, norm);
+}
+
 TEST(AccumulateGradients, DoesNotDependOnTheCutIntoMicroBatches) {
   RunSpec one = small_run(), four = small_run();
   one.moe.aux_loss_coef = four.moe.aux_loss_coef = 0;  // defined over one micro-batch

@@ -7,12 +7,13 @@
 namespace mw::cpu {
 
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
-           TensorView w, TensorView m, TensorView v) {
+           TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
   const int64_t count = w.numel();
   const float* gradient = grad.as<float>();
   float* weight = w.as<float>();
   float* first = m.as<float>();
   float* second = v.as<float>();
+  bf16* copy = copy_bf16.data == nullptr ? nullptr : copy_bf16.as<bf16>();
 
   // Scalars in double, as torch has them: 1 - beta2 would lose digits in fp32.
   const double beta1 = rule.beta1, beta2 = rule.beta2, steps = static_cast<double>(step);
@@ -34,6 +35,8 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
       second[i] = v_now;
       weight[i] = weight[i] * shrink - rate * (m_now / (std::sqrt(v_now) * inverse_root + eps));
     }
+    if (copy == nullptr) return;
+    for (int64_t i = begin; i < end; ++i) copy[i] = to_bf16(weight[i]);
   });
 }
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ops/cpu/loops.h"
+#include "ops/cpu/operators.h"
 #include "ops/cpu/panel_product.h"
 
 namespace mw::cpu {
@@ -153,8 +154,8 @@ void multiply_rows(Stream& stream, ProductKind kind, const SortedRows& x, const 
 }
 
 // dw += dy^T x over sorted rows [begin, end).
-void accumulate_d_weight(Stream& stream, const SortedRows& dy, const SortedRows& x, TensorView dw_NK, int64_t begin,
-                         int64_t end) {
+void multiply_d_weight(Stream& stream, const SortedRows& dy, const SortedRows& x, TensorView dw_NK, int64_t begin,
+                       int64_t end, Store store) {
   const int64_t n = dy.data.cols(), k = x.data.cols();
   const DType in = panel_dtype(x.data.dtype);
   const PanelPlan plan(scratch_row_bytes(dy, in, false) + scratch_row_bytes(x, in, false),
@@ -165,8 +166,8 @@ void accumulate_d_weight(Stream& stream, const SortedRows& dy, const SortedRows&
     WorkspaceFrame frame(stream.workspace());
     const void* a = load_panel(stream, frame, dy, in, row, count, height);
     const void* b = load_panel(stream, frame, x, in, row, count, height);
-    run_panel(stream, {ProductKind::d_weight, height, n, k, in, DType::f32, false, Store::accumulate}, a, b,
-              dw_NK.data);
+    run_panel(stream, {ProductKind::d_weight, height, n, k, in, DType::f32, false, store}, a, b, dw_NK.data);
+    store = Store::accumulate;
     row += count;
   }
 }
@@ -194,7 +195,7 @@ void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, Tens
 }
 
 void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
-  accumulate_d_weight(stream, {dy_MN}, {x_MK}, dw_NK, 0, dy_MN.rows());
+  multiply_d_weight(stream, {dy_MN}, {x_MK}, dw_NK, 0, dy_MN.rows(), Store::accumulate);
 }
 
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
@@ -207,10 +208,12 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
   multiply_experts(stream, ProductKind::d_input, dy_RN, offsets, weights, dx_RK);
 }
 
-void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK) {
+void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
+           Store store) {
   for (int64_t e = 0; e < dw_eNK.dim(0); ++e) {
     const auto i = static_cast<size_t>(e);
-    accumulate_d_weight(stream, dy_RN, x_RK, dw_eNK.at(e), offsets[i], offsets[i + 1]);
+    if (offsets[i] == offsets[i + 1] && store == Store::overwrite) cpu::fill_zero(stream, dw_eNK.at(e));
+    multiply_d_weight(stream, dy_RN, x_RK, dw_eNK.at(e), offsets[i], offsets[i + 1], store);
   }
 }
 

@@ -15,6 +15,7 @@ struct Update {
   float shrink, rate, inverse_root, eps, grad_scale;
   const float* gradient;
   float *weight, *first, *second;
+  bf16* copy;  // null: none is wanted
   template <int N>
   __device__ void apply(int64_t i) const {
     const Pack<float, N> gradients = load<N>(gradient + i);
@@ -29,13 +30,18 @@ struct Update {
     store(first + i, m);
     store(second + i, v);
     store(weight + i, w);
+    if (copy == nullptr) return;
+    Pack<bf16, N> rounded;
+#pragma unroll
+    for (int k = 0; k < N; ++k) rounded.at[k] = to_bf16(w.at[k]);
+    store(copy + i, rounded);
   }
 };
 
 }  // namespace
 
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
-           TensorView w, TensorView m, TensorView v) {
+           TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
   const int64_t count = w.numel();
   // Scalars in double, as torch has them: 1 - beta2 would lose digits in fp32.
   const double beta1 = rule.beta1, beta2 = rule.beta2, steps = static_cast<double>(step);
@@ -53,8 +59,10 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   update.weight = w.as<float>();
   update.first = m.as<float>();
   update.second = v.as<float>();
+  update.copy = copy_bf16.data == nullptr ? nullptr : copy_bf16.as<bf16>();
   constexpr int kPack = kWidePack<float>;
-  const bool allowed = allow_packs<kPack>(update.gradient, update.weight, update.first, update.second);
+  const bool allowed = allow_packs<kPack>(update.gradient, update.weight, update.first, update.second) &&
+                       allow_packs<kPack>(update.copy);
   for_each_pack<kPack>(stream, count, allowed, update);
 }
 

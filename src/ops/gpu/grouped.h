@@ -18,8 +18,8 @@ constexpr int64_t kGroupedWorkspaceBytes = 2 * (kMaxExperts + 8) * 8;
 // esmm, esmm_d_input and estmm; with accumulate, an f32 y is added to.
 void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                       std::span<const Weight> weights, const SortedRows& y, Store store);
-void accumulate_grouped(Stream& stream, const SortedRows& dy, const SortedRows& x, std::span<const int64_t> offsets,
-                        TensorView dw_eNK);
+void multiply_weights_grouped(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                              std::span<const int64_t> offsets, TensorView dw_eNK, Store store);
 
 // The same for bf16 operands with rows on borders of 16 bytes. False, with nothing done, for any other, and where the
 // build has no tensor cores that it knows.
@@ -31,7 +31,7 @@ bool accumulate_on_tensor_cores(Stream& stream, const SortedRows& dy, const Sort
 // The same on the warpgroup instructions of NVIDIA's compute capability 9.0, also for weights at even distances only.
 bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                             std::span<const Weight> weights, const SortedRows& y, Store store);
-bool accumulate_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
-                              std::span<const int64_t> offsets, TensorView dw_eNK);
+bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                                    std::span<const int64_t> offsets, TensorView dw_eNK, Store store);
 
 }  // namespace mw::gpu

@@ -6,7 +6,8 @@ bool multiply_by_warpgroups(Stream&, ProductKind, const SortedRows&, std::span<c
                             const SortedRows&, Store) {
   return false;
 }
-bool accumulate_by_warpgroups(Stream&, const SortedRows&, const SortedRows&, std::span<const int64_t>, TensorView) {
+bool multiply_weights_by_warpgroups(Stream&, const SortedRows&, const SortedRows&, std::span<const int64_t>, TensorView,
+                                    Store) {
   return false;
 }
 

@@ -1,10 +1,12 @@
 // Grouped products of bf16 on Hopper's warpgroup instructions. A block computes 128 rows of tiles of an expert's
 // result: one warpgroup fills a ring of stages in shared memory, 64 summands each, gathering rows by their index on the
-// way; two multiply 64 rows each. Blocks stay and take every gridDim.x-th tile, so that the next tile's first stages
-// come while the sums of the last one are stored.
+// way; two multiply 64 rows each. Blocks stay and take the next tile that none has taken, so that its first stages come
+// while the sums of the last one are stored, and that a block which came late, or shares its processor with an
+// exchange, takes fewer. Which block computes a tile does not change its bits.
 #include "ops/gpu/grouped.h"
 #include "ops/gpu/grouped_rows.h"
 #include "ops/gpu/tile_loaders.h"
+#include "ops/gpu/tile_queue.h"
 
 namespace mw::gpu {
 namespace {
@@ -13,6 +15,7 @@ constexpr int kHeight = 128;                             // of a tile
 constexpr int kBlockThreads = 3 * kWarpgroup;            // one copies, two multiply
 constexpr int kCopyRegisters = 56, kSumRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what a thread has at the start
 constexpr int kBand = 16;                                // row tiles that share column tiles of the other operand
+using BlockQueue = TileQueue<kBlockThreads / 32>;
 
 // Where an expert's rows and tiles begin; one entry more holds where the last one's end.
 struct ExpertTiles {
@@ -22,6 +25,7 @@ struct ExpertTiles {
 struct TileTable {
   const ExpertTiles* experts;
   int tiles, columns;  // of all experts; tiles side by side
+  unsigned* taken;     // how many tiles blocks have taken
 };
 
 // A tile at [top, left) of the result of an expert that owns rows [begin, end).
@@ -53,7 +57,7 @@ struct Ring {
   static constexpr int kTileBytesA = kHeight * kRowBytes;
   static constexpr int kStageBytes = kTileBytesA + kWidth * kRowBytes;
   static constexpr int kStages = (192 << 10) / kStageBytes;
-  static constexpr int kBytes = kAtomBytes + kStages * kStageBytes + kStages * 16;
+  static constexpr int kBytes = kStages * (kStageBytes + 16);
 
   unsigned memory;
   int stage = 0;
@@ -183,7 +187,7 @@ struct RowsProduct {
   __device__ int width(const Tile& tile) const { return static_cast<int>(y.width - tile.left); }
 };
 
-// dw_e[n, k] += sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
+// dw_e[n, k] (=|+=) sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
 // rows; copies of the other end in zeros there. So those rows count for nothing as long as they are finite.
 template <int kTileWidth, bool kBoxesOfDy, bool kBoxesOfX>
 struct WeightsProduct {
@@ -191,10 +195,10 @@ struct WeightsProduct {
   static constexpr Along kA = Along::width, kB = Along::width;
   static constexpr int kWidth = kTileWidth;
   static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX;
-  static constexpr bool add = true;
 
   Operand dy, x;
   float* dw;
+  bool add;
 
   __device__ int64_t depth(const Tile& tile) const { return tile.end - tile.begin; }
   __device__ int64_t height(const Tile& tile) const { return dy.rows.width - tile.top; }
@@ -215,12 +219,15 @@ struct WeightsProduct {
 __device__ int count_steps(int64_t depth) { return static_cast<int>((depth + kDepth - 1) / kDepth); }
 
 template <class Product>
-__device__ void load_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring) {
-  for (int number = static_cast<int>(blockIdx.x); number < walk.table.tiles; number += static_cast<int>(gridDim.x)) {
+__device__ void load_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring, BlockQueue queue) {
+  if (threadIdx.x == 0) queue.take(walk.table.taken);
+  for (int number = queue.get(); number < walk.table.tiles; number = queue.get()) {
+    if (threadIdx.x == 0) queue.take(walk.table.taken);
     const Tile tile = walk.find(number, Product::kWidth);
+    const int steps = count_steps(product.depth(tile));
+    if (steps == 0) continue;
     auto a = product.load_a(tile);
     auto b = product.load_b(tile);
-    const int steps = count_steps(product.depth(tile));
 #pragma unroll 1
     for (int step = 0; step < steps; ++step) {
       a.prepare(step);
@@ -240,7 +247,8 @@ __device__ void release(unsigned barrier) {
   if (threadIdx.x % 32 == 0) arrive(barrier);
 }
 
-// sums = a b over all stages of a tile. One batch of products is always under way: a stage is released one step late.
+// sums = a b over all stages of a tile, of which there is one at least. One batch of products is always under way: a
+// stage is released one step late.
 template <class Product>
 __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, float (&sums)[Product::kWidth / 2]) {
   constexpr int kBytesA = Product::kA == Along::depth ? 32 : 16 * kRowBytes;  // of 16 summands
@@ -278,8 +286,9 @@ __device__ void skip(int steps, Ring<kWidth>& ring) {
 }
 
 template <class Product>
-__device__ void multiply_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring, int group) {
-  for (int number = static_cast<int>(blockIdx.x); number < walk.table.tiles; number += static_cast<int>(gridDim.x)) {
+__device__ void multiply_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring, BlockQueue queue,
+                               int group) {
+  for (int number = queue.get(); number < walk.table.tiles; number = queue.get()) {
     const Tile tile = walk.find(number, Product::kWidth);
     const int steps = count_steps(product.depth(tile));
     if (product.height(tile) <= group * kHeight / 2) {
@@ -293,8 +302,8 @@ __device__ void multiply_tiles(const Product& product, TileWalk walk, Ring<Produ
       prefetch_row(upper, min(product.width(tile), Product::kWidth));
       prefetch_row(lower, min(product.width(tile), Product::kWidth));
     }
-    float sums[Product::kWidth / 2];
-    multiply<Product>(group, steps, ring, sums);
+    float sums[Product::kWidth / 2] = {};
+    if (steps > 0) multiply<Product>(group, steps, ring, sums);
     store_row(upper, 0, product.width(tile), sums, product.add);
     store_row(lower, 1, product.width(tile), sums, product.add);
   }
@@ -304,16 +313,20 @@ template <class Product>
 __global__ void __launch_bounds__(kBlockThreads, 1)
     tiles_kernel(const __grid_constant__ Product product, TileTable table) {
   Ring<Product::kWidth> ring{first_tile_address()};
-  if (threadIdx.x == 0) ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB);
+  BlockQueue queue{ring.memory + Ring<Product::kWidth>::kBytes};
+  if (threadIdx.x == 0) {
+    ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB);
+    queue.init();
+  }
   fence_barriers();
   __syncthreads();
   const int group = shuffle_from(static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (group == 0) {
     shrink_registers<kCopyRegisters>();
-    load_tiles(product, {table}, ring);
+    load_tiles(product, {table}, ring, queue);
   } else {
     grow_registers<kSumRegisters>();
-    multiply_tiles(product, {table}, ring, group - 1);
+    multiply_tiles(product, {table}, ring, queue, group - 1);
   }
 }
 
@@ -344,11 +357,13 @@ Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, int processors
 
 template <class Product>
 void launch_tiles(Stream& stream, const Tiling& tiling, int processors, const Product& product) {
-  constexpr size_t kBytes = Ring<Product::kWidth>::kBytes;
+  constexpr size_t kBytes = kAtomBytes + Ring<Product::kWidth>::kBytes + BlockQueue::kBytes;
   const int64_t tiles = tiling.experts.back().first_tile;
   WorkspaceFrame frame(stream.workspace());
+  auto* const taken = frame.take<unsigned>(1);
+  check(fill_async(taken, 0, sizeof(*taken), native(stream)), "clearing a counter");
   const TileTable table{device_copy(stream, frame, std::span<const ExpertTiles>(tiling.experts)),
-                        static_cast<int>(tiles), static_cast<int>(tiling.columns)};
+                        static_cast<int>(tiles), static_cast<int>(tiling.columns), taken};
   check(allow_shared_bytes(reinterpret_cast<const void*>(tiles_kernel<Product>), kBytes), "asking for shared memory");
   launch(stream, tiles_kernel<Product>, std::min<int64_t>(tiles, processors), kBlockThreads, kBytes, product, table);
 }
@@ -385,14 +400,13 @@ bool multiply_rows(Stream& stream, const Tiling& tiling, int processors, const M
 
 // Boxes bring one operand without an index, x rather than dy: its tiles are wider.
 bool multiply_columns(Stream& stream, const Tiling& tiling, int processors, const Rows<const bf16>& dy,
-                      const Rows<const bf16>& x, float* dw) {
-  if (tiling.rows() == 0) return true;
+                      const Rows<const bf16>& x, float* dw, bool add) {
   return with_flag(tiling.width == 256, [&](auto wide) {
     return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
       return with_flag(!boxes_of_x && dy.index == nullptr, [&](auto boxes_of_dy) {
         constexpr int kWidth = decltype(wide)::value ? 256 : 128;
         constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfDy = decltype(boxes_of_dy)::value && !kBoxesOfX;
-        WeightsProduct<kWidth, kBoxesOfDy, kBoxesOfX> product{{{}, dy}, {{}, x}, dw};
+        WeightsProduct<kWidth, kBoxesOfDy, kBoxesOfX> product{{{}, dy}, {{}, x}, dw, add};
         if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;
         if (kBoxesOfX && !describe_operand<Along::width, kWidth>(product.x, tiling.rows())) return false;
         launch_tiles(stream, tiling, processors, product);
@@ -452,15 +466,16 @@ bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& 
   return done;
 }
 
-bool accumulate_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
-                              std::span<const int64_t> offsets, TensorView dw_eNK) {
+bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                                    std::span<const int64_t> offsets, TensorView dw_eNK, Store store) {
   const int processors = count_processors(stream);
   if (processors == 0 || !fits_chunks(dy) || !fits_chunks(x) || !is_aligned(dw_eNK.data)) return false;
+  const bool add = store == Store::accumulate;
   const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
   const Tiling tiling =
-      cut_tiles(offsets, x.data.cols(), processors, [row_tiles](int64_t rows) { return rows == 0 ? 0 : row_tiles; });
+      cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
   return multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
-                          dw_eNK.as<float>());
+                          dw_eNK.as<float>(), add);
 }
 
 }  // namespace mw::gpu

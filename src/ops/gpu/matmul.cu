@@ -70,7 +70,8 @@ void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorVi
   product.store = Store::accumulate;
   if (multiply_by_library(stream, product)) return;
   const std::array<int64_t, 2> offsets = {0, rows};
-  accumulate_grouped(stream, {dy_MN}, {x_MK}, offsets, dw_NK.reshape({1, dw_NK.dim(0), dw_NK.dim(1)}));
+  multiply_weights_grouped(stream, {dy_MN}, {x_MK}, offsets, dw_NK.reshape({1, dw_NK.dim(0), dw_NK.dim(1)}),
+                           Store::accumulate);
 }
 
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
@@ -85,8 +86,9 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
   multiply_grouped(stream, ProductKind::d_input, dy_RN, offsets, weights, dx_RK, Store::overwrite);
 }
 
-void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK) {
-  accumulate_grouped(stream, dy_RN, x_RK, offsets, dw_eNK);
+void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
+           Store store) {
+  multiply_weights_grouped(stream, dy_RN, x_RK, offsets, dw_eNK, store);
 }
 
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {

@@ -38,6 +38,15 @@ __device__ inline void add_async(float* to, float4 values) {
                : "memory");
 }
 
+__device__ inline void store_shared(unsigned to, unsigned word) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+__device__ inline unsigned load_shared(unsigned from) {
+  unsigned word;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
+  return word;
+}
+
 // Barriers: 8 bytes of shared memory. A phase ends with its last arrival; phases have parities 0, 1, 0, ...
 __device__ inline void init_barrier(unsigned barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
