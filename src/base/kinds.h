@@ -14,4 +14,8 @@ inline int64_t halves_of(Activation kind) { return kind == Activation::swiglu ? 
 // How router logits become scores.
 enum class ScoreFunction : uint8_t { softmax, sigmoid };
 
+// How a GPU multiplies rows with the weights of their experts: own kernels over the rows of all experts at once, or one
+// product of the vendor's library per expert. automatic: whichever the work at hand is known to favour.
+enum class ExpertProducts : uint8_t { automatic, grouped, per_expert };
+
 }  // namespace mw

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/kinds.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -51,6 +52,11 @@ double measure_library_gflops(DType dtype, int64_t size, bool packed, int thread
 // that are gathered, padded or converted. What a library keeps for itself (some MiB a thread at most) comes on top.
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device = DeviceKind::cpu);
 
+// What esmm, esmm_d_input and estmm take on top of that, with at most max_rows rows an expert and weights up to
+// [max_n, max_k]: 0 unless such products `by` may go to the vendor's library.
+int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k,
+                             DeviceKind device = DeviceKind::cpu);
+
 // What a product does to its destination.
 enum class Store : uint8_t { overwrite, accumulate };
 
@@ -73,17 +79,18 @@ struct SortedRows {
 
 // offsets[e+1]: expert i owns sorted rows [offsets[i], offsets[i+1]). Experts without rows are legal everywhere.
 // y[r] = W_e x[r] for every sorted row r of expert e. Overwrites the rows it names. y rows named twice are not allowed.
+// by: of this and the next two, on a GPU whose vendor's library is linked; anywhere else there is one way.
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
-          SortedRows y_RN);
+          SortedRows y_RN, ExpertProducts by = ExpertProducts::automatic);
 
 // dx[r] = W_e^T dy[r]. Overwrites.
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
-                  SortedRows dx_RK);
+                  SortedRows dx_RK, ExpertProducts by = ExpertProducts::automatic);
 
 // dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: f32 [e, N, K]; overwritten with zeros for an expert
 // without rows.
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
-           Store store = Store::accumulate);
+           Store store = Store::accumulate, ExpertProducts by = ExpertProducts::automatic);
 
 // db[i] += sum over rows of expert i of dy[r]. db_eN: f32 [e, N], accumulated.
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN);

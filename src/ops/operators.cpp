@@ -135,19 +135,19 @@ void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorVi
   run(stream, Work::matmul, "matmul_d_weight", &Operators::matmul_d_weight, dy_MN, x_MK, dw_NK);
 }
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
-          SortedRows y_RN) {
+          SortedRows y_RN, ExpertProducts by) {
   check_esmm(x_RK, offsets, weights, y_RN);
-  run(stream, Work::matmul, "esmm", &Operators::esmm, x_RK, offsets, weights, y_RN);
+  run(stream, Work::matmul, "esmm", &Operators::esmm, x_RK, offsets, weights, y_RN, by);
 }
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
-                  SortedRows dx_RK) {
+                  SortedRows dx_RK, ExpertProducts by) {
   check_esmm_d_input(dy_RN, offsets, weights, dx_RK);
-  run(stream, Work::matmul, "esmm_d_input", &Operators::esmm_d_input, dy_RN, offsets, weights, dx_RK);
+  run(stream, Work::matmul, "esmm_d_input", &Operators::esmm_d_input, dy_RN, offsets, weights, dx_RK, by);
 }
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
-           Store store) {
+           Store store, ExpertProducts by) {
   check_estmm(dy_RN, x_RK, offsets, dw_eNK);
-  run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK, store);
+  run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK, store, by);
 }
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
   check_ess(dy_RN, offsets, db_eN);
@@ -209,6 +209,9 @@ int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int 
 }
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device) {
   return find(device, &Operators::matmul_workspace_bytes, "matmul_workspace_bytes")(max_n, max_k);
+}
+int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k, DeviceKind device) {
+  return find(device, &Operators::esmm_workspace_bytes, "esmm_workspace_bytes")(by, max_rows, max_n, max_k);
 }
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts, DeviceKind device) {
   return find(device, &Operators::router_workspace_bytes, "router_workspace_bytes")(tokens, experts);

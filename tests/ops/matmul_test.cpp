@@ -134,9 +134,17 @@ bool has_repeats(DeviceVector<int32_t> index) {
   return std::adjacent_find(index.begin(), index.end()) != index.end();
 }
 
-OpCase make_expert_case(const Routing& routing, Shape shape, DType dtype) {
+// The ways that differ on the test device.
+std::vector<ExpertProducts> product_kinds() {
+  if (!on_gpu()) return {ExpertProducts::automatic};
+  return {ExpertProducts::grouped, ExpertProducts::per_expert};
+}
+
+OpCase make_expert_case(const Routing& routing, Shape shape, DType dtype,
+                        ExpertProducts by = ExpertProducts::automatic) {
   OpCase c;
-  c.name = fmt::format("esmm/{}/{}/{}x{}", name_of(dtype), routing.name, shape.n, shape.k);
+  c.name = fmt::format("esmm/{}/{}/{}x{}{}", name_of(dtype), routing.name, shape.n, shape.k,
+                       by == ExpertProducts::per_expert ? "/per_expert" : "");
   const int64_t e = routing.experts(), rows = routing.rows();
   c.inputs["x"] = random_tensor("x", {rows, shape.k}, dtype);
   c.inputs["w"] = make_weights(e, shape, dtype);
@@ -146,7 +154,7 @@ OpCase make_expert_case(const Routing& routing, Shape shape, DType dtype) {
     const Owned x = to_operand(in.at("x"));
     Owned y = make_output(dtype, {rows, shape.n});
     esmm(stream, {x.view, index_or_null(shared->x_index)}, shared->offsets, w.weights,
-         {y.view, index_or_null(shared->y_index)});
+         {y.view, index_or_null(shared->y_index)}, by);
     return Tensors{{"y", to_case_tensor(y)}};
   };
   c.backward = [=](Stream& stream, const Tensors& in, const Tensors& d) {
@@ -154,11 +162,11 @@ OpCase make_expert_case(const Routing& routing, Shape shape, DType dtype) {
     const Owned x = to_operand(in.at("x")), dy = to_operand(d.at("y"));
     const SortedRows dy_rows{dy.view, index_or_null(shared->y_index)};
     Owned dw = make_zeros({e, shape.n, shape.k});
-    estmm(stream, dy_rows, {x.view, index_or_null(shared->x_index)}, shared->offsets, dw.view);
+    estmm(stream, dy_rows, {x.view, index_or_null(shared->x_index)}, shared->offsets, dw.view, Store::accumulate, by);
     Tensors gradients{{"w", to_case_tensor(dw)}};
     if (!has_repeats(shared->x_index)) {
       Owned dx = make_output(dtype, {rows, shape.k});
-      esmm_d_input(stream, dy_rows, shared->offsets, w.weights, {dx.view, index_or_null(shared->x_index)});
+      esmm_d_input(stream, dy_rows, shared->offsets, w.weights, {dx.view, index_or_null(shared->x_index)}, by);
       gradients["x"] = to_case_tensor(dx);
     }
     return gradients;
@@ -272,13 +280,24 @@ TEST(Matmul, WeightGradientAddsToWhatIsThere) {
 
 TEST(Matmul, ExpertsMatchReference) {
   TestStream test;
-  for (const DType dtype : {DType::f32, DType::bf16})
-    for (const Shape shape : kShapes)
-      for (const Routing& routing : make_routings()) {
-        const OpCase c = make_expert_case(routing, shape, dtype);
-        check_forward(c, test.stream);
-        check_gradient(c, test.stream);
-      }
+  for (const ExpertProducts by : product_kinds())
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Shape shape : kShapes)
+        for (const Routing& routing : make_routings()) {
+          const OpCase c = make_expert_case(routing, shape, dtype, by);
+          check_forward(c, test.stream);
+          check_gradient(c, test.stream);
+        }
+}
+
+// A CPU takes every choice, and computes the same.
+TEST(Matmul, EveryChoiceOfProductsIsTaken) {
+  TestStream test;
+  const Routing routing = make_routings()[6];
+  ASSERT_EQ(routing.name, "gather_scatter");
+  for (const ExpertProducts by : {ExpertProducts::automatic, ExpertProducts::grouped, ExpertProducts::per_expert})
+    check_forward(make_expert_case(routing, {96, 40}, DType::f32, by), test.stream);
+  EXPECT_EQ(esmm_workspace_bytes(ExpertProducts::per_expert, 1 << 20, 4096, 4096), 0);
 }
 
 TEST(Matmul, ExpertWeightGradientsAreAddedOrOverwritten) {
@@ -310,11 +329,12 @@ TEST(Matmul, ExpertWeightGradientsAreAddedOrOverwritten) {
 // want.
 TEST(Matmul, ExpertsOfSeveralTilesMatchReference) {
   TestStream test;
-  for (const Routing& routing : make_routings()) {
-    const OpCase c = make_expert_case(routing, {264, 136}, DType::bf16);
-    check_forward(c, test.stream);
-    check_gradient(c, test.stream);
-  }
+  for (const ExpertProducts by : product_kinds())
+    for (const Routing& routing : make_routings()) {
+      const OpCase c = make_expert_case(routing, {264, 136}, DType::bf16, by);
+      check_forward(c, test.stream);
+      check_gradient(c, test.stream);
+    }
 }
 
 TEST(Matmul, ExpertsEqualMatmulBitForBit) {
@@ -370,26 +390,28 @@ TEST(Matmul, SameBitsWhateverCameBefore) {
   const std::vector<Routing> routings = make_routings();
   const Routing routing =
       *std::find_if(routings.begin(), routings.end(), [](const Routing& r) { return r.name == "gather_scatter"; });
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const OpCase c = make_expert_case(routing, {200, 310}, dtype);
-    const Tensors d = {{"y", random_tensor("d_y", {routing.rows(), 200}, dtype)}};
-    Tensors on_one_thread;
-    for (const int threads : {1, 2}) {
-      TestStream used(threads), fresh(threads);
-      check_forward(make_dense_case(1025, {33, 47}, dtype, dtype, false), used.stream);
-      check_forward(c, used.stream);
-      Tensors a = c.forward(used.stream, c.inputs), b = c.forward(fresh.stream, c.inputs);
-      a.merge(c.backward(used.stream, c.inputs, d));
-      b.merge(c.backward(fresh.stream, c.inputs, d));
-      if (threads == 1) on_one_thread = a;
-      for (const auto& [name, tensor] : a) {
-        EXPECT_EQ(std::memcmp(tensor.values.data(), b.at(name).values.data(), tensor.values.size() * sizeof(float)), 0)
-            << c.name << ": " << name;
-        const std::vector<float>& other = on_one_thread.at(name).values;
-        EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), c.tolerance) << c.name << ": " << name;
+  for (const ExpertProducts by : product_kinds())
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const OpCase c = make_expert_case(routing, {200, 310}, dtype, by);
+      const Tensors d = {{"y", random_tensor("d_y", {routing.rows(), 200}, dtype)}};
+      Tensors on_one_thread;
+      for (const int threads : {1, 2}) {
+        TestStream used(threads), fresh(threads);
+        check_forward(make_dense_case(1025, {33, 47}, dtype, dtype, false), used.stream);
+        check_forward(c, used.stream);
+        Tensors a = c.forward(used.stream, c.inputs), b = c.forward(fresh.stream, c.inputs);
+        a.merge(c.backward(used.stream, c.inputs, d));
+        b.merge(c.backward(fresh.stream, c.inputs, d));
+        if (threads == 1) on_one_thread = a;
+        for (const auto& [name, tensor] : a) {
+          EXPECT_EQ(std::memcmp(tensor.values.data(), b.at(name).values.data(), tensor.values.size() * sizeof(float)),
+                    0)
+              << c.name << ": " << name;
+          const std::vector<float>& other = on_one_thread.at(name).values;
+          EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), c.tolerance) << c.name << ": " << name;
+        }
       }
     }
-  }
 }
 
 TEST(Matmul, ColumnSumsMatchReference) {

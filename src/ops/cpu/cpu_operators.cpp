@@ -45,6 +45,7 @@ const Operators& cpu_operators() {
       .embedding_workspace_bytes = cpu::embedding_workspace_bytes,
       .attention_workspace_bytes = cpu::attention_workspace_bytes,
       .matmul_workspace_bytes = cpu::matmul_workspace_bytes,
+      .esmm_workspace_bytes = cpu::esmm_workspace_bytes,
       .router_workspace_bytes = cpu::router_workspace_bytes,
       .token_layout_workspace_bytes = cpu::token_layout_workspace_bytes,
       .index_workspace_bytes = cpu::index_workspace_bytes,

@@ -186,6 +186,9 @@ int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
   return std::min(kPanelHeights.back() * row_bytes, std::max(kScratchLimit, kPanelHeights.front() * row_bytes)) + 128;
 }
 
+// Rows behind an index are gathered panel by panel, in scratch that the products above have too.
+int64_t esmm_workspace_bytes(ExpertProducts, int64_t, int64_t, int64_t) { return 0; }
+
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
   multiply_rows(stream, ProductKind::forward, {x_MK}, weight, {y_MN}, 0, x_MK.rows(), store);
 }
@@ -199,17 +202,17 @@ void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorVi
 }
 
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
-          SortedRows y_RN) {
+          SortedRows y_RN, ExpertProducts) {
   multiply_experts(stream, ProductKind::forward, x_RK, offsets, weights, y_RN);
 }
 
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
-                  SortedRows dx_RK) {
+                  SortedRows dx_RK, ExpertProducts) {
   multiply_experts(stream, ProductKind::d_input, dy_RN, offsets, weights, dx_RK);
 }
 
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
-           Store store) {
+           Store store, ExpertProducts) {
   for (int64_t e = 0; e < dw_eNK.dim(0); ++e) {
     const auto i = static_cast<size_t>(e);
     if (offsets[i] == offsets[i + 1] && store == Store::overwrite) cpu::fill_zero(stream, dw_eNK.at(e));

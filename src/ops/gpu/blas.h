@@ -17,7 +17,11 @@ struct BlasProduct {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;
   Store store = Store::overwrite;
+  // The rows of a are as many as chance has it, as those of an expert: the library then chooses for ranges of them.
+  bool rows_vary = false;
 };
+
+bool has_library();
 
 // False, with nothing done, where the library is missing or has no algorithm for the case. Deterministic.
 bool multiply_by_library(Stream& stream, const BlasProduct& product);

@@ -37,6 +37,7 @@ const Operators& gpu_operators() {
     t.estmm = gpu::estmm;
     t.ess = gpu::ess;
     t.matmul_workspace_bytes = gpu::matmul_workspace_bytes;
+    t.esmm_workspace_bytes = gpu::esmm_workspace_bytes;
     t.route = gpu::route;
     t.route_backward = gpu::route_backward;
     t.build_token_layout = gpu::build_token_layout;

@@ -34,4 +34,12 @@ bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& 
 bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                     std::span<const int64_t> offsets, TensorView dw_eNK, Store store);
 
+// The same as one dense product per expert that has rows. Rows behind an index are copied to scratch and back, in
+// pieces: per_expert_workspace_bytes, with weights up to [max_n, max_k], beside what dense products take.
+void multiply_per_expert(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
+                         std::span<const Weight> weights, const SortedRows& y);
+void multiply_weights_per_expert(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                                 std::span<const int64_t> offsets, TensorView dw_eNK, Store store);
+int64_t per_expert_workspace_bytes(int64_t max_n, int64_t max_k);
+
 }  // namespace mw::gpu

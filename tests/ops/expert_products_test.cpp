@@ -1,0 +1,81 @@
+// The ways to multiply rows with their experts against each other, at sizes where they differ: too large for the cases
+// of matmul_test.cpp, which hold each against its reference.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "ops/matmul.h"
+#include "support/op_case.h"
+
+namespace mw::test {
+namespace {
+
+constexpr auto kWays = {ExpertProducts::automatic, ExpertProducts::grouped, ExpertProducts::per_expert};
+
+// bf16 weights of [e, n, k].
+struct Experts {
+  Experts(Stream& stream, int64_t e, int64_t n, int64_t k)
+      : values(to_operand(random_tensor("w", {e, n, k}, DType::f32))),
+        packed(make_output(DType::u8, {e, packed_weight_bytes(n, k, true)})) {
+    for (int64_t i = 0; i < e; ++i) {
+      weights.push_back({n, k, values.view.at(i), packed.view.at(i), packed.view.at(i)});
+      pack_weight(stream, weights.back());
+    }
+  }
+  Owned values, packed;
+  std::vector<Weight> weights;
+};
+
+TEST(ExpertProducts, AutomaticIsTheLibraryForLargeExperts) {
+  if (!on_gpu()) GTEST_SKIP() << "a CPU has one way";
+  TestStream test;
+  constexpr int64_t kWidth = 4096;
+  const Experts experts(test.stream, 2, kWidth, kWidth);
+  for (const int64_t rows : {512, 4096}) {  // 1.7e10 and 1.4e11 FLOP an expert
+    const Owned x = to_operand(random_tensor("x", {rows, kWidth}, DType::bf16));
+    std::vector<Owned> y;
+    for (const ExpertProducts by : kWays) {
+      y.push_back(make_output(DType::bf16, {rows, kWidth}));
+      // An expert without rows is no part of the average.
+      esmm(test.stream, {x.view}, std::vector<int64_t>{0, rows, rows}, experts.weights, {y.back().view}, by);
+    }
+    wait_for_device();
+    EXPECT_EQ(y[0].memory, y[rows == 512 ? 1 : 2].memory) << rows << " rows";
+  }
+}
+
+// An expert whose rows, behind indices, are more than a piece of scratch holds; the scratch is as small as may be.
+TEST(ExpertProducts, RowsOfSeveralPiecesAgreeWithTheGroupedKernels) {
+  if (!on_gpu()) GTEST_SKIP() << "a CPU has one way";
+  constexpr int64_t kRows = 50'000, kTokens = 500, kN = 256, kK = 1024;
+  TestStream test(2,
+                  static_cast<size_t>(matmul_workspace_bytes(kN, kK, device_kind()) +
+                                      esmm_workspace_bytes(ExpertProducts::per_expert, kRows, kN, kK, device_kind())));
+  const Experts experts(test.stream, 3, kN, kK);
+  const std::vector<int64_t> offsets = {0, 300, 300, kRows};
+  DeviceVector<int32_t> token_of(kRows), place_of(kRows);
+  for (int64_t r = 0; r < kRows; ++r) {
+    token_of[static_cast<size_t>(r)] = static_cast<int32_t>(r * 7 % kTokens);
+    place_of[static_cast<size_t>(r)] = static_cast<int32_t>(r * 7919 % kRows);  // a prime: no place twice
+  }
+  const Owned x = to_operand(random_tensor("x", {kTokens, kK}, DType::bf16)),
+              dy = to_operand(random_tensor("dy", {kRows, kN}, DType::bf16));
+  Tensors expected;
+  for (const ExpertProducts by : {ExpertProducts::grouped, ExpertProducts::per_expert}) {
+    Owned y = make_output(DType::bf16, {kRows, kN}), dx = make_output(DType::bf16, {kRows, kK}),
+          dw = to_operand(random_tensor("dw", {3, kN, kK}, DType::f32));
+    esmm(test.stream, {x.view, token_of.data()}, offsets, experts.weights, {y.view, place_of.data()}, by);
+    esmm_d_input(test.stream, {dy.view, place_of.data()}, offsets, experts.weights, {dx.view, place_of.data()}, by);
+    estmm(test.stream, {dy.view, place_of.data()}, {x.view, token_of.data()}, offsets, dw.view, Store::accumulate, by);
+    const Tensors got = {{"y", to_case_tensor(y)}, {"dx", to_case_tensor(dx)}, {"dw", to_case_tensor(dw)}};
+    if (by == ExpertProducts::grouped) expected = got;
+    for (const auto& [name, tensor] : got) {
+      const std::vector<float>& other = expected.at(name).values;
+      // Sums of fp32 in another order: a unit of bf16 for y and dx, 50 000 terms for dw.
+      EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name == "dw" ? 1e-4 : 8e-3) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mw::test
