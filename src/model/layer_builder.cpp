@@ -125,6 +125,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, ParamS
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";
+  options.products = plan.run.moe.products();
   options.drop_one_row = plan.run.fault == "drop_row" && plan.rank == 0;
   return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
                                     std::move(transport), options);

@@ -19,7 +19,7 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   const int64_t tokens = batch.tokens(), d = model.width;
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
-          widest_n = model.vocab, widest_k = d;
+          widest_n = model.vocab, widest_k = d, expert_bytes = 0;
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.head_dim, 1.0f};
@@ -41,10 +41,12 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
     bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
+    expert_bytes = std::max(expert_bytes, esmm_workspace_bytes(run.moe.products(), mesh.ep * tokens * m.top_k,
+                                                               std::max(c * m.width, d), std::max(m.width, d), device));
   }
   const int64_t router_bytes = run.dtype() == DType::bf16 ? router_product_bytes(tokens, d, device) : 0;
-  bytes = std::max(
-      bytes, matmul_workspace_bytes(std::max(widest_n, widest_k), std::max(widest_n, widest_k), device) + router_bytes);
+  const int64_t widest = std::max(widest_n, widest_k);
+  bytes = std::max(bytes, matmul_workspace_bytes(widest, widest, device) + std::max(router_bytes, expert_bytes));
   Platform platform;
   const bool on_cpu = device == DeviceKind::cpu;
   platform.native_bf16 = !on_cpu || cpu::matmul_traits().native_bf16;

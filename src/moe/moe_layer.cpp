@@ -18,24 +18,24 @@ int64_t router_chunk(int64_t tokens, DeviceKind device) {
 }
 
 void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
-                    TensorView h_RcF, TensorView a_RF) {
+                    TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
   const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
-  esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr});
+  esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
   activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
-  esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.y);
+  esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.y, by);
 }
 
 // Down to d_x, so that it can travel while the rest is computed. The activation is recomputed from h, and the
 // gate-weight gradient is taken as <d_a, a>: expert outputs are never kept. Leaves d_h in h.
 void expert_backward(Stream& stream, Activation kind, const Transport::GradientBatch& g, const ExpertWeights& weights,
-                     TensorView h_RcF, TensorView a_RF, Store gradients) {
+                     TensorView h_RcF, TensorView a_RF, Store gradients, ExpertProducts by) {
   const ExpertBatch& rows = g.rows;
   const int64_t begin = rows.offsets.front(), count = rows.offsets.back() - begin;
   const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
-  esmm_d_input(stream, g.d_y, rows.offsets, weights.down, {a_RF, nullptr});
+  esmm_d_input(stream, g.d_y, rows.offsets, weights.down, {a_RF, nullptr}, by);
   activate_backward(stream, kind, h, a, rows.weights_R.slice(begin, count), h, a, rows.d_weights_R.slice(begin, count));
-  estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down, gradients);
-  esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, rows.offsets, weights.up, g.d_x);
+  estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down, gradients, by);
+  esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, rows.offsets, weights.up, g.d_x, by);
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
   for (int64_t c = 0; c < chunks; ++c) {
     if (c + 1 < chunks) transport_->dispatch_begin(stream, c + 1, x_TD);
     const ExpertBatch batch = transport_->dispatch_finish(stream, c);
-    expert_forward(stream, layer_.activation, batch, transport_->weights(c), h, a);
+    expert_forward(stream, layer_.activation, batch, transport_->weights(c), h, a, options_.products);
     transport_->combine_begin(stream, c);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, c);
@@ -208,9 +208,10 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     if (c + 1 < chunks) transport_->gradient_begin(stream, c + 1, d_out_TD);
     const Transport::GradientBatch gradient = transport_->gradient_finish(stream, c, x_TD);
     const ExpertWeights weights = transport_->weights(c);
-    expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients);
+    expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients, options_.products);
     transport_->gradient_return_begin(stream, c);
-    estmm(stream, {flat_halves(h), nullptr}, gradient.rows.x, gradient.rows.offsets, weights.d_up, expert_gradients);
+    estmm(stream, {flat_halves(h), nullptr}, gradient.rows.x, gradient.rows.offsets, weights.d_up,
+          expert_gradients, options_.products);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),

@@ -72,6 +72,7 @@ struct MoeOptions {
   double capacity_factor = 0;  // 0: dropless
   bool capacity_per_sequence = true;
   bool drop_one_row = false;  // test-only fault
+  ExpertProducts products = ExpertProducts::automatic;
 };
 
 class MoeLayer {

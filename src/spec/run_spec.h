@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/kinds.h"
 #include "spec/model_spec.h"
 
 namespace mw {
@@ -47,6 +48,12 @@ struct MoeRunSpec {
   double row_headroom = 1.5;
   std::string tp_mode = "ssmb", transport = "auto";
   int64_t row_chunks = 1;
+  std::string expert_products = "auto";  // auto | grouped | per_expert
+
+  ExpertProducts products() const {
+    if (expert_products == "grouped") return ExpertProducts::grouped;
+    return expert_products == "per_expert" ? ExpertProducts::per_expert : ExpertProducts::automatic;
+  }
 };
 
 struct CheckpointSpec {

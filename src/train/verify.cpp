@@ -33,6 +33,7 @@ RunSpec reference_run(RunSpec run) {
   run.mesh = MeshSpec{};
   run.moe.transport = "auto";
   run.moe.row_chunks = 1;
+  run.moe.expert_products = "grouped";
   run.fault.clear();
   return run;
 }

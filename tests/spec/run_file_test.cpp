@@ -114,6 +114,13 @@ TEST(RunFile, NamesAHuggingFaceModel) {
   error_of([] { parse("model = \"hf:/m\"\n[model]\nwidth = 512\n"); }, Exit::config);  // one or the other
 }
 
+TEST(RunFile, NamesWhoMultipliesRowsWithExperts) {
+  EXPECT_EQ(parse("").moe.products(), ExpertProducts::automatic);
+  EXPECT_EQ(parse("[moe]\nexpert_products = \"grouped\"\n").moe.products(), ExpertProducts::grouped);
+  EXPECT_EQ(parse("", {"moe.expert_products=per_expert"}).moe.products(), ExpertProducts::per_expert);
+  error_of([] { parse("", {"moe.expert_products=library"}); }, Exit::config);
+}
+
 TEST(RunFile, OverridesApplyInOrder) {
   const RunSpec run = parse(
       "[train]\nlr = 0.5\nsteps = 7\n",
