@@ -40,14 +40,14 @@ constexpr int64_t kRowTile = 128;  // of the padded floor
 constexpr double kSkew = 0.25;
 
 struct Options {
-  std::string device = "cpu", routing = "random", json;
+  std::string device = "cpu", routing = "random", experts_by = "auto", json;
   std::vector<std::string> shapes;
   std::vector<int64_t> sizes = {1024, 512, 32, 4, 8192}, tokens = {16384};
   int repeats = 20, calls = 1, threads = 0;
   bench::Ceiling ceiling;
 };
 
-RunSpec one_layer_run(const MoeShape& s) {
+RunSpec one_layer_run(const MoeShape& s, const std::string& experts_by) {
   RunSpec run;
   run.native.vocab = 64;
   run.native.width = s.width;
@@ -60,12 +60,13 @@ RunSpec one_layer_run(const MoeShape& s) {
   run.train.seq_len = s.tokens;
   run.train.global_batch = 1;
   run.train.dtype = "bf16";
+  run.moe.expert_products = experts_by;
   return run;
 }
 
 // No optimizer runs here, and beside its moments one GPU would not hold the largest layer.
-Plan plan_layer(const MoeShape& shape, Device device, int threads) {
-  const RunSpec run = one_layer_run(shape);
+Plan plan_layer(const MoeShape& shape, const Options& options, Device device, int threads) {
+  const RunSpec run = one_layer_run(shape, options.experts_by);
   const ModelSpec model = build_native_model(run.native);
   Plan plan = make_plan(model, run, 1, 0, measure_platform(model, run, make_mesh(run.mesh, 1), threads, device.kind));
   std::erase_if(plan.parameter_rows, [](const ByteRow& row) { return row.kind == ByteKind::moment; });
@@ -94,7 +95,7 @@ struct Times {
 class Bench {
  public:
   Bench(const MoeShape& shape, const Options& options, Device device, int threads)
-      : plan_(plan_layer(shape, device, threads)),
+      : plan_(plan_layer(shape, options, device, threads)),
         self_(make_self_comm()),
         comms_(make_mesh_comms(*self_, plan_.mesh)),
         stream_(open_stream(device, threads)),
@@ -283,6 +284,7 @@ nlohmann::ordered_json describe_layer(const std::string& name, const MoeShape& s
           {"tokens", s.tokens},
           {"dtype", "bf16"},
           {"routing", o.routing},
+          {"experts_by", o.experts_by},
           {"repeats", o.repeats},
           {"calls_per_repeat", o.calls}};
 }
@@ -375,6 +377,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--routing", o.routing, "random: as initialised; skewed: a few experts get most rows")
       ->check(CLI::IsMember({"random", "skewed"}))
+      ->capture_default_str();
+  app.add_option("--experts-by", o.experts_by, "as moe.expert_products: who multiplies rows with experts on a GPU")
+      ->check(CLI::IsMember({"auto", "grouped", "per_expert"}))
       ->capture_default_str();
   app.add_option("--repeats", o.repeats, "timed repeats, of which the median counts")
       ->check(CLI::PositiveNumber)
