@@ -1,0 +1,255 @@
+// Operators on tensors of more than 2^31 elements, where an index of 32 bits wraps. The rows of an operand repeat with
+// a small period, so that each result must be that of a small call, row by row; the host never holds a large tensor.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/activation.h"
+#include "ops/cross_entropy.h"
+#include "ops/device.h"
+#include "ops/elementwise.h"
+#include "ops/embedding.h"
+#include "ops/index.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+#include "ops/token_layout.h"
+#include "support/op_case.h"
+
+namespace mw::test {
+namespace {
+
+constexpr int64_t kElements = int64_t{1} << 31, kFreeBytes = int64_t{24} << 30;
+// No power of two is a multiple of the period, so that a wrapped index reads another row.
+constexpr int64_t kPeriod = 640, kWidth = 4096, kRows = kElements / kWidth + 1000;
+
+class LargeTensors : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!on_gpu()) GTEST_SKIP() << "operands of 4 to 9 GiB would take minutes on a CPU";
+    test_ = std::make_unique<TestStream>();
+    const int64_t free = free_bytes(stream().device());
+    if (free < kFreeBytes) GTEST_SKIP() << "needs " << kFreeBytes << " bytes of device memory, " << free << " are free";
+  }
+  Stream& stream() { return test_->stream; }
+
+  // A tensor of `rows` rows (axis 0), of which row r is row r mod period of the small one.
+  TensorView repeat(const Owned& small, int64_t rows) {
+    TensorView view = small.view;
+    view.shape[0] = rows;
+    const auto bytes = static_cast<size_t>(view.bytes());
+    memory_.push_back(reserve_on(stream().device())(bytes));
+    memory_.back()->commit(bytes);
+    std::byte* data = memory_.back()->data();
+    view.data = data;
+    size_t done = std::min(bytes, static_cast<size_t>(small.view.bytes()));
+    stream().queue().copy(data, small.view.data, done);
+    for (; done < bytes; done += std::min(done, bytes - done))
+      stream().queue().copy(data + done, data, std::min(done, bytes - done));
+    return view;
+  }
+  // A result of as many rows, in the shape of a small one, filled with what no operator writes.
+  TensorView unwritten(const Owned& small, int64_t rows) {
+    const TensorView& view = small.view;
+    return repeat(make_output(view.dtype, {view.shape.begin(), view.shape.begin() + view.rank}), rows);
+  }
+
+  // Row r of the result is row r mod period of the small one: at both ends, and around element 2^31. Bit for bit unless
+  // there is a tolerance.
+  void expect_repeats(const TensorView& large, const Owned& small, double tolerance = 0) {
+    const int64_t rows = large.dim(0), period = small.view.dim(0), row_elements = large.numel() / rows;
+    const int64_t row_bytes = row_elements * size_of(large.dtype), middle = std::min(rows, kElements / row_elements);
+    wait_for_device();
+    for (const int64_t first : {int64_t{0}, std::max<int64_t>(0, middle - period), rows - period}) {
+      const int64_t count = std::min(2 * period, rows - first);
+      Owned piece = make_output(large.dtype, {count, row_elements}),
+            expected = make_output(large.dtype, {count, row_elements});
+      stream().queue().copy(piece.view.data, static_cast<std::byte*>(large.data) + first * row_bytes,
+                            static_cast<size_t>(count * row_bytes));
+      stream().wait();
+      const auto bytes = static_cast<size_t>(row_bytes);
+      for (int64_t r = 0; r < count; ++r)
+        std::memcpy(static_cast<std::byte*>(expected.view.data) + r * row_bytes,
+                    static_cast<std::byte*>(small.view.data) + (first + r) % period * row_bytes, bytes);
+      if (tolerance > 0) {
+        const std::vector<float> wanted = to_case_tensor(expected).values;
+        EXPECT_LE(largest_error(to_case_tensor(piece).values, {wanted.begin(), wanted.end()}), tolerance)
+            << "rows from " << first << " of " << large.describe();
+      } else {
+        EXPECT_TRUE(piece.memory == expected.memory) << "rows from " << first << " of " << large.describe();
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<TestStream> test_;
+  std::vector<std::unique_ptr<Reservation>> memory_;
+};
+
+Owned random_rows(const char* name, DType dtype, std::vector<int64_t> shape = {kPeriod, kWidth}) {
+  return to_operand(random_tensor(name, std::move(shape), dtype));
+}
+
+// Row r of a large tensor stands for row of(r) of another one: 32-bit indices, large and small.
+struct Mirror {
+  std::vector<int32_t> large, small;
+};
+Mirror mirrored_rows() {
+  Mirror mirror;
+  for (int64_t r = 0; r < kRows; ++r) mirror.large.push_back(static_cast<int32_t>(kRows - 1 - r));
+  for (int64_t r = 0; r < kPeriod; ++r) mirror.small.push_back(static_cast<int32_t>((kRows - 1 - r) % kPeriod));
+  return mirror;
+}
+DeviceVector<int32_t> on_device(const std::vector<int32_t>& values) { return {values.begin(), values.end()}; }
+TensorView view_of(DeviceVector<int32_t>& values, std::initializer_list<int64_t> shape) {
+  return {values.data(), DType::i32, shape};
+}
+
+TEST_F(LargeTensors, ConvertAndAdd) {
+  const Owned x = random_rows("x", DType::f32);
+  Owned y = make_output(DType::bf16, {kPeriod, kWidth}), sum = make_output(DType::bf16, {kPeriod, kWidth});
+  convert(stream(), x.view, y.view);
+  add(stream(), y.view, y.view, sum.view);
+  const TensorView large_y = unwritten(y, kRows);
+  convert(stream(), repeat(x, kRows), large_y);
+  expect_repeats(large_y, y);
+  add(stream(), large_y, large_y, large_y);
+  expect_repeats(large_y, sum);
+}
+
+TEST_F(LargeTensors, RmsNorm) {
+  const Owned x = random_rows("x", DType::bf16), gain = random_rows("gain", DType::f32, {kWidth});
+  Owned y = make_output(DType::bf16, {kPeriod, kWidth}), rstd = make_output(DType::f32, {kPeriod});
+  rms_norm(stream(), x.view, gain.view, 1e-6f, y.view, rstd.view);
+  const TensorView large_y = unwritten(y, kRows), large_rstd = unwritten(rstd, kRows);
+  rms_norm(stream(), repeat(x, kRows), gain.view, 1e-6f, large_y, large_rstd);
+  expect_repeats(large_y, y);
+  expect_repeats(large_rstd, rstd);
+}
+
+TEST_F(LargeTensors, ActivationAndItsBackward) {
+  const Owned h = random_rows("h", DType::bf16, {kPeriod, 2, kWidth / 2}),
+              d_a = random_rows("d_a", DType::bf16, {kPeriod, kWidth / 2}),
+              weight = random_rows("weight", DType::f32, {kPeriod});
+  Owned a = make_output(DType::bf16, {kPeriod, kWidth / 2}), scaled = make_output(DType::bf16, {kPeriod, kWidth / 2}),
+        d_h = make_output(DType::bf16, {kPeriod, 2, kWidth / 2}), d_weight = make_output(DType::f32, {kPeriod});
+  activate(stream(), Activation::swiglu, h.view, a.view);
+  activate_backward(stream(), Activation::swiglu, h.view, d_a.view, weight.view, d_h.view, scaled.view, d_weight.view);
+  const TensorView large_h = repeat(h, kRows), large_a = unwritten(a, kRows),
+                   large_d_weight = unwritten(d_weight, kRows);
+  activate(stream(), Activation::swiglu, large_h, large_a);
+  expect_repeats(large_a, a);
+  const TensorView large_d_a = repeat(d_a, kRows);
+  // In place, as the layer has it.
+  activate_backward(stream(), Activation::swiglu, large_h, large_d_a, repeat(weight, kRows), large_h, large_d_a,
+                    large_d_weight);
+  expect_repeats(large_h, d_h);
+  expect_repeats(large_d_a, scaled);
+  expect_repeats(large_d_weight, d_weight);
+}
+
+TEST_F(LargeTensors, GatherRows) {
+  const Mirror mirror = mirrored_rows();
+  const DeviceVector<int32_t> large_index = on_device(mirror.large), index = on_device(mirror.small);
+  const Owned x = random_rows("x", DType::bf16);
+  Owned y = make_output(DType::bf16, {kPeriod, kWidth});
+  gather_rows(stream(), x.view, index.data(), kPeriod, y.view);
+  const TensorView large_y = unwritten(y, kRows);
+  gather_rows(stream(), repeat(x, kRows), large_index.data(), kRows, large_y);
+  expect_repeats(large_y, y);
+}
+
+TEST_F(LargeTensors, CombineRows) {
+  const Mirror mirror = mirrored_rows();
+  DeviceVector<int32_t> large_index, index;
+  for (int64_t r = 0; r < kRows; ++r) {
+    const auto at = static_cast<size_t>(r);
+    large_index.insert(large_index.end(), {static_cast<int32_t>(r), mirror.large[at]});
+    if (r < kPeriod) index.insert(index.end(), {static_cast<int32_t>(r), mirror.small[at]});
+  }
+  const Owned y = random_rows("y", DType::bf16), weights = random_rows("weights", DType::f32, {kPeriod, 2});
+  Owned out = make_output(DType::bf16, {kPeriod, kWidth});
+  combine_rows(stream(), y.view, view_of(index, {kPeriod, 2}), weights.view, y.view, out.view);
+  const TensorView large_y = repeat(y, kRows), large_out = unwritten(out, kRows);
+  combine_rows(stream(), large_y, view_of(large_index, {kRows, 2}), repeat(weights, kRows), large_y, large_out);
+  expect_repeats(large_out, out);
+}
+
+// An index names 2^31 values at most, but there may be more of them.
+TEST_F(LargeTensors, GatherValues) {
+  const Owned values = random_rows("values", DType::f32, {kPeriod});
+  std::vector<int> names;
+  for (int64_t i = 0; i < kPeriod; ++i)
+    names.push_back(static_cast<int>((i * 7 + 3) % kPeriod) - (i % 5 == 0 ? 700 : 0));
+  const Owned index = to_operand(integer_tensor({kPeriod}, names));
+  Owned out = make_output(DType::f32, {kPeriod});
+  gather_values(stream(), values.view, index.view, out.view);
+  const int64_t count = kElements + 1000;
+  const TensorView large_out = unwritten(out, count);
+  gather_values(stream(), values.view, repeat(index, count), large_out);
+  expect_repeats(large_out, out);
+}
+
+TEST_F(LargeTensors, Rope) {
+  const Owned x = random_rows("x", DType::bf16, {kPeriod, kWidth / 128, 128}),
+              cosine = random_rows("cos", DType::f32, {kPeriod, 64}),
+              sine = random_rows("sin", DType::f32, {kPeriod, 64});
+  Owned y = make_output(DType::bf16, {kPeriod, kWidth / 128, 128});
+  rope(stream(), x.view, cosine.view, sine.view, RopeDirection::forward, y.view);
+  const TensorView large_x = repeat(x, kRows);
+  rope(stream(), large_x, cosine.view, sine.view, RopeDirection::forward, large_x);
+  expect_repeats(large_x, y);
+}
+
+TEST_F(LargeTensors, Embedding) {
+  const Owned table = random_rows("table", DType::f32);
+  std::vector<int> names;
+  for (int64_t t = 0; t < kPeriod; ++t) names.push_back(static_cast<int>((t * 7 + 3) % kPeriod));
+  const Owned ids = to_operand(integer_tensor({kPeriod}, names));
+  Owned y = make_output(DType::bf16, {kPeriod, kWidth});
+  embed(stream(), table.view, ids.view, y.view);
+  const TensorView large_y = unwritten(y, kRows);
+  embed(stream(), table.view, repeat(ids, kRows), large_y);
+  expect_repeats(large_y, y);
+}
+
+TEST_F(LargeTensors, CrossEntropy) {
+  constexpr int64_t kVocab = 151'936, kLabels = 96, kCount = kElements / kVocab + 2 * kLabels;
+  const Owned logits = random_rows("logits", DType::f32, {kLabels, kVocab});
+  std::vector<int> names;
+  for (int64_t t = 0; t < kLabels; ++t)
+    names.push_back(t % 7 == 3 ? kIgnoreLabel : static_cast<int>(t * 1583 % kVocab));
+  const Owned labels = to_operand(integer_tensor({kLabels}, names));
+  Owned loss = make_output(DType::f32, {kLabels}), d_logits = make_output(DType::bf16, {kLabels, kVocab});
+  cross_entropy(stream(), logits.view, labels.view, 0.5f, loss.view, d_logits.view);
+  const TensorView large_loss = unwritten(loss, kCount), large_d_logits = unwritten(d_logits, kCount);
+  cross_entropy(stream(), repeat(logits, kCount), repeat(labels, kCount), 0.5f, large_loss, large_d_logits);
+  expect_repeats(large_loss, loss);
+  expect_repeats(large_d_logits, d_logits);
+}
+
+// A tile of few rows may be another kernel's: equal up to a unit of bf16.
+TEST_F(LargeTensors, ExpertProductsOfGatheredRows) {
+  const Mirror mirror = mirrored_rows();
+  const DeviceVector<int32_t> large_index = on_device(mirror.large), index = on_device(mirror.small);
+  constexpr int64_t kN = 4224;  // not the width of x: both cross 2^31 at rows of their own
+  const Owned values = random_rows("w", DType::f32, {kN, kWidth}), x = random_rows("x", DType::bf16);
+  Owned packed = make_output(DType::u8, {packed_weight_bytes(kN, kWidth, true)});
+  const Weight weight{kN, kWidth, values.view, packed.view, packed.view};
+  pack_weight(stream(), weight);
+  Owned y = make_output(DType::bf16, {kPeriod, kN});
+  esmm(stream(), {x.view, index.data()}, std::vector<int64_t>{0, kPeriod}, {&weight, 1}, {y.view});
+  const TensorView large_x = repeat(x, kRows);
+  for (const ExpertProducts by : {ExpertProducts::grouped, ExpertProducts::per_expert}) {
+    const TensorView large_y = unwritten(y, kRows);
+    esmm(stream(), {large_x, large_index.data()}, std::vector<int64_t>{0, kRows}, {&weight, 1}, {large_y}, by);
+    expect_repeats(large_y, y, 8e-3);
+  }
+}
+
+}  // namespace
+}  // namespace mw::test
