@@ -12,7 +12,8 @@ constexpr int64_t kBlasAlignment = 256, kBlasScratchBytes = int64_t{32} << 20;
 constexpr int64_t kBlasWorkspaceBytes = kBlasScratchBytes + kBlasAlignment;
 
 // c[m, n] (=|+=) op(a) op(b), all row-major and contiguous: a is [m, k], or [k, m] when transposed; b is [k, n], or
-// [n, k] when transposed. a and b: both f32 (true fp32, no TF32) or both bf16. c: f32 or bf16; fp32 sums.
+// [n, k] when transposed. a and b: both f32 (true fp32, no TF32) or both bf16. c: f32 or bf16; fp32 sums, of which
+// those added to a bf16 c are rounded once.
 struct BlasProduct {
   TensorView a, b, c;
   bool transpose_a = false, transpose_b = false;

@@ -102,7 +102,7 @@ Alignments alignments_of(const BlasProduct& p) {
   return {of(p.a), of(p.b), of(p.c)};
 }
 
-Choice ask_library(cublasLtHandle_t handle, const Problem& problem, Alignments align) {
+Choice ask_library(cublasLtHandle_t handle, const BlasProduct& p, const Problem& problem, Alignments align) {
   Preference preference;
   check(cublasLtMatmulPreferenceCreate(&preference.handle), "describing a preference");
   prefer(preference.handle, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<size_t>(kBlasScratchBytes));
@@ -110,6 +110,10 @@ Choice ask_library(cublasLtHandle_t handle, const Problem& problem, Alignments a
   prefer(preference.handle, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, align.a);
   prefer(preference.handle, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, align.c);
   prefer(preference.handle, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, align.c);
+  // Partial sums must not be rounded to bf16 one by one.
+  if (p.store == Store::accumulate && p.c.dtype == DType::bf16)
+    prefer(preference.handle, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   cublasLtMatmulHeuristicResult_t best{};
   int count = 0;
   const cublasStatus_t status =
@@ -127,7 +131,7 @@ Choice choose(BlasState& state, const BlasProduct& p, int64_t rows) {
   const auto found = state.choices.find(key);
   if (found != state.choices.end()) return found->second;
   if (state.choices.size() >= kMostChoices) state.choices.clear();
-  return state.choices.emplace(key, ask_library(state.handle, Problem(p, rows), align)).first->second;
+  return state.choices.emplace(key, ask_library(state.handle, p, Problem(p, rows), align)).first->second;
 }
 
 // Whether an algorithm that was chosen for another number of rows runs this product: nothing promises that it does, but
