@@ -2,11 +2,11 @@
 
 #include <algorithm>
 
-#include "moe/moe_layer.h"
 #include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
+#include "ops/mixed_matmul.h"
 #include "ops/norm.h"
 #include "ops/router.h"
 #include "ops/token_layout.h"
@@ -43,10 +43,10 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
     bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
     expert_bytes = std::max(expert_bytes, esmm_workspace_bytes(run.moe.products(), mesh.ep * tokens * m.top_k,
                                                                std::max(c * m.width, d), std::max(m.width, d), device));
+    if (run.dtype() == DType::bf16) bytes = std::max(bytes, mixed_matmul_workspace_bytes(tokens, m.experts, d, device));
   }
-  const int64_t router_bytes = run.dtype() == DType::bf16 ? router_product_bytes(tokens, d, device) : 0;
   const int64_t widest = std::max(widest_n, widest_k);
-  bytes = std::max(bytes, matmul_workspace_bytes(widest, widest, device) + std::max(router_bytes, expert_bytes));
+  bytes = std::max(bytes, matmul_workspace_bytes(widest, widest, device) + expert_bytes);
   Platform platform;
   const bool on_cpu = device == DeviceKind::cpu;
   platform.native_bf16 = !on_cpu || cpu::matmul_traits().native_bf16;

@@ -5,17 +5,13 @@
 
 #include "ops/activation.h"
 #include "ops/elementwise.h"
+#include "ops/mixed_matmul.h"
 
 namespace mw {
 namespace {
 
 // Pre-activations as products see them: one row of both halves.
 TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h_RcF.dim(1) * h_RcF.dim(2)}); }
-
-// Tokens per piece of the fp32 router product of a bf16 run, which bounds its scratch. A GPU wants large products.
-int64_t router_chunk(int64_t tokens, DeviceKind device) {
-  return std::min<int64_t>(tokens, device == DeviceKind::cpu ? 512 : 8192);
-}
 
 void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
                     TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
@@ -81,23 +77,8 @@ TensorView MoeLayer::tokens_of(TensorView saved, int64_t width) const { return t
 // The router is fp32 whatever the run's dtype.
 void MoeLayer::router_logits(Stream& stream, TensorView x_TD, TensorView logits_TE) {
   const TraceScope scope(stream.trace(), Work::router, "router_logits");
-  if (x_TD.dtype == DType::f32) {
-    matmul(stream, x_TD, weights_.router, logits_TE);
-    return;
-  }
-  const int64_t width = x_TD.cols(), chunk = router_chunk(tokens_, stream.device().kind);
-  for (int64_t begin = 0; begin < tokens_; begin += chunk) {
-    const int64_t count = std::min(chunk, tokens_ - begin);
-    WorkspaceFrame frame(stream.workspace());
-    const TensorView x32(frame.take<float>(static_cast<size_t>(count * width)), DType::f32, {count, width});
-    convert(stream, x_TD.slice(begin, count), x32);
-    matmul(stream, x32, weights_.router, logits_TE.slice(begin, count));
-  }
-}
-
-int64_t router_product_bytes(int64_t tokens, int64_t width, DeviceKind device) {
-  const int64_t bytes = router_chunk(tokens, device) * width * static_cast<int64_t>(sizeof(float));
-  return (bytes + 63) / 64 * 64;
+  if (x_TD.dtype == DType::f32) matmul(stream, x_TD, weights_.router, logits_TE);
+  else mixed_matmul(stream, x_TD, weights_.router, logits_TE);
 }
 
 // Adds the router's share to d_x and to its own weight gradient.
@@ -106,20 +87,9 @@ void MoeLayer::router_backward(Stream& stream, TensorView x_TD, TensorView d_log
   if (x_TD.dtype == DType::f32) {
     matmul_d_input(stream, d_logits_TE, weights_.router, d_x_TD, Store::accumulate);
     matmul_d_weight(stream, d_logits_TE, x_TD, weights_.d_router);
-    return;
-  }
-  const int64_t width = x_TD.cols(), chunk = router_chunk(tokens_, stream.device().kind);
-  for (int64_t begin = 0; begin < tokens_; begin += chunk) {
-    const int64_t count = std::min(chunk, tokens_ - begin);
-    WorkspaceFrame frame(stream.workspace());
-    const auto elements = static_cast<size_t>(count * width);
-    const TensorView x32(frame.take<float>(elements), DType::f32, {count, width});
-    const TensorView d_x = d_x_TD.slice(begin, count), d_logits = d_logits_TE.slice(begin, count);
-    convert(stream, x_TD.slice(begin, count), x32);
-    matmul_d_weight(stream, d_logits, x32, weights_.d_router);
-    convert(stream, d_x, x32);
-    matmul_d_input(stream, d_logits, weights_.router, x32, Store::accumulate);
-    convert(stream, x32, d_x);
+  } else {
+    mixed_matmul_d_input(stream, d_logits_TE, weights_.router, d_x_TD);
+    mixed_matmul_d_weight(stream, d_logits_TE, x_TD, weights_.d_router);
   }
 }
 
@@ -210,8 +180,8 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     const ExpertWeights weights = transport_->weights(c);
     expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients, options_.products);
     transport_->gradient_return_begin(stream, c);
-    estmm(stream, {flat_halves(h), nullptr}, gradient.rows.x, gradient.rows.offsets, weights.d_up,
-          expert_gradients, options_.products);
+    estmm(stream, {flat_halves(h), nullptr}, gradient.rows.x, gradient.rows.offsets, weights.d_up, expert_gradients,
+          options_.products);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),

@@ -65,9 +65,6 @@ struct AuxGradient {
   float z_scale = 0;
 };
 
-// Scratch that the layer takes around the fp32 products of its router in a bf16 run, beside that of the products.
-int64_t router_product_bytes(int64_t tokens, int64_t width, DeviceKind device);
-
 struct MoeOptions {
   double capacity_factor = 0;  // 0: dropless
   bool capacity_per_sequence = true;

@@ -58,6 +58,12 @@ void check_weight_gradient(const TensorView& dy, const TensorView& x, const Tens
            "{} += {}^T {}", dw.describe(), dy.describe(), x.describe());
 }
 
+void check_mixed_rows(const TensorView& x, const TensorView& y, int64_t n, int64_t k) {
+  MW_CHECK(x.dtype == DType::bf16 && x.rank == 2 && x.dim(1) == k && y.dtype == DType::f32 && y.rank == 2 &&
+               y.dim(1) == n && x.dim(0) == y.dim(0),
+           "{} and {} in a mixed product with a weight [{}, {}]", x.describe(), y.describe(), n, k);
+}
+
 void check_offsets(std::span<const int64_t> offsets, int64_t experts, const SortedRows& a, const SortedRows& b) {
   MW_CHECK(std::ssize(offsets) == experts + 1, "{} offsets for {} experts", offsets.size(), experts);
   MW_CHECK(offsets.front() >= 0 && std::is_sorted(offsets.begin(), offsets.end()),
@@ -222,6 +228,16 @@ void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const T
 void check_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK) {
   MW_CHECK(dy_MN.rows() == x_MK.rows(), "weight gradient of {} and {}", dy_MN.describe(), x_MK.describe());
   check_weight_gradient(dy_MN, x_MK, dw_NK, 2);
+}
+
+void check_mixed_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN) {
+  check_mixed_rows(x_MK, y_MN, weight.n, weight.k);
+  check_values(weight);
+}
+
+void check_mixed_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK) {
+  MW_CHECK(dw_NK.dtype == DType::f32 && dw_NK.rank == 2, "weight gradient {} of a mixed product", dw_NK.describe());
+  check_mixed_rows(x_MK, dy_MN, dw_NK.dim(0), dw_NK.dim(1));
 }
 
 void check_esmm(const SortedRows& x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,

@@ -48,6 +48,9 @@ void check_pack_weight(const Weight& weight);
 void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN, Store store);
 void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK, Store store);
 void check_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK);
+// Of either direction: x and y, or their gradients.
+void check_mixed_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN);
+void check_mixed_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK);
 void check_esmm(const SortedRows& x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
                 const SortedRows& y_RN);
 void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,

@@ -134,6 +134,18 @@ void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorVi
   check_matmul_d_weight(dy_MN, x_MK, dw_NK);
   run(stream, Work::matmul, "matmul_d_weight", &Operators::matmul_d_weight, dy_MN, x_MK, dw_NK);
 }
+void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
+  check_mixed_matmul(x_MK, weight, y_MN);
+  run(stream, Work::matmul, "mixed_matmul", &Operators::mixed_matmul, x_MK, weight, y_MN);
+}
+void mixed_matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK) {
+  check_mixed_matmul(dx_MK, weight, dy_MN);
+  run(stream, Work::matmul, "mixed_matmul_d_input", &Operators::mixed_matmul_d_input, dy_MN, weight, dx_MK);
+}
+void mixed_matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
+  check_mixed_matmul_d_weight(dy_MN, x_MK, dw_NK);
+  run(stream, Work::matmul, "mixed_matmul_d_weight", &Operators::mixed_matmul_d_weight, dy_MN, x_MK, dw_NK);
+}
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
           SortedRows y_RN, ExpertProducts by) {
   check_esmm(x_RK, offsets, weights, y_RN);
@@ -212,6 +224,9 @@ int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device) 
 }
 int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k, DeviceKind device) {
   return find(device, &Operators::esmm_workspace_bytes, "esmm_workspace_bytes")(by, max_rows, max_n, max_k);
+}
+int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k, DeviceKind device) {
+  return find(device, &Operators::mixed_matmul_workspace_bytes, "mixed_matmul_workspace_bytes")(rows, n, k);
 }
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts, DeviceKind device) {
   return find(device, &Operators::router_workspace_bytes, "router_workspace_bytes")(tokens, experts);

@@ -10,6 +10,7 @@
 #include "ops/embedding.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
+#include "ops/mixed_matmul.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/router.h"
@@ -47,6 +48,9 @@ struct Operators {
   decltype(&mw::matmul) matmul = nullptr;
   decltype(&mw::matmul_d_input) matmul_d_input = nullptr;
   decltype(&mw::matmul_d_weight) matmul_d_weight = nullptr;
+  decltype(&mw::mixed_matmul) mixed_matmul = nullptr;
+  decltype(&mw::mixed_matmul_d_input) mixed_matmul_d_input = nullptr;
+  decltype(&mw::mixed_matmul_d_weight) mixed_matmul_d_weight = nullptr;
   decltype(&mw::esmm) esmm = nullptr;
   decltype(&mw::esmm_d_input) esmm_d_input = nullptr;
   decltype(&mw::estmm) estmm = nullptr;
@@ -67,6 +71,7 @@ struct Operators {
   int64_t (*attention_workspace_bytes)(const AttentionShape& shape, DType dtype, int threads) = nullptr;
   int64_t (*matmul_workspace_bytes)(int64_t max_n, int64_t max_k) = nullptr;
   int64_t (*esmm_workspace_bytes)(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k) = nullptr;
+  int64_t (*mixed_matmul_workspace_bytes)(int64_t rows, int64_t n, int64_t k) = nullptr;
   int64_t (*router_workspace_bytes)(int64_t tokens, int64_t experts) = nullptr;
   int64_t (*token_layout_workspace_bytes)(int64_t tokens, int64_t top_k, int64_t experts) = nullptr;
   int64_t (*index_workspace_bytes)(int64_t runs) = nullptr;

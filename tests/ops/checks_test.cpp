@@ -124,6 +124,15 @@ std::vector<Call> all_calls() {
       {"matmul_d_weight",
        {{f32, {3, 4}}, {f32, {3, 5}}, {f32, {4, 5}}},
        [](Stream& s, const Views& v) { matmul_d_weight(s, v[0], v[1], v[2]); }},
+      {"mixed_matmul",
+       {{bf16, {3, 5}}, {f32, {4, 5}}, {f32, {3, 4}}},
+       [](Stream& s, const Views& v) { mixed_matmul(s, v[0], weight_of(v[1]), v[2]); }},
+      {"mixed_matmul_d_input",
+       {{f32, {3, 4}}, {f32, {4, 5}}, {bf16, {3, 5}}},
+       [](Stream& s, const Views& v) { mixed_matmul_d_input(s, v[0], weight_of(v[1]), v[2]); }},
+      {"mixed_matmul_d_weight",
+       {{f32, {3, 4}}, {bf16, {3, 5}}, {f32, {4, 5}}},
+       [](Stream& s, const Views& v) { mixed_matmul_d_weight(s, v[0], v[1], v[2]); }},
       {"esmm",
        {{f32, {3, 5}}, {f32, {3, 4}}, {f32, {4, 5}}},
        [](Stream& s, const Views& v) {
@@ -224,6 +233,10 @@ std::vector<Rule> all_rules() {
       {"weight gradients sum over the rows of both",
        [](Stream& s, Zeros& z, bool broken) {
          matmul_d_weight(s, z.make(f32, {3, 4}), z.make(f32, {broken ? 4 : 3, 5}), z.make(f32, {4, 5}));
+       }},
+      {"mixed products keep their rows",
+       [](Stream& s, Zeros& z, bool broken) {
+         mixed_matmul(s, z.make(bf16, {3, 5}), weight_of(z.make(f32, {4, 5})), z.make(f32, {broken ? 2 : 3, 4}));
        }},
       {"each expert has its rows",
        [](Stream& s, Zeros& z, bool broken) {

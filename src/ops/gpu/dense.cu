@@ -26,8 +26,7 @@ void multiply_dense(Stream& stream, ProductKind kind, TensorView x, const Weight
   multiply_grouped(stream, kind, {x}, offsets, {&weight, 1}, {y}, store);
 }
 
-void multiply_dense_weight(Stream& stream, TensorView dy, TensorView x, TensorView dw_NK, Store store,
-                           bool rows_vary) {
+void multiply_dense_weight(Stream& stream, TensorView dy, TensorView x, TensorView dw_NK, Store store, bool rows_vary) {
   if (x.rows() == 0 && store == Store::accumulate) return;
   if (x.rows() == 0) return gpu::fill_zero(stream, dw_NK);
   BlasProduct product{dy, x, dw_NK};

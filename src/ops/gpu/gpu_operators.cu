@@ -32,12 +32,16 @@ const Operators& gpu_operators() {
     t.matmul = gpu::matmul;
     t.matmul_d_input = gpu::matmul_d_input;
     t.matmul_d_weight = gpu::matmul_d_weight;
+    t.mixed_matmul = gpu::mixed_matmul;
+    t.mixed_matmul_d_input = gpu::mixed_matmul_d_input;
+    t.mixed_matmul_d_weight = gpu::mixed_matmul_d_weight;
     t.esmm = gpu::esmm;
     t.esmm_d_input = gpu::esmm_d_input;
     t.estmm = gpu::estmm;
     t.ess = gpu::ess;
     t.matmul_workspace_bytes = gpu::matmul_workspace_bytes;
     t.esmm_workspace_bytes = gpu::esmm_workspace_bytes;
+    t.mixed_matmul_workspace_bytes = gpu::mixed_matmul_workspace_bytes;
     t.route = gpu::route;
     t.route_backward = gpu::route_backward;
     t.build_token_layout = gpu::build_token_layout;

@@ -30,6 +30,9 @@ decltype(mw::pack_weight) pack_weight;
 decltype(mw::matmul) matmul;
 decltype(mw::matmul_d_input) matmul_d_input;
 decltype(mw::matmul_d_weight) matmul_d_weight;
+decltype(mw::mixed_matmul) mixed_matmul;
+decltype(mw::mixed_matmul_d_input) mixed_matmul_d_input;
+decltype(mw::mixed_matmul_d_weight) mixed_matmul_d_weight;
 decltype(mw::esmm) esmm;
 decltype(mw::esmm_d_input) esmm_d_input;
 decltype(mw::estmm) estmm;
@@ -46,6 +49,7 @@ int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int 
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab);
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
 int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k);
+int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k);
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts);
 int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts);
 int64_t index_workspace_bytes(int64_t runs);

@@ -1,0 +1,155 @@
+// Mixed products on tensor cores. An fp32 value is the sum of three bf16 parts, and a product of two parts is exact in
+// fp32: bf16 products of the parts that matter, by the library with fp32 sums, are together an fp32 product. Where the
+// library does not take them, rows are converted to fp32.
+#include "ops/mixed_matmul.h"
+
+#include "ops/converted_matmul.h"
+#include "ops/gpu/blas.h"
+#include "ops/gpu/launch.h"
+#include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
+
+namespace mw::gpu {
+namespace {
+
+constexpr int kParts = 3;
+constexpr int kPack = kWidePack<float>;
+constexpr int64_t kPartBytes = int64_t{24} << 20;  // bounds the parts of a chunk of rows
+constexpr int64_t kRowStep = 128;                  // chunks of whole tiles
+constexpr int64_t kConvertedRows = 4096;
+
+int64_t chunk_rows(int64_t rows, int64_t n) {
+  const int64_t row_bytes = kParts * n * size_of(DType::f32);
+  return std::min(rows, std::max(kRowStep, kPartBytes / row_bytes / kRowStep * kRowStep));
+}
+
+// The first part is the value rounded to bf16, the second what is then missing, rounded; the third misses nothing. Each
+// is at most 2^-8 of the one before. A value that would round to infinity is cut off instead; one that is not finite is
+// its first part, and has zeros for the others.
+__device__ void split_value(float value, bf16& first, bf16& second, bf16& third) {
+  const bool finite = isfinite(value);
+  first = to_bf16(value);
+  if (finite && !isfinite(to_float(first))) first.bits = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+  const float rest = finite ? value - to_float(first) : 0.0f;
+  second = to_bf16(rest);
+  third = to_bf16(rest - to_float(second));
+}
+
+// Rows of `width` values become rows of three times as many parts: all of the part named first, then the others.
+template <int... kPart>
+struct Split {
+  const float* from;
+  bf16* to;
+  int64_t width;
+  template <int N>
+  __device__ void apply(int64_t i) const {
+    const Pack<float, N> values = load<N>(from + i);
+    Pack<bf16, N> parts[kParts];
+#pragma unroll
+    for (int k = 0; k < N; ++k) split_value(values.at[k], parts[0].at[k], parts[1].at[k], parts[2].at[k]);
+    bf16* at = to + i + i / width * (kParts - 1) * width;
+    ((store(at, parts[kPart]), at += width), ...);
+  }
+};
+
+// The way back, for results of products with parts. The first alone tells what is not finite: an infinity times a part
+// that is zero is a NaN.
+template <Store kStore>
+struct SumParts {
+  const float* from;
+  float* to;
+  int64_t width;
+  template <int N>
+  __device__ void apply(int64_t i) const {
+    const float* at = from + i + i / width * (kParts - 1) * width;
+    const Pack<float, N> first = load<N>(at), second = load<N>(at + width), third = load<N>(at + 2 * width);
+    Pack<float, N> out{};
+    if constexpr (kStore == Store::accumulate) out = load<N>(to + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k)
+      out.at[k] += isfinite(first.at[k]) ? first.at[k] + (second.at[k] + third.at[k]) : first.at[k];
+    store(to + i, out);
+  }
+};
+
+template <int... kPart>
+TensorView split(Stream& stream, WorkspaceFrame& frame, TensorView values_RW) {
+  const int64_t count = values_RW.numel(), width = values_RW.cols();
+  const Split<kPart...> body{values_RW.as<float>(), frame.take<bf16>(static_cast<size_t>(kParts * count)), width};
+  for_each_pack<kPack>(stream, count, width % kPack == 0 && allow_packs<kPack>(body.from), body);
+  return {body.to, DType::bf16, {values_RW.rows(), kParts * width}};
+}
+
+// [3 N, K]: the parts below each other.
+template <int... kPart>
+TensorView split_weight(Stream& stream, WorkspaceFrame& frame, const Weight& weight) {
+  return split<kPart...>(stream, frame, weight.values.reshape({1, weight.n * weight.k}))
+      .reshape({kParts * weight.n, weight.k});
+}
+
+template <Store kStore>
+void sum_parts(Stream& stream, TensorView parts, TensorView sums_RW) {
+  const SumParts<kStore> body{parts.as<float>(), sums_RW.as<float>(), sums_RW.cols()};
+  const bool allowed = body.width % kPack == 0 && allow_packs<kPack>(body.from, body.to);
+  for_each_pack<kPack>(stream, sums_RW.numel(), allowed, body);
+}
+
+int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+
+}  // namespace
+
+int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k) {
+  const int64_t parts = kParts * size_of(DType::f32);
+  return bytes_taken(parts * n * k) + bytes_taken(parts * n * chunk_rows(rows, n)) +
+         converted_matmul_bytes(rows, k, kConvertedRows) + matmul_workspace_bytes(n, k);
+}
+
+void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
+  const int64_t rows = x_MK.rows(), n = weight.n, chunk = chunk_rows(rows, n);
+  if (rows == 0) return;
+  WorkspaceFrame frame(stream.workspace());
+  const TensorView w = split_weight<0, 1, 2>(stream, frame, weight);
+  const TensorView parts(frame.take<float>(static_cast<size_t>(kParts * n * chunk)), DType::f32, {chunk, kParts * n});
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const TensorView x = x_MK.slice(begin, count), y = y_MN.slice(begin, count);
+    BlasProduct product{x, w, parts.slice(0, count)};
+    product.transpose_b = true;
+    if (multiply_by_library(stream, product)) sum_parts<Store::overwrite>(stream, product.c, y);
+    else converted_matmul(stream, x, weight, y, kConvertedRows);
+  }
+}
+
+// Of the products of parts those that bf16 can tell: first * first, first * second and second * first.
+void mixed_matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK) {
+  const int64_t rows = dy_MN.rows(), chunk = chunk_rows(rows, weight.n);
+  if (rows == 0) return;
+  WorkspaceFrame frame(stream.workspace());
+  const TensorView w = split_weight<0, 1, 0>(stream, frame, weight);
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const TensorView dy = dy_MN.slice(begin, count), dx = dx_MK.slice(begin, count);
+    WorkspaceFrame of_chunk(stream.workspace());
+    BlasProduct product{split<0, 0, 1>(stream, of_chunk, dy), w, dx};
+    product.store = Store::accumulate;
+    if (!multiply_by_library(stream, product)) converted_matmul_d_input(stream, dy, weight, dx, kConvertedRows);
+  }
+}
+
+void mixed_matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
+  const int64_t rows = x_MK.rows(), n = dw_NK.dim(0), k = dw_NK.dim(1), chunk = chunk_rows(rows, n);
+  if (rows == 0) return;
+  WorkspaceFrame frame(stream.workspace());
+  const TensorView parts(frame.take<float>(static_cast<size_t>(kParts * n * k)), DType::f32, {kParts * n, k});
+  for (int64_t begin = 0; begin < rows; begin += chunk) {
+    const int64_t count = std::min(chunk, rows - begin);
+    const TensorView dy = dy_MN.slice(begin, count), x = x_MK.slice(begin, count);
+    WorkspaceFrame of_chunk(stream.workspace());
+    BlasProduct product{split<0, 1, 2>(stream, of_chunk, dy), x, parts};
+    product.transpose_a = true;
+    if (multiply_by_library(stream, product)) sum_parts<Store::accumulate>(stream, parts, dw_NK.reshape({1, n * k}));
+    else converted_matmul_d_weight(stream, dy, x, dw_NK, kConvertedRows);
+  }
+}
+
+}  // namespace mw::gpu
