@@ -84,11 +84,16 @@ struct ClampBackward {
 constexpr int kPartials = 1024;    // blocks of a sum
 constexpr int kListTensors = 128;  // of one launch, which takes the list as an argument
 constexpr int kSumPack = kWidePack<float>;
+constexpr int kSumLoads = 8;                                             // that a thread has under way
+constexpr int64_t kSumPiece = int64_t{kThreads} * kSumPack * kSumLoads;  // elements that a block takes at a time
 
+// Tensors one behind the other, each in pieces.
 struct ValueList {
   const float* values[kListTensors];
   int64_t counts[kListTensors];
+  int64_t ends[kListTensors];  // pieces up to the end of each
   int size = 0;
+  int64_t pieces() const { return size == 0 ? 0 : ends[size - 1]; }
 };
 
 struct SquaresOf {
@@ -98,30 +103,37 @@ struct IsBad {
   __device__ double operator()(float value) const { return isfinite(value) ? 0.0 : 1.0; }
 };
 
-// What this thread has to add of a tensor that all threads of the grid share.
-template <int N, class Map>
+// What this thread has to add of a piece: its length alone decides which elements, and in which order.
+template <bool kAligned, class Map>
 __device__ double sum_share(const float* values, int64_t count, Map map) {
-  const int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  const int64_t threads = static_cast<int64_t>(gridDim.x) * blockDim.x, packs = count / N, rest = packs * N + thread;
   double sum = 0;
-#pragma unroll 4
-  for (int64_t i = thread; i < packs; i += threads) {
-    const Pack<float, N> pack = load<N>(values + i * N);
+  if (count == kSumPiece) {
+    Pack<float, kSumPack> packs[kSumLoads];
 #pragma unroll
-    for (int k = 0; k < N; ++k) sum += map(pack.at[k]);
+    for (int p = 0; p < kSumLoads; ++p)
+      packs[p] = load<kSumPack, kAligned>(values + (p * kThreads + threadIdx.x) * kSumPack);
+#pragma unroll
+    for (int p = 0; p < kSumLoads; ++p) {
+#pragma unroll
+      for (int k = 0; k < kSumPack; ++k) sum += map(packs[p].at[k]);
+    }
+    return sum;
   }
-  if (rest < count) sum += map(values[rest]);
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += map(values[i]);
   return sum;
 }
 
-// Each block adds a fixed share of every tensor to its own partial sum.
+// Block b adds pieces b, b + blocks, .. of the list to its own partial sum.
 template <class Map>
-__global__ void sum_kernel(ValueList list, Map map, double* partials) {
+__global__ void __launch_bounds__(kThreads) sum_kernel(ValueList list, int64_t pieces, Map map, double* partials) {
   double sum = 0;
-  for (int t = 0; t < list.size; ++t) {
-    const float* values = list.values[t];
-    if (allow_packs<kSumPack>(values)) sum += sum_share<kSumPack>(values, list.counts[t], map);
-    else sum += sum_share<1>(values, list.counts[t], map);
+  int t = 0;
+  for (int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+    while (piece >= list.ends[t]) ++t;
+    const int64_t begin = (piece - (t == 0 ? 0 : list.ends[t - 1])) * kSumPiece, rest = list.counts[t] - begin;
+    const float* values = list.values[t] + begin;
+    const int64_t count = rest < kSumPiece ? rest : kSumPiece;
+    sum += allow_packs<kSumPack>(values) ? sum_share<true>(values, count, map) : sum_share<false>(values, count, map);
   }
   sum = reduce_block(sum, Sum());
   if (threadIdx.x == 0) partials[blockIdx.x] += sum;
@@ -130,26 +142,24 @@ __global__ void sum_kernel(ValueList list, Map map, double* partials) {
 // The sum over all elements of all tensors, with one wait.
 template <class Map>
 double sum_over(Stream& stream, std::span<const TensorView> tensors, Map map) {
-  int64_t longest = 0;
-  for (const TensorView& tensor : tensors) longest = std::max(longest, tensor.numel());
-  if (longest == 0) return 0;
-  const int64_t blocks = std::min<int64_t>(kPartials, ceil_div(longest, int64_t{kThreads} * kSumPack));
-  const size_t bytes = static_cast<size_t>(blocks) * sizeof(double);
   WorkspaceFrame frame(stream.workspace());
-  auto* partials = frame.take<double>(static_cast<size_t>(blocks));
-  check(fill_async(partials, 0, bytes, native(stream)), "filling memory");
+  auto* partials = frame.take<double>(kPartials);
+  std::array<double, kPartials> host;
+  check(fill_async(partials, 0, sizeof host, native(stream)), "filling memory");
   for (size_t first = 0; first < tensors.size(); first += kListTensors) {
     ValueList list;
     for (const TensorView& tensor : tensors.subspan(first, std::min<size_t>(kListTensors, tensors.size() - first))) {
+      const int64_t count = tensor.numel(), end = list.pieces() + ceil_div(count, kSumPiece);
       list.values[list.size] = tensor.as<float>();
-      list.counts[list.size++] = tensor.numel();
+      list.counts[list.size] = count;
+      list.ends[list.size++] = end;
     }
-    launch(stream, sum_kernel<Map>, blocks, kThreads, 0, list, map, partials);
+    const int64_t pieces = list.pieces();
+    launch(stream, sum_kernel<Map>, std::min<int64_t>(kPartials, pieces), kThreads, 0, list, pieces, map, partials);
   }
-  std::array<double, kPartials> host;
-  stream.queue().copy(host.data(), partials, bytes);
+  stream.queue().copy(host.data(), partials, sizeof host);
   stream.queue().wait();
-  return std::accumulate(host.begin(), host.begin() + blocks, 0.0);
+  return std::accumulate(host.begin(), host.end(), 0.0);
 }
 
 }  // namespace
