@@ -161,6 +161,26 @@ __device__ Operands<T, N> load_operands(const NormBackward<T>& task, int64_t at)
   return o;
 }
 
+// What a thread keeps of a row.
+template <class T, int N>
+struct HeldRow {
+  Operands<T, N> operands[kHeld];
+  float inverse;
+};
+
+template <int N, bool kAligned, class T>
+__device__ HeldRow<T, N> load_row(const NormBackward<T>& task, int64_t row, int64_t end, int64_t first, int64_t step) {
+  HeldRow<T, N> held{};
+  if (row >= end) return held;
+  held.inverse = task.rstd[row];
+#pragma unroll
+  for (int p = 0; p < kHeld; ++p) {
+    const int64_t i = first + p * step;
+    if (i < task.width) held.operands[p] = load_operands<N, kAligned>(task, row * task.width + i);
+  }
+  return held;
+}
+
 template <bool kAligned, class T, int N>
 __device__ float product_of(const Operands<T, N>& o, const float* gain, float inverse) {
   const Pack<float, N> gains = load<N, kAligned>(gain);
@@ -199,14 +219,14 @@ __global__ void __launch_bounds__(kMaxLanes) norm_backward_kernel(NormBackward<T
 
   Pack<float, N> sums[kHeld] = {};
   for (int64_t i = beyond; i < task.width; i += step) store(d_gain + i, Pack<float, N>{});
+  HeldRow<T, N> next = load_row<N, kAligned>(task, begin + group, end, first, step);
   for (int64_t r = begin; r < end; r += groups) {
     const int64_t row = r + group, base = row * task.width;
     const int64_t width = row < end ? task.width : 0;  // threads without a row take part in the sums alone
-    const float inverse = row < end ? task.rstd[row] : 0.0f;
-    Operands<T, N> held[kHeld];
-#pragma unroll
-    for (int p = 0; p < kHeld; ++p)
-      if (first + p * step < width) held[p] = load_operands<N, kAligned>(task, base + first + p * step);
+    const HeldRow<T, N> current = next;
+    const Operands<T, N>(&held)[kHeld] = current.operands;
+    const float inverse = current.inverse;
+    next = load_row<N, kAligned>(task, row + groups, end, first, step);  // is under way while this row is summed
     float product = 0;
 #pragma unroll
     for (int p = 0; p < kHeld; ++p) {
