@@ -17,6 +17,8 @@ constexpr int kHeld = 2;            // packs of a row that a thread keeps; those
 constexpr int kGroupThreads = 256;  // of a block that takes several rows at once
 constexpr int kMaxLanes = 512;
 constexpr int64_t kMaxRowBlocks = 512;
+constexpr int64_t kFullBlocks = 2048;  // that fill a device; what goes beyond makes blocks longer instead
+constexpr int64_t kMaxRounds = 4;
 
 struct RowBlocks {
   int64_t rows_per_block, count;
@@ -85,57 +87,84 @@ __device__ void normalise(const Pack<T, N>& x, const float* gain, float inverse,
   store<kAligned>(y, out);
 }
 
-template <class T, int N, bool kAligned>
-__global__ void __launch_bounds__(kMaxLanes) norm_kernel(Norm<T> task, int lanes) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * (blockDim.x / lanes) + threadIdx.x / lanes;
-  const int64_t width = row < task.rows ? task.width : 0;  // threads without a row take part in the sums alone
-  const int64_t base = row * task.width, step = int64_t{N} * lanes, first = threadIdx.x % lanes * N;
-  const bool adding = task.b != nullptr;
+// What a thread keeps of the operands of a row.
+template <class T, int N>
+struct HeldTerms {
+  Pack<T, N> a[kHeld], b[kHeld];
+};
 
-  Pack<T, N> x[kHeld], b[kHeld];
+template <int N, bool kAligned, bool kAdding, class T>
+__device__ HeldTerms<T, N> load_terms(const Norm<T>& task, int64_t row, int64_t first, int64_t step) {
+  HeldTerms<T, N> held{};
+  if (row >= task.rows) return held;
 #pragma unroll
   for (int p = 0; p < kHeld; ++p) {
     const int64_t i = first + p * step;
-    if (i >= width) break;
-    x[p] = load<N, kAligned>(task.a + base + i);
-    if (adding) b[p] = load<N, kAligned>(task.b + base + i);
+    if (i >= task.width) continue;
+    held.a[p] = load<N, kAligned>(task.a + row * task.width + i);
+    if constexpr (kAdding) held.b[p] = load<N, kAligned>(task.b + row * task.width + i);
   }
-  float squares = 0;
-#pragma unroll
-  for (int p = 0; p < kHeld; ++p) {
-    const int64_t i = first + p * step;
-    if (i >= width) break;
-    if (adding) x[p] = add_packs<kAligned>(x[p], b[p], task.sum + base + i);
-    squares += squares_of(x[p]);
-  }
-  for (int64_t i = first + kHeld * step; i < width; i += step) {
-    Pack<T, N> more = load<N, kAligned>(task.a + base + i);
-    if (adding) more = add_packs<kAligned>(more, load<N, kAligned>(task.b + base + i), task.sum + base + i);
-    squares += squares_of(more);
-  }
-
-  float inverse = 1.0f / sqrtf(reduce_lanes(squares, lanes, Sum()) / static_cast<float>(task.width) + task.eps);
-  if (width == 0) return;
-  if (task.given != nullptr) inverse = task.given[row];
-  if (task.rstd != nullptr && first == 0) task.rstd[row] = inverse;
-#pragma unroll
-  for (int p = 0; p < kHeld; ++p) {
-    const int64_t i = first + p * step;
-    if (i < width) normalise<kAligned>(x[p], task.gain + i, inverse, task.y + base + i);
-  }
-  const T* again = adding ? task.sum : task.a;
-  for (int64_t i = first + kHeld * step; i < width; i += step)
-    normalise<kAligned>(load<N, kAligned>(again + base + i), task.gain + i, inverse, task.y + base + i);
+  return held;
 }
 
-template <class T>
+// A block takes `rounds` times as many rows as it has groups.
+template <class T, int N, bool kAligned, bool kAdding>
+__global__ void __launch_bounds__(kMaxLanes) norm_kernel(Norm<T> task, int lanes, int rounds) {
+  const int groups = static_cast<int>(blockDim.x) / lanes, group = static_cast<int>(threadIdx.x) / lanes;
+  const int64_t step = int64_t{N} * lanes, first = threadIdx.x % lanes * N;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * rounds * groups, last = begin + int64_t{rounds} * groups;
+  const int64_t end = last < task.rows ? last : task.rows;
+
+  HeldTerms<T, N> next = load_terms<N, kAligned, kAdding>(task, begin + group, first, step);
+  for (int64_t r = begin; r < end; r += groups) {
+    const int64_t row = r + group, base = row * task.width;
+    const int64_t width = row < task.rows ? task.width : 0;  // threads without a row take part in the sums alone
+    const HeldTerms<T, N> current = next;
+    if (r + groups < end)
+      next = load_terms<N, kAligned, kAdding>(task, row + groups, first, step);  // while this one is summed
+    Pack<T, N> x[kHeld];
+#pragma unroll
+    for (int p = 0; p < kHeld; ++p) x[p] = current.a[p];
+    float squares = 0;
+#pragma unroll
+    for (int p = 0; p < kHeld; ++p) {
+      const int64_t i = first + p * step;
+      if (i >= width) continue;
+      if constexpr (kAdding) x[p] = add_packs<kAligned>(x[p], current.b[p], task.sum + base + i);
+      squares += squares_of(x[p]);
+    }
+    for (int64_t i = first + kHeld * step; i < width; i += step) {
+      Pack<T, N> more = load<N, kAligned>(task.a + base + i);
+      if constexpr (kAdding)
+        more = add_packs<kAligned>(more, load<N, kAligned>(task.b + base + i), task.sum + base + i);
+      squares += squares_of(more);
+    }
+
+    float inverse = 1.0f / sqrtf(reduce_lanes(squares, lanes, Sum()) / static_cast<float>(task.width) + task.eps);
+    if (width == 0) continue;
+    if (task.given != nullptr) inverse = task.given[row];
+    if (task.rstd != nullptr && first == 0) task.rstd[row] = inverse;
+#pragma unroll
+    for (int p = 0; p < kHeld; ++p) {
+      const int64_t i = first + p * step;
+      if (i < width) normalise<kAligned>(x[p], task.gain + i, inverse, task.y + base + i);
+    }
+    const T* again = kAdding ? task.sum : task.a;
+    for (int64_t i = first + kHeld * step; i < width; i += step)
+      normalise<kAligned>(load<N, kAligned>(again + base + i), task.gain + i, inverse, task.y + base + i);
+  }
+}
+
+template <bool kAdding, class T>
 void run_norm(Stream& stream, const Norm<T>& task) {
   with_row_packs<T>(task.width, allow_packs<kWidePack<T>>(task.a, task.b, task.gain, task.sum, task.y),
                     [&](auto pack, auto aligned) {
                       constexpr int N = decltype(pack)::value;
                       const Groups groups = group_threads(ceil_div(task.width, N));
-                      launch(stream, norm_kernel<T, N, decltype(aligned)::value>, ceil_div(task.rows, groups.rows()),
-                             groups.threads, 0, task, groups.lanes);
+                      const int64_t runs = ceil_div(task.rows, groups.rows());
+                      const int rounds = static_cast<int>(std::clamp<int64_t>(runs / kFullBlocks, 1, kMaxRounds));
+                      launch(stream, norm_kernel<T, N, decltype(aligned)::value, kAdding>, ceil_div(runs, rounds),
+                             groups.threads, 0, task, groups.lanes, rounds);
                     });
 }
 
@@ -301,7 +330,8 @@ void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorVi
   float* rstds = rstd.data == nullptr ? nullptr : rstd.as<float>();
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    run_norm<T>(stream, {x.as<T>(), nullptr, gain.as<float>(), nullptr, nullptr, y.as<T>(), rstds, eps, rows, width});
+    run_norm<false, T>(stream,
+                       {x.as<T>(), nullptr, gain.as<float>(), nullptr, nullptr, y.as<T>(), rstds, eps, rows, width});
   });
 }
 
@@ -310,8 +340,8 @@ void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, f
   const int64_t width = sum.cols(), rows = sum.rows();
   with_float_type(sum.dtype, [&](auto type) {
     using T = decltype(type);
-    run_norm<T>(stream, {a.as<T>(), b.as<T>(), gain.as<float>(), nullptr, sum.as<T>(), y.as<T>(), rstd.as<float>(), eps,
-                         rows, width});
+    run_norm<true, T>(stream, {a.as<T>(), b.as<T>(), gain.as<float>(), nullptr, sum.as<T>(), y.as<T>(),
+                               rstd.as<float>(), eps, rows, width});
   });
 }
 
@@ -319,8 +349,8 @@ void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rs
   const int64_t width = x.cols(), rows = x.rows();
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    run_norm<T>(stream, {x.as<T>(), nullptr, gain.as<float>(), rstd.as<float>(), nullptr, y.as<T>(), nullptr, 0.0f,
-                         rows, width});
+    run_norm<false, T>(stream, {x.as<T>(), nullptr, gain.as<float>(), rstd.as<float>(), nullptr, y.as<T>(), nullptr,
+                                0.0f, rows, width});
   });
 }
 
