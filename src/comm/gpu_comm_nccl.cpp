@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <numeric>
 #include <utility>
 
 #include "comm/gpu_comm.h"
@@ -84,13 +85,25 @@ class GpuComm : public Comm {
 
   void all_reduce_sum(Stream& stream, std::span<float> values) override {
     follow(stream);
-    check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, group(), native()),
-          "ncclAllReduce");
+    {
+      const QueueScope scope(stream.trace(), *link_->queue, Work::reduce, "all_reduce",
+                             {"bytes", static_cast<int64_t>(values.size_bytes())});
+      check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, group(), native()),
+            "ncclAllReduce");
+    }
     stream.queue().wait_for(link_->queue->mark());
   }
 
   std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& x) override {
     follow(stream);
+    start_messages(stream, x);
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+  }
+
+ private:
+  void start_messages(Stream& stream, const RowExchange& x) {
+    const int64_t rows = std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0});
+    const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_to_all", {"bytes", rows * x.row_bytes});
     check(ncclGroupStart(), "ncclGroupStart");
     for (int peer = 0; peer < size(); ++peer) {
       const auto p = static_cast<size_t>(peer);
@@ -103,10 +116,7 @@ class GpuComm : public Comm {
         check(ncclRecv(to, bytes, ncclUint8, peer, group(), native()), "ncclRecv");
     }
     check(ncclGroupEnd(), "ncclGroupEnd");
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
   }
-
- private:
   ncclComm_t group() const {
     if (link_->groups[index_] == nullptr)
       fail(Exit::comm, "the exchange between GPUs has failed", "see the first message");

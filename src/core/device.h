@@ -27,6 +27,15 @@ class DeviceQueue {
   virtual Mark mark() = 0;
   // What is enqueued from here on starts after the mark, which may be of another queue of the device.
   virtual void wait_for(const Mark& mark) = 0;
+  // A moment of this queue on the device's clock: when what was enqueued so far is done. Null where it could not be
+  // had: never throws, since scopes end while errors are under way. The queue keeps stamps and takes them again, so
+  // that warm ones cost no allocation.
+  using Stamp = void*;
+  virtual Stamp stamp() noexcept = 0;
+  // From one stamp to another, which may be of two queues of the device. Both have passed.
+  virtual int64_t nanoseconds(Stamp from, Stamp to) = 0;
+  // All stamps of this queue are of no more use.
+  virtual void take_stamps_back() = 0;
   // While wait() waits it calls `check` now and then, which throws when waiting is of no use any more.
   virtual void watch(std::function<void()> check) = 0;
   // Returns when all that was enqueued is done. Errors: internal, with the reason, when a kernel failed.

@@ -16,6 +16,9 @@ class CpuQueue : public DeviceQueue {
   }
   Mark mark() override { return nullptr; }
   void wait_for(const Mark&) override {}
+  Stamp stamp() noexcept override { return nullptr; }
+  int64_t nanoseconds(Stamp, Stamp) override { return 0; }
+  void take_stamps_back() override {}
   void watch(std::function<void()>) override {}
   void wait() override {}
   void* native() override { return nullptr; }

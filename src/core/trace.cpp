@@ -21,6 +21,15 @@ const char* name_of(Work work) {
   return "?";
 }
 
+const char* name_of(Lane lane) {
+  switch (lane) {
+    case Lane::host: return "host";
+    case Lane::compute: return "compute";
+    case Lane::communication: return "communication";
+  }
+  return "?";
+}
+
 Trace::Trace() : origin_(std::chrono::steady_clock::now()) {}
 
 int64_t Trace::now_ns() const {
@@ -29,29 +38,61 @@ int64_t Trace::now_ns() const {
 
 // Time since the last boundary belongs to the innermost open scope.
 void Trace::charge(int64_t now) {
-  const Work work = open_.empty() ? Work::other : open_.back().work;
+  const Work work = open_.empty() ? Work::other : open_.back().label.work;
   seconds_[static_cast<int>(work)] += static_cast<double>(now - last_ns_) * 1e-9;
   last_ns_ = now;
 }
 
+void Trace::keep(const TraceEvent& event) {
+  if (keep_events_ && events_.size() < kMaxEvents) events_.push_back(event);
+}
+
+void Trace::time_device(DeviceQueue* queue) {
+  device_.reset();
+  if (queue == nullptr) return;
+  const auto now = [origin = origin_] {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - origin).count();
+  };
+  device_ = std::make_unique<DeviceTrace>(*queue, now);
+}
+
+void Trace::settle() {
+  if (device_ != nullptr) device_->settle([this](const TraceEvent& event) { keep(event); });
+}
+
 void Trace::reset() {
+  settle();
+  if (device_ != nullptr) device_->reset();
   for (double& s : seconds_) s = 0.0;
   last_ns_ = now_ns();
 }
 
-TraceScope::TraceScope(Trace& trace, Work work, const char* label) : trace_(trace) {
+TraceScope::TraceScope(Trace& trace, Work work, const char* label, TraceArgument argument) : trace_(trace) {
+  if (trace_.device_ != nullptr) {
+    if (trace_.device_->is_full()) trace_.settle();
+    trace_.device_->begin(trace_.device_->queue(), {label, work, argument});
+  }
   const int64_t now = trace_.now_ns();
   trace_.charge(now);
-  trace_.open_.push_back({label, work, now});
+  trace_.open_.push_back({{label, work, argument}, now});
 }
 
 TraceScope::~TraceScope() {
+  if (trace_.device_ != nullptr) trace_.device_->end(trace_.device_->queue());
   const int64_t now = trace_.now_ns();
   trace_.charge(now);
-  const Trace::Open scope = trace_.open_.back();
+  const auto [label, begin] = trace_.open_.back();
   trace_.open_.pop_back();
-  if (trace_.keep_events_ && trace_.events_.size() < kMaxEvents)
-    trace_.events_.push_back({scope.label, scope.work, scope.begin_ns, now});
+  trace_.keep({label.text, label.work, begin, now, Lane::host, label.argument});
+}
+
+QueueScope::QueueScope(Trace& trace, DeviceQueue& queue, Work work, const char* label, TraceArgument argument)
+    : device_(trace.device_.get()), queue_(queue) {
+  if (device_ != nullptr) device_->begin(queue_, {label, work, argument});
+}
+
+QueueScope::~QueueScope() {
+  if (device_ != nullptr) device_->end(queue_);
 }
 
 }  // namespace mw

@@ -8,7 +8,8 @@
 
 namespace mw {
 
-// Complete ("X") events in microseconds, one lane per kind of work. Errors: Exit::data naming the path.
+// Complete ("X") events in microseconds. One lane per kind of work where all of them are the host's; else one for what
+// the host did, one for the GPU's computing and one for its communication. Errors: Exit::data naming the path.
 void write_chrome_trace(const std::string& path, const std::vector<TraceEvent>& events, int rank);
 
 }  // namespace mw

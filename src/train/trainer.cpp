@@ -52,7 +52,9 @@ class Trainer {
   void refuse_newer_checkpoints(const std::string& folder) const;
   void load_weights();
   void open_metrics();
+  void time_device_from(int64_t step);
   bool train_step(int64_t step);
+  StepStats compute_step(int64_t step);
   void report(const StepStats& stats, int64_t step, double seconds);
   void warn_growth(const StepStats& stats, int64_t step) const;
   void validate(int64_t step);
@@ -83,7 +85,7 @@ class Trainer {
   ByteSummary bytes_;
   std::optional<double> val_loss_;
   int64_t memory_before_ = 0, saved_step_ = -1, arena_grows_ = 0;
-  double trained_seconds_ = 0;
+  double step_seconds_ = 0, trained_seconds_ = 0;  // of the last step, of all
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
@@ -287,8 +289,27 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
     say("{}", format_step(r, context_));
 }
 
+// Scopes of a GPU are timed there where somebody asked: stamps cost a little.
+void Trainer::time_device_from(int64_t step) {
+  const bool traced = step == run_.train.steps && !run_.log.trace.empty();
+  Trace& trace = engine_->stream.trace();
+  if (leader_ && engine_->device.kind != DeviceKind::cpu && (options_.profile || traced) && !trace.times_device())
+    trace.time_device(&engine_->stream.queue());
+  if (traced) trace.keep_events(true);
+}
+
 // Returns false when a stop was asked for.
 bool Trainer::train_step(int64_t step) {
+  const StepStats stats = compute_step(step);
+  engine_->stream.trace().settle();
+  const bool stop = stop_requested(world_.comm());
+  if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
+  report(stats, step, step_seconds_);
+  return !stop;
+}
+
+StepStats Trainer::compute_step(int64_t step) {
+  const TraceScope whole(engine_->stream.trace(), "step", {"step", step});
   const double begin = now_seconds();
   std::vector<Batch> batches;
   {
@@ -309,13 +330,10 @@ bool Trainer::train_step(int64_t step) {
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
   state_.step = step;
   state_.samples += run_.train.global_batch;
-  const double seconds = now_seconds() - begin;
-  trained_seconds_ += seconds;
+  step_seconds_ = now_seconds() - begin;
+  trained_seconds_ += step_seconds_;
   ++trained_steps_;
-  const bool stop = stop_requested(world_.comm());
-  if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
-  report(stats, step, seconds);
-  return !stop;
+  return stats;
 }
 
 void Trainer::validate(int64_t step) {
@@ -373,9 +391,11 @@ void Trainer::print_memory() {
 
 void Trainer::print_profile() const {
   Trace& trace = engine_->stream.trace();
+  trace.settle();
   double total = 0;
   for (int w = 0; w < kWorkKinds; ++w) total += trace.seconds(static_cast<Work>(w));
-  say("where the time of rank 0 went ({:.1f} s from the first step on):", total);
+  say("where the time of rank 0{} went ({:.1f} s from the first step on):", trace.times_device() ? "'s GPU" : "",
+      total);
   for (int w = 0; w < kWorkKinds; ++w) {
     const double seconds = trace.seconds(static_cast<Work>(w));
     if (seconds > 0)
@@ -405,10 +425,12 @@ void Trainer::finish() {
         format_count(total_tokens / trained_seconds_));
   print_memory();
   if (options_.profile) print_profile();
+  engine_->stream.trace().time_device(nullptr);
 }
 
 void Trainer::write_trace() const {
   if (run_.log.trace.empty() || !leader_) return;
+  engine_->stream.trace().settle();
   const std::vector<TraceEvent>& events = engine_->stream.trace().events();
   if (events.empty()) say("no trace is written to {}: step {} was not run", run_.log.trace, run_.train.steps);
   else write_chrome_trace(run_.log.trace, events, world_.comm().rank());
@@ -428,7 +450,7 @@ Exit Trainer::train() {
   engine_->stream.trace().keep_events(false);
   engine_->stream.trace().reset();
   for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {
-    if (step == run_.train.steps && !run_.log.trace.empty()) engine_->stream.trace().keep_events(true);
+    time_device_from(step);
     if (!train_step(step)) stopped_ = true;
     if (stopped_ || (run_.checkpoint.every > 0 && step % run_.checkpoint.every == 0)) save(step);
     if (!stopped_ && saved_step_ == step) stopped_ = stop_requested(world_.comm());

@@ -1,6 +1,7 @@
 #include "ops/device.h"
 
 #include <chrono>
+#include <cmath>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@ class GpuQueue : public DeviceQueue {
   GpuQueue() { check(create_stream(&stream_), "creating a stream"); }
   ~GpuQueue() override {
     (void)synchronise_stream(stream_);
+    for (const NativeEvent event : stamps_) (void)destroy_event(event);
     (void)destroy_stream(stream_);
   }
   void copy(void* to, const void* from, size_t bytes) override {
@@ -31,6 +33,21 @@ class GpuQueue : public DeviceQueue {
   void wait_for(const Mark& mark) override {
     check(wait_for_event(stream_, static_cast<NativeEvent>(mark.get())), "waiting for an event");
   }
+  Stamp stamp() noexcept override {
+    if (taken_ == stamps_.size()) {
+      NativeEvent event = nullptr;
+      if (!succeeded(create_timed_event(&event))) return nullptr;
+      stamps_.push_back(event);
+    }
+    return succeeded(record_event(stamps_[taken_], stream_)) ? stamps_[taken_++] : nullptr;
+  }
+  int64_t nanoseconds(Stamp from, Stamp to) override {
+    float milliseconds = 0;
+    check(elapsed_milliseconds(&milliseconds, static_cast<NativeEvent>(from), static_cast<NativeEvent>(to)),
+          "reading the device's clock");
+    return std::llround(static_cast<double>(milliseconds) * 1e6);
+  }
+  void take_stamps_back() override { taken_ = 0; }
   void watch(std::function<void()> check_peers) override { watchers_.push_back(std::move(check_peers)); }
   void wait() override {
     if (!watchers_.empty()) watch_until_done();
@@ -50,6 +67,8 @@ class GpuQueue : public DeviceQueue {
   }
 
   NativeStream stream_ = nullptr;
+  std::vector<NativeEvent> stamps_;
+  size_t taken_ = 0;  // of them
   std::vector<std::function<void()>> watchers_;
 };
 

@@ -80,6 +80,10 @@ inline bool is_not_ready(Status status) { return status == MW_VENDOR(ErrorNotRea
 inline Status create_event(NativeEvent* event) {
   return MW_VENDOR(EventCreateWithFlags)(event, MW_VENDOR(EventDisableTiming));
 }
+inline Status create_timed_event(NativeEvent* event) { return MW_VENDOR(EventCreate)(event); }
+inline Status elapsed_milliseconds(float* out, NativeEvent from, NativeEvent to) {
+  return MW_VENDOR(EventElapsedTime)(out, from, to);
+}
 inline Status destroy_event(NativeEvent event) { return MW_VENDOR(EventDestroy)(event); }
 inline Status record_event(NativeEvent event, NativeStream stream) { return MW_VENDOR(EventRecord)(event, stream); }
 inline Status wait_for_event(NativeStream stream, NativeEvent event) {
