@@ -41,6 +41,7 @@ void AttentionBlock::normalise(Stream& stream, TensorView saved, TensorView gain
 }
 
 AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics) {
+  const TraceScope part(stream.trace(), "norm_and_rope");
   const int64_t h = spec_.head_dim;
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h}),
@@ -72,12 +73,17 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, in
 void AttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) {
   const int64_t tokens = x_TD.dim(0), q_width = spec_.heads * spec_.head_dim,
                 kv_width = spec_.kv_heads * spec_.head_dim;
-  matmul(stream, x_TD, weights_.wq, take_front(saved_.q, {tokens, q_width}));
-  matmul(stream, x_TD, weights_.wk, take_front(saved_.k, {tokens, kv_width}));
-  matmul(stream, x_TD, weights_.wv, take_front(saved_.v, {tokens, kv_width}));
+  const TraceScope block(stream.trace(), "attention_block");
+  {
+    const TraceScope part(stream.trace(), "attention_inputs");
+    matmul(stream, x_TD, weights_.wq, take_front(saved_.q, {tokens, q_width}));
+    matmul(stream, x_TD, weights_.wk, take_front(saved_.k, {tokens, kv_width}));
+    matmul(stream, x_TD, weights_.wv, take_front(saved_.v, {tokens, kv_width}));
+  }
   const Views in = prepare(stream, tokens, seq_len, true);
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, spec_.head_dim});
   attention(stream, shape(tokens, seq_len), in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}));
+  const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);
 }
 
@@ -86,8 +92,12 @@ void AttentionBlock::backward(Stream& stream, TensorView x_TD, int64_t seq_len, 
   const int64_t tokens = x_TD.dim(0), h = spec_.head_dim, q_width = spec_.heads * h, kv_width = spec_.kv_heads * h;
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, h}),
                    d_o = take_front(scratch_.d_o, {tokens, spec_.heads, h});
-  matmul_d_input(stream, d_out_TD, weights_.wo, d_o.reshape({tokens, q_width}));
-  matmul_d_weight(stream, d_out_TD, o.reshape({tokens, q_width}), weights_.d_wo);
+  const TraceScope block(stream.trace(), "attention_block_backward");
+  {
+    const TraceScope part(stream.trace(), "attention_output_backward");
+    matmul_d_input(stream, d_out_TD, weights_.wo, d_o.reshape({tokens, q_width}));
+    matmul_d_weight(stream, d_out_TD, o.reshape({tokens, q_width}), weights_.d_wo);
+  }
 
   const Views in = prepare(stream, tokens, seq_len, false);
   const TensorView d_q = take_front(scratch_.d_q, {tokens, spec_.heads, h}),
@@ -127,6 +137,7 @@ void AttentionBlock::backward(Stream& stream, TensorView x_TD, int64_t seq_len, 
     backward_norm(k_saved, weights_.k_gain, saved_.k_rstd, d_k, weights_.d_k_gain, norm_width(spec_.kv_heads));
   }
 
+  const TraceScope part(stream.trace(), "attention_inputs_backward");
   const TensorView d_q_rows = d_q.reshape({tokens, q_width}), d_k_rows = d_k.reshape({tokens, kv_width}),
                    d_v_rows = d_v.reshape({tokens, kv_width});
   matmul_d_weight(stream, d_q_rows, x_TD, weights_.d_wq);

@@ -94,15 +94,18 @@ void ParamStore::initialise(uint64_t seed, int threads) {
 }
 
 void ParamStore::repack(Stream& stream) {
+  const TraceScope part(stream.trace(), "repack");
   for (const Parameter& p : params_) repack_weights(stream, p);
 }
 
 void ParamStore::repack_updated(Stream& stream) {
+  const TraceScope part(stream.trace(), "repack");
   for (Parameter& p : params_)
     if (p.copy_bf16.data == nullptr) repack_weights(stream, p);
 }
 
 void ParamStore::zero_gradients(Stream& stream) {
+  const TraceScope part(stream.trace(), "zero_gradients");
   for (Parameter& p : params_)
     if (p.row.trained) fill_zero(stream, p.grad);
 }

@@ -108,6 +108,7 @@ void Transformer::forward(const Batch& batch, bool training, const std::vector<R
   size_t moe = 0;
   for (size_t i = 0; i < layers_.size(); ++i) {
     const TensorView out = rows(i + 1 < layers_.size() ? layers_[i + 1].x : final_x_, tokens);
+    const TraceScope part(stream_.trace(), "layer", {"layer", static_cast<int64_t>(i)});
     const RoutingTap* tap = layers_[i].moe != nullptr && !taps.empty() ? &taps[moe] : nullptr;
     forward_layer(layers_[i], plan_.model.layers[i], out, batch, training, tap);
     if (layers_[i].moe != nullptr) ++moe;
@@ -117,6 +118,7 @@ void Transformer::forward(const Batch& batch, bool training, const std::vector<R
 }
 
 double Transformer::loss(const Batch& batch, float seed) {
+  const TraceScope part(stream_.trace(), "head_and_loss");
   const int64_t tokens = batch.tokens(), vocab = plan_.model.vocab;
   const TensorView normed = rows(normed_, tokens), d_normed = rows(d_branch_, tokens),
                    losses = take_front(token_loss_, {tokens});
@@ -243,8 +245,10 @@ void Transformer::backward_layer(Layer& layer, const LayerSpec& spec, const Batc
 void Transformer::backward(const Batch& batch, Store expert_gradients) {
   const int64_t tokens = batch.tokens();
   const TensorView d_x = rows(d_x_, tokens);
-  for (size_t i = layers_.size(); i-- > 0;)
+  for (size_t i = layers_.size(); i-- > 0;) {
+    const TraceScope part(stream_.trace(), "layer_backward", {"layer", static_cast<int64_t>(i)});
     backward_layer(layers_[i], plan_.model.layers[i], batch, d_x, expert_gradients);
+  }
   embed_backward(stream_, d_x, token_view(batch.ids, tokens), params_.find("embed").grad);
 }
 

@@ -16,8 +16,12 @@ TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h
 void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
                     TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
   const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
-  esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
+  {
+    const TraceScope part(stream.trace(), "expert_up");
+    esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
+  }
   activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
+  const TraceScope part(stream.trace(), "expert_down");
   esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.y, by);
 }
 
@@ -28,9 +32,16 @@ void expert_backward(Stream& stream, Activation kind, const Transport::GradientB
   const ExpertBatch& rows = g.rows;
   const int64_t begin = rows.offsets.front(), count = rows.offsets.back() - begin;
   const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
-  esmm_d_input(stream, g.d_y, rows.offsets, weights.down, {a_RF, nullptr}, by);
+  {
+    const TraceScope part(stream.trace(), "expert_down_d_input");
+    esmm_d_input(stream, g.d_y, rows.offsets, weights.down, {a_RF, nullptr}, by);
+  }
   activate_backward(stream, kind, h, a, rows.weights_R.slice(begin, count), h, a, rows.d_weights_R.slice(begin, count));
-  estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down, gradients, by);
+  {
+    const TraceScope part(stream.trace(), "expert_down_d_weight");
+    estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down, gradients, by);
+  }
+  const TraceScope part(stream.trace(), "expert_up_d_input");
   esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, rows.offsets, weights.up, g.d_x, by);
 }
 
@@ -38,6 +49,7 @@ void expert_backward(Stream& stream, Activation kind, const Transport::GradientB
 
 void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
                   TensorView a_TF, TensorView out_TD) {
+  const TraceScope part(stream.trace(), "feed_forward");
   matmul(stream, x_TD, weights.up, flat_halves(h_TcF));
   activate(stream, kind, h_TcF, a_TF);
   matmul(stream, a_TF, weights.down, out_TD);
@@ -45,6 +57,7 @@ void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& wei
 
 void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD,
                            TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD) {
+  const TraceScope part(stream.trace(), "feed_forward_backward");
   const TensorView h = flat_halves(h_TcF);
   matmul_d_input(stream, d_out_TD, weights.down, a_TF);
   activate_backward(stream, kind, h_TcF, a_TF, {}, h_TcF, a_TF, {});
@@ -94,6 +107,7 @@ void MoeLayer::router_backward(Stream& stream, TensorView x_TD, TensorView d_log
 }
 
 void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap) {
+  const TraceScope part(stream.trace(), "route_tokens");
   const MoeSpec& m = layer_.moe;
   const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k),
                    weights = tokens_of(saved_.gate_weights, m.top_k);
@@ -134,6 +148,7 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
 
 void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len,
                        bool training, const RoutingTap* tap) {
+  const TraceScope part(stream.trace(), "moe");
   const MoeSpec& m = layer_.moe;
   tokens_ = x_TD.dim(0);
   route_tokens(stream, x_TD, seq_len, tap);
@@ -158,11 +173,13 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
     transport_->combine_begin(stream, c);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, c);
+  const TraceScope combine(stream.trace(), "combine_tokens");
   transport_->combine(stream, tokens_of(saved_.gate_weights, m.top_k), base, out_TD);
 }
 
 void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
                         Store expert_gradients) {
+  const TraceScope part(stream.trace(), "moe_backward");
   const MoeSpec& m = layer_.moe;
   const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
   transport_->gradient_begin(stream, 0, d_out_TD);
@@ -180,13 +197,17 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     const ExpertWeights weights = transport_->weights(c);
     expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients, options_.products);
     transport_->gradient_return_begin(stream, c);
+    const TraceScope up(stream.trace(), "expert_up_d_weight");
     estmm(stream, {flat_halves(h), nullptr}, gradient.rows.x, gradient.rows.offsets, weights.d_up, expert_gradients,
           options_.products);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),
                    d_logits = take_front(scratch_.d_logits, {tokens_, m.experts});
-  transport_->combine_gradient(stream, base, d_x_TD, d_gate);
+  {
+    const TraceScope combine(stream.trace(), "combine_gradient");
+    transport_->combine_gradient(stream, base, d_x_TD, d_gate);
+  }
   route_backward(stream, rule_, tokens_of(saved_.logits, m.experts), tokens_of(saved_.expert_choice, m.top_k), d_gate,
                  aux.d_prob, aux.z_scale, d_logits);
   router_backward(stream, x_TD, d_logits, d_x_TD);

@@ -10,6 +10,7 @@ class InPlaceTransport : public Transport {
       : experts_(std::move(experts)), scratch_(std::move(scratch)) {}
 
   int64_t begin(Stream& stream, const TokenLayout& layout, bool) override {
+    const TraceScope scope(stream.trace(), Work::router, "row_counts");
     layout_ = layout;
     offsets_.assign(1, 0);
     // With one rank the placement's order is the experts' own.
