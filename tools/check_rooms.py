@@ -29,6 +29,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 CONDITIONAL = re.compile(r"^\s*#\s*(if|ifdef|ifndef|elif)\b")
 VENDOR = re.compile(r"\b(?:cuda|hip)[A-Z]\w*\s*\(|__HIP|__CUDA_ARCH__")
 CUDNN = re.compile(r"(^|/)cudnn[\w.]*\.h$")
+NVTX = re.compile(r"(^|/)(nvToolsExt\w*|nvtx3)\.h(pp)?$")
 ONEDNN = re.compile(r"(^|/)dnnl[\w.]*\.h(pp)?$")
 
 
@@ -46,6 +47,8 @@ def check_include(path, room, quote, header, report):
         report("mpi.h belongs in src/comm/*_mpi.cpp and src/comm/mpi_*.h only")
     if CUDNN.search(header) and path != "src/ops/gpu/graph_cudnn.h":
         report(f"{header} belongs in src/ops/gpu/graph_cudnn.h only")
+    if NVTX.search(header) and path != "src/ops/gpu/ranges_nvtx.cu":
+        report(f"{header} belongs in src/ops/gpu/ranges_nvtx.cu only")
     if ONEDNN.search(header):
         if not re.fullmatch(r"src/ops/cpu/[^/]*_onednn\.cpp", path):
             report(f"{header} belongs in one file src/ops/cpu/*_onednn.cpp only")
@@ -110,6 +113,7 @@ def self_test():
         ({"src/ops/cpu/a.cpp": "#include <oneapi/dnnl/dnnl.hpp>\n"}, "src/ops/cpu/a.cpp:1: oneapi/dnnl/dnnl.hpp belongs"),
         ({f"src/ops/cpu/{f}_onednn.cpp": "#include <dnnl.hpp>\n" for f in "ab"}, "src/ops/cpu/b_onednn.cpp:1: a second"),
         ({"src/ops/gpu/a_cudnn.cu": "#include <cudnn.h>\n"}, "src/ops/gpu/a_cudnn.cu:1: cudnn.h belongs"),
+        ({"src/core/a.cpp": "#include <nvtx3/nvToolsExt.h>\n"}, "src/core/a.cpp:1: nvtx3/nvToolsExt.h belongs"),
         ({"src/ops/gpu/a.cu": "\n  cudaMalloc(&p, 8);\n"}, "src/ops/gpu/a.cu:2: vendor name cudaMalloc"),
         ({"src/core/a.cpp": "hipFree(p);\n"}, "src/core/a.cpp:1: vendor name hipFree"),
         ({"src/core/a.cpp": "x = __CUDA_ARCH__;\n"}, "src/core/a.cpp:1: vendor name __CUDA_ARCH__"),

@@ -3,7 +3,8 @@
 namespace mw {
 namespace {
 constexpr size_t kMaxEvents = 1'000'000;
-}
+RangeMarker range_marker;
+}  // namespace
 
 const char* name_of(Work work) {
   switch (work) {
@@ -29,6 +30,8 @@ const char* name_of(Lane lane) {
   }
   return "?";
 }
+
+void set_range_marker(RangeMarker marker) { range_marker = marker; }
 
 Trace::Trace() : origin_(std::chrono::steady_clock::now()) {}
 
@@ -68,6 +71,7 @@ void Trace::reset() {
 }
 
 TraceScope::TraceScope(Trace& trace, Work work, const char* label, TraceArgument argument) : trace_(trace) {
+  if (range_marker.push != nullptr) range_marker.push(label);
   if (trace_.device_ != nullptr) {
     if (trace_.device_->is_full()) trace_.settle();
     trace_.device_->begin(trace_.device_->queue(), {label, work, argument});
@@ -84,6 +88,7 @@ TraceScope::~TraceScope() {
   const auto [label, begin] = trace_.open_.back();
   trace_.open_.pop_back();
   trace_.keep({label.text, label.work, begin, now, Lane::host, label.argument});
+  if (range_marker.pop != nullptr) range_marker.pop();
 }
 
 QueueScope::QueueScope(Trace& trace, DeviceQueue& queue, Work work, const char* label, TraceArgument argument)

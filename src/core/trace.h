@@ -13,6 +13,13 @@
 
 namespace mw {
 
+// Shows scopes to a profiler of the vendor's, which is set by the backend that knows one. Null: to none.
+struct RangeMarker {
+  void (*push)(const char* label) = nullptr;
+  void (*pop)() = nullptr;
+};
+void set_range_marker(RangeMarker marker);
+
 class Trace {
  public:
   Trace();

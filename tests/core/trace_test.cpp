@@ -5,6 +5,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace mw::test {
 namespace {
@@ -82,6 +83,25 @@ TEST(Trace, EventsAreBounded) {
   trace.keep_events(true);
   for (int i = 0; i < 1'000'100; ++i) const TraceScope scope(trace, Work::other, "x");
   EXPECT_EQ(trace.events().size(), 1'000'000u);
+}
+
+std::vector<std::string>& shown() {
+  static std::vector<std::string> calls;
+  return calls;
+}
+
+TEST(Trace, ScopesAreShownToAProfiler) {
+  shown().clear();
+  set_range_marker({[](const char* label) { shown().emplace_back(label); }, [] { shown().emplace_back("end"); }});
+  {
+    Trace trace;
+    const TraceScope outer(trace, Work::attention, "outer");
+    const TraceScope inner(trace, "inner");
+  }
+  set_range_marker({});
+  Trace trace;
+  { const TraceScope unseen(trace, Work::matmul, "unseen"); }
+  EXPECT_EQ(shown(), (std::vector<std::string>{"outer", "inner", "end", "end"}));
 }
 
 TEST(Trace, KindsHaveNames) {
