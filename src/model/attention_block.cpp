@@ -8,6 +8,17 @@
 
 namespace mw {
 
+AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_t seq_len) {
+  AttentionShape s;
+  s.sequences = seq_len == 0 ? 0 : tokens / seq_len;
+  s.seq_len = seq_len;
+  s.heads = spec.heads;
+  s.kv_heads = spec.kv_heads;
+  s.head_dim = s.value_dim = spec.head_dim;
+  s.scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
+  return s;
+}
+
 AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
                                AttentionSaved saved, AttentionScratch scratch)
     : spec_(spec),
@@ -15,17 +26,6 @@ AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, Atten
       weights_(std::move(weights)),
       saved_(std::move(saved)),
       scratch_(std::move(scratch)) {}
-
-AttentionShape AttentionBlock::shape(int64_t tokens, int64_t seq_len) const {
-  AttentionShape s;
-  s.sequences = seq_len == 0 ? 0 : tokens / seq_len;
-  s.seq_len = seq_len;
-  s.heads = spec_.heads;
-  s.kv_heads = spec_.kv_heads;
-  s.head_dim = s.value_dim = spec_.head_dim;
-  s.scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
-  return s;
-}
 
 int64_t AttentionBlock::norm_width(int64_t heads) const {
   return spec_.qk_norm == QkNorm::per_head ? spec_.head_dim : heads * spec_.head_dim;
@@ -82,7 +82,8 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, T
   }
   const Views in = prepare(stream, tokens, seq_len, true);
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, spec_.head_dim});
-  attention(stream, shape(tokens, seq_len), in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}));
+  attention(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
+            take_front(saved_.lse, {spec_.heads, tokens}));
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);
 }
@@ -103,8 +104,8 @@ void AttentionBlock::backward(Stream& stream, TensorView x_TD, int64_t seq_len, 
   const TensorView d_q = take_front(scratch_.d_q, {tokens, spec_.heads, h}),
                    d_k = take_front(scratch_.d_k, {tokens, spec_.kv_heads, h}),
                    d_v = take_front(scratch_.d_v, {tokens, spec_.kv_heads, h});
-  attention_backward(stream, shape(tokens, seq_len), in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}),
-                     d_o, d_q, d_k, d_v);
+  attention_backward(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
+                     take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v);
   const TensorView cos = scratch_.rope_cos.slice(0, seq_len), sin = scratch_.rope_sin.slice(0, seq_len);
   rope(stream, d_q, cos, sin, RopeDirection::backward, d_q);
   rope(stream, d_k, cos, sin, RopeDirection::backward, d_k);

@@ -26,6 +26,9 @@ struct AttentionScratch {
   TensorView rope_cos, rope_sin;  // f32 [S_max, h/2]
 };
 
+// What the operator is asked for. T = sequences x seq_len.
+AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_t seq_len);
+
 class AttentionBlock {
  public:
   AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
@@ -41,7 +44,6 @@ class AttentionBlock {
   struct Views {
     TensorView q, k, v;
   };
-  AttentionShape shape(int64_t tokens, int64_t seq_len) const;
   // Queries, keys and values as attention reads them, from the saved projections.
   Views prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics);
   void normalise(Stream& stream, TensorView saved, TensorView gain, TensorView rstd, TensorView out, int64_t norm_width,

@@ -1,6 +1,8 @@
 // Causal attention with grouped KV heads, tiled with a running softmax (Dao et al. 2022): no S x S tensor is kept.
 #pragma once
 
+#include <string>
+
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -34,5 +36,9 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh);
+
+// On a GPU: what attention and its gradient go to on this stream, and why not to the library where they do not: "cuDNN
+// 9.14.0", "own kernels (...)". Prepares what the choice takes.
+std::string describe_attention(Stream& stream, const AttentionShape& shape, DType dtype);
 
 }  // namespace mw

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "base/kinds.h"
 #include "core/stream.h"
@@ -86,6 +87,10 @@ void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std
 // dx[r] = W_e^T dy[r]. Overwrites.
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK, ExpertProducts by = ExpertProducts::automatic);
+
+// On a GPU: which kernels take products of rows like these with these weights, of which there is one at least. Rows
+// need no memory: x and y may be empty.
+std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN);
 
 // dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: f32 [e, N, K]; overwritten with zeros for an expert
 // without rows.

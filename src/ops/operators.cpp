@@ -205,6 +205,14 @@ void scatter_values(Stream& stream, TensorView values, TensorView index, TensorV
   run(stream, Work::router, "scatter_values", &Operators::scatter_values, values, index, out);
 }
 
+std::string describe_attention(Stream& stream, const AttentionShape& shape, DType dtype) {
+  check_attention_shape(shape);
+  return find(stream.device().kind, &Operators::describe_attention, "describe_attention")(stream, shape, dtype);
+}
+std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN) {
+  return find(stream.device().kind, &Operators::describe_esmm, "describe_esmm")(stream, x_RK, weights, y_RN);
+}
+
 int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16) {
   return (n + 63) / 64 * 64 * ((k + 63) / 64 * 64) * (native_bf16 ? 2 : 4);
 }

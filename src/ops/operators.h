@@ -56,6 +56,9 @@ struct Operators {
   decltype(&mw::estmm) estmm = nullptr;
   decltype(&mw::ess) ess = nullptr;
 
+  decltype(&mw::describe_attention) describe_attention = nullptr;
+  decltype(&mw::describe_esmm) describe_esmm = nullptr;
+
   decltype(&mw::route) route = nullptr;
   decltype(&mw::route_backward) route_backward = nullptr;
   decltype(&mw::build_token_layout) build_token_layout = nullptr;

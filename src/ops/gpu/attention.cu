@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kTileThreads<kRows>)
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT) {
   const DType dtype = q_THh.dtype;
-  if (dtype == DType::bf16 && attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT)) return;
+  if (is_for_library(dtype) && attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT)) return;
   with_float_type(dtype, [&](auto type) {
     with_column_quads(shape.value_dim, [&](auto column_quads) {
       using E = decltype(type);
@@ -122,6 +122,13 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
              shape, tiles, chunks, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>());
     });
   });
+}
+
+std::string describe_attention(Stream& stream, const AttentionShape& shape, DType dtype) {
+  if (!is_for_library(dtype)) return "own kernels (no library for fp32)";
+  const LibraryChoice choice = choose_library(stream, shape);
+  if (choice.refusal.empty()) return choice.library;
+  return fmt::format("own kernels ({}: {})", choice.library, choice.refusal);
 }
 
 }  // namespace mw::gpu

@@ -200,8 +200,8 @@ size_t delta_floats(const AttentionShape& shape) {
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh) {
-  if (q_THh.dtype == DType::bf16 && attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT,
-                                                                  d_o_THh, d_q_THh, d_k_TGh, d_v_TGh))
+  if (is_for_library(q_THh.dtype) && attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT,
+                                                                   d_o_THh, d_q_THh, d_k_TGh, d_v_TGh))
     return;
   WorkspaceFrame frame(stream.workspace());
   auto* delta_HT = frame.take<float>(delta_floats(shape));

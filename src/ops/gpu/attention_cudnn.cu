@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
 #include <tuple>
 
 #include "ops/gpu/attention_library.h"
@@ -161,12 +162,17 @@ bool is_aligned(const AttentionShape& s) {
   return heads == s.sequences * s.heads || heads * s.seq_len % 4 == 0;
 }
 
-// A single token per sequence is no attention to cuDNN.
-bool is_wanted(const AttentionShape& s) {
+// Why the shape is not for cuDNN; null: it may be.
+const char* reason_against(const AttentionShape& s) {
   const auto is_width = [](int64_t width) { return width % 8 == 0 && width <= kMaxWidth; };
-  return s.sequences > 0 && s.seq_len > 1 && is_width(s.head_dim) && is_width(s.value_dim) &&
-         score_bytes_of_kv_head(s) <= kMaxKvHeadBytes && is_aligned(s) &&
-         cudnnGetVersion() >= (s.seq_len % kScoreRows == 0 ? kOldest : kAnyLength);
+  if (s.sequences == 0 || s.seq_len <= 1) return "a single token per sequence is no attention to it";
+  if (!is_width(s.head_dim) || !is_width(s.value_dim)) return "a width that is no multiple of 8 up to 256";
+  if (score_bytes_of_kv_head(s) > kMaxKvHeadBytes) return "the sequence is too long";
+  if (!is_aligned(s)) return "heads and length put parts on no border of 16 bytes";
+  if (cudnnGetVersion() < kOldest) return "older than 9.14.0";
+  if (s.seq_len % kScoreRows != 0 && cudnnGetVersion() < kAnyLength)
+    return "older than 9.15.1, and the length is no multiple of 128";
+  return nullptr;
 }
 
 bool is_hopper(int device) {
@@ -176,6 +182,11 @@ bool is_hopper(int device) {
 
 struct Plans {
   Graph forward, backward;
+};
+
+struct Attempt {
+  std::optional<Plans> plans;
+  std::string refusal;  // why there are none
 };
 
 struct Handle {
@@ -190,27 +201,33 @@ using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, flo
 
 struct CudnnState : StreamState {
   std::optional<Handle> handle;  // from the first plan on; outlives the plans
-  std::map<Key, std::optional<Plans>> plans;
+  std::map<Key, Attempt> attempts;
 };
 
 // Both or none: neither direction can go on from what the other kernels leave.
-std::optional<Plans> plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape) try {
-  if (!is_hopper(stream.device().index)) return std::nullopt;
+Attempt plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape) try {
+  if (!is_hopper(stream.device().index)) return {std::nullopt, "the GPU is not of compute capability 9"};
   if (!state.handle) state.handle.emplace();
   check(cudnnSetStream(state.handle->handle, native(stream)), "giving cuDNN a stream");
-  return Plans{plan_forward(state.handle->handle, shape), plan_backward(state.handle->handle, shape, part_of(shape))};
+  return {Plans{plan_forward(state.handle->handle, shape), plan_backward(state.handle->handle, shape, part_of(shape))},
+          ""};
 } catch (const Refused&) {
-  return std::nullopt;
+  return {std::nullopt, "it builds no plan: " + last_reason()};
+}
+
+Attempt& attempt(Stream& stream, const AttentionShape& s) {
+  auto& state = stream.state<CudnnState>();
+  const Key key{s.sequences, s.seq_len, s.heads, s.kv_heads, s.head_dim, s.value_dim, s.scale};
+  auto found = state.attempts.find(key);
+  if (found == state.attempts.end()) found = state.attempts.emplace(key, plan_both(stream, state, s)).first;
+  return found->second;
 }
 
 // Null where the library does not take the shape.
 Plans* find_plans(Stream& stream, const AttentionShape& s) {
-  if (!is_wanted(s)) return nullptr;
-  auto& state = stream.state<CudnnState>();
-  const Key key{s.sequences, s.seq_len, s.heads, s.kv_heads, s.head_dim, s.value_dim, s.scale};
-  auto found = state.plans.find(key);
-  if (found == state.plans.end()) found = state.plans.emplace(key, plan_both(stream, state, s)).first;
-  return found->second ? &*found->second : nullptr;
+  if (reason_against(s) != nullptr) return nullptr;
+  Attempt& found = attempt(stream, s);
+  return found.plans ? &*found.plans : nullptr;
 }
 
 // Scratch on the border that cuDNN wants.
@@ -259,8 +276,15 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
   return true;
 }
 
+LibraryChoice choose_library(Stream& stream, const AttentionShape& shape) {
+  const size_t version = cudnnGetVersion();
+  const std::string name = fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  const char* reason = reason_against(shape);
+  return {name, reason != nullptr ? reason : attempt(stream, shape).refusal};
+}
+
 int64_t attention_library_workspace_bytes(const AttentionShape& shape) {
-  if (!is_wanted(shape)) return 0;
+  if (reason_against(shape) != nullptr) return 0;
   int count = 0;
   if (!succeeded(count_devices(&count))) return 0;
   for (int device = 0; device < count; ++device)

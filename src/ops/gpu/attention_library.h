@@ -2,6 +2,8 @@
 // operands.
 #pragma once
 
+#include <string>
+
 #include "ops/attention.h"
 
 namespace mw::gpu {
@@ -13,6 +15,15 @@ bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorVie
 bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
                                    TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh);
+
+// The library gets bf16 alone.
+inline bool is_for_library(DType dtype) { return dtype == DType::bf16; }
+
+// The library's name and version, and why it does not take the shape on the stream's GPU; no reason: it does.
+struct LibraryChoice {
+  std::string library, refusal;
+};
+LibraryChoice choose_library(Stream& stream, const AttentionShape& shape);
 
 // What either of them takes at most; 0 where none of this machine's GPUs has the library's attention for the shape.
 int64_t attention_library_workspace_bytes(const AttentionShape& shape);

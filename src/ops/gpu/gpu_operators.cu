@@ -27,6 +27,8 @@ const Operators& gpu_operators() {
     t.attention = gpu::attention;
     t.attention_backward = gpu::attention_backward;
     t.attention_workspace_bytes = gpu::attention_workspace_bytes;
+    t.describe_attention = gpu::describe_attention;
+    t.describe_esmm = gpu::describe_esmm;
     t.adamw = gpu::adamw;
     t.pack_weight = gpu::pack_weight;
     t.matmul = gpu::matmul;

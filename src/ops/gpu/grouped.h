@@ -42,4 +42,8 @@ void multiply_weights_per_expert(Stream& stream, const SortedRows& dy, const Sor
                                  std::span<const int64_t> offsets, TensorView dw_eNK, Store store);
 int64_t per_expert_workspace_bytes(int64_t max_n, int64_t max_k);
 
+// Whether multiply_by_warpgroups or multiply_on_tensor_cores takes such operands, of which rows need not exist.
+bool fits_warpgroups(Stream& stream, const SortedRows& x, std::span<const Weight> weights, const SortedRows& y);
+bool fits_tensor_cores(const SortedRows& x, std::span<const Weight> weights, const SortedRows& y);
+
 }  // namespace mw::gpu

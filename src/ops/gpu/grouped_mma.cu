@@ -225,14 +225,18 @@ void launch_with_shared(Stream& stream, void (*kernel)(Parameters...), int64_t b
 
 }  // namespace
 
+bool fits_tensor_cores(const SortedRows& x, std::span<const Weight> weights, const SortedRows& y) {
+  return fits_chunks(x) && y.data.cols() % kChunk == 0 && is_aligned(y.data.data) &&
+         std::all_of(weights.begin(), weights.end(), [](const Weight& w) {
+           return w.packed_forward.data != nullptr && is_aligned(w.packed_forward.data);
+         });
+}
+
 bool multiply_on_tensor_cores(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                               std::span<const Weight> weights, const SortedRows& y, Store store) {
-  if (!fits_chunks(x) || y.data.cols() % kChunk != 0 || !is_aligned(y.data.data)) return false;
+  if (!fits_tensor_cores(x, weights, y)) return false;
   std::vector<const bf16*> pointers;
-  for (const Weight& w : weights) {
-    if (w.packed_forward.data == nullptr || !is_aligned(w.packed_forward.data)) return false;
-    pointers.push_back(static_cast<const bf16*>(w.packed_forward.data));
-  }
+  for (const Weight& w : weights) pointers.push_back(static_cast<const bf16*>(w.packed_forward.data));
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);
   const bf16* const* table = device_copy(stream, frame, std::span<const bf16* const>(pointers));

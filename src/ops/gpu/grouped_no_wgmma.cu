@@ -6,6 +6,7 @@ bool multiply_by_warpgroups(Stream&, ProductKind, const SortedRows&, std::span<c
                             const SortedRows&, Store) {
   return false;
 }
+bool fits_warpgroups(Stream&, const SortedRows&, std::span<const Weight>, const SortedRows&) { return false; }
 bool multiply_weights_by_warpgroups(Stream&, const SortedRows&, const SortedRows&, std::span<const int64_t>, TensorView,
                                     Store) {
   return false;

@@ -3,6 +3,7 @@
 // way; two multiply 64 rows each. Blocks stay and take the next tile that none has taken, so that its first stages come
 // while the sums of the last one are stored, and that a block which came late, or shares its processor with an
 // exchange, takes fewer. Which block computes a tile does not change its bits.
+#include "base/warn.h"
 #include "ops/gpu/grouped.h"
 #include "ops/gpu/grouped_rows.h"
 #include "ops/gpu/tile_loaders.h"
@@ -439,20 +440,35 @@ int count_processors(Stream& stream) {
     DeviceProperties p;
     check(read_properties(stream.device().index, &p), "reading the device's properties");
     state.known = true;
-    state.processors = p.major == 9 && p.minor == 0 ? p.processors : 0;
+    state.processors = p.major == 9 && p.minor == 0 && can_describe_matrices() ? p.processors : 0;
   }
   return state.processors;
 }
 
+bool find_operands(Stream& stream, const SortedRows& x, std::span<const Weight> weights, const SortedRows& y,
+                   Matrices* matrices) {
+  return count_processors(stream) > 0 && fits_chunks(x) && y.data.cols() % kChunk == 0 && is_aligned(y.data.data) &&
+         find_matrices(weights, matrices);
+}
+
+// Of operands that fit: the kernels that take over are slower.
+bool warn_unless(bool done) {
+  if (!done) warn_once("the driver refuses tensor maps: products of experts go to slower kernels");
+  return done;
+}
+
 }  // namespace
+
+bool fits_warpgroups(Stream& stream, const SortedRows& x, std::span<const Weight> weights, const SortedRows& y) {
+  Matrices matrices;
+  return find_operands(stream, x, weights, y, &matrices);
+}
 
 bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                             std::span<const Weight> weights, const SortedRows& y, Store store) {
-  const int processors = count_processors(stream);
   Matrices matrices;
-  if (processors == 0 || !fits_chunks(x) || y.data.cols() % kChunk != 0 || !is_aligned(y.data.data) ||
-      !find_matrices(weights, &matrices))
-    return false;
+  if (!find_operands(stream, x, weights, y, &matrices)) return false;
+  const int processors = count_processors(stream);
   const Tiling tiling =
       cut_tiles(offsets, y.data.cols(), processors, [](int64_t rows) { return ceil_div(rows, kHeight); });
   const bool add = store == Store::accumulate;
@@ -463,7 +479,7 @@ bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& 
         kind == ProductKind::forward ? multiply_rows<Along::depth, U> : multiply_rows<Along::width, U>;
     done = multiply_along(stream, tiling, processors, matrices, rows_of<const bf16>(x), rows_of<U>(y), add);
   });
-  return done;
+  return warn_unless(done);
 }
 
 bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
@@ -474,8 +490,8 @@ bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const 
   const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
   const Tiling tiling =
       cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
-  return multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
-                          dw_eNK.as<float>(), add);
+  return warn_unless(multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
+                          dw_eNK.as<float>(), add));
 }
 
 }  // namespace mw::gpu

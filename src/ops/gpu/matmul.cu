@@ -96,6 +96,11 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
   multiply_weights_grouped(stream, dy_RN, x_RK, offsets, dw_eNK, store);
 }
 
+std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN) {
+  if (fits_warpgroups(stream, x_RK, weights, y_RN)) return "warpgroups (wgmma)";
+  return fits_tensor_cores(x_RK, weights, y_RN) ? "tensor cores (mma.sync)" : "plain kernels";
+}
+
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
   const int64_t experts = db_eN.dim(0), width = dy_RN.data.cols();
   if (experts == 0 || width == 0) return;

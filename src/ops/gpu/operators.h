@@ -37,6 +37,8 @@ decltype(mw::esmm) esmm;
 decltype(mw::esmm_d_input) esmm_d_input;
 decltype(mw::estmm) estmm;
 decltype(mw::ess) ess;
+decltype(mw::describe_attention) describe_attention;
+decltype(mw::describe_esmm) describe_esmm;
 decltype(mw::route) route;
 decltype(mw::route_backward) route_backward;
 decltype(mw::build_token_layout) build_token_layout;

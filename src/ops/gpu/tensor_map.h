@@ -17,6 +17,8 @@ struct Matrices {
   int64_t count, rows, columns, spacing;  // spacing: in elements
 };
 
+// The driver has a function for it.
+bool can_describe_matrices();
 // False where the engine cannot read them.
 bool describe_matrices(const Matrices& matrices, int box_rows, TensorMap* out);
 

@@ -2,9 +2,20 @@
 
 namespace mw::gpu {
 
-bool describe_matrices(const Matrices& m, int box_rows, TensorMap* out) {
+namespace {
+
+auto find_encoder() {
   static const auto encode =
       reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(find_driver_function("cuTensorMapEncodeTiled"));
+  return encode;
+}
+
+}  // namespace
+
+bool can_describe_matrices() { return find_encoder() != nullptr; }
+
+bool describe_matrices(const Matrices& m, int box_rows, TensorMap* out) {
+  const auto encode = find_encoder();
   if (encode == nullptr) return false;
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.columns), static_cast<cuuint64_t>(m.rows),
                               static_cast<cuuint64_t>(m.count)};
