@@ -6,7 +6,7 @@
 #include "comm/cores.h"
 #include "model/platform.h"
 #include "ops/device.h"
-#include "train/memory_meter.h"
+#include "train/libraries.h"
 
 namespace mw {
 namespace {
@@ -32,6 +32,15 @@ void check_memory(const Plan& plan, Device device, int local_ranks) {
                    format_bytes(available), name_of(static_cast<ByteKind>(largest)), format_bytes(s.by_kind[largest])),
        state ? "use more ranks with a larger mesh.ep, more nodes, or a smaller model"
              : "raise train.micro_batches or shorten train.seq_len");
+}
+
+// Ranks that share a GPU see what all of them take: none goes on to its arenas before all have looked.
+int64_t measure_libraries(Engine& engine) {
+  start_libraries(engine.plan, engine.comms, engine.stream, arenas_of(engine.device));
+  engine.world.barrier();
+  const int64_t taken = engine.device_memory.taken();
+  engine.world.barrier();
+  return taken;
 }
 
 }  // namespace
@@ -65,8 +74,10 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       near_cores(stay_near(device)),
       world(world_comm),
       plan(plan_on_machine(model_spec, run, world_comm, device, threads, local_ranks)),
+      device_memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
       stream(open_stream(device, threads)),
+      library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device)),
       model(plan, params, comms, stream, arenas_of(device)) {}
 

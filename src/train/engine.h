@@ -8,6 +8,7 @@
 #include "model/param_store.h"
 #include "model/transformer.h"
 #include "spec/plan.h"
+#include "train/memory_meter.h"
 
 namespace mw {
 
@@ -30,8 +31,10 @@ struct Engine {
   std::string near_cores;  // those next to the GPU, where this rank was bound to them
   Comm& world;
   Plan plan;
+  DeviceMemoryMeter device_memory;  // from here on
   MeshComms comms;
   Stream stream;
+  int64_t library_bytes;  // of the device's memory, measured: libraries, their kernels and connections; 0 on the CPU
   ParamStore params;
   Transformer model;
 };

@@ -19,7 +19,7 @@ std::string format_step(const StepReport& r, const ReportContext& c) {
       "mem {} of {} | bal {:.2f}",
       r.step, c.steps, r.stats.loss, r.stats.aux_loss, r.stats.grad_norm, r.lr, r.seconds * 1e3,
       format_count(static_cast<double>(r.tokens) / r.seconds), teraflops_per_rank(r, c), format_bytes(r.memory_peak),
-      format_bytes(r.memory_predicted), r.stats.imbalance());
+      format_bytes(r.memory_predicted + r.memory_libraries.value_or(0)), r.stats.imbalance());
   if (r.stats.dropped_rows > 0) line += fmt::format(" drop {}", r.stats.dropped_rows);
   if (r.arena_grows > 0) line += fmt::format(" grows {}", r.arena_grows);
   return line + fmt::format(" | eta {}", format_duration(r.eta_seconds));
@@ -43,6 +43,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["mfu"] = nullptr;
   line["mem_peak_bytes"] = r.memory_peak;
   line["mem_predicted_bytes"] = r.memory_predicted;
+  if (r.memory_libraries) line["mem_library_bytes"] = *r.memory_libraries;
   line["imbalance"] = r.stats.imbalance();
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;

@@ -19,8 +19,9 @@ struct StepReport {
   int64_t tokens = 0;       // of the step, all ranks
   int64_t memory_peak = 0;  // largest rank: growth of the resident set since the message and matrix libraries started,
                             // or of the device memory in use
-  int64_t memory_predicted = 0;  // largest rank, the table of bytes
-  int64_t arena_grows = 0;       // all ranks, since the start
+  int64_t memory_predicted = 0;             // largest rank, the table of bytes
+  std::optional<int64_t> memory_libraries;  // largest rank, of a GPU: what libraries took before there were tensors
+  int64_t arena_grows = 0;                  // all ranks, since the start
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
 };

@@ -22,6 +22,7 @@
 #include "train/checkpoint.h"
 #include "train/data.h"
 #include "train/hf_weights.h"
+#include "train/libraries.h"
 #include "train/memory_meter.h"
 #include "train/metrics.h"
 #include "train/sample.h"
@@ -62,6 +63,7 @@ class Trainer {
   void finish();
   void print_profile() const;
   int64_t memory_growth() const;
+  std::string describe_growth(int64_t taken, int64_t tensors) const;
   void print_memory();
   void print_sample();
   void write_trace() const;
@@ -84,23 +86,11 @@ class Trainer {
   RunState state_;
   ByteSummary bytes_;
   std::optional<double> val_loss_;
-  int64_t memory_before_ = 0, saved_step_ = -1, arena_grows_ = 0;
+  int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, arena_grows_ = 0;
   double step_seconds_ = 0, trained_seconds_ = 0;  // of the last step, of all
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
-
-// Starts the matrix library, so that its own memory is not taken for the model's.
-void warm_up_matmul() {
-  Stream stream(1);
-  TensorStore scratch({{"scratch", DType::u8, {matmul_workspace_bytes(64, 64)}, 0}});
-  stream.workspace().attach(scratch.fixed("scratch").data, static_cast<size_t>(scratch.fixed_bytes()));
-  std::vector<float> x(64 * 64), w(64 * 64), y(64 * 64);
-  Weight weight;
-  weight.n = weight.k = 64;
-  weight.values = TensorView(w.data(), DType::f32, {64, 64});
-  matmul(stream, TensorView(x.data(), DType::f32, {64, 64}), weight, TensorView(y.data(), DType::f32, {64, 64}));
-}
 
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
@@ -118,11 +108,17 @@ void Trainer::prepare() {
            "set train.byte_baseline = false");
     baseline_ = std::make_unique<ByteCountModel>(data_->source());
   }
-  if (device.kind == DeviceKind::cpu) warm_up_matmul();
+  if (device.kind == DeviceKind::cpu) {
+    // Its own memory is not to be taken for the model's.
+    Stream stream(1);
+    start_products(stream, DType::f32, reserve_host);
+  }
   reset_peak_resident();
-  memory_before_ = device.kind == DeviceKind::cpu ? resident_bytes() : -free_bytes(device);
+  memory_before_ = resident_bytes();
   engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, local_ranks);
   bytes_ = summarise(all_rows(engine_->plan));
+  library_bytes_ = engine_->library_bytes;
+  world_.comm().all_reduce_max(std::span(&library_bytes_, 1));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
   context_.world = world_.comm().size();
@@ -165,6 +161,10 @@ void Trainer::print_header() {
   say("{}", describe(plan));
   say("{} node{}, {} thread{} per rank, messages by {}; {}", world_.nodes(), world_.nodes() == 1 ? "" : "s",
       engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(), describe_products());
+  if (leader_ && engine_->device.kind != DeviceKind::cpu) {
+    say("{}", describe_kernels(plan, engine_->params, engine_->stream));
+    say("libraries and kernels: {} (measured)", format_bytes(library_bytes_));
+  }
   if (engine_->device.kind != DeviceKind::cpu && world_.comm().size() > 1)
     say("rows and gradients by {}", engine_->comms.gpu_library.empty()
                                         ? "host memory: ranks share a GPU, or this build has no NCCL"
@@ -280,6 +280,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.tokens = run_.train.global_batch * run_.train.seq_len;
   r.memory_peak = most[0];
   r.memory_predicted = most[1];
+  if (engine_->device.kind != DeviceKind::cpu) r.memory_libraries = library_bytes_;
   r.arena_grows = grows;
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
   r.val_loss = val_loss_;
@@ -363,9 +364,20 @@ void Trainer::save(int64_t step) {
 // What the run took since it began: the peak of the resident set, or the device memory that is gone now (whoever took
 // it: the device does not tell by process).
 int64_t Trainer::memory_growth() const {
-  const Device device = engine_->device;
-  const int64_t now = device.kind == DeviceKind::cpu ? peak_resident_bytes() : -free_bytes(device);
-  return now - memory_before_;
+  return engine_->device.kind == DeviceKind::cpu ? peak_resident_bytes() - memory_before_
+                                                 : engine_->device_memory.taken();
+}
+
+std::string Trainer::describe_growth(int64_t taken, int64_t tensors) const {
+  const auto percent = [](int64_t part, int64_t of) {
+    return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(of, 1));
+  };
+  if (engine_->device.kind == DeviceKind::cpu)
+    return fmt::format("resident set grew by {} ({:+.1f} % of the {} predicted)", format_bytes(taken),
+                       percent(taken - tensors, tensors), format_bytes(tensors));
+  return fmt::format("device memory: {} of tensors predicted, {} of libraries measured, {} taken in all ({:+.1f} %)",
+                     format_bytes(tensors), format_bytes(library_bytes_), format_bytes(taken),
+                     percent(taken - tensors - library_bytes_, taken));
 }
 
 void Trainer::print_memory() {
@@ -382,11 +394,9 @@ void Trainer::print_memory() {
   world_.comm().all_reduce_max(std::span(m));
   world_.comm().all_reduce_max(std::span(&differs, 1));
   say("memory of the largest rank: fixed tensors {} predicted, {} in arenas ({}); routed rows {} used, {} committed at "
-      "start, {} at worst; {} grew by {} ({:+.1f} % of the {} predicted)",
+      "start, {} at worst; {}",
       format_bytes(m[0]), format_bytes(m[1]), differs == 0 ? "equal to the byte on every rank" : "NOT EQUAL",
-      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]),
-      engine_->device.kind == DeviceKind::cpu ? "resident set" : "device memory", format_bytes(m[5]),
-      100.0 * static_cast<double>(m[5] - m[0] - m[4]) / static_cast<double>(m[0] + m[4]), format_bytes(m[0] + m[4]));
+      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]), describe_growth(m[5], m[0] + m[4]));
 }
 
 void Trainer::print_profile() const {

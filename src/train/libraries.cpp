@@ -1,0 +1,100 @@
+#include "train/libraries.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "core/tensor_store.h"
+#include "model/attention_block.h"
+#include "ops/matmul.h"
+
+namespace mw {
+namespace {
+
+// One element to every member and back, as gradients and rows go.
+void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve) {
+  const int64_t members = std::max(comms.dp->size(), comms.ep->size());
+  TensorStore memory({{"send", DType::f32, {members}, 0}, {"receive", DType::f32, {members}, 0}}, reserve);
+  const TensorView send = memory.fixed("send"), receive = memory.fixed("receive");
+  for (Comm* group : {comms.dp.get(), comms.edp.get()})
+    if (group->size() > 1) group->all_reduce_sum(stream, std::span(send.as<float>(), 1));
+  if (comms.ep->size() > 1) {
+    RowExchange x;
+    x.row_bytes = sizeof(float);
+    x.send = send.data;
+    x.receive = receive.data;
+    for (int64_t peer = 0; peer < comms.ep->size(); ++peer) {
+      x.send_offsets.push_back(peer);
+      x.send_counts.push_back(1);
+    }
+    x.receive_offsets = x.send_offsets;
+    x.receive_counts = x.send_counts;
+    comms.ep->all_to_all(stream, x)->wait();
+  }
+  stream.wait();
+}
+
+std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
+  std::vector<std::string> found;
+  for (const LayerSpec& layer : plan.model.layers)
+    found.push_back(describe_attention(
+        stream, attention_shape(layer.attention, plan.batch.tokens(), plan.batch.seq_len), plan.run.dtype()));
+  return found;
+}
+
+// Up and down. Rows of arenas lie on borders that suit every kernel, as empty ones do.
+std::vector<std::string> expert_kernels(const Plan& plan, ParamStore& params, Stream& stream) {
+  std::vector<std::string> found;
+  for (int64_t i = 0; i < plan.model.layer_count(); ++i)
+    for (const char* name : {"w_up", "w_down"}) {
+      const std::string parameter = fmt::format("layers.{}.moe.{}", i, name);
+      if (!params.has(parameter)) continue;
+      const std::vector<Weight>& weights = params.find(parameter).weights;
+      const auto rows = [&](int64_t width) { return SortedRows{TensorView(nullptr, plan.run.dtype(), {0, width})}; };
+      if (!weights.empty()) found.push_back(describe_esmm(stream, rows(weights[0].k), weights, rows(weights[0].n)));
+    }
+  return found;
+}
+
+// Each text once.
+std::string join(std::vector<std::string> texts) {
+  std::sort(texts.begin(), texts.end());
+  texts.erase(std::unique(texts.begin(), texts.end()), texts.end());
+  return fmt::format("{}", fmt::join(texts, " and "));
+}
+
+}  // namespace
+
+void start_products(Stream& stream, DType dtype, const Reserve& reserve) {
+  constexpr int64_t kSize = 64;
+  const int64_t scratch = matmul_workspace_bytes(kSize, kSize, stream.device().kind);
+  TensorStore memory({{"scratch", DType::u8, {scratch}, 0},
+                      {"x", dtype, {kSize, kSize}, 0},
+                      {"y", dtype, {kSize, kSize}, 0},
+                      {"weight", DType::f32, {kSize, kSize}, 0},
+                      {"packed", DType::u8, {packed_weight_bytes(kSize, kSize, true)}, 0}},
+                     reserve);
+  stream.workspace().attach(memory.fixed("scratch").data, static_cast<size_t>(scratch));
+  Weight weight;
+  weight.n = weight.k = kSize;
+  weight.values = memory.fixed("weight");
+  weight.packed_forward = weight.packed_backward = memory.fixed("packed");
+  matmul(stream, memory.fixed("x"), weight, memory.fixed("y"));
+  stream.wait();
+  stream.workspace().attach(nullptr, 0);
+}
+
+void start_libraries(const Plan& plan, MeshComms& comms, Stream& stream, const Reserve& reserve) {
+  if (stream.device().kind == DeviceKind::cpu) return;
+  start_products(stream, plan.run.dtype(), reserve);
+  attention_kernels(plan, stream);
+  if (!comms.gpu_library.empty()) start_groups(comms, stream, reserve);
+}
+
+std::string describe_kernels(const Plan& plan, ParamStore& params, Stream& stream) {
+  const std::vector<std::string> experts = expert_kernels(plan, params, stream);
+  const std::string attention = "attention by " + join(attention_kernels(plan, stream));
+  return experts.empty() ? attention : fmt::format("expert products by {}, {}", join(experts), attention);
+}
+
+}  // namespace mw
