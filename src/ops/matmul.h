@@ -88,9 +88,10 @@ void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK, ExpertProducts by = ExpertProducts::automatic);
 
-// On a GPU: which kernels take products of rows like these with these weights, of which there is one at least. Rows
-// need no memory: x and y may be empty.
-std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN);
+// On a GPU: which kernels take products of rows like these with these weights, of which there is one at least, where an
+// average expert has so many rows. Rows need no memory: x and y may be empty.
+std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
+                          double rows_of_an_expert, ExpertProducts by);
 
 // dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: f32 [e, N, K]; overwritten with zeros for an expert
 // without rows.

@@ -209,8 +209,10 @@ std::string describe_attention(Stream& stream, const AttentionShape& shape, DTyp
   check_attention_shape(shape);
   return find(stream.device().kind, &Operators::describe_attention, "describe_attention")(stream, shape, dtype);
 }
-std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN) {
-  return find(stream.device().kind, &Operators::describe_esmm, "describe_esmm")(stream, x_RK, weights, y_RN);
+std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
+                          double rows_of_an_expert, ExpertProducts by) {
+  return find(stream.device().kind, &Operators::describe_esmm, "describe_esmm")(stream, x_RK, weights, y_RN,
+                                                                                rows_of_an_expert, by);
 }
 
 int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16) {

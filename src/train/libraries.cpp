@@ -45,14 +45,20 @@ std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
 // Up and down. Rows of arenas lie on borders that suit every kernel, as empty ones do.
 std::vector<std::string> expert_kernels(const Plan& plan, ParamStore& params, Stream& stream) {
   std::vector<std::string> found;
-  for (int64_t i = 0; i < plan.model.layer_count(); ++i)
+  for (int64_t i = 0; i < plan.model.layer_count(); ++i) {
+    const MoeSpec& m = plan.model.layers[static_cast<size_t>(i)].moe;
+    const double average = static_cast<double>(plan.batch.tokens() * plan.mesh.ep * m.top_k) /
+                           static_cast<double>(std::max<int64_t>(m.experts, 1));
     for (const char* name : {"w_up", "w_down"}) {
       const std::string parameter = fmt::format("layers.{}.moe.{}", i, name);
       if (!params.has(parameter)) continue;
       const std::vector<Weight>& weights = params.find(parameter).weights;
       const auto rows = [&](int64_t width) { return SortedRows{TensorView(nullptr, plan.run.dtype(), {0, width})}; };
-      if (!weights.empty()) found.push_back(describe_esmm(stream, rows(weights[0].k), weights, rows(weights[0].n)));
+      if (!weights.empty())
+        found.push_back(
+            describe_esmm(stream, rows(weights[0].k), weights, rows(weights[0].n), average, plan.run.moe.products()));
     }
+  }
   return found;
 }
 

@@ -491,7 +491,7 @@ bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const 
   const Tiling tiling =
       cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
   return warn_unless(multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
-                          dw_eNK.as<float>(), add));
+                                      dw_eNK.as<float>(), add));
 }
 
 }  // namespace mw::gpu

@@ -96,7 +96,9 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
   multiply_weights_grouped(stream, dy_RN, x_RK, offsets, dw_eNK, store);
 }
 
-std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN) {
+std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
+                          double rows_of_an_expert, ExpertProducts by) {
+  if (goes_to_library(by, rows_of_an_expert, weights[0].n, weights[0].k)) return "the matrix library, one per expert";
   if (fits_warpgroups(stream, x_RK, weights, y_RN)) return "warpgroups (wgmma)";
   return fits_tensor_cores(x_RK, weights, y_RN) ? "tensor cores (mma.sync)" : "plain kernels";
 }
