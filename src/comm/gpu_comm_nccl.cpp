@@ -12,7 +12,7 @@
 namespace mw {
 
 struct GpuLink {
-  explicit GpuLink(Device device) : queue(open_queue(device)) {}
+  explicit GpuLink(Device device) : queue(open_queue(device, true)) {}
   std::unique_ptr<DeviceQueue> queue;
   std::vector<ncclComm_t> groups;
   const DeviceQueue* watching = nullptr;

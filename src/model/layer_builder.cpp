@@ -118,9 +118,10 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, ParamS
       exchange.padded_token_ids = store.rows(act + "padded_token_ids");
       exchange.padded_row_of_TK = store.fixed(act + "padded_row_of");
     }
-    transport =
-        make_exchange_transport(*comms.ep, placement, resident_experts(params, param + "moe."), moe_work.experts,
-                                exchange, {plan.transport == TransportKind::padded, plan.run.moe.row_chunks});
+    const int64_t automatic = comms.gpu_library.empty() ? 1 : 2;
+    const int64_t chunks = plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic;
+    transport = make_exchange_transport(*comms.ep, placement, resident_experts(params, param + "moe."),
+                                        moe_work.experts, exchange, {plan.transport == TransportKind::padded, chunks});
   }
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;

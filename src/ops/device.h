@@ -21,9 +21,9 @@ int count_gpus();
 // What this build calls them. Errors: unsupported, in a build without GPU support.
 DeviceKind gpu_kind();
 
-// Opens a queue and makes the device the calling thread's current one.
-// Errors: unsupported, when the device cannot be used, with the vendor's reason.
-std::unique_ptr<DeviceQueue> open_queue(Device device);
+// Opens a queue and makes the device the calling thread's current one. urgent: its kernels come before those of other
+// queues that have not begun. Errors: unsupported, when the device cannot be used, with the vendor's reason.
+std::unique_ptr<DeviceQueue> open_queue(Device device, bool urgent = false);
 
 // Memory that host and device reach, moved to the one that uses it. Uninitialised, aligned to 256 bytes at least.
 // Errors: memory.

@@ -47,7 +47,7 @@ struct MoeRunSpec {
   std::string capacity_domain = "sequence";  // sequence | rank
   double row_headroom = 1.5;
   std::string tp_mode = "ssmb", transport = "auto";
-  int64_t row_chunks = 1;
+  int64_t row_chunks = 0;                // 0: 2 where exchanges run beside compute (between GPUs), else 1
   std::string expert_products = "auto";  // auto | grouped | per_expert
 
   ExpertProducts products() const {

@@ -393,10 +393,12 @@ void Trainer::print_memory() {
   int64_t differs = m[0] == m[1] ? 0 : 1;
   world_.comm().all_reduce_max(std::span(m));
   world_.comm().all_reduce_max(std::span(&differs, 1));
+  // A host gives pages when they are used, a device all that is committed.
+  const int64_t routed = engine_->device.kind == DeviceKind::cpu ? m[4] : std::max(m[2], m[4]);
   say("memory of the largest rank: fixed tensors {} predicted, {} in arenas ({}); routed rows {} used, {} committed at "
       "start, {} at worst; {}",
       format_bytes(m[0]), format_bytes(m[1]), differs == 0 ? "equal to the byte on every rank" : "NOT EQUAL",
-      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]), describe_growth(m[5], m[0] + m[4]));
+      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]), describe_growth(m[5], m[0] + routed));
 }
 
 void Trainer::print_profile() const {

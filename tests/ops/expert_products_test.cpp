@@ -71,8 +71,8 @@ TEST(ExpertProducts, RowsOfSeveralPiecesAgreeWithTheGroupedKernels) {
     if (by == ExpertProducts::grouped) expected = got;
     for (const auto& [name, tensor] : got) {
       const std::vector<float>& other = expected.at(name).values;
-      // Sums of fp32 in another order: a unit of bf16 for y and dx, 50 000 terms for dw.
-      EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name == "dw" ? 1e-4 : 8e-3) << name;
+      // Sums of fp32 in another order: a unit of bf16 for y and dx, for dw 50 000 terms, which tensor cores cut off.
+      EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name == "dw" ? 1e-3 : 8e-3) << name;
     }
   }
 }

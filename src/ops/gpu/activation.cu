@@ -1,4 +1,4 @@
-// Activations: one block per row, whose threads take packs of 16 bytes where the width and the addresses allow it, and
+// Activations: one wave per row, whose lanes take packs of 16 bytes where the width and the addresses allow it, and
 // single elements otherwise. A pack is read before it is written by the same thread, so outputs may alias inputs.
 #include "ops/activation.h"
 
@@ -10,7 +10,12 @@
 namespace mw::gpu {
 namespace {
 
-constexpr int kRowThreads = 128;
+constexpr int kRowsPerBlock = 4;  // one per wave
+constexpr int kRowThreads = kRowsPerBlock * kWave;
+
+__device__ int64_t row_of_wave() {
+  return static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + static_cast<int>(threadIdx.x) / kWave;
+}
 
 // The value of an activation of one variable and its derivative.
 struct Point {
@@ -48,34 +53,36 @@ struct Relu {
 };
 
 template <class Function, class T, int N>
-__global__ void activate_kernel(const T* h, T* a, int64_t width) {
-  const int64_t row = blockIdx.x;
+__global__ void activate_kernel(const T* h, T* a, int64_t rows, int64_t width) {
+  const int64_t row = row_of_wave();
+  if (row >= rows) return;
   const T* gate = h + row * width * (Function::kGated ? 2 : 1);
-  const int64_t step = static_cast<int64_t>(blockDim.x) * N;
-  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width; i += step) {
+  for (int64_t i = static_cast<int64_t>(threadIdx.x % kWave) * N; i < width; i += kWave * N) {
     const Pack<T, N> x = load<N>(gate + i);
-    Pack<T, N> factor, y;
+    Pack<T, N> factor;
+    Pack<float, N> y;
     if constexpr (Function::kGated) factor = load<N>(gate + width + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       float value = Function::value(to_float(x.at[k]));
       if constexpr (Function::kGated) value *= to_float(factor.at[k]);
-      y.at[k] = from_float<T>(value);
+      y.at[k] = value;
     }
-    store(a + row * width + i, y);
+    store(a + row * width + i, round_pack<T>(y));
   }
 }
 
 template <class Function, class T, int N>
 __global__ void activate_backward_kernel(const T* h, const T* d_a, const float* weights, T* d_h, T* a, float* d_weights,
-                                         int64_t width) {
-  const int64_t row = blockIdx.x, gate = row * width * (Function::kGated ? 2 : 1);
+                                         int64_t rows, int64_t width) {
+  const int64_t row = row_of_wave(), gate = row * width * (Function::kGated ? 2 : 1);
+  if (row >= rows) return;
   const float weight = weights == nullptr ? 1.0f : weights[row];
-  const int64_t step = static_cast<int64_t>(blockDim.x) * N;
   float product = 0.0f;
-  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width; i += step) {
+  for (int64_t i = static_cast<int64_t>(threadIdx.x % kWave) * N; i < width; i += kWave * N) {
     const Pack<T, N> x = load<N>(h + gate + i), d = load<N>(d_a + row * width + i);
-    Pack<T, N> up, d_gate, d_up, y;
+    Pack<T, N> up;
+    Pack<float, N> d_gate, d_up, y;
     if constexpr (Function::kGated) up = load<N>(h + gate + width + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -85,19 +92,19 @@ __global__ void activate_backward_kernel(const T* h, const T* d_a, const float* 
       if constexpr (Function::kGated) {
         value *= to_float(up.at[k]);
         d_point *= to_float(up.at[k]);
-        d_up.at[k] = from_float<T>(weighted * point.value);
+        d_up.at[k] = weighted * point.value;
       }
       product += d_value * value;
-      d_gate.at[k] = from_float<T>(d_point * point.slope);
-      y.at[k] = from_float<T>(weight * value);
+      d_gate.at[k] = d_point * point.slope;
+      y.at[k] = weight * value;
     }
-    store(d_h + gate + i, d_gate);
-    if constexpr (Function::kGated) store(d_h + gate + width + i, d_up);
-    store(a + row * width + i, y);
+    store(d_h + gate + i, round_pack<T>(d_gate));
+    if constexpr (Function::kGated) store(d_h + gate + width + i, round_pack<T>(d_up));
+    store(a + row * width + i, round_pack<T>(y));
   }
   if (d_weights == nullptr) return;
-  product = reduce_block(product, Sum());
-  if (threadIdx.x == 0) d_weights[row] = product;
+  product = reduce_wave(product, Sum());
+  if (threadIdx.x % kWave == 0) d_weights[row] = product;
 }
 
 // Calls body with the function and the elements of a pack.
@@ -120,8 +127,8 @@ void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF
     constexpr int kWide = kWidePack<T>;
     const bool wide = F % kWide == 0 && allow_packs<kWide>(h_RcF.as<T>(), a_RF.as<T>());
     with_activation<kWide>(kind, wide, [&](auto function, auto pack) {
-      launch(stream, activate_kernel<decltype(function), T, decltype(pack)::value>, R, kRowThreads, 0, h_RcF.as<T>(),
-             a_RF.as<T>(), F);
+      launch(stream, activate_kernel<decltype(function), T, decltype(pack)::value>, ceil_div(R, kRowsPerBlock),
+             kRowThreads, 0, h_RcF.as<T>(), a_RF.as<T>(), R, F);
     });
   });
 }
@@ -137,8 +144,8 @@ void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, Tensor
     const bool wide =
         F % kWide == 0 && allow_packs<kWide>(h_RcF.as<T>(), d_a_RF.as<T>(), d_h_RcF.as<T>(), a_RF.as<T>());
     with_activation<kWide>(kind, wide, [&](auto function, auto pack) {
-      launch(stream, activate_backward_kernel<decltype(function), T, decltype(pack)::value>, R, kRowThreads, 0,
-             h_RcF.as<T>(), d_a_RF.as<T>(), weights, d_h_RcF.as<T>(), a_RF.as<T>(), d_weights, F);
+      launch(stream, activate_backward_kernel<decltype(function), T, decltype(pack)::value>, ceil_div(R, kRowsPerBlock),
+             kRowThreads, 0, h_RcF.as<T>(), d_a_RF.as<T>(), weights, d_h_RcF.as<T>(), a_RF.as<T>(), d_weights, R, F);
     });
   });
 }

@@ -31,10 +31,7 @@ struct Update {
     store(second + i, v);
     store(weight + i, w);
     if (copy == nullptr) return;
-    Pack<bf16, N> rounded;
-#pragma unroll
-    for (int k = 0; k < N; ++k) rounded.at[k] = to_bf16(w.at[k]);
-    store(copy + i, rounded);
+    store(copy + i, round_pack<bf16>(w));
   }
 };
 

@@ -1,6 +1,7 @@
 // What kernels may assume of the hardware they are compiled for. With vendor.h the only file that names a vendor.
 #pragma once
 
+#include "base/dtype.h"
 #include "ops/gpu/vendor.h"
 
 namespace mw::gpu {
@@ -24,6 +25,9 @@ template <class Word>
 __device__ void store_word(Word* to, Word word) {
   *to = word;
 }
+__device__ inline uint32_t round_pair(float low, float high) {
+  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+}
 #else
 constexpr int kWave = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
@@ -43,6 +47,12 @@ __device__ T shuffle_from(T value, int lane) {
 template <class Word>
 __device__ void store_word(Word* to, Word word) {
   __stwb(to, word);
+}
+// Two values as bf16, rounded as to_bf16 does but for the bits of a NaN; the first in the lower half.
+__device__ inline uint32_t round_pair(float low, float high) {
+  uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
 }
 #endif
 

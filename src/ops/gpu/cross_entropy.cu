@@ -62,10 +62,10 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
   const float factor = valid ? scale / sum : NAN, d_own = scale * (expf(margin) / sum - 1.0f);
   for (int64_t i = first; i < classes; i += step) {
     const Pack<float, N> x = load<N>(logits + at + i);
-    Pack<T, N> d;
+    Pack<float, N> d;
 #pragma unroll
-    for (int k = 0; k < N; ++k) d.at[k] = from_float<T>(i + k == label ? d_own : factor * expf(x.at[k] - top));
-    store(d_logits + at + i, d);
+    for (int k = 0; k < N; ++k) d.at[k] = i + k == label ? d_own : factor * expf(x.at[k] - top);
+    store(d_logits + at + i, round_pack<T>(d));
   }
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 class GpuQueue : public DeviceQueue {
  public:
-  GpuQueue() { check(create_stream(&stream_), "creating a stream"); }
+  explicit GpuQueue(bool urgent) { check(create_stream(&stream_, urgent), "creating a stream"); }
   ~GpuQueue() override {
     (void)synchronise_stream(stream_);
     for (const NativeEvent event : stamps_) (void)destroy_event(event);
@@ -128,14 +128,14 @@ int count_gpus() {
 
 DeviceKind gpu_kind() { return gpu::kDeviceKind; }
 
-std::unique_ptr<DeviceQueue> open_queue(Device device) {
+std::unique_ptr<DeviceQueue> open_queue(Device device, bool urgent) {
   MW_CHECK(device.kind == gpu::kDeviceKind, "a queue of another kind of device");
   const gpu::Status status = gpu::set_device(device.index);
   if (!gpu::succeeded(status))
     fail(Exit::unsupported, fmt::format("cannot use GPU {}: {}", device.index, gpu::reason_of(status)),
          fmt::format("{} GPUs are visible to this process", count_gpus()));
   set_range_marker(gpu::profiler_ranges());
-  return std::make_unique<gpu::GpuQueue>();
+  return std::make_unique<gpu::GpuQueue>(urgent);
 }
 
 std::shared_ptr<std::byte> allocate_shared(Device device, size_t bytes) {

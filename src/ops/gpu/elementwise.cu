@@ -20,10 +20,10 @@ struct Convert {
   template <int N>
   __device__ void apply(int64_t i) const {
     const Pack<From, N> x = load<N>(from + i);
-    Pack<To, N> y;
+    Pack<float, N> y;
 #pragma unroll
-    for (int k = 0; k < N; ++k) y.at[k] = from_float<To>(to_float(x.at[k]));
-    store(to + i, y);
+    for (int k = 0; k < N; ++k) y.at[k] = to_float(x.at[k]);
+    store(to + i, round_pack<To>(y));
   }
 };
 
@@ -34,10 +34,10 @@ struct Add {
   template <int N>
   __device__ void apply(int64_t i) const {
     const Pack<T, N> a = load<N>(left + i), b = load<N>(right + i);
-    Pack<T, N> out;
+    Pack<float, N> out;
 #pragma unroll
-    for (int k = 0; k < N; ++k) out.at[k] = from_float<T>(to_float(a.at[k]) + to_float(b.at[k]));
-    store(sum + i, out);
+    for (int k = 0; k < N; ++k) out.at[k] = to_float(a.at[k]) + to_float(b.at[k]);
+    store(sum + i, round_pack<T>(out));
   }
 };
 

@@ -106,7 +106,7 @@ __device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kC
   for (int j = 0; j < kCount / 4; j += 4) {
     unsigned words[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = pack(sums[4 * (j + i) + 2 * half], sums[4 * (j + i) + 2 * half + 1]);
+    for (int i = 0; i < 4; ++i) words[i] = round_pair(sums[4 * (j + i) + 2 * half], sums[4 * (j + i) + 2 * half + 1]);
     transpose(words);
     const int column = 8 * (j + lane);
     if (row != nullptr && column < limit)

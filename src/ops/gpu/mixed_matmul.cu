@@ -72,6 +72,20 @@ struct SumParts {
   }
 };
 
+// to += from, rounded once.
+struct AddRounded {
+  const float* from;
+  bf16* to;
+  template <int N>
+  __device__ void apply(int64_t i) const {
+    Pack<float, N> sum = load<N>(from + i);
+    const Pack<bf16, N> before = load<N>(to + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum.at[k] += to_float(before.at[k]);
+    store(to + i, round_pack<bf16>(sum));
+  }
+};
+
 template <int... kPart>
 TensorView split(Stream& stream, WorkspaceFrame& frame, TensorView values_RW) {
   const int64_t count = values_RW.numel(), width = values_RW.cols();
@@ -94,14 +108,32 @@ void sum_parts(Stream& stream, TensorView parts, TensorView sums_RW) {
   for_each_pack<kPack>(stream, sums_RW.numel(), allowed, body);
 }
 
+// Rows of a result in fp32 that wait to be added: few enough to stay in the cache.
+int64_t sum_rows(int64_t rows, int64_t n) { return std::min(chunk_rows(rows, n), kConvertedRows); }
+
 int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
+
+// Of the products of parts those that bf16 can tell: first * first, first * second and second * first. The library
+// would round them to bf16 before it adds.
+bool multiply_parts(Stream& stream, TensorView dy, TensorView w_parts, TensorView dx) {
+  WorkspaceFrame frame(stream.workspace());
+  const TensorView sums(frame.take<float>(static_cast<size_t>(dx.numel())), DType::f32, {dx.rows(), dx.cols()});
+  const BlasProduct product{split<0, 0, 1>(stream, frame, dy), w_parts, sums};
+  if (!multiply_by_library(stream, product)) return false;
+  const AddRounded body{sums.as<float>(), dx.as<bf16>()};
+  constexpr int kAdded = kWidePack<bf16>;
+  for_each_pack<kAdded>(stream, dx.numel(), allow_packs<kAdded>(body.from) && allow_packs<kAdded>(body.to), body);
+  return true;
+}
 
 }  // namespace
 
 int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k) {
   const int64_t parts = kParts * size_of(DType::f32);
   return bytes_taken(parts * n * k) + bytes_taken(parts * n * chunk_rows(rows, n)) +
-         converted_matmul_bytes(rows, k, kConvertedRows) + matmul_workspace_bytes(n, k);
+         std::max(converted_matmul_bytes(rows, k, kConvertedRows),
+                  bytes_taken(sum_rows(rows, n) * k * size_of(DType::f32))) +
+         matmul_workspace_bytes(n, k);
 }
 
 void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
@@ -120,19 +152,15 @@ void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorV
   }
 }
 
-// Of the products of parts those that bf16 can tell: first * first, first * second and second * first.
 void mixed_matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK) {
-  const int64_t rows = dy_MN.rows(), chunk = chunk_rows(rows, weight.n);
+  const int64_t rows = dy_MN.rows(), chunk = sum_rows(rows, weight.n);
   if (rows == 0) return;
   WorkspaceFrame frame(stream.workspace());
   const TensorView w = split_weight<0, 1, 0>(stream, frame, weight);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     const int64_t count = std::min(chunk, rows - begin);
     const TensorView dy = dy_MN.slice(begin, count), dx = dx_MK.slice(begin, count);
-    WorkspaceFrame of_chunk(stream.workspace());
-    BlasProduct product{split<0, 0, 1>(stream, of_chunk, dy), w, dx};
-    product.store = Store::accumulate;
-    if (!multiply_by_library(stream, product)) converted_matmul_d_input(stream, dy, weight, dx, kConvertedRows);
+    if (!multiply_parts(stream, dy, w, dx)) converted_matmul_d_input(stream, dy, weight, dx, kConvertedRows);
   }
 }
 

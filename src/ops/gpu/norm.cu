@@ -63,9 +63,10 @@ struct Norm {
 
 template <bool kAligned, class T, int N>
 __device__ Pack<T, N> add_packs(const Pack<T, N>& a, const Pack<T, N>& b, T* sum) {
-  Pack<T, N> x;
+  Pack<float, N> exact;
 #pragma unroll
-  for (int k = 0; k < N; ++k) x.at[k] = from_float<T>(to_float(a.at[k]) + to_float(b.at[k]));
+  for (int k = 0; k < N; ++k) exact.at[k] = to_float(a.at[k]) + to_float(b.at[k]);
+  const Pack<T, N> x = round_pack<T>(exact);
   store<kAligned>(sum, x);
   return x;
 }
@@ -81,10 +82,10 @@ __device__ float squares_of(const Pack<T, N>& x) {
 template <bool kAligned, class T, int N>
 __device__ void normalise(const Pack<T, N>& x, const float* gain, float inverse, T* y) {
   const Pack<float, N> gains = load<N, kAligned>(gain);
-  Pack<T, N> out;
+  Pack<float, N> out;
 #pragma unroll
-  for (int k = 0; k < N; ++k) out.at[k] = from_float<T>(gains.at[k] * (to_float(x.at[k]) * inverse));
-  store<kAligned>(y, out);
+  for (int k = 0; k < N; ++k) out.at[k] = gains.at[k] * (to_float(x.at[k]) * inverse);
+  store<kAligned>(y, round_pack<T>(out));
 }
 
 // What a thread keeps of the operands of a row.
@@ -224,16 +225,16 @@ template <bool kAligned, class T, int N>
 __device__ void differentiate(const Operands<T, N>& o, const float* gain, float inverse, float mean, bool residual,
                               Pack<float, N>& sums, T* d_x) {
   const Pack<float, N> gains = load<N, kAligned>(gain);
-  Pack<T, N> out;
+  Pack<float, N> out;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     const float normal = to_float(o.x.at[k]) * inverse, d = to_float(o.d_y.at[k]);
     float value = inverse * (gains.at[k] * d - normal * mean);
     if (residual) value += to_float(o.d_residual.at[k]);
     sums.at[k] += d * normal;
-    out.at[k] = from_float<T>(value);
+    out.at[k] = value;
   }
-  store<kAligned>(d_x, out);
+  store<kAligned>(d_x, round_pack<T>(out));
 }
 
 template <class T, int N, bool kAligned>

@@ -56,6 +56,25 @@ Pack<T, N>* packs_of(T* elements) {
   return reinterpret_cast<Pack<T, N>*>(elements);
 }
 
+// The elements as T.
+template <class T, int N>
+__device__ Pack<T, N> round_pack(const Pack<float, N>& values) {
+  if constexpr (std::is_same_v<T, float>) {
+    return values;
+  } else {
+    Pack<T, N> rounded;
+    if constexpr (N == 1) {
+      rounded.at[0] = to_bf16(values.at[0]);
+    } else {
+      uint32_t words[N / 2];
+#pragma unroll
+      for (int k = 0; k < N / 2; ++k) words[k] = round_pair(values.at[2 * k], values.at[2 * k + 1]);
+      memcpy(&rounded, words, sizeof(rounded));
+    }
+    return rounded;
+  }
+}
+
 // Whether packs of N elements may begin at all of these addresses. No memory allows them.
 template <int N, class... T>
 __host__ __device__ bool allow_packs(const T*... elements) {

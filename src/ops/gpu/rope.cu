@@ -24,15 +24,15 @@ __global__ void rope_kernel(const Pack<T, N>* x, const Pack<float, N>* cosine, c
     const int64_t at = begin + static_cast<int64_t>(head) * packs * 2 + j;
     const Pack<T, N> left = x[at], right = x[at + packs];
     const Pack<float, N> c = cosine[angles + j], s = sine[angles + j];
-    Pack<T, N> y_left, y_right;
+    Pack<float, N> y_left, y_right;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float a = to_float(left.at[k]), b = to_float(right.at[k]), turn = sign * s.at[k];
-      y_left.at[k] = from_float<T>(a * c.at[k] - b * turn);
-      y_right.at[k] = from_float<T>(b * c.at[k] + a * turn);
+      y_left.at[k] = a * c.at[k] - b * turn;
+      y_right.at[k] = b * c.at[k] + a * turn;
     }
-    y[at] = y_left;
-    y[at + packs] = y_right;
+    y[at] = round_pack<T>(y_left);
+    y[at + packs] = round_pack<T>(y_right);
   }
 }
 

@@ -248,10 +248,10 @@ __global__ void combine_kernel(Combine<T> task) {
   const float* weights = task.weights == nullptr ? nullptr : task.weights + t * K;
   for (int64_t d = threadIdx.x % kWave * kCount; d < task.width; d += kWave * kCount) {
     const int64_t at = t * task.width + d;
-    float sums[kCount] = {};
+    Pack<float, kCount> sums{};
     if (task.base != nullptr) {
       const Pack<T, kCount> base = load<kCount>(task.base + at);
-      for (int i = 0; i < kCount; ++i) sums[i] = to_float(base.at[i]);
+      for (int i = 0; i < kCount; ++i) sums.at[i] = to_float(base.at[i]);
     }
 #pragma unroll 4
     for (int k = 0; k < K; ++k) {
@@ -259,11 +259,9 @@ __global__ void combine_kernel(Combine<T> task) {
       if (row < 0) continue;
       const float weight = weights == nullptr ? 1.0f : weights[k];
       const Pack<T, kCount> y = load<kCount>(task.y + row * task.width + d);
-      for (int i = 0; i < kCount; ++i) sums[i] += weight * to_float(y.at[i]);
+      for (int i = 0; i < kCount; ++i) sums.at[i] += weight * to_float(y.at[i]);
     }
-    Pack<T, kCount> result;
-    for (int i = 0; i < kCount; ++i) result.at[i] = from_float<T>(sums[i]);
-    store(task.out + at, result);
+    store(task.out + at, round_pack<T>(sums));
   }
 }
 

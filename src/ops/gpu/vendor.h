@@ -69,9 +69,12 @@ inline Status memory_info(size_t* free_bytes, size_t* total_bytes) {
   return MW_VENDOR(MemGetInfo)(free_bytes, total_bytes);
 }
 
-// Streams do not wait for the default stream.
-inline Status create_stream(NativeStream* stream) {
-  return MW_VENDOR(StreamCreateWithFlags)(stream, MW_VENDOR(StreamNonBlocking));
+// Streams do not wait for the default stream. Blocks of an urgent one come first where others wait for room too.
+inline Status create_stream(NativeStream* stream, bool urgent) {
+  int least = 0, greatest = 0;
+  const Status status = MW_VENDOR(DeviceGetStreamPriorityRange)(&least, &greatest);
+  if (!succeeded(status)) return status;
+  return MW_VENDOR(StreamCreateWithPriority)(stream, MW_VENDOR(StreamNonBlocking), urgent ? greatest : least);
 }
 inline Status destroy_stream(NativeStream stream) { return MW_VENDOR(StreamDestroy)(stream); }
 inline Status synchronise_stream(NativeStream stream) { return MW_VENDOR(StreamSynchronize)(stream); }

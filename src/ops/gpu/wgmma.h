@@ -113,13 +113,6 @@ __device__ void keep_sums(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-// Two sums as bf16, rounded to nearest.
-__device__ inline unsigned pack(float low, float high) {
-  unsigned word;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
-  return word;
-}
-
 #define MW_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define MW_SUMS_16(d, i) MW_SUMS_4(d, i), MW_SUMS_4(d, i + 4), MW_SUMS_4(d, i + 8), MW_SUMS_4(d, i + 12)
 #define MW_SUMS_64(d, i) MW_SUMS_16(d, i), MW_SUMS_16(d, i + 16), MW_SUMS_16(d, i + 32), MW_SUMS_16(d, i + 48)
