@@ -4,7 +4,8 @@ shape, so that both meet the same clocks. Each in a process of its own: one that
 
     bench/compare_moe_layer.py build/cuda/bench_moe_layer --quick --json bench/results/moe_layer_h200.json
 
-Options that are not known here go to bench_moe_layer, for example --calls 4 or --peak 900.
+PyTorch's side lets the host run ahead of the device; ours makes 4 calls a region to do the same. Options that are not
+known here go to bench_moe_layer, for example --peak 900.
 """
 import argparse
 import json
@@ -14,6 +15,7 @@ import sys
 import tempfile
 
 SHAPES = ["qwen3-30b", "xmoe-small", "xmoe-medium", "mixtral", "xmoe-large"]
+CALLS = 4
 HERE = pathlib.Path(__file__).resolve().parent
 COLUMNS = "{:<12}{:>7} {:<8}{:>16}{:>16}{:>15}{:>18}{:>15}  {}"
 
@@ -105,7 +107,8 @@ def main():
             for shape in args.shape:
                 common = ["--shape", shape, "--tokens", str(tokens), "--routing", routing, "--repeats",
                           str(args.repeats)]
-                ours = run_json([args.binary, "--device", "gpu", *common, *binary_options], args.timeout)
+                ours = run_json([args.binary, "--device", "gpu", "--calls", str(CALLS), *common, *binary_options],
+                                args.timeout)
                 peers = run_json([sys.executable, str(HERE / "moe_layer_torch.py"), *common], args.timeout)
                 for result in [*ours, *peers]:
                     if "error" in result:

@@ -6,7 +6,7 @@
 The expert products are torch._grouped_mm. Two ways to bring rows to their experts and back, each eager and compiled:
   index_add   gathers and index_add, and what autograd makes of them
   permute     gathers alone, in both directions: their gradients are written by hand
-Router products are in bf16 and weight gradients are written in bf16, where ours computes the router in fp32 and adds to
+Router products are in bf16 and weight gradients are written in bf16, where ours computes the router in fp32 and writes
 fp32 gradients: both favour this side.
 """
 import argparse
