@@ -8,79 +8,15 @@
 #include "ops/gpu/grouped_rows.h"
 #include "ops/gpu/tile_loaders.h"
 #include "ops/gpu/tile_queue.h"
+#include "ops/gpu/tile_ring.h"
+#include "ops/gpu/tiling.h"
 
 namespace mw::gpu {
 namespace {
 
-constexpr int kHeight = 128;                             // of a tile
 constexpr int kBlockThreads = 3 * kWarpgroup;            // one copies, two multiply
 constexpr int kCopyRegisters = 56, kSumRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what a thread has at the start
-constexpr int kBand = 16;                                // row tiles that share column tiles of the other operand
 using BlockQueue = TileQueue<kBlockThreads / 32>;
-
-// Where an expert's rows and tiles begin; one entry more holds where the last one's end.
-struct ExpertTiles {
-  int64_t first_row, first_tile;
-};
-
-struct TileTable {
-  const ExpertTiles* experts;
-  int tiles, columns;  // of all experts; tiles side by side
-  unsigned* taken;     // how many tiles blocks have taken
-};
-
-// A tile at [top, left) of the result of an expert that owns rows [begin, end).
-struct Tile {
-  int expert;
-  int64_t begin, end, top, left;
-};
-
-// Finds the expert of tiles that are asked for in rising order.
-struct TileWalk {
-  TileTable table;
-  int expert = 0;
-
-  // Bands of an expert's row tiles go through all columns together, so that tiles under way share operands in cache.
-  __device__ Tile find(int tile, int width) {
-    while (table.experts[expert + 1].first_tile <= tile) ++expert;
-    const ExpertTiles here = table.experts[expert], next = table.experts[expert + 1];
-    const int rows = static_cast<int>(next.first_tile - here.first_tile) / table.columns;
-    const int place = tile - static_cast<int>(here.first_tile), band = place / (kBand * table.columns);
-    const int height = min(kBand, rows - band * kBand), in_band = place - band * kBand * table.columns;
-    return {expert, here.first_row, next.first_row, static_cast<int64_t>(band * kBand + in_band % height) * kHeight,
-            static_cast<int64_t>(in_band / height) * width};
-  }
-};
-
-// Stages in shared memory, each with the tiles of both operands and two barriers: filled, and read by all warps.
-template <int kWidth>
-struct Ring {
-  static constexpr int kTileBytesA = kHeight * kRowBytes;
-  static constexpr int kStageBytes = kTileBytesA + kWidth * kRowBytes;
-  static constexpr int kStages = (192 << 10) / kStageBytes;
-  static constexpr int kBytes = kStages * (kStageBytes + 16);
-
-  unsigned memory;
-  int stage = 0;
-  unsigned parity = 0;
-
-  __device__ unsigned a() const { return memory + stage * kStageBytes; }
-  __device__ unsigned b() const { return a() + kTileBytesA; }
-  __device__ unsigned filled() const { return memory + kStages * kStageBytes + stage * 16; }
-  __device__ unsigned read() const { return filled() + 8; }
-  __device__ void init(int arrivals) {
-    for (; stage < kStages; ++stage) {
-      init_barrier(filled(), arrivals);
-      init_barrier(read(), 2 * kWarpgroup / 32);
-    }
-    stage = 0;
-  }
-  __device__ void advance() {
-    if (++stage < kStages) return;
-    stage = 0;
-    parity ^= 1;
-  }
-};
 
 // Swaps words among four neighbouring lanes: word i of lane j becomes word j of lane i.
 __device__ void transpose(unsigned (&words)[4]) {
@@ -242,12 +178,6 @@ __device__ void load_tiles(const Product& product, TileWalk walk, Ring<Product::
   }
 }
 
-// One arrival a warp, when all of it has read the stage.
-__device__ void release(unsigned barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(barrier);
-}
-
 // sums = a b over all stages of a tile, of which there is one at least. One batch of products is always under way: a
 // stage is released one step late.
 template <class Product>
@@ -331,42 +261,16 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
   }
 }
 
-// How the host cuts a product into tiles; `experts` is what the device reads.
-struct Tiling {
-  std::vector<ExpertTiles> experts;
-  int64_t width, columns;
-
-  int64_t rows() const { return experts.back().first_row; }
-};
-
-// Narrow tiles where wide ones would leave processors idle or compute many columns in vain.
-template <class RowTiles>
-Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, int processors, const RowTiles& row_tiles_of) {
-  Tiling tiling;
-  int64_t row_tiles = 0;
-  for (size_t e = 0; e < offsets.size(); ++e) {
-    if (e > 0) row_tiles += row_tiles_of(offsets[e] - offsets[e - 1]);
-    tiling.experts.push_back({offsets[e], row_tiles});
-  }
-  const int64_t wide = ceil_div(width, 256), narrow = ceil_div(width, 128);
-  const bool is_narrow = row_tiles * wide < processors || 12 * wide > 7 * narrow;
-  tiling.width = is_narrow ? 128 : 256;
-  tiling.columns = is_narrow ? narrow : wide;
-  for (ExpertTiles& expert : tiling.experts) expert.first_tile *= tiling.columns;
-  return tiling;
-}
-
 template <class Product>
 void launch_tiles(Stream& stream, const Tiling& tiling, int processors, const Product& product) {
   constexpr size_t kBytes = kAtomBytes + Ring<Product::kWidth>::kBytes + BlockQueue::kBytes;
-  const int64_t tiles = tiling.experts.back().first_tile;
   WorkspaceFrame frame(stream.workspace());
   auto* const taken = frame.take<unsigned>(1);
   check(fill_async(taken, 0, sizeof(*taken), native(stream)), "clearing a counter");
-  const TileTable table{device_copy(stream, frame, std::span<const ExpertTiles>(tiling.experts)),
-                        static_cast<int>(tiles), static_cast<int>(tiling.columns), taken};
+  const TileTable table{device_copy(stream, frame, std::span<const ExpertTiles>(tiling.experts)), tiling.tiles(),
+                        static_cast<int>(tiling.columns), taken};
   check(allow_shared_bytes(reinterpret_cast<const void*>(tiles_kernel<Product>), kBytes), "asking for shared memory");
-  launch(stream, tiles_kernel<Product>, std::min<int64_t>(tiles, processors), kBlockThreads, kBytes, product, table);
+  launch(stream, tiles_kernel<Product>, std::min(tiling.tiles(), processors), kBlockThreads, kBytes, product, table);
 }
 
 // Calls body(std::true_type) or body(std::false_type).
@@ -386,9 +290,9 @@ template <Along kWeights, class U>
 bool multiply_rows(Stream& stream, const Tiling& tiling, int processors, const Matrices& weights,
                    const Rows<const bf16>& x, const Rows<U>& y, bool add) {
   if (tiling.rows() == 0) return true;
-  return with_flag(tiling.width == 256, [&](auto wide) {
+  return with_flag(tiling.width == kWideTile, [&](auto wide) {
     return with_flag(x.index == nullptr, [&](auto boxes) {
-      constexpr int kWidth = decltype(wide)::value ? 256 : 128;
+      constexpr int kWidth = decltype(wide)::value ? kWideTile : kNarrowTile;
       constexpr bool kBoxes = decltype(boxes)::value;
       RowsProduct<kWeights, U, kWidth, kBoxes> product{{}, {{}, x}, y, add};
       if (!describe_matrices(weights, BoxLoader<kWeights, kWidth>::kBoxRows, &product.weights)) return false;
@@ -402,10 +306,10 @@ bool multiply_rows(Stream& stream, const Tiling& tiling, int processors, const M
 // Boxes bring one operand without an index, x rather than dy: its tiles are wider.
 bool multiply_columns(Stream& stream, const Tiling& tiling, int processors, const Rows<const bf16>& dy,
                       const Rows<const bf16>& x, float* dw, bool add) {
-  return with_flag(tiling.width == 256, [&](auto wide) {
+  return with_flag(tiling.width == kWideTile, [&](auto wide) {
     return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
       return with_flag(!boxes_of_x && dy.index == nullptr, [&](auto boxes_of_dy) {
-        constexpr int kWidth = decltype(wide)::value ? 256 : 128;
+        constexpr int kWidth = decltype(wide)::value ? kWideTile : kNarrowTile;
         constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfDy = decltype(boxes_of_dy)::value && !kBoxesOfX;
         WeightsProduct<kWidth, kBoxesOfDy, kBoxesOfX> product{{{}, dy}, {{}, x}, dw, add};
         if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;

@@ -1,0 +1,45 @@
+// The ring of stages through which tiles of operands pass from the warpgroup that copies to those that multiply.
+#pragma once
+
+#include "ops/gpu/tiling.h"
+#include "ops/gpu/wgmma.h"
+
+namespace mw::gpu {
+
+// Stages in shared memory, each with the tiles of both operands and two barriers: filled, and read by all warps.
+template <int kWidth>
+struct Ring {
+  static constexpr int kTileBytesA = kHeight * kRowBytes;
+  static constexpr int kStageBytes = kTileBytesA + kWidth * kRowBytes;
+  static constexpr int kStages = (192 << 10) / kStageBytes;
+  static constexpr int kBytes = kStages * (kStageBytes + 16);
+
+  unsigned memory;
+  int stage = 0;
+  unsigned parity = 0;
+
+  __device__ unsigned a() const { return memory + stage * kStageBytes; }
+  __device__ unsigned b() const { return a() + kTileBytesA; }
+  __device__ unsigned filled() const { return memory + kStages * kStageBytes + stage * 16; }
+  __device__ unsigned read() const { return filled() + 8; }
+  __device__ void init(int arrivals) {
+    for (; stage < kStages; ++stage) {
+      init_barrier(filled(), arrivals);
+      init_barrier(read(), 2 * kWarpgroup / 32);
+    }
+    stage = 0;
+  }
+  __device__ void advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
+// One arrival a warp, when all of it has read the stage.
+__device__ inline void release(unsigned barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) arrive(barrier);
+}
+
+}  // namespace mw::gpu
