@@ -2,7 +2,8 @@
 // result: one warpgroup fills a ring of stages in shared memory, 64 summands each, gathering rows by their index on the
 // way; two multiply 64 rows each. Blocks stay and take the next tile that none has taken, so that its first stages come
 // while the sums of the last one are stored, and that a block which came late, or shares its processor with an
-// exchange, takes fewer. Which block computes a tile does not change its bits.
+// exchange, takes fewer. Which block computes a tile does not change its bits. Pairs of blocks compute two tiles of the
+// same columns: each fetches half of the second operand for both, since the second level of cache limits them.
 #include "base/warn.h"
 #include "ops/gpu/grouped.h"
 #include "ops/gpu/grouped_rows.h"
@@ -16,7 +17,8 @@ namespace {
 
 constexpr int kBlockThreads = 3 * kWarpgroup;            // one copies, two multiply
 constexpr int kCopyRegisters = 56, kSumRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what a thread has at the start
-using BlockQueue = TileQueue<kBlockThreads / 32>;
+template <bool kPaired>
+using BlockQueue = TileQueue<kBlockThreads / 32, kPaired>;
 
 // Swaps words among four neighbouring lanes: word i of lane j becomes word j of lane i.
 __device__ void transpose(unsigned (&words)[4]) {
@@ -97,11 +99,12 @@ struct Operand {
 
 // y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]). Boxes of x
 // go on into the next expert's rows: what comes of those is not stored.
-template <Along kWeights, class U, int kTileWidth, bool kBoxes>
+template <Along kWeights, class U, class Shape, bool kBoxes>
 struct RowsProduct {
   static constexpr Along kA = Along::depth, kB = kWeights;
-  static constexpr int kWidth = kTileWidth;
-  static constexpr bool kBoxesA = kBoxes, kBoxesB = true;
+  static constexpr int kWidth = Shape::kWidth;
+  static constexpr bool kBoxesA = kBoxes, kBoxesB = true, kPaired = Shape::kPaired;
+  using LoaderB = BoxLoader<kB, kWidth, kPaired>;
 
   TensorMap weights;
   Operand x;
@@ -116,7 +119,7 @@ struct RowsProduct {
     else return DepthLoader<kHeight>(source_of(x.rows, tile.end), first);
   }
   __device__ auto load_b(const Tile& tile) const {
-    return BoxLoader<kB, kWidth>{weights, tile.expert, 0, static_cast<int>(tile.left)};
+    return LoaderB{weights, tile.expert, 0, static_cast<int>(tile.left), tile.shared};
   }
   __device__ U* row(const Tile& tile, int r) const {
     return r < height(tile) ? y.row(tile.begin + tile.top + r) + tile.left : nullptr;
@@ -126,12 +129,12 @@ struct RowsProduct {
 
 // dw_e[n, k] (=|+=) sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
 // rows; copies of the other end in zeros there. So those rows count for nothing as long as they are finite.
-template <int kTileWidth, bool kBoxesOfDy, bool kBoxesOfX>
+template <class Shape, bool kBoxesOfDy, bool kBoxesOfX>
 struct WeightsProduct {
-  static_assert(!kBoxesOfDy || !kBoxesOfX);
+  static_assert(kBoxesOfX ? !kBoxesOfDy : !Shape::kPaired);
   static constexpr Along kA = Along::width, kB = Along::width;
-  static constexpr int kWidth = kTileWidth;
-  static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX;
+  static constexpr int kWidth = Shape::kWidth;
+  static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX, kPaired = Shape::kPaired;
 
   Operand dy, x;
   float* dw;
@@ -139,14 +142,14 @@ struct WeightsProduct {
 
   __device__ int64_t depth(const Tile& tile) const { return tile.end - tile.begin; }
   __device__ int64_t height(const Tile& tile) const { return dy.rows.width - tile.top; }
-  template <bool kBoxes, int kColumns>
+  template <bool kBoxes, int kColumns, bool kPairs = false>
   __device__ static auto load(const Operand& from, const Tile& tile, int64_t left) {
     const int first = static_cast<int>(tile.begin), column = static_cast<int>(left);
-    if constexpr (kBoxes) return BoxLoader<Along::width, kColumns>{from.map, 0, first, column};
+    if constexpr (kBoxes) return BoxLoader<Along::width, kColumns, kPairs>{from.map, 0, first, column, tile.shared};
     else return WidthLoader<kColumns>(source_of(from.rows, tile.end), first, column);
   }
   __device__ auto load_a(const Tile& tile) const { return load<kBoxesA, kHeight>(dy, tile, tile.top); }
-  __device__ auto load_b(const Tile& tile) const { return load<kBoxesB, kWidth>(x, tile, tile.left); }
+  __device__ auto load_b(const Tile& tile) const { return load<kBoxesB, kWidth, kPaired>(x, tile, tile.left); }
   __device__ float* row(const Tile& tile, int r) const {
     return r < height(tile) ? dw + (tile.expert * dy.rows.width + tile.top + r) * x.rows.width + tile.left : nullptr;
   }
@@ -156,10 +159,11 @@ struct WeightsProduct {
 __device__ int count_steps(int64_t depth) { return static_cast<int>((depth + kDepth - 1) / kDepth); }
 
 template <class Product>
-__device__ void load_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring, BlockQueue queue) {
-  if (threadIdx.x == 0) queue.take(walk.table.taken);
+__device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> walk, Ring<Product::kWidth> ring,
+                           BlockQueue<Product::kPaired> queue) {
+  if (queue.takes()) queue.take(walk.table.taken);
   for (int number = queue.get(); number < walk.table.tiles; number = queue.get()) {
-    if (threadIdx.x == 0) queue.take(walk.table.taken);
+    if (queue.takes()) queue.take(walk.table.taken);
     const Tile tile = walk.find(number, Product::kWidth);
     const int steps = count_steps(product.depth(tile));
     if (steps == 0) continue;
@@ -197,33 +201,33 @@ __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, floa
                                                describe_tile(ring.b() + i * kBytesB, kPanelBytes), step > 0 || i > 0);
     commit_products();
     wait_for_products<1>();
-    if (step > 0) release(last);
+    if (step > 0) release<Product::kPaired>(last);
     last = ring.read();
     ring.advance();
   }
   wait_for_products<0>();
   keep_sums(sums);
-  release(last);
+  release<Product::kPaired>(last);
 }
 
-// Below the last row of the result there is nothing to multiply.
-template <int kWidth>
+// Beyond the last row and the last column of the result there is nothing to multiply.
+template <bool kPaired, int kWidth>
 __device__ void skip(int steps, Ring<kWidth>& ring) {
   for (int step = 0; step < steps; ++step) {
     wait_for_phase(ring.filled(), ring.parity);
-    release(ring.read());
+    release<kPaired>(ring.read());
     ring.advance();
   }
 }
 
 template <class Product>
-__device__ void multiply_tiles(const Product& product, TileWalk walk, Ring<Product::kWidth> ring, BlockQueue queue,
-                               int group) {
+__device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired> walk, Ring<Product::kWidth> ring,
+                               BlockQueue<Product::kPaired> queue, int group) {
   for (int number = queue.get(); number < walk.table.tiles; number = queue.get()) {
     const Tile tile = walk.find(number, Product::kWidth);
     const int steps = count_steps(product.depth(tile));
-    if (product.height(tile) <= group * kHeight / 2) {
-      skip(steps, ring);
+    if (product.height(tile) <= group * kHeight / 2 || (Product::kPaired && product.width(tile) <= 0)) {
+      skip<Product::kPaired>(steps, ring);
       continue;
     }
     const int row = first_row_of_thread();
@@ -241,16 +245,17 @@ __device__ void multiply_tiles(const Product& product, TileWalk walk, Ring<Produ
 }
 
 template <class Product>
-__global__ void __launch_bounds__(kBlockThreads, 1)
-    tiles_kernel(const __grid_constant__ Product product, TileTable table) {
+__device__ void compute_tiles(const Product& product, TileTable table) {
+  constexpr bool kPaired = Product::kPaired;
   Ring<Product::kWidth> ring{first_tile_address()};
-  BlockQueue queue{ring.memory + Ring<Product::kWidth>::kBytes};
+  BlockQueue<kPaired> queue{ring.memory + Ring<Product::kWidth>::kBytes};
   if (threadIdx.x == 0) {
-    ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB);
+    ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB, (kPaired ? kPair : 1) * 2 * kWarpgroup / 32);
     queue.init();
   }
   fence_barriers();
-  __syncthreads();
+  if constexpr (kPaired) sync_pair();
+  else __syncthreads();
   const int group = shuffle_from(static_cast<int>(threadIdx.x) / kWarpgroup, 0);
   if (group == 0) {
     shrink_registers<kCopyRegisters>();
@@ -259,18 +264,47 @@ __global__ void __launch_bounds__(kBlockThreads, 1)
     grow_registers<kSumRegisters>();
     multiply_tiles(product, {table}, ring, queue, group - 1);
   }
+  if constexpr (kPaired) sync_pair();  // a block's memory lives as long as the block
 }
 
 template <class Product>
-void launch_tiles(Stream& stream, const Tiling& tiling, int processors, const Product& product) {
-  constexpr size_t kBytes = kAtomBytes + Ring<Product::kWidth>::kBytes + BlockQueue::kBytes;
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    tiles_kernel(const __grid_constant__ Product product, TileTable table) {
+  compute_tiles(product, table);
+}
+template <class Product>
+__global__ void __launch_bounds__(kBlockThreads, 1) __cluster_dims__(kPair, 1, 1)
+    pairs_kernel(const __grid_constant__ Product product, TileTable table) {
+  compute_tiles(product, table);
+}
+
+template <class Product>
+constexpr size_t kSharedBytes = kAtomBytes + Ring<Product::kWidth>::kBytes + BlockQueue<Product::kPaired>::kBytes;
+
+template <class Product>
+void launch_tiles(Stream& stream, const Tiling& tiling, const Processors& processors, const Product& product) {
+  constexpr bool kPaired = Product::kPaired;
+  constexpr auto kKernel = [] {
+    if constexpr (kPaired) return pairs_kernel<Product>;
+    else return tiles_kernel<Product>;
+  }();
   WorkspaceFrame frame(stream.workspace());
   auto* const taken = frame.take<unsigned>(1);
   check(fill_async(taken, 0, sizeof(*taken), native(stream)), "clearing a counter");
   const TileTable table{device_copy(stream, frame, std::span<const ExpertTiles>(tiling.experts)), tiling.tiles(),
                         static_cast<int>(tiling.columns), taken};
-  check(allow_shared_bytes(reinterpret_cast<const void*>(tiles_kernel<Product>), kBytes), "asking for shared memory");
-  launch(stream, tiles_kernel<Product>, std::min(tiling.tiles(), processors), kBlockThreads, kBytes, product, table);
+  check(allow_shared_bytes(reinterpret_cast<const void*>(kKernel), kSharedBytes<Product>), "asking for shared memory");
+  const int blocks =
+      kPaired ? kPair * std::min(tiling.tiles(), processors.pairs) : std::min(tiling.tiles(), processors.blocks);
+  launch(stream, kKernel, blocks, kBlockThreads, kSharedBytes<Product>, product, table);
+}
+
+// Calls body with the shape of the tiles.
+template <class Body>
+bool with_shape(const Tiling& tiling, const Body& body) {
+  if (tiling.paired) return body(TileShape<kWideTile, true>{});
+  if (tiling.width == kWideTile) return body(TileShape<kWideTile, false>{});
+  return body(TileShape<kNarrowTile, false>{});
 }
 
 // Calls body(std::true_type) or body(std::false_type).
@@ -287,15 +321,15 @@ bool describe_operand(Operand& operand, int64_t rows) {
 
 // False where the copy engine cannot read the operands: weights must lie at even distances.
 template <Along kWeights, class U>
-bool multiply_rows(Stream& stream, const Tiling& tiling, int processors, const Matrices& weights,
+bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& processors, const Matrices& weights,
                    const Rows<const bf16>& x, const Rows<U>& y, bool add) {
   if (tiling.rows() == 0) return true;
-  return with_flag(tiling.width == kWideTile, [&](auto wide) {
+  return with_shape(tiling, [&](auto shape) {
     return with_flag(x.index == nullptr, [&](auto boxes) {
-      constexpr int kWidth = decltype(wide)::value ? kWideTile : kNarrowTile;
       constexpr bool kBoxes = decltype(boxes)::value;
-      RowsProduct<kWeights, U, kWidth, kBoxes> product{{}, {{}, x}, y, add};
-      if (!describe_matrices(weights, BoxLoader<kWeights, kWidth>::kBoxRows, &product.weights)) return false;
+      using Product = RowsProduct<kWeights, U, decltype(shape), kBoxes>;
+      Product product{{}, {{}, x}, y, add};
+      if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
       if (kBoxes && !describe_operand<Along::depth, kHeight>(product.x, tiling.rows())) return false;
       launch_tiles(stream, tiling, processors, product);
       return true;
@@ -304,16 +338,17 @@ bool multiply_rows(Stream& stream, const Tiling& tiling, int processors, const M
 }
 
 // Boxes bring one operand without an index, x rather than dy: its tiles are wider.
-bool multiply_columns(Stream& stream, const Tiling& tiling, int processors, const Rows<const bf16>& dy,
+bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& processors, const Rows<const bf16>& dy,
                       const Rows<const bf16>& x, float* dw, bool add) {
-  return with_flag(tiling.width == kWideTile, [&](auto wide) {
+  return with_shape(tiling, [&](auto shape) {
     return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
       return with_flag(!boxes_of_x && dy.index == nullptr, [&](auto boxes_of_dy) {
-        constexpr int kWidth = decltype(wide)::value ? kWideTile : kNarrowTile;
         constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfDy = decltype(boxes_of_dy)::value && !kBoxesOfX;
-        WeightsProduct<kWidth, kBoxesOfDy, kBoxesOfX> product{{{}, dy}, {{}, x}, dw, add};
+        using Shape = TileShape<decltype(shape)::kWidth, decltype(shape)::kPaired && kBoxesOfX>;
+        using Product = WeightsProduct<Shape, kBoxesOfDy, kBoxesOfX>;
+        Product product{{{}, dy}, {{}, x}, dw, add};
         if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;
-        if (kBoxesOfX && !describe_operand<Along::width, kWidth>(product.x, tiling.rows())) return false;
+        if (kBoxesOfX && !describe_operand<Along::width, Product::kWidth>(product.x, tiling.rows())) return false;
         launch_tiles(stream, tiling, processors, product);
         return true;
       });
@@ -332,27 +367,37 @@ bool find_matrices(std::span<const Weight> weights, Matrices* out) {
   return out->spacing >= n * k;
 }
 
+// As many for any kernel of pairs: each block takes the memory of a processor.
+int count_pairs() {
+  using AnyProduct = RowsProduct<Along::depth, bf16, TileShape<kWideTile, true>, true>;
+  const auto* const kernel = reinterpret_cast<const void*>(pairs_kernel<AnyProduct>);
+  int pairs = 0;
+  check(allow_shared_bytes(kernel, kSharedBytes<AnyProduct>), "asking for shared memory");
+  check(count_clusters(kernel, kPair, kBlockThreads, kSharedBytes<AnyProduct>, &pairs), "asking for pairs of blocks");
+  return pairs;
+}
+
 struct HopperState : StreamState {
   bool known = false;
-  int processors = 0;
+  Processors processors;
 };
 
-// How many processors run these kernels: none on any other GPU.
-int count_processors(Stream& stream) {
+// What runs these kernels: no block on any other GPU.
+const Processors& find_processors(Stream& stream) {
   auto& state = stream.state<HopperState>();
   if (!state.known) {
     DeviceProperties p;
     check(read_properties(stream.device().index, &p), "reading the device's properties");
     state.known = true;
-    state.processors = p.major == 9 && p.minor == 0 && can_describe_matrices() ? p.processors : 0;
+    if (p.major == 9 && p.minor == 0 && can_describe_matrices()) state.processors = {p.processors, count_pairs()};
   }
   return state.processors;
 }
 
 bool find_operands(Stream& stream, const SortedRows& x, std::span<const Weight> weights, const SortedRows& y,
                    Matrices* matrices) {
-  return count_processors(stream) > 0 && fits_chunks(x) && y.data.cols() % kChunk == 0 && is_aligned(y.data.data) &&
-         find_matrices(weights, matrices);
+  return find_processors(stream).blocks > 0 && fits_chunks(x) && y.data.cols() % kChunk == 0 &&
+         is_aligned(y.data.data) && find_matrices(weights, matrices);
 }
 
 // Of operands that fit: the kernels that take over are slower.
@@ -372,7 +417,7 @@ bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& 
                             std::span<const Weight> weights, const SortedRows& y, Store store) {
   Matrices matrices;
   if (!find_operands(stream, x, weights, y, &matrices)) return false;
-  const int processors = count_processors(stream);
+  const Processors& processors = find_processors(stream);
   const Tiling tiling =
       cut_tiles(offsets, y.data.cols(), processors, [](int64_t rows) { return ceil_div(rows, kHeight); });
   const bool add = store == Store::accumulate;
@@ -388,10 +433,11 @@ bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& 
 
 bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                     std::span<const int64_t> offsets, TensorView dw_eNK, Store store) {
-  const int processors = count_processors(stream);
-  if (processors == 0 || !fits_chunks(dy) || !fits_chunks(x) || !is_aligned(dw_eNK.data)) return false;
+  Processors processors = find_processors(stream);
+  if (processors.blocks == 0 || !fits_chunks(dy) || !fits_chunks(x) || !is_aligned(dw_eNK.data)) return false;
   const bool add = store == Store::accumulate;
   const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
+  if (x.index != nullptr) processors.pairs = 0;  // they share boxes of x
   const Tiling tiling =
       cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
   return warn_unless(multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),

@@ -32,4 +32,14 @@ __device__ inline void copy_box(unsigned to, const TensorMap& map, int matrix, i
       : "memory");
 }
 
+// The same to that place of both blocks of a pair, and to the barrier of each.
+__device__ inline void copy_box_to_pair(unsigned to, const TensorMap& map, int matrix, int row, int column,
+                                        unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
+      "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+
 }  // namespace mw::gpu

@@ -99,22 +99,36 @@ struct WidthLoader {
 
 // Loads boxes of a matrix, which one thread asks for: columns [left, left + kColumns) of the operand, with summands
 // from `first` on. Where it lies along the depth, they are rows of the matrix and come as one box, else as panels.
-// Boxes end in zeros at the borders of the matrix.
-template <Along kAlong, int kColumns>
+// Boxes end in zeros at the borders of the matrix. Of what is shared by paired blocks, each brings one half for both.
+template <Along kAlong, int kColumns, bool kPaired = false>
 struct BoxLoader {
-  static constexpr int kBoxRows = kAlong == Along::depth ? kColumns : kDepth;
+  static constexpr int kBoxColumns = kAlong == Along::width ? kPanel : kPaired ? kColumns / kPair : kColumns;
+  static constexpr int kBoxRows = kAlong == Along::depth ? kBoxColumns : kDepth;
+  static constexpr int kBoxes = kColumns / kBoxColumns;
   const TensorMap& map;
   int matrix, first, left;
+  bool shared = false;
 
   __device__ void prepare(int) {}
   __device__ void load(int step, unsigned tile, unsigned filled) const {
     if (threadIdx.x != 0) return;
     arrive_expecting(filled, kColumns * kRowBytes);
-    if constexpr (kAlong == Along::depth) copy_box(tile, map, matrix, left, first + step * kDepth, filled);
-    else
+    if constexpr (kPaired)
+      if (shared) {
 #pragma unroll
-      for (int panel = 0; panel < kColumns / kPanel; ++panel)
-        copy_box(tile + panel * kPanelBytes, map, matrix, first + step * kDepth, left + panel * kPanel, filled);
+        for (int i = 0; i < kBoxes / kPair; ++i) copy<true>(step, place_in_pair() * (kBoxes / kPair) + i, tile, filled);
+        return;
+      }
+#pragma unroll
+    for (int i = 0; i < kBoxes; ++i) copy<false>(step, i, tile, filled);
+  }
+  template <bool kToPair>
+  __device__ void copy(int step, int box, unsigned tile, unsigned filled) const {
+    const unsigned to = tile + box * kBoxColumns * kRowBytes;
+    const int summand = first + step * kDepth, column = left + box * kBoxColumns;
+    const int row = kAlong == Along::depth ? column : summand, begin = kAlong == Along::depth ? summand : column;
+    if constexpr (kToPair) copy_box_to_pair(to, map, matrix, row, begin, filled);
+    else copy_box(to, map, matrix, row, begin, filled);
   }
 };
 

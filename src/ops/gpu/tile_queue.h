@@ -1,4 +1,4 @@
-// Which tile a block computes next.
+// Which tile a block, or a pair of them, computes next.
 #pragma once
 
 #include "ops/gpu/wgmma.h"
@@ -6,8 +6,9 @@
 namespace mw::gpu {
 
 // Hands the numbers of tiles from the thread that takes them to all warps of a block. Lies in shared memory: in each
-// slot two barriers, for a number put there and read by all warps, and the number.
-template <int kWarps>
+// slot two barriers, for a number put there and read by all warps, and the number. A pair gets the same numbers: the
+// first block puts them into the queues of both, once all warps of both have told it that the slot is read.
+template <int kWarps, bool kPaired>
 struct TileQueue {
   static constexpr int kSlots = 4, kSlotBytes = 32, kBytes = kSlots * kSlotBytes;
 
@@ -21,21 +22,33 @@ struct TileQueue {
   __device__ void init() {
     for (; slot < kSlots; ++slot) {
       init_barrier(ready(), 1);
-      init_barrier(read(), kWarps);
+      init_barrier(read(), kPaired ? kPair * kWarps : kWarps);
     }
     slot = 0;
   }
-  // Takes the tile that the next get() will hand out. For one thread, which itself has handed out all before.
+  // The thread that takes, of the block or the pair.
+  __device__ static bool takes() { return threadIdx.x == 0 && (!kPaired || place_in_pair() == 0); }
+  // Takes the tile that the next get() will hand out. For that thread, which itself has handed out all before.
   __device__ void take(unsigned* taken) const {
     wait_for_phase(read(), parity ^ 1);
-    store_shared(number(), atomicAdd(taken, 1u));
-    arrive(ready());
+    const unsigned tile = atomicAdd(taken, 1u);
+    if constexpr (kPaired) {
+#pragma unroll
+      for (int block = 0; block < kPair; ++block)
+        send_there(address_in(block, number()), tile, address_in(block, ready()));
+    } else {
+      store_shared(number(), tile);
+      arrive(ready());
+    }
   }
   __device__ int get() {
     wait_for_phase(ready(), parity);
     const auto tile = static_cast<int>(load_shared(number()));
     __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(read());
+    if (threadIdx.x % 32 == 0) {
+      if constexpr (kPaired) arrive_there(address_in(0, read()));
+      else arrive(read());
+    }
     if (++slot == kSlots) {
       slot = 0;
       parity ^= 1;

@@ -22,10 +22,10 @@ struct Ring {
   __device__ unsigned b() const { return a() + kTileBytesA; }
   __device__ unsigned filled() const { return memory + kStages * kStageBytes + stage * 16; }
   __device__ unsigned read() const { return filled() + 8; }
-  __device__ void init(int arrivals) {
+  __device__ void init(int arrivals, int readers) {
     for (; stage < kStages; ++stage) {
       init_barrier(filled(), arrivals);
-      init_barrier(read(), 2 * kWarpgroup / 32);
+      init_barrier(read(), readers);
     }
     stage = 0;
   }
@@ -36,10 +36,14 @@ struct Ring {
   }
 };
 
-// One arrival a warp, when all of it has read the stage.
-__device__ inline void release(unsigned barrier) {
+// One arrival a warp, when all of it has read the stage. Paired blocks tell each other of every stage, shared or not:
+// so either may write to the other's when its own says that it is read.
+template <bool kPaired>
+__device__ void release(unsigned barrier) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) arrive(barrier);
+  if (threadIdx.x % 32 != 0) return;
+  arrive(barrier);
+  if constexpr (kPaired) arrive_there(address_in(1 - place_in_pair(), barrier));
 }
 
 }  // namespace mw::gpu

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ops/gpu/launch.h"
+#include "ops/gpu/wgmma.h"
 
 namespace mw::gpu {
 
@@ -12,8 +13,8 @@ constexpr int kHeight = 128;                       // of a tile
 constexpr int kWideTile = 256, kNarrowTile = 128;  // their widths
 constexpr int kBand = 16;                          // row tiles that share column tiles of the other operand
 
-// Where an expert's rows and tiles begin, and how many rows of tiles it has; one entry more holds where the last one's
-// end.
+// Where an expert's rows and tiles begin (or what pairs of blocks take at a time: two tiles), and how many rows of
+// tiles it has; one entry more holds where the last one's end.
 struct ExpertTiles {
   int64_t first_row;
   int first_tile, row_tiles;
@@ -25,56 +26,83 @@ struct TileTable {
   unsigned* taken;     // how many tiles blocks have taken
 };
 
-// A tile at [top, left) of the result of an expert that owns rows [begin, end).
+// The tiles that kernels know: pairs of blocks are for wide ones.
+template <int kTileWidth, bool kInPairs>
+struct TileShape {
+  static constexpr int kWidth = kTileWidth;
+  static constexpr bool kPaired = kInPairs;
+};
+
+// A tile at [top, left) of the result of an expert that owns rows [begin, end). It may lie beyond the last column.
 struct Tile {
   int expert;
   int64_t begin, end, top, left;
+  bool shared;  // the other block of the pair computes a tile of the same columns
 };
 
-// Finds the expert of tiles that are asked for in rising order.
+// Finds tiles that are asked for in rising order. A pair takes two row tiles at the same columns, or neighbouring ones
+// of an expert's last row tile where that is left over.
+template <bool kPaired>
 struct TileWalk {
+  static constexpr int kRows = kPaired ? kPair : 1, kBandRows = kBand / kRows;  // row tiles taken at a time
   TileTable table;
   int expert = 0;
 
   // Bands of an expert's row tiles go through all columns together, so that tiles under way share operands in cache.
-  __device__ Tile find(int tile, int width) {
-    while (table.experts[expert + 1].first_tile <= tile) ++expert;
+  __device__ Tile find(int number, int width) {
+    while (table.experts[expert + 1].first_tile <= number) ++expert;
     const ExpertTiles here = table.experts[expert];
-    const int place = tile - here.first_tile, band = place / (kBand * table.columns);
-    const int height = min(kBand, here.row_tiles - band * kBand), in_band = place - band * kBand * table.columns;
-    return {expert, here.first_row, table.experts[expert + 1].first_row,
-            static_cast<int64_t>(band * kBand + in_band % height) * kHeight,
-            static_cast<int64_t>(in_band / height) * width};
+    const int64_t begin = here.first_row, end = table.experts[expert + 1].first_row;
+    const int own = kPaired ? place_in_pair() : 0, place = number - here.first_tile, rows = here.row_tiles / kRows;
+    if (kPaired && place >= rows * table.columns) {
+      const int column = (place - rows * table.columns) * kPair + own;
+      return {expert, begin, end, int64_t{rows} * kRows * kHeight, int64_t{column} * width, false};
+    }
+    const int band = place / (kBandRows * table.columns), in_band = place - band * kBandRows * table.columns;
+    const int height = min(kBandRows, rows - band * kBandRows), row = band * kBandRows + in_band % height;
+    return {expert, begin, end, int64_t{row * kRows + own} * kHeight, int64_t{in_band / height} * width, kPaired};
   }
+};
+
+// How many blocks run at a time, one a processor, and how many pairs of them.
+struct Processors {
+  int blocks = 0, pairs = 0;
 };
 
 // How the host cuts a product into tiles; `experts` is what the device reads.
 struct Tiling {
   std::vector<ExpertTiles> experts;
   int64_t width, columns;
+  bool paired;
 
   int64_t rows() const { return experts.back().first_row; }
   int tiles() const { return experts.back().first_tile; }
 };
 
-// Narrow tiles where wide ones would leave processors idle or compute many columns in vain.
+// Narrow tiles where wide ones would leave processors idle or compute many columns in vain. Pairs where two thirds of
+// the row tiles have another one of their expert to share with: the others gain nothing, and wait for each other.
 template <class RowTiles>
-Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, int processors, const RowTiles& row_tiles_of) {
+Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, const Processors& processors,
+                 const RowTiles& row_tiles_of) {
   Tiling tiling;
-  int64_t row_tiles = 0;
+  int64_t row_tiles = 0, alone = 0;
   for (size_t e = 0; e < offsets.size(); ++e) {
     const int64_t own = e + 1 < offsets.size() ? row_tiles_of(offsets[e + 1] - offsets[e]) : 0;
     tiling.experts.push_back({offsets[e], 0, static_cast<int>(own)});
     row_tiles += own;
+    alone += own % kPair;
   }
   const int64_t wide = ceil_div(width, kWideTile), narrow = ceil_div(width, kNarrowTile);
-  const bool is_narrow = row_tiles * wide < processors || 12 * wide > 7 * narrow;
+  const bool is_narrow = row_tiles * wide < processors.blocks || 12 * wide > 7 * narrow;
   tiling.width = is_narrow ? kNarrowTile : kWideTile;
   tiling.columns = is_narrow ? narrow : wide;
+  tiling.paired = !is_narrow && processors.pairs > 0 && 3 * alone <= row_tiles;
   int64_t tiles = 0;
   for (ExpertTiles& expert : tiling.experts) {
     expert.first_tile = static_cast<int>(tiles);
-    tiles += expert.row_tiles * tiling.columns;
+    if (tiling.paired)
+      tiles += expert.row_tiles / kPair * tiling.columns + expert.row_tiles % kPair * ceil_div(tiling.columns, kPair);
+    else tiles += expert.row_tiles * tiling.columns;
   }
   return tiling;
 }

@@ -37,6 +37,20 @@ inline void* find_driver_function(const char* name) {
   const Status status = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
   return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
 }
+
+// How many clusters of so many blocks of a kernel run at a time.
+inline Status count_clusters(const void* kernel, int blocks, int threads, size_t shared_bytes, int* count) {
+  cudaLaunchAttribute size{};
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.attrs = &size;
+  config.numAttrs = 1;
+  return cudaOccupancyMaxActiveClusters(count, kernel, &config);
+}
 #endif
 
 inline bool succeeded(Status status) { return status == MW_VENDOR(Success); }

@@ -72,6 +72,31 @@ __device__ inline void wait_for_phase(unsigned barrier, unsigned parity) {
       : "memory");
 }
 
+// Pairs: clusters of two neighbouring blocks, which run at the same time and reach into each other's shared memory.
+constexpr int kPair = 2;
+__device__ inline int place_in_pair() { return static_cast<int>(blockIdx.x) % kPair; }
+// Where `address` of this block's shared memory lies in that of a block of the pair, for the functions below.
+__device__ inline unsigned address_in(int block, unsigned address) {
+  unsigned there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
+  return there;
+}
+// All threads of both blocks meet.
+__device__ inline void sync_pair() {
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+__device__ inline void arrive_there(unsigned barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and stores a word on the way: the phase waits for it too.
+__device__ inline void send_there(unsigned to, unsigned word, unsigned barrier) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%2], 4;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(to),
+      "r"(word), "r"(barrier)
+      : "memory");
+}
+
 // What other threads wrote becomes visible to products.
 __device__ inline void fence_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
