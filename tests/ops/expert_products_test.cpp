@@ -2,6 +2,7 @@
 // of matmul_test.cpp, which hold each against its reference.
 #include <gtest/gtest.h>
 
+#include <numeric>
 #include <vector>
 
 #include "ops/matmul.h"
@@ -73,6 +74,40 @@ TEST(ExpertProducts, RowsOfSeveralPiecesAgreeWithTheGroupedKernels) {
       const std::vector<float>& other = expected.at(name).values;
       // Sums of fp32 in another order: a unit of bf16 for y and dx, for dw 50 000 terms, which tensor cores cut off.
       EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name == "dw" ? 1e-3 : 8e-3) << name;
+    }
+  }
+}
+
+// Enough tiles that blocks of Hopper compute them in pairs: row tiles of 128 in even and odd numbers, and an odd number
+// of columns of 256. Weight gradients are computed so where x has no index.
+TEST(ExpertProducts, ManyTilesAgreeWithTheLibrary) {
+  if (!on_gpu()) GTEST_SKIP() << "a CPU has one way";
+  TestStream test;
+  const std::vector<int64_t> offsets = {0, 600, 600, 960, 1700};
+  const int64_t rows = offsets.back();
+  DeviceVector<int32_t> backwards(static_cast<size_t>(rows));
+  std::iota(backwards.rbegin(), backwards.rend(), 0);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{11 * 256 - 8, 4 * 128 + 8}, {4 * 128 + 8, 11 * 256 - 8}}) {
+    const Experts experts(test.stream, 4, n, k);
+    const Owned x = to_operand(random_tensor("x", {rows, k}, DType::bf16)),
+                dy = to_operand(random_tensor("dy", {rows, n}, DType::bf16));
+    for (const bool indexed : {false, true}) {
+      SCOPED_TRACE(fmt::format("{}x{}{}", n, k, indexed ? ", indexed" : ""));
+      const int32_t* const index = indexed ? backwards.data() : nullptr;
+      Tensors expected;
+      for (const ExpertProducts by : {ExpertProducts::per_expert, ExpertProducts::grouped}) {
+        Owned y = make_output(DType::bf16, {rows, n}), dx = make_output(DType::bf16, {rows, k}),
+              dw = to_operand(random_tensor("dw", {4, n, k}, DType::f32));
+        esmm(test.stream, {x.view, index}, offsets, experts.weights, {y.view, index}, by);
+        esmm_d_input(test.stream, {dy.view, index}, offsets, experts.weights, {dx.view, index}, by);
+        estmm(test.stream, {dy.view, index}, {x.view, index}, offsets, dw.view, Store::accumulate, by);
+        const Tensors got = {{"y", to_case_tensor(y)}, {"dx", to_case_tensor(dx)}, {"dw", to_case_tensor(dw)}};
+        if (by == ExpertProducts::per_expert) expected = got;
+        for (const auto& [name, tensor] : got) {
+          const std::vector<float>& other = expected.at(name).values;
+          EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name == "dw" ? 1e-4 : 8e-3) << name;
+        }
+      }
     }
   }
 }
