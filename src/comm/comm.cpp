@@ -2,9 +2,10 @@
 
 namespace mw {
 
-void Comm::all_reduce_sum(Stream& stream, std::span<float> values) {
+std::unique_ptr<Pending> Comm::all_reduce_sum(Stream& stream, std::span<float> values) {
   stream.wait();
   all_reduce_sum(values);
+  return std::make_unique<DonePending>();
 }
 
 std::unique_ptr<Pending> Comm::all_to_all(Stream& stream, const RowExchange& exchange) {

@@ -14,13 +14,19 @@
 
 namespace mw {
 
-// An exchange under way. After wait() the receive buffer is filled and the send buffer is free: for the host, or, where
-// it was started on a stream, for what is enqueued there from then on. Waiting twice is legal; destroying one that was
-// not waited for waits.
+// An exchange or a sum under way. After wait() what it receives is there and what it sends is free: for the host, or,
+// where it was started on a stream, for what is enqueued there from then on. Waiting twice is legal; destroying one
+// that was not waited for waits.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual void wait() = 0;
+};
+
+// One that was over when it was asked for.
+class DonePending : public Pending {
+ public:
+  void wait() override {}
 };
 
 // Rows to and from every member. Counts and offsets are in rows of `row_bytes`, one per member.
@@ -49,9 +55,10 @@ class Comm {
   // Starts an uneven all-to-all. The buffers must stay untouched until wait().
   virtual std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) = 0;
 
-  // The same over memory of the stream's device, in its order: they start when what was enqueued before is done, and a
-  // sum is there for what is enqueued after it. By default the host waits for the stream and does the exchange itself.
-  virtual void all_reduce_sum(Stream& stream, std::span<float> values);
+  // The same over memory of the stream's device, in its order: they start when what was enqueued before is done, and
+  // what they touch must be left alone until wait(). By default the host waits for the stream and does all of it
+  // itself.
+  virtual std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values);
   virtual std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange);
 
   // Members of the same color form a new group, ordered by key.

@@ -83,7 +83,7 @@ class GpuComm : public Comm {
   std::unique_ptr<Pending> all_to_all(const RowExchange& x) override { return host_->all_to_all(x); }
   std::unique_ptr<Comm> split(int color, int key) override { return make_gpu_comm(host_->split(color, key), link_); }
 
-  void all_reduce_sum(Stream& stream, std::span<float> values) override {
+  std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values) override {
     follow(stream);
     {
       const QueueScope scope(stream.trace(), *link_->queue, Work::reduce, "all_reduce",
@@ -91,7 +91,7 @@ class GpuComm : public Comm {
       check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, group(), native()),
             "ncclAllReduce");
     }
-    stream.queue().wait_for(link_->queue->mark());
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
   }
 
   std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& x) override {

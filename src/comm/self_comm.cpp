@@ -5,11 +5,6 @@
 namespace mw {
 namespace {
 
-class DonePending : public Pending {
- public:
-  void wait() override {}
-};
-
 class SelfComm : public Comm {
  public:
   using Comm::all_reduce_sum;

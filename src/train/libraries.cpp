@@ -17,7 +17,7 @@ void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve) {
   TensorStore memory({{"send", DType::f32, {members}, 0}, {"receive", DType::f32, {members}, 0}}, reserve);
   const TensorView send = memory.fixed("send"), receive = memory.fixed("receive");
   for (Comm* group : {comms.dp.get(), comms.edp.get()})
-    if (group->size() > 1) group->all_reduce_sum(stream, std::span(send.as<float>(), 1));
+    if (group->size() > 1) group->all_reduce_sum(stream, std::span(send.as<float>(), 1))->wait();
   if (comms.ep->size() > 1) {
     RowExchange x;
     x.row_bytes = sizeof(float);
