@@ -222,13 +222,11 @@ AuxLosses Transformer::set_auxiliary(const std::vector<double>& summed, int64_t 
   return losses;
 }
 
-void Transformer::backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x,
-                                 Store expert_gradients) {
-  const int64_t tokens = batch.tokens();
-  const TensorView normed = rows(normed_, tokens), d_branch = rows(d_branch_, tokens), x = rows(layer.x, tokens),
-                   x_mid = rows(layer.x_mid, tokens);
-  const TensorView ffn_rstd = take_front(layer.ffn_rstd, {tokens}), attn_rstd = take_front(layer.attn_rstd, {tokens});
-  rms_norm_apply(stream_, x_mid, layer.ffn_gain, ffn_rstd, normed);
+void Transformer::backward_feed_forward(Layer& layer, const LayerSpec& spec, int64_t tokens, TensorView d_x,
+                                        Store expert_gradients) {
+  const TensorView normed = rows(normed_, tokens), d_branch = rows(d_branch_, tokens),
+                   x_mid = rows(layer.x_mid, tokens), rstd = take_front(layer.ffn_rstd, {tokens});
+  rms_norm_apply(stream_, x_mid, layer.ffn_gain, rstd, normed);
   if (layer.moe != nullptr) {
     layer.moe->backward(stream_, normed, d_x, d_branch, layer.aux, expert_gradients);
   } else {
@@ -236,18 +234,26 @@ void Transformer::backward_layer(Layer& layer, const LayerSpec& spec, const Batc
                           take_front(layer.h, {tokens, halves_of(spec.activation), spec.dense_width}),
                           take_front(dense_a_, {tokens, spec.dense_width}), d_x, d_branch);
   }
-  rms_norm_backward(stream_, x_mid, layer.ffn_gain, ffn_rstd, d_branch, d_x, d_x, layer.d_ffn_gain);
-  rms_norm_apply(stream_, x, layer.attn_gain, attn_rstd, normed);
-  layer.attention->backward(stream_, normed, batch.seq_len, d_x, d_branch);
-  rms_norm_backward(stream_, x, layer.attn_gain, attn_rstd, d_branch, d_x, d_x, layer.d_attn_gain);
+  rms_norm_backward(stream_, x_mid, layer.ffn_gain, rstd, d_branch, d_x, d_x, layer.d_ffn_gain);
 }
 
-void Transformer::backward(const Batch& batch, Store expert_gradients) {
+void Transformer::backward_attention(Layer& layer, const Batch& batch, TensorView d_x) {
+  const int64_t tokens = batch.tokens();
+  const TensorView normed = rows(normed_, tokens), d_branch = rows(d_branch_, tokens), x = rows(layer.x, tokens),
+                   rstd = take_front(layer.attn_rstd, {tokens});
+  rms_norm_apply(stream_, x, layer.attn_gain, rstd, normed);
+  layer.attention->backward(stream_, normed, batch.seq_len, d_x, d_branch);
+  rms_norm_backward(stream_, x, layer.attn_gain, rstd, d_branch, d_x, d_x, layer.d_attn_gain);
+}
+
+void Transformer::backward(const Batch& batch, Store expert_gradients, const FeedForwardDone& done) {
   const int64_t tokens = batch.tokens();
   const TensorView d_x = rows(d_x_, tokens);
   for (size_t i = layers_.size(); i-- > 0;) {
     const TraceScope part(stream_.trace(), "layer_backward", {"layer", static_cast<int64_t>(i)});
-    backward_layer(layers_[i], plan_.model.layers[i], batch, d_x, expert_gradients);
+    backward_feed_forward(layers_[i], plan_.model.layers[i], tokens, d_x, expert_gradients);
+    if (done) done(static_cast<int64_t>(i));
+    backward_attention(layers_[i], batch, d_x);
   }
   embed_backward(stream_, d_x, token_view(batch.ids, tokens), params_.find("embed").grad);
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,6 +37,10 @@ struct AuxLosses {
   double weighted = 0;  // coefficients applied: what is added to the loss
 };
 
+// Hears how far backward has come: the gradients of this layer's feed-forward and of all rows that follow it in the
+// table of parameters are complete for what is enqueued from here on.
+using FeedForwardDone = std::function<void(int64_t layer)>;
+
 class Transformer {
  public:
   // `params` and `comms` must outlive it. Takes memory for plan.activation_rows. Errors: memory.
@@ -58,7 +63,7 @@ class Transformer {
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
   // Layers in reverse, after loss(seed > 0) and set_auxiliary. Adds to the gradients, or overwrites those of the routed
   // experts. Collective over EP.
-  void backward(const Batch& batch, Store expert_gradients = Store::accumulate);
+  void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});
 
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
@@ -80,8 +85,9 @@ class Transformer {
   void build_layer(int64_t index, MeshComms& comms);
   void forward_layer(Layer& layer, const LayerSpec& spec, TensorView out_TD, const Batch& batch, bool training,
                      const RoutingTap* tap);
-  void backward_layer(Layer& layer, const LayerSpec& spec, const Batch& batch, TensorView d_x_TD,
-                      Store expert_gradients);
+  void backward_feed_forward(Layer& layer, const LayerSpec& spec, int64_t tokens, TensorView d_x_TD,
+                             Store expert_gradients);
+  void backward_attention(Layer& layer, const Batch& batch, TensorView d_x_TD);
   TensorView rows(TensorView view, int64_t tokens) const;
   const Weight& head_weight() const;
 
