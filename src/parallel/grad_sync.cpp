@@ -2,64 +2,124 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
+#include <span>
 
 #include "ops/elementwise.h"
 
 namespace mw {
 namespace {
 
-struct Gradients {
-  std::vector<TensorView> dense, expert;
-};
+constexpr int64_t kAlignedElements = kTensorAlignment / static_cast<int64_t>(sizeof(float));
+constexpr int64_t kShareElements = 1 << 18;  // cuts are multiples of it: smaller messages cost more than their bytes
 
-Gradients list_gradients(ParamStore& params, bool skip_router) {
-  Gradients gradients;
-  for (const Parameter& p : params.all()) {
-    if (!p.row.trained || p.grad.numel() == 0) continue;
-    if (skip_router && p.row.role == ParamRole::router) continue;
-    (p.row.expert ? gradients.expert : gradients.dense).push_back(p.grad);
-  }
-  return gradients;
-}
-
-// Neighbours in memory become one message: the table of bytes lays dense gradients back to back, and expert ones.
-std::vector<std::span<float>> merge_neighbours(std::vector<TensorView> views) {
-  std::sort(views.begin(), views.end(), [](const TensorView& a, const TensorView& b) { return a.data < b.data; });
-  std::vector<std::span<float>> ranges;
-  for (const TensorView& view : views) {
-    float* begin = view.as<float>();
-    if (!ranges.empty()) {
-      const std::span<float> last = ranges.back();
-      const auto gap = begin - (last.data() + last.size());
-      // The alignment gap holds zeros.
-      if (gap >= 0 && gap * static_cast<int64_t>(sizeof(float)) < kTensorAlignment) {
-        ranges.back() = std::span(last.data(), last.size() + static_cast<size_t>(gap + view.numel()));
-        continue;
-      }
-    }
-    ranges.emplace_back(begin, static_cast<size_t>(view.numel()));
-  }
-  return ranges;
-}
+int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace
 
-void sum_gradients(Stream& stream, ParamStore& params, MeshComms& comms, bool skip_router) {
-  const TraceScope scope(stream.trace(), Work::reduce, "sum_gradients");
-  const Gradients gradients = list_gradients(params, skip_router);
-  if (comms.dp->size() > 1)
-    for (const std::span<float> range : merge_neighbours(gradients.dense)) comms.dp->all_reduce_sum(stream, range);
-  if (comms.edp->size() > 1)
-    for (const std::span<float> range : merge_neighbours(gradients.expert)) comms.edp->all_reduce_sum(stream, range);
+GradientSums::GradientSums(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, bool skip_router)
+    : plan_(plan),
+      params_(params),
+      stream_(stream),
+      dense_{*comms.dp, {}},
+      expert_{*comms.edp, {}},
+      overlap_(!comms.gpu_library.empty()),
+      skip_router_(skip_router),
+      feed_forward_(plan.model.layers.size()),
+      collected_(params.all().size()) {
+  for (size_t i = collected_; i-- > 0;) {
+    const ParamRow& row = params.all()[i].row;
+    if (is_summed(row)) total_ += widest_size(row);
+    if (row.layer >= 0 && row.name == fmt::format("layers.{}.ffn_norm", row.layer)) {
+      feed_forward_[static_cast<size_t>(row.layer)] = i;
+      early_ = total_;
+    }
+  }
+}
+
+bool GradientSums::is_summed(const ParamRow& row) const {
+  if (!row.trained || (skip_router_ && row.role == ParamRole::router)) return false;
+  return (row.expert ? expert_ : dense_).comm.size() > 1;
+}
+
+int64_t GradientSums::widest_size(const ParamRow& row) const {
+  int64_t entries = row.shape[0];
+  if (row.expert) {
+    const ExpertPlacement& placement = plan_.placements[static_cast<size_t>(row.layer)];
+    std::vector<int64_t> held(static_cast<size_t>(placement.ep));
+    for (const std::vector<ExpertHome>& homes : placement.homes)
+      for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
+    entries = *std::max_element(held.begin(), held.end());
+  }
+  return round_up(entries * elements_per_entry(row), kAlignedElements);
+}
+
+// The layer's exchanges are over, and the next layer's come on the same queue after the attention that follows: a sum
+// delays them by what outlasts it. Equal shares outlast it least, so the head's is cut over all layers.
+void GradientSums::feed_forward_done(int64_t layer) {
+  if (!overlap_) return;
+  collect_from(feed_forward_[static_cast<size_t>(layer)]);
+  const int64_t windows = plan_.model.layer_count();
+  start(early_ * (windows - layer) / windows - started_);
+}
+
+void GradientSums::finish() {
+  const TraceScope scope(stream_.trace(), Work::reduce, "sum_gradients");
+  collect_from(0);
+  start(total_ - started_);
+  for (auto& pending : pending_) pending->wait();
+  pending_.clear();
+}
+
+void GradientSums::collect_from(size_t first) {
+  while (collected_ > first) {
+    const Parameter& p = params_.all()[--collected_];
+    if (is_summed(p.row)) add(p);
+  }
+}
+
+// The table of bytes lays dense gradients back to back, and expert ones, in the order of the rows: each goes right
+// below the one before, but for an alignment gap, which holds zeros.
+void GradientSums::add(const Parameter& p) {
+  std::vector<Range>& waiting = (p.row.expert ? expert_ : dense_).waiting;
+  float* begin = p.grad.as<float>();
+  const int64_t size = p.grad.numel();
+  if (!waiting.empty()) {
+    Range& above = waiting.back();
+    const int64_t with_gap = above.begin - begin;
+    if (with_gap >= size && with_gap - size < kAlignedElements) {
+      above = {begin, above.size + with_gap, above.widest + widest_size(p.row)};
+      return;
+    }
+  }
+  waiting.push_back({begin, size, widest_size(p.row)});
+}
+
+void GradientSums::start(int64_t elements) {
+  for (Group* group : {&dense_, &expert_}) {
+    while (elements > 0 && !group->waiting.empty()) {
+      Range& range = group->waiting.front();
+      const int64_t share = std::min(range.widest, round_up(elements, kShareElements));
+      const int64_t own = std::min(range.size, share);
+      range.size -= own;
+      range.widest -= share;
+      if (own > 0)
+        pending_.push_back(
+            group->comm.all_reduce_sum(stream_, std::span(range.begin + range.size, static_cast<size_t>(own))));
+      started_ += share;
+      elements -= share;
+      if (range.widest == 0) group->waiting.erase(group->waiting.begin());
+    }
+  }
 }
 
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {
-  const Gradients gradients = list_gradients(params, false);
-  const double dense = sum_squares(stream, gradients.dense);
-  double expert = sum_squares(stream, gradients.expert);
-  comms.ep->all_reduce_sum(std::span(&expert, 1));
-  return std::sqrt(dense + expert);
+  std::vector<TensorView> dense, expert;
+  for (const Parameter& p : params.all())
+    if (p.row.trained && p.grad.numel() > 0) (p.row.expert ? expert : dense).push_back(p.grad);
+  const double dense_squares = sum_squares(stream, dense);
+  double expert_squares = sum_squares(stream, expert);
+  comms.ep->all_reduce_sum(std::span(&expert_squares, 1));
+  return std::sqrt(dense_squares + expert_squares);
 }
 
 }  // namespace mw

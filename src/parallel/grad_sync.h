@@ -2,14 +2,57 @@
 // with 1/N of the whole step, so nothing is averaged or rescaled (DESIGN section 4).
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <vector>
+
 #include "comm/world.h"
 #include "core/stream.h"
 #include "model/param_store.h"
 
 namespace mw {
 
-// In place, over every trained gradient. Collective over DP and EDP. skip_router: a test-only fault.
-void sum_gradients(Stream& stream, ParamStore& params, MeshComms& comms, bool skip_router = false);
+// The sums of one step, in place, over every trained gradient. Where the groups move GPU memory themselves, they go on
+// beside the last backward pass; the host would only hold it up, and does them after it. What is summed together is a
+// function of sizes alone, and its order is the same on every rank, whatever experts it holds.
+class GradientSums {
+ public:
+  // All must outlive it. skip_router: a test-only fault.
+  GradientSums(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, bool skip_router = false);
+
+  // A FeedForwardDone (model/transformer.h) of the step's last backward pass. Collective over DP and EDP.
+  void feed_forward_done(int64_t layer);
+  // After the last backward pass: sums what is left, and all sums are there for what is enqueued from then on.
+  // Collective over DP and EDP.
+  void finish();
+
+ private:
+  // Neighbours in memory that are complete, taken from the end. `widest`: the elements of the rank that has most, by
+  // which all ranks cut; never below `size`.
+  struct Range {
+    float* begin;
+    int64_t size, widest;
+  };
+  struct Group {
+    Comm& comm;
+    std::vector<Range> waiting;
+  };
+  bool is_summed(const ParamRow& row) const;
+  int64_t widest_size(const ParamRow& row) const;
+  void collect_from(size_t first);
+  void add(const Parameter& p);
+  void start(int64_t elements);
+
+  const Plan& plan_;
+  ParamStore& params_;
+  Stream& stream_;
+  Group dense_, expert_;
+  bool overlap_, skip_router_;
+  std::vector<size_t> feed_forward_;             // first row, by layer
+  size_t collected_;                             // rows from here on are
+  int64_t total_ = 0, early_ = 0, started_ = 0;  // elements, of `widest`; early: complete in the last feed_forward_done
+  std::vector<std::unique_ptr<Pending>> pending_;
+};
 
 // L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP.
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms);

@@ -133,13 +133,15 @@ StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, c
     weighted_aux += aux.weighted * aux_seed;
     add_load(engine, summed, stats);
   };
+  GradientSums sums(plan, engine.params, engine.comms, engine.stream, fault == "skip_router_sum");
   Store expert_gradients = Store::overwrite;
+  size_t backward_left = batches.size();
   handlers.backward = [&](int64_t j) {
-    engine.model.backward(batches[static_cast<size_t>(j)], std::exchange(expert_gradients, Store::accumulate));
+    FeedForwardDone done;
+    if (--backward_left == 0) done = [&](int64_t layer) { sums.feed_forward_done(layer); };
+    engine.model.backward(batches[static_cast<size_t>(j)], std::exchange(expert_gradients, Store::accumulate), done);
   };
-  handlers.reduce_gradients = [&] {
-    sum_gradients(engine.stream, engine.params, engine.comms, fault == "skip_router_sum");
-  };
+  handlers.reduce_gradients = [&] { sums.finish(); };
   run_schedule(plan.schedule, plan.coords.pp, handlers);
   inject_fault(engine, fault);
 

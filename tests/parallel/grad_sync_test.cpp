@@ -1,0 +1,172 @@
+// Sums over replicas that go on beside backward: what is summed when, on ranks that hold different experts.
+#include "parallel/grad_sync.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+
+#include "support/delayed_comm.h"
+#include "support/small_run.h"
+
+namespace mw::test {
+namespace {
+
+// One message, without addresses: those of a rank are its own.
+struct Message {
+  size_t window;  // which call started it; the last is finish()
+  bool expert;
+  int64_t end, size;  // elements from the first gradient of its kind
+  bool operator==(const Message&) const = default;
+};
+
+struct Shape {
+  int world = 8, ep = 4;
+  bool tied = false, idle_rank = false;
+};
+
+// Four ranks for six experts: two of them hold one more.
+Plan plan_of(const Shape& shape, int rank) {
+  RunSpec run = small_run();
+  run.native.vocab = 100003;  // a head of several shares, beside experts that matter
+  run.native.expert_width = 4001;
+  run.native.tie_embeddings = shape.tied;
+  run.mesh.ep = shape.ep;
+  run.train.micro_batches = 1;
+  const ModelSpec model = build_native_model(run.native);
+  Plan plan = make_plan(model, run, shape.world, rank, Platform{});
+  if (shape.idle_rank) {
+    for (ExpertPlacement& placement : plan.placements)
+      for (size_t e = 0; e < placement.homes.size(); ++e)
+        placement.homes[e] = {{static_cast<int>(e % 3), static_cast<int>(e / 3)}};
+    plan.parameter_rows = parameter_bytes(model, run, plan.placements, plan.coords.ep, Platform{});
+  }
+  return plan;
+}
+
+std::vector<Message> messages_of(const Shape& shape, int rank) {
+  const Plan plan = plan_of(shape, rank);
+  ParamStore params(plan);
+  Stream stream(1);
+  std::vector<StartedSum> started;
+  MeshComms comms;
+  comms.dp = std::make_unique<DelayedComm>(plan.mesh.dp, started);
+  comms.edp = std::make_unique<DelayedComm>(plan.mesh.edp, started);
+  comms.ep = make_self_comm();
+  comms.gpu_library = "test";
+  const float* first[2] = {nullptr, nullptr};
+  for (Parameter& p : params.all()) {
+    if (!p.row.trained) continue;
+    std::fill_n(p.grad.as<float>(), p.grad.numel(), 1.0f);
+    if (first[p.row.expert] == nullptr) first[p.row.expert] = p.grad.as<float>();
+  }
+
+  std::vector<Message> messages;
+  size_t window = 0;
+  const auto note = [&] {
+    for (size_t i = messages.size(); i < started.size(); ++i) {
+      const bool expert = started[i].group == comms.edp.get();
+      const std::span<float> values = started[i].values;
+      messages.push_back(
+          {window, expert, values.data() + values.size() - first[expert], static_cast<int64_t>(values.size())});
+    }
+    ++window;
+  };
+  GradientSums sums(plan, params, comms, stream);
+  for (int64_t layer = plan.model.layer_count(); layer-- > 0;) {
+    sums.feed_forward_done(layer);
+    note();
+  }
+  sums.finish();
+  note();
+  for (const Parameter& p : params.all()) {
+    if (!p.row.trained) continue;
+    const auto expected = static_cast<float>(p.row.expert ? plan.mesh.edp : plan.mesh.dp);
+    const float* g = p.grad.as<float>();
+    EXPECT_TRUE(std::all_of(g, g + p.grad.numel(), [&](float v) { return v == expected; }))
+        << p.row.name << " of rank " << rank;
+  }
+  return messages;
+}
+
+std::vector<Message> only(const std::vector<Message>& messages, bool expert) {
+  std::vector<Message> kept;
+  std::copy_if(messages.begin(), messages.end(), std::back_inserter(kept),
+               [&](const Message& m) { return m.expert == expert; });
+  return kept;
+}
+
+void expect_one_order(const Shape& shape) {
+  std::vector<std::vector<Message>> ranks;
+  for (int rank = 0; rank < shape.world; ++rank) ranks.push_back(messages_of(shape, rank));
+  for (int rank = 0; rank < shape.world; ++rank) {
+    const std::vector<Message>& own = ranks[static_cast<size_t>(rank)];
+    EXPECT_EQ(only(own, false), only(ranks[0], false)) << "rank " << rank;
+    for (const int replica : group_of(plan_of(shape, rank).mesh, MeshAxis::edp, rank))
+      EXPECT_EQ(only(own, true), only(ranks[static_cast<size_t>(replica)], true)) << rank << " and " << replica;
+    // Dense sums come first in each window, so that the order of both kinds is one too.
+    EXPECT_TRUE(std::is_sorted(own.begin(), own.end(),
+                               [](const Message& a, const Message& b) {
+                                 return std::pair(a.window, a.expert) < std::pair(b.window, b.expert);
+                               }))
+        << "rank " << rank;
+  }
+}
+
+TEST(GradientSums, ComeInOneOrderWhateverExpertsARankHolds) {
+  expect_one_order({});
+  expect_one_order({.tied = true});
+  expect_one_order({.idle_rank = true});
+  expect_one_order({.world = 4, .ep = 4});  // nobody shares experts
+  expect_one_order({.world = 4, .ep = 1});
+}
+
+TEST(GradientSums, LeaveOutRanksWithoutExperts) {
+  const Shape shape{.idle_rank = true};
+  std::set<size_t> idle;
+  for (int rank = 0; rank < shape.world; ++rank)
+    idle.insert(plan_of(shape, rank).coords.ep == 3 ? only(messages_of(shape, rank), true).size() : 0);
+  EXPECT_EQ(idle, std::set<size_t>{0});
+}
+
+TEST(GradientSums, TakeEqualSharesInEachWindow) {
+  const Plan plan = plan_of({}, 0);
+  int64_t early = 0;  // all but the embedding and the attention of the first layer
+  for (const ParamRow& row : plan.params)
+    if (row.trained && row.name != "embed" && row.name.rfind("layers.0.attn", 0) != 0)
+      early += row.expert ? row.numel() / 3 : row.numel();  // rank 0 holds two of six experts
+  std::vector<int64_t> sizes(4);
+  bool cuts_the_head = false;
+  int64_t head_begin = 0;
+  for (const ParamRow& row : plan.params)
+    if (row.trained && !row.expert && row.name != "head") head_begin += (row.numel() + 15) / 16 * 16;
+  for (const Message& m : messages_of({}, 0)) {
+    sizes[m.window] += m.size;
+    cuts_the_head |= !m.expert && m.window > 0 && m.end > head_begin;
+  }
+  constexpr int64_t kMegabyte = 1 << 18;  // elements to which shares are rounded
+  for (size_t window = 0; window < 3; ++window)
+    EXPECT_NEAR(static_cast<double>(sizes[window]), static_cast<double>(early) / 3.0, kMegabyte) << window;
+  EXPECT_TRUE(cuts_the_head);
+}
+
+TEST(GradientSums, OfTheHostAreOneMessagePerGroup) {
+  const Plan plan = plan_of({}, 0);
+  ParamStore params(plan);
+  Stream stream(1);
+  std::vector<StartedSum> started;
+  MeshComms comms;
+  comms.dp = std::make_unique<DelayedComm>(8, started);
+  comms.edp = std::make_unique<DelayedComm>(2, started);
+  GradientSums sums(plan, params, comms, stream);
+  for (int64_t layer = plan.model.layer_count(); layer-- > 0;) sums.feed_forward_done(layer);
+  EXPECT_TRUE(started.empty());
+  sums.finish();
+  ASSERT_EQ(started.size(), 2u);
+  const TensorView embed = params.find("embed").grad, head = params.find("head").grad;
+  EXPECT_EQ(started[0].values.data(), embed.as<float>());
+  EXPECT_EQ(started[0].values.data() + started[0].values.size(), head.as<float>() + head.numel());
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,67 @@
+// A group for tests of sums on a stream: nothing moves before it is waited for, and until then nobody may touch it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/comm.h"
+
+namespace mw::test {
+
+struct StartedSum {
+  const Comm* group;
+  std::span<float> values;
+};
+
+// Every member holds what this one does, so that a sum on a stream multiplies by the size. Sums over host memory leave
+// their values.
+class DelayedComm : public Comm {
+ public:
+  using Comm::all_to_all;
+  DelayedComm(int size, std::vector<StartedSum>& started) : size_(size), started_(started) {}
+  int rank() const override { return 0; }
+  int size() const override { return size_; }
+  void all_reduce_sum(std::span<float>) override {}
+  void all_reduce_sum(std::span<double>) override {}
+  void all_reduce_sum(std::span<int64_t>) override {}
+  void all_reduce_max(std::span<double>) override {}
+  void all_reduce_max(std::span<int64_t>) override {}
+  void broadcast(std::span<std::byte>, int) override {}
+  void barrier() override {}
+  std::unique_ptr<Pending> all_to_all(const RowExchange&) override { return nullptr; }
+  std::unique_ptr<Comm> split(int, int) override { return nullptr; }
+  std::unique_ptr<Pending> all_reduce_sum(Stream&, std::span<float> values) override {
+    EXPECT_FALSE(values.empty());
+    started_.push_back({this, values});
+    return std::make_unique<Delayed>(values, static_cast<float>(size_));
+  }
+
+ private:
+  class Delayed : public Pending {
+   public:
+    Delayed(std::span<float> values, float factor)
+        : values_(values), seen_(values.begin(), values.end()), factor_(factor) {}
+    ~Delayed() override { EXPECT_TRUE(done_) << "a sum that nobody waited for"; }
+    void wait() override {
+      if (std::exchange(done_, true)) return;
+      EXPECT_TRUE(std::equal(seen_.begin(), seen_.end(), values_.begin())) << "touched while it was summed";
+      for (float& value : values_) value *= factor_;
+    }
+
+   private:
+    std::span<float> values_;
+    std::vector<float> seen_;
+    float factor_;
+    bool done_ = false;
+  };
+
+  int size_;
+  std::vector<StartedSum>& started_;
+};
+
+}  // namespace mw::test
