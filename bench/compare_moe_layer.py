@@ -54,10 +54,11 @@ def summarise(ours, peers):
     summary = {}
     for what, share in (("forward", "share_of_padded_floor_forward"), ("forward_backward", "share_of_padded_floor")):
         key = f"{what}_tflops"
-        peer = best(peers, key)
-        rate, peer_rate = ours.get(key), peer.get(key)
+        peer, plain = best(peers, key), best([p for p in peers if "index_add" in p.get("path", "")] or peers, key)
+        rate, peer_rate, plain_rate = ours.get(key), peer.get(key), plain.get(key)
         summary[what] = {"tflops": rate, "torch_tflops": peer_rate, "torch_path": peer.get("path"),
-                         "ratio": rate / peer_rate if rate and peer_rate else None,
+                         "ratio": rate / peer_rate if rate and peer_rate else None, "index_add_tflops": plain_rate,
+                         "ratio_to_index_add": rate / plain_rate if rate and plain_rate else None,
                          "share_of_padded_floor": ours.get(share),
                          "saved_bytes": ours.get("saved_bytes"), "torch_saved_bytes": peer.get("saved_bytes")}
     return summary
