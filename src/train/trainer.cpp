@@ -86,7 +86,7 @@ class Trainer {
   RunState state_;
   ByteSummary bytes_;
   std::optional<double> val_loss_;
-  int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, arena_grows_ = 0;
+  int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, warned_grows_ = 0;
   double step_seconds_ = 0, trained_seconds_ = 0;  // of the last step, of all
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
@@ -270,8 +270,10 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   world_.comm().all_reduce_max(std::span(most));
   world_.comm().all_reduce_sum(std::span(&grows, 1));
   if (!leader_) return;
-  if (grows > arena_grows_) warn_growth(stats, step);
-  arena_grows_ = grows;
+  if (grows > 0 && grows >= 2 * warned_grows_) {  // not at every step of a load that creeps up
+    warn_growth(stats, step);
+    warned_grows_ = grows;
+  }
   StepReport r;
   r.step = step;
   r.stats = stats;
