@@ -26,12 +26,18 @@ void check(ncclResult_t result, const char* call) {
        "another rank may have died: look for the first message of the job; NCCL_DEBUG=WARN says more");
 }
 
-// Throws when a communicator of the link has met an error, and ends it, so that its kernels end too.
+// Ends all communicators, so that their kernels end too: those of one may wait for those of another.
+void abort_all(GpuLink& link) {
+  for (ncclComm_t& group : link.groups)
+    if (group != nullptr) (void)ncclCommAbort(std::exchange(group, nullptr));
+}
+
+// Throws when a communicator of the link has met an error.
 void check_link(GpuLink& link) {
-  for (ncclComm_t& group : link.groups) {
+  for (const ncclComm_t group : link.groups) {
     ncclResult_t error = ncclSuccess;
     if (group == nullptr || (ncclCommGetAsyncError(group, &error) == ncclSuccess && error == ncclSuccess)) continue;
-    (void)ncclCommAbort(std::exchange(group, nullptr));
+    abort_all(link);
     check(error, "an exchange between GPUs");
   }
 }

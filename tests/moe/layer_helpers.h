@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -90,7 +91,11 @@ class TestLayer {
 
   // Forward and backward of random tokens; `ids` forces the choice of experts.
   Outcome run(int64_t tokens, const std::vector<int32_t>& ids = {}, const AuxGradient& aux = {}) {
-    for (auto& [name, values] : gradients_) std::fill(values.begin(), values.end(), 0.0f);
+    // Those of the experts are overwritten.
+    for (auto& [name, values] : gradients_) {
+      const bool expert = name == "up" || name == "down";
+      std::fill(values.begin(), values.end(), expert ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
+    }
     const auto operand = [&](const char* name) { return to_operand(random_tensor(name, {tokens, kWidth}, o_.dtype)); };
     const Owned x = operand("x"), base = operand("base"), d_out = operand("d_out");
     Owned out = make_output(o_.dtype, {tokens, kWidth}), d_x = make_output(o_.dtype, {tokens, kWidth});
@@ -101,7 +106,7 @@ class TestLayer {
     Outcome result;
     result.statistics = layer_->statistics();
     result.rows = layer_->expert_rows();
-    layer_->backward(stream, x.view, d_out.view, d_x.view, aux);
+    layer_->backward(stream, x.view, d_out.view, d_x.view, aux, Store::overwrite);
     result.out = to_case_tensor(out).values;
     result.d_x = to_case_tensor(d_x).values;
     result.gradients = gradients_;

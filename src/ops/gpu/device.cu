@@ -37,10 +37,10 @@ class GpuQueue : public DeviceQueue {
   Stamp stamp() noexcept override {
     if (taken_ == stamps_.size()) {
       NativeEvent event = nullptr;
-      if (!succeeded(create_timed_event(&event))) return nullptr;
+      if (!succeeded(create_timed_event(&event))) return no_stamp();
       stamps_.push_back(event);
     }
-    return succeeded(record_event(stamps_[taken_], stream_)) ? stamps_[taken_++] : nullptr;
+    return succeeded(record_event(stamps_[taken_], stream_)) ? stamps_[taken_++] : no_stamp();
   }
   int64_t nanoseconds(Stamp from, Stamp to) override {
     float milliseconds = 0;
@@ -57,6 +57,11 @@ class GpuQueue : public DeviceQueue {
   void* native() override { return stream_; }
 
  private:
+  // The failure must not be taken for that of the next kernel.
+  static Stamp no_stamp() noexcept {
+    (void)last_error();
+    return nullptr;
+  }
   void watch_until_done() {
     constexpr auto kPatience = std::chrono::milliseconds(100);
     auto next = std::chrono::steady_clock::now() + kPatience;

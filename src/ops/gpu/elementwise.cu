@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(kThreads) sum_kernel(ValueList list, int64_t p
 // The sum over all elements of all tensors, with one wait.
 template <class Map>
 double sum_over(Stream& stream, std::span<const TensorView> tensors, Map map) {
+  if (tensors.empty()) return 0;
   WorkspaceFrame frame(stream.workspace());
   auto* partials = frame.take<double>(kPartials);
   std::array<double, kPartials> host;

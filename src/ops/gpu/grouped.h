@@ -12,7 +12,7 @@ enum class ProductKind : uint8_t { forward, d_input };
 
 // The most experts that one call takes: bounds the tables that it copies to the device.
 constexpr int64_t kMaxExperts = 4096;
-constexpr int64_t kGroupedWorkspaceBytes = 2 * (kMaxExperts + 8) * 8;
+constexpr int64_t kGroupedWorkspaceBytes = 2 * (kMaxExperts + 16) * 8;
 
 // Any dtype, any width, any GPU: fp32 multiply-adds from shared memory, true fp32 for fp32 operands. Contracts as
 // esmm, esmm_d_input and estmm; with accumulate, an f32 y is added to.

@@ -288,6 +288,7 @@ void launch_tiles(Stream& stream, const Tiling& tiling, const Processors& proces
     if constexpr (kPaired) return pairs_kernel<Product>;
     else return tiles_kernel<Product>;
   }();
+  static_assert((kMaxExperts + 1) * sizeof(ExpertTiles) + 2 * 64 <= kGroupedWorkspaceBytes);  // frames round up to 64
   WorkspaceFrame frame(stream.workspace());
   auto* const taken = frame.take<unsigned>(1);
   check(fill_async(taken, 0, sizeof(*taken), native(stream)), "clearing a counter");
