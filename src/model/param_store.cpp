@@ -107,11 +107,6 @@ void ParamStore::repack_updated(Stream& stream) {
 void ParamStore::zero_gradients(Stream& stream) {
   const TraceScope part(stream.trace(), "zero_gradients");
   for (Parameter& p : params_)
-    if (p.row.trained) fill_zero(stream, p.grad);
-}
-
-void ParamStore::zero_dense_gradients(Stream& stream) {
-  for (Parameter& p : params_)
     if (p.row.trained && !p.row.expert) fill_zero(stream, p.grad);
 }
 

@@ -41,9 +41,8 @@ class ParamStore {
   void repack(Stream& stream);
   // The same after an update that has kept every Parameter::copy_bf16 itself.
   void repack_updated(Stream& stream);
-  void zero_gradients(Stream& stream);
   // Of all but the routed experts, whose gradients the first backward pass of a step overwrites.
-  void zero_dense_gradients(Stream& stream);
+  void zero_gradients(Stream& stream);
   int64_t fixed_bytes() const { return store_.fixed_bytes(); }
 
  private:

@@ -102,7 +102,7 @@ StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, c
   const std::string& fault = plan.run.fault;
   MW_CHECK(static_cast<int64_t>(batches.size()) == plan.run.train.micro_batches,
            "{} micro-batches for a schedule of {}", batches.size(), plan.run.train.micro_batches);
-  engine.params.zero_dense_gradients(engine.stream);
+  engine.params.zero_gradients(engine.stream);
   StepStats stats;
   stats.valid_labels = count_valid(batches);
   const int64_t own_valid = stats.valid_labels;

@@ -49,7 +49,7 @@ struct SmallModel {
     const double count = static_cast<double>(valid);
     const double cross_entropy = model.loss(batch(), with_gradients ? static_cast<float>(1 / count) : 0.0f) / count;
     aux = model.set_auxiliary(model.statistics(), plan.batch.tokens(), 1.0);
-    if (with_gradients) model.backward(batch());
+    if (with_gradients) model.backward(batch(), Store::overwrite);
     return cross_entropy + aux.weighted;
   }
 
