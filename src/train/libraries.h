@@ -15,8 +15,8 @@ namespace mw {
 void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 
 // On a GPU, before there are arenas: makes the matrix and attention libraries and the groups' connections ready, so
-// that what they take of the device can be told from what the model takes. Collective over
-// groups that move GPU memory. Nothing on the CPU.
+// that what they take of the device can be told from what the model takes. Collective over groups that move GPU memory.
+// Nothing on the CPU.
 void start_libraries(const Plan& plan, MeshComms& comms, Stream& stream, const Reserve& reserve);
 
 // "expert products by warpgroups (wgmma), attention by cuDNN 9.14.0": as the operators of a GPU choose for this model.
