@@ -66,8 +66,10 @@ void DeviceTrace::settle(const std::function<void(const TraceEvent&)>& keep) {
   // The device idles from the last scope to here.
   const Moment here{queue_.stamp(), true, {}};
   tracks_.front().moments.push_back(here);
+  // One wait for all: somebody may be watching that of the computing queue, in case the others never end.
   for (Track& track : tracks_)
-    if (!track.moments.empty()) track.queue->wait();
+    if (track.queue != &queue_ && !track.moments.empty()) queue_.wait_for(track.queue->mark());
+  queue_.wait();
   for (Track& track : tracks_) replay(track, keep);
   tracks_.front().open.pop_back();
   anchor();

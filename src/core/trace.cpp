@@ -3,8 +3,7 @@
 namespace mw {
 namespace {
 constexpr size_t kMaxEvents = 1'000'000;
-RangeMarker range_marker;
-}  // namespace
+}
 
 const char* name_of(Work work) {
   switch (work) {
@@ -30,8 +29,6 @@ const char* name_of(Lane lane) {
   }
   return "?";
 }
-
-void set_range_marker(RangeMarker marker) { range_marker = marker; }
 
 Trace::Trace() : origin_(std::chrono::steady_clock::now()) {}
 
@@ -71,7 +68,7 @@ void Trace::reset() {
 }
 
 TraceScope::TraceScope(Trace& trace, Work work, const char* label, TraceArgument argument) : trace_(trace) {
-  if (range_marker.push != nullptr) range_marker.push(label);
+  if (trace_.marker_.push != nullptr) trace_.marker_.push(label);
   if (trace_.device_ != nullptr) {
     if (trace_.device_->is_full()) trace_.settle();
     trace_.device_->begin(trace_.device_->queue(), {label, work, argument});
@@ -88,7 +85,7 @@ TraceScope::~TraceScope() {
   const auto [label, begin] = trace_.open_.back();
   trace_.open_.pop_back();
   trace_.keep({label.text, label.work, begin, now, Lane::host, label.argument});
-  if (range_marker.pop != nullptr) range_marker.pop();
+  if (trace_.marker_.pop != nullptr) trace_.marker_.pop();
 }
 
 QueueScope::QueueScope(Trace& trace, DeviceQueue& queue, Work work, const char* label, TraceArgument argument)

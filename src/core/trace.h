@@ -13,12 +13,11 @@
 
 namespace mw {
 
-// Shows scopes to a profiler of the vendor's, which is set by the backend that knows one. Null: to none.
+// Shows scopes to a profiler of the vendor's. Null: to none.
 struct RangeMarker {
   void (*push)(const char* label) = nullptr;
   void (*pop)() = nullptr;
 };
-void set_range_marker(RangeMarker marker);
 
 class Trace {
  public:
@@ -26,6 +25,9 @@ class Trace {
   // When true every scope is kept as a TraceEvent (bounded to one million), not only summed.
   void keep_events(bool keep) { keep_events_ = keep; }
   const std::vector<TraceEvent>& events() const { return events_; }
+
+  // Scopes that begin from now on are shown to a profiler too. Not while one is open.
+  void show_ranges(RangeMarker marker) { marker_ = marker; }
 
   // Scopes are timed on the device of `queue` too from now on, and seconds() is the device's time; null: no more. Each
   // scope then costs two stamps. Waits for the queue, which must live until the trace ends or lets go of it.
@@ -57,6 +59,7 @@ class Trace {
   double seconds_[kWorkKinds] = {};
   int64_t last_ns_ = 0;
   bool keep_events_ = false;
+  RangeMarker marker_;
   std::unique_ptr<DeviceTrace> device_;  // while the device is timed
 };
 

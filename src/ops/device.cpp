@@ -3,7 +3,10 @@
 namespace mw {
 
 Stream open_stream(Device device, int threads) {
-  return device.kind == DeviceKind::cpu ? Stream(threads) : Stream(device, threads, open_queue(device));
+  if (device.kind == DeviceKind::cpu) return Stream(threads);
+  Stream stream(device, threads, open_queue(device));
+  stream.trace().show_ranges(profiler_ranges());
+  return stream;
 }
 
 Reserve arenas_of(Device device) { return device.kind == DeviceKind::cpu ? Reserve(reserve_host) : reserve_on(device); }

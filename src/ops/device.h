@@ -25,6 +25,9 @@ DeviceKind gpu_kind();
 // queues that have not begun. Errors: unsupported, when the device cannot be used, with the vendor's reason.
 std::unique_ptr<DeviceQueue> open_queue(Device device, bool urgent = false);
 
+// What shows scopes to the vendor's profiler, in open_stream; null functions where there is none that is known.
+RangeMarker profiler_ranges();
+
 // Memory that host and device reach, moved to the one that uses it. Uninitialised, aligned to 256 bytes at least.
 // Errors: memory.
 std::shared_ptr<std::byte> allocate_shared(Device device, size_t bytes);

@@ -92,15 +92,13 @@ std::vector<std::string>& shown() {
 
 TEST(Trace, ScopesAreShownToAProfiler) {
   shown().clear();
-  set_range_marker({[](const char* label) { shown().emplace_back(label); }, [] { shown().emplace_back("end"); }});
+  Trace trace, other;
+  trace.show_ranges({[](const char* label) { shown().emplace_back(label); }, [] { shown().emplace_back("end"); }});
   {
-    Trace trace;
     const TraceScope outer(trace, Work::attention, "outer");
+    const TraceScope unseen(other, Work::matmul, "unseen");
     const TraceScope inner(trace, "inner");
   }
-  set_range_marker({});
-  Trace trace;
-  { const TraceScope unseen(trace, Work::matmul, "unseen"); }
   EXPECT_EQ(shown(), (std::vector<std::string>{"outer", "inner", "end", "end"}));
 }
 

@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "ops/gpu/launch.h"
-#include "ops/gpu/ranges.h"
 
 namespace mw {
 namespace gpu {
@@ -139,7 +138,6 @@ std::unique_ptr<DeviceQueue> open_queue(Device device, bool urgent) {
   if (!gpu::succeeded(status))
     fail(Exit::unsupported, fmt::format("cannot use GPU {}: {}", device.index, gpu::reason_of(status)),
          fmt::format("{} GPUs are visible to this process", count_gpus()));
-  set_range_marker(gpu::profiler_ranges());
   return std::make_unique<gpu::GpuQueue>(urgent);
 }
 

@@ -1,7 +1,7 @@
-#include "ops/gpu/ranges.h"
+#include "ops/device.h"
 
-namespace mw::gpu {
+namespace mw {
 
 RangeMarker profiler_ranges() { return {}; }
 
-}  // namespace mw::gpu
+}  // namespace mw
