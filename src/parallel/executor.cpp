@@ -1,5 +1,7 @@
 #include "parallel/executor.h"
 
+#include "base/error.h"
+
 namespace mw {
 
 void run_schedule(const std::vector<Action>& schedule, int stage, const ActionHandlers& handlers) {
@@ -13,6 +15,7 @@ void run_schedule(const std::vector<Action>& schedule, int stage, const ActionHa
       case ActionKind::reduce_statistics: call(handlers.reduce_statistics, action.micro_batch); break;
       case ActionKind::backward: call(handlers.backward, action.micro_batch); break;
       case ActionKind::reduce_gradients: call(handlers.reduce_gradients); break;
+      default: MW_CHECK(false, "{}: only schedules of one stage run here", describe(action));
     }
   }
 }

@@ -80,7 +80,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
     validate(plan.placements.back());
   }
   plan.params = param_table(model);
-  plan.schedule = make_single_stage_schedule(run.train.micro_batches);
+  plan.schedule = make_schedule({ScheduleKind::one_f_one_b, 1, 1, run.train.micro_batches}).ranks[0];
   plan.parameter_rows = parameter_bytes(model, run, plan.placements, plan.coords.ep, platform);
   plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.placements, plan.coords.ep, platform);
   check_total(plan);
