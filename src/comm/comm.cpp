@@ -13,6 +13,16 @@ std::unique_ptr<Pending> Comm::all_to_all(Stream& stream, const RowExchange& exc
   return all_to_all(exchange);
 }
 
+std::unique_ptr<Pending> Comm::send(Stream& stream, std::span<const std::byte> bytes, int to) {
+  stream.wait();
+  return send(bytes, to);
+}
+
+std::unique_ptr<Pending> Comm::receive(Stream& stream, std::span<std::byte> bytes, int from) {
+  stream.wait();
+  return receive(bytes, from);
+}
+
 std::string broadcast_text(Comm& comm, const std::string& text, int root) {
   int64_t length = static_cast<int64_t>(text.size());
   comm.broadcast(std::as_writable_bytes(std::span(&length, 1)), root);

@@ -54,12 +54,18 @@ class Comm {
   virtual void barrier() = 0;
   // Starts an uneven all-to-all. The buffers must stay untouched until wait().
   virtual std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) = 0;
+  // Start a message to or from another member; the n-th one sent meets the n-th one received, of the same size. What
+  // is sent must stay untouched until wait(), which may last until the other side receives.
+  virtual std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) = 0;
+  virtual std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) = 0;
 
   // The same over memory of the stream's device, in its order: they start when what was enqueued before is done, and
   // what they touch must be left alone until wait(). By default the host waits for the stream and does all of it
   // itself.
   virtual std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values);
   virtual std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange);
+  virtual std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to);
+  virtual std::unique_ptr<Pending> receive(Stream& stream, std::span<std::byte> bytes, int from);
 
   // Members of the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;

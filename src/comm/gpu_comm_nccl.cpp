@@ -87,6 +87,10 @@ class GpuComm : public Comm {
   void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
   void barrier() override { host_->barrier(); }
   std::unique_ptr<Pending> all_to_all(const RowExchange& x) override { return host_->all_to_all(x); }
+  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) override { return host_->send(bytes, to); }
+  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) override {
+    return host_->receive(bytes, from);
+  }
   std::unique_ptr<Comm> split(int color, int key) override { return make_gpu_comm(host_->split(color, key), link_); }
 
   std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values) override {
@@ -103,6 +107,26 @@ class GpuComm : public Comm {
   std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& x) override {
     follow(stream);
     start_messages(stream, x);
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+  }
+
+  std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to) override {
+    follow(stream);
+    {
+      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "send",
+                             {"bytes", static_cast<int64_t>(bytes.size())});
+      if (!bytes.empty()) check(ncclSend(bytes.data(), bytes.size(), ncclUint8, to, group(), native()), "ncclSend");
+    }
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+  }
+
+  std::unique_ptr<Pending> receive(Stream& stream, std::span<std::byte> bytes, int from) override {
+    follow(stream);
+    {
+      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "receive",
+                             {"bytes", static_cast<int64_t>(bytes.size())});
+      if (!bytes.empty()) check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, from, group(), native()), "ncclRecv");
+    }
     return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
   }
 

@@ -32,6 +32,7 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
   comms.dp = world.split(group_of(mesh, MeshAxis::dp, world.rank()).front(), c.dp);
   comms.ep = world.split(group_of(mesh, MeshAxis::ep, world.rank()).front(), c.ep);
   comms.edp = world.split(group_of(mesh, MeshAxis::edp, world.rank()).front(), c.edp);
+  comms.pp = world.split(group_of(mesh, MeshAxis::pp, world.rank()).front(), c.pp);  // the host's: for small sums
   if (world.size() == 1 || gpu_library().empty() || !each_has_a_gpu(world, device)) return comms;
   comms.gpu_library = gpu_library();
   const std::shared_ptr<GpuLink> link = open_gpu_link(device);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <limits>
 #include <map>
 #include <thread>
@@ -26,6 +27,7 @@ void check(int status, const char* call) {
 
 // Elements per call: far below the 32-bit counts of MPI 3.
 constexpr size_t kMaxCount = size_t{1} << 28;
+constexpr int kMessageTag = 1;
 
 int to_count(int64_t n) {
   MW_CHECK(n >= 0 && n <= std::numeric_limits<int>::max(), "{} rows in one message", n);
@@ -52,10 +54,36 @@ class MpiPending : public Pending {
   std::vector<int> send_counts, send_offsets, receive_counts, receive_offsets;
 };
 
+// A message in parts, each of a count that MPI can hold.
+class MpiMessage : public Pending {
+ public:
+  ~MpiMessage() override {
+    // The other side of a rank that fails may never come.
+    if (std::uncaught_exceptions() > 0) return;
+    MPI_Waitall(static_cast<int>(parts_.size()), parts_.data(), MPI_STATUSES_IGNORE);
+  }
+  void wait() override {
+    check(MPI_Waitall(static_cast<int>(parts_.size()), parts_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
+  }
+  // start(first, count, request) begins one part.
+  template <class Start>
+  void start(size_t bytes, const Start& start) {
+    for (size_t begin = 0; begin < bytes; begin += kMaxCount) {
+      parts_.push_back(MPI_REQUEST_NULL);
+      start(begin, static_cast<int>(std::min(kMaxCount, bytes - begin)), &parts_.back());
+    }
+  }
+
+ private:
+  std::vector<MPI_Request> parts_;
+};
+
 class MpiComm : public Comm {
  public:
   using Comm::all_reduce_sum;
   using Comm::all_to_all;
+  using Comm::receive;
+  using Comm::send;
   MpiComm(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
@@ -97,6 +125,23 @@ class MpiComm : public Comm {
                        pending->receive_counts.data(), pending->receive_offsets.data(), row, comm_, &pending->request),
         "MPI_Ialltoallv");
     return pending;
+  }
+
+  // Synchronous sends: none depends on room that the library may or may not have, so that what runs with small messages
+  // runs with large ones.
+  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) override {
+    auto message = std::make_unique<MpiMessage>();
+    message->start(bytes.size(), [&](size_t first, int count, MPI_Request* request) {
+      check(MPI_Issend(bytes.data() + first, count, MPI_BYTE, to, kMessageTag, comm_, request), "MPI_Issend");
+    });
+    return message;
+  }
+  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) override {
+    auto message = std::make_unique<MpiMessage>();
+    message->start(bytes.size(), [&](size_t first, int count, MPI_Request* request) {
+      check(MPI_Irecv(bytes.data() + first, count, MPI_BYTE, from, kMessageTag, comm_, request), "MPI_Irecv");
+    });
+    return message;
   }
 
   std::unique_ptr<Comm> split(int color, int key) override {

@@ -66,10 +66,10 @@ FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& a
   return w;
 }
 
-std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, ParamStore& params,
+std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                      TensorStore& store) {
   const LayerSpec& spec = plan.model.layers[static_cast<size_t>(index)];
-  const std::string act = fmt::format("act.{}.", index), param = fmt::format("layers.{}.", index);
+  const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
   AttentionSaved saved{store.fixed(act + "q"),
                        store.fixed(act + "k"),
                        store.fixed(act + "v"),
@@ -90,10 +90,10 @@ std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t i
                                           attention_weights(params, param + "attn.", spec.attention), saved, scratch);
 }
 
-std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, ParamStore& params, TensorStore& store,
-                                         MeshComms& comms) {
+std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
+                                         TensorStore& store, MeshComms& comms) {
   const LayerSpec& spec = plan.model.layers[static_cast<size_t>(index)];
-  const std::string act = fmt::format("act.{}.", index), param = fmt::format("layers.{}.", index);
+  const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
   MoeWeights weights;
   weights.router = params.find(param + "moe.router").weights[0];
   weights.d_router = params.find(param + "moe.router").grad;

@@ -24,9 +24,10 @@ std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows) {
 int64_t elements_per_entry(const ParamRow& row) { return row.shape[0] == 0 ? 0 : row.numel() / row.shape[0]; }
 
 ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slots(plan.parameter_rows), reserve) {
-  for (const ParamRow& row : plan.params) {
+  for (const ParamRow& row : own_params(plan)) {
     Parameter p;
     p.row = row;
+    p.is_copy = row.role == ParamRole::embedding && !plan.stages.front().embeds;
     if (row.expert) p.pieces = expert_pieces(plan.placements[static_cast<size_t>(row.layer)], plan.coords.ep);
     else p.pieces = {{0, 0, 0, row.shape[0]}};
     p.master = store_.fixed("param." + row.name);

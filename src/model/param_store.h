@@ -13,6 +13,7 @@ namespace mw {
 
 struct Parameter {
   ParamRow row;
+  bool is_copy = false;             // tied embeddings beside the head: the first stage's are the ones that count
   std::vector<SlicePiece> pieces;   // which part of the global tensor lies here, along axis 0
   TensorView master;                // f32, local shape
   TensorView grad, adam_m, adam_v;  // f32; empty when not trained by gradient, moments also when the plan has none

@@ -1,40 +1,22 @@
-// The whole decoder on one rank: embedding, layers, loss head; explicit forward and backward over tensors of the byte
-// table.
+// The decoder of one rank: the stages of a model that it holds, each with its live micro-batches; explicit forward and
+// backward over tensors of the byte table.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
+#include <span>
 #include <vector>
 
-#include "comm/world.h"
-#include "model/attention_block.h"
-#include "model/param_store.h"
-#include "moe/moe_layer.h"
-#include "spec/plan.h"
+#include "model/auxiliary.h"
+#include "model/decoder_layer.h"
+#include "model/loss_head.h"
 
 namespace mw {
-
-// One micro-batch of this rank. ids, labels: i32 [T], sequence-major; labels are already shifted, -100 is ignored. They
-// belong to the caller, in memory that the stream's device reaches, and must live until its backward is done.
-struct Batch {
-  const int32_t* ids = nullptr;
-  const int32_t* labels = nullptr;  // may be null for logits only
-  int64_t sequences = 0, seq_len = 0;
-  int64_t tokens() const { return sequences * seq_len; }
-};
 
 // Memory of the table of bytes for the tokens of a step: i32 [micro-batch, T].
 struct StepTokens {
   TensorView ids, labels;
-};
-
-// Auxiliary terms of one micro-batch, from statistics summed over the data-parallel world.
-struct AuxLosses {
-  double aux = 0;       // unweighted: 1 at balance with scope "layer", K with scope "model"
-  double z = 0;         // unweighted mean over layers and tokens
-  double weighted = 0;  // coefficients applied: what is added to the loss
 };
 
 // Hears how far backward has come: the gradients of this layer's feed-forward and of all rows that follow it in the
@@ -47,58 +29,90 @@ class Transformer {
   Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream,
               const Reserve& reserve = reserve_host);
 
-  // Layers on one micro-batch. taps: one per MoE layer, or empty. Collective over EP.
-  void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
-  // Sum of cross-entropy over valid labels of this rank. With `seed` > 0 also starts backward: every gradient gets
-  // d(seed * sum).
-  double loss(const Batch& batch, float seed);
-  // Logits of token rows [begin, begin + count) of the last forward, [count, V], on the host.
-  std::vector<float> logits(int64_t begin, int64_t count);
+  // One stage of the plan and one micro-batch. What a stage reads and writes stands in views of [T, D] that belong to
+  // the model, so that messages can fill and fetch them:
+  //   input            read by forward of all stages but the first
+  //   output           written by forward of all stages but the last; the next stage's input where this rank holds it
+  //   output_gradient  read and overwritten by backward of all stages but the last
+  //   input_gradient   written by backward of all stages but the first
+  // A micro-batch takes a slot of a stage when its input is first asked for, and leaves it in backward or release.
+  TensorView input(int stage, int64_t micro_batch, int64_t tokens);
+  TensorView output(int stage, int64_t micro_batch, int64_t tokens);
+  TensorView output_gradient(int stage, int64_t micro_batch, int64_t tokens);
+  TensorView input_gradient(int stage, int64_t micro_batch, int64_t tokens);
 
-  // Load statistics of the last forward, as one vector to be summed over ranks: per MoE layer counts[E], prob_sums[E],
-  // z_sum, dropped.
-  std::vector<double> statistics() const;
-  // Auxiliary losses of one micro-batch of `tokens` tokens in all, and their gradients for backward, scaled by `seed`
-  // (1 / M).
+  // The stage's layers. taps: one per MoE layer of the model, or empty. Collective over EP.
+  void forward(int stage, int64_t micro_batch, const Batch& batch, bool training,
+               const std::vector<RoutingTap>& taps = {});
+  // After forward of the last stage: sum of cross-entropy over valid labels of this rank. With `seed` > 0 also starts
+  // backward: every gradient gets d(seed * sum).
+  double loss(int64_t micro_batch, const Batch& batch, float seed);
+  // The stage's layers in reverse, after set_auxiliary, on the last stage after loss(seed > 0). Adds to the gradients,
+  // or overwrites those of the routed experts. Collective over EP.
+  void backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
+                const FeedForwardDone& done = {});
+  // Ends a micro-batch that has no backward pass.
+  void release(int stage, int64_t micro_batch);
+  int64_t live(int stage) const;  // micro-batches that hold a slot
+
+  // Load statistics of the stage's last forward of this micro-batch, as one vector to be summed over ranks: per MoE
+  // layer counts[E], prob_sums[E], z_sum, dropped.
+  std::vector<double> statistics(int stage, int64_t micro_batch);
+  // The gradients of the auxiliary terms for the stage's layers, from its summed statistics; mean_load as
+  // Auxiliary::gradient wants it.
+  void set_auxiliary(int stage, int64_t micro_batch, std::span<const double> summed, std::span<const double> mean_load,
+                     int64_t tokens, double seed);
+  const Auxiliary& auxiliary() const { return auxiliary_; }
+  // Numbers of a stage's MoE layers, of which there may be none.
+  const std::vector<int64_t>& moe_layers_of(int stage) const;
+
+  // The whole model at once, where this rank holds all of it in one stage; micro-batch 0.
+  void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
+  double loss(const Batch& batch, float seed) { return loss(0, batch, seed); }
+  std::vector<double> statistics() { return statistics(0, 0); }
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
-  // Layers in reverse, after loss(seed > 0) and set_auxiliary. Adds to the gradients, or overwrites those of the routed
-  // experts. Collective over EP.
   void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});
+
+  // Logits of token rows [begin, begin + count) of the last stage's last forward, [count, V], on the host.
+  std::vector<float> logits(int64_t begin, int64_t count);
 
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
   TensorStore& activations() { return store_; }
   const StepTokens& step_tokens() const { return step_tokens_; }
-  int64_t moe_layers() const { return static_cast<int64_t>(moe_index_.size()); }
-  // Layer number of each MoE layer.
+  // Layer number of each MoE layer of the model.
   const std::vector<int64_t>& moe_index() const { return moe_index_; }
+  int64_t moe_layers() const { return static_cast<int64_t>(moe_index_.size()); }
 
  private:
-  struct Layer {
-    TensorView x, attn_rstd, x_mid, ffn_rstd, h;
-    TensorView attn_gain, d_attn_gain, ffn_gain, d_ffn_gain;
-    std::unique_ptr<AttentionBlock> attention;
-    FeedForwardWeights dense;
-    std::unique_ptr<MoeLayer> moe;
-    AuxGradient aux;
+  struct Slot {
+    int64_t micro_batch = -1;  // -1: free
+    std::vector<DecoderLayer> layers;
+    TensorView final_x;  // of the last stage
   };
-  void build_layer(int64_t index, MeshComms& comms);
-  void forward_layer(Layer& layer, const LayerSpec& spec, TensorView out_TD, const Batch& batch, bool training,
-                     const RoutingTap* tap);
-  void backward_feed_forward(Layer& layer, const LayerSpec& spec, int64_t tokens, TensorView d_x_TD,
-                             Store expert_gradients);
-  void backward_attention(Layer& layer, const Batch& batch, TensorView d_x_TD);
+  struct Stage {
+    StagePlan plan;
+    std::vector<Slot> slots;
+    std::vector<int64_t> moe_layers;
+    TensorView output, input_gradient;         // of messages
+    std::vector<TensorView> output_gradients;  // micro-batches take them in turn
+  };
+  Stage make_stage(const StagePlan& plan, MeshComms& comms);
+  Stage& stage_of(int stage);
+  Slot& slot_of(int stage, int64_t micro_batch);
   TensorView rows(TensorView view, int64_t tokens) const;
-  const Weight& head_weight() const;
+  int whole_stage() const;
 
   Plan plan_;
   ParamStore& params_;
   Stream& stream_;
   TensorStore store_;
-  std::vector<Layer> layers_;
+  Auxiliary auxiliary_;
+  std::vector<Stage> stages_;
+  std::unique_ptr<LossHead> head_;
   std::vector<int64_t> moe_index_;
   StepTokens step_tokens_;
-  TensorView final_x_, final_rstd_, normed_, branch_, d_x_, d_branch_, dense_a_, logits_, d_logits_, token_loss_;
+  TensorView d_x_, last_output_;
 };
 
 }  // namespace mw

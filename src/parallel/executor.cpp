@@ -1,23 +1,32 @@
 #include "parallel/executor.h"
 
+#include <chrono>
+
 #include "base/error.h"
 
 namespace mw {
+namespace {
 
-void run_schedule(const std::vector<Action>& schedule, int stage, const ActionHandlers& handlers) {
-  const auto call = [](const auto& handler, auto... arguments) {
-    if (handler) handler(arguments...);
-  };
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+std::vector<ActionRecord> run_schedule(const std::vector<Action>& schedule, const ActionHandlers& handlers,
+                                       Trace& trace) {
+  std::vector<ActionRecord> records;
+  records.reserve(schedule.size());
   for (const Action& action : schedule) {
-    if (action.stage != stage) continue;
-    switch (action.kind) {
-      case ActionKind::forward: call(handlers.forward, action.micro_batch); break;
-      case ActionKind::reduce_statistics: call(handlers.reduce_statistics, action.micro_batch); break;
-      case ActionKind::backward: call(handlers.backward, action.micro_batch); break;
-      case ActionKind::reduce_gradients: call(handlers.reduce_gradients); break;
-      default: MW_CHECK(false, "{}: only schedules of one stage run here", describe(action));
-    }
+    const auto handler = handlers.find(action.kind);
+    MW_CHECK(handler != handlers.end(), "nothing runs the {}", describe(action));
+    const TraceScope scope(trace, name_of(action.kind), {"micro_batch", action.micro_batch});
+    const int64_t begin = now_ns();
+    handler->second(action);
+    records.push_back({action, begin, now_ns()});
   }
+  return records;
 }
 
 }  // namespace mw

@@ -1,19 +1,27 @@
 // Runs a schedule: the same list of actions that the planner simulates.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
+#include "core/trace.h"
 #include "spec/schedule.h"
 
 namespace mw {
 
-struct ActionHandlers {
-  std::function<void(int64_t micro_batch)> forward, reduce_statistics, backward;
-  std::function<void()> reduce_gradients;
+using ActionHandlers = std::map<ActionKind, std::function<void(const Action&)>>;
+
+// What was run, and when: nanoseconds of the steady clock. A GPU may do the work later.
+struct ActionRecord {
+  Action action;
+  int64_t begin_ns = 0, end_ns = 0;
 };
 
-// Calls the handler of every action of `stage`, in order. An empty handler skips its actions.
-void run_schedule(const std::vector<Action>& schedule, int stage, const ActionHandlers& handlers);
+// Calls the handler of every action of a rank, in order; each is a scope of the trace. Errors: internal, for an action
+// that has no handler; what a handler throws.
+std::vector<ActionRecord> run_schedule(const std::vector<Action>& schedule, const ActionHandlers& handlers,
+                                       Trace& trace);
 
 }  // namespace mw

@@ -31,6 +31,7 @@ GradientSums::GradientSums(const Plan& plan, ParamStore& params, MeshComms& comm
     if (is_summed(row)) total_ += widest_size(row);
     if (row.layer >= 0 && row.name == fmt::format("layers.{}.ffn_norm", row.layer)) {
       feed_forward_[static_cast<size_t>(row.layer)] = i;
+      layers_.insert(layers_.begin(), row.layer);
       early_ = total_;
     }
   }
@@ -58,8 +59,8 @@ int64_t GradientSums::widest_size(const ParamRow& row) const {
 void GradientSums::feed_forward_done(int64_t layer) {
   if (!overlap_) return;
   collect_from(feed_forward_[static_cast<size_t>(layer)]);
-  const int64_t windows = plan_.model.layer_count();
-  start(early_ * (windows - layer) / windows - started_);
+  const auto at = std::find(layers_.begin(), layers_.end(), layer);
+  start(early_ * (layers_.end() - at) / std::ssize(layers_) - started_);
 }
 
 void GradientSums::finish() {
@@ -112,14 +113,23 @@ void GradientSums::start(int64_t elements) {
   }
 }
 
+void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends) {
+  if (ends.size() == 1) return;
+  const TraceScope scope(stream.trace(), Work::reduce, "sum_tied_gradients");
+  const TensorView grad = params.find("embed").grad;
+  ends.all_reduce_sum(stream, std::span(grad.as<float>(), static_cast<size_t>(grad.numel())))->wait();
+}
+
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {
   std::vector<TensorView> dense, expert;
   for (const Parameter& p : params.all())
-    if (p.row.trained && p.grad.numel() > 0) (p.row.expert ? expert : dense).push_back(p.grad);
+    if (p.row.trained && !p.is_copy && p.grad.numel() > 0) (p.row.expert ? expert : dense).push_back(p.grad);
   const double dense_squares = sum_squares(stream, dense);
-  double expert_squares = sum_squares(stream, expert);
-  comms.ep->all_reduce_sum(std::span(&expert_squares, 1));
-  return std::sqrt(dense_squares + expert_squares);
+  double squares = sum_squares(stream, expert);
+  comms.ep->all_reduce_sum(std::span(&squares, 1));
+  squares += dense_squares;
+  comms.pp->all_reduce_sum(std::span(&squares, 1));
+  return std::sqrt(squares);
 }
 
 }  // namespace mw

@@ -49,12 +49,17 @@ class GradientSums {
   Group dense_, expert_;
   bool overlap_, skip_router_;
   std::vector<size_t> feed_forward_;             // first row, by layer
+  std::vector<int64_t> layers_;                  // that this rank holds
   size_t collected_;                             // rows from here on are
   int64_t total_ = 0, early_ = 0, started_ = 0;  // elements, of `widest`; early: complete in the last feed_forward_done
   std::vector<std::unique_ptr<Pending>> pending_;
 };
 
-// L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP.
+// Tied embeddings that the first and the last stage of a pipeline hold on two ranks: both get the sum of their
+// gradients. After GradientSums::finish; collective over `ends`.
+void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends);
+
+// L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP and PP.
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms);
 
 }  // namespace mw

@@ -111,6 +111,32 @@ void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const Lay
   }
 }
 
+void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const LayerSpec& layer, const RunSpec& run,
+               TransportKind transport, int64_t tokens, int ep, int64_t local_experts) {
+  const DType dtype = run.dtype();
+  out.add(at + "x", ByteKind::activation, dtype, {tokens, model.width});
+  out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens});
+  add_attention(out, at, layer.attention, tokens, dtype);
+  out.add(at + "x_mid", ByteKind::activation, dtype, {tokens, model.width});
+  out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens});
+  if (layer.feed_forward == FeedForwardKind::moe)
+    add_moe(out, at, model, layer, run, transport, tokens, ep, local_experts);
+  else out.add(at + "h", ByteKind::activation, dtype, {tokens, halves_of(layer.activation), layer.dense_width});
+}
+
+// What a stage keeps besides its layers: the model's last output, and what it exchanges with its neighbours.
+void add_stage(Rows& out, const StagePlan& stage, const std::vector<int64_t>& shape, DType dtype) {
+  if (stage.receives) out.add(stage_row(stage.stage, "d_in"), ByteKind::exchange, dtype, shape);
+  if (stage.sends) out.add(stage_row(stage.stage, "out"), ByteKind::exchange, dtype, shape);
+  if (stage.has_head) {
+    for (int64_t slot = 0; slot < stage.slots; ++slot) out.add(final_row(slot), ByteKind::activation, dtype, shape);
+  } else {
+    for (int64_t i = 0; i < stage.gradients; ++i)
+      out.add(stage_row(stage.stage, "d_out", i), stage.sends ? ByteKind::exchange : ByteKind::activation, dtype,
+              shape);
+  }
+}
+
 // Scratch that all layers share, sized by the largest.
 struct Widest {
   int64_t q = 0, kv = 0, half_head = 0, dense = 0, expert = 0, top_k = 0, experts = 0;
@@ -125,11 +151,32 @@ void widen(RoutedRows& into, const RoutedRows& r) {
   into.max = std::max(into.max, r.max);
 }
 
+void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, TransportKind transport, int64_t tokens,
+                    int ep, int64_t local_experts) {
+  const AttentionSpec& a = layer.attention;
+  widest.q = std::max(widest.q, a.heads * a.head_dim);
+  widest.kv = std::max(widest.kv, a.kv_heads * a.head_dim);
+  widest.half_head = std::max(widest.half_head, a.head_dim / 2);
+  widest.clip = widest.clip || a.clip_qkv > 0;
+  if (layer.feed_forward == FeedForwardKind::dense) {
+    widest.dense = std::max(widest.dense, layer.dense_width);
+    return;
+  }
+  const MoeSpec& m = layer.moe;
+  widest.dense = std::max(widest.dense, m.shared_width);
+  widest.expert = std::max(widest.expert, m.width);
+  widest.top_k = std::max(widest.top_k, m.top_k);
+  widest.experts = std::max(widest.experts, m.experts);
+  widen(widest.routed, routed_rows(m, run, transport, tokens, ep, local_experts));
+  if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens));
+  else widest.send.committed = std::max(widest.send.committed, tokens * m.top_k);
+}
+
 void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, TransportKind transport, const Widest& w,
                    int64_t tokens, const Platform& platform) {
   const DType dtype = run.dtype();
   const int64_t d = model.width;
-  for (const char* name : {"normed", "branch", "d_x", "d_branch"})
+  for (const char* name : {"normed", "branch", "d_branch"})
     out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens, d});
   for (const char* name : {"q", "d_q", "d_o"})
     out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens * w.q});
@@ -151,11 +198,18 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
       out.rows.push_back(routed_row("exchange.weights", ByteKind::exchange, DType::f32, w.send, {}));
     }
   }
+  out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(platform.ops_workspace_bytes, 64)});
+}
+
+void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, int64_t tokens,
+                        const Platform& platform) {
+  const DType dtype = run.dtype();
   const int64_t chunk = logit_chunk_rows(model.vocab, tokens, platform.logit_elements);
+  out.add("work.d_x", ByteKind::workspace, dtype, {tokens, model.width});
+  out.add("work.final_rstd", ByteKind::workspace, DType::f32, {tokens});
   out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, model.vocab});
   if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {chunk, model.vocab});
   out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens});
-  out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(platform.ops_workspace_bytes, 64)});
 }
 
 std::string nearest_micro_batches(const TrainSpec& train, int dp) {
@@ -225,11 +279,20 @@ std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& pla
   return shape;
 }
 
-std::vector<ByteRow> parameter_bytes(const ModelSpec& model, const RunSpec& run,
+std::string saved_prefix(int64_t layer, int64_t slot) {
+  return slot == 0 ? fmt::format("act.{}.", layer) : fmt::format("act.{}#{}.", layer, slot);
+}
+
+std::string final_row(int64_t slot) { return slot == 0 ? "act.final_x" : fmt::format("act.final_x#{}", slot); }
+
+std::string stage_row(int stage, const std::string& name, int64_t slot) {
+  return slot == 0 ? fmt::format("stage.{}.{}", stage, name) : fmt::format("stage.{}.{}#{}", stage, name, slot);
+}
+
+std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const ModelSpec& model, const RunSpec& run,
                                      const std::vector<ExpertPlacement>& placements, int ep_rank,
                                      const Platform& platform) {
   Rows out;
-  const std::vector<ParamRow> params = param_table(model);
   const auto shape_of = [&](const ParamRow& row) {
     return row.layer < 0 ? row.shape : local_shape(row, placements[static_cast<size_t>(row.layer)], ep_rank);
   };
@@ -260,49 +323,31 @@ std::vector<ByteRow> parameter_bytes(const ModelSpec& model, const RunSpec& run,
 }
 
 std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                                      const std::vector<StagePlan>& stages,
                                       const std::vector<ExpertPlacement>& placements, int ep_rank,
                                       const Platform& platform) {
   Rows out;
   const TransportKind transport = choose_transport(run.moe.transport, mesh);
-  const LocalBatch batch = make_local_batch(run.train, mesh);
-  const int64_t tokens = batch.tokens();
-  const DType dtype = run.dtype();
+  const int64_t tokens = make_local_batch(run.train, mesh).tokens();
   // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
   out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, tokens});
   out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, tokens});
   Widest widest;
-  for (int64_t i = 0; i < model.layer_count(); ++i) {
-    const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
-    const AttentionSpec& a = layer.attention;
-    const std::string at = fmt::format("act.{}.", i);
-    out.add(at + "x", ByteKind::activation, dtype, {tokens, model.width});
-    out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens});
-    add_attention(out, at, a, tokens, dtype);
-    out.add(at + "x_mid", ByteKind::activation, dtype, {tokens, model.width});
-    out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens});
-    widest.q = std::max(widest.q, a.heads * a.head_dim);
-    widest.kv = std::max(widest.kv, a.kv_heads * a.head_dim);
-    widest.half_head = std::max(widest.half_head, a.head_dim / 2);
-    widest.clip = widest.clip || a.clip_qkv > 0;
-    if (layer.feed_forward == FeedForwardKind::dense) {
-      out.add(at + "h", ByteKind::activation, dtype, {tokens, halves_of(layer.activation), layer.dense_width});
-      widest.dense = std::max(widest.dense, layer.dense_width);
-      continue;
+  for (const StagePlan& stage : stages) {
+    for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
+      const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
+      const int64_t local_experts =
+          layer.feed_forward == FeedForwardKind::moe
+              ? static_cast<int64_t>(placements[static_cast<size_t>(i)].experts_of(ep_rank).size())
+              : 0;
+      for (int64_t slot = 0; slot < stage.slots; ++slot)
+        add_layer(out, saved_prefix(i, slot), model, layer, run, transport, tokens, mesh.ep, local_experts);
+      widen_by_layer(widest, layer, run, transport, tokens, mesh.ep, local_experts);
     }
-    const MoeSpec& m = layer.moe;
-    const auto local_experts = static_cast<int64_t>(placements[static_cast<size_t>(i)].experts_of(ep_rank).size());
-    add_moe(out, at, model, layer, run, transport, tokens, mesh.ep, local_experts);
-    widest.dense = std::max(widest.dense, m.shared_width);
-    widest.expert = std::max(widest.expert, m.width);
-    widest.top_k = std::max(widest.top_k, m.top_k);
-    widest.experts = std::max(widest.experts, m.experts);
-    widen(widest.routed, routed_rows(m, run, transport, tokens, mesh.ep, local_experts));
-    if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens));
-    else widest.send.committed = std::max(widest.send.committed, tokens * m.top_k);
+    add_stage(out, stage, {tokens, model.width}, run.dtype());
   }
-  out.add("act.final_x", ByteKind::activation, dtype, {tokens, model.width});
-  out.add("act.final_rstd", ByteKind::activation, DType::f32, {tokens});
   add_workspace(out, model, run, transport, widest, tokens, platform);
+  if (stages.back().has_head) add_head_workspace(out, model, run, tokens, platform);
   return out.rows;
 }
 

@@ -19,10 +19,9 @@ void refuse_unbuilt(const MeshSpec& spec) {
   const auto unbuilt = [](const std::string& what) {
     fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
   };
-  if (spec.pp != 1) unbuilt("pipeline parallelism (mesh.pp > 1)");
   if (spec.tp != 1) unbuilt("tensor parallelism (mesh.tp > 1)");
   if (spec.zero != 0) unbuilt("ZeRO (mesh.zero = 1)");
-  if (spec.schedule != "1f1b" && spec.schedule != "gpipe") unbuilt("the schedule " + spec.schedule);
+  if (spec.schedule == "zb_h1" || spec.schedule == "zb_v") unbuilt("the schedule " + spec.schedule);
 }
 
 }  // namespace
@@ -42,11 +41,22 @@ Mesh make_mesh(const MeshSpec& spec, int world) {
   mesh.dp = stage / mesh.tp;
   if (spec.ep > stage || stage % spec.ep != 0)
     fail(Exit::config,
-         fmt::format("mesh.ep = {} does not divide the {} rank{} of the run", spec.ep, stage, stage == 1 ? "" : "s"),
+         fmt::format("mesh.ep = {} does not divide the {} rank{} of {}", spec.ep, stage, stage == 1 ? "" : "s",
+                     mesh.pp == 1 ? "the run" : "a pipeline stage"),
          fmt::format("mesh.ep can be one of {}", divisors_of(stage)));
   mesh.ep = static_cast<int>(spec.ep);
   mesh.edp = stage / mesh.ep;
   return mesh;
+}
+
+PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches) {
+  PipelineShape shape;
+  shape.kind = schedule_kind_of(spec.schedule);
+  shape.ranks = static_cast<int>(spec.pp);
+  if (shape.kind == ScheduleKind::interleaved) shape.chunks = static_cast<int>(spec.chunks);
+  if (shape.kind == ScheduleKind::zb_v) shape.chunks = 2;
+  shape.micro_batches = micro_batches;
+  return shape;
 }
 
 MeshCoords coords_of(const Mesh& mesh, int rank) {
@@ -82,8 +92,9 @@ std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
 }
 
 std::string describe(const Mesh& mesh) {
-  return fmt::format("{} rank{}: dp {}, ep {} x edp {} ({})", mesh.world, mesh.world == 1 ? "" : "s", mesh.dp, mesh.ep,
-                     mesh.edp, mesh.ep_first ? "ep-first" : "dp-first");
+  return fmt::format("{} rank{}: {}dp {}, ep {} x edp {} ({})", mesh.world, mesh.world == 1 ? "" : "s",
+                     mesh.pp > 1 ? fmt::format("pp {}, ", mesh.pp) : "", mesh.dp, mesh.ep, mesh.edp,
+                     mesh.ep_first ? "ep-first" : "dp-first");
 }
 
 }  // namespace mw

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "spec/run_spec.h"
+#include "spec/schedule.h"
 
 namespace mw {
 
@@ -23,9 +24,11 @@ struct Mesh {
 // The groups that communicate: who shares every other coordinate.
 enum class MeshAxis : uint8_t { world, pp, dp, tp, ep, edp };
 
-// Errors: config with the divisor that fails and the nearest sizes that work; unsupported for pp, tp, zero or schedules
-// not built.
+// Errors: config with the divisor that fails and the nearest sizes that work; unsupported for tp, zero or schedules not
+// built.
 Mesh make_mesh(const MeshSpec& spec, int world);
+// The pipeline that a run asks for.
+PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches);
 MeshCoords coords_of(const Mesh& mesh, int rank);
 // World ranks of the group of `rank` along `axis`, ascending in that coordinate.
 std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank);

@@ -49,6 +49,15 @@ static void check_row_count(const Plan& plan, const MoeSpec& moe) {
     fail(Exit::config, "2^31 padded rows or more could meet on one rank", "raise train.micro_batches");
 }
 
+static void plan_pipeline(Plan& plan) {
+  plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
+  const std::vector<int64_t> first_layers =
+      split_layers(plan.model, plan.pipeline.stages(), plan.run.train.seq_len, plan.run.mesh.stage_layers);
+  Schedule schedule = make_schedule(plan.pipeline);
+  plan.stages = plan_stages(schedule, plan.coords.pp, first_layers);
+  plan.schedule = std::move(schedule.ranks[static_cast<size_t>(plan.coords.pp)]);
+}
+
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform) {
   const auto unbuilt = [](const std::string& what) {
     fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
@@ -80,11 +89,19 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
     validate(plan.placements.back());
   }
   plan.params = param_table(model);
-  plan.schedule = make_schedule({ScheduleKind::one_f_one_b, 1, 1, run.train.micro_batches}).ranks[0];
-  plan.parameter_rows = parameter_bytes(model, run, plan.placements, plan.coords.ep, platform);
-  plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.placements, plan.coords.ep, platform);
+  plan_pipeline(plan);
+  plan.parameter_rows = parameter_bytes(own_params(plan), model, run, plan.placements, plan.coords.ep, platform);
+  plan.activation_rows =
+      activation_bytes(model, run, plan.mesh, plan.stages, plan.placements, plan.coords.ep, platform);
   check_total(plan);
   return plan;
+}
+
+std::vector<ParamRow> own_params(const Plan& plan) {
+  std::vector<ParamRow> rows;
+  for (const ParamRow& row : plan.params)
+    if (holds(plan.stages, row, plan.model.tie_embeddings)) rows.push_back(row);
+  return rows;
 }
 
 std::vector<ByteRow> all_rows(const Plan& plan) {
@@ -99,6 +116,8 @@ std::string describe(const Plan& plan) {
       fmt::format("mesh {}; {} sequences x {} tokens per rank and micro-batch, {} micro-batch{} per step\n",
                   describe(plan.mesh), plan.batch.sequences, plan.batch.seq_len, plan.run.train.micro_batches,
                   plan.run.train.micro_batches == 1 ? "" : "es");
+  if (plan.mesh.pp > 1)
+    text += fmt::format("pipeline {}; rank {} has {}\n", describe(plan.pipeline), plan.rank, describe(plan.stages));
   text += fmt::format("memory per rank: {} predicted", format_bytes(s.total()));
   for (int kind = 0; kind < kByteKinds; ++kind)
     if (s.by_kind[kind] > 0)

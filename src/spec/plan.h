@@ -11,6 +11,7 @@
 #include "spec/placement.h"
 #include "spec/run_spec.h"
 #include "spec/schedule.h"
+#include "spec/stages.h"
 
 namespace mw {
 
@@ -23,8 +24,10 @@ struct Plan {
   LocalBatch batch;
   TransportKind transport = TransportKind::in_place;
   std::vector<ExpertPlacement> placements;  // by layer; empty tables for dense layers
-  std::vector<ParamRow> params;
-  std::vector<Action> schedule;
+  std::vector<ParamRow> params;             // of the whole model
+  PipelineShape pipeline;
+  std::vector<Action> schedule;   // of this rank
+  std::vector<StagePlan> stages;  // that this rank holds
   std::vector<ByteRow> parameter_rows, activation_rows;
 };
 
@@ -33,6 +36,9 @@ ModelSpec load_model_spec(const RunSpec& run);
 
 // The plan of one rank. Pure: reads no file, asks no machine. Errors: config, unsupported.
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform);
+
+// The rows of plan.params that this rank holds, in their order.
+std::vector<ParamRow> own_params(const Plan& plan);
 
 // Every byte of the plan, parameters then activations.
 std::vector<ByteRow> all_rows(const Plan& plan);

@@ -34,8 +34,10 @@ struct TrainSpec {
 
 struct MeshSpec {
   int64_t pp = 1, tp = 1, ep = 1;
-  std::string placement = "ep_first";  // ep_first | dp_first
-  std::string schedule = "1f1b";
+  std::string placement = "ep_first";    // ep_first | dp_first
+  std::string schedule = "1f1b";         // gpipe | 1f1b | interleaved | zb_h1 | zb_v
+  int64_t chunks = 2;                    // stages per rank of the interleaved schedule
+  std::string stage_layers;              // layers of each stage, "8,8,7"; empty: cut by FLOPs
   int64_t zero = 0, ranks_per_node = 0;  // 0: from the launcher
 };
 

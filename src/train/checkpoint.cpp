@@ -45,24 +45,28 @@ std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
   return slices;
 }
 
-// Which of this rank's slices it writes: dense ones are dealt out over all ranks by size, expert ones belong to the
-// first replica.
+// Which of this rank's slices it writes: dense ones are dealt out over the replicas that hold them by size, expert ones
+// belong to the first replica.
 std::vector<LocalSlice> slices_to_write(Engine& engine) {
-  const auto ranks = static_cast<size_t>(engine.world.size());
+  const auto ranks = static_cast<size_t>(engine.comms.dp->size());
   std::vector<int64_t> load(ranks);
   std::vector<LocalSlice> mine;
-  std::map<std::string, bool> expert;
-  for (const Parameter& p : engine.params.all()) expert[p.row.name] = p.row.expert;
+  std::map<std::string, bool> expert, copy;
+  for (const Parameter& p : engine.params.all()) {
+    expert[p.row.name] = p.row.expert;
+    copy[p.row.name] = p.is_copy;
+  }
   for (LocalSlice& slice : local_slices(engine, true)) {
     const std::string name = slice.tensor.substr(slice.tensor.find('.') + 1);
+    if (copy[name]) continue;
     if (expert[name]) {
       if (engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
       continue;
     }
-    // The same walk on every rank, over dense slices only: all agree on the writer.
+    // The same walk on every replica, over dense slices only: all agree on the writer.
     const size_t writer = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
     load[writer] += static_cast<int64_t>(slice.values.size());
-    if (static_cast<int>(writer) == engine.world.rank()) mine.push_back(std::move(slice));
+    if (static_cast<int>(writer) == engine.comms.dp->rank()) mine.push_back(std::move(slice));
   }
   return mine;
 }

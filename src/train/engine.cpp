@@ -36,7 +36,7 @@ void check_memory(const Plan& plan, Device device, int local_ranks) {
 
 // Ranks that share a GPU see what all of them take: none goes on to its arenas before all have looked.
 int64_t measure_libraries(Engine& engine) {
-  start_libraries(engine.plan, engine.comms, engine.stream, arenas_of(engine.device));
+  start_libraries(engine.plan, engine.comms, engine.pipeline, engine.stream, arenas_of(engine.device));
   engine.world.barrier();
   const int64_t taken = engine.device_memory.taken();
   engine.world.barrier();
@@ -76,6 +76,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       plan(plan_on_machine(model_spec, run, world_comm, device, threads, local_ranks)),
       device_memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
+      pipeline(make_pipeline_comms(comms, plan.pipeline, device)),
       stream(open_stream(device, threads)),
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device)),

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "comm/stage_links.h"
 #include "comm/world.h"
 #include "core/stream.h"
 #include "model/param_store.h"
@@ -33,6 +34,7 @@ struct Engine {
   Plan plan;
   DeviceMemoryMeter device_memory;  // from here on
   MeshComms comms;
+  PipelineComms pipeline;
   Stream stream;
   int64_t library_bytes;  // of the device's memory, measured: libraries, their kernels and connections; 0 on the CPU
   ParamStore params;

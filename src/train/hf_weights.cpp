@@ -151,6 +151,7 @@ void import_hf_weights(Engine& engine, const std::string& dir) {
   const SafetensorsSet files = open_safetensors_folder(dir);
   for (const HfTensor& tensor : choose_names(engine.plan.model, files)) {
     const SafetensorsLocation at = files.require(tensor.name);
+    if (!engine.params.has(tensor.param)) continue;  // of another stage
     Parameter& p = engine.params.find(tensor.param);
     for (const SlicePiece& piece : p.pieces) read_piece(at, tensor, p, piece);
   }
@@ -160,7 +161,8 @@ void import_hf_weights(Engine& engine, const std::string& dir) {
 
 void export_hf_weights(const Engine& engine, const std::string& dir, DType dtype, const std::string& source_dir,
                        int64_t shard_bytes) {
-  MW_CHECK(engine.plan.mesh.ep == 1, "export from a process that holds a part of the model");
+  MW_CHECK(engine.plan.mesh.ep == 1 && engine.plan.mesh.pp == 1,
+           "export from a process that holds a part of the model");
   const std::vector<HfTensor> names = hf_tensors(engine.plan.model);
   const std::string config = write_hf_config(engine.plan.model, dtype == DType::bf16 ? "bfloat16" : "float32");
   std::error_code error;

@@ -34,6 +34,26 @@ void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve) {
   stream.wait();
 }
 
+// One element from each stage to the next, and back.
+void start_links(PipelineComms& pipeline, Stream& stream, const Reserve& reserve) {
+  TensorStore memory({{"send", DType::u8, {1}, 0}, {"receive", DType::u8, {1}, 0}}, reserve);
+  const auto bytes = [&](const char* name) { return std::span(static_cast<std::byte*>(memory.fixed(name).data), 1); };
+  std::vector<std::unique_ptr<Pending>> started;
+  const auto start = [&](Comm& link, int from) {
+    if (link.rank() == from) started.push_back(link.send(stream, bytes("send"), 1 - from));
+    else started.push_back(link.receive(stream, bytes("receive"), from));
+  };
+  for (StageLink& link : pipeline.after) {
+    if (link.activations == nullptr) continue;
+    start(*link.activations, 0);
+    start(*link.gradients, 1);
+  }
+  for (const auto& message : started) message->wait();
+  if (pipeline.ends->size() > 1)
+    pipeline.ends->all_reduce_sum(stream, std::span(static_cast<float*>(nullptr), 0))->wait();
+  stream.wait();
+}
+
 std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
   std::vector<std::string> found;
   for (const LayerSpec& layer : plan.model.layers)
@@ -90,11 +110,14 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve) {
   stream.workspace().attach(nullptr, 0);
 }
 
-void start_libraries(const Plan& plan, MeshComms& comms, Stream& stream, const Reserve& reserve) {
+void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
+                     const Reserve& reserve) {
   if (stream.device().kind == DeviceKind::cpu) return;
   start_products(stream, plan.run.dtype(), reserve);
   attention_kernels(plan, stream);
-  if (!comms.gpu_library.empty()) start_groups(comms, stream, reserve);
+  if (comms.gpu_library.empty()) return;
+  start_groups(comms, stream, reserve);
+  start_links(pipeline, stream, reserve);
 }
 
 std::string describe_kernels(const Plan& plan, ParamStore& params, Stream& stream) {

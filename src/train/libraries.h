@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "comm/stage_links.h"
 #include "comm/world.h"
 #include "core/reservation.h"
 #include "core/stream.h"
@@ -17,7 +18,8 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 // On a GPU, before there are arenas: makes the matrix and attention libraries and the groups' connections ready, so
 // that what they take of the device can be told from what the model takes. Collective over groups that move GPU memory.
 // Nothing on the CPU.
-void start_libraries(const Plan& plan, MeshComms& comms, Stream& stream, const Reserve& reserve);
+void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
+                     const Reserve& reserve);
 
 // "expert products by warpgroups (wgmma), attention by cuDNN 9.14.0": as the operators of a GPU choose for this model.
 std::string describe_kernels(const Plan& plan, ParamStore& params, Stream& stream);

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "train/step.h"
 
 namespace mw {
 namespace {
@@ -46,17 +47,20 @@ std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt
       fail(Exit::config, fmt::format("sample.prompt holds token {} outside the vocabulary of {}", token, vocab),
            "a byte prompt needs a vocabulary of 256");
   const RngKey key = make_rng_key(static_cast<uint64_t>(spec.seed), "sample");
+  const PipelineShape& pipeline = engine.plan.pipeline;
+  const int chooser = rank_of_stage(pipeline, pipeline.stages() - 1) * (engine.plan.mesh.world / pipeline.ranks);
   std::vector<int32_t> generated;
   for (int64_t i = 0; i < spec.tokens; ++i) {
     const int64_t length = std::min<int64_t>(window, static_cast<int64_t>(tokens.size()));
     const TensorView ids = engine.model.step_tokens().ids.at(0);
     engine.stream.queue().copy(ids.data, tokens.data() + (static_cast<int64_t>(tokens.size()) - length),
                                static_cast<size_t>(length) * sizeof(int32_t));
-    engine.model.forward({ids.as<int32_t>(), nullptr, 1, length}, false);
-    const std::vector<float> logits = engine.model.logits(length - 1, 1);
-    int32_t next = draw(logits, spec, uniform_at(key, static_cast<uint64_t>(i)));
-    // Ranks may differ in the last bit of a logit: rank 0 decides.
-    engine.world.broadcast(std::as_writable_bytes(std::span(&next, 1)), 0);
+    evaluate(engine, {ids.as<int32_t>(), nullptr, 1, length});
+    int32_t next = 0;
+    if (engine.plan.stages.back().has_head)
+      next = draw(engine.model.logits(length - 1, 1), spec, uniform_at(key, static_cast<uint64_t>(i)));
+    // Ranks may differ in the last bit of a logit: the first one that has them decides.
+    engine.world.broadcast(std::as_writable_bytes(std::span(&next, 1)), chooser);
     tokens.push_back(next);
     generated.push_back(next);
     if (emit && !emit(next)) break;

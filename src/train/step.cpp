@@ -2,53 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <utility>
 
 #include "ops/adamw.h"
-#include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
-#include "parallel/executor.h"
-#include "parallel/grad_sync.h"
 
 namespace mw {
 namespace {
-
-int64_t count_valid(std::span<const Batch> batches) {
-  int64_t valid = 0;
-  for (const Batch& batch : batches)
-    valid += batch.tokens() - std::count(batch.labels, batch.labels + batch.tokens(), kIgnoreLabel);
-  return valid;
-}
-
-void add_load(const Engine& engine, const std::vector<double>& summed, StepStats& stats) {
-  size_t at = 0;
-  stats.load.resize(static_cast<size_t>(engine.model.moe_layers()));
-  for (size_t i = 0; i < stats.load.size(); ++i) {
-    const auto layer = static_cast<size_t>(engine.model.moe_index()[i]);
-    const auto experts = static_cast<size_t>(engine.plan.model.layers[layer].moe.experts);
-    stats.load[i].resize(experts);
-    for (size_t e = 0; e < experts; ++e) stats.load[i][e] += summed[at + e];
-    stats.dropped_rows += std::llround(summed[at + 2 * experts + 1]);
-    at += 2 * experts + 2;
-  }
-}
-
-// Faults that `verify` must catch; set by debug.fault.
-void inject_fault(Engine& engine, const std::string& fault) {
-  engine.stream.wait();
-  for (Parameter& p : engine.params.all()) {
-    if (fault == "double_expert_gradient" && p.row.expert) {
-      float* g = p.grad.as<float>();
-      for (int64_t i = 0; i < p.grad.numel(); ++i) g[i] *= 2.0f;
-      return;
-    }
-    if (fault == "nan_gradient" && p.row.trained) {
-      p.grad.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-      return;
-    }
-  }
-}
 
 // Aux-loss-free balancing (DeepSeek-V3): an expert above the mean load gets a lower bias, one below a higher.
 void move_selection_bias(Engine& engine, const StepStats& stats) {
@@ -95,62 +54,6 @@ std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches) {
     list.push_back({ids.as<int32_t>(), labels.as<int32_t>(), batches[j].sequences, batches[j].seq_len});
   }
   return list;
-}
-
-StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps) {
-  const Plan& plan = engine.plan;
-  const std::string& fault = plan.run.fault;
-  MW_CHECK(static_cast<int64_t>(batches.size()) == plan.run.train.micro_batches,
-           "{} micro-batches for a schedule of {}", batches.size(), plan.run.train.micro_batches);
-  engine.params.zero_gradients(engine.stream);
-  StepStats stats;
-  stats.valid_labels = count_valid(batches);
-  const int64_t own_valid = stats.valid_labels;
-  engine.comms.dp->all_reduce_sum(std::span(&stats.valid_labels, 1));
-  if (stats.valid_labels == 0)
-    fail(Exit::data, "no label of this step is valid: every one is -100", "check the data and its labels");
-  const int64_t denominator = fault == "wrong_denominator" ? std::max<int64_t>(own_valid, 1) : stats.valid_labels;
-  const double aux_seed = 1.0 / static_cast<double>(plan.run.train.micro_batches);
-
-  double loss_sum = 0, weighted_aux = 0;
-  ActionHandlers handlers;
-  handlers.forward = [&](int64_t j) {
-    const Batch& batch = batches[static_cast<size_t>(j)];
-    engine.model.forward(batch, true, taps ? taps(j) : std::vector<RoutingTap>{});
-    loss_sum += engine.model.loss(batch, static_cast<float>(1.0 / static_cast<double>(denominator)));
-  };
-  handlers.reduce_statistics = [&](int64_t j) {
-    const TraceScope scope(engine.stream.trace(), Work::reduce, "statistics");
-    std::vector<double> summed = engine.model.statistics();
-    int64_t tokens = batches[static_cast<size_t>(j)].tokens();
-    if (fault != "local_aux_counts") {
-      engine.comms.dp->all_reduce_sum(std::span(summed));
-      tokens *= engine.comms.dp->size();
-    }
-    const AuxLosses aux = engine.model.set_auxiliary(summed, tokens, aux_seed);
-    stats.aux_loss += aux.aux * aux_seed;
-    stats.z_loss += aux.z * aux_seed;
-    weighted_aux += aux.weighted * aux_seed;
-    add_load(engine, summed, stats);
-  };
-  GradientSums sums(plan, engine.params, engine.comms, engine.stream, fault == "skip_router_sum");
-  Store expert_gradients = Store::overwrite;
-  size_t backward_left = batches.size();
-  handlers.backward = [&](int64_t j) {
-    FeedForwardDone done;
-    if (--backward_left == 0) done = [&](int64_t layer) { sums.feed_forward_done(layer); };
-    engine.model.backward(batches[static_cast<size_t>(j)], std::exchange(expert_gradients, Store::accumulate), done);
-  };
-  handlers.reduce_gradients = [&] { sums.finish(); };
-  run_schedule(plan.schedule, plan.coords.pp, handlers);
-  inject_fault(engine, fault);
-
-  engine.comms.dp->all_reduce_sum(std::span(&loss_sum, 1));
-  stats.loss = loss_sum / static_cast<double>(stats.valid_labels);
-  stats.total_loss = stats.loss + weighted_aux;
-  const TraceScope scope(engine.stream.trace(), Work::optimizer, "grad_norm");
-  stats.grad_norm = global_gradient_norm(engine.stream, engine.params, engine.comms);
-  return stats;
 }
 
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule) {

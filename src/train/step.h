@@ -39,6 +39,10 @@ using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;
 // the plan. Collective over the world. Errors: data when no label of the step is valid.
 StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps = {});
 
+// A forward pass without gradients through all stages. The sum of cross-entropy over this rank's labels where it holds
+// the last stage, whose logits can be asked for then; else 0. Collective over the pipeline and EP.
+double evaluate(Engine& engine, const Batch& batch);
+
 struct UpdateRule {
   double lr = 0;
   int64_t step = 1;  // counts from 1

@@ -176,7 +176,7 @@ void Trainer::print_header() {
 // How long the steps may take, from the rate of one product of this model's width measured now.
 double Trainer::estimate_seconds() {
   Stream& stream = engine_->stream;
-  Parameter& p = engine_->params.find("layers.0.attn.wq");
+  Parameter& p = engine_->params.find(fmt::format("layers.{}.attn.wq", engine_->plan.stages.front().first_layer));
   const int64_t rows = std::min<int64_t>(engine_->plan.batch.tokens(), 1024), n = p.weights[0].n, k = p.weights[0].k;
   TensorStore memory({{"x", DType::f32, {rows, k}, 0}, {"y", DType::f32, {rows, n}, 0}});
   double fastest = 1e30;

@@ -14,8 +14,7 @@ ValidationResult validate_model(Engine& engine, const SampleOrder& data, const B
   ValidationResult result;
   for (int64_t i = 0; i < count && !result.stopped; ++i) {
     const Batch batch = read_validation(data, engine.plan, i, count, engine.model.step_tokens());
-    engine.model.forward(batch, false);
-    sums[0] += engine.model.loss(batch, 0.0f);
+    sums[0] += evaluate(engine, batch);
     sums[2] += static_cast<double>(batch.tokens());
     const auto length = static_cast<size_t>(batch.seq_len);
     for (int64_t at = 0; baseline != nullptr && at < batch.tokens(); at += batch.seq_len)
@@ -23,6 +22,7 @@ ValidationResult validate_model(Engine& engine, const SampleOrder& data, const B
     result.stopped = stop_requested(engine.world);
   }
   engine.comms.dp->all_reduce_sum(std::span(sums));
+  engine.comms.pp->all_reduce_sum(std::span(sums.data(), 1));  // only the last stage knows the loss
   result.labels = static_cast<int64_t>(sums[2]);
   if (result.labels > 0) {
     result.loss = sums[0] / sums[2];

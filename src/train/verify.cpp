@@ -29,6 +29,28 @@ struct Difference {
   double error = 0;
 };
 
+// Relative errors of the part of a gradient that lies here against the whole one, by unit; raises those in `errors`,
+// and a NaN is the largest.
+void measure_errors(const Parameter& p, const std::vector<float>& global, double least_norm,
+                    std::vector<double>& errors) {
+  const int64_t entry = elements_per_entry(p.row), per_unit = p.row.numel() / std::ssize(errors);
+  for (const SlicePiece& piece : p.pieces) {
+    for (int64_t first = 0; first < piece.count * entry; first += per_unit) {
+      const float* a = p.grad.as<float>() + piece.local_begin * entry + first;
+      const int64_t at = piece.global_begin * entry + first;
+      double difference = 0, norm = 0;
+      for (int64_t i = 0; i < per_unit; ++i) {
+        const double b = global[static_cast<size_t>(at + i)], d = a[i] - b;
+        difference += d * d;
+        norm += b * b;
+      }
+      const double error = std::sqrt(difference) / std::max(std::sqrt(norm), least_norm);
+      double& worst = errors[static_cast<size_t>(at / per_unit)];
+      worst = error <= worst ? worst : (std::isnan(error) ? HUGE_VAL : error);
+    }
+  }
+}
+
 RunSpec reference_run(RunSpec run) {
   run.mesh = MeshSpec{};
   run.moe.transport = "auto";
@@ -68,7 +90,8 @@ class Verifier {
   void share_routing(Routing& global) const;
   Routing local_part(const Routing& global) const;
   void share_weights();
-  void share(Parameter& own, TensorView Parameter::*field, Parameter* source);
+  void share(const ParamRow& row, TensorView Parameter::*field);
+  bool is_routed_here(size_t l) const;
   int64_t count_flips(const Routing& expected, const Routing& got, double& widest_gap) const;
   std::vector<Difference> compare_gradients(double reference_norm);
   bool judge(int64_t step, const StepStats& expected, const StepStats& got);
@@ -178,25 +201,33 @@ Routing Verifier::local_part(const Routing& global) const {
 }
 
 // One tensor of the reference into this rank's pieces.
-void Verifier::share(Parameter& own, TensorView Parameter::*field, Parameter* source) {
-  const int64_t entry = elements_per_entry(own.row);
-  std::vector<float> global(static_cast<size_t>(own.row.numel()));
-  if (source != nullptr) std::copy_n((source->*field).as<float>(), own.row.numel(), global.begin());
+void Verifier::share(const ParamRow& row, TensorView Parameter::*field) {
+  const int64_t entry = elements_per_entry(row);
+  std::vector<float> global(static_cast<size_t>(row.numel()));
+  if (leader_) std::copy_n((reference_->params.find(row.name).*field).as<float>(), row.numel(), global.begin());
   comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
+  if (!layout_->params.has(row.name)) return;  // of another stage
+  const Parameter& own = layout_->params.find(row.name);
   for (const SlicePiece& piece : own.pieces)
     std::copy_n(global.begin() + piece.global_begin * entry, piece.count * entry,
                 (own.*field).as<float>() + piece.local_begin * entry);
 }
 
 void Verifier::share_weights() {
-  for (Parameter& p : layout_->params.all()) {
-    Parameter* source = leader_ ? &reference_->params.find(p.row.name) : nullptr;
-    share(p, &Parameter::master, source);
-    if (!p.row.trained) continue;
-    share(p, &Parameter::adam_m, source);
-    share(p, &Parameter::adam_v, source);
+  for (const ParamRow& row : layout_->plan.params) {
+    share(row, &Parameter::master);
+    if (!row.trained) continue;
+    share(row, &Parameter::adam_m);
+    share(row, &Parameter::adam_v);
   }
   layout_->params.repack(layout_->stream);
+}
+
+// Whether the model's l-th MoE layer is on one of this rank's stages.
+bool Verifier::is_routed_here(size_t l) const {
+  const int64_t layer = layout_->model.moe_index()[l];
+  return std::any_of(layout_->plan.stages.begin(), layout_->plan.stages.end(),
+                     [&](const StagePlan& s) { return layer >= s.first_layer && layer < s.end_layer; });
 }
 
 // Tokens that chose another set of experts; the widest gap among them says whether rounding can be the reason.
@@ -205,6 +236,7 @@ int64_t Verifier::count_flips(const Routing& expected, const Routing& got, doubl
   widest_gap = 0;
   for (size_t j = 0; j < expected.ids.size(); ++j)
     for (size_t l = 0; l < expected.ids[j].size(); ++l) {
+      if (!is_routed_here(l)) continue;
       const auto k = static_cast<std::ptrdiff_t>(expected.ids[j][l].size()) /
                      static_cast<std::ptrdiff_t>(std::max<int64_t>(expected.tokens, 1));
       for (int64_t t = 0; t < expected.tokens; ++t) {
@@ -225,35 +257,21 @@ int64_t Verifier::count_flips(const Routing& expected, const Routing& got, doubl
 std::vector<Difference> Verifier::compare_gradients(double reference_norm) {
   std::vector<Difference> differences;
   comm_.broadcast(std::as_writable_bytes(std::span(&reference_norm, 1)), 0);
-  for (Parameter& p : layout_->params.all()) {
-    if (!p.row.trained) continue;
-    std::vector<float> global(static_cast<size_t>(p.row.numel()));
-    if (leader_) std::copy_n(reference_->params.find(p.row.name).grad.as<float>(), p.row.numel(), global.begin());
+  for (const ParamRow& row : layout_->plan.params) {
+    if (!row.trained) continue;
+    std::vector<float> global(static_cast<size_t>(row.numel()));
+    if (leader_) std::copy_n(reference_->params.find(row.name).grad.as<float>(), row.numel(), global.begin());
     comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
     // One unit per expert, or the whole tensor.
-    const int64_t entry = elements_per_entry(p.row), units = p.row.expert ? p.row.shape[0] : 1,
-                  per_unit = p.row.numel() / units;
+    const int64_t units = row.expert ? row.shape[0] : 1;
     std::vector<double> errors(static_cast<size_t>(units));
-    for (const SlicePiece& piece : p.pieces) {
-      for (int64_t first = 0; first < piece.count * entry; first += per_unit) {
-        const float* a = p.grad.as<float>() + piece.local_begin * entry + first;
-        const int64_t at = piece.global_begin * entry + first;
-        double difference = 0, norm = 0;
-        for (int64_t i = 0; i < per_unit; ++i) {
-          const double b = global[static_cast<size_t>(at + i)], d = a[i] - b;
-          difference += d * d;
-          norm += b * b;
-        }
-        const double error = std::sqrt(difference) / std::max(std::sqrt(norm), 1e-6 * reference_norm);
-        // All replicas and both copies of a dense gradient must agree: the largest counts, and a NaN is the largest.
-        double& worst = errors[static_cast<size_t>(at / per_unit)];
-        worst = error <= worst ? worst : (std::isnan(error) ? HUGE_VAL : error);
-      }
-    }
+    if (layout_->params.has(row.name))
+      measure_errors(layout_->params.find(row.name), global, 1e-6 * reference_norm, errors);
+    // All replicas and both copies of a dense gradient must agree: the largest counts.
     comm_.all_reduce_max(std::span(errors));
     for (int64_t u = 0; u < units; ++u)
       differences.push_back(
-          {p.row.expert ? fmt::format("{}[{}]", p.row.name, u) : p.row.name, errors[static_cast<size_t>(u)]});
+          {row.expert ? fmt::format("{}[{}]", row.name, u) : row.name, errors[static_cast<size_t>(u)]});
   }
   std::stable_sort(differences.begin(), differences.end(),
                    [](const Difference& a, const Difference& b) { return a.error > b.error; });

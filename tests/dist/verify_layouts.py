@@ -47,6 +47,18 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.ep=4 model.shared_experts=0 model.dense_layers=0 model.renormalise=false model.top_k=2"),
     (4, "mesh.ep=4 train.dtype=bf16 model.vocab=256"),
     (2, f"mesh.ep=2 train.dtype=bf16 {PADDED} verify.steps=2"),
+    # Pipelines. The auxiliary loss of Hugging Face couples all layers.
+    (2, "mesh.pp=2 verify.steps=2"),
+    (2, "mesh.pp=2 mesh.schedule=gpipe mesh.stage_layers=1,7 moe.aux_scope=model"),
+    (4, "mesh.pp=4 moe.aux_scope=model model.tie_embeddings=true verify.steps=2"),
+    (4, "mesh.pp=4 mesh.schedule=gpipe train.micro_batches=8 model.activation=gelu"),
+    (2, "mesh.pp=2 mesh.schedule=interleaved mesh.chunks=4 moe.aux_scope=model"),
+    (4, "mesh.pp=2 mesh.ep=2 mesh.schedule=interleaved train.micro_batches=8 model.tie_embeddings=true"),
+    (8, f"mesh.pp=2 mesh.ep=2 {DP_FIRST} {UNEVEN} moe.aux_scope=model"),
+    (8, "mesh.pp=4 mesh.ep=2 mesh.schedule=interleaved moe.aux_scope=model model.score=sigmoid"),
+    (8, "mesh.pp=8 train.micro_batches=8 moe.capacity_factor=1.0"),
+    (8, f"mesh.pp=2 mesh.ep=4 {PADDED} verify.routing=skip_expert"),
+    (4, "mesh.pp=4 train.dtype=bf16 train.micro_batches=2"),
 ]
 
 checks = Checks()

@@ -39,7 +39,7 @@ Plan plan_of(const Shape& shape, int rank) {
     for (ExpertPlacement& placement : plan.placements)
       for (size_t e = 0; e < placement.homes.size(); ++e)
         placement.homes[e] = {{static_cast<int>(e % 3), static_cast<int>(e / 3)}};
-    plan.parameter_rows = parameter_bytes(model, run, plan.placements, plan.coords.ep, Platform{});
+    plan.parameter_rows = parameter_bytes(own_params(plan), model, run, plan.placements, plan.coords.ep, Platform{});
   }
   return plan;
 }
@@ -53,6 +53,7 @@ std::vector<Message> messages_of(const Shape& shape, int rank) {
   comms.dp = std::make_unique<DelayedComm>(plan.mesh.dp, started);
   comms.edp = std::make_unique<DelayedComm>(plan.mesh.edp, started);
   comms.ep = make_self_comm();
+  comms.pp = make_self_comm();
   comms.gpu_library = "test";
   const float* first[2] = {nullptr, nullptr};
   for (Parameter& p : params.all()) {

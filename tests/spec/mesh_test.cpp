@@ -134,7 +134,6 @@ TEST(Mesh, WhatIsNotBuiltSaysSo) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), Exit::unsupported);
   };
-  refuse([](MeshSpec& s) { s.pp = 2; });
   refuse([](MeshSpec& s) { s.tp = 2; });
   refuse([](MeshSpec& s) { s.zero = 1; });
   refuse([](MeshSpec& s) { s.schedule = "zb_v"; });

@@ -23,6 +23,8 @@ struct StartedSum {
 class DelayedComm : public Comm {
  public:
   using Comm::all_to_all;
+  using Comm::receive;
+  using Comm::send;
   DelayedComm(int size, std::vector<StartedSum>& started) : size_(size), started_(started) {}
   int rank() const override { return 0; }
   int size() const override { return size_; }
@@ -34,6 +36,8 @@ class DelayedComm : public Comm {
   void broadcast(std::span<std::byte>, int) override {}
   void barrier() override {}
   std::unique_ptr<Pending> all_to_all(const RowExchange&) override { return nullptr; }
+  std::unique_ptr<Pending> send(std::span<const std::byte>, int) override { return nullptr; }
+  std::unique_ptr<Pending> receive(std::span<std::byte>, int) override { return nullptr; }
   std::unique_ptr<Comm> split(int, int) override { return nullptr; }
   std::unique_ptr<Pending> all_reduce_sum(Stream&, std::span<float> values) override {
     EXPECT_FALSE(values.empty());

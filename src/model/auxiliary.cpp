@@ -1,0 +1,81 @@
+#include "model/auxiliary.h"
+
+#include "base/error.h"
+
+namespace mw {
+
+int64_t statistics_size(const MoeSpec& moe) { return 2 * moe.experts + 2; }
+
+Auxiliary::Auxiliary(const Plan& plan)
+    : model_(plan.model),
+      coef_(plan.run.moe.aux_loss_coef >= 0 ? plan.run.moe.aux_loss_coef : plan.model.aux_loss_coef),
+      z_coef_(plan.run.moe.z_loss_coef),
+      layers_(static_cast<double>(plan.model.moe_layer_count())),
+      whole_model_(plan.run.moe.aux_scope == "model") {
+  if (!whole_model_) return;
+  const MoeSpec* first = nullptr;
+  for (const LayerSpec& layer : model_.layers) {
+    if (layer.feed_forward != FeedForwardKind::moe) continue;
+    if (first == nullptr) first = &layer.moe;
+    if (layer.moe.experts != first->experts)
+      fail(Exit::config, "moe.aux_scope = \"model\" needs the same number of experts in every MoE layer",
+           "use aux_scope = \"layer\"");
+  }
+}
+
+const MoeSpec& Auxiliary::moe_of(int64_t layer) const { return model_.layers[static_cast<size_t>(layer)].moe; }
+
+std::vector<double> Auxiliary::mean_load(std::span<const int64_t> layers, std::span<const double> summed,
+                                         int64_t tokens) const {
+  if (layers.empty()) return {};
+  std::vector<double> mean(static_cast<size_t>(moe_of(layers.front()).experts));
+  size_t at = 0;
+  for (const int64_t layer : layers) {
+    for (size_t e = 0; e < mean.size(); ++e) mean[e] += summed[at + e] / static_cast<double>(tokens) / layers_;
+    at += static_cast<size_t>(statistics_size(moe_of(layer)));
+  }
+  return mean;
+}
+
+AuxLosses Auxiliary::losses(std::span<const int64_t> layers, std::span<const double> summed, int64_t tokens) const {
+  AuxLosses out;
+  if (layers.empty()) return out;
+  const auto total = static_cast<double>(tokens);
+  std::vector<double> mean_p(whole_model_ ? static_cast<size_t>(moe_of(layers.front()).experts) : 0);
+  size_t at = 0;
+  for (const int64_t layer : layers) {
+    const MoeSpec& moe = moe_of(layer);
+    const auto experts = static_cast<size_t>(moe.experts);
+    const std::span counts = summed.subspan(at, experts), probs = summed.subspan(at + experts, experts);
+    out.z += summed[at + 2 * experts] / total / layers_;
+    const double factor = static_cast<double>(experts) / static_cast<double>(moe.top_k);
+    for (size_t e = 0; e < experts; ++e) {
+      if (whole_model_) mean_p[e] += probs[e] / total / layers_;
+      else out.aux += factor * counts[e] * probs[e] / total / total / layers_;
+    }
+    at += static_cast<size_t>(statistics_size(moe));
+  }
+  if (whole_model_) {
+    const std::vector<double> mean_f = mean_load(layers, summed, tokens);
+    for (size_t e = 0; e < mean_p.size(); ++e) out.aux += static_cast<double>(mean_p.size()) * mean_f[e] * mean_p[e];
+  }
+  out.weighted = coef_ * out.aux + z_coef_ * out.z;
+  return out;
+}
+
+AuxGradient Auxiliary::gradient(int64_t layer, std::span<const double> counts, std::span<const double> mean_load,
+                                int64_t tokens, double seed) const {
+  const MoeSpec& moe = moe_of(layer);
+  const auto experts = static_cast<size_t>(moe.experts);
+  const auto total = static_cast<double>(tokens);
+  AuxGradient out;
+  out.d_prob.assign(coef_ > 0 ? experts : 0, 0.0f);
+  for (size_t e = 0; e < out.d_prob.size(); ++e) {
+    const double f = whole_model_ ? mean_load[e] : counts[e] / total / static_cast<double>(moe.top_k);
+    out.d_prob[e] = static_cast<float>(seed * coef_ * static_cast<double>(experts) * f / total / layers_);
+  }
+  out.z_scale = static_cast<float>(seed * z_coef_ / total / layers_);
+  return out;
+}
+
+}  // namespace mw

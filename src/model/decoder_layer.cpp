@@ -1,0 +1,83 @@
+#include "model/decoder_layer.h"
+
+#include "model/layer_builder.h"
+#include "ops/elementwise.h"
+#include "ops/norm.h"
+
+namespace mw {
+
+TensorView token_view(const int32_t* tokens, int64_t count) {
+  return TensorView(const_cast<int32_t*>(tokens), DType::i32, {count});
+}
+
+DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
+                           MeshComms& comms)
+    : spec_(plan.model.layers[static_cast<size_t>(index)]),
+      width_(plan.model.width),
+      norm_eps_(static_cast<float>(plan.model.norm_eps)) {
+  const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
+  scratch_ = {store.fixed("work.normed"), store.fixed("work.branch"), store.fixed("work.d_branch"), {}};
+  if (store.has("work.dense_a")) scratch_.dense_a = store.fixed("work.dense_a");
+  x_ = store.fixed(act + "x");
+  attn_rstd_ = store.fixed(act + "attn_rstd");
+  x_mid_ = store.fixed(act + "x_mid");
+  ffn_rstd_ = store.fixed(act + "ffn_rstd");
+  attn_gain_ = params.find(param + "attn_norm").master;
+  d_attn_gain_ = params.find(param + "attn_norm").grad;
+  ffn_gain_ = params.find(param + "ffn_norm").master;
+  d_ffn_gain_ = params.find(param + "ffn_norm").grad;
+  attention_ = make_attention_block(plan, index, slot, params, store);
+  if (spec_.feed_forward == FeedForwardKind::moe) {
+    moe_ = make_moe_layer(plan, index, slot, params, store, comms);
+  } else {
+    h_ = store.fixed(act + "h");
+    dense_ = feed_forward_weights(params, param + "ffn.");
+  }
+}
+
+TensorView DecoderLayer::rows(TensorView view, int64_t tokens) const { return take_front(view, {tokens, width_}); }
+
+TensorView DecoderLayer::input(int64_t tokens) const { return rows(x_, tokens); }
+
+void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training,
+                           const RoutingTap* tap) {
+  const int64_t tokens = batch.tokens();
+  const TensorView x = input(tokens), x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
+                   branch = rows(scratch_.branch, tokens);
+  rms_norm(stream, x, attn_gain_, norm_eps_, normed, take_front(attn_rstd_, {tokens}));
+  attention_->forward(stream, normed, batch.seq_len, branch);
+  add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, x_mid, normed, take_front(ffn_rstd_, {tokens}));
+  if (moe_ != nullptr) {
+    moe_->forward(stream, normed, x_mid, out_TD, batch.seq_len, training, tap);
+    return;
+  }
+  feed_forward(stream, spec_.activation, dense_, normed,
+               take_front(h_, {tokens, halves_of(spec_.activation), spec_.dense_width}),
+               take_front(scratch_.dense_a, {tokens, spec_.dense_width}), branch);
+  add(stream, x_mid, branch, out_TD);
+}
+
+void DecoderLayer::backward_feed_forward(Stream& stream, int64_t tokens, TensorView d_x_TD, Store expert_gradients) {
+  const TensorView normed = rows(scratch_.normed, tokens), d_branch = rows(scratch_.d_branch, tokens),
+                   x_mid = rows(x_mid_, tokens), rstd = take_front(ffn_rstd_, {tokens});
+  rms_norm_apply(stream, x_mid, ffn_gain_, rstd, normed);
+  if (moe_ != nullptr) {
+    moe_->backward(stream, normed, d_x_TD, d_branch, aux, expert_gradients);
+  } else {
+    feed_forward_backward(stream, spec_.activation, dense_, normed,
+                          take_front(h_, {tokens, halves_of(spec_.activation), spec_.dense_width}),
+                          take_front(scratch_.dense_a, {tokens, spec_.dense_width}), d_x_TD, d_branch);
+  }
+  rms_norm_backward(stream, x_mid, ffn_gain_, rstd, d_branch, d_x_TD, d_x_TD, d_ffn_gain_);
+}
+
+void DecoderLayer::backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD) {
+  const int64_t tokens = batch.tokens();
+  const TensorView normed = rows(scratch_.normed, tokens), d_branch = rows(scratch_.d_branch, tokens),
+                   x = input(tokens), rstd = take_front(attn_rstd_, {tokens});
+  rms_norm_apply(stream, x, attn_gain_, rstd, normed);
+  attention_->backward(stream, normed, batch.seq_len, d_x_TD, d_branch);
+  rms_norm_backward(stream, x, attn_gain_, rstd, d_branch, d_x_TD, d_input_TD, d_attn_gain_);
+}
+
+}  // namespace mw

@@ -1,0 +1,68 @@
+// One layer for one live micro-batch: attention and feed-forward with their norms, over tensors of the byte table.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "comm/world.h"
+#include "model/attention_block.h"
+#include "model/param_store.h"
+#include "moe/moe_layer.h"
+#include "spec/plan.h"
+
+namespace mw {
+
+// One micro-batch of this rank. ids, labels: i32 [T], sequence-major; labels are already shifted, -100 is ignored. They
+// belong to the caller, in memory that the stream's device reaches, and must live until its backward is done.
+struct Batch {
+  const int32_t* ids = nullptr;
+  const int32_t* labels = nullptr;  // may be null for logits only
+  int64_t sequences = 0, seq_len = 0;
+  int64_t tokens() const { return sequences * seq_len; }
+};
+
+// Token ids or labels as operators read them: through views, which are not const.
+TensorView token_view(const int32_t* tokens, int64_t count);
+
+// Scratch that all layers of a rank share.
+struct LayerScratch {
+  TensorView normed, branch, d_branch, dense_a;
+};
+
+class DecoderLayer {
+ public:
+  // Slot: which of the live micro-batches of its stage. All must outlive it.
+  DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store, MeshComms& comms);
+
+  // [T, D]: what the layer reads, kept for backward.
+  TensorView input(int64_t tokens) const;
+  // out [T, D] (overwritten) from the input. Collective over EP.
+  void forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training, const RoutingTap* tap);
+  // d_x [T, D]: the gradient of the output, then of what the feed-forward read. Adds to the weight gradients, or
+  // overwrites those of the routed experts. Collective over EP.
+  void backward_feed_forward(Stream& stream, int64_t tokens, TensorView d_x_TD, Store expert_gradients);
+  // d_input [T, D] (overwritten, may be d_x) from the d_x that backward_feed_forward left; adds to the weight
+  // gradients.
+  void backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD);
+
+  // Null for a dense layer.
+  MoeLayer* moe() { return moe_.get(); }
+  const MoeLayer* moe() const { return moe_.get(); }
+  // Of the auxiliary terms; to be set between forward and backward.
+  AuxGradient aux;
+
+ private:
+  TensorView rows(TensorView view, int64_t tokens) const;
+
+  LayerSpec spec_;
+  int64_t width_;
+  float norm_eps_;
+  LayerScratch scratch_;
+  TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_;
+  TensorView attn_gain_, d_attn_gain_, ffn_gain_, d_ffn_gain_;
+  std::unique_ptr<AttentionBlock> attention_;
+  FeedForwardWeights dense_;
+  std::unique_ptr<MoeLayer> moe_;
+};
+
+}  // namespace mw

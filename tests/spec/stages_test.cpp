@@ -1,0 +1,118 @@
+#include "spec/stages.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "spec/helpers.h"
+
+namespace mw::test {
+namespace {
+
+ModelSpec model_of(int64_t layers, int64_t vocab = 100, int64_t dense = 0) {
+  NativeModel native = small_native();
+  native.layers = layers;
+  native.vocab = vocab;
+  native.dense_layers = dense;
+  return build_native_model(native);
+}
+
+std::vector<int64_t> counts(const std::vector<int64_t>& first) {
+  std::vector<int64_t> out(first.size());
+  std::adjacent_difference(first.begin(), first.end(), out.begin());
+  out.erase(out.begin());
+  return out;
+}
+
+TEST(SplitLayers, EqualLayersGoInEqualParts) {
+  EXPECT_EQ(split_layers(model_of(8, 1), 4, 16, ""), (std::vector<int64_t>{0, 2, 4, 6, 8}));
+  EXPECT_EQ(split_layers(model_of(8, 1), 1, 16, ""), (std::vector<int64_t>{0, 8}));
+}
+
+// The vocabulary's product is work of the last stage.
+TEST(SplitLayers, ALargeHeadTakesLayersFromItsStage) {
+  const std::vector<int64_t> large = counts(split_layers(model_of(16, 30000), 4, 16, ""));
+  EXPECT_EQ(std::accumulate(large.begin(), large.end(), int64_t{0}), 16);
+  EXPECT_EQ(large.back(), 1);
+  EXPECT_EQ(*std::min_element(large.begin(), large.end() - 1), 5);
+}
+
+// Against every cut there is.
+TEST(SplitLayers, NoOtherCutHasAFasterSlowestStage) {
+  const ModelSpec model = model_of(9, 700, 3);
+  const auto cost = [&](int64_t begin, int64_t end, bool last) {
+    ModelSpec part = model;
+    part.layers.assign(model.layers.begin() + begin, model.layers.begin() + end);
+    if (!last) part.vocab = 0;
+    return forward_flops_per_token(part, 16);
+  };
+  const auto slowest = [&](int64_t a, int64_t b) {
+    return std::max({cost(0, a, false), cost(a, b, false), cost(b, 9, true)});
+  };
+  double best = 1e300;
+  for (int64_t a = 1; a < 8; ++a)
+    for (int64_t b = a + 1; b < 9; ++b) best = std::min(best, slowest(a, b));
+  const std::vector<int64_t> cut = split_layers(model, 3, 16, "");
+  EXPECT_DOUBLE_EQ(slowest(cut[1], cut[2]), best);
+}
+
+TEST(SplitLayers, AListIsTakenAsItIsOrRefused) {
+  EXPECT_EQ(split_layers(model_of(8), 3, 16, "1,6,1"), (std::vector<int64_t>{0, 1, 7, 8}));
+  for (const char* wrong :
+       {"1,6", "1,6,1,", "1,6,2", "0,7,1", "a,7,1", "1;6;1", ",1,6", "8", "1,6,99999999999999999999"}) {
+    const auto error = refusal_of([&] { split_layers(model_of(8), 3, 16, wrong); });
+    ASSERT_TRUE(error) << wrong;
+    EXPECT_EQ(error->code(), Exit::config);
+    EXPECT_TRUE(contains(error->what(), wrong)) << error->what();
+  }
+  const auto error = refusal_of([&] { split_layers(model_of(3), 4, 16, ""); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "4 pipeline stages for a model of 3 layers")) << error->what();
+}
+
+std::vector<StagePlan> plans_of(ScheduleKind kind, int ranks, int chunks, int64_t micro_batches, int rank) {
+  const Schedule schedule = make_schedule({kind, ranks, chunks, micro_batches});
+  std::vector<int64_t> first(static_cast<size_t>(ranks * chunks) + 1);
+  std::iota(first.begin(), first.end(), 0);
+  return plan_stages(schedule, rank, first);
+}
+
+TEST(PlanStages, LiveMicroBatchesAreTheSchedules) {
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_EQ(plans_of(ScheduleKind::gpipe, 4, 1, 6, rank)[0].slots, 6);
+    EXPECT_EQ(plans_of(ScheduleKind::one_f_one_b, 4, 1, 8, rank)[0].slots, 4 - rank);
+    EXPECT_EQ(plans_of(ScheduleKind::one_f_one_b, 4, 1, 2, rank)[0].slots, std::min(2, 4 - rank));
+  }
+  EXPECT_EQ(plans_of(ScheduleKind::one_f_one_b, 1, 1, 8, 0)[0].slots, 1);
+}
+
+TEST(PlanStages, KnowTheirNeighbours) {
+  const StagePlan middle = plans_of(ScheduleKind::one_f_one_b, 3, 1, 4, 1)[0];
+  EXPECT_TRUE(middle.receives && middle.sends && !middle.embeds && !middle.has_head);
+  const std::vector<StagePlan> two = plans_of(ScheduleKind::interleaved, 2, 2, 4, 1);
+  ASSERT_EQ(two.size(), 2u);
+  EXPECT_TRUE(two[0].sends && two[1].receives && two[1].has_head && !two[1].sends);
+  // Both stages of one process: nothing travels.
+  for (const StagePlan& s : plans_of(ScheduleKind::interleaved, 1, 2, 4, 0)) EXPECT_FALSE(s.receives || s.sends);
+  EXPECT_EQ(describe(two), "layers 1-1 and 3-3");
+}
+
+// Every parameter is on exactly one pipeline rank, but for tied embeddings, which the head reads too.
+TEST(PlanStages, ParametersLieWhereTheyAreUsed) {
+  for (const bool tied : {false, true}) {
+    RunSpec run = small_run();
+    NativeModel native = small_native();
+    native.layers = 5;
+    native.tie_embeddings = tied;
+    run.mesh.pp = 3;
+    run.train.micro_batches = 4;
+    std::map<std::string, int> held;
+    for (int rank = 0; rank < 3; ++rank)
+      for (const ParamRow& row : own_params(make_plan(build_native_model(native), run, 3, rank, Platform{})))
+        ++held[row.name];
+    for (const ParamRow& row : param_table(build_native_model(native)))
+      EXPECT_EQ(held[row.name], tied && row.name == "embed" ? 2 : 1) << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace mw::test
