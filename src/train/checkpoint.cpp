@@ -19,23 +19,25 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// One slice that this rank holds: a run of entries of axis 0.
+enum class Writer : uint8_t { dealt, first_replica };  // among the ranks that hold a slice
+
+// One slice that this rank holds.
 struct LocalSlice {
   std::string tensor;  // with its kind: "param. ..."
   std::vector<int64_t> global_shape;
-  SlicePiece piece;
+  TensorSlice part;
   std::span<float> values;
+  Writer writer;
 };
 
 std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
   std::vector<LocalSlice> slices;
   for (Parameter& p : engine.params.all()) {
-    const int64_t entry = elements_per_entry(p.row);
+    const Writer writer = p.row.expert ? Writer::first_replica : Writer::dealt;
     const auto add = [&](const char* kind, TensorView view) {
-      for (const SlicePiece& piece : p.pieces)
-        slices.push_back(
-            {kind + p.row.name, p.row.shape, piece,
-             std::span(view.as<float>() + piece.local_begin * entry, static_cast<size_t>(piece.count * entry))});
+      for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, {0, view.numel()}))
+        slices.push_back({kind + p.row.name, p.row.shape, held.slice,
+                          std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)), writer});
     };
     add("param.", p.master);
     if (!p.row.trained || !with_optimizer) continue;
@@ -45,33 +47,35 @@ std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
   return slices;
 }
 
-// Which of this rank's slices it writes: dense ones are dealt out over the replicas that hold them by size, expert ones
-// belong to the first replica.
+// Which of this rank's slices it writes: dense ones are dealt out by size over the data-parallel ranks, which all hold
+// them; expert ones belong to the first replica.
 std::vector<LocalSlice> slices_to_write(Engine& engine) {
-  const auto ranks = static_cast<size_t>(engine.comms.dp->size());
-  std::vector<int64_t> load(ranks);
+  const Comm& replicas = *engine.comms.dp;
+  std::vector<int64_t> load(static_cast<size_t>(replicas.size()));
   std::vector<LocalSlice> mine;
-  std::map<std::string, bool> expert, copy;
-  for (const Parameter& p : engine.params.all()) {
-    expert[p.row.name] = p.row.expert;
-    copy[p.row.name] = p.is_copy;
-  }
   for (LocalSlice& slice : local_slices(engine, true)) {
-    const std::string name = slice.tensor.substr(slice.tensor.find('.') + 1);
-    if (copy[name]) continue;
-    if (expert[name]) {
+    if (slice.writer == Writer::first_replica) {
       if (engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
       continue;
     }
     // The same walk on every replica, over dense slices only: all agree on the writer.
-    const size_t writer = static_cast<size_t>(std::min_element(load.begin(), load.end()) - load.begin());
-    load[writer] += static_cast<int64_t>(slice.values.size());
-    if (static_cast<int>(writer) == engine.comms.dp->rank()) mine.push_back(std::move(slice));
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += static_cast<int64_t>(slice.values.size());
+    if (least - load.begin() == replicas.rank()) mine.push_back(std::move(slice));
   }
   return mine;
 }
 
-std::string key_of(const LocalSlice& slice) { return fmt::format("{}@{}", slice.tensor, slice.piece.global_begin); }
+std::string key_of(const LocalSlice& slice) {
+  return fmt::format("{}@{}+{}", slice.tensor, slice.part.begin, slice.part.first);
+}
+
+// As a rank file has it: the box, or a list of elements where it is a part of one.
+std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const TensorSlice& part) {
+  if (part.size != box_elements(global_shape, part)) return {part.size};
+  global_shape[static_cast<size_t>(part.axis)] = part.count;
+  return global_shape;
+}
 
 // Writes this rank's file and returns its part of the index.
 nlohmann::json write_rank_file(Engine& engine, const std::string& folder) {
@@ -79,18 +83,18 @@ nlohmann::json write_rank_file(Engine& engine, const std::string& folder) {
   const std::vector<LocalSlice> slices = slices_to_write(engine);
   nlohmann::json entries = nlohmann::json::array();
   SafetensorsWriter writer;
-  for (const LocalSlice& slice : slices) {
-    std::vector<int64_t> shape = slice.global_shape;
-    shape[0] = slice.piece.count;
-    writer.declare(key_of(slice), "F32", shape);
-  }
+  for (const LocalSlice& slice : slices)
+    writer.declare(key_of(slice), "F32", stored_shape(slice.global_shape, slice.part));
   writer.begin(folder + "/" + file);
   for (const LocalSlice& slice : slices) {
     const auto bytes = std::as_bytes(slice.values);
     writer.write(key_of(slice), bytes);
     entries.push_back({{"tensor", slice.tensor},
-                       {"begin", slice.piece.global_begin},
-                       {"count", slice.piece.count},
+                       {"axis", slice.part.axis},
+                       {"begin", slice.part.begin},
+                       {"count", slice.part.count},
+                       {"first", slice.part.first},
+                       {"size", slice.part.size},
                        {"file", file},
                        {"key", key_of(slice)},
                        {"xxh3", xxh3_hex(bytes)}});
@@ -101,7 +105,7 @@ nlohmann::json write_rank_file(Engine& engine, const std::string& folder) {
 
 void write_index(Engine& engine, const std::string& folder, const RunState& state, const nlohmann::json& slices) {
   nlohmann::json index = {
-      {"format", "moewright-checkpoint"}, {"version", 1}, {"step", state.step}, {"samples", state.samples}};
+      {"format", "moewright-checkpoint"}, {"version", 2}, {"step", state.step}, {"samples", state.samples}};
   index["run"] = to_toml(engine.plan.run);
   for (const ParamRow& row : engine.plan.params) {
     index["tensors"]["param." + row.name] = row.shape;
@@ -156,21 +160,26 @@ std::string offer_older(const std::string& folder) {
   return "there is no older complete checkpoint; start anew with checkpoint.resume=none";
 }
 
-// Opens the files of a checkpoint as they are needed and checks what is read.
+// Opens the files of a checkpoint as they are needed and checks what is read, once.
 class SliceReader {
  public:
   explicit SliceReader(const std::string& folder) : folder_(folder) {}
 
-  // The values of a whole slice, verified.
+  // The values of a stored slice, verified.
   std::span<const std::byte> read(const CheckpointSlice& slice, const std::vector<int64_t>& global_shape) {
+    std::span<const std::byte>& bytes = verified_[&slice];
+    if (bytes.empty()) bytes = verify(slice, global_shape);
+    return bytes;
+  }
+
+ private:
+  std::span<const std::byte> verify(const CheckpointSlice& slice, const std::vector<int64_t>& global_shape) {
     auto& file = files_[slice.file];
     if (file == nullptr) file = std::make_unique<SafetensorsFile>(folder_ + "/" + slice.file);
     const SafetensorsEntry* entry = file->find(slice.key);
     const std::string where = fmt::format("{}/{}: tensor \"{}\"", folder_, slice.file, slice.key);
     if (entry == nullptr) fail(Exit::checkpoint, where + " is missing");
-    std::vector<int64_t> shape = global_shape;
-    shape[0] = slice.count;
-    if (entry->dtype != "F32" || entry->shape != shape)
+    if (entry->dtype != "F32" || entry->shape != stored_shape(global_shape, slice.part))
       fail(Exit::checkpoint, where + " has another dtype or shape than the index says");
     const auto bytes = file->data(*entry);
     const std::string checksum = xxh3_hex(bytes);
@@ -179,9 +188,9 @@ class SliceReader {
     return bytes;
   }
 
- private:
   std::string folder_;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
+  std::map<const CheckpointSlice*, std::span<const std::byte>> verified_;
 };
 
 void check_fits(const CheckpointIndex& index, const Plan& plan, bool weights_only, const std::string& folder) {
@@ -215,16 +224,12 @@ RunState load_slices(Engine& engine, const std::string& folder, bool weights_onl
   for (const CheckpointSlice& s : index.slices) by_tensor[s.tensor].push_back(&s);
   SliceReader reader(folder);
   for (const LocalSlice& local : local_slices(engine, !weights_only)) {
-    const int64_t entry = static_cast<int64_t>(local.values.size()) / local.piece.count;
-    for (const CheckpointSlice* s : by_tensor[local.tensor]) {
-      const int64_t begin = std::max(s->begin, local.piece.global_begin);
-      const int64_t end = std::min(s->begin + s->count, local.piece.global_begin + local.piece.count);
-      if (begin >= end) continue;
-      const auto bytes = reader.read(*s, local.global_shape);
-      const auto size = static_cast<size_t>((end - begin) * entry) * sizeof(float);
-      std::memcpy(local.values.data() + (begin - local.piece.global_begin) * entry,
-                  bytes.data() + static_cast<size_t>((begin - s->begin) * entry) * sizeof(float), size);
-    }
+    for (const CheckpointSlice* s : by_tensor[local.tensor])
+      for_each_shared_run(local.global_shape, s->part, local.part, [&](int64_t from, int64_t to, int64_t count) {
+        const std::byte* stored = reader.read(*s, local.global_shape).data();
+        std::memcpy(local.values.data() + to, stored + static_cast<size_t>(from) * sizeof(float),
+                    static_cast<size_t>(count) * sizeof(float));
+      });
   }
   return index.state;
 }

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "spec/tensor_slice.h"
 #include "train/engine.h"
 
 namespace mw {
@@ -23,8 +24,8 @@ struct RunState {
 };
 
 struct CheckpointSlice {
-  std::string tensor;            // "param.layers.0.moe.w_up", "adam_m. ...", "adam_v. ..."
-  int64_t begin = 0, count = 0;  // along axis 0 of the global tensor
+  std::string tensor;  // "param.layers.0.moe.w_up", "adam_m. ...", "adam_v. ..."
+  TensorSlice part;    // of the global tensor
   std::string file, key, checksum;
 };
 
@@ -35,8 +36,8 @@ struct CheckpointIndex {
   std::vector<CheckpointSlice> slices;
 };
 
-// Parses and fully checks an index: types, ranges, file names without path, coverage of every tensor without gap or
-// overlap. Errors: checkpoint, naming `where` and the entry.
+// Parses and fully checks an index of version 1 or 2: types, ranges, file names without path, coverage of every tensor
+// without gap or overlap. Errors: checkpoint, naming `where` and the entry.
 CheckpointIndex parse_checkpoint_index(std::string_view text, const std::string& where);
 
 // Bytes of the tensors of a checkpoint, all files together.
@@ -47,9 +48,9 @@ int64_t checkpoint_bytes(const Plan& plan);
 // stay.
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
 
-// Loads from the folder of one checkpoint, every slice checked against its checksum, and repacks. weights_only leaves
-// the optimizer alone. Collective over the world. Errors: checkpoint, naming file and tensor and an older checkpoint to
-// fall back to.
+// Loads from the folder of one checkpoint, every slice that is read checked against its checksum, and repacks.
+// weights_only leaves the optimizer alone. Collective over the world. Errors: checkpoint, naming file and tensor and an
+// older checkpoint to fall back to.
 RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights_only = false);
 
 // The step in a folder's name, "step-" and digits; -1 for any other name.

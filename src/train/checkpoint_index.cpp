@@ -2,7 +2,8 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
-#include <set>
+#include <span>
+#include <tuple>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -17,7 +18,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr const char* kFormat = "moewright-checkpoint";
-constexpr int64_t kVersion = 1;
+constexpr int64_t kVersion = 2;  // version 1: slices of axis 0, boxes as a whole
 
 [[noreturn]] void refuse(const std::string& where, const std::string& what) {
   fail(Exit::checkpoint, fmt::format("{}: {}", where, what), "the checkpoint is damaged; load an older one");
@@ -43,21 +44,60 @@ std::string text(const json& object, const char* key, const std::string& where) 
   return value.get<std::string>();
 }
 
-void check_coverage(const CheckpointIndex& index, const std::string& where) {
-  std::map<std::string, std::vector<std::pair<int64_t, int64_t>>> ranges;
-  for (const CheckpointSlice& s : index.slices) ranges[s.tensor].emplace_back(s.begin, s.count);
-  for (const auto& [name, shape] : index.tensors) {
-    auto& list = ranges[name];
-    std::sort(list.begin(), list.end());
-    int64_t at = 0;
-    for (const auto& [begin, count] : list) {
-      if (begin > at) refuse(where, fmt::format("tensor {}: entries {} to {} are in no slice", name, at, begin));
-      if (begin < at) refuse(where, fmt::format("tensor {}: entry {} is in two slices", name, begin));
-      at = begin + count;
-    }
-    if (at != shape.front())
-      refuse(where, fmt::format("tensor {}: slices end at {} of {} entries", name, at, shape.front()));
+// Slices of one box, by their first element: they must cover it exactly.
+void check_box(std::span<const TensorSlice> slices, int64_t elements, const std::string& where) {
+  const std::string box = fmt::format("entries {} to {}", slices[0].begin, slices[0].begin + slices[0].count);
+  int64_t at = 0;
+  for (const TensorSlice& s : slices) {
+    if (s.first > at) refuse(where, fmt::format("elements {} to {} of {} are in no slice", at, s.first, box));
+    if (s.first < at) refuse(where, fmt::format("element {} of {} is in two slices", s.first, box));
+    at = s.first + s.size;
   }
+  if (at != elements) refuse(where, fmt::format("slices of {} end at {} of {} elements", box, at, elements));
+}
+
+// Boxes cover the axis exactly, and slices their box.
+void check_tensor(std::vector<TensorSlice> slices, const std::vector<int64_t>& shape, const std::string& where) {
+  const auto place = [](const TensorSlice& s) { return std::tuple(s.begin, s.count, s.first); };
+  std::sort(slices.begin(), slices.end(),
+            [&](const TensorSlice& a, const TensorSlice& b) { return place(a) < place(b); });
+  const int axis = slices.empty() ? 0 : slices[0].axis;
+  int64_t at = 0;
+  for (size_t i = 0, end = 0; i < slices.size(); i = end) {
+    const TensorSlice& s = slices[i];
+    while (end < slices.size() && slices[end].begin == s.begin && slices[end].count == s.count) ++end;
+    for (size_t j = i; j < end; ++j)
+      if (slices[j].axis != axis) refuse(where, fmt::format("slices along axis {} and axis {}", axis, slices[j].axis));
+    if (s.begin > at) refuse(where, fmt::format("entries {} to {} are in no slice", at, s.begin));
+    if (s.begin < at) refuse(where, fmt::format("entry {} is in two slices", s.begin));
+    check_box(std::span(slices).subspan(i, end - i), box_elements(shape, s), where);
+    at = s.begin + s.count;
+  }
+  if (const int64_t extent = shape[static_cast<size_t>(axis)]; at != extent)
+    refuse(where, fmt::format("slices end at {} of {} entries", at, extent));
+}
+
+void check_coverage(const CheckpointIndex& index, const std::string& where) {
+  std::map<std::string, std::vector<TensorSlice>> slices;
+  for (const CheckpointSlice& s : index.slices) slices[s.tensor].push_back(s.part);
+  for (const auto& [name, shape] : index.tensors)
+    check_tensor(std::move(slices[name]), shape, fmt::format("{}: tensor {}", where, printable(name)));
+}
+
+TensorSlice parse_part(const json& item, const std::vector<int64_t>& shape, int64_t version, const std::string& at) {
+  const int64_t axis = version == 1 ? 0 : integer(item, "axis", 0, at);
+  if (axis >= static_cast<int64_t>(shape.size())) refuse(at, fmt::format("axis {} of {}", axis, shape.size()));
+  const int64_t begin = integer(item, "begin", 0, at), count = integer(item, "count", 1, at);
+  const int64_t extent = shape[static_cast<size_t>(axis)];
+  if (begin > extent || count > extent - begin) refuse(at, fmt::format("entries {} + {} of {}", begin, count, extent));
+  TensorSlice part = whole_box(shape, static_cast<int>(axis), begin, count);
+  if (version == 1) return part;
+  const int64_t box = part.size;
+  part.first = integer(item, "first", 0, at);
+  part.size = integer(item, "size", 1, at);
+  if (part.first > box || part.size > box - part.first)
+    refuse(at, fmt::format("elements {} + {} of {}", part.first, part.size, box));
+  return part;
 }
 
 }  // namespace
@@ -65,13 +105,13 @@ void check_coverage(const CheckpointIndex& index, const std::string& where) {
 CheckpointIndex parse_checkpoint_index(std::string_view source, const std::string& where) {
   const json root = parse_json(source, where, Exit::checkpoint);
   if (text(root, "format", where) != kFormat) refuse(where, fmt::format("not a {}", kFormat));
-  if (const int64_t version = integer(root, "version", 0, where); version != kVersion)
-    refuse(where, fmt::format("version {}, expected {}", version, kVersion));
+  const int64_t version = integer(root, "version", 0, where);
+  if (version < 1 || version > kVersion) refuse(where, fmt::format("version {}, expected 1 to {}", version, kVersion));
   CheckpointIndex index;
   index.state.step = integer(root, "step", 0, where);
   index.state.samples = integer(root, "samples", 0, where);
   index.run_toml = text(root, "run", where);
-  std::map<std::string, int64_t> entries;  // axis 0 of each tensor
+  std::map<std::string, std::vector<int64_t>> shapes;
   const json& tensors = field(root, "tensors", where);
   if (!tensors.is_object()) refuse(where, "\"tensors\" expects an object");
   for (const auto& [name, shape] : tensors.items()) {
@@ -87,7 +127,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
       dims.push_back(d.get<int64_t>());
       elements *= dims.back();
     }
-    entries[name] = dims.front();
+    shapes[name] = dims;
     index.tensors.emplace_back(name, std::move(dims));
   }
   const json& slices = field(root, "slices", where);
@@ -95,14 +135,11 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
   for (const json& item : slices) {
     CheckpointSlice s;
     s.tensor = text(item, "tensor", where);
-    const auto it = entries.find(s.tensor);
-    if (it == entries.end())
+    const auto it = shapes.find(s.tensor);
+    if (it == shapes.end())
       refuse(where, fmt::format("a slice of tensor \"{}\", which is not listed", printable(s.tensor)));
     const std::string at = fmt::format("{}: slice of {}", where, printable(s.tensor));
-    s.begin = integer(item, "begin", 0, at);
-    s.count = integer(item, "count", 1, at);
-    if (s.begin > it->second || s.count > it->second - s.begin)
-      refuse(at, fmt::format("entries {} + {} of {}", s.begin, s.count, it->second));
+    s.part = parse_part(item, it->second, version, at);
     s.file = text(item, "file", at);
     s.key = text(item, "key", at);
     s.checksum = text(item, "xxh3", at);

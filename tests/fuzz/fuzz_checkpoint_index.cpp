@@ -11,13 +11,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const mw::CheckpointIndex index =
         mw::parse_checkpoint_index(std::string_view(reinterpret_cast<const char*>(data), size), "fuzz");
-    std::map<std::string, int64_t> entries;
+    std::map<std::string, int64_t> elements;
     for (const mw::CheckpointSlice& s : index.slices) {
-      if (s.begin < 0 || s.count < 1 || s.file.find('/') != std::string::npos) std::abort();
-      entries[s.tensor] += s.count;
+      if (s.part.begin < 0 || s.part.count < 1 || s.part.first < 0 || s.part.size < 1) std::abort();
+      if (s.file.find('/') != std::string::npos) std::abort();
+      elements[s.tensor] += s.part.size;
     }
     for (const auto& [name, shape] : index.tensors)
-      if (entries[name] != shape.front()) std::abort();
+      if (elements[name] != mw::whole_tensor(shape).size) std::abort();
   } catch (const mw::Error& e) {
     if (e.code() != mw::Exit::checkpoint) std::abort();
   }

@@ -69,12 +69,8 @@ TEST(CheckpointFolder, BytesAreThoseOfTheTensors) {
   Saver s;
   s.save(1, 1);
   int64_t written = 0;
-  for (const CheckpointSlice& slice : read_checkpoint_index(s.dir / "step-00000001").slices) {
-    int64_t bytes = slice.count * 4;
-    for (const auto& [name, shape] : read_checkpoint_index(s.dir / "step-00000001").tensors)
-      for (size_t i = 1; name == slice.tensor && i < shape.size(); ++i) bytes *= shape[i];
-    written += bytes;
-  }
+  for (const CheckpointSlice& slice : read_checkpoint_index(s.dir / "step-00000001").slices)
+    written += slice.part.size * 4;
   EXPECT_EQ(checkpoint_bytes(s.engine.plan), written);
   // Every tensor is written once, however many ranks hold it.
   RunSpec spread = small_run();

@@ -11,19 +11,38 @@ namespace {
 
 using nlohmann::json;
 
-json slice(const char* tensor, int64_t begin, int64_t count) {
+json part(const char* tensor, int64_t axis, int64_t begin, int64_t count, int64_t first, int64_t size) {
   return {{"tensor", tensor},
+          {"axis", axis},
           {"begin", begin},
           {"count", count},
+          {"first", first},
+          {"size", size},
           {"file", "rank-00000.safetensors"},
           {"key", fmt::format("{}@{}", tensor, begin)},
           {"xxh3", "0123456789abcdef"}};
 }
 
+// Entries of axis 0 of a tensor of three columns.
+json slice(const char* tensor, int64_t begin, int64_t count) { return part(tensor, 0, begin, count, 0, 3 * count); }
+
 json valid_index() {
-  json index = {{"format", "moewright-checkpoint"}, {"version", 1}, {"step", 12}, {"samples", 96}, {"run", ""}};
+  json index = {{"format", "moewright-checkpoint"}, {"version", 2}, {"step", 12}, {"samples", 96}, {"run", ""}};
   index["tensors"] = {{"param.a", {6, 3}}, {"param.b", {2}}, {"adam_m.a", {6, 3}}};
-  index["slices"] = {slice("param.a", 0, 2), slice("param.a", 2, 4), slice("param.b", 0, 2), slice("adam_m.a", 0, 6)};
+  index["slices"] = {slice("param.a", 0, 2),          slice("param.a", 2, 4),          part("param.b", 0, 0, 2, 0, 2),
+                     part("adam_m.a", 1, 0, 1, 0, 6), part("adam_m.a", 1, 1, 2, 0, 5), part("adam_m.a", 1, 1, 2, 5, 7)};
+  return index;
+}
+
+// As the first version wrote it.
+json old_index() {
+  json index = valid_index();
+  index["version"] = 1;
+  index["slices"].erase(5);
+  index["slices"].erase(4);
+  index["slices"][3] = slice("adam_m.a", 0, 6);
+  for (json& entry : index["slices"])
+    for (const char* key : {"axis", "first", "size"}) entry.erase(key);
   return index;
 }
 
@@ -39,14 +58,25 @@ TEST(CheckpointIndex, ReadsWhatIsThere) {
   EXPECT_EQ(index.state.step, 12);
   EXPECT_EQ(index.state.samples, 96);
   ASSERT_EQ(index.tensors.size(), 3u);
-  ASSERT_EQ(index.slices.size(), 4u);
-  EXPECT_EQ(index.slices[1].begin, 2);
+  ASSERT_EQ(index.slices.size(), 6u);
+  EXPECT_EQ(index.slices[1].part, (TensorSlice{0, 2, 4, 0, 12}));
   EXPECT_EQ(index.slices[1].key, "param.a@2");
+  EXPECT_EQ(index.slices[5].part, (TensorSlice{1, 1, 2, 5, 7}));
   // A checkpoint of nothing is complete.
   json none = valid_index();
   none["tensors"] = json::object();
   none["slices"] = json::array();
   EXPECT_TRUE(parse(none.dump()).tensors.empty());
+}
+
+TEST(CheckpointIndex, ReadsTheFirstVersion) {
+  const CheckpointIndex index = parse(old_index().dump());
+  ASSERT_EQ(index.slices.size(), 4u);
+  EXPECT_EQ(index.slices[1].part, (TensorSlice{0, 2, 4, 0, 12}));
+  EXPECT_EQ(index.slices[3].part, (TensorSlice{0, 0, 6, 0, 18}));
+  json gap = old_index();
+  gap["slices"][1]["count"] = 3;
+  expect_refused(gap, "param.a: slices end at 5 of 6");
 }
 
 TEST(CheckpointIndex, RefusesEveryCut) {
@@ -81,20 +111,18 @@ TEST(CheckpointIndex, RefusesBadValuesInEveryField) {
       index[key] = value;
       expect_refused(index, key);
     }
-  for (const char* key : {"begin", "count"})
+  for (const char* key : {"axis", "begin", "count", "first", "size"})
     for (const json& value : bad) {
       json index = valid_index();
       index["slices"][1][key] = value;
       expect_refused(index, "param.a");
     }
-  for (const int64_t value : {int64_t{5}, int64_t{7}, int64_t{1} << 31, int64_t{1} << 62}) {
-    json index = valid_index();
-    index["slices"][1]["begin"] = value;
-    expect_refused(index, "param.a");
-    index = valid_index();
-    index["slices"][1]["count"] = value;
-    expect_refused(index, "param.a");
-  }
+  for (const char* key : {"axis", "begin", "count", "first", "size"})
+    for (const int64_t value : {int64_t{5}, int64_t{7}, int64_t{1} << 31, int64_t{1} << 62}) {
+      json index = valid_index();
+      index["slices"][1][key] = value;
+      expect_refused(index, "param.a");
+    }
   bad.push_back(json(0));
   bad.push_back(json(int64_t{1} << 48));
   for (const json& value : bad) {
@@ -148,8 +176,10 @@ TEST(CheckpointIndex, RefusesMissingFieldsAndWrongTypes) {
     error_of([&] { parse(value.dump()); }, Exit::checkpoint);
   }
   json index = whole;
-  index["version"] = 2;
-  expect_refused(index, "version 2");
+  index["version"] = 3;
+  expect_refused(index, "version 3");
+  index["version"] = 0;
+  expect_refused(index, "version 0");
   index = whole;
   index["format"] = "other";
   expect_refused(index, "moewright-checkpoint");
@@ -157,7 +187,8 @@ TEST(CheckpointIndex, RefusesMissingFieldsAndWrongTypes) {
 
 TEST(CheckpointIndex, RefusesDuplicateKeys) {
   const std::string text = valid_index().dump();
-  for (const char* twice : {R"("step":12)", R"("param.b":[2])", R"("begin":2)", R"("format":"moewright-checkpoint")"}) {
+  for (const char* twice :
+       {R"("step":12)", R"("param.b":[2])", R"("begin":2)", R"("first":5)", R"("format":"moewright-checkpoint")"}) {
     std::string changed = text;
     const size_t at = changed.find(twice);
     ASSERT_NE(at, std::string::npos) << twice;
@@ -169,7 +200,7 @@ TEST(CheckpointIndex, RefusesDuplicateKeys) {
 TEST(CheckpointIndex, RefusesGapsAndOverlaps) {
   const auto with_slices = [](std::vector<std::pair<int64_t, int64_t>> of_a) {
     json index = valid_index();
-    index["slices"] = {slice("param.b", 0, 2), slice("adam_m.a", 0, 6)};
+    index["slices"] = {part("param.b", 0, 0, 2, 0, 2), slice("adam_m.a", 0, 6)};
     for (const auto& [begin, count] : of_a) index["slices"].push_back(slice("param.a", begin, count));
     return index;
   };
@@ -179,10 +210,32 @@ TEST(CheckpointIndex, RefusesGapsAndOverlaps) {
   expect_refused(with_slices({{1, 5}}), "param.a: entries 0 to 1 are in no slice");
   expect_refused(with_slices({{0, 5}}), "param.a: slices end at 5 of 6");
   expect_refused(with_slices({{0, 3}, {2, 4}}), "param.a: entry 2 is in two slices");
-  expect_refused(with_slices({{0, 6}, {0, 6}}), "param.a: entry 0 is in two slices");
+  expect_refused(with_slices({{0, 6}, {0, 6}}), "param.a: element 0 of entries 0 to 6 is in two slices");
   json index = valid_index();
   index["slices"].push_back(slice("param.c", 0, 1));
   expect_refused(index, "param.c");
+}
+
+TEST(CheckpointIndex, RefusesGapsAndOverlapsInsideABox) {
+  const auto with_parts = [](const std::vector<json>& of_a) {
+    json index = valid_index();
+    index["slices"] = {part("param.b", 0, 0, 2, 0, 2), slice("adam_m.a", 0, 6)};
+    for (const json& entry : of_a) index["slices"].push_back(entry);
+    return index;
+  };
+  const auto of = [](int64_t first, int64_t size) { return part("param.a", 1, 0, 3, first, size); };
+  EXPECT_EQ(parse(with_parts({of(7, 11), of(0, 1), of(1, 6)}).dump()).slices.size(), 5u);
+  expect_refused(with_parts({of(0, 7), of(8, 10)}), "param.a: elements 7 to 8 of entries 0 to 3 are in no slice");
+  expect_refused(with_parts({of(1, 17)}), "param.a: elements 0 to 1 of entries 0 to 3 are in no slice");
+  expect_refused(with_parts({of(0, 17)}), "param.a: slices of entries 0 to 3 end at 17 of 18 elements");
+  expect_refused(with_parts({of(0, 9), of(8, 10)}), "param.a: element 8 of entries 0 to 3 is in two slices");
+  expect_refused(with_parts({of(0, 19)}), "elements 0 + 19 of 18");
+  expect_refused(with_parts({of(INT64_MAX / 2, INT64_MAX / 2)}), "param.a");
+  // Two axes cannot be told apart from a double or a hole without walking every element: one axis per tensor.
+  expect_refused(with_parts({part("param.a", 1, 0, 1, 0, 6), part("param.a", 0, 1, 5, 0, 15)}),
+                 "param.a: slices along axis 1 and axis 0");
+  expect_refused(with_parts({part("param.a", 0, 0, 3, 0, 9), part("param.a", 1, 0, 3, 0, 18)}),
+                 "param.a: slices along axis 0 and axis 1");
 }
 
 TEST(CheckpointIndex, RefusesFilesOutsideItsFolder) {
