@@ -50,6 +50,8 @@ class Comm {
   virtual void all_reduce_sum(std::span<int64_t> values) = 0;
   virtual void all_reduce_max(std::span<double> values) = 0;
   virtual void all_reduce_max(std::span<int64_t> values) = 0;
+  // In place: `root` has the sum of all members, the others keep their values.
+  virtual void reduce_sum(std::span<float> values, int root) = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;
   // Starts an uneven all-to-all. The buffers must stay untouched until wait().
@@ -66,10 +68,31 @@ class Comm {
   virtual std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange);
   virtual std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to);
   virtual std::unique_ptr<Pending> receive(Stream& stream, std::span<std::byte> bytes, int from);
+  // `values` is one part per member, in their order; counts: elements of each, none is legal. In place: this member's
+  // part becomes the sum over all members; what the other parts hold is not defined.
+  virtual std::unique_ptr<Pending> reduce_scatter_sum(Stream& stream, std::span<float> values,
+                                                      std::span<const int64_t> counts);
+  // `bytes` is one part per member, likewise, and each member holds its own. In place: the others' arrive.
+  virtual std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
+                                              std::span<const int64_t> counts);
 
   // Members of the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
 };
+
+// Calls body(part, member) for every member's part of `whole` that is not empty. Errors: internal, when the counts are
+// not those of `whole`.
+template <class T, class Body>
+void for_each_part(std::span<T> whole, std::span<const int64_t> counts, Body&& body) {
+  size_t at = 0;
+  for (size_t member = 0; member < counts.size(); ++member) {
+    const auto count = static_cast<size_t>(counts[member]);
+    MW_CHECK(count <= whole.size() - at, "parts of more than {} elements", whole.size());
+    if (count > 0) body(whole.subspan(at, count), static_cast<int>(member));
+    at += count;
+  }
+  MW_CHECK(at == whole.size(), "parts of {} elements in {}", at, whole.size());
+}
 
 // A group of one.
 std::unique_ptr<Comm> make_self_comm();

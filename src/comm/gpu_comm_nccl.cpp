@@ -42,6 +42,10 @@ void check_link(GpuLink& link) {
   }
 }
 
+bool are_equal(std::span<const int64_t> counts) {
+  return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
+}
+
 class GpuPending : public Pending {
  public:
   GpuPending(DeviceQueue& waiting, DeviceQueue::Mark done) : waiting_(waiting), done_(std::move(done)) {}
@@ -84,6 +88,7 @@ class GpuComm : public Comm {
   void all_reduce_sum(std::span<int64_t> values) override { host_->all_reduce_sum(values); }
   void all_reduce_max(std::span<double> values) override { host_->all_reduce_max(values); }
   void all_reduce_max(std::span<int64_t> values) override { host_->all_reduce_max(values); }
+  void reduce_sum(std::span<float> values, int root) override { host_->reduce_sum(values, root); }
   void broadcast(std::span<std::byte> bytes, int root) override { host_->broadcast(bytes, root); }
   void barrier() override { host_->barrier(); }
   std::unique_ptr<Pending> all_to_all(const RowExchange& x) override { return host_->all_to_all(x); }
@@ -100,6 +105,52 @@ class GpuComm : public Comm {
                              {"bytes", static_cast<int64_t>(values.size_bytes())});
       check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, group(), native()),
             "ncclAllReduce");
+    }
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+  }
+
+  std::unique_ptr<Pending> reduce_scatter_sum(Stream& stream, std::span<float> values,
+                                              std::span<const int64_t> counts) override {
+    follow(stream);
+    {
+      const QueueScope scope(stream.trace(), *link_->queue, Work::reduce, "reduce_scatter",
+                             {"bytes", static_cast<int64_t>(values.size_bytes())});
+      if (are_equal(counts)) {
+        const size_t count = values.size() / counts.size();
+        check(ncclReduceScatter(values.data(), values.data() + static_cast<size_t>(rank()) * count, count, ncclFloat32,
+                                ncclSum, group(), native()),
+              "ncclReduceScatter");
+      } else {
+        check(ncclGroupStart(), "ncclGroupStart");
+        for_each_part(values, counts, [&](std::span<float> part, int member) {
+          check(ncclReduce(part.data(), part.data(), part.size(), ncclFloat32, ncclSum, member, group(), native()),
+                "ncclReduce");
+        });
+        check(ncclGroupEnd(), "ncclGroupEnd");
+      }
+    }
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+  }
+
+  std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
+                                      std::span<const int64_t> counts) override {
+    follow(stream);
+    {
+      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_gather",
+                             {"bytes", static_cast<int64_t>(bytes.size())});
+      if (are_equal(counts)) {
+        const size_t count = bytes.size() / counts.size();
+        check(ncclAllGather(bytes.data() + static_cast<size_t>(rank()) * count, bytes.data(), count, ncclUint8, group(),
+                            native()),
+              "ncclAllGather");
+      } else {
+        check(ncclGroupStart(), "ncclGroupStart");
+        for_each_part(bytes, counts, [&](std::span<std::byte> part, int member) {
+          check(ncclBroadcast(part.data(), part.data(), part.size(), ncclUint8, member, group(), native()),
+                "ncclBroadcast");
+        });
+        check(ncclGroupEnd(), "ncclGroupEnd");
+      }
     }
     return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
   }

@@ -18,6 +18,7 @@ class SelfComm : public Comm {
   void all_reduce_sum(std::span<int64_t>) override {}
   void all_reduce_max(std::span<double>) override {}
   void all_reduce_max(std::span<int64_t>) override {}
+  void reduce_sum(std::span<float>, int) override {}
   void broadcast(std::span<std::byte>, int) override {}
   void barrier() override {}
   std::unique_ptr<Pending> all_to_all(const RowExchange& x) override {

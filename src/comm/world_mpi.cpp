@@ -105,6 +105,14 @@ class MpiComm : public Comm {
   void all_reduce_max(std::span<double> values) override { all_reduce(values, MPI_DOUBLE, MPI_MAX); }
   void all_reduce_max(std::span<int64_t> values) override { all_reduce(values, MPI_INT64_T, MPI_MAX); }
 
+  void reduce_sum(std::span<float> values, int root) override {
+    for (size_t begin = 0; begin < values.size(); begin += kMaxCount) {
+      const int count = static_cast<int>(std::min(kMaxCount, values.size() - begin));
+      float* piece = values.data() + begin;
+      check(MPI_Reduce(rank_ == root ? MPI_IN_PLACE : piece, piece, count, MPI_FLOAT, MPI_SUM, root, comm_),
+            "MPI_Reduce");
+    }
+  }
   void broadcast(std::span<std::byte> bytes, int root) override {
     for (size_t begin = 0; begin < bytes.size(); begin += kMaxCount) {
       const int count = static_cast<int>(std::min(kMaxCount, bytes.size() - begin));

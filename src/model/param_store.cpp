@@ -10,7 +10,11 @@ namespace {
 
 void repack_weights(Stream& stream, const Parameter& p) {
   for (const Weight& w : p.weights)
-    if (w.packed_forward.data != nullptr) pack_weight(stream, w);
+    if (w.packed_forward.data != nullptr && w.values.data != nullptr) pack_weight(stream, w);
+}
+
+TensorView elements(const TensorView& view, ElementRange range) {
+  return {static_cast<std::byte*>(view.data) + range.begin * size_of(view.dtype), view.dtype, {range.count}};
 }
 
 }  // namespace
@@ -23,46 +27,76 @@ std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows) {
 
 int64_t elements_per_entry(const ParamRow& row) { return row.shape[0] == 0 ? 0 : row.numel() / row.shape[0]; }
 
+int64_t Parameter::numel() const {
+  int64_t n = 0;
+  for (const SlicePiece& piece : pieces) n += whole_box(row.shape, piece.axis, piece.global_begin, piece.count).size;
+  return n;
+}
+
+TensorView Parameter::owned_master() const { return elements(master, {owned.begin - held.begin, owned.count}); }
+TensorView Parameter::owned_grad() const { return elements(grad, owned); }
+TensorView Parameter::owned_copy() const {
+  return copy_bf16.data == nullptr ? TensorView() : elements(copy_bf16, owned);
+}
+
 ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slots(plan.parameter_rows), reserve) {
-  for (const ParamRow& row : own_params(plan)) {
+  std::vector<int64_t> sizes;
+  const std::vector<ParamRow> rows = own_params(plan);
+  for (const ParamRow& row : rows) {
     Parameter p;
     p.row = row;
     p.is_copy = row.role == ParamRole::embedding && !plan.stages.front().embeds;
     if (row.expert) p.pieces = expert_pieces(plan.placements[static_cast<size_t>(row.layer)], plan.coords.ep);
     else p.pieces = {{0, 0, 0, row.shape[0]}};
+    sizes.push_back(p.numel());
+    params_.push_back(std::move(p));
+  }
+  blocks_ = make_gradient_blocks(rows, sizes, plan.mesh, plan.coords, plan.run.mesh.zero);
+  for (size_t i = 0; i < params_.size(); ++i) {
+    Parameter& p = params_[i];
+    const ParamRow& row = p.row;
+    p.block_begin = blocks_.begins[i];
+    p.owned = p.held = {0, sizes[i]};
+    if (row.trained) p.owned = block(row.expert).own(p.block_begin, sizes[i]);
+    p.holds_cut = cuts_master(row, block(row.expert), plan.run.dtype());
+    if (p.holds_cut) p.held = p.owned;
     p.master = store_.fixed("param." + row.name);
+    MW_CHECK(p.master.numel() == p.held.count, "{} has master weights {}, expected {} elements", row.name,
+             p.master.describe(), p.held.count);
     if (row.trained) p.grad = store_.fixed("grad." + row.name);
     if (store_.has("adam_m." + row.name)) {
       p.adam_m = store_.fixed("adam_m." + row.name);
       p.adam_v = store_.fixed("adam_v." + row.name);
     }
-    const bool packed = store_.has("packed_forward." + row.name);
-    const bool read_by_products =
-        packed || row.role == ParamRole::matrix || row.role == ParamRole::router || row.role == ParamRole::embedding;
-    if (read_by_products) {
-      const int64_t count = row.expert ? p.master.dim(0) : 1, n = row.matrix_n(), k = row.matrix_k();
-      for (int64_t i = 0; i < count; ++i) {
-        Weight w;
-        w.n = n;
-        w.k = k;
-        w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
-        if (packed) {
-          w.packed_forward = store_.fixed("packed_forward." + row.name).at(i);
-          const std::string backward = "packed_backward." + row.name;
-          w.packed_backward = store_.has(backward) ? store_.fixed(backward).at(i) : w.packed_forward;
-        }
-        p.weights.push_back(w);
-      }
-      if (packed && !store_.has("packed_backward." + row.name))
-        if (const TensorView form = store_.fixed("packed_forward." + row.name);
-            form.bytes() == p.master.numel() * size_of(DType::bf16))
-          p.copy_bf16 = TensorView(form.data, DType::bf16, {p.master.numel()});
-    }
-    params_.push_back(std::move(p));
+    make_weights(p);
   }
+  if (store_.has("zero.gathered")) gathered_ = store_.fixed("zero.gathered");
   const std::vector<std::string> unused = store_.unused();
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that no parameter uses, first {}", unused.size(),
            unused.front());
+}
+
+void ParamStore::make_weights(Parameter& p) {
+  const ParamRow& row = p.row;
+  const std::string forward = "packed_forward." + row.name, backward = "packed_backward." + row.name;
+  const bool packed = store_.has(forward);
+  if (!packed && row.role != ParamRole::matrix && row.role != ParamRole::router && row.role != ParamRole::embedding)
+    return;
+  const int64_t n = row.matrix_n(), k = row.matrix_k();
+  for (int64_t i = 0; i < p.numel() / (n * k); ++i) {
+    Weight w;
+    w.n = n;
+    w.k = k;
+    if (!p.holds_cut) w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
+    if (packed) {
+      w.packed_forward = store_.fixed(forward).at(i);
+      w.packed_backward = store_.has(backward) ? store_.fixed(backward).at(i) : w.packed_forward;
+    }
+    p.weights.push_back(w);
+  }
+  if (!packed || store_.has(backward)) return;
+  const TensorView form = store_.fixed(forward);
+  if (form.bytes() == p.numel() * size_of(DType::bf16)) p.copy_bf16 = TensorView(form.data, DType::bf16, {p.numel()});
 }
 
 bool ParamStore::has(const std::string& name) const {
@@ -84,13 +118,13 @@ void ParamStore::initialise(uint64_t seed, int threads) {
     }
     const RngKey key = make_rng_key(seed, p.row.name);
     const auto std = static_cast<float>(p.row.init_std);
-    const int64_t entry = elements_per_entry(p.row);
-    for (const SlicePiece& piece : p.pieces) {
-      const int64_t shift = (piece.global_begin - piece.local_begin) * entry;
-      const int64_t begin = piece.local_begin * entry, end = (piece.local_begin + piece.count) * entry;
+    const std::vector<int64_t>& shape = p.row.shape;
+    for (const HeldSlice& held : held_slices(shape, p.pieces, p.held))
+      for_each_shared_run(shape, whole_tensor(shape), held.slice, [&](int64_t global, int64_t at, int64_t count) {
+        float* out = w + held.at + at;
 #pragma omp parallel for schedule(static) num_threads(threads)
-      for (int64_t i = begin; i < end; ++i) w[i] = std * normal_at(key, static_cast<uint64_t>(i + shift));
-    }
+        for (int64_t i = 0; i < count; ++i) out[i] = std * normal_at(key, static_cast<uint64_t>(global + i));
+      });
   }
 }
 

@@ -7,18 +7,32 @@
 
 #include "core/tensor_store.h"
 #include "ops/matmul.h"
+#include "spec/gradient_blocks.h"
 #include "spec/plan.h"
 
 namespace mw {
 
 struct Parameter {
   ParamRow row;
-  bool is_copy = false;             // tied embeddings beside the head: the first stage's are the ones that count
-  std::vector<SlicePiece> pieces;   // which part of the global tensor lies here, along axis 0
-  TensorView master;                // f32, local shape
-  TensorView grad, adam_m, adam_v;  // f32; empty when not trained by gradient, moments also when the plan has none
-  std::vector<Weight> weights;      // one per matrix (e for experts); empty when no product reads it
-  TensorView copy_bf16;             // the packed forms, where they are a plain copy of `master`; else empty
+  bool is_copy = false;            // tied embeddings beside the head: the first stage's are the ones that count
+  std::vector<SlicePiece> pieces;  // which parts of the global tensor make up the local one
+  // Elements of the local tensor: what this rank updates and has moments of, and what `master` holds. All of them
+  // without ZeRO (spec/gradient_blocks.h).
+  ElementRange owned, held;
+  bool holds_cut = false;       // `held` is what is owned, on every rank
+  int64_t block_begin = 0;      // of the gradient in its block
+  TensorView master;            // f32, local shape; the owned elements where a cut is held
+  TensorView grad;              // f32, local shape; empty when not trained by gradient
+  TensorView adam_m, adam_v;    // f32, of the owned elements; empty also when the plan has none
+  std::vector<Weight> weights;  // one per matrix (e for experts), without values where a cut of the master is held;
+                                // none when no product reads it
+  TensorView copy_bf16;         // the packed forms, where they are a plain copy of the local tensor; else empty
+
+  int64_t numel() const;  // of the local tensor
+  // What the update of the owned elements reads and writes, flat. copy_bf16: empty where there is none.
+  TensorView owned_master() const;
+  TensorView owned_grad() const;
+  TensorView owned_copy() const;
 };
 
 // Slots of a table of bytes, for TensorStore.
@@ -38,7 +52,13 @@ class ParamStore {
   // Initial weights as a pure function of (seed, name, global index): the same in every layout and on any number of
   // threads.
   void initialise(uint64_t seed, int threads = 1);
-  // Refreshes the packed forms of every weight from the master weights; nothing to do in fp32 runs.
+  // How the gradients of routed experts, or of all others, are cut over replicas.
+  const GradientBlock& block(bool expert) const { return expert ? blocks_.expert : blocks_.dense; }
+  // Room for the fp32 values of one matrix that is to be packed; empty where no cut matrix needs it.
+  TensorView gathered() const { return gathered_; }
+
+  // Refreshes the packed forms of every weight from the master weights, but of those held as a cut: parallel/zero.h
+  // does all. Nothing to do in fp32 runs.
   void repack(Stream& stream);
   // The same after an update that has kept every Parameter::copy_bf16 itself.
   void repack_updated(Stream& stream);
@@ -47,8 +67,12 @@ class ParamStore {
   int64_t fixed_bytes() const { return store_.fixed_bytes(); }
 
  private:
+  void make_weights(Parameter& p);
+
   TensorStore store_;
   std::vector<Parameter> params_;
+  GradientBlocks blocks_;
+  TensorView gathered_;
 };
 
 // Bytes of the parameter that a global element range [begin, end) of axis 0 has here are contiguous: rows of axis 0.

@@ -9,7 +9,6 @@
 namespace mw {
 namespace {
 
-constexpr int64_t kAlignedElements = kTensorAlignment / static_cast<int64_t>(sizeof(float));
 constexpr int64_t kShareElements = 1 << 18;  // cuts are multiples of it: smaller messages cost more than their bytes
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
@@ -20,8 +19,8 @@ GradientSums::GradientSums(const Plan& plan, ParamStore& params, MeshComms& comm
     : plan_(plan),
       params_(params),
       stream_(stream),
-      dense_{*comms.dp, {}},
-      expert_{*comms.edp, {}},
+      dense_{*comms.dp, &params.block(false), {}},
+      expert_{*comms.edp, &params.block(true), {}},
       overlap_(!comms.gpu_library.empty()),
       skip_router_(skip_router),
       feed_forward_(plan.model.layers.size()),
@@ -51,7 +50,7 @@ int64_t GradientSums::widest_size(const ParamRow& row) const {
       for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
     entries = *std::max_element(held.begin(), held.end());
   }
-  return round_up(entries * elements_per_entry(row), kAlignedElements);
+  return padded_gradient(entries * elements_per_entry(row));
 }
 
 // The layer's exchanges are over, and the next layer's come on the same queue after the attention that follows: a sum
@@ -87,12 +86,12 @@ void GradientSums::add(const Parameter& p) {
   if (!waiting.empty()) {
     Range& above = waiting.back();
     const int64_t with_gap = above.begin - begin;
-    if (with_gap >= size && with_gap - size < kAlignedElements) {
-      above = {begin, above.size + with_gap, above.widest + widest_size(p.row)};
+    if (with_gap == padded_gradient(size)) {
+      above = {begin, p.block_begin, above.size + with_gap, above.widest + widest_size(p.row)};
       return;
     }
   }
-  waiting.push_back({begin, size, widest_size(p.row)});
+  waiting.push_back({begin, p.block_begin, size, widest_size(p.row)});
 }
 
 void GradientSums::start(int64_t elements) {
@@ -103,14 +102,19 @@ void GradientSums::start(int64_t elements) {
       const int64_t own = std::min(range.size, share);
       range.size -= own;
       range.widest -= share;
-      if (own > 0)
-        pending_.push_back(
-            group->comm.all_reduce_sum(stream_, std::span(range.begin + range.size, static_cast<size_t>(own))));
+      if (own > 0) pending_.push_back(sum(*group, range, own));
       started_ += share;
       elements -= share;
       if (range.widest == 0) group->waiting.erase(group->waiting.begin());
     }
   }
+}
+
+// The elements behind those that are left of the range.
+std::unique_ptr<Pending> GradientSums::sum(const Group& group, const Range& range, int64_t elements) {
+  const std::span values(range.begin + range.size, static_cast<size_t>(elements));
+  if (!group.block->is_cut()) return group.comm.all_reduce_sum(stream_, values);
+  return group.comm.reduce_scatter_sum(stream_, values, group.block->counts(range.at + range.size, elements));
 }
 
 void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends) {
@@ -123,9 +127,10 @@ void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends) {
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {
   std::vector<TensorView> dense, expert;
   for (const Parameter& p : params.all())
-    if (p.row.trained && !p.is_copy && p.grad.numel() > 0) (p.row.expert ? expert : dense).push_back(p.grad);
-  const double dense_squares = sum_squares(stream, dense);
-  double squares = sum_squares(stream, expert);
+    if (p.row.trained && !p.is_copy && p.owned.count > 0) (p.row.expert ? expert : dense).push_back(p.owned_grad());
+  double dense_squares = sum_squares(stream, dense), squares = sum_squares(stream, expert);
+  if (params.block(false).is_cut()) comms.dp->all_reduce_sum(std::span(&dense_squares, 1));
+  if (params.block(true).is_cut()) comms.edp->all_reduce_sum(std::span(&squares, 1));
   comms.ep->all_reduce_sum(std::span(&squares, 1));
   squares += dense_squares;
   comms.pp->all_reduce_sum(std::span(&squares, 1));

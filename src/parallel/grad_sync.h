@@ -1,5 +1,6 @@
 // Gradients over replicas: plain sums in fp32, dense weights over DP and routed experts over EDP. The loss was seeded
-// with 1/N of the whole step, so nothing is averaged or rescaled (DESIGN section 4).
+// with 1/N of the whole step, so nothing is averaged or rescaled (DESIGN section 4). With ZeRO each rank gets the sums
+// of what it owns only (Parameter::owned); the other elements then hold nothing of use.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,10 @@
 
 namespace mw {
 
-// The sums of one step, in place, over every trained gradient. Where the groups move GPU memory themselves, they go on
-// beside the last backward pass; the host would only hold it up, and does them after it. What is summed together is a
-// function of sizes alone, and its order is the same on every rank, whatever experts it holds.
+// The sums of one step, in place, over every trained gradient: all-reduce, or reduce-scatter of a block that is cut.
+// Where the groups move GPU memory themselves, they go on beside the last backward pass; the host would only hold it
+// up, and does them after it. What is summed together is a function of sizes alone, and its order is the same on every
+// rank, whatever experts it holds.
 class GradientSums {
  public:
   // All must outlive it. skip_router: a test-only fault.
@@ -31,10 +33,12 @@ class GradientSums {
   // which all ranks cut; never below `size`.
   struct Range {
     float* begin;
+    int64_t at;  // of `begin` in its block
     int64_t size, widest;
   };
   struct Group {
     Comm& comm;
+    const GradientBlock* block;
     std::vector<Range> waiting;
   };
   bool is_summed(const ParamRow& row) const;
@@ -42,6 +46,7 @@ class GradientSums {
   void collect_from(size_t first);
   void add(const Parameter& p);
   void start(int64_t elements);
+  std::unique_ptr<Pending> sum(const Group& group, const Range& range, int64_t elements);
 
   const Plan& plan_;
   ParamStore& params_;
@@ -56,10 +61,11 @@ class GradientSums {
 };
 
 // Tied embeddings that the first and the last stage of a pipeline hold on two ranks: both get the sum of their
-// gradients. After GradientSums::finish; collective over `ends`.
+// gradients. After the last backward pass, before GradientSums::finish; collective over `ends`.
 void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends);
 
-// L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP and PP.
+// L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP and PP; with
+// ZeRO over DP and EDP too.
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms);
 
 }  // namespace mw

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
 
 #include "base/error.h"
+#include "spec/gradient_blocks.h"
 
 namespace mw {
 namespace {
@@ -17,6 +20,16 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 // The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
 int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
   return round_up(n, 64) * round_up(k, 64) * (native_bf16 ? 2 : 4);
+}
+
+int64_t numel_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+// Whether the packed form of these matrices is their bf16 values and nothing more.
+bool is_plain_copy(const ParamRow& row, const Platform& platform) {
+  const int64_t n = row.matrix_n(), k = row.matrix_k();
+  return platform.one_packed_form && packed_bytes(n, k, platform.native_bf16) == n * k * 2;
 }
 
 // Collects the rows of one table.
@@ -290,24 +303,36 @@ std::string stage_row(int stage, const std::string& name, int64_t slot) {
 }
 
 std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const ModelSpec& model, const RunSpec& run,
-                                     const std::vector<ExpertPlacement>& placements, int ep_rank,
+                                     const Mesh& mesh, const MeshCoords& coords,
+                                     const std::vector<ExpertPlacement>& placements,
                                      const Platform& platform) {
   Rows out;
   const auto shape_of = [&](const ParamRow& row) {
-    return row.layer < 0 ? row.shape : local_shape(row, placements[static_cast<size_t>(row.layer)], ep_rank);
+    return row.layer < 0 ? row.shape : local_shape(row, placements[static_cast<size_t>(row.layer)], coords.ep);
   };
-  // Dense gradients first, then those of experts: each set is one contiguous range for its all-reduce.
-  for (const ParamRow& row : params) out.add("param." + row.name, ByteKind::master, DType::f32, shape_of(row));
+  std::vector<int64_t> elements;
+  for (const ParamRow& row : params) elements.push_back(numel_of(shape_of(row)));
+  const GradientBlocks blocks = make_gradient_blocks(params, elements, mesh, coords, run.mesh.zero);
+  // With ZeRO the cut that this rank owns, else the whole.
+  const auto cut_shape = [&](size_t i, bool is_cut) {
+    if (!is_cut) return shape_of(params[i]);
+    return std::vector<int64_t>{blocks.of(params[i]).own(blocks.begins[i], elements[i]).count};
+  };
+  for (size_t i = 0; i < params.size(); ++i)
+    out.add("param." + params[i].name, ByteKind::master, DType::f32,
+            cut_shape(i, cuts_master(params[i], blocks.of(params[i]), run.dtype())));
+  // Dense gradients first, then those of experts: each set is one contiguous block for its sums.
   for (const bool expert : {false, true})
     for (const ParamRow& row : params)
       if (row.trained && row.expert == expert)
         out.add("grad." + row.name, ByteKind::gradient, DType::f32, shape_of(row));
-  for (const ParamRow& row : params) {
-    if (!row.trained) continue;
-    out.add("adam_m." + row.name, ByteKind::moment, DType::f32, shape_of(row));
-    out.add("adam_v." + row.name, ByteKind::moment, DType::f32, shape_of(row));
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].trained) continue;
+    for (const char* moment : {"adam_m.", "adam_v."})
+      out.add(moment + params[i].name, ByteKind::moment, DType::f32, cut_shape(i, blocks.of(params[i]).is_cut()));
   }
   if (run.dtype() == DType::bf16) {
+    int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
     for (const ParamRow& row : params) {
       const bool read_by_products =
           row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings);
@@ -317,7 +342,10 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
       out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
       if (!platform.one_packed_form)
         out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
+      if (cuts_master(row, blocks.of(row), run.dtype()) && !is_plain_copy(row, platform))
+        gathered = std::max(gathered, row.matrix_n() * row.matrix_k());
     }
+    if (gathered > 0) out.add("zero.gathered", ByteKind::workspace, DType::f32, {gathered});
   }
   return out.rows;
 }

@@ -69,7 +69,8 @@ std::string stage_row(int stage, const std::string& name, int64_t slot = 0);
 
 // Of the parameters `rows` that a rank holds.
 std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& rows, const ModelSpec& model, const RunSpec& run,
-                                     const std::vector<ExpertPlacement>& placements, int ep_rank,
+                                     const Mesh& mesh, const MeshCoords& coords,
+                                     const std::vector<ExpertPlacement>& placements,
                                      const Platform& platform);
 std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                                       const std::vector<StagePlan>& stages,

@@ -20,7 +20,6 @@ void refuse_unbuilt(const MeshSpec& spec) {
     fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
   };
   if (spec.tp != 1) unbuilt("tensor parallelism (mesh.tp > 1)");
-  if (spec.zero != 0) unbuilt("ZeRO (mesh.zero = 1)");
   if (spec.schedule == "zb_h1" || spec.schedule == "zb_v") unbuilt("the schedule " + spec.schedule);
 }
 

@@ -24,7 +24,7 @@ struct Mesh {
 // The groups that communicate: who shares every other coordinate.
 enum class MeshAxis : uint8_t { world, pp, dp, tp, ep, edp };
 
-// Errors: config with the divisor that fails and the nearest sizes that work; unsupported for tp, zero or schedules not
+// Errors: config with the divisor that fails and the nearest sizes that work; unsupported for tp or schedules not
 // built.
 Mesh make_mesh(const MeshSpec& spec, int world);
 // The pipeline that a run asks for.

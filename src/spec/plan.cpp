@@ -90,7 +90,8 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   }
   plan.params = param_table(model);
   plan_pipeline(plan);
-  plan.parameter_rows = parameter_bytes(own_params(plan), model, run, plan.placements, plan.coords.ep, platform);
+  plan.parameter_rows =
+      parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements, platform);
   plan.activation_rows =
       activation_bytes(model, run, plan.mesh, plan.stages, plan.placements, plan.coords.ep, platform);
   check_total(plan);

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Writer : uint8_t { dealt, first_replica };  // among the ranks that hold a slice
+enum class Writer : uint8_t { dealt, first_replica, owner };  // among the ranks that hold a slice
 
 // One slice that this rank holds.
 struct LocalSlice {
@@ -33,32 +33,34 @@ struct LocalSlice {
 std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
   std::vector<LocalSlice> slices;
   for (Parameter& p : engine.params.all()) {
-    const Writer writer = p.row.expert ? Writer::first_replica : Writer::dealt;
-    const auto add = [&](const char* kind, TensorView view) {
-      for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, {0, view.numel()}))
+    const Writer of_whole = p.row.expert ? Writer::first_replica : Writer::dealt;
+    const auto add = [&](const char* kind, TensorView view, ElementRange range, bool is_cut) {
+      for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, range))
         slices.push_back({kind + p.row.name, p.row.shape, held.slice,
-                          std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)), writer});
+                          std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)),
+                          is_cut ? Writer::owner : of_whole});
     };
-    add("param.", p.master);
+    add("param.", p.master, p.held, p.holds_cut);
     if (!p.row.trained || !with_optimizer) continue;
-    add("adam_m.", p.adam_m);
-    add("adam_v.", p.adam_v);
+    const bool is_cut = engine.params.block(p.row.expert).is_cut();
+    add("adam_m.", p.adam_m, p.owned, is_cut);
+    add("adam_v.", p.adam_v, p.owned, is_cut);
   }
   return slices;
 }
 
 // Which of this rank's slices it writes: dense ones are dealt out by size over the data-parallel ranks, which all hold
-// them; expert ones belong to the first replica.
+// them; expert ones belong to the first replica; what ZeRO cuts is its owner's.
 std::vector<LocalSlice> slices_to_write(Engine& engine) {
   const Comm& replicas = *engine.comms.dp;
   std::vector<int64_t> load(static_cast<size_t>(replicas.size()));
   std::vector<LocalSlice> mine;
   for (LocalSlice& slice : local_slices(engine, true)) {
-    if (slice.writer == Writer::first_replica) {
-      if (engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
+    if (slice.writer != Writer::dealt) {
+      if (slice.writer == Writer::owner || engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
       continue;
     }
-    // The same walk on every replica, over dense slices only: all agree on the writer.
+    // The same walk on every replica, over whole dense slices only: all agree on the writer.
     const auto least = std::min_element(load.begin(), load.end());
     *least += static_cast<int64_t>(slice.values.size());
     if (least - load.begin() == replicas.rank()) mine.push_back(std::move(slice));
@@ -286,7 +288,7 @@ RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights
     if (error.code() != Exit::checkpoint && error.code() != Exit::data) throw;
     fail(Exit::checkpoint, fmt::format("checkpoint {} is refused: {}", folder, error.what()), offer_older(folder));
   }
-  engine.params.repack(engine.stream);
+  refresh_weights(engine);
   engine.world.barrier();
   return state;
 }

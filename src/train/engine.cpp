@@ -6,6 +6,7 @@
 #include "comm/cores.h"
 #include "model/platform.h"
 #include "ops/device.h"
+#include "parallel/zero.h"
 #include "train/libraries.h"
 
 namespace mw {
@@ -30,7 +31,7 @@ void check_memory(const Plan& plan, Device device, int local_ranks) {
        fmt::format("rank {} needs {}, its share of {} free memory is {}; the largest part is {} with {}", plan.rank,
                    format_bytes(s.total()), device.kind == DeviceKind::cpu ? "this node's" : "the GPU's",
                    format_bytes(available), name_of(static_cast<ByteKind>(largest)), format_bytes(s.by_kind[largest])),
-       state ? "use more ranks with a larger mesh.ep, more nodes, or a smaller model"
+       state ? "use more ranks with a larger mesh.ep or with mesh.zero=1, more nodes, or a smaller model"
              : "raise train.micro_batches or shorten train.seq_len");
 }
 
@@ -81,5 +82,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device)),
       model(plan, params, comms, stream, arenas_of(device)) {}
+
+void refresh_weights(Engine& engine) { refresh_weights(engine.params, engine.comms, engine.stream); }
 
 }  // namespace mw

@@ -41,4 +41,7 @@ struct Engine {
   Transformer model;
 };
 
+// After the master weights were set: refreshes all that forward reads beside them. Collective over the world.
+void refresh_weights(Engine& engine);
+
 }  // namespace mw

@@ -185,8 +185,8 @@ void GradientPass::send_gradient(const Action& a) {
 void GradientPass::reduce_gradients() {
   if (++reduced_stages_ < plan_.stages.size()) return;
   messages_.finish();
-  sums_.finish();
   if (plan_.model.tie_embeddings) sum_tied_gradients(engine_.stream, engine_.params, *engine_.pipeline.ends);
+  sums_.finish();
 }
 
 void GradientPass::add_load(int stage, const std::vector<double>& summed) {

@@ -34,15 +34,17 @@ std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet&
   return hf_tensors(model);
 }
 
-// Reads the part of one Hugging Face tensor that lies in this rank's piece of the parameter.
-void read_piece(const SafetensorsLocation& at, const HfTensor& tensor, Parameter& p, const SlicePiece& piece) {
-  const int64_t entry = elements_per_entry(p.row);
-  const int64_t begin = std::max(tensor.begin, piece.global_begin * entry);
-  const int64_t end = std::min(tensor.begin + tensor.numel(), (piece.global_begin + piece.count) * entry);
-  if (begin >= end) return;
-  const int64_t local = begin - (piece.global_begin - piece.local_begin) * entry;
-  read_as_f32(*at.file, *at.entry, begin - tensor.begin,
-              std::span(p.master.as<float>() + local, static_cast<size_t>(end - begin)));
+// Reads the part of one Hugging Face tensor that this rank holds of the parameter.
+void read_held(const SafetensorsLocation& at, const HfTensor& tensor, Parameter& p) {
+  const std::vector<int64_t>& shape = p.row.shape;
+  for (const HeldSlice& held : held_slices(shape, p.pieces, p.held))
+    for_each_shared_run(shape, whole_tensor(shape), held.slice, [&](int64_t global, int64_t local, int64_t count) {
+      const int64_t begin = std::max(tensor.begin, global),
+                    end = std::min(tensor.begin + tensor.numel(), global + count);
+      if (begin >= end) return;
+      read_as_f32(*at.file, *at.entry, begin - tensor.begin,
+                  std::span(p.master.as<float>() + held.at + local + begin - global, static_cast<size_t>(end - begin)));
+    });
 }
 
 // A tied model may carry lm_head.weight all the same: then it must be the embedding.
@@ -151,18 +153,15 @@ void import_hf_weights(Engine& engine, const std::string& dir) {
   const SafetensorsSet files = open_safetensors_folder(dir);
   for (const HfTensor& tensor : choose_names(engine.plan.model, files)) {
     const SafetensorsLocation at = files.require(tensor.name);
-    if (!engine.params.has(tensor.param)) continue;  // of another stage
-    Parameter& p = engine.params.find(tensor.param);
-    for (const SlicePiece& piece : p.pieces) read_piece(at, tensor, p, piece);
+    if (engine.params.has(tensor.param)) read_held(at, tensor, engine.params.find(tensor.param));  // else of another stage
   }
   check_tied_head(files, engine);
-  engine.params.repack(engine.stream);
+  refresh_weights(engine);
 }
 
 void export_hf_weights(const Engine& engine, const std::string& dir, DType dtype, const std::string& source_dir,
                        int64_t shard_bytes) {
-  MW_CHECK(engine.plan.mesh.ep == 1 && engine.plan.mesh.pp == 1,
-           "export from a process that holds a part of the model");
+  MW_CHECK(engine.plan.mesh.world == 1, "export from a process that holds a part of the model");
   const std::vector<HfTensor> names = hf_tensors(engine.plan.model);
   const std::string config = write_hf_config(engine.plan.model, dtype == DType::bf16 ? "bfloat16" : "float32");
   std::error_code error;

@@ -5,6 +5,7 @@
 
 #include "ops/adamw.h"
 #include "ops/elementwise.h"
+#include "parallel/zero.h"
 
 namespace mw {
 namespace {
@@ -62,12 +63,15 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   const AdamW adam{train.beta1, train.beta2, train.eps};
   // The small term is torch's clip_grad_norm_.
   const double clip = train.clip > 0 ? std::min(1.0, train.clip / (stats.grad_norm + 1e-6)) : 1.0;
+  WeightGathers gathers(engine.params, engine.comms, engine.stream);
   for (Parameter& p : engine.params.all()) {
-    if (!p.row.trained || p.master.numel() == 0) continue;
-    adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr),
-          p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.grad, p.master,
-          p.adam_m, p.adam_v, p.copy_bf16);
+    if (p.row.trained && p.owned.count > 0)
+      adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr),
+            p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.owned_grad(),
+            p.owned_master(), p.adam_m, p.adam_v, p.owned_copy());
+    gathers.add(p);
   }
+  gathers.finish();
   move_selection_bias(engine, stats);
   engine.params.repack_updated(engine.stream);
   engine.stream.wait();  // what follows may read weights on the host
@@ -85,7 +89,7 @@ std::string find_non_finite(Engine& engine, const StepStats& stats) {
   if (std::isfinite(stats.total_loss) && std::isfinite(stats.grad_norm)) return "";
   std::string text = fmt::format("loss {}, gradient norm {}", stats.total_loss, stats.grad_norm);
   for (const Parameter& p : engine.params.all())
-    if (p.row.trained && !all_finite(engine.stream, p.grad))
+    if (p.row.trained && p.owned.count > 0 && !all_finite(engine.stream, p.owned_grad()))
       return text + fmt::format("; first bad gradient on rank {}: {}", engine.plan.rank, p.row.name);
   return text;
 }

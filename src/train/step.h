@@ -35,8 +35,9 @@ struct StepStats {
 
 using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;
 
-// Clears the gradients and leaves the sum over micro-batches and replicas. batches: this rank's, one per micro-batch of
-// the plan. Collective over the world. Errors: data when no label of the step is valid.
+// Clears the gradients and leaves the sum over micro-batches and replicas, in the elements that this rank owns.
+// batches: this rank's, one per micro-batch of the plan. Collective over the world. Errors: data when no label of the
+// step is valid.
 StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps = {});
 
 // A forward pass without gradients through all stages. The sum of cross-entropy over this rank's labels where it holds
@@ -47,8 +48,8 @@ struct UpdateRule {
   double lr = 0;
   int64_t step = 1;  // counts from 1
 };
-// Clips, applies AdamW to every trained parameter, moves the selection bias and refreshes packed weights. Not
-// collective.
+// Clips, applies AdamW to what this rank owns of every trained parameter, moves the selection bias and refreshes packed
+// weights; with ZeRO gathers the weights from their owners. Collective over the world.
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule);
 
 // Learning rate of step 1..steps: linear warm-up, then cosine to min_lr_ratio, or constant.

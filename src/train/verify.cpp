@@ -29,28 +29,6 @@ struct Difference {
   double error = 0;
 };
 
-// Relative errors of the part of a gradient that lies here against the whole one, by unit; raises those in `errors`,
-// and a NaN is the largest.
-void measure_errors(const Parameter& p, const std::vector<float>& global, double least_norm,
-                    std::vector<double>& errors) {
-  const int64_t entry = elements_per_entry(p.row), per_unit = p.row.numel() / std::ssize(errors);
-  for (const SlicePiece& piece : p.pieces) {
-    for (int64_t first = 0; first < piece.count * entry; first += per_unit) {
-      const float* a = p.grad.as<float>() + piece.local_begin * entry + first;
-      const int64_t at = piece.global_begin * entry + first;
-      double difference = 0, norm = 0;
-      for (int64_t i = 0; i < per_unit; ++i) {
-        const double b = global[static_cast<size_t>(at + i)], d = a[i] - b;
-        difference += d * d;
-        norm += b * b;
-      }
-      const double error = std::sqrt(difference) / std::max(std::sqrt(norm), least_norm);
-      double& worst = errors[static_cast<size_t>(at / per_unit)];
-      worst = error <= worst ? worst : (std::isnan(error) ? HUGE_VAL : error);
-    }
-  }
-}
-
 RunSpec reference_run(RunSpec run) {
   run.mesh = MeshSpec{};
   run.moe.transport = "auto";
@@ -77,7 +55,7 @@ class Verifier {
     if (!leader_) return;
     reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
     reference_->params.initialise(static_cast<uint64_t>(run_.train.seed), reference_->stream.threads());
-    reference_->params.repack(reference_->stream);
+    refresh_weights(*reference_);
   }
 
   Exit run();
@@ -90,8 +68,9 @@ class Verifier {
   void share_routing(Routing& global) const;
   Routing local_part(const Routing& global) const;
   void share_weights();
-  void share(const ParamRow& row, TensorView Parameter::*field);
+  void share(const ParamRow& row, TensorView Parameter::*field, ElementRange Parameter::*held);
   bool is_routed_here(size_t l) const;
+  std::vector<double> square_differences(const Parameter& p, const std::vector<float>& global, int64_t units);
   int64_t count_flips(const Routing& expected, const Routing& got, double& widest_gap) const;
   std::vector<Difference> compare_gradients(double reference_norm);
   bool judge(int64_t step, const StepStats& expected, const StepStats& got);
@@ -200,27 +179,27 @@ Routing Verifier::local_part(const Routing& global) const {
   return local;
 }
 
-// One tensor of the reference into this rank's pieces.
-void Verifier::share(const ParamRow& row, TensorView Parameter::*field) {
-  const int64_t entry = elements_per_entry(row);
+// One tensor of the reference into what this rank holds of it.
+void Verifier::share(const ParamRow& row, TensorView Parameter::*field, ElementRange Parameter::*held) {
   std::vector<float> global(static_cast<size_t>(row.numel()));
   if (leader_) std::copy_n((reference_->params.find(row.name).*field).as<float>(), row.numel(), global.begin());
   comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
   if (!layout_->params.has(row.name)) return;  // of another stage
   const Parameter& own = layout_->params.find(row.name);
-  for (const SlicePiece& piece : own.pieces)
-    std::copy_n(global.begin() + piece.global_begin * entry, piece.count * entry,
-                (own.*field).as<float>() + piece.local_begin * entry);
+  for (const HeldSlice& part : held_slices(row.shape, own.pieces, own.*held))
+    for_each_shared_run(row.shape, whole_tensor(row.shape), part.slice, [&](int64_t from, int64_t to, int64_t count) {
+      std::copy_n(global.begin() + from, count, (own.*field).as<float>() + part.at + to);
+    });
 }
 
 void Verifier::share_weights() {
   for (const ParamRow& row : layout_->plan.params) {
-    share(row, &Parameter::master);
+    share(row, &Parameter::master, &Parameter::held);
     if (!row.trained) continue;
-    share(row, &Parameter::adam_m);
-    share(row, &Parameter::adam_v);
+    share(row, &Parameter::adam_m, &Parameter::owned);
+    share(row, &Parameter::adam_v, &Parameter::owned);
   }
-  layout_->params.repack(layout_->stream);
+  refresh_weights(*layout_);
 }
 
 // Whether the model's l-th MoE layer is on one of this rank's stages.
@@ -254,6 +233,24 @@ int64_t Verifier::count_flips(const Routing& expected, const Routing& got, doubl
   return flips;
 }
 
+// Between the gradient of the reference and this rank's, per unit: summed over the owners where each has a cut.
+std::vector<double> Verifier::square_differences(const Parameter& p, const std::vector<float>& global, int64_t units) {
+  const std::vector<int64_t>& shape = p.row.shape;
+  const int64_t per_unit = p.row.numel() / units;
+  std::vector<double> squares(static_cast<size_t>(units));
+  for (const HeldSlice& part : held_slices(shape, p.pieces, p.owned))
+    for_each_shared_run(shape, whole_tensor(shape), part.slice, [&](int64_t from, int64_t to, int64_t count) {
+      const float* own = p.grad.as<float>() + p.owned.begin + part.at + to;
+      for (int64_t i = 0; i < count; ++i) {
+        const double d = static_cast<double>(own[i]) - static_cast<double>(global[static_cast<size_t>(from + i)]);
+        squares[static_cast<size_t>((from + i) / per_unit)] += d * d;
+      }
+    });
+  if (layout_->params.block(p.row.expert).is_cut())
+    (p.row.expert ? layout_->comms.edp : layout_->comms.dp)->all_reduce_sum(std::span(squares));
+  return squares;
+}
+
 std::vector<Difference> Verifier::compare_gradients(double reference_norm) {
   std::vector<Difference> differences;
   comm_.broadcast(std::as_writable_bytes(std::span(&reference_norm, 1)), 0);
@@ -263,11 +260,19 @@ std::vector<Difference> Verifier::compare_gradients(double reference_norm) {
     if (leader_) std::copy_n(reference_->params.find(row.name).grad.as<float>(), row.numel(), global.begin());
     comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
     // One unit per expert, or the whole tensor.
-    const int64_t units = row.expert ? row.shape[0] : 1;
+    const int64_t units = row.expert ? row.shape[0] : 1, per_unit = row.numel() / units;
     std::vector<double> errors(static_cast<size_t>(units));
-    if (layout_->params.has(row.name))
-      measure_errors(layout_->params.find(row.name), global, 1e-6 * reference_norm, errors);
-    // All replicas and both copies of a dense gradient must agree: the largest counts.
+    if (layout_->params.has(row.name)) errors = square_differences(layout_->params.find(row.name), global, units);
+    for (size_t u = 0; u < errors.size(); ++u) {
+      double norm = 0;
+      for (int64_t i = 0; i < per_unit; ++i) {
+        const double b = global[u * static_cast<size_t>(per_unit) + static_cast<size_t>(i)];
+        norm += b * b;
+      }
+      errors[u] = std::sqrt(errors[u]) / std::max(std::sqrt(norm), 1e-6 * reference_norm);
+      // All replicas and both copies of a dense gradient must agree: the largest counts, and a NaN is the largest.
+      if (std::isnan(errors[u])) errors[u] = HUGE_VAL;
+    }
     comm_.all_reduce_max(std::span(errors));
     for (int64_t u = 0; u < units; ++u)
       differences.push_back(

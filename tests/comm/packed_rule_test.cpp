@@ -26,8 +26,9 @@ TEST(PackedRule, TableAndOperatorsAgree) {
         platform.native_bf16 = native_bf16;
         const ModelSpec model = build_native_model(native);
         const ExpertPlacement experts = make_block_placement(8, 3);
-        const std::vector<ByteRow> rows =
-            parameter_bytes(param_table(model), model, run, {{}, experts, experts, experts}, 2, platform);
+        const Mesh mesh = make_mesh(run.mesh, 3);
+        const std::vector<ByteRow> rows = parameter_bytes(param_table(model), model, run, mesh, coords_of(mesh, 2),
+                                                          {{}, experts, experts, experts}, platform);
         int checked = 0;
         for (const ParamRow& param : param_table(model))
           for (const char* direction : {"packed_forward.", "packed_backward."})

@@ -39,7 +39,8 @@ Plan plan_of(const Shape& shape, int rank) {
     for (ExpertPlacement& placement : plan.placements)
       for (size_t e = 0; e < placement.homes.size(); ++e)
         placement.homes[e] = {{static_cast<int>(e % 3), static_cast<int>(e / 3)}};
-    plan.parameter_rows = parameter_bytes(own_params(plan), model, run, plan.placements, plan.coords.ep, Platform{});
+    plan.parameter_rows =
+        parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements, Platform{});
   }
   return plan;
 }

@@ -25,14 +25,15 @@ class DelayedComm : public Comm {
   using Comm::all_to_all;
   using Comm::receive;
   using Comm::send;
-  DelayedComm(int size, std::vector<StartedSum>& started) : size_(size), started_(started) {}
-  int rank() const override { return 0; }
+  DelayedComm(int size, std::vector<StartedSum>& started, int rank = 0) : size_(size), rank_(rank), started_(started) {}
+  int rank() const override { return rank_; }
   int size() const override { return size_; }
   void all_reduce_sum(std::span<float>) override {}
   void all_reduce_sum(std::span<double>) override {}
   void all_reduce_sum(std::span<int64_t>) override {}
   void all_reduce_max(std::span<double>) override {}
   void all_reduce_max(std::span<int64_t>) override {}
+  void reduce_sum(std::span<float>, int) override {}
   void broadcast(std::span<std::byte>, int) override {}
   void barrier() override {}
   std::unique_ptr<Pending> all_to_all(const RowExchange&) override { return nullptr; }
@@ -43,6 +44,21 @@ class DelayedComm : public Comm {
     EXPECT_FALSE(values.empty());
     started_.push_back({this, values});
     return std::make_unique<Delayed>(values, static_cast<float>(size_));
+  }
+  // Only this member's part comes out as a sum.
+  std::unique_ptr<Pending> reduce_scatter_sum(Stream&, std::span<float> values,
+                                              std::span<const int64_t> counts) override {
+    EXPECT_FALSE(values.empty());
+    started_.push_back({this, values});
+    std::span<float> own;
+    for_each_part(values, counts, [&](std::span<float> part, int member) {
+      if (member == rank_) own = part;
+    });
+    return std::make_unique<Delayed>(own, static_cast<float>(size_));
+  }
+  std::unique_ptr<Pending> all_gather(Stream&, std::span<std::byte> bytes, std::span<const int64_t> counts) override {
+    for_each_part(bytes, counts, [](std::span<std::byte>, int) {});
+    return std::make_unique<DonePending>();
   }
 
  private:
@@ -64,7 +80,7 @@ class DelayedComm : public Comm {
     bool done_ = false;
   };
 
-  int size_;
+  int size_, rank_;
   std::vector<StartedSum>& started_;
 };
 

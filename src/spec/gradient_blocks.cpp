@@ -1,0 +1,56 @@
+#include "spec/gradient_blocks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+constexpr int64_t kUnit = 64 / static_cast<int64_t>(sizeof(float));
+
+void cut(GradientBlock& block, int members, int member) {
+  const int64_t elements = block.cuts.back();
+  block.member = member;
+  block.cuts.clear();
+  for (int64_t m = 0; m <= members; ++m)
+    block.cuts.push_back(padded_gradient(elements / members * m + elements % members * m / members));
+}
+
+}  // namespace
+
+int64_t padded_gradient(int64_t elements) { return (elements + kUnit - 1) / kUnit * kUnit; }
+
+std::vector<int64_t> GradientBlock::counts(int64_t begin, int64_t count) const {
+  MW_CHECK(begin >= 0 && begin + count <= cuts.back(), "elements {} + {} of a block of {}", begin, count, cuts.back());
+  std::vector<int64_t> list;
+  for (size_t m = 0; m + 1 < cuts.size(); ++m)
+    list.push_back(std::clamp(cuts[m + 1], begin, begin + count) - std::clamp(cuts[m], begin, begin + count));
+  return list;
+}
+
+ElementRange GradientBlock::own(int64_t begin, int64_t count) const {
+  const auto m = static_cast<size_t>(member);
+  const int64_t first = std::clamp(cuts[m], begin, begin + count);
+  return {first - begin, std::clamp(cuts[m + 1], begin, begin + count) - first};
+}
+
+GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<int64_t>& elements,
+                                    const Mesh& mesh, const MeshCoords& coords, int64_t zero) {
+  GradientBlocks blocks;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    int64_t& end = (rows[i].expert ? blocks.expert : blocks.dense).cuts.back();
+    blocks.begins.push_back(rows[i].trained ? end : 0);
+    if (rows[i].trained) end += padded_gradient(elements[i]);
+  }
+  if (zero == 0) return blocks;
+  if (mesh.dp > 1) cut(blocks.dense, mesh.dp, coords.dp);
+  if (mesh.edp > 1) cut(blocks.expert, mesh.edp, coords.edp);
+  return blocks;
+}
+
+bool cuts_master(const ParamRow& row, const GradientBlock& block, DType dtype) {
+  return block.is_cut() && dtype == DType::bf16 && row.role == ParamRole::matrix;
+}
+
+}  // namespace mw
