@@ -176,16 +176,16 @@ void Trainer::print_header() {
 // How long the steps may take, from the rate of one product of this model's width measured now.
 double Trainer::estimate_seconds() {
   Stream& stream = engine_->stream;
-  Parameter& p = engine_->params.find(fmt::format("layers.{}.attn.wq", engine_->plan.stages.front().first_layer));
-  const int64_t rows = std::min<int64_t>(engine_->plan.batch.tokens(), 1024), n = p.weights[0].n, k = p.weights[0].k;
-  TensorStore memory({{"x", DType::f32, {rows, k}, 0}, {"y", DType::f32, {rows, n}, 0}});
+  const int64_t rows = std::min<int64_t>(engine_->plan.batch.tokens(), 1024), d = engine_->plan.model.width;
+  TensorStore memory({{"w", DType::f32, {d, d}, 0}, {"x", DType::f32, {rows, d}, 0}, {"y", DType::f32, {rows, d}, 0}});
+  const Weight weight{d, d, memory.fixed("w"), {}, {}};
   double fastest = 1e30;
   for (int i = 0; i < 5; ++i) {
     const double begin = now_seconds();
-    matmul(stream, memory.fixed("x"), p.weights[0], memory.fixed("y"));
+    matmul(stream, memory.fixed("x"), weight, memory.fixed("y"));
     fastest = std::min(fastest, now_seconds() - begin);
   }
-  const double rate = 2.0 * static_cast<double>(rows * n * k) / fastest;
+  const double rate = 2.0 * static_cast<double>(rows * d * d) / fastest;
   const double tokens = static_cast<double>(run_.train.steps - state_.step) *
                         static_cast<double>(run_.train.global_batch) * static_cast<double>(run_.train.seq_len);
   // Products are about two thirds of a step on a CPU.

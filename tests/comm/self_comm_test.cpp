@@ -68,6 +68,32 @@ TEST(SelfComm, ExchangeMayOverlap) {
   EXPECT_EQ(rows, (std::vector<int32_t>{0, 0, 1, 2, 3, 5}));
 }
 
+TEST(SelfComm, ScattersAndGathersItsOnePart) {
+  const auto comm = make_self_comm();
+  Stream stream(1);
+  std::vector<float> values = {1, 2, 3};
+  std::vector<int64_t> counts = {3}, bytes = {12};
+  comm->reduce_scatter_sum(stream, values, counts)->wait();
+  comm->all_gather(stream, std::as_writable_bytes(std::span(values)), bytes)->wait();
+  EXPECT_EQ(values, (std::vector<float>{1, 2, 3}));
+  counts = {0};
+  comm->reduce_scatter_sum(stream, {}, counts)->wait();
+  comm->all_gather(stream, {}, counts)->wait();
+  error_of([&] { comm->reduce_scatter_sum(stream, values, counts); }, Exit::internal);
+  counts = {4};
+  error_of([&] { comm->reduce_scatter_sum(stream, values, counts); }, Exit::internal);
+}
+
+TEST(ForEachPart, TakesUnevenPartsAndEmptyOnes) {
+  std::vector<int> values = {0, 1, 2, 3, 4};
+  const std::vector<int64_t> counts = {0, 2, 0, 3, 0};
+  std::vector<std::vector<int>> parts(5);
+  for_each_part(std::span(values), counts, [&](std::span<int> part, int member) {
+    parts[static_cast<size_t>(member)].assign(part.begin(), part.end());
+  });
+  EXPECT_EQ(parts, (std::vector<std::vector<int>>{{}, {0, 1}, {}, {2, 3, 4}, {}}));
+}
+
 TEST(MeshComms, OfOneRank) {
   const auto world = make_self_comm();
   const MeshComms comms = make_mesh_comms(*world, Mesh{});

@@ -59,6 +59,14 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, "mesh.pp=8 train.micro_batches=8 moe.capacity_factor=1.0"),
     (8, f"mesh.pp=2 mesh.ep=4 {PADDED} verify.routing=skip_expert"),
     (4, "mesh.pp=4 train.dtype=bf16 train.micro_batches=2"),
+    # Optimizer states cut over replicas: of all weights, of experts with two replicas and more, of none of the experts.
+    (2, "mesh.ep=1 mesh.zero=1 verify.steps=2"),
+    (4, "mesh.ep=2 mesh.zero=1 verify.steps=2"),
+    (4, f"mesh.ep=2 mesh.zero=1 {DP_FIRST} {PADDED} model.tie_embeddings=true"),
+    (8, f"mesh.ep=4 mesh.zero=1 {UNEVEN}"),
+    (4, "mesh.ep=4 mesh.zero=1 model.score=sigmoid model.selection_bias=true"),
+    (4, "mesh.ep=1 mesh.zero=1 train.dtype=bf16 verify.steps=2"),
+    (8, f"mesh.ep=4 mesh.zero=1 train.dtype=bf16 {UNEVEN} model.tie_embeddings=true"),
 ]
 
 checks = Checks()

@@ -22,7 +22,7 @@ struct Message {
 
 struct Shape {
   int world = 8, ep = 4;
-  bool tied = false, idle_rank = false;
+  bool tied = false, idle_rank = false, zero = false;
 };
 
 // Four ranks for six experts: two of them hold one more.
@@ -32,6 +32,7 @@ Plan plan_of(const Shape& shape, int rank) {
   run.native.expert_width = 4001;
   run.native.tie_embeddings = shape.tied;
   run.mesh.ep = shape.ep;
+  run.mesh.zero = shape.zero ? 1 : 0;
   run.train.micro_batches = 1;
   const ModelSpec model = build_native_model(run.native);
   Plan plan = make_plan(model, run, shape.world, rank, Platform{});
@@ -51,8 +52,8 @@ std::vector<Message> messages_of(const Shape& shape, int rank) {
   Stream stream(1);
   std::vector<StartedSum> started;
   MeshComms comms;
-  comms.dp = std::make_unique<DelayedComm>(plan.mesh.dp, started);
-  comms.edp = std::make_unique<DelayedComm>(plan.mesh.edp, started);
+  comms.dp = std::make_unique<DelayedComm>(plan.mesh.dp, started, plan.coords.dp);
+  comms.edp = std::make_unique<DelayedComm>(plan.mesh.edp, started, plan.coords.edp);
   comms.ep = make_self_comm();
   comms.pp = make_self_comm();
   comms.gpu_library = "test";
@@ -81,13 +82,17 @@ std::vector<Message> messages_of(const Shape& shape, int rank) {
   }
   sums.finish();
   note();
+  int64_t owned = 0;
   for (const Parameter& p : params.all()) {
     if (!p.row.trained) continue;
     const auto expected = static_cast<float>(p.row.expert ? plan.mesh.edp : plan.mesh.dp);
-    const float* g = p.grad.as<float>();
-    EXPECT_TRUE(std::all_of(g, g + p.grad.numel(), [&](float v) { return v == expected; }))
+    const float* g = p.owned_grad().as<float>();
+    EXPECT_TRUE(shape.zero || p.owned.count == p.grad.numel()) << p.row.name;
+    owned += p.owned.count;
+    EXPECT_TRUE(std::all_of(g, g + p.owned.count, [&](float v) { return v == expected; }))
         << p.row.name << " of rank " << rank;
   }
+  EXPECT_GT(owned, 0);
   return messages;
 }
 
@@ -121,6 +126,14 @@ TEST(GradientSums, ComeInOneOrderWhateverExpertsARankHolds) {
   expect_one_order({.idle_rank = true});
   expect_one_order({.world = 4, .ep = 4});  // nobody shares experts
   expect_one_order({.world = 4, .ep = 1});
+  expect_one_order({.zero = true});
+  expect_one_order({.idle_rank = true, .zero = true});
+  expect_one_order({.world = 4, .ep = 4, .zero = true});
+}
+
+// Cutting a block over its owners changes what a sum gives, not when it goes.
+TEST(GradientSums, GoInTheSameMessagesWithZero) {
+  for (const int rank : {0, 3, 5}) EXPECT_EQ(messages_of({.zero = true}, rank), messages_of({}, rank));
 }
 
 TEST(GradientSums, LeaveOutRanksWithoutExperts) {

@@ -43,7 +43,7 @@ class DelayedComm : public Comm {
   std::unique_ptr<Pending> all_reduce_sum(Stream&, std::span<float> values) override {
     EXPECT_FALSE(values.empty());
     started_.push_back({this, values});
-    return std::make_unique<Delayed>(values, static_cast<float>(size_));
+    return std::make_unique<Delayed>(values, values, static_cast<float>(size_));
   }
   // Only this member's part comes out as a sum.
   std::unique_ptr<Pending> reduce_scatter_sum(Stream&, std::span<float> values,
@@ -54,7 +54,7 @@ class DelayedComm : public Comm {
     for_each_part(values, counts, [&](std::span<float> part, int member) {
       if (member == rank_) own = part;
     });
-    return std::make_unique<Delayed>(own, static_cast<float>(size_));
+    return std::make_unique<Delayed>(values, own, static_cast<float>(size_));
   }
   std::unique_ptr<Pending> all_gather(Stream&, std::span<std::byte> bytes, std::span<const int64_t> counts) override {
     for_each_part(bytes, counts, [](std::span<std::byte>, int) {});
@@ -64,17 +64,18 @@ class DelayedComm : public Comm {
  private:
   class Delayed : public Pending {
    public:
-    Delayed(std::span<float> values, float factor)
-        : values_(values), seen_(values.begin(), values.end()), factor_(factor) {}
+    // Of what was given, `summed` comes out as a sum.
+    Delayed(std::span<float> values, std::span<float> summed, float factor)
+        : values_(values), summed_(summed), seen_(values.begin(), values.end()), factor_(factor) {}
     ~Delayed() override { EXPECT_TRUE(done_) << "a sum that nobody waited for"; }
     void wait() override {
       if (std::exchange(done_, true)) return;
       EXPECT_TRUE(std::equal(seen_.begin(), seen_.end(), values_.begin())) << "touched while it was summed";
-      for (float& value : values_) value *= factor_;
+      for (float& value : summed_) value *= factor_;
     }
 
    private:
-    std::span<float> values_;
+    std::span<float> values_, summed_;
     std::vector<float> seen_;
     float factor_;
     bool done_ = false;

@@ -1,0 +1,101 @@
+"""ZeRO cuts optimizer states over replicas and changes nothing else: the same weights and moments, to the bit where sums
+have one order (two replicas), from checkpoints of any layout; and memory as the table of bytes says."""
+
+import json
+import os
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import (Checks, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
+                   write_corpus, write_run_file)
+
+checks = Checks()
+write_corpus("text")
+RUN = write_run_file()
+# Without clipping, the rounding of the norm does not enter the weights.
+COMMON = ["train.schedule=constant", "train.clip=0"]
+UNIT = {"B": 1, "KiB": 2**10, "MiB": 2**20}
+
+
+def train(name, ranks, *overrides):
+    result = run(ranks, "train", RUN, *outputs(name), *COMMON, *overrides)
+    checks.expect(result.code == 0, f"{name} -np {ranks} {overrides}: exit {result.code}", result.output)
+    checks.expect("equal to the byte on every rank" in result.output, f"{name}: arenas and table differ", result.output)
+    print(f"{result.seconds:5.1f} s  {name}: -np {ranks} {' '.join(overrides)}", flush=True)
+    return result.output
+
+
+def states(name, step):
+    """The bytes of every tensor of a checkpoint, put together from its slices; none of them is cut along another axis
+    than the first."""
+    folder = pathlib.Path(name, "checkpoints", f"step-{step:08}")
+    index, files, tensors = json.loads((folder / "index.json").read_text()), {}, {}
+    for s in index["slices"]:
+        if s["file"] not in files:
+            data = (folder / s["file"]).read_bytes()
+            length = int.from_bytes(data[:8], "little")
+            files[s["file"]] = (json.loads(data[8:8 + length]), data[8 + length:])
+        header, data = files[s["file"]]
+        begin, end = header[s["key"]]["data_offsets"]
+        entry = 1
+        for extent in index["tensors"][s["tensor"]][1:]:
+            entry *= extent
+        at = s["begin"] * entry + s["first"]
+        tensors.setdefault(s["tensor"], []).append((at, data[begin:end]))
+    return {tensor: b"".join(data for _, data in sorted(parts)) for tensor, parts in tensors.items()}
+
+
+def same_states(label, a, b, step=12):
+    left, right = states(a, step), states(b, step)
+    differ = [name for name in left if left[name] != right.get(name)]
+    checks.expect(sorted(left) == sorted(right) and not differ, f"{label}: {len(differ)} tensors differ, {differ[:3]}")
+    checks.expect(largest_difference(read_metrics(a), read_metrics(b), ["loss"]) == 0, f"{label}: losses differ")
+
+
+def optimizer_bytes(output):
+    found = re.search(r"memory per rank: .*optimizer ([\d.]+) (B|KiB|MiB)", output)
+    return float(found[1]) * UNIT[found[2]]
+
+
+# Two replicas: a sum of two has one order. Experts too: two replicas of each, or one.
+for name, overrides in [
+    ("fp32", []),
+    ("bf16", ["train.dtype=bf16"]),
+    ("tied", ["train.dtype=bf16", "model.tie_embeddings=true", "model.width=28", "model.heads=2"]),
+    ("ep", ["mesh.ep=2", "train.dtype=bf16"]),
+]:
+    whole = train(f"{name}-0", 2, *overrides)
+    cut = train(f"{name}-1", 2, *overrides, "mesh.zero=1")
+    same_states(name, f"{name}-0", f"{name}-1")
+    kept = optimizer_bytes(cut) / optimizer_bytes(whole)
+    checks.expect(kept < (0.9 if "mesh.ep=2" in overrides else 0.52), f"{name}: {kept:.2f} of the moments stay")
+
+# Stopped and resumed in the same layout; 2 x 2 replicas.
+SPREAD = ["mesh.ep=2", "mesh.zero=1", "model.experts=7", "model.selection_bias=true", "model.score=sigmoid"]
+for dtype in ("fp32", "bf16"):
+    train(f"whole-{dtype}", 4, *SPREAD, f"train.dtype={dtype}")
+    train(f"parts-{dtype}", 4, *SPREAD, f"train.dtype={dtype}", "train.steps=6")
+    train(f"parts-{dtype}", 4, *SPREAD, f"train.dtype={dtype}", "checkpoint.resume=auto")
+    same_bits(checks, dtype, read_metrics(f"whole-{dtype}"), read_metrics(f"parts-{dtype}"))
+
+# Into other layouts: with and without ZeRO they go on alike.
+MODEL = SPREAD[2:]
+FROM = "checkpoint.resume=parts-fp32/checkpoints/step-00000006"
+train("to-0", 2, *MODEL, FROM)
+train("to-1", 2, *MODEL, FROM, "mesh.zero=1")
+same_states("from four ranks with ZeRO", "to-0", "to-1")
+for name, ranks, overrides in [("to-one", 1, []), ("to-eight", 8, ["mesh.ep=4", "mesh.zero=1"]),
+                               ("to-dp-first", 4, ["mesh.ep=2", "mesh.placement=dp_first", "mesh.zero=1"])]:
+    train(name, ranks, *MODEL, FROM, *overrides)
+for name in ("to-0", "to-one", "to-eight", "to-dp-first"):
+    difference = largest_difference(read_metrics("whole-fp32"), read_metrics(name), ["loss"])
+    checks.expect(difference < 1e-5, f"{name}: losses differ by {difference:.1e}")
+train("back-0", 2, *MODEL, "train.steps=6")
+BACK = "checkpoint.resume=back-0/checkpoints/step-00000006"
+train("back-2", 2, *MODEL, BACK)
+train("back-4", 4, *MODEL, BACK, "mesh.zero=1")
+difference = largest_difference(read_metrics("back-2"), read_metrics("back-4"), ["loss"])
+checks.expect(difference < 1e-5, f"from two ranks without ZeRO: losses differ by {difference:.1e}")
+checks.finish()
