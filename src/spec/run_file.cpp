@@ -128,7 +128,7 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("mesh.schedule", mesh.schedule, "pipeline schedule", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"),
       INTEGER("mesh.chunks", mesh.chunks, 2, 1 << 10, "stages per rank of the interleaved schedule"),
       TEXT("mesh.stage_layers", mesh.stage_layers, "layers of each stage, as in \"8,8,7\"; empty: cut by FLOPs"),
-      INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage of optimizer states"),
+      INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage: 1 cuts optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "0: from the launcher"),
       REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6, "load balance loss; below 0: the model's own coefficient"),
       TEXT("moe.aux_scope", moe.aux_scope,

@@ -11,13 +11,29 @@
 namespace mw {
 namespace {
 
+// Sums to their owners and what they have made of them back: of equal parts, and of others, which libraries move in
+// another way.
+void start_cuts(Comm& group, Stream& stream, const TensorView& memory) {
+  const auto members = static_cast<size_t>(group.size());
+  std::vector<int64_t> equal(members, 1), single(members, 0);
+  single.front() = 1;
+  for (const std::vector<int64_t>& counts : {equal, single}) {
+    const auto total = static_cast<size_t>(std::count(counts.begin(), counts.end(), 1));
+    group.reduce_scatter_sum(stream, std::span(memory.as<float>(), total), counts)->wait();
+    group.all_gather(stream, std::span(static_cast<std::byte*>(memory.data), total), counts)->wait();
+  }
+}
+
 // One element to every member and back, as gradients and rows go.
-void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve) {
+void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve, bool cuts) {
   const int64_t members = std::max(comms.dp->size(), comms.ep->size());
   TensorStore memory({{"send", DType::f32, {members}, 0}, {"receive", DType::f32, {members}, 0}}, reserve);
   const TensorView send = memory.fixed("send"), receive = memory.fixed("receive");
-  for (Comm* group : {comms.dp.get(), comms.edp.get()})
-    if (group->size() > 1) group->all_reduce_sum(stream, std::span(send.as<float>(), 1))->wait();
+  for (Comm* group : {comms.dp.get(), comms.edp.get()}) {
+    if (group->size() == 1) continue;
+    group->all_reduce_sum(stream, std::span(send.as<float>(), 1))->wait();
+    if (cuts) start_cuts(*group, stream, send);
+  }
   if (comms.ep->size() > 1) {
     RowExchange x;
     x.row_bytes = sizeof(float);
@@ -116,7 +132,7 @@ void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline
   start_products(stream, plan.run.dtype(), reserve);
   attention_kernels(plan, stream);
   if (comms.gpu_library.empty()) return;
-  start_groups(comms, stream, reserve);
+  start_groups(comms, stream, reserve, plan.run.mesh.zero > 0);
   start_links(pipeline, stream, reserve);
 }
 
