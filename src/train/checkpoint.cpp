@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum class Writer : uint8_t { dealt, first_replica, owner };  // among the ranks that hold a slice
+enum class Writer : uint8_t { dealt, first_replica, owner, nobody };  // among the ranks that hold a slice
 
 // One slice that this rank holds.
 struct LocalSlice {
@@ -38,7 +38,7 @@ std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
       for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, range))
         slices.push_back({kind + p.row.name, p.row.shape, held.slice,
                           std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)),
-                          is_cut ? Writer::owner : of_whole});
+                          p.is_copy ? Writer::nobody : is_cut ? Writer::owner : of_whole});
     };
     add("param.", p.master, p.held, p.holds_cut);
     if (!p.row.trained || !with_optimizer) continue;
@@ -50,12 +50,14 @@ std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
 }
 
 // Which of this rank's slices it writes: dense ones are dealt out by size over the data-parallel ranks, which all hold
-// them; expert ones belong to the first replica; what ZeRO cuts is its owner's.
+// them; expert ones belong to the first replica; what ZeRO cuts is its owner's; tied embeddings beside the head are
+// copies.
 std::vector<LocalSlice> slices_to_write(Engine& engine) {
   const Comm& replicas = *engine.comms.dp;
   std::vector<int64_t> load(static_cast<size_t>(replicas.size()));
   std::vector<LocalSlice> mine;
   for (LocalSlice& slice : local_slices(engine, true)) {
+    if (slice.writer == Writer::nobody) continue;
     if (slice.writer != Writer::dealt) {
       if (slice.writer == Writer::owner || engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
       continue;
