@@ -78,6 +78,9 @@ class Comm {
 
   // Members of the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
+
+  // Where this rank's collectives are noted, over all of its groups; null: nowhere.
+  virtual Progress* progress() { return nullptr; }
 };
 
 // Calls body(part, member) for every member's part of `whole` that is not empty. Errors: internal, when the counts are

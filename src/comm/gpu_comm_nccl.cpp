@@ -97,6 +97,7 @@ class GpuComm : public Comm {
     return host_->receive(bytes, from);
   }
   std::unique_ptr<Comm> split(int color, int key) override { return make_gpu_comm(host_->split(color, key), link_); }
+  Progress* progress() override { return host_->progress(); }
 
   std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values) override {
     follow(stream);
@@ -207,6 +208,7 @@ class GpuComm : public Comm {
 
   // What comes next on the link starts after what the stream has been given so far.
   void follow(Stream& stream) {
+    if (Progress* noted = progress(); noted != nullptr) noted->begin_collective();
     if (link_->watching != &stream.queue()) {
       stream.queue().watch([link = std::weak_ptr(link_)] {
         if (const auto open = link.lock()) check_link(*open);

@@ -1,7 +1,12 @@
 #include "comm/world.h"
 
+#include <sys/ioctl.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 #include "base/file.h"
 #include "comm/gpu_comm.h"
@@ -39,6 +44,17 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
   for (std::unique_ptr<Comm>* group : {&comms.dp, &comms.ep, &comms.edp})
     *group = make_gpu_comm(std::move(*group), link);
   return comms;
+}
+
+void wait_until_output_is_read() {
+  const auto pause = std::chrono::milliseconds(10);
+  for (const int output : {STDOUT_FILENO, STDERR_FILENO}) {
+    for (int unread = 0, tries = 0; tries < 100; ++tries) {
+      if (ioctl(output, FIONREAD, &unread) != 0 || unread == 0) break;
+      std::this_thread::sleep_for(pause);
+    }
+    std::this_thread::sleep_for(5 * pause);  // and forwarded
+  }
 }
 
 int ranks_per_node(const World& world, const MeshSpec& mesh) {

@@ -23,6 +23,10 @@ class World {
   [[noreturn]] virtual void abort(Exit code) = 0;
 };
 
+// A launcher that is told to abort may drop what it has not read yet from a rank's output, and with it the reason.
+// Waits until it has read all, for two seconds at most.
+void wait_until_output_is_read();
+
 // Errors: comm; unsupported, when a launcher started several ranks of a build without MPI.
 std::unique_ptr<World> start_world(int* argc, char*** argv);
 

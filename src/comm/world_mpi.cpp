@@ -1,15 +1,10 @@
 // Comm and World over MPI. The only file that includes mpi.h.
 #include <mpi.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <limits>
 #include <map>
-#include <thread>
 
 #include "comm/world.h"
 
@@ -44,28 +39,33 @@ std::vector<int> to_counts(const std::vector<int64_t>& values) {
 
 class MpiPending : public Pending {
  public:
-  ~MpiPending() override {
-    if (request != MPI_REQUEST_NULL) MPI_Wait(&request, MPI_STATUS_IGNORE);
-  }
-  void wait() override {
-    if (request != MPI_REQUEST_NULL) check(MPI_Wait(&request, MPI_STATUS_IGNORE), "MPI_Wait");
-  }
+  explicit MpiPending(Progress& progress) : progress_(progress), number_(progress.begin_collective()) {}
+  ~MpiPending() override { finish(); }
+  void wait() override { check(finish(), "MPI_Wait"); }
   MPI_Request request = MPI_REQUEST_NULL;
   // MPI reads these until the exchange is done.
   std::vector<int> send_counts, send_offsets, receive_counts, receive_offsets;
+
+ private:
+  int finish() {
+    if (request == MPI_REQUEST_NULL) return MPI_SUCCESS;
+    const CollectiveWait noted(progress_, "all_to_all", number_);
+    return MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+  Progress& progress_;
+  int64_t number_;
 };
 
 // A message in parts, each of a count that MPI can hold.
 class MpiMessage : public Pending {
  public:
+  MpiMessage(Progress& progress, const char* call)
+      : progress_(progress), call_(call), number_(progress.begin_collective()) {}
   ~MpiMessage() override {
     // The other side of a rank that fails may never come.
-    if (std::uncaught_exceptions() > 0) return;
-    MPI_Waitall(static_cast<int>(parts_.size()), parts_.data(), MPI_STATUSES_IGNORE);
+    if (std::uncaught_exceptions() == 0) finish();
   }
-  void wait() override {
-    check(MPI_Waitall(static_cast<int>(parts_.size()), parts_.data(), MPI_STATUSES_IGNORE), "MPI_Waitall");
-  }
+  void wait() override { check(finish(), "MPI_Waitall"); }
   // start(first, count, request) begins one part.
   template <class Start>
   void start(size_t bytes, const Start& start) {
@@ -76,6 +76,13 @@ class MpiMessage : public Pending {
   }
 
  private:
+  int finish() {
+    const CollectiveWait noted(progress_, call_, number_);
+    return MPI_Waitall(static_cast<int>(parts_.size()), parts_.data(), MPI_STATUSES_IGNORE);
+  }
+  Progress& progress_;
+  const char* call_;
+  int64_t number_;
   std::vector<MPI_Request> parts_;
 };
 
@@ -85,7 +92,7 @@ class MpiComm : public Comm {
   using Comm::all_to_all;
   using Comm::receive;
   using Comm::send;
-  MpiComm(MPI_Comm comm, bool owned) : comm_(comm), owned_(owned) {
+  MpiComm(MPI_Comm comm, bool owned, Progress& progress) : comm_(comm), owned_(owned), progress_(progress) {
     check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
     check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
     check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
@@ -107,6 +114,7 @@ class MpiComm : public Comm {
   void all_reduce_max(std::span<int64_t> values) override { all_reduce(values, MPI_INT64_T, MPI_MAX); }
 
   void reduce_sum(std::span<float> values, int root) override {
+    const CollectiveWait noted(progress_, "reduce");
     for (size_t begin = 0; begin < values.size(); begin += kMaxCount) {
       const int count = static_cast<int>(std::min(kMaxCount, values.size() - begin));
       float* piece = values.data() + begin;
@@ -115,15 +123,19 @@ class MpiComm : public Comm {
     }
   }
   void broadcast(std::span<std::byte> bytes, int root) override {
+    const CollectiveWait noted(progress_, "broadcast");
     for (size_t begin = 0; begin < bytes.size(); begin += kMaxCount) {
       const int count = static_cast<int>(std::min(kMaxCount, bytes.size() - begin));
       check(MPI_Bcast(bytes.data() + begin, count, MPI_BYTE, root, comm_), "MPI_Bcast");
     }
   }
-  void barrier() override { check(MPI_Barrier(comm_), "MPI_Barrier"); }
+  void barrier() override {
+    const CollectiveWait noted(progress_, "barrier");
+    check(MPI_Barrier(comm_), "MPI_Barrier");
+  }
 
   std::unique_ptr<Pending> all_to_all(const RowExchange& x) override {
-    auto pending = std::make_unique<MpiPending>();
+    auto pending = std::make_unique<MpiPending>(progress_);
     pending->send_counts = to_counts(x.send_counts);
     pending->send_offsets = to_counts(x.send_offsets);
     pending->receive_counts = to_counts(x.receive_counts);
@@ -139,14 +151,14 @@ class MpiComm : public Comm {
   // Synchronous sends: none depends on room that the library may or may not have, so that what runs with small messages
   // runs with large ones.
   std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) override {
-    auto message = std::make_unique<MpiMessage>();
+    auto message = std::make_unique<MpiMessage>(progress_, "send");
     message->start(bytes.size(), [&](size_t first, int count, MPI_Request* request) {
       check(MPI_Issend(bytes.data() + first, count, MPI_BYTE, to, kMessageTag, comm_, request), "MPI_Issend");
     });
     return message;
   }
   std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) override {
-    auto message = std::make_unique<MpiMessage>();
+    auto message = std::make_unique<MpiMessage>(progress_, "receive");
     message->start(bytes.size(), [&](size_t first, int count, MPI_Request* request) {
       check(MPI_Irecv(bytes.data() + first, count, MPI_BYTE, from, kMessageTag, comm_, request), "MPI_Irecv");
     });
@@ -154,15 +166,18 @@ class MpiComm : public Comm {
   }
 
   std::unique_ptr<Comm> split(int color, int key) override {
+    const CollectiveWait noted(progress_, "split");
     MPI_Comm child = MPI_COMM_NULL;
     check(MPI_Comm_split(comm_, color, key, &child), "MPI_Comm_split");
-    return std::make_unique<MpiComm>(child, true);
+    return std::make_unique<MpiComm>(child, true, progress_);
   }
+  Progress* progress() override { return &progress_; }
 
  private:
   template <class T>
   void all_reduce(std::span<T> values, MPI_Datatype type, MPI_Op op) {
     if (size_ == 1) return;
+    const CollectiveWait noted(progress_, "all_reduce");
     for (size_t begin = 0; begin < values.size(); begin += kMaxCount) {
       const int count = static_cast<int>(std::min(kMaxCount, values.size() - begin));
       check(MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, count, type, op, comm_), "MPI_Allreduce");
@@ -181,27 +196,17 @@ class MpiComm : public Comm {
 
   MPI_Comm comm_;
   bool owned_;
+  Progress& progress_;
   int rank_ = 0, size_ = 1;
   std::map<int64_t, MPI_Datatype> row_types_;
 };
-
-// A launcher that is told to abort may drop what it has not read yet from a rank's output, and with it the reason.
-// Waits until the pipe is empty, for a second at most.
-void wait_until_read(int descriptor) {
-  const auto pause = std::chrono::milliseconds(10);
-  for (int unread = 0, tries = 0; tries < 100; ++tries) {
-    if (ioctl(descriptor, FIONREAD, &unread) != 0 || unread == 0) break;
-    std::this_thread::sleep_for(pause);
-  }
-  std::this_thread::sleep_for(5 * pause);  // and forwarded
-}
 
 class MpiWorld : public World {
  public:
   MpiWorld(int* argc, char*** argv) {
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    comm_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, false);
+    comm_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, false, progress_);
     refuse_foreign_launcher();
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm_->rank(), MPI_INFO_NULL, &node),
@@ -230,7 +235,7 @@ class MpiWorld : public World {
   int local_size() const override { return local_size_; }
   int nodes() const override { return nodes_; }
   [[noreturn]] void abort(Exit code) override {
-    for (const int output : {STDOUT_FILENO, STDERR_FILENO}) wait_until_read(output);
+    wait_until_output_is_read();
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
     std::_Exit(static_cast<int>(code));
   }
@@ -252,6 +257,7 @@ class MpiWorld : public World {
     }
   }
 
+  Progress progress_;
   std::unique_ptr<MpiComm> comm_;
   int local_size_ = 1, nodes_ = 1;
 };

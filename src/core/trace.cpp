@@ -69,6 +69,7 @@ void Trace::reset() {
 
 TraceScope::TraceScope(Trace& trace, Work work, const char* label, TraceArgument argument) : trace_(trace) {
   if (trace_.marker_.push != nullptr) trace_.marker_.push(label);
+  if (trace_.progress_ != nullptr) trace_.progress_->enter(label);
   if (trace_.device_ != nullptr) {
     if (trace_.device_->is_full()) trace_.settle();
     trace_.device_->begin(trace_.device_->queue(), {label, work, argument});
@@ -85,6 +86,7 @@ TraceScope::~TraceScope() {
   const auto [label, begin] = trace_.open_.back();
   trace_.open_.pop_back();
   trace_.keep({label.text, label.work, begin, now, Lane::host, label.argument});
+  if (trace_.progress_ != nullptr) trace_.progress_->enter(trace_.open_.empty() ? "" : trace_.open_.back().label.text);
   if (trace_.marker_.pop != nullptr) trace_.marker_.pop();
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/device_trace.h"
+#include "core/progress.h"
 #include "core/trace_event.h"
 
 namespace mw {
@@ -28,6 +29,8 @@ class Trace {
 
   // Scopes that begin from now on are shown to a profiler too. Not while one is open.
   void show_ranges(RangeMarker marker) { marker_ = marker; }
+  // The innermost open scope is noted there from now on; null: nowhere.
+  void note_phases(Progress* progress) { progress_ = progress; }
 
   // Scopes are timed on the device of `queue` too from now on, and seconds() is the device's time; null: no more. Each
   // scope then costs two stamps. Waits for the queue, which must live until the trace ends or lets go of it.
@@ -60,6 +63,7 @@ class Trace {
   int64_t last_ns_ = 0;
   bool keep_events_ = false;
   RangeMarker marker_;
+  Progress* progress_ = nullptr;
   std::unique_ptr<DeviceTrace> device_;  // while the device is timed
 };
 

@@ -91,6 +91,7 @@ nlohmann::json write_rank_file(Engine& engine, const std::string& folder) {
     writer.declare(key_of(slice), "F32", stored_shape(slice.global_shape, slice.part));
   writer.begin(folder + "/" + file);
   for (const LocalSlice& slice : slices) {
+    const TraceScope scope(engine.stream.trace(), Work::checkpoint, "write_tensor");
     const auto bytes = std::as_bytes(slice.values);
     writer.write(key_of(slice), bytes);
     entries.push_back({{"tensor", slice.tensor},
@@ -228,6 +229,7 @@ RunState load_slices(Engine& engine, const std::string& folder, bool weights_onl
   for (const CheckpointSlice& s : index.slices) by_tensor[s.tensor].push_back(&s);
   SliceReader reader(folder);
   for (const LocalSlice& local : local_slices(engine, !weights_only)) {
+    const TraceScope scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
     for (const CheckpointSlice* s : by_tensor[local.tensor])
       for_each_shared_run(local.global_shape, s->part, local.part, [&](int64_t from, int64_t to, int64_t count) {
         const std::byte* stored = reader.read(*s, local.global_shape).data();

@@ -81,7 +81,9 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       stream(open_stream(device, threads)),
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device)),
-      model(plan, params, comms, stream, arenas_of(device)) {}
+      model(plan, params, comms, stream, arenas_of(device)) {
+  stream.trace().note_phases(world.progress());
+}
 
 void refresh_weights(Engine& engine) { refresh_weights(engine.params, engine.comms, engine.stream); }
 

@@ -12,6 +12,42 @@ namespace {
 
 void spend(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
 
+TEST(Trace, NotesTheInnermostScopeAsPhase) {
+  Trace trace;
+  Progress progress;
+  trace.note_phases(&progress);
+  EXPECT_STREQ(progress.read().phase, "");
+  {
+    const TraceScope outer(trace, Work::attention, "outer");
+    {
+      const TraceScope inner(trace, Work::matmul, "inner");
+      EXPECT_STREQ(progress.read().phase, "inner");
+    }
+    EXPECT_STREQ(progress.read().phase, "outer");
+    EXPECT_EQ(progress.read().moves, 3);
+  }
+  EXPECT_STREQ(progress.read().phase, "");
+}
+
+TEST(Progress, TellsWhichCollectiveIsAwaited) {
+  Progress progress;
+  const int64_t started = progress.begin_collective();
+  {
+    const CollectiveWait other(progress, "barrier");
+    EXPECT_EQ(progress.read().awaited, started + 1);
+    EXPECT_STREQ(progress.read().call, "barrier");
+  }
+  const int64_t before = progress.read().moves;
+  {
+    const CollectiveWait wait(progress, "all_to_all", started);
+    EXPECT_EQ(progress.read().awaited, started);
+    EXPECT_STREQ(progress.read().call, "all_to_all");
+  }
+  EXPECT_EQ(progress.read().awaited, 0);
+  EXPECT_EQ(progress.read().collectives, 2);
+  EXPECT_GT(progress.read().moves, before);
+}
+
 TEST(Trace, TimeOfInnerScopesIsTakenOutOfOuterOnes) {
   using namespace std::chrono_literals;
   Trace trace;
