@@ -21,6 +21,7 @@ enum class Exit : int {
   numeric = 7,       // NaN or Inf in training
   comm = 8,          // a collective or another rank failed
   unsupported = 9,   // known, but not built
+  stalled = 10,      // a rank fell silent or none moved: the watchdog's
   internal = 70,     // a broken invariant: our bug
 };
 

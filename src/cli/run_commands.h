@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "comm/world.h"
+#include "spec/run_spec.h"
 
 namespace mw {
 
@@ -17,5 +18,8 @@ Command add_inspect_command(CLI::App& app);
 // Starts the message library and runs `body` on every rank. A failing rank writes its reason first and takes the others
 // down.
 Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)>& body);
+
+// Runs `body` on every rank of the world under the watchdog, as watchdog.seconds says. Collective.
+Exit run_watched(World& world, const RunSpec& run, const std::function<Exit()>& body);
 
 }  // namespace mw

@@ -14,7 +14,7 @@ Command add_train_command(CLI::App& app, const Invocation& invocation) {
   return {sub, [=] {
             const RunSpec run = read_run_file(*path, *overrides);
             return run_in_world(invocation, [&](World& world) {
-              return run_training(world, run, {*profile, version_text()});
+              return run_watched(world, run, [&] { return run_training(world, run, {*profile, version_text()}); });
             });
           }};
 }

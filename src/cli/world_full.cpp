@@ -1,11 +1,12 @@
 #include <chrono>
 #include <csignal>
-#include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <thread>
 
 #include "cli/run_commands.h"
+#include "train/watchdog.h"
 
 namespace mw {
 
@@ -35,6 +36,21 @@ Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)
                     "this is a bug in Moewright; please report it with the command and the run file"));
   }
   return Exit::internal;
+}
+
+Exit run_watched(World& world, const RunSpec& run, const std::function<Exit()>& body) {
+  // Its main thread may be stuck in the message library: nothing of the process can be ended in order.
+  const auto end = [rank = world.comm().rank()](const Error* reason) {
+    if (reason != nullptr) {
+      print_error(*reason, fmt::format("rank {}: ", rank));
+      wait_until_output_is_read();
+    }
+    std::_Exit(static_cast<int>(Exit::stalled));
+  };
+  const std::unique_ptr<Watchdog> watchdog = start_watchdog(world, static_cast<double>(run.watchdog.seconds), end);
+  const Exit code = body();
+  world.comm().barrier();  // all are watched until the last one is here
+  return code;
 }
 
 }  // namespace mw

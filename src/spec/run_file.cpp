@@ -157,6 +157,8 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("log.tensorboard", log.tensorboard, "folder of TensorBoard event files"),
       TEXT("log.trace", log.trace, "Chrome trace of the last step"),
       INTEGER("log.every", log.every, 1, kMany, "steps between log lines"),
+      INTEGER("watchdog.seconds", watchdog.seconds, 0, kMany,
+              "the job ends with a report when a rank has been silent, or no rank has moved, for so long; 0: never"),
       TEXT("sample.prompt", sample.prompt, "text that `sample` and the end of training continue"),
       INTEGER("sample.tokens", sample.tokens, 0, 1 << 20, "tokens generated at the end of training; 0: none"),
       REAL("sample.temperature", sample.temperature, 0, 100, "0: the likeliest token"),
@@ -169,7 +171,7 @@ const std::vector<KeyRule>& key_rules() {
            "learned", "one_expert", "skip_expert"),
       REAL("verify.ignore_fraction", verify.ignore_fraction, 0, 0.9, "share of labels ignored, unevenly over samples"),
       TEXT("debug.fault", fault, "test only: break the run on purpose", "", "double_expert_gradient", "skip_router_sum",
-           "drop_row", "local_aux_counts", "wrong_denominator", "nan_gradient"),
+           "drop_row", "local_aux_counts", "wrong_denominator", "nan_gradient", "hang"),
   };
   return rules;
 }

@@ -69,6 +69,10 @@ struct LogSpec {
   int64_t every = 10;
 };
 
+struct WatchdogSpec {
+  int64_t seconds = 600;  // 0: off
+};
+
 struct SampleSpec {
   std::string prompt;
   int64_t tokens = 0;
@@ -94,6 +98,7 @@ struct RunSpec {
   std::string recompute = "none";
   CheckpointSpec checkpoint;
   LogSpec log;
+  WatchdogSpec watchdog;
   SampleSpec sample;
   VerifySpec verify;
   std::string fault;  // debug.fault: test-only, makes `verify` fail on purpose

@@ -1,5 +1,4 @@
 #include "train/trainer.h"
-#include "comm/cores.h"
 
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include <numbers>
 
 #include "base/text.h"
+#include "comm/cores.h"
 #include "formats/trace_file.h"
 #include "ops/device.h"
 #include "train/byte_model.h"
@@ -28,6 +28,7 @@
 #include "train/sample.h"
 #include "train/signals.h"
 #include "train/validation.h"
+#include "train/watchdog.h"
 
 namespace mw {
 namespace {
@@ -285,8 +286,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   if (engine_->device.kind != DeviceKind::cpu) r.memory_libraries = library_bytes_;
   r.arena_grows = grows;
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
-  r.val_loss = val_loss_;
-  val_loss_.reset();
+  r.val_loss = std::exchange(val_loss_, std::nullopt);
   if (metrics_ != nullptr) write_step(*metrics_, r, context_);
   if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
     say("{}", format_step(r, context_));
@@ -312,6 +312,7 @@ bool Trainer::train_step(int64_t step) {
 }
 
 StepStats Trainer::compute_step(int64_t step) {
+  begin_step(world_.comm(), run_, step);
   const TraceScope whole(engine_->stream.trace(), "step", {"step", step});
   const double begin = now_seconds();
   std::vector<Batch> batches;
@@ -320,8 +321,7 @@ StepStats Trainer::compute_step(int64_t step) {
     batches = read_step(*data_, engine_->plan, state_.samples, engine_->model.step_tokens());
   }
   const StepStats stats = accumulate_gradients(*engine_, batches);
-  // Every rank sees the same sums, but a bad tensor may lie on one: any of them stops all before the weights are
-  // touched.
+  // Sums are the same everywhere, a bad tensor may lie on one rank: it stops all before the weights are touched.
   std::string bad = find_non_finite(*engine_, stats);
   int64_t any_bad = bad.empty() ? 0 : 1;
   world_.comm().all_reduce_max(std::span(&any_bad, 1));

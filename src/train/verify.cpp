@@ -11,6 +11,7 @@
 #include "core/rng.h"
 #include "ops/cross_entropy.h"
 #include "train/step.h"
+#include "train/watchdog.h"
 
 namespace mw {
 namespace {
@@ -54,6 +55,7 @@ class Verifier {
            "set moe.capacity_domain = \"sequence\"");
     if (!leader_) return;
     reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
+    reference_->stream.trace().note_phases(comm_.progress());  // this rank is at work, though alone
     reference_->params.initialise(static_cast<uint64_t>(run_.train.seed), reference_->stream.threads());
     refresh_weights(*reference_);
   }
@@ -335,6 +337,7 @@ Exit Verifier::run() {
   const bool forced = run_.verify.routing != "learned";
   bool ok = true;
   for (int64_t step = 1; step <= run_.verify.steps; ++step) {
+    begin_step(comm_, run_, step);
     share_weights();
     // Routing of the whole micro-batch: the reference's tokens are all ranks' in order.
     Routing global =

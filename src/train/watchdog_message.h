@@ -1,0 +1,42 @@
+// What ranks tell each other about where they are: one message of fixed size, both ways. Bytes come from the network
+// and are not trusted.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/progress.h"
+
+namespace mw {
+
+enum class BeatKind : uint32_t {
+  beat = 1,   // where the sender is
+  leave = 2,  // it ends: nothing more will come
+  end = 3     // rank 0 has told the reason and ends the job
+};
+
+struct Beat {
+  BeatKind kind = BeatKind::beat;
+  int rank = 0;
+  int64_t step = 0, collectives = 0, awaited = 0;  // as in ProgressNote
+  double idle_seconds = 0;                         // since the rank last moved
+  std::string phase, call, host;                   // cut to what fits; printable
+};
+
+// `idle_seconds`: for how long the note has been the same.
+Beat make_beat(int rank, const ProgressNote& note, double idle_seconds, const std::string& host);
+
+constexpr size_t kBeatBytes = 184;
+using BeatBytes = std::array<std::byte, kBeatBytes>;
+
+// The token is the job's secret: messages of strangers do not have it.
+BeatBytes encode(const Beat& beat, uint64_t token);
+
+// None: not a message of this job from one of its `ranks` ranks.
+std::optional<Beat> decode(std::span<const std::byte, kBeatBytes> bytes, uint64_t token, int ranks);
+
+}  // namespace mw

@@ -1,0 +1,129 @@
+"""The watchdog names the rank that is stopped or stuck, in time and with its last step, and ends the whole job with an
+exit code of its own, stopped process included; runs that end in order, by an error or by kill -9 end as without it."""
+
+import os
+import re
+import resource
+import signal
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import Checks, Job, run, write_corpus, write_run_file  # noqa: E402
+
+STALLED, SECONDS, RANKS = 10, 3, 4
+SLACK = 8  # for a launcher to end the others, on a busy machine
+checks = Checks()
+write_corpus("text")
+RUN = write_run_file()
+ARGUMENTS = ["train", RUN, "mesh.ep=2", f"watchdog.seconds={SECONDS}"]
+
+
+def started(name, *overrides):
+    """A long run that has made some steps, and the processes of its ranks by rank."""
+    job = Job(RANKS, *ARGUMENTS, "train.steps=100000", *overrides)
+    checks.expect(job.wait_until(lambda: "\nstep 5/" in job.output()), f"{name}: did not start", job.output())
+    pids = sorted(job.rank_pids(), key=rank_of)
+    checks.expect([rank_of(pid) for pid in pids] == list(range(RANKS)), f"{name}: ranks {pids}", job.output())
+    return job, pids
+
+
+def rank_of(pid):
+    with open(f"/proc/{pid}/environ") as environment:
+        entries = dict(e.split("=", 1) for e in environment.read().split("\0") if "=" in e)
+    return int(entries.get("OMPI_COMM_WORLD_RANK", entries.get("PMI_RANK", -1)))
+
+
+def last_step(output):
+    return max((int(s) for s in re.findall(r"^step (\d+)/", output, re.M)), default=0)
+
+
+def alive(pids):
+    """Those that run or are stopped; the dead whom nobody has asked about yet do not count."""
+    left = []
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat") as stat:
+                state = stat.read().rsplit(")", 1)[1].split()[0]
+            left += [] if state in "ZX" else [pid]
+        except OSError:
+            pass
+    return left
+
+
+def ended(name, job, pids, since, code, parts):
+    got = job.wait(SECONDS + 40)
+    seconds = time.monotonic() - since
+    output = job.output()
+    told = [line for line in output.splitlines() if "watchdog:" in line]
+    print(f"{name}: code {got} after {seconds:.1f} s; {told[:1]}", flush=True)
+    # MPICH's mpirun mixes in the signal by which it ends the other ranks.
+    codes = (code, 9) if "messages by MPICH" in output else (code,)
+    checks.expect(got in codes, f"{name}: exit {got}, expected {code}", output)
+    checks.expect(seconds < SECONDS + SLACK, f"{name}: it took {seconds:.1f} s", output)
+    for part in parts:
+        checks.expect(re.search(part, output), f"{name}: no \"{part}\"", output)
+    end = time.monotonic() + 5
+    while alive(pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    checks.expect(not alive(pids), f"{name}: processes {alive(pids)} are left", output)
+    for pid in alive(pids):
+        os.kill(pid, signal.SIGKILL)
+    return output
+
+
+def stop_rank(number, parts):
+    name = f"stopped-{number}"
+    job, pids = started(name)
+    before = last_step(job.output())
+    time.sleep(SECONDS / 2)  # some beats go by
+    os.kill(pids[number], signal.SIGSTOP)
+    output = ended(name, job, pids, time.monotonic(), STALLED, parts)
+    named = re.search(rf"rank {number} on \S+: silent for [\d.]+ s, last .*\bstep (\d+)", output)
+    if checks.expect(named, f"{name}: no last step of rank {number}", output):
+        checks.expect(before <= int(named[1]) <= last_step(output) + 1,
+                      f"{name}: step {named[1]}, expected {before} to {last_step(output)}", output)
+    return output
+
+
+output = stop_rank(2, [r"nothing is heard from rank 2 ", r"ranks? [\d, -]+: in collective \d+ \(\w+\), step \d+"])
+checks.expect(output.count("watchdog:") == 1, "stopped-2: one rank tells", output)
+output = stop_rank(0, [r"nothing is heard from rank 0 "])
+checks.expect(output.count("watchdog:") == 1, "stopped-0: one rank tells", output)
+
+job = Job(RANKS, *ARGUMENTS, "debug.fault=hang")
+job.wait_until(lambda: len(job.rank_pids()) == RANKS and "\nstep 2/" in job.output())
+ended("stuck", job, job.rank_pids(), time.monotonic(), STALLED,
+      [r"no rank has moved for 3 s .*; rank 3 is behind", r"rank 3 on \S+: alive, outside of collectives .*, step 3",
+       r"ranks 0-2: in collective"])
+
+job, pids = started("suspended")
+for what in (signal.SIGSTOP, signal.SIGCONT):
+    for pid in pids:
+        os.kill(pid, what)
+    time.sleep(2 * SECONDS)
+checks.expect(job.running() and "watchdog" not in job.output(), "suspended: it did not go on", job.output())
+job.end()
+
+job, pids = started("killed")
+os.kill(pids[1], signal.SIGKILL)
+output = ended("killed", job, pids, time.monotonic(), job.wait(60), [r"signal 9|Killed|KILLED"])
+checks.expect("watchdog" not in output, "killed: the watchdog speaks", output)
+
+result = run(RANKS, *ARGUMENTS, "train.val_batches=4", "checkpoint.dir=ordinary", "checkpoint.every=4")
+print(f"ordinary: code {result.code}, {result.seconds:.1f} s", flush=True)
+checks.expect(result.code == 0 and not re.search("watchdog|warning: the", result.output),
+              f"ordinary: exit {result.code}", result.output)
+result = run(RANKS, "verify", RUN, "mesh.ep=2", f"watchdog.seconds={SECONDS}")
+checks.expect(result.code == 0 and "watchdog" not in result.output, f"verify: exit {result.code}", result.output)
+result = run(RANKS, *ARGUMENTS, "debug.fault=nan_gradient")
+checks.expect(result.code == 7 and "watchdog" not in result.output, f"an error: exit {result.code}", result.output)
+result = run(2, *ARGUMENTS, "watchdog.seconds=0")
+checks.expect(result.code == 0, f"off: exit {result.code}", result.output)
+
+# Rank 0 cannot open a connection for each rank: the run goes on, with a word.
+resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+result = run(2, *ARGUMENTS)
+checks.expect(result.code == 0 and result.output.count("warning: the watchdog is off: 2 ranks need") == 1,
+              f"few files: exit {result.code}", result.output)
+checks.finish()
