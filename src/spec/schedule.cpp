@@ -30,39 +30,38 @@ std::vector<Action> alternate(const std::vector<Action>& forwards, const std::ve
 }
 
 // Each rank's forwards and backwards: as many micro-batches as there are ranks pass one stage, then the same ones the
-// rank's next stage. With one stage per rank that is plainly one after the other.
+// rank's next stage. With one stage per rank that is plainly one after the other. The last round is completed with
+// micro-batches that do not exist and left out again: what remains is in an order that all ranks can keep.
 std::vector<Action> alternating_order(const PipelineShape& shape, int rank, int64_t warmup) {
   std::vector<Action> forwards, backwards;
   const std::vector<int> stages = stages_of_rank(shape, rank);
   for (int64_t begin = 0; begin < shape.micro_batches; begin += shape.ranks) {
-    const int64_t end = std::min(begin + shape.ranks, shape.micro_batches);
     for (int c = 0; c < shape.chunks; ++c)
-      for (int64_t j = begin; j < end; ++j) {
+      for (int64_t j = begin; j < begin + shape.ranks; ++j) {
         forwards.push_back({ActionKind::forward, stages[c], j});
         backwards.push_back({ActionKind::backward, stages[shape.chunks - 1 - c], j});
       }
   }
-  return alternate(forwards, backwards, warmup);
+  std::vector<Action> actions = alternate(forwards, backwards, warmup);
+  std::erase_if(actions, [&](const Action& action) { return action.micro_batch >= shape.micro_batches; });
+  return actions;
+}
+
+// Forwards of one rank before its first backward.
+int64_t warmup_of(const PipelineShape& shape, int rank) {
+  const int64_t behind = shape.ranks - 1 - rank;
+  if (shape.kind == ScheduleKind::gpipe) return shape.micro_batches;
+  if (shape.kind == ScheduleKind::one_f_one_b) return behind;
+  // The first round must pass all stages but the rank's last; twice as far ahead, so that nobody waits for a gradient.
+  return 2 * behind + (shape.chunks - 1) * shape.ranks;
 }
 
 ComputeOrder compute_order(const PipelineShape& shape) {
+  if (shape.kind == ScheduleKind::zb_h1) return zb_h1_order(shape);
+  if (shape.kind == ScheduleKind::zb_v) return zb_v_order(shape);
   ComputeOrder order;
-  for (int rank = 0; rank < shape.ranks; ++rank) {
-    const int64_t behind = shape.ranks - 1 - rank;
-    switch (shape.kind) {
-      case ScheduleKind::gpipe: order.push_back(alternating_order(shape, rank, shape.micro_batches)); break;
-      case ScheduleKind::one_f_one_b: order.push_back(alternating_order(shape, rank, behind)); break;
-      case ScheduleKind::interleaved: {
-        const int64_t round = std::min<int64_t>(shape.ranks, shape.micro_batches);
-        order.push_back(alternating_order(shape, rank, 2 * behind + (shape.chunks - 1) * round));
-        break;
-      }
-      case ScheduleKind::zb_h1:
-      case ScheduleKind::zb_v:
-        fail(Exit::unsupported, fmt::format("the schedule {} is not built yet", name_of(shape.kind)),
-             "docs/limits.md lists what is missing");
-    }
-  }
+  for (int rank = 0; rank < shape.ranks; ++rank)
+    order.push_back(alternating_order(shape, rank, warmup_of(shape, rank)));
   return order;
 }
 

@@ -67,10 +67,10 @@ bool receives_activation(const PipelineShape& shape, int stage);
 //   starts a transfer and goes on. The transfer ends when the peer executes the matching receive.
 // - each sending stage has one buffer per direction: the action that computes the next payload waits until the transfer
 //   before has ended.
-// - a receive may stand some actions before the one that uses it, where the sender needs its buffer before; several
-//   inputs of one stage may then be there unused. Receives of a channel stand in the order of its sends.
+// - a receive stands right before the action that uses it or, where the sender needs its buffer earlier, some actions
+//   before; but never before the last payload of that stage and direction was used.
 // - micro-batches pass each stage in ascending order, so that sums over them do not depend on the schedule.
-// - a stage's reduce_gradients stands right behind its last backward or backward_weight and that one's send.
+// - reduce_gradients of a stage stands right behind its last backward or backward_weight and that one's send.
 // Errors: config (a shape that cannot be).
 Schedule make_schedule(const PipelineShape& shape);
 
