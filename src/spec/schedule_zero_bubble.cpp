@@ -1,7 +1,8 @@
 // Schedules that split backward in two and use the weight part, which nobody waits for, to fill gaps.
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 
-#include "base/error.h"
 #include "spec/schedule_order.h"
 
 namespace mw {
@@ -27,69 +28,60 @@ ComputeOrder zb_h1_order(const PipelineShape& shape) {
 
 namespace {
 
-// Lets all ranks choose their next action step by step, as if forward, input part and weight part took the same time.
-class VShape {
+// One rank's list on the way: the next micro-batch of each kind in the stage going down the ranks and in the one going
+// up again.
+class VList {
  public:
-  explicit VShape(const PipelineShape& shape) : shape_(shape), stages_(static_cast<size_t>(shape.stages())) {}
+  VList(const PipelineShape& shape, int rank) : shape_(shape), stages_{rank, shape.stages() - 1 - rank} {}
 
-  ComputeOrder run() {
-    ComputeOrder order(static_cast<size_t>(shape_.ranks));
-    const int64_t all = 3 * shape_.stages() * shape_.micro_batches;
-    for (int64_t chosen = 0; chosen < all;) {
-      std::vector<Action> step;
-      for (int rank = 0; rank < shape_.ranks; ++rank) choose(rank, step);
-      MW_CHECK(!step.empty(), "{}: no rank finds an action", describe(shape_));
-      for (const Action& action : step) {  // from here on others may use what this step gives
-        order[rank_of_stage(shape_, action.stage)].push_back(action);
-        StageState& own = stages_[action.stage];
-        ++(action.kind == ActionKind::forward          ? own.forwards
-           : action.kind == ActionKind::backward_input ? own.inputs
-                                                       : own.weights);
+  // Repeats the steps in turn. Micro-batches that do not exist are counted but left out.
+  struct Step {
+    ActionKind kind;
+    int way;  // 0 down, 1 up
+  };
+  void add(int64_t times, std::initializer_list<Step> steps) {
+    for (int64_t i = 0; i < times; ++i)
+      for (const Step& step : steps) {
+        const int64_t j = done_[step.way][static_cast<size_t>(step.kind)]++;
+        if (j < shape_.micro_batches) actions_.push_back({step.kind, stages_[step.way], j});
       }
-      chosen += std::ssize(step);
-    }
-    return order;
   }
+
+  std::vector<Action> take() { return std::move(actions_); }
 
  private:
-  struct StageState {
-    int64_t forwards = 0, inputs = 0, weights = 0;  // micro-batches done
-    int64_t live() const { return forwards - weights; }
-  };
-
-  bool can_forward(int stage) const {
-    return stages_[stage].forwards < (stage == 0 ? shape_.micro_batches : stages_[stage - 1].forwards);
-  }
-  bool can_backward(int stage) const {
-    const bool last = stage + 1 == shape_.stages();
-    return stages_[stage].inputs < (last ? stages_[stage].forwards : stages_[stage + 1].inputs);
-  }
-  bool can_weigh(int stage) const { return stages_[stage].weights < stages_[stage].inputs; }
-
-  // Forwards first, to keep the ranks behind busy, then gradients for the ranks before. The way up goes first: it leads
-  // to the first backwards. Memory bounds the forwards: as many as 1F1B's first rank holds, two half stages for one;
-  // the way down leaves one of them to the way up, which could else never begin.
-  void choose(int rank, std::vector<Action>& step) const {
-    const int down = rank, up = shape_.stages() - 1 - rank;
-    const auto& d = stages_[down];
-    const auto& u = stages_[up];
-    const int64_t room = shape_.stages() - d.live() - u.live();
-    if (can_forward(up) && room > 0) step.push_back({ActionKind::forward, up, u.forwards});
-    else if (can_forward(down) && room > (u.live() == 0 ? 1 : 0))
-      step.push_back({ActionKind::forward, down, d.forwards});
-    else if (can_backward(down)) step.push_back({ActionKind::backward_input, down, d.inputs});
-    else if (can_backward(up)) step.push_back({ActionKind::backward_input, up, u.inputs});
-    else if (can_weigh(down) && (!can_weigh(up) || d.weights <= u.weights))
-      step.push_back({ActionKind::backward_weight, down, d.weights});
-    else if (can_weigh(up)) step.push_back({ActionKind::backward_weight, up, u.weights});
-  }
-
   const PipelineShape& shape_;
-  std::vector<StageState> stages_;
+  int stages_[2];
+  int64_t done_[2][static_cast<size_t>(ActionKind::reduce_gradients)] = {};
+  std::vector<Action> actions_;
 };
 
 }  // namespace
 
-ComputeOrder zb_v_order(const PipelineShape& shape) { return VShape(shape).run(); }
+// With all parts one unit long, on rank r of P: micro-batch 0 comes down at r, up again at 2P-1-r, and its gradient
+// at 2P+r on the way up. Until each of them comes, forwards fill the time; then all three parts of one way take turns
+// with all three of the other. That leaves slack between neighbouring ranks, so that unequal parts lose little. A rank
+// holds 2P half stages at most: what the first rank of 1F1B holds.
+ComputeOrder zb_v_order(const PipelineShape& shape) {
+  constexpr ActionKind F = ActionKind::forward, I = ActionKind::backward_input, W = ActionKind::backward_weight;
+  ComputeOrder order;
+  for (int rank = 0; rank < shape.ranks; ++rank) {
+    const int64_t behind = shape.ranks - rank;  // this rank and those after it
+    const int64_t count = std::max<int64_t>(shape.micro_batches, 2 * shape.ranks - 1);
+    const int64_t first = 2 * behind - 1 + rank;  // forwards on the way down before the first gradient on it
+    VList list(shape, rank);
+    list.add(2 * behind - 1, {{F, 0}});
+    list.add(rank, {{F, 1}, {F, 0}});
+    list.add(behind, {{F, 1}, {I, 1}, {W, 1}});
+    list.add(count - first, {{F, 0}, {I, 0}, {W, 0}, {F, 1}, {I, 1}, {W, 1}});
+    list.add(first - shape.ranks, {{I, 0}, {W, 0}, {F, 1}, {I, 1}, {W, 1}});  // all forwards down are done
+    list.add(rank, {{I, 0}, {I, 1}});
+    list.add(behind, {{I, 0}, {W, 0}});
+    list.add(rank, {{W, 1}});
+    list.add(rank, {{W, 0}});
+    order.push_back(list.take());
+  }
+  return order;
+}
 
 }  // namespace mw

@@ -71,6 +71,15 @@ TEST(ScheduleSimulation, ZeroBubbleV) {
       EXPECT_EQ(idle_time({ScheduleKind::zb_v, p, 2, m}, {1, 1, 1}), p - 1) << p << " ranks, " << m;
 }
 
+// Unequal parts cost something, but less than half of what 1F1B loses with the same layers.
+TEST(ScheduleSimulation, ZeroBubbleVBearsUnequalParts) {
+  for (const StageCost& c : {StageCost{2, 3, 2}, {3, 2, 2}, {2, 2, 1}, {4, 5, 3}, {2, 4, 1}})
+    for (const int p : {2, 4, 8, 12})
+      EXPECT_LT(idle_time({ScheduleKind::zb_v, p, 2, 4 * p}, c),
+                (p - 1) * (c.forward + c.backward_input + c.backward_weight))
+          << p << " ranks";
+}
+
 // A message that moves only when both ends are there delays the first micro-batch on its way there and back.
 TEST(ScheduleSimulation, MessagesTakeTheSendersLatency) {
   const Schedule schedule = make_schedule({ScheduleKind::one_f_one_b, 2, 1, 1});
