@@ -71,6 +71,7 @@ class Simulation {
 
   // When `action` runs on a rank that is free at `now`; none while it depends on what another rank has not reached.
   std::optional<ActionTime> time_of(const Action& action, double now) {
+    MW_CHECK(action.micro_batch >= 0 && action.micro_batch < schedule_.shape.micro_batches, "{}", describe(action));
     const auto j = static_cast<size_t>(action.micro_batch);
     Channel& channel = channel_of(action);
     switch (action.kind) {

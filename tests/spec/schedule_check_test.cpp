@@ -229,6 +229,36 @@ TEST(ScheduleCheck, RefusesWhatNeedsEagerSends) {
        "rank 1 in action 8, backward of micro-batch 1 in stage 1, for the receive of micro-batch 0"});
 }
 
+// Whatever the lists hold: an error of ours or a proof, never a crash. What is doubled or gone is always refused.
+TEST(ScheduleCheck, RandomDamage) {
+  uint64_t state = 1;
+  const auto random = [&](size_t bound) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<size_t>(state >> 33) % bound;
+  };
+  const PipelineShape shapes[] = {{ScheduleKind::one_f_one_b, 3, 1, 4},
+                                  {ScheduleKind::interleaved, 2, 2, 4},
+                                  {ScheduleKind::zb_h1, 3, 1, 4},
+                                  {ScheduleKind::zb_v, 2, 2, 3}};
+  int refused = 0;
+  for (int round = 0; round < 8000; ++round) {
+    Schedule schedule = make_schedule(shapes[round % 4]);
+    auto& actions = schedule.ranks[random(schedule.ranks.size())];
+    const size_t a = random(actions.size()), b = random(actions.size());
+    const size_t damage = random(4);
+    if (damage == 0) actions.erase(actions.begin() + static_cast<long>(a));
+    else if (damage == 1) actions.insert(actions.begin() + static_cast<long>(b), Action(actions[a]));
+    else if (damage == 2) std::swap(actions[a], actions[b]);
+    else
+      actions[a] = {static_cast<ActionKind>(random(10)), static_cast<int>(random(7)) - 1,
+                    static_cast<int64_t>(random(7)) - 1};
+    const auto error = refusal_of([&] { validate_schedule(schedule); }, {Exit::internal}, describe(actions));
+    EXPECT_TRUE(error || damage >= 2) << describe(actions);
+    refused += error.has_value();
+  }
+  EXPECT_GT(refused, 7000);
+}
+
 TEST(ScheduleCheck, CountsLiveActivations) {
   EXPECT_EQ(validate_schedule(make_schedule({ScheduleKind::one_f_one_b, 4, 1, 8})).stage_peak,
             (std::vector<int64_t>{4, 3, 2, 1}));
