@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "spec/schedule_simulation.h"
@@ -66,19 +67,20 @@ class Check {
          kHint);
   }
 
-  void require(bool holds, const Action& action, const std::string& why) const {
-    if (!holds) refuse(action, why);
+  // Makes the text only when it is needed: there are many actions.
+  template <class... Values>
+  void require(bool holds, const Action& action, fmt::format_string<Values...> why, Values&&... values) const {
+    if (!holds) refuse(action, fmt::format(why, std::forward<Values>(values)...));
   }
 
   StageState& stage(int s) { return stages_[static_cast<size_t>(s)]; }
 
   void check_place(const Action& action) const {
-    require(action.stage >= 0 && action.stage < shape_.stages(), action,
-            fmt::format("there are {} stages", shape_.stages()));
-    require(rank_of_stage(shape_, action.stage) == rank_, action,
-            fmt::format("that stage lies on rank {}", rank_of_stage(shape_, action.stage)));
-    require(action.micro_batch >= 0 && action.micro_batch < shape_.micro_batches, action,
-            fmt::format("there are {} micro-batches", shape_.micro_batches));
+    require(action.stage >= 0 && action.stage < shape_.stages(), action, "there are {} stages", shape_.stages());
+    require(rank_of_stage(shape_, action.stage) == rank_, action, "that stage lies on rank {}",
+            rank_of_stage(shape_, action.stage));
+    require(action.micro_batch >= 0 && action.micro_batch < shape_.micro_batches, action, "there are {} micro-batches",
+            shape_.micro_batches);
     const bool forwards = action.kind == ActionKind::receive_activation || action.kind == ActionKind::send_gradient;
     const bool channel = forwards ? receives_activation(shape_, action.stage) : sends_activation(shape_, action.stage);
     require(!is_message(action.kind) || channel, action, "there is no message between these stages");
@@ -86,12 +88,12 @@ class Check {
 
   // The `next` of a kind must be this action's micro-batch.
   void require_next(int64_t next, const Action& action) const {
-    if (action.micro_batch < next) refuse(action, "it was done before");
-    if (action.micro_batch > next) refuse(action, fmt::format("micro-batch {} comes first", next));
+    require(action.micro_batch >= next, action, "it was done before");
+    require(action.micro_batch == next, action, "micro-batch {} comes first", next);
   }
 
   void require_done(int64_t count, const Action& action, const char* what) const {
-    require(action.micro_batch < count, action, fmt::format("its {} must come before", what));
+    require(action.micro_batch < count, action, "its {} must come before", what);
   }
 
   void check_order(const Action& action) const {
@@ -141,13 +143,13 @@ class Check {
       require_done(stages_[action.stage + 1].backwards(), action, "gradient from the stage after");
     if (receives_activation(shape_, action.stage)) require_sent(own.of(ActionKind::send_gradient), action);
     require(action.kind == ActionKind::backward_input || own.weights() == own.backwards(), action,
-            fmt::format("backward_weight of micro-batch {} comes first", own.weights()));
+            "backward_weight of micro-batch {} comes first", own.weights());
   }
 
   void check_gradients(const StageState& own, const Action& action) const {
     require(own.of(ActionKind::reduce_gradients) == 0, action, "it was done before");
-    require(own.weights() == shape_.micro_batches, action,
-            fmt::format("the weight gradients of micro-batch {} are missing", own.weights()));
+    require(own.weights() == shape_.micro_batches, action, "the weight gradients of micro-batch {} are missing",
+            own.weights());
     const Action& before = schedule_.ranks[rank_][index_ - 1];
     const bool weights = before.kind == ActionKind::backward || before.kind == ActionKind::backward_weight;
     require(before.stage == action.stage && (weights || before.kind == ActionKind::send_gradient), action,
@@ -156,12 +158,12 @@ class Check {
 
   // One buffer to send from: the payload of the micro-batch before must be on its way.
   void require_sent(int64_t sent, const Action& action) const {
-    require(sent == action.micro_batch, action, fmt::format("what micro-batch {} gave was not sent yet", sent));
+    require(sent == action.micro_batch, action, "what micro-batch {} gave was not sent yet", sent);
   }
 
   // One buffer to receive into.
   void require_used(int64_t used, const Action& action) const {
-    require(used == action.micro_batch, action, fmt::format("what micro-batch {} received was not used yet", used));
+    require(used == action.micro_batch, action, "what micro-batch {} received was not used yet", used);
   }
 
   // Returns by how much the live activations change.

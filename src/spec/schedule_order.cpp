@@ -19,9 +19,9 @@ struct Place {
 
 bool is_backward(ActionKind kind) { return kind == ActionKind::backward || kind == ActionKind::backward_input; }
 
-// A whole backward takes long here, so that receives are early enough for any ratio below: what stands before a long
-// backward is early before a short one too. The split kinds order their actions for equal parts.
-int64_t duration(ActionKind kind) { return kind == ActionKind::backward ? 10 : 1; }
+// A whole backward takes longer here than a forward through all ranks: a receive that is early enough before such a
+// backward is so before a shorter one too. The split kinds order their actions for equal parts.
+int64_t duration(ActionKind kind) { return kind == ActionKind::backward ? 1000 : 1; }
 
 // When each compute action runs if messages take no time and buffers never end, and where it stands.
 class Clock {
@@ -90,17 +90,27 @@ struct Receive {
 // Receives that stand before each compute action, by rank and index.
 using Receives = std::vector<std::vector<std::vector<Receive>>>;
 
-// `next`: the producer of the channel's next payload, or none.
-void place_receive(const Clock& clock, const Action& receive, Place producer, const Place* next, Place user,
-                   Receives& receives) {
-  const int64_t arrival = clock.span(producer).end;
-  const int64_t wanted = next ? clock.span(*next).begin : std::numeric_limits<int64_t>::max();
-  Place place = user;
-  for (; place.index > 0; --place.index) {
-    const Span& before = clock.span({place.rank, place.index - 1});
-    if (before.end <= wanted || before.begin < arrival) break;
+struct Payload {
+  Action receive;
+  Place producer, user;
+};
+
+// The payloads that one stage sends in one direction, in order.
+void place_channel(const Clock& clock, const std::vector<Payload>& payloads, Receives& receives) {
+  size_t earliest = 0;  // the payload before must have been used
+  for (size_t i = 0; i < payloads.size(); ++i) {
+    const auto& [receive, producer, user] = payloads[i];
+    const int64_t arrival = clock.span(producer).end;
+    const bool last = i + 1 == payloads.size();
+    const int64_t wanted = last ? std::numeric_limits<int64_t>::max() : clock.span(payloads[i + 1].producer).begin;
+    size_t index = user.index;
+    for (; index > earliest; --index) {
+      const Span& before = clock.span({user.rank, index - 1});
+      if (before.end <= wanted || before.begin < arrival) break;
+    }
+    receives[user.rank][index].push_back({receive, arrival});
+    earliest = user.index + 1;
   }
-  receives[place.rank][place.index].push_back({receive, arrival});
 }
 
 Receives place_receives(const PipelineShape& shape, const ComputeOrder& order) {
@@ -109,15 +119,15 @@ Receives place_receives(const PipelineShape& shape, const ComputeOrder& order) {
   for (const auto& actions : order) receives.emplace_back(actions.size());
   for (int stage = 0; stage < shape.stages(); ++stage) {
     if (!sends_activation(shape, stage)) continue;
+    std::vector<Payload> activations, gradients;
     for (int64_t j = 0; j < shape.micro_batches; ++j) {
-      const bool last = j + 1 == shape.micro_batches;
-      const Place next_forward = clock.forward(stage, last ? j : j + 1);
-      place_receive(clock, {ActionKind::receive_activation, stage + 1, j}, clock.forward(stage, j),
-                    last ? nullptr : &next_forward, clock.forward(stage + 1, j), receives);
-      const Place next_backward = clock.backward(stage + 1, last ? j : j + 1);
-      place_receive(clock, {ActionKind::receive_gradient, stage, j}, clock.backward(stage + 1, j),
-                    last ? nullptr : &next_backward, clock.backward(stage, j), receives);
+      activations.push_back(
+          {{ActionKind::receive_activation, stage + 1, j}, clock.forward(stage, j), clock.forward(stage + 1, j)});
+      gradients.push_back(
+          {{ActionKind::receive_gradient, stage, j}, clock.backward(stage + 1, j), clock.backward(stage, j)});
     }
+    place_channel(clock, activations, receives);
+    place_channel(clock, gradients, receives);
   }
   for (auto& rank : receives)
     for (auto& group : rank)

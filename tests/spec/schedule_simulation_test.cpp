@@ -12,7 +12,8 @@ namespace {
 using enum ActionKind;
 
 // Integers: all times are exact.
-const StageCost kCosts[] = {{1, 1, 1}, {1, 2, 0}, {2, 3, 2}, {3, 2, 2}, {2, 2, 1}, {1, 4, 2}, {4, 1, 1}, {1, 1, 3}};
+const StageCost kCosts[] = {{1, 1, 1}, {1, 2, 0}, {2, 3, 2}, {3, 2, 2}, {2, 2, 1},
+                            {1, 4, 2}, {4, 1, 1}, {1, 1, 3}, {1, 5, 0}};
 
 // In every rank: what the makespan has beyond the rank's work.
 double idle_time(const PipelineShape& shape, const StageCost& cost) {
@@ -28,7 +29,7 @@ double idle_time(const PipelineShape& shape, const StageCost& cost) {
 
 template <class Body>
 void for_ranks_and_costs(Body body) {
-  for (const int ranks : {1, 2, 3, 4, 6, 8, 12})
+  for (const int ranks : {1, 2, 3, 4, 6, 8, 12, 24})
     for (const StageCost& cost : kCosts) body(ranks, cost);
 }
 
@@ -162,6 +163,17 @@ TEST(ScheduleSimulation, EverySmallShape) {
           ++shapes;
         }
   EXPECT_EQ(shapes, 160 * 7);
+}
+
+TEST(ScheduleSimulation, SomeLargeShapes) {
+  for (const int ranks : {16, 31})
+    for (const int64_t m : {1, 40, 128}) {
+      for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1})
+        check_shape_fully({kind, ranks, 1, m});
+      check_shape_fully({ScheduleKind::interleaved, ranks, 3, m});
+      check_shape_fully({ScheduleKind::zb_v, ranks, 2, m});
+    }
+  check_shape_fully({ScheduleKind::interleaved, 32, 2, 256});
 }
 
 }  // namespace
