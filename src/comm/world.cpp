@@ -29,20 +29,32 @@ bool each_has_a_gpu(Comm& world, Device device) {
 
 }  // namespace
 
+Comm& MeshComms::of(Replicas replicas) const {
+  switch (replicas) {
+    case Replicas::dp: return *dp;
+    case Replicas::stage: return *stage;
+    case Replicas::edp: return *edp;
+  }
+  MW_CHECK(false, "no such replicas");
+}
+
 MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
   MW_CHECK(world.size() == mesh.world, "a mesh of {} ranks in a world of {}", mesh.world, world.size());
   const MeshCoords c = coords_of(mesh, world.rank());
   MeshComms comms;
   // The lowest world rank of a group names it.
   comms.dp = world.split(group_of(mesh, MeshAxis::dp, world.rank()).front(), c.dp);
+  comms.tp = world.split(group_of(mesh, MeshAxis::tp, world.rank()).front(), c.tp);
+  comms.stage = world.split(c.pp, world.rank());
   comms.ep = world.split(group_of(mesh, MeshAxis::ep, world.rank()).front(), c.ep);
   comms.edp = world.split(group_of(mesh, MeshAxis::edp, world.rank()).front(), c.edp);
   comms.pp = world.split(group_of(mesh, MeshAxis::pp, world.rank()).front(), c.pp);  // the host's: for small sums
   if (world.size() == 1 || gpu_library().empty() || !each_has_a_gpu(world, device)) return comms;
   comms.gpu_library = gpu_library();
   const std::shared_ptr<GpuLink> link = open_gpu_link(device);
-  for (std::unique_ptr<Comm>* group : {&comms.dp, &comms.ep, &comms.edp})
-    *group = make_gpu_comm(std::move(*group), link);
+  const auto move_to_link = [&](std::unique_ptr<Comm>& group) { group = make_gpu_comm(std::move(group), link); };
+  for (std::unique_ptr<Comm>* group : {&comms.dp, &comms.tp, &comms.ep, &comms.edp}) move_to_link(*group);
+  if (mesh.tp > 1) move_to_link(comms.stage);  // else it has no gradients to sum
   return comms;
 }
 

@@ -32,7 +32,9 @@ std::unique_ptr<World> start_world(int* argc, char*** argv);
 
 // The groups of one rank, by mesh axis.
 struct MeshComms {
-  std::unique_ptr<Comm> dp, ep, edp, pp;
+  std::unique_ptr<Comm> dp, tp, ep, edp, pp;
+  std::unique_ptr<Comm> stage;  // DP x TP: all ranks that work on the same layers
+  Comm& of(Replicas replicas) const;
   std::string gpu_library;  // what moves GPU memory between ranks; "": the host does
 };
 // Where every rank computes on a GPU of its own, the groups move GPU memory directly. Collective over the world, whose

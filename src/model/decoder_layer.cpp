@@ -11,13 +11,19 @@ TensorView token_view(const int32_t* tokens, int64_t count) {
 }
 
 DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
-                           MeshComms& comms)
-    : spec_(plan.model.layers[static_cast<size_t>(index)]),
+                           MeshComms& comms, const TokenShards& shards)
+    : spec_(local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh.tp, plan.coords.tp)),
+      shards_(shards),
       width_(plan.model.width),
       norm_eps_(static_cast<float>(plan.model.norm_eps)) {
   const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
-  scratch_ = {store.fixed("work.normed"), store.fixed("work.branch"), store.fixed("work.d_branch"), {}};
+  scratch_ = {store.fixed("work.normed"), store.fixed("work.branch"), store.fixed("work.d_branch"), {}, {}, {}, {}};
   if (store.has("work.dense_a")) scratch_.dense_a = store.fixed("work.dense_a");
+  if (!shards.is_whole()) {
+    scratch_.whole_in = store.fixed("work.whole_in");
+    scratch_.whole_d_out = store.fixed("work.whole_d_out");
+    scratch_.whole_out = store.fixed("work.whole_out");
+  }
   x_ = store.fixed(act + "x");
   attn_rstd_ = store.fixed(act + "attn_rstd");
   x_mid_ = store.fixed(act + "x_mid");
@@ -37,46 +43,68 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
 
 TensorView DecoderLayer::rows(TensorView view, int64_t tokens) const { return take_front(view, {tokens, width_}); }
 
-TensorView DecoderLayer::input(int64_t tokens) const { return rows(x_, tokens); }
+TensorView DecoderLayer::input(int64_t batch_tokens) const { return rows(x_, shards_.own(batch_tokens).count); }
 
 void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training,
                            const RoutingTap* tap) {
-  const int64_t tokens = batch.tokens();
-  const TensorView x = input(tokens), x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
+  const int64_t tokens = shards_.own(batch.tokens()).count;
+  const TensorView x = rows(x_, tokens), x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
                    branch = rows(scratch_.branch, tokens);
   rms_norm(stream, x, attn_gain_, norm_eps_, normed, take_front(attn_rstd_, {tokens}));
-  attention_->forward(stream, normed, batch.seq_len, branch);
+  const TensorView in = shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in),
+                   out = shards_.is_whole() ? branch : rows(scratch_.whole_out, batch.tokens());
+  attention_->forward(stream, in, batch.seq_len, out);
+  shards_.sum(stream, out, scratch_.whole_in, branch);
   add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, x_mid, normed, take_front(ffn_rstd_, {tokens}));
   if (moe_ != nullptr) {
     moe_->forward(stream, normed, x_mid, out_TD, batch.seq_len, training, tap);
     return;
   }
-  feed_forward(stream, spec_.activation, dense_, normed,
-               take_front(h_, {tokens, halves_of(spec_.activation), spec_.dense_width}),
-               take_front(scratch_.dense_a, {tokens, spec_.dense_width}), branch);
+  dense_forward(stream, batch.tokens(), normed, branch);
   add(stream, x_mid, branch, out_TD);
 }
 
-void DecoderLayer::backward_feed_forward(Stream& stream, int64_t tokens, TensorView d_x_TD, Store expert_gradients) {
+void DecoderLayer::dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD) {
+  const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
+                   out = shards_.is_whole() ? out_TD : rows(scratch_.whole_out, batch_tokens);
+  feed_forward(stream, spec_.activation, dense_, in,
+               take_front(h_, {batch_tokens, halves_of(spec_.activation), spec_.dense_width}),
+               take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), out);
+  shards_.sum(stream, out, scratch_.whole_in, out_TD);
+}
+
+void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
+                                  TensorView d_x_TD) {
+  const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
+                   d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
+                   d_in = shards_.is_whole() ? d_x_TD : rows(scratch_.whole_out, batch_tokens);
+  feed_forward_backward(stream, spec_.activation, dense_, in,
+                        take_front(h_, {batch_tokens, halves_of(spec_.activation), spec_.dense_width}),
+                        take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), d_out, d_in);
+  shards_.sum(stream, d_in, scratch_.whole_in, d_x_TD);
+}
+
+void DecoderLayer::backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD,
+                                         Store expert_gradients) {
+  const int64_t tokens = shards_.own(batch_tokens).count;
   const TensorView normed = rows(scratch_.normed, tokens), d_branch = rows(scratch_.d_branch, tokens),
                    x_mid = rows(x_mid_, tokens), rstd = take_front(ffn_rstd_, {tokens});
   rms_norm_apply(stream, x_mid, ffn_gain_, rstd, normed);
-  if (moe_ != nullptr) {
-    moe_->backward(stream, normed, d_x_TD, d_branch, aux, expert_gradients);
-  } else {
-    feed_forward_backward(stream, spec_.activation, dense_, normed,
-                          take_front(h_, {tokens, halves_of(spec_.activation), spec_.dense_width}),
-                          take_front(scratch_.dense_a, {tokens, spec_.dense_width}), d_x_TD, d_branch);
-  }
+  if (moe_ != nullptr) moe_->backward(stream, normed, d_x_TD, d_branch, aux, expert_gradients);
+  else dense_backward(stream, batch_tokens, normed, d_x_TD, d_branch);
   rms_norm_backward(stream, x_mid, ffn_gain_, rstd, d_branch, d_x_TD, d_x_TD, d_ffn_gain_);
 }
 
 void DecoderLayer::backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD) {
-  const int64_t tokens = batch.tokens();
+  const int64_t tokens = shards_.own(batch.tokens()).count;
   const TensorView normed = rows(scratch_.normed, tokens), d_branch = rows(scratch_.d_branch, tokens),
-                   x = input(tokens), rstd = take_front(attn_rstd_, {tokens});
+                   x = rows(x_, tokens), rstd = take_front(attn_rstd_, {tokens});
   rms_norm_apply(stream, x, attn_gain_, rstd, normed);
-  attention_->backward(stream, normed, batch.seq_len, d_x_TD, d_branch);
+  const TensorView in = shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in),
+                   d_out = shards_.gather(stream, d_x_TD, batch.tokens(), scratch_.whole_d_out),
+                   d_in = shards_.is_whole() ? d_branch : rows(scratch_.whole_out, batch.tokens());
+  attention_->backward(stream, in, batch.seq_len, d_out, d_in);
+  shards_.sum(stream, d_in, scratch_.whole_in, d_branch);
   rms_norm_backward(stream, x, attn_gain_, rstd, d_branch, d_x_TD, d_input_TD, d_attn_gain_);
 }
 

@@ -7,6 +7,7 @@
 #include "comm/world.h"
 #include "model/attention_block.h"
 #include "model/param_store.h"
+#include "model/token_shards.h"
 #include "moe/moe_layer.h"
 #include "spec/plan.h"
 
@@ -24,23 +25,28 @@ struct Batch {
 // Token ids or labels as operators read them: through views, which are not const.
 TensorView token_view(const int32_t* tokens, int64_t count);
 
-// Scratch that all layers of a rank share.
+// Scratch that all layers of a rank share. Tokens of the whole micro-batch, with tensor parallelism only: what a block
+// reads, the gradient of what it writes, and its share of the result.
 struct LayerScratch {
   TensorView normed, branch, d_branch, dense_a;
+  TensorView whole_in, whole_d_out, whole_out;
 };
 
 class DecoderLayer {
  public:
   // Slot: which of the live micro-batches of its stage. All must outlive it.
-  DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store, MeshComms& comms);
+  DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store, MeshComms& comms,
+               const TokenShards& shards);
+
+  // Of a batch of B tokens this rank has the rows T of its shard; all operands are shards. Collective over EP and TP.
 
   // [T, D]: what the layer reads, kept for backward.
-  TensorView input(int64_t tokens) const;
-  // out [T, D] (overwritten) from the input. Collective over EP.
+  TensorView input(int64_t batch_tokens) const;
+  // out [T, D] (overwritten) from the input.
   void forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training, const RoutingTap* tap);
   // d_x [T, D]: the gradient of the output, then of what the feed-forward read. Adds to the weight gradients, or
-  // overwrites those of the routed experts. Collective over EP.
-  void backward_feed_forward(Stream& stream, int64_t tokens, TensorView d_x_TD, Store expert_gradients);
+  // overwrites those of the routed experts.
+  void backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD, Store expert_gradients);
   // d_input [T, D] (overwritten, may be d_x) from the d_x that backward_feed_forward left; adds to the weight
   // gradients.
   void backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD);
@@ -54,7 +60,13 @@ class DecoderLayer {
  private:
   TensorView rows(TensorView view, int64_t tokens) const;
 
-  LayerSpec spec_;
+  // Dense feed-forward of normed rows; its gradient.
+  void dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD);
+  void dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
+                      TensorView d_x_TD);
+
+  LayerSpec spec_;  // as this rank computes it
+  const TokenShards& shards_;
   int64_t width_;
   float norm_eps_;
   LayerScratch scratch_;

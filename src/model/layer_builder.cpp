@@ -5,17 +5,20 @@
 namespace mw {
 namespace {
 
-AttentionWeights attention_weights(ParamStore& params, const std::string& at, const AttentionSpec& spec) {
+// Where ranks share key/value heads, a rank holds the weights of all and computes with those of its own.
+AttentionWeights attention_weights(ParamStore& params, const std::string& at, const AttentionSpec& spec,
+                                   const HeadShard& shard) {
   AttentionWeights w;
-  const auto bind = [&](const char* name, Weight& weight, TensorView& grad) {
+  const auto bind = [&](const char* name, Weight& weight, TensorView& grad, int64_t head) {
     Parameter& p = params.find(at + name);
-    weight = p.weights[0];
-    grad = p.grad;
+    weight = p.weights[static_cast<size_t>(head)];
+    grad = p.grad.slice(head * weight.n, weight.n);
   };
-  bind("wq", w.wq, w.d_wq);
-  bind("wk", w.wk, w.d_wk);
-  bind("wv", w.wv, w.d_wv);
-  bind("wo", w.wo, w.d_wo);
+  const int64_t kv_head = shard.shares_kv ? shard.kv_heads.begin : 0;
+  bind("wq", w.wq, w.d_wq, 0);
+  bind("wk", w.wk, w.d_wk, kv_head);
+  bind("wv", w.wv, w.d_wv, kv_head);
+  bind("wo", w.wo, w.d_wo, 0);
   if (spec.qk_norm != QkNorm::none) {
     w.q_gain = params.find(at + "q_norm").master;
     w.k_gain = params.find(at + "k_norm").master;
@@ -68,7 +71,8 @@ FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& a
 
 std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                      TensorStore& store) {
-  const LayerSpec& spec = plan.model.layers[static_cast<size_t>(index)];
+  const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
+  const LayerSpec spec = local_layer(whole, plan.mesh.tp, plan.coords.tp);
   const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
   AttentionSaved saved{store.fixed(act + "q"),
                        store.fixed(act + "k"),
@@ -81,13 +85,21 @@ std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t i
     saved.q_rstd = store.fixed(act + "q_rstd");
     saved.k_rstd = store.fixed(act + "k_rstd");
   }
-  AttentionScratch scratch{store.fixed("work.q"),       store.fixed("work.k"),      {},
-                           store.fixed("work.d_q"),     store.fixed("work.d_k"),    store.fixed("work.d_v"),
-                           store.fixed("work.d_o"),     store.fixed("work.branch"), store.fixed("work.rope_cos"),
+  AttentionScratch scratch{store.fixed("work.q"),
+                           store.fixed("work.k"),
+                           {},
+                           store.fixed("work.d_q"),
+                           store.fixed("work.d_k"),
+                           store.fixed("work.d_v"),
+                           store.fixed("work.d_o"),
+                           store.fixed(plan.mesh.tp > 1 ? "work.whole_branch" : "work.branch"),
+                           store.fixed("work.rope_cos"),
                            store.fixed("work.rope_sin")};
   if (store.has("work.v")) scratch.v = store.fixed("work.v");
   return std::make_unique<AttentionBlock>(spec.attention, plan.model.norm_eps,
-                                          attention_weights(params, param + "attn.", spec.attention), saved, scratch);
+                                          attention_weights(params, param + "attn.", spec.attention,
+                                                            head_shard(whole.attention, plan.mesh.tp, plan.coords.tp)),
+                                          saved, scratch);
 }
 
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,

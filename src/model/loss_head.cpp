@@ -24,11 +24,11 @@ void LossHead::normalise(Stream& stream, TensorView x_TD, TensorView normed_TD) 
   rms_norm(stream, x_TD, gain_.master, norm_eps_, normed_TD, take_front(rstd_, {x_TD.dim(0)}));
 }
 
-double LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD) {
+double LossHead::loss(Stream& stream, const int32_t* labels_T, TensorView x_TD, float seed, TensorView d_x_TD) {
   const TraceScope part(stream.trace(), "head_and_loss");
-  const int64_t tokens = batch.tokens();
+  const int64_t tokens = x_TD.dim(0);
   const TensorView normed = take_front(normed_, {tokens, width_}), d_normed = take_front(d_normed_, {tokens, width_}),
-                   losses = take_front(token_loss_, {tokens}), labels = token_view(batch.labels, tokens);
+                   losses = take_front(token_loss_, {tokens}), labels = token_view(labels_T, tokens);
   normalise(stream, x_TD, normed);
   const int64_t chunk = logits_.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {

@@ -12,9 +12,9 @@ class LossHead {
   // All must outlive it.
   LossHead(const Plan& plan, ParamStore& params, TensorStore& store);
 
-  // Sum of cross-entropy over the valid labels of the batch, from the output x [T, D] of the last layer. With `seed` >
+  // Sum of cross-entropy over the valid ones of T labels, from the output x [T, D] of the last layer. With `seed` >
   // 0 also the gradients of seed * sum: d_x [T, D] is overwritten, those of the weights are added to.
-  double loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD);
+  double loss(Stream& stream, const int32_t* labels_T, TensorView x_TD, float seed, TensorView d_x_TD);
   // Logits of rows of x, [T, V], on the host.
   std::vector<float> logits(Stream& stream, TensorView x_TD);
 

@@ -40,25 +40,25 @@ TensorView Parameter::owned_copy() const {
 }
 
 ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slots(plan.parameter_rows), reserve) {
-  std::vector<int64_t> sizes;
   const std::vector<ParamRow> rows = own_params(plan);
+  std::vector<LocalParam> locals;
   for (const ParamRow& row : rows) {
+    locals.push_back(local_param(row, plan.model, plan.placements, plan.mesh, plan.coords));
     Parameter p;
     p.row = row;
     p.is_copy = row.role == ParamRole::embedding && !plan.stages.front().embeds;
-    if (row.expert) p.pieces = expert_pieces(plan.placements[static_cast<size_t>(row.layer)], plan.coords.ep);
-    else p.pieces = {{0, 0, 0, row.shape[0]}};
-    sizes.push_back(p.numel());
+    p.pieces = locals.back().pieces;
+    p.replicas = locals.back().replicas;
     params_.push_back(std::move(p));
   }
-  blocks_ = make_gradient_blocks(rows, sizes, plan.mesh, plan.coords, plan.run.mesh.zero);
+  blocks_ = make_gradient_blocks(rows, locals, plan.mesh, plan.coords, plan.run.mesh.zero);
   for (size_t i = 0; i < params_.size(); ++i) {
     Parameter& p = params_[i];
     const ParamRow& row = p.row;
     p.block_begin = blocks_.begins[i];
-    p.owned = p.held = {0, sizes[i]};
-    if (row.trained) p.owned = block(row.expert).own(p.block_begin, sizes[i]);
-    p.holds_cut = cuts_master(row, block(row.expert), plan.run.dtype());
+    p.owned = p.held = {0, locals[i].numel()};
+    if (row.trained) p.owned = block(p.replicas).own(p.block_begin, locals[i].numel());
+    p.holds_cut = cuts_master(row, block(p.replicas), plan.run.dtype());
     if (p.holds_cut) p.held = p.owned;
     p.master = store_.fixed("param." + row.name);
     MW_CHECK(p.master.numel() == p.held.count, "{} has master weights {}, expected {} elements", row.name,
@@ -68,7 +68,7 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slo
       p.adam_m = store_.fixed("adam_m." + row.name);
       p.adam_v = store_.fixed("adam_v." + row.name);
     }
-    make_weights(p);
+    make_weights(p, locals[i]);
   }
   if (store_.has("zero.gathered")) gathered_ = store_.fixed("zero.gathered");
   const std::vector<std::string> unused = store_.unused();
@@ -76,14 +76,14 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slo
            unused.front());
 }
 
-void ParamStore::make_weights(Parameter& p) {
+void ParamStore::make_weights(Parameter& p, const LocalParam& local) {
   const ParamRow& row = p.row;
   const std::string forward = "packed_forward." + row.name, backward = "packed_backward." + row.name;
   const bool packed = store_.has(forward);
   if (!packed && row.role != ParamRole::matrix && row.role != ParamRole::router && row.role != ParamRole::embedding)
     return;
-  const int64_t n = row.matrix_n(), k = row.matrix_k();
-  for (int64_t i = 0; i < p.numel() / (n * k); ++i) {
+  const int64_t n = local.n, k = local.k;
+  for (int64_t i = 0; i < local.matrices; ++i) {
     Weight w;
     w.n = n;
     w.k = k;

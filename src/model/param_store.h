@@ -14,8 +14,9 @@ namespace mw {
 
 struct Parameter {
   ParamRow row;
-  bool is_copy = false;            // tied embeddings beside the head: the first stage's are the ones that count
-  std::vector<SlicePiece> pieces;  // which parts of the global tensor make up the local one
+  bool is_copy = false;              // tied embeddings beside the head: the first stage's are the ones that count
+  std::vector<SlicePiece> pieces;    // which parts of the global tensor make up the local one
+  Replicas replicas = Replicas::dp;  // that sum its gradient
   // Elements of the local tensor: what this rank updates and has moments of, and what `master` holds. All of them
   // without ZeRO (spec/gradient_blocks.h).
   ElementRange owned, held;
@@ -52,8 +53,8 @@ class ParamStore {
   // Initial weights as a pure function of (seed, name, global index): the same in every layout and on any number of
   // threads.
   void initialise(uint64_t seed, int threads = 1);
-  // How the gradients of routed experts, or of all others, are cut over replicas.
-  const GradientBlock& block(bool expert) const { return expert ? blocks_.expert : blocks_.dense; }
+  // How the gradients that these ranks sum are cut over them.
+  const GradientBlock& block(Replicas replicas) const { return blocks_.of(replicas); }
   // Room for the fp32 values of one matrix that is to be packed; empty where no cut matrix needs it.
   TensorView gathered() const { return gathered_; }
 
@@ -67,7 +68,7 @@ class ParamStore {
   int64_t fixed_bytes() const { return store_.fixed_bytes(); }
 
  private:
-  void make_weights(Parameter& p);
+  void make_weights(Parameter& p, const LocalParam& local);
 
   TensorStore store_;
   std::vector<Parameter> params_;

@@ -8,7 +8,12 @@
 namespace mw {
 
 Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, const Reserve& reserve)
-    : plan_(plan), params_(params), stream_(stream), store_(to_slots(plan.activation_rows), reserve), auxiliary_(plan) {
+    : plan_(plan),
+      params_(params),
+      stream_(stream),
+      store_(to_slots(plan.activation_rows), reserve),
+      shards_(plan, *comms.tp, store_, stream),
+      auxiliary_(plan) {
   const TensorView ops = store_.fixed("work.ops");
   stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
   step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels")};
@@ -41,7 +46,7 @@ Transformer::Stage Transformer::make_stage(const StagePlan& plan, MeshComms& com
   for (int64_t s = 0; s < plan.slots; ++s) {
     Slot slot;
     for (int64_t layer = plan.first_layer; layer < plan.end_layer; ++layer)
-      slot.layers.emplace_back(plan_, layer, s, params_, store_, comms);
+      slot.layers.emplace_back(plan_, layer, s, params_, store_, comms, shards_);
     if (plan.has_head) slot.final_x = store_.fixed(final_row(s));
     stage.slots.push_back(std::move(slot));
   }
@@ -67,7 +72,7 @@ Transformer::Slot& Transformer::slot_of(int stage, int64_t micro_batch) {
 }
 
 TensorView Transformer::rows(TensorView view, int64_t tokens) const {
-  return take_front(view, {tokens, plan_.model.width});
+  return take_front(view, {shards_.own(tokens).count, plan_.model.width});
 }
 
 TensorView Transformer::input(int stage, int64_t micro_batch, int64_t tokens) {
@@ -101,8 +106,10 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
            plan_.batch.seq_len);
   const StagePlan& own = stage_of(stage).plan;
   std::vector<DecoderLayer>& layers = slot_of(stage, micro_batch).layers;
+  const Block shard = own_tokens(batch);
   if (own.embeds)
-    embed(stream_, params_.find("embed").master, token_view(batch.ids, tokens), layers.front().input(tokens));
+    embed(stream_, params_.find("embed").master, token_view(batch.ids + shard.begin, shard.count),
+          layers.front().input(tokens));
   auto tap = taps.begin();  // of the stage's first MoE layer
   if (!taps.empty())
     tap += std::lower_bound(moe_index_.begin(), moe_index_.end(), own.first_layer) - moe_index_.begin();
@@ -118,7 +125,7 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
 double Transformer::loss(int64_t micro_batch, const Batch& batch, float seed) {
   const int stage = stages_.back().plan.stage;
   const int64_t tokens = batch.tokens();
-  return head_->loss(stream_, batch, output(stage, micro_batch, tokens), seed,
+  return head_->loss(stream_, batch.labels + own_tokens(batch).begin, output(stage, micro_batch, tokens), seed,
                      output_gradient(stage, micro_batch, tokens));
 }
 
@@ -136,7 +143,8 @@ void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, S
     layers[i].backward_attention(stream_, batch, d_x, i == 0 ? input_gradient(stage, micro_batch, tokens) : d_x);
   }
   if (own.embeds)
-    embed_backward(stream_, input_gradient(stage, micro_batch, tokens), token_view(batch.ids, tokens),
+    embed_backward(stream_, input_gradient(stage, micro_batch, tokens),
+                   token_view(batch.ids + own_tokens(batch).begin, own_tokens(batch).count),
                    params_.find("embed").grad);
   release(stage, micro_batch);
 }

@@ -29,8 +29,8 @@ class Transformer {
   Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream,
               const Reserve& reserve = reserve_host);
 
-  // One stage of the plan and one micro-batch. What a stage reads and writes stands in views of [T, D] that belong to
-  // the model, so that messages can fill and fetch them:
+  // One stage of the plan and one micro-batch. What a stage reads and writes stands in views of [T, D], of the rank's
+  // shard of `tokens` in all, that belong to the model, so that messages can fill and fetch them:
   //   input            read by forward of all stages but the first
   //   output           written by forward of all stages but the last; the next stage's input where this rank holds it
   //   output_gradient  read and overwritten by backward of all stages but the last
@@ -41,14 +41,14 @@ class Transformer {
   TensorView output_gradient(int stage, int64_t micro_batch, int64_t tokens);
   TensorView input_gradient(int stage, int64_t micro_batch, int64_t tokens);
 
-  // The stage's layers. taps: one per MoE layer of the model, or empty. Collective over EP.
+  // The stage's layers. taps: one per MoE layer of the model, or empty. Collective over EP and TP.
   void forward(int stage, int64_t micro_batch, const Batch& batch, bool training,
                const std::vector<RoutingTap>& taps = {});
-  // After forward of the last stage: sum of cross-entropy over valid labels of this rank. With `seed` > 0 also starts
-  // backward: every gradient gets d(seed * sum).
+  // After forward of the last stage: sum of cross-entropy over valid labels of this rank's shard. With `seed` > 0 also
+  // starts backward: every gradient gets d(seed * sum).
   double loss(int64_t micro_batch, const Batch& batch, float seed);
   // The stage's layers in reverse, after set_auxiliary, on the last stage after loss(seed > 0). Adds to the gradients,
-  // or overwrites those of the routed experts. Collective over EP.
+  // or overwrites those of the routed experts. Collective over EP and TP.
   void backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
                 const FeedForwardDone& done = {});
   // Ends a micro-batch that has no backward pass.
@@ -73,12 +73,14 @@ class Transformer {
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
   void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});
 
-  // Logits of token rows [begin, begin + count) of the last stage's last forward, [count, V], on the host.
+  // Logits of rows [begin, begin + count) of the shard in the last stage's last forward, [count, V], on the host.
   std::vector<float> logits(int64_t begin, int64_t count);
 
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
   TensorStore& activations() { return store_; }
+  // This rank's shard of a micro-batch.
+  Block own_tokens(const Batch& batch) const { return shards_.own(batch.tokens()); }
   const StepTokens& step_tokens() const { return step_tokens_; }
   // Layer number of each MoE layer of the model.
   const std::vector<int64_t>& moe_index() const { return moe_index_; }
@@ -107,6 +109,7 @@ class Transformer {
   ParamStore& params_;
   Stream& stream_;
   TensorStore store_;
+  TokenShards shards_;
   Auxiliary auxiliary_;
   std::vector<Stage> stages_;
   std::unique_ptr<LossHead> head_;

@@ -19,15 +19,15 @@ GradientSums::GradientSums(const Plan& plan, ParamStore& params, MeshComms& comm
     : plan_(plan),
       params_(params),
       stream_(stream),
-      dense_{*comms.dp, &params.block(false), {}},
-      expert_{*comms.edp, &params.block(true), {}},
       overlap_(!comms.gpu_library.empty()),
       skip_router_(skip_router),
       feed_forward_(plan.model.layers.size()),
       collected_(params.all().size()) {
+  for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
+    groups_.push_back({comms.of(replicas), &params.block(replicas), {}});
   for (size_t i = collected_; i-- > 0;) {
     const ParamRow& row = params.all()[i].row;
-    if (is_summed(row)) total_ += widest_size(row);
+    if (is_summed(params.all()[i])) total_ += widest_size(params.all()[i]);
     if (row.layer >= 0 && row.name == fmt::format("layers.{}.ffn_norm", row.layer)) {
       feed_forward_[static_cast<size_t>(row.layer)] = i;
       layers_.insert(layers_.begin(), row.layer);
@@ -36,21 +36,22 @@ GradientSums::GradientSums(const Plan& plan, ParamStore& params, MeshComms& comm
   }
 }
 
-bool GradientSums::is_summed(const ParamRow& row) const {
-  if (!row.trained || (skip_router_ && row.role == ParamRole::router)) return false;
-  return (row.expert ? expert_ : dense_).comm.size() > 1;
+bool GradientSums::is_summed(const Parameter& p) {
+  if (!p.row.trained || (skip_router_ && p.row.role == ParamRole::router)) return false;
+  return group_of(p).comm.size() > 1;
 }
 
-int64_t GradientSums::widest_size(const ParamRow& row) const {
-  int64_t entries = row.shape[0];
-  if (row.expert) {
-    const ExpertPlacement& placement = plan_.placements[static_cast<size_t>(row.layer)];
+int64_t GradientSums::widest_size(const Parameter& p) const {
+  if (p.row.expert) {
+    const ExpertPlacement& placement = plan_.placements[static_cast<size_t>(p.row.layer)];
     std::vector<int64_t> held(static_cast<size_t>(placement.ep));
     for (const std::vector<ExpertHome>& homes : placement.homes)
       for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
-    entries = *std::max_element(held.begin(), held.end());
+    return padded_gradient(*std::max_element(held.begin(), held.end()) * elements_per_entry(p.row));
   }
-  return padded_gradient(entries * elements_per_entry(row));
+  MeshCoords first = plan_.coords;  // the first of TP has the most
+  first.tp = 0;
+  return padded_gradient(local_param(p.row, plan_.model, plan_.placements, plan_.mesh, first).numel());
 }
 
 // The layer's exchanges are over, and the next layer's come on the same queue after the attention that follows: a sum
@@ -73,39 +74,39 @@ void GradientSums::finish() {
 void GradientSums::collect_from(size_t first) {
   while (collected_ > first) {
     const Parameter& p = params_.all()[--collected_];
-    if (is_summed(p.row)) add(p);
+    if (is_summed(p)) add(p);
   }
 }
 
-// The table of bytes lays dense gradients back to back, and expert ones, in the order of the rows: each goes right
-// below the one before, but for an alignment gap, which holds zeros.
+// The table of bytes lays gradients of the same replicas back to back, in the order of the rows: each goes right below
+// the one before, but for an alignment gap, which holds zeros.
 void GradientSums::add(const Parameter& p) {
-  std::vector<Range>& waiting = (p.row.expert ? expert_ : dense_).waiting;
+  std::vector<Range>& waiting = group_of(p).waiting;
   float* begin = p.grad.as<float>();
   const int64_t size = p.grad.numel();
   if (!waiting.empty()) {
     Range& above = waiting.back();
     const int64_t with_gap = above.begin - begin;
     if (with_gap == padded_gradient(size)) {
-      above = {begin, p.block_begin, above.size + with_gap, above.widest + widest_size(p.row)};
+      above = {begin, p.block_begin, above.size + with_gap, above.widest + widest_size(p)};
       return;
     }
   }
-  waiting.push_back({begin, p.block_begin, size, widest_size(p.row)});
+  waiting.push_back({begin, p.block_begin, size, widest_size(p)});
 }
 
 void GradientSums::start(int64_t elements) {
-  for (Group* group : {&dense_, &expert_}) {
-    while (elements > 0 && !group->waiting.empty()) {
-      Range& range = group->waiting.front();
+  for (Group& group : groups_) {
+    while (elements > 0 && !group.waiting.empty()) {
+      Range& range = group.waiting.front();
       const int64_t share = std::min(range.widest, round_up(elements, kShareElements));
       const int64_t own = std::min(range.size, share);
       range.size -= own;
       range.widest -= share;
-      if (own > 0) pending_.push_back(sum(*group, range, own));
+      if (own > 0) pending_.push_back(sum(group, range, own));
       started_ += share;
       elements -= share;
-      if (range.widest == 0) group->waiting.erase(group->waiting.begin());
+      if (range.widest == 0) group.waiting.erase(group.waiting.begin());
     }
   }
 }
@@ -125,14 +126,18 @@ void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends) {
 }
 
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {
-  std::vector<TensorView> dense, expert;
-  for (const Parameter& p : params.all())
-    if (p.row.trained && !p.is_copy && p.owned.count > 0) (p.row.expert ? expert : dense).push_back(p.owned_grad());
-  double dense_squares = sum_squares(stream, dense), squares = sum_squares(stream, expert);
-  if (params.block(false).is_cut()) comms.dp->all_reduce_sum(std::span(&dense_squares, 1));
-  if (params.block(true).is_cut()) comms.edp->all_reduce_sum(std::span(&squares, 1));
-  comms.ep->all_reduce_sum(std::span(&squares, 1));
-  squares += dense_squares;
+  const auto squares_of = [&](Replicas replicas) {
+    std::vector<TensorView> owned;
+    for (const Parameter& p : params.all())
+      if (p.row.trained && p.replicas == replicas && !p.is_copy && p.owned.count > 0) owned.push_back(p.owned_grad());
+    double squares = sum_squares(stream, owned);
+    if (params.block(replicas).is_cut()) comms.of(replicas).all_reduce_sum(std::span(&squares, 1));
+    return squares;
+  };
+  double slices = squares_of(Replicas::dp), experts = squares_of(Replicas::edp);
+  comms.tp->all_reduce_sum(std::span(&slices, 1));
+  comms.ep->all_reduce_sum(std::span(&experts, 1));
+  double squares = slices + squares_of(Replicas::stage) + experts;
   comms.pp->all_reduce_sum(std::span(&squares, 1));
   return std::sqrt(squares);
 }

@@ -1,4 +1,4 @@
-// Gradients over replicas: plain sums in fp32, dense weights over DP and routed experts over EDP. The loss was seeded
+// Gradients over replicas (spec/mesh.h): plain sums in fp32. The loss was seeded
 // with 1/N of the whole step, so nothing is averaged or rescaled (DESIGN section 4). With ZeRO each rank gets the sums
 // of what it owns only (Parameter::owned); the other elements then hold nothing of use.
 #pragma once
@@ -22,10 +22,11 @@ class GradientSums {
   // All must outlive it. skip_router: a test-only fault.
   GradientSums(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, bool skip_router = false);
 
-  // A FeedForwardDone (model/transformer.h) of the step's last backward pass. Collective over DP and EDP.
+  // A FeedForwardDone (model/transformer.h) of the step's last backward pass. Collective over DP, EDP and, with TP, the
+  // stage.
   void feed_forward_done(int64_t layer);
   // After the last backward pass: sums what is left, and all sums are there for what is enqueued from then on.
-  // Collective over DP and EDP.
+  // Collective over DP, EDP and, with TP, the stage.
   void finish();
 
  private:
@@ -41,8 +42,9 @@ class GradientSums {
     const GradientBlock* block;
     std::vector<Range> waiting;
   };
-  bool is_summed(const ParamRow& row) const;
-  int64_t widest_size(const ParamRow& row) const;
+  Group& group_of(const Parameter& p) { return groups_[static_cast<size_t>(p.replicas)]; }
+  bool is_summed(const Parameter& p);
+  int64_t widest_size(const Parameter& p) const;
   void collect_from(size_t first);
   void add(const Parameter& p);
   void start(int64_t elements);
@@ -51,7 +53,7 @@ class GradientSums {
   const Plan& plan_;
   ParamStore& params_;
   Stream& stream_;
-  Group dense_, expert_;
+  std::vector<Group> groups_;  // by Replicas
   bool overlap_, skip_router_;
   std::vector<size_t> feed_forward_;             // first row, by layer
   std::vector<int64_t> layers_;                  // that this rank holds
@@ -64,8 +66,8 @@ class GradientSums {
 // gradients. After the last backward pass, before GradientSums::finish; collective over `ends`.
 void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends);
 
-// L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP and PP; with
-// ZeRO over DP and EDP too.
+// L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP, TP and
+// PP; with ZeRO over the replicas too.
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms);
 
 }  // namespace mw

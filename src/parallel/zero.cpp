@@ -22,7 +22,7 @@ std::vector<int64_t> part_bytes(const GradientBlock& block, const Parameter& p, 
 }  // namespace
 
 void WeightGathers::add(Parameter& p) {
-  const GradientBlock& block = params_.block(p.row.expert);
+  const GradientBlock& block = params_.block(p.replicas);
   if (!p.row.trained || !block.is_cut()) return;
   if (p.holds_cut && p.copy_bf16.data == nullptr) {
     to_pack_.push_back(&p);
@@ -40,7 +40,7 @@ void WeightGathers::finish() {
 
 // One matrix at a time, so that the room for it is small.
 void WeightGathers::pack_gathered(const Parameter& p) {
-  const int64_t size = p.row.matrix_n() * p.row.matrix_k();
+  const int64_t size = p.weights.front().n * p.weights.front().k;
   for (size_t i = 0; i < p.weights.size(); ++i) {
     const auto begin = static_cast<int64_t>(i) * size;
     Weight matrix = p.weights[i];
@@ -52,7 +52,7 @@ void WeightGathers::pack_gathered(const Parameter& p) {
       convert(stream_, own, TensorView(matrix.values.as<float>() + (first - begin), DType::f32, {last - first}));
     }
     replicas(p)
-        .all_gather(stream_, bytes_of(matrix.values), part_bytes(params_.block(p.row.expert), p, begin, matrix.values))
+        .all_gather(stream_, bytes_of(matrix.values), part_bytes(params_.block(p.replicas), p, begin, matrix.values))
         ->wait();
     pack_weight(stream_, matrix);
   }

@@ -27,7 +27,7 @@ class WeightGathers {
   void finish();
 
  private:
-  Comm& replicas(const Parameter& p) const { return p.row.expert ? *comms_.edp : *comms_.dp; }
+  Comm& replicas(const Parameter& p) const { return comms_.of(p.replicas); }
   void pack_gathered(const Parameter& p);
 
   ParamStore& params_;

@@ -22,14 +22,9 @@ int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
   return round_up(n, 64) * round_up(k, 64) * (native_bf16 ? 2 : 4);
 }
 
-int64_t numel_of(const std::vector<int64_t>& shape) {
-  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
-}
-
 // Whether the packed form of these matrices is their bf16 values and nothing more.
-bool is_plain_copy(const ParamRow& row, const Platform& platform) {
-  const int64_t n = row.matrix_n(), k = row.matrix_k();
-  return platform.one_packed_form && packed_bytes(n, k, platform.native_bf16) == n * k * 2;
+bool is_plain_copy(const LocalParam& p, const Platform& platform) {
+  return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
 }
 
 // Collects the rows of one table.
@@ -41,20 +36,25 @@ class Rows {
   std::vector<ByteRow> rows;
 };
 
+// Tokens of a micro-batch: of the data-parallel rank, of this rank's shard, of the largest shard.
+struct Tokens {
+  int64_t batch = 0, own = 0, most = 0;
+};
+
 // How many rows this rank's experts receive: exact for in_place, a distribution otherwise.
 struct RoutedRows {
   bool grows = false;
   int64_t committed = 0, mean = 0, max = 0;
 };
 
-RoutedRows routed_rows(const MoeSpec& moe, const RunSpec& run, TransportKind transport, int64_t tokens, int ep,
+RoutedRows routed_rows(const MoeSpec& moe, const RunSpec& run, TransportKind transport, const Tokens& shard, int ep,
                        int64_t local_experts) {
   RoutedRows r;
-  const int64_t choices = tokens * moe.top_k;
   if (transport == TransportKind::in_place) {
-    r.committed = r.mean = r.max = choices;
+    r.committed = r.mean = r.max = shard.own * moe.top_k;
     return r;
   }
+  const int64_t tokens = shard.most, choices = tokens * moe.top_k;
   r.grows = true;
   if (transport == TransportKind::padded) {
     // Every expert gets the rows of the fullest: T per source at worst.
@@ -80,7 +80,7 @@ ByteRow routed_row(std::string name, ByteKind kind, DType dtype, const RoutedRow
 }
 
 // Rows of the padded send buffer on the source side: every expert's capacity.
-RoutedRows padded_send_rows(const MoeSpec& moe, const RunSpec& run, int64_t tokens) {
+RoutedRows padded_send_rows(const MoeSpec& moe, const RunSpec& run, const Tokens& tokens) {
   return routed_rows(moe, run, TransportKind::padded, tokens, 1, moe.experts);
 }
 
@@ -98,9 +98,10 @@ void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int
 }
 
 void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const LayerSpec& layer, const RunSpec& run,
-             TransportKind transport, int64_t tokens, int ep, int64_t local_experts) {
+             TransportKind transport, const Tokens& shard, int ep, int64_t local_experts) {
   const MoeSpec& m = layer.moe;
   const DType dtype = run.dtype();
+  const int64_t tokens = shard.own;
   const int64_t c = halves_of(layer.activation), choices = tokens * m.top_k;
   out.add(at + "logits", ByteKind::activation, DType::f32, {tokens, m.experts});
   out.add(at + "expert_choice", ByteKind::activation, DType::i32, {tokens, m.top_k});
@@ -111,30 +112,30 @@ void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const Lay
   out.add(at + "row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   out.add(at + "rows_per_expert", ByteKind::activation, DType::i64, {m.experts});
   if (m.shared_width > 0) out.add(at + "shared.h", ByteKind::activation, dtype, {tokens, c, m.shared_width});
-  const RoutedRows r = routed_rows(m, run, transport, tokens, ep, local_experts);
+  const RoutedRows r = routed_rows(m, run, transport, shard, ep, local_experts);
   out.rows.push_back(routed_row(at + "h", ByteKind::routed, dtype, r, {c, m.width}));
   if (transport == TransportKind::in_place) return;
   out.rows.push_back(routed_row(at + "received", ByteKind::routed, dtype, r, {model.width}));
   out.rows.push_back(routed_row(at + "received_index", ByteKind::routed, DType::i32, r, {}));
   out.rows.push_back(routed_row(at + "received_weights", ByteKind::routed, DType::f32, r, {}));
   if (transport == TransportKind::padded) {
-    const RoutedRows send = padded_send_rows(m, run, tokens);
+    const RoutedRows send = padded_send_rows(m, run, shard);
     out.rows.push_back(routed_row(at + "padded_token_ids", ByteKind::routed, DType::i32, send, {}));
     out.add(at + "padded_row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   }
 }
 
 void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const LayerSpec& layer, const RunSpec& run,
-               TransportKind transport, int64_t tokens, int ep, int64_t local_experts) {
+               TransportKind transport, const Tokens& tokens, int ep, int64_t local_experts) {
   const DType dtype = run.dtype();
-  out.add(at + "x", ByteKind::activation, dtype, {tokens, model.width});
-  out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens});
-  add_attention(out, at, layer.attention, tokens, dtype);
-  out.add(at + "x_mid", ByteKind::activation, dtype, {tokens, model.width});
-  out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens});
+  out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
+  out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens.own});
+  add_attention(out, at, layer.attention, tokens.batch, dtype);
+  out.add(at + "x_mid", ByteKind::activation, dtype, {tokens.own, model.width});
+  out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens.own});
   if (layer.feed_forward == FeedForwardKind::moe)
     add_moe(out, at, model, layer, run, transport, tokens, ep, local_experts);
-  else out.add(at + "h", ByteKind::activation, dtype, {tokens, halves_of(layer.activation), layer.dense_width});
+  else out.add(at + "h", ByteKind::activation, dtype, {tokens.batch, halves_of(layer.activation), layer.dense_width});
 }
 
 // What a stage keeps besides its layers: the model's last output, and what it exchanges with its neighbours.
@@ -152,7 +153,8 @@ void add_stage(Rows& out, const StagePlan& stage, const std::vector<int64_t>& sh
 
 // Scratch that all layers share, sized by the largest.
 struct Widest {
-  int64_t q = 0, kv = 0, half_head = 0, dense = 0, expert = 0, top_k = 0, experts = 0;
+  int64_t q = 0, kv = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
+  int64_t dense = 0;  // elements of an activated hidden state
   bool clip = false;
   RoutedRows routed, send;
 };
@@ -164,44 +166,44 @@ void widen(RoutedRows& into, const RoutedRows& r) {
   into.max = std::max(into.max, r.max);
 }
 
-void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, TransportKind transport, int64_t tokens,
-                    int ep, int64_t local_experts) {
+void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, TransportKind transport,
+                    const Tokens& tokens, int ep, int64_t local_experts) {
   const AttentionSpec& a = layer.attention;
   widest.q = std::max(widest.q, a.heads * a.head_dim);
   widest.kv = std::max(widest.kv, a.kv_heads * a.head_dim);
   widest.half_head = std::max(widest.half_head, a.head_dim / 2);
   widest.clip = widest.clip || a.clip_qkv > 0;
   if (layer.feed_forward == FeedForwardKind::dense) {
-    widest.dense = std::max(widest.dense, layer.dense_width);
+    widest.dense = std::max(widest.dense, tokens.batch * layer.dense_width);
     return;
   }
   const MoeSpec& m = layer.moe;
-  widest.dense = std::max(widest.dense, m.shared_width);
+  widest.dense = std::max(widest.dense, tokens.own * m.shared_width);
   widest.expert = std::max(widest.expert, m.width);
   widest.top_k = std::max(widest.top_k, m.top_k);
   widest.experts = std::max(widest.experts, m.experts);
   widen(widest.routed, routed_rows(m, run, transport, tokens, ep, local_experts));
   if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens));
-  else widest.send.committed = std::max(widest.send.committed, tokens * m.top_k);
+  else widest.send.committed = std::max(widest.send.committed, tokens.own * m.top_k);
 }
 
 void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, TransportKind transport, const Widest& w,
-                   int64_t tokens, const Platform& platform) {
+                   const Tokens& tokens, const Platform& platform) {
   const DType dtype = run.dtype();
   const int64_t d = model.width;
   for (const char* name : {"normed", "branch", "d_branch"})
-    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens, d});
+    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.own, d});
   for (const char* name : {"q", "d_q", "d_o"})
-    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens * w.q});
+    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.batch * w.q});
   for (const char* name : {"k", "d_k", "d_v"})
-    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens * w.kv});
-  if (w.clip) out.add("work.v", ByteKind::workspace, dtype, {tokens * w.kv});
+    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.batch * w.kv});
+  if (w.clip) out.add("work.v", ByteKind::workspace, dtype, {tokens.batch * w.kv});
   out.add("work.rope_cos", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
   out.add("work.rope_sin", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
-  if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {tokens * w.dense});
+  if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {w.dense});
   if (w.experts > 0) {
-    out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens * w.top_k});
-    out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens * w.experts});
+    out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens.own * w.top_k});
+    out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens.own * w.experts});
     out.rows.push_back(routed_row("work.expert_a", ByteKind::workspace, dtype, w.routed, {w.expert}));
     out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.routed, {d}));
     out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
@@ -212,6 +214,14 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
     }
   }
   out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(platform.ops_workspace_bytes, 64)});
+}
+
+// Where tokens are gathered over TP, and what was computed for all of them goes back to their shards.
+void add_gathered(Rows& out, const ModelSpec& model, DType dtype, const Tokens& tokens, int tp) {
+  if (tp == 1) return;
+  for (const char* name : {"whole_in", "whole_d_out", "whole_out", "whole_branch"})
+    out.add(fmt::format("work.{}", name), ByteKind::exchange, dtype, {tokens.most * tp, model.width});
+  out.add("work.shard_order", ByteKind::exchange, DType::i32, {tokens.most, tp});
 }
 
 void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, int64_t tokens,
@@ -286,12 +296,6 @@ int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements) {
   return std::min(tokens, std::clamp<int64_t>(elements / vocab / 64 * 64, 64, elements / 4096));
 }
 
-std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& placement, int ep_rank) {
-  std::vector<int64_t> shape = row.shape;
-  if (row.expert) shape[0] = static_cast<int64_t>(placement.experts_of(ep_rank).size());
-  return shape;
-}
-
 std::string saved_prefix(int64_t layer, int64_t slot) {
   return slot == 0 ? fmt::format("act.{}.", layer) : fmt::format("act.{}#{}.", layer, slot);
 }
@@ -304,46 +308,44 @@ std::string stage_row(int stage, const std::string& name, int64_t slot) {
 
 std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const ModelSpec& model, const RunSpec& run,
                                      const Mesh& mesh, const MeshCoords& coords,
-                                     const std::vector<ExpertPlacement>& placements,
-                                     const Platform& platform) {
+                                     const std::vector<ExpertPlacement>& placements, const Platform& platform) {
   Rows out;
-  const auto shape_of = [&](const ParamRow& row) {
-    return row.layer < 0 ? row.shape : local_shape(row, placements[static_cast<size_t>(row.layer)], coords.ep);
-  };
-  std::vector<int64_t> elements;
-  for (const ParamRow& row : params) elements.push_back(numel_of(shape_of(row)));
-  const GradientBlocks blocks = make_gradient_blocks(params, elements, mesh, coords, run.mesh.zero);
+  std::vector<LocalParam> locals;
+  for (const ParamRow& row : params) locals.push_back(local_param(row, model, placements, mesh, coords));
+  const GradientBlocks blocks = make_gradient_blocks(params, locals, mesh, coords, run.mesh.zero);
+  const auto block_of_row = [&](size_t i) -> const GradientBlock& { return blocks.of(locals[i].replicas); };
   // With ZeRO the cut that this rank owns, else the whole.
   const auto cut_shape = [&](size_t i, bool is_cut) {
-    if (!is_cut) return shape_of(params[i]);
-    return std::vector<int64_t>{blocks.of(params[i]).own(blocks.begins[i], elements[i]).count};
+    if (!is_cut) return locals[i].shape;
+    return std::vector<int64_t>{block_of_row(i).own(blocks.begins[i], locals[i].numel()).count};
   };
   for (size_t i = 0; i < params.size(); ++i)
     out.add("param." + params[i].name, ByteKind::master, DType::f32,
-            cut_shape(i, cuts_master(params[i], blocks.of(params[i]), run.dtype())));
-  // Dense gradients first, then those of experts: each set is one contiguous block for its sums.
-  for (const bool expert : {false, true})
-    for (const ParamRow& row : params)
-      if (row.trained && row.expert == expert)
-        out.add("grad." + row.name, ByteKind::gradient, DType::f32, shape_of(row));
+            cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())));
+  // Each set that is summed together is one contiguous block.
+  for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
+    for (size_t i = 0; i < params.size(); ++i)
+      if (params[i].trained && locals[i].replicas == replicas)
+        out.add("grad." + params[i].name, ByteKind::gradient, DType::f32, locals[i].shape);
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].trained) continue;
     for (const char* moment : {"adam_m.", "adam_v."})
-      out.add(moment + params[i].name, ByteKind::moment, DType::f32, cut_shape(i, blocks.of(params[i]).is_cut()));
+      out.add(moment + params[i].name, ByteKind::moment, DType::f32, cut_shape(i, block_of_row(i).is_cut()));
   }
   if (run.dtype() == DType::bf16) {
     int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
-    for (const ParamRow& row : params) {
+    for (size_t i = 0; i < params.size(); ++i) {
+      const ParamRow& row = params[i];
+      const LocalParam& local = locals[i];
       const bool read_by_products =
           row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings);
       if (!read_by_products) continue;
-      const int64_t count = row.expert ? shape_of(row)[0] : 1;
-      const int64_t bytes = packed_bytes(row.matrix_n(), row.matrix_k(), platform.native_bf16);
-      out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
+      const int64_t bytes = packed_bytes(local.n, local.k, platform.native_bf16);
+      out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
       if (!platform.one_packed_form)
-        out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {count, bytes});
-      if (cuts_master(row, blocks.of(row), run.dtype()) && !is_plain_copy(row, platform))
-        gathered = std::max(gathered, row.matrix_n() * row.matrix_k());
+        out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
+      if (cuts_master(row, block_of_row(i), run.dtype()) && !is_plain_copy(local, platform))
+        gathered = std::max(gathered, local.n * local.k);
     }
     if (gathered > 0) out.add("zero.gathered", ByteKind::workspace, DType::f32, {gathered});
   }
@@ -351,31 +353,32 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
 }
 
 std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
-                                      const std::vector<StagePlan>& stages,
-                                      const std::vector<ExpertPlacement>& placements, int ep_rank,
-                                      const Platform& platform) {
+                                      const MeshCoords& coords, const std::vector<StagePlan>& stages,
+                                      const std::vector<ExpertPlacement>& placements, const Platform& platform) {
   Rows out;
   const TransportKind transport = choose_transport(run.moe.transport, mesh);
-  const int64_t tokens = make_local_batch(run.train, mesh).tokens();
+  const int64_t batch = make_local_batch(run.train, mesh).tokens();
+  const Tokens tokens{batch, block_of(batch, mesh.tp, coords.tp).count, block_of(batch, mesh.tp, 0).count};
   // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
-  out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, tokens});
-  out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, tokens});
+  out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
+  out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   Widest widest;
   for (const StagePlan& stage : stages) {
     for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
-      const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
+      const LayerSpec layer = local_layer(model.layers[static_cast<size_t>(i)], mesh.tp, coords.tp);
       const int64_t local_experts =
           layer.feed_forward == FeedForwardKind::moe
-              ? static_cast<int64_t>(placements[static_cast<size_t>(i)].experts_of(ep_rank).size())
+              ? static_cast<int64_t>(placements[static_cast<size_t>(i)].experts_of(coords.ep).size())
               : 0;
       for (int64_t slot = 0; slot < stage.slots; ++slot)
         add_layer(out, saved_prefix(i, slot), model, layer, run, transport, tokens, mesh.ep, local_experts);
       widen_by_layer(widest, layer, run, transport, tokens, mesh.ep, local_experts);
     }
-    add_stage(out, stage, {tokens, model.width}, run.dtype());
+    add_stage(out, stage, {tokens.own, model.width}, run.dtype());
   }
   add_workspace(out, model, run, transport, widest, tokens, platform);
-  if (stages.back().has_head) add_head_workspace(out, model, run, tokens, platform);
+  add_gathered(out, model, run.dtype(), tokens, mesh.tp);
+  if (stages.back().has_head) add_head_workspace(out, model, run, tokens.own, platform);
   return out.rows;
 }
 

@@ -11,6 +11,7 @@
 #include "spec/param_table.h"
 #include "spec/placement.h"
 #include "spec/run_spec.h"
+#include "spec/shards.h"
 #include "spec/stages.h"
 
 namespace mw {
@@ -58,9 +59,6 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh);
 // more rows than there, and 64 where even they are more.
 int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements);
 
-// Shape of a parameter on a rank with these local experts.
-std::vector<int64_t> local_shape(const ParamRow& row, const ExpertPlacement& placement, int ep_rank);
-
 // Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1.";
 // the output of the last layer; what a stage exchanges with its neighbours.
 std::string saved_prefix(int64_t layer, int64_t slot);
@@ -70,12 +68,10 @@ std::string stage_row(int stage, const std::string& name, int64_t slot = 0);
 // Of the parameters `rows` that a rank holds.
 std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& rows, const ModelSpec& model, const RunSpec& run,
                                      const Mesh& mesh, const MeshCoords& coords,
-                                     const std::vector<ExpertPlacement>& placements,
-                                     const Platform& platform);
+                                     const std::vector<ExpertPlacement>& placements, const Platform& platform);
 std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
-                                      const std::vector<StagePlan>& stages,
-                                      const std::vector<ExpertPlacement>& placements, int ep_rank,
-                                      const Platform& platform);
+                                      const MeshCoords& coords, const std::vector<StagePlan>& stages,
+                                      const std::vector<ExpertPlacement>& placements, const Platform& platform);
 
 struct ByteSummary {
   int64_t by_kind[kByteKinds] = {};  // as committed at start

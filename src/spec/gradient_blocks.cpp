@@ -35,18 +35,22 @@ ElementRange GradientBlock::own(int64_t begin, int64_t count) const {
   return {first - begin, std::clamp(cuts[m + 1], begin, begin + count) - first};
 }
 
-GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<int64_t>& elements,
+GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<LocalParam>& locals,
                                     const Mesh& mesh, const MeshCoords& coords, int64_t zero) {
-  GradientBlocks blocks;
+  GradientBlocks out;
   for (size_t i = 0; i < rows.size(); ++i) {
-    int64_t& end = (rows[i].expert ? blocks.expert : blocks.dense).cuts.back();
-    blocks.begins.push_back(rows[i].trained ? end : 0);
-    if (rows[i].trained) end += padded_gradient(elements[i]);
+    int64_t& end = out.blocks[static_cast<size_t>(locals[i].replicas)].cuts.back();
+    out.begins.push_back(rows[i].trained ? end : 0);
+    if (rows[i].trained) end += padded_gradient(locals[i].numel());
   }
-  if (zero == 0) return blocks;
-  if (mesh.dp > 1) cut(blocks.dense, mesh.dp, coords.dp);
-  if (mesh.edp > 1) cut(blocks.expert, mesh.edp, coords.edp);
-  return blocks;
+  if (zero == 0) return out;
+  const auto cut_over = [&](Replicas replicas, int members, int member) {
+    if (members > 1) cut(out.blocks[static_cast<size_t>(replicas)], members, member);
+  };
+  cut_over(Replicas::dp, mesh.dp, coords.dp);
+  cut_over(Replicas::stage, mesh.dp * mesh.tp, coords.dp * mesh.tp + coords.tp);
+  cut_over(Replicas::edp, mesh.edp, coords.edp);
+  return out;
 }
 
 bool cuts_master(const ParamRow& row, const GradientBlock& block, DType dtype) {

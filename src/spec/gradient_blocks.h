@@ -1,14 +1,15 @@
-// Gradients of a rank lie back to back in two blocks: dense ones, which data-parallel ranks sum, and those of routed
-// experts, which the replicas of these experts sum. ZeRO stage 1 cuts a block evenly over the ranks that sum it: each
-// keeps the optimizer state of its cut, wherever parameters begin and end.
+// Gradients of a rank lie back to back in blocks, one for each group of ranks that sums them. ZeRO stage 1 cuts a block
+// evenly over the ranks that sum it: each keeps the optimizer state of its cut, wherever parameters begin and end.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "base/dtype.h"
 #include "spec/mesh.h"
 #include "spec/param_table.h"
+#include "spec/shards.h"
 #include "spec/tensor_slice.h"
 
 namespace mw {
@@ -27,13 +28,13 @@ struct GradientBlock {
 };
 
 struct GradientBlocks {
-  GradientBlock dense, expert;
+  std::array<GradientBlock, kReplicas> blocks;
   std::vector<int64_t> begins;  // by row: where its gradient begins in its block; 0 for what is not trained
-  const GradientBlock& of(const ParamRow& row) const { return row.expert ? expert : dense; }
+  const GradientBlock& of(Replicas replicas) const { return blocks[static_cast<size_t>(replicas)]; }
 };
 
-// elements: of each row on this rank. zero: the stage; 0 leaves the blocks whole.
-GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<int64_t>& elements,
+// locals: of each row. zero: the stage; 0 leaves the blocks whole.
+GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<LocalParam>& locals,
                                     const Mesh& mesh, const MeshCoords& coords, int64_t zero);
 
 // Whether a rank keeps only its cut of the fp32 master weights: of matrices in bf16 runs, which nothing but the update

@@ -19,7 +19,6 @@ void refuse_unbuilt(const MeshSpec& spec) {
   const auto unbuilt = [](const std::string& what) {
     fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
   };
-  if (spec.tp != 1) unbuilt("tensor parallelism (mesh.tp > 1)");
   if (spec.schedule == "zb_h1" || spec.schedule == "zb_v") unbuilt("the schedule " + spec.schedule);
 }
 
@@ -83,6 +82,7 @@ std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
       case MeshAxis::dp: same = c.pp == own.pp && c.tp == own.tp; break;
       case MeshAxis::tp: same = c.pp == own.pp && c.dp == own.dp; break;
       case MeshAxis::ep: same = c.pp == own.pp && c.edp == own.edp; break;
+      case MeshAxis::stage: same = c.pp == own.pp; break;
       case MeshAxis::edp: same = c.pp == own.pp && c.ep == own.ep; break;
     }
     if (same) group.push_back(other);
@@ -91,8 +91,9 @@ std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
 }
 
 std::string describe(const Mesh& mesh) {
-  return fmt::format("{} rank{}: {}dp {}, ep {} x edp {} ({})", mesh.world, mesh.world == 1 ? "" : "s",
-                     mesh.pp > 1 ? fmt::format("pp {}, ", mesh.pp) : "", mesh.dp, mesh.ep, mesh.edp,
+  return fmt::format("{} rank{}: {}dp {}, {}ep {} x edp {} ({})", mesh.world, mesh.world == 1 ? "" : "s",
+                     mesh.pp > 1 ? fmt::format("pp {}, ", mesh.pp) : "", mesh.dp,
+                     mesh.tp > 1 ? fmt::format("tp {}, ", mesh.tp) : "", mesh.ep, mesh.edp,
                      mesh.ep_first ? "ep-first" : "dp-first");
 }
 

@@ -22,7 +22,13 @@ struct Mesh {
 };
 
 // The groups that communicate: who shares every other coordinate.
-enum class MeshAxis : uint8_t { world, pp, dp, tp, ep, edp };
+// Stage: all ranks of one pipeline coordinate.
+enum class MeshAxis : uint8_t { world, pp, dp, tp, ep, edp, stage };
+
+// The ranks that sum a gradient: a slice of a weight is the same over DP, a weight that every rank of a stage holds
+// whole and of which each saw a share of the tokens over the stage, routed experts over EDP.
+enum class Replicas : uint8_t { dp, stage, edp };
+constexpr int kReplicas = 3;
 
 // Errors: config with the divisor that fails and the nearest sizes that work; unsupported for tp or schedules not
 // built.

@@ -78,6 +78,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   if (plan.batch.tokens() > int64_t{1} << 30)
     fail(Exit::config, fmt::format("{} tokens per rank and micro-batch are more than 2^30", plan.batch.tokens()),
          "raise train.micro_batches");
+  check_tensor_parallel(model, run, plan.mesh, plan.batch.sequences);
   check_expert_count(model);
   for (const LayerSpec& layer : model.layers) {
     if (layer.feed_forward != FeedForwardKind::moe) {
@@ -92,8 +93,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan_pipeline(plan);
   plan.parameter_rows =
       parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements, platform);
-  plan.activation_rows =
-      activation_bytes(model, run, plan.mesh, plan.stages, plan.placements, plan.coords.ep, platform);
+  plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements, platform);
   check_total(plan);
   return plan;
 }

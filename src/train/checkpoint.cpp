@@ -27,6 +27,7 @@ struct LocalSlice {
   std::vector<int64_t> global_shape;
   TensorSlice part;
   std::span<float> values;
+  Replicas replicas;
   Writer writer;
 };
 
@@ -37,24 +38,24 @@ std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
     const auto add = [&](const char* kind, TensorView view, ElementRange range, bool is_cut) {
       for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, range))
         slices.push_back({kind + p.row.name, p.row.shape, held.slice,
-                          std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)),
-                          p.is_copy ? Writer::nobody : is_cut ? Writer::owner : of_whole});
+                          std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)), p.replicas,
+                          p.is_copy ? Writer::nobody
+                          : is_cut  ? Writer::owner
+                                    : of_whole});
     };
     add("param.", p.master, p.held, p.holds_cut);
     if (!p.row.trained || !with_optimizer) continue;
-    const bool is_cut = engine.params.block(p.row.expert).is_cut();
+    const bool is_cut = engine.params.block(p.replicas).is_cut();
     add("adam_m.", p.adam_m, p.owned, is_cut);
     add("adam_v.", p.adam_v, p.owned, is_cut);
   }
   return slices;
 }
 
-// Which of this rank's slices it writes: dense ones are dealt out by size over the data-parallel ranks, which all hold
-// them; expert ones belong to the first replica; what ZeRO cuts is its owner's; tied embeddings beside the head are
-// copies.
+// Which of this rank's slices it writes: dense ones are dealt out by size over the ranks that hold the same; expert
+// ones belong to the first replica; what ZeRO cuts is its owner's; tied embeddings beside the head are copies.
 std::vector<LocalSlice> slices_to_write(Engine& engine) {
-  const Comm& replicas = *engine.comms.dp;
-  std::vector<int64_t> load(static_cast<size_t>(replicas.size()));
+  std::map<Replicas, std::vector<int64_t>> load;
   std::vector<LocalSlice> mine;
   for (LocalSlice& slice : local_slices(engine, true)) {
     if (slice.writer == Writer::nobody) continue;
@@ -63,9 +64,12 @@ std::vector<LocalSlice> slices_to_write(Engine& engine) {
       continue;
     }
     // The same walk on every replica, over whole dense slices only: all agree on the writer.
-    const auto least = std::min_element(load.begin(), load.end());
+    const Comm& replicas = engine.comms.of(slice.replicas);
+    std::vector<int64_t>& shares = load[slice.replicas];
+    shares.resize(static_cast<size_t>(replicas.size()));
+    const auto least = std::min_element(shares.begin(), shares.end());
     *least += static_cast<int64_t>(slice.values.size());
-    if (least - load.begin() == replicas.rank()) mine.push_back(std::move(slice));
+    if (least - shares.begin() == replicas.rank()) mine.push_back(std::move(slice));
   }
   return mine;
 }

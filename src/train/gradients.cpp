@@ -68,7 +68,8 @@ class GradientPass {
   int64_t experts_of_first_moe_layer() const;
   // Tokens of a micro-batch over which statistics were summed.
   int64_t counted_tokens(const Action& a) const {
-    return batch_of(a).tokens() * (plan_.run.fault == "local_aux_counts" ? 1 : engine_.comms.dp->size());
+    if (plan_.run.fault == "local_aux_counts") return engine_.model.own_tokens(batch_of(a)).count;
+    return batch_of(a).tokens() * engine_.comms.dp->size();
   }
 
   Engine& engine_;
@@ -133,7 +134,7 @@ void GradientPass::forward(const Action& a) {
 void GradientPass::reduce_statistics(const Action& a) {
   const TraceScope scope(engine_.stream.trace(), Work::reduce, "statistics");
   std::vector<double> summed = engine_.model.statistics(a.stage, a.micro_batch);
-  if (plan_.run.fault != "local_aux_counts") engine_.comms.dp->all_reduce_sum(std::span(summed));
+  if (plan_.run.fault != "local_aux_counts") engine_.comms.stage->all_reduce_sum(std::span(summed));
   add_load(a.stage, summed);
   const Auxiliary& auxiliary = engine_.model.auxiliary();
   if (!couples_layers_) {
@@ -245,7 +246,7 @@ StepStats GradientPass::run() {
   run_schedule(plan_.schedule, handlers, engine_.stream.trace());
   inject_fault(engine_, plan_.run.fault);
 
-  engine_.comms.dp->all_reduce_sum(std::span(&loss_sum_, 1));
+  engine_.comms.stage->all_reduce_sum(std::span(&loss_sum_, 1));
   share_statistics();
   stats_.loss = loss_sum_ / static_cast<double>(stats_.valid_labels);
   stats_.total_loss = stats_.loss + weighted_aux_;

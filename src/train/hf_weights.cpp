@@ -154,7 +154,8 @@ void import_hf_weights(Engine& engine, const std::string& dir) {
   for (const HfTensor& tensor : choose_names(engine.plan.model, files)) {
     const TraceScope scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
     const SafetensorsLocation at = files.require(tensor.name);
-    if (engine.params.has(tensor.param)) read_held(at, tensor, engine.params.find(tensor.param));  // else of another stage
+    if (engine.params.has(tensor.param))
+      read_held(at, tensor, engine.params.find(tensor.param));  // else of another stage
   }
   check_tied_head(files, engine);
   refresh_weights(engine);

@@ -26,26 +26,29 @@ void start_cuts(Comm& group, Stream& stream, const TensorView& memory) {
 
 // One element to every member and back, as gradients and rows go.
 void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve, bool cuts) {
-  const int64_t members = std::max(comms.dp->size(), comms.ep->size());
+  const int64_t members = comms.stage->size();
   TensorStore memory({{"send", DType::f32, {members}, 0}, {"receive", DType::f32, {members}, 0}}, reserve);
   const TensorView send = memory.fixed("send"), receive = memory.fixed("receive");
-  for (Comm* group : {comms.dp.get(), comms.edp.get()}) {
+  std::vector<Comm*> summing = {comms.dp.get(), comms.edp.get()};
+  if (comms.tp->size() > 1) summing.push_back(comms.stage.get());
+  for (Comm* group : summing) {
     if (group->size() == 1) continue;
     group->all_reduce_sum(stream, std::span(send.as<float>(), 1))->wait();
     if (cuts) start_cuts(*group, stream, send);
   }
-  if (comms.ep->size() > 1) {
+  for (Comm* group : {comms.ep.get(), comms.tp.get()}) {
+    if (group->size() == 1) continue;
     RowExchange x;
     x.row_bytes = sizeof(float);
     x.send = send.data;
     x.receive = receive.data;
-    for (int64_t peer = 0; peer < comms.ep->size(); ++peer) {
+    for (int64_t peer = 0; peer < group->size(); ++peer) {
       x.send_offsets.push_back(peer);
       x.send_counts.push_back(1);
     }
     x.receive_offsets = x.send_offsets;
     x.receive_counts = x.send_counts;
-    comms.ep->all_to_all(stream, x)->wait();
+    group->all_to_all(stream, x)->wait();
   }
   stream.wait();
 }
@@ -73,8 +76,10 @@ void start_links(PipelineComms& pipeline, Stream& stream, const Reserve& reserve
 std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
   std::vector<std::string> found;
   for (const LayerSpec& layer : plan.model.layers)
-    found.push_back(describe_attention(
-        stream, attention_shape(layer.attention, plan.batch.tokens(), plan.batch.seq_len), plan.run.dtype()));
+    found.push_back(describe_attention(stream,
+                                       attention_shape(local_layer(layer, plan.mesh.tp, plan.coords.tp).attention,
+                                                       plan.batch.tokens(), plan.batch.seq_len),
+                                       plan.run.dtype()));
   return found;
 }
 

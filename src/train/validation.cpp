@@ -15,13 +15,13 @@ ValidationResult validate_model(Engine& engine, const SampleOrder& data, const B
   for (int64_t i = 0; i < count && !result.stopped; ++i) {
     const Batch batch = read_validation(data, engine.plan, i, count, engine.model.step_tokens());
     sums[0] += evaluate(engine, batch);
-    sums[2] += static_cast<double>(batch.tokens());
+    sums[2] += static_cast<double>(engine.model.own_tokens(batch).count);
     const auto length = static_cast<size_t>(batch.seq_len);
-    for (int64_t at = 0; baseline != nullptr && at < batch.tokens(); at += batch.seq_len)
+    for (int64_t at = 0; baseline != nullptr && engine.plan.coords.tp == 0 && at < batch.tokens(); at += batch.seq_len)
       sums[1] += baseline->window_loss(std::span(batch.ids + at, length), std::span(batch.labels + at, length));
     result.stopped = stop_requested(engine.world);
   }
-  engine.comms.dp->all_reduce_sum(std::span(sums));
+  engine.comms.stage->all_reduce_sum(std::span(sums));
   engine.comms.pp->all_reduce_sum(std::span(sums.data(), 1));  // only the last stage knows the loss
   result.labels = static_cast<int64_t>(sums[2]);
   if (result.labels > 0) {

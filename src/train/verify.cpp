@@ -119,7 +119,7 @@ std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step) c
 
 Routing Verifier::empty_routing(const Plan& plan) const {
   Routing r;
-  r.tokens = plan.batch.tokens();
+  r.tokens = block_of(plan.batch.tokens(), plan.mesh.tp, plan.coords.tp).count;
   for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
     r.ids.emplace_back();
     r.gaps.emplace_back();
@@ -168,15 +168,18 @@ void Verifier::share_routing(Routing& global) const {
     for (auto& gaps : layers) comm_.broadcast(std::as_writable_bytes(std::span(gaps)), 0);
 }
 
-// This rank's tokens: its samples are neighbours in every micro-batch.
+// This rank's tokens: neighbours in every micro-batch.
 Routing Verifier::local_part(const Routing& global) const {
-  Routing local = empty_routing(layout_->plan);
+  const Plan& plan = layout_->plan;
+  Routing local = empty_routing(plan);
+  const int64_t first =
+      plan.coords.dp * plan.batch.tokens() + block_of(plan.batch.tokens(), plan.mesh.tp, plan.coords.tp).begin;
   for (size_t j = 0; j < local.ids.size(); ++j)
     for (size_t l = 0; l < local.ids[j].size(); ++l) {
-      const size_t ids = local.ids[j][l].size(), gaps = local.gaps[j][l].size(),
-                   dp = static_cast<size_t>(layout_->plan.coords.dp);
-      std::copy_n(global.ids[j][l].begin() + static_cast<std::ptrdiff_t>(dp * ids), ids, local.ids[j][l].begin());
-      std::copy_n(global.gaps[j][l].begin() + static_cast<std::ptrdiff_t>(dp * gaps), gaps, local.gaps[j][l].begin());
+      const std::vector<int32_t>& ids = local.ids[j][l];
+      const int64_t top_k = std::ssize(global.ids[j][l]) / global.tokens;
+      std::copy_n(global.ids[j][l].begin() + first * top_k, ids.size(), local.ids[j][l].begin());
+      std::copy_n(global.gaps[j][l].begin() + first, local.tokens, local.gaps[j][l].begin());
     }
   return local;
 }
@@ -248,8 +251,8 @@ std::vector<double> Verifier::square_differences(const Parameter& p, const std::
         squares[static_cast<size_t>((from + i) / per_unit)] += d * d;
       }
     });
-  if (layout_->params.block(p.row.expert).is_cut())
-    (p.row.expert ? layout_->comms.edp : layout_->comms.dp)->all_reduce_sum(std::span(squares));
+  if (layout_->params.block(p.replicas).is_cut()) layout_->comms.of(p.replicas).all_reduce_sum(std::span(squares));
+  if (p.replicas == Replicas::dp) layout_->comms.tp->all_reduce_sum(std::span(squares));
   return squares;
 }
 

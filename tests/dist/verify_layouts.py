@@ -59,6 +59,17 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, "mesh.pp=8 train.micro_batches=8 moe.capacity_factor=1.0"),
     (8, f"mesh.pp=2 mesh.ep=4 {PADDED} verify.routing=skip_expert"),
     (4, "mesh.pp=4 train.dtype=bf16 train.micro_batches=2"),
+    # Tensor parallelism with sequence-sharded MoE blocks: shared key/value heads, token counts that TP does not divide
+    # and ranks without a token, experts over TP x DP in either order.
+    (2, "mesh.tp=2 verify.steps=2"),
+    (4, "mesh.tp=4 mesh.ep=2 moe.aux_scope=model"),
+    (8, f"mesh.tp=2 mesh.ep=4 {DP_FIRST} {UNEVEN} verify.steps=2"),
+    (8, "mesh.tp=8 mesh.ep=8 train.seq_len=3 train.global_batch=8 train.micro_batches=4"),
+    (8, "mesh.tp=4 mesh.ep=8 model.kv_heads=4 model.activation=gelu model.dense_width=70 moe.row_chunks=3"),
+    (4, f"mesh.tp=2 mesh.ep=2 {PADDED} model.tie_embeddings=true moe.capacity_factor=1.0"),
+    (4, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.aux_scope=model model.tie_embeddings=true"),
+    (8, "mesh.tp=2 mesh.pp=2 mesh.ep=4 mesh.zero=1 mesh.schedule=interleaved model.clip_qkv=0.5"),
+    (8, "mesh.tp=2 mesh.ep=4 mesh.zero=1 train.dtype=bf16 verify.steps=2"),
     # Optimizer states cut over replicas: of all weights, of experts with two replicas and more, of none of the experts.
     (2, "mesh.ep=1 mesh.zero=1 verify.steps=2"),
     (4, "mesh.ep=2 mesh.zero=1 verify.steps=2"),

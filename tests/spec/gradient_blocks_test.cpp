@@ -20,7 +20,16 @@ ParamRow row_named(std::string name, bool expert, bool trained = true) {
 
 const std::vector<ParamRow> kRows = {row_named("a", false), row_named("b", false, false), row_named("c", true),
                                      row_named("d", false), row_named("e", true)};
-const std::vector<int64_t> kElements = {100, 7, 33, 1, 0};
+std::vector<LocalParam> locals() {
+  std::vector<LocalParam> list;
+  for (const int64_t elements : {100, 7, 33, 1, 0}) {
+    LocalParam local;
+    local.shape = {elements};
+    local.replicas = kRows[list.size()].expert ? Replicas::edp : Replicas::dp;
+    list.push_back(local);
+  }
+  return list;
+}
 
 Mesh mesh_of(int dp, int edp) {
   Mesh mesh;
@@ -31,13 +40,13 @@ Mesh mesh_of(int dp, int edp) {
 }
 
 TEST(GradientBlocks, LieBackToBackByKind) {
-  const GradientBlocks blocks = make_gradient_blocks(kRows, kElements, mesh_of(4, 2), {}, 0);
+  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(4, 2), {}, 0);
   EXPECT_EQ(blocks.begins, (std::vector<int64_t>{0, 0, 0, 112, 48}));
-  EXPECT_EQ(blocks.dense.cuts, (std::vector<int64_t>{0, 128}));
-  EXPECT_EQ(blocks.expert.cuts, (std::vector<int64_t>{0, 48}));
-  EXPECT_FALSE(blocks.dense.is_cut() || blocks.expert.is_cut());
-  EXPECT_EQ(blocks.dense.own(112, 1), (ElementRange{0, 1}));
-  EXPECT_EQ(blocks.expert.counts(0, 48), std::vector<int64_t>{48});
+  EXPECT_EQ(blocks.of(Replicas::dp).cuts, (std::vector<int64_t>{0, 128}));
+  EXPECT_EQ(blocks.of(Replicas::edp).cuts, (std::vector<int64_t>{0, 48}));
+  EXPECT_FALSE(blocks.of(Replicas::dp).is_cut() || blocks.of(Replicas::edp).is_cut());
+  EXPECT_EQ(blocks.of(Replicas::dp).own(112, 1), (ElementRange{0, 1}));
+  EXPECT_EQ(blocks.of(Replicas::edp).counts(0, 48), std::vector<int64_t>{48});
 }
 
 TEST(GradientBlocks, AreCutEvenlyAndOnBorders) {
@@ -46,8 +55,8 @@ TEST(GradientBlocks, AreCutEvenlyAndOnBorders) {
     for (int rank = 0; rank < dp; ++rank) {
       MeshCoords coords;
       coords.dp = coords.edp = rank;
-      const GradientBlocks blocks = make_gradient_blocks(kRows, kElements, mesh_of(dp, dp), coords, 1);
-      const std::vector<int64_t>& cuts = blocks.dense.cuts;
+      const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(dp, dp), coords, 1);
+      const std::vector<int64_t>& cuts = blocks.of(Replicas::dp).cuts;
       ASSERT_EQ(static_cast<int>(cuts.size()), dp + 1);
       EXPECT_EQ(cuts.front(), 0);
       EXPECT_EQ(cuts.back(), 128);
@@ -57,22 +66,22 @@ TEST(GradientBlocks, AreCutEvenlyAndOnBorders) {
         EXPECT_LE(cuts[m + 1] - cuts[m], (128 + dp - 1) / dp + 15);
       }
       // Everybody's parts of a piece, of which mine is one.
-      const std::vector<int64_t> counts = blocks.dense.counts(5, 90);
+      const std::vector<int64_t> counts = blocks.of(Replicas::dp).counts(5, 90);
       EXPECT_EQ(std::accumulate(counts.begin(), counts.end(), int64_t{0}), 90);
-      const ElementRange own = blocks.dense.own(5, 90);
+      const ElementRange own = blocks.of(Replicas::dp).own(5, 90);
       EXPECT_EQ(own.count, counts[static_cast<size_t>(rank)]);
       EXPECT_EQ(own.begin, std::accumulate(counts.begin(), counts.begin() + rank, int64_t{0}));
-      dense += blocks.dense.own(0, 128).count;
+      dense += blocks.of(Replicas::dp).own(0, 128).count;
     }
     EXPECT_EQ(dense, 128);
   }
 }
 
 TEST(GradientBlocks, OfOneReplicaAreNotCut) {
-  const GradientBlocks blocks = make_gradient_blocks(kRows, kElements, mesh_of(4, 1), {}, 1);
-  EXPECT_TRUE(blocks.dense.is_cut());
-  EXPECT_FALSE(blocks.expert.is_cut());
-  error_of([&] { (void)blocks.dense.counts(100, 29); }, Exit::internal);
+  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(4, 1), {}, 1);
+  EXPECT_TRUE(blocks.of(Replicas::dp).is_cut());
+  EXPECT_FALSE(blocks.of(Replicas::edp).is_cut());
+  error_of([&] { (void)blocks.of(Replicas::dp).counts(100, 29); }, Exit::internal);
 }
 
 // What the ranks of one run keep of each parameter adds up to it: once where it is cut.

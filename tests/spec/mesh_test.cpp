@@ -134,7 +134,6 @@ TEST(Mesh, WhatIsNotBuiltSaysSo) {
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), Exit::unsupported);
   };
-  refuse([](MeshSpec& s) { s.tp = 2; });
   refuse([](MeshSpec& s) { s.schedule = "zb_v"; });
   error_of([] { make_mesh(MeshSpec{}, 0); }, Exit::internal);
   error_of([] { coords_of(Mesh{}, 1); }, Exit::internal);

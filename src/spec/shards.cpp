@@ -1,0 +1,123 @@
+#include "spec/shards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+bool ends_with(const ParamRow& row, std::string_view end) { return std::string_view(row.name).ends_with(end); }
+
+const LayerSpec& layer_of(const ParamRow& row, const ModelSpec& model) {
+  return model.layers[static_cast<size_t>(row.layer)];
+}
+
+bool is_kv(const ParamRow& row) { return ends_with(row, ".attn.wk") || ends_with(row, ".attn.wv"); }
+
+// Whether a dense parameter is cut over TP; else every rank of the stage holds all of it.
+bool is_cut_over_tp(const ParamRow& row, const ModelSpec& model, int tp) {
+  if (tp == 1 || row.layer < 0) return false;
+  if (is_kv(row)) return layer_of(row, model).attention.kv_heads >= tp;
+  return ends_with(row, ".attn.wq") || ends_with(row, ".attn.wo") || ends_with(row, ".ffn.w_up") ||
+         ends_with(row, ".ffn.w_down");
+}
+
+// The part that a rank holds of a dense parameter.
+SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, int tp, int tp_rank) {
+  if (!is_cut_over_tp(row, model, tp)) return {0, 0, 0, row.shape[0]};
+  const AttentionSpec& a = layer_of(row, model).attention;
+  const HeadShard shard = head_shard(a, tp, tp_rank);
+  const auto heads = [&](int axis, Block block) {
+    return SlicePiece{axis, block.begin * a.head_dim, 0, block.count * a.head_dim};
+  };
+  if (is_kv(row)) return heads(0, shard.kv_heads);
+  if (ends_with(row, ".attn.wq")) return heads(0, shard.heads);
+  if (ends_with(row, ".attn.wo")) return heads(1, shard.heads);
+  const Block width = block_of(layer_of(row, model).dense_width, tp, tp_rank);
+  return {1, width.begin, 0, width.count};  // w_up [c, F, D], w_down [D, F]
+}
+
+}  // namespace
+
+Block block_of(int64_t n, int64_t parts, int64_t index) {
+  const int64_t each = n / parts, more = n % parts;
+  return {index * each + std::min(index, more), each + (index < more ? 1 : 0)};
+}
+
+HeadShard head_shard(const AttentionSpec& a, int tp, int tp_rank) {
+  HeadShard shard;
+  shard.heads = block_of(a.heads, tp, tp_rank);
+  shard.shares_kv = a.kv_heads < tp;
+  if (shard.shares_kv) shard.kv_heads = {tp_rank * a.kv_heads / tp, 1};
+  else shard.kv_heads = block_of(a.kv_heads, tp, tp_rank);
+  return shard;
+}
+
+LayerSpec local_layer(const LayerSpec& layer, int tp, int tp_rank) {
+  LayerSpec local = layer;
+  const HeadShard shard = head_shard(layer.attention, tp, tp_rank);
+  local.attention.heads = shard.heads.count;
+  local.attention.kv_heads = shard.kv_heads.count;
+  local.dense_width = block_of(layer.dense_width, tp, tp_rank).count;
+  return local;
+}
+
+int64_t LocalParam::numel() const {
+  int64_t elements = 1;
+  for (const int64_t extent : shape) elements *= extent;
+  return elements;
+}
+
+LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
+                       const Mesh& mesh, const MeshCoords& coords) {
+  LocalParam local;
+  local.shape = row.shape;
+  local.matrices = 1;
+  if (row.expert) {
+    local.pieces = expert_pieces(placements[static_cast<size_t>(row.layer)], coords.ep);
+    local.shape[0] = 0;
+    for (const SlicePiece& piece : local.pieces) local.shape[0] += piece.count;
+    local.matrices = local.shape[0];
+    local.replicas = Replicas::edp;
+  } else {
+    local.pieces = {tp_piece(row, model, mesh.tp, coords.tp)};
+    local.shape[static_cast<size_t>(local.pieces[0].axis)] = local.pieces[0].count;
+    if (mesh.tp > 1 && !is_cut_over_tp(row, model, mesh.tp)) local.replicas = Replicas::stage;
+    // A rank that shares key/value heads reads one of them.
+    if (mesh.tp > 1 && is_kv(row) && local.replicas == Replicas::stage)
+      local.matrices = layer_of(row, model).attention.kv_heads;
+  }
+  local.k = local.shape.back();
+  local.n = row.expert ? row.matrix_n() : local.numel() / local.k / local.matrices;
+  return local;
+}
+
+void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences) {
+  const int tp = mesh.tp;
+  if (tp == 1) return;
+  for (const LayerSpec& layer : model.layers) {
+    const AttentionSpec& a = layer.attention;
+    if (a.heads % tp != 0)
+      fail(Exit::config, fmt::format("mesh.tp = {} does not divide the {} attention heads", tp, a.heads),
+           "choose a divisor of the heads");
+    if (a.kv_heads % tp != 0 && tp % a.kv_heads != 0)
+      fail(Exit::config, fmt::format("{} key/value heads cannot be dealt out to mesh.tp = {} ranks", a.kv_heads, tp),
+           "mesh.tp must divide them, or be a multiple");
+    if (a.qk_norm == QkNorm::full_width)
+      fail(Exit::unsupported, "tensor parallelism with query norms over the whole width is not built yet",
+           "use mesh.tp = 1; docs/limits.md lists what is missing");
+    if (layer.feed_forward == FeedForwardKind::dense && layer.dense_width < tp)
+      fail(Exit::config, fmt::format("mesh.tp = {} for a dense width of {}", tp, layer.dense_width), "lower mesh.tp");
+  }
+  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence" && sequences % tp != 0)
+    fail(Exit::config,
+         fmt::format("capacity counts per sequence, but mesh.tp = {} ranks would share {} sequence{}", tp, sequences,
+                     sequences == 1 ? "" : "s"),
+         "make train.global_batch / train.micro_batches / dp a multiple of mesh.tp");
+}
+
+}  // namespace mw

@@ -1,0 +1,57 @@
+// Tensor parallelism inside a pipeline stage: what of tokens, heads and weights one of TP ranks has.
+//
+// Between blocks the residual stream is cut by tokens (sequence-parallel norms), so that MoE blocks run on the token
+// shard as it is: nothing is dropped before the gate or gathered after combine (X-MoE's SSMB). Attention and dense
+// feed-forwards gather the tokens, compute a share of heads or width, and leave the sum of all shares as shards.
+// Embedding, norms, router, shared experts and head work on the shard with whole weights.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "spec/mesh.h"
+#include "spec/model_spec.h"
+#include "spec/param_table.h"
+#include "spec/placement.h"
+#include "spec/run_spec.h"
+
+namespace mw {
+
+// A run of neighbours.
+struct Block {
+  int64_t begin = 0, count = 0;
+  bool operator==(const Block&) const = default;
+};
+
+// The index-th of `parts` blocks of n; the first n mod parts hold one more, and none is legal. No block of a smaller n
+// is larger.
+Block block_of(int64_t n, int64_t parts, int64_t index);
+
+// Query heads of one rank, and the key/value heads that they read. Where there are fewer key/value heads than ranks,
+// neighbours share one: each computes it, and holds the weights of all.
+struct HeadShard {
+  Block heads, kv_heads;
+  bool shares_kv = false;
+};
+HeadShard head_shard(const AttentionSpec& attention, int tp, int tp_rank);
+
+// The layer as one rank computes it: its heads, and its width of a dense feed-forward.
+LayerSpec local_layer(const LayerSpec& layer, int tp, int tp_rank);
+
+// What one rank holds of a parameter.
+struct LocalParam {
+  std::vector<SlicePiece> pieces;      // of the global tensor, that make up the local one
+  std::vector<int64_t> shape;          // of the local one
+  int64_t matrices = 0, n = 0, k = 0;  // as products see it: that many of [n, k]
+  Replicas replicas = Replicas::dp;
+  int64_t numel() const;
+};
+// placements: by layer.
+LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
+                       const Mesh& mesh, const MeshCoords& coords);
+
+// Errors: config, when heads cannot be dealt out evenly, or a capacity counts over sequences that shards would cut;
+// unsupported, for norms over the whole width of queries.
+void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences);
+
+}  // namespace mw

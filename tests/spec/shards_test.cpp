@@ -1,0 +1,113 @@
+// Tensor parallelism as numbers: blocks, heads, and the parts of parameters that ranks hold.
+#include "spec/shards.h"
+
+#include "spec/helpers.h"
+
+namespace mw::test {
+namespace {
+
+TEST(BlockOf, BlocksAreNeighboursAndCoverAll) {
+  for (const int64_t n : {0, 1, 3, 7, 8, 64, 100})
+    for (const int64_t parts : {1, 2, 3, 8}) {
+      int64_t at = 0;
+      for (int64_t i = 0; i < parts; ++i) {
+        const Block block = block_of(n, parts, i);
+        EXPECT_EQ(block.begin, at);
+        EXPECT_LE(block.count, block_of(n, parts, 0).count);
+        EXPECT_GE(block.count, n / parts);
+        // Room for the block of n is room for that of any smaller number.
+        if (n > 0) EXPECT_LE(block_of(n - 1, parts, i).count, block.count);
+        at += block.count;
+      }
+      EXPECT_EQ(at, n);
+    }
+}
+
+TEST(HeadShard, QueriesKeepTheirKeys) {
+  for (const int64_t kv : {1, 2, 4, 8})
+    for (const int tp : {1, 2, 4, 8}) {
+      AttentionSpec a;
+      a.heads = 8;
+      a.kv_heads = kv;
+      for (int rank = 0; rank < tp; ++rank) {
+        const HeadShard shard = head_shard(a, tp, rank);
+        EXPECT_EQ(shard.heads.count, 8 / tp);
+        EXPECT_EQ(shard.shares_kv, kv < tp);
+        const int64_t group = 8 / kv, local_group = shard.heads.count / shard.kv_heads.count;
+        for (int64_t h = 0; h < shard.heads.count; ++h)
+          EXPECT_EQ((shard.heads.begin + h) / group, shard.kv_heads.begin + h / local_group) << kv << " " << tp;
+      }
+    }
+}
+
+Mesh mesh_of(int dp, int tp) {
+  Mesh mesh;
+  mesh.world = dp * tp;
+  mesh.dp = dp;
+  mesh.tp = tp;
+  mesh.edp = dp * tp;
+  return mesh;
+}
+
+// Every element of a weight is on one rank of TP, or all of it is on all of them.
+TEST(LocalParam, SlicesOfARankAddUpToTheWeight) {
+  for (const int64_t kv_heads : {2, 8}) {
+    NativeModel native = small_native();
+    native.heads = 8;
+    native.kv_heads = kv_heads;
+    native.dense_width = 70;  // not a multiple of 4
+    const ModelSpec model = build_native_model(native);
+    const std::vector<ExpertPlacement> placements = {{}, make_block_placement(native.experts, 1)};
+    for (const int tp : {1, 2, 4})
+      for (const ParamRow& row : param_table(model)) {
+        int64_t elements = 0;
+        Replicas replicas = Replicas::dp;
+        for (int rank = 0; rank < tp; ++rank) {
+          MeshCoords coords;
+          coords.tp = rank;
+          const LocalParam local = local_param(row, model, placements, mesh_of(1, tp), coords);
+          elements += local.numel();
+          replicas = local.replicas;
+          EXPECT_EQ(local.matrices * local.n * local.k, local.numel()) << row.name;
+        }
+        const bool cut = replicas == Replicas::dp;
+        EXPECT_EQ(elements, row.numel() * (cut ? 1 : tp)) << row.name << " tp " << tp;
+        if (row.expert) EXPECT_EQ(replicas, Replicas::edp);
+        const bool is_kv = row.name.ends_with(".wk") || row.name.ends_with(".wv");
+        if (tp > 1 && (row.role == ParamRole::norm || row.role == ParamRole::router || (is_kv && kv_heads < tp)))
+          EXPECT_EQ(replicas, Replicas::stage) << row.name;
+        if (tp > 1 && row.name.ends_with(".wq")) EXPECT_EQ(replicas, Replicas::dp);
+      }
+  }
+}
+
+TEST(TensorParallel, RefusesWhatCannotBeDealtOut) {
+  const auto refuse = [](auto change, int tp, Exit code, const char* why) {
+    NativeModel native = small_native();
+    RunSpec run = small_run();
+    change(native, run);
+    run.mesh.tp = tp;
+    const auto error = refusal_of([&] { make_plan(build_native_model(native), run, tp, 0, Platform{}); });
+    ASSERT_TRUE(error) << why;
+    EXPECT_EQ(error->code(), code);
+    EXPECT_TRUE(contains(error->what(), why)) << error->what();
+  };
+  refuse([](NativeModel&, RunSpec&) {}, 3, Exit::config, "mesh.tp = 3 does not divide the 4 attention heads");
+  refuse(
+      [](NativeModel& n, RunSpec&) {
+        n.heads = 12;
+        n.kv_heads = 6;
+        n.head_dim = 8;
+      },
+      4, Exit::config, "6 key/value heads cannot be dealt out to mesh.tp = 4 ranks");
+  refuse([](NativeModel& n, RunSpec&) { n.qk_norm = "full_width"; }, 2, Exit::unsupported, "whole width");
+  refuse(
+      [](NativeModel&, RunSpec& r) {
+        r.moe.capacity_factor = 1;
+        r.train.micro_batches = 8;
+      },
+      2, Exit::config, "capacity counts per sequence");
+}
+
+}  // namespace
+}  // namespace mw::test
