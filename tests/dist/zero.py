@@ -73,6 +73,13 @@ for name, overrides in [
     kept = optimizer_bytes(cut) / optimizer_bytes(whole)
     checks.expect(kept < (0.9 if "mesh.ep=2" in overrides else 0.52), f"{name}: {kept:.2f} of the moments stay")
 
+# Tied embeddings that two stages hold stand in a checkpoint once.
+TIED = ["model.tie_embeddings=true", "mesh.pp=2"]
+for zero in (0, 1):
+    train(f"ends-{zero}", 4, *TIED, f"mesh.zero={zero}")
+same_states("ends", "ends-0", "ends-1")
+train("ends-back", 2, TIED[0], "train.steps=13", "checkpoint.resume=ends-1/checkpoints/step-00000012")
+
 # A Hugging Face folder is read into what each rank holds; validation and sampling see whole weights.
 head, rest = SMALL.split("[data]")
 HF = write_run_file("hf.toml", f'model = "hf:{SOURCE / "tests" / "golden" / "models" / "qwen3_moe"}"\n[data]{rest}')
@@ -97,9 +104,10 @@ train("to-0", 2, *MODEL, FROM)
 train("to-1", 2, *MODEL, FROM, "mesh.zero=1")
 same_states("from four ranks with ZeRO", "to-0", "to-1")
 for name, ranks, overrides in [("to-one", 1, []), ("to-eight", 8, ["mesh.ep=4", "mesh.zero=1"]),
+                               ("to-stages", 8, ["mesh.pp=2", "mesh.ep=2", "mesh.zero=1"]),
                                ("to-dp-first", 4, ["mesh.ep=2", "mesh.placement=dp_first", "mesh.zero=1"])]:
     train(name, ranks, *MODEL, FROM, *overrides)
-for name in ("to-0", "to-one", "to-eight", "to-dp-first"):
+for name in ("to-0", "to-one", "to-eight", "to-stages", "to-dp-first"):
     difference = largest_difference(read_metrics("whole-fp32"), read_metrics(name), ["loss"])
     checks.expect(difference < 1e-5, f"{name}: losses differ by {difference:.1e}")
 train("back-0", 2, *MODEL, "train.steps=6")
