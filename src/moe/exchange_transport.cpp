@@ -31,10 +31,10 @@ class ExchangeTransport : public Transport {
     pending_.resize(static_cast<size_t>(chunks_));
   }
 
-  int64_t begin(Stream& stream, const TokenLayout& layout, bool training) override {
+  int64_t begin(Stream& stream, const TokenLayout& layout, bool with_weights) override {
     const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
     layout_ = layout;
-    training_ = training;
+    with_weights_ = with_weights;
     plan_send(stream);
     exchange_counts();
     plan_receive(stream);
@@ -50,7 +50,7 @@ class ExchangeTransport : public Transport {
     const TraceScope scope(stream.trace(), Work::exchange, "dispatch");
     if (chunk == 0) pack(stream, x_TD);
     post(stream, chunk, send_rows_, saved_.received.take(rows_), Direction::to_experts);
-    if (training_) post(stream, chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts);
+    if (with_weights_) post(stream, chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts);
   }
   ExpertBatch dispatch_finish(Stream& stream, int64_t chunk) override {
     wait(stream, chunk);
@@ -64,6 +64,13 @@ class ExchangeTransport : public Transport {
   void combine(Stream& stream, TensorView weights_TK, TensorView base_TD, TensorView out_TD) override {
     combine_rows(stream, send_rows_, row_of_, weights_TK, base_TD, out_TD);
   }
+
+  void begin_again(Stream& stream) override {
+    with_weights_ = true;
+    place_send(stream);
+    place_receive(stream);
+  }
+  ExpertBatch dispatched(int64_t chunk, TensorView) override { return batch(chunk); }
 
   void gradient_begin(Stream& stream, int64_t chunk, TensorView d_out_TD) override {
     const TraceScope scope(stream.trace(), Work::exchange, "gradient_dispatch");
@@ -118,46 +125,52 @@ class ExchangeTransport : public Transport {
     const std::vector<int64_t> rows_per_expert = read_values<int64_t>(stream, layout_.rows_per_expert_E);
     std::vector<int64_t> by_position(position_.size());
     for (size_t e = 0; e < position_.size(); ++e) by_position[static_cast<size_t>(position_[e])] = rows_per_expert[e];
-    if (padded_) {
-      pad(stream, by_position);
-    } else {
-      send_total_ = layout_.rows;
-      send_weights_ = layout_.weights_R.slice(0, send_total_);
-      send_tokens_ = layout_.token_ids_R.as<int32_t>();
-      row_of_ = layout_.row_of_TK;
-    }
+    send_total_ = layout_.rows;
+    if (padded_) pad(by_position);
     send_.counts.assign(static_cast<size_t>(ep_.size()), {});
     for (int r = 0; r < ep_.size(); ++r)
       for (int64_t s = 0; s < slots_of(r); ++s)
         send_.counts[static_cast<size_t>(r)].push_back(
             by_position[static_cast<size_t>(rank_offsets_[static_cast<size_t>(r)] + s)]);
+    place_send(stream);
   }
 
-  // Fills every expert up to the largest count anywhere: where each choice and its weight lie in the padded buffer, and
-  // the token of each of its rows.
-  void pad(Stream& stream, std::vector<int64_t>& by_position) {
+  // Fills every expert up to the largest count anywhere.
+  void pad(std::vector<int64_t>& by_position) {
     int64_t capacity = by_position.empty() ? 0 : *std::max_element(by_position.begin(), by_position.end());
     ep_.all_reduce_max(std::span(&capacity, 1));
     send_total_ = capacity * static_cast<int64_t>(by_position.size());
-    std::vector<IndexRun> to_padded, to_sorted;
+    to_padded_.clear();
+    to_sorted_.clear();
     int64_t padded = 0, sorted = 0;
     for (const int64_t rows : by_position) {
-      to_padded.push_back({sorted, padded, rows});
-      to_sorted.push_back({padded, sorted, rows});
+      to_padded_.push_back({sorted, padded, rows});
+      to_sorted_.push_back({padded, sorted, rows});
       padded += capacity;
       sorted += rows;
+    }
+    std::fill(by_position.begin(), by_position.end(), capacity);
+  }
+
+  // Where the rows to send, their weights and every choice's row lie. Of padded ones: where each choice and its weight
+  // lie in the padded buffer, and the token of each of its rows.
+  void place_send(Stream& stream) {
+    if (!padded_) {
+      send_weights_ = layout_.weights_R.slice(0, send_total_);
+      send_tokens_ = layout_.token_ids_R.as<int32_t>();
+      row_of_ = layout_.row_of_TK;
+      return;
     }
     send_weights_ = scratch_.exchange_weights.take(send_total_);
     const TensorView tokens = saved_.padded_token_ids.take(send_total_);
     row_of_ = TensorView(saved_.padded_row_of_TK.data, DType::i32, {layout_.tokens, layout_.top_k});
     // The weights' place holds the way from sorted to padded rows first, the tokens' place the way back.
     const TensorView padded_row_R(send_weights_.data, DType::i32, {layout_.rows});
-    fill_index(stream, to_padded, padded_row_R);
+    fill_index(stream, to_padded_, padded_row_R);
     gather_values(stream, padded_row_R, layout_.row_of_TK, row_of_);
-    fill_index(stream, to_sorted, tokens);
+    fill_index(stream, to_sorted_, tokens);
     gather_values(stream, layout_.weights_R, tokens, send_weights_);
     gather_values(stream, layout_.token_ids_R, tokens, tokens);
-    std::fill(by_position.begin(), by_position.end(), capacity);
     send_tokens_ = tokens.as<int32_t>();
   }
 
@@ -185,13 +198,13 @@ class ExchangeTransport : public Transport {
   // Arrival order is (chunk, source, slot), sorted order (slot, source): the index leads from one to the other.
   void plan_receive(Stream& stream) {
     const auto peers = receive_.counts.size(), slots = static_cast<size_t>(local_slots_);
-    std::vector<IndexRun> runs(slots * peers);
+    received_runs_.assign(slots * peers, {});
     offsets_.assign(1, 0);
     for (size_t s = 0; s < slots; ++s) {
       int64_t row = offsets_.back();
       for (size_t r = 0; r < peers; ++r) {
         const int64_t rows = receive_.counts[r][s];
-        runs[s * peers + r] = {row, 0, rows};
+        received_runs_[s * peers + r] = {row, 0, rows};
         row += rows;
       }
       offsets_.push_back(row);
@@ -204,13 +217,14 @@ class ExchangeTransport : public Transport {
       for (size_t r = 0; r < peers; ++r) {
         arrival_[static_cast<size_t>(c)].push_back(arrived);
         for (auto s = static_cast<size_t>(begin); s < static_cast<size_t>(end); ++s) {
-          runs[s * peers + r].from = arrived;
-          arrived += runs[s * peers + r].count;
+          received_runs_[s * peers + r].from = arrived;
+          arrived += received_runs_[s * peers + r].count;
         }
       }
     }
-    fill_index(stream, runs, saved_.received_index.take(rows_));
+    place_receive(stream);
   }
+  void place_receive(Stream& stream) { fill_index(stream, received_runs_, saved_.received_index.take(rows_)); }
 
   void pack(Stream& stream, TensorView x_TD) {
     send_rows_ = scratch_.exchange_rows.take(send_total_);
@@ -281,7 +295,7 @@ class ExchangeTransport : public Transport {
   ResidentExperts experts_;
   ExpertScratch scratch_;
   ExchangeSaved saved_;
-  bool padded_, training_ = false;
+  bool padded_, with_weights_ = false;
   int64_t local_slots_ = 0, chunks_ = 1;
 
   TokenLayout layout_;
@@ -289,6 +303,7 @@ class ExchangeTransport : public Transport {
   int64_t send_total_ = 0, rows_ = 0;
   const int32_t* send_tokens_ = nullptr;
   TensorView row_of_, send_rows_, send_weights_;
+  std::vector<IndexRun> to_padded_, to_sorted_, received_runs_;
   std::vector<int64_t> offsets_;
   std::vector<std::vector<int64_t>> arrival_;  // [chunk][source]: first arrived row
   std::vector<std::vector<std::unique_ptr<Pending>>> pending_;

@@ -9,7 +9,7 @@
 
 namespace mw {
 
-// What a layer saves of an exchange for its backward pass.
+// What a layer saves of an exchange for its backward pass, or fills anew before it (begin_again).
 struct ExchangeSaved {
   GrowingTensor received;          // rows as they arrived, [R, D]
   GrowingTensor received_index;    // i32 [R]: sorted row -> arrived row

@@ -13,13 +13,16 @@ namespace {
 // Pre-activations as products see them: one row of both halves.
 TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h_RcF.dim(1) * h_RcF.dim(2)}); }
 
+void expert_hidden(Stream& stream, const ExpertBatch& batch, const ExpertWeights& weights, TensorView h_RcF,
+                   ExpertProducts by) {
+  const TraceScope part(stream.trace(), "expert_up");
+  esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
+}
+
 void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
                     TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
   const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
-  {
-    const TraceScope part(stream.trace(), "expert_up");
-    esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
-  }
+  expert_hidden(stream, batch, weights, h_RcF, by);
   activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
   const TraceScope part(stream.trace(), "expert_down");
   esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.y, by);
@@ -47,10 +50,14 @@ void expert_backward(Stream& stream, Activation kind, const Transport::GradientB
 
 }  // namespace
 
+void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF) {
+  matmul(stream, x_TD, weights.up, flat_halves(h_TcF));
+}
+
 void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
                   TensorView a_TF, TensorView out_TD) {
   const TraceScope part(stream.trace(), "feed_forward");
-  matmul(stream, x_TD, weights.up, flat_halves(h_TcF));
+  feed_forward_hidden(stream, weights, x_TD, h_TcF);
   activate(stream, kind, h_TcF, a_TF);
   matmul(stream, a_TF, weights.down, out_TD);
 }
@@ -87,11 +94,16 @@ MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expe
 
 TensorView MoeLayer::tokens_of(TensorView saved, int64_t width) const { return take_front(saved, {tokens_, width}); }
 
+TensorView MoeLayer::shared_hidden() const {
+  return take_front(saved_.shared_h, {tokens_, halves_of(layer_.activation), layer_.moe.shared_width});
+}
+
 // The router is fp32 whatever the run's dtype.
-void MoeLayer::router_logits(Stream& stream, TensorView x_TD, TensorView logits_TE) {
+void MoeLayer::router_logits(Stream& stream, TensorView x_TD) {
   const TraceScope scope(stream.trace(), Work::router, "router_logits");
-  if (x_TD.dtype == DType::f32) matmul(stream, x_TD, weights_.router, logits_TE);
-  else mixed_matmul(stream, x_TD, weights_.router, logits_TE);
+  const TensorView logits = tokens_of(saved_.logits, layer_.moe.experts);
+  if (x_TD.dtype == DType::f32) matmul(stream, x_TD, weights_.router, logits);
+  else mixed_matmul(stream, x_TD, weights_.router, logits);
 }
 
 // Adds the router's share to d_x and to its own weight gradient.
@@ -111,7 +123,7 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   const MoeSpec& m = layer_.moe;
   const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k),
                    weights = tokens_of(saved_.gate_weights, m.top_k);
-  router_logits(stream, x_TD, logits);
+  router_logits(stream, x_TD);
   const bool replay = tap != nullptr && tap->replay;
   const auto choice_bytes = static_cast<size_t>(ids.bytes());
   if (replay) stream.queue().copy(ids.data, tap->ids, choice_bytes);
@@ -152,15 +164,14 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
   const MoeSpec& m = layer_.moe;
   tokens_ = x_TD.dim(0);
   route_tokens(stream, x_TD, seq_len, tap);
-  rows_ = transport_->begin(stream, layout_, training);
+  rows_ = transport_->begin(stream, layout_, training && !options_.recompute.dispatched);
   const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
   // Work that needs no exchange runs while the first rows travel.
   transport_->dispatch_begin(stream, 0, x_TD);
   TensorView base = base_TD;
   if (m.shared_width > 0) {
     const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
-    feed_forward(stream, layer_.activation, weights_.shared, x_TD,
-                 take_front(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
+    feed_forward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
                  tokens_of(scratch_.shared_a, m.shared_width), branch);
     add(stream, base_TD, branch, out_TD);
     base = out_TD;
@@ -177,24 +188,52 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
   transport_->combine(stream, tokens_of(saved_.gate_weights, m.top_k), base, out_TD);
 }
 
+// Expert outputs are not needed, so nothing comes back from this exchange. What needs no exchange is computed beside
+// it.
+void MoeLayer::dispatch_again(Stream& stream, TensorView x_TD) {
+  const int64_t chunks = transport_->chunks();
+  transport_->begin_again(stream);
+  for (int64_t c = 0; c < chunks; ++c) transport_->dispatch_begin(stream, c, x_TD);
+  recompute_by_token(stream, x_TD);
+  for (int64_t c = 0; c < chunks; ++c) transport_->dispatch_finish(stream, c);
+}
+
+void MoeLayer::recompute_by_token(Stream& stream, TensorView x_TD) {
+  if (options_.recompute.logits) router_logits(stream, x_TD);
+  if (options_.recompute.hidden && layer_.moe.shared_width > 0)
+    feed_forward_hidden(stream, weights_.shared, x_TD, shared_hidden());
+}
+
 void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
                         Store expert_gradients) {
   const TraceScope part(stream.trace(), "moe_backward");
   const MoeSpec& m = layer_.moe;
   const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
+  const MoeRecompute& recompute = options_.recompute;
+  if (recompute.dispatched) {
+    const TraceScope again(stream.trace(), "recompute");
+    dispatch_again(stream, x_TD);
+  }
   transport_->gradient_begin(stream, 0, d_out_TD);
+  if (recompute.hidden && !recompute.dispatched) {
+    const TraceScope again(stream.trace(), "recompute");
+    recompute_by_token(stream, x_TD);
+  }
   TensorView base;
   if (m.shared_width > 0) {
     base = tokens_of(scratch_.branch, x_TD.cols());
-    feed_forward_backward(stream, layer_.activation, weights_.shared, x_TD,
-                          take_front(saved_.shared_h, {tokens_, halves_of(layer_.activation), m.shared_width}),
+    feed_forward_backward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
                           tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base);
   }
   const int64_t chunks = transport_->chunks();
   for (int64_t c = 0; c < chunks; ++c) {
     if (c + 1 < chunks) transport_->gradient_begin(stream, c + 1, d_out_TD);
-    const Transport::GradientBatch gradient = transport_->gradient_finish(stream, c, x_TD);
     const ExpertWeights weights = transport_->weights(c);
+    if (recompute.hidden) {  // beside the gradients' way
+      const TraceScope again(stream.trace(), "recompute");
+      expert_hidden(stream, transport_->dispatched(c, x_TD), weights, h, options_.products);
+    }
+    const Transport::GradientBatch gradient = transport_->gradient_finish(stream, c, x_TD);
     expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients, options_.products);
     transport_->gradient_return_begin(stream, c);
     const TraceScope up(stream.trace(), "expert_up_d_weight");

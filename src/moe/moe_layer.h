@@ -20,6 +20,8 @@ struct FeedForwardWeights {
 // out[T, D] = down(activate(up(x))); h [T, c, F] is kept for backward, a [T, F] is scratch.
 void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
                   TensorView a_TF, TensorView out_TD);
+// h alone, once more.
+void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF);
 // d_x (overwritten) from d_out; adds to the weight gradients. h is overwritten with its own gradient.
 void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD,
                            TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD);
@@ -65,11 +67,20 @@ struct AuxGradient {
   float z_scale = 0;
 };
 
+// What a layer does not keep for its backward pass, where it computes it again. Its memory may then be shared with
+// other layers.
+struct MoeRecompute {
+  bool logits = false;
+  bool dispatched = false;  // the rows that its experts received, with all that lies beside them
+  bool hidden = false;      // pre-activations h, of routed and of shared experts
+};
+
 struct MoeOptions {
   double capacity_factor = 0;  // 0: dropless
   bool capacity_per_sequence = true;
   bool drop_one_row = false;  // test-only fault
   ExpertProducts products = ExpertProducts::automatic;
+  MoeRecompute recompute;
 };
 
 class MoeLayer {
@@ -83,7 +94,7 @@ class MoeLayer {
                const RoutingTap* tap);
   const LoadStatistics& statistics() const { return statistics_; }
   // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients, or overwrites
-  // those of the routed experts. Collective over EP.
+  // those of the routed experts. x: to the bit that of forward. Collective over EP.
   void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
                 Store expert_gradients = Store::accumulate);
 
@@ -91,9 +102,12 @@ class MoeLayer {
 
  private:
   void route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap);
-  void router_logits(Stream& stream, TensorView x_TD, TensorView logits_TE);
+  void router_logits(Stream& stream, TensorView x_TD);
   void router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD);
+  void dispatch_again(Stream& stream, TensorView x_TD);
+  void recompute_by_token(Stream& stream, TensorView x_TD);
   TensorView tokens_of(TensorView saved, int64_t width) const;
+  TensorView shared_hidden() const;
 
   LayerSpec layer_;
   RouterRule rule_;

@@ -43,8 +43,8 @@ class Transport {
   virtual ~Transport() = default;
 
   // Learns what will move; collective over the EP group where rows travel. Returns the rows that this rank's experts
-  // get.
-  virtual int64_t begin(Stream& stream, const TokenLayout& layout, bool training) = 0;
+  // get. with_weights: the gate weights travel too, which gradients need.
+  virtual int64_t begin(Stream& stream, const TokenLayout& layout, bool with_weights) = 0;
   virtual int64_t chunks() const = 0;
   virtual ExpertWeights weights(int64_t chunk) = 0;
 
@@ -55,6 +55,12 @@ class Transport {
   virtual void combine_finish(Stream& stream, int64_t chunk) = 0;
   // out[t] = base[t] + sum over k of weights[t, k] * y of that choice. All chunks must have finished.
   virtual void combine(Stream& stream, TensorView weights_TK, TensorView base_TD, TensorView out_TD) = 0;
+
+  // Before backward where the dispatched rows were not kept: they travel once more, with their gate weights and the
+  // counts that begin learned. Every chunk's dispatch_begin and dispatch_finish follow, with the same x.
+  virtual void begin_again(Stream& stream) = 0;
+  // The forward rows of a chunk, dispatched and kept; x_TD is the forward input again. Waits for nothing.
+  virtual ExpertBatch dispatched(int64_t chunk, TensorView x_TD) = 0;
 
   // Backward. x_TD is the forward input again. In the batch x are the forward rows, and d_y / d_x the gradient rows.
   struct GradientBatch {

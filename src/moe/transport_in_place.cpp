@@ -30,6 +30,9 @@ class InPlaceTransport : public Transport {
     combine_rows(stream, y_, layout_.row_of_TK, weights_TK, base_TD, out_TD);
   }
 
+  void begin_again(Stream&) override {}
+  ExpertBatch dispatched(int64_t, TensorView x_TD) override { return batch(x_TD); }
+
   void gradient_begin(Stream&, int64_t, TensorView d_out_TD) override { d_out_ = d_out_TD; }
   GradientBatch gradient_finish(Stream&, int64_t, TensorView x_TD) override {
     y_ = scratch_.y.take(layout_.rows);

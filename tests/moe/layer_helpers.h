@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <string>
@@ -12,6 +13,7 @@
 #include "core/rng.h"
 #include "moe/exchange_transport.h"
 #include "moe/moe_layer.h"
+#include "support/counting_comm.h"
 #include "support/op_case.h"
 
 namespace mw::test {
@@ -69,7 +71,7 @@ class TestLayer {
     } else {
       const ExchangeSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights"),
                                 store_.rows("padded_token_ids"), store_.fixed("padded_row_of")};
-      transport = make_exchange_transport(*comm_, placement, std::move(experts), scratch, saved,
+      transport = make_exchange_transport(comm_, placement, std::move(experts), scratch, saved,
                                           {o_.transport == "padded", o_.row_chunks});
     }
     const MoeSaved saved{store_.fixed("logits"),    store_.fixed("expert_choice"),   store_.fixed("gate_weights"),
@@ -106,6 +108,7 @@ class TestLayer {
     Outcome result;
     result.statistics = layer_->statistics();
     result.rows = layer_->expert_rows();
+    forget();
     layer_->backward(stream, x.view, d_out.view, d_x.view, aux, Store::overwrite);
     result.out = to_case_tensor(out).values;
     result.d_x = to_case_tensor(d_x).values;
@@ -113,7 +116,25 @@ class TestLayer {
     return result;
   }
 
+  const CountingComm& comm() const { return comm_; }
+
  private:
+  // Spoils what the layer says that it does not keep.
+  void forget() {
+    const auto spoil = [&](std::initializer_list<const char*> names) {
+      for (const char* name : names) {
+        GrowingTensor rows = store_.rows(name);
+        const TensorView all = rows.take(rows.committed_rows());
+        std::memset(all.data, 0xff, static_cast<size_t>(all.bytes()));
+      }
+    };
+    if (o_.moe.recompute.hidden) spoil({"h", "shared_h"});
+    if (o_.moe.recompute.logits) spoil({"logits"});
+    if (o_.moe.recompute.dispatched)
+      spoil({"received", "received_index", "received_weights", "padded_token_ids", "padded_row_of", "exchange_rows",
+             "exchange_weights"});
+  }
+
   std::vector<TensorSlot> slots() const {
     const int64_t t = o_.tokens, k = o_.top_k, c = halves_of(o_.activation);
     const int64_t rows = o_.transport == "padded" ? t * o_.experts : t * k;  // at most
@@ -179,7 +200,7 @@ class TestLayer {
   LayerOptions o_;
   TestStream test_stream_;
   TensorStore store_;
-  std::unique_ptr<Comm> comm_ = make_self_comm();
+  CountingComm comm_;
   std::map<std::string, std::vector<float>> weights_, gradients_;
   std::map<std::string, std::vector<std::byte>> packed_;
   std::unique_ptr<MoeLayer> layer_;
