@@ -3,6 +3,7 @@
 #include "model/layer_builder.h"
 #include "ops/elementwise.h"
 #include "ops/norm.h"
+#include "spec/recompute.h"
 
 namespace mw {
 
@@ -16,7 +17,9 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
       shards_(shards),
       width_(plan.model.width),
       norm_eps_(static_cast<float>(plan.model.norm_eps)) {
-  const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
+  const Recompute mode = recompute_mode(plan.run);
+  const LayerRows act(mode, index, slot);
+  const std::string param = fmt::format("layers.{}.", index);
   scratch_ = {store.fixed("work.normed"), store.fixed("work.branch"), store.fixed("work.d_branch"), {}, {}, {}, {}};
   if (store.has("work.dense_a")) scratch_.dense_a = store.fixed("work.dense_a");
   if (!shards.is_whole()) {
@@ -24,10 +27,12 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
     scratch_.whole_d_out = store.fixed("work.whole_d_out");
     scratch_.whole_out = store.fixed("work.whole_out");
   }
-  x_ = store.fixed(act + "x");
-  attn_rstd_ = store.fixed(act + "attn_rstd");
-  x_mid_ = store.fixed(act + "x_mid");
-  ffn_rstd_ = store.fixed(act + "ffn_rstd");
+  x_ = store.fixed(act("x"));
+  attn_rstd_ = store.fixed(act("attn_rstd"));
+  x_mid_ = store.fixed(act("x_mid"));
+  ffn_rstd_ = store.fixed(act("ffn_rstd"));
+  recompute_attention_ = is_recomputed(mode, "x_mid");
+  recompute_hidden_ = is_recomputed(mode, "ffn.h");
   attn_gain_ = params.find(param + "attn_norm").master;
   d_attn_gain_ = params.find(param + "attn_norm").grad;
   ffn_gain_ = params.find(param + "ffn_norm").master;
@@ -36,7 +41,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   if (spec_.feed_forward == FeedForwardKind::moe) {
     moe_ = make_moe_layer(plan, index, slot, params, store, comms);
   } else {
-    h_ = store.fixed(act + "h");
+    h_ = store.fixed(act("ffn.h"));
     dense_ = feed_forward_weights(params, param + "ffn.");
   }
 }
@@ -45,17 +50,27 @@ TensorView DecoderLayer::rows(TensorView view, int64_t tokens) const { return ta
 
 TensorView DecoderLayer::input(int64_t batch_tokens) const { return rows(x_, shards_.own(batch_tokens).count); }
 
-void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training,
-                           const RoutingTap* tap) {
+TensorView DecoderLayer::hidden(int64_t batch_tokens) const {
+  return take_front(h_, {batch_tokens, halves_of(spec_.activation), spec_.dense_width});
+}
+
+void DecoderLayer::forward_attention(Stream& stream, const Batch& batch) {
   const int64_t tokens = shards_.own(batch.tokens()).count;
-  const TensorView x = rows(x_, tokens), x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
-                   branch = rows(scratch_.branch, tokens);
+  const TensorView x = rows(x_, tokens), normed = rows(scratch_.normed, tokens), branch = rows(scratch_.branch, tokens);
   rms_norm(stream, x, attn_gain_, norm_eps_, normed, take_front(attn_rstd_, {tokens}));
   const TensorView in = shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in),
                    out = shards_.is_whole() ? branch : rows(scratch_.whole_out, batch.tokens());
   attention_->forward(stream, in, batch.seq_len, out);
   shards_.sum(stream, out, scratch_.whole_in, branch);
-  add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, x_mid, normed, take_front(ffn_rstd_, {tokens}));
+  add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, rows(x_mid_, tokens), normed, take_front(ffn_rstd_, {tokens}));
+}
+
+void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training,
+                           const RoutingTap* tap) {
+  forward_attention(stream, batch);
+  const int64_t tokens = shards_.own(batch.tokens()).count;
+  const TensorView x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
+                   branch = rows(scratch_.branch, tokens);
   if (moe_ != nullptr) {
     moe_->forward(stream, normed, x_mid, out_TD, batch.seq_len, training, tap);
     return;
@@ -67,10 +82,15 @@ void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD
 void DecoderLayer::dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD) {
   const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
                    out = shards_.is_whole() ? out_TD : rows(scratch_.whole_out, batch_tokens);
-  feed_forward(stream, spec_.activation, dense_, in,
-               take_front(h_, {batch_tokens, halves_of(spec_.activation), spec_.dense_width}),
+  feed_forward(stream, spec_.activation, dense_, in, hidden(batch_tokens),
                take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), out);
   shards_.sum(stream, out, scratch_.whole_in, out_TD);
+}
+
+void DecoderLayer::recompute_attention(Stream& stream, const Batch& batch) {
+  if (!recompute_attention_) return;
+  const TraceScope part(stream.trace(), "recompute");
+  forward_attention(stream, batch);
 }
 
 void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
@@ -78,8 +98,11 @@ void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorVi
   const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
                    d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
                    d_in = shards_.is_whole() ? d_x_TD : rows(scratch_.whole_out, batch_tokens);
-  feed_forward_backward(stream, spec_.activation, dense_, in,
-                        take_front(h_, {batch_tokens, halves_of(spec_.activation), spec_.dense_width}),
+  if (recompute_hidden_) {
+    const TraceScope part(stream.trace(), "recompute");
+    feed_forward_hidden(stream, dense_, in, hidden(batch_tokens));
+  }
+  feed_forward_backward(stream, spec_.activation, dense_, in, hidden(batch_tokens),
                         take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), d_out, d_in);
   shards_.sum(stream, d_in, scratch_.whole_in, d_x_TD);
 }

@@ -44,6 +44,8 @@ class DecoderLayer {
   TensorView input(int64_t batch_tokens) const;
   // out [T, D] (overwritten) from the input.
   void forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training, const RoutingTap* tap);
+  // Before backward_feed_forward: what both parts of backward read of attention, where forward did not keep it.
+  void recompute_attention(Stream& stream, const Batch& batch);
   // d_x [T, D]: the gradient of the output, then of what the feed-forward read. Adds to the weight gradients, or
   // overwrites those of the routed experts.
   void backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD, Store expert_gradients);
@@ -59,7 +61,9 @@ class DecoderLayer {
 
  private:
   TensorView rows(TensorView view, int64_t tokens) const;
-
+  TensorView hidden(int64_t batch_tokens) const;
+  // Leaves x_mid, and the normed input of the feed-forward in scratch.
+  void forward_attention(Stream& stream, const Batch& batch);
   // Dense feed-forward of normed rows; its gradient.
   void dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD);
   void dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
@@ -69,6 +73,7 @@ class DecoderLayer {
   const TokenShards& shards_;
   int64_t width_;
   float norm_eps_;
+  bool recompute_attention_ = false, recompute_hidden_ = false;
   LayerScratch scratch_;
   TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_;
   TensorView attn_gain_, d_attn_gain_, ffn_gain_, d_ffn_gain_;

@@ -1,6 +1,7 @@
 #include "model/layer_builder.h"
 
 #include "moe/exchange_transport.h"
+#include "spec/recompute.h"
 
 namespace mw {
 namespace {
@@ -73,17 +74,18 @@ std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t i
                                                      TensorStore& store) {
   const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
   const LayerSpec spec = local_layer(whole, plan.mesh.tp, plan.coords.tp);
-  const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
-  AttentionSaved saved{store.fixed(act + "q"),
-                       store.fixed(act + "k"),
-                       store.fixed(act + "v"),
-                       store.fixed(act + "o"),
-                       store.fixed(act + "lse"),
+  const LayerRows act(recompute_mode(plan.run), index, slot);
+  const std::string param = fmt::format("layers.{}.", index);
+  AttentionSaved saved{store.fixed(act("q")),
+                       store.fixed(act("k")),
+                       store.fixed(act("v")),
+                       store.fixed(act("o")),
+                       store.fixed(act("lse")),
                        {},
                        {}};
   if (spec.attention.qk_norm != QkNorm::none) {
-    saved.q_rstd = store.fixed(act + "q_rstd");
-    saved.k_rstd = store.fixed(act + "k_rstd");
+    saved.q_rstd = store.fixed(act("q_rstd"));
+    saved.k_rstd = store.fixed(act("k_rstd"));
   }
   AttentionScratch scratch{store.fixed("work.q"),
                            store.fixed("work.k"),
@@ -105,18 +107,20 @@ std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t i
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                          TensorStore& store, MeshComms& comms) {
   const LayerSpec& spec = plan.model.layers[static_cast<size_t>(index)];
-  const std::string act = saved_prefix(index, slot), param = fmt::format("layers.{}.", index);
+  const Recompute mode = recompute_mode(plan.run);
+  const LayerRows act(mode, index, slot);
+  const std::string param = fmt::format("layers.{}.", index);
   MoeWeights weights;
   weights.router = params.find(param + "moe.router").weights[0];
   weights.d_router = params.find(param + "moe.router").grad;
   if (spec.moe.selection_bias) weights.bias_E = params.find(param + "moe.bias").master;
-  MoeSaved moe{store.fixed(act + "logits"),    store.fixed(act + "expert_choice"),   store.fixed(act + "gate_weights"),
-               store.fixed(act + "token_ids"), store.fixed(act + "expert_ids"),      store.fixed(act + "row_weights"),
-               store.fixed(act + "row_of"),    store.fixed(act + "rows_per_expert"), {},
-               store.rows(act + "h")};
+  MoeSaved moe{store.fixed(act("logits")),    store.fixed(act("expert_choice")),   store.fixed(act("gate_weights")),
+               store.fixed(act("token_ids")), store.fixed(act("expert_ids")),      store.fixed(act("row_weights")),
+               store.fixed(act("row_of")),    store.fixed(act("rows_per_expert")), {},
+               store.rows(act("h"))};
   if (spec.moe.shared_width > 0) {
     weights.shared = feed_forward_weights(params, param + "moe.shared.");
-    moe.shared_h = store.fixed(act + "shared.h");
+    moe.shared_h = store.fixed(act("shared.h"));
   }
   const ExpertPlacement& placement = plan.placements[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
@@ -125,10 +129,10 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
     transport = make_in_place_transport(resident_experts(params, param + "moe."), moe_work.experts);
   } else {
     ExchangeSaved exchange{
-        store.rows(act + "received"), store.rows(act + "received_index"), store.rows(act + "received_weights"), {}, {}};
+        store.rows(act("received")), store.rows(act("received_index")), store.rows(act("received_weights")), {}, {}};
     if (plan.transport == TransportKind::padded) {
-      exchange.padded_token_ids = store.rows(act + "padded_token_ids");
-      exchange.padded_row_of_TK = store.fixed(act + "padded_row_of");
+      exchange.padded_token_ids = store.rows(act("padded_token_ids"));
+      exchange.padded_row_of_TK = store.fixed(act("padded_row_of"));
     }
     const int64_t automatic = comms.gpu_library.empty() ? 1 : 2;
     const int64_t chunks = plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic;
@@ -139,6 +143,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   options.capacity_factor = plan.run.moe.capacity_factor;
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";
   options.products = plan.run.moe.products();
+  options.recompute = {is_recomputed(mode, "logits"), is_recomputed(mode, "received"), is_recomputed(mode, "h")};
   options.drop_one_row = plan.run.fault == "drop_row" && plan.rank == 0;
   return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
                                     std::move(transport), options);

@@ -15,8 +15,8 @@ namespace mw {
 // Weights "<at>w_up" and "<at>w_down".
 FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at);
 
-// Layer `index` of the plan for one live micro-batch, over saved_prefix(index, slot) and work.*. Everything given must
-// outlive the result.
+// Layer `index` of the plan for one live micro-batch, over its rows (spec/recompute.h) and work.*. Everything given
+// must outlive the result.
 std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                      TensorStore& store);
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,

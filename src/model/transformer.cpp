@@ -138,6 +138,7 @@ void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, S
   for (size_t i = layers.size(); i-- > 0;) {
     const int64_t number = own.first_layer + static_cast<int64_t>(i);
     const TraceScope part(stream_.trace(), "layer_backward", {"layer", number});
+    layers[i].recompute_attention(stream_, batch);
     layers[i].backward_feed_forward(stream_, tokens, d_x, expert_gradients);
     if (done) done(number);
     layers[i].backward_attention(stream_, batch, d_x, i == 0 ? input_gradient(stage, micro_batch, tokens) : d_x);

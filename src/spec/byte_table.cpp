@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "spec/gradient_blocks.h"
+#include "spec/recompute.h"
 
 namespace mw {
 namespace {
@@ -135,7 +136,8 @@ void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const L
   out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens.own});
   if (layer.feed_forward == FeedForwardKind::moe)
     add_moe(out, at, model, layer, run, transport, tokens, ep, local_experts);
-  else out.add(at + "h", ByteKind::activation, dtype, {tokens.batch, halves_of(layer.activation), layer.dense_width});
+  else
+    out.add(at + "ffn.h", ByteKind::activation, dtype, {tokens.batch, halves_of(layer.activation), layer.dense_width});
 }
 
 // What a stage keeps besides its layers: the model's last output, and what it exchanges with its neighbours.
@@ -376,6 +378,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
     }
     add_stage(out, stage, {tokens.own, model.width}, run.dtype());
   }
+  out.rows = share_recomputed(recompute_mode(run), std::move(out.rows));
   add_workspace(out, model, run, transport, widest, tokens, platform);
   add_gathered(out, model, run.dtype(), tokens, mesh.tp);
   if (stages.back().has_head) add_head_workspace(out, model, run, tokens.own, platform);

@@ -59,7 +59,8 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh);
 // more rows than there, and 64 where even they are more.
 int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements);
 
-// Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1.";
+// Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1."
+// (spec/recompute.h says what it does not keep);
 // the output of the last layer; what a stage exchanges with its neighbours.
 std::string saved_prefix(int64_t layer, int64_t slot);
 std::string final_row(int64_t slot);

@@ -62,7 +62,6 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   const auto unbuilt = [](const std::string& what) {
     fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
   };
-  if (run.recompute != "none") unbuilt(fmt::format("memory.recompute = \"{}\"", run.recompute));
   if (!run.log.tensorboard.empty()) unbuilt("log.tensorboard");
   if (run.moe.tp_mode != "ssmb") unbuilt(fmt::format("moe.tp_mode = \"{}\"", run.moe.tp_mode));
   Plan plan;

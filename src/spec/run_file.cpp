@@ -149,7 +149,11 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("moe.expert_products", moe.expert_products,
            "on NVIDIA GPUs: one kernel over all experts, or one product of cuBLASLt per expert", "auto", "grouped",
            "per_expert"),
-      TEXT("memory.recompute", recompute, "activations recomputed in backward", "none", "moe", "selective", "full"),
+      TEXT("memory.recompute", recompute,
+           "what backward computes again instead of keeping it; selective: pre-activations of feed-forwards; moe: "
+           "those of "
+           "experts and the rows sent to them; full: all but layer inputs and routing",
+           "none", "moe", "selective", "full"),
       TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: none"),
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
       INTEGER("checkpoint.keep", checkpoint.keep, 1, 1 << 20, "complete checkpoints kept"),

@@ -35,6 +35,7 @@ RunSpec reference_run(RunSpec run) {
   run.moe.transport = "auto";
   run.moe.row_chunks = 1;
   run.moe.expert_products = "grouped";
+  run.recompute = "none";
   run.fault.clear();
   return run;
 }

@@ -67,4 +67,21 @@ struct SmallModel {
   AuxLosses aux;
 };
 
+// What one pass leaves.
+struct Outcome {
+  double loss = 0;
+  std::vector<std::vector<float>> gradients;
+  std::vector<double> statistics;
+};
+
+inline Outcome run_once(SmallModel& m) {
+  m.params.zero_gradients(m.stream);
+  Outcome out;
+  out.loss = m.loss(false, true);
+  out.statistics = m.model.statistics();
+  for (const Parameter& p : m.params.all())
+    if (p.row.trained) out.gradients.emplace_back(p.grad.as<float>(), p.grad.as<float>() + p.grad.numel());
+  return out;
+}
+
 }  // namespace mw::test

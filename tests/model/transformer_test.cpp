@@ -8,22 +8,6 @@
 namespace mw::test {
 namespace {
 
-struct Outcome {
-  double loss = 0;
-  std::vector<std::vector<float>> gradients;
-  std::vector<double> statistics;
-};
-
-Outcome run_once(SmallModel& m) {
-  m.params.zero_gradients(m.stream);
-  Outcome out;
-  out.loss = m.loss(false, true);
-  out.statistics = m.model.statistics();
-  for (const Parameter& p : m.params.all())
-    if (p.row.trained) out.gradients.emplace_back(p.grad.as<float>(), p.grad.as<float>() + p.grad.numel());
-  return out;
-}
-
 Outcome run_once(const RunSpec& run, int threads = 1) {
   SmallModel m(run, threads);
   return run_once(m);
@@ -52,19 +36,22 @@ RunSpec with(const char* transport, const char* dtype, int64_t chunks = 1) {
 
 TEST(Transformer, FixedMemoryIsTheTableOfBytes) {
   for (const char* dtype : {"fp32", "bf16"})
-    for (const char* transport : {"in_place", "flat", "padded"}) {
-      RunSpec run = with(transport, dtype);
-      run.native.score = "sigmoid";
-      run.native.selection_bias = true;
-      run.native.clip_qkv = 2;
-      SmallModel m(run);
-      const ByteSummary s = summarise(all_rows(m.plan));
-      EXPECT_EQ(m.params.fixed_bytes() + m.model.activations().fixed_bytes(), s.fixed) << dtype << " " << transport;
-      run_once(m);
-      EXPECT_EQ(m.params.fixed_bytes() + m.model.activations().fixed_bytes(), s.fixed);
-      EXPECT_LE(m.model.activations().peak_growing_bytes(), s.routed_max) << dtype << " " << transport;
-      EXPECT_TRUE(m.model.activations().unused().empty());
-    }
+    for (const char* transport : {"in_place", "flat", "padded"})
+      for (const char* recompute : {"none", "selective", "moe", "full"}) {
+        RunSpec run = with(transport, dtype);
+        run.recompute = recompute;
+        run.native.score = "sigmoid";
+        run.native.selection_bias = true;
+        run.native.clip_qkv = 2;
+        SmallModel m(run);
+        const std::string what = fmt::format("{} {} {}", dtype, transport, recompute);
+        const ByteSummary s = summarise(all_rows(m.plan));
+        EXPECT_EQ(m.params.fixed_bytes() + m.model.activations().fixed_bytes(), s.fixed) << what;
+        run_once(m);
+        EXPECT_EQ(m.params.fixed_bytes() + m.model.activations().fixed_bytes(), s.fixed);
+        EXPECT_LE(m.model.activations().peak_growing_bytes(), s.routed_max) << what;
+        EXPECT_TRUE(m.model.activations().unused().empty());
+      }
 }
 
 // Rows that arrive in the order in which they would have been gathered give the same bits.

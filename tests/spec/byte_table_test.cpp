@@ -132,7 +132,7 @@ TEST(ByteTable, OtherRowsOfASmallModel) {
   const int64_t t = 64;
   EXPECT_EQ(row_of(plan.activation_rows, "data.ids").shape, (std::vector<int64_t>{2, t}));  // every micro-batch
   EXPECT_EQ(row_of(plan.activation_rows, "data.labels").shape, (std::vector<int64_t>{2, t}));
-  EXPECT_EQ(row_of(plan.activation_rows, "act.0.h").shape, (std::vector<int64_t>{t, 2, 70}));  // dense layer
+  EXPECT_EQ(row_of(plan.activation_rows, "act.0.ffn.h").shape, (std::vector<int64_t>{t, 2, 70}));  // dense layer
   EXPECT_EQ(row_of(plan.activation_rows, "act.0.q").shape, (std::vector<int64_t>{t, 4, 10}));
   EXPECT_EQ(row_of(plan.activation_rows, "act.0.k").shape, (std::vector<int64_t>{t, 2, 10}));
   EXPECT_EQ(row_of(plan.activation_rows, "act.0.lse").shape, (std::vector<int64_t>{4, t}));

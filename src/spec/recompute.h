@@ -1,0 +1,54 @@
+// memory.recompute: which tensors a layer does not keep from its forward to its backward, where they are computed again
+// from what it keeps, and which rows of the table of bytes hold them meanwhile.
+//
+// A layer that keeps a tensor has a row of its own for each live micro-batch: "act.LAYER.NAME". What is recomputed has
+// one row for all layers and micro-batches of a rank, "recomputed.NAME", as large as the largest asks: forward only
+// passes through it, and backward of a layer fills it just before it reads it.
+//
+// Bytes kept by a layer for a live micro-batch, without rounding; T tokens, D width, H and G query and key/value heads
+// of width h, E experts, K top-k, F expert width, S shared width, W width of a dense layer, c halves of the activation
+// (2 for SwiGLU, else 1), b bytes of an element, R rows that the rank's experts receive (T*K under balanced load):
+//   attention  b*T*(2*D + 2*H*h + 2*G*h) + 4*T*(H + 2), with a query/key norm 4*T*(H + G) more (4*T*2 over full width)
+//   routing    24*T*K + 8*E, always kept: recompute never routes anew
+//   logits     4*T*E
+//   dispatched R*(b*D + 8), nothing in place; padded: 4*T*K more, and 4 for each row that is sent
+//   hidden     b*c*(R*F + T*S), or b*c*T*W of a dense layer
+//
+//   none       attention, routing, logits, dispatched, hidden
+//   selective  attention, routing, logits, dispatched
+//   moe        attention, routing, logits; dense layers as with none
+//   full       b*T*D (the layer's input), routing
+// R*b*D is A_dispatch of X-MoE (section 3.2); its A_combine, as large, is never kept in any mode.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "spec/byte_table.h"
+
+namespace mw {
+
+enum class Recompute : uint8_t { none, selective, moe, full };
+Recompute recompute_mode(const RunSpec& run);
+
+// Whether layers compute their tensor of this name ("h", "received", ...) again.
+bool is_recomputed(Recompute mode, std::string_view name);
+
+// Names the rows that one layer works on for one live micro-batch.
+class LayerRows {
+ public:
+  LayerRows(Recompute mode, int64_t layer, int64_t slot);
+  std::string operator()(const std::string& name) const;
+
+ private:
+  Recompute mode_;
+  std::string own_;
+};
+
+// The table of a run that recomputes, from that of one that keeps everything: rows "act.LAYER.NAME" of what is
+// recomputed become one row each, of workspace, behind the others.
+std::vector<ByteRow> share_recomputed(Recompute mode, std::vector<ByteRow> rows);
+
+}  // namespace mw

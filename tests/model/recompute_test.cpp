@@ -1,0 +1,121 @@
+// What is recomputed gives the bits of what is kept, in a whole model.
+#include <algorithm>
+#include <string>
+
+#include "model/helpers.h"
+
+namespace mw::test {
+namespace {
+
+// In every mode, twice in a row: the second time over what the first left in the shared rows.
+void expect_bits_of_none(RunSpec run, const std::string& what) {
+  run.recompute = "none";
+  SmallModel keeps(run);
+  const Outcome expected = run_once(keeps);
+  for (const char* mode : {"selective", "moe", "full"}) {
+    run.recompute = mode;
+    SmallModel recomputes(run);
+    for (int i = 0; i < 2; ++i) {
+      const Outcome got = run_once(recomputes);
+      EXPECT_EQ(got.loss, expected.loss) << mode << ", " << what;
+      EXPECT_EQ(got.gradients, expected.gradients) << mode << ", " << what;
+      EXPECT_EQ(got.statistics, expected.statistics) << mode << ", " << what;
+    }
+  }
+}
+
+TEST(Recompute, GivesTheBitsOfWhatIsKept) {
+  for (const char* dtype : {"fp32", "bf16"})
+    for (const char* transport : {"in_place", "flat", "padded"})
+      for (const int64_t chunks : {1, 3}) {
+        RunSpec run = small_run();
+        run.moe.transport = transport;
+        run.moe.row_chunks = chunks;
+        run.train.dtype = dtype;
+        expect_bits_of_none(run, fmt::format("{} {} {} chunks", dtype, transport, chunks));
+      }
+}
+
+TEST(Recompute, OfEveryKindOfLayer) {
+  const auto with = [](auto change, const char* what) {
+    RunSpec run = small_run();
+    run.moe.transport = "flat";
+    change(run);
+    expect_bits_of_none(run, what);
+  };
+  with([](RunSpec& r) { r.native.activation = "gelu"; }, "two-matrix experts");
+  with([](RunSpec& r) { r.native.qk_norm = "full_width", r.native.clip_qkv = 0.5; }, "clip and full-width norm");
+  with([](RunSpec& r) { r.native.qk_norm = "none", r.native.clip_qkv = 0.5; }, "clip alone");
+  with([](RunSpec& r) { r.native.shared_experts = 0, r.native.dense_layers = 0; }, "routed experts alone");
+  with([](RunSpec& r) { r.native.dense_layers = r.native.layers; }, "dense layers alone");
+  with([](RunSpec& r) { r.native.score = "sigmoid", r.native.selection_bias = true; }, "sigmoid and bias");
+  with([](RunSpec& r) { r.moe.capacity_factor = 0.75, r.moe.aux_scope = "model"; }, "drops");
+  with([](RunSpec& r) { r.moe.capacity_factor = 0.75, r.moe.transport = "padded"; }, "padded drops");
+  with([](RunSpec& r) { r.moe.row_headroom = 1.0; }, "rows that grow");
+  with([](RunSpec& r) { r.fault = "drop_row"; }, "a row that a fault dropped");
+}
+
+TEST(Recompute, StandsInTheTraceUnderItsName) {
+  for (const char* mode : {"none", "selective", "moe", "full"}) {
+    RunSpec run = small_run();
+    run.recompute = mode;
+    run.moe.transport = "flat";
+    SmallModel m(run);
+    m.stream.trace().keep_events(true);
+    m.loss(false, true);
+    const std::vector<TraceEvent>& events = m.stream.trace().events();
+    const auto scopes = std::count_if(events.begin(), events.end(),
+                                      [](const TraceEvent& e) { return std::string(e.label) == "recompute"; });
+    if (std::string(mode) == "none") EXPECT_EQ(scopes, 0);
+    else EXPECT_GE(scopes, m.model.moe_layers());
+  }
+}
+
+// Two micro-batches whose activations live at the same time in the slots of one stage, as in a pipeline.
+TEST(Recompute, KeepsMicroBatchesApart) {
+  RunSpec run = small_run();
+  run.moe.transport = "flat";
+  const auto gradients = [&](const char* mode) {
+    run.recompute = mode;
+    ModelSpec spec = build_native_model(run.native);
+    Plan plan = make_plan(spec, run, 1, 0, measure_platform(spec, run, Mesh{}, 1));
+    plan.stages.front().slots = 2;
+    plan.activation_rows = activation_bytes(plan.model, run, plan.mesh, plan.stages, plan.placements, 0,
+                                            measure_platform(spec, run, Mesh{}, 1));
+    const std::unique_ptr<Comm> world = make_self_comm();
+    MeshComms comms = make_mesh_comms(*world, plan.mesh);
+    Stream stream(1);
+    ParamStore params(plan);
+    params.initialise(3);
+    params.repack(stream);
+    Transformer model(plan, params, comms, stream);
+    params.zero_gradients(stream);
+    const auto tokens = static_cast<size_t>(plan.batch.tokens());
+    std::vector<std::vector<int32_t>> ids(2);
+    for (size_t m = 0; m < 2; ++m)
+      for (size_t t = 0; t < tokens; ++t)
+        ids[m].push_back(static_cast<int32_t>(bits_at(make_rng_key(5 + m, "tokens"), t) % 29));
+    const auto batch = [&](int64_t m) {
+      const std::vector<int32_t>& own = ids[static_cast<size_t>(m)];
+      return Batch{own.data(), own.data(), plan.batch.sequences, plan.batch.seq_len};
+    };
+    for (int64_t m : {0, 1}) model.forward(0, m, batch(m), true);
+    std::vector<double> statistics;
+    for (int64_t m : {0, 1}) {
+      const std::vector<double> summed = model.statistics(0, m);
+      statistics.insert(statistics.end(), summed.begin(), summed.end());
+      model.loss(m, batch(m), 0.01f);
+      model.set_auxiliary(0, m, summed, {}, plan.batch.tokens(), 1.0);
+      model.backward(0, m, batch(m), m == 0 ? Store::overwrite : Store::accumulate);
+    }
+    std::vector<std::vector<float>> out;
+    for (const Parameter& p : params.all())
+      if (p.row.trained) out.emplace_back(p.grad.as<float>(), p.grad.as<float>() + p.grad.numel());
+    return std::pair(out, statistics);
+  };
+  const auto expected = gradients("none");
+  for (const char* mode : {"selective", "moe", "full"}) EXPECT_EQ(gradients(mode), expected) << mode;
+}
+
+}  // namespace
+}  // namespace mw::test

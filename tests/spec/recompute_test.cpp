@@ -1,0 +1,122 @@
+#include "spec/recompute.h"
+
+#include <map>
+
+#include "spec/helpers.h"
+
+namespace mw::test {
+namespace {
+
+constexpr const char* kModes[] = {"none", "selective", "moe", "full"};
+
+// Without rounding; of rows that depend on the load what a balanced one takes.
+int64_t mean_bytes(const ByteRow& row) {
+  int64_t bytes = size_of(row.dtype);
+  for (size_t i = 0; i < row.shape.size(); ++i) bytes *= i == 0 && row.mean_rows > 0 ? row.mean_rows : row.shape[i];
+  return bytes;
+}
+
+int64_t kept_bytes(const Plan& plan, const std::string& prefix) {
+  int64_t bytes = 0;
+  for (const ByteRow& row : plan.activation_rows)
+    if (row.name.rfind(prefix, 0) == 0) bytes += mean_bytes(row);
+  return bytes;
+}
+
+Plan plan_of(const std::string& mode, int ep, const char* dtype = "bf16") {
+  RunSpec run = small_run();
+  run.train.dtype = dtype;
+  run.recompute = mode;
+  run.mesh.ep = ep;
+  return small_plan(run, ep);
+}
+
+// The formulas of spec/recompute.h.
+TEST(RecomputeTable, KeepsWhatTheFormulasSay) {
+  const int64_t d = 48, heads = 4, kv = 2, h = 10, e = 6, k = 3, f = 20, shared = 40, dense = 70, c = 2;
+  for (const int ep : {1, 2})
+    for (const char* dtype : {"bf16", "fp32"})
+      for (const std::string mode : kModes) {
+        const Plan plan = plan_of(mode, ep, dtype);
+        const int64_t t = plan.batch.tokens(), b = std::string(dtype) == "bf16" ? 2 : 4, received = t * k;
+        const int64_t attention = b * t * (2 * d + 2 * heads * h + 2 * kv * h) + 4 * t * (heads + 2),
+                      routing = 24 * t * k + 8 * e, logits = 4 * t * e,
+                      dispatched = ep == 1 ? 0 : received * (b * d + 8), hidden = b * c * (received * f + t * shared),
+                      dense_hidden = b * c * t * dense;
+        std::map<std::string, int64_t> of_moe = {{"none", attention + routing + logits + dispatched + hidden},
+                                                 {"selective", attention + routing + logits + dispatched},
+                                                 {"moe", attention + routing + logits},
+                                                 {"full", b * t * d + routing}};
+        std::map<std::string, int64_t> of_dense = {{"none", attention + dense_hidden},
+                                                   {"selective", attention},
+                                                   {"moe", attention + dense_hidden},
+                                                   {"full", b * t * d}};
+        EXPECT_EQ(kept_bytes(plan, "act.1."), of_moe[mode]) << mode << " ep " << ep;
+        EXPECT_EQ(kept_bytes(plan, "act.0."), of_dense[mode]) << mode << " ep " << ep;
+        // The shared set is what the layers together no longer keep, each tensor once.
+        const int64_t once = of_moe["none"] - of_moe[mode];
+        const int64_t of_the_dense_one = mode == "selective" || mode == "full" ? dense_hidden : 0;
+        EXPECT_EQ(kept_bytes(plan, "recomputed."), once + of_the_dense_one) << mode << " ep " << ep;
+      }
+}
+
+TEST(RecomputeTable, SharedRowsAreAsLargeAsTheLargestLayerAsks) {
+  RunSpec run = small_run();
+  run.recompute = "full";
+  ModelSpec model = build_native_model(small_native());
+  LayerSpec wide = model.layers[0], narrow = model.layers[0];
+  wide.dense_width = 90;
+  narrow.attention.heads = 2;
+  model.layers = {narrow, wide, model.layers[1], narrow};
+  const std::vector<ByteRow> rows = make_plan(model, run, 1, 0, {}).activation_rows;
+  const int64_t t = 64;
+  EXPECT_EQ(row_of(rows, "recomputed.ffn.h").shape, (std::vector<int64_t>{t, 2, 90}));
+  EXPECT_EQ(row_of(rows, "recomputed.q").shape, (std::vector<int64_t>{t, 4, 10}));
+  EXPECT_EQ(row_of(rows, "recomputed.h").shape, (std::vector<int64_t>{t * 3, 2, 20}));
+  EXPECT_EQ(row_of(rows, "recomputed.h").kind, ByteKind::workspace);
+}
+
+// Once for all micro-batches that live at a time in a pipeline, and for all layers.
+TEST(RecomputeTable, SharedRowsDoNotCountMicroBatches) {
+  const auto bytes = [](const char* mode, const char* prefix) {
+    RunSpec run = small_run();
+    run.recompute = mode;
+    run.mesh.pp = 2;
+    run.mesh.schedule = "gpipe";
+    NativeModel native = small_native();
+    native.layers = 6;
+    return kept_bytes(make_plan(build_native_model(native), run, 2, 1, {}), prefix);
+  };
+  // Three MoE layers with two slots each.
+  EXPECT_EQ(bytes("none", "act.3.") - bytes("full", "act.3."), bytes("full", "recomputed."));
+  EXPECT_EQ(bytes("full", "act.5#1."), bytes("full", "act.3."));
+}
+
+TEST(RecomputeTable, EachModePredictsLessThanTheOneBefore) {
+  const auto total = [](const char* mode) {
+    RunSpec run = small_run();
+    run.recompute = mode;
+    run.mesh.ep = 2;
+    NativeModel native = small_native();
+    native.layers = 9;
+    return summarise(all_rows(make_plan(build_native_model(native), run, 2, 0, {}))).total();
+  };
+  for (size_t i = 1; i < std::size(kModes); ++i) EXPECT_LT(total(kModes[i]), total(kModes[i - 1])) << kModes[i];
+}
+
+TEST(RecomputeTable, RowsHaveTheNamesThatLayersAskFor) {
+  EXPECT_EQ(LayerRows(Recompute::none, 3, 0)("h"), "act.3.h");
+  EXPECT_EQ(LayerRows(Recompute::none, 3, 1)("h"), "act.3#1.h");
+  EXPECT_EQ(LayerRows(Recompute::selective, 3, 1)("h"), "recomputed.h");
+  EXPECT_EQ(LayerRows(Recompute::selective, 3, 1)("received"), "act.3#1.received");
+  EXPECT_EQ(LayerRows(Recompute::moe, 3, 1)("received"), "recomputed.received");
+  EXPECT_EQ(LayerRows(Recompute::full, 3, 1)("expert_choice"), "act.3#1.expert_choice");
+  // Only rows of layers are shared.
+  const std::vector<ByteRow> rows = {{"act.final_x", ByteKind::activation, DType::f32, {4}, 0, 0},
+                                     {"work.q", ByteKind::workspace, DType::f32, {4}, 0, 0}};
+  EXPECT_EQ(share_recomputed(Recompute::full, rows).size(), 2u);
+  EXPECT_EQ(share_recomputed(Recompute::full, rows)[0].name, "act.final_x");
+}
+
+}  // namespace
+}  // namespace mw::test
