@@ -61,7 +61,10 @@ def measure(label, dtype, ranks, *overrides):
 
 if measure("fresh", "bf16", 1) < 500e6:
     sys.exit("the model is too small for this test")
-measure("fresh", "bf16", 2)
+kept = measure("fresh", "bf16", 2)
+if measure("recomputed", "bf16", 2, "memory.recompute=full") >= kept:
+    print("FAIL: recompute saves nothing")
+    failures += 1
 measure("fresh", "fp32", 2, "checkpoint.dir=checkpoints")
 # Large sums and gathers take no memory of their own; moments and masters are cut in two.
 whole = measure("whole", "bf16", 2, "mesh.ep=1")

@@ -52,6 +52,12 @@ for name, ranks, overrides in [
     print(f"         {name}: largest relative difference of the loss {difference:.1e}")
     checks.expect(difference < 1e-5, f"{name}: losses differ by {difference:.1e}, more than 1e-5")
 
+# What is computed again has the bits of what was kept.
+for mode in ["moe", "full"]:
+    train(mode, 2, "mesh.ep=2", f"memory.recompute={mode}", FROM)
+    kept = {step: line for step, line in read_metrics("fp32-whole").items() if step > 6}
+    same_bits(checks, f"memory.recompute={mode}", kept, read_metrics(mode))
+
 # The newest complete checkpoints stay.
 train("kept", 2, "mesh.ep=2", "checkpoint.every=2", "checkpoint.keep=2")
 checks.expect(checkpoints("kept", complete=False) == [10, 12], f"keep=2 left {checkpoints('kept', complete=False)}")
