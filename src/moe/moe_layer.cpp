@@ -229,7 +229,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   for (int64_t c = 0; c < chunks; ++c) {
     if (c + 1 < chunks) transport_->gradient_begin(stream, c + 1, d_out_TD);
     const ExpertWeights weights = transport_->weights(c);
-    if (recompute.hidden) {  // beside the gradients' way
+    if (recompute.hidden) {  // while gradients travel
       const TraceScope again(stream.trace(), "recompute");
       expert_hidden(stream, transport_->dispatched(c, x_TD), weights, h, options_.products);
     }

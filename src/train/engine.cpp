@@ -31,8 +31,8 @@ void check_memory(const Plan& plan, Device device, int local_ranks) {
        fmt::format("rank {} needs {}, its share of {} free memory is {}; the largest part is {} with {}", plan.rank,
                    format_bytes(s.total()), device.kind == DeviceKind::cpu ? "this node's" : "the GPU's",
                    format_bytes(available), name_of(static_cast<ByteKind>(largest)), format_bytes(s.by_kind[largest])),
-       state ? "use more ranks with a larger mesh.ep or with mesh.zero=1, more nodes, or a smaller model"
-             : "raise train.micro_batches or shorten train.seq_len");
+       state ? "use more ranks with a larger mesh.ep, mesh.tp or mesh.pp or with mesh.zero=1, or a smaller model"
+             : "raise train.micro_batches, set memory.recompute, or shorten train.seq_len");
 }
 
 // Ranks that share a GPU see what all of them take: none goes on to its arenas before all have looked.
