@@ -125,6 +125,20 @@ void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends) {
   ends.all_reduce_sum(stream, std::span(grad.as<float>(), static_cast<size_t>(grad.numel())))->wait();
 }
 
+void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends) {
+  if (ends.size() == 1) return;
+  const TraceScope scope(stream.trace(), Work::reduce, "copy_tied_weights");
+  const Parameter& embed = params.find("embed");
+  const std::span bytes(static_cast<std::byte*>(embed.master.data), static_cast<size_t>(embed.master.bytes()));
+  if (ends.rank() == 0) {
+    ends.send(stream, bytes, 1)->wait();
+    return;
+  }
+  ends.receive(stream, bytes, 0)->wait();
+  for (const Weight& weight : embed.weights)
+    if (weight.packed_forward.data != nullptr) pack_weight(stream, weight);
+}
+
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {
   const auto squares_of = [&](Replicas replicas) {
     std::vector<TensorView> owned;

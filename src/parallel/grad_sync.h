@@ -66,6 +66,11 @@ class GradientSums {
 // gradients. After the last backward pass, before GradientSums::finish; collective over `ends`.
 void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends);
 
+// After the update: the last stage's copy of tied embeddings becomes the first stage's, bit for bit, packed forms and
+// all. The two sum their gradients over different ranks and in different places of their blocks, and would drift apart
+// by rounding. Collective over `ends`.
+void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends);
+
 // L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP, TP and
 // PP; with ZeRO over the replicas too.
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms);

@@ -5,6 +5,7 @@
 
 #include "ops/adamw.h"
 #include "ops/elementwise.h"
+#include "parallel/grad_sync.h"
 #include "parallel/zero.h"
 
 namespace mw {
@@ -72,6 +73,7 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
     gathers.add(p);
   }
   gathers.finish();
+  if (engine.plan.model.tie_embeddings) copy_tied_weights(engine.stream, engine.params, *engine.pipeline.ends);
   move_selection_bias(engine, stats);
   engine.params.repack_updated(engine.stream);
   engine.stream.wait();  // what follows may read weights on the host

@@ -24,7 +24,8 @@ std::vector<Mesh> meshes_of(int world) {
   return meshes;
 }
 
-constexpr MeshAxis kAxes[] = {MeshAxis::world, MeshAxis::pp, MeshAxis::dp, MeshAxis::tp, MeshAxis::ep, MeshAxis::edp};
+constexpr MeshAxis kAxes[] = {MeshAxis::world, MeshAxis::pp,  MeshAxis::dp,   MeshAxis::tp,
+                              MeshAxis::ep,    MeshAxis::edp, MeshAxis::stage};
 
 int size_of_axis(const Mesh& mesh, MeshAxis axis) {
   switch (axis) {
@@ -34,11 +35,12 @@ int size_of_axis(const Mesh& mesh, MeshAxis axis) {
     case MeshAxis::tp: return mesh.tp;
     case MeshAxis::ep: return mesh.ep;
     case MeshAxis::edp: return mesh.edp;
+    case MeshAxis::stage: return mesh.dp * mesh.tp;
   }
   return 0;
 }
 
-int coordinate(const MeshCoords& c, MeshAxis axis, int rank) {
+int coordinate(const Mesh& mesh, const MeshCoords& c, MeshAxis axis, int rank) {
   switch (axis) {
     case MeshAxis::world: return rank;
     case MeshAxis::pp: return c.pp;
@@ -46,6 +48,7 @@ int coordinate(const MeshCoords& c, MeshAxis axis, int rank) {
     case MeshAxis::tp: return c.tp;
     case MeshAxis::ep: return c.ep;
     case MeshAxis::edp: return c.edp;
+    case MeshAxis::stage: return c.dp * mesh.tp + c.tp;
   }
   return 0;
 }
@@ -80,7 +83,7 @@ TEST(Mesh, GroupsPartitionTheWorld) {
           ASSERT_EQ(group.size(), static_cast<size_t>(size_of_axis(mesh, axis)));
           ASSERT_NE(std::find(group.begin(), group.end(), rank), group.end());
           for (size_t i = 0; i < group.size(); ++i)  // ascending in the coordinate
-            ASSERT_EQ(coordinate(coords_of(mesh, group[i]), axis, group[i]), static_cast<int>(i));
+            ASSERT_EQ(coordinate(mesh, coords_of(mesh, group[i]), axis, group[i]), static_cast<int>(i));
           groups.insert(group);
         }
         size_t members = 0;

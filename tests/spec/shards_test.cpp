@@ -1,6 +1,8 @@
 // Tensor parallelism as numbers: blocks, heads, and the parts of parameters that ranks hold.
 #include "spec/shards.h"
 
+#include <algorithm>
+
 #include "spec/helpers.h"
 
 namespace mw::test {
@@ -16,7 +18,7 @@ TEST(BlockOf, BlocksAreNeighboursAndCoverAll) {
         EXPECT_LE(block.count, block_of(n, parts, 0).count);
         EXPECT_GE(block.count, n / parts);
         // Room for the block of n is room for that of any smaller number.
-        if (n > 0) EXPECT_LE(block_of(n - 1, parts, i).count, block.count);
+        EXPECT_LE(block_of(std::max<int64_t>(n - 1, 0), parts, i).count, block.count);
         at += block.count;
       }
       EXPECT_EQ(at, n);
@@ -72,11 +74,13 @@ TEST(LocalParam, SlicesOfARankAddUpToTheWeight) {
         }
         const bool cut = replicas == Replicas::dp;
         EXPECT_EQ(elements, row.numel() * (cut ? 1 : tp)) << row.name << " tp " << tp;
-        if (row.expert) EXPECT_EQ(replicas, Replicas::edp);
         const bool is_kv = row.name.ends_with(".wk") || row.name.ends_with(".wv");
-        if (tp > 1 && (row.role == ParamRole::norm || row.role == ParamRole::router || (is_kv && kv_heads < tp)))
-          EXPECT_EQ(replicas, Replicas::stage) << row.name;
-        if (tp > 1 && row.name.ends_with(".wq")) EXPECT_EQ(replicas, Replicas::dp);
+        Replicas expected = row.expert || tp == 1 ? replicas : Replicas::stage;
+        if (tp > 1 && (row.name.ends_with(".wq") || row.name.ends_with(".wo") ||
+                       row.name.find(".ffn.") != std::string::npos || (is_kv && kv_heads >= tp)))
+          expected = Replicas::dp;
+        EXPECT_EQ(replicas, expected) << row.name << " tp " << tp;
+        EXPECT_EQ(replicas == Replicas::edp, row.expert);
       }
   }
 }

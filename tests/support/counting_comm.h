@@ -33,6 +33,7 @@ class CountingComm : public Comm {
     ++maxima;
     self_->all_reduce_max(values);
   }
+  void reduce_sum(std::span<float> values, int root) override { self_->reduce_sum(values, root); }
   void broadcast(std::span<std::byte> bytes, int root) override { self_->broadcast(bytes, root); }
   void barrier() override { self_->barrier(); }
   std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) override {
