@@ -5,14 +5,15 @@
 // one row for all layers and micro-batches of a rank, "recomputed.NAME", as large as the largest asks: forward only
 // passes through it, and backward of a layer fills it just before it reads it.
 //
-// Bytes kept by a layer for a live micro-batch, without rounding; T tokens, D width, H and G query and key/value heads
-// of width h, E experts, K top-k, F expert width, S shared width, W width of a dense layer, c halves of the activation
-// (2 for SwiGLU, else 1), b bytes of an element, R rows that the rank's experts receive (T*K under balanced load):
-//   attention  b*T*(2*D + 2*H*h + 2*G*h) + 4*T*(H + 2), with a query/key norm 4*T*(H + G) more (4*T*2 over full width)
+// Bytes kept by a layer for a live micro-batch, without rounding; N tokens of the micro-batch and T those of this
+// rank's shard (N without tensor parallelism), D width, H and G its query and key/value heads of width h, E experts, K
+// top-k, F expert width, S shared width, W its width of a dense layer, c halves of the activation (2 for SwiGLU, else
+// 1), b bytes of an element, R rows that the rank's experts receive (T*K under balanced load):
+//   attention  2*b*T*D + 8*T + 2*b*N*(H + G)*h + 4*N*H, with a query/key norm 4*N*(H + G) more (8*N over full width)
 //   routing    24*T*K + 8*E, always kept: recompute never routes anew
 //   logits     4*T*E
 //   dispatched R*(b*D + 8), nothing in place; padded: 4*T*K more, and 4 for each row that is sent
-//   hidden     b*c*(R*F + T*S), or b*c*T*W of a dense layer
+//   hidden     b*c*(R*F + T*S), or b*c*N*W of a dense layer
 //
 //   none       attention, routing, logits, dispatched, hidden
 //   selective  attention, routing, logits, dispatched

@@ -60,6 +60,9 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.pp=2 mesh.ep=2 memory.recompute=moe mesh.schedule=interleaved train.micro_batches=8"),
     (8, f"mesh.pp=2 mesh.ep=4 memory.recompute=full {PADDED} moe.aux_scope=model"),
     (4, "mesh.pp=4 memory.recompute=full moe.aux_scope=model model.tie_embeddings=true"),
+    (4, "mesh.tp=2 mesh.ep=2 memory.recompute=selective model.dense_width=70"),
+    (8, "mesh.tp=2 mesh.ep=4 memory.recompute=moe moe.row_chunks=3 mesh.zero=1"),
+    (8, f"mesh.tp=4 mesh.pp=2 mesh.ep=4 memory.recompute=full {PADDED} moe.aux_scope=model"),
     # Pipelines. The auxiliary loss of Hugging Face couples all layers.
     (2, "mesh.pp=2 verify.steps=2"),
     (2, "mesh.pp=2 mesh.schedule=gpipe mesh.stage_layers=1,7 moe.aux_scope=model"),

@@ -23,26 +23,28 @@ int64_t kept_bytes(const Plan& plan, const std::string& prefix) {
   return bytes;
 }
 
-Plan plan_of(const std::string& mode, int ep, const char* dtype = "bf16") {
+Plan plan_of(const std::string& mode, int ep, int tp, const char* dtype) {
   RunSpec run = small_run();
   run.train.dtype = dtype;
   run.recompute = mode;
   run.mesh.ep = ep;
+  run.mesh.tp = tp;
   return small_plan(run, ep);
 }
 
 // The formulas of spec/recompute.h.
 TEST(RecomputeTable, KeepsWhatTheFormulasSay) {
-  const int64_t d = 48, heads = 4, kv = 2, h = 10, e = 6, k = 3, f = 20, shared = 40, dense = 70, c = 2;
-  for (const int ep : {1, 2})
+  const int64_t d = 48, h = 10, e = 6, k = 3, f = 20, shared = 40, c = 2;
+  for (const auto& [ep, tp] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2)})
     for (const char* dtype : {"bf16", "fp32"})
       for (const std::string mode : kModes) {
-        const Plan plan = plan_of(mode, ep, dtype);
-        const int64_t t = plan.batch.tokens(), b = std::string(dtype) == "bf16" ? 2 : 4, received = t * k;
-        const int64_t attention = b * t * (2 * d + 2 * heads * h + 2 * kv * h) + 4 * t * (heads + 2),
+        const Plan plan = plan_of(mode, ep, tp, dtype);
+        const int64_t heads = 4 / tp, kv = 2 / tp, dense = 70 / tp, n = plan.batch.tokens(), t = n / tp;
+        const int64_t b = std::string(dtype) == "bf16" ? 2 : 4, received = t * k;
+        const int64_t attention = 2 * b * t * d + 8 * t + 2 * b * n * (heads + kv) * h + 4 * n * heads,
                       routing = 24 * t * k + 8 * e, logits = 4 * t * e,
                       dispatched = ep == 1 ? 0 : received * (b * d + 8), hidden = b * c * (received * f + t * shared),
-                      dense_hidden = b * c * t * dense;
+                      dense_hidden = b * c * n * dense;
         std::map<std::string, int64_t> of_moe = {{"none", attention + routing + logits + dispatched + hidden},
                                                  {"selective", attention + routing + logits + dispatched},
                                                  {"moe", attention + routing + logits},
@@ -51,12 +53,12 @@ TEST(RecomputeTable, KeepsWhatTheFormulasSay) {
                                                    {"selective", attention},
                                                    {"moe", attention + dense_hidden},
                                                    {"full", b * t * d}};
-        EXPECT_EQ(kept_bytes(plan, "act.1."), of_moe[mode]) << mode << " ep " << ep;
-        EXPECT_EQ(kept_bytes(plan, "act.0."), of_dense[mode]) << mode << " ep " << ep;
+        EXPECT_EQ(kept_bytes(plan, "act.1."), of_moe[mode]) << mode << " ep " << ep << " tp " << tp;
+        EXPECT_EQ(kept_bytes(plan, "act.0."), of_dense[mode]) << mode << " ep " << ep << " tp " << tp;
         // The shared set is what the layers together no longer keep, each tensor once.
         const int64_t once = of_moe["none"] - of_moe[mode];
         const int64_t of_the_dense_one = mode == "selective" || mode == "full" ? dense_hidden : 0;
-        EXPECT_EQ(kept_bytes(plan, "recomputed."), once + of_the_dense_one) << mode << " ep " << ep;
+        EXPECT_EQ(kept_bytes(plan, "recomputed."), once + of_the_dense_one) << mode << " ep " << ep << " tp " << tp;
       }
 }
 
