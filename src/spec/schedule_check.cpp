@@ -166,16 +166,21 @@ class Check {
     require(used == action.micro_batch, action, "what micro-batch {} received was not used yet", used);
   }
 
-  // Returns by how much the live activations change.
+  // Returns by how much the live activations of the rank change.
   int64_t apply(const Action& action) {
     StageState& own = stage(action.stage);
     ++own.of(action.kind);
-    int64_t change = 0;
-    if (action.kind == ActionKind::receive_activation) change = 1;
-    if (action.kind == ActionKind::forward && !receives_activation(shape_, action.stage)) change = 1;
-    if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_weight) change = -1;
-    own.live.add(change);
-    return change;
+    switch (action.kind) {
+      case ActionKind::receive_activation: own.live.add(1); return 1;
+      case ActionKind::forward:
+        if (action.stage == 0) own.live.add(1);
+        if (action.stage + 1 < shape_.stages() && !sends_activation(shape_, action.stage))
+          stage(action.stage + 1).live.add(1);
+        return receives_activation(shape_, action.stage) ? 0 : 1;
+      case ActionKind::backward:
+      case ActionKind::backward_weight: own.live.add(-1); return -1;
+      default: return 0;
+    }
   }
 
   void check_complete(int s) {

@@ -7,8 +7,9 @@
 
 namespace mw {
 
-// Micro-batches whose activations are live at once. They live from receive_activation (or forward, where nothing is
-// received) to the end of backward or backward_weight.
+// Micro-batches whose activations are live at once, to the end of backward or backward_weight. In a stage they live
+// from when its input arrives: receive_activation, or forward of the stage before where that is on the same rank;
+// forward in the first stage. A rank counts what came from a stage of its own only from forward on.
 struct ScheduleReport {
   std::vector<int64_t> stage_peak;  // by stage
   std::vector<int64_t> rank_peak;   // by rank: the most of all its stages together, in stage activations

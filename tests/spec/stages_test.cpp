@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "spec/helpers.h"
+#include "spec/schedule_check.h"
 
 namespace mw::test {
 namespace {
@@ -83,6 +84,24 @@ TEST(PlanStages, LiveMicroBatchesAreTheSchedules) {
     EXPECT_EQ(plans_of(ScheduleKind::one_f_one_b, 4, 1, 2, rank)[0].slots, std::min(2, 4 - rank));
   }
   EXPECT_EQ(plans_of(ScheduleKind::one_f_one_b, 1, 1, 8, 0)[0].slots, 1);
+}
+
+// What a stage keeps is what the proof of the schedule says, also where its input comes from its own rank.
+TEST(PlanStages, SlotsAreThePeaksOfTheProof) {
+  for (const auto& [kind, chunks] : {std::pair(ScheduleKind::gpipe, 1),
+                                     {ScheduleKind::one_f_one_b, 1},
+                                     {ScheduleKind::interleaved, 2},
+                                     {ScheduleKind::interleaved, 3},
+                                     {ScheduleKind::zb_h1, 1},
+                                     {ScheduleKind::zb_v, 2}})
+    for (const int ranks : {1, 2, 3, 4})
+      for (const int64_t m : {1 * ranks, 2 * ranks, 4 * ranks}) {
+        const PipelineShape shape{kind, ranks, chunks, m};
+        const ScheduleReport report = validate_schedule(make_schedule(shape));
+        for (int rank = 0; rank < ranks; ++rank)
+          for (const StagePlan& s : plans_of(kind, ranks, chunks, m, rank))
+            EXPECT_EQ(s.slots, report.stage_peak[static_cast<size_t>(s.stage)]) << describe(shape) << ", " << s.stage;
+      }
 }
 
 TEST(PlanStages, KnowTheirNeighbours) {
