@@ -15,6 +15,7 @@ import sys
 import time
 
 BIN = os.environ["MOEWRIGHT_BIN"]
+PROGRAMS = os.environ.get("MOEWRIGHT_PROGRAMS", ".")  # those of tests/dist/*.cpp
 MPIRUN = os.environ.get("MOEWRIGHT_MPIRUN", "mpirun")
 SOURCE = pathlib.Path(os.environ["MOEWRIGHT_SOURCE"])
 TIMEOUT = 300  # of one run; generous, the machine may be busy
@@ -53,11 +54,11 @@ def skip(why):
     sys.exit(SKIPPED)
 
 
-def command(ranks, arguments):
+def command(ranks, arguments, program=BIN):
     """One rank starts without a launcher, as users do."""
     launcher = [] if ranks == 1 else [MPIRUN, "-np", str(ranks)]
     device = ["train.device=cuda"] if gpus() and arguments[0] in ("train", "verify") else []
-    return launcher + [BIN, *map(str, arguments), *device]
+    return launcher + [program, *map(str, arguments), *device]
 
 
 class Result:
@@ -65,10 +66,10 @@ class Result:
         self.code, self.output, self.seconds = code, output, seconds
 
 
-def run(ranks, *arguments, timeout=TIMEOUT):
+def run(ranks, *arguments, timeout=TIMEOUT, program=BIN):
     """Output is stdout and stderr together; the code of a run that hangs is -999."""
     start = time.monotonic()
-    job = Job(ranks, *arguments)
+    job = Job(ranks, *arguments, program=program)
     code = job.wait(timeout)
     return Result(code, job.output(), time.monotonic() - start)
 
@@ -78,11 +79,12 @@ class Job:
 
     number = 0
 
-    def __init__(self, ranks, *arguments):
+    def __init__(self, ranks, *arguments, program=BIN):
         Job.number += 1
-        self.ranks, self.log = ranks, pathlib.Path(f"job-{os.getpid()}-{Job.number}.log")
+        self.ranks, self.program = ranks, program
+        self.log = pathlib.Path(f"job-{os.getpid()}-{Job.number}.log")
         with open(self.log, "wb") as log:
-            self.process = subprocess.Popen(command(ranks, arguments), stdin=subprocess.DEVNULL, stdout=log,
+            self.process = subprocess.Popen(command(ranks, arguments, program), stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=subprocess.STDOUT, start_new_session=True)
 
     def output(self):
@@ -109,7 +111,7 @@ class Job:
 
     def rank_pids(self):
         """Process ids of the ranks, in the order they were started."""
-        children, program = {}, os.path.realpath(BIN)
+        children, program = {}, os.path.realpath(self.program)
         for entry in os.listdir("/proc"):
             if not entry.isdigit():
                 continue
