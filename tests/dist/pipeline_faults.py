@@ -14,7 +14,7 @@ from _jobs import (Checks, Job, checkpoints, last_step, outputs, read_metrics, r
 checks = Checks()
 write_corpus("text")
 RUN = write_run_file()
-COMMON = ["model.layers=4", "train.micro_batches=4", "train.seq_len=16", "watchdog.seconds=0", "train.steps=30",
+COMMON = ["model.layers=4", "train.micro_batches=4", "train.seq_len=16", "watchdog.seconds=0", "train.steps=60",
           "checkpoint.every=4", "checkpoint.resume=auto"]
 PIPELINES = {"pp-4": (4, "mesh.pp=4"), "pp-2": (4, "mesh.pp=2 mesh.ep=2 mesh.zero=1"),
              "interleaved": (2, "mesh.pp=2 mesh.schedule=interleaved")}
@@ -72,7 +72,7 @@ for name, (ranks, layout), stage, what in [("term-pp", PIPELINES["pp-2"], 1, sig
     print(f"{name}: code {code}, {found[0] if found else 'no word of a stop'}", flush=True)
     if checks.expect(code == 0 and found, f"{name}: exit {code}", job.output()):
         step = int(found[1])
-        checks.expect(max(checkpoints(name)) == last_step(name) == step < 30, f"{name}: {checkpoints(name)}")
+        checks.expect(max(checkpoints(name)) == last_step(name) == step < 60, f"{name}: {checkpoints(name)}")
     kind = "pp-2" if name == "term-pp" else "interleaved"
     same_bits(checks, name, whole[kind], finish(name, ranks, layout))
 checks.finish()
