@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/run_commands.h"
@@ -10,8 +11,8 @@ namespace mw {
 namespace {
 
 // Generation needs one sequence at a time: the training batch must not size its memory.
-RunSpec sampling_run(RunSpec run, int ranks) {
-  run.train.global_batch = ranks;
+RunSpec sampling_run(RunSpec run, int64_t ranks) {
+  run.train.global_batch = std::max<int64_t>(1, ranks / (run.mesh.tp * run.mesh.pp));
   run.train.micro_batches = 1;
   return run;
 }
@@ -29,8 +30,8 @@ Command add_sample_command(CLI::App& app, const Invocation& invocation) {
             const RunSpec run = read_run_file(*path, *overrides);
             return run_in_world(invocation, [&](World& world) {
               const ModelSpec model = load_model_spec(run);
-              if (model.vocab > 256)
-                fail(Exit::unsupported, "sampling text from a model whose tokens are not bytes is not built yet",
+              if (const std::string why = why_no_sample(model, run); !why.empty())
+                fail(Exit::unsupported, "sampling is not built for this run: " + why,
                      "docs/limits.md lists what is missing");
               const std::string folder = checkpoint->empty() ? newest_checkpoint(run.checkpoint.dir) : *checkpoint;
               if (folder.empty() && run.hf_dir.empty())

@@ -15,7 +15,8 @@ std::string gpu_library();
 // which is the same on every rank, whatever their group.
 struct GpuLink;
 // Errors: comm; unsupported, in a build without the library.
-std::shared_ptr<GpuLink> open_gpu_link(Device device);
+// sibling: the first link of this process; an error of one ends the communicators of both.
+std::shared_ptr<GpuLink> open_gpu_link(Device device, const std::shared_ptr<GpuLink>& sibling = nullptr);
 
 // The group of `host`, which must have one GPU per rank: what is asked for in the order of a stream goes through the
 // link, and the host does not wait; everything else goes through `host`. Sums are the same on all members. While a

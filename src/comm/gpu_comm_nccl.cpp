@@ -14,7 +14,8 @@ namespace mw {
 struct GpuLink {
   explicit GpuLink(Device device) : queue(open_queue(device, true)) {}
   std::unique_ptr<DeviceQueue> queue;
-  std::vector<ncclComm_t> groups;
+  // Of all links of the process: kernels of one may wait for those of another.
+  std::shared_ptr<std::vector<ncclComm_t>> groups = std::make_shared<std::vector<ncclComm_t>>();
   const DeviceQueue* watching = nullptr;
 };
 
@@ -26,15 +27,15 @@ void check(ncclResult_t result, const char* call) {
        "another rank may have died: look for the first message of the job; NCCL_DEBUG=WARN says more");
 }
 
-// Ends all communicators, so that their kernels end too: those of one may wait for those of another.
+// Ends all communicators, so that their kernels end too.
 void abort_all(GpuLink& link) {
-  for (ncclComm_t& group : link.groups)
+  for (ncclComm_t& group : *link.groups)
     if (group != nullptr) (void)ncclCommAbort(std::exchange(group, nullptr));
 }
 
 // Throws when a communicator of the link has met an error.
 void check_link(GpuLink& link) {
-  for (const ncclComm_t group : link.groups) {
+  for (const ncclComm_t group : *link.groups) {
     ncclResult_t error = ncclSuccess;
     if (group == nullptr || (ncclCommGetAsyncError(group, &error) == ncclSuccess && error == ncclSuccess)) continue;
     abort_all(link);
@@ -70,11 +71,11 @@ class GpuComm : public Comm {
     host_->broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
     ncclComm_t group = nullptr;
     check(ncclCommInitRank(&group, size(), id, rank()), "ncclCommInitRank");
-    index_ = link_->groups.size();
-    link_->groups.push_back(group);
+    index_ = link_->groups->size();
+    link_->groups->push_back(group);
   }
   ~GpuComm() override {
-    ncclComm_t group = std::exchange(link_->groups[index_], nullptr);
+    ncclComm_t group = std::exchange((*link_->groups)[index_], nullptr);
     if (group == nullptr) return;
     // Peers of a rank that fails may be gone: nothing is waited for.
     if (std::uncaught_exceptions() > 0) (void)ncclCommAbort(group);
@@ -200,9 +201,9 @@ class GpuComm : public Comm {
     check(ncclGroupEnd(), "ncclGroupEnd");
   }
   ncclComm_t group() const {
-    if (link_->groups[index_] == nullptr)
+    if ((*link_->groups)[index_] == nullptr)
       fail(Exit::comm, "the exchange between GPUs has failed", "see the first message");
-    return link_->groups[index_];
+    return (*link_->groups)[index_];
   }
   cudaStream_t native() const { return static_cast<cudaStream_t>(link_->queue->native()); }
 
@@ -231,7 +232,11 @@ std::string gpu_library() {
   return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
 
-std::shared_ptr<GpuLink> open_gpu_link(Device device) { return std::make_shared<GpuLink>(device); }
+std::shared_ptr<GpuLink> open_gpu_link(Device device, const std::shared_ptr<GpuLink>& sibling) {
+  auto link = std::make_shared<GpuLink>(device);
+  if (sibling != nullptr) link->groups = sibling->groups;
+  return link;
+}
 
 std::unique_ptr<Comm> make_gpu_comm(std::unique_ptr<Comm> host, std::shared_ptr<GpuLink> link) {
   if (host->size() == 1) return host;

@@ -13,14 +13,15 @@ std::unique_ptr<Comm> make_pair(Comm& line, int a, int b) {
 
 }  // namespace
 
-PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& shape, Device device) {
+PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& shape, bool tied_embeddings,
+                                  Device device) {
   PipelineComms out;
   out.after.resize(static_cast<size_t>(shape.stages()));
   const bool gpu = !comms.gpu_library.empty();
   const auto connect = [&](int a, int b) {
     std::unique_ptr<Comm> pair = make_pair(*comms.pp, a, b);
     if (pair->size() == 1) return std::unique_ptr<Comm>();
-    return gpu ? make_gpu_comm(std::move(pair), open_gpu_link(device)) : std::move(pair);
+    return gpu ? make_gpu_comm(std::move(pair), open_gpu_link(device, comms.gpu_link)) : std::move(pair);
   };
   for (int s = 0; s + 1 < shape.stages(); ++s) {
     if (!sends_activation(shape, s)) continue;
@@ -29,7 +30,7 @@ PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& s
     link.activations = connect(a, b);
     link.gradients = connect(a, b);
   }
-  out.ends = connect(rank_of_stage(shape, 0), rank_of_stage(shape, shape.stages() - 1));
+  if (tied_embeddings) out.ends = connect(rank_of_stage(shape, 0), rank_of_stage(shape, shape.stages() - 1));
   if (out.ends == nullptr) out.ends = make_self_comm();
   return out;
 }

@@ -17,11 +17,13 @@ struct StageLink {
 
 struct PipelineComms {
   std::vector<StageLink> after;  // by stage; empty where this rank is not concerned
-  std::unique_ptr<Comm> ends;  // the ranks of the first and of the last stage; alone where that is one rank, or neither
+  // The ranks of the first and of the last stage, for tied embeddings; alone where that is one rank, or neither.
+  std::unique_ptr<Comm> ends;
 };
 
 // Collective over the pipeline `comms.pp`. Links move GPU memory themselves where the other groups do, each on a queue
 // of its own. Errors: comm.
-PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& shape, Device device = {});
+PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& shape, bool tied_embeddings,
+                                  Device device = {});
 
 }  // namespace mw

@@ -51,8 +51,10 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
   comms.pp = world.split(group_of(mesh, MeshAxis::pp, world.rank()).front(), c.pp);  // the host's: for small sums
   if (world.size() == 1 || gpu_library().empty() || !each_has_a_gpu(world, device)) return comms;
   comms.gpu_library = gpu_library();
-  const std::shared_ptr<GpuLink> link = open_gpu_link(device);
-  const auto move_to_link = [&](std::unique_ptr<Comm>& group) { group = make_gpu_comm(std::move(group), link); };
+  comms.gpu_link = open_gpu_link(device);
+  const auto move_to_link = [&](std::unique_ptr<Comm>& group) {
+    group = make_gpu_comm(std::move(group), comms.gpu_link);
+  };
   for (std::unique_ptr<Comm>* group : {&comms.dp, &comms.tp, &comms.ep, &comms.edp}) move_to_link(*group);
   if (mesh.tp > 1) move_to_link(comms.stage);  // else it has no gradients to sum
   return comms;

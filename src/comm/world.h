@@ -35,7 +35,8 @@ struct MeshComms {
   std::unique_ptr<Comm> dp, tp, ep, edp, pp;
   std::unique_ptr<Comm> stage;  // DP x TP: all ranks that work on the same layers
   Comm& of(Replicas replicas) const;
-  std::string gpu_library;  // what moves GPU memory between ranks; "": the host does
+  std::shared_ptr<struct GpuLink> gpu_link;  // of the groups that move GPU memory (comm/gpu_comm.h)
+  std::string gpu_library;                   // what moves GPU memory between ranks; "": the host does
 };
 // Where every rank computes on a GPU of its own, the groups move GPU memory directly. Collective over the world, whose
 // size the mesh must have. Errors: comm.

@@ -144,7 +144,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";
   options.products = plan.run.moe.products();
   options.recompute = {is_recomputed(mode, "logits"), is_recomputed(mode, "received"), is_recomputed(mode, "h")};
-  options.drop_one_row = plan.run.fault == "drop_row" && plan.rank == 0;
+  options.drop_one_row = plan.run.fault == "drop_row" && plan.coords.dp == 0 && plan.coords.tp == 0;
   return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
                                     std::move(transport), options);
 }

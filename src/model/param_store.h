@@ -76,7 +76,7 @@ class ParamStore {
   TensorView gathered_;
 };
 
-// Bytes of the parameter that a global element range [begin, end) of axis 0 has here are contiguous: rows of axis 0.
+// Elements of one entry of axis 0.
 int64_t elements_per_entry(const ParamRow& row);
 
 }  // namespace mw

@@ -23,7 +23,7 @@ class WeightGathers {
   // Collective over the replicas of p, in one order on all ranks.
   void add(Parameter& p);
   // All weights that were added are there for what is enqueued from then on, but for packed forms of whole masters
-  // (ParamStore::repack_updated). Collective over DP and EDP.
+  // (ParamStore::repack_updated). Collective over the replicas of all.
   void finish();
 
  private:
@@ -37,7 +37,7 @@ class WeightGathers {
   std::vector<const Parameter*> to_pack_;
 };
 
-// After the master weights were set: refreshes all that forward reads beside them. Collective over DP and EDP.
+// After the master weights were set: refreshes all that forward reads beside them. Collective over the replicas of all.
 void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream);
 
 }  // namespace mw

@@ -335,12 +335,15 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
       out.add(moment + params[i].name, ByteKind::moment, DType::f32, cut_shape(i, block_of_row(i).is_cut()));
   }
   if (run.dtype() == DType::bf16) {
+    // The head of a tied model reads the embedding; a rank without it only looks rows up.
+    const bool has_head =
+        std::any_of(params.begin(), params.end(), [](const ParamRow& row) { return row.name == "final_norm"; });
     int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
     for (size_t i = 0; i < params.size(); ++i) {
       const ParamRow& row = params[i];
       const LocalParam& local = locals[i];
       const bool read_by_products =
-          row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings);
+          row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings && has_head);
       if (!read_by_products) continue;
       const int64_t bytes = packed_bytes(local.n, local.k, platform.native_bf16);
       out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});

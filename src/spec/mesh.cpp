@@ -34,7 +34,7 @@ Mesh make_mesh(const MeshSpec& spec, int world) {
   mesh.ep_first = spec.placement == "ep_first";
   if (world % (mesh.pp * mesh.tp) != 0)
     fail(Exit::config, fmt::format("{} ranks cannot form mesh.pp {} x mesh.tp {}", world, mesh.pp, mesh.tp),
-         "choose sizes whose product divides the ranks");
+         fmt::format("mesh.pp x mesh.tp can be one of {}", divisors_of(world)));
   const int stage = world / mesh.pp;
   mesh.dp = stage / mesh.tp;
   if (spec.ep > stage || stage % spec.ep != 0)

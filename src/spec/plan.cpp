@@ -118,7 +118,9 @@ std::string describe(const Plan& plan) {
                   plan.run.train.micro_batches == 1 ? "" : "es");
   if (plan.mesh.pp > 1)
     text += fmt::format("pipeline {}; rank {} has {}\n", describe(plan.pipeline), plan.rank, describe(plan.stages));
-  text += fmt::format("memory per rank: {} predicted", format_bytes(s.total()));
+  text += fmt::format("memory {}: {} predicted",
+                      plan.mesh.pp * plan.mesh.tp > 1 ? fmt::format("of rank {}", plan.rank) : "per rank",
+                      format_bytes(s.total()));
   for (int kind = 0; kind < kByteKinds; ++kind)
     if (s.by_kind[kind] > 0)
       text += fmt::format("{} {} {}", kind == 0 ? ":" : ",", name_of(static_cast<ByteKind>(kind)),

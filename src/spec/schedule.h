@@ -16,11 +16,11 @@ enum class ScheduleKind : uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zb_v
 // Within one stage and micro-batch the actions stand in this order; `backward` is whole or split in two.
 enum class ActionKind : uint8_t {
   receive_activation,  // the input of the stage from the stage before, with the statistics that ride along
-  forward,             // the layers of the stage, with the loss on the last stage
+  forward,             // the layers of the stage
   reduce_statistics,   // load counts and score sums of the micro-batch over the stage's data-parallel replicas
   send_activation,     // the output of the stage, with the statistics so far, to the stage after
   receive_gradient,    // of the stage's output, from the stage after
-  backward,            // the layers in reverse: gradients of the input and of the weights
+  backward,            // the loss on the last stage, the layers in reverse: gradients of the input and of the weights
   backward_input,      // the part that the stage before waits for
   send_gradient,       // of the stage's input, to the stage before
   backward_weight,     // the rest, at any later time

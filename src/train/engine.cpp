@@ -77,7 +77,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       plan(plan_on_machine(model_spec, run, world_comm, device, threads, local_ranks)),
       device_memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
-      pipeline(make_pipeline_comms(comms, plan.pipeline, device)),
+      pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),
       stream(open_stream(device, threads)),
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device)),

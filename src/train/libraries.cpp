@@ -55,7 +55,8 @@ void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve, bool
 
 // One element from each stage to the next, and back.
 void start_links(PipelineComms& pipeline, Stream& stream, const Reserve& reserve) {
-  TensorStore memory({{"send", DType::u8, {1}, 0}, {"receive", DType::u8, {1}, 0}}, reserve);
+  TensorStore memory({{"send", DType::u8, {1}, 0}, {"receive", DType::u8, {1}, 0}, {"sum", DType::f32, {1}, 0}},
+                     reserve);
   const auto bytes = [&](const char* name) { return std::span(static_cast<std::byte*>(memory.fixed(name).data), 1); };
   std::vector<std::unique_ptr<Pending>> started;
   const auto start = [&](Comm& link, int from) {
@@ -68,8 +69,13 @@ void start_links(PipelineComms& pipeline, Stream& stream, const Reserve& reserve
     start(*link.gradients, 1);
   }
   for (const auto& message : started) message->wait();
-  if (pipeline.ends->size() > 1)
-    pipeline.ends->all_reduce_sum(stream, std::span(static_cast<float*>(nullptr), 0))->wait();
+  if (pipeline.ends->size() > 1) {
+    const TensorView sum = memory.fixed("sum");
+    pipeline.ends->all_reduce_sum(stream, std::span(sum.as<float>(), 1))->wait();
+    started.clear();
+    start(*pipeline.ends, 0);
+    started.back()->wait();
+  }
   stream.wait();
 }
 

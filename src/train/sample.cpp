@@ -46,6 +46,14 @@ int rank_of_last_token(const Plan& plan, int64_t tokens) {
 
 }  // namespace
 
+std::string why_no_sample(const ModelSpec& model, const RunSpec& run) {
+  if (model.vocab > 256) return "this model's tokens are not bytes";
+  // The one sequence is cut over TP, and a rank would count its part for a whole one.
+  if (run.mesh.tp > 1 && run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence")
+    return "a capacity per sequence needs mesh.tp = 1 there";
+  return "";
+}
+
 std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt, const SampleSpec& spec,
                               const std::function<bool(int32_t)>& emit) {
   const int64_t vocab = engine.plan.model.vocab, window = engine.plan.run.train.seq_len;

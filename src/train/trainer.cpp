@@ -421,8 +421,8 @@ void Trainer::print_sample() {
   if (run_.sample.tokens == 0) return;
   std::vector<int32_t> prompt;
   for (const char c : run_.sample.prompt) prompt.push_back(static_cast<unsigned char>(c));
-  if (engine_->plan.model.vocab > 256) {
-    say("sample: skipped, this model's tokens are not bytes");
+  if (const std::string why = why_no_sample(engine_->plan.model, run_); !why.empty()) {
+    say("sample: skipped, {}", why);
     return;
   }
   const std::vector<int32_t> tokens = generate(*engine_, prompt, run_.sample);

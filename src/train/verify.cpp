@@ -49,11 +49,11 @@ class Verifier {
         fp32_(run.dtype() == DType::f32),
         model_(load_model_spec(run)),
         self_(make_self_comm()) {
-    const int local_ranks = ranks_per_node(world, run.mesh), threads = threads_per_rank(run.train.threads, local_ranks);
-    layout_ = std::make_unique<Engine>(model_, run_, comm_, threads, local_ranks);
     if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "rank" && comm_.size() > 1)
       fail(Exit::config, "with moe.capacity_domain = \"rank\" the dropped rows depend on the layout by definition",
            "set moe.capacity_domain = \"sequence\"");
+    const int local_ranks = ranks_per_node(world, run.mesh), threads = threads_per_rank(run.train.threads, local_ranks);
+    layout_ = std::make_unique<Engine>(model_, run_, comm_, threads, local_ranks);
     if (!leader_) return;
     reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
     reference_->stream.trace().note_phases(comm_.progress());  // this rank is at work, though alone

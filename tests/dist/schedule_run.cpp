@@ -174,7 +174,7 @@ void run(World& world, const PipelineShape& shape, double unit, const std::strin
   const StageCost cost{unit, unit, unit};
   MeshComms comms;
   comms.pp = all.split(0, all.rank());
-  PipelineComms pipeline = make_pipeline_comms(comms, shape);
+  PipelineComms pipeline = make_pipeline_comms(comms, shape, false);
   std::vector<Action> actions = plan.ranks[static_cast<size_t>(all.rank())];
   if (fault == "permuted" && all.rank() == 0) permute(actions);
 

@@ -19,7 +19,7 @@ FAULTS = {  # fault: lines of which at least one must be judged FAIL
 checks = Checks()
 for fault, line in FAULTS.items():
     padded = ["mesh.placement=dp_first", "moe.transport=padded", "moe.row_chunks=3"]
-    for extra in [[], padded, ["memory.recompute=full"]] if fault == "drop_row" else [[], ["mesh.zero=1"], ["mesh.tp=2"]]:
+    for extra in [[], padded, ["memory.recompute=full"], ["mesh.pp=2"]] if fault == "drop_row" else [[], ["mesh.zero=1"], ["mesh.tp=2"], ["mesh.pp=2"]]:
         result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
                      f"debug.fault={fault}", *extra)
         named = [text for text in result.output.splitlines() if "FAIL: tolerance" in text]

@@ -25,10 +25,13 @@ using Status = MW_VENDOR(Error_t);
 using NativeProperties = hipDeviceProp_t;
 constexpr DeviceKind kDeviceKind = DeviceKind::hip;
 constexpr const char* kBackendName = "hip";
+constexpr const char* kHardwareQueues = "GPU_MAX_HW_QUEUES";
 #else
 using NativeProperties = cudaDeviceProp;
 constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
 constexpr const char* kBackendName = "cuda";
+// Environment variable: hardware queues that streams share, read when the driver starts.
+constexpr const char* kHardwareQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 // A function of the driver's library, which programs do not link, as of CUDA 12.0. Null where it has none.
 inline void* find_driver_function(const char* name) {
