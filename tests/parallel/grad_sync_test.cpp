@@ -56,6 +56,7 @@ std::vector<Message> messages_of(const Shape& shape, int rank) {
   comms.edp = std::make_unique<DelayedComm>(plan.mesh.edp, started, plan.coords.edp);
   comms.ep = make_self_comm();
   comms.pp = make_self_comm();
+  comms.stage = make_self_comm();
   comms.gpu_library = "test";
   const float* first[2] = {nullptr, nullptr};
   for (Parameter& p : params.all()) {
@@ -173,6 +174,7 @@ TEST(GradientSums, OfTheHostAreOneMessagePerGroup) {
   MeshComms comms;
   comms.dp = std::make_unique<DelayedComm>(8, started);
   comms.edp = std::make_unique<DelayedComm>(2, started);
+  comms.stage = make_self_comm();
   GradientSums sums(plan, params, comms, stream);
   for (int64_t layer = plan.model.layer_count(); layer-- > 0;) sums.feed_forward_done(layer);
   EXPECT_TRUE(started.empty());
