@@ -27,8 +27,8 @@ Command add_sample_command(CLI::App& app, const Invocation& invocation) {
   sub->add_option("key=value", *overrides, "overrides, for example sample.prompt=\"int main(\" sample.tokens=200");
   sub->add_option("--checkpoint", *checkpoint, "checkpoint folder; the newest of checkpoint.dir when left out");
   return {sub, [=] {
-            const RunSpec run = read_run_file(*path, *overrides);
             return run_in_world(invocation, [&](World& world) {
+              const RunSpec run = read_run_file(*path, *overrides);
               const ModelSpec model = load_model_spec(run);
               if (const std::string why = why_no_sample(model, run); !why.empty())
                 fail(Exit::unsupported, "sampling is not built for this run: " + why,

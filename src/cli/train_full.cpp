@@ -12,8 +12,8 @@ Command add_train_command(CLI::App& app, const Invocation& invocation) {
   sub->add_option("key=value", *overrides, "overrides of run-file keys, for example train.lr=1e-3");
   sub->add_flag("--profile", *profile, "print at the end where the time went");
   return {sub, [=] {
-            const RunSpec run = read_run_file(*path, *overrides);
             return run_in_world(invocation, [&](World& world) {
+              const RunSpec run = read_run_file(*path, *overrides);
               return run_watched(world, run, [&] { return run_training(world, run, {*profile, version_text()}); });
             });
           }};

@@ -10,8 +10,8 @@ Command add_verify_command(CLI::App& app, const Invocation& invocation) {
   sub->add_option("RUN", *path, "run file (TOML)")->required();
   sub->add_option("key=value", *overrides, "overrides, for example mesh.ep=4 moe.transport=padded train.dtype=bf16");
   return {sub, [=] {
-            const RunSpec run = read_run_file(*path, *overrides);
             return run_in_world(invocation, [&](World& world) {
+              const RunSpec run = read_run_file(*path, *overrides);
               return run_watched(world, run, [&] { return run_verify(world, run); });
             });
           }};

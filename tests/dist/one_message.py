@@ -11,6 +11,8 @@ checks = Checks()
 write_corpus("text", files=2)
 RUN = write_run_file()
 for label, code, overrides in [
+    ("a key that is not known", 3, ["mesh.ppp=2"]),
+    ("a value out of range", 3, ["mesh.zero=3"]),
     ("before training", 4, ["data.path=absent"]),
     ("while it catches signals", 7, ["debug.fault=nan_gradient"]),
 ]:
