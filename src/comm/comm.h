@@ -16,7 +16,7 @@ namespace mw {
 
 // An exchange or a sum under way. After wait() what it receives is there and what it sends is free: for the host, or,
 // where it was started on a stream, for what is enqueued there from then on. Waiting twice is legal; destroying one
-// that was not waited for waits.
+// that was not waited for waits, unless an error unwinds and it is a message or on a stream.
 class Pending {
  public:
   virtual ~Pending() = default;

@@ -164,26 +164,27 @@ class GpuComm : public Comm {
   }
 
   std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to) override {
-    follow(stream);
-    {
-      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "send",
-                             {"bytes", static_cast<int64_t>(bytes.size())});
-      if (!bytes.empty()) check(ncclSend(bytes.data(), bytes.size(), ncclUint8, to, group(), native()), "ncclSend");
-    }
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+    return message(stream, "send", bytes.size(),
+                   [&] { check(ncclSend(bytes.data(), bytes.size(), ncclUint8, to, group(), native()), "ncclSend"); });
   }
-
   std::unique_ptr<Pending> receive(Stream& stream, std::span<std::byte> bytes, int from) override {
-    follow(stream);
-    {
-      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "receive",
-                             {"bytes", static_cast<int64_t>(bytes.size())});
-      if (!bytes.empty()) check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, from, group(), native()), "ncclRecv");
-    }
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+    return message(stream, "receive", bytes.size(), [&] {
+      check(ncclRecv(bytes.data(), bytes.size(), ncclUint8, from, group(), native()), "ncclRecv");
+    });
   }
 
  private:
+  // Both sides know the size: one without bytes is never started.
+  template <class Start>
+  std::unique_ptr<Pending> message(Stream& stream, const char* label, size_t bytes, const Start& start) {
+    follow(stream);
+    {
+      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, label,
+                             {"bytes", static_cast<int64_t>(bytes)});
+      if (bytes > 0) start();
+    }
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+  }
   void start_messages(Stream& stream, const RowExchange& x) {
     const int64_t rows = std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0});
     const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_to_all", {"bytes", rows * x.row_bytes});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <span>
@@ -71,6 +72,11 @@ struct TensorView {
 
   std::string describe() const;  // "bf16[128, 64]"
 };
+
+// The memory of `view`.
+inline std::span<std::byte> bytes_of(const TensorView& view) {
+  return {static_cast<std::byte*>(view.data), static_cast<size_t>(view.bytes())};
+}
 
 // The first elements of `view` under another shape.
 TensorView take_front(TensorView view, std::initializer_list<int64_t> dims);

@@ -129,12 +129,11 @@ void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends) {
   if (ends.size() == 1) return;
   const TraceScope scope(stream.trace(), Work::reduce, "copy_tied_weights");
   const Parameter& embed = params.find("embed");
-  const std::span bytes(static_cast<std::byte*>(embed.master.data), static_cast<size_t>(embed.master.bytes()));
   if (ends.rank() == 0) {
-    ends.send(stream, bytes, 1)->wait();
+    ends.send(stream, bytes_of(embed.master), 1)->wait();
     return;
   }
-  ends.receive(stream, bytes, 0)->wait();
+  ends.receive(stream, bytes_of(embed.master), 0)->wait();
   for (const Weight& weight : embed.weights)
     if (weight.packed_forward.data != nullptr) pack_weight(stream, weight);
 }

@@ -1,13 +1,6 @@
 #include "parallel/stage_messages.h"
 
 namespace mw {
-namespace {
-
-std::span<std::byte> bytes_of(TensorView view) {
-  return {static_cast<std::byte*>(view.data), static_cast<size_t>(view.bytes())};
-}
-
-}  // namespace
 
 void StageMessages::Sent::wait() {
   if (rows != nullptr) rows->wait();

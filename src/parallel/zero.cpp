@@ -8,10 +8,6 @@
 namespace mw {
 namespace {
 
-std::span<std::byte> bytes_of(const TensorView& view) {
-  return {static_cast<std::byte*>(view.data), static_cast<size_t>(view.bytes())};
-}
-
 // The owners' parts of `view`, which holds local elements of a parameter from `begin` on, in bytes.
 std::vector<int64_t> part_bytes(const GradientBlock& block, const Parameter& p, int64_t begin, const TensorView& view) {
   std::vector<int64_t> counts = block.counts(p.block_begin + begin, view.numel());
