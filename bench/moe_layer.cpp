@@ -103,7 +103,7 @@ class Bench {
         store_(to_slots(plan_.activation_rows), arenas_of(device)) {
     const TensorView scratch = store_.fixed("work.ops");
     stream_.workspace().attach(scratch.data, static_cast<size_t>(scratch.bytes()));
-    params_.initialise(1, threads);
+    params_.initialise(1, stream_);
     x_ = store_.fixed("work.normed");
     d_out_ = store_.fixed("work.d_branch");
     out_ = store_.fixed("act.final_x");

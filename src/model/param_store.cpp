@@ -109,8 +109,10 @@ Parameter& ParamStore::find(const std::string& name) {
   MW_CHECK(false, "no parameter {}", name);
 }
 
-void ParamStore::initialise(uint64_t seed, int threads) {
+void ParamStore::initialise(uint64_t seed, Stream& stream) {
+  const int threads = stream.threads();
   for (Parameter& p : params_) {
+    const TraceScope part(stream.trace(), "initialise");
     float* w = p.master.as<float>();
     if (p.row.init_std == 0) {
       std::fill_n(w, p.master.numel(), p.row.role == ParamRole::norm ? 1.0f : 0.0f);

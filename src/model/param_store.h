@@ -52,7 +52,8 @@ class ParamStore {
 
   // Initial weights as a pure function of (seed, name, global index): the same in every layout and on any number of
   // threads.
-  void initialise(uint64_t seed, int threads = 1);
+  // Each tensor is a scope of the trace: on a large model this takes minutes, and a watchdog must see it move.
+  void initialise(uint64_t seed, Stream& stream);
   // How the gradients that these ranks sum are cut over them.
   const GradientBlock& block(Replicas replicas) const { return blocks_.of(replicas); }
   // Room for the fp32 values of one matrix that is to be packed; empty where no cut matrix needs it.

@@ -226,7 +226,7 @@ void Trainer::load_weights() {
     return;
   }
   if (!run_.hf_dir.empty()) import_hf_weights(*engine_, run_.hf_dir);
-  else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed), engine_->stream.threads());
+  else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed), engine_->stream);
   refresh_weights(*engine_);
 }
 

@@ -57,7 +57,7 @@ class Verifier {
     if (!leader_) return;
     reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
     reference_->stream.trace().note_phases(comm_.progress());  // this rank is at work, though alone
-    reference_->params.initialise(static_cast<uint64_t>(run_.train.seed), reference_->stream.threads());
+    reference_->params.initialise(static_cast<uint64_t>(run_.train.seed), reference_->stream);
     refresh_weights(*reference_);
   }
 

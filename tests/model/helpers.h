@@ -22,7 +22,7 @@ struct SmallModel {
         stream(threads),
         params(plan),
         model(plan, params, comms, stream) {
-    params.initialise(3);
+    params.initialise(3, stream);
     // Gains off one, and a bias that matters: otherwise their gradients and effects are special.
     for (Parameter& p : params.all())
       if (p.row.role == ParamRole::norm || p.row.role == ParamRole::bias)

@@ -86,7 +86,7 @@ TEST(Recompute, KeepsMicroBatchesApart) {
     MeshComms comms = make_mesh_comms(*world, plan.mesh);
     Stream stream(1);
     ParamStore params(plan);
-    params.initialise(3);
+    params.initialise(3, stream);
     params.repack(stream);
     Transformer model(plan, params, comms, stream);
     params.zero_gradients(stream);

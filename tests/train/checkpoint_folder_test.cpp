@@ -10,7 +10,7 @@ namespace {
 
 struct Saver {
   Saver() : engine(build_native_model(small_run().native), small_run(), *world, 1) {
-    engine.params.initialise(3);
+    engine.params.initialise(3, engine.stream);
     engine.params.repack(engine.stream);
   }
   void save(int64_t step, int64_t keep) { save_checkpoint(engine, dir.path(), {step, step}, keep); }

@@ -288,7 +288,7 @@ TEST(Checkpoints, RoundTrip) {
     run.train.dtype = dtype;
     const ModelSpec model = build_native_model(run.native);
     Engine written(model, run, *world, 1), read(model, run, *world, 1);
-    written.params.initialise(3);
+    written.params.initialise(3, written.stream);
     written.params.repack(written.stream);
     const StepStats stats = accumulate_gradients(written, stage(written, random_batches(written.plan)));
     apply_update(written, stats, {1e-3, 1});

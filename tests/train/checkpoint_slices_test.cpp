@@ -31,7 +31,7 @@ class Recut {
  public:
   // Saves a trained engine in `folder`.
   explicit Recut(const std::string& folder) : folder_(folder + "/step-00000001") {
-    engine.params.initialise(3);
+    engine.params.initialise(3, engine.stream);
     engine.params.repack(engine.stream);
     const StepStats stats = accumulate_gradients(engine, stage(engine, random_batches(engine.plan)));
     apply_update(engine, stats, {1e-3, 1});

@@ -10,7 +10,7 @@ constexpr int kDp = 4, kEdp = 2;  // powers of two: sums are exact
 
 struct Replicated {
   explicit Replicated(const RunSpec& run) : engine(build_native_model(run.native), run, *world, 1) {
-    engine.params.initialise(1);
+    engine.params.initialise(1, engine.stream);
     engine.params.repack(engine.stream);
   }
   void replicate(const std::string& gpu_library) {

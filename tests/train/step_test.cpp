@@ -45,7 +45,7 @@ TEST(LearningRate, ConstantAndDegenerateSchedules) {
 
 struct Fixture {
   explicit Fixture(const RunSpec& run) : engine(build_native_model(run.native), run, *world, 1) {
-    engine.params.initialise(1);
+    engine.params.initialise(1, engine.stream);
     engine.params.repack(engine.stream);
   }
   std::unique_ptr<Comm> world = make_self_comm();
