@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "ops/embedding.h"
 #include "ops/rope.h"
@@ -38,7 +39,7 @@ Transformer::Stage Transformer::make_stage(const StagePlan& plan, MeshComms& com
   Stage stage;
   stage.plan = plan;
   std::copy_if(moe_index_.begin(), moe_index_.end(), std::back_inserter(stage.moe_layers),
-               [&](int64_t layer) { return layer >= plan.first_layer && layer < plan.end_layer; });
+               [&](int64_t layer) { return plan.has_layer(layer); });
   if (plan.receives) stage.input_gradient = store_.fixed(stage_row(plan.stage, "d_in"));
   if (plan.sends) stage.output = store_.fixed(stage_row(plan.stage, "out"));
   for (int64_t i = 0; !plan.has_head && i < plan.gradients; ++i)
@@ -53,10 +54,14 @@ Transformer::Stage Transformer::make_stage(const StagePlan& plan, MeshComms& com
   return stage;
 }
 
-Transformer::Stage& Transformer::stage_of(int stage) {
-  for (Stage& s : stages_)
+const Transformer::Stage& Transformer::stage_of(int stage) const {
+  for (const Stage& s : stages_)
     if (s.plan.stage == stage) return s;
   MW_CHECK(false, "stage {} is not on this rank", stage);
+}
+
+Transformer::Stage& Transformer::stage_of(int stage) {
+  return const_cast<Stage&>(std::as_const(*this).stage_of(stage));
 }
 
 Transformer::Slot& Transformer::slot_of(int stage, int64_t micro_batch) {
@@ -156,17 +161,11 @@ void Transformer::release(int stage, int64_t micro_batch) {
 }
 
 int64_t Transformer::live(int stage) const {
-  for (const Stage& s : stages_)
-    if (s.plan.stage == stage)
-      return std::count_if(s.slots.begin(), s.slots.end(), [](const Slot& slot) { return slot.micro_batch >= 0; });
-  return 0;
+  const std::vector<Slot>& slots = stage_of(stage).slots;
+  return std::count_if(slots.begin(), slots.end(), [](const Slot& slot) { return slot.micro_batch >= 0; });
 }
 
-const std::vector<int64_t>& Transformer::moe_layers_of(int stage) const {
-  for (const Stage& s : stages_)
-    if (s.plan.stage == stage) return s.moe_layers;
-  MW_CHECK(false, "stage {} is not on this rank", stage);
-}
+const std::vector<int64_t>& Transformer::moe_layers_of(int stage) const { return stage_of(stage).moe_layers; }
 
 std::vector<double> Transformer::statistics(int stage, int64_t micro_batch) {
   std::vector<double> out;

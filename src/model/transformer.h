@@ -100,6 +100,7 @@ class Transformer {
     std::vector<TensorView> output_gradients;  // micro-batches take them in turn
   };
   Stage make_stage(const StagePlan& plan, MeshComms& comms);
+  const Stage& stage_of(int stage) const;
   Stage& stage_of(int stage);
   Slot& slot_of(int stage, int64_t micro_batch);
   TensorView rows(TensorView view, int64_t tokens) const;

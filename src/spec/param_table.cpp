@@ -9,13 +9,15 @@ namespace {
 class TableBuilder {
  public:
   explicit TableBuilder(double std) : std_(std) {}
-  void add(std::string name, std::vector<int64_t> shape, ParamRole role, int64_t layer, bool expert = false) {
+  void add(std::string name, std::vector<int64_t> shape, ParamRole role, int64_t layer, bool expert = false,
+           TensorCut cut = TensorCut::none) {
     ParamRow row;
     row.name = std::move(name);
     row.shape = std::move(shape);
     row.role = role;
     row.layer = layer;
     row.expert = expert;
+    row.cut = cut;
     row.trained = role != ParamRole::bias;
     row.decay = row.shape.size() >= 2;
     row.init_std = role == ParamRole::norm || role == ParamRole::bias ? 0.0 : std_;
@@ -51,10 +53,13 @@ std::vector<ParamRow> param_table(const ModelSpec& model) {
     const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim, c = halves_of(layer.activation);
     const std::string at = fmt::format("layers.{}.", i);
     table.add(at + "attn_norm", {d}, ParamRole::norm, i);
-    table.add(at + "attn.wq", {q, d}, ParamRole::matrix, i);
-    table.add(at + "attn.wk", {kv, d}, ParamRole::matrix, i);
-    table.add(at + "attn.wv", {kv, d}, ParamRole::matrix, i);
-    table.add(at + "attn.wo", {d, q}, ParamRole::matrix, i);
+    const auto cut_matrix = [&](const char* name, std::vector<int64_t> shape, TensorCut cut) {
+      table.add(at + name, std::move(shape), ParamRole::matrix, i, false, cut);
+    };
+    cut_matrix("attn.wq", {q, d}, TensorCut::query_rows);
+    cut_matrix("attn.wk", {kv, d}, TensorCut::kv_rows);
+    cut_matrix("attn.wv", {kv, d}, TensorCut::kv_rows);
+    cut_matrix("attn.wo", {d, q}, TensorCut::query_columns);
     if (a.qk_norm != QkNorm::none) {
       const bool per_head = a.qk_norm == QkNorm::per_head;
       table.add(at + "attn.q_norm", {per_head ? a.head_dim : q}, ParamRole::norm, i);
@@ -62,8 +67,8 @@ std::vector<ParamRow> param_table(const ModelSpec& model) {
     }
     table.add(at + "ffn_norm", {d}, ParamRole::norm, i);
     if (layer.feed_forward == FeedForwardKind::dense) {
-      table.add(at + "ffn.w_up", {c, layer.dense_width, d}, ParamRole::matrix, i);
-      table.add(at + "ffn.w_down", {d, layer.dense_width}, ParamRole::matrix, i);
+      cut_matrix("ffn.w_up", {c, layer.dense_width, d}, TensorCut::width);
+      cut_matrix("ffn.w_down", {d, layer.dense_width}, TensorCut::width);
       continue;
     }
     const MoeSpec& m = layer.moe;

@@ -18,11 +18,16 @@ enum class ParamRole : uint8_t {
   norm,       // [W] gain
 };
 
+// How tensor parallelism cuts a dense tensor: rows of query heads, rows of key/value heads, columns of query heads, or
+// the width of a dense feed-forward, which is axis 1.
+enum class TensorCut : uint8_t { none, query_rows, kv_rows, query_columns, width };
+
 struct ParamRow {
   std::string name;            // "layers.3.moe.w_up"
   std::vector<int64_t> shape;  // global
   ParamRole role = ParamRole::matrix;
-  int64_t layer = -1;   // -1: outside the layers
+  int64_t layer = -1;  // -1: outside the layers
+  TensorCut cut = TensorCut::none;
   bool expert = false;  // axis 0 is the routed expert: sharded over EP, reduced over EDP
   bool trained = true;
   double init_std = 0;  // normal(0, std); 0 with role norm: ones; 0 otherwise: zeros

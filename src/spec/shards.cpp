@@ -3,42 +3,41 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "base/error.h"
 
 namespace mw {
 namespace {
 
-bool ends_with(const ParamRow& row, std::string_view end) { return std::string_view(row.name).ends_with(end); }
-
 const LayerSpec& layer_of(const ParamRow& row, const ModelSpec& model) {
   return model.layers[static_cast<size_t>(row.layer)];
 }
 
-bool is_kv(const ParamRow& row) { return ends_with(row, ".attn.wk") || ends_with(row, ".attn.wv"); }
-
 // Whether a dense parameter is cut over TP; else every rank of the stage holds all of it.
 bool is_cut_over_tp(const ParamRow& row, const ModelSpec& model, int tp) {
-  if (tp == 1 || row.layer < 0) return false;
-  if (is_kv(row)) return layer_of(row, model).attention.kv_heads >= tp;
-  return ends_with(row, ".attn.wq") || ends_with(row, ".attn.wo") || ends_with(row, ".ffn.w_up") ||
-         ends_with(row, ".ffn.w_down");
+  if (tp == 1 || row.cut == TensorCut::none) return false;
+  return row.cut != TensorCut::kv_rows || layer_of(row, model).attention.kv_heads >= tp;
 }
 
 // The part that a rank holds of a dense parameter.
 SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, int tp, int tp_rank) {
   if (!is_cut_over_tp(row, model, tp)) return {0, 0, 0, row.shape[0]};
-  const AttentionSpec& a = layer_of(row, model).attention;
-  const HeadShard shard = head_shard(a, tp, tp_rank);
+  const LayerSpec& layer = layer_of(row, model);
+  const HeadShard shard = head_shard(layer.attention, tp, tp_rank);
   const auto heads = [&](int axis, Block block) {
-    return SlicePiece{axis, block.begin * a.head_dim, 0, block.count * a.head_dim};
+    return SlicePiece{axis, block.begin * layer.attention.head_dim, 0, block.count * layer.attention.head_dim};
   };
-  if (is_kv(row)) return heads(0, shard.kv_heads);
-  if (ends_with(row, ".attn.wq")) return heads(0, shard.heads);
-  if (ends_with(row, ".attn.wo")) return heads(1, shard.heads);
-  const Block width = block_of(layer_of(row, model).dense_width, tp, tp_rank);
-  return {1, width.begin, 0, width.count};  // w_up [c, F, D], w_down [D, F]
+  switch (row.cut) {
+    case TensorCut::query_rows: return heads(0, shard.heads);
+    case TensorCut::kv_rows: return heads(0, shard.kv_heads);
+    case TensorCut::query_columns: return heads(1, shard.heads);
+    case TensorCut::width: {
+      const Block width = block_of(layer.dense_width, tp, tp_rank);
+      return {1, width.begin, 0, width.count};
+    }
+    case TensorCut::none: break;
+  }
+  MW_CHECK(false, "{} is not cut", row.name);
 }
 
 }  // namespace
@@ -88,7 +87,7 @@ LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::v
     local.shape[static_cast<size_t>(local.pieces[0].axis)] = local.pieces[0].count;
     if (mesh.tp > 1 && !is_cut_over_tp(row, model, mesh.tp)) local.replicas = Replicas::stage;
     // A rank that shares key/value heads reads one of them.
-    if (mesh.tp > 1 && is_kv(row) && local.replicas == Replicas::stage)
+    if (row.cut == TensorCut::kv_rows && local.replicas == Replicas::stage)
       local.matrices = layer_of(row, model).attention.kv_heads;
   }
   local.k = local.shape.back();

@@ -136,7 +136,7 @@ std::string describe(const std::vector<StagePlan>& stages) {
 
 bool holds(const std::vector<StagePlan>& stages, const ParamRow& row, bool tied_embeddings) {
   return std::any_of(stages.begin(), stages.end(), [&](const StagePlan& s) {
-    if (row.layer >= 0) return row.layer >= s.first_layer && row.layer < s.end_layer;
+    if (row.layer >= 0) return s.has_layer(row.layer);
     if (row.role == ParamRole::embedding) return s.embeds || (s.has_head && tied_embeddings);
     return s.has_head;
   });

@@ -27,6 +27,7 @@ struct StagePlan {
   bool receives = false, sends = false;
   int64_t slots = 1;      // micro-batches whose activations live at a time, at most
   int64_t gradients = 1;  // gradients of its output that wait for their backward pass at a time, at most
+  bool has_layer(int64_t layer) const { return layer >= first_layer && layer < end_layer; }
   bool operator==(const StagePlan&) const = default;
 };
 

@@ -193,8 +193,7 @@ void GradientPass::reduce_gradients() {
 void GradientPass::add_load(int stage, const std::vector<double>& summed) {
   size_t at = 0;
   for (size_t i = 0; i < stats_.load.size(); ++i) {
-    const int64_t layer = engine_.model.moe_index()[i];
-    if (layer < stage_of(stage).first_layer || layer >= stage_of(stage).end_layer) continue;
+    if (!stage_of(stage).has_layer(engine_.model.moe_index()[i])) continue;
     std::vector<double>& load = stats_.load[i];
     for (size_t e = 0; e < load.size(); ++e) load[e] += summed[at + e];
     stats_.dropped_rows += std::llround(summed[at + 2 * load.size() + 1]);

@@ -212,7 +212,7 @@ void Verifier::share_weights() {
 bool Verifier::is_routed_here(size_t l) const {
   const int64_t layer = layout_->model.moe_index()[l];
   return std::any_of(layout_->plan.stages.begin(), layout_->plan.stages.end(),
-                     [&](const StagePlan& s) { return layer >= s.first_layer && layer < s.end_layer; });
+                     [&](const StagePlan& s) { return s.has_layer(layer); });
 }
 
 // Tokens that chose another set of experts; the widest gap among them says whether rounding can be the reason.
