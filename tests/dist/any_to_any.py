@@ -55,12 +55,15 @@ LAYOUTS = [
     ("uneven", 4, "mesh.pp=2 mesh.stage_layers=1,3 mesh.zero=1"),
     ("wide", 8, "mesh.pp=2 mesh.ep=4 mesh.placement=dp_first mesh.zero=1"),
     ("deep", 8, "mesh.pp=4 mesh.zero=1"),
+    ("tp", 4, "mesh.tp=4 mesh.ep=4 mesh.zero=1"),
+    ("tp-dp", 4, "mesh.tp=2 mesh.ep=2 mesh.placement=dp_first"),
+    ("all", 8, "mesh.pp=2 mesh.tp=2 mesh.ep=2 mesh.zero=1"),
 ]
 for name, ranks, layout in LAYOUTS:
     goes_on("whole", name, ranks, layout, saved("whole", 5), range(6, 9))
 same_bits(checks, "same", {s: e for s, e in read_metrics("whole").items() if s in (6, 7, 8)}, read_metrics("same"))
 # And from those layouts into this one.
-for name in ("pp", "interleaved", "wide"):
+for name in ("pp", "interleaved", "wide", "tp", "all"):
     goes_on("whole", f"from-{name}", 8, EIGHT, saved(name, 8), range(9, 11))
 
 # Tied embeddings lie on the first and on the last stage, and once in the checkpoint.

@@ -1,4 +1,4 @@
-"""What a run tells beside its losses does not depend on the pipeline: validation, sampled tokens, metrics and the trace
+"""What a run tells beside its losses does not depend on the layout: validation, sampled tokens, metrics and the trace
 of the last step."""
 
 import collections
@@ -9,7 +9,8 @@ import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, largest_difference, outputs, run, write_corpus, write_run_file  # noqa: E402
+from _jobs import (SMALL, SOURCE, Checks, largest_difference, outputs, run,  # noqa: E402
+                   write_corpus, write_run_file)
 
 checks = Checks()
 write_corpus("text")
@@ -23,6 +24,8 @@ LAYOUTS = {  # ranks, stages of rank 0, overrides
     "pp-ep": (4, 1, "mesh.pp=2 mesh.ep=2 mesh.schedule=gpipe mesh.zero=1"),
     "deep": (4, 1, "mesh.pp=4"),
     "interleaved": (2, 2, "mesh.pp=2 mesh.schedule=interleaved"),
+    "tp": (4, 1, "mesh.tp=4 mesh.ep=2 memory.recompute=moe"),
+    "tp-pp": (4, 1, "mesh.tp=2 mesh.pp=2 mesh.ep=2 mesh.zero=1"),
 }
 
 
@@ -63,7 +66,7 @@ for name, (ranks, stages, layout) in LAYOUTS.items():
     checks.expect(len(validations) == 2 and all(abs(a - b) < 1e-5 * b for a, b in zip(validations, reference)),
                   f"{name}: validation losses {validations}, expected {reference}")
     # Rank 0 holds the first stage: gradients come, and go nowhere but to rank 0's own stages.
-    counts, crossing = scopes(trace), MICRO_BATCHES if ranks > 1 else 0
+    counts, crossing = scopes(trace), MICRO_BATCHES if "mesh.pp" in layout else 0
     expected = {"forward": stages * MICRO_BATCHES, "reduce_statistics": stages * MICRO_BATCHES,
                 "backward": stages * MICRO_BATCHES, "reduce_gradients": stages,
                 "send_activation": stages * crossing, "receive_gradient": stages * crossing,
@@ -71,7 +74,7 @@ for name, (ranks, stages, layout) in LAYOUTS.items():
     checks.expect(counts == {k: n for k, n in expected.items() if n > 0}, f"{name}: trace has {dict(counts)}")
     checks.expect(told[name] == told["one"] and told[name][1], f"{name}: told {told[name]}, expected {told['one']}")
 
-# The same weights in any pipeline draw the same text.
+# The same weights in any layout draw the same text.
 texts = {}
 for name, (ranks, _, layout) in LAYOUTS.items():
     result = run(ranks, "sample", RUN, *COMMON, *layout.split(), "sample.tokens=40", "sample.prompt=eta",
@@ -80,4 +83,16 @@ for name, (ranks, _, layout) in LAYOUTS.items():
     texts[name] = result.output
     checks.expect(texts[name] == texts["one"], f"sample {name}: {texts[name]!r}, expected {texts['one']!r}")
 checks.expect(len(texts["one"]) > 20, f"sample: {texts['one']!r}")
+
+# A Hugging Face folder is read into what each rank holds.
+rest = SMALL.split("[data]")[1]
+HF = write_run_file("hf.toml", f'model = "hf:{SOURCE / "tests" / "golden" / "models" / "qwen3_moe"}"\n[data]{rest}')
+read = {}
+for name in ("one", "pp", "pp-ep", "tp", "tp-pp"):  # the model has two layers
+    ranks, _, layout = LAYOUTS[name]
+    result = run(ranks, "train", HF, "train.micro_batches=4", "train.seq_len=16", "train.steps=2", "train.val_batches=2",
+                 *layout.split())
+    checks.expect(result.code == 0, f"hf {name}: exit {result.code}", result.output)
+    read[name] = re.findall(r"validation after step 2: .*", result.output)
+    checks.expect(read[name] == read["one"] and read[name], f"hf {name}: {read[name]}, expected {read['one']}")
 checks.finish()

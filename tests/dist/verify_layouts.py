@@ -99,6 +99,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
 checks = Checks()
 for ranks, overrides in CASES:
     if gpus() and ranks > max(2, gpus()):  # two ranks may share one GPU
+        print(f"skipped: -np {ranks} {overrides}")
         continue
     keys = overrides.split()
     steps = [] if any(key.startswith("verify.steps") for key in keys) else ["verify.steps=1"]
