@@ -20,12 +20,13 @@ AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_
 }
 
 AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
-                               AttentionSaved saved, AttentionScratch scratch)
+                               AttentionSaved saved, AttentionScratch scratch, bool defer_inputs)
     : spec_(spec),
       norm_eps_(static_cast<float>(norm_eps)),
       weights_(std::move(weights)),
       saved_(std::move(saved)),
-      scratch_(std::move(scratch)) {}
+      scratch_(std::move(scratch)),
+      defer_inputs_(defer_inputs) {}
 
 int64_t AttentionBlock::norm_width(int64_t heads) const {
   return spec_.qk_norm == QkNorm::per_head ? spec_.head_dim : heads * spec_.head_dim;
@@ -88,9 +89,8 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, T
   matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);
 }
 
-void AttentionBlock::backward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView d_out_TD,
-                              TensorView d_x_TD) {
-  const int64_t tokens = x_TD.dim(0), h = spec_.head_dim, q_width = spec_.heads * h, kv_width = spec_.kv_heads * h;
+void AttentionBlock::backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) {
+  const int64_t tokens = d_out_TD.dim(0), h = spec_.head_dim, q_width = spec_.heads * h, kv_width = spec_.kv_heads * h;
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, h}),
                    d_o = take_front(scratch_.d_o, {tokens, spec_.heads, h});
   const TraceScope block(stream.trace(), "attention_block_backward");
@@ -139,17 +139,29 @@ void AttentionBlock::backward(Stream& stream, TensorView x_TD, int64_t seq_len, 
   }
 
   const TraceScope part(stream.trace(), "attention_inputs_backward");
-  const TensorView d_q_rows = d_q.reshape({tokens, q_width}), d_k_rows = d_k.reshape({tokens, kv_width}),
-                   d_v_rows = d_v.reshape({tokens, kv_width});
-  matmul_d_weight(stream, d_q_rows, x_TD, weights_.d_wq);
-  matmul_d_weight(stream, d_k_rows, x_TD, weights_.d_wk);
-  matmul_d_weight(stream, d_v_rows, x_TD, weights_.d_wv);
-  const TensorView branch = take_front(scratch_.branch, {tokens, x_TD.cols()});
-  matmul_d_input(stream, d_q_rows, weights_.wq, d_x_TD);
-  matmul_d_input(stream, d_k_rows, weights_.wk, branch);
+  gradients_ = {d_q.reshape({tokens, q_width}), d_k.reshape({tokens, kv_width}), d_v.reshape({tokens, kv_width})};
+  const TensorView branch = take_front(scratch_.branch, {tokens, d_x_TD.cols()});
+  matmul_d_input(stream, gradients_.q, weights_.wq, d_x_TD);
+  matmul_d_input(stream, gradients_.k, weights_.wk, branch);
   add(stream, d_x_TD, branch, d_x_TD);
-  matmul_d_input(stream, d_v_rows, weights_.wv, branch);
+  matmul_d_input(stream, gradients_.v, weights_.wv, branch);
   add(stream, d_x_TD, branch, d_x_TD);
+  if (!defer_inputs_) return;
+  const auto keep = [&](TensorView& gradient, TensorView saved) {
+    const TensorView place = take_front(saved, {tokens, gradient.cols()});
+    stream.queue().copy(place.data, gradient.data, static_cast<size_t>(gradient.bytes()));
+    gradient = place;
+  };
+  keep(gradients_.q, saved_.q);
+  keep(gradients_.k, saved_.k);
+  keep(gradients_.v, saved_.v);
+}
+
+void AttentionBlock::backward_inputs(Stream& stream, TensorView x_TD) {
+  const TraceScope part(stream.trace(), "attention_inputs_d_weight");
+  matmul_d_weight(stream, gradients_.q, x_TD, weights_.d_wq);
+  matmul_d_weight(stream, gradients_.k, x_TD, weights_.d_wk);
+  matmul_d_weight(stream, gradients_.v, x_TD, weights_.d_wv);
 }
 
 }  // namespace mw

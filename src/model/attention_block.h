@@ -32,13 +32,16 @@ AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_
 class AttentionBlock {
  public:
   AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
-                 AttentionScratch scratch);
+                 AttentionScratch scratch, bool defer_inputs = false);
 
   // out[T, D] (overwritten) = attention of the normed input x. T = sequences x seq_len.
   void forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD);
-  // d_x (overwritten) from d_out, with the saved tensors of forward; adds to the weight gradients. d_x must not alias
-  // d_out.
-  void backward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD);
+  // d_x (overwritten) from d_out, with the saved tensors of forward; adds to the weight gradients, but for those of wq,
+  // wk and wv. d_x must not alias d_out.
+  void backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD);
+  // Adds to the gradients of wq, wk and wv. After backward, before any other block's; with defer_inputs at any time
+  // after it: the gradients of queries, keys and values then lie where they themselves were saved.
+  void backward_inputs(Stream& stream, TensorView x_TD);
 
  private:
   struct Views {
@@ -55,6 +58,8 @@ class AttentionBlock {
   AttentionWeights weights_;
   AttentionSaved saved_;
   AttentionScratch scratch_;
+  bool defer_inputs_;
+  Views gradients_;  // [T, heads x h], from backward to backward_inputs
 };
 
 }  // namespace mw

@@ -3,7 +3,6 @@
 #include "model/layer_builder.h"
 #include "ops/elementwise.h"
 #include "ops/norm.h"
-#include "spec/recompute.h"
 
 namespace mw {
 
@@ -33,6 +32,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   ffn_rstd_ = store.fixed(act("ffn_rstd"));
   recompute_attention_ = is_recomputed(mode, "x_mid");
   recompute_hidden_ = is_recomputed(mode, "ffn.h");
+  weight_part_ = weight_part(plan.run);
   attn_gain_ = params.find(param + "attn_norm").master;
   d_attn_gain_ = params.find(param + "attn_norm").grad;
   ffn_gain_ = params.find(param + "ffn_norm").master;
@@ -95,24 +95,26 @@ void DecoderLayer::recompute_attention(Stream& stream, const Batch& batch) {
 
 void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
                                   TensorView d_x_TD) {
-  const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
-                   d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
+  const TensorView d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
                    d_in = shards_.is_whole() ? d_x_TD : rows(scratch_.whole_out, batch_tokens);
+  TensorView in;
+  if (!weight_part_.dense) in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in);
   if (recompute_hidden_) {
     const TraceScope part(stream.trace(), "recompute");
     feed_forward_hidden(stream, dense_, in, hidden(batch_tokens));
   }
-  feed_forward_backward(stream, spec_.activation, dense_, in, hidden(batch_tokens),
+  feed_forward_backward(stream, spec_.activation, dense_, hidden(batch_tokens),
                         take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), d_out, d_in);
+  if (!weight_part_.dense) feed_forward_backward_up(stream, dense_, in, hidden(batch_tokens));
   shards_.sum(stream, d_in, scratch_.whole_in, d_x_TD);
 }
 
 void DecoderLayer::backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD,
                                          Store expert_gradients) {
   const int64_t tokens = shards_.own(batch_tokens).count;
-  const TensorView normed = rows(scratch_.normed, tokens), d_branch = rows(scratch_.d_branch, tokens),
-                   x_mid = rows(x_mid_, tokens), rstd = take_front(ffn_rstd_, {tokens});
-  rms_norm_apply(stream, x_mid, ffn_gain_, rstd, normed);
+  const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens),
+                   d_branch = rows(scratch_.d_branch, tokens), x_mid = rows(x_mid_, tokens),
+                   rstd = take_front(ffn_rstd_, {tokens});
   if (moe_ != nullptr) moe_->backward(stream, normed, d_x_TD, d_branch, aux, expert_gradients);
   else dense_backward(stream, batch_tokens, normed, d_x_TD, d_branch);
   rms_norm_backward(stream, x_mid, ffn_gain_, rstd, d_branch, d_x_TD, d_x_TD, d_ffn_gain_);
@@ -120,15 +122,39 @@ void DecoderLayer::backward_feed_forward(Stream& stream, int64_t batch_tokens, T
 
 void DecoderLayer::backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD) {
   const int64_t tokens = shards_.own(batch.tokens()).count;
-  const TensorView normed = rows(scratch_.normed, tokens), d_branch = rows(scratch_.d_branch, tokens),
-                   x = rows(x_, tokens), rstd = take_front(attn_rstd_, {tokens});
-  rms_norm_apply(stream, x, attn_gain_, rstd, normed);
-  const TensorView in = shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in),
+  const TensorView d_branch = rows(scratch_.d_branch, tokens), x = rows(x_, tokens),
+                   rstd = take_front(attn_rstd_, {tokens}),
                    d_out = shards_.gather(stream, d_x_TD, batch.tokens(), scratch_.whole_d_out),
                    d_in = shards_.is_whole() ? d_branch : rows(scratch_.whole_out, batch.tokens());
-  attention_->backward(stream, in, batch.seq_len, d_out, d_in);
+  attention_->backward(stream, batch.seq_len, d_out, d_in);
+  if (!weight_part_.attention) attention_weights(stream, batch);
   shards_.sum(stream, d_in, scratch_.whole_in, d_branch);
   rms_norm_backward(stream, x, attn_gain_, rstd, d_branch, d_x_TD, d_input_TD, d_attn_gain_);
+}
+
+TensorView DecoderLayer::normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd,
+                                      int64_t batch_tokens) {
+  const int64_t tokens = shards_.own(batch_tokens).count;
+  const TensorView normed = rows(scratch_.normed, tokens);
+  rms_norm_apply(stream, rows(x, tokens), gain, take_front(rstd, {tokens}), normed);
+  return normed;
+}
+
+void DecoderLayer::attention_weights(Stream& stream, const Batch& batch) {
+  const TensorView normed = normed_again(stream, x_, attn_gain_, attn_rstd_, batch.tokens());
+  attention_->backward_inputs(stream, shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in));
+}
+
+void DecoderLayer::backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, Store expert_gradients) {
+  if (!(moe_ != nullptr ? weight_part_.moe : weight_part_.dense)) return;
+  const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens);
+  if (moe_ != nullptr) return moe_->backward_up(stream, normed, expert_gradients);
+  feed_forward_backward_up(stream, dense_, shards_.gather(stream, normed, batch_tokens, scratch_.whole_in),
+                           hidden(batch_tokens));
+}
+
+void DecoderLayer::backward_attention_weights(Stream& stream, const Batch& batch) {
+  if (weight_part_.attention) attention_weights(stream, batch);
 }
 
 }  // namespace mw

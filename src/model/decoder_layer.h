@@ -10,6 +10,7 @@
 #include "model/token_shards.h"
 #include "moe/moe_layer.h"
 #include "spec/plan.h"
+#include "spec/recompute.h"
 
 namespace mw {
 
@@ -53,6 +54,11 @@ class DecoderLayer {
   // gradients.
   void backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD);
 
+  // What these two leave to the weight part of a split schedule (spec/recompute.h), at any time after them. Collective
+  // over TP.
+  void backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, Store expert_gradients);
+  void backward_attention_weights(Stream& stream, const Batch& batch);
+
   // Null for a dense layer.
   MoeLayer* moe() { return moe_.get(); }
   const MoeLayer* moe() const { return moe_.get(); }
@@ -64,6 +70,9 @@ class DecoderLayer {
   TensorView hidden(int64_t batch_tokens) const;
   // Leaves x_mid, and the normed input of the feed-forward in scratch.
   void forward_attention(Stream& stream, const Batch& batch);
+  void attention_weights(Stream& stream, const Batch& batch);
+  // The normed input of a block, once more.
+  TensorView normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, int64_t batch_tokens);
   // Dense feed-forward of normed rows; its gradient.
   void dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD);
   void dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
@@ -74,6 +83,7 @@ class DecoderLayer {
   int64_t width_;
   float norm_eps_;
   bool recompute_attention_ = false, recompute_hidden_ = false;
+  WeightPart weight_part_;
   LayerScratch scratch_;
   TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_;
   TensorView attn_gain_, d_attn_gain_, ffn_gain_, d_ffn_gain_;

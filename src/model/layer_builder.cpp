@@ -101,7 +101,7 @@ std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t i
   return std::make_unique<AttentionBlock>(spec.attention, plan.model.norm_eps,
                                           attention_weights(params, param + "attn.", spec.attention,
                                                             head_shard(whole.attention, plan.mesh.tp, plan.coords.tp)),
-                                          saved, scratch);
+                                          saved, scratch, weight_part(plan.run).attention);
 }
 
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
@@ -144,6 +144,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";
   options.products = plan.run.moe.products();
   options.recompute = {is_recomputed(mode, "logits"), is_recomputed(mode, "received"), is_recomputed(mode, "h")};
+  options.defer_up = weight_part(plan.run).moe;
   options.drop_one_row = plan.run.fault == "drop_row" && plan.coords.dp == 0 && plan.coords.tp == 0;
   return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
                                     std::move(transport), options);

@@ -14,7 +14,8 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
       stream_(stream),
       store_(to_slots(plan.activation_rows), reserve),
       shards_(plan, *comms.tp, store_, stream),
-      auxiliary_(plan) {
+      auxiliary_(plan),
+      splits_(splits_backward(plan.pipeline.kind)) {
   const TensorView ops = store_.fixed("work.ops");
   stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
   step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels")};
@@ -145,13 +146,27 @@ void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, S
     const TraceScope part(stream_.trace(), "layer_backward", {"layer", number});
     layers[i].recompute_attention(stream_, batch);
     layers[i].backward_feed_forward(stream_, tokens, d_x, expert_gradients);
-    if (done) done(number);
+    if (done && !splits_) done(number);
     layers[i].backward_attention(stream_, batch, d_x, i == 0 ? input_gradient(stage, micro_batch, tokens) : d_x);
   }
   if (own.embeds)
     embed_backward(stream_, input_gradient(stage, micro_batch, tokens),
                    token_view(batch.ids + own_tokens(batch).begin, own_tokens(batch).count),
                    params_.find("embed").grad);
+  if (!splits_) release(stage, micro_batch);
+}
+
+void Transformer::backward_weights(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients,
+                                   const FeedForwardDone& done) {
+  MW_CHECK(splits_, "backward of {} leaves no weight part", describe(plan_.pipeline));
+  std::vector<DecoderLayer>& layers = slot_of(stage, micro_batch).layers;
+  for (size_t i = layers.size(); i-- > 0;) {
+    const int64_t number = stage_of(stage).plan.first_layer + static_cast<int64_t>(i);
+    const TraceScope part(stream_.trace(), "layer_backward_weights", {"layer", number});
+    layers[i].backward_feed_forward_weights(stream_, batch.tokens(), expert_gradients);
+    if (done) done(number);
+    layers[i].backward_attention_weights(stream_, batch);
+  }
   release(stage, micro_batch);
 }
 

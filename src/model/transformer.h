@@ -48,9 +48,13 @@ class Transformer {
   // starts backward: every gradient gets d(seed * sum).
   double loss(int64_t micro_batch, const Batch& batch, float seed);
   // The stage's layers in reverse, after set_auxiliary, on the last stage after loss(seed > 0). Adds to the gradients,
-  // or overwrites those of the routed experts. Collective over EP and TP.
+  // or overwrites those of the routed experts. Collective over EP and TP. Where the schedule splits it, the gradients
+  // of the weight part (spec/recompute.h) are missing, `done` is not called, and the micro-batch keeps its slot until
+  // backward_weights, which may come at any later time. Collective over TP.
   void backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
                 const FeedForwardDone& done = {});
+  void backward_weights(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
+                        const FeedForwardDone& done = {});
   // Ends a micro-batch that has no backward pass.
   void release(int stage, int64_t micro_batch);
   int64_t live(int stage) const;  // micro-batches that hold a slot
@@ -112,6 +116,7 @@ class Transformer {
   TensorStore store_;
   TokenShards shards_;
   Auxiliary auxiliary_;
+  bool splits_;  // backward, in two
   std::vector<Stage> stages_;
   std::unique_ptr<LossHead> head_;
   std::vector<int64_t> moe_index_;

@@ -62,15 +62,18 @@ void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& wei
   matmul(stream, a_TF, weights.down, out_TD);
 }
 
-void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD,
-                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD) {
+void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView h_TcF,
+                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD) {
   const TraceScope part(stream.trace(), "feed_forward_backward");
-  const TensorView h = flat_halves(h_TcF);
   matmul_d_input(stream, d_out_TD, weights.down, a_TF);
   activate_backward(stream, kind, h_TcF, a_TF, {}, h_TcF, a_TF, {});
   matmul_d_weight(stream, d_out_TD, a_TF, weights.d_down);
-  matmul_d_weight(stream, h, x_TD, weights.d_up);
-  matmul_d_input(stream, h, weights.up, d_x_TD);
+  matmul_d_input(stream, flat_halves(h_TcF), weights.up, d_x_TD);
+}
+
+void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF) {
+  const TraceScope part(stream.trace(), "feed_forward_up_d_weight");
+  matmul_d_weight(stream, flat_halves(d_h_TcF), x_TD, weights.d_up);
 }
 
 MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expert, MoeWeights weights, MoeSaved saved,
@@ -222,8 +225,9 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   TensorView base;
   if (m.shared_width > 0) {
     base = tokens_of(scratch_.branch, x_TD.cols());
-    feed_forward_backward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
+    feed_forward_backward(stream, layer_.activation, weights_.shared, shared_hidden(),
                           tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base);
+    if (!options_.defer_up) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
   }
   const int64_t chunks = transport_->chunks();
   for (int64_t c = 0; c < chunks; ++c) {
@@ -236,9 +240,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     const Transport::GradientBatch gradient = transport_->gradient_finish(stream, c, x_TD);
     expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients, options_.products);
     transport_->gradient_return_begin(stream, c);
-    const TraceScope up(stream.trace(), "expert_up_d_weight");
-    estmm(stream, {flat_halves(h), nullptr}, gradient.rows.x, gradient.rows.offsets, weights.d_up, expert_gradients,
-          options_.products);
+    if (!options_.defer_up) expert_up_gradient(stream, c, x_TD, expert_gradients);
   }
   for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),
@@ -250,6 +252,20 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   route_backward(stream, rule_, tokens_of(saved_.logits, m.experts), tokens_of(saved_.expert_choice, m.top_k), d_gate,
                  aux.d_prob, aux.z_scale, d_logits);
   router_backward(stream, x_TD, d_logits, d_x_TD);
+}
+
+// From the gradient that expert_backward left in h.
+void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients) {
+  const TraceScope part(stream.trace(), "expert_up_d_weight");
+  const ExpertBatch rows = transport_->dispatched(chunk, x_TD);
+  estmm(stream, {flat_halves(saved_.h.take(rows_)), nullptr}, rows.x, rows.offsets, transport_->weights(chunk).d_up,
+        expert_gradients, options_.products);
+}
+
+void MoeLayer::backward_up(Stream& stream, TensorView x_TD, Store expert_gradients) {
+  MW_CHECK(options_.defer_up, "backward left nothing");
+  if (layer_.moe.shared_width > 0) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
+  for (int64_t c = 0; c < transport_->chunks(); ++c) expert_up_gradient(stream, c, x_TD, expert_gradients);
 }
 
 }  // namespace mw

@@ -22,9 +22,11 @@ void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& wei
                   TensorView a_TF, TensorView out_TD);
 // h alone, once more.
 void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF);
-// d_x (overwritten) from d_out; adds to the weight gradients. h is overwritten with its own gradient.
-void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD,
-                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD);
+// d_x (overwritten) from d_out; adds to d_down. h is overwritten with its own gradient.
+void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView h_TcF,
+                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD);
+// Adds to d_up, from the gradient that feed_forward_backward left in h.
+void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF);
 
 struct MoeWeights {
   Weight router;              // f32 [E, D]
@@ -81,6 +83,7 @@ struct MoeOptions {
   bool drop_one_row = false;  // test-only fault
   ExpertProducts products = ExpertProducts::automatic;
   MoeRecompute recompute;
+  bool defer_up = false;  // backward leaves d_up, of routed and shared experts, to backward_up; not with recompute
 };
 
 class MoeLayer {
@@ -97,6 +100,8 @@ class MoeLayer {
   // those of the routed experts. x: to the bit that of forward. Collective over EP.
   void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
                 Store expert_gradients = Store::accumulate);
+  // With defer_up, at any time after backward: what it left. x: as there.
+  void backward_up(Stream& stream, TensorView x_TD, Store expert_gradients);
 
   int64_t expert_rows() const { return rows_; }  // rows this rank's experts computed
 
@@ -105,6 +110,7 @@ class MoeLayer {
   void router_logits(Stream& stream, TensorView x_TD);
   void router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD);
   void dispatch_again(Stream& stream, TensorView x_TD);
+  void expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients);
   void recompute_by_token(Stream& stream, TensorView x_TD);
   TensorView tokens_of(TensorView saved, int64_t width) const;
   TensorView shared_hidden() const;

@@ -15,18 +15,10 @@ std::string divisors_of(int n) {
   return fmt::format("{}", fmt::join(divisors, ", "));
 }
 
-void refuse_unbuilt(const MeshSpec& spec) {
-  const auto unbuilt = [](const std::string& what) {
-    fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
-  };
-  if (spec.schedule == "zb_h1" || spec.schedule == "zb_v") unbuilt("the schedule " + spec.schedule);
-}
-
 }  // namespace
 
 Mesh make_mesh(const MeshSpec& spec, int world) {
   MW_CHECK(world >= 1, "a world of {} ranks", world);
-  refuse_unbuilt(spec);
   Mesh mesh;
   mesh.world = world;
   mesh.pp = static_cast<int>(spec.pp);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "spec/hf_config.h"
+#include "spec/recompute.h"
 
 namespace mw {
 
@@ -51,6 +52,12 @@ static void check_row_count(const Plan& plan, const MoeSpec& moe) {
 
 static void plan_pipeline(Plan& plan) {
   plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
+  if (splits_backward(plan.pipeline.kind) && weight_part(plan.run).empty())
+    fail(Exit::config,
+         fmt::format("mesh.schedule = \"{}\" fills gaps with weight gradients, but memory.recompute = \"{}\" keeps "
+                     "nothing that they could be computed from later",
+                     plan.run.mesh.schedule, plan.run.recompute),
+         "use memory.recompute = \"moe\", \"selective\" or \"none\", or mesh.schedule = \"1f1b\"");
   const std::vector<int64_t> first_layers =
       split_layers(plan.model, plan.pipeline.stages(), plan.run.train.seq_len, plan.run.mesh.stage_layers);
   Schedule schedule = make_schedule(plan.pipeline);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "spec/schedule.h"
 
 namespace mw {
 namespace {
@@ -77,6 +78,12 @@ Recompute recompute_mode(const RunSpec& run) {
 bool is_recomputed(Recompute mode, std::string_view name) {
   return std::any_of(kRecomputed.begin(), kRecomputed.end(),
                      [&](const Recomputed& r) { return r.name == name && (r.modes & bit_of(mode)) != 0; });
+}
+
+WeightPart weight_part(const RunSpec& run) {
+  if (!splits_backward(schedule_kind_of(run.mesh.schedule))) return {};
+  const Recompute mode = recompute_mode(run);
+  return {!is_recomputed(mode, "q"), !is_recomputed(mode, "ffn.h"), !is_recomputed(mode, "h")};
 }
 
 LayerRows::LayerRows(Recompute mode, int64_t layer, int64_t slot) : mode_(mode), own_(saved_prefix(layer, slot)) {}

@@ -37,6 +37,23 @@ Recompute recompute_mode(const RunSpec& run);
 // Whether layers compute their tensor of this name ("h", "received", ...) again.
 bool is_recomputed(Recompute mode, std::string_view name);
 
+// What backward leaves to its weight part where the schedule splits it in two: the weight gradients of a layer's first
+// products, where it keeps their operands anyway. Gradients of queries, keys, values and pre-activations then lie in
+// the rows of the tensors themselves, so that a split costs no memory beyond longer lives. The input part computes the
+// weight gradients of all other products: it reads the gradients of outputs and activated hidden states, which are
+// never kept.
+//
+//   none       wq, wk, wv, w_up of dense layers, of routed and of shared experts
+//   selective  wq, wk, wv
+//   moe        wq, wk, wv, w_up of dense layers
+//   full       nothing
+struct WeightPart {
+  bool attention = false, dense = false, moe = false;
+  bool empty() const { return !attention && !dense && !moe; }
+};
+// Empty where the schedule splits nothing.
+WeightPart weight_part(const RunSpec& run);
+
 // Names the rows that one layer works on for one live micro-batch.
 class LayerRows {
  public:

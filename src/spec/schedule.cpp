@@ -110,6 +110,8 @@ const char* name_of(ActionKind kind) {
   return "?";
 }
 
+bool splits_backward(ScheduleKind kind) { return kind == ScheduleKind::zb_h1 || kind == ScheduleKind::zb_v; }
+
 bool is_message(ActionKind kind) {
   return kind == ActionKind::receive_activation || kind == ActionKind::send_activation ||
          kind == ActionKind::receive_gradient || kind == ActionKind::send_gradient;

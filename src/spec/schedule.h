@@ -50,7 +50,8 @@ struct Schedule {
 
 const char* name_of(ScheduleKind kind);  // as run files spell it: gpipe, 1f1b, interleaved, zb_h1, zb_v
 const char* name_of(ActionKind kind);
-bool is_message(ActionKind kind);  // a send or a receive
+bool splits_backward(ScheduleKind kind);  // into backward_input and backward_weight
+bool is_message(ActionKind kind);         // a send or a receive
 // Errors: config, with the nearest name.
 ScheduleKind schedule_kind_of(const std::string& name);
 
@@ -70,7 +71,8 @@ bool receives_activation(const PipelineShape& shape, int stage);
 // - a receive stands right before the action that uses it or, where the sender needs its buffer earlier, some actions
 //   before; but never before the last payload of that stage and direction was used.
 // - micro-batches pass each stage in ascending order, so that sums over them do not depend on the schedule.
-// - reduce_gradients of a stage stands right behind its last backward or backward_weight and that one's send.
+// - reduce_gradients of a stage stands right behind its last backward or backward_weight and that one's send. A rank's
+//   stages end from the last to the first, so that all rows behind a layer are complete when it is.
 // Errors: config (a shape that cannot be).
 Schedule make_schedule(const PipelineShape& shape);
 

@@ -150,6 +150,9 @@ class Check {
     require(own.of(ActionKind::reduce_gradients) == 0, action, "it was done before");
     require(own.weights() == shape_.micro_batches, action, "the weight gradients of micro-batch {} are missing",
             own.weights());
+    for (int later = action.stage + 1; later < shape_.stages(); ++later)
+      require(rank_of_stage(shape_, later) != rank_ || stages_[static_cast<size_t>(later)].of(action.kind) == 1, action,
+              "stage {} comes first", later);
     const Action& before = schedule_.ranks[rank_][index_ - 1];
     const bool weights = before.kind == ActionKind::backward || before.kind == ActionKind::backward_weight;
     require(before.stage == action.stage && (weights || before.kind == ActionKind::send_gradient), action,

@@ -53,6 +53,7 @@ class GradientPass {
   void send_activation(const Action& a);
   void receive_gradient(const Action& a);
   void backward(const Action& a);
+  void backward_weights(const Action& a);
   void send_gradient(const Action& a);
   void reduce_gradients();
   void add_load(int stage, const std::vector<double>& summed);
@@ -62,6 +63,12 @@ class GradientPass {
   const StagePlan& stage_of(int stage) const {
     return *std::find_if(plan_.stages.begin(), plan_.stages.end(),
                          [&](const StagePlan& s) { return s.stage == stage; });
+  }
+  // Of a stage's pass that follows `done` others: the gradients of routed experts, who hears of the last one.
+  static Store store_of(int64_t done) { return done == 0 ? Store::overwrite : Store::accumulate; }
+  FeedForwardDone hear_of(int64_t done) {
+    if (done + 1 < plan_.run.train.micro_batches) return {};
+    return [this](int64_t layer) { sums_.feed_forward_done(layer); };
   }
   const Batch& batch_of(const Action& a) const { return batches_[static_cast<size_t>(a.micro_batch)]; }
   int64_t statistics_before(int64_t layer) const;
@@ -89,7 +96,7 @@ class GradientPass {
   // Where the auxiliary loss couples all layers, by micro-batch: statistics of the layers so far, on the way down; the
   // mean load, on the way back.
   std::map<int64_t, std::vector<double>> riding_, mean_load_;
-  std::map<int, int64_t> backwards_;  // done, by stage
+  std::map<int, int64_t> backwards_, weight_parts_;  // done, by stage
   size_t reduced_stages_ = 0;
 };
 
@@ -172,9 +179,12 @@ void GradientPass::backward(const Action& a) {
                               aux_seed_);
   messages_.before_input_gradient(a.stage);
   const int64_t done = backwards_[a.stage]++;
-  FeedForwardDone hear;
-  if (done + 1 == plan_.run.train.micro_batches) hear = [&](int64_t layer) { sums_.feed_forward_done(layer); };
-  engine_.model.backward(a.stage, a.micro_batch, batch_of(a), done == 0 ? Store::overwrite : Store::accumulate, hear);
+  engine_.model.backward(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
+}
+
+void GradientPass::backward_weights(const Action& a) {
+  const int64_t done = weight_parts_[a.stage]++;
+  engine_.model.backward_weights(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
 }
 
 void GradientPass::send_gradient(const Action& a) {
@@ -240,6 +250,8 @@ StepStats GradientPass::run() {
   on(ActionKind::send_activation, &GradientPass::send_activation);
   on(ActionKind::receive_gradient, &GradientPass::receive_gradient);
   on(ActionKind::backward, &GradientPass::backward);
+  on(ActionKind::backward_input, &GradientPass::backward);
+  on(ActionKind::backward_weight, &GradientPass::backward_weights);
   on(ActionKind::send_gradient, &GradientPass::send_gradient);
   handlers[ActionKind::reduce_gradients] = [this](const Action&) { reduce_gradients(); };
   run_schedule(plan_.schedule, handlers, engine_.stream.trace());

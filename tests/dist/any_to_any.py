@@ -52,6 +52,7 @@ LAYOUTS = [
     ("pp-ep", 4, "mesh.pp=2 mesh.ep=2 mesh.schedule=gpipe"),
     ("pp", 4, "mesh.pp=4"),
     ("interleaved", 2, "mesh.pp=2 mesh.schedule=interleaved"),
+    ("zero-bubble", 2, "mesh.pp=2 mesh.schedule=zb_v"),
     ("uneven", 4, "mesh.pp=2 mesh.stage_layers=1,3 mesh.zero=1"),
     ("wide", 8, "mesh.pp=2 mesh.ep=4 mesh.placement=dp_first mesh.zero=1"),
     ("deep", 8, "mesh.pp=4 mesh.zero=1"),

@@ -17,7 +17,8 @@ RUN = write_run_file()
 COMMON = ["model.layers=4", "train.micro_batches=4", "train.seq_len=16", "watchdog.seconds=0", "train.steps=60",
           "checkpoint.every=4", "checkpoint.resume=auto"]
 PIPELINES = {"pp-4": (4, "mesh.pp=4"), "pp-2": (4, "mesh.pp=2 mesh.ep=2 mesh.zero=1"),
-             "interleaved": (2, "mesh.pp=2 mesh.schedule=interleaved")}
+             "interleaved": (2, "mesh.pp=2 mesh.schedule=interleaved"),
+             "zero-bubble": (4, "mesh.pp=4 mesh.schedule=zb_h1")}
 
 
 def arguments(name, layout, *overrides):

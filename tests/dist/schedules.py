@@ -46,6 +46,11 @@ for ranks, overrides in [
     (4, "mesh.pp=4 mesh.schedule=gpipe train.micro_batches=2"),
     (4, "mesh.pp=4 mesh.schedule=interleaved train.micro_batches=8"),
     (8, "mesh.pp=4 mesh.ep=2 mesh.zero=1 mesh.schedule=interleaved"),
+    (1, "mesh.schedule=zb_v"),
+    (2, "mesh.pp=2 mesh.schedule=zb_h1 train.micro_batches=8"),
+    (4, "mesh.pp=4 mesh.schedule=zb_h1 moe.aux_scope=model"),
+    (4, "mesh.pp=4 mesh.schedule=zb_v train.micro_batches=2"),
+    (8, "mesh.pp=4 mesh.ep=2 mesh.schedule=zb_v train.micro_batches=8 memory.recompute=moe"),
 ]:
     result = run(ranks, SOURCE / "examples" / "verify.toml", "train.device=cpu", *overrides.split(),
                  program=STEP_RECORD)

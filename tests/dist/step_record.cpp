@@ -69,10 +69,13 @@ void check_order(const Plan& plan, const std::vector<TraceEvent>& all) {
     std::vector<int64_t> touched, expected;
     for (const TraceEvent& l : layers)
       if (l.begin_ns >= ran.begin_ns && l.end_ns <= ran.end_ns) touched.push_back(l.argument.value);
-    if (planned.kind == ActionKind::forward || planned.kind == ActionKind::backward)
+    const bool forwards = planned.kind == ActionKind::forward, backwards = planned.kind == ActionKind::backward ||
+                                                                           planned.kind == ActionKind::backward_input ||
+                                                                           planned.kind == ActionKind::backward_weight;
+    if (forwards || backwards)
       for (const StagePlan& s : plan.stages)
         for (int64_t l = s.first_layer; s.stage == planned.stage && l < s.end_layer; ++l) expected.push_back(l);
-    if (planned.kind == ActionKind::backward) std::reverse(expected.begin(), expected.end());
+    if (backwards) std::reverse(expected.begin(), expected.end());
     expect(touched == expected, "rank {}, action {}: {} went through other layers than its stage's", plan.rank, i,
            describe(planned));
   }

@@ -75,6 +75,18 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, "mesh.pp=8 train.micro_batches=8 moe.capacity_factor=1.0"),
     (8, f"mesh.pp=2 mesh.ep=4 {PADDED} verify.routing=skip_expert"),
     (4, "mesh.pp=4 train.dtype=bf16 train.micro_batches=2"),
+    # Backward in two parts, with every kind of block and of memory.
+    (2, "mesh.pp=2 mesh.schedule=zb_h1 model.tie_embeddings=true verify.steps=2"),
+    (2, "mesh.pp=2 mesh.schedule=zb_v moe.aux_scope=model verify.steps=2"),
+    (4, "mesh.pp=4 mesh.schedule=zb_h1 memory.recompute=selective moe.aux_scope=model train.micro_batches=8"),
+    (4, "mesh.pp=4 mesh.schedule=zb_v model.tie_embeddings=true model.activation=gelu moe.aux_scope=model"),
+    (4, f"mesh.pp=2 mesh.ep=2 mesh.schedule=zb_v memory.recompute=moe mesh.zero=1 {UNEVEN}"),
+    (4, f"mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 {PADDED} model.clip_qkv=0.5 model.qk_norm=full_width"),
+    (4, "mesh.pp=4 mesh.schedule=zb_v train.micro_batches=1 model.score=sigmoid model.selection_bias=true"),
+    (4, "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 train.dtype=bf16 model.vocab=256 verify.steps=2"),
+    (8, f"mesh.pp=4 mesh.ep=2 mesh.schedule=zb_h1 verify.routing=one_expert model.top_k=1 {DP_FIRST}"),
+    (8, "mesh.pp=2 mesh.tp=2 mesh.ep=4 mesh.schedule=zb_h1 mesh.zero=1 model.dense_width=70 moe.capacity_factor=1.0"),
+    (8, "mesh.pp=2 mesh.tp=4 mesh.ep=2 mesh.schedule=zb_v moe.row_chunks=3 memory.recompute=selective"),
     # Tensor parallelism with sequence-sharded MoE blocks: shared key/value heads, token counts that TP does not divide
     # and ranks without a token, experts over TP x DP in either order.
     (2, "mesh.tp=2 verify.steps=2"),

@@ -74,9 +74,10 @@ TEST(Recompute, StandsInTheTraceUnderItsName) {
 // Two micro-batches whose activations live at the same time in the slots of one stage, as in a pipeline.
 TEST(Recompute, KeepsMicroBatchesApart) {
   RunSpec run = small_run();
-  run.moe.transport = "flat";
-  const auto gradients = [&](const char* mode) {
+  run.native.clip_qkv = 0.5;
+  const auto gradients = [&](const char* mode, const char* schedule) {
     run.recompute = mode;
+    run.mesh.schedule = schedule;
     ModelSpec spec = build_native_model(run.native);
     Plan plan = make_plan(spec, run, 1, 0, measure_platform(spec, run, Mesh{}, 1));
     plan.stages.front().slots = 2;
@@ -107,14 +108,24 @@ TEST(Recompute, KeepsMicroBatchesApart) {
       model.loss(m, batch(m), 0.01f);
       model.set_auxiliary(0, m, summed, {}, plan.batch.tokens(), 1.0);
       model.backward(0, m, batch(m), m == 0 ? Store::overwrite : Store::accumulate);
+      EXPECT_EQ(model.live(0), splits_backward(plan.pipeline.kind) ? 2 : 1 - m);
+    }
+    // The weight parts of a split come after all other work.
+    for (int64_t m = 0; m < 2 && splits_backward(plan.pipeline.kind); ++m) {
+      model.backward_weights(0, m, batch(m), m == 0 ? Store::overwrite : Store::accumulate);
+      EXPECT_EQ(model.live(0), 1 - m);
     }
     std::vector<std::vector<float>> out;
     for (const Parameter& p : params.all())
       if (p.row.trained) out.emplace_back(p.grad.as<float>(), p.grad.as<float>() + p.grad.numel());
     return std::pair(out, statistics);
   };
-  const auto expected = gradients("none");
-  for (const char* mode : {"selective", "moe", "full"}) EXPECT_EQ(gradients(mode), expected) << mode;
+  for (const char* transport : {"flat", "in_place"}) {
+    run.moe.transport = transport;
+    const auto expected = gradients("none", "1f1b");
+    for (const char* mode : {"selective", "moe", "full"}) EXPECT_EQ(gradients(mode, "1f1b"), expected) << mode;
+    for (const char* mode : {"none", "selective", "moe"}) EXPECT_EQ(gradients(mode, "zb_h1"), expected) << mode;
+  }
 }
 
 }  // namespace

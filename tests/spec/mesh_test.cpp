@@ -129,15 +129,7 @@ TEST(Mesh, IsMadeFromTheRunFile) {
       }
 }
 
-TEST(Mesh, WhatIsNotBuiltSaysSo) {
-  const auto refuse = [](auto change) {
-    MeshSpec spec;
-    change(spec);
-    const auto error = refusal_of([&] { make_mesh(spec, 8); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), Exit::unsupported);
-  };
-  refuse([](MeshSpec& s) { s.schedule = "zb_v"; });
+TEST(Mesh, RanksOutsideAreRefused) {
   error_of([] { make_mesh(MeshSpec{}, 0); }, Exit::internal);
   error_of([] { coords_of(Mesh{}, 1); }, Exit::internal);
   error_of([] { coords_of(Mesh{}, -1); }, Exit::internal);

@@ -1,5 +1,7 @@
 #include "spec/recompute.h"
 
+#include <algorithm>
+#include <initializer_list>
 #include <map>
 
 #include "spec/helpers.h"
@@ -30,6 +32,40 @@ Plan plan_of(const std::string& mode, int ep, int tp, const char* dtype) {
   run.mesh.ep = ep;
   run.mesh.tp = tp;
   return small_plan(run, ep);
+}
+
+// What a weight part reads is kept in a layer's own rows.
+TEST(RecomputeTable, WeightPartsReadWhatIsKept) {
+  for (const char* schedule : {"zb_h1", "zb_v"})
+    for (const std::string mode : kModes) {
+      RunSpec run = small_run();
+      run.mesh.schedule = schedule;
+      run.mesh.ep = 2;
+      run.recompute = mode;
+      const WeightPart part = weight_part(run);
+      EXPECT_EQ(part.empty(), mode == "full");
+      if (part.empty()) {
+        const auto error = refusal_of([&] { small_plan(run, 2); });
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->code(), Exit::config);
+        EXPECT_TRUE(contains(error->what(), schedule)) << error->what();
+        continue;
+      }
+      const Plan plan = small_plan(run, 2);
+      const auto kept = [&](bool deferred, const std::string& at, std::initializer_list<const char*> names) {
+        for (const char* name : names) {
+          const auto row = std::find_if(plan.activation_rows.begin(), plan.activation_rows.end(),
+                                        [&](const ByteRow& r) { return r.name == at + name; });
+          EXPECT_TRUE(!deferred || row != plan.activation_rows.end()) << mode << ": " << at << name;
+        }
+      };
+      kept(part.attention, "act.0.", {"x", "attn_rstd", "q", "k", "v"});
+      kept(part.dense, "act.0.", {"x_mid", "ffn_rstd", "ffn.h"});
+      kept(part.moe, "act.1.", {"x_mid", "ffn_rstd", "h", "shared.h", "received", "received_index", "token_ids"});
+      EXPECT_EQ(part.attention && part.dense && part.moe, mode == "none");
+    }
+  RunSpec whole = small_run();
+  EXPECT_TRUE(weight_part(whole).empty());
 }
 
 // The formulas of spec/recompute.h.

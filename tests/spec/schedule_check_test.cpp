@@ -196,10 +196,17 @@ TEST(ScheduleCheck, RefusesSumsAtTheWrongTime) {
                  {"it was done before"});
   expect_refusal({ScheduleKind::interleaved, 2, 2, 2},
                  [](Schedule& s) {
-                   erase(s, 0, {reduce_gradients, 2, 0});
-                   s.ranks[0].push_back({reduce_gradients, 2, 0});
+                   move_before(s, 0, {backward, 0, 1}, {reduce_gradients, 2, 0});
                  },
                  {"right behind the last backward"});
+  // The sums go through the rows from the last stage to the first.
+  expect_refusal({ScheduleKind::zb_v, 1, 2, 1},
+                 [](Schedule& s) {
+                   const std::vector<Action> late = {{backward_weight, 1, 0}, {reduce_gradients, 1, 0}};
+                   for (const Action& a : late) erase(s, 0, a);
+                   s.ranks[0].insert(s.ranks[0].end(), late.begin(), late.end());
+                 },
+                 {"reduce_gradients of stage 0", "stage 1 comes first"});
 }
 
 // Rank 0 wants micro-batch 0 back before it sends the next; rank 1 wants the next before it gives that back.
