@@ -156,6 +156,8 @@ const std::vector<KeyRule>& key_rules() {
            "none", "moe", "selective", "full"),
       TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: none"),
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
+      FLAG("checkpoint.background", checkpoint.background,
+           "write beside the gradients of the next step, whose update waits for it; else the run waits at once"),
       INTEGER("checkpoint.keep", checkpoint.keep, 1, 1 << 20, "complete checkpoints kept"),
       TEXT("checkpoint.resume", checkpoint.resume, "none, auto (newest complete checkpoint) or a checkpoint folder"),
       TEXT("log.jsonl", log.jsonl, "metrics file, one JSON object per step"),

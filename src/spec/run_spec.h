@@ -61,6 +61,7 @@ struct MoeRunSpec {
 struct CheckpointSpec {
   std::string dir;  // empty: no checkpoints
   int64_t every = 0, keep = 3;
+  bool background = true;
   std::string resume = "none";  // none | auto | a checkpoint folder
 };
 

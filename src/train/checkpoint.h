@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +44,28 @@ CheckpointIndex parse_checkpoint_index(std::string_view text, const std::string&
 // Bytes of the tensors of a checkpoint, all files together.
 int64_t checkpoint_bytes(const Plan& plan);
 
-// Writes DIR/step-N and then removes the oldest complete ones beyond `keep`. Collective over the world. Errors:
-// numeric, when a weight is not finite; checkpoint, data. On failure the folder stays incomplete and older checkpoints
-// stay.
+// Writes DIR/step-N beside what follows, until finish() completes it and then removes the oldest complete ones beyond
+// `keep`. Meanwhile the weights and moments must not change: gradients may be computed, but not applied. Of a GPU's
+// memory 16 MiB at a time are on the host. One that is destroyed before finish() stops writing; on any failure the
+// folder stays incomplete and older checkpoints stay. Constructor and finish are collective over the world.
+// Errors: numeric, when a weight is not finite; checkpoint, data; those of writing come in finish.
+class CheckpointSave {
+ public:
+  CheckpointSave(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
+  ~CheckpointSave();
+  void finish();
+  const std::string& folder() const { return folder_; }
+
+ private:
+  class RankFile;
+  Engine& engine_;
+  std::string dir_, folder_;
+  RunState state_;
+  int64_t keep_;
+  std::unique_ptr<RankFile> file_;
+};
+
+// Both at once.
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
 
 // Loads from the folder of one checkpoint, every slice that is read checked against its checksum, and repacks.

@@ -1,14 +1,9 @@
 #include "train/trainer.h"
 
-#include <fmt/ranges.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,6 +15,7 @@
 #include "ops/device.h"
 #include "train/byte_model.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_folder.h"
 #include "train/data.h"
 #include "train/hf_weights.h"
 #include "train/libraries.h"
@@ -50,8 +46,6 @@ class Trainer {
   std::string describe_products() const;
   void print_header();
   double estimate_seconds();
-  void check_checkpoint_folder() const;
-  void refuse_newer_checkpoints(const std::string& folder) const;
   void load_weights();
   void open_metrics();
   void time_device_from(int64_t step);
@@ -61,6 +55,7 @@ class Trainer {
   void warn_growth(const StepStats& stats, int64_t step) const;
   void validate(int64_t step);
   void save(int64_t step);
+  void finish_save();
   void finish();
   void print_profile() const;
   int64_t memory_growth() const;
@@ -84,11 +79,12 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<JsonLinesWriter> metrics_;
   ReportContext context_;
+  std::unique_ptr<CheckpointSave> saving_;
   RunState state_;
   ByteSummary bytes_;
   std::optional<double> val_loss_;
   int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, warned_grows_ = 0;
-  double step_seconds_ = 0, trained_seconds_ = 0;  // of the last step, of all
+  double step_seconds_ = 0, trained_seconds_ = 0, save_begin_ = 0;  // of the last step, of all; of the save under way
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
@@ -100,7 +96,7 @@ void Trainer::prepare() {
             threads = threads_per_rank(run_.train.threads, local_ranks);
   const Device device = choose_device(run_.train.device, world_.comm().rank() % std::max(1, local_ranks));
   plan_on_machine(model, run_, world_.comm(), device, threads, local_ranks);  // refuses before anything is read
-  check_checkpoint_folder();
+  if (leader_) check_checkpoint_folder(run_);
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
   if (run_.train.byte_baseline && validation_ != nullptr) {
@@ -123,26 +119,6 @@ void Trainer::prepare() {
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
   context_.world = world_.comm().size();
-}
-
-// What would go wrong at the first save goes wrong now.
-void Trainer::check_checkpoint_folder() const {
-  const std::string& dir = run_.checkpoint.dir;
-  if (dir.empty()) {
-    if (run_.checkpoint.resume == "auto")
-      fail(Exit::config, "checkpoint.resume = \"auto\" needs checkpoint.dir", "name the folder of checkpoints");
-    return;
-  }
-  if (!leader_) return;
-  const std::string found = newest_checkpoint(dir);
-  if (run_.checkpoint.resume == "none" && !found.empty())
-    fail(Exit::checkpoint, fmt::format("{} exists, and checkpoint.resume = \"none\" starts anew", found),
-         "checkpoint.resume=auto goes on from it; a new run needs another checkpoint.dir, or the old one removed");
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (error || ::access(dir.c_str(), W_OK) != 0)
-    fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
-         "check checkpoint.dir and its permissions");
 }
 
 std::string Trainer::describe_products() const {
@@ -193,23 +169,6 @@ double Trainer::estimate_seconds() {
   return 1.5 * context_.flops_per_token * tokens / rate / world_.comm().size();
 }
 
-// A run that goes back to an older step leaves a branch behind, which pruning would remove piece by piece and the next
-// checkpoint.resume = "auto" would take for the newest.
-void Trainer::refuse_newer_checkpoints(const std::string& folder) const {
-  if (!leader_ || run_.checkpoint.dir.empty()) return;
-  std::vector<std::string> newer;
-  for (const std::string& other : list_checkpoints(run_.checkpoint.dir)) {
-    const std::string name = std::filesystem::path(other).filename().string();
-    if (step_of_folder(name) > state_.step) newer.push_back(name);
-  }
-  if (newer.empty()) return;
-  fail(Exit::checkpoint,
-       fmt::format("checkpoint.resume goes back to step {} ({}), but {} holds newer checkpoints: {}", state_.step,
-                   folder, run_.checkpoint.dir, fmt::join(newer, ", ")),
-       "give the new branch another checkpoint.dir, or move the newer ones away; checkpoint.resume=auto goes on from "
-       "the newest");
-}
-
 void Trainer::load_weights() {
   std::string folder;
   const std::string& resume = run_.checkpoint.resume;
@@ -220,7 +179,7 @@ void Trainer::load_weights() {
   if (!folder.empty()) {
     state_ = load_checkpoint(*engine_, folder);
     reset_peak_resident();  // the pages of the files that were read are not the run's memory
-    refuse_newer_checkpoints(folder);
+    if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
     saved_step_ = state_.step;
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     return;
@@ -321,6 +280,7 @@ StepStats Trainer::compute_step(int64_t step) {
     batches = read_step(*data_, engine_->plan, state_.samples, engine_->model.step_tokens());
   }
   const StepStats stats = accumulate_gradients(*engine_, batches);
+  finish_save();
   // Sums are the same everywhere, a bad tensor may lie on one rank: it stops all before the weights are touched.
   std::string bad = find_non_finite(*engine_, stats);
   int64_t any_bad = bad.empty() ? 0 : 1;
@@ -357,10 +317,20 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save(int64_t step) {
   if (run_.checkpoint.dir.empty() || saved_step_ == step) return;
-  const double begin = now_seconds();
-  save_checkpoint(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
+  save_begin_ = now_seconds();
+  saving_ = std::make_unique<CheckpointSave>(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
   saved_step_ = step;
-  say("checkpoint {}/step-{:08} written in {:.1f} s", run_.checkpoint.dir, step, now_seconds() - begin);
+  if (!run_.checkpoint.background) finish_save();
+}
+
+// Before the weights change, and before anything that may end the run.
+void Trainer::finish_save() {
+  if (saving_ == nullptr) return;
+  const double begin = now_seconds();
+  saving_->finish();
+  say("checkpoint {} written in {:.1f} s, waited for {:.1f} s", saving_->folder(), now_seconds() - save_begin_,
+      now_seconds() - begin);
+  saving_.reset();
 }
 
 // What the run took since it began: the peak of the resident set, or the device memory that is gone now (whoever took
@@ -472,6 +442,7 @@ Exit Trainer::train() {
   write_trace();
   if (stopped_) {
     save(state_.step);
+    finish_save();
     finish();
     say("stopped on request after step {}{}", state_.step,
         run_.checkpoint.dir.empty() ? "; nothing was saved: checkpoint.dir is empty" : "");
@@ -479,6 +450,7 @@ Exit Trainer::train() {
   }
   engine_->stream.trace().keep_events(false);
   save(state_.step);
+  finish_save();
   finish();
   validate(state_.step);
   if (metrics_ != nullptr && val_loss_) {

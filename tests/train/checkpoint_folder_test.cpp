@@ -65,6 +65,49 @@ TEST(CheckpointFolder, SortsByNumber) {
             (Names{dir / "step-00000005", dir / "step-99999999", dir / "step-100000000"}));
 }
 
+std::string everything_of(const std::string& folder) {
+  std::string all;
+  for (const char* name : {"/index.json", "/DONE", "/rank-00000.safetensors"}) all += read_raw(folder + name);
+  return all;
+}
+
+// Gradients change while it is written, and come in none of its bytes.
+TEST(CheckpointFolder, WritesBesideTheNextGradients) {
+  Saver s;
+  s.save(1, 1);
+  const std::string at_once = everything_of(s.dir / "step-00000001");
+  std::filesystem::remove_all(s.dir / "step-00000001");
+  {
+    CheckpointSave save(s.engine, s.dir.path(), {1, 1}, 1);
+    EXPECT_EQ(save.folder(), s.dir / "step-00000001");
+    EXPECT_TRUE(list_checkpoints(s.dir.path()).empty());
+    accumulate_gradients(s.engine, stage(s.engine, random_batches(s.engine.plan)));
+    EXPECT_TRUE(list_checkpoints(s.dir.path()).empty());
+    save.finish();
+  }
+  EXPECT_EQ(everything_of(s.dir / "step-00000001"), at_once);
+}
+
+TEST(CheckpointFolder, WhatIsNotFinishedIsNoCheckpoint) {
+  Saver s;
+  s.save(1, 1);
+  { const CheckpointSave given_up(s.engine, s.dir.path(), {2, 2}, 1); }
+  EXPECT_EQ(list_checkpoints(s.dir.path()), Names{s.dir / "step-00000001"});
+  EXPECT_FALSE(std::filesystem::exists(s.dir / "step-00000002/DONE"));
+  s.save(2, 1);
+  EXPECT_EQ(list_checkpoints(s.dir.path()), Names{s.dir / "step-00000002"});
+}
+
+TEST(CheckpointFolder, ErrorsOfWritingComeAtTheEnd) {
+  Saver s;
+  s.save(1, 2);
+  std::filesystem::create_directories((s.dir / "step-00000002") + "/rank-00000.safetensors/in the way");
+  CheckpointSave save(s.engine, s.dir.path(), {2, 2}, 2);
+  const std::string error = error_of([&] { save.finish(); }, Exit::data);
+  EXPECT_TRUE(contains(error, "rank-00000.safetensors")) << error;
+  EXPECT_EQ(list_checkpoints(s.dir.path()), Names{s.dir / "step-00000001"});
+}
+
 TEST(CheckpointFolder, BytesAreThoseOfTheTensors) {
   Saver s;
   s.save(1, 1);

@@ -1,0 +1,229 @@
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <future>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "formats/checksum.h"
+#include "formats/safetensors_writer.h"
+#include "ops/device.h"
+#include "ops/elementwise.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_slices.h"
+
+namespace mw {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kPieceBytes = size_t{16} << 20;  // written at a time, and of a GPU's memory on the host
+
+// Which of this rank's slices it writes: dense ones are dealt out by size over the ranks that hold the same; expert
+// ones belong to the first replica; what ZeRO cuts is its owner's; tied embeddings beside the head are copies.
+std::vector<LocalSlice> slices_to_write(Engine& engine) {
+  std::map<Replicas, std::vector<int64_t>> load;
+  std::vector<LocalSlice> mine;
+  for (LocalSlice& slice : local_slices(engine, true)) {
+    if (slice.writer == SliceWriter::nobody) continue;
+    if (slice.writer != SliceWriter::dealt) {
+      if (slice.writer == SliceWriter::owner || engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
+      continue;
+    }
+    // The same walk on every replica, over whole dense slices only: all agree on the writer.
+    const Comm& replicas = engine.comms.of(slice.replicas);
+    std::vector<int64_t>& shares = load[slice.replicas];
+    shares.resize(static_cast<size_t>(replicas.size()));
+    const auto least = std::min_element(shares.begin(), shares.end());
+    *least += static_cast<int64_t>(slice.values.size());
+    if (least - shares.begin() == replicas.rank()) mine.push_back(std::move(slice));
+  }
+  return mine;
+}
+
+// Brings a slice's bytes to the host piece by piece, on a queue of the calling thread's own.
+class PieceReader {
+ public:
+  explicit PieceReader(Device device) {
+    if (device.kind == DeviceKind::cpu) return;
+    queue_ = open_queue(device);
+    staging_.resize(kPieceBytes);
+  }
+  std::span<const std::byte> read(std::span<const std::byte> piece) {
+    if (queue_ == nullptr) return piece;
+    queue_->copy(staging_.data(), piece.data(), piece.size());
+    queue_->wait();
+    return {staging_.data(), piece.size()};
+  }
+
+ private:
+  std::unique_ptr<DeviceQueue> queue_;
+  std::vector<std::byte> staging_;
+};
+
+void write_index(Engine& engine, const std::string& folder, const RunState& state, const nlohmann::json& slices) {
+  nlohmann::json index = {
+      {"format", "moewright-checkpoint"}, {"version", 2}, {"step", state.step}, {"samples", state.samples}};
+  index["run"] = to_toml(engine.plan.run);
+  for (const ParamRow& row : engine.plan.params) {
+    index["tensors"]["param." + row.name] = row.shape;
+    if (!row.trained) continue;
+    index["tensors"]["adam_m." + row.name] = row.shape;
+    index["tensors"]["adam_v." + row.name] = row.shape;
+  }
+  index["slices"] = slices;
+  const std::string text = index.dump(1) + "\n";
+  parse_checkpoint_index(text, folder + "/index.json");  // what is written must load: coverage is proven before DONE
+  write_text_file_atomically(folder + "/index.json", text);
+  write_text_file_atomically(folder + "/DONE", xxh3_hex(std::as_bytes(std::span(text))) + "\n");
+}
+
+// Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
+// behind.
+void remove_oldest(const std::string& dir, int64_t keep, const std::string& written) {
+  std::vector<std::string> complete = list_checkpoints(dir);
+  std::erase_if(complete, [&](const std::string& folder) { return fs::path(folder) == fs::path(written); });
+  while (static_cast<int64_t>(complete.size()) > keep - 1) {
+    std::error_code error;
+    fs::remove(fs::path(complete.front()) / "DONE", error);  // first: a half-removed folder must not look complete
+    fs::remove_all(complete.front(), error);
+    complete.erase(complete.begin());
+  }
+}
+
+// Checkpoints of NaNs would push out the good ones.
+void check_finite(Engine& engine, int64_t step) {
+  std::string bad;
+  for (const Parameter& p : engine.params.all())
+    if (bad.empty() && !all_finite(engine.stream, p.master)) bad = p.row.name;
+  int64_t any_bad = bad.empty() ? 0 : 1;
+  engine.world.all_reduce_max(std::span(&any_bad, 1));
+  if (any_bad != 0)
+    fail(Exit::numeric,
+         fmt::format("after step {} {} that is not finite; no checkpoint is written", step,
+                     bad.empty() ? "another rank holds a weight" : fmt::format("{} holds a weight", bad)),
+         "resume from an earlier checkpoint with a lower train.lr or a larger train.eps");
+}
+
+// Rank 0, before anything is written.
+void prepare_folder(const std::string& dir, const std::string& folder, int64_t bytes) {
+  std::error_code error;
+  fs::remove(folder + "/DONE", error);  // a rewritten checkpoint is incomplete until it is done again
+  fs::create_directories(folder, error);
+  if (error)
+    fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),
+         "check checkpoint.dir and its permissions");
+  const fs::space_info space = fs::space(folder, error);
+  if (!error && static_cast<int64_t>(space.available) < bytes)
+    fail(Exit::checkpoint,
+         fmt::format("{} has {} free, a checkpoint may need {}", dir,
+                     format_bytes(static_cast<int64_t>(space.available)), format_bytes(bytes)),
+         "free space or lower checkpoint.keep");
+}
+
+}  // namespace
+
+// This rank's file, written on a thread of its own.
+class CheckpointSave::RankFile {
+ public:
+  RankFile(Device device, std::vector<LocalSlice> slices, const std::string& folder, const std::string& file)
+      : slices_(std::move(slices)),
+        entries_(std::async(std::launch::async, [this, device, folder, file] { return write(device, folder, file); })) {
+  }
+  ~RankFile() { given_up_ = true; }  // and the future waits for the thread
+
+  bool is_done_within(std::chrono::milliseconds time) const {
+    return entries_.wait_for(time) == std::future_status::ready;
+  }
+  int64_t written() const { return written_; }  // bytes
+  // The rank's part of the index. Errors: those of writing.
+  nlohmann::json entries() { return entries_.get(); }
+
+ private:
+  nlohmann::json write(Device device, const std::string& folder, const std::string& file) {
+    nlohmann::json entries = nlohmann::json::array();
+    PieceReader reader(device);
+    SafetensorsWriter writer;
+    for (const LocalSlice& slice : slices_)
+      writer.declare(key_of(slice), "F32", stored_shape(slice.global_shape, slice.part));
+    writer.begin(folder + "/" + file);
+    for (const LocalSlice& slice : slices_) {
+      const auto bytes = std::as_bytes(slice.values);
+      Xxh3Stream checksum;
+      for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+        if (given_up_) fail(Exit::checkpoint, "writing the checkpoint was given up");
+        const auto piece = reader.read(bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)));
+        checksum.update(piece);
+        writer.write(key_of(slice), piece);
+        written_ += std::ssize(piece);
+      }
+      entries.push_back({{"tensor", slice.tensor},
+                         {"axis", slice.part.axis},
+                         {"begin", slice.part.begin},
+                         {"count", slice.part.count},
+                         {"first", slice.part.first},
+                         {"size", slice.part.size},
+                         {"file", file},
+                         {"key", key_of(slice)},
+                         {"xxh3", checksum.hex()}});
+    }
+    writer.finish();
+    return entries;
+  }
+
+  std::vector<LocalSlice> slices_;
+  std::atomic<bool> given_up_ = false;
+  std::atomic<int64_t> written_ = 0;
+  std::future<nlohmann::json> entries_;
+};
+
+CheckpointSave::CheckpointSave(Engine& engine, const std::string& dir, const RunState& state, int64_t keep)
+    : engine_(engine), dir_(dir), folder_(fmt::format("{}/step-{:08}", dir, state.step)), state_(state), keep_(keep) {
+  const TraceScope scope(engine_.stream.trace(), Work::checkpoint, "begin_checkpoint");
+  check_finite(engine_, state_.step);
+  if (engine_.world.rank() == 0) prepare_folder(dir_, folder_, checkpoint_bytes(engine_.plan));
+  engine_.world.barrier();
+  engine_.stream.wait();  // for the update: the thread reads on another queue
+  file_ = std::make_unique<RankFile>(engine_.device, slices_to_write(engine_), folder_,
+                                     fmt::format("rank-{:05}.safetensors", engine_.world.rank()));
+}
+
+CheckpointSave::~CheckpointSave() = default;
+
+void CheckpointSave::finish() {
+  const TraceScope scope(engine_.stream.trace(), Work::checkpoint, "finish_checkpoint");
+  for (int64_t seen = -1; !file_->is_done_within(std::chrono::milliseconds(200));) {
+    if (file_->written() == seen) continue;
+    seen = file_->written();
+    const TraceScope moved(engine_.stream.trace(), "write_rank_file");  // which a watchdog sees
+  }
+  const std::string own = file_->entries().dump();
+  nlohmann::json slices = nlohmann::json::array();
+  for (int rank = 0; rank < engine_.world.size(); ++rank) {
+    const std::string part = broadcast_text(engine_.world, own, rank);
+    if (engine_.world.rank() == 0)
+      for (nlohmann::json& slice : nlohmann::json::parse(part)) slices.push_back(std::move(slice));
+  }
+  if (engine_.world.rank() == 0) {
+    write_index(engine_, folder_, state_, slices);
+    sync_path(dir_);  // the folder's own name, before older ones go
+    remove_oldest(dir_, keep_, folder_);
+  }
+  engine_.world.barrier();
+}
+
+int64_t checkpoint_bytes(const Plan& plan) {
+  int64_t values = 0;
+  for (const ParamRow& row : plan.params) values += row.numel() * (row.trained ? 3 : 1);
+  return values * static_cast<int64_t>(sizeof(float));
+}
+
+void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep) {
+  CheckpointSave(engine, dir, state, keep).finish();
+}
+
+}  // namespace mw

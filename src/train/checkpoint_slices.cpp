@@ -1,0 +1,36 @@
+#include "train/checkpoint_slices.h"
+
+namespace mw {
+
+std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
+  std::vector<LocalSlice> slices;
+  for (Parameter& p : engine.params.all()) {
+    const SliceWriter of_whole = p.row.expert ? SliceWriter::first_replica : SliceWriter::dealt;
+    const auto add = [&](const char* kind, TensorView view, ElementRange range, bool is_cut) {
+      for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, range))
+        slices.push_back({kind + p.row.name, p.row.shape, held.slice,
+                          std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)), p.replicas,
+                          p.is_copy ? SliceWriter::nobody
+                          : is_cut  ? SliceWriter::owner
+                                    : of_whole});
+    };
+    add("param.", p.master, p.held, p.holds_cut);
+    if (!p.row.trained || !with_optimizer) continue;
+    const bool is_cut = engine.params.block(p.replicas).is_cut();
+    add("adam_m.", p.adam_m, p.owned, is_cut);
+    add("adam_v.", p.adam_v, p.owned, is_cut);
+  }
+  return slices;
+}
+
+std::string key_of(const LocalSlice& slice) {
+  return fmt::format("{}@{}+{}", slice.tensor, slice.part.begin, slice.part.first);
+}
+
+std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const TensorSlice& part) {
+  if (part.size != box_elements(global_shape, part)) return {part.size};
+  global_shape[static_cast<size_t>(part.axis)] = part.count;
+  return global_shape;
+}
+
+}  // namespace mw
