@@ -42,6 +42,7 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
   MW_CHECK(world.size() == mesh.world, "a mesh of {} ranks in a world of {}", mesh.world, world.size());
   const MeshCoords c = coords_of(mesh, world.rank());
   MeshComms comms;
+  comms.cuts_experts = mesh.ted;
   // The lowest world rank of a group names it.
   comms.dp = world.split(group_of(mesh, MeshAxis::dp, world.rank()).front(), c.dp);
   comms.tp = world.split(group_of(mesh, MeshAxis::tp, world.rank()).front(), c.tp);

@@ -35,6 +35,7 @@ struct MeshComms {
   std::unique_ptr<Comm> dp, tp, ep, edp, pp;
   std::unique_ptr<Comm> stage;  // DP x TP: all ranks that work on the same layers
   Comm& of(Replicas replicas) const;
+  bool cuts_experts = false;                 // over TP (Mesh::ted)
   std::shared_ptr<struct GpuLink> gpu_link;  // of the groups that move GPU memory (comm/gpu_comm.h)
   std::string gpu_library;                   // what moves GPU memory between ranks; "": the host does
 };

@@ -12,7 +12,7 @@ TensorView token_view(const int32_t* tokens, int64_t count) {
 
 DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
                            MeshComms& comms, const TokenShards& shards)
-    : spec_(local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh.tp, plan.coords.tp)),
+    : spec_(local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords)),
       shards_(shards),
       width_(plan.model.width),
       norm_eps_(static_cast<float>(plan.model.norm_eps)) {
@@ -33,6 +33,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   recompute_attention_ = is_recomputed(mode, "x_mid");
   recompute_hidden_ = is_recomputed(mode, "ffn.h");
   weight_part_ = weight_part(plan.run);
+  ted_ = plan.mesh.ted && spec_.feed_forward == FeedForwardKind::moe;
   attn_gain_ = params.find(param + "attn_norm").master;
   d_attn_gain_ = params.find(param + "attn_norm").grad;
   ffn_gain_ = params.find(param + "ffn_norm").master;
@@ -71,12 +72,30 @@ void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD
   const int64_t tokens = shards_.own(batch.tokens()).count;
   const TensorView x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
                    branch = rows(scratch_.branch, tokens);
-  if (moe_ != nullptr) {
+  if (moe_ != nullptr && !ted_) {
     moe_->forward(stream, normed, x_mid, out_TD, batch.seq_len, training, tap);
     return;
   }
-  dense_forward(stream, batch.tokens(), normed, branch);
+  if (ted_) ted_forward(stream, batch, normed, branch, training, tap);
+  else dense_forward(stream, batch.tokens(), normed, branch);
   add(stream, x_mid, branch, out_TD);
+}
+
+void DecoderLayer::ted_forward(Stream& stream, const Batch& batch, TensorView normed_TD, TensorView out_TD,
+                               bool training, const RoutingTap* tap) {
+  const TensorView in = shards_.gather(stream, normed_TD, batch.tokens(), scratch_.whole_in),
+                   out = rows(scratch_.whole_out, batch.tokens());
+  moe_->forward(stream, in, {}, out, batch.seq_len, training, tap);
+  shards_.sum(stream, out, scratch_.whole_in, out_TD);
+}
+
+void DecoderLayer::ted_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
+                                TensorView d_x_TD, Store expert_gradients) {
+  const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
+                   d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
+                   d_in = rows(scratch_.whole_out, batch_tokens);
+  moe_->backward(stream, in, d_out, d_in, aux, expert_gradients);
+  shards_.sum(stream, d_in, scratch_.whole_in, d_x_TD);
 }
 
 void DecoderLayer::dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD) {
@@ -115,7 +134,8 @@ void DecoderLayer::backward_feed_forward(Stream& stream, int64_t batch_tokens, T
   const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens),
                    d_branch = rows(scratch_.d_branch, tokens), x_mid = rows(x_mid_, tokens),
                    rstd = take_front(ffn_rstd_, {tokens});
-  if (moe_ != nullptr) moe_->backward(stream, normed, d_x_TD, d_branch, aux, expert_gradients);
+  if (ted_) ted_backward(stream, batch_tokens, normed, d_x_TD, d_branch, expert_gradients);
+  else if (moe_ != nullptr) moe_->backward(stream, normed, d_x_TD, d_branch, aux, expert_gradients);
   else dense_backward(stream, batch_tokens, normed, d_x_TD, d_branch);
   rms_norm_backward(stream, x_mid, ffn_gain_, rstd, d_branch, d_x_TD, d_x_TD, d_ffn_gain_);
 }
@@ -148,9 +168,10 @@ void DecoderLayer::attention_weights(Stream& stream, const Batch& batch) {
 void DecoderLayer::backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, Store expert_gradients) {
   if (!(moe_ != nullptr ? weight_part_.moe : weight_part_.dense)) return;
   const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens);
-  if (moe_ != nullptr) return moe_->backward_up(stream, normed, expert_gradients);
-  feed_forward_backward_up(stream, dense_, shards_.gather(stream, normed, batch_tokens, scratch_.whole_in),
-                           hidden(batch_tokens));
+  if (moe_ != nullptr && !ted_) return moe_->backward_up(stream, normed, expert_gradients);
+  const TensorView in = shards_.gather(stream, normed, batch_tokens, scratch_.whole_in);
+  if (ted_) moe_->backward_up(stream, in, expert_gradients);
+  else feed_forward_backward_up(stream, dense_, in, hidden(batch_tokens));
 }
 
 void DecoderLayer::backward_attention_weights(Stream& stream, const Batch& batch) {

@@ -73,6 +73,11 @@ class DecoderLayer {
   void attention_weights(Stream& stream, const Batch& batch);
   // The normed input of a block, once more.
   TensorView normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, int64_t batch_tokens);
+  // The MoE block where every rank routes all tokens of the micro-batch; its gradient.
+  void ted_forward(Stream& stream, const Batch& batch, TensorView normed_TD, TensorView out_TD, bool training,
+                   const RoutingTap* tap);
+  void ted_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD, TensorView d_x_TD,
+                    Store expert_gradients);
   // Dense feed-forward of normed rows; its gradient.
   void dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD);
   void dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
@@ -82,7 +87,7 @@ class DecoderLayer {
   const TokenShards& shards_;
   int64_t width_;
   float norm_eps_;
-  bool recompute_attention_ = false, recompute_hidden_ = false;
+  bool recompute_attention_ = false, recompute_hidden_ = false, ted_ = false;
   WeightPart weight_part_;
   LayerScratch scratch_;
   TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_;

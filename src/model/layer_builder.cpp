@@ -53,7 +53,7 @@ MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
   s.d_gate = store.fixed("work.d_gate");
   s.d_logits = store.fixed("work.d_logits");
   if (store.has("work.dense_a")) s.shared_a = store.fixed("work.dense_a");
-  s.branch = store.fixed("work.branch");
+  s.branch = store.fixed(plan.mesh.ted ? "work.whole_branch" : "work.branch");
   return s;
 }
 
@@ -73,7 +73,7 @@ FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& a
 std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                      TensorStore& store) {
   const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
-  const LayerSpec spec = local_layer(whole, plan.mesh.tp, plan.coords.tp);
+  const LayerSpec spec = local_layer(whole, plan.mesh, plan.coords);
   const LayerRows act(recompute_mode(plan.run), index, slot);
   const std::string param = fmt::format("layers.{}.", index);
   AttentionSaved saved{store.fixed(act("q")),
@@ -106,7 +106,7 @@ std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t i
 
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                          TensorStore& store, MeshComms& comms) {
-  const LayerSpec& spec = plan.model.layers[static_cast<size_t>(index)];
+  const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
   const Recompute mode = recompute_mode(plan.run);
   const LayerRows act(mode, index, slot);
   const std::string param = fmt::format("layers.{}.", index);

@@ -29,7 +29,7 @@ int64_t elements_per_entry(const ParamRow& row) { return row.shape[0] == 0 ? 0 :
 
 int64_t Parameter::numel() const {
   int64_t n = 0;
-  for (const SlicePiece& piece : pieces) n += whole_box(row.shape, piece.axis, piece.global_begin, piece.count).size;
+  for (const SlicePiece& piece : pieces) n += slice_of(row.shape, piece).size;
   return n;
 }
 

@@ -176,8 +176,8 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
     const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
     feed_forward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
                  tokens_of(scratch_.shared_a, m.shared_width), branch);
-    add(stream, base_TD, branch, out_TD);
-    base = out_TD;
+    if (base_TD.data != nullptr) add(stream, base_TD, branch, out_TD);
+    base = base_TD.data != nullptr ? out_TD : branch;
   }
   const int64_t chunks = transport_->chunks();
   for (int64_t c = 0; c < chunks; ++c) {

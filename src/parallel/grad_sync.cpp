@@ -47,7 +47,7 @@ int64_t GradientSums::widest_size(const Parameter& p) const {
     std::vector<int64_t> held(static_cast<size_t>(placement.ep));
     for (const std::vector<ExpertHome>& homes : placement.homes)
       for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
-    return padded_gradient(*std::max_element(held.begin(), held.end()) * elements_per_entry(p.row));
+    return padded_gradient(*std::max_element(held.begin(), held.end()) * widest_entry(p.row, plan_.model, plan_.mesh));
   }
   MeshCoords first = plan_.coords;  // the first of TP has the most
   first.tp = 0;
@@ -148,8 +148,9 @@ double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms
     return squares;
   };
   double slices = squares_of(Replicas::dp), experts = squares_of(Replicas::edp);
-  comms.tp->all_reduce_sum(std::span(&slices, 1));
   comms.ep->all_reduce_sum(std::span(&experts, 1));
+  if (comms.cuts_experts) slices += std::exchange(experts, 0.0);
+  comms.tp->all_reduce_sum(std::span(&slices, 1));
   double squares = slices + squares_of(Replicas::stage) + experts;
   comms.pp->all_reduce_sum(std::span(&squares, 1));
   return std::sqrt(squares);

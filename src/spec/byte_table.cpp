@@ -37,9 +37,11 @@ class Rows {
   std::vector<ByteRow> rows;
 };
 
-// Tokens of a micro-batch: of the data-parallel rank, of this rank's shard, of the largest shard.
+// Tokens of a micro-batch: of the data-parallel rank, of this rank's shard, of the largest shard; those that MoE blocks
+// route here, and the most that they route on any rank.
 struct Tokens {
   int64_t batch = 0, own = 0, most = 0;
+  int64_t routed = 0, most_routed = 0;
 };
 
 // How many rows this rank's experts receive: exact for in_place, a distribution otherwise.
@@ -48,14 +50,14 @@ struct RoutedRows {
   int64_t committed = 0, mean = 0, max = 0;
 };
 
-RoutedRows routed_rows(const MoeSpec& moe, const RunSpec& run, TransportKind transport, const Tokens& shard, int ep,
+RoutedRows routed_rows(const MoeSpec& moe, const RunSpec& run, TransportKind transport, const Tokens& of, int ep,
                        int64_t local_experts) {
   RoutedRows r;
   if (transport == TransportKind::in_place) {
-    r.committed = r.mean = r.max = shard.own * moe.top_k;
+    r.committed = r.mean = r.max = of.routed * moe.top_k;
     return r;
   }
-  const int64_t tokens = shard.most, choices = tokens * moe.top_k;
+  const int64_t tokens = of.most_routed, choices = tokens * moe.top_k;
   r.grows = true;
   if (transport == TransportKind::padded) {
     // Every expert gets the rows of the fullest: T per source at worst.
@@ -99,10 +101,10 @@ void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int
 }
 
 void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const LayerSpec& layer, const RunSpec& run,
-             TransportKind transport, const Tokens& shard, int ep, int64_t local_experts) {
+             TransportKind transport, const Tokens& of, int ep, int64_t local_experts) {
   const MoeSpec& m = layer.moe;
   const DType dtype = run.dtype();
-  const int64_t tokens = shard.own;
+  const int64_t tokens = of.routed;
   const int64_t c = halves_of(layer.activation), choices = tokens * m.top_k;
   out.add(at + "logits", ByteKind::activation, DType::f32, {tokens, m.experts});
   out.add(at + "expert_choice", ByteKind::activation, DType::i32, {tokens, m.top_k});
@@ -113,14 +115,14 @@ void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const Lay
   out.add(at + "row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   out.add(at + "rows_per_expert", ByteKind::activation, DType::i64, {m.experts});
   if (m.shared_width > 0) out.add(at + "shared.h", ByteKind::activation, dtype, {tokens, c, m.shared_width});
-  const RoutedRows r = routed_rows(m, run, transport, shard, ep, local_experts);
+  const RoutedRows r = routed_rows(m, run, transport, of, ep, local_experts);
   out.rows.push_back(routed_row(at + "h", ByteKind::routed, dtype, r, {c, m.width}));
   if (transport == TransportKind::in_place) return;
   out.rows.push_back(routed_row(at + "received", ByteKind::routed, dtype, r, {model.width}));
   out.rows.push_back(routed_row(at + "received_index", ByteKind::routed, DType::i32, r, {}));
   out.rows.push_back(routed_row(at + "received_weights", ByteKind::routed, DType::f32, r, {}));
   if (transport == TransportKind::padded) {
-    const RoutedRows send = padded_send_rows(m, run, shard);
+    const RoutedRows send = padded_send_rows(m, run, of);
     out.rows.push_back(routed_row(at + "padded_token_ids", ByteKind::routed, DType::i32, send, {}));
     out.add(at + "padded_row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   }
@@ -180,13 +182,13 @@ void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, 
     return;
   }
   const MoeSpec& m = layer.moe;
-  widest.dense = std::max(widest.dense, tokens.own * m.shared_width);
+  widest.dense = std::max(widest.dense, tokens.routed * m.shared_width);
   widest.expert = std::max(widest.expert, m.width);
   widest.top_k = std::max(widest.top_k, m.top_k);
   widest.experts = std::max(widest.experts, m.experts);
   widen(widest.routed, routed_rows(m, run, transport, tokens, ep, local_experts));
   if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens));
-  else widest.send.committed = std::max(widest.send.committed, tokens.own * m.top_k);
+  else widest.send.committed = std::max(widest.send.committed, tokens.routed * m.top_k);
 }
 
 void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, TransportKind transport, const Widest& w,
@@ -204,8 +206,8 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
   out.add("work.rope_sin", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
   if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {w.dense});
   if (w.experts > 0) {
-    out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens.own * w.top_k});
-    out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens.own * w.experts});
+    out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens.routed * w.top_k});
+    out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens.routed * w.experts});
     out.rows.push_back(routed_row("work.expert_a", ByteKind::workspace, dtype, w.routed, {w.expert}));
     out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.routed, {d}));
     out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
@@ -363,14 +365,15 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   Rows out;
   const TransportKind transport = choose_transport(run.moe.transport, mesh);
   const int64_t batch = make_local_batch(run.train, mesh).tokens();
-  const Tokens tokens{batch, block_of(batch, mesh.tp, coords.tp).count, block_of(batch, mesh.tp, 0).count};
+  const Tokens tokens{batch, block_of(batch, mesh.tp, coords.tp).count, block_of(batch, mesh.tp, 0).count,
+                      routed_tokens(mesh, coords, batch).count, routed_tokens(mesh, {}, batch).count};
   // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
   out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   Widest widest;
   for (const StagePlan& stage : stages) {
     for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
-      const LayerSpec layer = local_layer(model.layers[static_cast<size_t>(i)], mesh.tp, coords.tp);
+      const LayerSpec layer = local_layer(model.layers[static_cast<size_t>(i)], mesh, coords);
       const int64_t local_experts =
           layer.feed_forward == FeedForwardKind::moe
               ? static_cast<int64_t>(placements[static_cast<size_t>(i)].experts_of(coords.ep).size())

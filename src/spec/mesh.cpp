@@ -17,7 +17,7 @@ std::string divisors_of(int n) {
 
 }  // namespace
 
-Mesh make_mesh(const MeshSpec& spec, int world) {
+Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
   MW_CHECK(world >= 1, "a world of {} ranks", world);
   Mesh mesh;
   mesh.world = world;
@@ -29,13 +29,16 @@ Mesh make_mesh(const MeshSpec& spec, int world) {
          fmt::format("mesh.pp x mesh.tp can be one of {}", divisors_of(world)));
   const int stage = world / mesh.pp;
   mesh.dp = stage / mesh.tp;
-  if (spec.ep > stage || stage % spec.ep != 0)
+  mesh.ted = mesh.tp > 1 && tp_mode == "ted";
+  const int shared = mesh.ted ? mesh.dp : stage;  // ranks that share the experts out
+  if (spec.ep > shared || shared % spec.ep != 0)
     fail(Exit::config,
-         fmt::format("mesh.ep = {} does not divide the {} rank{} of {}", spec.ep, stage, stage == 1 ? "" : "s",
+         fmt::format("mesh.ep = {} does not divide the {} {}rank{} of {}", spec.ep, shared,
+                     mesh.ted ? "data-parallel " : "", shared == 1 ? "" : "s",
                      mesh.pp == 1 ? "the run" : "a pipeline stage"),
-         fmt::format("mesh.ep can be one of {}", divisors_of(stage)));
+         fmt::format("mesh.ep can be one of {}", divisors_of(shared)));
   mesh.ep = static_cast<int>(spec.ep);
-  mesh.edp = stage / mesh.ep;
+  mesh.edp = shared / mesh.ep;
   return mesh;
 }
 
@@ -57,8 +60,9 @@ MeshCoords coords_of(const Mesh& mesh, int rank) {
   c.pp = rank / stage;
   c.dp = r / mesh.tp;
   c.tp = r % mesh.tp;
-  c.ep = mesh.ep_first ? r % mesh.ep : r / mesh.edp;
-  c.edp = mesh.ep_first ? r / mesh.ep : r % mesh.edp;
+  const int shared = mesh.ted ? c.dp : r;
+  c.ep = mesh.ep_first ? shared % mesh.ep : shared / mesh.edp;
+  c.edp = mesh.ep_first ? shared / mesh.ep : shared % mesh.edp;
   return c;
 }
 
@@ -68,14 +72,15 @@ std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
   for (int other = 0; other < mesh.world; ++other) {
     const MeshCoords c = coords_of(mesh, other);
     bool same = true;
+    const bool same_slices = !mesh.ted || c.tp == own.tp;
     switch (axis) {
       case MeshAxis::world: break;
       case MeshAxis::pp: same = c.dp == own.dp && c.tp == own.tp; break;
       case MeshAxis::dp: same = c.pp == own.pp && c.tp == own.tp; break;
       case MeshAxis::tp: same = c.pp == own.pp && c.dp == own.dp; break;
-      case MeshAxis::ep: same = c.pp == own.pp && c.edp == own.edp; break;
+      case MeshAxis::ep: same = c.pp == own.pp && c.edp == own.edp && same_slices; break;
       case MeshAxis::stage: same = c.pp == own.pp; break;
-      case MeshAxis::edp: same = c.pp == own.pp && c.ep == own.ep; break;
+      case MeshAxis::edp: same = c.pp == own.pp && c.ep == own.ep && same_slices; break;
     }
     if (same) group.push_back(other);
   }
@@ -83,10 +88,10 @@ std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
 }
 
 std::string describe(const Mesh& mesh) {
-  return fmt::format("{} rank{}: {}dp {}, {}ep {} x edp {} ({})", mesh.world, mesh.world == 1 ? "" : "s",
+  return fmt::format("{} rank{}: {}dp {}, {}ep {} x edp {} ({}{})", mesh.world, mesh.world == 1 ? "" : "s",
                      mesh.pp > 1 ? fmt::format("pp {}, ", mesh.pp) : "", mesh.dp,
                      mesh.tp > 1 ? fmt::format("tp {}, ", mesh.tp) : "", mesh.ep, mesh.edp,
-                     mesh.ep_first ? "ep-first" : "dp-first");
+                     mesh.ep_first ? "ep-first" : "dp-first", mesh.ted ? ", experts cut over tp" : "");
 }
 
 }  // namespace mw

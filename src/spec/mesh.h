@@ -1,5 +1,6 @@
 // The process mesh (DESIGN section 4): world = PP x R, rank = (pp * DP + dp) * TP + tp; a stage's R ranks are DP x TP
-// to dense blocks and EDP x EP to MoE blocks.
+// to dense blocks and EDP x EP to MoE blocks. With tensor-sharded experts (moe.tp_mode = "ted") MoE blocks see
+// EDP x EP x TP.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@ struct MeshCoords {
 struct Mesh {
   int world = 1, pp = 1, dp = 1, tp = 1, ep = 1, edp = 1;
   bool ep_first = true;
+  bool ted = false;  // experts are cut over TP, tokens are not; false where TP is 1
   bool operator==(const Mesh&) const = default;
 };
 
@@ -31,7 +33,7 @@ enum class Replicas : uint8_t { dp, stage, edp };
 constexpr int kReplicas = 3;
 
 // Errors: config with the divisor that fails and the nearest sizes that work; unsupported for schedules not built.
-Mesh make_mesh(const MeshSpec& spec, int world);
+Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode = "ssmb");
 // The pipeline that a run asks for.
 PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches);
 MeshCoords coords_of(const Mesh& mesh, int rank);

@@ -74,11 +74,11 @@ std::vector<ParamRow> param_table(const ModelSpec& model) {
     const MoeSpec& m = layer.moe;
     table.add(at + "moe.router", {m.experts, d}, ParamRole::router, i);
     if (m.selection_bias) table.add(at + "moe.bias", {m.experts}, ParamRole::bias, i);
-    table.add(at + "moe.w_up", {m.experts, c, m.width, d}, ParamRole::matrix, i, true);
-    table.add(at + "moe.w_down", {m.experts, d, m.width}, ParamRole::matrix, i, true);
+    table.add(at + "moe.w_up", {m.experts, c, m.width, d}, ParamRole::matrix, i, true, TensorCut::expert_width);
+    table.add(at + "moe.w_down", {m.experts, d, m.width}, ParamRole::matrix, i, true, TensorCut::expert_width);
     if (m.shared_width > 0) {
-      table.add(at + "moe.shared.w_up", {c, m.shared_width, d}, ParamRole::matrix, i);
-      table.add(at + "moe.shared.w_down", {d, m.shared_width}, ParamRole::matrix, i);
+      cut_matrix("moe.shared.w_up", {c, m.shared_width, d}, TensorCut::shared_width);
+      cut_matrix("moe.shared.w_down", {d, m.shared_width}, TensorCut::shared_width);
     }
   }
   table.add("final_norm", {d}, ParamRole::norm, -1);

@@ -37,6 +37,9 @@ void validate(const ExpertPlacement& placement);
 struct SlicePiece {
   int axis = 0;
   int64_t global_begin = 0, local_begin = 0, count = 0;
+  // Of entries of axis 0 only these entries of another axis; axis 0: all of them.
+  int cut_axis = 0;
+  int64_t cut_begin = 0, cut_count = 0;
   bool operator==(const SlicePiece&) const = default;
 };
 

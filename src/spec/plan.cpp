@@ -70,11 +70,10 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
     fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
   };
   if (!run.log.tensorboard.empty()) unbuilt("log.tensorboard");
-  if (run.moe.tp_mode != "ssmb") unbuilt(fmt::format("moe.tp_mode = \"{}\"", run.moe.tp_mode));
   Plan plan;
   plan.model = model;
   plan.run = run;
-  plan.mesh = make_mesh(run.mesh, world);
+  plan.mesh = make_mesh(run.mesh, world, run.moe.tp_mode);
   plan.rank = rank;
   plan.coords = coords_of(plan.mesh, rank);
   plan.batch = make_local_batch(run.train, plan.mesh);

@@ -13,28 +13,33 @@ const LayerSpec& layer_of(const ParamRow& row, const ModelSpec& model) {
   return model.layers[static_cast<size_t>(row.layer)];
 }
 
-// Whether a dense parameter is cut over TP; else every rank of the stage holds all of it.
-bool is_cut_over_tp(const ParamRow& row, const ModelSpec& model, int tp) {
-  if (tp == 1 || row.cut == TensorCut::none) return false;
-  return row.cut != TensorCut::kv_rows || layer_of(row, model).attention.kv_heads >= tp;
+// Whether a parameter is cut over TP; else every rank of the stage, or of EDP, holds all of it.
+bool is_cut_over_tp(const ParamRow& row, const ModelSpec& model, const Mesh& mesh) {
+  if (mesh.tp == 1 || row.cut == TensorCut::none) return false;
+  if (row.cut == TensorCut::expert_width || row.cut == TensorCut::shared_width) return mesh.ted;
+  return row.cut != TensorCut::kv_rows || layer_of(row, model).attention.kv_heads >= mesh.tp;
 }
 
-// The part that a rank holds of a dense parameter.
-SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, int tp, int tp_rank) {
-  if (!is_cut_over_tp(row, model, tp)) return {0, 0, 0, row.shape[0]};
+// The part that a rank holds of a dense parameter, or of each expert.
+SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, const Mesh& mesh, int tp_rank) {
+  if (!is_cut_over_tp(row, model, mesh)) return {0, 0, 0, row.shape[0]};
+  const int tp = mesh.tp;
   const LayerSpec& layer = layer_of(row, model);
   const HeadShard shard = head_shard(layer.attention, tp, tp_rank);
   const auto heads = [&](int axis, Block block) {
     return SlicePiece{axis, block.begin * layer.attention.head_dim, 0, block.count * layer.attention.head_dim};
   };
+  const auto widths = [&](int axis, int64_t width) {
+    const Block block = block_of(width, tp, tp_rank);
+    return SlicePiece{axis, block.begin, 0, block.count};
+  };
   switch (row.cut) {
     case TensorCut::query_rows: return heads(0, shard.heads);
     case TensorCut::kv_rows: return heads(0, shard.kv_heads);
     case TensorCut::query_columns: return heads(1, shard.heads);
-    case TensorCut::width: {
-      const Block width = block_of(layer.dense_width, tp, tp_rank);
-      return {1, width.begin, 0, width.count};
-    }
+    case TensorCut::width: return widths(1, layer.dense_width);
+    case TensorCut::shared_width: return widths(1, layer.moe.shared_width);
+    case TensorCut::expert_width: return widths(2, layer.moe.width);
     case TensorCut::none: break;
   }
   MW_CHECK(false, "{} is not cut", row.name);
@@ -56,13 +61,27 @@ HeadShard head_shard(const AttentionSpec& a, int tp, int tp_rank) {
   return shard;
 }
 
-LayerSpec local_layer(const LayerSpec& layer, int tp, int tp_rank) {
+LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords) {
   LayerSpec local = layer;
-  const HeadShard shard = head_shard(layer.attention, tp, tp_rank);
+  const HeadShard shard = head_shard(layer.attention, mesh.tp, coords.tp);
   local.attention.heads = shard.heads.count;
   local.attention.kv_heads = shard.kv_heads.count;
-  local.dense_width = block_of(layer.dense_width, tp, tp_rank).count;
+  local.dense_width = block_of(layer.dense_width, mesh.tp, coords.tp).count;
+  if (!mesh.ted) return local;
+  local.moe.width = block_of(layer.moe.width, mesh.tp, coords.tp).count;
+  local.moe.shared_width = block_of(layer.moe.shared_width, mesh.tp, coords.tp).count;
   return local;
+}
+
+Block routed_tokens(const Mesh& mesh, const MeshCoords& coords, int64_t tokens) {
+  return mesh.ted ? Block{0, tokens} : block_of(tokens, mesh.tp, coords.tp);
+}
+
+int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const Mesh& mesh) {
+  const int64_t entry = row.numel() / row.shape.front();
+  if (!is_cut_over_tp(row, model, mesh)) return entry;
+  const SlicePiece first = tp_piece(row, model, mesh, 0);
+  return entry / row.shape[static_cast<size_t>(first.axis)] * first.count;
 }
 
 int64_t LocalParam::numel() const {
@@ -79,19 +98,28 @@ LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::v
   if (row.expert) {
     local.pieces = expert_pieces(placements[static_cast<size_t>(row.layer)], coords.ep);
     local.shape[0] = 0;
-    for (const SlicePiece& piece : local.pieces) local.shape[0] += piece.count;
+    const SlicePiece cut = tp_piece(row, model, mesh, coords.tp);
+    for (SlicePiece& piece : local.pieces) {
+      local.shape[0] += piece.count;
+      if (cut.axis == 0) continue;
+      piece.cut_axis = cut.axis;
+      piece.cut_begin = cut.global_begin;
+      piece.cut_count = cut.count;
+    }
+    if (cut.axis != 0) local.shape[static_cast<size_t>(cut.axis)] = cut.count;
     local.matrices = local.shape[0];
     local.replicas = Replicas::edp;
   } else {
-    local.pieces = {tp_piece(row, model, mesh.tp, coords.tp)};
+    local.pieces = {tp_piece(row, model, mesh, coords.tp)};
     local.shape[static_cast<size_t>(local.pieces[0].axis)] = local.pieces[0].count;
-    if (mesh.tp > 1 && !is_cut_over_tp(row, model, mesh.tp)) local.replicas = Replicas::stage;
+    if (mesh.tp > 1 && !is_cut_over_tp(row, model, mesh)) local.replicas = Replicas::stage;
     // A rank that shares key/value heads reads one of them.
     if (row.cut == TensorCut::kv_rows && local.replicas == Replicas::stage)
       local.matrices = layer_of(row, model).attention.kv_heads;
   }
   local.k = local.shape.back();
-  local.n = row.expert ? row.matrix_n() : local.numel() / local.k / local.matrices;
+  local.n = row.expert ? local.numel() / local.k / std::max<int64_t>(local.matrices, 1)
+                       : local.numel() / local.k / local.matrices;
   return local;
 }
 
@@ -111,7 +139,14 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
            "use mesh.tp = 1; docs/limits.md lists what is missing");
     if (layer.feed_forward == FeedForwardKind::dense && layer.dense_width < tp)
       fail(Exit::config, fmt::format("mesh.tp = {} for a dense width of {}", tp, layer.dense_width), "lower mesh.tp");
+    if (mesh.ted && layer.feed_forward == FeedForwardKind::moe &&
+        (layer.moe.width < tp || (layer.moe.shared_width > 0 && layer.moe.shared_width < tp)))
+      fail(Exit::config,
+           fmt::format("mesh.tp = {} cannot cut experts of width {}{}", tp, layer.moe.width,
+                       layer.moe.shared_width > 0 ? fmt::format(" and {}", layer.moe.shared_width) : ""),
+           "lower mesh.tp, or use moe.tp_mode = \"ssmb\"");
   }
+  if (mesh.ted) return;  // every rank routes whole sequences
   if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence" && sequences % tp != 0)
     fail(Exit::config,
          fmt::format("capacity counts per sequence, but mesh.tp = {} ranks would share {} sequence{}", tp, sequences,

@@ -4,6 +4,10 @@
 // shard as it is: nothing is dropped before the gate or gathered after combine (X-MoE's SSMB). Attention and dense
 // feed-forwards gather the tokens, compute a share of heads or width, and leave the sum of all shares as shards.
 // Embedding, norms, router, shared experts and head work on the shard with whole weights.
+//
+// With tensor-sharded experts (TED, moe.tp_mode = "ted", for comparison) MoE blocks do as dense feed-forwards: they
+// gather the tokens, every rank routes all of them and computes its share of every expert's width. What the router
+// learns from gate weights is then a share of the sum too.
 #pragma once
 
 #include <cstdint>
@@ -35,8 +39,11 @@ struct HeadShard {
 };
 HeadShard head_shard(const AttentionSpec& attention, int tp, int tp_rank);
 
-// The layer as one rank computes it: its heads, and its width of a dense feed-forward.
-LayerSpec local_layer(const LayerSpec& layer, int tp, int tp_rank);
+// The layer as one rank computes it: its heads, its width of a dense feed-forward and, if they are cut, of experts.
+LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords);
+
+// The tokens that MoE blocks of one rank route, of a micro-batch of `tokens` of its data-parallel rank.
+Block routed_tokens(const Mesh& mesh, const MeshCoords& coords, int64_t tokens);
 
 // What one rank holds of a parameter.
 struct LocalParam {
@@ -46,6 +53,8 @@ struct LocalParam {
   Replicas replicas = Replicas::dp;
   int64_t numel() const;
 };
+// Elements of one entry of an expert tensor on the rank that has most of it.
+int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const Mesh& mesh);
 // placements: by layer.
 LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
                        const Mesh& mesh, const MeshCoords& coords);

@@ -56,6 +56,16 @@ TensorSlice whole_box(const std::vector<int64_t>& shape, int axis, int64_t begin
   return slice;
 }
 
+TensorSlice slice_of(const std::vector<int64_t>& shape, const SlicePiece& piece) {
+  if (piece.cut_axis == 0) return whole_box(shape, piece.axis, piece.global_begin, piece.count);
+  // Axis 0 is outermost: its entries are neighbours in the box of the other axis.
+  TensorSlice slice = whole_box(shape, piece.cut_axis, piece.cut_begin, piece.cut_count);
+  const int64_t entry = slice.size / shape.front();
+  slice.first = piece.global_begin * entry;
+  slice.size = piece.count * entry;
+  return slice;
+}
+
 TensorSlice whole_tensor(const std::vector<int64_t>& shape) { return whole_box(shape, 0, 0, shape.front()); }
 
 void for_each_shared_run(const std::vector<int64_t>& shape, const TensorSlice& a, const TensorSlice& b,
@@ -75,11 +85,11 @@ std::vector<HeldSlice> held_slices(const std::vector<int64_t>& shape, const std:
   for (const SlicePiece& piece : pieces) {
     MW_CHECK(piece.axis == 0 || (pieces.size() == 1 && piece.local_begin == 0), "pieces of axis {}", piece.axis);
     if (piece.count == 0) continue;
-    TensorSlice slice = whole_box(shape, piece.axis, piece.global_begin, piece.count);
+    TensorSlice slice = slice_of(shape, piece);
     const int64_t local = slice.size / piece.count * piece.local_begin;
     const int64_t begin = std::max(held.begin, local), end = std::min(held.end(), local + slice.size);
     if (begin >= end) continue;
-    slice.first = begin - local;
+    slice.first += begin - local;
     slice.size = end - begin;
     list.push_back({slice, begin - held.begin});
   }

@@ -23,6 +23,8 @@ int64_t box_elements(const std::vector<int64_t>& shape, const TensorSlice& slice
 // A box with all of its elements.
 TensorSlice whole_box(const std::vector<int64_t>& shape, int axis, int64_t begin, int64_t count);
 TensorSlice whole_tensor(const std::vector<int64_t>& shape);
+// A piece, all of it.
+TensorSlice slice_of(const std::vector<int64_t>& shape, const SlicePiece& piece);
 
 // Calls `run` with the elements that two slices of one tensor share: `count` of them from a_at on in a, from b_at on in
 // b (counted in what each slice holds), contiguous in both. Ascending in both; nothing for slices that share nothing.

@@ -63,7 +63,7 @@ Device choose_device(const std::string& wanted, int local_rank) {
 
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      int local_ranks) {
-  const Mesh mesh = make_mesh(run.mesh, world.size());
+  const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
   Plan plan =
       make_plan(model, run, world.size(), world.rank(), measure_platform(model, run, mesh, threads, device.kind));
   check_memory(plan, device, local_ranks);

@@ -75,7 +75,8 @@ class GradientPass {
   int64_t experts_of_first_moe_layer() const;
   // Tokens of a micro-batch over which statistics were summed.
   int64_t counted_tokens(const Action& a) const {
-    if (plan_.run.fault == "local_aux_counts") return engine_.model.own_tokens(batch_of(a)).count;
+    if (plan_.run.fault == "local_aux_counts")
+      return routed_tokens(plan_.mesh, plan_.coords, batch_of(a).tokens()).count;
     return batch_of(a).tokens() * engine_.comms.dp->size();
   }
 
@@ -141,7 +142,9 @@ void GradientPass::forward(const Action& a) {
 void GradientPass::reduce_statistics(const Action& a) {
   const TraceScope scope(engine_.stream.trace(), Work::reduce, "statistics");
   std::vector<double> summed = engine_.model.statistics(a.stage, a.micro_batch);
-  if (plan_.run.fault != "local_aux_counts") engine_.comms.stage->all_reduce_sum(std::span(summed));
+  // Of the ranks that route the same tokens one counts.
+  Comm& routing = plan_.mesh.ted ? *engine_.comms.dp : *engine_.comms.stage;
+  if (plan_.run.fault != "local_aux_counts") routing.all_reduce_sum(std::span(summed));
   add_load(a.stage, summed);
   const Auxiliary& auxiliary = engine_.model.auxiliary();
   if (!couples_layers_) {
@@ -175,8 +178,9 @@ void GradientPass::backward(const Action& a) {
   const StagePlan& stage = stage_of(a.stage);
   if (stage.has_head) loss_sum_ += engine_.model.loss(a.micro_batch, batch_of(a), loss_seed_);
   const auto summed = summed_.extract({a.stage, a.micro_batch});
+  const bool seeds = !plan_.mesh.ted || plan_.coords.tp == 0;
   engine_.model.set_auxiliary(a.stage, a.micro_batch, summed.mapped(), mean_load_[a.micro_batch], counted_tokens(a),
-                              aux_seed_);
+                              seeds ? aux_seed_ : 0.0);
   messages_.before_input_gradient(a.stage);
   const int64_t done = backwards_[a.stage]++;
   engine_.model.backward(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));

@@ -120,7 +120,7 @@ std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step) c
 
 Routing Verifier::empty_routing(const Plan& plan) const {
   Routing r;
-  r.tokens = block_of(plan.batch.tokens(), plan.mesh.tp, plan.coords.tp).count;
+  r.tokens = routed_tokens(plan.mesh, plan.coords, plan.batch.tokens()).count;
   for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
     r.ids.emplace_back();
     r.gaps.emplace_back();
@@ -174,7 +174,7 @@ Routing Verifier::local_part(const Routing& global) const {
   const Plan& plan = layout_->plan;
   Routing local = empty_routing(plan);
   const int64_t first =
-      plan.coords.dp * plan.batch.tokens() + block_of(plan.batch.tokens(), plan.mesh.tp, plan.coords.tp).begin;
+      plan.coords.dp * plan.batch.tokens() + routed_tokens(plan.mesh, plan.coords, plan.batch.tokens()).begin;
   for (size_t j = 0; j < local.ids.size(); ++j)
     for (size_t l = 0; l < local.ids[j].size(); ++l) {
       const std::vector<int32_t>& ids = local.ids[j][l];
@@ -234,6 +234,7 @@ int64_t Verifier::count_flips(const Routing& expected, const Routing& got, doubl
         widest_gap = std::max(widest_gap, static_cast<double>(expected.gaps[j][l][static_cast<size_t>(t)]));
       }
     }
+  if (layout_->plan.mesh.ted && layout_->plan.coords.tp > 0) flips = 0;  // of the same tokens
   comm_.all_reduce_sum(std::span(&flips, 1));
   comm_.all_reduce_max(std::span(&widest_gap, 1));
   return flips;
@@ -253,7 +254,8 @@ std::vector<double> Verifier::square_differences(const Parameter& p, const std::
       }
     });
   if (layout_->params.block(p.replicas).is_cut()) layout_->comms.of(p.replicas).all_reduce_sum(std::span(squares));
-  if (p.replicas == Replicas::dp) layout_->comms.tp->all_reduce_sum(std::span(squares));
+  const bool is_slice = p.replicas == Replicas::dp || (p.row.expert && layout_->plan.mesh.ted);
+  if (is_slice) layout_->comms.tp->all_reduce_sum(std::span(squares));
   return squares;
 }
 

@@ -26,6 +26,7 @@ LAYOUTS = {  # ranks, stages of rank 0, overrides
     "interleaved": (2, 2, "mesh.pp=2 mesh.schedule=interleaved"),
     "zero-bubble": (2, 2, "mesh.pp=2 mesh.schedule=zb_v"),
     "tp": (4, 1, "mesh.tp=4 mesh.ep=2 memory.recompute=moe"),
+    "ted": (4, 1, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted"),
     "tp-pp": (4, 1, "mesh.tp=2 mesh.pp=2 mesh.ep=2 mesh.zero=1"),
 }
 
@@ -93,7 +94,7 @@ checks.expect(len(texts["one"]) > 20, f"sample: {texts['one']!r}")
 rest = SMALL.split("[data]")[1]
 HF = write_run_file("hf.toml", f'model = "hf:{SOURCE / "tests" / "golden" / "models" / "qwen3_moe"}"\n[data]{rest}')
 read = {}
-for name in ("one", "pp", "pp-ep", "tp", "tp-pp"):  # the model has two layers
+for name in ("one", "pp", "pp-ep", "tp", "ted", "tp-pp"):  # the model has two layers
     ranks, _, layout = LAYOUTS[name]
     result = run(ranks, "train", HF, "train.micro_batches=4", "train.seq_len=16", "train.steps=2", "train.val_batches=2",
                  *layout.split())

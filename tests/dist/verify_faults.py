@@ -18,8 +18,10 @@ FAULTS = {  # fault: lines of which at least one must be judged FAIL
 
 checks = Checks()
 for fault, line in FAULTS.items():
-    padded = ["mesh.placement=dp_first", "moe.transport=padded", "moe.row_chunks=3"]
-    for extra in [[], padded, ["memory.recompute=full"], ["mesh.pp=2"]] if fault == "drop_row" else [[], ["mesh.zero=1"], ["mesh.tp=2"], ["mesh.pp=2"]]:
+    layouts = ["", "mesh.zero=1", "mesh.tp=2", "mesh.tp=2 moe.tp_mode=ted", "mesh.pp=2"]
+    if fault == "drop_row":
+        layouts = ["", "mesh.placement=dp_first moe.transport=padded moe.row_chunks=3", "memory.recompute=full", "mesh.pp=2"]
+    for extra in map(str.split, layouts):
         result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
                      f"debug.fault={fault}", *extra)
         named = [text for text in result.output.splitlines() if "FAIL: tolerance" in text]

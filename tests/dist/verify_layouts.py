@@ -98,6 +98,14 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.aux_scope=model model.tie_embeddings=true"),
     (8, "mesh.tp=2 mesh.pp=2 mesh.ep=4 mesh.zero=1 mesh.schedule=interleaved model.clip_qkv=0.5"),
     (8, "mesh.tp=2 mesh.ep=4 mesh.zero=1 train.dtype=bf16 verify.steps=2"),
+    # Tensor-sharded experts, for comparison: every rank of TP routes all tokens of its data-parallel rank.
+    (2, "mesh.tp=2 moe.tp_mode=ted verify.steps=2"),
+    (4, "mesh.tp=4 moe.tp_mode=ted memory.recompute=full model.score=sigmoid model.selection_bias=true"),
+    (8, f"mesh.tp=2 mesh.ep=2 moe.tp_mode=ted mesh.zero=1 {DP_FIRST} {UNEVEN} model.expert_width=17 verify.steps=2"),
+    (8, f"mesh.tp=2 mesh.ep=4 moe.tp_mode=ted {PADDED} moe.capacity_factor=1.0 moe.aux_scope=model"),
+    (8, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.tp_mode=ted mesh.schedule=zb_h1 moe.row_chunks=3"),
+    (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted train.dtype=bf16 mesh.zero=1 memory.recompute=moe verify.steps=2"),
+    (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted verify.routing=one_expert model.top_k=1 model.shared_experts=0"),
     # Optimizer states cut over replicas: of all weights, of experts with two replicas and more, of none of the experts.
     (2, "mesh.ep=1 mesh.zero=1 verify.steps=2"),
     (4, "mesh.ep=2 mesh.zero=1 verify.steps=2"),
