@@ -17,6 +17,11 @@ TensorView elements(const TensorView& view, ElementRange range) {
   return {static_cast<std::byte*>(view.data) + range.begin * size_of(view.dtype), view.dtype, {range.count}};
 }
 
+std::vector<ByteRow> rows_of(std::vector<ByteRow> rows, bool on_host) {
+  std::erase_if(rows, [&](const ByteRow& row) { return row.on_host != on_host; });
+  return rows;
+}
+
 }  // namespace
 
 std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows) {
@@ -24,8 +29,6 @@ std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows) {
   for (const ByteRow& row : rows) slots.push_back({row.name, row.dtype, row.shape, row.max_rows});
   return slots;
 }
-
-int64_t elements_per_entry(const ParamRow& row) { return row.shape[0] == 0 ? 0 : row.numel() / row.shape[0]; }
 
 int64_t Parameter::numel() const {
   int64_t n = 0;
@@ -39,7 +42,9 @@ TensorView Parameter::owned_copy() const {
   return copy_bf16.data == nullptr ? TensorView() : elements(copy_bf16, owned);
 }
 
-ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slots(plan.parameter_rows), reserve) {
+ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& reserve_offloaded)
+    : store_(to_slots(rows_of(plan.parameter_rows, false)), reserve),
+      offloaded_(to_slots(rows_of(plan.parameter_rows, true)), reserve_offloaded) {
   const std::vector<ParamRow> rows = own_params(plan);
   std::vector<LocalParam> locals;
   for (const ParamRow& row : rows) {
@@ -60,18 +65,19 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve) : store_(to_slo
     if (row.trained) p.owned = block(p.replicas).own(p.block_begin, locals[i].numel());
     p.holds_cut = cuts_master(row, block(p.replicas), plan.run.dtype());
     if (p.holds_cut) p.held = p.owned;
-    p.master = store_.fixed("param." + row.name);
+    p.master = view_of("param." + row.name);
     MW_CHECK(p.master.numel() == p.held.count, "{} has master weights {}, expected {} elements", row.name,
              p.master.describe(), p.held.count);
     if (row.trained) p.grad = store_.fixed("grad." + row.name);
-    if (store_.has("adam_m." + row.name)) {
-      p.adam_m = store_.fixed("adam_m." + row.name);
-      p.adam_v = store_.fixed("adam_v." + row.name);
+    if (has_row("adam_m." + row.name)) {
+      p.adam_m = view_of("adam_m." + row.name);
+      p.adam_v = view_of("adam_v." + row.name);
     }
     make_weights(p, locals[i]);
   }
   if (store_.has("zero.gathered")) gathered_ = store_.fixed("zero.gathered");
-  const std::vector<std::string> unused = store_.unused();
+  std::vector<std::string> unused = store_.unused();
+  for (std::string& name : offloaded_.unused()) unused.push_back(std::move(name));
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that no parameter uses, first {}", unused.size(),
            unused.front());
 }

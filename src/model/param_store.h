@@ -41,8 +41,9 @@ std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows);
 
 class ParamStore {
  public:
-  // Takes memory for plan.parameter_rows. Errors: memory.
-  explicit ParamStore(const Plan& plan, const Reserve& reserve = reserve_host);
+  // Takes memory for plan.parameter_rows, of offloaded ones by `reserve_offloaded`. Errors: memory.
+  explicit ParamStore(const Plan& plan, const Reserve& reserve = reserve_host,
+                      const Reserve& reserve_offloaded = reserve_host);
 
   std::vector<Parameter>& all() { return params_; }
   const std::vector<Parameter>& all() const { return params_; }
@@ -66,18 +67,19 @@ class ParamStore {
   void repack_updated(Stream& stream);
   // Of all but the routed experts, whose gradients the first backward pass of a step overwrites.
   void zero_gradients(Stream& stream);
-  int64_t fixed_bytes() const { return store_.fixed_bytes(); }
+  int64_t fixed_bytes() const { return store_.fixed_bytes(); }  // of the device
 
  private:
   void make_weights(Parameter& p, const LocalParam& local);
+  bool has_row(const std::string& name) const { return store_.has(name) || offloaded_.has(name); }
+  TensorView view_of(const std::string& name) {
+    return offloaded_.has(name) ? offloaded_.fixed(name) : store_.fixed(name);
+  }
 
-  TensorStore store_;
+  TensorStore store_, offloaded_;
   std::vector<Parameter> params_;
   GradientBlocks blocks_;
   TensorView gathered_;
 };
-
-// Elements of one entry of axis 0.
-int64_t elements_per_entry(const ParamRow& row);
 
 }  // namespace mw

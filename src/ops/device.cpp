@@ -11,4 +11,8 @@ Stream open_stream(Device device, int threads) {
 
 Reserve arenas_of(Device device) { return device.kind == DeviceKind::cpu ? Reserve(reserve_host) : reserve_on(device); }
 
+Reserve host_arenas_of(Device device) {
+  return device.kind == DeviceKind::cpu ? Reserve(reserve_host) : reserve_beside(device);
+}
+
 }  // namespace mw

@@ -15,6 +15,8 @@ namespace mw {
 // A stream of the device, and what arenas on it are made of. Errors: unsupported, when the device cannot be used.
 Stream open_stream(Device device, int threads);
 Reserve arenas_of(Device device);
+// The same for what stays in the host's memory (memory.offload).
+Reserve host_arenas_of(Device device);
 
 // The GPUs that this process may use; 0 where there is no GPU, no driver or no support in this build.
 int count_gpus();
@@ -39,6 +41,9 @@ int64_t free_bytes(Device device);
 // kernels. What is committed has its place there, so that a step neither allocates nor moves it; commit() refuses what
 // the device has no room for.
 Reserve reserve_on(Device device);
+
+// Memory for arenas that stays on the host, where the device reads and writes it over its bus.
+Reserve reserve_beside(Device device);
 
 // Waits for all queues of the device.
 void synchronise(Device device);

@@ -31,8 +31,8 @@ bool is_plain_copy(const LocalParam& p, const Platform& platform) {
 // Collects the rows of one table.
 class Rows {
  public:
-  void add(std::string name, ByteKind kind, DType dtype, std::vector<int64_t> shape) {
-    rows.push_back({std::move(name), kind, dtype, std::move(shape), 0, 0});
+  void add(std::string name, ByteKind kind, DType dtype, std::vector<int64_t> shape, bool on_host = false) {
+    rows.push_back({std::move(name), kind, dtype, std::move(shape), 0, 0, on_host});
   }
   std::vector<ByteRow> rows;
 };
@@ -323,9 +323,13 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
     if (!is_cut) return locals[i].shape;
     return std::vector<int64_t>{block_of_row(i).own(blocks.begins[i], locals[i].numel()).count};
   };
-  for (size_t i = 0; i < params.size(); ++i)
+  const bool offloads = run.offload == "optimizer";
+  for (size_t i = 0; i < params.size(); ++i) {
+    // Only the update reads these.
+    const bool on_host = offloads && run.dtype() == DType::bf16 && params[i].role == ParamRole::matrix;
     out.add("param." + params[i].name, ByteKind::master, DType::f32,
-            cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())));
+            cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())), on_host);
+  }
   // Each set that is summed together is one contiguous block.
   for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
     for (size_t i = 0; i < params.size(); ++i)
@@ -334,7 +338,7 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].trained) continue;
     for (const char* moment : {"adam_m.", "adam_v."})
-      out.add(moment + params[i].name, ByteKind::moment, DType::f32, cut_shape(i, block_of_row(i).is_cut()));
+      out.add(moment + params[i].name, ByteKind::moment, DType::f32, cut_shape(i, block_of_row(i).is_cut()), offloads);
   }
   if (run.dtype() == DType::bf16) {
     // The head of a tied model reads the embedding; a rank without it only looks rows up.
@@ -394,6 +398,10 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
 ByteSummary summarise(const std::vector<ByteRow>& rows) {
   ByteSummary s;
   for (const ByteRow& row : rows) {
+    if (row.on_host) {
+      s.on_host += row.bytes();
+      continue;
+    }
     s.by_kind[static_cast<int>(row.kind)] += row.bytes();
     if (row.max_rows == 0) {
       s.fixed += row.bytes();

@@ -29,6 +29,7 @@ struct ByteRow {
   std::vector<int64_t> shape;  // local; of a growing row, axis 0 is what is committed at start
   int64_t max_rows = 0;        // above 0: grows by rows up to this (routed rows depend on the data)
   int64_t mean_rows = 0;       // of a growing row: rows under balanced load
+  bool on_host = false;        // memory.offload: in the host's memory, whatever the device
   int64_t bytes() const;       // of `shape`, rounded up to 64 as the arena does
 };
 
@@ -77,6 +78,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
 struct ByteSummary {
   int64_t by_kind[kByteKinds] = {};  // as committed at start
   int64_t fixed = 0;                 // rows that do not grow
+  int64_t on_host = 0;               // of offloaded rows, which no other sum counts
   int64_t routed_mean = 0, routed_committed = 0, routed_max = 0;
   int64_t total() const { return fixed + routed_committed; }
 };

@@ -131,6 +131,7 @@ std::string describe(const Plan& plan) {
     if (s.by_kind[kind] > 0)
       text += fmt::format("{} {} {}", kind == 0 ? ":" : ",", name_of(static_cast<ByteKind>(kind)),
                           format_bytes(s.by_kind[kind]));
+  if (s.on_host > 0) text += fmt::format("; {} more on the host", format_bytes(s.on_host));
   if (s.routed_committed > 0)
     text += fmt::format("; rows that depend on the load: {} balanced, {} committed, {} at worst",
                         format_bytes(s.routed_mean), format_bytes(s.routed_committed), format_bytes(s.routed_max));

@@ -154,6 +154,10 @@ const std::vector<KeyRule>& key_rules() {
            "those of "
            "experts and the rows sent to them; full: all but layer inputs and routing",
            "none", "moe", "selective", "full"),
+      TEXT("memory.offload", offload,
+           "what a GPU reads and writes in the host's memory, once per step: its moments, and the fp32 weights of bf16 "
+           "matrices",
+           "none", "optimizer"),
       TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: none"),
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
       FLAG("checkpoint.background", checkpoint.background,

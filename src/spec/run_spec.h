@@ -96,7 +96,7 @@ struct RunSpec {
   TrainSpec train;
   MeshSpec mesh;
   MoeRunSpec moe;
-  std::string recompute = "none";
+  std::string recompute = "none", offload = "none";
   CheckpointSpec checkpoint;
   LogSpec log;
   WatchdogSpec watchdog;

@@ -21,6 +21,16 @@ int64_t available_share(Device device, int local_ranks) {
 
 void check_memory(const Plan& plan, Device device, int local_ranks) {
   const ByteSummary s = summarise(all_rows(plan));
+  if (plan.run.offload != "none" && device.kind == DeviceKind::cpu)
+    fail(Exit::config,
+         fmt::format("memory.offload = \"{}\" moves states from a GPU to the host, but this run computes on the CPU",
+                     plan.run.offload),
+         "leave memory.offload out, or set train.device = \"cuda\"");
+  if (const int64_t share = available_share({}, std::max(1, local_ranks)); s.on_host > share)
+    fail(Exit::memory,
+         fmt::format("rank {} needs {} of the host for memory.offload, its share of this node's free memory is {}",
+                     plan.rank, format_bytes(s.on_host), format_bytes(share)),
+         "use more ranks, mesh.zero = 1, or memory.offload = \"none\"");
   const int64_t available = available_share(device, std::max(1, local_ranks));
   if (s.total() <= available) return;
   int largest = 0;
@@ -80,7 +90,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),
       stream(open_stream(device, threads)),
       library_bytes(measure_libraries(*this)),
-      params(plan, arenas_of(device)),
+      params(plan, arenas_of(device), host_arenas_of(device)),
       model(plan, params, comms, stream, arenas_of(device)) {
   stream.trace().note_phases(world.progress());
 }

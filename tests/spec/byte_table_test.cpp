@@ -256,5 +256,29 @@ TEST(LogitChunk, StaysSmall) {
   EXPECT_EQ(logit_chunk_rows(256, 1 << 20, int64_t{4} << 20), 1024);
 }
 
+// What memory.offload leaves on the device is what forward and backward touch.
+TEST(ByteTable, OffloadedStatesAreOnTheHost) {
+  for (const char* dtype : {"bf16", "fp32"}) {
+    RunSpec run = small_run();
+    run.train.dtype = dtype;
+    const Plan here = small_plan(run);
+    run.offload = "optimizer";
+    const Plan there = small_plan(run);
+    const ByteSummary all = summarise(here.parameter_rows), left = summarise(there.parameter_rows);
+    EXPECT_EQ(all.on_host, 0);
+    EXPECT_EQ(left.total() + left.on_host, all.total());
+    EXPECT_EQ(left.by_kind[static_cast<int>(ByteKind::moment)], 0);
+    EXPECT_EQ(left.by_kind[static_cast<int>(ByteKind::gradient)], all.by_kind[static_cast<int>(ByteKind::gradient)]);
+    for (const ByteRow& row : there.parameter_rows) {
+      const bool is_matrix = row.name.find("attn.w") != std::string::npos || row.name.find("w_up") != std::string::npos ||
+                             row.name.find("w_down") != std::string::npos || row.name == "param.head";
+      const bool expected = row.kind == ByteKind::moment ||
+                            (row.kind == ByteKind::master && is_matrix && std::string(dtype) == "bf16");
+      EXPECT_EQ(row.on_host, expected) << row.name << " " << dtype;
+    }
+    EXPECT_TRUE(contains(describe(there), "more on the host"));
+  }
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -113,6 +114,38 @@ class SharedReservation : public Reservation {
   size_t reserved_ = 0, committed_ = 0;
 };
 
+// Pinned from the start: all of it is used.
+class HostReservation : public Reservation {
+ public:
+  HostReservation(Device device, size_t bytes) : reserved_(bytes) {
+    check(set_device(device.index), "choosing the device");
+    void* memory = nullptr;
+    if (!succeeded(allocate_host(&memory, std::max<size_t>(bytes, 1)))) {
+      (void)last_error();
+      fail(Exit::memory,
+           fmt::format("the host gives no {} for the states of GPU {}", format_bytes(static_cast<int64_t>(bytes)),
+                       device.index),
+           "use more ranks, mesh.zero = 1, or memory.offload = \"none\"");
+    }
+    memory_ = {static_cast<std::byte*>(memory), [](std::byte* p) { (void)free_host(p); }};
+  }
+  std::byte* data() const override { return memory_.get(); }
+  size_t committed() const override { return committed_; }
+  size_t reserved() const override { return reserved_; }
+  void commit(size_t bytes) override {
+    MW_CHECK(bytes <= reserved_, "commit of {} bytes in a reservation of {}", bytes, reserved_);
+    committed_ = std::max(committed_, bytes);
+  }
+  void zero(size_t bytes) override {
+    MW_CHECK(bytes <= committed_, "{} bytes of {} committed ones", bytes, committed_);
+    if (bytes > 0) std::memset(memory_.get(), 0, bytes);
+  }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  size_t reserved_ = 0, committed_ = 0;
+};
+
 }  // namespace
 
 void check(Status status, const char* what) {
@@ -161,6 +194,10 @@ int64_t free_bytes(Device device) {
 
 Reserve reserve_on(Device device) {
   return [device](size_t bytes) { return std::make_unique<gpu::SharedReservation>(device, bytes); };
+}
+
+Reserve reserve_beside(Device device) {
+  return [device](size_t bytes) { return std::make_unique<gpu::HostReservation>(device, bytes); };
 }
 
 void synchronise(Device device) {

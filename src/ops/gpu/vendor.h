@@ -82,6 +82,14 @@ inline Status move_to_device(const void* memory, size_t bytes, int device) {
   return cudaMemPrefetchAsync(memory, bytes, {cudaMemLocationTypeDevice, device}, 0, nullptr);
 }
 #endif
+// Pinned, at one address for the host and every device.
+#if defined(__HIP__) || defined(__HIPCC__)
+inline Status allocate_host(void** memory, size_t bytes) { return hipHostMalloc(memory, bytes, hipHostMallocPortable); }
+inline Status free_host(void* memory) { return hipHostFree(memory); }
+#else
+inline Status allocate_host(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, cudaHostAllocPortable); }
+inline Status free_host(void* memory) { return cudaFreeHost(memory); }
+#endif
 inline Status memory_info(size_t* free_bytes, size_t* total_bytes) {
   return MW_VENDOR(MemGetInfo)(free_bytes, total_bytes);
 }
