@@ -20,6 +20,8 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
   stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
   step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels")};
   const AttentionSpec& first = plan_.model.layers.front().attention;
+  if (first.is_latent())
+    fail(Exit::unsupported, "latent attention is not built yet", "docs/limits.md lists what is missing");
   for (const LayerSpec& layer : plan_.model.layers)
     if (layer.attention.head_dim != first.head_dim || layer.attention.rope_theta != first.rope_theta)
       fail(Exit::unsupported, "layers with different head_dim or rope_theta are not built yet",

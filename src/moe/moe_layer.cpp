@@ -91,6 +91,9 @@ MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expe
   rule_.score = m.score;
   rule_.renormalise = m.renormalise;
   rule_.scale = static_cast<float>(m.scale);
+  rule_.groups = m.groups;
+  rule_.kept_groups = m.kept_groups;
+  rule_.group_best = m.group_best;
   statistics_.counts.resize(static_cast<size_t>(m.experts));
   statistics_.prob_sums.resize(static_cast<size_t>(m.experts));
 }

@@ -87,7 +87,27 @@ RoutedRows padded_send_rows(const MoeSpec& moe, const RunSpec& run, const Tokens
   return routed_rows(moe, run, TransportKind::padded, tokens, 1, moe.experts);
 }
 
+// The latents before their norms; keys, values and compressed queries are built again from them.
+void add_latent_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+  const LatentSpec& l = a.latent;
+  if (l.q_rank == 0) {
+    out.add(at + "q", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
+  } else {
+    out.add(at + "c_q", ByteKind::activation, dtype, {tokens, l.q_rank});
+    out.add(at + "q_rstd", ByteKind::activation, DType::f32, {tokens});
+  }
+  out.add(at + "c_kv", ByteKind::activation, dtype, {tokens, l.kv_rank});
+  out.add(at + "kv_rstd", ByteKind::activation, DType::f32, {tokens});
+  out.add(at + "k_rope", ByteKind::activation, dtype, {tokens, l.rope_dim});
+  out.add(at + "o", ByteKind::activation, dtype, {tokens, a.heads, l.value_dim});
+  out.add(at + "lse", ByteKind::activation, DType::f32, {a.heads, tokens});
+}
+
 void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+  if (a.is_latent()) {
+    add_latent_attention(out, at, a, tokens, dtype);
+    return;
+  }
   out.add(at + "q", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
   out.add(at + "k", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
   out.add(at + "v", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
@@ -157,9 +177,9 @@ void add_stage(Rows& out, const StagePlan& stage, const std::vector<int64_t>& sh
 
 // Scratch that all layers share, sized by the largest.
 struct Widest {
-  int64_t q = 0, kv = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
-  int64_t dense = 0;  // elements of an activated hidden state
-  bool clip = false;
+  int64_t q = 0, d_q = 0, o = 0, k = 0, v = 0, d_v = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
+  int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
+  int64_t dense = 0;                                        // elements of an activated hidden state
   RoutedRows routed, send;
 };
 
@@ -170,13 +190,27 @@ void widen(RoutedRows& into, const RoutedRows& r) {
   into.max = std::max(into.max, r.max);
 }
 
+void widen_by_attention(Widest& widest, const AttentionSpec& a) {
+  const auto widen_to = [](int64_t& into, int64_t width) { into = std::max(into, width); };
+  const int64_t q = a.heads * a.head_dim, values = a.kv_heads * a.value_dim();
+  widen_to(widest.d_q, q);
+  widen_to(widest.o, a.heads * a.value_dim());
+  widen_to(widest.k, a.kv_heads * a.head_dim);
+  widen_to(widest.d_v, values);
+  widen_to(widest.half_head, a.rope_dim() / 2);
+  if (a.is_latent() || a.clip_qkv > 0) widen_to(widest.v, values);
+  // Uncompressed queries of latent attention are rotated where they are kept.
+  if (!a.is_latent() || a.latent.q_rank > 0) widen_to(widest.q, q);
+  if (!a.is_latent()) return;
+  widen_to(widest.q_rank, a.latent.q_rank);
+  widen_to(widest.kv_rank, a.latent.kv_rank);
+  widen_to(widest.rope, a.latent.rope_dim);
+  widen_to(widest.kv_heads, a.heads * (a.latent.nope_dim + a.latent.value_dim));
+}
+
 void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, TransportKind transport,
                     const Tokens& tokens, int ep, int64_t local_experts) {
-  const AttentionSpec& a = layer.attention;
-  widest.q = std::max(widest.q, a.heads * a.head_dim);
-  widest.kv = std::max(widest.kv, a.kv_heads * a.head_dim);
-  widest.half_head = std::max(widest.half_head, a.head_dim / 2);
-  widest.clip = widest.clip || a.clip_qkv > 0;
+  widen_by_attention(widest, layer.attention);
   if (layer.feed_forward == FeedForwardKind::dense) {
     widest.dense = std::max(widest.dense, tokens.batch * layer.dense_width);
     return;
@@ -197,11 +231,23 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
   const int64_t d = model.width;
   for (const char* name : {"normed", "branch", "d_branch"})
     out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.own, d});
-  for (const char* name : {"q", "d_q", "d_o"})
-    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.batch * w.q});
-  for (const char* name : {"k", "d_k", "d_v"})
-    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.batch * w.kv});
-  if (w.clip) out.add("work.v", ByteKind::workspace, dtype, {tokens.batch * w.kv});
+  const auto by_token = [&](const char* name, int64_t width) {
+    if (width > 0) out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.batch * width});
+  };
+  by_token("q", w.q);
+  by_token("d_q", w.d_q);
+  by_token("d_o", w.o);
+  by_token("k", w.k);
+  by_token("d_k", w.k);
+  by_token("d_v", w.d_v);
+  by_token("v", w.v);
+  by_token("latent_q", w.q_rank);
+  by_token("d_latent_q", w.q_rank);
+  by_token("latent_kv", w.kv_rank);
+  by_token("d_latent_kv", w.kv_rank);
+  by_token("d_k_rope", w.rope);
+  by_token("kv_a", w.kv_rank + w.rope);
+  by_token("kv_heads", w.kv_heads);
   out.add("work.rope_cos", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
   out.add("work.rope_sin", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
   if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {w.dense});

@@ -1,4 +1,5 @@
-// Hugging Face `config.json` of Mixtral, Qwen3-MoE and OLMoE, in the v4 and v5 dialects, to a ModelSpec and back.
+// Hugging Face `config.json` of Mixtral, Qwen3-MoE, OLMoE, DeepSeek-V2 and V3, in the v4 and v5 dialects, to a
+// ModelSpec and back.
 #pragma once
 
 #include <string>
@@ -13,7 +14,8 @@ namespace mw {
 ModelSpec read_hf_config(const std::string& path);
 ModelSpec parse_hf_config(const std::string& text, const std::string& where);
 
-// The v4 dialect, which both old and new readers take. Errors: unsupported for an architecture no family can name.
+// The v4 dialect, without multi-token prediction, which both old and new readers take. Errors: unsupported for an
+// architecture no family can name.
 std::string write_hf_config(const ModelSpec& model, const std::string& torch_dtype);
 
 }  // namespace mw

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -36,6 +37,52 @@ void check_product(const std::string& where, const char* what, std::initializer_
   }
 }
 
+void check_even(const std::string& where, const char* field, int64_t value) {
+  if (value % 2 != 0)
+    fail(Exit::config, fmt::format("{}: {} = {} is odd, and rotary embedding turns pairs", where, field, value),
+         "make it even");
+}
+
+void validate_latent(const ModelSpec& model, const AttentionSpec& a, const std::string& where) {
+  const LatentSpec& l = a.latent;
+  check_range(where, "query rank", l.q_rank, 0, kMaxDimension);
+  check_range(where, "key/value rank", l.kv_rank, 1, kMaxDimension);
+  check_range(where, "unrotated head width", l.nope_dim, 1, 1 << 14);
+  check_range(where, "rotated head width", l.rope_dim, 2, 1 << 14);
+  check_even(where, "rotated head width", l.rope_dim);
+  check_range(where, "value width", l.value_dim, 1, 1 << 14);
+  if (a.kv_heads != a.heads || a.head_dim != l.nope_dim + l.rope_dim || a.qk_norm != QkNorm::none || a.clip_qkv != 0)
+    fail(Exit::config, fmt::format("{}: latent attention with key/value heads, head_dim, qk_norm or clip_qkv", where),
+         "its heads follow from nope_dim, rope_dim and value_dim");
+  check_product(where, "the attention projection", {a.heads, l.nope_dim + l.value_dim, l.kv_rank});
+  check_product(where, "the attention projection", {a.heads, l.value_dim, model.width});
+  check_product(where, "the attention projection", {a.heads, a.head_dim, l.q_rank});
+}
+
+void validate_yarn(const YarnSpec& yarn, const std::string& where) {
+  check_real(where, "YaRN factor", yarn.factor, 1, 1e6);
+  if (yarn.factor == 1) return;
+  check_real(where, "YaRN mscale", yarn.mscale, 0, 100);
+  check_real(where, "YaRN mscale_all_dim", yarn.mscale_all_dim, 0, 100);
+  check_real(where, "YaRN beta_slow", yarn.beta_slow, 1e-6, 1e6);
+  check_real(where, "YaRN beta_fast", yarn.beta_fast, yarn.beta_slow, 1e6);
+  check_range(where, "YaRN original positions", yarn.positions, 1, int64_t{1} << 40);
+}
+
+void validate_groups(const MoeSpec& m, const std::string& where) {
+  check_range(where, "expert groups", m.groups, 1, m.experts);
+  if (m.experts % m.groups != 0)
+    fail(Exit::config, fmt::format("{}: {} experts are not a multiple of {} groups", where, m.experts, m.groups),
+         "groups of experts are equal");
+  check_range(where, "kept expert groups", m.kept_groups, 1, m.groups);
+  const int64_t each = m.experts / m.groups;
+  check_range(where, "experts that score a group", m.group_best, 1, each);
+  if (m.kept_groups * each < m.top_k)
+    fail(Exit::config,
+         fmt::format("{}: {} kept groups of {} experts are too few for top-{}", where, m.kept_groups, each, m.top_k),
+         "keep more groups, or lower top-k");
+}
+
 void validate_layer(const ModelSpec& model, const LayerSpec& layer, const std::string& where) {
   const AttentionSpec& a = layer.attention;
   check_range(where, "attention heads", a.heads, 1, 1 << 16);
@@ -45,9 +92,9 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const std::s
          fmt::format("{}: {} attention heads are not a multiple of {} key/value heads", where, a.heads, a.kv_heads),
          "choose a number of key/value heads that divides the heads");
   check_range(where, "head_dim", a.head_dim, 2, 1 << 14);
-  if (a.head_dim % 2 != 0)
-    fail(Exit::config, fmt::format("{}: head_dim = {} is odd, and rotary embedding turns pairs", where, a.head_dim),
-         "make it even");
+  if (a.is_latent()) validate_latent(model, a, where);
+  else check_even(where, "head_dim", a.head_dim);
+  validate_yarn(a.yarn, where);
   check_real(where, "clip_qkv", a.clip_qkv, 0, 1e30);
   check_real(where, "rope_theta", a.rope_theta, 1, 1e12);
   check_product(where, "the attention projection", {a.heads, a.head_dim, model.width});
@@ -63,6 +110,7 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const std::s
   check_range(where, "shared expert width", m.shared_width, 0, kMaxDimension);
   check_real(where, "routed scale", m.scale, 1e-6, 1e6);
   check_product(where, "the expert matrices", {m.experts, 2, m.width, model.width});
+  validate_groups(m, where);
   if (m.selection_bias && m.score != ScoreFunction::sigmoid)
     fail(Exit::config, fmt::format("{}: a selection bias needs sigmoid scores", where),
          "set model.score = \"sigmoid\"");
@@ -76,6 +124,41 @@ Activation parse_activation(const std::string& text) {
        fmt::format("model.activation = \"{}\" is not known{}", printable(text),
                    did_you_mean(text, {"swiglu", "gelu", "relu"})),
        "one of swiglu, gelu, relu");
+}
+
+QkNorm parse_qk_norm(const std::string& text) {
+  if (text == "none") return QkNorm::none;
+  if (text == "per_head") return QkNorm::per_head;
+  if (text == "full_width") return QkNorm::full_width;
+  fail(Exit::config, fmt::format("model.qk_norm = \"{}\" is not known", printable(text)),
+       "one of none, per_head, full_width");
+}
+
+AttentionSpec native_attention(const NativeModel& n) {
+  AttentionSpec a;
+  a.heads = n.heads;
+  a.kv_heads = n.kv_heads == 0 ? n.heads : n.kv_heads;
+  a.rope_theta = n.rope_theta;
+  a.qk_norm = parse_qk_norm(n.qk_norm);
+  a.clip_qkv = n.clip_qkv;
+  if (n.attention == "latent") {
+    if (n.head_dim != 0)
+      fail(Exit::config, "[model]: head_dim is set, but heads of latent attention are nope_dim + rope_dim wide",
+           "remove model.head_dim");
+    a.kind = AttentionKind::latent;
+    a.latent = {n.q_rank, n.kv_rank, n.nope_dim, n.rope_dim, n.value_dim};
+    a.head_dim = n.nope_dim + n.rope_dim;
+    a.rope_pairs = RopePairs::neighbours;
+    return a;
+  }
+  if (n.attention != "grouped")
+    fail(Exit::config, fmt::format("model.attention = \"{}\" is not known", printable(n.attention)),
+         "one of grouped, latent");
+  if (n.head_dim == 0 && n.width % n.heads != 0)
+    fail(Exit::config, fmt::format("[model]: width {} is not a multiple of {} heads", n.width, n.heads),
+         "set model.head_dim");
+  a.head_dim = n.head_dim == 0 ? n.width / n.heads : n.head_dim;
+  return a;
 }
 
 struct Preset {
@@ -114,6 +197,18 @@ NativeModel expand_preset(const NativeModel& native) {
 
 }  // namespace
 
+static double yarn_magnitude(double factor, double scale) { return 0.1 * scale * std::log(factor) + 1.0; }
+
+double YarnSpec::table_scale() const {
+  const bool given = mscale > 0 && mscale_all_dim > 0;
+  return given ? yarn_magnitude(factor, mscale) / yarn_magnitude(factor, mscale_all_dim) : yarn_magnitude(factor, 1.0);
+}
+
+double YarnSpec::score_scale() const {
+  const double magnitude = yarn_magnitude(factor, mscale_all_dim);
+  return magnitude * magnitude;
+}
+
 int64_t ModelSpec::moe_layer_count() const {
   return std::count_if(layers.begin(), layers.end(),
                        [](const LayerSpec& l) { return l.feed_forward == FeedForwardKind::moe; });
@@ -126,6 +221,7 @@ void validate(const ModelSpec& model, const std::string& where) {
   check_real(where, "norm_eps", model.norm_eps, 0, 1);
   check_real(where, "init_std", model.init_std, 0, 100);
   check_real(where, "aux_loss_coef", model.aux_loss_coef, 0, 1e6);
+  check_range(where, "multi-token prediction layers", model.mtp_layers, 0, 100);
   check_product(where, "the embedding", {model.vocab, model.width});
   int64_t elements = 0;
   for (int64_t i = 0; i < model.layer_count(); ++i)
@@ -158,9 +254,6 @@ ModelSpec build_native_model(const NativeModel& given) {
   check_range("[model]", "dense_layers", n.dense_layers, 0, n.layers);
   check_range("[model]", "shared_experts", n.shared_experts, 0, 1024);
   check_range("[model]", "expert_width", n.expert_width, 1, kMaxDimension);
-  if (n.head_dim == 0 && n.width % n.heads != 0)
-    fail(Exit::config, fmt::format("[model]: width {} is not a multiple of {} heads", n.width, n.heads),
-         "set model.head_dim");
 
   ModelSpec model;
   model.family = "native";
@@ -172,16 +265,7 @@ ModelSpec build_native_model(const NativeModel& given) {
 
   LayerSpec layer;
   layer.activation = parse_activation(n.activation);
-  layer.attention.heads = n.heads;
-  layer.attention.kv_heads = n.kv_heads == 0 ? n.heads : n.kv_heads;
-  layer.attention.head_dim = n.head_dim == 0 ? n.width / n.heads : n.head_dim;
-  layer.attention.rope_theta = n.rope_theta;
-  layer.attention.clip_qkv = n.clip_qkv;
-  if (n.qk_norm == "per_head") layer.attention.qk_norm = QkNorm::per_head;
-  else if (n.qk_norm == "full_width") layer.attention.qk_norm = QkNorm::full_width;
-  else if (n.qk_norm != "none")
-    fail(Exit::config, fmt::format("model.qk_norm = \"{}\" is not known", printable(n.qk_norm)),
-         "one of none, per_head, full_width");
+  layer.attention = native_attention(n);
   if (n.score != "softmax" && n.score != "sigmoid")
     fail(Exit::config, fmt::format("model.score = \"{}\" is not known", printable(n.score)), "one of softmax, sigmoid");
   layer.moe.experts = n.experts;
@@ -192,6 +276,9 @@ ModelSpec build_native_model(const NativeModel& given) {
   layer.moe.selection_bias = n.selection_bias;
   layer.moe.renormalise = n.renormalise;
   layer.moe.scale = n.routed_scale;
+  layer.moe.groups = n.expert_groups;
+  layer.moe.kept_groups = n.kept_groups;
+  layer.moe.group_best = n.group_best;
   for (int64_t i = 0; i < n.layers; ++i) {
     LayerSpec l = layer;
     l.feed_forward = i < n.dense_layers ? FeedForwardKind::dense : FeedForwardKind::moe;
@@ -205,13 +292,24 @@ ModelSpec build_native_model(const NativeModel& given) {
   return model;
 }
 
+// Elements of the matrices that one token's attention multiplies with.
+static double attention_weights(const AttentionSpec& a, double width) {
+  const auto heads = static_cast<double>(a.heads), q = heads * static_cast<double>(a.head_dim),
+             o = heads * static_cast<double>(a.value_dim());
+  if (!a.is_latent()) return width * 2 * (q + static_cast<double>(a.kv_heads * a.head_dim));
+  const auto q_rank = static_cast<double>(a.latent.q_rank), kv_rank = static_cast<double>(a.latent.kv_rank);
+  const double queries = q_rank > 0 ? q_rank * (width + q) : width * q;
+  return queries + width * (kv_rank + static_cast<double>(a.latent.rope_dim)) +
+         kv_rank * (heads * static_cast<double>(a.latent.nope_dim) + o) + width * o;
+}
+
 double forward_flops_per_token(const ModelSpec& model, int64_t seq_len) {
   const double d = static_cast<double>(model.width);
   double flops = 2.0 * d * static_cast<double>(model.vocab);
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
-    const double q = static_cast<double>(a.heads * a.head_dim), kv = static_cast<double>(a.kv_heads * a.head_dim);
-    flops += 2.0 * d * (2 * q + 2 * kv) + 2.0 * static_cast<double>(seq_len + 1) * q;
+    flops += 2.0 * attention_weights(a, d) +
+             static_cast<double>(seq_len + 1) * static_cast<double>(a.heads * (a.head_dim + a.value_dim()));
     const double matrices = layer.activation == Activation::swiglu ? 3 : 2;
     if (layer.feed_forward == FeedForwardKind::dense) {
       flops += 2.0 * matrices * d * static_cast<double>(layer.dense_width);

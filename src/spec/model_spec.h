@@ -12,11 +12,48 @@ namespace mw {
 // RMS norm of queries and keys: none, per head (Qwen3), or over the whole projection before the head split (OLMoE).
 enum class QkNorm : uint8_t { none, per_head, full_width };
 
+// Grouped key/value heads (multi-head with as many as query heads), or latent attention.
+enum class AttentionKind : uint8_t { grouped, latent };
+
+// Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values of all heads are rebuilt from one narrow
+// normed latent, queries too where q_rank > 0. A query/key head is nope_dim values without position, then rope_dim
+// rotated ones; those of the key are the same for all heads.
+struct LatentSpec {
+  int64_t q_rank = 0;  // width of the queries' latent; 0: queries come straight from the input
+  int64_t kv_rank = 0, nope_dim = 0, rope_dim = 0, value_dim = 0;
+  bool operator==(const LatentSpec&) const = default;
+};
+
+// Which elements rotary embedding turns together: (j, j + h/2), or neighbours (2j, 2j + 1).
+enum class RopePairs : uint8_t { halves, neighbours };
+
+// YaRN (Peng et al. 2023): rotary frequencies that turn slowly within `positions` are divided by `factor`.
+struct YarnSpec {
+  double factor = 1;                      // 1: none
+  double mscale = 0, mscale_all_dim = 0;  // 0: not given
+  double beta_fast = 32, beta_slow = 1;   // turns within `positions` from and to which frequencies are mixed
+  int64_t positions = 0;                  // length of sequence that the model was first trained with
+  // m(s) = 0.1 s ln(factor) + 1. Sine and cosine are multiplied by m(mscale) / m(mscale_all_dim), or m(1) where one is
+  // not given; the scores of latent attention by m(mscale_all_dim)^2 where it is.
+  double table_scale() const;
+  double score_scale() const;
+  bool operator==(const YarnSpec&) const = default;
+};
+
 struct AttentionSpec {
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t heads = 0, kv_heads = 0;  // equal for latent attention
+  int64_t head_dim = 0;             // of queries and keys; latent: nope_dim + rope_dim
   QkNorm qk_norm = QkNorm::none;
   double clip_qkv = 0;  // clamp of q, k, v to [-clip, clip]; 0: none
   double rope_theta = 10000.0;
+  AttentionKind kind = AttentionKind::grouped;
+  LatentSpec latent = {};  // of latent attention
+  RopePairs rope_pairs = RopePairs::halves;
+  YarnSpec yarn = {};
+
+  bool is_latent() const { return kind == AttentionKind::latent; }
+  int64_t value_dim() const { return is_latent() ? latent.value_dim : head_dim; }  // of a value head
+  int64_t rope_dim() const { return is_latent() ? latent.rope_dim : head_dim; }    // rotated part of a head
   bool operator==(const AttentionSpec&) const = default;
 };
 
@@ -28,6 +65,9 @@ struct MoeSpec {
   bool selection_bias = false;  // auxiliary-loss-free balancing (DeepSeek-V3): a bias that enters the choice only
   bool renormalise = false;
   double scale = 1.0;
+  // Group-limited selection: only the kept_groups best of `groups` equal groups of experts take part; a group's score
+  // is the sum of its group_best largest (DeepSeek-V2: 1, V3: 2).
+  int64_t groups = 1, kept_groups = 1, group_best = 1;
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -43,13 +83,15 @@ struct LayerSpec {
 };
 
 struct ModelSpec {
-  std::string family;  // "mixtral", "qwen3_moe", "olmoe" or "native": picks the Hugging Face names
+  std::string family;  // Hugging Face's model_type, or "native": picks the names of tensors
   int64_t vocab = 0;   // V
   int64_t width = 0;   // D
   double norm_eps = 1e-6;
   bool tie_embeddings = false;
   double init_std = 0.02;
-  double aux_loss_coef = 0;  // the model's own default; the run file may override it
+  double aux_loss_coef = 0;   // the model's own default; the run file may override it
+  bool sequence_aux = false;  // its auxiliary loss is taken over each sequence (DeepSeek's seq_aux)
+  int64_t mtp_layers = 0;     // multi-token prediction layers that its folder may hold: they are skipped
   std::vector<LayerSpec> layers;
 
   int64_t layer_count() const { return static_cast<int64_t>(layers.size()); }
@@ -69,6 +111,9 @@ struct NativeModel {
   std::string activation = "swiglu", score = "softmax", qk_norm = "none";
   bool selection_bias = false, renormalise = true, tie_embeddings = false;
   double routed_scale = 1.0, rope_theta = 10000.0, norm_eps = 1e-6, init_std = 0.02, clip_qkv = 0;
+  std::string attention = "grouped";
+  int64_t q_rank = 0, kv_rank = 64, nope_dim = 32, rope_dim = 16, value_dim = 32;  // of latent attention
+  int64_t expert_groups = 1, kept_groups = 1, group_best = 1;
   bool operator==(const NativeModel&) const = default;
 };
 ModelSpec build_native_model(const NativeModel& native);

@@ -29,6 +29,37 @@ class TableBuilder {
   double std_;
 };
 
+void add_grouped_attention(TableBuilder& table, const AttentionSpec& a, int64_t d, const std::string& at,
+                           int64_t layer) {
+  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  table.add(at + "wq", {q, d}, ParamRole::matrix, layer, false, TensorCut::query_rows);
+  table.add(at + "wk", {kv, d}, ParamRole::matrix, layer, false, TensorCut::kv_rows);
+  table.add(at + "wv", {kv, d}, ParamRole::matrix, layer, false, TensorCut::kv_rows);
+  table.add(at + "wo", {d, q}, ParamRole::matrix, layer, false, TensorCut::query_columns);
+  if (a.qk_norm == QkNorm::none) return;
+  const bool per_head = a.qk_norm == QkNorm::per_head;
+  table.add(at + "q_norm", {per_head ? a.head_dim : q}, ParamRole::norm, layer);
+  table.add(at + "k_norm", {per_head ? a.head_dim : kv}, ParamRole::norm, layer);
+}
+
+void add_latent_attention(TableBuilder& table, const AttentionSpec& a, int64_t d, const std::string& at,
+                          int64_t layer) {
+  const LatentSpec& l = a.latent;
+  const int64_t q = a.heads * a.head_dim;
+  if (l.q_rank == 0) {
+    table.add(at + "wq", {q, d}, ParamRole::matrix, layer, false, TensorCut::query_rows);
+  } else {
+    table.add(at + "wq_a", {l.q_rank, d}, ParamRole::matrix, layer);
+    table.add(at + "q_norm", {l.q_rank}, ParamRole::norm, layer);
+    table.add(at + "wq_b", {q, l.q_rank}, ParamRole::matrix, layer, false, TensorCut::query_rows);
+  }
+  table.add(at + "wkv_a", {l.kv_rank + l.rope_dim, d}, ParamRole::matrix, layer);
+  table.add(at + "kv_norm", {l.kv_rank}, ParamRole::norm, layer);
+  table.add(at + "wkv_b", {a.heads * (l.nope_dim + l.value_dim), l.kv_rank}, ParamRole::matrix, layer, false,
+            TensorCut::kv_rows);
+  table.add(at + "wo", {d, a.heads * l.value_dim}, ParamRole::matrix, layer, false, TensorCut::query_columns);
+}
+
 }  // namespace
 
 int64_t ParamRow::numel() const {
@@ -50,21 +81,14 @@ std::vector<ParamRow> param_table(const ModelSpec& model) {
   for (int64_t i = 0; i < model.layer_count(); ++i) {
     const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
     const AttentionSpec& a = layer.attention;
-    const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim, c = halves_of(layer.activation);
+    const int64_t c = halves_of(layer.activation);
     const std::string at = fmt::format("layers.{}.", i);
     table.add(at + "attn_norm", {d}, ParamRole::norm, i);
     const auto cut_matrix = [&](const char* name, std::vector<int64_t> shape, TensorCut cut) {
       table.add(at + name, std::move(shape), ParamRole::matrix, i, false, cut);
     };
-    cut_matrix("attn.wq", {q, d}, TensorCut::query_rows);
-    cut_matrix("attn.wk", {kv, d}, TensorCut::kv_rows);
-    cut_matrix("attn.wv", {kv, d}, TensorCut::kv_rows);
-    cut_matrix("attn.wo", {d, q}, TensorCut::query_columns);
-    if (a.qk_norm != QkNorm::none) {
-      const bool per_head = a.qk_norm == QkNorm::per_head;
-      table.add(at + "attn.q_norm", {per_head ? a.head_dim : q}, ParamRole::norm, i);
-      table.add(at + "attn.k_norm", {per_head ? a.head_dim : kv}, ParamRole::norm, i);
-    }
+    if (a.is_latent()) add_latent_attention(table, a, d, at + "attn.", i);
+    else add_grouped_attention(table, a, d, at + "attn.", i);
     table.add(at + "ffn_norm", {d}, ParamRole::norm, i);
     if (layer.feed_forward == FeedForwardKind::dense) {
       cut_matrix("ffn.w_up", {c, layer.dense_width, d}, TensorCut::width);

@@ -41,6 +41,8 @@ struct ParamRow {
 };
 
 // Names: embed, head, final_norm; layers.I.{attn_norm, ffn_norm}; layers.I.attn.{wq, wk, wv, wo, q_norm, k_norm};
+// of latent attention layers.I.attn.{wq or wq_a, q_norm, wq_b; wkv_a [kv_rank + rope, D], kv_norm,
+// wkv_b [H * (nope + value), kv_rank], wo};
 // layers.I.ffn.{w_up [c, F, D], w_down [D, F]}; layers.I.moe.{router, bias, w_up [E, c, F, D], w_down [E, D, F]};
 // layers.I.moe.shared.{w_up, w_down}. c = 2 (gate, up) for swiglu, else 1. With tied embeddings there is no `head`.
 // Rows stand in the order of the forward pass: embed; per layer attention, from attn_norm on, then feed-forward, from

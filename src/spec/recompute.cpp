@@ -17,7 +17,7 @@ struct Recomputed {
 };
 
 // Every tensor of a layer that some mode recomputes. "ffn.h" is of dense layers.
-constexpr std::array<Recomputed, 19> kRecomputed = {{
+constexpr std::array<Recomputed, 23> kRecomputed = {{
     {"h", kSelective | kMoe | kFull},
     {"shared.h", kSelective | kMoe | kFull},
     {"ffn.h", kSelective | kFull},
@@ -35,6 +35,10 @@ constexpr std::array<Recomputed, 19> kRecomputed = {{
     {"lse", kFull},
     {"q_rstd", kFull},
     {"k_rstd", kFull},
+    {"c_q", kFull},
+    {"c_kv", kFull},
+    {"kv_rstd", kFull},
+    {"k_rope", kFull},
     {"x_mid", kFull},
     {"ffn_rstd", kFull},
 }};

@@ -9,7 +9,10 @@
 // rank's shard (N without tensor parallelism), D width, H and G its query and key/value heads of width h, E experts, K
 // top-k, F expert width, S shared width, W its width of a dense layer, c halves of the activation (2 for SwiGLU, else
 // 1), b bytes of an element, R rows that the rank's experts receive (T*K under balanced load):
-//   attention  2*b*T*D + 8*T + 2*b*N*(H + G)*h + 4*N*H, with a query/key norm 4*N*(H + G) more (8*N over full width)
+//   attention  2*b*T*D + 8*T + 4*N*H and
+//              grouped: 2*b*N*(H + G)*h, with a query/key norm 4*N*(H + G) more (8*N over full width)
+//              latent, of ranks Q and C, rotated width r, value width v: b*N*(Q + C + r + H*v) + 8*N, without Q
+//              b*N*(H*h + C + r + H*v) + 4*N
 //   routing    24*T*K + 8*E, always kept: recompute never routes anew
 //   logits     4*T*E
 //   dispatched R*(b*D + 8), nothing in place; padded: 4*T*K more, and 4 for each row that is sent

@@ -20,15 +20,20 @@ bool is_cut_over_tp(const ParamRow& row, const ModelSpec& model, const Mesh& mes
   return row.cut != TensorCut::kv_rows || layer_of(row, model).attention.kv_heads >= mesh.tp;
 }
 
+// Entries that one head has of a parameter cut by heads.
+int64_t head_entries(TensorCut cut, const AttentionSpec& a) {
+  if (cut == TensorCut::query_columns) return a.value_dim();
+  return cut == TensorCut::kv_rows && a.is_latent() ? a.latent.nope_dim + a.latent.value_dim : a.head_dim;
+}
+
 // The part that a rank holds of a dense parameter, or of each expert.
 SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, const Mesh& mesh, int tp_rank) {
   if (!is_cut_over_tp(row, model, mesh)) return {0, 0, 0, row.shape[0]};
   const int tp = mesh.tp;
   const LayerSpec& layer = layer_of(row, model);
   const HeadShard shard = head_shard(layer.attention, tp, tp_rank);
-  const auto heads = [&](int axis, Block block) {
-    return SlicePiece{axis, block.begin * layer.attention.head_dim, 0, block.count * layer.attention.head_dim};
-  };
+  const int64_t each = head_entries(row.cut, layer.attention);
+  const auto heads = [&](int axis, Block block) { return SlicePiece{axis, block.begin * each, 0, block.count * each}; };
   const auto widths = [&](int axis, int64_t width) {
     const Block block = block_of(width, tp, tp_rank);
     return SlicePiece{axis, block.begin, 0, block.count};

@@ -64,6 +64,19 @@ inline NativeModel small_native() {
   return n;
 }
 
+// The same with latent attention, as DeepSeek-V3 has it.
+inline NativeModel small_latent_native() {
+  NativeModel n = small_native();
+  n.kv_heads = n.head_dim = 0;
+  n.attention = "latent";
+  n.q_rank = 28;
+  n.kv_rank = 24;
+  n.nope_dim = 8;
+  n.rope_dim = 6;
+  n.value_dim = 7;
+  return n;
+}
+
 inline RunSpec small_run() {
   RunSpec run;
   run.train.seq_len = 16;

@@ -31,20 +31,25 @@ TEST(Presets, ParameterCountsAreThoseOfThePapers) {
   EXPECT_TRUE(contains(error_of([&] { build_native_model(unknown); }, Exit::config), "did you mean \"x-moe-small\""));
 }
 
-TEST(ParamTable, ListsEveryTensorOfASmallModel) {
-  NativeModel n = small_native();
-  n.qk_norm = "per_head";
-  n.score = "sigmoid";
-  n.selection_bias = true;
-  const ModelSpec model = build_native_model(n);
+// One line for each row whose name starts with `prefix`.
+std::string list_rows(const ModelSpec& model, const std::string& prefix = "") {
   std::string text;
   for (const ParamRow& row : param_table(model)) {
+    if (row.name.rfind(prefix, 0) != 0) continue;
     text += row.name + " [";
     for (size_t i = 0; i < row.shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", row.shape[i]);
     text += fmt::format("]{}{}{}\n", row.expert ? " expert" : "", row.trained ? "" : " fixed",
                         row.decay ? "" : " no decay");
   }
-  EXPECT_EQ(text,
+  return text;
+}
+
+TEST(ParamTable, ListsEveryTensorOfASmallModel) {
+  NativeModel n = small_native();
+  n.qk_norm = "per_head";
+  n.score = "sigmoid";
+  n.selection_bias = true;
+  EXPECT_EQ(list_rows(build_native_model(n)),
             "embed [100, 48]\n"
             "layers.0.attn_norm [48] no decay\n"
             "layers.0.attn.wq [40, 48]\n"
@@ -72,6 +77,21 @@ TEST(ParamTable, ListsEveryTensorOfASmallModel) {
             "layers.1.moe.shared.w_down [48, 40]\n"
             "final_norm [48] no decay\n"
             "head [100, 48]\n");
+}
+
+TEST(ParamTable, ListsLatentAttention) {
+  NativeModel n = small_latent_native();
+  EXPECT_EQ(list_rows(build_native_model(n), "layers.1.attn"),
+            "layers.1.attn_norm [48] no decay\n"
+            "layers.1.attn.wq_a [28, 48]\n"
+            "layers.1.attn.q_norm [28] no decay\n"
+            "layers.1.attn.wq_b [56, 28]\n"
+            "layers.1.attn.wkv_a [30, 48]\n"
+            "layers.1.attn.kv_norm [24] no decay\n"
+            "layers.1.attn.wkv_b [60, 24]\n"
+            "layers.1.attn.wo [48, 28]\n");
+  n.q_rank = 0;
+  EXPECT_EQ(list_rows(build_native_model(n), "layers.1.attn.wq"), "layers.1.attn.wq [56, 48]\n");
 }
 
 TEST(ParamTable, CountsAddUp) {
@@ -126,6 +146,20 @@ TEST(Flops, ClosedFormOfASmallModel) {
   EXPECT_DOUBLE_EQ(forward_flops_per_token(model, 1), 2 * matrices + 2 * (2.0 * 2.0 * 40));
 }
 
+TEST(Flops, ClosedFormOfLatentAttention) {
+  NativeModel n = small_latent_native();
+  n.layers = n.dense_layers = 1;
+  constexpr double kSeq = 33;
+  const double head = 2.0 * 48 * 100, dense = 2.0 * 3 * 48 * 70;
+  // Four heads of 8 + 6 and values of 7 over (S + 1) / 2 visible positions on average.
+  const double scores = 2.0 * ((kSeq + 1) / 2) * 4 * (14 + 7);
+  const double rest = 48 * (24 + 6) + 24 * 4 * (8 + 7) + 4 * 7 * 48;
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(build_native_model(n), 33),
+                   head + dense + scores + 2.0 * (48 * 28 + 28 * 56 + rest));
+  n.q_rank = 0;
+  EXPECT_DOUBLE_EQ(forward_flops_per_token(build_native_model(n), 33), head + dense + scores + 2.0 * (48 * 56 + rest));
+}
+
 TEST(NativeModelTable, DefaultsFollow) {
   NativeModel n;
   n.width = 64;
@@ -167,6 +201,16 @@ TEST(NativeModelTable, RefusesWhatDoesNotFit) {
   refuse([](NativeModel& n) { n.width = n.vocab = 1 << 24, n.expert_width = 1 << 24, n.experts = 1 << 16; }, "");
   refuse([](NativeModel& n) { n.layers = 10000, n.experts = 1 << 16, n.width = 1 << 14, n.expert_width = 1 << 16; },
          "2^48");
+  refuse([](NativeModel& n) { n.expert_groups = 4; }, "groups");
+  refuse([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 4; }, "kept expert groups");
+  refuse([](NativeModel& n) { n.expert_groups = 3; }, "too few for top-3");
+  refuse([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 2, n.group_best = 3; }, "score a group");
+  refuse([](NativeModel& n) { n.attention = "linear"; }, "model.attention");
+  refuse([](NativeModel& n) { n.attention = "latent"; }, "head_dim");
+  refuse([](NativeModel& n) { n = small_latent_native(), n.kv_heads = 2; }, "latent");
+  refuse([](NativeModel& n) { n = small_latent_native(), n.qk_norm = "per_head"; }, "latent");
+  refuse([](NativeModel& n) { n = small_latent_native(), n.rope_dim = 7; }, "odd");
+  refuse([](NativeModel& n) { n = small_latent_native(), n.kv_rank = int64_t{1} << 62; }, "rank");
   refuse([](NativeModel& n) { n.preset = "x-moe-small"; }, "another [model] key");
   refuse([](NativeModel& n) { n.layers = std::numeric_limits<int64_t>::max(); }, "layers");
   refuse([](NativeModel& n) { n.heads = std::numeric_limits<int64_t>::min(); }, "heads");
