@@ -14,6 +14,9 @@ inline int64_t halves_of(Activation kind) { return kind == Activation::swiglu ? 
 // How router logits become scores.
 enum class ScoreFunction : uint8_t { softmax, sigmoid };
 
+// Which elements rotary embedding of h of them turns together: (j, j + h/2), or neighbours (2j, 2j + 1).
+enum class RopePairs : uint8_t { halves, neighbours };
+
 // How a GPU multiplies rows with the weights of their experts: own kernels over the rows of all experts at once, or one
 // product of the vendor's library per expert. automatic: whichever the work at hand is known to favour.
 enum class ExpertProducts : uint8_t { automatic, grouped, per_expert };

@@ -1,23 +1,10 @@
 #include "model/attention_block.h"
 
-#include <cmath>
-
 #include "ops/elementwise.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 
 namespace mw {
-
-AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_t seq_len) {
-  AttentionShape s;
-  s.sequences = seq_len == 0 ? 0 : tokens / seq_len;
-  s.seq_len = seq_len;
-  s.heads = spec.heads;
-  s.kv_heads = spec.kv_heads;
-  s.head_dim = s.value_dim = spec.head_dim;
-  s.scale = 1.0f / std::sqrt(static_cast<float>(spec.head_dim));
-  return s;
-}
 
 AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
                                AttentionSaved saved, AttentionScratch scratch, bool defer_inputs)

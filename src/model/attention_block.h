@@ -1,11 +1,9 @@
-// Self-attention of one layer: projections, query/key norm, clamp, rotary embedding, attention, output projection.
+// Attention with grouped key/value heads: projections, query/key norm, clamp, rotary embedding, attention, output
+// projection.
 #pragma once
 
-#include "core/stream.h"
-#include "core/tensor.h"
-#include "ops/attention.h"
+#include "model/attention.h"
 #include "ops/matmul.h"
-#include "spec/model_spec.h"
 
 namespace mw {
 
@@ -26,22 +24,16 @@ struct AttentionScratch {
   TensorView rope_cos, rope_sin;  // f32 [S_max, h/2]
 };
 
-// What the operator is asked for. T = sequences x seq_len.
-AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_t seq_len);
-
-class AttentionBlock {
+class AttentionBlock : public Attention {
  public:
   AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
                  AttentionScratch scratch, bool defer_inputs = false);
 
-  // out[T, D] (overwritten) = attention of the normed input x. T = sequences x seq_len.
-  void forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD);
-  // d_x (overwritten) from d_out, with the saved tensors of forward; adds to the weight gradients, but for those of wq,
-  // wk and wv. d_x must not alias d_out.
-  void backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD);
-  // Adds to the gradients of wq, wk and wv. After backward, before any other block's; with defer_inputs at any time
-  // after it: the gradients of queries, keys and values then lie where they themselves were saved.
-  void backward_inputs(Stream& stream, TensorView x_TD);
+  void forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) override;
+  void backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) override;
+  // At any time after backward with defer_inputs: the gradients of queries, keys and values then lie where they
+  // themselves were saved.
+  void backward_inputs(Stream& stream, TensorView x_TD) override;
 
  private:
   struct Views {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "comm/world.h"
-#include "model/attention_block.h"
+#include "model/attention.h"
 #include "model/param_store.h"
 #include "model/token_shards.h"
 #include "moe/moe_layer.h"
@@ -92,7 +92,7 @@ class DecoderLayer {
   LayerScratch scratch_;
   TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_;
   TensorView attn_gain_, d_attn_gain_, ffn_gain_, d_ffn_gain_;
-  std::unique_ptr<AttentionBlock> attention_;
+  std::unique_ptr<Attention> attention_;
   FeedForwardWeights dense_;
   std::unique_ptr<MoeLayer> moe_;
 };

@@ -1,5 +1,7 @@
 #include "model/layer_builder.h"
 
+#include "model/attention_block.h"
+#include "model/latent_attention_block.h"
 #include "moe/exchange_transport.h"
 #include "spec/recompute.h"
 
@@ -57,21 +59,8 @@ MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
   return s;
 }
 
-}  // namespace
-
-FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at) {
-  FeedForwardWeights w;
-  Parameter& up = params.find(at + "w_up");
-  Parameter& down = params.find(at + "w_down");
-  w.up = up.weights[0];
-  w.down = down.weights[0];
-  w.d_up = take_front(up.grad, {w.up.n, w.up.k});
-  w.d_down = down.grad;
-  return w;
-}
-
-std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
-                                                     TensorStore& store) {
+std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
+                                                  TensorStore& store) {
   const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
   const LayerSpec spec = local_layer(whole, plan.mesh, plan.coords);
   const LayerRows act(recompute_mode(plan.run), index, slot);
@@ -102,6 +91,93 @@ std::unique_ptr<AttentionBlock> make_attention_block(const Plan& plan, int64_t i
                                           attention_weights(params, param + "attn.", spec.attention,
                                                             head_shard(whole.attention, plan.mesh.tp, plan.coords.tp)),
                                           saved, scratch, weight_part(plan.run).attention);
+}
+
+LatentWeights latent_weights(ParamStore& params, const std::string& at, bool compressed) {
+  LatentWeights w;
+  const auto bind = [&](const char* name, Weight& weight, TensorView& grad) {
+    weight = params.find(at + name).weights[0];
+    grad = params.find(at + name).grad;
+  };
+  const auto bind_gain = [&](const char* name, TensorView& gain, TensorView& grad) {
+    gain = params.find(at + name).master;
+    grad = params.find(at + name).grad;
+  };
+  if (compressed) {
+    bind("wq_a", w.wq_a, w.d_wq_a);
+    bind("wq_b", w.wq_b, w.d_wq_b);
+    bind_gain("q_norm", w.q_gain, w.d_q_gain);
+  } else {
+    bind("wq", w.wq, w.d_wq);
+  }
+  bind("wkv_a", w.wkv_a, w.d_wkv_a);
+  bind("wkv_b", w.wkv_b, w.d_wkv_b);
+  bind("wo", w.wo, w.d_wo);
+  bind_gain("kv_norm", w.kv_gain, w.d_kv_gain);
+  return w;
+}
+
+LatentScratch latent_scratch(const Plan& plan, TensorStore& store, bool compressed) {
+  LatentScratch s;
+  s.k = store.fixed("work.k");
+  s.v = store.fixed("work.v");
+  s.d_q = store.fixed("work.d_q");
+  s.d_k = store.fixed("work.d_k");
+  s.d_v = store.fixed("work.d_v");
+  s.d_o = store.fixed("work.d_o");
+  s.branch = store.fixed(plan.mesh.tp > 1 ? "work.whole_branch" : "work.branch");
+  s.latent_kv = store.fixed("work.latent_kv");
+  s.d_latent = store.fixed("work.d_latent");
+  s.kv_a = store.fixed("work.kv_a");
+  s.kv_heads = store.fixed("work.kv_heads");
+  s.rope_cos = store.fixed("work.rope_cos");
+  s.rope_sin = store.fixed("work.rope_sin");
+  if (!compressed) return s;
+  s.q = store.fixed("work.q");
+  s.latent_q = store.fixed("work.latent_q");
+  return s;
+}
+
+std::unique_ptr<Attention> make_latent_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
+                                                 TensorStore& store) {
+  const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
+  const LayerRows act(recompute_mode(plan.run), index, slot);
+  const bool compressed = spec.attention.latent.q_rank > 0;
+  LatentSaved saved;
+  if (compressed) {
+    saved.c_q = store.fixed(act("c_q"));
+    saved.q_rstd = store.fixed(act("q_rstd"));
+  } else {
+    saved.q = store.fixed(act("q"));
+  }
+  saved.c_kv = store.fixed(act("c_kv"));
+  saved.kv_rstd = store.fixed(act("kv_rstd"));
+  saved.k_rope = store.fixed(act("k_rope"));
+  saved.o = store.fixed(act("o"));
+  saved.lse = store.fixed(act("lse"));
+  return std::make_unique<LatentAttentionBlock>(
+      spec.attention, latent_weights(params, fmt::format("layers.{}.attn.", index), compressed), saved,
+      latent_scratch(plan, store, compressed));
+}
+
+}  // namespace
+
+FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at) {
+  FeedForwardWeights w;
+  Parameter& up = params.find(at + "w_up");
+  Parameter& down = params.find(at + "w_down");
+  w.up = up.weights[0];
+  w.down = down.weights[0];
+  w.d_up = take_front(up.grad, {w.up.n, w.up.k});
+  w.d_down = down.grad;
+  return w;
+}
+
+std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
+                                          TensorStore& store) {
+  const bool latent = plan.model.layers[static_cast<size_t>(index)].attention.is_latent();
+  return latent ? make_latent_attention(plan, index, slot, params, store)
+                : make_grouped_attention(plan, index, slot, params, store);
 }
 
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,

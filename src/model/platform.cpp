@@ -22,13 +22,19 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
           widest_n = model.vocab, widest_k = d, expert_bytes = 0;
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
-    AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.head_dim, 1.0f};
+    AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.value_dim(), 1.0f};
     bytes = std::max(bytes, attention_workspace_bytes(shape, run.dtype(), threads, device));
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),
                                        norm_workspace_bytes(tokens, a.heads * a.head_dim, device)));
     widest_n = std::max(widest_n, a.heads * a.head_dim);
-    widest_k = std::max(widest_k, a.heads * a.head_dim);
+    widest_k = std::max(widest_k, a.heads * a.value_dim());
+    if (a.is_latent()) {
+      const LatentSpec& l = a.latent;
+      bytes = std::max(bytes, norm_workspace_bytes(tokens, std::max(l.q_rank, l.kv_rank), device));
+      widest_n = std::max({widest_n, a.heads * (l.nope_dim + l.value_dim), l.q_rank, l.kv_rank + l.rope_dim});
+      widest_k = std::max({widest_k, l.q_rank, l.kv_rank});
+    }
     const int64_t c = halves_of(layer.activation);
     if (layer.feed_forward == FeedForwardKind::dense) {
       widest_n = std::max(widest_n, c * layer.dense_width);

@@ -19,14 +19,7 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
   const TensorView ops = store_.fixed("work.ops");
   stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
   step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels")};
-  const AttentionSpec& first = plan_.model.layers.front().attention;
-  if (first.is_latent())
-    fail(Exit::unsupported, "latent attention is not built yet", "docs/limits.md lists what is missing");
-  for (const LayerSpec& layer : plan_.model.layers)
-    if (layer.attention.head_dim != first.head_dim || layer.attention.rope_theta != first.rope_theta)
-      fail(Exit::unsupported, "layers with different head_dim or rope_theta are not built yet",
-           "docs/limits.md lists what is missing");
-  make_rope_table(static_cast<float>(first.rope_theta), store_.fixed("work.rope_cos"), store_.fixed("work.rope_sin"));
+  fill_rope_table();
   for (int64_t i = 0; i < plan_.model.layer_count(); ++i)
     if (plan_.model.layers[static_cast<size_t>(i)].feed_forward == FeedForwardKind::moe) moe_index_.push_back(i);
   for (const StagePlan& stage : plan_.stages) stages_.push_back(make_stage(stage, comms));
@@ -36,6 +29,23 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
   }
   const std::vector<std::string> unused = store_.unused();
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that nothing uses, first {}", unused.size(), unused.front());
+}
+
+// One table serves all layers.
+void Transformer::fill_rope_table() {
+  const AttentionSpec& first = plan_.model.layers.front().attention;
+  for (const LayerSpec& layer : plan_.model.layers) {
+    const AttentionSpec& a = layer.attention;
+    if (a.rope_dim() != first.rope_dim() || a.rope_theta != first.rope_theta || !(a.yarn == first.yarn))
+      fail(Exit::unsupported, "layers with different rotary embedding are not built yet",
+           "docs/limits.md lists what is missing");
+  }
+  const YarnSpec& yarn = first.yarn;
+  const std::vector<float> frequencies =
+      rope_frequencies(static_cast<float>(first.rope_theta), first.rope_dim() / 2,
+                       {yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.positions});
+  make_rope_table(frequencies, static_cast<float>(yarn.table_scale()), store_.fixed("work.rope_cos"),
+                  store_.fixed("work.rope_sin"));
 }
 
 Transformer::Stage Transformer::make_stage(const StagePlan& plan, MeshComms& comms) {

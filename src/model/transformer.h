@@ -103,6 +103,7 @@ class Transformer {
     TensorView output, input_gradient;         // of messages
     std::vector<TensorView> output_gradients;  // micro-batches take them in turn
   };
+  void fill_rope_table();
   Stage make_stage(const StagePlan& plan, MeshComms& comms);
   const Stage& stage_of(int stage) const;
   Stage& stage_of(int stage);

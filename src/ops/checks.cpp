@@ -125,14 +125,28 @@ void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const 
   check_rstd(rstd, x);
 }
 
-void check_rope(const TensorView& x_THh, const TensorView& cos_Sh, const TensorView& sin_Sh, const TensorView& y_THh) {
-  MW_CHECK(x_THh.rank == 3 && x_THh.dim(2) % 2 == 0, "rope of {}, expected [T, H, h] with an even h", x_THh.describe());
+void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh) {
+  MW_CHECK(cos_Sp.rank == 2 && cos_Sp.dtype == DType::f32 && sin_Sp.dtype == DType::f32 && same_shape(sin_Sp, cos_Sp),
+           "cos is {}, sin is {}, expected two f32[S, pairs]", cos_Sp.describe(), sin_Sp.describe());
+  const int64_t rotated = 2 * cos_Sp.dim(1);
+  MW_CHECK(x_THh.rank == 3 && x_THh.dim(2) >= rotated, "rope of {}, expected [T, H, {} or more]", x_THh.describe(),
+           rotated);
   MW_CHECK(y_THh.dtype == x_THh.dtype && same_shape(y_THh, x_THh), "rope of {} into {}", x_THh.describe(),
            y_THh.describe());
-  const int64_t pairs = x_THh.dim(2) / 2;
-  MW_CHECK(cos_Sh.rank == 2 && cos_Sh.dim(1) == pairs && same_shape(sin_Sh, cos_Sh),
-           "cos is {}, sin is {}, expected two [S, {}]", cos_Sh.describe(), sin_Sh.describe(), pairs);
-  MW_CHECK(cos_Sh.dim(0) > 0 || x_THh.dim(0) == 0, "a table without positions for {} tokens", x_THh.dim(0));
+  MW_CHECK(x_THh.dim(2) == rotated || y_THh.data == x_THh.data, "rope of a part of heads {} into another tensor",
+           x_THh.describe());
+  MW_CHECK(cos_Sp.dim(0) > 0 || x_THh.dim(0) == 0, "a table without positions for {} tokens", x_THh.dim(0));
+}
+
+void check_columns(const Columns& few, const Columns& many, int64_t count) {
+  const int64_t rows = few.matrix.rows(), all = many.matrix.rows();
+  MW_CHECK(few.matrix.dtype == many.matrix.dtype && is_float(few.matrix.dtype), "columns of {} and {}",
+           few.matrix.describe(), many.matrix.describe());
+  MW_CHECK(rows == 0 ? all == 0 : all % rows == 0, "columns of rows of {} and {}", few.matrix.describe(),
+           many.matrix.describe());
+  for (const Columns* side : {&few, &many})
+    MW_CHECK(count > 0 && side->begin >= 0 && count <= side->matrix.cols() - side->begin, "columns {} to {} of {}",
+             side->begin, side->begin + count, side->matrix.describe());
 }
 
 void check_activate(Activation kind, const TensorView& h_RcF, const TensorView& a_RF) {

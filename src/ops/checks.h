@@ -20,7 +20,9 @@ void check_rms_norm_apply(const TensorView& x, const TensorView& gain, const Ten
 void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& d_y,
                              const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain);
 
-void check_rope(const TensorView& x_THh, const TensorView& cos_Sh, const TensorView& sin_Sh, const TensorView& y_THh);
+void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh);
+// Of either direction; `many` is the side with as many rows as the other or a multiple.
+void check_columns(const Columns& few, const Columns& many, int64_t count);
 
 void check_activate(Activation kind, const TensorView& h_RcF, const TensorView& a_RF);
 void check_activate_backward(Activation kind, const TensorView& h_RcF, const TensorView& d_a_RF,

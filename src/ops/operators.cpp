@@ -72,10 +72,18 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
   run(stream, Work::elementwise, "rms_norm_backward", &Operators::rms_norm_backward, x, gain, rstd, d_y, d_residual,
       d_x, d_gain);
 }
-void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction,
-          TensorView y_THh) {
-  check_rope(x_THh, cos_Sh, sin_Sh, y_THh);
-  run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sh, sin_Sh, direction, y_THh);
+void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
+          TensorView y_THh, RopePairs pairs) {
+  check_rope(x_THh, cos_Sp, sin_Sp, y_THh);
+  run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sp, sin_Sp, direction, y_THh, pairs);
+}
+void copy_columns(Stream& stream, Columns x, Columns y, int64_t count) {
+  check_columns(x, y, count);
+  run(stream, Work::elementwise, "copy_columns", &Operators::copy_columns, x, y, count);
+}
+void sum_columns(Stream& stream, Columns x, Columns y, int64_t count) {
+  check_columns(y, x, count);
+  run(stream, Work::elementwise, "sum_columns", &Operators::sum_columns, x, y, count);
 }
 void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF) {
   check_activate(kind, h_RcF, a_RF);

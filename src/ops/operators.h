@@ -5,6 +5,7 @@
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
+#include "ops/columns.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
@@ -35,6 +36,8 @@ struct Operators {
   decltype(&mw::rms_norm_apply) rms_norm_apply = nullptr;
   decltype(&mw::rms_norm_backward) rms_norm_backward = nullptr;
   decltype(&mw::rope) rope = nullptr;
+  decltype(&mw::copy_columns) copy_columns = nullptr;
+  decltype(&mw::sum_columns) sum_columns = nullptr;
   decltype(&mw::activate) activate = nullptr;
   decltype(&mw::activate_backward) activate_backward = nullptr;
   decltype(&mw::embed) embed = nullptr;

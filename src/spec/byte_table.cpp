@@ -242,10 +242,8 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
   by_token("d_v", w.d_v);
   by_token("v", w.v);
   by_token("latent_q", w.q_rank);
-  by_token("d_latent_q", w.q_rank);
   by_token("latent_kv", w.kv_rank);
-  by_token("d_latent_kv", w.kv_rank);
-  by_token("d_k_rope", w.rope);
+  by_token("d_latent", std::max(w.q_rank, w.kv_rank));
   by_token("kv_a", w.kv_rank + w.rope);
   by_token("kv_heads", w.kv_heads);
   out.add("work.rope_cos", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});

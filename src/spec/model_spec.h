@@ -24,9 +24,6 @@ struct LatentSpec {
   bool operator==(const LatentSpec&) const = default;
 };
 
-// Which elements rotary embedding turns together: (j, j + h/2), or neighbours (2j, 2j + 1).
-enum class RopePairs : uint8_t { halves, neighbours };
-
 // YaRN (Peng et al. 2023): rotary frequencies that turn slowly within `positions` are divided by `factor`.
 struct YarnSpec {
   double factor = 1;                      // 1: none

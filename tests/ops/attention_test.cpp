@@ -51,6 +51,7 @@ std::vector<Problem> library_problems() {
     several = !several;
   }
   problems.push_back(make_problem(3, 127, 8, 2, 64, 64, DType::bf16));
+  problems.push_back(make_problem(2, 300, 4, 4, 192, 128, DType::bf16));  // latent attention's
   problems.push_back(make_problem(3, 300, 4, 4, 64, 64, DType::bf16));
   return problems;
 }
@@ -64,7 +65,8 @@ std::vector<Problem> all_problems() {
           make_problem(2, 5, 2, 2, 12, 12, dtype), make_problem(1, 17, 8, 1, 20, 7, dtype),
           make_problem(2, 63, 4, 2, 16, 16, dtype), make_problem(1, 64, 2, 2, 32, 32, dtype),
           make_problem(2, 65, 2, 1, 33, 48, dtype), make_problem(1, 130, 8, 1, 24, 40, dtype),
-          make_problem(3, 200, 4, 2, 64, 64, dtype), make_problem(1, 257, 2, 2, 128, 96, dtype)})
+          make_problem(3, 200, 4, 2, 64, 64, dtype), make_problem(1, 257, 2, 2, 128, 96, dtype),
+          make_problem(2, 70, 2, 2, 192, 128, dtype)})
       problems.push_back(problem);
   for (const Problem& problem : library_problems()) problems.push_back(problem);
   return problems;

@@ -81,6 +81,16 @@ std::vector<Call> all_calls() {
       {"rope",
        {{f32, {3, 2, 4}}, {f32, {3, 2}}, {f32, {3, 2}}, {f32, {3, 2, 4}}},
        [](Stream& s, const Views& v) { rope(s, v[0], v[1], v[2], RopeDirection::forward, v[3]); }},
+      {"copy_columns",
+       {{f32, {3, 4}}, {f32, {3, 2, 4}}},
+       [](Stream& s, const Views& v) {
+         copy_columns(s, {v[0], 2}, {v[1], 2}, 2);
+       }},
+      {"sum_columns",
+       {{f32, {3, 2, 4}}, {f32, {3, 4}}},
+       [](Stream& s, const Views& v) {
+         sum_columns(s, {v[0], 2}, {v[1], 2}, 2);
+       }},
       {"activate",
        {{f32, {3, 2, 4}}, {f32, {3, 4}}},
        [](Stream& s, const Views& v) { activate(s, Activation::swiglu, v[0], v[1]); }},

@@ -17,7 +17,7 @@ struct Table {
 
 Table make_table(int64_t positions, int64_t pairs, float theta = kTheta) {
   Table table{make_output(DType::f32, {positions, pairs}), make_output(DType::f32, {positions, pairs})};
-  make_rope_table(theta, table.cosine.view, table.sine.view);
+  make_rope_table(rope_frequencies(theta, pairs), 1.0f, table.cosine.view, table.sine.view);
   return table;
 }
 
@@ -106,6 +106,85 @@ TEST(Rope, BackwardUndoesForward) {
   EXPECT_LE(largest_error(back.at("x").values, std::vector<double>(x.values.begin(), x.values.end())), 1e-6);
 }
 
+// Heads of latent attention: some values without position, then rotated ones, in place.
+OpCase make_part_case(int64_t positions, int64_t heads, int64_t head_dim, int64_t rotated, RopePairs pairing,
+                      float scale, DType dtype) {
+  OpCase c;
+  c.name = fmt::format("rope/{}/{}x{}x{} of {}/{}", name_of(dtype), positions, heads, rotated, head_dim,
+                       pairing == RopePairs::halves ? "halves" : "neighbours");
+  c.inputs = {{"x", random_tensor("x", {2 * positions, heads, head_dim}, dtype)}};
+  const auto turn = [=](Stream& stream, const char* name, const CaseTensor& tensor, RopeDirection direction) {
+    Table table{make_output(DType::f32, {positions, rotated / 2}), make_output(DType::f32, {positions, rotated / 2})};
+    make_rope_table(rope_frequencies(kTheta, rotated / 2), scale, table.cosine.view, table.sine.view);
+    const Owned x = to_operand(tensor);
+    rope(stream, x.view, table.cosine.view, table.sine.view, direction, x.view, pairing);
+    return Tensors{{name, to_case_tensor(x)}};
+  };
+  c.forward = [=](Stream& stream, const Tensors& inputs) {
+    return turn(stream, "y", inputs.at("x"), RopeDirection::forward);
+  };
+  c.backward = [=](Stream& stream, const Tensors&, const Tensors& d_outputs) {
+    return turn(stream, "x", d_outputs.at("y"), RopeDirection::backward);
+  };
+  c.reference = [=](const Tensors& inputs) {
+    const std::vector<float>& x = inputs.at("x").values;
+    std::vector<double> y(x.begin(), x.end());
+    const int64_t pairs = rotated / 2;
+    for (int64_t row = 0; row < 2 * positions * heads; ++row)
+      for (int64_t j = 0; j < pairs; ++j) {
+        const auto position = static_cast<double>(row / heads % positions);
+        const double exponent = -static_cast<double>(j) / static_cast<double>(pairs);
+        const double angle = position * std::pow(static_cast<double>(kTheta), exponent);
+        const int64_t begin = row * head_dim + head_dim - rotated;
+        const bool halves = pairing == RopePairs::halves;
+        const auto a = static_cast<size_t>(begin + (halves ? j : 2 * j)),
+                   b = static_cast<size_t>(begin + (halves ? j + pairs : 2 * j + 1));
+        const auto s = static_cast<double>(scale);
+        y[a] = s * (x[a] * std::cos(angle) - x[b] * std::sin(angle));
+        y[b] = s * (x[b] * std::cos(angle) + x[a] * std::sin(angle));
+      }
+    return std::map<std::string, std::vector<double>>{{"y", y}};
+  };
+  c.tolerance = dtype == DType::bf16 ? 4e-3 : 3e-5;
+  c.gradient_tolerance = dtype == DType::bf16 ? 1e-2 : 1e-3;
+  c.reason = "as for whole heads";
+  return c;
+}
+
+std::vector<OpCase> part_cases() {
+  std::vector<OpCase> cases;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const RopePairs pairing : {RopePairs::halves, RopePairs::neighbours}) {
+      cases.push_back(make_part_case(17, 3, 22, 12, pairing, 1.0f, dtype));
+      cases.push_back(make_part_case(40, 1, 64, 64, pairing, 1.25f, dtype));
+      cases.push_back(make_part_case(30, 4, 192, 64, pairing, 1.0f, dtype));
+      cases.push_back(make_part_case(5, 2, 9, 6, pairing, 0.5f, dtype));
+    }
+  return cases;
+}
+
+TEST(Rope, PartsOfHeadsAndNeighboursMatchReference) {
+  TestStream test;
+  for (const OpCase& c : part_cases()) {
+    check_forward(c, test.stream);
+    check_gradient(c, test.stream);
+  }
+  const OffBorders scope;
+  for (const OpCase& c : part_cases()) check_forward(c, test.stream);
+  check_thread_invariance(make_part_case(100, 4, 192, 64, RopePairs::neighbours, 1.0f, DType::bf16));
+}
+
+// DeepSeek-V2-Lite's: 64 rotated values, 40 times longer than 4096 tokens. The correction range is 10 to 23.
+TEST(Rope, YarnSlowsDownThePairsThatTurnSlowly) {
+  const std::vector<float> plain = rope_frequencies(kTheta, 32), yarn = rope_frequencies(kTheta, 32, {40, 32, 1, 4096});
+  for (size_t j = 0; j < 32; ++j) {
+    const double kept = std::min(1.0, std::max(0.0, 1.0 - (static_cast<double>(j) - 10) / 13));
+    const double factor = kept + (1 - kept) / 40;
+    EXPECT_NEAR(static_cast<double>(yarn[j]) / static_cast<double>(plain[j]), factor, 1e-6) << j;
+  }
+  EXPECT_EQ(rope_frequencies(kTheta, 32, {1, 32, 1, 4096}), plain);
+}
+
 // The fp32 angle is part of the contract: at large positions it differs from the exact one by more than an ulp of cos.
 TEST(Rope, TableRoundsAnglesAsHuggingFace) {
   constexpr int64_t kPositions = 5000, kPairs = 32;
@@ -130,11 +209,16 @@ TEST(Rope, NoTokens) {
                   .values.empty());
 }
 
-TEST(Rope, OddWidthIsRefused) {
+TEST(Rope, WidthsThatDoNotFitAreRefused) {
   TestStream test;
   const Table table = make_table(4, 2);
-  const Owned x = make_output(DType::f32, {4, 1, 5});
-  EXPECT_THROW(rope(test.stream, x.view, table.cosine.view, table.sine.view, RopeDirection::forward, x.view), Error);
+  const Owned narrow = make_output(DType::f32, {4, 1, 3}), x = make_output(DType::f32, {4, 1, 6}),
+              y = make_output(DType::f32, {4, 1, 6});
+  const auto turn = [&](const Owned& from, const Owned& to) {
+    rope(test.stream, from.view, table.cosine.view, table.sine.view, RopeDirection::forward, to.view);
+  };
+  EXPECT_THROW(turn(narrow, narrow), Error);
+  EXPECT_THROW(turn(x, y), Error);  // what is not rotated would be missing
 }
 
 }  // namespace

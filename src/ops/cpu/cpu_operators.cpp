@@ -17,6 +17,8 @@ const Operators& cpu_operators() {
       .rms_norm_apply = cpu::rms_norm_apply,
       .rms_norm_backward = cpu::rms_norm_backward,
       .rope = cpu::rope,
+      .copy_columns = cpu::copy_columns,
+      .sum_columns = cpu::sum_columns,
       .activate = cpu::activate,
       .activate_backward = cpu::activate_backward,
       .embed = cpu::embed,

@@ -19,6 +19,8 @@ const Operators& gpu_operators() {
     t.rms_norm_apply = gpu::rms_norm_apply;
     t.rms_norm_backward = gpu::rms_norm_backward;
     t.rope = gpu::rope;
+    t.copy_columns = gpu::copy_columns;
+    t.sum_columns = gpu::sum_columns;
     t.activate = gpu::activate;
     t.activate_backward = gpu::activate_backward;
     t.embed = gpu::embed;

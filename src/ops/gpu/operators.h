@@ -18,6 +18,8 @@ decltype(mw::add_rms_norm) add_rms_norm;
 decltype(mw::rms_norm_apply) rms_norm_apply;
 decltype(mw::rms_norm_backward) rms_norm_backward;
 decltype(mw::rope) rope;
+decltype(mw::copy_columns) copy_columns;
+decltype(mw::sum_columns) sum_columns;
 decltype(mw::activate) activate;
 decltype(mw::activate_backward) activate_backward;
 decltype(mw::embed) embed;

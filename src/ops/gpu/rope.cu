@@ -1,5 +1,5 @@
-// Rotary embedding: one block per token, whose threads take 16 bytes of each half of a head where the width and the
-// addresses allow it, and single pairs otherwise. A thread reads its pairs before it writes them: y may be x.
+// Rotary position embedding: a block rotates all heads of a token, a thread several pairs of a head at a time. It reads
+// its pairs before it writes them: y may be x.
 #include "ops/rope.h"
 
 #include <limits>
@@ -13,49 +13,94 @@ namespace {
 
 constexpr int kTokenThreads = 128;
 
-// packs: of half a head; token_packs: of the halves of all heads of a token. sign = -1 rotates backwards.
-template <class T, int N>
-__global__ void rope_kernel(const Pack<T, N>* x, const Pack<float, N>* cosine, const Pack<float, N>* sine, float sign,
-                            int64_t positions, int packs, int token_packs, Pack<T, N>* y) {
-  const int64_t token = blockIdx.x;
-  const int64_t angles = token % positions * packs, begin = token * token_packs * 2;
-  for (int i = static_cast<int>(threadIdx.x); i < token_packs; i += static_cast<int>(blockDim.x)) {
-    const int head = i / packs, j = i - head * packs;
-    const int64_t at = begin + static_cast<int64_t>(head) * packs * 2 + j;
-    const Pack<T, N> left = x[at], right = x[at + packs];
-    const Pack<float, N> c = cosine[angles + j], s = sine[angles + j];
-    Pack<float, N> y_left, y_right;
+// Of one token: `heads` heads of `width` elements, of which the last 2 * pairs are rotated. sign = -1 rotates
+// backwards.
+struct Heads {
+  int heads, width, pairs;
+  int64_t positions;
+  float sign;
+};
+
+// N pairs with the angles of their positions; N = 1 where packs are not allowed.
+template <int N>
+__device__ void turn(const Pack<float, N>& a, const Pack<float, N>& b, const float* cosine, const float* sine,
+                     float sign, Pack<float, N>& turned_a, Pack<float, N>& turned_b) {
+  const Pack<float, N> c = load<N>(cosine), s = load<N>(sine);
 #pragma unroll
-    for (int k = 0; k < N; ++k) {
-      const float a = to_float(left.at[k]), b = to_float(right.at[k]), turn = sign * s.at[k];
-      y_left.at[k] = a * c.at[k] - b * turn;
-      y_right.at[k] = b * c.at[k] + a * turn;
-    }
-    y[at] = round_pack<T>(y_left);
-    y[at + packs] = round_pack<T>(y_right);
+  for (int k = 0; k < N; ++k) {
+    const float signed_sine = sign * s.at[k];
+    turned_a.at[k] = a.at[k] * c.at[k] - b.at[k] * signed_sine;
+    turned_b.at[k] = b.at[k] * c.at[k] + a.at[k] * signed_sine;
+  }
+}
+
+template <class T, int N>
+struct Halves {
+  __device__ static void rotate(const T* x, const float* cosine, const float* sine, const Heads& at, int j, T* y) {
+    const Pack<T, N> left = load<N>(x + j), right = load<N>(x + j + at.pairs);
+    Pack<float, N> a, b, turned_a, turned_b;
+#pragma unroll
+    for (int k = 0; k < N; ++k) a.at[k] = to_float(left.at[k]), b.at[k] = to_float(right.at[k]);
+    turn<N>(a, b, cosine + j, sine + j, at.sign, turned_a, turned_b);
+    store(y + j, round_pack<T>(turned_a));
+    store(y + j + at.pairs, round_pack<T>(turned_b));
+  }
+};
+
+template <class T, int N>
+struct Neighbours {
+  static constexpr bool kAligned = N > 1;
+  __device__ static void rotate(const T* x, const float* cosine, const float* sine, const Heads& at, int j, T* y) {
+    const Pack<T, 2 * N> both = load<2 * N, kAligned>(x + 2 * j);
+    Pack<float, N> a, b, turned_a, turned_b;
+#pragma unroll
+    for (int k = 0; k < N; ++k) a.at[k] = to_float(both.at[2 * k]), b.at[k] = to_float(both.at[2 * k + 1]);
+    turn<N>(a, b, cosine + j, sine + j, at.sign, turned_a, turned_b);
+    Pack<float, 2 * N> turned;
+#pragma unroll
+    for (int k = 0; k < N; ++k) turned.at[2 * k] = turned_a.at[k], turned.at[2 * k + 1] = turned_b.at[k];
+    store<kAligned>(y + 2 * j, round_pack<T>(turned));
+  }
+};
+
+template <class T, int N, class Pairs>
+__global__ void rope_kernel(const T* x, const float* cosine, const float* sine, Heads at, T* y) {
+  const int64_t token = blockIdx.x, angles = token % at.positions * at.pairs;
+  const int packs = at.pairs / N;
+  for (int i = static_cast<int>(threadIdx.x); i < at.heads * packs; i += static_cast<int>(blockDim.x)) {
+    const int head = i / packs, j = (i - head * packs) * N;
+    const int64_t begin = (token * at.heads + head + 1) * at.width - 2 * at.pairs;
+    Pairs::rotate(x + begin, cosine + angles, sine + angles, at, j, y + begin);
   }
 }
 
 }  // namespace
 
-void rope(Stream& stream, TensorView x_THh, TensorView cos_Sh, TensorView sin_Sh, RopeDirection direction,
-          TensorView y_THh) {
-  const int64_t T = x_THh.dim(0), H = x_THh.dim(1), pairs = x_THh.dim(2) / 2, S = cos_Sh.dim(0);
+void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
+          TensorView y_THh, RopePairs pairing) {
+  const int64_t T = x_THh.dim(0), H = x_THh.dim(1), h = x_THh.dim(2), pairs = cos_Sp.dim(1);
   if (T == 0) return;
   // Inside a token 32-bit indices do, and divide faster.
-  MW_CHECK(H * pairs < std::numeric_limits<int>::max() / 2, "tokens of {} heads of {} pairs", H, pairs);
-  const float sign = direction == RopeDirection::forward ? 1.0f : -1.0f;
+  MW_CHECK(H * h < std::numeric_limits<int>::max() / 2, "tokens of {} heads of {}", H, h);
+  const Heads at{static_cast<int>(H), static_cast<int>(h), static_cast<int>(pairs), cos_Sp.dim(0),
+                 direction == RopeDirection::forward ? 1.0f : -1.0f};
+  const float *cosine = cos_Sp.as<float>(), *sine = sin_Sp.as<float>();
   with_float_type(x_THh.dtype, [&](auto type) {
     using E = decltype(type);
-    constexpr int kWide = kWidePack<E>;
-    const bool wide =
-        pairs % kWide == 0 && allow_packs<kWide>(x_THh.as<E>(), y_THh.as<E>(), cos_Sh.as<float>(), sin_Sh.as<float>());
-    with_pack<kWide>(wide, [&](auto width) {
-      constexpr int N = decltype(width)::value;
-      launch(stream, rope_kernel<E, N>, T, kTokenThreads, 0, packs_of<N>(x_THh.as<E>()),
-             packs_of<N>(cos_Sh.as<float>()), packs_of<N>(sin_Sh.as<float>()), sign, S, pairs / N, H * pairs / N,
-             packs_of<N>(y_THh.as<E>()));
-    });
+    const E* x = x_THh.as<E>();
+    E* y = y_THh.as<E>();
+    constexpr int kWide = kWidePack<E>, kPairs = kWide / 2;
+    const bool aligned = allow_packs<kWide>(x, y) && allow_packs<kWidePack<float>>(cosine, sine) && h % kWide == 0;
+    if (pairing == RopePairs::halves)
+      with_pack<kWide>(aligned && pairs % kWide == 0, [&](auto width) {
+        constexpr int N = decltype(width)::value;
+        launch(stream, rope_kernel<E, N, Halves<E, N>>, T, kTokenThreads, 0, x, cosine, sine, at, y);
+      });
+    else
+      with_pack<kPairs>(aligned && pairs % kPairs == 0, [&](auto width) {
+        constexpr int N = decltype(width)::value;
+        launch(stream, rope_kernel<E, N, Neighbours<E, N>>, T, kTokenThreads, 0, x, cosine, sine, at, y);
+      });
   });
 }
 

@@ -1,0 +1,168 @@
+#include "model/latent_attention_block.h"
+
+#include "ops/columns.h"
+#include "ops/elementwise.h"
+#include "ops/norm.h"
+
+namespace mw {
+namespace {
+
+// The norms of latents do not follow the model's: DeepSeek's have their own.
+constexpr float kNormEps = 1e-6f;
+
+// The normed latent; its statistics are stored in forward and read in backward.
+void normalise(Stream& stream, TensorView latent, TensorView gain, TensorView rstd, TensorView out,
+               bool store_statistics) {
+  const TensorView statistics = take_front(rstd, {latent.dim(0)});
+  if (store_statistics) rms_norm(stream, latent, gain, kNormEps, out, statistics);
+  else rms_norm_apply(stream, latent, gain, statistics, out);
+}
+
+TensorView flat(TensorView heads) { return heads.reshape({heads.dim(0), heads.dim(1) * heads.dim(2)}); }
+
+}  // namespace
+
+LatentAttentionBlock::LatentAttentionBlock(const AttentionSpec& spec, LatentWeights weights, LatentSaved saved,
+                                           LatentScratch scratch)
+    : spec_(spec), weights_(std::move(weights)), saved_(std::move(saved)), scratch_(std::move(scratch)) {}
+
+TensorView LatentAttentionBlock::heads(TensorView all, int64_t tokens, int64_t width) const {
+  return take_front(all, {tokens, spec_.heads, width});
+}
+
+LatentAttentionBlock::Kept LatentAttentionBlock::kept(int64_t tokens) const {
+  const LatentSpec& l = spec_.latent;
+  return {compresses_queries() ? take_front(saved_.c_q, {tokens, l.q_rank})
+                               : take_front(saved_.q, {tokens, spec_.heads * spec_.head_dim}),
+          take_front(saved_.c_kv, {tokens, l.kv_rank}), take_front(saved_.k_rope, {tokens, l.rope_dim})};
+}
+
+void LatentAttentionBlock::rotate(Stream& stream, TensorView heads_THh, int64_t seq_len, RopeDirection direction) {
+  rope(stream, heads_THh, scratch_.rope_cos.slice(0, seq_len), scratch_.rope_sin.slice(0, seq_len), direction,
+       heads_THh, spec_.rope_pairs);
+}
+
+LatentAttentionBlock::Views LatentAttentionBlock::prepare(Stream& stream, int64_t tokens, int64_t seq_len,
+                                                          bool store_statistics) {
+  const TraceScope part(stream.trace(), "latents_to_heads");
+  const LatentSpec& l = spec_.latent;
+  const Kept from = kept(tokens);
+  Views out{heads(compresses_queries() ? scratch_.q : saved_.q, tokens, spec_.head_dim),
+            heads(scratch_.k, tokens, spec_.head_dim), heads(scratch_.v, tokens, l.value_dim)};
+  if (compresses_queries()) {
+    const TensorView latent = take_front(scratch_.latent_q, {tokens, l.q_rank});
+    normalise(stream, from.queries, weights_.q_gain, saved_.q_rstd, latent, store_statistics);
+    matmul(stream, latent, weights_.wq_b, flat(out.q));
+    rotate(stream, out.q, seq_len, RopeDirection::forward);
+  }
+  const TensorView latent = take_front(scratch_.latent_kv, {tokens, l.kv_rank}),
+                   kv = heads(scratch_.kv_heads, tokens, l.nope_dim + l.value_dim);
+  normalise(stream, from.c_kv, weights_.kv_gain, saved_.kv_rstd, latent, store_statistics);
+  matmul(stream, latent, weights_.wkv_b, flat(kv));
+  copy_columns(stream, {kv, 0}, {out.k, 0}, l.nope_dim);
+  copy_columns(stream, {from.k_rope, 0}, {out.k, l.nope_dim}, l.rope_dim);
+  copy_columns(stream, {kv, l.nope_dim}, {out.v, 0}, l.value_dim);
+  return out;
+}
+
+void LatentAttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) {
+  const LatentSpec& l = spec_.latent;
+  const int64_t tokens = x_TD.dim(0);
+  const TraceScope block(stream.trace(), "attention_block");
+  {
+    const TraceScope part(stream.trace(), "attention_inputs");
+    const Kept out = kept(tokens);
+    matmul(stream, x_TD, compresses_queries() ? weights_.wq_a : weights_.wq, out.queries);
+    if (!compresses_queries()) rotate(stream, heads(saved_.q, tokens, spec_.head_dim), seq_len, RopeDirection::forward);
+    const TensorView both = take_front(scratch_.kv_a, {tokens, l.kv_rank + l.rope_dim});
+    matmul(stream, x_TD, weights_.wkv_a, both);
+    copy_columns(stream, {both, 0}, {out.c_kv, 0}, l.kv_rank);
+    copy_columns(stream, {both, l.kv_rank}, {out.k_rope, 0}, l.rope_dim);
+    rotate(stream, out.k_rope.reshape({tokens, 1, l.rope_dim}), seq_len, RopeDirection::forward);
+  }
+  const Views in = prepare(stream, tokens, seq_len, true);
+  const TensorView o = heads(saved_.o, tokens, l.value_dim);
+  attention(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
+            take_front(saved_.lse, {spec_.heads, tokens}));
+  const TraceScope part(stream.trace(), "attention_output");
+  matmul(stream, flat(o), weights_.wo, out_TD);
+}
+
+void LatentAttentionBlock::backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) {
+  const int64_t tokens = d_out_TD.dim(0), value = spec_.latent.value_dim;
+  const TensorView o = heads(saved_.o, tokens, value), d_o = heads(scratch_.d_o, tokens, value);
+  const TraceScope block(stream.trace(), "attention_block_backward");
+  {
+    const TraceScope part(stream.trace(), "attention_output_backward");
+    matmul_d_input(stream, d_out_TD, weights_.wo, flat(d_o));
+    matmul_d_weight(stream, d_out_TD, flat(o), weights_.d_wo);
+  }
+  const Views in = prepare(stream, tokens, seq_len, false);
+  const TensorView d_q = heads(scratch_.d_q, tokens, spec_.head_dim), d_k = heads(scratch_.d_k, tokens, spec_.head_dim),
+                   d_v = heads(scratch_.d_v, tokens, value);
+  attention_backward(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
+                     take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v);
+  backward_queries(stream, d_q, seq_len);
+  backward_keys(stream, d_k, d_v, seq_len);
+
+  const TraceScope part(stream.trace(), "attention_inputs_backward");
+  const Kept gradients = kept(tokens);
+  const TensorView branch = take_front(scratch_.branch, {tokens, d_x_TD.cols()});
+  matmul_d_input(stream, join(stream, gradients), weights_.wkv_a, d_x_TD);
+  matmul_d_input(stream, gradients.queries, compresses_queries() ? weights_.wq_a : weights_.wq, branch);
+  add(stream, d_x_TD, branch, d_x_TD);
+}
+
+void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, int64_t seq_len) {
+  const TraceScope part(stream.trace(), "queries_backward");
+  rotate(stream, d_q_THh, seq_len, RopeDirection::backward);
+  const int64_t tokens = d_q_THh.dim(0), rank = spec_.latent.q_rank;
+  const TensorView queries = kept(tokens).queries;
+  if (!compresses_queries()) {
+    stream.queue().copy(queries.data, d_q_THh.data, static_cast<size_t>(queries.bytes()));
+    return;
+  }
+  const TensorView d_latent = take_front(scratch_.d_latent, {tokens, rank});
+  matmul_d_weight(stream, flat(d_q_THh), take_front(scratch_.latent_q, {tokens, rank}), weights_.d_wq_b);
+  matmul_d_input(stream, flat(d_q_THh), weights_.wq_b, d_latent);
+  backward_norm(stream, queries, weights_.q_gain, saved_.q_rstd, d_latent, weights_.d_q_gain);
+}
+
+void LatentAttentionBlock::backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv, int64_t seq_len) {
+  const TraceScope part(stream.trace(), "keys_values_backward");
+  const LatentSpec& l = spec_.latent;
+  const int64_t tokens = d_k_THh.dim(0);
+  const Kept to = kept(tokens);
+  const TensorView d_kv = heads(scratch_.kv_heads, tokens, l.nope_dim + l.value_dim),
+                   d_latent = take_front(scratch_.d_latent, {tokens, l.kv_rank});
+  copy_columns(stream, {d_k_THh, 0}, {d_kv, 0}, l.nope_dim);
+  copy_columns(stream, {d_v_THv, 0}, {d_kv, l.nope_dim}, l.value_dim);
+  sum_columns(stream, {d_k_THh, l.nope_dim}, {to.k_rope, 0}, l.rope_dim);
+  rotate(stream, to.k_rope.reshape({tokens, 1, l.rope_dim}), seq_len, RopeDirection::backward);
+  matmul_d_weight(stream, flat(d_kv), take_front(scratch_.latent_kv, {tokens, l.kv_rank}), weights_.d_wkv_b);
+  matmul_d_input(stream, flat(d_kv), weights_.wkv_b, d_latent);
+  backward_norm(stream, to.c_kv, weights_.kv_gain, saved_.kv_rstd, d_latent, weights_.d_kv_gain);
+}
+
+void LatentAttentionBlock::backward_norm(Stream& stream, TensorView latent, TensorView gain, TensorView rstd,
+                                         TensorView d_normed, TensorView d_gain) {
+  rms_norm_backward(stream, latent, gain, take_front(rstd, {latent.dim(0)}), d_normed, {}, d_normed, d_gain);
+  stream.queue().copy(latent.data, d_normed.data, static_cast<size_t>(latent.bytes()));
+}
+
+TensorView LatentAttentionBlock::join(Stream& stream, const Kept& parts) {
+  const LatentSpec& l = spec_.latent;
+  const TensorView both = take_front(scratch_.kv_a, {parts.c_kv.dim(0), l.kv_rank + l.rope_dim});
+  copy_columns(stream, {parts.c_kv, 0}, {both, 0}, l.kv_rank);
+  copy_columns(stream, {parts.k_rope, 0}, {both, l.kv_rank}, l.rope_dim);
+  return both;
+}
+
+void LatentAttentionBlock::backward_inputs(Stream& stream, TensorView x_TD) {
+  const TraceScope part(stream.trace(), "attention_inputs_d_weight");
+  const Kept gradients = kept(x_TD.dim(0));
+  matmul_d_weight(stream, gradients.queries, x_TD, compresses_queries() ? weights_.d_wq_a : weights_.d_wq);
+  matmul_d_weight(stream, join(stream, gradients), x_TD, weights_.d_wkv_a);
+}
+
+}  // namespace mw

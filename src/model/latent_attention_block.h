@@ -1,0 +1,78 @@
+// Multi-head latent attention (DeepSeek-V2, section 2.1). Keys and values of all heads come from one narrow latent,
+// with a rotated key that all heads share; queries from a latent of their own, or straight from the input. Forward
+// keeps the latents; backward builds keys, values and compressed queries again.
+#pragma once
+
+#include "model/attention.h"
+#include "ops/matmul.h"
+#include "ops/rope.h"
+
+namespace mw {
+
+// [out, in]; of ranks Q and C, H heads with n values without position, r rotated ones and v of the output. Either wq,
+// or wq_a, q_gain and wq_b.
+struct LatentWeights {
+  Weight wq;            // [H (n + r), D]
+  Weight wq_a, wq_b;    // [Q, D], [H (n + r), Q]
+  Weight wkv_a, wkv_b;  // [C + r, D]: the latent, then the shared key; [H (n + v), C]: of each head, key then value
+  Weight wo;            // [D, H v]
+  TensorView q_gain, kv_gain;  // f32 [Q], [C]
+  TensorView d_wq, d_wq_a, d_wq_b, d_wkv_a, d_wkv_b, d_wo, d_q_gain, d_kv_gain;
+};
+
+// Kept for backward: latents before their norms, the rotated shared key, the output and its log-sum-exp; the rotated
+// queries where they are not compressed.
+struct LatentSaved {
+  TensorView q;            // [T, H, n + r]
+  TensorView c_q, q_rstd;  // [T, Q]
+  TensorView c_kv, kv_rstd, k_rope, o, lse;
+};
+
+// Flat scratch shared by all layers. latent_*: normed, [T, Q] and [T, C]. kv_a: [T, C + r]. kv_heads: [T, H, n + v].
+struct LatentScratch {
+  TensorView q, k, v, d_q, d_k, d_v, d_o, branch;
+  TensorView latent_q, latent_kv, d_latent, kv_a, kv_heads;
+  TensorView rope_cos, rope_sin;  // f32 [S_max, r/2]
+};
+
+class LatentAttentionBlock : public Attention {
+ public:
+  LatentAttentionBlock(const AttentionSpec& spec, LatentWeights weights, LatentSaved saved, LatentScratch scratch);
+
+  void forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) override;
+  void backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) override;
+  // At any time after backward: the gradients of what forward kept lie in its place.
+  void backward_inputs(Stream& stream, TensorView x_TD) override;
+
+ private:
+  struct Views {
+    TensorView q, k, v;  // [T, H, width]
+  };
+  // What is kept of these tokens, or its gradients.
+  struct Kept {
+    TensorView queries;       // [T, Q], or [T, H (n + r)] uncompressed
+    TensorView c_kv, k_rope;  // [T, C], [T, r]
+  };
+  bool compresses_queries() const { return spec_.latent.q_rank > 0; }
+  TensorView heads(TensorView flat, int64_t tokens, int64_t width) const;
+  Kept kept(int64_t tokens) const;
+  // Rotates the last r values of every head, in place.
+  void rotate(Stream& stream, TensorView heads_THh, int64_t seq_len, RopeDirection direction);
+  // Queries, keys and values as attention reads them, from what is kept; leaves the normed latents in scratch.
+  Views prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics);
+  // The gradients of what is kept, in its place, from those of queries, or of keys and values.
+  void backward_queries(Stream& stream, TensorView d_q_THh, int64_t seq_len);
+  void backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv, int64_t seq_len);
+  // The gradient of a latent into its place, from that of its normed form.
+  void backward_norm(Stream& stream, TensorView latent, TensorView gain, TensorView rstd, TensorView d_normed,
+                     TensorView d_gain);
+  // [T, C + r]: latent and shared key, or their gradients, side by side in scratch.
+  TensorView join(Stream& stream, const Kept& parts);
+
+  AttentionSpec spec_;
+  LatentWeights weights_;
+  LatentSaved saved_;
+  LatentScratch scratch_;
+};
+
+}  // namespace mw
