@@ -11,7 +11,8 @@ A golden model is a folder with three files:
     logits                 F32 [B, S, V]
     loss                   F32 [1]; mean cross entropy over the shifted labels other than -100,
                            plus router_aux_loss_coef * aux_loss
-    aux_loss               F32 [1]; E * sum_e(f_e * P_e) over the tokens of all MoE layers together
+    aux_loss               F32 [1]; E * sum_e(f_e * P_e) over the tokens of all MoE layers together. DeepSeek has none,
+                           here as in transformers
     router_logits.{i}      F32 [B * S, E]; i counts the MoE layers only (dense layers have no entry)
     grad.{parameter}       d loss / d parameter, under the in-memory names of transformers 5: experts are fused into
                            mlp.experts.gate_up_proj [E, 2F, D] (gate rows first) and mlp.experts.down_proj [E, D, F];
@@ -24,8 +25,8 @@ The trajectory starts from the stored weights. Its optimizer is AdamW: lr 1e-3 c
 0.1 on parameters of two or more dimensions, gradients clipped to a global norm of 1.0 (scale 1 / (norm + 1e-6) if below 1).
 
 A choice that hangs on rounding would make a reference useless. So batches are drawn anew until, in the first batch and in
-each step of the trajectory, every token has a clear margin between the last chosen and the first rejected expert, every
-clamped q, k, v element is clearly off clip_qkv, and no gradient that AdamW normalises is made of rounding errors alone.
+each step of the trajectory, every token has a clear margin between the last chosen and the first rejected expert (and
+group of experts), every clamped q, k, v element is clearly off clip_qkv, and no gradient that AdamW normalises is made of rounding errors alone.
 (Such is the embedding row of a token that is only met as the last of a sequence, which predicts nothing: AdamW would blow
 its noise up to steps of full size.)
 
@@ -33,7 +34,7 @@ its noise up to steps of full size.)
   make_golden.py --check tests/golden/models/*               computes everything again and compares; exit 1 beyond tolerance
   make_golden.py --check DIR --attn sdpa --experts batched_mm   the same by another way: shows how much is rounding
 
-Needs PyTorch 2.11 and transformers 5.17 (the stored files' versions are in their metadata). No network, no GPU.
+Needs PyTorch 2.11 or newer and transformers 5.17 (the stored files' versions are in their metadata). No network, no GPU.
 """
 
 import argparse
@@ -130,14 +131,69 @@ MODELS = {
 }
 
 
+# What the DeepSeek models share; the rotated width is small beside the head.
+LATENT = dict(
+    qk_nope_head_dim=10, qk_rope_head_dim=12, v_head_dim=14, kv_lora_rank=20, n_shared_experts=1, vocab_size=83,
+    tie_word_embeddings=False, attention_bias=False, rms_norm_eps=1e-5,
+)  # fmt: skip
+MODELS |= {
+    # Compressed queries, YaRN that scales the scores, three groups of experts ranked by their best.
+    "deepseek_v2_groups": dict(
+        family="deepseek_v2", seed=107, seq=22, dialect="v4",
+        config=LATENT | dict(
+            hidden_size=36, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=28, intermediate_size=52,
+            moe_intermediate_size=16, n_routed_experts=12, num_experts_per_tok=4, n_group=3, topk_group=2,
+            topk_method="group_limited_greedy", n_shared_experts=2, norm_topk_prob=False, routed_scaling_factor=4.0,
+            num_hidden_layers=3, first_k_dense_replace=1,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=500.0, factor=20.0, mscale=0.707, mscale_all_dim=0.707, beta_fast=2,
+                beta_slow=0.25, original_max_position_embeddings=8,
+            ),
+        ),
+    ),
+    # No dense layer, one expert per token, tied embeddings.
+    "deepseek_v2_top1": dict(
+        family="deepseek_v2", seed=108, seq=19, dialect="v5",
+        config=LATENT | dict(
+            hidden_size=40, num_attention_heads=5, num_key_value_heads=5, q_lora_rank=None, intermediate_size=24,
+            moe_intermediate_size=12, n_routed_experts=5, num_experts_per_tok=1, n_group=1, topk_group=1,
+            topk_method="greedy", norm_topk_prob=False, routed_scaling_factor=1.5, num_hidden_layers=2,
+            first_k_dense_replace=0, tie_word_embeddings=True, rope_theta=3000.0,
+        ),
+    ),
+    # YaRN that scales the table too, three groups ranked by their two best.
+    "deepseek_v3_groups": dict(
+        family="deepseek_v3", seed=109, seq=21, dialect="v5",
+        config=LATENT | dict(
+            hidden_size=40, num_attention_heads=4, num_key_value_heads=4, q_lora_rank=24, intermediate_size=44,
+            moe_intermediate_size=20, n_routed_experts=12, num_experts_per_tok=4, n_group=3, topk_group=2,
+            norm_topk_prob=True, routed_scaling_factor=2.5, num_hidden_layers=3, first_k_dense_replace=1,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=10000.0, factor=40.0, mscale=1.0, mscale_all_dim=0.8, beta_fast=32,
+                beta_slow=1, original_max_position_embeddings=64,
+            ),
+        ),
+    ),
+    # Uncompressed queries, rotated by halves, gate weights as they are.
+    "deepseek_v3_halves": dict(
+        family="deepseek_v3", seed=110, seq=18, dialect="v4",
+        config=LATENT | dict(
+            hidden_size=32, num_attention_heads=2, num_key_value_heads=2, q_lora_rank=None, intermediate_size=24,
+            moe_intermediate_size=12, n_routed_experts=16, num_experts_per_tok=5, n_group=4, topk_group=3,
+            norm_topk_prob=False, routed_scaling_factor=1.5, num_hidden_layers=2, first_k_dense_replace=0,
+            n_shared_experts=2, rope_interleave=False, rope_theta=7000.0,
+        ),
+    ),
+}
+
+
 def to_v4(config):
     """The same config.json as transformers 4 would have written it."""
     v4 = {k: v for k, v in config.items() if k not in ("rope_parameters", "dtype", "transformers_version")}
-    rope = config["rope_parameters"]
-    if rope.get("rope_type", "default") != "default":
-        raise ValueError("only the default rope has a plain rope_theta")
-    v4["rope_theta"] = rope["rope_theta"]
-    v4["rope_scaling"] = None
+    rope = dict(config["rope_parameters"])
+    v4["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type", "default")
+    v4["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
     v4["torch_dtype"] = config["dtype"]
     if v4["model_type"] in ("qwen3_moe", "olmoe") and "num_local_experts" in v4:
         v4["num_experts"] = v4.pop("num_local_experts")
@@ -172,8 +228,32 @@ class Margins:
                 kind = {"q_norm": "q", "k_norm": "k", "v_proj": "v"}.get(name.rsplit(".", 1)[-1])
                 if kind:
                     module.register_forward_hook(lambda _m, _i, out, kind=kind: self._clamped(kind, out))
+        self.router_logits = []  # of DeepSeek, whose models do not give them out
+        for _, module in model.named_modules():
+            if type(module).__name__ in ("DeepseekV2TopkRouter", "DeepseekV3TopkRouter"):
+                module.register_forward_hook(lambda m, _i, out: self._deepseek_routed(m, out[0]))
+
+    def _deepseek_routed(self, router, logits):
+        self.router_logits.append(logits)
+        logits = logits.detach().double()
+        bias = getattr(router, "e_score_correction_bias", None)
+        scores = logits.softmax(-1) if bias is None else logits.sigmoid() + bias
+        if getattr(router, "topk_method", "") != "greedy":
+            groups = scores.unflatten(-1, (router.num_group, -1))
+            best = groups.topk(1 if bias is None else 2, dim=-1).values.sum(-1)
+            kept = self._gap(best, router.topk_group)
+            scores = groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(-2)
+        self._gap(scores, router.top_k)
+
+    def _gap(self, scores, k):
+        """Marks the k best of each row, and notes how far the next one is off."""
+        ranked = scores.sort(dim=-1, descending=True)
+        if k < scores.shape[-1]:
+            self.score_gap = min(self.score_gap, (ranked.values[:, k - 1] - ranked.values[:, k]).min().item())
+        return torch.zeros_like(scores, dtype=torch.bool).scatter(-1, ranked.indices[:, :k], True)
 
     def reset(self):
+        self.router_logits = []
         self.score_gap = self.logit_gap = self.clip_gap = float("inf")
         self.clipped = {}
 
@@ -197,10 +277,19 @@ class Margins:
 
 
 def forward(model, margins, input_ids, labels):
+    """The model's output, with router_logits."""
     margins.reset()
+    if is_deepseek(model):
+        out = model(input_ids=input_ids, labels=labels)
+        out["router_logits"] = tuple(margins.router_logits)
+        return out
     out = model(input_ids=input_ids, labels=labels, output_router_logits=True)
     margins.routed(out.router_logits)
     return out
+
+
+def is_deepseek(model):
+    return model.config.model_type.startswith("deepseek")
 
 
 def compute(model, batches, picky):
@@ -224,17 +313,18 @@ def compute(model, batches, picky):
         "labels": labels,
         "logits": out.logits.detach(),
         "loss": out.loss.detach().reshape(1),
-        "aux_loss": out.aux_loss.detach().reshape(1),
     }
-    for i, logits in enumerate(out.router_logits):
+    if not is_deepseek(model):
+        t["aux_loss"] = out.aux_loss.detach().reshape(1)
+    for i, logits in enumerate(out["router_logits"]):
         t[f"router_logits.{i}"] = logits.detach()
     for name, p in params.items():
         t[f"grad.{name}"] = p.grad.detach().clone()
     seen["unused_experts"] = [
         sorted(set(range(r.shape[-1])) - set(r.topk(margins.k, dim=-1).indices.flatten().tolist()))
-        for r in out.router_logits
+        for r in out["router_logits"]
     ]
-    seen["aux_share"] = aux_share(model, params, input_ids, labels)
+    seen["aux_share"] = 0.0 if is_deepseek(model) else aux_share(model, params, input_ids, labels)
 
     decay = [p for p in params.values() if p.ndim >= 2]
     plain = [p for p in params.values() if p.ndim < 2]
@@ -302,7 +392,8 @@ def write_model(name, folder):
     """config.json and model.safetensors with random weights."""
     spec = MODELS[name]
     config = dict(COMMON, **spec["config"])
-    config["rope_parameters"] = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
+    if "rope_theta" in config:
+        config["rope_parameters"] = {"rope_type": "default", "rope_theta": config.pop("rope_theta")}
     config = transformers.AutoConfig.for_model(spec["family"], **config)
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     rng = torch.Generator().manual_seed(spec["seed"])
@@ -312,6 +403,9 @@ def write_model(name, folder):
                 p.copy_(config.initializer_range * torch.randn(p.shape, generator=rng))
             else:  # norm weights
                 p.copy_(1.0 + 0.2 * torch.randn(p.shape, generator=rng))
+        for name, b in sorted(model.named_buffers()):
+            if name.endswith("e_score_correction_bias"):
+                b.copy_(0.1 * torch.randn(b.shape, generator=rng))
     with tempfile.TemporaryDirectory() as tmp:
         model.save_pretrained(tmp)
         written = json.loads((Path(tmp) / "config.json").read_text())
@@ -346,7 +440,7 @@ def make(name, folder):
 
 
 def report(tensors, seen):
-    print(f"  loss {tensors['loss'].item():.6f}  aux_loss {tensors['aux_loss'].item():.6f}  "
+    print(f"  loss {tensors['loss'].item():.6f}  aux_loss {tensors.get('aux_loss', torch.zeros(1)).item():.6f}  "
           f"trajectory loss {tensors['traj.loss'][0]:.4f} .. {tensors['traj.loss'][-1]:.4f}, "
           f"grad norm {tensors['traj.grad_norm'].min():.3f} .. {tensors['traj.grad_norm'].max():.3f}")
     print(f"  smallest router gap: score {seen['score_gap']:.2e} logit {seen['logit_gap']:.2e}; "

@@ -31,7 +31,7 @@ Command add_import_command(CLI::App& app, const Invocation&) {
             const std::unique_ptr<Comm> comm = make_self_comm();
             const RunSpec run = whole_model_run(*dir);
             const ModelSpec model = read_hf_config(*dir + "/config.json");
-            check_hf_folder(model, *dir);
+            if (const std::string note = check_hf_folder(model, *dir); !note.empty()) std::printf("%s\n", note.c_str());
             Engine engine(model, run, *comm, threads_per_rank(0, 1));
             import_hf_weights(engine, *dir);
             save_checkpoint(engine, *out, {}, 1 << 20);

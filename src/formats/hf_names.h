@@ -15,6 +15,7 @@ struct HfTensor {
   std::vector<int64_t> shape;  // [out, in]
   std::string param;           // "layers.0.attn.wq"
   int64_t begin = 0;           // first element in the global parameter
+  bool keeps_f32 = false;      // written in fp32 whatever the others are
   int64_t numel() const;
 };
 

@@ -66,7 +66,7 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// Elements [first_element, first_element + out.size()) of a tensor, converted from F32, BF16 or F16.
+// Elements [first_element, first_element + out.size()) of a tensor, converted from F32, BF16, F16 or F8_E4M3.
 // Errors: Exit::data naming file, tensor and dtype when the dtype is another; Exit::internal when out of range.
 void read_as_f32(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t first_element,
                  std::span<float> out);

@@ -1,5 +1,7 @@
 // Converting reads: the few element types that weights and token ids come in.
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -40,6 +42,15 @@ float half_to_float(uint16_t half) {
   return value;
 }
 
+// E4M3 without infinities: 4 bits of exponent (bias 7), 3 of mantissa, NaN where both are all ones.
+float e4m3_to_float(uint8_t bits) {
+  const int exponent = (bits >> 3) & 0xf, mantissa = bits & 0x7;
+  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                        : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
 [[noreturn]] void fail_dtype(const SafetensorsFile& file, const SafetensorsEntry& entry, const char* expected) {
   fail(Exit::data,
        fmt::format("{}: tensor \"{}\": expected dtype {}, got {}", file.path(), printable(entry.name), expected,
@@ -59,8 +70,10 @@ void read_as_f32(const SafetensorsFile& file, const SafetensorsEntry& entry, int
     convert_all<bf16>(from, out, [](bf16 x) { return to_float(x); });
   } else if (entry.dtype == "F16") {
     convert_all<uint16_t>(from, out, half_to_float);
+  } else if (entry.dtype == "F8_E4M3") {
+    convert_all<uint8_t>(from, out, e4m3_to_float);
   } else {
-    fail_dtype(file, entry, "F32, BF16 or F16");
+    fail_dtype(file, entry, "F32, BF16, F16 or F8_E4M3");
   }
 }
 

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/hf_names.h"
+#include "formats/hf_reader.h"
 #include "formats/safetensors.h"
 #include "formats/safetensors_writer.h"
 #include "spec/hf_config.h"
@@ -35,15 +36,15 @@ std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet&
 }
 
 // Reads the part of one Hugging Face tensor that this rank holds of the parameter.
-void read_held(const SafetensorsLocation& at, const HfTensor& tensor, Parameter& p) {
+void read_held(const SafetensorsSet& files, const HfTensor& tensor, Parameter& p) {
   const std::vector<int64_t>& shape = p.row.shape;
   for (const HeldSlice& held : held_slices(shape, p.pieces, p.held))
     for_each_shared_run(shape, whole_tensor(shape), held.slice, [&](int64_t global, int64_t local, int64_t count) {
       const int64_t begin = std::max(tensor.begin, global),
                     end = std::min(tensor.begin + tensor.numel(), global + count);
       if (begin >= end) return;
-      read_as_f32(*at.file, *at.entry, begin - tensor.begin,
-                  std::span(p.master.as<float>() + held.at + local + begin - global, static_cast<size_t>(end - begin)));
+      const std::span to(p.master.as<float>() + held.at + local + begin - global, static_cast<size_t>(end - begin));
+      read_hf_tensor(files, tensor, begin - tensor.begin, to);
     });
 }
 
@@ -59,15 +60,33 @@ void check_tied_head(const SafetensorsSet& files, const Engine& engine) {
          "set tie_word_embeddings to false in config.json, or remove one of them");
 }
 
-void check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& names, bool tied) {
+// Whether a tensor is of one of the `count` layers of multi-token prediction, which follow the last.
+bool is_of_mtp_layer(const std::string& name, int64_t layers, int64_t count) {
+  for (int64_t i = layers; i < layers + count; ++i)
+    if (name.rfind(fmt::format("model.layers.{}.", i), 0) == 0) return true;
+  return false;
+}
+
+// Refuses what does not belong to the model; returns how many tensors of multi-token prediction there are.
+int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& names, const ModelSpec& model) {
   std::set<std::string> known;
-  for (const HfTensor& t : names) known.insert(t.name);
-  if (tied) known.insert("lm_head.weight");
+  for (const HfTensor& t : names) {
+    known.insert(t.name);
+    const SafetensorsLocation at = files.find(t.name);
+    if (at.entry != nullptr && at.entry->dtype == "F8_E4M3") known.insert(scale_name(t.name));
+  }
+  if (model.tie_embeddings) known.insert("lm_head.weight");
+  int64_t skipped = 0;
   for (const std::string& name : files.names()) {
     if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq")) continue;
+    if (is_of_mtp_layer(name, model.layer_count(), model.mtp_layers)) {
+      ++skipped;
+      continue;
+    }
     fail(Exit::data, fmt::format("{}: tensor \"{}\" does not belong to this model", files.path(), printable(name, 120)),
          "config.json and the weights do not fit together; nothing is dropped silently");
   }
+  return skipped;
 }
 
 struct Shard {
@@ -75,10 +94,13 @@ struct Shard {
   int64_t bytes = 0;
 };
 
-std::vector<Shard> split_shards(const std::vector<HfTensor>& names, int64_t element_bytes, int64_t limit) {
+// What a tensor is written in, in an export of `dtype`.
+DType written_dtype(const HfTensor& tensor, DType dtype) { return tensor.keeps_f32 ? DType::f32 : dtype; }
+
+std::vector<Shard> split_shards(const std::vector<HfTensor>& names, DType dtype, int64_t limit) {
   std::vector<Shard> shards(1);
   for (const HfTensor& t : names) {
-    const int64_t bytes = t.numel() * element_bytes;
+    const int64_t bytes = t.numel() * size_of(written_dtype(t, dtype));
     if (!shards.back().tensors.empty() && shards.back().bytes + bytes > limit) shards.emplace_back();
     shards.back().tensors.push_back(&t);
     shards.back().bytes += bytes;
@@ -134,18 +156,14 @@ void copy_other_files(const std::string& from, const std::string& to) {
 
 }  // namespace
 
-void check_hf_folder(const ModelSpec& model, const std::string& dir) {
+std::string check_hf_folder(const ModelSpec& model, const std::string& dir) {
   const SafetensorsSet files = open_safetensors_folder(dir);
   const std::vector<HfTensor> names = choose_names(model, files);
-  check_extras(files, names, model.tie_embeddings);
-  for (const HfTensor& tensor : names) {
-    const SafetensorsLocation at = files.require(tensor.name);
-    if (at.entry->shape != tensor.shape)
-      fail(Exit::data,
-           fmt::format("{}: tensor \"{}\" has shape {}, expected {}", at.file->path(), tensor.name,
-                       format_shape(at.entry->shape), format_shape(tensor.shape)),
-           "config.json and the weights do not fit together");
-  }
+  const int64_t skipped = check_extras(files, names, model);
+  for (const HfTensor& tensor : names) check_hf_tensor(files, tensor);
+  return skipped == 0 ? ""
+                      : fmt::format("{}: {} tensors of multi-token prediction (layer {} on) are left out", dir, skipped,
+                                    model.layer_count());
 }
 
 void import_hf_weights(Engine& engine, const std::string& dir) {
@@ -153,9 +171,8 @@ void import_hf_weights(Engine& engine, const std::string& dir) {
   const SafetensorsSet files = open_safetensors_folder(dir);
   for (const HfTensor& tensor : choose_names(engine.plan.model, files)) {
     const TraceScope scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
-    const SafetensorsLocation at = files.require(tensor.name);
     if (engine.params.has(tensor.param))
-      read_held(at, tensor, engine.params.find(tensor.param));  // else of another stage
+      read_held(files, tensor, engine.params.find(tensor.param));  // else of another stage
   }
   check_tied_head(files, engine);
   refresh_weights(engine);
@@ -172,7 +189,7 @@ void export_hf_weights(const Engine& engine, const std::string& dir, DType dtype
     fail(Exit::data, fmt::format("cannot create {}: {}", dir, error.message()), "check the path and its permissions");
   if (path_exists(dir + "/model.safetensors.index.json") || path_exists(dir + "/model.safetensors"))
     fail(Exit::data, fmt::format("{} already holds a model", dir), "export into a new folder");
-  const std::vector<Shard> shards = split_shards(names, size_of(dtype), shard_bytes);
+  const std::vector<Shard> shards = split_shards(names, dtype, shard_bytes);
   nlohmann::ordered_json index;
   int64_t total = 0;
   for (size_t s = 0; s < shards.size(); ++s) {
@@ -181,14 +198,14 @@ void export_hf_weights(const Engine& engine, const std::string& dir, DType dtype
     SafetensorsWriter writer;
     writer.set_metadata("format", "pt");
     for (const HfTensor* t : shards[s].tensors)
-      writer.declare(t->name, std::string(safetensors_dtype(dtype)), t->shape);
+      writer.declare(t->name, std::string(safetensors_dtype(written_dtype(*t, dtype))), t->shape);
     writer.begin(dir + "/" + file);
     for (const HfTensor* t : shards[s].tensors) {
       const std::vector<Parameter>& all = engine.params.all();
       const auto p = std::find_if(all.begin(), all.end(), [&](const Parameter& x) { return x.row.name == t->param; });
-      write_tensor(writer, *t, p->master.as<float>() + t->begin, dtype);
+      write_tensor(writer, *t, p->master.as<float>() + t->begin, written_dtype(*t, dtype));
       index["weight_map"][t->name] = file;
-      total += t->numel() * size_of(dtype);
+      total += t->numel() * size_of(written_dtype(*t, dtype));
     }
     writer.finish();
   }

@@ -8,8 +8,9 @@
 namespace mw {
 
 // Checks every name and shape of DIR's safetensors against the model, from the headers alone: before any memory is
-// taken for it. Errors: data, naming the tensor that is missing, extra or misshapen.
-void check_hf_folder(const ModelSpec& model, const std::string& dir);
+// taken for it. Returns a line for the log where something is left out on purpose: multi-token prediction. Errors:
+// data, naming the tensor that is missing, extra or misshapen.
+std::string check_hf_folder(const ModelSpec& model, const std::string& dir);
 
 // Fills the master weights from DIR's safetensors, per expert or fused, reading only what lies on this rank, and
 // repacks. Errors: data, naming the tensor that is missing, extra or misshapen; nothing is dropped silently.

@@ -11,6 +11,7 @@
 #include "formats/token_file.h"
 #include "ops/cross_entropy.h"
 #include "spec/hf_config.h"
+#include "spec/hf_deepseek.h"
 #include "train/engine.h"
 #include "train/hf_weights.h"
 #include "train/step.h"
@@ -110,7 +111,7 @@ MicroBatch shifted_batch(const std::vector<int32_t>& ids, const std::vector<int3
   return batch;
 }
 
-RunSpec parity_run(const std::string& hf_dir, int64_t sequences, int64_t seq_len) {
+RunSpec parity_run(const std::string& hf_dir, const std::string& family, int64_t sequences, int64_t seq_len) {
   RunSpec run;
   run.hf_dir = hf_dir;
   run.train.seq_len = seq_len;
@@ -124,6 +125,9 @@ RunSpec parity_run(const std::string& hf_dir, int64_t sequences, int64_t seq_len
   run.train.weight_decay = 0.1;
   run.train.clip = 1.0;
   run.moe.aux_scope = "model";
+  // Hugging Face's DeepSeek models have neither an auxiliary loss nor a selection bias that moves.
+  if (is_deepseek(family)) run.moe.aux_loss_coef = 0;
+  run.moe.bias_rate = 0;
   return run;
 }
 
@@ -146,6 +150,8 @@ void compare_router_logits(Engine& engine, const Golden& golden, ParityReport& r
 
 void compare_gradients(Engine& engine, const Golden& golden, ParityReport& report, std::set<std::string>& seen) {
   for (const HfTensor& tensor : hf_fused_tensors(engine.plan.model)) {
+    const Parameter& p = engine.params.find(tensor.param);
+    if (!p.row.trained) continue;
     const std::string name = "grad." + tensor.name;
     seen.insert(name);
     const SafetensorsEntry& entry = golden.require(name);
@@ -153,7 +159,6 @@ void compare_gradients(Engine& engine, const Golden& golden, ParityReport& repor
       fail(Exit::data,
            fmt::format("{}: {} has another shape than the model's {}", golden.file().path(), name, tensor.param),
            "the golden file belongs to another model");
-    const Parameter& p = engine.params.find(tensor.param);
     report.lines.push_back(compare(name, p.grad.as<float>() + tensor.begin, golden.floats(name), kGradient));
   }
 }
@@ -208,7 +213,7 @@ ParityReport run_parity(const std::string& hf_dir, const std::string& golden_pat
          "the golden file belongs to another model");
 
   check_hf_folder(model, hf_dir);
-  RunSpec run = parity_run(hf_dir, sequences, seq_len);
+  RunSpec run = parity_run(hf_dir, model.family, sequences, seq_len);
   run.train.device = device;
   Engine engine(model, run, comm, threads);
   import_hf_weights(engine, hf_dir);
