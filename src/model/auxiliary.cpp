@@ -4,15 +4,16 @@
 
 namespace mw {
 
-int64_t statistics_size(const MoeSpec& moe) { return 2 * moe.experts + 2; }
+int64_t statistics_size(const MoeSpec& moe) { return 2 * moe.experts + 3; }
 
 Auxiliary::Auxiliary(const Plan& plan)
     : model_(plan.model),
-      coef_(plan.run.moe.aux_loss_coef >= 0 ? plan.run.moe.aux_loss_coef : plan.model.aux_loss_coef),
+      coef_(aux_loss_coef(plan.run, plan.model)),
       z_coef_(plan.run.moe.z_loss_coef),
       layers_(static_cast<double>(plan.model.moe_layer_count())),
-      whole_model_(plan.run.moe.aux_scope == "model") {
-  if (!whole_model_) return;
+      scope_(aux_scope(plan.run, plan.model)),
+      seq_len_(static_cast<double>(plan.run.train.seq_len)) {
+  if (scope_ != AuxScope::model) return;
   const MoeSpec* first = nullptr;
   for (const LayerSpec& layer : model_.layers) {
     if (layer.feed_forward != FeedForwardKind::moe) continue;
@@ -41,7 +42,8 @@ AuxLosses Auxiliary::losses(std::span<const int64_t> layers, std::span<const dou
   AuxLosses out;
   if (layers.empty()) return out;
   const auto total = static_cast<double>(tokens);
-  std::vector<double> mean_p(whole_model_ ? static_cast<size_t>(moe_of(layers.front()).experts) : 0);
+  const bool whole_model = scope_ == AuxScope::model;
+  std::vector<double> mean_p(whole_model ? static_cast<size_t>(moe_of(layers.front()).experts) : 0);
   size_t at = 0;
   for (const int64_t layer : layers) {
     const MoeSpec& moe = moe_of(layer);
@@ -49,13 +51,14 @@ AuxLosses Auxiliary::losses(std::span<const int64_t> layers, std::span<const dou
     const std::span counts = summed.subspan(at, experts), probs = summed.subspan(at + experts, experts);
     out.z += summed[at + 2 * experts] / total / layers_;
     const double factor = static_cast<double>(experts) / static_cast<double>(moe.top_k);
+    if (scope_ == AuxScope::sequence) out.aux += factor * summed[at + 2 * experts + 2] * seq_len_ / total;
     for (size_t e = 0; e < experts; ++e) {
-      if (whole_model_) mean_p[e] += probs[e] / total / layers_;
-      else out.aux += factor * counts[e] * probs[e] / total / total / layers_;
+      if (whole_model) mean_p[e] += probs[e] / total / layers_;
+      if (scope_ == AuxScope::layer) out.aux += factor * counts[e] * probs[e] / total / total / layers_;
     }
     at += static_cast<size_t>(statistics_size(moe));
   }
-  if (whole_model_) {
+  if (whole_model) {
     const std::vector<double> mean_f = mean_load(layers, summed, tokens);
     for (size_t e = 0; e < mean_p.size(); ++e) out.aux += static_cast<double>(mean_p.size()) * mean_f[e] * mean_p[e];
   }
@@ -69,12 +72,17 @@ AuxGradient Auxiliary::gradient(int64_t layer, std::span<const double> counts, s
   const auto experts = static_cast<size_t>(moe.experts);
   const auto total = static_cast<double>(tokens);
   AuxGradient out;
+  out.z_scale = static_cast<float>(seed * z_coef_ / total / layers_);
+  if (scope_ == AuxScope::sequence) {
+    out.d_sequence_sum = static_cast<float>(seed * coef_ * static_cast<double>(experts) /
+                                            static_cast<double>(moe.top_k) * seq_len_ / total);
+    return out;
+  }
   out.d_prob.assign(coef_ > 0 ? experts : 0, 0.0f);
   for (size_t e = 0; e < out.d_prob.size(); ++e) {
-    const double f = whole_model_ ? mean_load[e] : counts[e] / total / static_cast<double>(moe.top_k);
+    const double f = scope_ == AuxScope::model ? mean_load[e] : counts[e] / total / static_cast<double>(moe.top_k);
     out.d_prob[e] = static_cast<float>(seed * coef_ * static_cast<double>(experts) * f / total / layers_);
   }
-  out.z_scale = static_cast<float>(seed * z_coef_ / total / layers_);
   return out;
 }
 

@@ -203,6 +203,7 @@ std::vector<double> Transformer::statistics(int stage, int64_t micro_batch) {
     out.insert(out.end(), s.prob_sums.begin(), s.prob_sums.end());
     out.push_back(s.z_sum);
     out.push_back(static_cast<double>(s.dropped));
+    out.push_back(s.sequence_sum);
   }
   return out;
 }

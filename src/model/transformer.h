@@ -60,7 +60,7 @@ class Transformer {
   int64_t live(int stage) const;  // micro-batches that hold a slot
 
   // Load statistics of the stage's last forward of this micro-batch, as one vector to be summed over ranks: per MoE
-  // layer counts[E], prob_sums[E], z_sum, dropped.
+  // layer counts[E], prob_sums[E], z_sum, dropped, sequence_sum.
   std::vector<double> statistics(int stage, int64_t micro_batch);
   // The gradients of the auxiliary terms for the stage's layers, from its summed statistics; mean_load as
   // Auxiliary::gradient wants it.

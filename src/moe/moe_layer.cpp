@@ -124,11 +124,55 @@ void MoeLayer::router_backward(Stream& stream, TensorView x_TD, TensorView d_log
   }
 }
 
+void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, bool replay, TensorView gaps_T) {
+  const MoeSpec& m = layer_.moe;
+  const auto experts = static_cast<size_t>(m.experts);
+  const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k),
+                   weights = tokens_of(saved_.gate_weights, m.top_k);
+  piece_tokens_ = options_.sequences_apart ? seq_len : tokens_;
+  piece_counts_.clear();
+  statistics_.counts.assign(experts, 0);
+  statistics_.prob_sums.assign(experts, 0);
+  statistics_.z_sum = statistics_.sequence_sum = 0;
+  for (int64_t begin = 0; begin < tokens_; begin += piece_tokens_) {
+    const int64_t count = std::min(piece_tokens_, tokens_ - begin);
+    std::vector<double>& counts = piece_counts_.emplace_back(experts);
+    std::vector<double> prob_sums(experts);
+    double z_sum = 0;
+    route(stream, rule_, logits.slice(begin, count), weights_.bias_E, replay, ids.slice(begin, count),
+          weights.slice(begin, count), {counts, prob_sums, &z_sum},
+          gaps_T.data == nullptr ? gaps_T : gaps_T.slice(begin, count));
+    statistics_.z_sum += z_sum;
+    const double squared = static_cast<double>(count) * static_cast<double>(count);
+    for (size_t e = 0; e < experts; ++e) {
+      statistics_.counts[e] += counts[e];
+      statistics_.prob_sums[e] += prob_sums[e];
+      if (options_.sequences_apart) statistics_.sequence_sum += counts[e] * prob_sums[e] / squared;
+    }
+  }
+}
+
+void MoeLayer::choose_experts_backward(Stream& stream, TensorView d_gate_TK, const AuxGradient& aux,
+                                       TensorView d_logits_TE) {
+  const MoeSpec& m = layer_.moe;
+  const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k);
+  std::vector<float> d_prob = aux.d_prob;
+  for (size_t i = 0; i < piece_counts_.size(); ++i) {
+    const int64_t begin = static_cast<int64_t>(i) * piece_tokens_, count = std::min(piece_tokens_, tokens_ - begin);
+    if (options_.sequences_apart) {
+      const double scale = static_cast<double>(aux.d_sequence_sum) / static_cast<double>(count * count);
+      d_prob.clear();
+      for (const double choices : piece_counts_[i]) d_prob.push_back(static_cast<float>(scale * choices));
+    }
+    route_backward(stream, rule_, logits.slice(begin, count), ids.slice(begin, count), d_gate_TK.slice(begin, count),
+                   d_prob, aux.z_scale, d_logits_TE.slice(begin, count));
+  }
+}
+
 void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap) {
   const TraceScope part(stream.trace(), "route_tokens");
   const MoeSpec& m = layer_.moe;
-  const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k),
-                   weights = tokens_of(saved_.gate_weights, m.top_k);
+  const TensorView ids = tokens_of(saved_.expert_choice, m.top_k), weights = tokens_of(saved_.gate_weights, m.top_k);
   router_logits(stream, x_TD);
   const bool replay = tap != nullptr && tap->replay;
   const auto choice_bytes = static_cast<size_t>(ids.bytes());
@@ -136,8 +180,7 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   // The gradient of the logits is not needed yet: its place takes the gaps.
   const TensorView gaps =
       tap != nullptr && tap->gaps != nullptr && !replay ? take_front(scratch_.d_logits, {tokens_}) : TensorView();
-  route(stream, rule_, logits, weights_.bias_E, replay, ids, weights,
-        {statistics_.counts, statistics_.prob_sums, &statistics_.z_sum}, gaps);
+  choose_experts(stream, seq_len, replay, gaps);
   if (tap != nullptr && !replay) {
     if (tap->ids != nullptr) stream.queue().copy(tap->ids, ids.data, choice_bytes);
     if (tap->gaps != nullptr) stream.queue().copy(tap->gaps, gaps.data, static_cast<size_t>(gaps.bytes()));
@@ -252,8 +295,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     const TraceScope combine(stream.trace(), "combine_gradient");
     transport_->combine_gradient(stream, base, d_x_TD, d_gate);
   }
-  route_backward(stream, rule_, tokens_of(saved_.logits, m.experts), tokens_of(saved_.expert_choice, m.top_k), d_gate,
-                 aux.d_prob, aux.z_scale, d_logits);
+  choose_experts_backward(stream, d_gate, aux, d_logits);
   router_backward(stream, x_TD, d_logits, d_x_TD);
 }
 

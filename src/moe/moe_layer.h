@@ -55,18 +55,21 @@ struct RoutingTap {
   float* gaps = nullptr;   // [T], filled when not null
 };
 
-// Sums of one forward pass over this rank's tokens: linear in tokens.
+// Sums of one forward pass over this rank's tokens: linear in tokens, or in sequences.
 struct LoadStatistics {
   std::vector<double> counts;     // [E] choices, before drops
   std::vector<double> prob_sums;  // [E]
   double z_sum = 0;
   int64_t dropped = 0;
+  // With sequences apart: sum over them of sum_e f_e * P_e, shares of choices times K and mean probabilities.
+  double sequence_sum = 0;
 };
 
 // The gradient of the auxiliary terms with respect to one token, the same for all tokens.
 struct AuxGradient {
   std::vector<float> d_prob;  // [E]
   float z_scale = 0;
+  float d_sequence_sum = 0;  // with sequences apart, in the place of d_prob: of LoadStatistics::sequence_sum
 };
 
 // What a layer does not keep for its backward pass, where it computes it again. Its memory may then be shared with
@@ -80,7 +83,8 @@ struct MoeRecompute {
 struct MoeOptions {
   double capacity_factor = 0;  // 0: dropless
   bool capacity_per_sequence = true;
-  bool drop_one_row = false;  // test-only fault
+  bool drop_one_row = false;     // test-only fault
+  bool sequences_apart = false;  // statistics of the auxiliary loss by sequence, of which ranks have whole ones
   ExpertProducts products = ExpertProducts::automatic;
   MoeRecompute recompute;
   bool defer_up = false;  // backward leaves d_up, of routed and shared experts, to backward_up; not with recompute
@@ -107,6 +111,9 @@ class MoeLayer {
 
  private:
   void route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap);
+  // Choices, weights and statistics from the logits; their gradient.
+  void choose_experts(Stream& stream, int64_t seq_len, bool replay, TensorView gaps_T);
+  void choose_experts_backward(Stream& stream, TensorView d_gate_TK, const AuxGradient& aux, TensorView d_logits_TE);
   void router_logits(Stream& stream, TensorView x_TD);
   void router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD);
   void dispatch_again(Stream& stream, TensorView x_TD);
@@ -126,6 +133,9 @@ class MoeLayer {
 
   TokenLayout layout_;
   LoadStatistics statistics_;
+  // Tokens between the borders of a piece of the statistics, and each piece's [E] choices.
+  int64_t piece_tokens_ = 0;
+  std::vector<std::vector<double>> piece_counts_;
   int64_t tokens_ = 0, rows_ = 0;
 };
 

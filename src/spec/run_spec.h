@@ -42,8 +42,8 @@ struct MeshSpec {
 };
 
 struct MoeRunSpec {
-  double aux_loss_coef = -1;        // below 0: the model's own
-  std::string aux_scope = "layer";  // layer | model (the Hugging Face definition)
+  double aux_loss_coef = -1;       // below 0: the model's own
+  std::string aux_scope = "auto";  // auto (the model's own) | layer | sequence | model (the Hugging Face definition)
   double z_loss_coef = 0, bias_rate = 0.001;
   double capacity_factor = 0;                // 0: dropless
   std::string capacity_domain = "sequence";  // sequence | rank
@@ -106,6 +106,11 @@ struct RunSpec {
 
   DType dtype() const { return train.dtype == "bf16" ? DType::bf16 : DType::f32; }
 };
+
+// Over what the auxiliary loss of routing is taken, and its coefficient: the run's, or the model's own.
+enum class AuxScope : uint8_t { layer, sequence, model };
+AuxScope aux_scope(const RunSpec& run, const ModelSpec& model);
+double aux_loss_coef(const RunSpec& run, const ModelSpec& model);
 
 // Reads a run file and applies `key=value` overrides in order. Every key, type and range is checked here, before
 // anything is allocated. Relative paths in the file are kept as written (relative to the working directory). Errors:

@@ -151,12 +151,16 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
                        layer.moe.shared_width > 0 ? fmt::format(" and {}", layer.moe.shared_width) : ""),
            "lower mesh.tp, or use moe.tp_mode = \"ssmb\"");
   }
-  if (mesh.ted) return;  // every rank routes whole sequences
-  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence" && sequences % tp != 0)
+  if (mesh.ted || sequences % tp == 0) return;  // with "ted" every rank routes whole sequences
+  const auto cut = [&](const char* what) {
     fail(Exit::config,
-         fmt::format("capacity counts per sequence, but mesh.tp = {} ranks would share {} sequence{}", tp, sequences,
+         fmt::format("{}, but mesh.tp = {} ranks would share {} sequence{}", what, tp, sequences,
                      sequences == 1 ? "" : "s"),
          "make train.global_batch / train.micro_batches / dp a multiple of mesh.tp");
+  };
+  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") cut("capacity counts per sequence");
+  if (aux_scope(run, model) == AuxScope::sequence && aux_loss_coef(run, model) > 0)
+    cut("moe.aux_scope counts per sequence");
 }
 
 }  // namespace mw

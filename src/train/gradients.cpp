@@ -211,7 +211,8 @@ void GradientPass::add_load(int stage, const std::vector<double>& summed) {
     std::vector<double>& load = stats_.load[i];
     for (size_t e = 0; e < load.size(); ++e) load[e] += summed[at + e];
     stats_.dropped_rows += std::llround(summed[at + 2 * load.size() + 1]);
-    at += 2 * load.size() + 2;
+    at +=
+        static_cast<size_t>(statistics_size(plan_.model.layers[static_cast<size_t>(engine_.model.moe_index()[i])].moe));
   }
 }
 

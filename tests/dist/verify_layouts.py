@@ -10,6 +10,12 @@ from _jobs import Checks, SOURCE, gpus, run  # noqa: E402
 
 DP_FIRST, PADDED, UNEVEN = "mesh.placement=dp_first", "moe.transport=padded", "model.experts=10"
 
+LATENT = (
+    "model.attention=latent model.kv_heads=0 model.head_dim=0 model.qk_norm=none model.q_rank=20 model.kv_rank=12 "
+    "model.nope_dim=6 model.rope_dim=4 model.value_dim=5 model.expert_groups=4 model.kept_groups=2 model.group_best=2 "
+    "model.score=sigmoid model.selection_bias=true model.routed_scale=2.5"
+)
+
 CASES = [  # ranks, overrides of examples/verify.toml
     (2, "mesh.ep=1 moe.transport=in_place verify.steps=2"),
     (2, f"mesh.ep=1 model.top_k=8 {DP_FIRST}"),
@@ -87,6 +93,14 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, f"mesh.pp=4 mesh.ep=2 mesh.schedule=zb_h1 verify.routing=one_expert model.top_k=1 {DP_FIRST}"),
     (8, "mesh.pp=2 mesh.tp=2 mesh.ep=4 mesh.schedule=zb_h1 mesh.zero=1 model.dense_width=70 moe.capacity_factor=1.0"),
     (8, "mesh.pp=2 mesh.tp=4 mesh.ep=2 mesh.schedule=zb_v moe.row_chunks=3 memory.recompute=selective"),
+    # Latent attention as DeepSeek-V3 and V2 have it, groups of experts, the auxiliary loss of each sequence.
+    (4, f"mesh.ep=4 {LATENT} moe.aux_scope=sequence verify.steps=2"),
+    (4, f"mesh.ep=2 mesh.pp=2 {LATENT} memory.recompute=full mesh.zero=1"),
+    (4, f"mesh.tp=4 mesh.ep=2 {LATENT} memory.recompute=moe"),
+    (4, f"mesh.tp=2 mesh.ep=4 {LATENT} moe.aux_scope=sequence model.q_rank=0 model.score=softmax model.selection_bias=false"),
+    (2, f"mesh.pp=2 mesh.schedule=zb_v {LATENT} moe.aux_scope=sequence"),
+    (4, f"mesh.pp=2 mesh.tp=2 mesh.schedule=zb_h1 {LATENT} model.q_rank=0"),
+    (4, f"mesh.ep=2 {LATENT} train.dtype=bf16 model.vocab=256 memory.recompute=full"),
     # Tensor parallelism with sequence-sharded MoE blocks: shared key/value heads, token counts that TP does not divide
     # and ranks without a token, experts over TP x DP in either order.
     (2, "mesh.tp=2 verify.steps=2"),

@@ -75,6 +75,31 @@ TEST(ModelGradient, SigmoidBiasFullWidthNormTiedModelScope) {
   check_gradients(run);
 }
 
+RunSpec latent_run() {
+  RunSpec run = small_run();
+  run.native.attention = "latent";
+  run.native.kv_heads = run.native.head_dim = 0;
+  run.native.qk_norm = "none";
+  run.native.kv_rank = 9;
+  run.native.nope_dim = 5;
+  run.native.rope_dim = 6;
+  run.native.value_dim = 7;
+  return run;
+}
+
+TEST(ModelGradient, LatentAttention) { check_gradients(latent_run()); }
+
+TEST(ModelGradient, CompressedQueriesGroupsAndSequenceScope) {
+  RunSpec run = latent_run();
+  run.native.q_rank = 11;
+  run.native.score = "sigmoid";
+  run.native.selection_bias = true;
+  run.native.expert_groups = 3;
+  run.native.kept_groups = run.native.group_best = 2;
+  run.moe.aux_scope = "sequence";
+  check_gradients(run);
+}
+
 TEST(ModelGradient, TopOneWithoutSharedExpertsOrNorms) {
   RunSpec run = small_run();
   run.native.renormalise = false;

@@ -3,6 +3,9 @@
 #include <cmath>
 #include <cstring>
 
+#include <map>
+#include <numeric>
+
 #include "model/helpers.h"
 
 namespace mw::test {
@@ -99,14 +102,14 @@ TEST(Transformer, CapacityDropsRowsAndSaysSo) {
     run.moe.transport = transport;
     SmallModel m(run);
     const Outcome out = run_once(m);
-    const auto experts = static_cast<size_t>(run.native.experts), stride = 2 * experts + 2;
+    const auto experts = static_cast<size_t>(run.native.experts), stride = 2 * experts + 3;
     ASSERT_EQ(out.statistics.size(), 2 * stride);
     double dropped = 0;
     for (size_t layer = 0; layer < 2; ++layer) {
       double choices = 0;
       for (size_t e = 0; e < experts; ++e) choices += out.statistics[layer * stride + e];
       EXPECT_EQ(choices, 4 * 9 * 2);  // counted before drops
-      dropped += out.statistics[layer * stride + stride - 1];
+      dropped += out.statistics[layer * stride + stride - 2];
     }
     EXPECT_GT(dropped, 0) << transport;
   }
@@ -163,8 +166,8 @@ TEST(Transformer, ShorterBatchesUseTheFrontOfItsMemory) {
   EXPECT_NEAR(sum, loss_of(4, 9, m.ids, m.labels), 1e-4);
 }
 
-TEST(Transformer, AuxiliaryLossesAreOneAndKAtBalance) {
-  for (const char* scope : {"layer", "model"}) {
+TEST(Transformer, AuxiliaryLossesAtBalance) {
+  for (const auto& [scope, expected] : std::map<std::string, double>{{"layer", 1}, {"model", 2}, {"sequence", 2}}) {
     RunSpec run = small_run();
     run.moe.aux_scope = scope;
     SmallModel m(run);
@@ -174,11 +177,44 @@ TEST(Transformer, AuxiliaryLossesAreOneAndKAtBalance) {
       balanced.insert(balanced.end(), 6, 36 / 6.0);      // probabilities
       balanced.push_back(36 * 4.0);                      // logsumexp^2
       balanced.push_back(0);
+      balanced.push_back(4 * 2.0 / 6);  // of four sequences
     }
     const AuxLosses losses = m.model.set_auxiliary(balanced, 36, 1.0);
-    EXPECT_NEAR(losses.aux, std::string(scope) == "layer" ? 1 : 2, 1e-12);
+    EXPECT_NEAR(losses.aux, expected, 1e-12) << scope;
     EXPECT_NEAR(losses.z, 4, 1e-12);
     EXPECT_NEAR(losses.weighted, 0.5 * losses.aux + 0.05 * 4, 1e-12);
+  }
+}
+
+// DeepSeek's own formula, over the scores that the layer keeps.
+TEST(Transformer, AuxiliaryLossOfSequences) {
+  for (const char* score : {"softmax", "sigmoid"}) {
+    RunSpec run = small_run();
+    run.moe.aux_scope = "sequence";
+    run.native.score = score;
+    SmallModel m(run);
+    m.loss(false);
+    double expected = 0;
+    size_t moe_layer = 0;
+    for (const int64_t layer : m.model.moe_index()) {
+      const float* logits = m.model.activations().fixed(fmt::format("act.{}.logits", layer)).as<float>();
+      const std::vector<int32_t>& chosen = m.choices[moe_layer++];
+      for (int sequence = 0; sequence < 4; ++sequence) {
+        std::vector<double> share(6), mean(6);
+        for (int token = sequence * 9; token < (sequence + 1) * 9; ++token) {
+          std::vector<double> s(6);
+          for (int e = 0; e < 6; ++e) {
+            const double x = static_cast<double>(logits[token * 6 + e]);
+            s[static_cast<size_t>(e)] = std::string(score) == "softmax" ? std::exp(x) : 1 / (1 + std::exp(-x));
+          }
+          const double total = std::accumulate(s.begin(), s.end(), 0.0);
+          for (size_t e = 0; e < 6; ++e) mean[e] += s[e] / total / 9;
+          for (int k = 0; k < 2; ++k) share[static_cast<size_t>(chosen[static_cast<size_t>(token * 2 + k)])] += 1;
+        }
+        for (size_t e = 0; e < 6; ++e) expected += share[e] * 6 / (2 * 9.0) * mean[e] / 4;
+      }
+    }
+    EXPECT_NEAR(m.aux.aux, expected, 1e-6 * expected) << score;
   }
 }
 

@@ -1,0 +1,15 @@
+#include "spec/run_spec.h"
+
+namespace mw {
+
+AuxScope aux_scope(const RunSpec& run, const ModelSpec& model) {
+  if (run.moe.aux_scope == "model") return AuxScope::model;
+  const bool automatic = run.moe.aux_scope == "auto";
+  return run.moe.aux_scope == "sequence" || (automatic && model.sequence_aux) ? AuxScope::sequence : AuxScope::layer;
+}
+
+double aux_loss_coef(const RunSpec& run, const ModelSpec& model) {
+  return run.moe.aux_loss_coef >= 0 ? run.moe.aux_loss_coef : model.aux_loss_coef;
+}
+
+}  // namespace mw
