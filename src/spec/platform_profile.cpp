@@ -1,0 +1,295 @@
+#include "spec/platform_profile.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <type_traits>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+
+namespace mw {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "moewright-platform";
+constexpr int64_t kVersion = 1;
+constexpr size_t kMostEntries = 4096;
+constexpr double kMostRate = 1e21, kMostSeconds = 1e6;
+
+// Visits the fields of one object, in the order that files have them.
+template <class Profile, class Visit>
+void visit_profile(Profile& p, Visit&& visit) {
+  visit("name", p.name);
+  visit("sources", p.sources);
+  visit("ranks_per_node", p.ranks_per_node);
+  visit("memory_bytes", p.memory_bytes);
+  visit("peak_flops_per_s", p.peak_flops_per_s);
+  visit("fp32_share", p.fp32_share);
+  visit("native_bf16", p.native_bf16);
+  visit("one_packed_form", p.one_packed_form);
+  visit("scratch_bytes", p.scratch_bytes);
+  visit("logit_elements", p.logit_elements);
+  visit("dense_products", p.dense_products);
+  visit("expert_products", p.expert_products);
+  visit("expert_weight_products", p.expert_weight_products);
+  visit("row_tile", p.row_tile);
+  visit("attention_forward", p.attention_forward);
+  visit("attention_backward", p.attention_backward);
+  visit("memory_bytes_per_s", p.memory_bytes_per_s);
+  visit("optimizer_bytes_per_s", p.optimizer_bytes_per_s);
+  visit("operator_latency_s", p.operator_latency_s);
+  visit("routing_latency_s", p.routing_latency_s);
+  visit("micro_batch_latency_s", p.micro_batch_latency_s);
+  visit("row_chunks", p.row_chunks);
+  visit("overlaps_gradient_sums", p.overlaps_gradient_sums);
+  visit("overlap_slowdown", p.overlap_slowdown);
+  visit("levels", p.levels);
+  visit("libraries", p.libraries);
+}
+
+template <class Level, class Visit>
+void visit_level(Level& level, Visit&& visit) {
+  visit("name", level.name);
+  visit("ranks", level.ranks);
+  visit("all_to_all", level.all_to_all);
+  visit("ring", level.ring);
+  visit("message", level.message);
+}
+
+template <class Library, class Visit>
+void visit_library(Library& library, Visit&& visit) {
+  visit("name", library.name);
+  visit("bytes", library.bytes);
+  visit("per_group", library.per_group);
+}
+
+// Reads the fields of one object; finish() refuses those that nobody asked for.
+class ObjectReader {
+ public:
+  ObjectReader(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {
+    if (!json.is_object()) refuse(where_, "is not an object");
+  }
+
+  template <class T>
+  void operator()(const char* name, T& field) {
+    names_.emplace_back(name);
+    const auto found = json_.find(name);
+    if (found == json_.end()) refuse(where_, fmt::format("has no \"{}\"", name));
+    read(*found, fmt::format("{}: \"{}\"", where_, name), field);
+  }
+
+  void finish() const {
+    for (const auto& [key, value] : json_.items())
+      if (std::find(names_.begin(), names_.end(), key) == names_.end())
+        refuse(where_, fmt::format("has an unknown field \"{}\"{}", printable(key), did_you_mean(key, names_)));
+  }
+
+ private:
+  [[noreturn]] static void refuse(const std::string& where, const std::string& why) {
+    fail(Exit::config, fmt::format("{} {}", where, why), "docs/formats.md describes platform profiles");
+  }
+
+  static void read(const nlohmann::json& json, const std::string& where, std::string& field) {
+    if (!json.is_string()) refuse(where, "is not a text");
+    field = json.get<std::string>();
+    if (field.size() > kMostEntries || printable(field, kMostEntries) != field)
+      refuse(where, "is not a printable ASCII text");
+  }
+  static void read(const nlohmann::json& json, const std::string& where, bool& field) {
+    if (!json.is_boolean()) refuse(where, "is not true or false");
+    field = json.get<bool>();
+  }
+  static void read(const nlohmann::json& json, const std::string& where, int64_t& field) {
+    if (!json.is_number_integer() || (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{1} << 60))
+      refuse(where, "is not an integer below 2^60");
+    field = json.get<int64_t>();
+  }
+  static void read(const nlohmann::json& json, const std::string& where, double& field) {
+    if (!json.is_number()) refuse(where, "is not a number");
+    field = json.get<double>();
+  }
+  static void read(const nlohmann::json& json, const std::string& where, RatePoint& field) {
+    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [size, rate]");
+    read(json[0], where, field.size);
+    read(json[1], where, field.per_second);
+  }
+  static void read(const nlohmann::json& json, const std::string& where, LinkCost& field) {
+    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [latency, rate]");
+    read(json[0], where, field.latency_s);
+    read(json[1], where, field.bytes_per_s);
+  }
+  static void read(const nlohmann::json& json, const std::string& where, LinkLevel& field) {
+    ObjectReader reader(json, where);
+    visit_level(field, reader);
+    reader.finish();
+  }
+  static void read(const nlohmann::json& json, const std::string& where, LibraryBytes& field) {
+    ObjectReader reader(json, where);
+    visit_library(field, reader);
+    reader.finish();
+  }
+  template <class T>
+  static void read(const nlohmann::json& json, const std::string& where, std::vector<T>& field) {
+    if (!json.is_array() || json.size() > kMostEntries)
+      refuse(where, fmt::format("is not a list of at most {}", kMostEntries));
+    field.clear();
+    for (size_t i = 0; i < json.size(); ++i) read(json[i], fmt::format("{}[{}]", where, i), field.emplace_back());
+  }
+
+  const nlohmann::json& json_;
+  std::string where_;
+  std::vector<std::string> names_;
+};
+
+// The way back.
+struct ObjectWriter {
+  Json json = Json::object();
+
+  template <class T>
+  void operator()(const char* name, const T& field) {
+    json[name] = write(field);
+  }
+
+  template <class T>
+  static Json write(const T& field) {
+    return field;
+  }
+  static Json write(const RatePoint& point) { return Json::array({point.size, point.per_second}); }
+  static Json write(const LinkCost& cost) { return Json::array({cost.latency_s, cost.bytes_per_s}); }
+  static Json write(const LinkLevel& level) {
+    ObjectWriter writer;
+    visit_level(level, writer);
+    return writer.json;
+  }
+  static Json write(const LibraryBytes& library) {
+    ObjectWriter writer;
+    visit_library(library, writer);
+    return writer.json;
+  }
+  template <class T>
+  static Json write(const std::vector<T>& fields) {
+    Json list = Json::array();
+    for (const T& field : fields) list.push_back(write(field));
+    return list;
+  }
+};
+
+// Checks that what was read can be.
+class Validation {
+ public:
+  explicit Validation(const std::string& where) : where_(where) {}
+
+  void range(const std::string& name, double value, double low, double high) const {
+    if (!(value >= low && value <= high))
+      fail(Exit::config, fmt::format("{}: {} is {}, expected {} to {}", where_, name, value, low, high),
+           "docs/formats.md describes platform profiles");
+  }
+  void rate(const std::string& name, double value) const { range(name, value, 1, kMostRate); }
+  void table(const std::string& name, const RateTable& table) const {
+    if (table.empty()) fail(Exit::config, fmt::format("{}: {} is empty", where_, name), "it needs one point at least");
+    double before = 0;
+    for (const RatePoint& point : table) {
+      range(name + ": a size", point.size, std::nextafter(before, kMostRate), kMostRate);
+      rate(name + ": a rate", point.per_second);
+      before = point.size;
+    }
+  }
+  void link(const std::string& name, const LinkCost& cost) const {
+    range(name + ": latency", cost.latency_s, 0, kMostSeconds);
+    rate(name + ": rate", cost.bytes_per_s);
+  }
+
+ private:
+  const std::string& where_;
+};
+
+void validate(const PlatformProfile& p, const std::string& where) {
+  const Validation check(where);
+  check.range("ranks_per_node", static_cast<double>(p.ranks_per_node), 1, 1 << 16);
+  check.range("memory_bytes", static_cast<double>(p.memory_bytes), 1, 0x1p60);
+  check.rate("peak_flops_per_s", p.peak_flops_per_s);
+  check.range("fp32_share", p.fp32_share, 1e-6, 1e6);
+  check.range("scratch_bytes", static_cast<double>(p.scratch_bytes), 0, 0x1p50);
+  check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
+  check.table("dense_products", p.dense_products);
+  check.table("expert_products", p.expert_products);
+  check.table("expert_weight_products", p.expert_weight_products);
+  check.range("row_tile", static_cast<double>(p.row_tile), 1, 1 << 20);
+  check.table("attention_forward", p.attention_forward);
+  check.table("attention_backward", p.attention_backward);
+  check.rate("memory_bytes_per_s", p.memory_bytes_per_s);
+  check.rate("optimizer_bytes_per_s", p.optimizer_bytes_per_s);
+  check.range("operator_latency_s", p.operator_latency_s, 0, kMostSeconds);
+  check.range("routing_latency_s", p.routing_latency_s, 0, kMostSeconds);
+  check.range("micro_batch_latency_s", p.micro_batch_latency_s, 0, kMostSeconds);
+  check.range("row_chunks", static_cast<double>(p.row_chunks), 1, 1024);
+  check.range("overlap_slowdown", p.overlap_slowdown, 1, 100);
+  check.range("levels", static_cast<double>(p.levels.size()), 1, 8);
+  int64_t inside = 1;
+  for (const LinkLevel& level : p.levels) {
+    check.range("ranks of level " + level.name, static_cast<double>(level.ranks), static_cast<double>(inside + 1),
+                1 << 30);
+    check.link("all_to_all of level " + level.name, level.all_to_all);
+    check.link("ring of level " + level.name, level.ring);
+    check.link("message of level " + level.name, level.message);
+    inside = level.ranks;
+  }
+  for (const LibraryBytes& library : p.libraries)
+    check.range("bytes of " + library.name, static_cast<double>(library.bytes), 0, 0x1p50);
+}
+
+}  // namespace
+
+double rate_at(const RateTable& table, double size) {
+  const auto above =
+      std::lower_bound(table.begin(), table.end(), size, [](const RatePoint& p, double s) { return p.size < s; });
+  if (above == table.begin()) return table.front().per_second;
+  if (above == table.end()) return table.back().per_second;
+  const RatePoint& below = *(above - 1);
+  const double share = std::log(size / below.size) / std::log(above->size / below.size);
+  return below.per_second + share * (above->per_second - below.per_second);
+}
+
+Platform platform_of(const PlatformProfile& profile) {
+  return {profile.native_bf16, profile.one_packed_form, profile.scratch_bytes, profile.logit_elements};
+}
+
+PlatformProfile parse_platform_profile(const std::string& text, const std::string& where) {
+  const nlohmann::json json = parse_json(text, where, Exit::config);
+  PlatformProfile profile;
+  ObjectReader reader(json, where);
+  std::string format;
+  int64_t version = 0;
+  reader("format", format);
+  reader("version", version);
+  if (format != kFormat)
+    fail(Exit::config, fmt::format("{} is not a platform profile: its format is \"{}\"", where, printable(format)),
+         fmt::format("expected \"{}\"", kFormat));
+  if (version != kVersion)
+    fail(Exit::config, fmt::format("{}: version {} of platform profiles is not known", where, version),
+         fmt::format("this program reads version {}", kVersion));
+  visit_profile(profile, reader);
+  reader.finish();
+  validate(profile, where);
+  return profile;
+}
+
+PlatformProfile read_platform_profile(const std::string& path) {
+  return parse_platform_profile(read_text_file(path, size_t{4} << 20), path);
+}
+
+std::string to_json(const PlatformProfile& profile) {
+  ObjectWriter writer;
+  writer("format", std::string(kFormat));
+  writer("version", kVersion);
+  visit_profile(profile, writer);
+  return writer.json.dump(2) + "\n";
+}
+
+}  // namespace mw

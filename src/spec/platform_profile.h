@@ -1,0 +1,86 @@
+// PlatformProfile: what a plan may know of a machine - sizes, rates and latencies, measured or from public figures.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/byte_table.h"
+
+namespace mw {
+
+// A rate that depends on the size of the work.
+struct RatePoint {
+  double size = 0, per_second = 0;
+  bool operator==(const RatePoint&) const = default;
+};
+using RateTable = std::vector<RatePoint>;  // sizes ascend
+
+// Linear between two points in the logarithm of the size; beyond the ends the nearest point holds.
+double rate_at(const RateTable& table, double size);
+
+// One kind of transfer: seconds = latency + bytes / bytes_per_s, of one rank while all ranks do the same.
+struct LinkCost {
+  double latency_s = 0, bytes_per_s = 0;
+  double seconds(double bytes) const { return latency_s + bytes / bytes_per_s; }
+  bool operator==(const LinkCost&) const = default;
+};
+
+// Consecutive ranks that reach each other over one kind of link: a node, a rack, the whole machine. Bytes of
+// all_to_all are those a rank sends, of a sum or gather (ring) 2 or 1 times (n - 1) / n of the whole.
+struct LinkLevel {
+  std::string name;
+  int64_t ranks = 0;
+  LinkCost all_to_all, ring, message;
+  bool operator==(const LinkLevel&) const = default;
+};
+
+// Memory that libraries take beside the table of bytes.
+struct LibraryBytes {
+  std::string name;
+  int64_t bytes = 0;
+  bool per_group = false;  // for each group of ranks that a rank communicates in, else once
+  bool operator==(const LibraryBytes&) const = default;
+};
+
+struct PlatformProfile {
+  std::string name;
+  std::vector<std::string> sources;  // where the numbers come from: measured, calibrated, public or assumed
+  int64_t ranks_per_node = 1;
+  int64_t memory_bytes = 0;     // of one rank
+  double peak_flops_per_s = 0;  // dense bf16, the denominator of MFU
+  double fp32_share = 1;        // rates of fp32 products and of their peak, as a share of bf16
+  bool native_bf16 = true;      // as in Platform
+  bool one_packed_form = true;
+  int64_t scratch_bytes = 0;  // of operators
+  int64_t logit_elements = int64_t{4} << 20;
+
+  RateTable dense_products;            // FLOP/s by the FLOP of a product
+  RateTable expert_products;           // rows x matrix, by the mean FLOP of an expert's product
+  RateTable expert_weight_products;    // gradients of expert weights, by the same
+  int64_t row_tile = 1;                // rows of an expert are computed in whole tiles
+  RateTable attention_forward;         // FLOP/s of causal attention by sequence length
+  RateTable attention_backward;        // with 2.5 times the FLOP of forward
+  double memory_bytes_per_s = 0;       // operators that only move memory, in all they read and write
+  double optimizer_bytes_per_s = 0;    // the same of the optimizer's update
+  double operator_latency_s = 0;       // of each operator
+  double routing_latency_s = 0;        // of an MoE layer's routing, once per pass, beside its operators
+  double micro_batch_latency_s = 0;    // of each micro-batch of a stage
+  int64_t row_chunks = 1;              // pieces of an exchange that overlap with expert compute by default
+  bool overlaps_gradient_sums = true;  // with the last backward pass
+  double overlap_slowdown = 1;         // of compute while something is exchanged beside it
+  std::vector<LinkLevel> levels;       // ranks ascend; the last joins all ranks that a plan may ask for
+  std::vector<LibraryBytes> libraries;
+  bool operator==(const PlatformProfile&) const = default;
+};
+
+// The part that the table of bytes reads.
+Platform platform_of(const PlatformProfile& profile);
+
+// JSON of docs/formats.md. Errors: config, naming `where` and the field; an unknown one names the nearest.
+PlatformProfile parse_platform_profile(const std::string& text, const std::string& where);
+PlatformProfile read_platform_profile(const std::string& path);
+// parse_platform_profile takes it back unchanged.
+std::string to_json(const PlatformProfile& profile);
+
+}  // namespace mw

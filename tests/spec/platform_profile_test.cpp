@@ -1,0 +1,73 @@
+#include "spec/platform_profile.h"
+
+#include <nlohmann/json.hpp>
+
+#include "base/json.h"
+#include "spec/helpers.h"
+
+namespace mw::test {
+namespace {
+
+std::string shipped(const std::string& name) {
+  return read_raw(std::string(MOEWRIGHT_SOURCE_DIR) + "/profiles/" + name + ".json");
+}
+
+TEST(PlatformProfile, ShippedOnesAreReadAndWrittenBackUnchanged) {
+  for (const char* name : {"h200x8", "frontier", "xeon_amx_2_cores"}) {
+    const PlatformProfile profile = parse_platform_profile(shipped(name), name);
+    EXPECT_FALSE(profile.sources.empty()) << name;
+    EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile) << name;
+  }
+}
+
+TEST(PlatformProfile, RatesAreInterpolatedAndHeldAtTheEnds) {
+  const RateTable table = {{100, 10}, {10000, 30}};
+  EXPECT_DOUBLE_EQ(rate_at(table, 1), 10);
+  EXPECT_DOUBLE_EQ(rate_at(table, 100), 10);
+  EXPECT_NEAR(rate_at(table, 1000), 20, 1e-9);
+  EXPECT_DOUBLE_EQ(rate_at(table, 1e9), 30);
+}
+
+TEST(PlatformProfile, RefusesWhatCannotBe) {
+  const auto refuse = [](auto change, const char* why) {
+    nlohmann::json json = nlohmann::json::parse(shipped("h200x8"));
+    change(json);
+    const auto error = refusal_of([&] { parse_platform_profile(json.dump(), "P"); });
+    ASSERT_TRUE(error) << why;
+    EXPECT_EQ(error->code(), Exit::config);
+    EXPECT_TRUE(contains(error->what(), why)) << error->what();
+  };
+  using J = nlohmann::json;
+  refuse([](J& j) { j["format"] = "gguf"; }, "not a platform profile");
+  refuse([](J& j) { j["version"] = 2; }, "version 2");
+  refuse([](J& j) { j.erase("levels"); }, "has no \"levels\"");
+  refuse([](J& j) { j["row_tiles"] = 1; }, "did you mean \"row_tile\"?");
+  refuse([](J& j) { j["levels"][0]["rank"] = 1; }, "did you mean \"ranks\"?");
+  refuse([](J& j) { j["memory_bytes"] = "80 GB"; }, "\"memory_bytes\" is not an integer");
+  refuse([](J& j) { j["memory_bytes"] = 1e300; }, "\"memory_bytes\" is not an integer");
+  refuse([](J& j) { j["memory_bytes"] = -1; }, "memory_bytes is -1");
+  refuse([](J& j) { j["peak_flops_per_s"] = 0; }, "peak_flops_per_s is 0");
+  refuse([](J& j) { j["dense_products"] = J::array(); }, "dense_products is empty");
+  refuse([](J& j) { j["dense_products"] = J::array({J::array({2, 1e12}), J::array({1, 1e12})}); }, "a size");
+  refuse([](J& j) { j["dense_products"][0] = 3; }, "is not a pair");
+  refuse([](J& j) { j["levels"][1]["ranks"] = 8; }, "ranks of level InfiniBand");
+  refuse([](J& j) { j["levels"][0]["ring"] = J::array({-1, 1e9}); }, "latency");
+  refuse([](J& j) { j["levels"] = J::object(); }, "is not a list");
+  refuse([](J& j) { j["name"] = "\n"; }, "printable");
+  refuse([](J& j) { j = J::array(); }, "is not an object");
+}
+
+TEST(PlatformProfile, CutAndDamagedFilesAreErrors) {
+  const std::string text = shipped("frontier");
+  for (size_t size = 0; size < text.size() - 2; size += 7)
+    EXPECT_TRUE(refusal_of([&] { parse_platform_profile(text.substr(0, size), "P"); }, {Exit::config}, "cut"));
+  for (size_t at = 0; at < text.size(); at += 11) {
+    std::string damaged = text;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x15);
+    refusal_of([&] { parse_platform_profile(damaged, "P"); }, {Exit::config}, "damaged");
+  }
+  EXPECT_TRUE(refusal_of([] { read_platform_profile("/absent/p.json"); }, {Exit::data}, "absent"));
+}
+
+}  // namespace
+}  // namespace mw::test
