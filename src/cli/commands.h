@@ -26,6 +26,7 @@ std::vector<Command> register_commands(CLI::App& app, const Invocation& invocati
 
 Command add_init_command(CLI::App& app);
 Command add_schedule_command(CLI::App& app);
+Command add_plan_command(CLI::App& app);
 
 // A command that a later version brings: it exists, says so and exits with Exit::unsupported.
 Command add_unbuilt_command(CLI::App& app, const std::string& name, const std::string& does);

@@ -23,11 +23,6 @@ int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
   return round_up(n, 64) * round_up(k, 64) * (native_bf16 ? 2 : 4);
 }
 
-// Whether the packed form of these matrices is their bf16 values and nothing more.
-bool is_plain_copy(const LocalParam& p, const Platform& platform) {
-  return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
-}
-
 // Collects the rows of one table.
 class Rows {
  public:
@@ -295,6 +290,10 @@ std::string nearest_micro_batches(const TrainSpec& train, int dp) {
 }
 
 }  // namespace
+
+bool is_plain_copy(const LocalParam& p, const Platform& platform) {
+  return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
+}
 
 const char* name_of(ByteKind kind) {
   switch (kind) {

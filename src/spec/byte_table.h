@@ -41,6 +41,9 @@ struct Platform {
   int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
 };
 
+// Whether the packed form of these matrices is their bf16 values and nothing more.
+bool is_plain_copy(const LocalParam& matrices, const Platform& platform);
+
 // Sizes of one rank's micro-batch.
 struct LocalBatch {
   int64_t sequences = 0;  // samples per rank and micro-batch

@@ -13,13 +13,16 @@ void cut(GradientBlock& block, int members, int member) {
   const int64_t elements = block.cuts.back();
   block.member = member;
   block.cuts.clear();
-  for (int64_t m = 0; m <= members; ++m)
-    block.cuts.push_back(padded_gradient(elements / members * m + elements % members * m / members));
+  for (int64_t m = 0; m <= members; ++m) block.cuts.push_back(cut_begin(elements, members, m));
 }
 
 }  // namespace
 
 int64_t padded_gradient(int64_t elements) { return (elements + kUnit - 1) / kUnit * kUnit; }
+
+int64_t cut_begin(int64_t elements, int64_t members, int64_t m) {
+  return padded_gradient(elements / members * m + elements % members * m / members);
+}
 
 std::vector<int64_t> GradientBlock::counts(int64_t begin, int64_t count) const {
   MW_CHECK(begin >= 0 && begin + count <= cuts.back(), "elements {} + {} of a block of {}", begin, count, cuts.back());

@@ -17,6 +17,9 @@ namespace mw {
 // Elements that a gradient of `elements` takes in its block: whole units of 64 bytes, the rest holds zeros.
 int64_t padded_gradient(int64_t elements);
 
+// First of the elements that member m of `members` owns of a block of so many; of member `members`: the end.
+int64_t cut_begin(int64_t elements, int64_t members, int64_t m);
+
 struct GradientBlock {
   std::vector<int64_t> cuts = {0, 0};  // member m owns elements [cuts[m], cuts[m + 1]); multiples of 64 bytes
   int member = 0;                      // this rank

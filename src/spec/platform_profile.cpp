@@ -41,8 +41,8 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("row_tile", p.row_tile);
   visit("attention_forward", p.attention_forward);
   visit("attention_backward", p.attention_backward);
-  visit("memory_bytes_per_s", p.memory_bytes_per_s);
-  visit("optimizer_bytes_per_s", p.optimizer_bytes_per_s);
+  visit("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
+  visit("stream_bytes_per_s", p.stream_bytes_per_s);
   visit("operator_latency_s", p.operator_latency_s);
   visit("routing_latency_s", p.routing_latency_s);
   visit("micro_batch_latency_s", p.micro_batch_latency_s);
@@ -223,8 +223,8 @@ void validate(const PlatformProfile& p, const std::string& where) {
   check.range("row_tile", static_cast<double>(p.row_tile), 1, 1 << 20);
   check.table("attention_forward", p.attention_forward);
   check.table("attention_backward", p.attention_backward);
-  check.rate("memory_bytes_per_s", p.memory_bytes_per_s);
-  check.rate("optimizer_bytes_per_s", p.optimizer_bytes_per_s);
+  check.rate("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
+  check.rate("stream_bytes_per_s", p.stream_bytes_per_s);
   check.range("operator_latency_s", p.operator_latency_s, 0, kMostSeconds);
   check.range("routing_latency_s", p.routing_latency_s, 0, kMostSeconds);
   check.range("micro_batch_latency_s", p.micro_batch_latency_s, 0, kMostSeconds);

@@ -61,8 +61,8 @@ struct PlatformProfile {
   int64_t row_tile = 1;                // rows of an expert are computed in whole tiles
   RateTable attention_forward;         // FLOP/s of causal attention by sequence length
   RateTable attention_backward;        // with 2.5 times the FLOP of forward
-  double memory_bytes_per_s = 0;       // operators that only move memory, in all they read and write
-  double optimizer_bytes_per_s = 0;    // the same of the optimizer's update
+  double elementwise_bytes_per_s = 0;  // operators that only move memory, in all they read and write
+  double stream_bytes_per_s = 0;       // the optimizer's update, and operands of products
   double operator_latency_s = 0;       // of each operator
   double routing_latency_s = 0;        // of an MoE layer's routing, once per pass, beside its operators
   double micro_batch_latency_s = 0;    // of each micro-batch of a stage

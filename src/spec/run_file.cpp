@@ -191,6 +191,10 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("verify.routing", verify.routing, "force hostile loads: every row on one expert, or an expert without rows",
            "learned", "one_expert", "skip_expert"),
       REAL("verify.ignore_fraction", verify.ignore_fraction, 0, 0.9, "share of labels ignored, unevenly over samples"),
+      TEXT("plan.platform", plan.platform, "`plan`: profile of the machine, as in profiles/"),
+      INTEGER("plan.ranks", plan.ranks, 0, 1 << 20, "`plan`: ranks to plan for; 0: --ranks must say"),
+      REAL("plan.balance", plan.balance, 0.01, 1e6,
+           "`plan`: evenness of expert loads; 1: no balancing at all, 8: the fullest of 128 gets twice the mean"),
       TEXT("debug.fault", fault, "test only: break the run on purpose", "", "double_expert_gradient", "skip_router_sum",
            "drop_row", "local_aux_counts", "wrong_denominator", "nan_gradient", "hang"),
   };

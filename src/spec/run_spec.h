@@ -81,6 +81,13 @@ struct SampleSpec {
   int64_t top_k = 40, seed = 1;
 };
 
+// What `moewright plan` asks about; nothing that a run reads.
+struct PlanSpec {
+  std::string platform;  // a platform profile
+  int64_t ranks = 0;
+  double balance = 8;  // concentration of the Dirichlet distribution that shares of experts are drawn from
+};
+
 struct VerifySpec {
   int64_t steps = 2;
   double tolerance = 1e-5, loss_tolerance_bf16 = 2e-3;
@@ -102,6 +109,7 @@ struct RunSpec {
   WatchdogSpec watchdog;
   SampleSpec sample;
   VerifySpec verify;
+  PlanSpec plan;
   std::string fault;  // debug.fault: test-only, makes `verify` fail on purpose
 
   DType dtype() const { return train.dtype == "bf16" ? DType::bf16 : DType::f32; }

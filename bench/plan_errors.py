@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Compares what `moewright plan` predicts with measured training steps: step time and bytes of tensors of each row of
+bench/results/train_step_h200.json. Prints a table; --json FILE keeps it."""
+
+import argparse
+import json
+import pathlib
+import statistics
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RUN = ROOT / "examples/bench/qwen3_30b_8_layers.toml"
+CALIBRATION = {"one GPU", "ep 2", "pp 2, 1f1b, 16 micro-batches"}  # the profile was fitted to these
+
+
+def rows_of(results):
+    """(name, ranks, overrides, step in ms, predicted bytes of tensors, bytes taken)"""
+    one = results["one_gpu"]["ours"]
+    yield "one GPU", 1, [], one["step_ms"], one["mem_predicted_bytes"], one["mem_peak_bytes"]
+    four = results["four_gpus"]
+    yield ("four GPUs, ep 4, 24 layers", 4, ["model.layers=24", "mesh.ep=4", "train.global_batch=16"],
+           four[0]["step_ms"], four[0]["mem_predicted_bytes"], four[0]["mem_peak_bytes"])
+    yield ("four GPUs, ep 4, 8 layers", 4, ["mesh.ep=4", "train.global_batch=16"],
+           statistics.median(four[1]["step_ms"]), None, None)
+    for row in results["two_gpus_by_layout"]["rows"]:
+        yield (row["layout"], 2, row["overrides"], row["step_ms"], row["mem_predicted_bytes"], row["mem_peak_bytes"])
+
+
+def predict(binary, profile, balance, ranks, overrides):
+    command = [binary, "plan", RUN, "--platform", profile, "--ranks", str(ranks), "--json", "--why", "",
+               f"plan.balance={balance}", *overrides]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(map(str, command))}: {done.stderr}")
+    return json.loads(done.stdout)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("binary", help="moewright, of any build")
+    parser.add_argument("--profile", default=ROOT / "profiles/h200x8.json")
+    parser.add_argument("--balance", default=1, help="plan.balance: random tokens and no balancing loss")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    results = json.loads((ROOT / "bench/results/train_step_h200.json").read_text())
+    table, errors = [], []
+    print(f"{'layout':40} {'measured':>9} {'planned':>9} {'error':>7}   {'taken GiB':>9} {'planned':>8} {'error':>7}")
+    for name, ranks, overrides, step_ms, tensors, taken in rows_of(results):
+        plan = predict(options.binary, options.profile, options.balance, ranks, overrides)
+        error = 1e5 * plan["step_s"] / step_ms - 100
+        row = {"layout": name, "ranks": ranks, "calibration": name in CALIBRATION, "measured_ms": step_ms,
+               "planned_ms": 1e3 * plan["step_s"], "error_percent": error}
+        memory = ""
+        if taken:
+            row.update(taken_bytes=taken, planned_bytes=plan["needed_bytes"],
+                       memory_error_percent=100 * plan["needed_bytes"] / taken - 100)
+            memory = (f"{taken / 2**30:9.2f} {plan['needed_bytes'] / 2**30:8.2f} {row['memory_error_percent']:+6.1f} %"
+                      f"   tensors {(plan['needed_bytes'] - plan['stages'][0]['libraries'] - tensors) / 2**30:+.2f}")
+        print(f"{name + (' *' if row['calibration'] else ''):40} {step_ms:9.1f} {row['planned_ms']:9.1f} {error:+6.1f} %"
+              f"   {memory}")
+        table.append(row)
+        if not row["calibration"]:
+            errors.append(abs(error))
+    print(f"* used for calibration; the others: mean {statistics.mean(errors):.1f} %, worst {max(errors):.1f} %")
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps({"benchmark": "plan_errors", "rows": table}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+#include <cstdio>
+#include <optional>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/commands.h"
+#include "plan/report.h"
+#include "spec/plan.h"
+
+namespace mw {
+namespace {
+
+struct PlanOptions {
+  std::string run, platform, emit, load;
+  std::optional<std::string> why;
+  std::vector<std::string> overrides;
+  int ranks = 0, top = 10;
+  bool json = false, list_all = false;
+};
+
+std::vector<double> read_histogram(const std::string& path) {
+  const nlohmann::json json = parse_json(read_text_file(path), path, Exit::config);
+  std::vector<double> rows;
+  for (const nlohmann::json& share : json) {
+    if (!json.is_array() || !share.is_number())
+      fail(Exit::config, fmt::format("{}: expected a list of numbers, the rows of every expert", path),
+           "for example [120, 80, 300]");
+    rows.push_back(share.get<double>());
+  }
+  return rows;
+}
+
+Request read_request(const PlanOptions& options) {
+  Request request;
+  request.run = read_run_file(options.run, options.overrides);
+  PlanSpec& plan = request.run.plan;
+  if (!options.platform.empty()) plan.platform = options.platform;
+  if (options.ranks > 0) plan.ranks = options.ranks;
+  if (plan.platform.empty())
+    fail(Exit::usage, "no platform profile to plan for",
+         "--platform profiles/h200x8.json, or plan.platform in the run file");
+  if (plan.ranks == 0) fail(Exit::usage, "no number of ranks to plan for", "--ranks 8, or plan.ranks in the run file");
+  request.model = load_model_spec(request.run);
+  request.profile = read_platform_profile(plan.platform);
+  request.ranks = static_cast<int>(plan.ranks);
+  request.load.concentration = plan.balance;
+  if (!options.load.empty()) request.load.histogram = read_histogram(options.load);
+  if (request.ranks > request.profile.levels.back().ranks)
+    fail(Exit::config,
+         fmt::format("{} ranks, but the farthest links of {} join {}", request.ranks, plan.platform,
+                     request.profile.levels.back().ranks),
+         "plan for fewer ranks, or add a level to the profile");
+  return request;
+}
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
+// The run file with the layout in its keys; a list of layers per stage stays where it still counts.
+void emit(const Request& request, const Layout& layout, const std::string& path) {
+  RunSpec run = with_layout(request.run, layout);
+  if (layout.stages() != layout_of(request.run).stages()) run.mesh.stage_layers.clear();
+  write_text_file_atomically(path, to_toml(run));
+  std::fprintf(stderr, "wrote %s: %s\n", path.c_str(), describe(layout).c_str());
+}
+
+Exit plan(const PlanOptions& options) {
+  const Request request = read_request(options);
+  SearchResult result = search(request);
+  if (options.list_all) {
+    print(list_all(request, result));
+    return Exit::ok;
+  }
+  if (options.why) {
+    const Layout layout = parse_layout(*options.why, layout_of(request.run));
+    check_layout(request, layout);
+    Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+    const Estimate estimate = estimator.simulated(layout);
+    print(options.json ? to_json(request, estimate).dump(2) + "\n" : describe_one(request, result, estimate));
+    if (!options.emit.empty()) emit(request, layout, options.emit);
+    return Exit::ok;
+  }
+  if (result.best.empty()) fail_without_room(request, result);
+  print(options.json ? to_json(request, result, options.top).dump(2) + "\n" : describe(request, result, options.top));
+  if (!options.emit.empty()) emit(request, result.best.front().layout, options.emit);
+  return Exit::ok;
+}
+
+}  // namespace
+
+Command add_plan_command(CLI::App& app) {
+  auto* sub = app.add_subcommand("plan", "predict memory and time, search layouts");
+  auto options = std::make_shared<PlanOptions>();
+  sub->add_option("RUN", options->run, "run file (TOML)")->required();
+  sub->add_option("OVERRIDES", options->overrides, "key=value, applied in order");
+  sub->add_option("--platform", options->platform, "profile of the machine (plan.platform)");
+  sub->add_option("--ranks", options->ranks, "ranks to plan for (plan.ranks)");
+  sub->add_option("--top", options->top, "layouts to print")->capture_default_str()->check(CLI::Range(1, 1000000));
+  sub->add_option("--why", options->why,
+                  "explain this layout, as in \"pp=4 ep=8\"; the run file says the rest, or all of it for \"\"");
+  sub->add_option("--load", options->load, "rows of every expert, measured: a JSON list");
+  sub->add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
+  sub->add_flag("--json", options->json, "print JSON");
+  sub->add_flag("--list-all", options->list_all, "one line for every layout weighed");
+  return {sub, [options] { return plan(*options); }};
+}
+
+}  // namespace mw

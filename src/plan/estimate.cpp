@@ -1,0 +1,260 @@
+#include "plan/estimate.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mw {
+namespace {
+
+// Bytes that the optimizer's update moves for each byte of moments: gradient, master weight and moments are read, the
+// latter two written.
+constexpr double kUpdateBytes = 3.5;
+// Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
+constexpr double kBesideBackward = 0.9;
+
+int64_t row_growth(const ByteSummary& table, double load) {
+  return std::min(table.routed_max, static_cast<int64_t>(std::ceil(static_cast<double>(table.routed_mean) * load)));
+}
+
+// Groups that a rank communicates in, and its links to other pipeline ranks.
+int64_t groups_of(const Layout& layout, const Mesh& mesh) {
+  std::vector<RankGroup> groups;
+  for (const RankGroup group : {tp_group(mesh), ep_group(mesh), replica_group(mesh, Replicas::dp),
+                                replica_group(mesh, Replicas::stage), replica_group(mesh, Replicas::edp)})
+    if (group.size > 1 && std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
+  const int links = layout.pp == 1 ? 0 : layout.chunks > 1 ? 2 : 1;
+  return std::ssize(groups) + links;
+}
+
+}  // namespace
+
+// Seconds of one micro-batch in a stage.
+struct Estimator::StageTime {
+  LayerTime work;
+  double statistics = 0;
+  double forward() const { return work.forward + work.forward_exchange; }
+  double backward_input() const { return work.backward_input + work.backward_exchange; }
+  double all() const { return forward() + backward_input() + work.backward_weight + statistics; }
+  double exchanged() const { return work.forward_exchange + work.backward_exchange + statistics; }
+};
+
+Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
+                     int ranks)
+    : model_(model),
+      run_(run),
+      profile_(profile),
+      ranks_(ranks),
+      memory_(model, run, platform_of(profile)),
+      pipelines_(model, run.train.seq_len, run.mesh.stage_layers),
+      times_(memory_.kinds(), run, profile, load),
+      transfers_(profile) {
+  tokens_per_step_ = static_cast<double>(run.train.global_batch * run.train.seq_len);
+  flops_per_step_ = 3 * forward_flops_per_token(model, run.train.seq_len) * tokens_per_step_;
+}
+
+double Estimator::peak_flops_per_s() const {
+  return profile_.peak_flops_per_s * ranks_ * (run_.dtype() == DType::bf16 ? 1 : profile_.fp32_share);
+}
+
+Estimator::StageTime Estimator::stage_time(const Layout& layout, const Mesh& mesh, const LayerTimes& times, int stage) {
+  const std::vector<int64_t>& first = pipelines_.first_layers(layout.stages());
+  StageTime out;
+  LayerTime& sum = out.work;
+  const auto add = [&](const LayerTime& layer) {
+    sum.forward += layer.forward;
+    sum.backward_input += layer.backward_input;
+    sum.backward_weight += layer.backward_weight;
+    sum.forward_exchange += layer.forward_exchange;
+    sum.backward_exchange += layer.backward_exchange;
+  };
+  int64_t experts = 0;
+  for (int64_t i = first[static_cast<size_t>(stage)]; i < first[static_cast<size_t>(stage) + 1]; ++i) {
+    const int kind = memory_.kinds().of_layer[static_cast<size_t>(i)];
+    add(times.kinds[static_cast<size_t>(kind)]);
+    experts += memory_.kinds().spec(kind).moe.experts;
+  }
+  if (stage == 0) add(times.embedding);
+  if (stage + 1 == layout.stages()) add(times.head);
+  sum.forward += profile_.micro_batch_latency_s / 2;
+  sum.backward_input += profile_.micro_batch_latency_s / 2;
+  if (experts > 0)
+    out.statistics = transfers_.ring(replica_group(mesh, Replicas::stage), 12 * static_cast<double>(experts), 2);
+  return out;
+}
+
+double Estimator::message_time(const Layout& layout, const Mesh& mesh, int from_stage) {
+  const PipelineShape shape = layout.pipeline();
+  const int64_t stage_ranks = int64_t{mesh.dp} * mesh.tp;
+  const int64_t tokens = run_.train.global_batch / (layout.micro_batches * mesh.dp) * run_.train.seq_len;
+  const auto bytes = static_cast<double>(block_of(tokens, mesh.tp, 0).count * model_.width * size_of(run_.dtype()));
+  return transfers_.message(rank_of_stage(shape, from_stage) * stage_ranks,
+                            rank_of_stage(shape, from_stage + 1) * stage_ranks, bytes);
+}
+
+// Waited for at the end of a step, once per pipeline rank.
+double Estimator::gradient_sums(const Layout& layout, const Mesh& mesh, int pp_rank) {
+  const std::vector<StagePlan>& stages = pipelines_.stages_of(layout)[static_cast<size_t>(pp_rank)];
+  const std::array<int64_t, kReplicas> bytes = memory_.gradient_bytes(mesh, {pp_rank}, stages);
+  double seconds = 0;
+  for (size_t b = 0; b < kReplicas; ++b)
+    seconds += transfers_.ring(replica_group(mesh, static_cast<Replicas>(b)), static_cast<double>(bytes[b]),
+                               layout.zero > 0 ? 1 : 2);
+  return seconds;
+}
+
+double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const Estimate& estimate) {
+  double slowest = 0;
+  for (const RankMemory& rank : estimate.memory) {
+    const auto bytes = [&](ByteKind kind) { return static_cast<double>(rank.table.by_kind[static_cast<int>(kind)]); };
+    const double moments = bytes(ByteKind::moment), gradients = bytes(ByteKind::gradient),
+                 packed = bytes(ByteKind::packed);
+    const double update = (kUpdateBytes * moments + gradients + packed) / profile_.stream_bytes_per_s;
+    double gather = 0;
+    if (layout.zero > 0) {
+      const RankGroup replicas = replica_group(mesh, mesh.tp > 1 ? Replicas::stage : Replicas::dp);
+      const double matrices = packed > 0 ? packed / (profile_.one_packed_form ? 1 : 2) : bytes(ByteKind::master);
+      gather = transfers_.ring(replicas.size > 1 ? replicas : replica_group(mesh, Replicas::edp), matrices, 1);
+    }
+    slowest = std::max(slowest, std::max(update, gather));
+  }
+  return slowest + transfers_.ring({ranks_, 1}, 8, 2);
+}
+
+void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh) {
+  const Layout& layout = estimate.layout;
+  int64_t libraries = 0;
+  for (const LibraryBytes& library : profile_.libraries)
+    libraries += library.bytes * (library.per_group ? groups_of(layout, mesh) : 1);
+  double load = 1;
+  for (const LayerSpec& layer : memory_.kinds().model.layers)
+    if (layer.feed_forward == FeedForwardKind::moe)
+      load = std::max(load, times_.load().of(layer.moe.experts, mesh.ep).p99);
+  const std::vector<std::vector<StagePlan>>& stages = pipelines_.stages_of(layout);
+  const int stage_ranks = mesh.dp * mesh.tp;
+  for (int pp = 0; pp < layout.pp; ++pp) {
+    RankMemory largest;
+    for (const int in_stage : {0, stage_ranks - 1}) {
+      if (in_stage == 0 || layout.zero > 0) {
+        RankMemory rank;
+        rank.table = memory_.table_of(layout, mesh, coords_of(mesh, pp * stage_ranks + in_stage),
+                                      stages[static_cast<size_t>(pp)]);
+        rank.libraries = libraries;
+        rank.rows_p99 = row_growth(rank.table, load);
+        if (rank.needed() > largest.needed()) largest = rank;
+      }
+    }
+    estimate.memory.push_back(largest);
+    estimate.needed = std::max(estimate.needed, largest.needed());
+  }
+}
+
+std::vector<StageCost> Estimator::stage_costs(const Layout& layout) {
+  const Mesh mesh = mesh_of(layout, ranks_);
+  const LayerTimes& times = times_.of(layout, mesh);
+  const PipelineShape shape = layout.pipeline();
+  std::vector<StageCost> costs;
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    const StageTime time = stage_time(layout, mesh, times, stage);
+    StageCost cost;
+    cost.forward = time.forward();
+    cost.backward_input = time.backward_input();
+    cost.backward_weight = time.work.backward_weight;
+    cost.statistics = time.statistics;
+    // A stage sends both ways over the same links; the first has gradients only.
+    if (layout.pp > 1) cost.latency = message_time(layout, mesh, std::min(stage, layout.stages() - 2));
+    double sums = gradient_sums(layout, mesh, rank_of_stage(shape, stage)) / layout.chunks;
+    if (profile_.overlaps_gradient_sums)
+      sums =
+          std::max(sums * (1 - kBesideBackward), sums - kBesideBackward * (cost.backward_input + cost.backward_weight));
+    cost.gradients = sums;
+    costs.push_back(cost);
+  }
+  return costs;
+}
+
+Estimate Estimator::closed_form(const Layout& layout) {
+  Estimate estimate;
+  estimate.layout = layout;
+  const Mesh mesh = mesh_of(layout, ranks_);
+  fill_memory(estimate, mesh);
+  const LayerTimes& times = times_.of(layout, mesh);
+  const PipelineShape shape = layout.pipeline();
+  const auto m = static_cast<double>(layout.micro_batches);
+  struct RankTotal {
+    double work = 0, exchanged = 0, forward = 0, input = 0, weight = 0;
+  };
+  std::vector<RankTotal> totals(static_cast<size_t>(layout.pp));
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    const StageTime time = stage_time(layout, mesh, times, stage);
+    RankTotal& total = totals[static_cast<size_t>(rank_of_stage(shape, stage))];
+    double messages = 0;  // it waits for
+    if (receives_activation(shape, stage)) messages += message_time(layout, mesh, stage - 1);
+    if (sends_activation(shape, stage)) messages += message_time(layout, mesh, stage);
+    total.work += time.all() + messages;
+    total.exchanged += time.exchanged() + messages;
+    total.forward += time.forward() + messages / 2;
+    total.input += time.backward_input() + messages / 2;
+    total.weight += time.work.backward_weight;
+  }
+  size_t busiest = 0;
+  for (size_t rank = 1; rank < totals.size(); ++rank)
+    if (totals[rank].work > totals[busiest].work) busiest = rank;
+  double bubble = 0;
+  for (size_t rank = 0; rank < totals.size(); ++rank) {
+    if (rank == busiest) continue;
+    const RankTotal& t = totals[rank];
+    switch (layout.schedule) {
+      case ScheduleKind::gpipe:
+      case ScheduleKind::one_f_one_b: bubble += t.forward + t.input + t.weight; break;
+      case ScheduleKind::interleaved: bubble += (t.forward + t.input + t.weight) / layout.chunks; break;
+      case ScheduleKind::zb_h1: bubble += std::max(0.0, t.forward + t.input - t.weight); break;
+      case ScheduleKind::zb_v: bubble += std::max(0.0, t.forward + t.input - 2 * t.weight) / 2; break;
+    }
+  }
+  const double sums = gradient_sums(layout, mesh, static_cast<int>(busiest));
+  const double last_pass = kBesideBackward * (totals[busiest].input + totals[busiest].weight);
+  const double waited =
+      profile_.overlaps_gradient_sums ? std::max(sums * (1 - kBesideBackward), sums - last_pass) : sums;
+  estimate.time.exchange = m * totals[busiest].exchanged + waited;
+  estimate.time.compute = m * (totals[busiest].work - totals[busiest].exchanged);
+  estimate.time.bubble = bubble;
+  estimate.time.optimizer = optimizer_time(layout, mesh, estimate);
+  return estimate;
+}
+
+Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
+  Estimate estimate;
+  estimate.layout = layout;
+  const Mesh mesh = mesh_of(layout, ranks_);
+  fill_memory(estimate, mesh);
+  const Schedule schedule = make_schedule(layout.pipeline());
+  const std::vector<StageCost> costs = stage_costs(layout);
+  Timeline run = simulate(schedule, costs);
+  const LayerTimes& times = times_.of(layout, mesh);
+  std::vector<double> compute(static_cast<size_t>(layout.stages()));
+  for (int stage = 0; stage < layout.stages(); ++stage) {
+    const StageTime time = stage_time(layout, mesh, times, stage);
+    compute[static_cast<size_t>(stage)] = time.all() - time.exchanged();
+  }
+  size_t busiest = 0;
+  for (size_t rank = 1; rank < run.ranks.size(); ++rank)
+    if (run.ranks[rank].busy > run.ranks[busiest].busy) busiest = rank;
+  const auto m = static_cast<double>(layout.micro_batches);
+  double work = 0, waits = 0;
+  for (const int stage : stages_of_rank(schedule.shape, static_cast<int>(busiest))) {
+    const StageCost& cost = costs[static_cast<size_t>(stage)];
+    work += m * compute[static_cast<size_t>(stage)];
+    waits += m * (cost.forward + cost.backward_input + cost.backward_weight + cost.statistics) -
+             m * compute[static_cast<size_t>(stage)] + cost.gradients;
+    if (receives_activation(schedule.shape, stage)) waits += m * costs[static_cast<size_t>(stage) - 1].latency;
+    if (sends_activation(schedule.shape, stage)) waits += m * costs[static_cast<size_t>(stage) + 1].latency;
+  }
+  estimate.time.compute = work;
+  estimate.time.exchange = waits;
+  estimate.time.bubble = std::max(0.0, run.makespan - work - waits);
+  estimate.time.optimizer = optimizer_time(layout, mesh, estimate);
+  if (timeline != nullptr) *timeline = std::move(run);
+  return estimate;
+}
+
+}  // namespace mw

@@ -1,0 +1,79 @@
+// Memory and time of one layout on a platform: in closed form for searches over many, and by simulation of the schedule
+// that a run would execute.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "plan/layer_time.h"
+#include "plan/layout.h"
+#include "plan/memory.h"
+#include "plan/pipelines.h"
+#include "spec/platform_profile.h"
+#include "spec/schedule_simulation.h"
+
+namespace mw {
+
+// Seconds of a step on the busiest pipeline rank; they add up to `total`.
+struct StepTime {
+  double compute = 0;
+  double exchange = 0;  // rows, tokens over TP, messages and gradients, as far as they are waited for
+  double bubble = 0;
+  double optimizer = 0;
+  double total() const { return compute + exchange + bubble + optimizer; }
+};
+
+// The largest rank of a pipeline coordinate: the first or the last of its ranks.
+struct RankMemory {
+  ByteSummary table;
+  int64_t libraries = 0;
+  int64_t rows_p99 = 0;  // of rows that depend on the load: at the 99th percentile of the fullest rank
+  // Rows beyond what is committed at start are committed on demand.
+  int64_t needed() const { return table.fixed + std::max(table.routed_committed, rows_p99) + libraries; }
+};
+
+struct Estimate {
+  Layout layout;
+  std::vector<RankMemory> memory;  // by pipeline rank
+  int64_t needed = 0;              // of the largest
+  StepTime time;
+};
+
+class Estimator {
+ public:
+  // References must outlive the estimator. Not for several threads at once: each takes its own.
+  Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
+            int ranks);
+
+  // The layout must be one that the ranks, the batch and the model allow (plan/search.h).
+  Estimate closed_form(const Layout& layout);
+  // As closed_form, but with time by simulation.
+  Estimate simulated(const Layout& layout, Timeline* timeline = nullptr);
+  std::vector<StageCost> stage_costs(const Layout& layout);
+
+  // The denominator of tokens/s, TFLOP/s and MFU.
+  double model_flops_per_step() const { return flops_per_step_; }
+  double tokens_per_step() const { return tokens_per_step_; }
+  double peak_flops_per_s() const;  // of all ranks
+  LoadModel& load() { return times_.load(); }
+
+ private:
+  struct StageTime;  // of one micro-batch in one stage
+  StageTime stage_time(const Layout& layout, const Mesh& mesh, const LayerTimes& times, int stage);
+  void fill_memory(Estimate& estimate, const Mesh& mesh);
+  double optimizer_time(const Layout& layout, const Mesh& mesh, const Estimate& estimate);
+  double gradient_sums(const Layout& layout, const Mesh& mesh, int pp_rank);
+  double message_time(const Layout& layout, const Mesh& mesh, int from_stage);
+
+  const ModelSpec& model_;
+  const RunSpec& run_;
+  const PlatformProfile& profile_;
+  int ranks_;
+  MemoryModel memory_;
+  Pipelines pipelines_;
+  LayerTimeModel times_;
+  Transfers transfers_;
+  double flops_per_step_, tokens_per_step_;
+};
+
+}  // namespace mw

@@ -1,0 +1,254 @@
+#include "plan/layer_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mw {
+
+// What a rank computes with.
+struct LayerTimeModel::Shape {
+  Mesh mesh;
+  Recompute recompute = Recompute::none;
+  WeightPart weight_part;  // of a schedule that splits
+  TransportKind transport = TransportKind::in_place;
+  double tokens = 0, own = 0;  // of the data-parallel rank, of this rank's shard
+  double routed = 0;           // that its MoE blocks route
+};
+
+namespace {
+
+constexpr double kBackwardAttention = 2.5;  // FLOP over those of forward
+constexpr double kRouterShare = 0.25;       // of the rate of dense products: fp32 accuracy, few columns
+constexpr double kLogitBytes = 12;          // per logit, beside its products: fp32 read twice, bf16 gradient written
+
+// An exchange out and back around `compute`, in pieces: the first piece out and the last one back are waited for, the
+// rest as far as compute does not hide it.
+struct Overlap {
+  double waited = 0, hidden = 0;
+};
+Overlap overlap(double out, double back, double compute, double before, double pieces) {
+  const double ends = std::max(0.0, out / pieces - before) + back / pieces;
+  const double between = (out + back) * (pieces - 1) / pieces, room = compute * (pieces - 1) / pieces;
+  return {ends + std::max(0.0, between - room), std::min(between, room)};
+}
+
+// Weight gradients that can wait are a part of their own.
+void put_weights(LayerTime& time, double seconds, bool can_wait) {
+  (can_wait ? time.backward_weight : time.backward_input) += seconds;
+}
+
+void add(LayerTime& into, const LayerTime& from) {
+  into.forward += from.forward;
+  into.backward_input += from.backward_input;
+  into.backward_weight += from.backward_weight;
+  into.forward_exchange += from.forward_exchange;
+  into.backward_exchange += from.backward_exchange;
+}
+
+}  // namespace
+
+LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile,
+                               const ExpertLoad& load)
+    : kinds_(kinds),
+      run_(run),
+      profile_(profile),
+      transfers_(profile),
+      load_(load),
+      element_bytes_(static_cast<double>(size_of(run.dtype()))),
+      rate_share_(run.dtype() == DType::bf16 ? 1 : profile.fp32_share) {}
+
+double LayerTimeModel::traffic(double bytes) const {
+  return bytes > 0 ? bytes / profile_.elementwise_bytes_per_s + profile_.operator_latency_s : 0;
+}
+
+double LayerTimeModel::product(double rows, double n, double k) const {
+  const double flops = 2 * rows * n * k;
+  if (flops <= 0) return 0;
+  return std::max(flops / (rate_at(profile_.dense_products, flops) * rate_share_),
+                  (rows * k + n * k + rows * n) * element_bytes_ / profile_.stream_bytes_per_s) +
+         profile_.operator_latency_s;
+}
+
+// Adds to fp32 gradients.
+double LayerTimeModel::weight_product(double rows, double n, double k) const {
+  const double bytes = rows * (n + k) * element_bytes_ + 8 * n * k;
+  return std::max(product(rows, n, k), bytes / profile_.stream_bytes_per_s + profile_.operator_latency_s);
+}
+
+double LayerTimeModel::expert_product(double rows, double experts, double n, double k) const {
+  if (rows <= 0) return 0;
+  const double each = 2 * rows / experts * n * k;
+  const double tiled_rows = rows + experts * static_cast<double>(profile_.row_tile) / 2;
+  return std::max(2 * tiled_rows * n * k / (rate_at(profile_.expert_products, each) * rate_share_),
+                  (rows * (n + k) + experts * n * k) * element_bytes_ / profile_.stream_bytes_per_s) +
+         profile_.operator_latency_s;
+}
+
+double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
+  if (rows <= 0) return 0;
+  const double each = 2 * rows / experts * n * k;
+  return std::max(2 * rows * n * k / (rate_at(profile_.expert_weight_products, each) * rate_share_),
+                  (rows * (n + k) * element_bytes_ + 8 * experts * n * k) / profile_.stream_bytes_per_s) +
+         profile_.operator_latency_s;
+}
+
+LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) const {
+  const double n = shape.tokens, t = shape.own, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
+  const AttentionSpec& a = layer.attention;
+  const auto q = static_cast<double>(a.heads * a.head_dim), kv = static_cast<double>(a.kv_heads * a.head_dim),
+             s = static_cast<double>(run_.train.seq_len);
+  const double scores = n * 2 * (s + 1) * q;
+  const double norm = traffic(2 * t * d * b), residual = traffic(3 * t * d * b);
+  const double inputs = product(n, q, d) + 2 * product(n, kv, d), output = product(n, d, q);
+  const double rotation = traffic(2 * n * (q + kv) * b);
+  double prepare = rotation;
+  if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
+  if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
+  const double core = scores / (rate_at(profile_.attention_forward, s) * rate_share_) + profile_.operator_latency_s;
+  const double core_backward = kBackwardAttention * scores / (rate_at(profile_.attention_backward, s) * rate_share_) +
+                               profile_.operator_latency_s;
+
+  LayerTime time;
+  time.forward = norm + inputs + prepare + core + output + residual;
+  time.backward_input = 2 * norm + residual + output + weight_product(n, d, q) + prepare + core_backward + rotation +
+                        inputs + 2 * traffic(3 * n * d * b);
+  if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
+  put_weights(time, weight_product(n, q, d) + 2 * weight_product(n, kv, d), shape.weight_part.attention);
+  if (shape.recompute == Recompute::full) time.backward_input += time.forward;
+  if (shape.mesh.tp > 1) {
+    // Forward gathers the input and sums the output. Backward gathers the gradient, and the input again for the
+    // weights, and sums.
+    const double gather = transfers_.ring(tp_group(shape.mesh), n * d * b, 1);
+    const double order = traffic(2 * n * d * b);
+    time.forward_exchange = 2 * gather;
+    time.backward_exchange = (shape.recompute == Recompute::full ? 5 : 3) * gather;
+    time.forward += 2 * order;
+    time.backward_input += 3 * order;
+  }
+  return time;
+}
+
+LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) const {
+  const double n = shape.tokens, t = shape.own, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
+  const auto f = static_cast<double>(layer.dense_width), c = static_cast<double>(halves_of(layer.activation));
+  const double up = product(n, c * f, d), down = product(n, d, f), activate = traffic(n * (c + 1) * f * b);
+  LayerTime time;
+  time.forward = traffic(2 * t * d * b) + up + activate + down + traffic(3 * t * d * b);
+  time.backward_input = traffic(7 * t * d * b) + down + weight_product(n, d, f) + 2 * activate + up;
+  if (is_recomputed(shape.recompute, "ffn.h")) time.backward_input += up;
+  put_weights(time, weight_product(n, c * f, d), shape.weight_part.dense);
+  if (shape.mesh.tp > 1) {
+    const double gather = transfers_.ring(tp_group(shape.mesh), n * d * b, 1);
+    time.forward_exchange = 2 * gather;
+    time.backward_exchange = 3 * gather;
+  }
+  return time;
+}
+
+LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
+  const MoeSpec& m = layer.moe;
+  const double t = shape.routed, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
+  const auto f = static_cast<double>(m.width), c = static_cast<double>(halves_of(layer.activation)),
+             k = static_cast<double>(m.top_k), e = static_cast<double>(m.experts),
+             s = static_cast<double>(m.shared_width);
+  const bool travels = shape.transport != TransportKind::in_place;
+  const double load = load_.of(m.experts, shape.mesh.ep).mean, local = std::max(1.0, e / shape.mesh.ep);
+  const double rows = load * t * k;
+  const double row_bytes = t * k * d * b;
+
+  const double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
+  const double pack = travels ? traffic(2 * row_bytes) : 0;
+  const double up = expert_product(rows, local, c * f, d), down = expert_product(rows, local, d, f),
+               activate = traffic(rows * (c + 1) * f * b);
+  const double combine = traffic(row_bytes + 2 * t * d * b);
+  const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s);
+  const auto pieces = static_cast<double>(run_.moe.row_chunks > 0 ? run_.moe.row_chunks
+                                          : travels               ? profile_.row_chunks
+                                                                  : 1);
+  const double exchange = travels ? pieces * transfers_.all_to_all(ep_group(shape.mesh), load * row_bytes / pieces) : 0;
+
+  LayerTime time;
+  const Overlap there = overlap(exchange, exchange, up + activate + down, s > 0 ? shared : 0, pieces);
+  const double slower = profile_.overlap_slowdown - 1;
+  time.forward = traffic(2 * t * d * b) + route + pack + up + activate + down + combine + slower * there.hidden +
+                 profile_.routing_latency_s;
+  if (s > 0) time.forward += shared + traffic(3 * t * d * b);
+  time.forward_exchange = there.waited;
+
+  double shared_back = 0;
+  if (s > 0) shared_back = shared + product(t, s, d) + weight_product(t, d, s);
+  double work = expert_product(rows, local, f, d) + traffic(rows * (2 * c + 2) * f * b) +
+                expert_weight_product(rows, local, d, f) + expert_product(rows, local, d, c * f);
+  double again = 0;
+  if (is_recomputed(shape.recompute, "h")) work += up;
+  if (is_recomputed(shape.recompute, "shared.h") && s > 0) again += shared_up;
+  if (is_recomputed(shape.recompute, "logits")) again += product(t, e, d) / kRouterShare;
+  if (is_recomputed(shape.recompute, "received") && travels) {
+    again += pack;
+    time.backward_exchange += exchange;
+  }
+  const Overlap back = overlap(exchange, exchange, work, shared_back, pieces);
+  time.backward_input = traffic(6 * t * d * b) + pack + work + again + shared_back + combine + traffic(16 * t * e) +
+                        2 * product(t, e, d) / kRouterShare + slower * back.hidden + profile_.routing_latency_s;
+  double weights = expert_weight_product(rows, local, c * f, d);
+  if (s > 0) weights += weight_product(t, c * s, d);
+  put_weights(time, weights, shape.weight_part.moe);
+  time.backward_exchange += back.waited;
+  if (shape.mesh.ted) {  // tokens are gathered before the router, shares of the width summed
+    const double gather = transfers_.ring(tp_group(shape.mesh), t * d * b, 1);
+    time.forward_exchange += 2 * gather;
+    time.backward_exchange += 3 * gather;
+  }
+  return time;
+}
+
+// The loss and its gradient, all in the backward action.
+LayerTime LayerTimeModel::head(const Shape& shape) const {
+  const double t = shape.own, d = static_cast<double>(kinds_.model.width), v = static_cast<double>(kinds_.model.vocab);
+  // In chunks, each of which adds to the whole gradient of the head's weights.
+  const auto chunk = static_cast<double>(
+      logit_chunk_rows(kinds_.model.vocab, static_cast<int64_t>(std::max(t, 1.0)), profile_.logit_elements));
+  const double chunks = std::ceil(t / chunk);
+  LayerTime time;
+  time.backward_input = 3 * t / chunk * product(chunk, v, d) + chunks * 4 * v * d / profile_.stream_bytes_per_s +
+                        traffic(kLogitBytes * t * v) + traffic(8 * t * d * element_bytes_);
+  return time;
+}
+
+LayerTime LayerTimeModel::embedding(const Shape& shape) const {
+  const double elements = shape.own * static_cast<double>(kinds_.model.width);
+  LayerTime time;
+  time.forward = traffic(elements * (4 + element_bytes_));
+  time.backward_input = traffic(elements * (8 + element_bytes_));
+  return time;
+}
+
+const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
+  const int64_t sequences = run_.train.global_batch / (layout.micro_batches * mesh.dp);
+  const auto [entry, is_new] =
+      known_.try_emplace({mesh.tp, mesh.ep, ep_group(mesh).stride, sequences, layout.recompute});
+  LayerTimes& times = entry->second;
+  if (!is_new) return times;
+  const int64_t tokens = sequences * run_.train.seq_len;
+  RunSpec split = with_layout(run_, layout);
+  split.mesh.schedule = name_of(ScheduleKind::zb_h1);
+  Shape shape;
+  shape.weight_part = weight_part(split);
+  shape.mesh = mesh;
+  shape.recompute = layout.recompute;
+  shape.transport = choose_transport(run_.moe.transport, mesh);
+  shape.tokens = static_cast<double>(tokens);
+  shape.own = static_cast<double>(block_of(tokens, mesh.tp, 0).count);
+  shape.routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
+  for (const LayerSpec& layer : kinds_.model.layers) {
+    const LayerSpec local = local_layer(layer, mesh, {});
+    LayerTime time = attention(local, shape);
+    add(time, layer.feed_forward == FeedForwardKind::moe ? experts(local, shape) : dense(local, shape));
+    times.kinds.push_back(time);
+  }
+  times.embedding = embedding(shape);
+  times.head = head(shape);
+  return times;
+}
+
+}  // namespace mw

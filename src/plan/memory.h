@@ -1,0 +1,97 @@
+// Memory of a rank in closed form: the sums of make_plan's table of bytes without making the table, for searches over
+// many layouts. What one layer costs is taken from that very table, once for each kind of layer and shape of a rank; a
+// test holds the two together, byte by byte.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "plan/layout.h"
+#include "spec/byte_table.h"
+#include "spec/model_spec.h"
+#include "spec/stages.h"
+
+namespace mw {
+
+// The layers of a model, each as the index of its kind: layers that are equal are of one kind.
+struct LayerKinds {
+  ModelSpec model;            // with one layer of each kind
+  std::vector<int> of_layer;  // by layer of the whole model
+  // At most 16 kinds. Errors: unsupported beyond.
+  explicit LayerKinds(const ModelSpec& whole);
+  int count() const { return static_cast<int>(model.layers.size()); }
+  const LayerSpec& spec(int kind) const { return model.layers[static_cast<size_t>(kind)]; }
+};
+
+class MemoryModel {
+ public:
+  MemoryModel(const ModelSpec& model, const RunSpec& run, const Platform& platform);
+
+  // summarise(all_rows(make_plan(...))) of the rank at `coords`, which holds `stages`. Not for several threads at once.
+  ByteSummary table_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                       const std::vector<StagePlan>& stages);
+  // Bytes of gradients that this rank sums over each set of replicas.
+  std::array<int64_t, kReplicas> gradient_bytes(const Mesh& mesh, const MeshCoords& coords,
+                                                const std::vector<StagePlan>& stages);
+  const LayerKinds& kinds() const { return kinds_; }
+
+ private:
+  // What one rank of a given shape keeps and shares.
+  struct Activations {
+    std::vector<ByteSummary> saved;                    // by kind, for one live micro-batch
+    std::unordered_map<uint32_t, ByteSummary> shared;  // by the set of kinds on the rank
+    ByteSummary head;                                  // scratch of the loss head
+    int64_t boundary_bytes = 0;                        // of the residual stream between layers
+    int64_t tokens = 0;                                // of the data-parallel rank
+  };
+  // Neighbouring gradients of one sort.
+  struct Stretch {
+    int64_t elements = 0;
+    bool cuts_master = false;  // ZeRO cuts their master weights too
+  };
+  struct BlockPart {
+    int64_t elements = 0, cut_masters = 0;
+    int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
+    std::vector<Stretch> stretches;
+  };
+  // Neighbouring parameters: of a layer, or one outside the layers.
+  struct Params {
+    ByteSummary whole;  // nothing cut
+    std::array<BlockPart, kReplicas> blocks;
+  };
+  struct RankParams {
+    std::vector<Params> layers;  // by kind
+    Params embedding, tied_embedding, final_norm, head;
+  };
+
+  // What a rank's parameters depend on: sizes of the mesh, its place, ZeRO, its stages.
+  using ParamKey = std::array<int64_t, 12>;
+
+  Activations& activations_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
+  std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords, uint32_t kinds,
+                             bool head);
+  const ByteSummary& shared_of(Activations& parts, const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                               uint32_t kinds);
+  const RankParams& params_of(const Mesh& mesh, const MeshCoords& coords);
+  Params params_of_row(const ParamRow& row, const Mesh& mesh, const MeshCoords& coords, bool has_head);
+  const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
+  // In the order of their gradients.
+  std::vector<const Params*> parts_of(const Mesh& mesh, const MeshCoords& coords, const std::vector<StagePlan>& stages);
+  const ByteSummary& parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                                const std::vector<StagePlan>& stages);
+  void cut(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh, const MeshCoords& coords) const;
+
+  LayerKinds kinds_;
+  RunSpec run_;
+  Platform platform_;
+  std::map<int, std::vector<ExpertPlacement>> placements_;
+  std::vector<ParamRow> param_rows_;  // of the model with one layer of each kind
+  std::unordered_map<uint64_t, std::unordered_map<int64_t, Activations>> activations_;
+  std::unordered_map<uint64_t, RankParams> params_;
+  std::map<ParamKey, ByteSummary> parameters_;
+};
+
+}  // namespace mw

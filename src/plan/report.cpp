@@ -1,0 +1,238 @@
+#include "plan/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace mw {
+namespace {
+
+struct Rates {
+  double tokens_per_s = 0, tflops_per_rank = 0, mfu = 0;
+};
+
+Rates rates_of(const Request& request, double seconds) {
+  const Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+  const double flops_per_s = estimator.model_flops_per_step() / seconds;
+  return {estimator.tokens_per_step() / seconds, flops_per_s / request.ranks * 1e-12,
+          flops_per_s / estimator.peak_flops_per_s()};
+}
+
+std::string in_gib(int64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) * 0x1p-30); }
+
+std::string in_seconds(double seconds) {
+  return seconds < 10 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
+}
+
+// "bubble +12.0 %, exchange +3.1 %" of the best step; "" where nothing costs half a percent more.
+std::string why_slower(const StepTime& time, const StepTime& best) {
+  std::vector<std::pair<double, const char*>> parts = {{time.compute - best.compute, "compute"},
+                                                       {time.exchange - best.exchange, "exchange"},
+                                                       {time.bubble - best.bubble, "bubble"},
+                                                       {time.optimizer - best.optimizer, "optimizer"}};
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text;
+  for (const auto& [seconds, name] : parts)
+    if (seconds > 0.005 * best.total())
+      text += fmt::format("{}{} +{:.1f} %", text.empty() ? "" : ", ", name, 100 * seconds / best.total());
+  return text;
+}
+
+const RankMemory& largest_of(const Estimate& estimate, size_t* rank = nullptr) {
+  size_t largest = 0;
+  for (size_t i = 1; i < estimate.memory.size(); ++i)
+    if (estimate.memory[i].needed() > estimate.memory[largest].needed()) largest = i;
+  if (rank != nullptr) *rank = largest;
+  return estimate.memory[largest];
+}
+
+// "activations 61.2 GiB, optimizer 30.0 GiB"
+std::string largest_kinds(const RankMemory& memory) {
+  std::vector<std::pair<int64_t, std::string>> kinds = {{memory.libraries, "libraries"}};
+  for (int kind = 0; kind < kByteKinds; ++kind)
+    kinds.emplace_back(memory.table.by_kind[kind], name_of(static_cast<ByteKind>(kind)));
+  std::sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  return fmt::format("{} {}, {} {}", kinds[0].second, format_bytes(kinds[0].first), kinds[1].second,
+                     format_bytes(kinds[1].first));
+}
+
+std::string describe_memory(const Request& request, const Estimate& estimate) {
+  std::string text = fmt::format("memory by stage in GiB, of {} (of the largest rank; rows: at the 99th percentile)\n",
+                                 in_gib(request.profile.memory_bytes));
+  text += "  stage    needed";
+  for (int kind = 0; kind < kByteKinds; ++kind) text += fmt::format(" {:>15}", name_of(static_cast<ByteKind>(kind)));
+  text += "  libraries   rows mean    rows p99\n";
+  for (size_t i = 0; i < estimate.memory.size(); ++i) {
+    const RankMemory& rank = estimate.memory[i];
+    text += fmt::format("  {:>5} {:>9}", i, in_gib(rank.needed()));
+    for (const int64_t bytes : rank.table.by_kind) text += fmt::format(" {:>15}", in_gib(bytes));
+    text += fmt::format(" {:>10} {:>11} {:>11}\n", in_gib(rank.libraries), in_gib(rank.table.routed_mean),
+                        in_gib(rank.rows_p99));
+  }
+  return text;
+}
+
+std::string describe_rates(const Request& request, const StepTime& time) {
+  const Rates rates = rates_of(request, time.total());
+  const auto share = [&](double seconds) { return 100 * seconds / time.total(); };
+  return fmt::format(
+      "step {}: compute {:.1f} %, exposed communication {:.1f} %, bubble {:.1f} %, optimizer {:.1f} %; {} tokens/s, "
+      "{:.1f} TFLOP/s per rank, MFU {:.1f} %\n",
+      in_seconds(time.total()), share(time.compute), share(time.exchange), share(time.bubble), share(time.optimizer),
+      format_count(rates.tokens_per_s), rates.tflops_per_rank, 100 * rates.mfu);
+}
+
+// Layouts that differ from this one in one choice and fit, the fastest.
+std::string smallest_change(const Request& request, const SearchResult& result, const Layout& layout) {
+  const auto differences = [&](const Layout& o) {
+    const bool pipeline = o.schedule != layout.schedule || o.chunks != layout.chunks;
+    return int{o.pp != layout.pp} + int{pipeline} + int{o.tp != layout.tp} + int{o.ep != layout.ep} +
+           int{o.ep_first != layout.ep_first} + int{o.zero != layout.zero} +
+           int{o.micro_batches != layout.micro_batches} + int{o.recompute != layout.recompute};
+  };
+  for (int changes = 1; changes <= 3; ++changes)
+    for (const Weighed& weighed : result.weighed)
+      if (weighed.needed <= request.profile.memory_bytes && differences(weighed.layout) == changes)
+        return fmt::format("the fastest that fits with {} change{}: {}", changes, changes == 1 ? "" : "s",
+                           describe(weighed.layout));
+  return "no layout that differs in three choices fits";
+}
+
+std::string describe_request(const Request& request, const SearchResult& result) {
+  const TrainSpec& train = request.run.train;
+  std::string text = fmt::format("model {}\n", summary(request.model));
+  text += fmt::format("{} ranks of {}; {} samples of {} tokens a step, {}\n", request.ranks, request.profile.name,
+                      train.global_batch, train.seq_len, train.dtype);
+  for (const std::string& source : request.profile.sources) text += fmt::format("  {}\n", source);
+  text += fmt::format("weighed {} layouts in {:.2f} s, {} fit; {} simulated in {:.2f} s\n", result.weighed.size(),
+                      result.closed_form_s, result.fitting, result.best.size() + result.too_big.size(),
+                      result.simulation_s);
+  return text;
+}
+
+}  // namespace
+
+std::string describe(const Request& request, const SearchResult& result, int top) {
+  std::string text = describe_request(request, result);
+  for (const std::string& reason : trainable(request).refused) text += fmt::format("left out: {}\n", reason);
+  if (result.best.empty()) return text;
+  const Estimate& best = result.best.front();
+  text += fmt::format("\n{:>3} {:>10} {:>9} {:>6} {:>8}  {:>7} {:>8} {:>7} {:>9}  {}\n", "", "step", "TFLOP/s", "MFU",
+                      "GiB", "compute", "exchange", "bubble", "optimizer", "layout");
+  for (size_t i = 0; i < result.best.size() && i < static_cast<size_t>(top); ++i) {
+    const Estimate& e = result.best[i];
+    const StepTime& t = e.time;
+    const Rates rates = rates_of(request, t.total());
+    const auto share = [&](double seconds) { return fmt::format("{:.1f} %", 100 * seconds / t.total()); };
+    text += fmt::format("{:>3} {:>10} {:>9.1f} {:>4.1f} % {:>8}  {:>7} {:>8} {:>7} {:>9}  {}\n", i + 1,
+                        in_seconds(t.total()), rates.tflops_per_rank, 100 * rates.mfu, in_gib(e.needed),
+                        share(t.compute), share(t.exchange), share(t.bubble), share(t.optimizer), describe(e.layout));
+    if (i == 0) continue;
+    const std::string why = why_slower(t, best.time);
+    text += fmt::format("    {:+.1f} %{}{}\n", 100 * (t.total() / best.time.total() - 1), why.empty() ? "" : ": ", why);
+  }
+  text += "\n" + describe_memory(request, best);
+  for (const Estimate& e : result.too_big)
+    if (e.time.total() < best.time.total())
+      text +=
+          fmt::format("faster by {:.1f} %, but needs {} of {}: {}\n", 100 * (1 - e.time.total() / best.time.total()),
+                      format_bytes(e.needed), format_bytes(request.profile.memory_bytes), describe(e.layout));
+  return text;
+}
+
+std::string describe_one(const Request& request, const SearchResult& result, const Estimate& estimate) {
+  std::string text = describe_request(request, result) + "\n" + describe(estimate.layout) + "\n";
+  text += describe_rates(request, estimate.time);
+  const bool fits = estimate.needed <= request.profile.memory_bytes;
+  if (!result.best.empty()) {
+    const StepTime& best = result.best.front().time;
+    const auto before = std::count_if(result.weighed.begin(), result.weighed.end(), [&](const Weighed& w) {
+      return w.seconds < estimate.time.total() && w.needed <= request.profile.memory_bytes;
+    });
+    const std::string why = why_slower(estimate.time, best);
+    text += fmt::format("{} of the layouts that fit are faster; beside the best, {}: {:+.1f} %{}{}\n", before,
+                        describe(result.best.front().layout), 100 * (estimate.time.total() / best.total() - 1),
+                        why.empty() ? "" : ": ", why);
+  }
+  if (!fits) {
+    size_t rank = 0;
+    const RankMemory& largest = largest_of(estimate, &rank);
+    text += fmt::format("does not fit: stage {} needs {} of {}, most of it {}\n{}\n", rank,
+                        format_bytes(largest.needed()), format_bytes(request.profile.memory_bytes),
+                        largest_kinds(largest), smallest_change(request, result, estimate.layout));
+  }
+  return text + describe_memory(request, estimate);
+}
+
+nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate) {
+  const Rates rates = rates_of(request, estimate.time.total());
+  nlohmann::ordered_json json;
+  const RunSpec run = with_layout(request.run, estimate.layout);
+  json["layout"] = describe(estimate.layout);
+  json["fits"] = estimate.needed <= request.profile.memory_bytes;
+  json["step_s"] = estimate.time.total();
+  json["compute_s"] = estimate.time.compute;
+  json["exchange_s"] = estimate.time.exchange;
+  json["bubble_s"] = estimate.time.bubble;
+  json["optimizer_s"] = estimate.time.optimizer;
+  json["tokens_per_s"] = rates.tokens_per_s;
+  json["tflops_per_rank"] = rates.tflops_per_rank;
+  json["mfu"] = rates.mfu;
+  json["needed_bytes"] = estimate.needed;
+  for (const RankMemory& rank : estimate.memory) {
+    nlohmann::ordered_json stage;
+    stage["needed"] = rank.needed();
+    for (int kind = 0; kind < kByteKinds; ++kind)
+      stage[name_of(static_cast<ByteKind>(kind))] = rank.table.by_kind[kind];
+    stage["libraries"] = rank.libraries;
+    stage["rows_mean"] = rank.table.routed_mean;
+    stage["rows_p99"] = rank.rows_p99;
+    json["stages"].push_back(stage);
+  }
+  return json;
+}
+
+nlohmann::ordered_json to_json(const Request& request, const SearchResult& result, int top) {
+  nlohmann::ordered_json json;
+  json["model"] = summary(request.model);
+  json["platform"] = request.profile.name;
+  json["ranks"] = request.ranks;
+  json["memory_bytes"] = request.profile.memory_bytes;
+  json["weighed"] = result.weighed.size();
+  json["fitting"] = result.fitting;
+  json["closed_form_s"] = result.closed_form_s;
+  json["simulation_s"] = result.simulation_s;
+  json["best"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < result.best.size() && i < static_cast<size_t>(top); ++i)
+    json["best"].push_back(to_json(request, result.best[i]));
+  return json;
+}
+
+std::string list_all(const Request& request, const SearchResult& result) {
+  std::string text;
+  for (const Weighed& weighed : result.weighed)
+    text += fmt::format("{:.6f}\t{}\t{}\t{}\n", weighed.seconds, weighed.needed,
+                        weighed.needed <= request.profile.memory_bytes ? "fits" : "too-big", describe(weighed.layout));
+  return text;
+}
+
+void fail_without_room(const Request& request, const SearchResult& result) {
+  const auto nearest = std::min_element(result.weighed.begin(), result.weighed.end(),
+                                        [](const Weighed& a, const Weighed& b) { return a.needed < b.needed; });
+  Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+  const Estimate estimate = estimator.closed_form(nearest->layout);
+  size_t stage = 0;
+  const RankMemory& largest = largest_of(estimate, &stage);
+  const int ranks = ranks_that_fit(request);
+  fail(Exit::memory,
+       fmt::format("none of {} layouts fits: the nearest, {}, needs {} of {} in stage {}, most of it {}",
+                   result.weighed.size(), describe(nearest->layout), format_bytes(estimate.needed),
+                   format_bytes(request.profile.memory_bytes), stage, largest_kinds(largest)),
+       ranks > 0 ? fmt::format("the same step fits on {} ranks", ranks)
+                 : "shorten train.seq_len: no number of ranks up to 64 times as many is enough");
+}
+
+}  // namespace mw

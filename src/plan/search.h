@@ -1,0 +1,60 @@
+// The search: every layout that a run's batch, model and ranks allow, weighed in closed form; the best simulated.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "plan/estimate.h"
+
+namespace mw {
+
+struct Request {
+  ModelSpec model;
+  RunSpec run;  // its [mesh] keys, micro-batches and recompute are what the search chooses
+  PlatformProfile profile;
+  ExpertLoad load;
+  int ranks = 1;
+};
+
+// Schedules and modes of recompute that `train` does not refuse for this model.
+struct Trainable {
+  std::vector<std::pair<ScheduleKind, Recompute>> pairs;
+  std::vector<std::string> refused;  // why not, once per reason
+};
+Trainable trainable(const Request& request);
+
+// Every layout that passes divisibility. Empty: none does; why_none says why.
+std::vector<Layout> layouts_of(const Request& request);
+
+// Whether the model, batch and ranks allow this layout. Errors: as make_plan, with the constraint and what would work.
+void check_layout(const Request& request, const Layout& layout);
+
+// The sentence for a request without any layout, and the smallest change of the batch or the ranks that gives one.
+// Errors: config, always.
+[[noreturn]] void fail_without_layouts(const Request& request);
+
+struct Weighed {
+  Layout layout;
+  double seconds = 0;
+  int64_t needed = 0;
+};
+
+struct SearchResult {
+  std::vector<Weighed> weighed;  // every layout, fastest first; those that do not fit too
+  int64_t fitting = 0;
+  std::vector<Estimate> best;     // that fit, simulated, fastest first
+  std::vector<Estimate> too_big;  // faster than the best of those, but they do not fit; simulated, fastest first
+  double closed_form_s = 0, simulation_s = 0;  // that this took
+};
+constexpr int kSimulated = 200;
+
+// On two threads. Deterministic. simulated: how many of the best are.
+SearchResult search(const Request& request, int simulated = kSimulated);
+
+// The fewest ranks, in steps of two from those of the request, on which some layout fits; 0: none up to 64 times as
+// many.
+int ranks_that_fit(const Request& request);
+
+}  // namespace mw

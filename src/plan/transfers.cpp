@@ -1,0 +1,68 @@
+#include "plan/transfers.h"
+
+#include <algorithm>
+
+namespace mw {
+
+RankGroup tp_group(const Mesh& mesh) { return {mesh.tp, 1}; }
+
+namespace {
+
+// Ranks that hold the same experts, or slices of them, next to each other.
+int64_t slices(const Mesh& mesh) { return mesh.ted ? mesh.tp : 1; }
+
+}  // namespace
+
+RankGroup ep_group(const Mesh& mesh) { return {mesh.ep, slices(mesh) * (mesh.ep_first ? 1 : mesh.edp)}; }
+
+RankGroup replica_group(const Mesh& mesh, Replicas replicas) {
+  switch (replicas) {
+    case Replicas::dp: return {mesh.dp, mesh.tp};
+    case Replicas::stage: return {int64_t{mesh.dp} * mesh.tp, 1};
+    case Replicas::edp: return {mesh.edp, slices(mesh) * (mesh.ep_first ? mesh.ep : 1)};
+  }
+  return {};
+}
+
+int64_t Transfers::near(RankGroup group, const LinkLevel& level) const {
+  return std::clamp<int64_t>(level.ranks / group.stride, 1, group.size);
+}
+
+double Transfers::all_to_all(RankGroup group, double bytes) const {
+  double seconds = 0, latency = 0;
+  int64_t inside = 1;
+  for (const LinkLevel& level : levels_) {
+    const int64_t members = near(group, level);
+    if (members > inside) {
+      const double share = static_cast<double>(members - inside) / static_cast<double>(group.size);
+      seconds = std::max(seconds, bytes * share / level.all_to_all.bytes_per_s);
+      latency = level.all_to_all.latency_s;
+    }
+    inside = members;
+  }
+  return latency + seconds;
+}
+
+double Transfers::ring(RankGroup group, double bytes, int times) const {
+  if (group.size == 1) return 0;
+  const double around = times * bytes * static_cast<double>(group.size - 1) / static_cast<double>(group.size);
+  double seconds = 0, latency = 0;
+  int64_t inside = 1;
+  for (const LinkLevel& level : levels_) {
+    const int64_t members = near(group, level);
+    if (members > inside) {
+      seconds = std::max(seconds, around / (level.ring.bytes_per_s * static_cast<double>(inside)));
+      latency = level.ring.latency_s * times;
+    }
+    inside = members;
+  }
+  return latency + seconds;
+}
+
+double Transfers::message(int64_t from, int64_t to, double bytes) const {
+  for (const LinkLevel& level : levels_)
+    if (from / level.ranks == to / level.ranks) return level.message.seconds(bytes);
+  return levels_.back().message.seconds(bytes);
+}
+
+}  // namespace mw

@@ -1,0 +1,41 @@
+// Seconds that groups of ranks exchange data in, by the levels of links of a platform.
+#pragma once
+
+#include <cstdint>
+
+#include "spec/mesh.h"
+#include "spec/platform_profile.h"
+
+namespace mw {
+
+// Members at equal distances; blocks of such groups fill the ranks.
+struct RankGroup {
+  int64_t size = 1, stride = 1;
+  bool operator==(const RankGroup&) const = default;
+};
+
+RankGroup tp_group(const Mesh& mesh);
+RankGroup ep_group(const Mesh& mesh);
+// Of the replicas that sum a gradient.
+RankGroup replica_group(const Mesh& mesh, Replicas replicas);
+
+// Of `profile`, which must outlive it. Every group of the same kind is at work at the same time.
+class Transfers {
+ public:
+  explicit Transfers(const PlatformProfile& profile) : levels_(profile.levels) {}
+
+  // `bytes`: what a rank has for all members, itself included. Shares for members behind farther links travel at the
+  // same time over those.
+  double all_to_all(RankGroup group, double bytes) const;
+  // A gather or scatter of `bytes` in all, once around; twice for a sum. Members of a node share its links outward, so
+  // that the few that one ring uses are faster the more members it has there.
+  double ring(RankGroup group, double bytes, int times) const;
+  double message(int64_t from, int64_t to, double bytes) const;
+
+ private:
+  // Members of a group that are near each other at a level.
+  int64_t near(RankGroup group, const LinkLevel& level) const;
+  const std::vector<LinkLevel>& levels_;
+};
+
+}  // namespace mw

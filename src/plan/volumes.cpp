@@ -1,0 +1,44 @@
+#include "plan/volumes.h"
+
+namespace mw {
+
+double distinct_groups(int64_t experts, int64_t top_k, int64_t groups) {
+  // C(E - E/N, k) / C(E, k): no expert of one group is chosen.
+  const double elsewhere = static_cast<double>(experts) - static_cast<double>(experts) / static_cast<double>(groups);
+  double none = 1;
+  for (int64_t i = 0; i < top_k; ++i) {
+    const auto taken = static_cast<double>(i);
+    none *= elsewhere > taken ? (elsewhere - taken) / (static_cast<double>(experts) - taken) : 0;
+  }
+  return static_cast<double>(groups) * (1 - none);
+}
+
+double redundancy(int64_t experts, int64_t top_k, int64_t groups) {
+  return 1 - distinct_groups(experts, top_k, groups) / static_cast<double>(top_k);
+}
+
+RowsBetweenNodes rows_between_nodes(int64_t experts, int64_t top_k, int64_t groups) {
+  const double elsewhere = 1 - 1 / static_cast<double>(groups);
+  return {static_cast<double>(top_k) * elsewhere, distinct_groups(experts, top_k, groups) * elsewhere};
+}
+
+double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes) {
+  const int64_t hidden = gated ? 3 : 2;
+  return static_cast<double>(rows * (2 * width + hidden * expert_width) * element_bytes);
+}
+
+double ssmb_saving(double capacity, int64_t top_k, int64_t tokens, int64_t width, int64_t tp) {
+  return 4 * capacity * static_cast<double>(top_k * tokens * width) * static_cast<double>(tp - 1) /
+         static_cast<double>(tp);
+}
+
+double ssmb_cost(int64_t expert_width, int64_t width, int64_t tp) {
+  return 8 * static_cast<double>(expert_width * width) * static_cast<double>(tp - 1) / static_cast<double>(tp);
+}
+
+double migration_bytes(int64_t experts, int64_t width, int64_t expert_width, int64_t ranks,
+                       int64_t bytes_per_parameter) {
+  return static_cast<double>(3 * experts * width * expert_width * bytes_per_parameter) / static_cast<double>(ranks);
+}
+
+}  // namespace mw

@@ -1,0 +1,36 @@
+// Closed forms of the papers' memory and communication, corrected (docs/resource_model.md): for what a plan reports
+// about exchanges between nodes, and to compare with published numbers.
+#pragma once
+
+#include <cstdint>
+
+namespace mw {
+
+// Groups of ranks (nodes) that one token's k experts lie in, of `groups` with equally many of the E experts, for
+// uniform choices without repetition: N * (1 - C(E - E/N, k) / C(E, k)).
+double distinct_groups(int64_t experts, int64_t top_k, int64_t groups);
+// Share of the rows between nodes that a de-duplicating exchange (X-MoE's RBD) need not send.
+double redundancy(int64_t experts, int64_t top_k, int64_t groups);
+
+// Rows per token that leave the node, of `groups` nodes.
+struct RowsBetweenNodes {
+  double flat = 0;    // one for each expert elsewhere
+  double bypass = 0;  // one for each node elsewhere
+};
+RowsBetweenNodes rows_between_nodes(int64_t experts, int64_t top_k, int64_t groups);
+
+// Bytes that one rank keeps of an MoE layer's routed rows with every tensor kept once in `element_bytes`: dispatched
+// and returned rows (2 D), and for each of `matrices` but the last one the hidden width F; with gated experts the
+// activated one too. X-MoE's table 4 has two matrices and one activation: 2 D + 2 F.
+double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes);
+
+// X-MoE, appendix C.2: what sharding the sequence in MoE blocks over `tp` ranks saves of activations, and what it costs
+// in model states beside cutting the experts over them. Bytes per rank and layer, bf16, ZeRO-1, one expert per rank.
+double ssmb_saving(double capacity, int64_t top_k, int64_t tokens, int64_t width, int64_t tp);
+double ssmb_cost(int64_t expert_width, int64_t width, int64_t tp);
+
+// Bytes of all experts of a layer that one of `ranks` ranks sends when every expert moves; three matrices.
+double migration_bytes(int64_t experts, int64_t width, int64_t expert_width, int64_t ranks,
+                       int64_t bytes_per_parameter);
+
+}  // namespace mw

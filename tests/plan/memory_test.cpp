@@ -1,0 +1,112 @@
+#include "plan/memory.h"
+
+#include "plan/helpers.h"
+#include "spec/hf_config.h"
+
+namespace mw::test {
+namespace {
+
+void expect_equal(const ByteSummary& closed, const ByteSummary& table, const std::string& what) {
+  for (int kind = 0; kind < kByteKinds; ++kind)
+    EXPECT_EQ(closed.by_kind[kind], table.by_kind[kind]) << name_of(static_cast<ByteKind>(kind)) << " of " << what;
+  EXPECT_EQ(closed.fixed, table.fixed) << what;
+  EXPECT_EQ(closed.routed_mean, table.routed_mean) << what;
+  EXPECT_EQ(closed.routed_committed, table.routed_committed) << what;
+  EXPECT_EQ(closed.routed_max, table.routed_max) << what;
+}
+
+// Every rank of the layout; returns how many were compared.
+int compare(MemoryModel& memory, const ModelSpec& model, const RunSpec& base, const std::string& text, int ranks,
+            const Platform& platform) {
+  Layout none;
+  none.ted = base.moe.tp_mode == "ted";
+  const Layout layout = parse_layout(text, none);
+  const RunSpec run = with_layout(base, layout);
+  EXPECT_EQ(layout_of(run), layout) << describe(layout);
+  int compared = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Plan plan = make_plan(model, run, ranks, rank, platform);
+    EXPECT_EQ(mesh_of(layout, ranks), plan.mesh);
+    expect_equal(memory.table_of(layout, plan.mesh, plan.coords, plan.stages), summarise(all_rows(plan)),
+                 fmt::format("rank {} of {}, {}", rank, ranks, describe(layout)));
+    ++compared;
+  }
+  return compared;
+}
+
+TEST(Memory, EqualsTheTableOfBytesOfEveryRank) {
+  const struct {
+    const char* layout;
+    int ranks;
+  } layouts[] = {
+      {"", 1},
+      {"micro_batches=4 recompute=full", 1},
+      {"ep=4", 4},
+      {"ep=4 placement=dp_first zero=1", 8},
+      {"tp=2 ep=2 micro_batches=2", 4},
+      {"tp=4 ep=8 zero=1 recompute=moe", 8},
+      {"tp=8 ep=3 zero=1 micro_batches=4", 24},
+      {"pp=2 micro_batches=8 ep=3 zero=1", 6},
+      {"pp=3 schedule=gpipe micro_batches=4 recompute=selective", 6},
+      {"pp=3 schedule=interleaved chunks=2 micro_batches=8 tp=2 zero=1", 12},
+      {"pp=7 micro_batches=16 recompute=full", 7},
+      {"pp=2 schedule=interleaved chunks=3 micro_batches=6 ep=4 placement=dp_first zero=1", 8},
+  };
+  for (const bool tied : {false, true})
+    for (const char* dtype : {"bf16", "fp32"})
+      for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77, int64_t{1} << 27}}) {
+        const ModelSpec model = odd_model(tied);
+        RunSpec run = small_run();
+        run.train.dtype = dtype;
+        MemoryModel memory(model, run, platform);
+        for (const auto& [layout, ranks] : layouts) compare(memory, model, run, layout, ranks, platform);
+      }
+}
+
+TEST(Memory, EqualsTheTableForPaddedRowsAndCapacities) {
+  const ModelSpec model = odd_model();
+  RunSpec run = small_run();
+  run.moe.transport = "padded";
+  run.moe.capacity_factor = 1.25;
+  MemoryModel memory(model, run, {});
+  EXPECT_EQ(compare(memory, model, run, "ep=4 micro_batches=2 recompute=moe", 8, {}), 8);
+}
+
+TEST(Memory, EqualsTheTableOfTensorShardedExperts) {
+  const ModelSpec model = odd_model();
+  RunSpec run = small_run();
+  run.moe.tp_mode = "ted";
+  for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}}) {
+    MemoryModel memory(model, run, platform);
+    for (const char* text : {"tp=2 ep=4 zero=1", "tp=4 ep=2 micro_batches=3 recompute=moe",
+                             "pp=2 tp=2 ep=2 zero=1 micro_batches=4 placement=dp_first"})
+      EXPECT_EQ(compare(memory, model, run, text, 8, platform), 8);
+  }
+}
+
+TEST(Memory, EqualsTheTableOfPublishedModels) {
+  const Platform platform = platform_of(shipped_profile("h200x8"));
+  RunSpec run;
+  run.train.seq_len = 4096;
+  run.train.global_batch = 256;
+  for (const char* name : {"qwen3-30b-a3b", "mixtral-8x7b"}) {
+    const ModelSpec model = config_model(name);
+    MemoryModel memory(model, run, platform);
+    for (const char* layout : {"ep=8 zero=1 micro_batches=8", "pp=4 tp=2 ep=2 micro_batches=32 recompute=moe"})
+      compare(memory, model, run, layout, 8, platform);
+  }
+}
+
+TEST(Layout, SaysAndReadsTheSame) {
+  const Layout layout = parse_layout(
+      "pp=4, schedule=interleaved chunks=3 tp=2 ep=8 placement=dp_first zero=1,micro_batches=12 recompute=moe", {});
+  EXPECT_EQ(parse_layout(describe(layout), {}), layout);
+  EXPECT_EQ(parse_layout("schedule=zb_v", {}).chunks, 2);
+  EXPECT_EQ(parse_layout("schedule=1f1b", layout).chunks, 1);
+  for (const char* text : {"pp", "pp=", "pp=0", "pp=4x", "ppp=4", "placement=up", "recompute=all", "schedule=1f1",
+                           "zero=2", "schedule=zb_v chunks=3"})
+    EXPECT_THROW(parse_layout(text, {}), Error) << text;
+}
+
+}  // namespace
+}  // namespace mw::test

@@ -1,0 +1,97 @@
+#include "plan/volumes.h"
+
+#include "plan/helpers.h"
+#include "plan/load.h"
+#include "plan/transfers.h"
+
+namespace mw::test {
+namespace {
+
+// X-MoE, figure 4 and section 5.4.2: 256 experts, k = 8, 8 ranks per node.
+TEST(Volumes, RedundancyOfXMoe) {
+  const double percent[] = {87.5, 75.09, 54.82, 33.8, 18.5, 9.2};
+  for (int i = 0; i < 6; ++i) EXPECT_NEAR(100 * redundancy(256, 8, 1 << i), percent[i], 0.05) << (1 << i) << " nodes";
+  EXPECT_DOUBLE_EQ(redundancy(8, 1, 8), 0);
+  EXPECT_NEAR(distinct_groups(4, 4, 4), 4, 1e-12);
+  const RowsBetweenNodes rows = rows_between_nodes(256, 8, 4);
+  EXPECT_NEAR(1 - rows.bypass / rows.flat, 0.5482, 1e-4);
+}
+
+// X-MoE, table 4: 4096 tokens, k = 8, D 7168, F 2048, two matrices. The paper prints GiB as GB.
+TEST(Volumes, ActivationMemoryOfXMoe) {
+  EXPECT_EQ(kept_row_bytes(4096 * 8, 7168, 2048, false, 2), 1.125 * 0x1p30);
+  EXPECT_EQ(kept_row_bytes(4096 * 8, 7168, 2048, true, 2), 1.25 * 0x1p30);
+}
+
+// X-MoE, figure 17: SSMB saves more than TED for DeepSeek, less for Mixtral, at every length; Arctic turns at k*S =
+// 2*F.
+TEST(Volumes, CrossoverOfSequenceShardingAndTed) {
+  const auto favours_sharding = [](int64_t top_k, int64_t width, int64_t expert_width, int64_t tokens) {
+    return ssmb_saving(1, top_k, tokens, width, 4) > ssmb_cost(expert_width, width, 4);
+  };
+  for (const int64_t tokens : {2048, 4096, 8192}) {
+    EXPECT_TRUE(favours_sharding(8, 7168, 2048, tokens)) << tokens;                     // DeepSeek-V3
+    EXPECT_TRUE(favours_sharding(6, 2048, 1408, tokens)) << tokens;                     // DeepSeek-MoE
+    EXPECT_FALSE(favours_sharding(2, 4096, 14336, tokens) && tokens < 8192) << tokens;  // Mixtral 8x7B
+    EXPECT_FALSE(favours_sharding(2, 6144, 16384, tokens)) << tokens;                   // Mixtral 8x22B
+  }
+  EXPECT_FALSE(favours_sharding(2, 7168, 4864, 4096));  // Arctic
+  EXPECT_TRUE(favours_sharding(2, 7168, 4864, 8192));
+}
+
+// Piper, table IV, with bytes as bytes: GB for the first and GLaM, GiB for the others, as the paper mixes them.
+TEST(Volumes, MigrationOfPiper) {
+  const struct {
+    int64_t experts, width, expert_width;
+    double printed, unit, ms;
+  } rows[] = {
+      {128, 768, 2048, 1.21, 1e9, 24.2},       {8, 4096, 14336, 2.63, 0x1p30, 56.4},
+      {8, 6144, 16384, 4.50, 0x1p30, 96.6},    {8, 6144, 32768, 9.00, 0x1p30, 193.3},
+      {64, 8192, 32768, 103.08, 1e9, 2061.6},  {160, 5120, 1536, 7.04, 0x1p30, 151.0},
+      {256, 7168, 2048, 21.00, 0x1p30, 451.0},
+  };
+  for (const auto& r : rows) {
+    const double bytes = migration_bytes(r.experts, r.width, r.expert_width, 8, 16);
+    EXPECT_NEAR(bytes / r.unit, r.printed, 0.01) << r.experts << " x " << r.width;
+    EXPECT_NEAR(bytes / 50e9 * 1e3, r.ms, 0.2) << r.experts << " x " << r.width;
+  }
+}
+
+TEST(Load, FollowsItsDistribution) {
+  LoadModel even({1e6, {}}), plain({8, {}}), wild({1, {}});
+  EXPECT_NEAR(even.of(128, 8).p99, 1, 0.01);
+  EXPECT_DOUBLE_EQ(wild.of(128, 1).p99, 1);
+  for (const int64_t ep : {2, 8, 128}) {
+    EXPECT_GT(plain.of(128, ep).mean, 1);
+    EXPECT_GT(plain.of(128, ep).p99, plain.of(128, ep).mean);
+    EXPECT_GT(wild.of(128, ep).mean, plain.of(128, ep).mean);
+  }
+  EXPECT_NEAR(wild.of(128, 128).mean, 5.4, 0.3);  // of 128 exponential shares the largest: the harmonic number
+}
+
+TEST(Load, OfAHistogramIsExact) {
+  LoadModel load({8, {1, 2, 3, 6}});
+  EXPECT_DOUBLE_EQ(load.of(4, 2).mean, 1.5);
+  EXPECT_DOUBLE_EQ(load.of(4, 2).p99, 1.5);
+  EXPECT_DOUBLE_EQ(load.of(4, 4).mean, 2);
+  EXPECT_THROW(LoadModel({8, {0, 0}}), Error);
+  EXPECT_THROW(LoadModel({8, {1, -1}}), Error);
+}
+
+TEST(Transfers, TakeTheLinksThatTheGroupCrosses) {
+  PlatformProfile p = shipped_profile("h200x8");
+  p.levels = {{"near", 4, {0, 100}, {0, 100}, {0, 100}}, {"far", 64, {1, 10}, {2, 10}, {3, 10}}};
+  const Transfers transfers(p);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({1, 1}, 100), 0);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({4, 1}, 100), 0.75);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 100), 1 + 5);    // half of it far
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({4, 4}, 100), 1 + 7.5);  // one member per node
+  EXPECT_DOUBLE_EQ(transfers.ring({4, 1}, 100, 1), 0.75);
+  EXPECT_DOUBLE_EQ(transfers.ring({8, 1}, 100, 2), 4 + 175.0 / 40);  // four members share the node's links
+  EXPECT_DOUBLE_EQ(transfers.ring({8, 4}, 100, 2), 4 + 175.0 / 10);
+  EXPECT_DOUBLE_EQ(transfers.message(1, 3, 100), 1);
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 3 + 10);
+}
+
+}  // namespace
+}  // namespace mw::test
