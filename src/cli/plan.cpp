@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "plan/picture.h"
 #include "plan/report.h"
 #include "spec/plan.h"
 
@@ -11,7 +12,7 @@ namespace mw {
 namespace {
 
 struct PlanOptions {
-  std::string run, platform, emit, load;
+  std::string run, platform, emit, plot, load;
   std::optional<std::string> why;
   std::vector<std::string> overrides;
   int ranks = 0, top = 10;
@@ -53,6 +54,11 @@ Request read_request(const PlanOptions& options) {
   return request;
 }
 
+void plot(const Request& request, const Estimate& estimate, const std::string& path) {
+  write_text_file_atomically(path, draw_plan_svg(request, estimate));
+  std::fprintf(stderr, "wrote %s\n", path.c_str());
+}
+
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 // The run file with the layout in its keys; a list of layers per stage stays where it still counts.
@@ -77,11 +83,13 @@ Exit plan(const PlanOptions& options) {
     const Estimate estimate = estimator.simulated(layout);
     print(options.json ? to_json(request, estimate).dump(2) + "\n" : describe_one(request, result, estimate));
     if (!options.emit.empty()) emit(request, layout, options.emit);
+    if (!options.plot.empty()) plot(request, estimate, options.plot);
     return Exit::ok;
   }
   if (result.best.empty()) fail_without_room(request, result);
   print(options.json ? to_json(request, result, options.top).dump(2) + "\n" : describe(request, result, options.top));
   if (!options.emit.empty()) emit(request, result.best.front().layout, options.emit);
+  if (!options.plot.empty()) plot(request, result.best.front(), options.plot);
   return Exit::ok;
 }
 
@@ -99,6 +107,7 @@ Command add_plan_command(CLI::App& app) {
                   "explain this layout, as in \"pp=4 ep=8\"; the run file says the rest, or all of it for \"\"");
   sub->add_option("--load", options->load, "rows of every expert, measured: a JSON list");
   sub->add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
+  sub->add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub->add_flag("--json", options->json, "print JSON");
   sub->add_flag("--list-all", options->list_all, "one line for every layout weighed");
   return {sub, [options] { return plan(*options); }};

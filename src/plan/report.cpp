@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "plan/transfers.h"
+#include "plan/volumes.h"
 
 namespace mw {
 namespace {
@@ -101,6 +103,22 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   return "no layout that differs in three choices fits";
 }
 
+// What crosses between nodes in one exchange, and what sending a row once per node would save.
+std::string describe_rows(const Request& request, const Layout& layout) {
+  const RankGroup group = ep_group(mesh_of(layout, request.ranks));
+  const int64_t near = std::clamp<int64_t>(request.profile.ranks_per_node / group.stride, 1, group.size);
+  for (const LayerSpec& layer : request.model.layers) {
+    if (layer.feed_forward != FeedForwardKind::moe || near == group.size || group.size % near != 0) continue;
+    const int64_t nodes = group.size / near;
+    const RowsBetweenNodes rows = rows_between_nodes(layer.moe.experts, layer.moe.top_k, nodes);
+    return fmt::format(
+        "an exchange sends {:.2f} rows a token between {} nodes; one per node and token would be {:.2f}, {:.1f} % "
+        "fewer\n",
+        rows.flat, nodes, rows.bypass, 100 * redundancy(layer.moe.experts, layer.moe.top_k, nodes));
+  }
+  return "";
+}
+
 std::string describe_request(const Request& request, const SearchResult& result) {
   const TrainSpec& train = request.run.train;
   std::string text = fmt::format("model {}\n", summary(request.model));
@@ -134,7 +152,7 @@ std::string describe(const Request& request, const SearchResult& result, int top
     const std::string why = why_slower(t, best.time);
     text += fmt::format("    {:+.1f} %{}{}\n", 100 * (t.total() / best.time.total() - 1), why.empty() ? "" : ": ", why);
   }
-  text += "\n" + describe_memory(request, best);
+  text += "\n" + describe_memory(request, best) + describe_rows(request, best.layout);
   for (const Estimate& e : result.too_big)
     if (e.time.total() < best.time.total())
       text +=
@@ -164,7 +182,7 @@ std::string describe_one(const Request& request, const SearchResult& result, con
                         format_bytes(largest.needed()), format_bytes(request.profile.memory_bytes),
                         largest_kinds(largest), smallest_change(request, result, estimate.layout));
   }
-  return text + describe_memory(request, estimate);
+  return text + describe_rows(request, estimate.layout) + describe_memory(request, estimate);
 }
 
 nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate) {

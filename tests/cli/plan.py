@@ -1,0 +1,80 @@
+"""`moewright plan`: the shipped requests, one layout explained, JSON, a run file that train takes, and errors that say
+what would work."""
+
+import json
+import os
+import pathlib
+import sys
+import xml.etree.ElementTree
+
+SOURCE = pathlib.Path(os.environ["MOEWRIGHT_SOURCE"])
+sys.path.insert(0, str(SOURCE / "tests" / "support"))
+from _jobs import Checks, run  # noqa: E402
+
+checks = Checks()
+H200 = str(SOURCE / "profiles/h200x8.json")
+XEON = str(SOURCE / "profiles/xeon_amx_2_cores.json")
+QWEN = str(SOURCE / "examples/plan-qwen3-30b.toml")
+
+
+def expect(code, texts, *arguments):
+    result = run(1, "plan", *arguments)
+    for text in texts:
+        checks.expect(result.code == code and text in result.output,
+                      f"plan {' '.join(arguments)}: exit {result.code}, expected {code} and {text!r}", result.output)
+    return result.output
+
+
+os.symlink(SOURCE / "profiles", "profiles")
+for example in sorted((SOURCE / "examples").glob("plan-*.toml")):
+    expect(0, ["weighed ", "memory by stage", "MFU"], str(example), "--top", "3")
+expect(0, ["of the layouts that fit are faster", "exposed communication"], QWEN, "--why", "ep=8 micro_batches=8")
+expect(0, ["does not fit: stage 0 needs", "the fastest that fits with 1 change"], QWEN, "--why", "ep=8 micro_batches=1")
+expect(0, ["rows a token between 2 nodes"], QWEN, "--ranks", "16", "--why", "ep=16 micro_batches=4")
+plan = json.loads(expect(0, [], QWEN, "--json", "--top", "2"))
+checks.expect(len(plan["best"]) == 2 and plan["best"][0]["step_s"] <= plan["best"][1]["step_s"], "order", str(plan))
+lines = expect(0, [], QWEN, "--list-all").splitlines()
+checks.expect(len(lines) == plan["weighed"], f"{len(lines)} lines for {plan['weighed']} layouts", "")
+
+# A plan for this machine, and the run that it writes.
+pathlib.Path("text").mkdir()
+pathlib.Path("text/a.txt").write_text("abcdefgh" * 4000)
+pathlib.Path("small.toml").write_text("""
+[model]
+width = 32
+layers = 2
+heads = 2
+experts = 4
+expert_width = 32
+[data]
+path = "text"
+[train]
+steps = 2
+seq_len = 32
+global_batch = 8
+[watchdog]
+seconds = 0
+""")
+expect(0, ["wrote best.toml", "wrote best.svg"], "small.toml", "--platform", XEON, "--ranks", "2", "--emit", "best.toml",
+       "--plot", "best.svg")
+root = xml.etree.ElementTree.parse("best.svg").getroot()
+checks.expect(root.tag.endswith("svg") and len(root) > 20, f"best.svg: {root.tag} with {len(root)} elements", "")
+result = run(2, "train", "best.toml")
+checks.expect(result.code == 0 and "step" in result.output, f"train of a planned layout: exit {result.code}",
+              result.output)
+
+pathlib.Path("load.json").write_text("[4, 3, 2, 1]")
+expect(0, ["weighed"], "small.toml", "--platform", XEON, "--ranks", "2", "--load", "load.json")
+pathlib.Path("load.json").write_text('{"a": 1}')
+expect(3, ["expected a list of numbers", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--load",
+       "load.json")
+pathlib.Path("bad.json").write_text("{}")
+expect(3, ["has no \"format\"", "hint:"], "small.toml", "--platform", "bad.json", "--ranks", "2")
+expect(2, ["no platform profile", "hint:"], "small.toml")
+expect(2, ["no number of ranks", "hint:"], "small.toml", "--platform", XEON)
+expect(3, ["no layout of 3 ranks can share a step of 8 samples", "--ranks 2"], "small.toml", "--platform", XEON,
+       "--ranks", "3")
+expect(6, ["none of", "fits on 4 ranks"], QWEN, "--ranks", "2")
+expect(3, ["mesh.ep = 3 does not divide", "hint:"], QWEN, "--why", "ep=3")
+expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")
+checks.finish()
