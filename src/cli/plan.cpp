@@ -61,11 +61,8 @@ void plot(const Request& request, const Estimate& estimate, const std::string& p
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
-// The run file with the layout in its keys; a list of layers per stage stays where it still counts.
 void emit(const Request& request, const Layout& layout, const std::string& path) {
-  RunSpec run = with_layout(request.run, layout);
-  if (layout.stages() != layout_of(request.run).stages()) run.mesh.stage_layers.clear();
-  write_text_file_atomically(path, to_toml(run));
+  write_text_file_atomically(path, to_toml(with_layout(request.run, layout)));
   std::fprintf(stderr, "wrote %s: %s\n", path.c_str(), describe(layout).c_str());
 }
 

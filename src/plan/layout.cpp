@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -69,6 +70,8 @@ RunSpec with_layout(RunSpec run, const Layout& layout) {
   run.mesh.placement = layout.ep_first ? "ep_first" : "dp_first";
   run.mesh.zero = layout.zero;
   run.train.micro_batches = layout.micro_batches;
+  const std::string& listed = run.mesh.stage_layers;
+  if (std::count(listed.begin(), listed.end(), ',') + 1 != layout.stages()) run.mesh.stage_layers.clear();
   run.recompute = kRecomputeNames[static_cast<size_t>(layout.recompute)];
   return run;
 }

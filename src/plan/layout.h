@@ -27,6 +27,7 @@ struct Layout {
 };
 
 Layout layout_of(const RunSpec& run);
+// mesh.stage_layers stays where it lists as many stages.
 RunSpec with_layout(RunSpec run, const Layout& layout);
 
 // The layout's mesh over so many ranks. Errors: as make_mesh.

@@ -5,12 +5,11 @@
 #include <algorithm>
 
 #include "base/text.h"
-#include "spec/schedule_picture.h"
 
 namespace mw {
 namespace {
 
-constexpr double kWidth = 960, kPanel = 240, kLeft = 70, kHead = 46;
+constexpr double kWidth = 960, kPanel = 240, kLeft = 70, kHead = 46, kRow = 24;
 constexpr int64_t kMostPictured = 20000;  // stages x micro-batches
 const char* const kColours[] = {"#4e79a7", "#f28e2b", "#59a14f", "#76b7b2", "#edc948",
                                 "#e15759", "#b07aa1", "#9c755f", "#bab0ac"};
@@ -69,11 +68,48 @@ std::string draw_mfu(const Request& request, double top) {
                                          estimator.peak_flops_per_s());
   }
   const double step = (kWidth - kLeft - 200) / 5;
+  double most = 0;
+  for (const auto& [ranks, mfu] : points) most = std::max(most, mfu);
   for (size_t i = 0; i < points.size(); ++i) {
-    const double x = kLeft + step * static_cast<double>(i), height = points[i].second * kPanel;
+    const double x = kLeft + step * static_cast<double>(i), height = points[i].second / most * kPanel;
     svg += bar(x, bottom - height, step * 0.5, height, kColours[0]);
     svg += text_at(x + step * 0.25, bottom - height - 6, "middle", fmt::format("{:.1f} %", 100 * points[i].second));
     svg += text_at(x + step * 0.25, bottom + 16, "middle", fmt::format("{} ranks", points[i].first));
+  }
+  return svg;
+}
+
+const char* colour_of(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::forward: return kColours[0];
+    case ActionKind::backward:
+    case ActionKind::backward_input: return kColours[2];
+    case ActionKind::backward_weight: return kColours[4];
+    default: return kColours[8];
+  }
+}
+
+// The schedule of one step, scaled to the width.
+std::string draw_timeline(const Request& request, const Layout& layout, double top) {
+  Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+  Timeline run;
+  const StepTime time = estimator.simulated(layout, &run).time;
+  const Schedule schedule = make_schedule(layout.pipeline());
+  std::string svg =
+      text_at(kLeft, top + 20, "start",
+              fmt::format("one step before the update: {:.4g} s (blue forward, green backward, yellow weight "
+                          "gradients, grey sums and messages)",
+                          time.total() - time.optimizer));
+  const double scale = run.makespan > 0 ? (kWidth - kLeft - 20) / run.makespan : 0;
+  for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {
+    const double y = top + kHead + kRow * static_cast<double>(rank);
+    svg += text_at(kLeft - 6, y + kRow * 0.7, "end", fmt::format("rank {}", rank));
+    for (size_t i = 0; i < schedule.ranks[rank].size(); ++i) {
+      const ActionTime& at = run.actions[rank][i];
+      const double width = (at.end - at.begin) * scale;
+      if (width > 0.05)
+        svg += bar(kLeft + at.begin * scale, y, width, kRow * 0.85, colour_of(schedule.ranks[rank][i].kind));
+    }
   }
   return svg;
 }
@@ -82,33 +118,15 @@ std::string draw_mfu(const Request& request, double top) {
 
 std::string draw_plan_svg(const Request& request, const Estimate& estimate) {
   const Layout& layout = estimate.layout;
-  const double below = 2 * (kHead + kPanel + 40);
-  std::string timeline;
-  const bool pictured = layout.micro_batches * layout.stages() <= kMostPictured;
-  if (pictured) {
-    Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-    Timeline run;
-    estimator.simulated(layout, &run);
-    const Schedule schedule = make_schedule(layout.pipeline());
-    timeline = draw_schedule_svg(schedule, run, validate_schedule(schedule));
-  }
-  const double height = below + (pictured ? 80 + 40.0 * layout.pp : 40);
+  const double below = 2 * (kHead + kPanel + 40), height = below + kHead + kRow * layout.pp + 30;
   std::string svg = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\" "
       "font-family=\"sans-serif\" font-size=\"12\">\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n",
       kWidth, height);
   svg += text_at(kLeft, 16, "start", describe(layout));
   svg += draw_memory(request, estimate, 20) + draw_mfu(request, 20 + kHead + kPanel + 30);
-  if (pictured) {
-    // The schedule's picture is a file of its own: it is scaled to the width of this one.
-    svg += fmt::format("<g transform=\"translate(0 {:.0f})\">\n", below);
-    const size_t view = timeline.find("viewBox");
-    svg += fmt::format("<svg width=\"{:.0f}\" height=\"{:.0f}\" preserveAspectRatio=\"xMinYMin meet\" ", kWidth,
-                       height - below);
-    svg += timeline.substr(view) + "</g>\n";
-  } else {
-    svg += text_at(kLeft, below + 20, "start", "the timeline has too many micro-batches to be shown");
-  }
+  if (layout.micro_batches * layout.stages() <= kMostPictured) svg += draw_timeline(request, layout, below);
+  else svg += text_at(kLeft, below + 20, "start", "the timeline has too many micro-batches to be shown");
   return svg + "</svg>\n";
 }
 

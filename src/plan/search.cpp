@@ -7,6 +7,7 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <tuple>
@@ -20,6 +21,7 @@ namespace {
 constexpr int kThreads = 2;
 constexpr size_t kTooBig = 5;
 constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch, as make_plan allows
+constexpr int64_t kMostRows = int64_t{1} << 31;    // that may meet on a rank
 constexpr int64_t kMostCells = int64_t{1} << 20;   // stages x micro-batches that are worth a simulation
 
 std::vector<int64_t> divisors_of(int64_t n) {
@@ -52,13 +54,54 @@ int64_t most_ep(const ModelSpec& model) {
   return std::max<int64_t>(most, 1);
 }
 
-// Stages per rank worth trying: all that the layers allow, in powers of two.
+// Stages per rank worth trying: all that the layers allow, in powers of two. Without a pipeline all schedules are 1F1B.
 std::vector<int> chunks_of(ScheduleKind schedule, int pp, int64_t layers) {
-  if (schedule == ScheduleKind::zb_v) return pp > 1 && 2 * pp <= layers ? std::vector<int>{2} : std::vector<int>{};
+  if (pp == 1 && schedule != ScheduleKind::one_f_one_b) return {};
+  if (schedule == ScheduleKind::zb_v) return 2 * pp <= layers ? std::vector<int>{2} : std::vector<int>{};
   if (schedule != ScheduleKind::interleaved) return {1};
   std::vector<int> chunks;
-  for (int c = 2; pp > 1 && int64_t{c} * pp <= layers; c *= 2) chunks.push_back(c);
+  for (int c = 2; int64_t{c} * pp <= layers; c *= 2) chunks.push_back(c);
   return chunks;
+}
+
+// Pipeline and tensor-parallel sizes that the ranks and the model allow.
+std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunSpec& run, int ranks) {
+  std::vector<int> tensor;
+  for (const int64_t tp : divisors_of(ranks))
+    if (divides_heads(model, run, static_cast<int>(tp))) tensor.push_back(static_cast<int>(tp));
+  std::vector<std::pair<int, int>> meshes;
+  for (const int64_t pp : divisors_of(ranks))
+    for (const int tp : tensor)
+      if (pp <= model.layer_count() && ranks / pp % tp == 0) meshes.emplace_back(static_cast<int>(pp), tp);
+  return meshes;
+}
+
+// Whether a rank may have so many tokens and rows at a time; near the limits make_plan has the exact rule.
+bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
+  const RunSpec& run = request.run;
+  const int64_t sequences = run.train.global_batch / dp / layout.micro_batches, tokens = sequences * run.train.seq_len;
+  const bool cuts_sequences = layout.tp > 1 && run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence";
+  if (cuts_sequences && sequences % layout.tp != 0) return false;
+  if (tokens <= kMostTokens && tokens * layout.ep <= kMostRows / most_ep(request.model)) return true;
+  try {
+    check_layout(request, layout);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+// The layout with every placement and ZeRO stage that makes a difference.
+void add_placements(std::vector<Layout>& layouts, Layout layout, int64_t stage, int64_t shared) {
+  for (const bool ep_first : {true, false}) {
+    if (!ep_first && (layout.ep == 1 || layout.ep == shared)) continue;
+    layout.ep_first = ep_first;
+    for (const int zero : {0, 1}) {
+      if (zero == 1 && stage == 1) continue;
+      layout.zero = zero;
+      layouts.push_back(layout);
+    }
+  }
 }
 
 bool faster(const Weighed& a, const Weighed& b) {
@@ -96,6 +139,7 @@ void for_each_estimated(const Request& request, size_t count, const std::functio
 
 Trainable trainable(const Request& request) {
   Trainable out;
+  std::optional<Error> first;
   std::set<std::string> reasons;
   for (const ScheduleKind schedule : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
                                       ScheduleKind::zb_h1, ScheduleKind::zb_v})
@@ -113,59 +157,39 @@ Trainable trainable(const Request& request) {
         make_plan(request.model, run, 1, 0, platform_of(request.profile));
         out.pairs.emplace_back(schedule, recompute);
       } catch (const Error& error) {
+        if (!first) first = error;
         if (reasons.insert(error.what()).second) out.refused.emplace_back(error.what());
       }
     }
+  if (out.pairs.empty()) throw *first;
   return out;
 }
 
 std::vector<Layout> layouts_of(const Request& request) {
-  const ModelSpec& model = request.model;
   const RunSpec& run = request.run;
-  const Trainable kinds = trainable(request);
-  const int64_t layers = model.layer_count(), experts = most_ep(model);
+  const std::vector<std::pair<ScheduleKind, Recompute>> pairs = trainable(request).pairs;
+  const int64_t layers = request.model.layer_count(), experts = most_ep(request.model);
   std::vector<Layout> layouts;
-  std::vector<int> tensor;
-  for (const int64_t tp : divisors_of(request.ranks))
-    if (divides_heads(model, run, static_cast<int>(tp))) tensor.push_back(static_cast<int>(tp));
-  for (const int64_t pp : divisors_of(request.ranks)) {
-    if (pp > layers) break;
-    const int64_t stage = request.ranks / pp;
-    for (const int tp : tensor) {
-      if (stage % tp != 0 || run.train.global_batch % (stage / tp) != 0) continue;
-      const int64_t samples = run.train.global_batch / (stage / tp);
-      const bool cuts_sequences = tp > 1 && run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence";
-      const bool ted = run.moe.tp_mode == "ted";
-      const int64_t shared = ted ? stage / tp : stage;  // ranks that share the experts out
-      for (const int64_t ep : divisors_of(shared)) {
-        if (ep > experts || (ep > 1 && run.moe.transport == "in_place")) continue;
-        for (const int64_t micro_batches : divisors_of(samples)) {
-          const int64_t sequences = samples / micro_batches, tokens = sequences * run.train.seq_len;
-          if (cuts_sequences && sequences % tp != 0) continue;
-          if (tokens > kMostTokens || tokens * ep > (int64_t{1} << 31) / std::max<int64_t>(1, experts)) {
-            // Rows are counted in 32 bits: make_plan has the exact rule for the few that come near.
-            try {
-              Layout probe;
-              probe.pp = static_cast<int>(pp), probe.tp = tp, probe.ep = static_cast<int>(ep), probe.ted = ted;
-              probe.micro_batches = micro_batches;
-              check_layout(request, probe);
-            } catch (const Error&) {
-              continue;
-            }
-          }
-          for (const auto& [schedule, recompute] : kinds.pairs) {
-            if (pp == 1 && schedule != ScheduleKind::one_f_one_b) continue;  // all the same
-            for (const int chunks : chunks_of(schedule, static_cast<int>(pp), layers)) {
-              if (micro_batches * pp * chunks > kMostCells) continue;
-              for (const bool ep_first : {true, false}) {
-                if (!ep_first && (ep == 1 || ep == shared)) continue;  // the same
-                for (const int zero : {0, 1}) {
-                  if (zero == 1 && stage == 1) continue;
-                  layouts.push_back({static_cast<int>(pp), schedule, chunks, tp, static_cast<int>(ep), ep_first, ted,
-                                     zero, micro_batches, recompute});
-                }
-              }
-            }
+  for (const auto& [pp, tp] : dense_meshes(request.model, run, request.ranks)) {
+    const int64_t stage = request.ranks / pp, dp = stage / tp;
+    if (run.train.global_batch % dp != 0) continue;
+    Layout layout;
+    layout.pp = pp;
+    layout.tp = tp;
+    layout.ted = run.moe.tp_mode == "ted";
+    const int64_t shared = layout.ted ? dp : stage;  // ranks that share the experts out
+    for (const int64_t ep : divisors_of(shared)) {
+      if (ep > experts || (ep > 1 && run.moe.transport == "in_place")) continue;
+      layout.ep = static_cast<int>(ep);
+      for (const int64_t micro_batches : divisors_of(run.train.global_batch / dp)) {
+        layout.micro_batches = micro_batches;
+        if (!holds_tokens(request, layout, dp)) continue;
+        for (const auto& [schedule, recompute] : pairs) {
+          layout.schedule = schedule;
+          layout.recompute = recompute;
+          for (const int chunks : chunks_of(schedule, pp, layers)) {
+            layout.chunks = chunks;
+            if (micro_batches * layout.stages() <= kMostCells) add_placements(layouts, layout, stage, shared);
           }
         }
       }
@@ -175,34 +199,35 @@ std::vector<Layout> layouts_of(const Request& request) {
 }
 
 void check_layout(const Request& request, const Layout& layout) {
-  RunSpec run = with_layout(request.run, layout);
-  if (std::count(run.mesh.stage_layers.begin(), run.mesh.stage_layers.end(), ',') + 1 != layout.stages())
-    run.mesh.stage_layers.clear();
-  make_plan(request.model, run, request.ranks, 0, platform_of(request.profile));
+  make_plan(request.model, with_layout(request.run, layout), request.ranks, 0, platform_of(request.profile));
 }
 
 void fail_without_layouts(const Request& request) {
-  const auto works = [&](int64_t batch, int ranks) {
-    Request other = request;
-    other.run.train.global_batch = batch;
-    other.ranks = ranks;
-    return !layouts_of(other).empty();
-  };
   const int64_t batch = request.run.train.global_batch;
-  std::string changes;
-  for (int64_t more = 1; more <= 4 * batch + request.ranks && changes.empty(); ++more)
-    if (works(batch + more, request.ranks)) changes = fmt::format("train.global_batch={}", batch + more);
-  for (int fewer = request.ranks - 1; fewer >= 1; --fewer) {
-    if (!works(batch, fewer)) continue;
-    changes += fmt::format("{}--ranks {}", changes.empty() ? "" : ", or ", fewer);
-    break;
+  // The smallest batch from `batch` on that some data-parallel size of so many ranks divides.
+  const auto batch_for = [&](int ranks) {
+    int64_t smallest = 0;
+    for (const auto& [pp, tp] : dense_meshes(request.model, request.run, ranks)) {
+      const int64_t dp = ranks / pp / tp, above = (batch + dp - 1) / dp * dp;
+      if (smallest == 0 || above < smallest) smallest = above;
+    }
+    return smallest;
+  };
+  const int64_t nearest = batch_for(request.ranks);
+  if (nearest == batch) {  // it is not the batch
+    Layout smallest;
+    smallest.ted = request.run.moe.tp_mode == "ted";
+    smallest.micro_batches = batch;
+    check_layout(request, smallest);
   }
+  int fewer = request.ranks - 1;
+  while (fewer > 1 && batch_for(fewer) != batch) --fewer;
   fail(
       Exit::config,
-      fmt::format("no layout of {} ranks can share a step of {} samples: mesh.pp (at most {}, the layers) x mesh.tp (a "
-                  "divisor of the attention heads) leave a data-parallel size that does not divide them",
+      fmt::format("no layout of {} ranks can share a step of {} samples: whatever mesh.pp (at most {}, the layers) and "
+                  "mesh.tp (a divisor of the attention heads), the data-parallel size does not divide them",
                   request.ranks, batch, request.model.layer_count()),
-      fmt::format("the nearest that works: {}", changes));
+      fmt::format("the nearest that works: train.global_batch={}, or --ranks {}", nearest, fewer));
 }
 
 SearchResult search(const Request& request, int simulated) {

@@ -18,21 +18,22 @@ struct Request {
   int ranks = 1;
 };
 
-// Schedules and modes of recompute that `train` does not refuse for this model.
+// Schedules and modes of recompute that `train` does not refuse for this model. Errors: as make_plan, where it refuses
+// them all.
 struct Trainable {
   std::vector<std::pair<ScheduleKind, Recompute>> pairs;
   std::vector<std::string> refused;  // why not, once per reason
 };
 Trainable trainable(const Request& request);
 
-// Every layout that passes divisibility. Empty: none does; why_none says why.
+// Every layout that passes divisibility. Empty: none does; fail_without_layouts says why.
 std::vector<Layout> layouts_of(const Request& request);
 
 // Whether the model, batch and ranks allow this layout. Errors: as make_plan, with the constraint and what would work.
 void check_layout(const Request& request, const Layout& layout);
 
 // The sentence for a request without any layout, and the smallest change of the batch or the ranks that gives one.
-// Errors: config, always.
+// Errors: always; config, or what else stands against the smallest layout.
 [[noreturn]] void fail_without_layouts(const Request& request);
 
 struct Weighed {
