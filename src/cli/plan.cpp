@@ -84,6 +84,7 @@ Exit plan(const PlanOptions& options) {
     return Exit::ok;
   }
   if (result.best.empty()) fail_without_room(request, result);
+  check_layout(request, result.best.front().layout);
   print(options.json ? to_json(request, result, options.top).dump(2) + "\n" : describe(request, result, options.top));
   if (!options.emit.empty()) emit(request, result.best.front().layout, options.emit);
   if (!options.plot.empty()) plot(request, result.best.front(), options.plot);

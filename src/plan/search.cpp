@@ -138,6 +138,10 @@ void for_each_estimated(const Request& request, size_t count, const std::functio
 }  // namespace
 
 Trainable trainable(const Request& request) {
+  // Two layers of each kind are enough to ask about.
+  ModelSpec model = LayerKinds(request.model).model;
+  const std::vector<LayerSpec> again = model.layers;
+  model.layers.insert(model.layers.end(), again.begin(), again.end());
   Trainable out;
   std::optional<Error> first;
   std::set<std::string> reasons;
@@ -154,7 +158,7 @@ Trainable trainable(const Request& request) {
       run.mesh.stage_layers.clear();
       if (run.moe.transport == "in_place") run.moe.transport = "auto";
       try {
-        make_plan(request.model, run, 1, 0, platform_of(request.profile));
+        make_plan(model, run, 1, 0, platform_of(request.profile));
         out.pairs.emplace_back(schedule, recompute);
       } catch (const Error& error) {
         if (!first) first = error;
