@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -19,7 +20,7 @@ struct PlanOptions {
   bool json = false, list_all = false;
 };
 
-std::vector<double> read_histogram(const std::string& path) {
+std::vector<double> read_histogram(const std::string& path, const ModelSpec& model) {
   const nlohmann::json json = parse_json(read_text_file(path), path, Exit::config);
   std::vector<double> rows;
   for (const nlohmann::json& share : json) {
@@ -28,6 +29,11 @@ std::vector<double> read_histogram(const std::string& path) {
            "for example [120, 80, 300]");
     rows.push_back(share.get<double>());
   }
+  const bool fits = std::any_of(model.layers.begin(), model.layers.end(),
+                                [&](const LayerSpec& layer) { return layer.moe.experts == std::ssize(rows); });
+  if (!fits || rows.empty())
+    fail(Exit::config, fmt::format("{} has the rows of {} experts, but no layer has so many", path, rows.size()),
+         "one number for every expert of a layer");
   return rows;
 }
 
@@ -45,7 +51,7 @@ Request read_request(const PlanOptions& options) {
   request.profile = read_platform_profile(plan.platform);
   request.ranks = static_cast<int>(plan.ranks);
   request.load.concentration = plan.balance;
-  if (!options.load.empty()) request.load.histogram = read_histogram(options.load);
+  if (!options.load.empty()) request.load.histogram = read_histogram(options.load, request.model);
   if (request.ranks > request.profile.levels.back().ranks)
     fail(Exit::config,
          fmt::format("{} ranks, but the farthest links of {} join {}", request.ranks, plan.platform,

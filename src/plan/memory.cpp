@@ -36,11 +36,8 @@ bool is_shared(const ByteRow& row) {
   return !starts_with(row.name, "act.") && !starts_with(row.name, "stage.") && !starts_with(row.name, "data.");
 }
 
-uint64_t key_of(const Mesh& mesh, const MeshCoords& coords) {
-  MW_CHECK(mesh.tp < 1 << 16 && mesh.ep < 1 << 16, "tp {} and ep {}", mesh.tp, mesh.ep);
-  uint64_t key = 0;
-  for (const int n : {mesh.tp, coords.tp, mesh.ep, coords.ep}) key = key << 16 | static_cast<uint64_t>(n);
-  return key;
+std::array<int, 4> shape_of(const Mesh& mesh, const MeshCoords& coords) {
+  return {mesh.tp, coords.tp, mesh.ep, coords.ep};
 }
 
 }  // namespace
@@ -91,7 +88,7 @@ MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, cons
                                                       const MeshCoords& coords) {
   const int64_t sequences = run_.train.global_batch / (layout.micro_batches * mesh.dp);
   const auto [entry, is_new] =
-      activations_[key_of(mesh, coords)].try_emplace(sequences * 4 + static_cast<int>(layout.recompute));
+      activations_[shape_of(mesh, coords)].try_emplace(sequences * 4 + static_cast<int>(layout.recompute));
   Activations& parts = entry->second;
   if (!is_new) return parts;
   parts.tokens = sequences * run_.train.seq_len;
@@ -157,7 +154,7 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
 }
 
 const MemoryModel::RankParams& MemoryModel::params_of(const Mesh& mesh, const MeshCoords& coords) {
-  const auto [entry, is_new] = params_.try_emplace(key_of(mesh, coords));
+  const auto [entry, is_new] = params_.try_emplace(shape_of(mesh, coords));
   RankParams& out = entry->second;
   if (!is_new) return out;
   out.layers.resize(static_cast<size_t>(kinds_.count()));

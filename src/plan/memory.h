@@ -67,6 +67,7 @@ class MemoryModel {
     Params embedding, tied_embedding, final_norm, head;
   };
 
+  using Shape = std::array<int, 4>;  // sizes of TP and EP, and the rank's place in them
   // What a rank's parameters depend on: sizes of the mesh, its place, ZeRO, its stages.
   using ParamKey = std::array<int64_t, 12>;
 
@@ -89,8 +90,8 @@ class MemoryModel {
   Platform platform_;
   std::map<int, std::vector<ExpertPlacement>> placements_;
   std::vector<ParamRow> param_rows_;  // of the model with one layer of each kind
-  std::unordered_map<uint64_t, std::unordered_map<int64_t, Activations>> activations_;
-  std::unordered_map<uint64_t, RankParams> params_;
+  std::map<Shape, std::unordered_map<int64_t, Activations>> activations_;
+  std::map<Shape, RankParams> params_;
   std::map<ParamKey, ByteSummary> parameters_;
 };
 

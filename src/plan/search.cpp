@@ -234,7 +234,25 @@ void fail_without_layouts(const Request& request) {
       fmt::format("the nearest that works: train.global_batch={}, or --ranks {}", nearest, fewer));
 }
 
+// Sums of bytes must stay exact integers, with every micro-batch of a step alive.
+static void check_countable(const Request& request) {
+  constexpr double kMostBytesOfAnElement = 64;
+  double elements = 0;  // of a token
+  for (const LayerSpec& layer : request.model.layers) {
+    const MoeSpec& m = layer.moe;
+    elements += static_cast<double>(request.model.width + layer.attention.heads * layer.attention.head_dim + m.experts +
+                                    m.shared_width + layer.dense_width) +
+                static_cast<double>(m.top_k) * static_cast<double>(request.model.width + m.width);
+  }
+  const TrainSpec& train = request.run.train;
+  const double tokens = static_cast<double>(train.global_batch) * static_cast<double>(train.seq_len);
+  if (tokens * elements * kMostBytesOfAnElement > 0x1p60)
+    fail(Exit::config, fmt::format("a step of {:.3g} tokens is more than a plan can count", tokens),
+         "lower train.global_batch or train.seq_len");
+}
+
 SearchResult search(const Request& request, int simulated) {
+  check_countable(request);
   const std::vector<Layout> layouts = layouts_of(request);
   if (layouts.empty()) fail_without_layouts(request);
   SearchResult result;

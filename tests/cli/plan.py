@@ -65,6 +65,9 @@ checks.expect(result.code == 0 and "step" in result.output, f"train of a planned
 
 pathlib.Path("load.json").write_text("[4, 3, 2, 1]")
 expect(0, ["weighed"], "small.toml", "--platform", XEON, "--ranks", "2", "--load", "load.json")
+pathlib.Path("load.json").write_text("[4, 3, 2]")
+expect(3, ["the rows of 3 experts, but no layer has so many", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2",
+       "--load", "load.json")
 pathlib.Path("load.json").write_text('{"a": 1}')
 expect(3, ["expected a list of numbers", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--load",
        "load.json")
@@ -74,6 +77,7 @@ expect(2, ["no platform profile", "hint:"], "small.toml")
 expect(2, ["no number of ranks", "hint:"], "small.toml", "--platform", XEON)
 expect(3, ["no layout of 3 ranks can share a step of 8 samples", "--ranks 2"], "small.toml", "--platform", XEON,
        "--ranks", "3")
+expect(3, ["more than a plan can count", "hint:"], QWEN, "train.global_batch=16000000", "train.seq_len=4000000")
 expect(6, ["none of", "fits on 4 ranks"], QWEN, "--ranks", "2")
 expect(3, ["mesh.ep = 3 does not divide", "hint:"], QWEN, "--why", "ep=3")
 expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")
