@@ -78,6 +78,7 @@ expect(2, ["no number of ranks", "hint:"], "small.toml", "--platform", XEON)
 expect(3, ["no layout of 3 ranks can share a step of 8 samples", "--ranks 2"], "small.toml", "--platform", XEON,
        "--ranks", "3")
 expect(3, ["more than a plan can count", "hint:"], QWEN, "train.global_batch=16000000", "train.seq_len=4000000")
+expect(9, ["memory.offload = \"optimizer\" are not built yet", "hint:"], QWEN, "memory.offload=optimizer")
 expect(6, ["none of", "fits on 4 ranks"], QWEN, "--ranks", "2")
 expect(3, ["mesh.ep = 3 does not divide", "hint:"], QWEN, "--why", "ep=3")
 expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")
