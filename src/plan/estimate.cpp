@@ -57,7 +57,7 @@ double Estimator::peak_flops_per_s() const {
 }
 
 Estimator::StageTime Estimator::stage_time(const Layout& layout, const Mesh& mesh, const LayerTimes& times, int stage) {
-  const std::vector<int64_t>& first = pipelines_.first_layers(layout.stages());
+  const std::vector<int64_t>& first = pipelines_.first_layers(layout.pipeline());
   StageTime out;
   LayerTime& sum = out.work;
   const auto add = [&](const LayerTime& layer) {

@@ -18,7 +18,7 @@ class Pipelines {
   Pipelines(const ModelSpec& model, int64_t seq_len, std::string stage_layers);
 
   // As split_layers.
-  const std::vector<int64_t>& first_layers(int stages);
+  const std::vector<int64_t>& first_layers(const PipelineShape& shape);
   // Of every pipeline rank, as plan_stages. Once the pipeline is full, further micro-batches keep no more alive: long
   // steps are looked up as shorter ones.
   const std::vector<std::vector<StagePlan>>& stages_of(const Layout& layout);
@@ -27,7 +27,7 @@ class Pipelines {
   const ModelSpec& model_;
   int64_t seq_len_;
   std::string stage_layers_;
-  std::map<int, std::vector<int64_t>> cuts_;
+  std::map<std::tuple<ScheduleKind, int, int>, std::vector<int64_t>> cuts_;
   std::map<std::tuple<ScheduleKind, int, int, int64_t>, std::vector<std::vector<StagePlan>>> stages_;
 };
 

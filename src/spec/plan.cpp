@@ -59,7 +59,7 @@ static void plan_pipeline(Plan& plan) {
                      plan.run.mesh.schedule, plan.run.recompute),
          "use memory.recompute = \"moe\", \"selective\" or \"none\", or mesh.schedule = \"1f1b\"");
   const std::vector<int64_t> first_layers =
-      split_layers(plan.model, plan.pipeline.stages(), plan.run.train.seq_len, plan.run.mesh.stage_layers);
+      split_layers(plan.model, plan.pipeline, plan.run.train.seq_len, plan.run.mesh.stage_layers);
   Schedule schedule = make_schedule(plan.pipeline);
   plan.stages = plan_stages(schedule, plan.coords.pp, first_layers);
   plan.schedule = std::move(schedule.ranks[static_cast<size_t>(plan.coords.pp)]);

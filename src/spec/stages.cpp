@@ -49,16 +49,9 @@ double head_flops(const ModelSpec& model) {
   return 2.0 * static_cast<double>(model.width) * static_cast<double>(model.vocab);
 }
 
-}  // namespace
-
-std::vector<int64_t> split_layers(const ModelSpec& model, int stages, int64_t seq_len, const std::string& wanted) {
-  const int64_t layers = model.layer_count();
-  if (layers < stages)
-    fail(Exit::config, fmt::format("{} pipeline stages for a model of {} layers", stages, layers),
-         "lower mesh.pp or mesh.chunks: every stage needs a layer");
-  if (!wanted.empty()) return parse_counts(wanted, layers, stages);
-  std::vector<double> sums = {0};  // of the layers before
-  for (int64_t i = 0; i < layers; ++i) sums.push_back(sums.back() + flops_of(model, i, seq_len));
+// The cut into stages of which each has a rank of its own. sums: cost of the layers before.
+std::vector<int64_t> split_over_stages(const std::vector<double>& sums, double head, int stages) {
+  const auto layers = std::ssize(sums) - 1;
   // Of the best cut of layers i.. into the stages from s on: its slowest stage, then the squares of all.
   struct Cut {
     double slowest = std::numeric_limits<double>::infinity(), squares = 0;
@@ -74,7 +67,7 @@ std::vector<int64_t> split_layers(const ModelSpec& model, int stages, int64_t se
       for (int64_t end = i + 1; end <= layers - left; ++end) {
         const Cut& rest = best[static_cast<size_t>(s) + 1][static_cast<size_t>(end)];
         const double cost =
-            sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(i)] + (s == stages - 1 ? head_flops(model) : 0);
+            sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(i)] + (s == stages - 1 ? head : 0);
         const Cut with{std::max(cost, rest.slowest), cost * cost + rest.squares, end};
         if (std::tie(with.slowest, with.squares) <= std::tie(cut.slowest, cut.squares)) cut = with;
       }
@@ -82,6 +75,68 @@ std::vector<int64_t> split_layers(const ModelSpec& model, int stages, int64_t se
   }
   std::vector<int64_t> first = {0};
   for (int s = 0; s < stages; ++s) first.push_back(best[static_cast<size_t>(s)][static_cast<size_t>(first.back())].end);
+  return first;
+}
+
+// Cost of the slowest rank, then of the slowest stage, then the squares of all stages.
+std::tuple<double, double, double> cost_of(const std::vector<int64_t>& first, const std::vector<double>& sums,
+                                           double head, const PipelineShape& shape) {
+  std::vector<double> ranks(static_cast<size_t>(shape.ranks));
+  double slowest = 0, squares = 0;
+  for (int s = 0; s < shape.stages(); ++s) {
+    const auto at = static_cast<size_t>(s);
+    const double cost = sums[static_cast<size_t>(first[at + 1])] - sums[static_cast<size_t>(first[at])] +
+                        (s + 1 == shape.stages() ? head : 0);
+    ranks[static_cast<size_t>(rank_of_stage(shape, s))] += cost;
+    slowest = std::max(slowest, cost);
+    squares += cost * cost;
+  }
+  return {*std::max_element(ranks.begin(), ranks.end()), slowest, squares};
+}
+
+// Moves boundary b of `first` by some layers; false, with `first` as it was, where a stage would be left without.
+bool move(std::vector<int64_t>& first, size_t b, int64_t by) {
+  if (first[b] + by <= first[b - 1] || first[b] + by >= first[b + 1]) return false;
+  first[b] += by;
+  return true;
+}
+
+// A step that lowers the cost most; false when none does.
+bool improve(std::vector<int64_t>& first, const std::vector<double>& sums, double head, const PipelineShape& shape) {
+  auto best = cost_of(first, sums, head, shape);
+  std::vector<int64_t> better;
+  const auto consider = [&](const std::vector<int64_t>& cut) {
+    if (const auto cost = cost_of(cut, sums, head, shape); cost < best) best = cost, better = cut;
+  };
+  for (size_t a = 1; a + 1 < first.size(); ++a)
+    for (const int64_t by_a : {-2, -1, 1, 2}) {
+      std::vector<int64_t> one = first;
+      if (!move(one, a, by_a)) continue;
+      consider(one);
+      for (size_t b = 1; b + 1 < first.size(); ++b)
+        for (const int64_t by_b : {-2, -1, 1, 2})
+          if (std::vector<int64_t> two = one; b != a && move(two, b, by_b)) consider(two);
+    }
+  if (better.empty()) return false;
+  first = std::move(better);
+  return true;
+}
+
+}  // namespace
+
+std::vector<int64_t> split_layers(const ModelSpec& model, const PipelineShape& shape, int64_t seq_len,
+                                  const std::string& wanted) {
+  const int64_t layers = model.layer_count();
+  const int stages = shape.stages();
+  if (layers < stages)
+    fail(Exit::config, fmt::format("{} pipeline stages for a model of {} layers", stages, layers),
+         "lower mesh.pp or mesh.chunks: every stage needs a layer");
+  if (!wanted.empty()) return parse_counts(wanted, layers, stages);
+  std::vector<double> sums = {0};  // of the layers before
+  for (int64_t i = 0; i < layers; ++i) sums.push_back(sums.back() + flops_of(model, i, seq_len));
+  std::vector<int64_t> first = split_over_stages(sums, head_flops(model), stages);
+  while (shape.chunks > 1 && improve(first, sums, head_flops(model), shape)) {
+  }
   return first;
 }
 

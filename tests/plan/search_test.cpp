@@ -70,7 +70,7 @@ TEST(Pipelines, KeepAsManyAliveAsTheWholeSchedule) {
       Layout layout = parse_layout(text, {});
       layout.micro_batches = micro_batches;
       const Schedule schedule = make_schedule(layout.pipeline());
-      const std::vector<int64_t> first = split_layers(model, layout.stages(), 4096, "");
+      const std::vector<int64_t> first = split_layers(model, layout.pipeline(), 4096, "");
       for (int rank = 0; rank < layout.pp; ++rank)
         EXPECT_EQ(pipelines.stages_of(layout)[static_cast<size_t>(rank)], plan_stages(schedule, rank, first))
             << describe(layout) << " rank " << rank;
@@ -165,7 +165,7 @@ TEST(Report, ShowsTheBestAndWhyOthersLose) {
   Request request = qwen_on(8, 64);
   const SearchResult result = search(request, 50);
   const std::string text = describe(request, result, 3);
-  for (const char* part : {"weighed ", "MFU", "memory by stage", "compute +", "libraries"})
+  for (const char* part : {"weighed ", "MFU", "memory by stage", " %: bubble +", "libraries"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   const std::string one = describe_one(request, result, estimator.simulated(parse_layout("ep=1 micro_batches=8", {})));

@@ -270,10 +270,11 @@ TEST(ByteTable, OffloadedStatesAreOnTheHost) {
     EXPECT_EQ(left.by_kind[static_cast<int>(ByteKind::moment)], 0);
     EXPECT_EQ(left.by_kind[static_cast<int>(ByteKind::gradient)], all.by_kind[static_cast<int>(ByteKind::gradient)]);
     for (const ByteRow& row : there.parameter_rows) {
-      const bool is_matrix = row.name.find("attn.w") != std::string::npos || row.name.find("w_up") != std::string::npos ||
+      const bool is_matrix = row.name.find("attn.w") != std::string::npos ||
+                             row.name.find("w_up") != std::string::npos ||
                              row.name.find("w_down") != std::string::npos || row.name == "param.head";
-      const bool expected = row.kind == ByteKind::moment ||
-                            (row.kind == ByteKind::master && is_matrix && std::string(dtype) == "bf16");
+      const bool expected =
+          row.kind == ByteKind::moment || (row.kind == ByteKind::master && is_matrix && std::string(dtype) == "bf16");
       EXPECT_EQ(row.on_host, expected) << row.name << " " << dtype;
     }
     EXPECT_TRUE(contains(describe(there), "more on the host"));

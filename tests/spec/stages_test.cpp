@@ -17,6 +17,8 @@ ModelSpec model_of(int64_t layers, int64_t vocab = 100, int64_t dense = 0) {
   return build_native_model(native);
 }
 
+PipelineShape pipeline(int ranks) { return {ScheduleKind::one_f_one_b, ranks, 1, 4}; }
+
 std::vector<int64_t> counts(const std::vector<int64_t>& first) {
   std::vector<int64_t> out(first.size());
   std::adjacent_difference(first.begin(), first.end(), out.begin());
@@ -25,13 +27,13 @@ std::vector<int64_t> counts(const std::vector<int64_t>& first) {
 }
 
 TEST(SplitLayers, EqualLayersGoInEqualParts) {
-  EXPECT_EQ(split_layers(model_of(8, 1), 4, 16, ""), (std::vector<int64_t>{0, 2, 4, 6, 8}));
-  EXPECT_EQ(split_layers(model_of(8, 1), 1, 16, ""), (std::vector<int64_t>{0, 8}));
+  EXPECT_EQ(split_layers(model_of(8, 1), pipeline(4), 16, ""), (std::vector<int64_t>{0, 2, 4, 6, 8}));
+  EXPECT_EQ(split_layers(model_of(8, 1), pipeline(1), 16, ""), (std::vector<int64_t>{0, 8}));
 }
 
 // The vocabulary's product is work of the last stage.
 TEST(SplitLayers, ALargeHeadTakesLayersFromItsStage) {
-  const std::vector<int64_t> large = counts(split_layers(model_of(16, 30000), 4, 16, ""));
+  const std::vector<int64_t> large = counts(split_layers(model_of(16, 30000), pipeline(4), 16, ""));
   EXPECT_EQ(std::accumulate(large.begin(), large.end(), int64_t{0}), 16);
   EXPECT_EQ(large.back(), 1);
   EXPECT_EQ(*std::min_element(large.begin(), large.end() - 1), 5);
@@ -52,20 +54,46 @@ TEST(SplitLayers, NoOtherCutHasAFasterSlowestStage) {
   double best = 1e300;
   for (int64_t a = 1; a < 8; ++a)
     for (int64_t b = a + 1; b < 9; ++b) best = std::min(best, slowest(a, b));
-  const std::vector<int64_t> cut = split_layers(model, 3, 16, "");
+  const std::vector<int64_t> cut = split_layers(model, pipeline(3), 16, "");
   EXPECT_DOUBLE_EQ(slowest(cut[1], cut[2]), best);
 }
 
+// Against every cut there is: with several stages a rank, the slowest rank counts. A search by steps comes close.
+TEST(SplitLayers, RanksOfSeveralStagesShareTheHead) {
+  for (const PipelineShape shape :
+       {PipelineShape{ScheduleKind::zb_v, 2, 2, 4}, PipelineShape{ScheduleKind::interleaved, 2, 2, 4}})
+    for (const int64_t vocab : {1, 300, 900, 3000}) {
+      const ModelSpec model = model_of(11, vocab, 2);
+      const auto slowest = [&](const std::vector<int64_t>& first) {
+        std::vector<double> ranks(2);
+        for (int s = 0; s < 4; ++s) {
+          ModelSpec part = model;
+          part.layers.assign(model.layers.begin() + first[static_cast<size_t>(s)],
+                             model.layers.begin() + first[static_cast<size_t>(s) + 1]);
+          if (s < 3) part.vocab = 0;
+          ranks[static_cast<size_t>(rank_of_stage(shape, s))] += forward_flops_per_token(part, 16);
+        }
+        return std::max(ranks[0], ranks[1]);
+      };
+      double best = 1e300;
+      for (int64_t a = 1; a < 9; ++a)
+        for (int64_t b = a + 1; b < 10; ++b)
+          for (int64_t c = b + 1; c < 11; ++c) best = std::min(best, slowest({0, a, b, c, 11}));
+      EXPECT_LE(slowest(split_layers(model, shape, 16, "")), best * 1.02)
+          << describe(shape) << ", vocabulary " << vocab;
+    }
+}
+
 TEST(SplitLayers, AListIsTakenAsItIsOrRefused) {
-  EXPECT_EQ(split_layers(model_of(8), 3, 16, "1,6,1"), (std::vector<int64_t>{0, 1, 7, 8}));
+  EXPECT_EQ(split_layers(model_of(8), pipeline(3), 16, "1,6,1"), (std::vector<int64_t>{0, 1, 7, 8}));
   for (const char* wrong :
        {"1,6", "1,6,1,", "1,6,2", "0,7,1", "a,7,1", "1;6;1", ",1,6", "8", "1,6,99999999999999999999"}) {
-    const auto error = refusal_of([&] { split_layers(model_of(8), 3, 16, wrong); });
+    const auto error = refusal_of([&] { split_layers(model_of(8), pipeline(3), 16, wrong); });
     ASSERT_TRUE(error) << wrong;
     EXPECT_EQ(error->code(), Exit::config);
     EXPECT_TRUE(contains(error->what(), wrong)) << error->what();
   }
-  const auto error = refusal_of([&] { split_layers(model_of(3), 4, 16, ""); });
+  const auto error = refusal_of([&] { split_layers(model_of(3), pipeline(4), 16, ""); });
   ASSERT_TRUE(error);
   EXPECT_TRUE(contains(error->what(), "4 pipeline stages for a model of 3 layers")) << error->what();
 }
