@@ -1,0 +1,17 @@
+// The alphabet of byte-level BPE: each of the 256 bytes is written as one printable character.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace mw {
+
+// '!' to '~', U+00A1 to U+00AC and U+00AE to U+00FF stand for themselves; the other bytes, in order, are U+0100 and up.
+uint32_t byte_level_character(uint8_t byte);
+
+// The bytes that such text stands for; none when it holds another character or is not UTF-8.
+std::optional<std::string> byte_level_bytes(std::string_view text);
+
+}  // namespace mw

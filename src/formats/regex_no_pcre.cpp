@@ -1,0 +1,15 @@
+#include "base/error.h"
+#include "formats/regex.h"
+
+namespace mw {
+
+struct Regex::Program {};
+
+Regex::Regex(std::string_view, bool, const std::string& where) {
+  fail(Exit::unsupported, fmt::format("{}: this build has no PCRE2, which tokenizer.json files need", where),
+       "install libpcre2-dev and build again");
+}
+
+void Regex::find_all(std::string_view, std::vector<TextSpan>&) const {}
+
+}  // namespace mw

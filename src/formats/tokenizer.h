@@ -1,0 +1,46 @@
+// Text to token ids and back, whatever file the tokenizer comes from.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace mw {
+
+// For one thread; clone() makes another that shares the tables.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+  virtual std::unique_ptr<Tokenizer> clone() const = 0;
+  virtual int64_t vocab_size() const = 0;  // largest id + 1
+  // Appends the ids of `text`, which is UTF-8. Special tokens that stand in the text become their ids, as with Hugging
+  // Face; none is added around it. Errors: Exit::data when the text is not UTF-8 or a pattern gives up on it.
+  virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
+  // The text of the ids, special tokens included; bytes may be no UTF-8 where a character is cut. Errors: Exit::data on
+  // an id without a token.
+  virtual std::string decode(std::span<const int32_t> ids) const = 0;
+  virtual std::optional<int32_t> id_of(std::string_view token) const = 0;
+  // The token that ends a document: what the files beside the tokenizer, or the model itself, name so.
+  virtual std::optional<int32_t> end_of_document() const = 0;
+  virtual std::string describe() const = 0;  // one line: "byte-level BPE tokenizer.json, 128256 tokens"
+};
+
+// The file that open_tokenizer reads: `path` itself, or tokenizer.json or tokenizer.model of the folder `path`. Errors:
+// Exit::data when it is not there.
+std::string find_tokenizer_file(const std::string& path);
+
+// A Hugging Face tokenizer.json, a SentencePiece *.model, or a folder that holds one. Errors: Exit::data naming the
+// file and the field when it is damaged; Exit::unsupported naming what is in it and not built.
+std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
+
+// The two kinds. `end_of_document` is the name of a token, or empty.
+std::unique_ptr<Tokenizer> open_bpe_tokenizer(const std::string& path, const std::string& end_of_document);
+std::unique_ptr<Tokenizer> parse_bpe_tokenizer(std::string_view json, const std::string& where,
+                                               const std::string& end_of_document);
+std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& path);
+
+}  // namespace mw
