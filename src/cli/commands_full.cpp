@@ -10,12 +10,12 @@ std::vector<Command> register_commands(CLI::App& app, const Invocation& invocati
           add_sample_command(app, invocation),
           add_import_command(app, invocation),
           add_export_command(app, invocation),
+          add_tokenize_command(app),
           add_inspect_command(app),
           add_init_command(app),
           add_schedule_command(app),
           add_plan_command(app),
           add_unbuilt_command(app, "probe", "measure this machine into a platform profile"),
-          add_unbuilt_command(app, "tokenize", "token files from text"),
           add_unbuilt_command(app, "doctor", "check ranks, links and files before a run")};
 }
 

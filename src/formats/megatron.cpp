@@ -199,6 +199,27 @@ std::string MegatronDataset::describe() const {
                      name_of(index_.type), index_.document_count);
 }
 
+void append_megatron_index(OutputFile& idx, TokenType type, std::span<const int32_t> lengths,
+                           std::span<const int64_t> documents) {
+  const uint64_t version = 1;
+  const uint8_t code = code_of_type(type, idx.path());
+  const uint64_t counts[2] = {lengths.size(), documents.size()};
+  std::vector<int64_t> offsets;
+  offsets.reserve(lengths.size());
+  int64_t offset = 0;
+  for (const int32_t length : lengths) {
+    offsets.push_back(offset);
+    offset += length * size_of(type);
+  }
+  idx.append(std::as_bytes(std::span(kMagic)));
+  idx.append(std::as_bytes(std::span(&version, 1)));
+  idx.append(std::as_bytes(std::span(&code, 1)));
+  idx.append(std::as_bytes(std::span(counts)));
+  idx.append(std::as_bytes(lengths));
+  idx.append(std::as_bytes(std::span(offsets)));
+  idx.append(std::as_bytes(documents));
+}
+
 MegatronWriter::MegatronWriter(const std::string& prefix, TokenType type)
     : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {
   code_of_type(type, prefix);
@@ -210,7 +231,6 @@ void MegatronWriter::add_sequence(std::span<const int32_t> tokens) {
   }
   buffer_.resize(tokens.size() * static_cast<size_t>(size_of(type_)));
   encode_tokens(type_, tokens, buffer_.data(), fmt::format("{}, sequence {}", prefix_, lengths_.size()));
-  offsets_.push_back(bin_.appended());
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
   bin_.append(buffer_);
 }
@@ -219,16 +239,7 @@ void MegatronWriter::end_document() { documents_.push_back(static_cast<int64_t>(
 
 void MegatronWriter::finish() {
   if (documents_.back() != static_cast<int64_t>(lengths_.size())) end_document();
-  const uint64_t version = 1;
-  const uint8_t code = code_of_type(type_, prefix_);
-  const uint64_t counts[2] = {lengths_.size(), documents_.size()};
-  idx_.append(std::as_bytes(std::span(kMagic)));
-  idx_.append(std::as_bytes(std::span(&version, 1)));
-  idx_.append(std::as_bytes(std::span(&code, 1)));
-  idx_.append(std::as_bytes(std::span(counts)));
-  idx_.append(std::as_bytes(std::span(lengths_)));
-  idx_.append(std::as_bytes(std::span(offsets_)));
-  idx_.append(std::as_bytes(std::span(documents_)));
+  append_megatron_index(idx_, type_, lengths_, documents_);
   bin_.finish();
   idx_.finish();
 }

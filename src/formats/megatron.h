@@ -62,6 +62,11 @@ class MegatronDataset final : public TokenSource {
   MegatronIndex index_;
 };
 
+// Writes a whole .idx for sequences that lie in .bin without gaps. `documents` are the bounds, 0 first. Errors:
+// Exit::data on a type that the format lacks, or what the system refuses.
+void append_megatron_index(OutputFile& idx, TokenType type, std::span<const int32_t> lengths,
+                           std::span<const int64_t> documents);
+
 // Writes `prefix.bin` and `prefix.idx` in a stream; both appear in finish(). Up to 20 bytes of memory per sequence.
 class MegatronWriter {
  public:
@@ -77,7 +82,6 @@ class MegatronWriter {
   OutputFile bin_, idx_;
   std::vector<std::byte> buffer_;
   std::vector<int32_t> lengths_;
-  std::vector<int64_t> offsets_;
   std::vector<int64_t> documents_ = {0};
 };
 

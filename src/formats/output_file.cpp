@@ -30,10 +30,30 @@ OutputFile::OutputFile(const std::string& path) : path_(path) {
   if (fd_ < 0) fail_system("create", temporary);
 }
 
+OutputFile OutputFile::resume(const std::string& path, int64_t size) {
+  const std::string temporary = path + ".tmp";
+  OutputFile file;
+  file.path_ = path;
+  file.keep_ = true;  // whatever fails here, the work that is done stays
+  file.fd_ = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file.fd_ < 0) fail_system("open", temporary);
+  const off_t there = ::lseek(file.fd_, 0, SEEK_END);
+  if (there < 0) fail_system("look into", temporary);
+  if (there < size)
+    fail(Exit::data, fmt::format("{}: expected at least {} bytes to go on from, got {}", temporary, size, there),
+         "the file was cut; begin anew");
+  if (::ftruncate(file.fd_, size) != 0) fail_system("cut", temporary);
+  file.appended_ = size;
+  return file;
+}
+
 OutputFile::~OutputFile() { discard(); }
 
 OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), appended_(std::exchange(other.appended_, 0)) {}
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      appended_(std::exchange(other.appended_, 0)),
+      keep_(other.keep_) {}
 
 OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
   if (this != &other) {
@@ -41,6 +61,7 @@ OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
     path_ = std::move(other.path_);
     fd_ = std::exchange(other.fd_, -1);
     appended_ = std::exchange(other.appended_, 0);
+    keep_ = other.keep_;
   }
   return *this;
 }
@@ -48,7 +69,7 @@ OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
 void OutputFile::discard() noexcept {
   if (fd_ < 0) return;
   ::close(std::exchange(fd_, -1));
-  ::unlink((path_ + ".tmp").c_str());
+  if (!keep_) ::unlink((path_ + ".tmp").c_str());
 }
 
 void OutputFile::write_at(int64_t offset, std::span<const std::byte> bytes) {
@@ -69,10 +90,15 @@ void OutputFile::append(std::span<const std::byte> bytes) {
   appended_ += static_cast<int64_t>(bytes.size());
 }
 
+void OutputFile::sync() {
+  MW_CHECK(fd_ >= 0, "sync of {}: not open", path_);
+  if (::fsync(fd_) != 0) fail_system("sync", path_ + ".tmp");
+}
+
 void OutputFile::finish() {
   MW_CHECK(fd_ >= 0, "finish of {}: not open", path_);
   const std::string temporary = path_ + ".tmp";
-  if (::fsync(fd_) != 0) fail_system("sync", temporary);
+  sync();
   if (::rename(temporary.c_str(), path_.c_str()) != 0) fail_system("rename", temporary);
   // Network file systems report a late write error at close; the data is synced already, so it is still said.
   if (::close(std::exchange(fd_, -1)) != 0) fail_system("close", path_);

@@ -8,12 +8,16 @@
 
 namespace mw {
 
-// Movable, not copyable, for one thread. Destroyed before finish(), it removes `path.tmp` and leaves `path` as it was.
-// Errors (all functions): Exit::data naming the path and the system's reason (disk full, no permission...).
+// Movable, not copyable, for one thread. Destroyed before finish(), it removes `path.tmp`, unless told to keep it, and
+// leaves `path` as it was. Errors (all functions): Exit::data naming the path and the system's reason (disk full, no
+// permission...).
 class OutputFile {
  public:
   OutputFile() = default;
   explicit OutputFile(const std::string& path);  // creates or empties `path.tmp`
+  // Goes on with the first `size` bytes of the `path.tmp` that an interrupted run left; what follows is cut off. Errors
+  // also when there are fewer.
+  static OutputFile resume(const std::string& path, int64_t size);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
   OutputFile& operator=(OutputFile&& other) noexcept;
@@ -22,7 +26,9 @@ class OutputFile {
 
   void write_at(int64_t offset, std::span<const std::byte> bytes);
   void append(std::span<const std::byte> bytes);  // after everything appended before
+  void sync();                                    // what was written survives a crash
   void finish();                                  // sync, rename to `path`, sync the folder
+  void keep_unfinished() { keep_ = true; }        // `path.tmp` stays when this is destroyed before finish()
   bool is_open() const { return fd_ >= 0; }
   int64_t appended() const { return appended_; }  // bytes
   const std::string& path() const { return path_; }
@@ -33,6 +39,7 @@ class OutputFile {
   std::string path_;
   int fd_ = -1;
   int64_t appended_ = 0;
+  bool keep_ = false;
 };
 
 }  // namespace mw

@@ -21,14 +21,8 @@ constexpr int64_t kCopyLimit = int64_t{1} << 30;  // bytes
 constexpr size_t kMapLimit = 60000;               // the kernel's default is 65530 maps per process
 constexpr uint64_t kBuckets = 10000;
 
-struct Found {
-  std::string name;  // relative to the root
-  std::string path;
-  int64_t size = 0;  // bytes
-};
-
 [[noreturn]] void fail_read(const std::string& path, const std::string& reason) {
-  fail(Exit::data, fmt::format("cannot read {}: {}", path, reason), "check data.path and its permissions");
+  fail(Exit::data, fmt::format("cannot read {}: {}", path, reason), "check the path and its permissions");
 }
 
 // The part of a name from its last dot, "" without one.
@@ -51,8 +45,8 @@ std::string quoted_list(const std::vector<std::string>& words) {
 }
 
 // All files below `root` that match, sorted by name.
-std::vector<Found> search_tree(const std::string& root, const std::vector<std::string>& suffixes) {
-  std::vector<Found> found;
+std::vector<TextFile> search_tree(const std::string& root, const std::vector<std::string>& suffixes) {
+  std::vector<TextFile> found;
   std::set<std::string> seen;
   int64_t seen_count = 0;
   std::error_code error;
@@ -86,20 +80,8 @@ std::vector<Found> search_tree(const std::string& root, const std::vector<std::s
                      seen.empty() ? "" : ", whose suffixes are " + quoted_list({seen.begin(), seen.end()})),
          "check data.path and data.suffixes (\"\" stands for names without a dot)");
   }
-  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) { return a.name < b.name; });
+  std::sort(found.begin(), found.end(), [](const TextFile& a, const TextFile& b) { return a.name < b.name; });
   return found;
-}
-
-std::vector<Found> list_files(const std::string& path, const std::vector<std::string>& suffixes) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::is_directory(status)) return search_tree(path, suffixes);
-  if (!fs::exists(status)) fail_read(path, error ? error.message() : "no such file or directory");
-  if (!fs::is_regular_file(status)) fail_read(path, "neither a file nor a folder");
-  const auto size = static_cast<int64_t>(fs::file_size(path, error));
-  if (error) fail_read(path, error.message());
-  if (size == 0) fail_read(path, "the file is empty");
-  return {{fs::path(path).filename().native(), path, size}};
 }
 
 // Reads what is there of at most `limit` bytes: a file may shrink between listing and reading.
@@ -113,6 +95,18 @@ size_t read_file(const std::string& path, std::byte* to, int64_t limit) {
 }
 
 }  // namespace
+
+std::vector<TextFile> find_text_files(const std::string& path, const std::vector<std::string>& suffixes) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) return search_tree(path, suffixes);
+  if (!fs::exists(status)) fail_read(path, error ? error.message() : "no such file or directory");
+  if (!fs::is_regular_file(status)) fail_read(path, "neither a file nor a folder");
+  const auto size = static_cast<int64_t>(fs::file_size(path, error));
+  if (error) fail_read(path, error.message());
+  if (size == 0) fail_read(path, "the file is empty");
+  return {{fs::path(path).filename().native(), path, size}};
+}
 
 std::vector<bool> choose_held_out(const std::vector<std::string>& names, double validation_fraction) {
   MW_CHECK(validation_fraction >= 0 && validation_fraction < 1, "validation fraction {}", validation_fraction);
@@ -134,13 +128,13 @@ std::vector<bool> choose_held_out(const std::vector<std::string>& names, double 
 TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& suffixes, double validation_fraction,
                        Split split)
     : path_(path) {
-  std::vector<Found> files = list_files(path, suffixes);
+  std::vector<TextFile> files = find_text_files(path, suffixes);
   const bool split_bytes = files.size() == 1 && split != Split::all;
   if (split != Split::all && !split_bytes) {
     std::vector<std::string> names;
-    for (const Found& file : files) names.push_back(file.name);
+    for (const TextFile& file : files) names.push_back(file.name);
     const std::vector<bool> held_out = choose_held_out(names, validation_fraction);
-    std::vector<Found> kept;
+    std::vector<TextFile> kept;
     for (size_t i = 0; i < files.size(); ++i) {
       if (held_out[i] == (split == Split::validation)) kept.push_back(std::move(files[i]));
     }
@@ -148,7 +142,7 @@ TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& 
   }
 
   int64_t total = 0;
-  for (const Found& file : files) {
+  for (const TextFile& file : files) {
     if (__builtin_add_overflow(total, file.size, &total)) fail_read(path, "the files together exceed 2^63 bytes");
   }
   const bool copy = total <= kCopyLimit;
@@ -161,7 +155,7 @@ TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& 
          "join the files, or turn them into token files (data.kind = \"megatron\" or \"shards\")");
   }
   size_t used = 0;
-  for (Found& file : files) {
+  for (TextFile& file : files) {
     Part part{.name = std::move(file.name), .start = size_, .bytes = {}};
     if (copy) {
       std::byte* to = owned_.data() + used;

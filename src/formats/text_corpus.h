@@ -12,6 +12,16 @@
 
 namespace mw {
 
+struct TextFile {
+  std::string name;  // relative to what was searched
+  std::string path;
+  int64_t size = 0;  // bytes
+};
+
+// The file `path`, or the files of the folder `path` in bytewise order of names: see TextCorpus for which. Errors:
+// Exit::data naming the path when it cannot be read, is empty or nothing matches.
+std::vector<TextFile> find_text_files(const std::string& path, const std::vector<std::string>& suffixes);
+
 // The bytes of the files in bytewise order of their relative paths, each file followed by one zero byte.
 //
 // `path` is a file (taken as it is) or a folder (searched in depth; hidden entries, empty files and everything but

@@ -1,0 +1,82 @@
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "base/text.h"
+#include "cli/run_commands.h"
+#include "formats/tokenize.h"
+
+namespace mw {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// One line that moves on a terminal; elsewhere a line every ten seconds.
+class ProgressLine {
+ public:
+  void show(const TokenizeProgress& progress) {
+    const Clock::time_point now = Clock::now();
+    const bool terminal = ::isatty(STDERR_FILENO) == 1;
+    if (now - shown_ < (terminal ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
+    shown_ = now;
+    std::fputs((text(progress, now) + (terminal ? "\x1b[K\r" : "\n")).c_str(), stderr);
+  }
+
+ private:
+  std::string text(const TokenizeProgress& p, Clock::time_point now) const {
+    const double seconds = std::chrono::duration<double>(now - begin_).count();
+    const auto done = static_cast<double>(p.bytes - p.resumed_bytes);
+    const double rate = done / std::max(seconds, 1e-9);
+    return fmt::format("{} of {} ({:.0f} %) | {} documents | {} tokens | {}/s | eta {}", format_bytes(p.bytes),
+                       format_bytes(p.total_bytes),
+                       100.0 * static_cast<double>(p.bytes) / static_cast<double>(std::max<int64_t>(p.total_bytes, 1)),
+                       format_count(static_cast<double>(p.documents)), format_count(static_cast<double>(p.tokens)),
+                       format_bytes(static_cast<int64_t>(rate)),
+                       rate > 0 ? format_duration(static_cast<double>(p.total_bytes - p.bytes) / rate) : "?");
+  }
+
+  Clock::time_point begin_ = Clock::now(), shown_ = begin_;
+};
+
+Exit run_tokenize(TokenizeJob job) {
+  if (job.threads == 0) job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  ProgressLine line;
+  job.report = [&](const TokenizeProgress& progress) { line.show(progress); };
+  const Clock::time_point begin = Clock::now();
+  const TokenizeResult result = tokenize(job);
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  const TokenizeProgress& p = result.progress;
+  std::printf("%s\n", result.tokenizer.c_str());
+  if (p.resumed_bytes > 0) std::printf("went on after %s of the input\n", format_bytes(p.resumed_bytes).c_str());
+  if (p.replaced_bytes > 0)
+    std::printf("warning: %lld bytes were not UTF-8 and became U+FFFD\n", static_cast<long long>(p.replaced_bytes));
+  std::printf("wrote %s.bin and .idx: %lld %s tokens in %lld documents, from %s in %s\n", job.prefix.c_str(),
+              static_cast<long long>(p.tokens), result.token_type.c_str(), static_cast<long long>(p.documents),
+              format_bytes(p.total_bytes).c_str(), format_duration(seconds).c_str());
+  return Exit::ok;
+}
+
+}  // namespace
+
+Command add_tokenize_command(CLI::App& app) {
+  auto* sub = app.add_subcommand("tokenize", "token files from text");
+  auto job = std::make_shared<TokenizeJob>();
+  sub->add_option("INPUT", job->inputs,
+                  "text files (a document each), *.jsonl, either also as .zst, or folders of them")
+      ->required();
+  sub->add_option("-t,--tokenizer", job->tokenizer, "tokenizer.json, a SentencePiece .model, or a folder with one")
+      ->required();
+  sub->add_option("-o,--output", job->prefix, "prefix of the .bin and .idx to write")->required();
+  sub->add_option("--key", job->key, "field of a JSON line that holds the text")->capture_default_str();
+  sub->add_option("--eod", job->end_of_document, "token that ends a document, or none; left out: the tokenizer's own");
+  sub->add_option("--threads", job->threads, "0: all cores")->check(CLI::Range(0, 4096))->default_val(0);
+  sub->add_option("--save-every", job->save_seconds, "seconds of work that a kill may cost")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  sub->add_flag("--restart", job->restart, "begin anew where an interrupted run could be gone on with");
+  return {sub, [job] { return run_tokenize(*job); }};
+}
+
+}  // namespace mw

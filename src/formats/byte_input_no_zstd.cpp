@@ -1,0 +1,11 @@
+#include "base/error.h"
+#include "formats/byte_input.h"
+
+namespace mw {
+
+std::unique_ptr<ByteInput> open_zstd_input(const std::string& path) {
+  fail(Exit::unsupported, fmt::format("{}: this build has no zstd", path),
+       "install libzstd-dev and build again, or decompress the file");
+}
+
+}  // namespace mw

@@ -1,0 +1,168 @@
+#include "formats/tokenize.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <deque>
+#include <future>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "formats/checksum.h"
+#include "formats/document_reader.h"
+#include "formats/growing_dataset.h"
+#include "formats/tokenize_state.h"
+#include "formats/tokenizer.h"
+#include "formats/worker_pool.h"
+
+namespace mw {
+namespace {
+
+// Megatron's own rule.
+constexpr int64_t kSmallVocabulary = 65500;
+
+// A block of documents as tokens.
+struct EncodedBlock {
+  std::vector<int32_t> tokens;  // of all documents, back to back
+  std::vector<size_t> ends;     // of each document in tokens
+  int64_t replaced_bytes = 0;
+  DocumentPlace end;
+  int64_t consumed = 0;  // bytes of the inputs when the block was read
+};
+
+std::optional<int32_t> find_end_of_document(const TokenizeJob& job, const Tokenizer& tokenizer) {
+  if (job.end_of_document == "none") return std::nullopt;
+  if (!job.end_of_document.empty()) {
+    const std::optional<int32_t> id = tokenizer.id_of(job.end_of_document);
+    if (!id)
+      fail(Exit::usage, fmt::format("--eod: \"{}\" is no token of {}", printable(job.end_of_document), job.tokenizer),
+           "for example <|endoftext|> or </s>, as the tokenizer writes it");
+    return id;
+  }
+  if (!tokenizer.end_of_document())
+    fail(Exit::usage, fmt::format("nothing beside {} says which token ends a document", job.tokenizer),
+         "name it with --eod, or choose --eod none");
+  return tokenizer.end_of_document();
+}
+
+// Everything of one run.
+class TokenizeRun {
+ public:
+  explicit TokenizeRun(const TokenizeJob& job);
+  TokenizeResult run();
+
+ private:
+  EncodedBlock encode(const DocumentBlock& block, int64_t consumed, Tokenizer& tokenizer) const;
+  void write(const EncodedBlock& block);
+  void save();
+
+  const TokenizeJob& job_;
+  std::vector<std::string> files_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<int32_t> end_of_document_;
+  TokenType type_;
+  TokenizeSettings settings_;
+  std::string state_path_;
+  TokenizeState state_;
+  std::unique_ptr<GrowingDataset> dataset_;
+  TokenizeProgress progress_;
+  std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
+};
+
+TokenizeRun::TokenizeRun(const TokenizeJob& job)
+    : job_(job),
+      files_(list_documents(job.inputs)),
+      tokenizer_(open_tokenizer(job.tokenizer)),
+      end_of_document_(find_end_of_document(job, *tokenizer_)),
+      type_(tokenizer_->vocab_size() < kSmallVocabulary ? TokenType::u16 : TokenType::i32),
+      state_path_(job.prefix + ".tokenize.json") {
+  for (const char* suffix : {".bin", ".idx"})
+    if (path_exists(job.prefix + suffix))
+      fail(Exit::data, fmt::format("{}{} exists", job.prefix, suffix), "name another output, or remove it");
+  settings_ = {xxh3_hex(MappedFile(find_tokenizer_file(job.tokenizer)).bytes()), job.key,
+               end_of_document_ ? *end_of_document_ : -1, std::string(name_of(type_)), describe_inputs(files_)};
+  for (const TokenizeSettings::Input& input : settings_.inputs) progress_.total_bytes += input.size;
+  if (!job.restart && path_exists(state_path_)) {
+    state_ = read_tokenize_state(state_path_, settings_);
+    dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_, state_.mark);
+    progress_.resumed_bytes = state_.consumed;
+  } else {
+    ::unlink(state_path_.c_str());
+    dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_);
+  }
+}
+
+EncodedBlock TokenizeRun::encode(const DocumentBlock& block, int64_t consumed, Tokenizer& tokenizer) const {
+  EncodedBlock out;
+  out.end = block.end;
+  out.consumed = consumed;
+  out.replaced_bytes = for_each_document(block, job_.key, [&](std::string_view text) {
+    tokenizer.encode(text, out.tokens);
+    if (end_of_document_) out.tokens.push_back(*end_of_document_);
+    out.ends.push_back(out.tokens.size());
+  });
+  return out;
+}
+
+void TokenizeRun::save() {
+  state_.mark = dataset_->save();
+  write_tokenize_state(state_path_, settings_, state_);
+  saved_ = std::chrono::steady_clock::now();
+}
+
+void TokenizeRun::write(const EncodedBlock& block) {
+  size_t begin = 0;
+  for (const size_t end : block.ends) {
+    if (end > begin) dataset_->add_document(std::span(block.tokens).subspan(begin, end - begin));
+    begin = end;
+  }
+  state_.place = block.end;
+  state_.consumed = block.consumed;
+  progress_.bytes = block.consumed;
+  progress_.replaced_bytes += block.replaced_bytes;
+  progress_.documents = dataset_->documents();
+  progress_.tokens = dataset_->tokens();
+  if (std::chrono::duration<double>(std::chrono::steady_clock::now() - saved_).count() >= job_.save_seconds) save();
+  if (job_.report) job_.report(progress_);
+}
+
+TokenizeResult TokenizeRun::run() {
+  DocumentReader reader(files_, state_.place);
+  std::vector<std::unique_ptr<Tokenizer>> tokenizers;
+  for (int i = 0; i < job_.threads; ++i) tokenizers.push_back(tokenizer_->clone());
+  const size_t most = 2 * static_cast<size_t>(job_.threads);  // blocks under way
+  std::deque<std::future<EncodedBlock>> under_way;            // in the order of the inputs
+  WorkerPool workers(job_.threads);
+  const auto write_first = [&] {
+    write(under_way.front().get());
+    under_way.pop_front();
+  };
+  while (std::optional<DocumentBlock> block = reader.next()) {
+    auto task = std::make_shared<std::packaged_task<EncodedBlock(int)>>(
+        [this, &tokenizers, consumed = reader.consumed(), block = std::move(*block)](int thread) {
+          return encode(block, consumed, *tokenizers[static_cast<size_t>(thread)]);
+        });
+    under_way.push_back(task->get_future());
+    workers.add([task](int thread) { (*task)(thread); });
+    if (under_way.size() >= most) write_first();
+  }
+  while (!under_way.empty()) write_first();
+  progress_.documents = dataset_->documents();
+  progress_.tokens = dataset_->tokens();
+  dataset_->finish();
+  ::unlink(state_path_.c_str());
+  return {progress_, tokenizer_->describe(), std::string(name_of(type_))};
+}
+
+}  // namespace
+
+TokenizeResult tokenize(const TokenizeJob& job) {
+  MW_CHECK(job.threads > 0, "{} threads", job.threads);
+  return TokenizeRun(job).run();
+}
+
+}  // namespace mw

@@ -1,0 +1,41 @@
+// Text files into a Megatron dataset: many threads encode, one writes, and a killed run is gone on with.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace mw {
+
+struct TokenizeProgress {
+  int64_t bytes = 0, total_bytes = 0;  // of the input files, compressed where they are; bytes of this run from 0 on
+  int64_t resumed_bytes = 0;           // of them, what earlier runs did
+  int64_t documents = 0, tokens = 0;   // in the dataset
+  int64_t replaced_bytes = 0;          // of this run: what was not UTF-8
+};
+
+struct TokenizeJob {
+  std::string tokenizer;            // see open_tokenizer
+  std::vector<std::string> inputs;  // files and folders, see DocumentReader
+  std::string prefix;               // of .bin and .idx; beside them `prefix.tokenize.json` tells how far a run is
+  std::string key = "text";         // the field of a JSON line
+  std::string end_of_document;      // a token; empty: the tokenizer's own; "none"
+  int threads = 1;
+  bool restart = false;                                 // forget an interrupted run
+  double save_seconds = 30;                             // between marks that a killed run is gone on from
+  std::function<void(const TokenizeProgress&)> report;  // after every block that is written
+};
+
+struct TokenizeResult {
+  TokenizeProgress progress;
+  std::string tokenizer;   // described
+  std::string token_type;  // "u16" for vocabularies below 65500, as with Megatron, else "i32"
+};
+
+// The dataset is the same to the bit for any number of threads and interruptions. Errors: Exit::data for tokenizer and
+// inputs; also when an interrupted run had other settings or inputs, or the dataset exists; Exit::usage when no token
+// ends documents.
+TokenizeResult tokenize(const TokenizeJob& job);
+
+}  // namespace mw

@@ -1,0 +1,143 @@
+"""`moewright tokenize`: killed and gone on with, with any number of threads and compressed, it writes the same bytes;
+`inspect` shows them and `train` reads them; wrong use is an error with a hint."""
+
+import hashlib
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+sys.dont_write_bytecode = True
+from _jobs import SMALL, Checks, Job, read_metrics, run  # noqa: E402
+
+checks = Checks()
+USAGE, DATA = 2, 4
+
+
+def byte_alphabet():
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xa1, 0xad), *range(0xae, 0x100)]
+    others = [b for b in range(256) if b not in printable]
+    return {b: chr(b) for b in printable} | {b: chr(0x100 + i) for i, b in enumerate(others)}
+
+
+def write_tokenizer(folder, eos):
+    """All bytes, some merges of letters, <end> as number 300."""
+    alphabet = byte_alphabet()
+    vocab = {alphabet[b]: b for b in range(256)}
+    merges = [["e", "t"], ["a", "o"], ["Ġ", "et"], ["i", "n"]]
+    for left, right in merges:
+        vocab[left + right] = len(vocab)
+    path = pathlib.Path(folder)
+    path.mkdir()
+    (path / "tokenizer.json").write_text(json.dumps({
+        "added_tokens": [{"id": 300, "content": "<end>", "special": True, "normalized": False}],
+        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges}}))
+    if eos:
+        (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>"}))
+
+
+def expect(code, texts, *arguments):
+    result = run(1, "tokenize", *arguments)
+    for text in texts:
+        checks.expect(result.code == code and text in result.output,
+                      f"tokenize {' '.join(map(str, arguments))}: exit {result.code}, expected {code} and {text!r}",
+                      result.output)
+
+
+def digest(prefix):
+    return [hashlib.sha256(pathlib.Path(prefix + suffix).read_bytes()).hexdigest() for suffix in (".bin", ".idx")]
+
+
+def leftovers(prefix):
+    return sorted(p.name for p in pathlib.Path(".").glob(prefix + "*")
+                  if p.name not in (prefix + ".bin", prefix + ".idx"))
+
+
+def write_inputs():
+    draw = random.Random(3)
+    pathlib.Path("in").mkdir()
+    for name in ("a", "b"):
+        with open(f"in/{name}.jsonl", "w") as lines:
+            for _ in range(4000):
+                words = ["".join(draw.choices("etaoin é漢", k=draw.randint(1, 9))) for _ in range(draw.randint(1, 300))]
+                print(json.dumps({"content": " ".join(words)}), file=lines)
+    pathlib.Path("in/c.txt").write_text("a plain file\n" * 1000)
+    shutil.copytree("in", "packed")
+    for name in ("a.jsonl", "c.txt"):
+        if shutil.which("zstd") is None:
+            return False
+        subprocess.run(["zstd", "-q", "--rm", f"packed/{name}"], check=True)
+    return True
+
+
+write_tokenizer("tok", eos=True)
+write_tokenizer("noeos", eos=False)
+compressed = write_inputs()
+common = ["-t", "tok", "--key", "content"]
+
+expect(0, ["8001 documents", "u16 tokens"], "in", *common, "-o", "whole", "--threads", "3")
+expect(0, ["8001 documents"], "in", *common, "-o", "one", "--threads", "1")
+checks.expect(digest("whole") == digest("one"), "3 threads and 1 thread differ")
+if compressed:
+    expect(0, ["8001 documents"], "packed", *common, "-o", "unpacked")
+    checks.expect(digest("whole") == digest("unpacked"), "compressed input differs")
+
+kills = 0
+for _ in range(200):
+    job = Job(1, "tokenize", "in", *common, "-o", "cut", "--threads", "2", "--save-every", "0")
+    state = pathlib.Path("cut.tokenize.json")
+    before = state.read_text() if state.exists() else ""
+    job.wait_until(lambda: state.exists() and state.read_text() != before)
+    if job.running() and kills < 6:
+        job.end()
+        kills += 1
+        continue
+    job.wait()
+    break
+checks.expect(kills >= 3, f"only {kills} kills hit the run")
+checks.expect("went on after" in job.output(), "the run did not go on", job.output())
+checks.expect(digest("whole") == digest("cut"), f"after {kills} kills the files differ")
+checks.expect(not leftovers("cut"), f"left over: {leftovers('cut')}")
+
+# An interrupted run is gone on with only as it was.
+job = Job(1, "tokenize", "in", *common, "-o", "half", "--save-every", "0")
+job.wait_until(lambda: pathlib.Path("half.tokenize.json").exists())
+job.end()
+expect(DATA, ["another \"key\"", "--restart"], "in", "-t", "tok", "--key", "other", "-o", "half")
+expect(DATA, ["another \"inputs\""], "in/a.jsonl", *common, "-o", "half")
+expect(DATA, ["another \"end_of_document\""], "in", *common, "-o", "half", "--eod", "none")
+saved = pathlib.Path("half.tokenize.json").read_text()
+for damage in ("", "{}", "[]", saved[:-20], saved.replace('"offset": ', '"offset": -'), saved.replace('"documents": ', '"documents": 9')):
+    pathlib.Path("half.tokenize.json").write_text(damage)
+    expect(DATA, ["hint:"], "in", *common, "-o", "half")
+pathlib.Path("half.tokenize.json").write_text(saved)
+with open("half.bin.tmp", "r+b") as file:
+    file.write(b"x")
+expect(DATA, ["not what the interrupted run left"], "in", *common, "-o", "half")
+expect(0, ["8001 documents"], "in", *common, "-o", "half", "--restart")
+checks.expect(digest("whole") == digest("half"), "after --restart the files differ")
+
+expect(DATA, ["whole.bin exists"], "in", *common, "-o", "whole")
+expect(DATA, ["in/a.jsonl:1: expected a text in \"text\", got no such field"], "in", "-t", "tok", "-o", "x")
+expect(USAGE, ["--eod"], "in", "-t", "noeos", "--key", "content", "-o", "x")
+expect(USAGE, ["is no token"], "in", *common, "-o", "x", "--eod", "<absent>")
+expect(DATA, ["is not there"], "in", "-t", "absent", "-o", "x")
+expect(DATA, ["absent"], "absent", *common, "-o", "x")
+expect(USAGE, ["--tokenizer"], "in", "-o", "x")
+pathlib.Path("bad.txt").write_bytes(b"a\xffb")
+expect(0, ["1 bytes were not UTF-8", "6 u16 tokens in 1 documents"], "bad.txt", "-t", "noeos", "--eod", "<end>", "-o", "bad")
+
+result = run(1, "inspect", "whole.idx")
+checks.expect(result.code == 0 and "8001 documents" in result.output and "to 300" in result.output, "inspect", result.output)
+
+pathlib.Path("run.toml").write_text(SMALL.replace('path = "text"', 'kind = "megatron"\npath = "whole"'))
+result = run(1, "train", "run.toml", "train.steps=3", "model.vocab=301", "log.jsonl=t/metrics.jsonl")
+checks.expect(result.code == 0 and len(read_metrics("t")) == 3, f"train: exit {result.code}", result.output)
+result = run(1, "train", "run.toml", "train.steps=3", "model.vocab=256")
+checks.expect(result.code == DATA and "model.vocab" in result.output, f"train beyond the vocabulary: {result.code}", result.output)
+checks.finish()
