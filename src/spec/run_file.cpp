@@ -100,6 +100,8 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("data.kind", data.kind, "text: bytes of files; megatron: .bin/.idx; shards: llm.c .bin", "text", "megatron",
            "shards"),
       TEXT("data.path", data.path, "file, directory or prefix of the training data"),
+      {"data.blend", ListKey{FIELD(std::vector<std::string>, data.blend)},
+       "several data sets with weights instead of data.path: [\"0.7 data/web\", \"0.3 data/code\"]"},
       {"data.suffixes", ListKey{FIELD(std::vector<std::string>, data.suffixes)},
        "text: which files of a directory; \"\" means no extension; empty: all"},
       TEXT("data.val_path", data.val_path, "validation data of its own; without it a part of data.path is held out"),

@@ -15,6 +15,7 @@ namespace mw {
 struct DataSpec {
   std::string kind = "text";  // text | megatron | shards
   std::string path;
+  std::vector<std::string> blend;  // "WEIGHT PATH" of several data sets, instead of path
   std::vector<std::string>
       suffixes;                // text: which files of a directory; "" means files without an extension; empty: all
   std::string val_path;        // validation data of its own; empty: a part of `path` is held out

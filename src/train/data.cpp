@@ -26,40 +26,85 @@ int64_t permute(int64_t index, int64_t n, uint64_t seed) {
   return static_cast<int64_t>(x);
 }
 
-SampleOrder::SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed)
-    : source_(std::move(source)),
-      seq_len_(seq_len),
-      vocab_(vocab),
-      samples_((source_->size() - 1) / seq_len),
-      seed_(seed) {
-  if (samples_ < 1)
-    fail(Exit::data, fmt::format("{} holds fewer than train.seq_len + 1 = {} tokens", source_->describe(), seq_len + 1),
-         "use more data or a shorter train.seq_len");
+namespace {
+
+std::vector<WeightedSource> only(std::unique_ptr<TokenSource> source) {
+  std::vector<WeightedSource> sources;
+  sources.push_back({1, std::move(source)});
+  return sources;
 }
 
-void SampleOrder::read(int64_t window, std::span<int32_t> ids, std::span<int32_t> labels) const {
+}  // namespace
+
+SampleOrder::SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed)
+    : SampleOrder(only(std::move(source)), seq_len, vocab, seed) {}
+
+SampleOrder::SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed)
+    : seq_len_(seq_len), vocab_(vocab) {
+  for (WeightedSource& weighted : sources) {
+    const int64_t samples = (weighted.source->size() - 1) / seq_len;
+    if (samples < 1)
+      fail(Exit::data,
+           fmt::format("{} holds fewer than train.seq_len + 1 = {} tokens", weighted.source->describe(), seq_len + 1),
+           "use more data or a shorter train.seq_len");
+    shares_.push_back({weighted.weight, {}});
+    // A source that stands twice in a blend is not to come in the same order.
+    const uint64_t part_seed = seed + static_cast<uint64_t>(parts_.size()) * 0xd1342543de82ef95ull;
+    parts_.push_back({std::move(weighted.source), samples, part_seed});
+  }
+}
+
+int64_t SampleOrder::samples() const {
+  int64_t sum = 0;
+  for (const Part& part : parts_) sum += part.samples;
+  return sum;
+}
+
+void SampleOrder::read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels) const {
   const int64_t first = window * seq_len_;
-  source_->read(first, ids);
-  source_->read(first + 1, labels);
-  check_tokens(ids, vocab_, source_->describe(), first);
-  check_tokens(labels, vocab_, source_->describe(), first + 1);
+  part.source->read(first, ids);
+  part.source->read(first + 1, labels);
+  check_tokens(ids, vocab_, part.source->describe(), first);
+  check_tokens(labels, vocab_, part.source->describe(), first + 1);
 }
 
 void SampleOrder::shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels) const {
-  const int64_t epoch = number / samples_;
-  read(permute(number % samples_, samples_, seed_ + static_cast<uint64_t>(epoch) * 0x9e3779b97f4a7c15ull), ids, labels);
+  const BlendPlace place = blend_place(shares_, number);
+  const Part& part = parts_[place.part];
+  const int64_t epoch = place.number / part.samples;
+  const uint64_t seed = part.seed + static_cast<uint64_t>(epoch) * 0x9e3779b97f4a7c15ull;
+  read(part, permute(place.number % part.samples, part.samples, seed), ids, labels);
 }
 
 void SampleOrder::spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels) const {
+  const BlendPlace place = blend_place(shares_, index % count);
+  const Part& part = parts_[place.part];
   __extension__ using Wide = __int128;  // the product has up to 126 bits
-  read(static_cast<int64_t>(static_cast<Wide>(index % count) * samples_ / count), ids, labels);
+  const int64_t windows = blend_counts(shares_, count)[place.part];
+  read(part, static_cast<int64_t>(static_cast<Wide>(place.number) * part.samples / windows), ids, labels);
+}
+
+std::string SampleOrder::describe(int64_t steps, int64_t samples_per_step) const {
+  std::string text;
+  const double samples = static_cast<double>(steps) * static_cast<double>(samples_per_step);
+  for (size_t k = 0; k < parts_.size(); ++k) {
+    if (k > 0) text += "\n      ";
+    if (parts_.size() > 1) text += fmt::format("{:.1f} % ", 100 * shares_[k].weight);
+    text += fmt::format("{}; {} samples of {} tokens", parts_[k].source->describe(), parts_[k].samples, seq_len_);
+    if (samples > 0)
+      text += fmt::format(", {:.3g} epochs", samples * shares_[k].weight / static_cast<double>(parts_[k].samples));
+  }
+  return text;
 }
 
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation) {
   const DataSpec& data = run.data;
-  TokenSourceOptions options{data.kind, data.path, data.suffixes, data.val_fraction, Split::train};
-  if (data.path.empty())
-    fail(Exit::config, "data.path is empty", "name a file, a directory or a prefix of token files");
+  if (data.path.empty() == data.blend.empty())
+    fail(Exit::config, data.path.empty() ? "data.path is empty" : "data.path and data.blend exclude each other",
+         "name a file, a directory or a prefix of token files in data.path, or several with weights in data.blend");
+  std::vector<BlendPart> parts = parse_blend(data.blend);
+  if (parts.empty()) parts.push_back({1, data.path});
+  TokenSourceOptions options{data.kind, "", data.suffixes, data.val_fraction, Split::train};
   if (validation) {
     if (data.val_path.empty() && data.val_fraction == 0) return nullptr;
     options.split = Split::validation;
@@ -67,11 +112,16 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
   if (!data.val_path.empty()) {
     options.split = Split::all;
     options.validation_fraction = 0;
-    if (validation) options.path = data.val_path;
+    if (validation) parts = {{1, data.val_path}};
   } else if (data.val_fraction == 0) {
     options.split = Split::all;
   }
-  return std::make_unique<SampleOrder>(open_token_source(options), run.train.seq_len, vocab,
+  std::vector<WeightedSource> sources;
+  for (const BlendPart& part : parts) {
+    options.path = part.path;
+    sources.push_back({part.weight, open_token_source(options)});
+  }
+  return std::make_unique<SampleOrder>(std::move(sources), run.train.seq_len, vocab,
                                        static_cast<uint64_t>(run.train.seed));
 }
 

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "formats/token_file.h"
 #include "spec/plan.h"
+#include "train/blend.h"
 #include "train/step.h"
 
 namespace mw {
@@ -16,25 +18,41 @@ namespace mw {
 // A pseudo-random permutation of 0..n-1 (Feistel network with cycle walking): element `index` in O(1), no table.
 int64_t permute(int64_t index, int64_t n, uint64_t seed);
 
-// Windows of seq_len + 1 tokens of a source: ids are the first seq_len, labels the last. Neighbouring windows share one
-// token.
+// A source and its share of the samples.
+struct WeightedSource {
+  double weight = 1;
+  std::unique_ptr<TokenSource> source;
+};
+
+// Windows of seq_len + 1 tokens of one source, or of several in a blend: ids are the first seq_len, labels the last.
+// Neighbouring windows of a source share one token.
 class SampleOrder {
  public:
-  // Errors: data, when the source has fewer than seq_len + 1 tokens.
+  // Errors: data, when a source has fewer than seq_len + 1 tokens.
   SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed);
+  SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed);
 
-  int64_t samples() const { return samples_; }  // per epoch
-  const TokenSource& source() const { return *source_; }
-  // Sample `number` of the endless shuffled order. Errors: data, when a token lies outside the vocabulary.
+  int64_t samples() const;  // windows of all sources
+  const TokenSource& source(size_t part = 0) const { return *parts_[part].source; }
+  // Sample `number` of the endless order: each source is shuffled anew in every epoch of its own. Errors: data, when a
+  // token lies outside the vocabulary.
   void shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels) const;
-  // Window `index` of `count` spread evenly over the source: validation.
+  // Window `index` of `count`, blended, and spread evenly over each source: validation.
   void spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels) const;
+  // For the log, a line for each source: what it is, and how many epochs of it so many steps see (without steps:
+  // nothing of epochs).
+  std::string describe(int64_t steps, int64_t samples_per_step) const;
 
  private:
-  void read(int64_t window, std::span<int32_t> ids, std::span<int32_t> labels) const;
-  std::unique_ptr<TokenSource> source_;
-  int64_t seq_len_, vocab_, samples_;
-  uint64_t seed_;
+  struct Part {
+    std::unique_ptr<TokenSource> source;
+    int64_t samples;
+    uint64_t seed;
+  };
+  void read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels) const;
+  std::vector<Part> parts_;
+  std::vector<BlendPart> shares_;  // of parts_
+  int64_t seq_len_, vocab_;
 };
 
 // Opens the training or validation data of a run. For validation, null when the run has none.

@@ -101,8 +101,8 @@ void Trainer::prepare() {
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
   if (run_.train.byte_baseline && validation_ != nullptr) {
-    if (run_.data.kind != "text")
-      fail(Exit::config, "train.byte_baseline counts bytes, but data.kind is not \"text\"",
+    if (run_.data.kind != "text" || !run_.data.blend.empty())
+      fail(Exit::config, "train.byte_baseline counts the bytes of data.path, with data.kind = \"text\"",
            "set train.byte_baseline = false");
     baseline_ = std::make_unique<ByteCountModel>(data_->source());
   }
@@ -147,8 +147,8 @@ void Trainer::print_header() {
     say("rows and gradients by {}", engine_->comms.gpu_library.empty()
                                         ? "host memory: ranks share a GPU, or this build has no NCCL"
                                         : engine_->comms.gpu_library);
-  say("data: {}; {} samples of {} tokens per epoch", data_->source().describe(), data_->samples(), run_.train.seq_len);
-  if (validation_ != nullptr) say("validation: {}", validation_->source().describe());
+  say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
+  if (validation_ != nullptr) say("validation: {}", validation_->describe(0, 0));
 }
 
 // How long the steps may take, from the rate of one product of this model's width measured now.

@@ -105,6 +105,57 @@ TEST(SampleOrder, DependsOnSeedAndNumberOnly) {
   EXPECT_EQ(shuffled(a, far, 6).ids, shuffled(b, far, 6).ids);
 }
 
+std::vector<BlendPart> shares(const std::vector<std::string>& items) { return parse_blend(items); }
+
+TEST(Blend, EveryPrefixHasItsSharesAndEveryPlaceIsOfOneOrder) {
+  for (const auto& parts : {shares({"1 a", "1 b"}), shares({"0.7 a", "0.2 b", "0.1 c"}), shares({"3 a", "1e-3 b"}),
+                            shares({"1 a", "1 b", "1 c", "1 d", "1 e", "2 f", "0.3 g"})}) {
+    std::vector<int64_t> counts(parts.size());
+    for (int64_t n = 0; n < 5000; ++n) {
+      ASSERT_EQ(blend_counts(parts, n), counts) << n;
+      const BlendPlace place = blend_place(parts, n);
+      ASSERT_EQ(place.number, counts[place.part]++) << n;
+      for (size_t k = 0; k < parts.size(); ++k)
+        ASSERT_NEAR(static_cast<double>(counts[k]), parts[k].weight * static_cast<double>(n + 1),
+                    0.5 * static_cast<double>(parts.size()))
+            << n;
+    }
+    const int64_t far = int64_t{1} << 45;
+    std::vector<int64_t> far_counts = blend_counts(parts, far);
+    for (int64_t n = far; n < far + 100; ++n) {
+      const BlendPlace place = blend_place(parts, n);
+      ASSERT_EQ(place.number, far_counts[place.part]++);
+    }
+    ASSERT_EQ(blend_counts(parts, far + 100), far_counts);
+  }
+}
+
+TEST(Blend, ReadsWeightsAndRefusesOtherText) {
+  const std::vector<BlendPart> parts = shares({"3 a b/c", "1e0  d"});
+  EXPECT_EQ(parts[0].path, "a b/c");
+  EXPECT_EQ(parts[0].weight, 0.75);
+  EXPECT_EQ(parts[1].path, "d");
+  for (const char* bad : {"", "a", "1", "1 ", "0 a", "-1 a", "nan a", "inf a", "1a", "1e99 a"})
+    EXPECT_TRUE(contains(error_of([&] { parse_blend({"1 x", bad}); }, Exit::config), "WEIGHT PATH")) << bad;
+}
+
+TEST(SampleOrder, BlendsSourcesEachInAnOrderOfItsOwn) {
+  std::vector<WeightedSource> sources;
+  for (const double weight : {0.75, 0.25}) sources.push_back({weight, counting_tokens(601)});
+  const SampleOrder order(std::move(sources), 6, 1000, 3), alone(counting_tokens(601), 6, 1000, 3);
+  EXPECT_EQ(order.samples(), 200);
+  const std::vector<BlendPart> parts = shares({"0.75 a", "0.25 b"});
+  std::set<int32_t> second;
+  for (int64_t n = 0; n < 400; ++n) {
+    const BlendPlace place = blend_place(parts, n);
+    if (place.part == 0) EXPECT_EQ(shuffled(order, n, 6).ids, shuffled(alone, place.number, 6).ids);
+    else second.insert(shuffled(order, n, 6).ids[0]);
+  }
+  EXPECT_EQ(second.size(), 100u);  // one epoch
+  EXPECT_TRUE(contains(order.describe(40, 10), "75.0 % "));
+  EXPECT_TRUE(contains(order.describe(40, 10), ", 3 epochs"));
+}
+
 TEST(SampleOrder, SpreadsValidationEvenly) {
   const SampleOrder order(counting_tokens(601), 6, 1000, 3);  // 100 windows
   Tokens ids(6), labels(6);
