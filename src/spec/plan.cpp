@@ -66,10 +66,6 @@ static void plan_pipeline(Plan& plan) {
 }
 
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform) {
-  const auto unbuilt = [](const std::string& what) {
-    fail(Exit::unsupported, what + " is not built yet", "docs/limits.md lists what is missing");
-  };
-  if (!run.log.tensorboard.empty()) unbuilt("log.tensorboard");
   Plan plan;
   plan.model = model;
   plan.run = run;

@@ -1,6 +1,10 @@
 #include "train/metrics.h"
 
+#include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
 
 #include "base/text.h"
 
@@ -48,10 +52,73 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;
   if (r.val_loss) line["val_loss"] = *r.val_loss;
+  for (size_t w = 0; w < r.work_seconds.size(); ++w)
+    line["work_ms"][name_of(static_cast<Work>(w))] = r.work_seconds[w] * 1e3;
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (const std::vector<double>& load : r.stats.load) layers.push_back(load);
   line["expert_load"] = layers;
   file.write(line);
+}
+
+std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
+  std::vector<Scalar> scalars = {{"loss/train", r.stats.loss},
+                                 {"loss/aux", r.stats.aux_loss},
+                                 {"loss/z", r.stats.z_loss},
+                                 {"loss/total", r.stats.total_loss},
+                                 {"optimizer/grad_norm", r.stats.grad_norm},
+                                 {"optimizer/lr", r.lr},
+                                 {"speed/step_ms", r.seconds * 1e3},
+                                 {"speed/tokens_per_s", static_cast<double>(r.tokens) / r.seconds},
+                                 {"speed/tflops_per_rank", teraflops_per_rank(r, c)},
+                                 {"memory/peak_bytes", static_cast<double>(r.memory_peak)},
+                                 {"memory/predicted_bytes", static_cast<double>(r.memory_predicted)},
+                                 {"moe/imbalance", r.stats.imbalance()},
+                                 {"moe/dropped_rows", static_cast<double>(r.stats.dropped_rows)},
+                                 {"moe/arena_grows", static_cast<double>(r.arena_grows)}};
+  if (r.val_loss) scalars.push_back({"loss/validation", *r.val_loss});
+  for (size_t layer = 0; layer < r.stats.load.size(); ++layer) {
+    const std::vector<double>& load = r.stats.load[layer];
+    const double sum = std::accumulate(load.begin(), load.end(), 0.0);
+    if (sum <= 0) continue;
+    const auto [low, high] = std::minmax_element(load.begin(), load.end());
+    const double mean = sum / static_cast<double>(load.size());
+    scalars.push_back({fmt::format("load_max/moe_layer_{}", layer), *high / mean});
+    scalars.push_back({fmt::format("load_min/moe_layer_{}", layer), *low / mean});
+  }
+  return scalars;
+}
+
+std::vector<double> WorkClock::take(const Trace& trace, bool on_device) {
+  if (on_device && !trace.times_device()) return {};
+  if (timed_device_ != trace.times_device()) before_.assign(kWorkKinds, 0);  // another clock, from zero
+  timed_device_ = trace.times_device();
+  std::vector<double> taken;
+  for (int w = 0; w < kWorkKinds; ++w) {
+    const double now = trace.seconds(static_cast<Work>(w));
+    taken.push_back(std::max(0.0, now - std::exchange(before_[static_cast<size_t>(w)], now)));
+  }
+  return taken;
+}
+
+RunLog::RunLog(const LogSpec& log, int64_t last_step) {
+  if (!log.jsonl.empty()) {
+    const std::filesystem::path folder = std::filesystem::path(log.jsonl).parent_path();
+    std::error_code ignored;  // what went wrong shows when the file is opened
+    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+    removed_ = truncate_after_step(log.jsonl, last_step).beyond;
+    lines_ = std::make_unique<JsonLinesWriter>(log.jsonl);
+  }
+  if (!log.tensorboard.empty()) events_ = std::make_unique<EventFileWriter>(log.tensorboard, last_step);
+}
+
+void RunLog::write(const StepReport& report, const ReportContext& context) {
+  if (lines_ != nullptr) write_step(*lines_, report, context);
+  if (events_ != nullptr) events_->write(report.step, step_scalars(report, context));
+}
+
+void RunLog::write_final_validation(int64_t step, double loss) {
+  if (lines_ != nullptr) lines_->write({{"step", step}, {"final_val_loss", loss}});
+  if (events_ != nullptr) events_->write(step, std::vector<Scalar>{{"loss/validation", loss}});
 }
 
 }  // namespace mw

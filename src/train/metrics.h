@@ -5,7 +5,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "core/trace.h"
+#include "formats/event_file.h"
 #include "formats/json_lines.h"
 #include "spec/plan.h"
 #include "train/step.h"
@@ -24,6 +27,8 @@ struct StepReport {
   int64_t arena_grows = 0;                  // all ranks, since the start
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
+  // Seconds of rank 0 by kind of work; empty where nobody times it: on a GPU, but for `--profile`.
+  std::vector<double> work_seconds;
 };
 
 // Derived rates need the model and the rank count.
@@ -33,9 +38,37 @@ struct ReportContext {
   int world = 1;
 };
 
+// Seconds by kind of work since the last call, or empty: see StepReport.
+class WorkClock {
+ public:
+  std::vector<double> take(const Trace& trace, bool on_device);
+
+ private:
+  std::vector<double> before_ = std::vector<double>(kWorkKinds);
+  bool timed_device_ = false;
+};
+
 std::string format_step(const StepReport& report, const ReportContext& context);
 // One object per step; docs/formats.md lists the fields. mfu is null: the peak rate of a CPU is not known, and not
 // guessed.
 void write_step(JsonLinesWriter& file, const StepReport& report, const ReportContext& context);
+// The same as scalars for TensorBoard, of loads the largest and smallest share per MoE layer.
+std::vector<Scalar> step_scalars(const StepReport& report, const ReportContext& context);
+
+// Where the steps of a run are written: the files that the run file asks for.
+class RunLog {
+ public:
+  RunLog() = default;
+  // Steps after `last_step` that an earlier run left are taken out. Errors: data naming the path.
+  RunLog(const LogSpec& log, int64_t last_step);
+  int64_t lines_removed() const { return removed_; }  // from log.jsonl
+  void write(const StepReport& report, const ReportContext& context);
+  void write_final_validation(int64_t step, double loss);
+
+ private:
+  std::unique_ptr<JsonLinesWriter> lines_;
+  std::unique_ptr<EventFileWriter> events_;
+  int64_t removed_ = 0;
+};
 
 }  // namespace mw

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "base/text.h"
@@ -77,7 +76,8 @@ class Trainer {
   std::unique_ptr<SampleOrder> data_, validation_;
   std::unique_ptr<ByteCountModel> baseline_;
   std::unique_ptr<Engine> engine_;
-  std::unique_ptr<JsonLinesWriter> metrics_;
+  RunLog log_;  // of the leader; of others, nowhere
+  WorkClock work_clock_;
   ReportContext context_;
   std::unique_ptr<CheckpointSave> saving_;
   RunState state_;
@@ -191,13 +191,10 @@ void Trainer::load_weights() {
 }
 
 void Trainer::open_metrics() {
-  if (!leader_ || run_.log.jsonl.empty()) return;
-  const std::filesystem::path folder = std::filesystem::path(run_.log.jsonl).parent_path();
-  std::error_code ignored;  // what went wrong shows when the file is opened
-  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-  const TruncatedLines cut = truncate_after_step(run_.log.jsonl, state_.step);
-  if (cut.beyond > 0) say("metrics: {} lines after step {} removed from {}", cut.beyond, state_.step, run_.log.jsonl);
-  metrics_ = std::make_unique<JsonLinesWriter>(run_.log.jsonl);
+  if (!leader_) return;
+  log_ = RunLog(run_.log, state_.step);
+  if (log_.lines_removed() > 0)
+    say("metrics: {} lines after step {} removed from {}", log_.lines_removed(), state_.step, run_.log.jsonl);
 }
 
 // More rows met on a rank than the table of bytes had foreseen.
@@ -247,7 +244,8 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.arena_grows = grows;
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
   r.val_loss = std::exchange(val_loss_, std::nullopt);
-  if (metrics_ != nullptr) write_step(*metrics_, r, context_);
+  r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
+  log_.write(r, context_);
   if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
     say("{}", format_step(r, context_));
 }
@@ -454,12 +452,7 @@ Exit Trainer::train() {
   finish_save();
   finish();
   validate(state_.step);
-  if (metrics_ != nullptr && val_loss_) {
-    nlohmann::ordered_json line;
-    line["step"] = state_.step;
-    line["final_val_loss"] = *val_loss_;
-    metrics_->write(line);
-  }
+  if (val_loss_) log_.write_final_validation(state_.step, *val_loss_);
   print_sample();
   return Exit::ok;
 }

@@ -1,0 +1,39 @@
+// TensorBoard event files: scalars over steps. docs/formats.md has them byte by byte.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace mw {
+
+struct Scalar {
+  std::string tag;  // "loss/train": TensorBoard groups by what stands before the slash
+  double value = 0;
+};
+
+// Appends to a new file in a folder, for one thread. Movable, not copyable.
+class EventFileWriter {
+ public:
+  // Makes the folder if need be, and in it `events.out.tfevents.SECONDS.HOST.PROCESS`. Values of steps beyond
+  // `last_step` in older files of the folder are taken back: TensorBoard drops them. Errors (all functions): Exit::data
+  // naming the path and the system's reason.
+  EventFileWriter(const std::string& folder, int64_t last_step);
+  ~EventFileWriter();
+  EventFileWriter(EventFileWriter&& other) noexcept;
+  EventFileWriter& operator=(EventFileWriter&& other) noexcept;
+  EventFileWriter(const EventFileWriter&) = delete;
+  EventFileWriter& operator=(const EventFileWriter&) = delete;
+
+  // One record in one system call.
+  void write(int64_t step, std::span<const Scalar> scalars);
+
+ private:
+  void append(const std::string& record);
+
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace mw
