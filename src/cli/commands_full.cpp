@@ -12,6 +12,7 @@ std::vector<Command> register_commands(CLI::App& app, const Invocation& invocati
           add_export_command(app, invocation),
           add_tokenize_command(app),
           add_inspect_command(app),
+          add_report_command(app),
           add_init_command(app),
           add_schedule_command(app),
           add_plan_command(app),

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "formats/crc32c.h"
+#include "formats/crc32.h"
 
 namespace mw {
 namespace {

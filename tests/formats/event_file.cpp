@@ -1,6 +1,6 @@
 #include "formats/event_file.h"
 
-#include "formats/crc32c.h"
+#include "formats/crc32.h"
 #include "formats/helpers.h"
 
 namespace mw::test {

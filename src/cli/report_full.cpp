@@ -1,0 +1,36 @@
+#include <cstdio>
+#include <filesystem>
+
+#include "base/file.h"
+#include "cli/run_commands.h"
+#include "formats/report.h"
+
+namespace mw {
+namespace {
+
+constexpr int kLoadSamples = 120;  // columns of a heat map
+
+Exit run_report(const std::string& path, std::string output) {
+  if (!path_exists(path)) fail(Exit::data, fmt::format("{} is not there", path), "name the folder of a run");
+  std::filesystem::path metrics = path;
+  if (std::error_code ignored; std::filesystem::is_directory(metrics, ignored)) metrics /= "metrics.jsonl";
+  if (!path_exists(metrics.native()))
+    fail(Exit::data, fmt::format("{} is not there", metrics.native()),
+         "a run writes it with log.jsonl=RUN_DIR/metrics.jsonl; a file of another name can be named itself");
+  if (output.empty()) output = (metrics.parent_path() / "report.html").native();
+  write_text_file_atomically(output, draw_report(read_metrics(metrics.native(), kLoadSamples), metrics.native()));
+  std::printf("wrote %s\n", output.c_str());
+  return Exit::ok;
+}
+
+}  // namespace
+
+Command add_report_command(CLI::App& app) {
+  auto* sub = app.add_subcommand("report", "one HTML page about a run: curves, memory, time, load of experts");
+  auto path = std::make_shared<std::string>(), output = std::make_shared<std::string>();
+  sub->add_option("RUN_DIR", *path, "folder with metrics.jsonl, or such a file")->required();
+  sub->add_option("-o,--output", *output, "file to write; left out: report.html beside the metrics");
+  return {sub, [path, output] { return run_report(*path, *output); }};
+}
+
+}  // namespace mw

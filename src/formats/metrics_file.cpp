@@ -1,0 +1,92 @@
+#include "formats/metrics_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "formats/json_events.h"
+
+namespace mw {
+namespace {
+
+// Numbers of one line.
+class LineReader final : public JsonEvents {
+ public:
+  explicit LineReader(bool with_load) : with_load_(with_load) {}
+
+  void on_begin(bool is_object) override {
+    open_.push_back(is_object);
+    if (in_load() && depth() == 3) load.emplace_back();
+  }
+  void on_end() override { open_.pop_back(); }
+  void on_key(std::string& key) override {
+    if (depth() == 1) key_ = key;
+    else inner_key_ = key;
+  }
+  void on_integer(int64_t value) override { on_number(static_cast<double>(value)); }
+  void on_number(double value) override {
+    if (depth() == 1) numbers[key_] = value;
+    else if (depth() == 2 && open_.back()) numbers[key_ + "." + inner_key_] = value;
+    else if (in_load() && depth() == 3 && !load.empty()) load.back().push_back(value);
+  }
+
+  std::map<std::string, double> numbers;
+  std::vector<std::vector<double>> load;
+
+ private:
+  size_t depth() const { return open_.size(); }
+  bool in_load() const { return with_load_ && key_ == "expert_load"; }
+
+  bool with_load_;
+  std::vector<bool> open_;  // brackets: whether each is an object's
+  std::string key_, inner_key_;
+};
+
+}  // namespace
+
+const Curve& MetricsHistory::curve(const std::string& name) const {
+  static const Curve kNone;
+  const auto found = curves.find(name);
+  return found == curves.end() ? kNone : found->second;
+}
+
+MetricsHistory read_metrics(const std::string& path, int load_samples) {
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const int64_t lines = std::count(text.begin(), text.end(), '\n');
+  const int64_t stride = std::max<int64_t>(1, (lines + load_samples - 1) / load_samples);
+  MetricsHistory history;
+  int64_t number = 0;
+  for (size_t begin = 0; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    LineReader reader(number % stride == 0);
+    bool broken = false;
+    try {
+      parse_json_events(line, path, 64, reader);
+    } catch (const Error&) {
+      broken = true;  // the last line of a run that was killed, for one
+    }
+    const auto step = reader.numbers.find("step");
+    if (broken || step == reader.numbers.end()) {
+      ++history.broken_lines;
+      continue;
+    }
+    for (const auto& [name, value] : reader.numbers) {
+      if (!std::isfinite(value)) continue;
+      Curve& curve = history.curves[name];
+      curve.steps.push_back(step->second);
+      curve.values.push_back(value);
+    }
+    if (!reader.load.empty()) history.loads.push_back({step->second, std::move(reader.load)});
+  }
+  if (history.curves.empty()) fail(Exit::data, fmt::format("{} holds no step", path), "a run writes it with log.jsonl");
+  return history;
+}
+
+}  // namespace mw

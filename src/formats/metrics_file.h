@@ -1,0 +1,31 @@
+// Reads metrics.jsonl back: curves over steps, and the load of experts at some of them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace mw {
+
+struct Curve {
+  std::vector<double> steps, values;  // of the same length; only finite values
+};
+
+struct LoadSample {
+  double step = 0;
+  std::vector<std::vector<double>> load;  // [MoE layer][expert], as in the file
+};
+
+struct MetricsHistory {
+  std::map<std::string, Curve> curves;  // by field; those of an object are named "work_ms.matmul"
+  std::vector<LoadSample> loads;        // of at most `load_samples` steps, evenly spread over the lines
+  int64_t broken_lines = 0;             // passed over: no JSON objects with a step
+
+  const Curve& curve(const std::string& name) const;  // empty when there is none
+};
+
+// Errors: Exit::data naming the path when it cannot be read or has no step.
+MetricsHistory read_metrics(const std::string& path, int load_samples);
+
+}  // namespace mw

@@ -1,0 +1,75 @@
+"""`moewright report`: a page that loads nothing from elsewhere, with well-formed SVGs and images that decode."""
+
+import base64
+import json
+import os
+import pathlib
+import re
+import struct
+import sys
+import xml.etree.ElementTree
+import zlib
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+sys.dont_write_bytecode = True
+from _jobs import Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
+
+checks = Checks()
+
+
+def pixels(png):
+    """Size and rows of palette indices of an image."""
+    checks.expect(png[:8] == b"\x89PNG\r\n\x1a\n", "no PNG")
+    at, parts = 8, {}
+    while at < len(png):
+        size, kind = struct.unpack_from(">I4s", png, at)
+        data = png[at + 8:at + 8 + size]
+        checks.expect(struct.unpack_from(">I", png, at + 8 + size)[0] == zlib.crc32(kind + data), f"{kind}: checksum")
+        parts[kind] = data
+        at += 12 + size
+    width, height = struct.unpack_from(">II", parts[b"IHDR"])
+    data = zlib.decompress(parts[b"IDAT"])
+    checks.expect(len(data) == height * (width + 1), f"{width} x {height} pixels of {len(data)} bytes")
+    return width, height, [data[y * (width + 1) + 1:(y + 1) * (width + 1)] for y in range(height)]
+
+
+def check_page(path, curves, layers, steps):
+    html = pathlib.Path(path).read_text()
+    for word in ("<script", "http://", "https://", "url(", "@import"):
+        checks.expect(word not in html, f"{path} holds {word}")
+    svgs = re.findall(r"<svg.*?</svg>", html, re.S)
+    checks.expect(len(svgs) == curves + 1 + layers + 2, f"{path}: {len(svgs)} SVGs, expected {curves} + 1 + {layers} + 2")
+    for svg in svgs:
+        xml.etree.ElementTree.fromstring(svg)
+    for title in ("Loss", "Gradient norm", "Learning rate", "Speed", "Memory of the largest rank",
+                  "Where the time of rank 0 goes", "Imbalance", "validation"):
+        checks.expect(f">{title}<" in html, f"{path}: no {title!r}")
+    images = [pixels(base64.b64decode(text)) for text in re.findall(r"data:image/png;base64,([^\"]*)", html)]
+    sizes = [image[:2] for image in images]
+    checks.expect(sizes[0] == (steps, layers) and sizes[2:2 + layers] == [(steps, 8)] * layers, f"{path}: images {sizes}")
+    return images
+
+
+write_corpus("text")
+write_run_file()
+result = run(1, "train", "run.toml", *outputs("run"), "train.val_batches=1", "train.val_every=4")
+checks.expect(result.code == 0, "train", result.output)
+result = run(1, "report", "run")
+checks.expect(result.code == 0 and "wrote run/report.html" in result.output, f"report: exit {result.code}", result.output)
+images = check_page("run/report.html", curves=8, layers=2, steps=12)
+
+# The busiest expert of the first layer's first step is the reddest pixel of its column, as in the metrics.
+load = json.loads(pathlib.Path("run/metrics.jsonl").read_text().splitlines()[0])["expert_load"][0]
+column = [row[0] for row in images[2][2]]
+checks.expect(column[load.index(max(load))] == max(column), f"load {load} drawn as {column}")
+
+# A run that was killed leaves a cut line; other names and outputs work.
+metrics = pathlib.Path("run/metrics.jsonl").read_text()
+pathlib.Path("other.jsonl").write_text(metrics + '{"step": 13, "loss": 2.')
+result = run(1, "report", "other.jsonl", "-o", "page.html")
+checks.expect(result.code == 0 and "1 lines of the metrics" in pathlib.Path("page.html").read_text(), "a cut line", result.output)
+for arguments, code, text in ((["absent"], 4, "absent is not there"), (["text"], 4, "log.jsonl="), (["run.toml"], 4, "holds no step"),
+                              ([], 2, "RUN_DIR"), (["run", "-o", "absent/x.html"], 4, "absent/x.html")):
+    result = run(1, "report", *arguments)
+    checks.expect(result.code == code and text in result.output, f"report {arguments}: exit {result.code}", result.output)
+checks.finish()

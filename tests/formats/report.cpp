@@ -1,0 +1,93 @@
+#include "formats/report.h"
+
+#include <limits>
+
+#include "formats/chart.h"
+#include "formats/helpers.h"
+#include "formats/png.h"
+
+namespace mw::test {
+namespace {
+
+int64_t count_of(const std::string& text, std::string_view part) {
+  int64_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(MetricsFile, ReadsNumbersObjectsAndLoadsAndPassesOverTheRest) {
+  const ScratchDir folder;
+  std::string text;
+  for (int i = 1; i <= 100; ++i)
+    text += fmt::format(
+        "{{\"step\": {}, \"loss\": {}, \"mfu\": null, \"work_ms\": {{\"data\": 2}}, \"expert_load\": [[1, 3], [2.5, "
+        "0]], "
+        "\"name\": \"x\"}}\n",
+        i, 0.5 * i);
+  write_raw(folder / "m.jsonl", text + "{\"loss\": 1}\nbroken\n{\"step\": 100, \"final_val_loss\": 9}\n{\"step\": 10");
+  const MetricsHistory history = read_metrics(folder / "m.jsonl", 10);
+  EXPECT_EQ(history.curve("loss").values.size(), 100u);
+  EXPECT_EQ(history.curve("loss").values.back(), 50);
+  EXPECT_EQ(history.curve("work_ms.data").values, std::vector<double>(100, 2));
+  EXPECT_EQ(history.curve("final_val_loss").steps, std::vector<double>{100});
+  EXPECT_TRUE(history.curve("mfu").values.empty());
+  EXPECT_EQ(history.broken_lines, 3);
+  ASSERT_LE(history.loads.size(), 10u);
+  ASSERT_GE(history.loads.size(), 8u);
+  EXPECT_EQ(history.loads[0].load, (std::vector<std::vector<double>>{{1, 3}, {2.5, 0}}));
+  write_raw(folder / "empty.jsonl", "");
+  EXPECT_TRUE(contains(error_of([&] { read_metrics(folder / "empty.jsonl", 10); }), "holds no step"));
+}
+
+TEST(Png, IsTheFileThatOthersWrite) {
+  const std::string png = encode_png(2, 1, std::vector<uint8_t>{0, 1}, std::vector<Color>{{1, 2, 3}, {255, 0, 9}});
+  EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
+  EXPECT_TRUE(png.ends_with(std::string("\0\0\0\0IEND\xae\x42\x60\x82", 12)));
+  EXPECT_EQ(encode_base64(""), "");
+  EXPECT_EQ(encode_base64("f"), "Zg==");
+  EXPECT_EQ(encode_base64("fo"), "Zm8=");
+  EXPECT_EQ(encode_base64("foo\xff"), "Zm9v/w==");
+}
+
+TEST(Chart, ThinsOutLongCurvesAndEscapesNames) {
+  ChartSeries series{"a<b & \"c\"", {}, {}, 0, false, false};
+  for (int i = 0; i < 100000; ++i) {
+    series.x.push_back(i);
+    series.y.push_back(i % 10);
+  }
+  ChartFrame frame;
+  frame.title = "<x>";
+  frame.x_high = 99999;
+  const std::string svg = draw_lines(frame, {series});
+  EXPECT_TRUE(contains(svg, "a&lt;b &amp; &quot;c&quot;"));
+  EXPECT_FALSE(contains(svg, "<x>"));
+  EXPECT_LT(svg.size(), 20000u);
+}
+
+TEST(Chart, TakesAnyFiniteNumbers) {
+  const double huge = std::numeric_limits<double>::max(), tiny = std::numeric_limits<double>::denorm_min();
+  for (const std::vector<double>& values : {std::vector<double>{}, {0, 0}, {1}, {-huge, huge}, {tiny, tiny}, {0, tiny}})
+    for (const bool logarithmic : {false, true}) {
+      ChartSeries series{"", std::vector<double>(values.size(), 3), values, 0, false, false};
+      ChartFrame frame;
+      frame.logarithmic = logarithmic;
+      EXPECT_LT(draw_lines(frame, {series}).size(), 20000u);
+      EXPECT_LT(draw_stack(frame, {series}).size(), 20000u);
+    }
+}
+
+TEST(Report, ShowsWhatTheMetricsHoldAndNothingElse) {
+  MetricsHistory history;
+  history.curves["step"] = {{1, 2}, {1, 2}};
+  EXPECT_FALSE(contains(draw_report(history, "t"), "<svg"));
+  history.curves["loss"] = {{1, 2}, {3, 2.5}};
+  history.curves["work_ms.data"] = history.curves["work_ms.matmul"] = {{1, 2}, {1, 1}};
+  history.loads = {{1, {{1, 3}, {0, 0}}}, {2, {{1, 1, 1}}}};
+  const std::string html = draw_report(history, "run <1>");
+  EXPECT_TRUE(contains(html, "<title>run &lt;1&gt;</title>"));
+  EXPECT_EQ(count_of(html, "<svg"), 2 + 1 + 2 + 2);  // curves, layers, experts of two layers, two scales
+  EXPECT_EQ(count_of(html, "<svg"), count_of(html, "</svg>"));
+}
+
+}  // namespace
+}  // namespace mw::test
