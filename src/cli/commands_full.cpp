@@ -16,8 +16,8 @@ std::vector<Command> register_commands(CLI::App& app, const Invocation& invocati
           add_init_command(app),
           add_schedule_command(app),
           add_plan_command(app),
-          add_unbuilt_command(app, "probe", "measure this machine into a platform profile"),
-          add_unbuilt_command(app, "doctor", "check ranks, links and files before a run")};
+          add_doctor_command(app, invocation),
+          add_unbuilt_command(app, "probe", "measure this machine into a platform profile")};
 }
 
 }  // namespace mw

@@ -16,6 +16,7 @@ Command add_export_command(CLI::App& app, const Invocation& invocation);
 Command add_tokenize_command(CLI::App& app);
 Command add_inspect_command(CLI::App& app);
 Command add_report_command(CLI::App& app);
+Command add_doctor_command(CLI::App& app, const Invocation& invocation);
 
 // Starts the message library and runs `body` on every rank. A failing rank writes its reason first and takes the others
 // down.

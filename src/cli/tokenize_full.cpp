@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
@@ -16,12 +17,14 @@ using Clock = std::chrono::steady_clock;
 // One line that moves on a terminal; elsewhere a line every ten seconds.
 class ProgressLine {
  public:
+  ~ProgressLine() {
+    if (terminal_) std::fputs("\x1b[K", stderr);
+  }
   void show(const TokenizeProgress& progress) {
     const Clock::time_point now = Clock::now();
-    const bool terminal = ::isatty(STDERR_FILENO) == 1;
-    if (now - shown_ < (terminal ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
+    if (now - shown_ < (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10))) return;
     shown_ = now;
-    std::fputs((text(progress, now) + (terminal ? "\x1b[K\r" : "\n")).c_str(), stderr);
+    std::fputs((text(progress, now) + (terminal_ ? "\x1b[K\r" : "\n")).c_str(), stderr);
   }
 
  private:
@@ -37,15 +40,18 @@ class ProgressLine {
                        rate > 0 ? format_duration(static_cast<double>(p.total_bytes - p.bytes) / rate) : "?");
   }
 
+  const bool terminal_ = ::isatty(STDERR_FILENO) == 1;
   Clock::time_point begin_ = Clock::now(), shown_ = begin_;
 };
 
 Exit run_tokenize(TokenizeJob job) {
   if (job.threads == 0) job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  ProgressLine line;
-  job.report = [&](const TokenizeProgress& progress) { line.show(progress); };
   const Clock::time_point begin = Clock::now();
-  const TokenizeResult result = tokenize(job);
+  const TokenizeResult result = [&] {
+    ProgressLine line;
+    job.report = [&](const TokenizeProgress& progress) { line.show(progress); };
+    return tokenize(job);
+  }();
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const TokenizeProgress& p = result.progress;
   std::printf("%s\n", result.tokenizer.c_str());
