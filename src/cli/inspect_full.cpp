@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -6,6 +7,7 @@
 #include "cli/run_commands.h"
 #include "formats/safetensors.h"
 #include "formats/token_file.h"
+#include "formats/trace_summary.h"
 #include "train/checkpoint.h"
 
 namespace mw {
@@ -44,12 +46,35 @@ void inspect_tokens(const std::string& kind, const std::string& path) {
   std::printf("%s\ntoken ids from %d to %d\n", source->describe().c_str(), range.smallest, range.largest);
 }
 
+void inspect_trace(const std::string& path) {
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  const TraceSummary summary = summarise_trace(text, path);
+  std::vector<std::pair<std::pair<int64_t, std::string>, TraceTotals>> rows(summary.totals.begin(),
+                                                                            summary.totals.end());
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const auto& a, const auto& b) { return a.second.milliseconds > b.second.milliseconds; });
+  int64_t events = 0;
+  for (const auto& [place, totals] : rows) {
+    const auto lane = summary.lanes.find(place.first);
+    std::printf("%-16s %-32s %8lld times %12.3f ms\n",
+                lane == summary.lanes.end() ? "" : printable(lane->second, kNameLimit).c_str(),
+                printable(place.second, kNameLimit).c_str(), static_cast<long long>(totals.events),
+                totals.milliseconds);
+    events += totals.events;
+  }
+  std::printf("%lld events in %.3f ms; times of events inside others count in both\n", static_cast<long long>(events),
+              summary.end_ms - summary.begin_ms);
+}
+
 }  // namespace
 
 Command add_inspect_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("inspect", "look into a checkpoint, a safetensors file or a token file");
+  auto* sub = app.add_subcommand("inspect", "look into a checkpoint, a safetensors file, a token file or a trace");
   auto path = std::make_shared<std::string>();
-  sub->add_option("PATH", *path, "a checkpoint folder, a .safetensors file, a Megatron .idx or .bin, an llm.c .bin")
+  sub->add_option("PATH", *path,
+                  "a checkpoint folder, a .safetensors file, a Megatron .idx or .bin, an llm.c .bin, a "
+                  "Chrome trace .json")
       ->required();
   return {sub, [path] {
             if (!path_exists(*path)) fail(Exit::data, fmt::format("{} is not there", *path), "check the path");
@@ -60,9 +85,10 @@ Command add_inspect_command(CLI::App& app) {
             else if (has_suffix(*path, ".idx") || (has_suffix(*path, ".bin") && path_exists(prefix + ".idx")))
               inspect_tokens("megatron", *path);
             else if (has_suffix(*path, ".bin")) inspect_tokens("shards", *path);
+            else if (has_suffix(*path, ".json")) inspect_trace(*path);
             else
               fail(Exit::usage, fmt::format("{} is nothing that inspect knows", *path),
-                   "a checkpoint folder, .safetensors, .idx or .bin");
+                   "a checkpoint folder, .safetensors, .idx, .bin or a trace .json");
             return Exit::ok;
           }};
 }

@@ -9,7 +9,7 @@
 namespace mw {
 
 struct TokenizeProgress {
-  int64_t bytes = 0, total_bytes = 0;  // of the input files, compressed where they are; bytes of this run from 0 on
+  int64_t bytes = 0, total_bytes = 0;  // of the input files, compressed where they are
   int64_t resumed_bytes = 0;           // of them, what earlier runs did
   int64_t documents = 0, tokens = 0;   // in the dataset
   int64_t replaced_bytes = 0;          // of this run: what was not UTF-8
