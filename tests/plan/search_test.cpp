@@ -116,7 +116,8 @@ TEST(Estimate, ClosedFormBubblesEqualTheSimulation) {
   }
 }
 
-// Measured on NVIDIA H200s. The three rows that the profile was fitted to are among them.
+// Measured on NVIDIA H200s. The three rows that the profile was fitted to are among them; those with a commit of their
+// own were measured after it was.
 TEST(Estimate, MatchesMeasuredSteps) {
   const nlohmann::json results =
       parse_json(read_text_file(source_path("bench/results/train_step_h200.json")), "results", Exit::config);
@@ -132,7 +133,7 @@ TEST(Estimate, MatchesMeasuredSteps) {
     Estimator estimator(model, run, profile, load, 2);
     const Estimate estimate = estimator.simulated(layout_of(run));
     const double memory = static_cast<double>(estimate.needed) / row["mem_peak_bytes"].get<double>() - 1;
-    EXPECT_NEAR(memory, 0, 0.01) << row["layout"];
+    EXPECT_NEAR(memory, 0, 0.02) << row["layout"];
     const double error = estimate.time.total() * 1e3 / row["step_ms"].get<double>() - 1;
     EXPECT_NEAR(error, 0, 0.08) << row["layout"];
     worst = std::max(worst, std::abs(error));
