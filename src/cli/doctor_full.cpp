@@ -49,7 +49,11 @@ Command add_doctor_command(CLI::App& app, const Invocation& invocation) {
   sub->add_option("--threads", options->threads, "per rank; 0: cores / ranks of the node")->check(CLI::Range(0, 4096));
   return {sub, [options, invocation] {
             options->program = version_text();
-            return run_in_world(invocation, [&](World& world) { return run_doctor(world, *options); });
+            return run_in_world(invocation, [&](World& world) {
+              RunSpec watched;  // a link that is dead makes everybody wait
+              watched.watchdog.seconds = 60;
+              return run_watched(world, watched, [&] { return run_doctor(world, *options); });
+            });
           }};
 }
 

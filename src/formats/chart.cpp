@@ -116,6 +116,7 @@ ChartSeries thin_out(const ChartSeries& series, const ChartFrame& frame) {
   std::vector<double> x_sums(kMostPoints), y_sums(kMostPoints), counts(kMostPoints);
   for (size_t i = 0; i < series.x.size(); ++i) {
     const double share = (series.x[i] - frame.x_low) / std::max(frame.x_high - frame.x_low, 1e-9);
+    if (std::isnan(share)) continue;  // where the range of x is beyond what doubles hold
     const auto bin = static_cast<size_t>(std::clamp(share, 0.0, 1.0) * (kMostPoints - 1));
     x_sums[bin] += series.x[i];
     y_sums[bin] += series.y[i];

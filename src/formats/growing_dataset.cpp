@@ -67,8 +67,8 @@ void GrowingDataset::finish() {
   std::vector<int64_t> documents(lengths_.size() + 1);
   std::iota(documents.begin(), documents.end(), int64_t{0});
   append_megatron_index(idx, type_, lengths_, documents);
+  idx.finish();  // first: while the other is not there, the run can be taken up again
   bin_.finish();
-  idx.finish();
   ::unlink((lengths_file_.path() + ".tmp").c_str());
 }
 

@@ -13,7 +13,10 @@ constexpr uint32_t kMatchLimit = 50'000'000, kHeapLimitKib = 1 << 20;
 constexpr std::string_view kSpaces =
     "\\t-\\r\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
-// The pattern as PCRE2 has to see it to mean the same.
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+// The pattern as PCRE2 has to see it to mean the same. Escapes that mean other things to other libraries (\w, \b,
+// \h) are refused.
 std::string translate(std::string_view pattern, const std::string& where) {
   std::string out;
   bool in_set = false, set_is_empty = false;
@@ -24,6 +27,10 @@ std::string translate(std::string_view pattern, const std::string& where) {
       const char next = pattern[++i];
       if (next == 's') out += in_set ? std::string(kSpaces) : fmt::format("[{}]", kSpaces);
       else if (next == 'S' && !in_set) out += fmt::format("[^{}]", kSpaces);
+      else if (is_letter(next) && std::string_view("dDpPrntfvxu").find(next) == std::string_view::npos)
+        fail(Exit::unsupported,
+             fmt::format("{}: \\{} in \"{}\" is not built yet", where, next, printable(pattern, 200)),
+             "libraries differ in what it means; write the set of characters instead");
       else out += {c, next};
       continue;
     }

@@ -209,7 +209,7 @@ HeatMap imbalance_map(const std::vector<LoadSample>& loads, size_t layers) {
   map.low = 1;
   map.row_name = "layer";
   for (size_t column = 0; column < loads.size(); ++column)
-    for (size_t layer = 0; layer < loads[column].load.size(); ++layer) {
+    for (size_t layer = 0; layer < std::min(layers, loads[column].load.size()); ++layer) {
       const std::vector<double>& load = loads[column].load[layer];
       const double sum = std::accumulate(load.begin(), load.end(), 0.0);
       if (sum > 0)

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
+#include <filesystem>
 #include <future>
 #include <memory>
 #include <optional>
@@ -73,9 +75,24 @@ class TokenizeRun {
   std::chrono::steady_clock::time_point saved_ = std::chrono::steady_clock::now();
 };
 
+// What is written must not be read as documents, now or when the run is taken up again.
+const std::vector<std::string>& check_apart(const std::vector<std::string>& inputs, const std::string& prefix) {
+  namespace fs = std::filesystem;
+  const fs::path output = fs::weakly_canonical(fs::absolute(prefix)).parent_path();
+  for (const std::string& input : inputs) {
+    if (!fs::is_directory(input)) continue;
+    const fs::path folder = fs::weakly_canonical(fs::absolute(input));
+    const auto [end, unused] = std::mismatch(folder.begin(), folder.end(), output.begin(), output.end());
+    if (end == folder.end())
+      fail(Exit::config, fmt::format("{} would be written among its own inputs in {}", prefix, input),
+           "name an output outside of the folders that are read");
+  }
+  return inputs;
+}
+
 TokenizeRun::TokenizeRun(const TokenizeJob& job)
     : job_(job),
-      files_(list_documents(job.inputs)),
+      files_(list_documents(check_apart(job.inputs, job.prefix))),
       tokenizer_(open_tokenizer(job.tokenizer)),
       end_of_document_(find_end_of_document(job, *tokenizer_)),
       type_(tokenizer_->vocab_size() < kSmallVocabulary ? TokenType::u16 : TokenType::i32),

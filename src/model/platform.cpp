@@ -10,6 +10,7 @@
 #include "ops/norm.h"
 #include "ops/router.h"
 #include "ops/token_layout.h"
+#include "spec/shards.h"
 
 namespace mw {
 
@@ -20,7 +21,8 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
           widest_n = model.vocab, widest_k = d, expert_bytes = 0;
-  for (const LayerSpec& layer : model.layers) {
+  for (const LayerSpec& whole : model.layers) {
+    const LayerSpec layer = local_layer(whole, mesh, {});  // the first of TP has the most
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.value_dim(), 1.0f};
     bytes = std::max(bytes, attention_workspace_bytes(shape, run.dtype(), threads, device));

@@ -35,7 +35,8 @@ class Transformer {
   //   output           written by forward of all stages but the last; the next stage's input where this rank holds it
   //   output_gradient  read and overwritten by backward of all stages but the last
   //   input_gradient   written by backward of all stages but the first
-  // A micro-batch takes a slot of a stage when its input is first asked for, and leaves it in backward or release.
+  // A micro-batch takes a slot of a stage when its input is first asked for, and leaves it in backward,
+  // backward_weights where backward is split, or release.
   TensorView input(int stage, int64_t micro_batch, int64_t tokens);
   TensorView output(int stage, int64_t micro_batch, int64_t tokens);
   TensorView output_gradient(int stage, int64_t micro_batch, int64_t tokens);

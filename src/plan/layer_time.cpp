@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
+#include <vector>
 
 namespace mw {
 
@@ -95,11 +97,29 @@ double LayerTimeModel::expert_weight_product(double rows, double experts, double
 LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) const {
   const double n = shape.tokens, t = shape.own, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
   const AttentionSpec& a = layer.attention;
-  const auto q = static_cast<double>(a.heads * a.head_dim), kv = static_cast<double>(a.kv_heads * a.head_dim),
-             s = static_cast<double>(run_.train.seq_len);
-  const double scores = n * 2 * (s + 1) * q;
+  const LatentSpec& l = a.latent;
+  const bool latent = a.is_latent();
+  const auto heads = static_cast<double>(a.heads), s = static_cast<double>(run_.train.seq_len);
+  const double q = heads * static_cast<double>(latent ? l.nope_dim + l.rope_dim : a.head_dim),
+               kv = latent ? q : static_cast<double>(a.kv_heads * a.head_dim),
+               o = latent ? heads * static_cast<double>(l.value_dim) : q;
+  const double scores = n * (s + 1) * (q + o);
   const double norm = traffic(2 * t * d * b), residual = traffic(3 * t * d * b);
-  const double inputs = product(n, q, d) + 2 * product(n, kv, d), output = product(n, d, q);
+  // Of products that give queries, keys and values: width of the result, width of what it comes from.
+  std::vector<std::pair<double, double>> projections = {{q, d}, {kv, d}, {kv, d}};
+  if (latent) {
+    const auto q_rank = static_cast<double>(l.q_rank), kv_rank = static_cast<double>(l.kv_rank);
+    projections = {{kv_rank + static_cast<double>(l.rope_dim), d},
+                   {heads * static_cast<double>(l.nope_dim + l.value_dim), kv_rank},
+                   {q, q_rank > 0 ? q_rank : d}};
+    if (q_rank > 0) projections.emplace_back(q_rank, d);
+  }
+  double inputs = 0, input_weights = 0;
+  for (const auto& [to, from] : projections) {
+    inputs += product(n, to, from);
+    input_weights += weight_product(n, to, from);
+  }
+  const double output = product(n, d, o);
   const double rotation = traffic(2 * n * (q + kv) * b);
   double prepare = rotation;
   if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
@@ -110,10 +130,10 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
 
   LayerTime time;
   time.forward = norm + inputs + prepare + core + output + residual;
-  time.backward_input = 2 * norm + residual + output + weight_product(n, d, q) + prepare + core_backward + rotation +
+  time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + rotation +
                         inputs + 2 * traffic(3 * n * d * b);
   if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
-  put_weights(time, weight_product(n, q, d) + 2 * weight_product(n, kv, d), shape.weight_part.attention);
+  put_weights(time, input_weights, shape.weight_part.attention);
   if (shape.recompute == Recompute::full) time.backward_input += time.forward;
   if (shape.mesh.tp > 1) {
     // Forward gathers the input and sums the output. Backward gathers the gradient, and the input again for the

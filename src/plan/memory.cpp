@@ -239,18 +239,10 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
 
 const ByteSummary& MemoryModel::parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                                            const std::vector<StagePlan>& stages) {
-  const ParamKey key = {mesh.dp,
-                        mesh.tp,
-                        mesh.ep,
-                        mesh.edp,
-                        coords.dp,
-                        coords.tp,
-                        coords.ep,
-                        coords.edp,
-                        layout.zero,
-                        layout.pp,
-                        stages.front().stage,
-                        stages.back().stage};
+  const ParamKey key = {mesh.dp, mesh.tp, mesh.ep, mesh.edp, coords.dp, coords.tp, coords.ep, coords.edp, layout.zero,
+                        layout.pp, stages.front().stage, stages.back().stage,
+                        // The cut into stages follows the kind of schedule where ranks hold several.
+                        stages.size() > 1 ? static_cast<int64_t>(layout.schedule) : -1};
   const auto [entry, is_new] = parameters_.try_emplace(key);
   if (!is_new) return entry->second;
   ByteSummary& sum = entry->second;

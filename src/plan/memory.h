@@ -69,7 +69,7 @@ class MemoryModel {
 
   using Shape = std::array<int, 4>;  // sizes of TP and EP, and the rank's place in them
   // What a rank's parameters depend on: sizes of the mesh, its place, ZeRO, its stages.
-  using ParamKey = std::array<int64_t, 12>;
+  using ParamKey = std::array<int64_t, 13>;
 
   Activations& activations_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
   std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords, uint32_t kinds,

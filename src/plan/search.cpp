@@ -80,7 +80,10 @@ std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunS
 bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
   const RunSpec& run = request.run;
   const int64_t sequences = run.train.global_batch / dp / layout.micro_batches, tokens = sequences * run.train.seq_len;
-  const bool cuts_sequences = layout.tp > 1 && run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence";
+  const bool per_sequence =
+      (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") ||
+      (aux_scope(run, request.model) == AuxScope::sequence && aux_loss_coef(run, request.model) > 0);
+  const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
   if (cuts_sequences && sequences % layout.tp != 0) return false;
   if (tokens <= kMostTokens && tokens * layout.ep <= kMostRows / most_ep(request.model)) return true;
   try {
@@ -293,7 +296,7 @@ SearchResult search(const Request& request, int simulated) {
 
 int ranks_that_fit(const Request& request) {
   Request more = request;
-  for (int i = 0; i < 6 && more.ranks < 1 << 20; ++i) {
+  for (int i = 0; i < 6 && 2 * int64_t{more.ranks} <= request.profile.levels.back().ranks; ++i) {
     more.ranks *= 2;
     if (!layouts_of(more).empty() && search(more, 0).fitting > 0) return more.ranks;
   }

@@ -74,6 +74,7 @@ void read_deepseek(const HfFields& f, ModelSpec& model) {
   // Hugging Face's models have no auxiliary loss, and its configs may leave it out.
   model.aux_loss_coef = f.real_or("aux_loss_alpha", 0);
   model.sequence_aux = model.aux_loss_coef > 0 ? f.flag("seq_aux") : f.flag_or("seq_aux", false);
+  if (model.aux_loss_coef > 0 && !model.sequence_aux) f.unsupported("seq_aux false with an aux_loss_alpha");
   model.mtp_layers = f.integer_or("num_nextn_predict_layers", 0);
 
   LayerSpec sparse;

@@ -32,7 +32,7 @@ enum class MeshAxis : uint8_t { world, pp, dp, tp, ep, edp, stage };
 enum class Replicas : uint8_t { dp, stage, edp };
 constexpr int kReplicas = 3;
 
-// Errors: config with the divisor that fails and the nearest sizes that work; unsupported for schedules not built.
+// Errors: config with the divisor that fails and the nearest sizes that work.
 Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode = "ssmb");
 // The pipeline that a run asks for.
 PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches);

@@ -95,6 +95,7 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const std::s
   if (a.is_latent()) validate_latent(model, a, where);
   else check_even(where, "head_dim", a.head_dim);
   validate_yarn(a.yarn, where);
+  if (a.yarn.factor > 1) check_real(where, "rope_theta with YaRN", a.rope_theta, 1.001, 1e12);
   check_real(where, "clip_qkv", a.clip_qkv, 0, 1e30);
   check_real(where, "rope_theta", a.rope_theta, 1, 1e12);
   check_product(where, "the attention projection", {a.heads, a.head_dim, model.width});

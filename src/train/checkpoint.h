@@ -55,6 +55,7 @@ class CheckpointSave {
   ~CheckpointSave();
   void finish();
   const std::string& folder() const { return folder_; }
+  double write_seconds() const;  // of this rank's file, once finished
 
  private:
   class RankFile;

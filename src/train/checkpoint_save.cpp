@@ -140,11 +140,13 @@ class CheckpointSave::RankFile {
     return entries_.wait_for(time) == std::future_status::ready;
   }
   int64_t written() const { return written_; }  // bytes
+  double seconds() const { return seconds_; }
   // The rank's part of the index. Errors: those of writing.
   nlohmann::json entries() { return entries_.get(); }
 
  private:
   nlohmann::json write(Device device, const std::string& folder, const std::string& file) {
+    const auto begin = std::chrono::steady_clock::now();
     nlohmann::json entries = nlohmann::json::array();
     PieceReader reader(device);
     SafetensorsWriter writer;
@@ -171,13 +173,16 @@ class CheckpointSave::RankFile {
                          {"key", key_of(slice)},
                          {"xxh3", checksum.hex()}});
     }
+    if (given_up_) fail(Exit::checkpoint, "writing the checkpoint was given up");
     writer.finish();
+    seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     return entries;
   }
 
   std::vector<LocalSlice> slices_;
   std::atomic<bool> given_up_ = false;
   std::atomic<int64_t> written_ = 0;
+  double seconds_ = 0;  // read once the entries are there
   std::future<nlohmann::json> entries_;
 };
 
@@ -193,6 +198,8 @@ CheckpointSave::CheckpointSave(Engine& engine, const std::string& dir, const Run
 }
 
 CheckpointSave::~CheckpointSave() = default;
+
+double CheckpointSave::write_seconds() const { return file_->seconds(); }
 
 void CheckpointSave::finish() {
   const TraceScope scope(engine_.stream.trace(), Work::checkpoint, "finish_checkpoint");

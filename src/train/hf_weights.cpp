@@ -166,8 +166,8 @@ std::string check_hf_folder(const ModelSpec& model, const std::string& dir) {
                                     model.layer_count());
 }
 
-void import_hf_weights(Engine& engine, const std::string& dir) {
-  check_hf_folder(engine.plan.model, dir);
+std::string import_hf_weights(Engine& engine, const std::string& dir) {
+  std::string note = check_hf_folder(engine.plan.model, dir);
   const SafetensorsSet files = open_safetensors_folder(dir);
   for (const HfTensor& tensor : choose_names(engine.plan.model, files)) {
     const TraceScope scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
@@ -176,6 +176,7 @@ void import_hf_weights(Engine& engine, const std::string& dir) {
   }
   check_tied_head(files, engine);
   refresh_weights(engine);
+  return note;
 }
 
 void export_hf_weights(const Engine& engine, const std::string& dir, DType dtype, const std::string& source_dir,

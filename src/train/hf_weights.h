@@ -14,7 +14,7 @@ std::string check_hf_folder(const ModelSpec& model, const std::string& dir);
 
 // Fills the master weights from DIR's safetensors, per expert or fused, reading only what lies on this rank, and
 // repacks. Errors: data, naming the tensor that is missing, extra or misshapen; nothing is dropped silently.
-void import_hf_weights(Engine& engine, const std::string& dir);
+std::string import_hf_weights(Engine& engine, const std::string& dir);
 
 // Writes DIR/config.json, model-0000x-of-0000y.safetensors of at most `shard_bytes` and the index, from a model held
 // whole by this process (EP = 1); bf16 or f32. Other files of `source_dir` (tokenizer and such) are copied through when

@@ -49,7 +49,8 @@ int rank_of_last_token(const Plan& plan, int64_t tokens) {
 std::string why_no_sample(const ModelSpec& model, const RunSpec& run) {
   if (model.vocab > 256) return "this model's tokens are not bytes";
   // The one sequence is cut over TP, and a rank would count its part for a whole one.
-  if (run.mesh.tp > 1 && run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence")
+  if (run.mesh.tp > 1 && run.moe.tp_mode != "ted" && run.moe.capacity_factor > 0 &&
+      run.moe.capacity_domain == "sequence")
     return "a capacity per sequence needs mesh.tp = 1 there";
   return "";
 }

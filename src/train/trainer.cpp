@@ -54,7 +54,7 @@ class Trainer {
   void warn_growth(const StepStats& stats, int64_t step) const;
   void validate(int64_t step);
   void save(int64_t step);
-  void finish_save();
+  bool finish_save();
   void finish();
   void print_profile() const;
   int64_t memory_growth() const;
@@ -84,15 +84,14 @@ class Trainer {
   ByteSummary bytes_;
   std::optional<double> val_loss_;
   int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, warned_grows_ = 0;
-  double step_seconds_ = 0, trained_seconds_ = 0, save_begin_ = 0;  // of the last step, of all; of the save under way
+  double step_seconds_ = 0, trained_seconds_ = 0;  // of the last step, of all
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
 
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
-  if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none")
-    if (const std::string note = check_hf_folder(model, run_.hf_dir); !note.empty()) say("{}", note);
+  if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") check_hf_folder(model, run_.hf_dir);
   const int local_ranks = ranks_per_node(world_, run_.mesh),
             threads = threads_per_rank(run_.train.threads, local_ranks);
   const Device device = choose_device(run_.train.device, world_.comm().rank() % std::max(1, local_ranks));
@@ -185,8 +184,9 @@ void Trainer::load_weights() {
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     return;
   }
-  if (!run_.hf_dir.empty()) import_hf_weights(*engine_, run_.hf_dir);
-  else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed), engine_->stream);
+  if (!run_.hf_dir.empty()) {
+    if (const std::string note = import_hf_weights(*engine_, run_.hf_dir); !note.empty()) say("{}", note);
+  } else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed), engine_->stream);
   refresh_weights(*engine_);
 }
 
@@ -262,6 +262,7 @@ void Trainer::time_device_from(int64_t step) {
 // Returns false when a stop was asked for.
 bool Trainer::train_step(int64_t step) {
   const StepStats stats = compute_step(step);
+  if (stopped_) return false;
   engine_->stream.trace().settle();
   const bool stop = stop_requested(world_.comm());
   if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
@@ -279,7 +280,10 @@ StepStats Trainer::compute_step(int64_t step) {
     batches = read_step(*data_, engine_->plan, state_.samples, engine_->model.step_tokens());
   }
   const StepStats stats = accumulate_gradients(*engine_, batches);
-  finish_save();
+  if (finish_save() && stop_requested(world_.comm())) {  // what was saved is the run's last step
+    stopped_ = true;
+    return {};
+  }
   // Sums are the same everywhere, a bad tensor may lie on one rank: it stops all before the weights are touched.
   std::string bad = find_non_finite(*engine_, stats);
   int64_t any_bad = bad.empty() ? 0 : 1;
@@ -316,20 +320,20 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save(int64_t step) {
   if (run_.checkpoint.dir.empty() || saved_step_ == step) return;
-  save_begin_ = now_seconds();
   saving_ = std::make_unique<CheckpointSave>(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
   saved_step_ = step;
   if (!run_.checkpoint.background) finish_save();
 }
 
-// Before the weights change, and before anything that may end the run.
-void Trainer::finish_save() {
-  if (saving_ == nullptr) return;
+// Before the weights change. False when nothing was under way.
+bool Trainer::finish_save() {
+  if (saving_ == nullptr) return false;
   const double begin = now_seconds();
   saving_->finish();
-  say("checkpoint {} written in {:.1f} s, waited for {:.1f} s", saving_->folder(), now_seconds() - save_begin_,
+  say("checkpoint {} written in {:.1f} s, waited for {:.1f} s", saving_->folder(), saving_->write_seconds(),
       now_seconds() - begin);
   saving_.reset();
+  return true;
 }
 
 // What the run took since it began: the peak of the resident set, or the device memory that is gone now (whoever took
@@ -435,9 +439,10 @@ Exit Trainer::train() {
   for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {
     time_device_from(step);
     if (!train_step(step)) stopped_ = true;
-    if (stopped_ || (run_.checkpoint.every > 0 && step % run_.checkpoint.every == 0)) save(step);
+    if (stopped_ || (run_.checkpoint.every > 0 && step % run_.checkpoint.every == 0)) save(state_.step);
     if (!stopped_ && saved_step_ == step) stopped_ = stop_requested(world_.comm());
   }
+  finish_save();  // before what may fail
   write_trace();
   if (stopped_) {
     save(state_.step);

@@ -89,5 +89,16 @@ TEST(Report, ShowsWhatTheMetricsHoldAndNothingElse) {
   EXPECT_EQ(count_of(html, "<svg"), count_of(html, "</svg>"));
 }
 
+// More layers and wider steps than any run has: cut off, not written beyond what was made for them.
+TEST(Report, BearsAbsurdMetrics) {
+  const ScratchDir folder;
+  std::string text = "{\"step\":1,\"expert_load\":[";
+  for (int i = 0; i < 70000; ++i) text += i == 0 ? "[1,2]" : ",[1,2]";
+  text += "]}\n";
+  for (int i = 0; i < 600; ++i) text += fmt::format("{{\"step\":{}1.7e308,\"loss\":{}}}\n", i % 2 == 0 ? "-" : "", i);
+  write_raw(folder / "m.jsonl", text);
+  EXPECT_TRUE(contains(draw_report(read_metrics(folder / "m.jsonl", 10), "t"), "<svg"));
+}
+
 }  // namespace
 }  // namespace mw::test

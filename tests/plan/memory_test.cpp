@@ -49,6 +49,7 @@ TEST(Memory, EqualsTheTableOfBytesOfEveryRank) {
       {"pp=2 micro_batches=8 ep=3 zero=1", 6},
       {"pp=3 schedule=gpipe micro_batches=4 recompute=selective", 6},
       {"pp=3 schedule=interleaved chunks=2 micro_batches=8 tp=2 zero=1", 12},
+      {"pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1", 12},  // the same stages a rank, cut elsewhere
       {"pp=7 micro_batches=16 recompute=full", 7},
       {"pp=2 schedule=interleaved chunks=3 micro_batches=6 ep=4 placement=dp_first zero=1", 8},
   };
