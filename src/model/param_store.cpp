@@ -17,6 +17,11 @@ TensorView elements(const TensorView& view, ElementRange range) {
   return {static_cast<std::byte*>(view.data) + range.begin * size_of(view.dtype), view.dtype, {range.count}};
 }
 
+// Neighbours in a global tensor and in what is held of it.
+struct Run {
+  int64_t global, at, count;
+};
+
 std::vector<ByteRow> rows_of(std::vector<ByteRow> rows, bool on_host) {
   std::erase_if(rows, [&](const ByteRow& row) { return row.on_host != on_host; });
   return rows;
@@ -127,12 +132,18 @@ void ParamStore::initialise(uint64_t seed, Stream& stream) {
     const RngKey key = make_rng_key(seed, p.row.name);
     const auto std = static_cast<float>(p.row.init_std);
     const std::vector<int64_t>& shape = p.row.shape;
+    // Columns of a matrix are many short runs, rows a few long ones: threads share pieces of either.
+    constexpr int64_t kPiece = 1 << 16;
+    std::vector<Run> pieces;
     for (const HeldSlice& held : held_slices(shape, p.pieces, p.held))
       for_each_shared_run(shape, whole_tensor(shape), held.slice, [&](int64_t global, int64_t at, int64_t count) {
-        float* out = w + held.at + at;
-#pragma omp parallel for schedule(static) num_threads(threads)
-        for (int64_t i = 0; i < count; ++i) out[i] = std * normal_at(key, static_cast<uint64_t>(global + i));
+        for (int64_t i = 0; i < count; i += kPiece)
+          pieces.push_back({global + i, held.at + at + i, std::min(kPiece, count - i)});
       });
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t r = 0; r < pieces.size(); ++r)
+      for (int64_t i = 0; i < pieces[r].count; ++i)
+        w[pieces[r].at + i] = std * normal_at(key, static_cast<uint64_t>(pieces[r].global + i));
   }
 }
 
