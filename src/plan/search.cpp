@@ -18,7 +18,6 @@
 namespace mw {
 namespace {
 
-constexpr int kThreads = 2;
 constexpr size_t kTooBig = 5;
 constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch, as make_plan allows
 constexpr int64_t kMostRows = int64_t{1} << 31;    // that may meet on a rank
@@ -115,7 +114,7 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Calls body(estimator, index) for every index on kThreads threads; the first error is thrown.
+// Calls body(estimator, index) for every index on two threads; the first error is thrown.
 void for_each_estimated(const Request& request, size_t count, const std::function<void(Estimator&, size_t)>& body) {
   std::atomic<size_t> next{0};
   std::exception_ptr error;
