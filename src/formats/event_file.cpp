@@ -1,15 +1,11 @@
 #include "formats/event_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <bit>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "formats/crc32.h"
@@ -18,11 +14,6 @@ namespace mw {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "records are little-endian and written in place");
-
-[[noreturn]] void fail_system(const char* what, const std::string& path) {
-  fail(Exit::data, fmt::format("cannot {} {}: {} (errno {})", what, path, std::strerror(errno), errno),
-       "check that the folder of log.tensorboard can be written to and has free space");
-}
 
 template <class T>
 std::string bytes_of(T value) {
@@ -73,57 +64,32 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
 
-}  // namespace
-
-EventFileWriter::EventFileWriter(const std::string& folder, int64_t last_step) {
+// A name that no file of the folder has.
+AppendFile create_in(const std::string& folder) {
   std::error_code ignored;  // what went wrong shows when the file is opened
   std::filesystem::create_directories(folder, ignored);
   // A folder's files are read in the order of their names: a second apart is not enough for two runs.
   const std::string name = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, static_cast<int64_t>(wall_time()),
                                        host_name(), ::getpid());
-  path_ = name;
-  for (int i = 1; (fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)) < 0; ++i) {
-    if (errno != EEXIST) fail_system("create", path_);
-    path_ = fmt::format("{}.{}", name, i);
-  }
-  append(record(event(0) + text_field(3, "brain.Event:2")));
+  std::string path = name;
+  for (int i = 1; std::filesystem::exists(path, ignored); ++i) path = fmt::format("{}.{}", name, i);
+  return {path, AppendFile::Open::anew,
+          "check that the folder of log.tensorboard can be written to and has free space"};
+}
+
+}  // namespace
+
+EventFileWriter::EventFileWriter(const std::string& folder, int64_t last_step) : file_(create_in(folder)) {
+  file_.append(record(event(0) + text_field(3, "brain.Event:2")));
   // SessionLog START: what stands at this step or later in older files is dropped.
-  append(record(event(last_step + 1) + text_field(7, integer_field(1, 1))));
-}
-
-EventFileWriter::~EventFileWriter() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-EventFileWriter::EventFileWriter(EventFileWriter&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-
-EventFileWriter& EventFileWriter::operator=(EventFileWriter&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    path_ = std::move(other.path_);
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
+  file_.append(record(event(last_step + 1) + text_field(7, integer_field(1, 1))));
 }
 
 void EventFileWriter::write(int64_t step, std::span<const Scalar> scalars) {
   std::string summary;
   for (const Scalar& scalar : scalars)
     summary += text_field(1, text_field(1, scalar.tag) + float_field(2, static_cast<float>(scalar.value)));
-  append(record(event(step) + text_field(5, summary)));
-}
-
-void EventFileWriter::append(const std::string& record) {
-  std::string_view rest = record;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail_system("write", path_);
-    }
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
+  file_.append(record(event(step) + text_field(5, summary)));
 }
 
 }  // namespace mw

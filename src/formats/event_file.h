@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "formats/append_file.h"
+
 namespace mw {
 
 struct Scalar {
@@ -20,20 +22,12 @@ class EventFileWriter {
   // `last_step` in older files of the folder are taken back: TensorBoard drops them. Errors (all functions): Exit::data
   // naming the path and the system's reason.
   EventFileWriter(const std::string& folder, int64_t last_step);
-  ~EventFileWriter();
-  EventFileWriter(EventFileWriter&& other) noexcept;
-  EventFileWriter& operator=(EventFileWriter&& other) noexcept;
-  EventFileWriter(const EventFileWriter&) = delete;
-  EventFileWriter& operator=(const EventFileWriter&) = delete;
 
   // One record in one system call.
   void write(int64_t step, std::span<const Scalar> scalars);
 
  private:
-  void append(const std::string& record);
-
-  std::string path_;
-  int fd_ = -1;
+  AppendFile file_;
 };
 
 }  // namespace mw

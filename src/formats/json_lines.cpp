@@ -1,14 +1,8 @@
 #include "formats/json_lines.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,11 +11,6 @@
 
 namespace mw {
 namespace {
-
-[[noreturn]] void fail_system(const char* what, const std::string& path) {
-  fail(Exit::data, fmt::format("cannot {} {}: {} (errno {})", what, path, std::strerror(errno), errno),
-       "check that the folder exists, can be written to and has free space");
-}
 
 // Looks for "step" at the top level of an object.
 class StepReader final : public JsonEvents {
@@ -62,38 +51,11 @@ Verdict judge(std::string_view line, int64_t step) {
 
 }  // namespace
 
-JsonLinesWriter::JsonLinesWriter(const std::string& path) : path_(path) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail_system("open", path);
-}
-
-JsonLinesWriter::~JsonLinesWriter() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
-JsonLinesWriter::JsonLinesWriter(JsonLinesWriter&& other) noexcept
-    : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-
-JsonLinesWriter& JsonLinesWriter::operator=(JsonLinesWriter&& other) noexcept {
-  if (this != &other) {
-    if (fd_ >= 0) ::close(fd_);
-    path_ = std::move(other.path_);
-    fd_ = std::exchange(other.fd_, -1);
-  }
-  return *this;
-}
+JsonLinesWriter::JsonLinesWriter(const std::string& path)
+    : file_(path, AppendFile::Open::append, "check that the folder exists, can be written to and has free space") {}
 
 void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
-  const std::string line = object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-  std::string_view rest = line;
-  while (!rest.empty()) {
-    const ssize_t written = ::write(fd_, rest.data(), rest.size());
-    if (written < 0) {
-      if (errno == EINTR) continue;
-      fail_system("write", path_);
-    }
-    rest.remove_prefix(static_cast<size_t>(written));
-  }
+  file_.append(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
 TruncatedLines truncate_after_step(const std::string& path, int64_t step) {

@@ -5,6 +5,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "formats/append_file.h"
+
 namespace mw {
 
 // Appends to a file, for one thread. Movable, not copyable.
@@ -12,19 +14,13 @@ class JsonLinesWriter {
  public:
   // Opens or creates. Errors (all functions): Exit::data naming the path and the system's reason.
   explicit JsonLinesWriter(const std::string& path);
-  ~JsonLinesWriter();
-  JsonLinesWriter(JsonLinesWriter&& other) noexcept;
-  JsonLinesWriter& operator=(JsonLinesWriter&& other) noexcept;
-  JsonLinesWriter(const JsonLinesWriter&) = delete;
-  JsonLinesWriter& operator=(const JsonLinesWriter&) = delete;
 
   // One line in one system call, so that a crash breaks at most the last line. NaN and Inf become null; bad UTF-8 is
   // replaced.
   void write(const nlohmann::ordered_json& object);
 
  private:
-  std::string path_;
-  int fd_ = -1;
+  AppendFile file_;
 };
 
 struct TruncatedLines {
