@@ -105,6 +105,12 @@ int64_t MegatronIndex::length(int64_t sequence) const { return element<int32_t>(
 int64_t MegatronIndex::offset(int64_t sequence) const { return element<int64_t>(offsets, sequence); }
 int64_t MegatronIndex::document_begin(int64_t document) const { return element<int64_t>(documents, document); }
 
+int64_t MegatronIndex::first_token(int64_t document) const {
+  const int64_t sequence = document_begin(document);
+  if (sequence == sequence_count) return token_count;
+  return starts.empty() ? offset(sequence) / size_of(type) : starts[static_cast<size_t>(sequence)];
+}
+
 MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_size,
                                    std::string_view path_for_messages) {
   const std::string_view path = path_for_messages;
@@ -192,6 +198,23 @@ MegatronDataset::MegatronDataset(const std::string& prefix_or_path)
 void MegatronDataset::read(int64_t first, std::span<int32_t> out) const {
   check_range(first, out.size());
   read_megatron_tokens(index_, bin_.bytes(), first, out, bin_.path());
+}
+
+std::vector<int64_t> MegatronDataset::document_begins(int64_t first, int64_t count) const {
+  check_range(first, static_cast<size_t>(count));
+  int64_t low = 0, high = index_.document_count;  // the first document at or after `first` is one of these
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (index_.first_token(middle) < first) low = middle + 1;
+    else high = middle;
+  }
+  std::vector<int64_t> begins;
+  for (int64_t document = low; document < index_.document_count; ++document) {
+    const int64_t begin = index_.first_token(document);
+    if (begin >= first + count) break;
+    if (begins.empty() || begins.back() != begin) begins.push_back(begin);  // the one before was empty
+  }
+  return begins;
 }
 
 std::string MegatronDataset::describe() const {

@@ -34,6 +34,7 @@ struct MegatronIndex {
   int64_t length(int64_t sequence) const;          // tokens
   int64_t offset(int64_t sequence) const;          // bytes
   int64_t document_begin(int64_t document) const;  // first sequence; document_count is legal and gives the end
+  int64_t first_token(int64_t document) const;     // position in the stream; document_count gives its end
 };
 
 // Errors: Exit::data naming `path_for_messages`, field, expected and got. Sequences must lie in order, may have gaps
@@ -53,6 +54,8 @@ class MegatronDataset final : public TokenSource {
   explicit MegatronDataset(const std::string& prefix_or_path);
   int64_t size() const override { return index_.token_count; }
   void read(int64_t first, std::span<int32_t> out) const override;
+  // As the index has them, whatever the tokens are.
+  std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
   std::string describe() const override;
   const MegatronIndex& index() const { return index_; }
 

@@ -195,6 +195,15 @@ void TextCorpus::read(int64_t first, std::span<int32_t> out) const {
   }
 }
 
+std::vector<int64_t> TextCorpus::document_begins(int64_t first, int64_t count) const {
+  check_range(first, static_cast<size_t>(count));
+  std::vector<int64_t> begins;
+  auto part = std::lower_bound(parts_.begin(), parts_.end(), first,
+                               [](const Part& p, int64_t token) { return p.start < token; });
+  for (; part != parts_.end() && part->start < first + count; ++part) begins.push_back(part->start);
+  return begins;
+}
+
 std::string TextCorpus::describe() const {
   return fmt::format("text {}: {} files, {} byte tokens", path_, parts_.size(),
                      format_count(static_cast<double>(size_)));

@@ -32,6 +32,8 @@ std::vector<TextFile> find_text_files(const std::string& path, const std::vector
 // 10000, wherever the tree lies. With two files or more and 0 < fraction < 1, each side gets at least one. A single
 // file is cut in two instead: its last floor(fraction * size) bytes are held out.
 //
+// Each file, with its zero byte, is a document.
+//
 // Up to 1 GiB is copied into memory, so that a tree edited during training does no harm; larger trees are mapped.
 class TextCorpus final : public TokenSource {
  public:
@@ -42,6 +44,7 @@ class TextCorpus final : public TokenSource {
 
   int64_t size() const override { return size_; }
   void read(int64_t first, std::span<int32_t> out) const override;
+  std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
   std::string describe() const override;
   // Relative paths of this split, in stream order.
   std::vector<std::string> files() const;

@@ -17,6 +17,23 @@ void TokenSource::check_range(int64_t first, size_t count) const {
            "{}: {} tokens from {} were asked for", describe(), count, first);
 }
 
+std::vector<int64_t> TokenSource::document_begins(int64_t, int64_t) const {
+  fail(Exit::config, fmt::format("{} does not tell where documents begin", describe()),
+       "set data.document_mask = false");
+}
+
+void find_document_starts(const TokenSource& source, int64_t first, std::span<int32_t> starts) {
+  int64_t at = 0, start = 0;
+  const auto fill_up_to = [&](int64_t end) {
+    for (; at < end; ++at) starts[static_cast<size_t>(at)] = static_cast<int32_t>(start);
+  };
+  for (const int64_t begin : source.document_begins(first, std::ssize(starts))) {
+    fill_up_to(begin - first);
+    start = begin - first;
+  }
+  fill_up_to(std::ssize(starts));
+}
+
 void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_view where, int64_t first) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] >= vocab) [[unlikely]] {
@@ -52,9 +69,26 @@ void TokenSlice::read(int64_t first, std::span<int32_t> out) const {
   source_->read(first_ + first, out);
 }
 
+std::vector<int64_t> TokenSlice::document_begins(int64_t first, int64_t count) const {
+  check_range(first, static_cast<size_t>(count));
+  std::vector<int64_t> begins = source_->document_begins(first_ + first, count);
+  for (int64_t& begin : begins) begin -= first_;
+  return begins;
+}
+
 std::string TokenSlice::describe() const {
   return fmt::format("{} (tokens {} to {})", source_->describe(), first_, first_ + count_);
 }
+
+namespace {
+
+std::unique_ptr<TokenSource> open_shards(const TokenSourceOptions& options) {
+  auto shards = std::make_unique<TokenShards>(list_token_shards(options.path));
+  if (options.documents) shards->cut_documents(options.document_token);
+  return shards;
+}
+
+}  // namespace
 
 std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options) {
   const double fraction = options.validation_fraction;
@@ -72,7 +106,7 @@ std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options
   } else if (options.kind == "megatron") {
     source = std::make_unique<MegatronDataset>(options.path);
   } else if (options.kind == "shards") {
-    source = std::make_unique<TokenShards>(list_token_shards(options.path));
+    source = open_shards(options);
   } else {
     fail(Exit::config,
          fmt::format("data.kind: expected \"text\", \"megatron\" or \"shards\", got \"{}\"{}", printable(options.kind),

@@ -19,12 +19,19 @@ class TokenSource {
   // file and position when a stored id does not fit 32 bits. Ids may be negative or beyond the vocabulary: see
   // check_tokens.
   virtual void read(int64_t first, std::span<int32_t> out) const = 0;
+  // Where documents begin among tokens [first, first + count), ascending. Errors: as read; config where the source does
+  // not know.
+  virtual std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
   virtual std::string describe() const = 0;  // one line for the log: "megatron data/web: 1.20B tokens, 31204 documents"
 
  protected:
   // Throws Exit::internal unless [first, first + count) lies within the source.
   void check_range(int64_t first, size_t count) const;
 };
+
+// For tokens [first, first + starts.size()): how far from `first` each one's document begins, 0 where that is before
+// `first`. Errors: as document_begins.
+void find_document_starts(const TokenSource& source, int64_t first, std::span<int32_t> starts);
 
 // Errors: Exit::data naming `where`, the index of the token in the stream (`first` + i), its id and the vocabulary size
 // for the first id outside [0, vocab).
@@ -42,6 +49,7 @@ class TokenSlice final : public TokenSource {
   TokenSlice(std::unique_ptr<TokenSource> source, int64_t first, int64_t count);
   int64_t size() const override { return count_; }
   void read(int64_t first, std::span<int32_t> out) const override;
+  std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
   std::string describe() const override;
 
  private:
@@ -57,10 +65,13 @@ struct TokenSourceOptions {
   std::vector<std::string> suffixes;  // text only
   double validation_fraction = 0;     // in [0, 1): share of the files (text), or of the tokens, taken from the end
   Split split = Split::all;
+  bool documents = false;       // document_begins will be asked for
+  int64_t document_token = -1;  // shards: begins each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in u32
 };
 
-// Opens a source that holds at least one token. Errors: Exit::config on an unknown kind, a fraction outside [0, 1) or a
-// validation split of fraction 0; Exit::data for everything about the files.
+// Opens a source that holds at least one token. Errors: Exit::config on an unknown kind, a fraction outside [0, 1), a
+// validation split of fraction 0, or shards in whose first file no document begins where `documents` asks for them;
+// Exit::data for everything about the files.
 std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options);
 
 }  // namespace mw

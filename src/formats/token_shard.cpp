@@ -32,6 +32,15 @@ std::vector<std::string> match_pattern(const std::string& pattern) {
   return paths;
 }
 
+std::vector<int64_t> positions_of(int64_t token, const TokenSource& source, int64_t first, int64_t count) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  source.read(first, tokens);
+  std::vector<int64_t> positions;
+  for (auto at = tokens.begin(); (at = std::find(at, tokens.end(), token)) != tokens.end(); ++at)
+    positions.push_back(first + (at - tokens.begin()));
+  return positions;
+}
+
 }  // namespace
 
 TokenShardHeader parse_token_shard(std::span<const std::byte> file_bytes, std::string_view path_for_messages) {
@@ -98,8 +107,27 @@ void TokenShards::read(int64_t first, std::span<int32_t> out) const {
   }
 }
 
+void TokenShards::cut_documents(int64_t token) {
+  const auto shard =
+      std::find_if(shards_.begin(), shards_.end(), [](const TokenShard& some) { return some.size() > 0; });
+  if (shard == shards_.end()) return;
+  document_token_ = token >= 0 ? token : shard->type() == TokenType::u16 ? 50256 : 128000;
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  for (int64_t first = 0; first < shard->size(); first += kPiece)
+    if (!positions_of(document_token_, *shard, first, std::min(kPiece, shard->size() - first)).empty()) return;
+  fail(Exit::config,
+       fmt::format("{}: expected documents that begin with token {}, got none", shard->describe(), document_token_),
+       "set data.document_token to the token that begins each document, or data.document_mask = false");
+}
+
+std::vector<int64_t> TokenShards::document_begins(int64_t first, int64_t count) const {
+  if (document_token_ < 0) return TokenSource::document_begins(first, count);
+  return positions_of(document_token_, *this, first, count);
+}
+
 std::string TokenShards::describe() const {
-  return fmt::format("{} shards: {} tokens", shards_.size(), format_count(static_cast<double>(size())));
+  const std::string cut = document_token_ < 0 ? "" : fmt::format(", token {} begins a document", document_token_);
+  return fmt::format("{} shards: {} tokens{}", shards_.size(), format_count(static_cast<double>(size())), cut);
 }
 
 std::vector<std::string> list_token_shards(const std::string& path) {

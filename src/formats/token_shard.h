@@ -33,6 +33,7 @@ class TokenShard final : public TokenSource {
   int64_t size() const override { return header_.token_count; }
   void read(int64_t first, std::span<int32_t> out) const override;
   std::string describe() const override;
+  TokenType type() const { return header_.type; }
 
  private:
   MappedFile file_;
@@ -45,11 +46,16 @@ class TokenShards final : public TokenSource {
   explicit TokenShards(const std::vector<std::string>& paths);
   int64_t size() const override { return starts_.back(); }
   void read(int64_t first, std::span<int32_t> out) const override;
+  // From now on a document begins at each `token`, -1: at 50256 (GPT-2) where the first shard holds u16, at 128000
+  // (Llama 3) where it holds u32. Errors: Exit::config where the first shard that is not empty has none.
+  void cut_documents(int64_t token = -1);
+  std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
   std::string describe() const override;
 
  private:
   std::vector<TokenShard> shards_;
   std::vector<int64_t> starts_;  // of each shard, and the total
+  int64_t document_token_ = -1;  // -1: unknown
 };
 
 // A file, all `*.bin` of a folder, or a pattern with * ? [ ]: the paths sorted bytewise.

@@ -2,7 +2,6 @@
 
 #include "ops/elementwise.h"
 #include "ops/norm.h"
-#include "ops/rope.h"
 
 namespace mw {
 
@@ -28,7 +27,14 @@ void AttentionBlock::normalise(Stream& stream, TensorView saved, TensorView gain
   else rms_norm_apply(stream, x, gain, statistics, y);
 }
 
-AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics) {
+void AttentionBlock::rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction,
+                            TensorView y_THh) {
+  rope(stream, x_THh, scratch_.rope_cos.slice(0, sequences.length), scratch_.rope_sin.slice(0, sequences.length),
+       direction, y_THh, spec_.rope_pairs, sequences.first_T);
+}
+
+AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, const Sequences& sequences,
+                                              bool store_statistics) {
   const TraceScope part(stream.trace(), "norm_and_rope");
   const int64_t h = spec_.head_dim;
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
@@ -52,13 +58,12 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, in
     clamp(stream, v_saved, limit, out.v);
     q = out.q, k = out.k;
   }
-  const TensorView cos = scratch_.rope_cos.slice(0, seq_len), sin = scratch_.rope_sin.slice(0, seq_len);
-  rope(stream, q, cos, sin, RopeDirection::forward, out.q);
-  rope(stream, k, cos, sin, RopeDirection::forward, out.k);
+  rotate(stream, q, sequences, RopeDirection::forward, out.q);
+  rotate(stream, k, sequences, RopeDirection::forward, out.k);
   return out;
 }
 
-void AttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) {
+void AttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) {
   const int64_t tokens = x_TD.dim(0), q_width = spec_.heads * spec_.head_dim,
                 kv_width = spec_.kv_heads * spec_.head_dim;
   const TraceScope block(stream.trace(), "attention_block");
@@ -68,15 +73,15 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, T
     matmul(stream, x_TD, weights_.wk, take_front(saved_.k, {tokens, kv_width}));
     matmul(stream, x_TD, weights_.wv, take_front(saved_.v, {tokens, kv_width}));
   }
-  const Views in = prepare(stream, tokens, seq_len, true);
+  const Views in = prepare(stream, tokens, sequences, true);
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, spec_.head_dim});
-  attention(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
-            take_front(saved_.lse, {spec_.heads, tokens}));
+  attention(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k, in.v, o,
+            take_front(saved_.lse, {spec_.heads, tokens}), sequences.first_T);
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);
 }
 
-void AttentionBlock::backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) {
+void AttentionBlock::backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) {
   const int64_t tokens = d_out_TD.dim(0), h = spec_.head_dim, q_width = spec_.heads * h, kv_width = spec_.kv_heads * h;
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, h}),
                    d_o = take_front(scratch_.d_o, {tokens, spec_.heads, h});
@@ -87,15 +92,14 @@ void AttentionBlock::backward(Stream& stream, int64_t seq_len, TensorView d_out_
     matmul_d_weight(stream, d_out_TD, o.reshape({tokens, q_width}), weights_.d_wo);
   }
 
-  const Views in = prepare(stream, tokens, seq_len, false);
+  const Views in = prepare(stream, tokens, sequences, false);
   const TensorView d_q = take_front(scratch_.d_q, {tokens, spec_.heads, h}),
                    d_k = take_front(scratch_.d_k, {tokens, spec_.kv_heads, h}),
                    d_v = take_front(scratch_.d_v, {tokens, spec_.kv_heads, h});
-  attention_backward(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
-                     take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v);
-  const TensorView cos = scratch_.rope_cos.slice(0, seq_len), sin = scratch_.rope_sin.slice(0, seq_len);
-  rope(stream, d_q, cos, sin, RopeDirection::backward, d_q);
-  rope(stream, d_k, cos, sin, RopeDirection::backward, d_k);
+  attention_backward(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k,
+                     in.v, o, take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, sequences.first_T);
+  rotate(stream, d_q, sequences, RopeDirection::backward, d_q);
+  rotate(stream, d_k, sequences, RopeDirection::backward, d_k);
 
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});

@@ -4,6 +4,7 @@
 
 #include "model/attention.h"
 #include "ops/matmul.h"
+#include "ops/rope.h"
 
 namespace mw {
 
@@ -29,8 +30,8 @@ class AttentionBlock : public Attention {
   AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
                  AttentionScratch scratch, bool defer_inputs = false);
 
-  void forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) override;
-  void backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) override;
+  void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
+  void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
   // At any time after backward with defer_inputs: the gradients of queries, keys and values then lie where they
   // themselves were saved.
   void backward_inputs(Stream& stream, TensorView x_TD) override;
@@ -40,7 +41,8 @@ class AttentionBlock : public Attention {
     TensorView q, k, v;
   };
   // Queries, keys and values as attention reads them, from the saved projections.
-  Views prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics);
+  Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
+  void rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction, TensorView y_THh);
   void normalise(Stream& stream, TensorView saved, TensorView gain, TensorView rstd, TensorView out, int64_t norm_width,
                  bool store_statistics);
   int64_t norm_width(int64_t heads) const;

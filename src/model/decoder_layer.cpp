@@ -10,6 +10,15 @@ TensorView token_view(const int32_t* tokens, int64_t count) {
   return TensorView(const_cast<int32_t*>(tokens), DType::i32, {count});
 }
 
+namespace {
+
+Sequences sequences_of(const Batch& batch) {
+  if (batch.document_starts == nullptr) return {batch.seq_len, {}};
+  return {batch.seq_len, token_view(batch.document_starts, batch.tokens())};
+}
+
+}  // namespace
+
 DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
                            MeshComms& comms, const TokenShards& shards)
     : spec_(local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords)),
@@ -61,7 +70,7 @@ void DecoderLayer::forward_attention(Stream& stream, const Batch& batch) {
   rms_norm(stream, x, attn_gain_, norm_eps_, normed, take_front(attn_rstd_, {tokens}));
   const TensorView in = shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in),
                    out = shards_.is_whole() ? branch : rows(scratch_.whole_out, batch.tokens());
-  attention_->forward(stream, in, batch.seq_len, out);
+  attention_->forward(stream, in, sequences_of(batch), out);
   shards_.sum(stream, out, scratch_.whole_in, branch);
   add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, rows(x_mid_, tokens), normed, take_front(ffn_rstd_, {tokens}));
 }
@@ -146,7 +155,7 @@ void DecoderLayer::backward_attention(Stream& stream, const Batch& batch, Tensor
                    rstd = take_front(attn_rstd_, {tokens}),
                    d_out = shards_.gather(stream, d_x_TD, batch.tokens(), scratch_.whole_d_out),
                    d_in = shards_.is_whole() ? d_branch : rows(scratch_.whole_out, batch.tokens());
-  attention_->backward(stream, batch.seq_len, d_out, d_in);
+  attention_->backward(stream, sequences_of(batch), d_out, d_in);
   if (!weight_part_.attention) attention_weights(stream, batch);
   shards_.sum(stream, d_in, scratch_.whole_in, d_branch);
   rms_norm_backward(stream, x, attn_gain_, rstd, d_branch, d_x_TD, d_input_TD, d_attn_gain_);

@@ -20,6 +20,8 @@ struct Batch {
   const int32_t* ids = nullptr;
   const int32_t* labels = nullptr;  // may be null for logits only
   int64_t sequences = 0, seq_len = 0;
+  // i32 [T], with data.document_mask: the position in its sequence of the first token of each token's document. As ids.
+  const int32_t* document_starts = nullptr;
   int64_t tokens() const { return sequences * seq_len; }
 };
 

@@ -37,12 +37,13 @@ LatentAttentionBlock::Kept LatentAttentionBlock::kept(int64_t tokens) const {
           take_front(saved_.c_kv, {tokens, l.kv_rank}), take_front(saved_.k_rope, {tokens, l.rope_dim})};
 }
 
-void LatentAttentionBlock::rotate(Stream& stream, TensorView heads_THh, int64_t seq_len, RopeDirection direction) {
-  rope(stream, heads_THh, scratch_.rope_cos.slice(0, seq_len), scratch_.rope_sin.slice(0, seq_len), direction,
-       heads_THh, spec_.rope_pairs);
+void LatentAttentionBlock::rotate(Stream& stream, TensorView heads_THh, const Sequences& sequences,
+                                  RopeDirection direction) {
+  rope(stream, heads_THh, scratch_.rope_cos.slice(0, sequences.length), scratch_.rope_sin.slice(0, sequences.length),
+       direction, heads_THh, spec_.rope_pairs, sequences.first_T);
 }
 
-LatentAttentionBlock::Views LatentAttentionBlock::prepare(Stream& stream, int64_t tokens, int64_t seq_len,
+LatentAttentionBlock::Views LatentAttentionBlock::prepare(Stream& stream, int64_t tokens, const Sequences& sequences,
                                                           bool store_statistics) {
   const TraceScope part(stream.trace(), "latents_to_heads");
   const LatentSpec& l = spec_.latent;
@@ -53,7 +54,7 @@ LatentAttentionBlock::Views LatentAttentionBlock::prepare(Stream& stream, int64_
     const TensorView latent = take_front(scratch_.latent_q, {tokens, l.q_rank});
     normalise(stream, from.queries, weights_.q_gain, saved_.q_rstd, latent, store_statistics);
     matmul(stream, latent, weights_.wq_b, flat(out.q));
-    rotate(stream, out.q, seq_len, RopeDirection::forward);
+    rotate(stream, out.q, sequences, RopeDirection::forward);
   }
   const TensorView latent = take_front(scratch_.latent_kv, {tokens, l.kv_rank}),
                    kv = heads(scratch_.kv_heads, tokens, l.nope_dim + l.value_dim);
@@ -65,7 +66,7 @@ LatentAttentionBlock::Views LatentAttentionBlock::prepare(Stream& stream, int64_
   return out;
 }
 
-void LatentAttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) {
+void LatentAttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) {
   const LatentSpec& l = spec_.latent;
   const int64_t tokens = x_TD.dim(0);
   const TraceScope block(stream.trace(), "attention_block");
@@ -73,22 +74,24 @@ void LatentAttentionBlock::forward(Stream& stream, TensorView x_TD, int64_t seq_
     const TraceScope part(stream.trace(), "attention_inputs");
     const Kept out = kept(tokens);
     matmul(stream, x_TD, compresses_queries() ? weights_.wq_a : weights_.wq, out.queries);
-    if (!compresses_queries()) rotate(stream, heads(saved_.q, tokens, spec_.head_dim), seq_len, RopeDirection::forward);
+    if (!compresses_queries())
+      rotate(stream, heads(saved_.q, tokens, spec_.head_dim), sequences, RopeDirection::forward);
     const TensorView both = take_front(scratch_.kv_a, {tokens, l.kv_rank + l.rope_dim});
     matmul(stream, x_TD, weights_.wkv_a, both);
     copy_columns(stream, {both, 0}, {out.c_kv, 0}, l.kv_rank);
     copy_columns(stream, {both, l.kv_rank}, {out.k_rope, 0}, l.rope_dim);
-    rotate(stream, out.k_rope.reshape({tokens, 1, l.rope_dim}), seq_len, RopeDirection::forward);
+    rotate(stream, out.k_rope.reshape({tokens, 1, l.rope_dim}), sequences, RopeDirection::forward);
   }
-  const Views in = prepare(stream, tokens, seq_len, true);
+  const Views in = prepare(stream, tokens, sequences, true);
   const TensorView o = heads(saved_.o, tokens, l.value_dim);
-  attention(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
-            take_front(saved_.lse, {spec_.heads, tokens}));
+  attention(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k, in.v, o,
+            take_front(saved_.lse, {spec_.heads, tokens}), sequences.first_T);
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, flat(o), weights_.wo, out_TD);
 }
 
-void LatentAttentionBlock::backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) {
+void LatentAttentionBlock::backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD,
+                                    TensorView d_x_TD) {
   const int64_t tokens = d_out_TD.dim(0), value = spec_.latent.value_dim;
   const TensorView o = heads(saved_.o, tokens, value), d_o = heads(scratch_.d_o, tokens, value);
   const TraceScope block(stream.trace(), "attention_block_backward");
@@ -97,13 +100,13 @@ void LatentAttentionBlock::backward(Stream& stream, int64_t seq_len, TensorView 
     matmul_d_input(stream, d_out_TD, weights_.wo, flat(d_o));
     matmul_d_weight(stream, d_out_TD, flat(o), weights_.d_wo);
   }
-  const Views in = prepare(stream, tokens, seq_len, false);
+  const Views in = prepare(stream, tokens, sequences, false);
   const TensorView d_q = heads(scratch_.d_q, tokens, spec_.head_dim), d_k = heads(scratch_.d_k, tokens, spec_.head_dim),
                    d_v = heads(scratch_.d_v, tokens, value);
-  attention_backward(stream, attention_shape(spec_, tokens, seq_len), in.q, in.k, in.v, o,
-                     take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v);
-  backward_queries(stream, d_q, seq_len);
-  backward_keys(stream, d_k, d_v, seq_len);
+  attention_backward(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k,
+                     in.v, o, take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, sequences.first_T);
+  backward_queries(stream, d_q, sequences);
+  backward_keys(stream, d_k, d_v, sequences);
 
   const TraceScope part(stream.trace(), "attention_inputs_backward");
   const Kept gradients = kept(tokens);
@@ -113,9 +116,9 @@ void LatentAttentionBlock::backward(Stream& stream, int64_t seq_len, TensorView 
   add(stream, d_x_TD, branch, d_x_TD);
 }
 
-void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, int64_t seq_len) {
+void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, const Sequences& sequences) {
   const TraceScope part(stream.trace(), "queries_backward");
-  rotate(stream, d_q_THh, seq_len, RopeDirection::backward);
+  rotate(stream, d_q_THh, sequences, RopeDirection::backward);
   const int64_t tokens = d_q_THh.dim(0), rank = spec_.latent.q_rank;
   const TensorView queries = kept(tokens).queries;
   if (!compresses_queries()) {
@@ -128,7 +131,8 @@ void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, 
   backward_norm(stream, queries, weights_.q_gain, saved_.q_rstd, d_latent, weights_.d_q_gain);
 }
 
-void LatentAttentionBlock::backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv, int64_t seq_len) {
+void LatentAttentionBlock::backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv,
+                                         const Sequences& sequences) {
   const TraceScope part(stream.trace(), "keys_values_backward");
   const LatentSpec& l = spec_.latent;
   const int64_t tokens = d_k_THh.dim(0);
@@ -138,7 +142,7 @@ void LatentAttentionBlock::backward_keys(Stream& stream, TensorView d_k_THh, Ten
   copy_columns(stream, {d_k_THh, 0}, {d_kv, 0}, l.nope_dim);
   copy_columns(stream, {d_v_THv, 0}, {d_kv, l.nope_dim}, l.value_dim);
   sum_columns(stream, {d_k_THh, l.nope_dim}, {to.k_rope, 0}, l.rope_dim);
-  rotate(stream, to.k_rope.reshape({tokens, 1, l.rope_dim}), seq_len, RopeDirection::backward);
+  rotate(stream, to.k_rope.reshape({tokens, 1, l.rope_dim}), sequences, RopeDirection::backward);
   matmul_d_weight(stream, flat(d_kv), take_front(scratch_.latent_kv, {tokens, l.kv_rank}), weights_.d_wkv_b);
   matmul_d_input(stream, flat(d_kv), weights_.wkv_b, d_latent);
   backward_norm(stream, to.c_kv, weights_.kv_gain, saved_.kv_rstd, d_latent, weights_.d_kv_gain);

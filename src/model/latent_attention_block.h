@@ -39,8 +39,8 @@ class LatentAttentionBlock : public Attention {
  public:
   LatentAttentionBlock(const AttentionSpec& spec, LatentWeights weights, LatentSaved saved, LatentScratch scratch);
 
-  void forward(Stream& stream, TensorView x_TD, int64_t seq_len, TensorView out_TD) override;
-  void backward(Stream& stream, int64_t seq_len, TensorView d_out_TD, TensorView d_x_TD) override;
+  void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
+  void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
   // At any time after backward: the gradients of what forward kept lie in its place.
   void backward_inputs(Stream& stream, TensorView x_TD) override;
 
@@ -57,12 +57,12 @@ class LatentAttentionBlock : public Attention {
   TensorView heads(TensorView flat, int64_t tokens, int64_t width) const;
   Kept kept(int64_t tokens) const;
   // Rotates the last r values of every head, in place.
-  void rotate(Stream& stream, TensorView heads_THh, int64_t seq_len, RopeDirection direction);
+  void rotate(Stream& stream, TensorView heads_THh, const Sequences& sequences, RopeDirection direction);
   // Queries, keys and values as attention reads them, from what is kept; leaves the normed latents in scratch.
-  Views prepare(Stream& stream, int64_t tokens, int64_t seq_len, bool store_statistics);
+  Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
   // The gradients of what is kept, in its place, from those of queries, or of keys and values.
-  void backward_queries(Stream& stream, TensorView d_q_THh, int64_t seq_len);
-  void backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv, int64_t seq_len);
+  void backward_queries(Stream& stream, TensorView d_q_THh, const Sequences& sequences);
+  void backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv, const Sequences& sequences);
   // The gradient of a latent into its place, from that of its normed form.
   void backward_norm(Stream& stream, TensorView latent, TensorView gain, TensorView rstd, TensorView d_normed,
                      TensorView d_gain);

@@ -24,7 +24,8 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   for (const LayerSpec& whole : model.layers) {
     const LayerSpec layer = local_layer(whole, mesh, {});  // the first of TP has the most
     const AttentionSpec& a = layer.attention;
-    AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads, a.head_dim, a.value_dim(), 1.0f};
+    AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads,
+                         a.head_dim,      a.value_dim(), 1.0f,    run.data.document_mask};
     bytes = std::max(bytes, attention_workspace_bytes(shape, run.dtype(), threads, device));
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),

@@ -18,7 +18,8 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
       splits_(splits_backward(plan.pipeline.kind)) {
   const TensorView ops = store_.fixed("work.ops");
   stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
-  step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels")};
+  step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels"), {}};
+  if (plan_.run.data.document_mask) step_tokens_.document_starts = store_.fixed("data.document_starts");
   fill_rope_table();
   for (int64_t i = 0; i < plan_.model.layer_count(); ++i)
     if (plan_.model.layers[static_cast<size_t>(i)].feed_forward == FeedForwardKind::moe) moe_index_.push_back(i);

@@ -17,6 +17,7 @@ namespace mw {
 // Memory of the table of bytes for the tokens of a step: i32 [micro-batch, T].
 struct StepTokens {
   TensorView ids, labels;
+  TensorView document_starts;  // with data.document_mask only
 };
 
 // Hears how far backward has come: the gradients of this layer's feed-forward and of all rows that follow it in the

@@ -125,7 +125,8 @@ void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const 
   check_rstd(rstd, x);
 }
 
-void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh) {
+void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,
+                const TensorView& first_T) {
   MW_CHECK(cos_Sp.rank == 2 && cos_Sp.dtype == DType::f32 && sin_Sp.dtype == DType::f32 && same_shape(sin_Sp, cos_Sp),
            "cos is {}, sin is {}, expected two f32[S, pairs]", cos_Sp.describe(), sin_Sp.describe());
   const int64_t rotated = 2 * cos_Sp.dim(1);
@@ -136,6 +137,7 @@ void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorV
   MW_CHECK(x_THh.dim(2) == rotated || y_THh.data == x_THh.data, "rope of a part of heads {} into another tensor",
            x_THh.describe());
   MW_CHECK(cos_Sp.dim(0) > 0 || x_THh.dim(0) == 0, "a table without positions for {} tokens", x_THh.dim(0));
+  if (is_given(first_T)) check_view(first_T, DType::i32, {x_THh.dim(0)}, "first");
 }
 
 void check_columns(const Columns& few, const Columns& many, int64_t count) {
@@ -192,7 +194,8 @@ void check_attention_shape(const AttentionShape& shape) {
 }
 
 void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
-                     const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT) {
+                     const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
+                     const TensorView& first_T) {
   check_attention_shape(shape);
   const int64_t T = shape.sequences * shape.seq_len;
   const DType dtype = q_THh.dtype;
@@ -202,13 +205,15 @@ void check_attention(const AttentionShape& shape, const TensorView& q_THh, const
   check_view(v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "v");
   check_view(o_THh, dtype, {T, shape.heads, shape.value_dim}, "o");
   check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
+  if (shape.documents) check_view(first_T, DType::i32, {T}, "first");
+  else MW_CHECK(!is_given(first_T), "first is {}, of attention without documents", first_T.describe());
 }
 
 void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                               const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
                               const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
-                              const TensorView& d_v_TGh) {
-  check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT);
+                              const TensorView& d_v_TGh, const TensorView& first_T) {
+  check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
   const int64_t T = shape.sequences * shape.seq_len;
   const DType dtype = q_THh.dtype;
   check_view(d_o_THh, dtype, {T, shape.heads, shape.value_dim}, "d_o");

@@ -20,7 +20,8 @@ void check_rms_norm_apply(const TensorView& x, const TensorView& gain, const Ten
 void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& d_y,
                              const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain);
 
-void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh);
+void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,
+                const TensorView& first_T);
 // Of either direction; `many` is the side with as many rows as the other or a multiple.
 void check_columns(const Columns& few, const Columns& many, int64_t count);
 
@@ -37,11 +38,12 @@ void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C
 
 void check_attention_shape(const AttentionShape& shape);
 void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
-                     const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT);
+                     const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
+                     const TensorView& first_T);
 void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                               const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
                               const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
-                              const TensorView& d_v_TGh);
+                              const TensorView& d_v_TGh, const TensorView& first_T);
 
 void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
                  const TensorView& copy_bf16);

@@ -73,9 +73,9 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
       d_x, d_gain);
 }
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairs) {
-  check_rope(x_THh, cos_Sp, sin_Sp, y_THh);
-  run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sp, sin_Sp, direction, y_THh, pairs);
+          TensorView y_THh, RopePairs pairs, TensorView first_T) {
+  check_rope(x_THh, cos_Sp, sin_Sp, y_THh, first_T);
+  run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sp, sin_Sp, direction, y_THh, pairs, first_T);
 }
 void copy_columns(Stream& stream, Columns x, Columns y, int64_t count) {
   check_columns(x, y, count);
@@ -110,16 +110,16 @@ void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, fl
       d_logits_CV);
 }
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
-               TensorView o_THh, TensorView lse_HT) {
-  check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT);
-  run(stream, Work::attention, "attention", &Operators::attention, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT);
+               TensorView o_THh, TensorView lse_HT, TensorView first_T) {
+  check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
+  run(stream, Work::attention, "attention", &Operators::attention, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
 }
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
-                        TensorView d_k_TGh, TensorView d_v_TGh) {
-  check_attention_backward(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh);
+                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
+  check_attention_backward(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T);
   run(stream, Work::attention, "attention_backward", &Operators::attention_backward, shape, q_THh, k_TGh, v_TGh, o_THh,
-      lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh);
+      lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T);
 }
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {

@@ -28,9 +28,9 @@ void make_rope_table(std::span<const float> frequencies, float scale, TensorView
 enum class RopeDirection : uint8_t { forward, backward };
 
 // y = x [T, H, h] (f32 or bf16, same dtype; y may alias x) with the last 2 * pairs elements of every head rotated;
-// token t has position t mod S. Where heads are wider than that, y must be x: the elements before stay as they are.
-// backward is the gradient of forward. Overwrites.
+// token t has position t mod S, with first_T (i32 [T], as in ops/attention.h) t mod S - first[t]. Where heads are wider
+// than that, y must be x: the elements before stay as they are. backward is the gradient of forward. Overwrites.
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairs = RopePairs::halves);
+          TensorView y_THh, RopePairs pairs = RopePairs::halves, TensorView first_T = {});
 
 }  // namespace mw

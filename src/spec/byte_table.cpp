@@ -417,6 +417,8 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
   out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
+  if (run.data.document_mask)
+    out.add("data.document_starts", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   Widest widest;
   for (const StagePlan& stage : stages) {
     for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {

@@ -65,6 +65,11 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("data.val_path", data.val_path, "validation data of its own; without it a part of data.path is held out"),
       REAL("data.val_fraction", data.val_fraction, 0, 0.9,
            "held out for validation: a share of whole files (text), or of the tokens, from the end (others)"),
+      FLAG("data.document_mask", data.document_mask,
+           "in a sample of several documents tokens see their own alone, and positions begin anew; documents are files "
+           "(text), of the index (megatron), or begin at data.document_token (shards)"),
+      INTEGER("data.document_token", data.document_token, -1, (int64_t{1} << 31) - 1,
+              "shards: token that begins each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in u32 files"),
       INTEGER("train.steps", train.steps, 1, kMany, "optimizer steps"),
       INTEGER("train.seq_len", train.seq_len, 1, 1 << 22, "tokens per sample"),
       INTEGER("train.global_batch", train.global_batch, 1, 1 << 24, "samples per optimizer step, over all ranks"),

@@ -60,28 +60,32 @@ int64_t SampleOrder::samples() const {
   return sum;
 }
 
-void SampleOrder::read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels) const {
+void SampleOrder::read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels,
+                       std::span<int32_t> starts) const {
   const int64_t first = window * seq_len_;
   part.source->read(first, ids);
   part.source->read(first + 1, labels);
   check_tokens(ids, vocab_, part.source->describe(), first);
   check_tokens(labels, vocab_, part.source->describe(), first + 1);
+  if (!starts.empty()) find_document_starts(*part.source, first, starts);
 }
 
-void SampleOrder::shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels) const {
+void SampleOrder::shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
+                           std::span<int32_t> starts) const {
   const BlendPlace place = blend_place(shares_, number);
   const Part& part = parts_[place.part];
   const int64_t epoch = place.number / part.samples;
   const uint64_t seed = part.seed + static_cast<uint64_t>(epoch) * 0x9e3779b97f4a7c15ull;
-  read(part, permute(place.number % part.samples, part.samples, seed), ids, labels);
+  read(part, permute(place.number % part.samples, part.samples, seed), ids, labels, starts);
 }
 
-void SampleOrder::spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels) const {
+void SampleOrder::spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels,
+                         std::span<int32_t> starts) const {
   const BlendPlace place = blend_place(shares_, index % count);
   const Part& part = parts_[place.part];
   __extension__ using Wide = __int128;  // the product has up to 126 bits
   const int64_t windows = blend_counts(shares_, count)[place.part];
-  read(part, static_cast<int64_t>(static_cast<Wide>(place.number) * part.samples / windows), ids, labels);
+  read(part, static_cast<int64_t>(static_cast<Wide>(place.number) * part.samples / windows), ids, labels, starts);
 }
 
 std::string SampleOrder::describe(int64_t steps, int64_t samples_per_step) const {
@@ -104,7 +108,8 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
          "name a file, a directory or a prefix of token files in data.path, or several with weights in data.blend");
   std::vector<BlendPart> parts = parse_blend(data.blend);
   if (parts.empty()) parts.push_back({1, data.path});
-  TokenSourceOptions options{data.kind, "", data.suffixes, data.val_fraction, Split::train};
+  TokenSourceOptions options{data.kind,          "", data.suffixes, data.val_fraction, Split::train, data.document_mask,
+                             data.document_token};
   if (validation) {
     if (data.val_path.empty() && data.val_fraction == 0) return nullptr;
     options.split = Split::validation;
@@ -127,15 +132,21 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
 
 namespace {
 
-// Fills this rank's slice of a micro-batch; `sample` reads the i-th sample of the whole micro-batch.
+// Fills this rank's slice of a micro-batch in `into`; `sample` reads the i-th sample of the whole micro-batch.
 template <class ReadSample>
-Batch read_slice(const Plan& plan, TensorView ids, TensorView labels, const ReadSample& sample) {
+Batch read_slice(const Plan& plan, const StepTokens& into, int64_t micro_batch, const ReadSample& sample) {
   const int64_t sequences = plan.batch.sequences, length = plan.batch.seq_len;
-  int32_t *first_id = ids.as<int32_t>(), *first_label = labels.as<int32_t>();
-  for (int64_t b = 0; b < sequences; ++b)
-    sample(plan.coords.dp * sequences + b, std::span(first_id + b * length, static_cast<size_t>(length)),
-           std::span(first_label + b * length, static_cast<size_t>(length)));
-  return {first_id, first_label, sequences, length};
+  const auto memory = [&](const TensorView& of) -> int32_t* {
+    return of.data == nullptr ? nullptr : of.at(micro_batch).as<int32_t>();
+  };
+  int32_t *ids = memory(into.ids), *labels = memory(into.labels), *starts = memory(into.document_starts);
+  for (int64_t b = 0; b < sequences; ++b) {
+    const auto part = [&](int32_t* of) {
+      return of == nullptr ? std::span<int32_t>() : std::span(of + b * length, static_cast<size_t>(length));
+    };
+    sample(plan.coords.dp * sequences + b, part(ids), part(labels), part(starts));
+  }
+  return {ids, labels, sequences, length, starts};
 }
 
 }  // namespace
@@ -145,20 +156,17 @@ std::vector<Batch> read_step(const SampleOrder& order, const Plan& plan, int64_t
   const int64_t per_micro_batch = train.global_batch / train.micro_batches;
   std::vector<Batch> batches;
   for (int64_t j = 0; j < train.micro_batches; ++j)
-    batches.push_back(read_slice(plan, into.ids.at(j), into.labels.at(j),
-                                 [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels) {
-                                   order.shuffled(cursor + j * per_micro_batch + i, ids, labels);
-                                 }));
+    batches.push_back(read_slice(
+        plan, into, j, [&](int64_t i, auto... parts) { order.shuffled(cursor + j * per_micro_batch + i, parts...); }));
   return batches;
 }
 
 Batch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count,
                       const StepTokens& into) {
   const int64_t per_micro_batch = plan.run.train.global_batch / plan.run.train.micro_batches;
-  return read_slice(plan, into.ids.at(0), into.labels.at(0),
-                    [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels) {
-                      order.spread(index * per_micro_batch + i, count * per_micro_batch, ids, labels);
-                    });
+  return read_slice(plan, into, 0, [&](int64_t i, auto... parts) {
+    order.spread(index * per_micro_batch + i, count * per_micro_batch, parts...);
+  });
 }
 
 }  // namespace mw

@@ -35,10 +35,13 @@ class SampleOrder {
   int64_t samples() const;  // windows of all sources
   const TokenSource& source(size_t part = 0) const { return *parts_[part].source; }
   // Sample `number` of the endless order: each source is shuffled anew in every epoch of its own. Errors: data, when a
-  // token lies outside the vocabulary.
-  void shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels) const;
+  // token lies outside the vocabulary. `starts`, unless empty: the position of the first token of each id's document
+  // (formats/token_file.h); errors: config, where a source knows none.
+  void shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
+                std::span<int32_t> starts = {}) const;
   // Window `index` of `count`, blended, and spread evenly over each source: validation.
-  void spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels) const;
+  void spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels,
+              std::span<int32_t> starts = {}) const;
   // For the log, a line for each source: what it is, and how many epochs of it so many steps see (without steps:
   // nothing of epochs).
   std::string describe(int64_t steps, int64_t samples_per_step) const;
@@ -49,7 +52,8 @@ class SampleOrder {
     int64_t samples;
     uint64_t seed;
   };
-  void read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels) const;
+  void read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels,
+            std::span<int32_t> starts) const;
   std::vector<Part> parts_;
   std::vector<BlendPart> shares_;  // of parts_
   int64_t seq_len_, vocab_;

@@ -82,10 +82,11 @@ void start_links(PipelineComms& pipeline, Stream& stream, const Reserve& reserve
 std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
   std::vector<std::string> found;
   for (const LayerSpec& layer : plan.model.layers)
-    found.push_back(describe_attention(
-        stream,
-        attention_shape(local_layer(layer, plan.mesh, plan.coords).attention, plan.batch.tokens(), plan.batch.seq_len),
-        plan.run.dtype()));
+    found.push_back(
+        describe_attention(stream,
+                           attention_shape(local_layer(layer, plan.mesh, plan.coords).attention, plan.batch.tokens(),
+                                           plan.batch.seq_len, plan.run.data.document_mask),
+                           plan.run.dtype()));
   return found;
 }
 

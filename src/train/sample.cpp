@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "ops/elementwise.h"
 #include "train/step.h"
 
 namespace mw {
@@ -71,7 +72,11 @@ std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt
     const TensorView ids = engine.model.step_tokens().ids.at(0);
     engine.stream.queue().copy(ids.data, tokens.data() + (static_cast<int64_t>(tokens.size()) - length),
                                static_cast<size_t>(length) * sizeof(int32_t));
-    const Batch batch{ids.as<int32_t>(), nullptr, 1, length};
+    Batch batch{ids.as<int32_t>(), nullptr, 1, length};
+    if (const TensorView starts = engine.model.step_tokens().document_starts; starts.data != nullptr) {
+      fill_zero(engine.stream, starts.at(0));  // one document
+      batch.document_starts = starts.as<int32_t>();
+    }
     evaluate(engine, batch);
     const int chooser = rank_of_last_token(engine.plan, length);
     int32_t next = 0;

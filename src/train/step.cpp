@@ -47,13 +47,22 @@ std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches) {
   const StepTokens& tokens = engine.model.step_tokens();
   std::vector<Batch> list;
   for (size_t j = 0; j < batches.size(); ++j) {
-    const TensorView ids = tokens.ids.at(static_cast<int64_t>(j)), labels = tokens.labels.at(static_cast<int64_t>(j));
+    const auto slot = static_cast<int64_t>(j);
+    const TensorView ids = tokens.ids.at(slot), labels = tokens.labels.at(slot);
     MW_CHECK(
         static_cast<int64_t>(batches[j].ids.size()) <= ids.numel() && batches[j].labels.size() == batches[j].ids.size(),
         "{} ids and {} labels in room for {}", batches[j].ids.size(), batches[j].labels.size(), ids.numel());
     std::copy(batches[j].ids.begin(), batches[j].ids.end(), ids.as<int32_t>());
     std::copy(batches[j].labels.begin(), batches[j].labels.end(), labels.as<int32_t>());
     list.push_back({ids.as<int32_t>(), labels.as<int32_t>(), batches[j].sequences, batches[j].seq_len});
+    const std::vector<int32_t>& starts = batches[j].document_starts;
+    const bool masked = tokens.document_starts.data != nullptr;
+    MW_CHECK(starts.size() == (masked ? batches[j].ids.size() : 0), "{} starts of documents for {} ids", starts.size(),
+             batches[j].ids.size());
+    if (!masked) continue;
+    const TensorView place = tokens.document_starts.at(slot);
+    std::copy(starts.begin(), starts.end(), place.as<int32_t>());
+    list.back().document_starts = place.as<int32_t>();
   }
   return list;
 }

@@ -16,6 +16,7 @@ namespace mw {
 struct MicroBatch {
   std::vector<int32_t> ids, labels;
   int64_t sequences = 0, seq_len = 0;
+  std::vector<int32_t> document_starts = {};  // as Batch has them; with data.document_mask only
 };
 // Copies the micro-batches of a step to where the engine's operators read them.
 std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches);

@@ -17,8 +17,10 @@ namespace mw {
 namespace {
 
 constexpr double kGapOfAFlip = 1e-5;
+constexpr double kDocuments = 4;  // of a sample
 
-// Choices and score gaps of one step: [micro-batch][MoE layer], over `tokens` tokens each.
+// Choices and score gaps of one step: [micro-batch][MoE layer], over `tokens` tokens each. Behind all layers they stand
+// once more with the experts of best score, empty where the loss does not count those.
 struct Routing {
   int64_t tokens = 0;
   std::vector<std::vector<std::vector<int32_t>>> ids;
@@ -111,6 +113,10 @@ std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step) c
         };
         batch.ids.push_back(token(at));
         batch.labels.push_back(uniform_at(key, (uint64_t{1} << 40) + at) < ignored ? kIgnoreLabel : token(at + 1));
+        if (!run_.data.document_mask) continue;
+        const bool begins = uniform_at(key, (uint64_t{1} << 41) + at) < kDocuments / static_cast<double>(seq_len);
+        const auto here = static_cast<int32_t>(t);
+        batch.document_starts.push_back(begins || t == 0 ? here : batch.document_starts.back());
       }
     }
     batches.push_back(std::move(batch));

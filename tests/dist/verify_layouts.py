@@ -69,6 +69,11 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.tp=2 mesh.ep=2 memory.recompute=selective model.dense_width=70"),
     (8, "mesh.tp=2 mesh.ep=4 memory.recompute=moe moe.row_chunks=3 mesh.zero=1"),
     (8, f"mesh.tp=4 mesh.pp=2 mesh.ep=4 memory.recompute=full {PADDED} moe.aux_scope=model"),
+    # Samples of several documents.
+    (2, "data.document_mask=true mesh.ep=2 verify.steps=2"),
+    (2, "data.document_mask=true mesh.pp=2 mesh.schedule=interleaved mesh.chunks=4 memory.recompute=full"),
+    (2, f"data.document_mask=true mesh.tp=2 {LATENT}"),
+    (4, f"data.document_mask=true mesh.pp=2 mesh.tp=2 mesh.schedule=zb_v mesh.ep=2 {LATENT}"),
     # Pipelines. The auxiliary loss of Hugging Face couples all layers.
     (2, "mesh.pp=2 verify.steps=2"),
     (2, "mesh.pp=2 mesh.schedule=gpipe mesh.stage_layers=1,7 moe.aux_scope=model"),

@@ -44,6 +44,11 @@ TEST(TextCorpus, JoinsFilesInOrderWithSeparators) {
   std::vector<int32_t> one(1);
   error_of([&] { corpus.read(12, one); }, Exit::internal);
   error_of([&] { corpus.read(-1, one); }, Exit::internal);
+  EXPECT_EQ(corpus.document_begins(0, 12), (std::vector<int64_t>{0, 2, 6, 9}));
+  EXPECT_EQ(corpus.document_begins(1, 5), (std::vector<int64_t>{2}));
+  EXPECT_EQ(corpus.document_begins(2, 5), (std::vector<int64_t>{2, 6}));
+  EXPECT_EQ(corpus.document_begins(12, 0), std::vector<int64_t>{});
+  error_of([&] { corpus.document_begins(0, 13); }, Exit::internal);
   EXPECT_EQ(TextCorpus(dir.path() + "/", {".h"}).files(), Names{"b.h"});
   EXPECT_EQ(TextCorpus(dir.path(), {}).files().size(), 5u);
 }

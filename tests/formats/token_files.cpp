@@ -33,6 +33,18 @@ void expect_ranges(const TokenSource& source, const Tokens& expected) {
   }
 }
 
+// Every sub-range tells of the same documents; `begins` are those of the whole.
+void expect_documents(const TokenSource& source, const std::vector<int64_t>& begins) {
+  for (int64_t first = 0; first <= source.size(); ++first)
+    for (int64_t count = 0; count <= source.size() - first; ++count) {
+      std::vector<int64_t> expected;
+      for (const int64_t begin : begins)
+        if (begin >= first && begin < first + count) expected.push_back(begin);
+      EXPECT_EQ(source.document_begins(first, count), expected) << first << " + " << count;
+    }
+  error_of([&] { source.document_begins(1, source.size()); }, Exit::internal);
+}
+
 const std::vector<Tokens> kSequences = {{1, 2, 3}, {}, {4}, {5, 6, 7, 8, 9}, {}};
 const Tokens kJoined = {1, 2, 3, 4, 5, 6, 7, 8, 9};
 
@@ -68,6 +80,23 @@ TEST(Megatron, DocumentsOfSeveralSequences) {
   EXPECT_EQ(data.index().document_begin(1), 2);
   EXPECT_EQ(data.index().document_begin(2), 3);
   EXPECT_EQ(read_all(data), kJoined);
+}
+
+TEST(Megatron, DocumentsBeginWhereTheIndexSays) {
+  const ScratchDir dir;
+  write_megatron(dir / "empty_ones", kSequences);  // the empty ones begin nowhere
+  expect_documents(MegatronDataset(dir / "empty_ones"), {0, 3, 4});
+  MegatronWriter writer(dir / "d", TokenType::u16);
+  writer.end_document();
+  writer.add_sequence(kSequences[0]);
+  writer.add_sequence(kSequences[2]);
+  writer.end_document();
+  writer.end_document();
+  writer.add_sequence(kSequences[3]);
+  writer.finish();
+  expect_documents(MegatronDataset(dir / "d"), {0, 4});
+  write_megatron(dir / "none", {});
+  expect_documents(MegatronDataset(dir / "none"), {});
 }
 
 TEST(Megatron, LayoutIsByteExact) {
@@ -151,6 +180,10 @@ TEST_F(MegatronDamage, SurvivesEveryChangedByte) {
         ASSERT_LE(index.token_count, 18);
         Tokens out(static_cast<size_t>(index.token_count));
         read_megatron_tokens(index, as_span(bin), 0, out, "d.bin");
+        for (int64_t document = 0; document <= index.document_count; ++document) {
+          ASSERT_GE(index.first_token(document), document == 0 ? 0 : index.first_token(document - 1));
+          ASSERT_LE(index.first_token(document), index.token_count);
+        }
       } catch (const Error& e) {
         EXPECT_EQ(e.code(), Exit::data);
       }
@@ -172,6 +205,7 @@ TEST_F(MegatronDamage, SequencesMayHaveGaps) {
   const MegatronDataset data(dir_ / "g");
   EXPECT_FALSE(data.index().starts.empty());
   expect_ranges(data, kJoined);
+  expect_documents(data, {0, 3, 4});
 }
 
 TEST_F(MegatronDamage, RefusesIdsBeyond32Bits) {
@@ -243,6 +277,53 @@ TEST(TokenShards, JoinsInOrderOfNames) {
   error_of([&] { list_token_shards(dir / "absent"); });
   std::filesystem::create_directory(dir / "empty");
   error_of([&] { list_token_shards(dir / "empty"); });
+}
+
+// llm.c begins each document with GPT-2's 50256, or with 128000 in files of Llama 3; documents may span shards.
+TEST(TokenShards, DocumentsBeginAtAToken) {
+  const ScratchDir dir;
+  write_token_shard(dir / "t_1.bin", Tokens{});
+  write_token_shard(dir / "t_2.bin", Tokens{50256, 2, 50256, 50256, 5});
+  write_token_shard(dir / "t_3.bin", Tokens{6, 7, 50256});
+  TokenShards shards(list_token_shards(dir / "t_*.bin"));
+  EXPECT_TRUE(contains(error_of([&] { shards.document_begins(0, 1); }, Exit::config), "where documents begin"));
+  shards.cut_documents();
+  expect_documents(shards, {0, 2, 3, 7});
+  EXPECT_TRUE(contains(shards.describe(), "token 50256 begins a document"));
+  shards.cut_documents(5);
+  expect_documents(shards, {4});
+  const std::string message = error_of([&] { shards.cut_documents(6); }, Exit::config);  // in the second shard alone
+  EXPECT_TRUE(contains(message, "t_2.bin") && contains(message, "token 6, got none")) << message;
+  write_token_shard(dir / "wide.bin", Tokens{1, 128000, 50256}, TokenType::u32);
+  TokenShards wide({dir / "wide.bin"});
+  wide.cut_documents();
+  expect_documents(wide, {1});
+}
+
+TEST(TokenSource, DocumentsOfSlicesCountFromTheirFirstToken) {
+  const ScratchDir dir;
+  write_megatron(dir / "m", {{1, 2}, {3, 4, 5}, {6}, {7, 8, 9}});
+  TokenSourceOptions options{.kind = "megatron",
+                             .path = dir / "m",
+                             .suffixes = {},
+                             .validation_fraction = 0.5,
+                             .split = Split::train,
+                             .documents = true};
+  expect_documents(*open_token_source(options), {0, 2});
+  options.split = Split::validation;
+  expect_documents(*open_token_source(options), {0, 1});
+  std::vector<int32_t> starts(3);
+  find_document_starts(*open_token_source(options), 0, starts);
+  EXPECT_EQ(starts, (Tokens{0, 1, 1}));
+  find_document_starts(MegatronDataset(dir / "m"), 1, starts);  // in the middle of a document
+  EXPECT_EQ(starts, (Tokens{0, 1, 1}));
+  find_document_starts(MegatronDataset(dir / "m"), 3, starts);
+  EXPECT_EQ(starts, (Tokens{0, 0, 2}));
+  write_token_shard(dir / "s.bin", kJoined);
+  options = {.kind = "shards", .path = dir / "s.bin", .suffixes = {}, .documents = true};
+  error_of([&] { open_token_source(options); }, Exit::config);
+  options.document_token = 4;
+  expect_documents(*open_token_source(options), {3});
 }
 
 TEST(TokenSource, OpensByKindAndSplits) {

@@ -28,6 +28,10 @@ void parse_index(std::span<const std::byte> idx, size_t bin_size) {
     mw::read_megatron_tokens(index, bin, 0, out, "fuzz");
     const size_t half = out.size() / 2;
     mw::read_megatron_tokens(index, bin, static_cast<int64_t>(half), std::span(out).subspan(half), "fuzz");
+    for (int64_t document = 0; document <= index.document_count; ++document) {
+      const int64_t first = index.first_token(document);
+      if (first < (document == 0 ? 0 : index.first_token(document - 1)) || first > index.token_count) std::abort();
+    }
   });
 }
 

@@ -75,18 +75,6 @@ TEST(ModelGradient, SigmoidBiasFullWidthNormTiedModelScope) {
   check_gradients(run);
 }
 
-RunSpec latent_run() {
-  RunSpec run = small_run();
-  run.native.attention = "latent";
-  run.native.kv_heads = run.native.head_dim = 0;
-  run.native.qk_norm = "none";
-  run.native.kv_rank = 9;
-  run.native.nope_dim = 5;
-  run.native.rope_dim = 6;
-  run.native.value_dim = 7;
-  return run;
-}
-
 TEST(ModelGradient, LatentAttention) { check_gradients(latent_run()); }
 
 TEST(ModelGradient, CompressedQueriesGroupsAndSequenceScope) {
@@ -98,6 +86,13 @@ TEST(ModelGradient, CompressedQueriesGroupsAndSequenceScope) {
   run.native.kept_groups = run.native.group_best = 2;
   run.moe.aux_scope = "sequence";
   check_gradients(run);
+}
+
+TEST(ModelGradient, DocumentsOfGroupedAndLatentAttention) {
+  for (RunSpec run : {small_run(), latent_run()}) {
+    run.data.document_mask = true;
+    check_gradients(run);
+  }
 }
 
 TEST(ModelGradient, TopOneWithoutSharedExpertsOrNorms) {

@@ -13,6 +13,18 @@
 
 namespace mw::test {
 
+inline RunSpec latent_run() {
+  RunSpec run = small_run();
+  run.native.attention = "latent";
+  run.native.kv_heads = run.native.head_dim = 0;
+  run.native.qk_norm = "none";
+  run.native.kv_rank = 9;
+  run.native.nope_dim = 5;
+  run.native.rope_dim = 6;
+  run.native.value_dim = 7;
+  return run;
+}
+
 struct SmallModel {
   explicit SmallModel(const RunSpec& run_spec, int threads = 1)
       : run(run_spec),
@@ -34,13 +46,20 @@ struct SmallModel {
       ids.push_back(static_cast<int32_t>(bits_at(key, static_cast<uint64_t>(t)) % 29));
       labels.push_back(t % 5 == 2 ? -100 : static_cast<int32_t>(bits_at(key, static_cast<uint64_t>(t) + 1000) % 29));
       valid += labels.back() >= 0 ? 1 : 0;
+      const int64_t at = t % plan.batch.seq_len;
+      const bool begins = at == 0 || bits_at(key, static_cast<uint64_t>(t) + 2000) % 4 == 0;
+      starts.push_back(begins ? static_cast<int32_t>(at) : starts.back());
     }
     for (const int64_t layer : model.moe_index())
       choices.emplace_back(
           static_cast<size_t>(plan.batch.tokens() * spec.layers[static_cast<size_t>(layer)].moe.top_k));
+    best_choices = choices;
   }
 
-  Batch batch() const { return {ids.data(), labels.data(), plan.batch.sequences, plan.batch.seq_len}; }
+  Batch batch() const {
+    return {ids.data(), labels.data(), plan.batch.sequences, plan.batch.seq_len,
+            run.data.document_mask ? starts.data() : nullptr};
+  }
   // The whole loss as training has it; with `replay` under the routing of the first call.
   double loss(bool replay, bool with_gradients = false) {
     std::vector<RoutingTap> taps;
@@ -62,7 +81,9 @@ struct SmallModel {
   ParamStore params;
   Transformer model;
   std::vector<int32_t> ids, labels;
-  std::vector<std::vector<int32_t>> choices;  // of each MoE layer
+  std::vector<int32_t> starts;                     // of documents: two or three in a sequence
+  std::vector<std::vector<int32_t>> choices;       // of each MoE layer
+  std::vector<std::vector<int32_t>> best_choices;  // where the loss counts the best scores
   int64_t valid = 0;
   AuxLosses aux;
 };

@@ -46,6 +46,7 @@ TEST(Transformer, FixedMemoryIsTheTableOfBytes) {
         run.native.score = "sigmoid";
         run.native.selection_bias = true;
         run.native.clip_qkv = 2;
+        run.data.document_mask = std::string(recompute) != "none";
         SmallModel m(run);
         const std::string what = fmt::format("{} {} {}", dtype, transport, recompute);
         const ByteSummary s = summarise(all_rows(m.plan));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/op_case.h"
@@ -200,6 +201,34 @@ TEST(Rope, TableRoundsAnglesAsHuggingFace) {
       ASSERT_NEAR(cosine[at], std::cos(static_cast<double>(angle)), slack) << "position " << t << ", pair " << j;
       ASSERT_NEAR(sine[at], std::sin(static_cast<double>(angle)), slack) << "position " << t << ", pair " << j;
     }
+}
+
+// With first_T a token stands at its distance from its document's first one: a packed sequence is rotated as its
+// documents are alone.
+TEST(Rope, PositionsBeginAnewInEveryDocument) {
+  TestStream test;
+  constexpr int64_t kPositions = 20, kHeads = 2;
+  const std::vector<int64_t> begins = {0, 1, 7, 20, 33, 39};  // of two sequences
+  std::vector<int> first;
+  for (int64_t t = 0; t < 2 * kPositions; ++t)
+    first.push_back(static_cast<int>(*(std::upper_bound(begins.begin(), begins.end(), t) - 1) % kPositions));
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const RopePairs pairing : {RopePairs::halves, RopePairs::neighbours})
+      for (const RopeDirection direction : {RopeDirection::forward, RopeDirection::backward}) {
+        const CaseTensor x = random_tensor("x", {2 * kPositions, kHeads, 16}, dtype);
+        const Table table = make_table(kPositions, 8);
+        const Owned packed = to_operand(x), starts = to_operand(integer_tensor({2 * kPositions}, first));
+        rope(test.stream, packed.view, table.cosine.view, table.sine.view, direction, packed.view, pairing,
+             starts.view);
+        const Owned alone = to_operand(x);
+        for (size_t i = 0; i < begins.size(); ++i) {
+          const int64_t end = i + 1 < begins.size() ? begins[i + 1] : 2 * kPositions;
+          const TensorView rows = alone.view.slice(begins[i], end - begins[i]);
+          rope(test.stream, rows, table.cosine.view, table.sine.view, direction, rows, pairing);
+        }
+        wait_for_device();
+        EXPECT_EQ(packed.memory, alone.memory);
+      }
 }
 
 TEST(Rope, NoTokens) {

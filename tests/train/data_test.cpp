@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "formats/megatron.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -178,12 +179,17 @@ TEST(SampleOrder, RefusesTooLittleAndForeignTokens) {
   EXPECT_EQ(SampleOrder(counting_tokens(7), 6, 10, 1).samples(), 1);
   const SampleOrder order(counting_tokens(7), 6, 6, 1);  // the last label is 6
   EXPECT_TRUE(contains(error_of([&] { shuffled(order, 0, 6); }), "got 6"));
+  Tokens ids(6), labels(6), starts(6);  // a source without documents
+  const SampleOrder wide(counting_tokens(7), 6, 10, 1);
+  EXPECT_TRUE(contains(error_of([&] { wide.shuffled(0, ids, labels, starts); }, Exit::config), "documents begin"));
 }
 
 // Memory for the tokens of a step, as the plan's table gives it.
 struct StepMemory {
   explicit StepMemory(const Plan& plan)
-      : store(to_slots(plan.activation_rows)), tokens{store.fixed("data.ids"), store.fixed("data.labels")} {}
+      : store(to_slots(plan.activation_rows)), tokens{store.fixed("data.ids"), store.fixed("data.labels"), {}} {
+    if (plan.run.data.document_mask) tokens.document_starts = store.fixed("data.document_starts");
+  }
   TensorStore store;
   StepTokens tokens;
 };
@@ -224,6 +230,54 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
         }
       }
     }
+}
+
+// Every rank of every layout, those without the first stage too, reads the bounds of the documents in its samples.
+TEST(ReadStep, DocumentsComeWithTheSamples) {
+  const ScratchDir dir;
+  std::vector<Tokens> documents[2];
+  for (int32_t id = 0; id < 500;) {
+    Tokens document;
+    for (int32_t length = 1 + (id * 7) % 13; length > 0; --length) document.push_back(id++);
+    documents[id % 2].push_back(document);
+  }
+  for (const int k : {0, 1}) write_megatron(dir / (k == 0 ? "a" : "b"), documents[k]);
+  RunSpec run = small_run();
+  run.native.vocab = 1000;
+  run.data.kind = "megatron";
+  run.data.blend = {"2 " + dir / "a", "1 " + dir / "b"};
+  run.data.val_fraction = 0.3;
+  const auto begins_document = [&](int32_t id) {
+    for (const std::vector<Tokens>& of : documents)
+      for (const Tokens& document : of)
+        if (document.front() == id) return true;
+    return false;
+  };
+  for (const bool masked : {true, false}) {
+    run.data.document_mask = masked;
+    const std::unique_ptr<SampleOrder> training = open_samples(run, 1000, false),
+                                       validation = open_samples(run, 1000, true);
+    for (const int64_t pp : {1, 3})
+      for (int rank = 0; rank < 2 * pp; ++rank) {
+        run.mesh.pp = pp;
+        const Plan plan = make_plan(build_native_model(run.native), run, static_cast<int>(2 * pp), rank, {});
+        const StepMemory memory(plan);
+        std::vector<Batch> batches = read_step(*training, plan, 5, memory.tokens);
+        int64_t inner = 0;
+        const auto check = [&](const Batch& batch) {
+          ASSERT_EQ(batch.document_starts != nullptr, masked);
+          for (int64_t t = 0; masked && t < batch.tokens(); ++t) {
+            const int64_t at = t % batch.seq_len;
+            const bool begins = at > 0 && begins_document(batch.ids[t]);
+            ASSERT_EQ(batch.document_starts[t], at == 0 || begins ? at : batch.document_starts[t - 1]) << t;
+            inner += begins;
+          }
+        };
+        for (const Batch& batch : batches) check(batch);
+        check(read_validation(*validation, plan, 1, 3, memory.tokens));
+        EXPECT_EQ(inner > 0, masked);
+      }
+  }
 }
 
 TEST(ReadStep, NeighbouringStepsShareNoSample) {

@@ -53,12 +53,13 @@ Scratch split_scratch(float* memory, const AttentionShape& shape) {
 }
 
 // Turns one tile of scores into exp(score - running maximum) and brings the running statistics up to date.
-void softmax_step(const Scratch& s, int64_t keys, int64_t columns, int64_t shift) {
+void softmax_step(const Scratch& s, const FirstKeys& first, int64_t key_begin, int64_t keys, int64_t columns,
+                  int64_t shift) {
   alignas(64) float max_q[kQueries];
   std::copy(s.max_q, s.max_q + columns, max_q);
   for (int64_t r = 0; r < keys; ++r) {
     float* row = s.s_kq + r * kQueries;
-    const int64_t begin = mask_row(row, r + shift, columns);
+    const int64_t begin = mask_row(row, r + shift, first.end_of(key_begin + r, columns), columns);
 #pragma omp simd
     for (int64_t c = begin; c < columns; ++c) max_q[c] = row[c] > max_q[c] ? row[c] : max_q[c];
   }
@@ -83,19 +84,20 @@ void softmax_step(const Scratch& s, int64_t keys, int64_t columns, int64_t shift
 
 template <class T>
 void attend_tile(const AttentionShape& shape, const T* q_THh, const T* k_TGh, const T* v_TGh, T* o_THh, float* lse_HT,
-                 int64_t sequence, int64_t head, int64_t query_begin, const Scratch& s) {
+                 const int32_t* first_T, int64_t sequence, int64_t head, int64_t query_begin, const Scratch& s) {
   const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len, h = shape.head_dim, v = shape.value_dim;
   const int64_t kv_head = head / (H / G), h_row = padded(h), v_row = padded(v);
   const int64_t queries = std::min(kQueries, S - query_begin), columns = padded(queries);
   const int64_t token = sequence * S + query_begin;
+  const FirstKeys first{first_T == nullptr ? nullptr : first_T + token, queries};
 
   load_tile(q_THh + (token * H + head) * h, H * h, queries, columns, h, shape.scale, s.q_qh);
   tile::transpose(columns, h_row, s.q_qh, h_row, s.q_hq, kQueries);
   std::fill(s.o_qh, s.o_qh + columns * v_row, 0.0f);
-  std::fill(s.max_q, s.max_q + columns, -std::numeric_limits<float>::infinity());
+  std::fill(s.max_q, s.max_q + columns, kLowestScore);
   std::fill(s.sum_q, s.sum_q + columns, 0.0f);
 
-  for (int64_t key_begin = 0; key_begin < query_begin + queries; key_begin += kKeys) {
+  for (int64_t key_begin = first.first_tile(); key_begin < query_begin + queries; key_begin += kKeys) {
     const int64_t keys = std::min(kKeys, query_begin + queries - key_begin);
     const int64_t shift = key_begin - query_begin;
     const int64_t key = (sequence * S + key_begin) * G + kv_head;
@@ -105,7 +107,7 @@ void attend_tile(const AttentionShape& shape, const T* q_THh, const T* k_TGh, co
     tile::product<false>(key_rows, columns, s.k_kh, h_row, 1, s.q_hq, kQueries, s.s_kq, kQueries, [&](int64_t r) {
       return tile::Part{r + shift, 0, h};
     });
-    softmax_step(s, keys, columns, shift);
+    softmax_step(s, first, key_begin, keys, columns, shift);
     for (int64_t c = 0; c < columns; ++c) {
       if (s.scale_q[c] == 1.0f) continue;
       for (int64_t d = 0; d < v_row; ++d) s.o_qh[c * v_row + d] *= s.scale_q[c];
@@ -125,7 +127,7 @@ void attend_tile(const AttentionShape& shape, const T* q_THh, const T* k_TGh, co
 
 template <class T>
 void attend(Stream& stream, const AttentionShape& shape, const T* q_THh, const T* k_TGh, const T* v_TGh, T* o_THh,
-            float* lse_HT) {
+            float* lse_HT, const int32_t* first_T) {
   const int64_t items = forward_items(shape), tiles = query_tiles(shape);
   const int threads = threads_used(items, stream.threads());
   WorkspaceFrame frame(stream.workspace());
@@ -138,7 +140,7 @@ void attend(Stream& stream, const AttentionShape& shape, const T* q_THh, const T
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t item = 0; item < items; ++item) {
       const int64_t tile = tiles - 1 - item % tiles, head = item / tiles % shape.heads;
-      attend_tile(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, item / tiles / shape.heads, head, tile * kQueries,
+      attend_tile(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T, item / tiles / shape.heads, head, tile * kQueries,
                   scratch);
     }
   }
@@ -147,13 +149,14 @@ void attend(Stream& stream, const AttentionShape& shape, const T* q_THh, const T
 }  // namespace
 
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
-               TensorView o_THh, TensorView lse_HT) {
+               TensorView o_THh, TensorView lse_HT, TensorView first_T) {
   if (q_THh.dim(0) == 0) return;
-  if (q_THh.dtype == DType::f32)
-    attend(stream, shape, q_THh.as<float>(), k_TGh.as<float>(), v_TGh.as<float>(), o_THh.as<float>(),
-           lse_HT.as<float>());
-  else
-    attend(stream, shape, q_THh.as<bf16>(), k_TGh.as<bf16>(), v_TGh.as<bf16>(), o_THh.as<bf16>(), lse_HT.as<float>());
+  const auto run = [&]<class E>(E) {
+    attend(stream, shape, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(),
+           shape.documents ? first_T.as<int32_t>() : nullptr);
+  };
+  if (q_THh.dtype == DType::f32) run(float{});
+  else run(bf16{});
 }
 
 int64_t attention_workspace_bytes(const AttentionShape& shape, DType, int threads) {

@@ -59,17 +59,19 @@ struct Operands {
   const T *q_THh, *k_TGh, *v_TGh, *o_THh;
   const float* lse_HT;
   const T* d_o_THh;
+  const int32_t* first_T;  // null without documents
   T *d_q_THh, *d_k_TGh, *d_v_TGh;
 };
 
 // From scores and d_p to probabilities and d_s, for the visible part of one tile.
-void softmax_gradient(const Scratch& s, int64_t keys, int64_t columns, int64_t shift) {
+void softmax_gradient(const Scratch& s, const FirstKeys& first, int64_t key_begin, int64_t keys, int64_t columns,
+                      int64_t shift) {
   const float* lse_q = s.lse_q;
   const float* delta_q = s.delta_q;
   for (int64_t r = 0; r < keys; ++r) {
     float* p = s.p_kq + r * kQueries;
     float* d_s = s.d_s_kq + r * kQueries;
-    const int64_t begin = mask_row(p, r + shift, columns);
+    const int64_t begin = mask_row(p, r + shift, first.end_of(key_begin + r, columns), columns);
 #pragma omp simd
     for (int64_t c = begin; c < columns; ++c) {
       p[c] = fast_exp(p[c] - lse_q[c]);
@@ -85,6 +87,7 @@ void differentiate_tile(const AttentionShape& shape, const Operands<T>& x, int64
   const int64_t kv_head = head / (H / G), h_row = padded(h), v_row = padded(v);
   const int64_t queries = std::min(kQueries, S - query_begin), columns = padded(queries);
   const int64_t token = sequence * S + query_begin;
+  const FirstKeys first{x.first_T == nullptr ? nullptr : x.first_T + token, queries};
 
   load_tile(x.q_THh + (token * H + head) * h, H * h, queries, columns, h, shape.scale, s.q_qh);
   tile::transpose(columns, h_row, s.q_qh, h_row, s.q_hq, kQueries);
@@ -104,7 +107,7 @@ void differentiate_tile(const AttentionShape& shape, const Operands<T>& x, int64
   std::fill(s.delta_q + queries, s.delta_q + columns, 0.0f);
   std::fill(s.lse_q + queries, s.lse_q + columns, std::numeric_limits<float>::infinity());
 
-  for (int64_t key_begin = 0; key_begin < query_begin + queries; key_begin += kKeys) {
+  for (int64_t key_begin = first.first_tile(); key_begin < query_begin + queries; key_begin += kKeys) {
     const int64_t keys = std::min(kKeys, query_begin + queries - key_begin);
     const int64_t shift = key_begin - query_begin;
     const int64_t key = (sequence * S + key_begin) * G + kv_head;
@@ -117,7 +120,7 @@ void differentiate_tile(const AttentionShape& shape, const Operands<T>& x, int64
     tile::product<false>(key_rows, columns, s.v_kh, v_row, 1, s.d_o_hq, kQueries, s.d_s_kq, kQueries, [&](int64_t r) {
       return tile::Part{r + shift, 0, v};
     });
-    softmax_gradient(s, key_rows, columns, shift);
+    softmax_gradient(s, first, key_begin, key_rows, columns, shift);
     const auto queries_that_see = [&](int64_t r) { return tile::Part{0, std::max<int64_t>(0, r + shift), queries}; };
     tile::product<true>(key_rows, v_row, s.p_kq, kQueries, 1, s.d_o_qh, v_row, s.d_v_kh + key_begin * v_row, v_row,
                         queries_that_see);
@@ -177,12 +180,13 @@ int64_t attention_detail::backward_scratch_floats(const AttentionShape& shape) {
 
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
-                        TensorView d_k_TGh, TensorView d_v_TGh) {
+                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
   if (q_THh.dim(0) == 0) return;
   const auto run = [&]<class E>(E) {
-    differentiate<E>(stream, shape,
-                     {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
-                      d_q_THh.as<E>(), d_k_TGh.as<E>(), d_v_TGh.as<E>()});
+    differentiate<E>(
+        stream, shape,
+        {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
+         shape.documents ? first_T.as<int32_t>() : nullptr, d_q_THh.as<E>(), d_k_TGh.as<E>(), d_v_TGh.as<E>()});
   };
   if (q_THh.dtype == DType::f32) run(float{});
   else run(bf16{});

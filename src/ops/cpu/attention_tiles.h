@@ -45,14 +45,28 @@ void load_tile(const T* src, int64_t src_row, int64_t rows, int64_t padded_rows,
   std::fill(dst, dst + (padded_rows - rows) * dst_row, 0.0f);
 }
 
-// Key r of a tile at position `shift` relative to the query tile is seen by queries c >= r + shift. Returns the first
-// column of scores that has to be computed, a multiple of the vector, and hides the columns between it and the first
-// visible one.
-inline int64_t mask_row(float* scores, int64_t first_visible, int64_t columns) {
-  if (first_visible <= 0) return 0;
-  const int64_t visible = std::min(first_visible, columns);
-  const int64_t begin = visible / tile::kLanes * tile::kLanes;
-  std::fill(scores + begin, scores + visible, -std::numeric_limits<float>::infinity());
+// The first key that each query of a tile sees, by position in the sequence; null: key 0.
+struct FirstKeys {
+  const int32_t* of_query;
+  int64_t queries;
+
+  // Where the tiles of keys begin that the queries see.
+  int64_t first_tile() const { return of_query == nullptr ? 0 : *of_query / kKeys * kKeys; }
+  // From which query on, of `columns` with padding, the key is not seen. Padding sees what the last query does.
+  int64_t end_of(int64_t key, int64_t columns) const {
+    if (of_query == nullptr || of_query[queries - 1] <= key) return columns;
+    return std::upper_bound(of_query, of_query + queries, key) - of_query;
+  }
+};
+
+// A key at position `shift` relative to the query tile is seen by queries c >= shift, before the `end` that FirstKeys
+// tells. Returns the first column of scores that has to be computed, a multiple of the vector, and hides those from
+// there on that do not see the key.
+inline int64_t mask_row(float* scores, int64_t shift, int64_t end, int64_t columns) {
+  constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  const int64_t visible = std::clamp<int64_t>(shift, 0, columns), begin = visible / tile::kLanes * tile::kLanes;
+  std::fill(scores + begin, scores + visible, kHidden);
+  std::fill(scores + std::max(visible, end), scores + columns, kHidden);
   return begin;
 }
 

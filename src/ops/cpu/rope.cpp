@@ -29,11 +29,12 @@ void rotate_neighbours(const T* in, const float* cosine, const float* sine, floa
 }  // namespace
 
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairing) {
+          TensorView y_THh, RopePairs pairing, TensorView first_T) {
   const int64_t T = x_THh.dim(0), H = x_THh.dim(1), h = x_THh.dim(2), pairs = cos_Sp.dim(1), S = cos_Sp.dim(0);
   if (T == 0) return;
   const float* cosine = cos_Sp.as<float>();
   const float* sine = sin_Sp.as<float>();
+  const int32_t* first = first_T.data == nullptr ? nullptr : first_T.as<int32_t>();
   const float sign = direction == RopeDirection::forward ? 1.0f : -1.0f;
   with_float_type(x_THh.dtype, [&](auto type) {
     using E = decltype(type);
@@ -42,7 +43,7 @@ void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp
     const auto rotate = pairing == RopePairs::halves ? rotate_halves<E> : rotate_neighbours<E>;
     for_blocks(stream, T, rows_per_block(H * 2 * pairs), [=](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const int64_t position = t % S;
+        const int64_t position = t % S - (first == nullptr ? 0 : first[t]);
         for (int64_t head = 0; head < H; ++head) {
           const int64_t at = (t * H + head + 1) * h - 2 * pairs;
           rotate(x + at, cosine + position * pairs, sine + position * pairs, sign, pairs, y + at);

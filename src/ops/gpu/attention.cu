@@ -35,16 +35,19 @@ struct Running {
 };
 
 // Turns scores into exp(score - largest) and scales earlier outputs down to a largest score that grew. On the
-// diagonal a query sees keys up to its own position.
+// diagonal a query sees keys up to its own position; everywhere from first[query] on, where key 0 of the tile is
+// key_begin.
 template <int C>
-__device__ void softmax_step(float scale, bool diagonal, Running& running, float (&scores)[kRows][4],
-                             float (&out)[kRows][4 * C]) {
+__device__ void softmax_step(float scale, bool diagonal, const int (&first)[kTile], int key_begin, Running& running,
+                             float (&scores)[kRows][4], float (&out)[kRows][4 * C]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     float largest = running.largest[i];
+    const int query = first_row<kRows>() + i, first_seen = first[query] - key_begin;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const bool seen = !diagonal || first_column() + j <= first_row<kRows>() + i;
+      const int key = first_column() + j;
+      const bool seen = key >= first_seen && (!diagonal || key <= query);
       scores[i][j] = seen ? scale * scores[i][j] : kHidden;
       largest = fmaxf(largest, scores[i][j]);
     }
@@ -65,31 +68,33 @@ __device__ void softmax_step(float scale, bool diagonal, Running& running, float
 template <int C, class T>
 __global__ void __launch_bounds__(kTileThreads<kRows>)
     attention_kernel(AttentionShape shape, int64_t tiles, int64_t chunks, const T* q_THh, const T* k_TGh,
-                     const T* v_TGh, T* o_THh, float* lse_HT) {
+                     const T* v_TGh, T* o_THh, float* lse_HT, const int32_t* first_T) {
   alignas(16) __shared__ float stage[kStageFloats];
   alignas(16) __shared__ float tile[kTileFloats];  // exp(score - largest), [key][query]
+  __shared__ int first[kTile];
   const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len, h = shape.head_dim, v = shape.value_dim;
   Block block = this_block(chunks, tiles, H, kTile * C);
   block.tile = static_cast<int>(tiles) - 1 - block.tile;  // the longest first
   const int64_t kv_head = block.head / (H / G);
   const auto queries = rows_of(q_THh, H, h, S, block.sequence, block.head, block.tile);
+  load_first_keys(first_T, shape, block, block.tile, queries.count, first);
 
   Running running;
   float out[kRows][4 * C];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    running.largest[i] = kHidden;
+    running.largest[i] = kLowestScore;
     running.sum[i] = 0.0f;
 #pragma unroll
     for (int c = 0; c < 4 * C; ++c) out[i][c] = 0.0f;
   }
 
-  for (int key_tile = 0; key_tile <= block.tile; ++key_tile) {
+  for (int key_tile = first_key_tile(first_T, shape, block); key_tile <= block.tile; ++key_tile) {
     const auto keys = rows_of(k_TGh, G, h, S, block.sequence, kv_head, key_tile);
     const auto values = rows_of(v_TGh, G, v, S, block.sequence, kv_head, key_tile);
     float scores[kRows][4];
     dot_rows(queries, keys, stage, scores);
-    softmax_step<C>(shape.scale, key_tile == block.tile, running, scores, out);
+    softmax_step<C>(shape.scale, key_tile == block.tile, first, key_tile * kTile, running, scores, out);
     store_part(tile, scores);
     add_product<kRows, C>(tile, columns_from(values, block.column), stage, out);
   }
@@ -110,16 +115,17 @@ __global__ void __launch_bounds__(kTileThreads<kRows>)
 }  // namespace
 
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
-               TensorView o_THh, TensorView lse_HT) {
+               TensorView o_THh, TensorView lse_HT, TensorView first_T) {
   const DType dtype = q_THh.dtype;
-  if (is_for_library(dtype) && attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT)) return;
+  if (is_for_library(dtype) && attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T)) return;
   with_float_type(dtype, [&](auto type) {
     with_column_quads(shape.value_dim, [&](auto column_quads) {
       using E = decltype(type);
       constexpr int C = decltype(column_quads)::value;
       const int64_t tiles = tiles_of(shape), chunks = ceil_div(shape.value_dim, kTile * C);
       launch(stream, attention_kernel<C, E>, shape.sequences * shape.heads * tiles * chunks, kTileThreads<kRows>, 0,
-             shape, tiles, chunks, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>());
+             shape, tiles, chunks, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(),
+             shape.documents ? first_T.as<int32_t>() : nullptr);
     });
   });
 }

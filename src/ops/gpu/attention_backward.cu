@@ -24,6 +24,7 @@ struct Operands {
   const T *q_THh, *k_TGh, *v_TGh, *o_THh;
   const float* lse_HT;
   const T* d_o_THh;
+  const int32_t* first_T;  // null without documents
   float* delta_HT;
   T *d_q_THh, *d_k_TGh, *d_v_TGh;
 };
@@ -43,12 +44,14 @@ __global__ void delta_kernel(AttentionShape shape, Operands<T> x) {
 // What the softmax's gradient needs of a tile of queries.
 struct Statistics {
   float lse[kTile], delta[kTile];
+  int first[kTile];  // the first key that a query sees
 };
 
 // Queries beyond the sequence get probability zero.
 template <class T>
 __device__ void load_statistics(const AttentionShape& shape, const Operands<T>& x, const Block& block, int64_t head,
                                 int query_tile, int queries, Statistics& to) {
+  load_first_keys(x.first_T, shape, block, query_tile, queries, to.first);
   const int query = thread_index();
   if (query >= kTile) return;
   const int64_t at = (head * shape.sequences + block.sequence) * shape.seq_len + int64_t{query_tile} * kTile + query;
@@ -66,17 +69,17 @@ struct QueriesAreColumns {
   static __device__ int key(int i, int) { return first_row<kKeyRows>() + i; }
 };
 
-// tile = probabilities, from scores before scaling. On the diagonal a query sees keys up to its own
-// position.
+// tile = probabilities, from scores before scaling. On the diagonal a query sees keys up to its own position;
+// everywhere from its first on, where key 0 of the tile is key_begin.
 template <class Position, int R>
-__device__ void store_probabilities(const Statistics& statistics, float scale, bool diagonal, float (&scores)[R][4],
-                                    float* tile) {
+__device__ void store_probabilities(const Statistics& statistics, float scale, bool diagonal, int key_begin,
+                                    float (&scores)[R][4], float* tile) {
 #pragma unroll
   for (int i = 0; i < R; ++i)
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const int query = Position::query(i, j);
-      const bool seen = !diagonal || Position::key(i, j) <= query;
+      const int query = Position::query(i, j), key = Position::key(i, j);
+      const bool seen = key_begin + key >= statistics.first[query] && (!diagonal || key <= query);
       scores[i][j] = seen ? expf(scale * scores[i][j] - statistics.lse[query]) : 0.0f;
     }
   store_part(tile, scores);
@@ -118,18 +121,27 @@ __global__ void __launch_bounds__(kTileThreads<kQueryRows>)
 #pragma unroll
     for (int c = 0; c < 4 * C; ++c) d_q[i][c] = 0.0f;
 
-  for (int key_tile = 0; key_tile <= block.tile; ++key_tile) {
+  for (int key_tile = first_key_tile(x.first_T, shape, block); key_tile <= block.tile; ++key_tile) {
     const auto keys = rows_of(x.k_TGh, G, h, S, block.sequence, kv_head, key_tile);
     const auto values = rows_of(x.v_TGh, G, v, S, block.sequence, kv_head, key_tile);
     float products[R][4];
     dot_rows(queries, keys, stage, products);
-    store_probabilities<QueriesAreRows>(statistics, shape.scale, key_tile == block.tile, products, tile);
+    store_probabilities<QueriesAreRows>(statistics, shape.scale, key_tile == block.tile, key_tile * kTile, products,
+                                        tile);
     dot_rows(d_outputs, values, stage, products);
     store_score_gradients<QueriesAreRows>(statistics, products, tile);
     add_product<R, C>(tile, columns_from(keys, block.column), stage, d_q);
   }
   const auto d_q_rows = rows_of(x.d_q_THh, H, h, S, block.sequence, block.head, block.tile);
   store_rows<R, C>(columns_from(d_q_rows, block.column), shape.scale, d_q);
+}
+
+// Whether the first query of a tile, and so every later one, sees no key of the block's tile.
+template <class T>
+__device__ bool sees_later_keys_alone(const AttentionShape& shape, const Operands<T>& x, const Block& block,
+                                      int query_tile) {
+  if (x.first_T == nullptr) return false;
+  return x.first_T[block.sequence * shape.seq_len + int64_t{query_tile} * kTile] >= (block.tile + 1) * kTile;
 }
 
 // The bound of 2 keeps two blocks on a multiprocessor (HIP: two waves on a SIMD), of which one works while one waits.
@@ -154,12 +166,14 @@ __global__ void __launch_bounds__(kTileThreads<kKeyRows>, 2)
   const int64_t group = H / G, first_head = block.head * group;
   for (int64_t head = first_head; head < first_head + group; ++head)
     for (int query_tile = block.tile; query_tile < tiles; ++query_tile) {
+      if (sees_later_keys_alone(shape, x, block, query_tile)) break;
       const auto queries = rows_of(x.q_THh, H, h, S, block.sequence, head, query_tile);
       const auto d_outputs = rows_of(x.d_o_THh, H, v, S, block.sequence, head, query_tile);
       load_statistics(shape, x, block, head, query_tile, queries.count, statistics);
       float products[R][4];
       dot_rows(keys, queries, stage, products);
-      store_probabilities<QueriesAreColumns>(statistics, shape.scale, query_tile == block.tile, products, tile);
+      store_probabilities<QueriesAreColumns>(statistics, shape.scale, query_tile == block.tile, block.tile * kTile,
+                                             products, tile);
       if (block.column < v) add_product<R, C>(tile, columns_from(d_outputs, block.column), stage, d_v);
       if (block.column >= h) continue;
       dot_rows(values, d_outputs, stage, products);
@@ -199,9 +213,9 @@ size_t delta_floats(const AttentionShape& shape) {
 
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
-                        TensorView d_k_TGh, TensorView d_v_TGh) {
+                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
   if (is_for_library(q_THh.dtype) && attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT,
-                                                                   d_o_THh, d_q_THh, d_k_TGh, d_v_TGh))
+                                                                   d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T))
     return;
   WorkspaceFrame frame(stream.workspace());
   auto* delta_HT = frame.take<float>(delta_floats(shape));
@@ -209,7 +223,8 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
     using E = decltype(type);
     differentiate<E>(stream, shape,
                      {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
-                      delta_HT, d_q_THh.as<E>(), d_k_TGh.as<E>(), d_v_TGh.as<E>()});
+                      shape.documents ? first_T.as<int32_t>() : nullptr, delta_HT, d_q_THh.as<E>(), d_k_TGh.as<E>(),
+                      d_v_TGh.as<E>()});
   });
 }
 

@@ -2,6 +2,8 @@
 // of matrix products, pointwise operations and reductions, and runs the whole as one kernel (backward: a few), without
 // an S x S tensor in forward. It knows such graphs by their shape, so theirs here must stay as they are.
 //
+// Documents are one more mask: graphs know no tiles that it hides as a whole, and compute them.
+//
 // For a deterministic backward pass cuDNN keeps the gradients of the scores, S x S per head, in scratch: the pass runs
 // over a part of the sequences and heads at a time (Part) that bounds them.
 #include <algorithm>
@@ -10,6 +12,8 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "ops/gpu/attention_library.h"
 #include "ops/gpu/graph_cudnn.h"
@@ -51,28 +55,37 @@ struct Layouts {
         v(rows_of(part.sequences, part.kv_heads, s.kv_heads, s.seq_len, s.value_dim)),
         o(rows_of(part.sequences, heads, s.heads, s.seq_len, s.value_dim)),
         scores(packed(part.sequences, heads, s.seq_len, s.seq_len)),
-        statistics(packed(part.sequences, heads, s.seq_len, 1)) {}
+        statistics(packed(part.sequences, heads, s.seq_len, 1)),
+        first(packed(part.sequences, 1, s.seq_len, 1)) {}
   int64_t sequences, heads, kv_heads, seq_len;
-  Layout q, k, v, o, scores, statistics;
+  Layout q, k, v, o, scores, statistics, first;
 };
 
-// Minus infinity for keys after the query.
-Tensor hide_future(Graph& g, const Layout& layout, Tensor scores) {
-  const Tensor query = g.index(2, scores, g.computed(layout, CUDNN_DATA_INT32)),
-               key = g.index(3, scores, g.computed(layout, CUDNN_DATA_INT32)),
-               seen = g.is_greater_or_equal(query, key, g.computed(layout, CUDNN_DATA_BOOLEAN));
-  return g.select(seen, scores, g.number(-std::numeric_limits<float>::infinity()), g.computed(layout));
+// The operand with the first key of each query; null without documents.
+Tensor first_keys(Graph& g, const AttentionShape& shape, const Layouts& at) {
+  return shape.documents ? g.operand(at.first, CUDNN_DATA_INT32, sizeof(int32_t)) : nullptr;
 }
 
-// Operands: q, k, v, o, lse.
+// Minus infinity for keys after the query; for those before its first, of which whole tiles may be hidden, a number.
+Tensor hide(Graph& g, const Layout& layout, Tensor scores, Tensor first) {
+  const Tensor query = g.index(2, scores, g.computed(layout, CUDNN_DATA_INT32)),
+               key = g.index(3, scores, g.computed(layout, CUDNN_DATA_INT32)),
+               seen = g.is_greater_or_equal(query, key, g.computed(layout, CUDNN_DATA_BOOLEAN)),
+               past = g.select(seen, scores, g.number(-std::numeric_limits<float>::infinity()), g.computed(layout));
+  if (first == nullptr) return past;
+  const Tensor own = g.is_greater_or_equal(key, first, g.computed(layout, CUDNN_DATA_BOOLEAN));
+  return g.select(own, past, g.number(kLowestScore), g.computed(layout));
+}
+
+// Operands: q, k, v, o, lse, first.
 Graph plan_forward(cudnnHandle_t handle, const AttentionShape& shape) {
   const Layouts at(shape, {shape.sequences, shape.kv_heads});
   Graph g(handle);
   const Tensor q = g.operand(at.q), k = g.operand(transposed(at.k)), v = g.operand(at.v), o = g.operand(at.o),
-               lse = g.operand(at.statistics, CUDNN_DATA_FLOAT);
+               lse = g.operand(at.statistics, CUDNN_DATA_FLOAT), first = first_keys(g, shape, at);
   const Tensor products = g.multiply(q, k, g.computed(at.scores)),
                scaled = g.apply(CUDNN_POINTWISE_MUL, products, g.number(shape.scale), g.computed(at.scores)),
-               scores = hide_future(g, at.scores, scaled);
+               scores = hide(g, at.scores, scaled, first);
   const Tensor largest = g.reduce(CUDNN_REDUCE_TENSOR_MAX, scores, g.computed(at.statistics)),
                shifted = g.apply(CUDNN_POINTWISE_SUB, scores, largest, g.computed(at.scores)),
                weights = g.apply(CUDNN_POINTWISE_EXP, shifted, g.computed(at.scores)),
@@ -95,13 +108,13 @@ void multiply_by_key(Graph& g, const Layouts& at, Tensor scores, Tensor rows, in
   g.reduce(CUDNN_REDUCE_TENSOR_ADD, g.multiply(by_key, rows, g.computed(of_each_head, CUDNN_DATA_BFLOAT16)), d);
 }
 
-// Operands: q, k, v, o, lse, d_o, d_q, d_k, d_v.
+// Operands: q, k, v, o, lse, d_o, d_q, d_k, d_v, first.
 Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Part& part) {
   const Layouts at(shape, part);
   Graph g(handle);
   const Tensor q = g.operand(at.q), k = g.operand(transposed(at.k)), v = g.operand(transposed(at.v)),
                o = g.operand(at.o), lse = g.operand(at.statistics, CUDNN_DATA_FLOAT), d_o = g.operand(at.o),
-               d_q = g.operand(at.q), d_k = g.operand(at.k), d_v = g.operand(at.v);
+               d_q = g.operand(at.q), d_k = g.operand(at.k), d_v = g.operand(at.v), first = first_keys(g, shape, at);
   const Tensor scale = g.number(shape.scale);
   // delta = sum of o * d_o; cuDNN wants it in memory, and the factor 1 where dropout would have its own.
   const Tensor o_d_o = g.apply(CUDNN_POINTWISE_MUL, d_o, o,
@@ -112,7 +125,7 @@ Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Par
   const Tensor products = g.multiply(q, k, g.computed(at.scores)),
                scores = g.apply(CUDNN_POINTWISE_MUL, products, scale, g.computed(at.scores)),
                shifted = g.apply(CUDNN_POINTWISE_SUB, scores, lse, g.computed(at.scores)),
-               p = g.apply(CUDNN_POINTWISE_EXP, hide_future(g, at.scores, shifted), g.computed(at.scores));
+               p = g.apply(CUDNN_POINTWISE_EXP, hide(g, at.scores, shifted, first), g.computed(at.scores));
   multiply_by_key(g, at, p, d_o, shape.value_dim, d_v);
 
   const Tensor d_p = g.multiply(d_o, v, g.computed(at.scores)),
@@ -197,7 +210,7 @@ struct Handle {
   cudnnHandle_t handle = nullptr;
 };
 
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float>;
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, bool>;
 
 struct CudnnState : StreamState {
   std::optional<Handle> handle;  // from the first plan on; outlives the plans
@@ -209,15 +222,18 @@ Attempt plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape
   if (!is_hopper(stream.device().index)) return {std::nullopt, "the GPU is not of compute capability 9"};
   if (!state.handle) state.handle.emplace();
   check(cudnnSetStream(state.handle->handle, native(stream)), "giving cuDNN a stream");
-  return {Plans{plan_forward(state.handle->handle, shape), plan_backward(state.handle->handle, shape, part_of(shape))},
-          ""};
+  Plans plans{plan_forward(state.handle->handle, shape), plan_backward(state.handle->handle, shape, part_of(shape))};
+  const int64_t bytes = std::max(plans.forward.scratch_bytes(), plans.backward.scratch_bytes());
+  if (bytes > scratch_bound(shape))
+    return {std::nullopt, fmt::format("it wants {} bytes of scratch, {} are foreseen", bytes, scratch_bound(shape))};
+  return {std::move(plans), ""};
 } catch (const Refused&) {
   return {std::nullopt, "it builds no plan: " + last_reason()};
 }
 
 Attempt& attempt(Stream& stream, const AttentionShape& s) {
   auto& state = stream.state<CudnnState>();
-  const Key key{s.sequences, s.seq_len, s.heads, s.kv_heads, s.head_dim, s.value_dim, s.scale};
+  const Key key{s.sequences, s.seq_len, s.heads, s.kv_heads, s.head_dim, s.value_dim, s.scale, s.documents};
   auto found = state.attempts.find(key);
   if (found == state.attempts.end()) found = state.attempts.emplace(key, plan_both(stream, state, s)).first;
   return found->second;
@@ -231,35 +247,32 @@ Plans* find_plans(Stream& stream, const AttentionShape& s) {
 }
 
 // Scratch on the border that cuDNN wants.
-std::byte* take_scratch(WorkspaceFrame& frame, const Graph& graph, const AttentionShape& shape) {
-  const int64_t bytes = graph.scratch_bytes(), bound = scratch_bound(shape);
-  if (bytes > bound)
-    fail(Exit::internal, fmt::format("cuDNN wants {} bytes of scratch for attention over {} x {} tokens, {} were "
-                                     "foreseen",
-                                     bytes, shape.sequences, shape.seq_len, bound));
-  const auto address = reinterpret_cast<uintptr_t>(frame.take_bytes(static_cast<size_t>(bytes + kAlignment)));
+std::byte* take_scratch(WorkspaceFrame& frame, const Graph& graph) {
+  const auto bytes = static_cast<size_t>(graph.scratch_bytes() + kAlignment);
+  const auto address = reinterpret_cast<uintptr_t>(frame.take_bytes(bytes));
   return reinterpret_cast<std::byte*>((address + kAlignment - 1) / kAlignment * kAlignment);
 }
 
 }  // namespace
 
 bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
-                          TensorView v_TGh, TensorView o_THh, TensorView lse_HT) {
+                          TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView first_T) {
   Plans* plans = find_plans(stream, shape);
   if (plans == nullptr) return false;
   WorkspaceFrame frame(stream.workspace());
-  plans->forward.run({q_THh.data, k_TGh.data, v_TGh.data, o_THh.data, lse_HT.data},
-                     take_scratch(frame, plans->forward, shape));
+  std::vector<void*> operands = {q_THh.data, k_TGh.data, v_TGh.data, o_THh.data, lse_HT.data};
+  if (shape.documents) operands.push_back(first_T.data);
+  plans->forward.run(std::move(operands), take_scratch(frame, plans->forward));
   return true;
 }
 
 bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
-                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh) {
+                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
   Plans* plans = find_plans(stream, shape);
   if (plans == nullptr) return false;
   WorkspaceFrame frame(stream.workspace());
-  std::byte* scratch = take_scratch(frame, plans->backward, shape);
+  std::byte* scratch = take_scratch(frame, plans->backward);
   const Part part = part_of(shape);
   const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len;
   for (int64_t sequence = 0; sequence < shape.sequences; sequence += part.sequences)
@@ -269,9 +282,11 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
         const int64_t heads = x.dim(1), first = heads == H ? head : kv_head;
         return x.as<bf16>() + (sequence * S * heads + first) * x.dim(2);
       };
-      plans->backward.run({at(q_THh), at(k_TGh), at(v_TGh), at(o_THh), lse_HT.as<float>() + (sequence * H + head) * S,
-                           at(d_o_THh), at(d_q_THh), at(d_k_TGh), at(d_v_TGh)},
-                          scratch);
+      std::vector<void*> operands = {
+          at(q_THh),   at(k_TGh),   at(v_TGh),   at(o_THh),  lse_HT.as<float>() + (sequence * H + head) * S,
+          at(d_o_THh), at(d_q_THh), at(d_k_TGh), at(d_v_TGh)};
+      if (shape.documents) operands.push_back(first_T.as<int32_t>() + sequence * S);
+      plans->backward.run(std::move(operands), scratch);
     }
   return true;
 }

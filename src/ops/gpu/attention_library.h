@@ -11,10 +11,10 @@ namespace mw::gpu {
 // Both are false, with nothing done, where the library is missing or does not take the shape on the stream's GPU; for
 // one shape and stream they agree, since the library has its own order of lse: [B, H, S]. Deterministic.
 bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
-                          TensorView v_TGh, TensorView o_THh, TensorView lse_HT);
+                          TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView first_T);
 bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
-                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh);
+                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T);
 
 // The library gets bf16 alone.
 inline bool is_for_library(DType dtype) { return dtype == DType::bf16; }

@@ -6,7 +6,7 @@ bool attention_by_library(Stream&, const AttentionShape&, TensorView, TensorView
   return false;
 }
 bool attention_backward_by_library(Stream&, const AttentionShape&, TensorView, TensorView, TensorView, TensorView,
-                                   TensorView, TensorView, TensorView, TensorView, TensorView) {
+                                   TensorView, TensorView, TensorView, TensorView, TensorView, TensorView) {
   return false;
 }
 LibraryChoice choose_library(Stream&, const AttentionShape&) { return {"no cuDNN", "it is not in this build"}; }

@@ -190,6 +190,24 @@ __device__ void store_rows(const Rows<T>& rows, float factor, const float (&sum)
     }
 }
 
+// Documents: first_T as in ops/attention.h, null without.
+
+// The first tile of keys that a tile of queries sees.
+__device__ inline int first_key_tile(const int32_t* first_T, const AttentionShape& shape, const Block& block) {
+  if (first_T == nullptr) return 0;
+  return first_T[block.sequence * shape.seq_len + int64_t{block.tile} * kTile] / kTile;
+}
+
+// first[query] = the first key that a query of the tile sees, counted from the sequence's; queries beyond the sequence
+// see what the last one does. By the first kTile threads.
+__device__ inline void load_first_keys(const int32_t* first_T, const AttentionShape& shape, const Block& block,
+                                       int query_tile, int queries, int (&first)[kTile]) {
+  const int query = thread_index();
+  if (query >= kTile) return;
+  const int64_t begin = block.sequence * shape.seq_len + int64_t{query_tile} * kTile;
+  first[query] = first_T == nullptr ? 0 : first_T[begin + (query < queries ? query : queries - 1)];
+}
+
 inline int64_t tiles_of(const AttentionShape& shape) { return ceil_div(shape.seq_len, kTile); }
 
 // Calls body with the C of outputs that wide, as a type.

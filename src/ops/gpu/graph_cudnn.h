@@ -60,9 +60,10 @@ class Graph {
   }
 
   // Operands are numbered in the order of these calls, which is that of `operands` in run().
-  Tensor operand(const Layout& layout, cudnnDataType_t type = CUDNN_DATA_BFLOAT16) {
+  // `alignment`: borders of memory on which they lie, in bytes.
+  Tensor operand(const Layout& layout, cudnnDataType_t type = CUDNN_DATA_BFLOAT16, int64_t alignment = 16) {
     memory_ids_.push_back(next_id_);
-    return finish(tensor(layout, type));
+    return finish(tensor(layout, type, alignment));
   }
   // A tensor that lies in scratch, at a border of kAlignment.
   Tensor scratch(const Layout& layout) {
@@ -154,9 +155,9 @@ class Graph {
 
   int64_t scratch_bytes() const { return scratch_bytes_ + plan_scratch_bytes_; }
 
-  void run(std::initializer_list<void*> operands, std::byte* scratch) {
+  void run(std::vector<void*> operands, std::byte* scratch) {
     std::vector<int64_t> ids = memory_ids_;
-    std::vector<void*> memory(operands);
+    std::vector<void*>& memory = operands;
     for (int64_t offset : scratch_offsets_) memory.push_back(scratch + offset);
     ids.insert(ids.end(), number_ids_.begin(), number_ids_.end());
     for (float& number : numbers_) memory.push_back(&number);
@@ -198,13 +199,13 @@ class Graph {
     operations_.push_back(finish(operation));
     return to;
   }
-  Tensor tensor(const Layout& layout, cudnnDataType_t type) {
+  Tensor tensor(const Layout& layout, cudnnDataType_t type, int64_t alignment = 16) {
     const Tensor t = create(CUDNN_BACKEND_TENSOR_DESCRIPTOR);
     set(t, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, type);
     require(cudnnBackendSetAttribute(t, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, 4, layout.dims.data()));
     require(cudnnBackendSetAttribute(t, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, 4, layout.strides.data()));
     set(t, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, next_id_++);
-    set(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, int64_t{16});
+    set(t, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, alignment);
     return t;
   }
 

@@ -14,10 +14,11 @@ namespace {
 constexpr int kTokenThreads = 128;
 
 // Of one token: `heads` heads of `width` elements, of which the last 2 * pairs are rotated. sign = -1 rotates
-// backwards.
+// backwards. first: as in ops/rope.h, or null.
 struct Heads {
   int heads, width, pairs;
   int64_t positions;
+  const int32_t* first;
   float sign;
 };
 
@@ -65,7 +66,8 @@ struct Neighbours {
 
 template <class T, int N, class Pairs>
 __global__ void rope_kernel(const T* x, const float* cosine, const float* sine, Heads at, T* y) {
-  const int64_t token = blockIdx.x, angles = token % at.positions * at.pairs;
+  const int64_t token = blockIdx.x, first = at.first == nullptr ? 0 : at.first[token],
+                angles = (token % at.positions - first) * at.pairs;
   const int packs = at.pairs / N;
   for (int i = static_cast<int>(threadIdx.x); i < at.heads * packs; i += static_cast<int>(blockDim.x)) {
     const int head = i / packs, j = (i - head * packs) * N;
@@ -77,12 +79,16 @@ __global__ void rope_kernel(const T* x, const float* cosine, const float* sine, 
 }  // namespace
 
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairing) {
+          TensorView y_THh, RopePairs pairing, TensorView first_T) {
   const int64_t T = x_THh.dim(0), H = x_THh.dim(1), h = x_THh.dim(2), pairs = cos_Sp.dim(1);
   if (T == 0) return;
   // Inside a token 32-bit indices do, and divide faster.
   MW_CHECK(H * h < std::numeric_limits<int>::max() / 2, "tokens of {} heads of {}", H, h);
-  const Heads at{static_cast<int>(H), static_cast<int>(h), static_cast<int>(pairs), cos_Sp.dim(0),
+  const Heads at{static_cast<int>(H),
+                 static_cast<int>(h),
+                 static_cast<int>(pairs),
+                 cos_Sp.dim(0),
+                 first_T.data == nullptr ? nullptr : first_T.as<int32_t>(),
                  direction == RopeDirection::forward ? 1.0f : -1.0f};
   const float *cosine = cos_Sp.as<float>(), *sine = sin_Sp.as<float>();
   with_float_type(x_THh.dtype, [&](auto type) {
