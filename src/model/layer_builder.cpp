@@ -220,6 +220,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";
   options.sequences_apart =
       aux_scope(plan.run, plan.model) == AuxScope::sequence && aux_loss_coef(plan.run, plan.model) > 0;
+  options.best_scores = counts_best_scores(plan.run, plan.model, spec);
   options.products = plan.run.moe.products();
   options.recompute = {is_recomputed(mode, "logits"), is_recomputed(mode, "received"), is_recomputed(mode, "h")};
   options.defer_up = weight_part(plan.run).moe;

@@ -94,6 +94,9 @@ MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expe
   rule_.groups = m.groups;
   rule_.kept_groups = m.kept_groups;
   rule_.group_best = m.group_best;
+  best_rule_.experts = m.experts;
+  best_rule_.top_k = m.top_k;
+  best_rule_.score = m.score;
   statistics_.counts.resize(static_cast<size_t>(m.experts));
   statistics_.prob_sums.resize(static_cast<size_t>(m.experts));
 }
@@ -124,11 +127,10 @@ void MoeLayer::router_backward(Stream& stream, TensorView x_TD, TensorView d_log
   }
 }
 
-void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, bool replay, TensorView gaps_T) {
+void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, const Choice& choice, const Choice& best) {
   const MoeSpec& m = layer_.moe;
   const auto experts = static_cast<size_t>(m.experts);
-  const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k),
-                   weights = tokens_of(saved_.gate_weights, m.top_k);
+  const TensorView logits = tokens_of(saved_.logits, m.experts), weights = tokens_of(saved_.gate_weights, m.top_k);
   piece_tokens_ = options_.sequences_apart ? seq_len : tokens_;
   piece_counts_.clear();
   statistics_.counts.assign(experts, 0);
@@ -136,18 +138,21 @@ void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, bool replay, Tens
   statistics_.z_sum = statistics_.sequence_sum = 0;
   for (int64_t begin = 0; begin < tokens_; begin += piece_tokens_) {
     const int64_t count = std::min(piece_tokens_, tokens_ - begin);
-    std::vector<double>& counts = piece_counts_.emplace_back(experts);
-    std::vector<double> prob_sums(experts);
+    const auto piece = [&](const TensorView& of) { return of.data == nullptr ? of : of.slice(begin, count); };
+    std::vector<double> counts(experts), prob_sums(experts);
     double z_sum = 0;
-    route(stream, rule_, logits.slice(begin, count), weights_.bias_E, replay, ids.slice(begin, count),
-          weights.slice(begin, count), {counts, prob_sums, &z_sum},
-          gaps_T.data == nullptr ? gaps_T : gaps_T.slice(begin, count));
+    if (options_.best_scores)  // its weights are overwritten by those of the choice
+      route(stream, best_rule_, piece(logits), {}, best.replay, piece(best.ids_TK), piece(weights),
+            {piece_counts_.emplace_back(experts), {}, nullptr}, piece(best.gaps_T));
+    route(stream, rule_, piece(logits), weights_.bias_E, choice.replay, piece(choice.ids_TK), piece(weights),
+          {counts, prob_sums, &z_sum}, piece(choice.gaps_T));
+    if (!options_.best_scores) piece_counts_.push_back(counts);
     statistics_.z_sum += z_sum;
     const double squared = static_cast<double>(count) * static_cast<double>(count);
     for (size_t e = 0; e < experts; ++e) {
       statistics_.counts[e] += counts[e];
       statistics_.prob_sums[e] += prob_sums[e];
-      if (options_.sequences_apart) statistics_.sequence_sum += counts[e] * prob_sums[e] / squared;
+      if (options_.sequences_apart) statistics_.sequence_sum += piece_counts_.back()[e] * prob_sums[e] / squared;
     }
   }
 }
@@ -169,21 +174,39 @@ void MoeLayer::choose_experts_backward(Stream& stream, TensorView d_gate_TK, con
   }
 }
 
+MoeLayer::Choice MoeLayer::open_choice(Stream& stream, bool replay, TensorView ids_TK, const int32_t* tapped_ids,
+                                       const float* tapped_gaps, int64_t place) {
+  Choice choice{replay && tapped_ids != nullptr, ids_TK, {}};
+  if (choice.replay) stream.queue().copy(ids_TK.data, tapped_ids, static_cast<size_t>(ids_TK.bytes()));
+  // The gradient of the logits is not needed yet: its place takes the gaps.
+  else if (tapped_gaps != nullptr)
+    choice.gaps_T = take_front(scratch_.d_logits, {(place + 1) * tokens_}).slice(place * tokens_, tokens_);
+  return choice;
+}
+
+void MoeLayer::copy_choice(Stream& stream, const Choice& choice, int32_t* tapped_ids, float* tapped_gaps) {
+  if (choice.replay) return;
+  if (tapped_ids != nullptr)
+    stream.queue().copy(tapped_ids, choice.ids_TK.data, static_cast<size_t>(choice.ids_TK.bytes()));
+  if (tapped_gaps != nullptr)
+    stream.queue().copy(tapped_gaps, choice.gaps_T.data, static_cast<size_t>(choice.gaps_T.bytes()));
+}
+
 void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap) {
   const TraceScope part(stream.trace(), "route_tokens");
   const MoeSpec& m = layer_.moe;
   const TensorView ids = tokens_of(saved_.expert_choice, m.top_k), weights = tokens_of(saved_.gate_weights, m.top_k);
   router_logits(stream, x_TD);
-  const bool replay = tap != nullptr && tap->replay;
-  const auto choice_bytes = static_cast<size_t>(ids.bytes());
-  if (replay) stream.queue().copy(ids.data, tap->ids, choice_bytes);
-  // The gradient of the logits is not needed yet: its place takes the gaps.
-  const TensorView gaps =
-      tap != nullptr && tap->gaps != nullptr && !replay ? take_front(scratch_.d_logits, {tokens_}) : TensorView();
-  choose_experts(stream, seq_len, replay, gaps);
-  if (tap != nullptr && !replay) {
-    if (tap->ids != nullptr) stream.queue().copy(tap->ids, ids.data, choice_bytes);
-    if (tap->gaps != nullptr) stream.queue().copy(tap->gaps, gaps.data, static_cast<size_t>(gaps.bytes()));
+  const RoutingTap at = tap != nullptr ? *tap : RoutingTap{};
+  const Choice choice = open_choice(stream, at.replay, ids, at.ids, at.gaps, 0);
+  Choice best;
+  if (options_.best_scores)  // the gradient of the weights is not needed yet either
+    best = open_choice(stream, at.replay, TensorView(scratch_.d_gate.data, DType::i32, {tokens_, m.top_k}), at.best_ids,
+                       at.best_gaps, 1);
+  choose_experts(stream, seq_len, choice, best);
+  if (tap != nullptr && !tap->replay) {
+    copy_choice(stream, choice, at.ids, at.gaps);
+    if (options_.best_scores) copy_choice(stream, best, at.best_ids, at.best_gaps);
     stream.wait();
   }
 

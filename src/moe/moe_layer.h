@@ -53,6 +53,9 @@ struct RoutingTap {
   bool replay = false;     // ids are an input
   int32_t* ids = nullptr;  // [T, K]
   float* gaps = nullptr;   // [T], filled when not null
+  // The same of the best scores where the loss counts those. Without ids a replay finds them anew.
+  int32_t* best_ids = nullptr;
+  float* best_gaps = nullptr;
 };
 
 // Sums of one forward pass over this rank's tokens: linear in tokens, or in sequences.
@@ -85,6 +88,7 @@ struct MoeOptions {
   bool capacity_per_sequence = true;
   bool drop_one_row = false;     // test-only fault
   bool sequences_apart = false;  // statistics of the auxiliary loss by sequence, of which ranks have whole ones
+  bool best_scores = false;      // these count each token's experts of best score, without bias and groups
   ExpertProducts products = ExpertProducts::automatic;
   MoeRecompute recompute;
   bool defer_up = false;  // backward leaves d_up, of routed and shared experts, to backward_up; not with recompute
@@ -111,8 +115,17 @@ class MoeLayer {
 
  private:
   void route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap);
+  struct Choice {
+    bool replay = false;
+    TensorView ids_TK, gaps_T;
+  };
+  // A choice into `ids`, from the tap where it is to be replayed, with a place for its gaps where the tap wants them;
+  // what was chosen, back to the tap.
+  Choice open_choice(Stream& stream, bool replay, TensorView ids_TK, const int32_t* tapped_ids,
+                     const float* tapped_gaps, int64_t place);
+  void copy_choice(Stream& stream, const Choice& choice, int32_t* tapped_ids, float* tapped_gaps);
   // Choices, weights and statistics from the logits; their gradient.
-  void choose_experts(Stream& stream, int64_t seq_len, bool replay, TensorView gaps_T);
+  void choose_experts(Stream& stream, int64_t seq_len, const Choice& choice, const Choice& best);
   void choose_experts_backward(Stream& stream, TensorView d_gate_TK, const AuxGradient& aux, TensorView d_logits_TE);
   void router_logits(Stream& stream, TensorView x_TD);
   void router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD);
@@ -123,7 +136,7 @@ class MoeLayer {
   TensorView shared_hidden() const;
 
   LayerSpec layer_;
-  RouterRule rule_;
+  RouterRule rule_, best_rule_;
   std::vector<int32_t> position_of_expert_;
   MoeWeights weights_;
   MoeSaved saved_;
@@ -133,7 +146,7 @@ class MoeLayer {
 
   TokenLayout layout_;
   LoadStatistics statistics_;
-  // Tokens between the borders of a piece of the statistics, and each piece's [E] choices.
+  // Tokens between the borders of a piece of the statistics, and the [E] choices in each that the loss counts.
   int64_t piece_tokens_ = 0;
   std::vector<std::vector<double>> piece_counts_;
   int64_t tokens_ = 0, rows_ = 0;

@@ -107,8 +107,8 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "0: from the launcher"),
       REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6, "load balance loss; below 0: the model's own coefficient"),
       TEXT("moe.aux_scope", moe.aux_scope,
-           "auxiliary loss by layer, by layer and sequence (summed over layers), or of "
-           "all layers together (Hugging Face); auto: the model's own, else layer",
+           "auxiliary loss by layer, by layer and sequence (DeepSeek; summed over layers, with a selection bias "
+           "over the best scores), or of all layers together (Hugging Face); auto: the model's own, else layer",
            "auto", "layer", "sequence", "model"),
       REAL("moe.z_loss_coef", moe.z_loss_coef, 0, 1e6, "router z-loss"),
       REAL("moe.bias_rate", moe.bias_rate, 0, 10, "step of the selection bias"),

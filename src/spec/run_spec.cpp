@@ -12,4 +12,10 @@ double aux_loss_coef(const RunSpec& run, const ModelSpec& model) {
   return run.moe.aux_loss_coef >= 0 ? run.moe.aux_loss_coef : model.aux_loss_coef;
 }
 
+bool counts_best_scores(const RunSpec& run, const ModelSpec& model, const LayerSpec& layer) {
+  return layer.feed_forward == FeedForwardKind::moe && layer.moe.selection_bias &&
+         layer.moe.top_k < layer.moe.experts && aux_scope(run, model) == AuxScope::sequence &&
+         aux_loss_coef(run, model) > 0;
+}
+
 }  // namespace mw

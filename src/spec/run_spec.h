@@ -122,6 +122,9 @@ struct RunSpec {
 enum class AuxScope : uint8_t { layer, sequence, model };
 AuxScope aux_scope(const RunSpec& run, const ModelSpec& model);
 double aux_loss_coef(const RunSpec& run, const ModelSpec& model);
+// Whether a layer's loss counts each token's experts of best score, instead of those that a selection bias, within
+// groups, made it choose: per sequence, as in DeepSeek-V3 (section 2.1.2, eq. 17 to 20).
+bool counts_best_scores(const RunSpec& run, const ModelSpec& model, const LayerSpec& layer);
 
 // Reads a run file and applies `key=value` overrides in order. Every key, type and range is checked here, before
 // anything is allocated. Relative paths in the file are kept as written (relative to the working directory). Errors:

@@ -68,6 +68,7 @@ class Verifier {
  private:
   std::vector<MicroBatch> make_batches(const Plan& plan, int64_t step) const;
   Routing empty_routing(const Plan& plan) const;
+  bool forces_routing() const { return run_.verify.routing != "learned"; }
   void force_routing(Routing& routing) const;
   TapProvider taps(Routing& routing, bool replay) const;
   void share_routing(Routing& global) const;
@@ -93,7 +94,7 @@ class Verifier {
 };
 
 // Sample i of a step is the same in every layout; later samples have more ignored labels, so that ranks have unequal
-// numbers.
+// numbers. With data.document_mask about kDocuments begin anywhere in a sample, some on neighbouring tokens.
 std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step) const {
   const RngKey key = make_rng_key(static_cast<uint64_t>(run_.train.seed), fmt::format("verify.{}", step));
   const int64_t per_micro_batch = run_.train.global_batch / run_.train.micro_batches, seq_len = run_.train.seq_len;
@@ -130,11 +131,13 @@ Routing Verifier::empty_routing(const Plan& plan) const {
   for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
     r.ids.emplace_back();
     r.gaps.emplace_back();
-    for (const LayerSpec& layer : model_.layers) {
-      if (layer.feed_forward != FeedForwardKind::moe) continue;
-      r.ids.back().emplace_back(static_cast<size_t>(r.tokens * layer.moe.top_k));
-      r.gaps.back().emplace_back(static_cast<size_t>(r.tokens));
-    }
+    for (const bool best : {false, true})
+      for (const LayerSpec& layer : model_.layers) {
+        if (layer.feed_forward != FeedForwardKind::moe) continue;
+        const bool is_there = !best || counts_best_scores(run_, model_, layer);
+        r.ids.back().emplace_back(static_cast<size_t>(is_there ? r.tokens * layer.moe.top_k : 0));
+        r.gaps.back().emplace_back(static_cast<size_t>(is_there ? r.tokens : 0));
+      }
   }
   return r;
 }
@@ -159,11 +162,17 @@ void Verifier::force_routing(Routing& routing) const {
 }
 
 TapProvider Verifier::taps(Routing& routing, bool replay) const {
-  return [&routing, replay](int64_t j) {
+  return [this, &routing, replay](int64_t j) {
     std::vector<RoutingTap> list;
     auto& ids = routing.ids[static_cast<size_t>(j)];
-    for (size_t l = 0; l < ids.size(); ++l)
-      list.push_back({replay, ids[l].data(), routing.gaps[static_cast<size_t>(j)][l].data()});
+    auto& gaps = routing.gaps[static_cast<size_t>(j)];
+    const size_t layers = ids.size() / 2;
+    for (size_t l = 0; l < layers; ++l) {
+      RoutingTap tap{replay, ids[l].data(), gaps[l].data()};
+      if (const size_t best = layers + l; !forces_routing() && !ids[best].empty())
+        tap.best_ids = ids[best].data(), tap.best_gaps = gaps[best].data();
+      list.push_back(tap);
+    }
     return list;
   };
 }
@@ -184,9 +193,10 @@ Routing Verifier::local_part(const Routing& global) const {
   for (size_t j = 0; j < local.ids.size(); ++j)
     for (size_t l = 0; l < local.ids[j].size(); ++l) {
       const std::vector<int32_t>& ids = local.ids[j][l];
+      if (ids.empty()) continue;
       const int64_t top_k = std::ssize(global.ids[j][l]) / global.tokens;
       std::copy_n(global.ids[j][l].begin() + first * top_k, ids.size(), local.ids[j][l].begin());
-      std::copy_n(global.gaps[j][l].begin() + first, local.tokens, local.gaps[j][l].begin());
+      std::copy_n(global.gaps[j][l].begin() + first, local.gaps[j][l].size(), local.gaps[j][l].begin());
     }
   return local;
 }
@@ -214,9 +224,10 @@ void Verifier::share_weights() {
   refresh_weights(*layout_);
 }
 
-// Whether the model's l-th MoE layer is on one of this rank's stages.
+// Whether the MoE layer of entry l of a routing is on one of this rank's stages.
 bool Verifier::is_routed_here(size_t l) const {
-  const int64_t layer = layout_->model.moe_index()[l];
+  const std::vector<int64_t>& layers = layout_->model.moe_index();
+  const int64_t layer = layers[l % layers.size()];
   return std::any_of(layout_->plan.stages.begin(), layout_->plan.stages.end(),
                      [&](const StagePlan& s) { return s.has_layer(layer); });
 }
@@ -227,7 +238,7 @@ int64_t Verifier::count_flips(const Routing& expected, const Routing& got, doubl
   widest_gap = 0;
   for (size_t j = 0; j < expected.ids.size(); ++j)
     for (size_t l = 0; l < expected.ids[j].size(); ++l) {
-      if (!is_routed_here(l)) continue;
+      if (expected.ids[j][l].empty() || !is_routed_here(l)) continue;
       const auto k = static_cast<std::ptrdiff_t>(expected.ids[j][l].size()) /
                      static_cast<std::ptrdiff_t>(std::max<int64_t>(expected.tokens, 1));
       for (int64_t t = 0; t < expected.tokens; ++t) {
@@ -346,7 +357,7 @@ Exit Verifier::run() {
   say(fmt::format("model: {}", summary(model_)));
   say(fmt::format("layout: {}; against one process, {}, {} steps", describe(plan.mesh), run_.train.dtype,
                   run_.verify.steps));
-  const bool forced = run_.verify.routing != "learned";
+  const bool forced = forces_routing();
   bool ok = true;
   for (int64_t step = 1; step <= run_.verify.steps; ++step) {
     begin_step(comm_, run_, step);

@@ -63,7 +63,8 @@ struct SmallModel {
   // The whole loss as training has it; with `replay` under the routing of the first call.
   double loss(bool replay, bool with_gradients = false) {
     std::vector<RoutingTap> taps;
-    for (auto& ids_of_layer : choices) taps.push_back({replay, ids_of_layer.data(), nullptr});
+    for (size_t l = 0; l < choices.size(); ++l)
+      taps.push_back({replay, choices[l].data(), nullptr, best_choices[l].data()});
     model.forward(batch(), true, taps);
     const double count = static_cast<double>(valid);
     const double cross_entropy = model.loss(batch(), with_gradients ? static_cast<float>(1 / count) : 0.0f) / count;

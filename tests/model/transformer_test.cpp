@@ -187,15 +187,23 @@ TEST(Transformer, AuxiliaryLossesAtBalance) {
   }
 }
 
-// DeepSeek's own formula, over the scores that the layer keeps.
+// DeepSeek's own formulas, over the scores that the layer keeps: V2 counts the choices, V3, whose bias and groups lead
+// them elsewhere, the best scores.
 TEST(Transformer, AuxiliaryLossOfSequences) {
-  for (const char* score : {"softmax", "sigmoid"}) {
+  for (const char* score : {"softmax", "sigmoid", "biased"}) {
     RunSpec run = small_run();
+    const bool biased = std::string(score) == "biased";
+    if (biased) {
+      score = "sigmoid";
+      run.native.selection_bias = true;
+      run.native.expert_groups = 3;
+      run.native.kept_groups = run.native.group_best = 2;
+    }
     run.moe.aux_scope = "sequence";
     run.native.score = score;
     SmallModel m(run);
     m.loss(false);
-    double expected = 0;
+    double expected = 0, elsewhere = 0;
     size_t moe_layer = 0;
     for (const int64_t layer : m.model.moe_index()) {
       const float* logits = m.model.activations().fixed(fmt::format("act.{}.logits", layer)).as<float>();
@@ -210,12 +218,24 @@ TEST(Transformer, AuxiliaryLossOfSequences) {
           }
           const double total = std::accumulate(s.begin(), s.end(), 0.0);
           for (size_t e = 0; e < 6; ++e) mean[e] += s[e] / total / 9;
-          for (int k = 0; k < 2; ++k) share[static_cast<size_t>(chosen[static_cast<size_t>(token * 2 + k)])] += 1;
+          std::vector<int32_t> counted(chosen.begin() + token * 2, chosen.begin() + token * 2 + 2);
+          if (biased) {
+            std::vector<int32_t> order(6);
+            std::iota(order.begin(), order.end(), 0);
+            std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+              return s[static_cast<size_t>(a)] > s[static_cast<size_t>(b)];
+            });
+            order.resize(2);
+            elsewhere += order != counted;
+            counted = order;
+          }
+          for (const int32_t e : counted) share[static_cast<size_t>(e)] += 1;
         }
         for (size_t e = 0; e < 6; ++e) expected += share[e] * 6 / (2 * 9.0) * mean[e] / 4;
       }
     }
     EXPECT_NEAR(m.aux.aux, expected, 1e-6 * expected) << score;
+    EXPECT_EQ(elsewhere > 0, biased);
   }
 }
 
