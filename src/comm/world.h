@@ -11,12 +11,12 @@
 namespace mw {
 
 // Made once per process; ends the message library when destroyed. A process started without a launcher is a world of
-// one.
+// one, unless its environment says how to join others (comm/tcp_join.h).
 class World {
  public:
   virtual ~World() = default;
   virtual Comm& comm() = 0;
-  virtual std::string library() const = 0;  // "Open MPI 4.1.4", "none (one process)"
+  virtual std::string library() const = 0;  // "Open MPI 4.1.4", "none (built without MPI)"
   virtual int local_size() const = 0;
   virtual int nodes() const = 0;
   // Takes the whole job down with this exit code, after the caller has written its reason. Does not return.

@@ -6,7 +6,7 @@
 #include <limits>
 #include <map>
 
-#include "comm/world.h"
+#include "comm/world_tcp.h"
 
 namespace mw {
 namespace {
@@ -201,9 +201,37 @@ class MpiComm : public Comm {
   std::map<int64_t, MPI_Datatype> row_types_;
 };
 
+std::string library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string version(text, static_cast<size_t>(length));
+  const std::string line = version.substr(0, version.find_first_of(",\n"));
+  return line.substr(0, 60);
+}
+
+// How many processes a launcher says it started, or 0.
+int processes_of(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? 0 : std::atoi(value);
+}
+
+[[noreturn]] void fail_apart(const char* name) {
+  fail(Exit::comm,
+       fmt::format("{}={} processes were launched, but they do not see each other through {}", name, processes_of(name),
+                   library_version()),
+       "use the mpirun of that MPI library, or srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)");
+}
+
+// What Open MPI says of it is long and its own exit code.
+void refuse_srun_without_pmi() {
+  if (!launched_by_mpi() && processes_of("SLURM_STEP_NUM_TASKS") > 1) fail_apart("SLURM_STEP_NUM_TASKS");
+}
+
 class MpiWorld : public World {
  public:
   MpiWorld(int* argc, char*** argv) {
+    refuse_srun_without_pmi();
     int provided = MPI_THREAD_SINGLE;
     check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
     comm_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, false, progress_);
@@ -224,14 +252,7 @@ class MpiWorld : public World {
     MPI_Finalize();
   }
   Comm& comm() override { return *comm_; }
-  std::string library() const override {
-    char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
-    int length = 0;
-    MPI_Get_library_version(text, &length);
-    const std::string version(text, static_cast<size_t>(length));
-    const std::string line = version.substr(0, version.find_first_of(",\n"));
-    return line.substr(0, 60);
-  }
+  std::string library() const override { return library_version(); }
   int local_size() const override { return local_size_; }
   int nodes() const override { return nodes_; }
   [[noreturn]] void abort(Exit code) override {
@@ -241,19 +262,15 @@ class MpiWorld : public World {
   }
 
  private:
-  // Another MPI's mpirun, or srun without PMI, starts processes that do not find each other: each would train alone.
+  // Another MPI's mpirun, or torchrun within one task of Slurm, starts processes that do not find each other: each
+  // would train alone.
   void refuse_foreign_launcher() {
     if (comm_->size() > 1) return;
-    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-      const char* value = std::getenv(name);
-      if (value == nullptr || std::atoi(value) <= 1) continue;
-      const std::string built_with = library();
+    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "WORLD_SIZE"}) {
+      if (processes_of(name) <= 1) continue;
       comm_.reset();
       MPI_Finalize();
-      fail(Exit::comm,
-           fmt::format("{}={} processes were launched, but they do not see each other through {}", name, value,
-                       built_with),
-           "use the mpirun of that MPI library, or srun --mpi=pmix");
+      fail_apart(name);
     }
   }
 
@@ -264,6 +281,9 @@ class MpiWorld : public World {
 
 }  // namespace
 
-std::unique_ptr<World> start_world(int* argc, char*** argv) { return std::make_unique<MpiWorld>(argc, argv); }
+std::unique_ptr<World> start_world(int* argc, char*** argv) {
+  if (const auto join = read_join_environment()) return start_tcp_world(*join);
+  return std::make_unique<MpiWorld>(argc, argv);
+}
 
 }  // namespace mw

@@ -1,6 +1,6 @@
 #include <cstdlib>
 
-#include "comm/world.h"
+#include "comm/world_tcp.h"
 
 namespace mw {
 namespace {
@@ -20,6 +20,7 @@ class LoneWorld : public World {
 }  // namespace
 
 std::unique_ptr<World> start_world(int*, char***) {
+  if (const auto join = read_join_environment()) return start_tcp_world(*join);
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
     const char* value = std::getenv(name);
     if (value != nullptr && std::atoi(value) > 1)

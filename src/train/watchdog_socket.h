@@ -7,25 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/socket.h"
 #include "train/watchdog_message.h"
 
 namespace mw {
-
-// Owns one file descriptor; -1: none.
-class Descriptor {
- public:
-  explicit Descriptor(int fd = -1) : fd_(fd) {}
-  ~Descriptor() { close(); }
-  Descriptor(Descriptor&& other) noexcept : fd_(other.release()) {}
-  Descriptor& operator=(Descriptor&& other) noexcept;
-  int get() const { return fd_; }
-  bool valid() const { return fd_ >= 0; }
-  void close();
-
- private:
-  int release();
-  int fd_;
-};
 
 // Where rank 0 is found: plain bytes, so that one broadcast tells all.
 struct WatchAddress {
@@ -39,11 +24,6 @@ std::string describe(const WatchAddress& address);
 // Listens on the loopback address alone, or on all IPv4 addresses of this node that others may reach, with a fresh
 // token. Makes room for a connection from each of `ranks`. Errors: comm.
 Descriptor listen_for_ranks(bool loopback, int ranks, WatchAddress& address);
-
-// Invalid: not within `seconds`, or `stop` became readable.
-Descriptor connect_to(uint32_t host, uint16_t port, double seconds, int stop);
-// Invalid: nobody waits to be accepted.
-Descriptor accept_from(const Descriptor& listener);
 
 // One connection.
 class BeatSocket {
@@ -61,9 +41,5 @@ class BeatSocket {
   Descriptor descriptor_;
   std::vector<std::byte> unsent_, partial_;
 };
-
-// Waits until one of both can be read, or for so long. Negative descriptors are passed over.
-void wait_readable(int one, int other, double seconds);
-bool is_readable(int fd);
 
 }  // namespace mw

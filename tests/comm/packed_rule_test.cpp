@@ -27,15 +27,19 @@ TEST(PackedRule, TableAndOperatorsAgree) {
         const ModelSpec model = build_native_model(native);
         const ExpertPlacement experts = make_block_placement(8, 3);
         const Mesh mesh = make_mesh(run.mesh, 3);
-        const std::vector<ByteRow> rows = parameter_bytes(param_table(model), model, run, mesh, coords_of(mesh, 2),
-                                                          {{}, experts, experts, experts}, platform);
+        const std::vector<ExpertPlacement> placements = {{}, experts, experts, experts};
+        const MeshCoords coords = coords_of(mesh, 2);
+        const std::vector<ByteRow> rows =
+            parameter_bytes(param_table(model), model, run, mesh, coords, placements, platform);
         int checked = 0;
         for (const ParamRow& param : param_table(model))
           for (const char* direction : {"packed_forward.", "packed_backward."})
             for (const ByteRow& row : rows) {
               if (row.name != direction + param.name) continue;
-              const int64_t each = packed_weight_bytes(param.matrix_n(), param.matrix_k(), native_bf16);
-              EXPECT_EQ(row.shape, (std::vector<int64_t>{param.expert ? 2 : 1, each})) << row.name;
+              const LocalParam local = local_param(param, model, placements, mesh, coords);
+              EXPECT_EQ(row.shape, (std::vector<int64_t>{param.expert ? 2 : 1,
+                                                         packed_weight_bytes(local.n, local.k, native_bf16)}))
+                  << row.name;
               ++checked;
             }
         // Per layer four projections, then up and down of a dense layer, or of the experts and of the shared one; and

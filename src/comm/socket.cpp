@@ -1,0 +1,124 @@
+#include "comm/socket.h"
+
+#include <arpa/inet.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+constexpr int kBacklog = 65535;  // the system cuts it to what it allows
+constexpr rlim_t kSpareDescriptors = 256;
+
+sockaddr_in socket_address(uint32_t host, uint16_t port) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = host;
+  at.sin_port = htons(port);
+  return at;
+}
+
+Descriptor open_socket() { return Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
+// Small messages go out at once, and a host that is gone without a word is noticed after a minute and a half.
+void prepare_connection(const Descriptor& descriptor) {
+  const int on = 1, idle_s = 30, interval_s = 10, probes = 6;
+  setsockopt(descriptor.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  setsockopt(descriptor.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  setsockopt(descriptor.get(), IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
+  setsockopt(descriptor.get(), IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
+  setsockopt(descriptor.get(), IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
+}
+
+int to_milliseconds(double seconds) { return static_cast<int>(std::clamp(seconds * 1e3, 0.0, 1e6)) + 1; }
+
+}  // namespace
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  close();
+  fd_ = other.release();
+  return *this;
+}
+
+void Descriptor::close() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+void fail_system(const char* call) { fail(Exit::comm, fmt::format("{}: {}", call, std::strerror(errno))); }
+
+void make_room_for(int ranks) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) fail_system("getrlimit");
+  const rlim_t wanted = static_cast<rlim_t>(ranks) + kSpareDescriptors;
+  if (limit.rlim_cur >= wanted) return;
+  if (limit.rlim_max < wanted)
+    fail(Exit::comm, fmt::format("{} ranks need {} open files, this process may have {} (ulimit -Hn)", ranks, wanted,
+                                 limit.rlim_max));
+  limit.rlim_cur = wanted;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) fail_system("setrlimit");
+}
+
+Descriptor listen_at(uint32_t host, uint16_t& port) {
+  Descriptor listener = open_socket();
+  if (!listener.valid()) fail_system("socket");
+  sockaddr_in at = socket_address(host, port);
+  socklen_t size = sizeof at;
+  const int on = 1;  // a port that a job before this one has just left is free
+  setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&at), size) != 0) fail_system("bind");
+  if (listen(listener.get(), kBacklog) != 0) fail_system("listen");
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &size) != 0) fail_system("getsockname");
+  port = ntohs(at.sin_port);
+  return listener;
+}
+
+Descriptor connect_to(uint32_t host, uint16_t port, double seconds, int stop) {
+  Descriptor descriptor = open_socket();
+  if (!descriptor.valid()) return Descriptor();
+  const sockaddr_in at = socket_address(host, port);
+  if (connect(descriptor.get(), reinterpret_cast<const sockaddr*>(&at), sizeof at) != 0) {
+    if (errno != EINPROGRESS) return Descriptor();
+    pollfd wait[2] = {{descriptor.get(), POLLOUT, 0}, {stop, POLLIN, 0}};
+    if (poll(wait, 2, to_milliseconds(seconds)) <= 0 || wait[1].revents != 0) return Descriptor();
+    int error = 0;
+    socklen_t size = sizeof error;
+    if (getsockopt(descriptor.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return Descriptor();
+  }
+  // Where nobody listens yet, the system may choose that very port for this end, which then speaks to itself.
+  sockaddr_in own{}, other{};
+  socklen_t own_size = sizeof own, other_size = sizeof other;
+  if (getsockname(descriptor.get(), reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
+      getpeername(descriptor.get(), reinterpret_cast<sockaddr*>(&other), &other_size) != 0 ||
+      (own.sin_port == other.sin_port && own.sin_addr.s_addr == other.sin_addr.s_addr))
+    return Descriptor();
+  prepare_connection(descriptor);
+  return descriptor;
+}
+
+Descriptor accept_from(const Descriptor& listener) {
+  Descriptor descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (descriptor.valid()) prepare_connection(descriptor);
+  return descriptor;
+}
+
+void wait_readable(int one, int other, double seconds) {
+  pollfd wait[2] = {{one, POLLIN, 0}, {other, POLLIN, 0}};
+  poll(wait, 2, to_milliseconds(seconds));
+}
+
+bool is_readable(int fd) {
+  pollfd wait{fd, POLLIN, 0};
+  return poll(&wait, 1, 0) > 0;
+}
+
+}  // namespace mw
