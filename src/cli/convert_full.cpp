@@ -1,64 +1,69 @@
-// import and export: Hugging Face folder to checkpoint and back, in one process.
+// import and export: Hugging Face folder to checkpoint and back; under a launcher the ranks share the work.
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "cli/run_commands.h"
-#include "comm/cores.h"
-#include "spec/hf_config.h"
-#include "train/checkpoint.h"
-#include "train/hf_weights.h"
+#include "comm/tcp_join.h"
+#include "train/hf_convert.h"
 
 namespace mw {
 namespace {
 
-// The smallest run that holds the whole model in this process.
-RunSpec whole_model_run(const std::string& hf_dir) {
-  RunSpec run;
-  run.hf_dir = hf_dir;
-  run.train.dtype = "fp32";
-  run.train.seq_len = 1;
-  run.train.global_batch = 1;
-  return run;
+// "out/" and "out" are one folder.
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// Prints what `convert` gives, once.
+Exit run_conversion(const Invocation& invocation, const std::function<std::string(Comm&)>& convert) {
+  const auto on_rank = [&](Comm& comm) {
+    const std::string lines = convert(comm);
+    if (comm.rank() == 0) std::printf("%s\n", lines.c_str());
+    return Exit::ok;
+  };
+  // A lone process need not wait for the message library.
+  const bool launched =
+      launched_by_mpi() || read_join_environment().has_value() || std::getenv("SLURM_STEP_NUM_TASKS") != nullptr;
+  if (!launched) return on_rank(*make_self_comm());
+  return run_in_world(invocation, [&](World& world) { return on_rank(world.comm()); });
 }
 
 }  // namespace
 
-Command add_import_command(CLI::App& app, const Invocation&) {
+Command add_import_command(CLI::App& app, const Invocation& invocation) {
   auto* sub = app.add_subcommand("import", "turn a Hugging Face model folder into a checkpoint");
   auto dir = std::make_shared<std::string>(), out = std::make_shared<std::string>();
   sub->add_option("HF_DIR", *dir, "model folder: config.json and safetensors")->required();
   sub->add_option("CHECKPOINT_DIR", *out, "folder of checkpoints to write step-00000000 into")->required();
   return {sub, [=] {
-            const std::unique_ptr<Comm> comm = make_self_comm();
-            const RunSpec run = whole_model_run(*dir);
-            const ModelSpec model = read_hf_config(*dir + "/config.json");
-            if (const std::string note = check_hf_folder(model, *dir); !note.empty()) std::printf("%s\n", note.c_str());
-            Engine engine(model, run, *comm, threads_per_rank(0, 1));
-            import_hf_weights(engine, *dir);
-            save_checkpoint(engine, *out, {}, 1 << 20);
-            std::printf("wrote %s/step-00000000\n", out->c_str());
-            return Exit::ok;
+            return run_conversion(invocation, [&](Comm& comm) {
+              return import_hf_folder(comm, without_slash(*dir), without_slash(*out));
+            });
           }};
 }
 
-Command add_export_command(CLI::App& app, const Invocation&) {
+Command add_export_command(CLI::App& app, const Invocation& invocation) {
   auto* sub = app.add_subcommand("export", "turn a checkpoint into a Hugging Face model folder");
-  auto checkpoint = std::make_shared<std::string>(), out = std::make_shared<std::string>(),
-       dtype = std::make_shared<std::string>("bf16");
-  sub->add_option("CHECKPOINT", *checkpoint, "one checkpoint, for example run/step-00000100")->required();
-  sub->add_option("HF_DIR", *out, "new folder to write")->required();
-  sub->add_option("--dtype", *dtype, "bf16 or fp32")->check(CLI::IsMember({"bf16", "fp32"}));
+  auto request = std::make_shared<HfExport>();
+  request->dtype = "model";
+  sub->add_option("CHECKPOINT", request->checkpoint, "one checkpoint, for example run/step-00000100")->required();
+  sub->add_option("HF_DIR", request->out, "new folder to write")->required();
+  sub->add_option("--dtype", request->dtype, "bf16, fp32, or model: as the model's config.json or the run says")
+      ->check(CLI::IsMember({"model", "bf16", "fp32"}))
+      ->capture_default_str();
+  auto shard_size = std::make_shared<uint64_t>(5'000'000'000);
+  sub->add_option("--shard-size", *shard_size, "most bytes of weights in a file, for example 500MB or 2GiB")
+      ->transform(CLI::AsSizeValue(true))
+      ->check(CLI::PositiveNumber)
+      ->default_str("5GB");
+  sub->add_option("--source", request->source,
+                  "model folder whose config.json and tokenizer go along; left out: the one that the run began with");
   return {sub, [=] {
-            const std::unique_ptr<Comm> comm = make_self_comm();
-            const CheckpointIndex index = read_checkpoint_index(*checkpoint);
-            const RunSpec saved = parse_run_text(index.run_toml, *checkpoint + "/index.json: run", {});
-            if (saved.hf_dir.empty())
-              fail(Exit::unsupported, "this checkpoint's model has no Hugging Face family to export to",
-                   "models that began as model = \"hf:DIR\" can be exported");
-            Engine engine(load_model_spec(saved), whole_model_run(saved.hf_dir), *comm, threads_per_rank(0, 1));
-            load_checkpoint(engine, *checkpoint, true);
-            export_hf_weights(engine, *out, *dtype == "bf16" ? DType::bf16 : DType::f32, saved.hf_dir);
-            std::printf("wrote %s\n", out->c_str());
-            return Exit::ok;
+            request->out = without_slash(request->out);
+            request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));
+            return run_conversion(invocation, [&](Comm& comm) { return export_checkpoint(comm, *request); });
           }};
 }
 

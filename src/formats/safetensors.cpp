@@ -20,31 +20,12 @@ constexpr const char* kHint = "the file is cut, damaged or not safetensors; fetc
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr size_t kRankLimit = 64;
 
-constexpr std::array<std::pair<std::string_view, int64_t>, 15> kDtypes = {{{"F64", 8},
-                                                                           {"F32", 4},
-                                                                           {"F16", 2},
-                                                                           {"BF16", 2},
-                                                                           {"F8_E4M3", 1},
-                                                                           {"F8_E5M2", 1},
-                                                                           {"I64", 8},
-                                                                           {"I32", 4},
-                                                                           {"I16", 2},
-                                                                           {"I8", 1},
-                                                                           {"U64", 8},
-                                                                           {"U32", 4},
-                                                                           {"U16", 2},
-                                                                           {"U8", 1},
-                                                                           {"BOOL", 1}}};
-
-// Bytes of a tensor; false on overflow. Sizes are known not to be negative.
-bool tensor_bytes(const std::vector<int64_t>& shape, int64_t element_size, int64_t* bytes) {
-  int64_t product = element_size;
-  for (const int64_t size : shape) {
-    if (__builtin_mul_overflow(product, size, &product)) return false;
-  }
-  *bytes = product;
-  return true;
-}
+// Bits per element.
+constexpr std::array<std::pair<std::string_view, int64_t>, 22> kDtypes = {
+    {{"F64", 64},    {"F32", 32},        {"F16", 16},    {"BF16", 16},   {"F8_E4M3", 8}, {"F8_E4M3FNUZ", 8},
+     {"F8_E5M2", 8}, {"F8_E5M2FNUZ", 8}, {"F8_E8M0", 8}, {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"F4", 4},
+     {"C64", 64},    {"I64", 64},        {"I32", 32},    {"I16", 16},    {"I8", 8},      {"U64", 64},
+     {"U32", 32},    {"U16", 16},        {"U8", 8},      {"BOOL", 8}}};
 
 // Builds the entries from the JSON events; what does not belong where it stands is refused.
 class HeaderReader final : public JsonEvents {
@@ -111,7 +92,7 @@ class HeaderReader final : public JsonEvents {
     if (state_ == State::metadata) {
       if (!header_->metadata.emplace(key_, std::move(text)).second) refuse("each key once", "a duplicate");
     } else if (state_ == State::entry && field_ == Field::dtype) {
-      if (safetensors_dtype_size(text) == 0) refuse("a known dtype", fmt::format("\"{}\"", printable(text)));
+      if (safetensors_dtype_bits(text) == 0) refuse("a known dtype", fmt::format("\"{}\"", printable(text)));
       entry().dtype = std::move(text);
     } else {
       refuse(expected(), "a string");
@@ -181,10 +162,8 @@ void check_layout(const std::vector<SafetensorsEntry>& entries, int64_t buffer_s
     if (entry.begin > entry.end || entry.end > buffer_size) {
       refuse(fmt::format("expected data_offsets within [0, {}], got [{}, {}]", buffer_size, entry.begin, entry.end));
     }
-    int64_t bytes = 0;
-    if (!tensor_bytes(entry.shape, safetensors_dtype_size(entry.dtype), &bytes)) {
-      refuse("the product of its shape overflows 64 bits");
-    }
+    const int64_t bytes = safetensors_bytes(entry.dtype, entry.shape);
+    if (bytes < 0) refuse("its shape overflows 64 bits, or is no whole number of bytes");
     if (bytes != entry.end - entry.begin) {
       refuse(fmt::format("expected {} bytes for its dtype {} and shape, got data_offsets [{}, {}]: {} bytes", bytes,
                          entry.dtype, entry.begin, entry.end, entry.end - entry.begin));
@@ -218,11 +197,19 @@ int64_t SafetensorsEntry::element_count() const {
   return count;
 }
 
-int64_t safetensors_dtype_size(std::string_view dtype) {
-  for (const auto& [name, size] : kDtypes) {
-    if (name == dtype) return size;
+int64_t safetensors_dtype_bits(std::string_view dtype) {
+  for (const auto& [name, bits] : kDtypes) {
+    if (name == dtype) return bits;
   }
   return 0;
+}
+
+int64_t safetensors_bytes(std::string_view dtype, const std::vector<int64_t>& shape) {
+  int64_t bits = safetensors_dtype_bits(dtype);
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(bits, size, &bits)) return -1;
+  }
+  return bits % 8 == 0 ? bits / 8 : -1;
 }
 
 std::string_view safetensors_dtype(DType dtype) {

@@ -37,8 +37,11 @@ struct SafetensorsHeader {
 // Longest header accepted, in bytes: the limit of the reference implementation.
 inline constexpr int64_t kSafetensorsHeaderLimit = 100'000'000;
 
-// Bytes per element of a dtype string, 0 when it is not known.
-int64_t safetensors_dtype_size(std::string_view dtype);
+// Bits per element of a dtype string, 0 when it is not known.
+int64_t safetensors_dtype_bits(std::string_view dtype);
+// Bytes of a tensor of a known dtype; -1 where 64 bits do not count them, a size is negative, or the elements fill no
+// whole number of bytes.
+int64_t safetensors_bytes(std::string_view dtype, const std::vector<int64_t>& shape);
 // The dtype string of an element type: "F32", "BF16", ...
 std::string_view safetensors_dtype(DType dtype);
 

@@ -16,7 +16,7 @@ const std::byte* locate(const SafetensorsFile& file, const SafetensorsEntry& ent
   MW_CHECK(first >= 0 && first <= available && count <= static_cast<size_t>(available - first),
            "{}: tensor \"{}\" has {} elements, {} from {} were asked for", file.path(), entry.name, available, count,
            first);
-  return file.data(entry).data() + first * safetensors_dtype_size(entry.dtype);
+  return file.data(entry).data() + first * safetensors_dtype_bits(entry.dtype) / 8;
 }
 
 template <class T, class Out, class Convert>

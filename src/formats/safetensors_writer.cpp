@@ -30,13 +30,10 @@ void SafetensorsWriter::declare(const std::string& name, std::string_view dtype,
   };
   quote(name);
   if (name == "__metadata__") refuse("the name is reserved");
-  int64_t bytes = safetensors_dtype_size(dtype);
-  if (bytes == 0) refuse(fmt::format("expected a known dtype, got \"{}\"", printable(dtype)));
-  for (const int64_t size : shape) {
-    if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes)) {
-      refuse(fmt::format("shape [{}] is negative or too large", fmt::join(shape, ", ")));
-    }
-  }
+  if (safetensors_dtype_bits(dtype) == 0) refuse(fmt::format("expected a known dtype, got \"{}\"", printable(dtype)));
+  const int64_t bytes = safetensors_bytes(dtype, shape);
+  if (bytes < 0)
+    refuse(fmt::format("shape [{}] is negative, too large or no whole number of bytes", fmt::join(shape, ", ")));
   if (!index_.emplace(name, tensors_.size()).second) refuse("declared twice");
   tensors_.push_back({.entry = {.name = name, .dtype = std::string(dtype), .shape = shape, .begin = 0, .end = bytes}});
 }

@@ -143,12 +143,18 @@ void write_grouped(const ModelSpec& model, const LayerSpec& sparse, ordered_json
   if (olmoe) out["clip_qkv"] = a.clip_qkv > 0 ? ordered_json(a.clip_qkv) : ordered_json(nullptr);
 }
 
+// The text of a config.json.
+json parse_object(const std::string& text, const std::string& where) {
+  json config = parse_json(text, where, Exit::config);
+  if (!config.is_object())
+    fail(Exit::config, fmt::format("{}: expected a JSON object", where), "is this the model's config.json?");
+  return config;
+}
+
 }  // namespace
 
 ModelSpec parse_hf_config(const std::string& text, const std::string& where) {
-  const json config = parse_json(text, where, Exit::config);
-  if (!config.is_object())
-    fail(Exit::config, fmt::format("{}: expected a JSON object", where), "is this the model's config.json?");
+  const json config = parse_object(text, where);
   const HfFields f(config, where);
   const std::string family = f.text("model_type");
   if (std::find(kFamilies.begin(), kFamilies.end(), family) == kFamilies.end())
@@ -183,7 +189,7 @@ ModelSpec read_hf_config(const std::string& path) {
 std::string write_hf_config(const ModelSpec& model, const std::string& torch_dtype) {
   if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end())
     fail(Exit::unsupported, fmt::format("a {} model has no Hugging Face family to export to", model.family),
-         "models that came from a Hugging Face folder can be exported");
+         "its family must be chosen first");
   if (model.moe_layer_count() == 0)
     fail(Exit::unsupported, "a model without MoE layers has no MoE family to export to");
   const LayerSpec& sparse = *std::find_if(model.layers.begin(), model.layers.end(), is_sparse);
@@ -205,6 +211,37 @@ std::string write_hf_config(const ModelSpec& model, const std::string& torch_dty
   else write_grouped(model, sparse, out);
   out["torch_dtype"] = torch_dtype;
   return out.dump(2) + "\n";
+}
+
+std::string extend_hf_config(const std::string& config, const std::string& source, const std::string& where) {
+  // What our own keys say in another way, and what is true of the source's weights only.
+  static const std::vector<std::string> kLeftOut = {
+      "rope_parameters",
+      "num_experts",
+      "num_local_experts",
+      "n_routed_experts",
+      "use_sliding_window",
+      "sliding_window",
+      "dtype",
+      "torch_dtype",
+      "quantization_config",
+      "num_nextn_predict_layers",
+      "_name_or_path",
+      "transformers_version",
+  };
+  ordered_json out = ordered_json::parse(config);
+  const json more = parse_object(source, where);
+  for (const auto& [key, value] : more.items())
+    if (!out.contains(key) && std::find(kLeftOut.begin(), kLeftOut.end(), key) == kLeftOut.end()) out[key] = value;
+  return out.dump(2) + "\n";
+}
+
+std::string hf_weight_dtype(const std::string& config, const std::string& where) {
+  const json object = parse_object(config, where);
+  const HfFields f(object, where);
+  for (const char* key : {"torch_dtype", "dtype"})
+    if (f.has(key)) return f.text(key);
+  return "";
 }
 
 }  // namespace mw

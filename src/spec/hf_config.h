@@ -18,4 +18,11 @@ ModelSpec parse_hf_config(const std::string& text, const std::string& where);
 // architecture no family can name.
 std::string write_hf_config(const ModelSpec& model, const std::string& torch_dtype);
 
+// A config.json with what `source`, another of the same model, says beyond it: ids of special tokens, lengths, the
+// names of remote code. Not what told of its weights: their type and quantisation. Errors: config, naming `where`.
+std::string extend_hf_config(const std::string& config, const std::string& source, const std::string& where);
+
+// The type of the weights that a config.json names, "bfloat16" or "float32", in either dialect; "" where it names none.
+std::string hf_weight_dtype(const std::string& config, const std::string& where);
+
 }  // namespace mw

@@ -29,6 +29,7 @@ YarnSpec read_yarn(const HfFields& rope) {
   yarn.mscale_all_dim = rope.real_or("mscale_all_dim", 0);
   yarn.beta_fast = rope.real_or("beta_fast", 32);
   yarn.beta_slow = rope.real_or("beta_slow", 1);
+  if (yarn.factor == 1) return YarnSpec{};  // stretches nothing
   return yarn;
 }
 

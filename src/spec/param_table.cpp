@@ -68,12 +68,6 @@ int64_t ParamRow::numel() const {
   return n;
 }
 
-int64_t ParamRow::matrix_n() const {
-  int64_t n = 1;
-  for (size_t i = expert ? 1 : 0; i + 1 < shape.size(); ++i) n *= shape[i];
-  return n;
-}
-
 std::vector<ParamRow> param_table(const ModelSpec& model) {
   TableBuilder table(model.init_std);
   const int64_t d = model.width;

@@ -35,9 +35,6 @@ struct ParamRow {
   bool decay = true;    // AdamW weight decay: tensors of two or more dimensions
 
   int64_t numel() const;
-  // Every matrix of the row (one; E for an expert row) as products see it: [n, k], leading axes but the last folded.
-  int64_t matrix_n() const;
-  int64_t matrix_k() const { return shape.back(); }
 };
 
 // Names: embed, head, final_norm; layers.I.{attn_norm, ffn_norm}; layers.I.attn.{wq, wk, wv, wo, q_norm, k_norm};

@@ -14,6 +14,7 @@
 #include "ops/device.h"
 #include "ops/elementwise.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_files.h"
 #include "train/checkpoint_slices.h"
 
 namespace mw {
@@ -65,23 +66,6 @@ class PieceReader {
   std::vector<std::byte> staging_;
 };
 
-void write_index(Engine& engine, const std::string& folder, const RunState& state, const nlohmann::json& slices) {
-  nlohmann::json index = {
-      {"format", "moewright-checkpoint"}, {"version", 2}, {"step", state.step}, {"samples", state.samples}};
-  index["run"] = to_toml(engine.plan.run);
-  for (const ParamRow& row : engine.plan.params) {
-    index["tensors"]["param." + row.name] = row.shape;
-    if (!row.trained) continue;
-    index["tensors"]["adam_m." + row.name] = row.shape;
-    index["tensors"]["adam_v." + row.name] = row.shape;
-  }
-  index["slices"] = slices;
-  const std::string text = index.dump(1) + "\n";
-  parse_checkpoint_index(text, folder + "/index.json");  // what is written must load: coverage is proven before DONE
-  write_text_file_atomically(folder + "/index.json", text);
-  write_text_file_atomically(folder + "/DONE", xxh3_hex(std::as_bytes(std::span(text))) + "\n");
-}
-
 // Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
 // behind.
 void remove_oldest(const std::string& dir, int64_t keep, const std::string& written) {
@@ -107,22 +91,6 @@ void check_finite(Engine& engine, int64_t step) {
          fmt::format("after step {} {} that is not finite; no checkpoint is written", step,
                      bad.empty() ? "another rank holds a weight" : fmt::format("{} holds a weight", bad)),
          "resume from an earlier checkpoint with a lower train.lr or a larger train.eps");
-}
-
-// Rank 0, before anything is written.
-void prepare_folder(const std::string& dir, const std::string& folder, int64_t bytes) {
-  std::error_code error;
-  fs::remove(folder + "/DONE", error);  // a rewritten checkpoint is incomplete until it is done again
-  fs::create_directories(folder, error);
-  if (error)
-    fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),
-         "check checkpoint.dir and its permissions");
-  const fs::space_info space = fs::space(folder, error);
-  if (!error && static_cast<int64_t>(space.available) < bytes)
-    fail(Exit::checkpoint,
-         fmt::format("{} has {} free, a checkpoint may need {}", dir,
-                     format_bytes(static_cast<int64_t>(space.available)), format_bytes(bytes)),
-         "free space or lower checkpoint.keep");
 }
 
 }  // namespace
@@ -151,27 +119,20 @@ class CheckpointSave::RankFile {
     PieceReader reader(device);
     SafetensorsWriter writer;
     for (const LocalSlice& slice : slices_)
-      writer.declare(key_of(slice), "F32", stored_shape(slice.global_shape, slice.part));
+      writer.declare(slice_key(slice.tensor, slice.part), "F32", stored_shape(slice.global_shape, slice.part));
     writer.begin(folder + "/" + file);
     for (const LocalSlice& slice : slices_) {
       const auto bytes = std::as_bytes(slice.values);
+      const std::string key = slice_key(slice.tensor, slice.part);
       Xxh3Stream checksum;
       for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
         if (given_up_) fail(Exit::checkpoint, "writing the checkpoint was given up");
         const auto piece = reader.read(bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)));
         checksum.update(piece);
-        writer.write(key_of(slice), piece);
+        writer.write(key, piece);
         written_ += std::ssize(piece);
       }
-      entries.push_back({{"tensor", slice.tensor},
-                         {"axis", slice.part.axis},
-                         {"begin", slice.part.begin},
-                         {"count", slice.part.count},
-                         {"first", slice.part.first},
-                         {"size", slice.part.size},
-                         {"file", file},
-                         {"key", key_of(slice)},
-                         {"xxh3", checksum.hex()}});
+      entries.push_back(slice_entry({slice.tensor, slice.part, file, key, checksum.hex()}));
     }
     if (given_up_) fail(Exit::checkpoint, "writing the checkpoint was given up");
     writer.finish();
@@ -187,14 +148,14 @@ class CheckpointSave::RankFile {
 };
 
 CheckpointSave::CheckpointSave(Engine& engine, const std::string& dir, const RunState& state, int64_t keep)
-    : engine_(engine), dir_(dir), folder_(fmt::format("{}/step-{:08}", dir, state.step)), state_(state), keep_(keep) {
+    : engine_(engine), dir_(dir), folder_(checkpoint_folder(dir, state.step)), state_(state), keep_(keep) {
   const TraceScope scope(engine_.stream.trace(), Work::checkpoint, "begin_checkpoint");
   check_finite(engine_, state_.step);
-  if (engine_.world.rank() == 0) prepare_folder(dir_, folder_, checkpoint_bytes(engine_.plan));
+  if (engine_.world.rank() == 0) prepare_checkpoint_folder(dir_, folder_, checkpoint_bytes(engine_.plan));
   engine_.world.barrier();
   engine_.stream.wait();  // for the update: the thread reads on another queue
   file_ = std::make_unique<RankFile>(engine_.device, slices_to_write(engine_), folder_,
-                                     fmt::format("rank-{:05}.safetensors", engine_.world.rank()));
+                                     rank_file_name(engine_.world.rank()));
 }
 
 CheckpointSave::~CheckpointSave() = default;
@@ -208,15 +169,9 @@ void CheckpointSave::finish() {
     seen = file_->written();
     const TraceScope moved(engine_.stream.trace(), "write_rank_file");  // which a watchdog sees
   }
-  const std::string own = file_->entries().dump();
-  nlohmann::json slices = nlohmann::json::array();
-  for (int rank = 0; rank < engine_.world.size(); ++rank) {
-    const std::string part = broadcast_text(engine_.world, own, rank);
-    if (engine_.world.rank() == 0)
-      for (nlohmann::json& slice : nlohmann::json::parse(part)) slices.push_back(std::move(slice));
-  }
+  const nlohmann::json slices = gather_entries(engine_.world, file_->entries());
   if (engine_.world.rank() == 0) {
-    write_index(engine_, folder_, state_, slices);
+    complete_checkpoint(folder_, {state_, to_toml(engine_.plan.run)}, engine_.plan.params, slices);
     sync_path(dir_);  // the folder's own name, before older ones go
     remove_oldest(dir_, keep_, folder_);
   }

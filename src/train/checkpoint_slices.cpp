@@ -23,8 +23,8 @@ std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
   return slices;
 }
 
-std::string key_of(const LocalSlice& slice) {
-  return fmt::format("{}@{}+{}", slice.tensor, slice.part.begin, slice.part.first);
+std::string slice_key(const std::string& tensor, const TensorSlice& part) {
+  return fmt::format("{}@{}+{}", tensor, part.begin, part.first);
 }
 
 std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const TensorSlice& part) {

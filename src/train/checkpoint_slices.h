@@ -24,7 +24,7 @@ struct LocalSlice {
 std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer);
 
 // Its name in a rank file.
-std::string key_of(const LocalSlice& slice);
+std::string slice_key(const std::string& tensor, const TensorSlice& part);
 
 // As a rank file has it: the box, or a list of elements where it is a part of one.
 std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const TensorSlice& part);

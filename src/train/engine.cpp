@@ -12,13 +12,6 @@
 namespace mw {
 namespace {
 
-// What one of `local_ranks` ranks of a node may take: of the host's memory, or of the GPU that it shares with others.
-int64_t available_share(Device device, int local_ranks) {
-  if (device.kind == DeviceKind::cpu) return available_bytes() / local_ranks;
-  const int gpus = count_gpus();
-  return free_bytes(device) / ((local_ranks + gpus - 1) / gpus);
-}
-
 void check_memory(const Plan& plan, Device device, int local_ranks) {
   const ByteSummary s = summarise(all_rows(plan));
   if (plan.run.offload != "none" && device.kind == DeviceKind::cpu)
@@ -55,6 +48,12 @@ int64_t measure_libraries(Engine& engine) {
 }
 
 }  // namespace
+
+int64_t available_share(Device device, int local_ranks) {
+  if (device.kind == DeviceKind::cpu) return available_bytes() / local_ranks;
+  const int gpus = count_gpus();
+  return free_bytes(device) / ((local_ranks + gpus - 1) / gpus);
+}
 
 Device choose_device(const std::string& wanted, int local_rank) {
   if (wanted == "cpu") return {};

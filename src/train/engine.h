@@ -17,6 +17,10 @@ namespace mw {
 // turn. Errors: unsupported.
 Device choose_device(const std::string& wanted, int local_rank);
 
+// What one of `local_ranks` ranks of a node may take: of the host's free memory, or of the GPU that it shares with
+// others.
+int64_t available_share(Device device, int local_ranks);
+
 // The plan of this rank on its device. Refuses, before anything is allocated, what cannot fit when `local_ranks` share
 // the node. Errors: config, unsupported; memory, with the largest part and what would help.
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,

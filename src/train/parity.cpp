@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/text.h"
+#include "formats/hf_folder.h"
 #include "formats/hf_names.h"
 #include "formats/safetensors.h"
 #include "formats/token_file.h"
@@ -212,7 +213,7 @@ ParityReport run_parity(const std::string& hf_dir, const std::string& golden_pat
     fail(Exit::data, fmt::format("{}: logits must be [{}, {}, {}]", golden_path, sequences, seq_len, model.vocab),
          "the golden file belongs to another model");
 
-  check_hf_folder(model, hf_dir);
+  open_hf_folder(model, hf_dir);
   RunSpec run = parity_run(hf_dir, model.family, sequences, seq_len);
   run.train.device = device;
   Engine engine(model, run, comm, threads);

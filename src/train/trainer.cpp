@@ -10,6 +10,7 @@
 
 #include "base/text.h"
 #include "comm/cores.h"
+#include "formats/hf_folder.h"
 #include "formats/trace_file.h"
 #include "ops/device.h"
 #include "train/byte_model.h"
@@ -91,7 +92,7 @@ class Trainer {
 
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
-  if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") check_hf_folder(model, run_.hf_dir);
+  if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
   const int local_ranks = ranks_per_node(world_, run_.mesh),
             threads = threads_per_rank(run_.train.threads, local_ranks);
   const Device device = choose_device(run_.train.device, world_.comm().rank() % std::max(1, local_ranks));

@@ -183,5 +183,16 @@ TEST(SafetensorsHeader, RefusesDeepNestingWithoutRecursion) {
   expect_refused(objects, 0, "");
 }
 
+TEST(SafetensorsHeader, ElementsMayBePartsOfBytes) {
+  EXPECT_EQ(safetensors_bytes("F4", {3, 2}), 3);
+  EXPECT_EQ(safetensors_bytes("F6_E2M3", {4}), 3);
+  EXPECT_EQ(safetensors_bytes("C64", {}), 8);
+  EXPECT_EQ(safetensors_bytes("F4", {0}), 0);
+  EXPECT_EQ(safetensors_bytes("F4", {3}), -1);
+  EXPECT_EQ(safetensors_bytes("F6_E3M2", {2}), -1);
+  EXPECT_EQ(safetensors_bytes("F32", {int64_t{1} << 59}), -1);
+  EXPECT_EQ(safetensors_bytes("F32", {-1}), -1);
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -26,7 +26,7 @@ void parse(std::string_view file) {
     const mw::SafetensorsHeader header = mw::parse_safetensors_header(bytes, "fuzz");
     unsigned sum = 0;
     for (const mw::SafetensorsEntry& entry : header.entries) {
-      if (entry.element_count() * mw::safetensors_dtype_size(entry.dtype) != entry.end - entry.begin) std::abort();
+      if (mw::safetensors_bytes(entry.dtype, entry.shape) != entry.end - entry.begin) std::abort();
       for (int64_t i = entry.begin; i < entry.end; ++i) {
         sum += std::to_integer<unsigned>(bytes[static_cast<size_t>(header.buffer_offset + i)]);
       }

@@ -14,11 +14,14 @@ using Fields = std::vector<std::pair<std::string, std::string>>;  // key, value 
 std::optional<Error> try_config(const std::string& text) {
   return refusal_of(
       [&] {
-        const ModelSpec model = parse_hf_config(text, "config.json");
+        ModelSpec model = parse_hf_config(text, "config.json");
         validate(model, "config.json");
         EXPECT_GE(parameter_count(model), active_parameter_count(model));
         if (model.moe_layer_count() == 0) return;  // no family to export to
-        EXPECT_EQ(parse_hf_config(write_hf_config(model, "float32"), "written"), model);
+        model.mtp_layers = 0;                      // none are written
+        const std::string written = write_hf_config(model, "float32");
+        EXPECT_EQ(parse_hf_config(written, "written"), model);
+        EXPECT_EQ(parse_hf_config(extend_hf_config(written, text, "config.json"), "extended"), model);
       },
       {Exit::config, Exit::unsupported}, printable(text, 1000));
 }

@@ -100,6 +100,8 @@ TEST(HfConfig, ReadsEveryFieldOfDeepseek) {
   EXPECT_EQ(plain.layers.back().attention.yarn, YarnSpec{});
   EXPECT_EQ(plain.layers.back().moe, v3.layers.back().moe);
   EXPECT_EQ(plain.aux_loss_coef, 0);
+  config["rope_scaling"] = {{"type", "yarn"}, {"factor", 1}, {"original_max_position_embeddings", 4096}};
+  EXPECT_EQ(parse(config).layers.back().attention.yarn, YarnSpec{});  // stretches nothing
 }
 
 TEST(HfConfig, YarnScalesAreThoseOfTheModels) {
@@ -231,6 +233,30 @@ TEST(HfConfig, RoundTrips) {
   ordered_json dense = config_of("qwen3-30b-a3b");
   dense["decoder_sparse_step"] = 1000;
   error_of([&] { write_hf_config(parse(dense), "float32"); }, Exit::unsupported);
+}
+
+TEST(HfConfig, IsExtendedByWhatItDoesNotSay) {
+  for (const char* name : all_models()) {
+    ordered_json source = config_of(name);
+    source["num_nextn_predict_layers"] = 0;
+    source["eos_token_id"] = {7, 8};
+    source["auto_map"]["AutoConfig"] = "file.Class";
+    source["dtype"] = "float16";
+    source["transformers_version"] = "9";
+    const ModelSpec model = parse(source);
+    const std::string written = extend_hf_config(write_hf_config(model, "bfloat16"), source.dump(), "config.json");
+    EXPECT_EQ(parse(written), model) << name;
+    const ordered_json config = ordered_json::parse(written);
+    EXPECT_EQ(config.at("eos_token_id"), source.at("eos_token_id"));
+    EXPECT_EQ(config.at("auto_map"), source.at("auto_map"));
+    EXPECT_EQ(hf_weight_dtype(written, "config.json"), "bfloat16");
+    for (const char* key : {"dtype", "rope_parameters", "quantization_config", "transformers_version"})
+      EXPECT_FALSE(config.contains(key)) << name << " " << key;
+  }
+  EXPECT_EQ(hf_weight_dtype("{\"dtype\": \"float32\"}", "c"), "float32");
+  EXPECT_EQ(hf_weight_dtype("{\"torch_dtype\": null}", "c"), "");
+  error_of([] { hf_weight_dtype("{\"dtype\": 3}", "c"); }, Exit::config);
+  error_of([] { extend_hf_config("{}", "[]", "c"); }, Exit::config);
 }
 
 TEST(HfConfig, NothingIsTakenFromClassDefaults) {

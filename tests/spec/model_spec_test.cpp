@@ -6,6 +6,7 @@
 
 #include "spec/helpers.h"
 #include "spec/param_table.h"
+#include "spec/shards.h"
 
 namespace mw::test {
 namespace {
@@ -110,13 +111,18 @@ TEST(ParamTable, CountsAddUp) {
 }
 
 TEST(ParamTable, MatricesAsProductsSeeThem) {
-  for (const ParamRow& row : param_table(build_native_model(small_native()))) {
+  const ModelSpec model = build_native_model(small_native());
+  const Mesh mesh = make_mesh({}, 1);
+  const std::vector<ExpertPlacement> placements(model.layers.size(), make_block_placement(6, 1));
+  for (const ParamRow& row : param_table(model)) {
     if (row.role != ParamRole::matrix) continue;
-    EXPECT_EQ(row.matrix_n() * row.matrix_k() * (row.expert ? row.shape[0] : 1), row.numel()) << row.name;
+    const LocalParam local = local_param(row, model, placements, mesh, coords_of(mesh, 0));
+    EXPECT_EQ(local.matrices, row.expert ? row.shape[0] : 1) << row.name;
+    EXPECT_EQ(local.matrices * local.n * local.k, row.numel()) << row.name;
     EXPECT_GT(row.init_std, 0) << row.name;
     if (row.name == "layers.1.moe.w_up") {
-      EXPECT_EQ(row.matrix_n(), 40);  // gate and up folded
-      EXPECT_EQ(row.matrix_k(), 48);
+      EXPECT_EQ(local.n, 40);  // gate and up folded
+      EXPECT_EQ(local.k, 48);
     }
   }
   std::set<std::string> names;

@@ -1,0 +1,40 @@
+// What makes files of slices a checkpoint: the folder, the index and DONE.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "spec/param_table.h"
+#include "spec/run_spec.h"
+#include "train/checkpoint.h"
+
+namespace mw {
+
+// DIR/step-N.
+std::string checkpoint_folder(const std::string& dir, int64_t step);
+// The file that a rank writes.
+std::string rank_file_name(int rank);
+
+// For one rank, before anything is written: the folder is made, is no complete checkpoint any more, and has room for
+// `bytes`. Errors: checkpoint.
+void prepare_checkpoint_folder(const std::string& dir, const std::string& folder, int64_t bytes);
+
+// An entry of the index's list of slices.
+nlohmann::json slice_entry(const CheckpointSlice& slice);
+
+// The entries of all ranks, on rank 0; empty on the others. Collective.
+nlohmann::json gather_entries(Comm& world, const nlohmann::json& own);
+
+struct CheckpointContents {
+  RunState state;
+  std::string run_toml;
+  bool has_moments = true;
+};
+// Writes index.json, then DONE, over files that are complete, and proves first that it loads. For one rank. Errors:
+// checkpoint, data.
+void complete_checkpoint(const std::string& folder, const CheckpointContents& contents,
+                         const std::vector<ParamRow>& rows, const nlohmann::json& slices);
+
+}  // namespace mw

@@ -1,0 +1,109 @@
+#include "train/checkpoint_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "base/text.h"
+#include "formats/checksum.h"
+#include "train/checkpoint_slices.h"
+
+namespace mw {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Complete checkpoints beside `folder`, for a hint. Beside one of another name any is older.
+std::string offer_older(const std::string& folder) {
+  fs::path path(folder);
+  if (!path.has_filename()) path = path.parent_path();  // a trailing slash
+  const std::string parent = path.parent_path().string();
+  const int64_t refused = step_of_folder(path.filename().string());
+  const std::vector<std::string> all = list_checkpoints(parent.empty() ? "." : parent);
+  for (auto it = all.rbegin(); it != all.rend(); ++it)
+    if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
+      return fmt::format("an older complete checkpoint is there: checkpoint.resume={}", *it);
+  return "there is no older complete checkpoint; start anew with checkpoint.resume=none";
+}
+
+// What `body` gives; errors of its files become errors of the checkpoint.
+template <class Body>
+auto read_or_refuse(const std::string& folder, Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != Exit::checkpoint && error.code() != Exit::data) throw;
+    fail(Exit::checkpoint, fmt::format("checkpoint {} is refused: {}", folder, error.what()), offer_older(folder));
+  }
+}
+
+void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow>& rows, bool needs_moments,
+                        const std::string& folder) {
+  std::map<std::string, std::vector<int64_t>> found(index.tensors.begin(), index.tensors.end());
+  const auto require = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const auto it = found.find(name);
+    if (it == found.end())
+      fail(Exit::checkpoint, fmt::format("{}: tensor {} is missing", folder, name),
+           "the checkpoint belongs to another model");
+    if (it->second != shape)
+      fail(Exit::checkpoint, fmt::format("{}: tensor {} has another shape than the model's", folder, name),
+           "the checkpoint belongs to another model");
+    found.erase(it);
+  };
+  for (const ParamRow& row : rows) {
+    require("param." + row.name, row.shape);
+    if (!row.trained) continue;
+    for (const char* kind : {"adam_m.", "adam_v."})
+      if (needs_moments || found.count(kind + row.name) != 0) require(kind + row.name, row.shape);
+  }
+  if (!found.empty())
+    fail(Exit::checkpoint,
+         fmt::format("{}: tensor {} does not belong to the model", folder, printable(found.begin()->first)),
+         "the checkpoint belongs to another model");
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const std::string& folder)
+    : folder_(folder), index_(read_or_refuse(folder, [&] { return read_checkpoint_index(folder); })) {
+  for (const CheckpointSlice& slice : index_.slices) by_tensor_[slice.tensor].push_back(&slice);
+}
+
+bool CheckpointReader::has_moments() const {
+  return std::any_of(index_.tensors.begin(), index_.tensors.end(),
+                     [](const auto& tensor) { return tensor.first.rfind("adam_", 0) == 0; });
+}
+
+void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool needs_moments) const {
+  read_or_refuse(folder_, [&] { check_tensor_names(index_, rows, needs_moments, folder_); });
+}
+
+void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,
+                            std::span<float> values) {
+  read_or_refuse(folder_, [&] {
+    for (const CheckpointSlice* slice : by_tensor_[tensor])
+      for_each_shared_run(shape, slice->part, part, [&](int64_t from, int64_t to, int64_t count) {
+        std::memcpy(values.data() + to, stored(*slice, shape).data() + static_cast<size_t>(from) * sizeof(float),
+                    static_cast<size_t>(count) * sizeof(float));
+      });
+  });
+}
+
+std::span<const std::byte> CheckpointReader::stored(const CheckpointSlice& slice, const std::vector<int64_t>& shape) {
+  std::span<const std::byte>& bytes = verified_[&slice];
+  if (!bytes.empty()) return bytes;
+  auto& file = files_[slice.file];
+  if (file == nullptr) file = std::make_unique<SafetensorsFile>(folder_ + "/" + slice.file);
+  const SafetensorsEntry* entry = file->find(slice.key);
+  const std::string where = fmt::format("{}/{}: tensor \"{}\"", folder_, slice.file, slice.key);
+  if (entry == nullptr) fail(Exit::checkpoint, where + " is missing");
+  if (entry->dtype != "F32" || entry->shape != stored_shape(shape, slice.part))
+    fail(Exit::checkpoint, where + " has another dtype or shape than the index says");
+  const auto found = file->data(*entry);
+  const std::string checksum = xxh3_hex(found);
+  if (checksum != slice.checksum)
+    fail(Exit::checkpoint, fmt::format("{} is corrupt: checksum {}, expected {}", where, checksum, slice.checksum));
+  return bytes = found;
+}
+
+}  // namespace mw
