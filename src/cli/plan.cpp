@@ -38,25 +38,11 @@ std::vector<double> read_histogram(const std::string& path, const ModelSpec& mod
 }
 
 Request read_request(const PlanOptions& options) {
-  Request request;
-  request.run = read_run_file(options.run, options.overrides);
-  PlanSpec& plan = request.run.plan;
-  if (!options.platform.empty()) plan.platform = options.platform;
-  if (options.ranks > 0) plan.ranks = options.ranks;
-  if (plan.platform.empty())
-    fail(Exit::usage, "no platform profile to plan for",
-         "--platform profiles/h200x8.json, or plan.platform in the run file");
-  if (plan.ranks == 0) fail(Exit::usage, "no number of ranks to plan for", "--ranks 8, or plan.ranks in the run file");
-  request.model = load_model_spec(request.run);
-  request.profile = read_platform_profile(plan.platform);
-  request.ranks = static_cast<int>(plan.ranks);
-  request.load.concentration = plan.balance;
+  RunSpec run = read_run_file(options.run, options.overrides);
+  if (!options.platform.empty()) run.plan.platform = options.platform;
+  if (options.ranks > 0) run.plan.ranks = options.ranks;
+  Request request = make_request(run);
   if (!options.load.empty()) request.load.histogram = read_histogram(options.load, request.model);
-  if (request.ranks > request.profile.levels.back().ranks)
-    fail(Exit::config,
-         fmt::format("{} ranks, but the farthest links of {} join {}", request.ranks, plan.platform,
-                     request.profile.levels.back().ranks),
-         "plan for fewer ranks, or add a level to the profile");
   return request;
 }
 

@@ -45,6 +45,10 @@ class Trace {
   }
   void reset();
 
+  // Bytes of routed rows that this rank sent to others, since the trace began.
+  void count_sent(int64_t bytes) { sent_bytes_ += bytes; }
+  int64_t sent_bytes() const { return sent_bytes_; }
+
  private:
   friend class TraceScope;
   friend class QueueScope;
@@ -60,7 +64,7 @@ class Trace {
   std::vector<Open> open_;
   std::vector<TraceEvent> events_;
   double seconds_[kWorkKinds] = {};
-  int64_t last_ns_ = 0;
+  int64_t last_ns_ = 0, sent_bytes_ = 0;
   bool keep_events_ = false;
   RangeMarker marker_;
   Progress* progress_ = nullptr;

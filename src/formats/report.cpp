@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "base/text.h"
@@ -30,6 +31,8 @@ h1 { font-size: 22px; margin: 0 0 16px; overflow-wrap: anywhere; } h2 { font-siz
 p { margin: 8px 0 12px; color: var(--soft); max-width: 80ch; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(168px, 1fr)); gap: 10px; }
 .tile { background: var(--card); border-radius: 8px; padding: 10px 14px; }
+table { border-collapse: collapse; margin-top: 8px; } th, td { padding: 5px 18px 5px 0; text-align: left; }
+th { color: var(--soft); font-weight: 400; } td { border-top: 1px solid var(--grid); }
 .tile b { display: block; font-size: 19px; font-weight: 600; } .tile span { color: var(--soft); font-size: 13px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 22px 28px;
   margin-top: 18px; }
@@ -110,20 +113,70 @@ std::string draw_tiles(const Page& page) {
   if (page.has("tokens_per_s")) out += tile(format_count(now("tokens_per_s")), "tokens/s");
   if (page.has("step_ms")) out += tile(fmt::format("{:.0f} ms", now("step_ms")), "per step");
   if (page.has("tflops_per_rank")) out += tile(fmt::format("{:.3g}", now("tflops_per_rank")), "TFLOP/s per rank");
-  if (page.has("mem_peak_bytes") && page.has("mem_predicted_bytes")) {
-    const double measured = h.curve("mem_peak_bytes").values.back();
-    const Curve& library = h.curve("mem_library_bytes");
-    const double predicted =
-        h.curve("mem_predicted_bytes").values.back() + (library.values.empty() ? 0 : library.values.back());
-    out += tile(format_bytes(static_cast<int64_t>(measured)),
-                fmt::format("memory of the largest rank, {:+.1f} % of the prediction",
-                            100 * (measured - predicted) / std::max(predicted, 1.0)));
-  }
+  if (page.has("mem_peak_bytes"))
+    out +=
+        tile(format_bytes(static_cast<int64_t>(h.curve("mem_peak_bytes").values.back())), "memory of the largest rank");
   if (page.has("imbalance")) out += tile(fmt::format("{:.2f}", now("imbalance")), "fullest expert over the mean");
   if (page.has("dropped_rows")) out += tile(format_count(sum_of(h.curve("dropped_rows"))), "rows dropped");
   return out +
          "</div>\n<p>Rates, times and imbalance: median over the last quarter of the steps. All curves run over "
          "steps.</p>\n";
+}
+
+std::string table_row(const std::string& what, const std::string& predicted, const std::string& measured,
+                      std::optional<double> percent = {}) {
+  return fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", what, predicted, measured,
+                     percent ? fmt::format("{:+.1f} %", *percent) : "");
+}
+
+// Rank 0's time as a prediction divides it. What has no kind of its own, waiting for other stages too, is the rest.
+std::string describe_work(const Page& page) {
+  double others = 0, optimizer = 0, compute = 0, rest = 0;
+  for (const auto& [field, curve] : page.history.curves) {
+    if (!field.starts_with("work_ms.")) continue;
+    const std::string kind = field.substr(field.find('.') + 1);
+    (kind == "exchange" || kind == "reduce"                      ? others
+     : kind == "optimizer"                                       ? optimizer
+     : kind == "other" || kind == "data" || kind == "checkpoint" ? rest
+                                                                 : compute) += median(last_quarter(curve));
+  }
+  return fmt::format("compute {:.1f}, waiting for others {:.1f}, optimizer {:.1f}, the rest {:.1f} (rank 0)", compute,
+                     others, optimizer, rest);
+}
+
+// What was predicted beside what was measured; nothing where nothing was.
+std::string draw_predictions(const Page& page) {
+  const MetricsHistory& h = page.history;
+  std::string rows;
+  const auto bytes = [](double value) { return format_bytes(static_cast<int64_t>(value)); };
+  const auto above = [](double measured, double predicted) { return 100 * (measured / std::max(predicted, 1e-9) - 1); };
+  if (page.has("mem_peak_bytes") && page.has("mem_predicted_bytes")) {
+    const double measured = h.curve("mem_peak_bytes").values.back();
+    const Curve& library = h.curve("mem_library_bytes");
+    const double predicted =
+        h.curve("mem_predicted_bytes").values.back() + (library.values.empty() ? 0 : library.values.back());
+    rows += table_row("memory of the largest rank", bytes(predicted), bytes(measured), above(measured, predicted));
+  }
+  if (page.has("step_ms") && page.has("predicted_step_ms")) {
+    const auto now = [&](const std::string& field) { return median(last_quarter(h.curve(field))); };
+    const auto part = [&](const char* name) { return now(fmt::format("predicted_ms.{}", name)); };
+    const double measured = now("step_ms"), predicted = now("predicted_step_ms");
+    rows += table_row("time of a step", fmt::format("{:.1f} ms", predicted), fmt::format("{:.1f} ms", measured),
+                      above(measured, predicted));
+    rows += table_row("its parts",
+                      fmt::format("compute {:.1f}, waiting for others {:.1f}, optimizer {:.1f}", part("compute"),
+                                  part("exchange") + part("bubble"), part("optimizer")),
+                      page.has("work_ms.matmul") ? describe_work(page) : "");
+  }
+  if (page.has("exchanged_bytes") && page.has("exchanged_predicted_bytes")) {
+    const double measured = median(last_quarter(h.curve("exchanged_bytes"))),
+                 predicted = h.curve("exchanged_predicted_bytes").values.back();
+    rows += table_row("routed rows sent to other ranks in a step", bytes(predicted), bytes(measured),
+                      above(measured, predicted));
+  }
+  if (rows.empty()) return {};
+  return "<h2>Predicted and measured</h2>\n<table><tr><th></th><th>predicted</th><th>measured</th><th></th></tr>\n" +
+         rows + "</table>\n";
 }
 
 std::string draw_loss(const Page& page) {
@@ -283,7 +336,7 @@ std::string draw_report(const MetricsHistory& history, const std::string& title)
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width\">\n<title>{0}</title>\n{1}\n</head>\n<body>\n<h1>{0}</h1>\n",
       name, kStyle);
-  html += draw_tiles(page) + draw_curves(page) + draw_loads(page);
+  html += draw_tiles(page) + draw_predictions(page) + draw_curves(page) + draw_loads(page);
   if (history.broken_lines > 0)
     html += fmt::format("<p>{} lines of the metrics were no steps and are left out.</p>\n", history.broken_lines);
   return html + "</body>\n</html>\n";

@@ -1,6 +1,7 @@
 #include "moe/exchange_transport.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "ops/index.h"
 
@@ -255,6 +256,9 @@ class ExchangeTransport : public Transport {
     x.send_offsets = out ? token_offsets : expert_offsets;
     x.receive_counts = out ? expert_counts : token_counts;
     x.receive_offsets = out ? expert_offsets : token_offsets;
+    const int64_t to_others = std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0}) -
+                              x.send_counts[static_cast<size_t>(ep_.rank())];
+    stream.trace().count_sent(to_others * x.row_bytes);
     pending_[static_cast<size_t>(chunk)].push_back(ep_.all_to_all(stream, x));
   }
   static int64_t sum(const std::vector<int64_t>& v, int64_t begin, int64_t end) {

@@ -139,6 +139,21 @@ void for_each_estimated(const Request& request, size_t count, const std::functio
 
 }  // namespace
 
+Request make_request(const RunSpec& run) {
+  Request request;
+  request.run = run;
+  if (run.plan.platform.empty())
+    fail(Exit::usage, "no platform profile to plan for",
+         "--platform profiles/h200x8.json, or plan.platform in the run file; `moewright probe` measures one");
+  if (run.plan.ranks == 0)
+    fail(Exit::usage, "no number of ranks to plan for", "--ranks 8, or plan.ranks in the run file");
+  request.ranks = static_cast<int>(run.plan.ranks);
+  request.model = load_model_spec(run);
+  request.profile = read_platform_profile(run.plan.platform, request.ranks);
+  request.load.concentration = run.plan.balance;
+  return request;
+}
+
 Trainable trainable(const Request& request) {
   // Two layers of each kind are enough to ask about.
   ModelSpec model = LayerKinds(request.model).model;

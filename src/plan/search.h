@@ -18,6 +18,9 @@ struct Request {
   int ranks = 1;
 };
 
+// What a run file asks for: its model, and the platform, ranks and balance of its [plan] table. Errors: config, usage.
+Request make_request(const RunSpec& run);
+
 // Schedules and modes of recompute that `train` does not refuse for this model. Errors: as make_plan, where it refuses
 // them all.
 struct Trainable {

@@ -1,6 +1,21 @@
 #include "plan/volumes.h"
 
+#include "spec/recompute.h"
+
 namespace mw {
+
+double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, TransportKind transport) {
+  if (transport == TransportKind::in_place) return 0;
+  const double passes = is_recomputed(recompute_mode(run), "received") ? 5 : 4;
+  const double row = passes * static_cast<double>(model.width * size_of(run.dtype())) + 2 * sizeof(float);
+  // Tensor-sharded experts: every rank of TP routes all tokens.
+  const double tokens = static_cast<double>(run.train.global_batch * run.train.seq_len) * (mesh.ted ? mesh.tp : 1);
+  const double elsewhere = 1 - 1.0 / mesh.ep;
+  double choices = 0;  // of a token, in all layers
+  for (const LayerSpec& layer : model.layers)
+    if (layer.moe.experts > 0) choices += static_cast<double>(layer.moe.top_k);
+  return tokens * choices * elsewhere * row;
+}
 
 double distinct_groups(int64_t experts, int64_t top_k, int64_t groups) {
   // C(E - E/N, k) / C(E, k): no expert of one group is chosen.

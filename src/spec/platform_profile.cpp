@@ -231,7 +231,7 @@ void validate(const PlatformProfile& p, const std::string& where) {
   check.range("row_chunks", static_cast<double>(p.row_chunks), 1, 1024);
   check.range("overlap_slowdown", p.overlap_slowdown, 1, 100);
   check.range("levels", static_cast<double>(p.levels.size()), 1, 8);
-  int64_t inside = 1;
+  int64_t inside = 0;
   for (const LinkLevel& level : p.levels) {
     check.range("ranks of level " + level.name, static_cast<double>(level.ranks), static_cast<double>(inside + 1),
                 1 << 30);
@@ -284,12 +284,32 @@ PlatformProfile read_platform_profile(const std::string& path) {
   return parse_platform_profile(read_text_file(path, size_t{4} << 20), path);
 }
 
+PlatformProfile read_platform_profile(const std::string& path, int ranks) {
+  PlatformProfile profile = read_platform_profile(path);
+  if (ranks > profile.levels.back().ranks)
+    fail(Exit::config,
+         fmt::format("{} ranks, but the farthest links of {} join {}", ranks, path, profile.levels.back().ranks),
+         "plan for fewer ranks, or add a level to the profile");
+  return profile;
+}
+
 std::string to_json(const PlatformProfile& profile) {
   ObjectWriter writer;
   writer("format", std::string(kFormat));
   writer("version", kVersion);
   visit_profile(profile, writer);
-  return writer.json.dump(2) + "\n";
+  // One line for a field, or for an entry of a list of texts or objects.
+  std::string text;
+  for (const auto& [key, value] : writer.json.items()) {
+    std::string field = value.dump();
+    if (value.is_array() && !value.empty() && !value[0].is_array()) {
+      std::vector<std::string> entries;
+      for (const Json& entry : value) entries.push_back("\n    " + entry.dump());
+      field = fmt::format("[{}\n  ]", fmt::join(entries, ","));
+    }
+    text += fmt::format("{}\n  \"{}\": {}", text.empty() ? "{" : ",", key, field);
+  }
+  return text + "\n}\n";
 }
 
 }  // namespace mw

@@ -80,6 +80,8 @@ Platform platform_of(const PlatformProfile& profile);
 // JSON of docs/formats.md. Errors: config, naming `where` and the field; an unknown one names the nearest.
 PlatformProfile parse_platform_profile(const std::string& text, const std::string& where);
 PlatformProfile read_platform_profile(const std::string& path);
+// The same, of a machine with links for so many ranks. Errors: config.
+PlatformProfile read_platform_profile(const std::string& path, int ranks);
 // parse_platform_profile takes it back unchanged.
 std::string to_json(const PlatformProfile& profile);
 

@@ -48,6 +48,17 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["mem_peak_bytes"] = r.memory_peak;
   line["mem_predicted_bytes"] = r.memory_predicted;
   if (r.memory_libraries) line["mem_library_bytes"] = *r.memory_libraries;
+  if (c.forecast.exchanged_bytes > 0) {
+    line["exchanged_bytes"] = r.exchanged_bytes;
+    line["exchanged_predicted_bytes"] = c.forecast.exchanged_bytes;
+  }
+  if (const std::optional<StepTime>& time = c.forecast.time) {
+    line["predicted_step_ms"] = time->total() * 1e3;
+    line["predicted_ms"] = {{"compute", time->compute * 1e3},
+                            {"exchange", time->exchange * 1e3},
+                            {"bubble", time->bubble * 1e3},
+                            {"optimizer", time->optimizer * 1e3}};
+  }
   line["imbalance"] = r.stats.imbalance();
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;

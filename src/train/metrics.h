@@ -11,6 +11,7 @@
 #include "formats/event_file.h"
 #include "formats/json_lines.h"
 #include "spec/plan.h"
+#include "train/forecast.h"
 #include "train/step.h"
 
 namespace mw {
@@ -25,6 +26,7 @@ struct StepReport {
   int64_t memory_predicted = 0;             // largest rank, the table of bytes
   std::optional<int64_t> memory_libraries;  // largest rank, of a GPU: what libraries took before there were tensors
   int64_t arena_grows = 0;                  // all ranks, since the start
+  int64_t exchanged_bytes = 0;              // of routed rows, sent to other ranks in this step, all ranks
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
   // Seconds of rank 0 by kind of work; empty where nobody times it: on a GPU, but for `--profile`.
@@ -36,6 +38,7 @@ struct ReportContext {
   double flops_per_token = 0;  // forward and backward
   int64_t steps = 0;
   int world = 1;
+  Forecast forecast;
 };
 
 // Seconds by kind of work since the last call, or empty: see StepReport.

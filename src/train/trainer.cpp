@@ -45,7 +45,6 @@ class Trainer {
   void prepare();
   std::string describe_products() const;
   void print_header();
-  double estimate_seconds();
   void load_weights();
   void open_metrics();
   void time_device_from(int64_t step);
@@ -85,7 +84,10 @@ class Trainer {
   ByteSummary bytes_;
   std::optional<double> val_loss_;
   int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, warned_grows_ = 0;
-  double step_seconds_ = 0, trained_seconds_ = 0;  // of the last step, of all
+  double trained_seconds_ = 0;
+  std::vector<double> step_seconds_;  // of every step
+  int64_t step_sent_ = 0;             // bytes of routed rows in the last step
+  double all_sent_ = 0;               // of all steps and ranks
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
@@ -120,6 +122,7 @@ void Trainer::prepare() {
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
   context_.world = world_.comm().size();
+  if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
 }
 
 std::string Trainer::describe_products() const {
@@ -149,25 +152,8 @@ void Trainer::print_header() {
                                         : engine_->comms.gpu_library);
   say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
   if (validation_ != nullptr) say("validation: {}", validation_->describe(0, 0));
-}
-
-// How long the steps may take, from the rate of one product of this model's width measured now.
-double Trainer::estimate_seconds() {
-  Stream& stream = engine_->stream;
-  const int64_t rows = std::min<int64_t>(engine_->plan.batch.tokens(), 1024), d = engine_->plan.model.width;
-  TensorStore memory({{"w", DType::f32, {d, d}, 0}, {"x", DType::f32, {rows, d}, 0}, {"y", DType::f32, {rows, d}, 0}});
-  const Weight weight{d, d, memory.fixed("w"), {}, {}};
-  double fastest = 1e30;
-  for (int i = 0; i < 5; ++i) {
-    const double begin = now_seconds();
-    matmul(stream, memory.fixed("x"), weight, memory.fixed("y"));
-    fastest = std::min(fastest, now_seconds() - begin);
-  }
-  const double rate = 2.0 * static_cast<double>(rows * d * d) / fastest;
-  const double tokens = static_cast<double>(run_.train.steps - state_.step) *
-                        static_cast<double>(run_.train.global_batch) * static_cast<double>(run_.train.seq_len);
-  // Products are about two thirds of a step on a CPU.
-  return 1.5 * context_.flops_per_token * tokens / rate / world_.comm().size();
+  if (run_.data.document_mask) say("documents of a sample are kept apart");
+  if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
 }
 
 void Trainer::load_weights() {
@@ -225,10 +211,11 @@ void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
 
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   std::array<int64_t, 2> most = {memory_growth(), bytes_.total()};
-  int64_t grows = engine_->model.activations().arena_grows();
+  std::array<int64_t, 2> sums = {engine_->model.activations().arena_grows(), step_sent_};
   world_.comm().all_reduce_max(std::span(most));
-  world_.comm().all_reduce_sum(std::span(&grows, 1));
+  world_.comm().all_reduce_sum(std::span(sums));
   if (!leader_) return;
+  const int64_t grows = sums[0];
   if (grows > 0 && grows >= 2 * warned_grows_) {  // not at every step of a load that creeps up
     warn_growth(stats, step);
     warned_grows_ = grows;
@@ -243,6 +230,8 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.memory_predicted = most[1];
   if (engine_->device.kind != DeviceKind::cpu) r.memory_libraries = library_bytes_;
   r.arena_grows = grows;
+  r.exchanged_bytes = sums[1];
+  all_sent_ += static_cast<double>(sums[1]);
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
   r.val_loss = std::exchange(val_loss_, std::nullopt);
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
@@ -267,7 +256,7 @@ bool Trainer::train_step(int64_t step) {
   engine_->stream.trace().settle();
   const bool stop = stop_requested(world_.comm());
   if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
-  report(stats, step, step_seconds_);
+  report(stats, step, step_seconds_.back());
   return !stop;
 }
 
@@ -280,7 +269,9 @@ StepStats Trainer::compute_step(int64_t step) {
     const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
     batches = read_step(*data_, engine_->plan, state_.samples, engine_->model.step_tokens());
   }
+  step_sent_ = -engine_->stream.trace().sent_bytes();
   const StepStats stats = accumulate_gradients(*engine_, batches);
+  step_sent_ += engine_->stream.trace().sent_bytes();
   if (finish_save() && stop_requested(world_.comm())) {  // what was saved is the run's last step
     stopped_ = true;
     return {};
@@ -297,8 +288,8 @@ StepStats Trainer::compute_step(int64_t step) {
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
   state_.step = step;
   state_.samples += run_.train.global_batch;
-  step_seconds_ = now_seconds() - begin;
-  trained_seconds_ += step_seconds_;
+  step_seconds_.push_back(now_seconds() - begin);
+  trained_seconds_ += step_seconds_.back();
   ++trained_steps_;
   return stats;
 }
@@ -411,6 +402,7 @@ void Trainer::finish() {
   if (trained_steps_ > 0)
     say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(trained_seconds_),
         format_count(total_tokens / trained_seconds_));
+  for (const std::string& line : compare(context_.forecast, step_seconds_, all_sent_)) say("{}", line);
   print_memory();
   if (options_.profile) print_profile();
   engine_->stream.trace().time_device(nullptr);
@@ -433,8 +425,8 @@ Exit Trainer::train() {
   if (state_.step >= run_.train.steps)
     say("nothing to train: {} steps are done and train.steps = {}", state_.step, run_.train.steps);
   else if (engine_->device.kind == DeviceKind::cpu && !cpu::matmul_traits().native_bf16)
-    say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps", format_duration(estimate_seconds()),
-        run_.train.steps - state_.step);
+    say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps",
+        format_duration(estimate_seconds(*engine_, run_.train.steps - state_.step)), run_.train.steps - state_.step);
   engine_->stream.trace().keep_events(false);
   engine_->stream.trace().reset();
   for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {

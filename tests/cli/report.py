@@ -63,6 +63,21 @@ load = json.loads(pathlib.Path("run/metrics.jsonl").read_text().splitlines()[0])
 column = [row[0] for row in images[2][2]]
 checks.expect(column[load.index(max(load))] == max(column), f"load {load} drawn as {column}")
 
+# With several ranks and a platform, predictions stand beside what was measured; even loads are met roughly.
+result = run(2, "train", "run.toml", *outputs("two"), "mesh.ep=2", "moe.aux_loss_coef=0.1", "train.threads=1",
+             f"plan.platform={os.environ['MOEWRIGHT_SOURCE']}/profiles/xeon_amx_2_cores.json")
+for line in (r"predicted by .*xeon_amx_2_cores.json: [\d.]+ ms a step \(compute", r"time of a step: [\d.]+ ms in the median, ",
+             r"routed rows sent to other ranks: .* predicted for even loads"):
+    checks.expect(result.code == 0 and re.search(line, result.output), f"no line {line}", result.output)
+last = json.loads([l for l in pathlib.Path("two/metrics.jsonl").read_text().splitlines() if "step_ms" in l][-1])
+checks.expect(0.7 < last["exchanged_bytes"] / last["exchanged_predicted_bytes"] < 1.3, f"exchanged: {last}")
+checks.expect(abs(sum(last["predicted_ms"].values()) / last["predicted_step_ms"] - 1) < 1e-9, f"parts: {last}")
+result = run(1, "report", "two")
+html = pathlib.Path("two/report.html").read_text()
+checks.expect("Predicted and measured" in html and "its parts" in html and "routed rows sent" in html, "no table", html[:2000])
+result = run(1, "train", "run.toml", *outputs("none"), "plan.platform=absent.json", "train.steps=1")
+checks.expect(result.code == 0 and "no time is predicted: cannot open absent.json" in result.output, "absent profile", result.output)
+
 # A run that was killed leaves a cut line; other names and outputs work.
 metrics = pathlib.Path("run/metrics.jsonl").read_text()
 pathlib.Path("other.jsonl").write_text(metrics + '{"step": 13, "loss": 2.')

@@ -17,6 +17,35 @@ TEST(Volumes, RedundancyOfXMoe) {
   EXPECT_NEAR(1 - rows.bypass / rows.flat, 0.5482, 1e-4);
 }
 
+// Two MoE layers of three: 16 * 9 tokens, top-2, bf16 rows of 16 there and back, their gradients too, and fp32 gate
+// weights with their gradients; three quarters of the experts are elsewhere.
+TEST(Volumes, ExchangedInAStep) {
+  RunSpec run;
+  run.native.width = 16;
+  run.native.layers = 3;
+  run.native.dense_layers = 1;
+  run.native.dense_width = 20;
+  run.native.experts = 8;
+  run.native.top_k = 2;
+  run.train.seq_len = 9;
+  run.train.global_batch = 16;
+  run.train.dtype = "bf16";
+  run.mesh.ep = 4;
+  const ModelSpec model = build_native_model(run.native);
+  const Mesh mesh = make_mesh(run.mesh, 4);
+  const double rows = 16 * 9 * 2 * 2 * 0.75;
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, TransportKind::flat), rows * (4 * 32 + 8));
+  EXPECT_EQ(exchanged_bytes(model, run, mesh, TransportKind::in_place), 0);
+  run.recompute = "moe";  // dispatched once more
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, TransportKind::flat), rows * (5 * 32 + 8));
+  run.recompute = "none";
+  run.mesh.ep = 2;
+  run.mesh.tp = 2;
+  const double kept = exchanged_bytes(model, run, make_mesh(run.mesh, 4), TransportKind::flat);
+  run.moe.tp_mode = "ted";
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, make_mesh(run.mesh, 4, "ted"), TransportKind::flat), 2 * kept);
+}
+
 // X-MoE, table 4: 4096 tokens, k = 8, D 7168, F 2048, two matrices. The paper prints GiB as GB.
 TEST(Volumes, ActivationMemoryOfXMoe) {
   EXPECT_EQ(kept_row_bytes(4096 * 8, 7168, 2048, false, 2), 1.125 * 0x1p30);

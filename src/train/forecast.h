@@ -1,0 +1,33 @@
+// What is known of a run before its first step, to stand beside what is measured.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "plan/estimate.h"
+#include "train/engine.h"
+
+namespace mw {
+
+struct Forecast {
+  std::string platform;          // plan.platform; empty: nobody asked for a time
+  std::optional<StepTime> time;  // of a step there, as `plan --why` has it
+  std::string why_no_time;       // where a platform is named
+  double exchanged_bytes = 0;    // plan/volumes.h
+};
+
+// Reads the profile that plan.platform names. One that is missing or of another machine ends no run: it says why.
+Forecast make_forecast(const Plan& plan, int ranks);
+std::string describe(const Forecast& forecast);  // "" without a platform
+
+// A line for each prediction, with what was measured beside it. step_seconds: of every step; the first one is left out
+// of the median where there are others, since it prepares. sent: bytes of routed rows in all these steps, all ranks.
+std::vector<std::string> compare(const Forecast& forecast, std::span<const double> step_seconds, double sent);
+
+// How long so many steps may take on CPUs of which no profile is known, from the rate of one product of this model's
+// width measured now.
+double estimate_seconds(Engine& engine, int64_t steps);
+
+}  // namespace mw
