@@ -1,29 +1,84 @@
 #include <cstdio>
+#include <utility>
 
 #include "base/file.h"
+#include "base/text.h"
 #include "cli/commands.h"
-#include "spec/run_spec.h"
+#include "plan/report.h"
+#include "spec/plan.h"
 
 namespace mw {
+namespace {
+
+struct InitOptions {
+  std::string path, model, platform;
+  std::vector<std::string> overrides;
+  int ranks = 0;
+  bool force = false;
+};
+
+// The fastest layout that fits, with a line that says what chose it.
+std::string choose_layout(RunSpec& run) {
+  const Request request = make_request(run);
+  const SearchResult result = search(request);
+  if (result.best.empty()) fail_without_room(request, result);
+  const Estimate& best = result.best.front();
+  check_layout(request, best.layout);
+  run = with_layout(run, best.layout);
+  return fmt::format(
+      "# The layout is the fastest of {} that `moewright plan` weighed for {} ranks of {}: {:.0f} ms a step.\n",
+      result.weighed.size(), request.ranks, run.plan.platform, best.time.total() * 1e3);
+}
+
+// Keys that a plan chooses.
+void refuse_chosen_keys(const std::vector<std::string>& overrides) {
+  for (const std::string& item : overrides)
+    for (const char* key : {"mesh.pp", "mesh.tp", "mesh.ep", "mesh.zero", "mesh.schedule", "mesh.chunks",
+                            "mesh.placement", "train.micro_batches", "memory.recompute"})
+      if (item.starts_with(fmt::format("{}=", key)))
+        fail(Exit::usage, fmt::format("{} is what a plan chooses, and {} was given", key, printable(item)),
+             "leave it out, or leave out --platform and --ranks");
+}
+
+Exit init(InitOptions options) {
+  if (options.path.find('=') != std::string::npos)  // no FILE: the first key stands in its place
+    options.overrides.insert(options.overrides.begin(), std::exchange(options.path, ""));
+  const bool printed = options.path.empty() || options.path == "-";
+  if (!printed && !options.force && path_exists(options.path))
+    fail(Exit::usage, fmt::format("{} exists", options.path), "--force overwrites it");
+  std::vector<std::string> keys = options.overrides;
+  if (!options.model.empty()) keys.insert(keys.begin(), "model=hf:" + options.model);
+  RunSpec run = parse_run_text("", "command line", keys);
+  if (!options.platform.empty()) run.plan.platform = options.platform;
+  if (options.ranks > 0) run.plan.ranks = options.ranks;
+  load_model_spec(run);  // refuses a folder that is none
+  std::string text;
+  if (!options.platform.empty() || options.ranks > 0) {
+    refuse_chosen_keys(options.overrides);
+    text = choose_layout(run);
+  }
+  text = commented_run_file(run) + (text.empty() ? "" : "\n" + text);
+  if (printed) {
+    std::fputs(text.c_str(), stdout);
+    return Exit::ok;
+  }
+  write_text_file_atomically(options.path, text);
+  std::printf("wrote %s\n", options.path.c_str());
+  return Exit::ok;
+}
+
+}  // namespace
 
 Command add_init_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("init", "write a commented run file with every key and its default");
-  auto path = std::make_shared<std::string>();
-  auto force = std::make_shared<bool>(false);
-  sub->add_option("FILE", *path, "where to write; printed when left out");
-  sub->add_flag("--force", *force, "overwrite an existing file");
-  return {sub, [path, force] {
-            const std::string text = commented_run_file();
-            if (path->empty()) {
-              std::fputs(text.c_str(), stdout);
-              return Exit::ok;
-            }
-            if (!*force && path_exists(*path))
-              fail(Exit::usage, fmt::format("{} exists", *path), "--force overwrites it");
-            write_text_file_atomically(*path, text);
-            std::printf("wrote %s\n", path->c_str());
-            return Exit::ok;
-          }};
+  auto* sub = app.add_subcommand("init", "write a commented run file with every key, for a model and a machine");
+  auto options = std::make_shared<InitOptions>();
+  sub->add_option("FILE", options->path, "where to write; printed when left out, or for -");
+  sub->add_option("OVERRIDES", options->overrides, "key=value, what shall not stand at its default");
+  sub->add_option("--model", options->model, "Hugging Face model folder to train further");
+  sub->add_option("--platform", options->platform, "profile of the machine: the layout is planned for it");
+  sub->add_option("--ranks", options->ranks, "ranks to plan the layout for")->check(CLI::Range(1, 1 << 20));
+  sub->add_flag("--force", options->force, "overwrite an existing file");
+  return {sub, [options] { return init(*options); }};
 }
 
 }  // namespace mw

@@ -306,11 +306,10 @@ RunSpec read_run_file(const std::string& path, const std::vector<std::string>& o
 
 std::string to_toml(const RunSpec& run) { return print_run(run, false); }
 
-std::string commented_run_file() {
-  return "# A Moewright run file. Every key is optional and shown with its default; `key=value` on the command line "
-         "overrides it.\n"
+std::string commented_run_file(const RunSpec& run) {
+  return "# A Moewright run file. Every key is optional; `key=value` on the command line overrides it.\n"
          "# Instead of the [model] table: model = \"hf:DIR\" takes a Hugging Face model folder.\n" +
-         print_run(RunSpec{}, true);
+         print_run(run, true);
 }
 
 std::vector<KeyDoc> run_file_reference() {

@@ -135,8 +135,8 @@ RunSpec parse_run_text(const std::string& text, const std::string& where, const 
 // The resolved run as TOML that read_run_file takes back unchanged.
 std::string to_toml(const RunSpec& run);
 
-// A commented run file with every key, its default and its meaning (`moewright init`).
-std::string commented_run_file();
+// A commented run file with every key, its value and its meaning (`moewright init`).
+std::string commented_run_file(const RunSpec& run = {});
 
 // Every key: name, default, meaning.
 struct KeyDoc {

@@ -4,6 +4,7 @@ what would work."""
 import json
 import os
 import pathlib
+import re
 import sys
 import xml.etree.ElementTree
 
@@ -82,4 +83,27 @@ expect(9, ["memory.offload = \"optimizer\" are not built yet", "hint:"], QWEN, "
 expect(6, ["none of", "fits on 4 ranks"], QWEN, "--ranks", "2")
 expect(3, ["mesh.ep = 3 does not divide", "hint:"], QWEN, "--why", "ep=3")
 expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")
+
+# `init` for a model and a machine: the run file holds the layout that `plan` puts first, with every key explained.
+os.makedirs("qwen")
+pathlib.Path("qwen/config.json").write_text((SOURCE / "tests/data/configs/qwen3-30b-a3b.json").read_text())
+request = ["--platform", H200, "--ranks", "8"]
+keys = ["data.kind=megatron", "train.seq_len=4096", "train.global_batch=64"]
+result = run(1, "init", "made.toml", "--model", "qwen", *request, *keys)
+text = pathlib.Path("made.toml").read_text() if result.code == 0 else ""
+checks.expect('model = "hf:qwen"' in text and "# `plan`: profile of the machine" in text and "moewright plan" in text,
+              f"init: exit {result.code}", result.output + text[:500])
+best = json.loads(expect(0, [], "made.toml", "--json", "--top", "1"))["best"][0]["layout"]
+for word in best.split():
+    name, value = word.split("=")
+    name = {"micro_batches": "train.micro_batches", "recompute": "memory.recompute"}.get(name, f"mesh.{name}").split(".")[1]
+    checks.expect(re.search(rf"^{name} = \"?{value}\"? ", text, re.M), f"init: not the best layout: {best}", text)
+result = run(1, "init", "model.layers=9")
+checks.expect(result.code == 0 and re.search("^layers = 9 ", result.output, re.M), "init: a key without a file", result.output)
+for arguments, code, message in ((["made.toml"], 2, "made.toml exists"), (["--model", "absent"], 3, "absent/config.json"),
+                                 (["new.toml", *request, "mesh.ep=2"], 2, "mesh.ep is what a plan chooses"),
+                                 (["new.toml", "train.lrr=1"], 3, "did you mean"), (["new.toml", "--ranks", "2"], 2, "no platform")):
+    result = run(1, "init", *arguments)
+    checks.expect(result.code == code and message in result.output and not pathlib.Path("new.toml").exists(),
+                  f"init {arguments}: exit {result.code}", result.output)
 checks.finish()
