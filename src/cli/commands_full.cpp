@@ -5,6 +5,7 @@ namespace mw {
 
 std::vector<Command> register_commands(CLI::App& app, const Invocation& invocation) {
   return {add_train_command(app, invocation),
+          add_finished_command(app),
           add_verify_command(app, invocation),
           add_parity_command(app, invocation),
           add_sample_command(app, invocation),

@@ -15,6 +15,7 @@ Command add_import_command(CLI::App& app, const Invocation& invocation);
 Command add_export_command(CLI::App& app, const Invocation& invocation);
 Command add_tokenize_command(CLI::App& app);
 Command add_inspect_command(CLI::App& app);
+Command add_finished_command(CLI::App& app);
 Command add_report_command(CLI::App& app);
 Command add_doctor_command(CLI::App& app, const Invocation& invocation);
 

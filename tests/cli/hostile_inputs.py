@@ -77,11 +77,12 @@ def replaced(value, path, new):
 
 
 def check_run_file():
-    """The file is parsed before the overrides: an unknown key there ends every run that would go on."""
+    """The file is parsed before the overrides: an unknown key there ends what would go on. `finished` reads run files as
+    `train` does, and starts no message library before."""
     last = "no.such_key=1"
     text = subprocess.run([BIN, "init"], capture_output=True, check=True).stdout
     for end in range(0, len(text) + 64, 64):
-        try_command(f"cut to {end} bytes", ["train", variant(f"run/cut-{end}", "run.toml", text[:end]), last], [3])
+        try_command(f"cut to {end} bytes", ["finished", variant(f"run/cut-{end}", "run.toml", text[:end]), last], [3])
     section, keys = "", []
     for line in text.decode().splitlines():
         if line.startswith("["):
@@ -93,12 +94,12 @@ def check_run_file():
         for i, value in enumerate(values):
             body = f"[{section}]\n{key} = {value}\n"
             path = variant(f"run/{section}.{key}-{i}", "run.toml", body)
-            try_command(f"{section}.{key} = {value}", ["train", path, last], [3])
+            try_command(f"{section}.{key} = {value}", ["finished", path, last], [3])
         path = variant(f"run/{section}.{key}-twice", "run.toml", body + body)
-        try_command(f"{section}.{key} twice", ["train", path, last], [3])
+        try_command(f"{section}.{key} twice", ["finished", path, last], [3])
     for i, body in enumerate(["\xff\xfe", "\0", "[model", "model = 3", "[" * 5000, "a." * 5000 + "b = 1", "=",
                               "[model]\n= 1", "model = \"hf:\"", "x = '''" + "y" * 100, "[[model]]\nvocab = 1"]):
-        try_command(f"text {i}", ["train", variant(f"run/text-{i}", "run.toml", body.encode("latin-1")), last], [3])
+        try_command(f"text {i}", ["finished", variant(f"run/text-{i}", "run.toml", body.encode("latin-1")), last], [3])
     try_command("no file", ["train", "run/absent.toml"], [3])
     try_command("a folder", ["train", "run"], [3])
     finish_group("run file")
