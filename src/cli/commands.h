@@ -28,9 +28,6 @@ Command add_init_command(CLI::App& app);
 Command add_schedule_command(CLI::App& app);
 Command add_plan_command(CLI::App& app);
 
-// A command that a later version brings: it exists, says so and exits with Exit::unsupported.
-Command add_unbuilt_command(CLI::App& app, const std::string& name, const std::string& does);
-
 // For what the file system refused where no better message is at hand.
 constexpr const char* kFilesystemHint = "check the path, its permissions and the free space";
 

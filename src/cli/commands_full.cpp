@@ -18,7 +18,7 @@ std::vector<Command> register_commands(CLI::App& app, const Invocation& invocati
           add_schedule_command(app),
           add_plan_command(app),
           add_doctor_command(app, invocation),
-          add_unbuilt_command(app, "probe", "measure this machine into a platform profile")};
+          add_probe_command(app, invocation)};
 }
 
 }  // namespace mw

@@ -18,6 +18,7 @@ Command add_inspect_command(CLI::App& app);
 Command add_finished_command(CLI::App& app);
 Command add_report_command(CLI::App& app);
 Command add_doctor_command(CLI::App& app, const Invocation& invocation);
+Command add_probe_command(CLI::App& app, const Invocation& invocation);
 
 // Starts the message library and runs `body` on every rank. A failing rank writes its reason first and takes the others
 // down.

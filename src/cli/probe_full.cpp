@@ -1,0 +1,95 @@
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/text.h"
+#include "cli/run_commands.h"
+#include "comm/cores.h"
+#include "ops/device.h"
+#include "probe/probe.h"
+#include "train/engine.h"
+#include "train/libraries.h"
+
+namespace mw {
+namespace {
+
+struct ProbeArguments {
+  std::string output = "profile.json", device = "auto", budget = "1m";
+  int64_t threads = 0;
+};
+
+// As the kernel has it.
+std::string cpu_name() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name") && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
+  return "a CPU without a name";
+}
+
+double parse_budget(const std::string& text) {
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  const std::string unit = end;
+  const double seconds = unit == "s" || unit.empty() ? value
+                         : unit == "m"               ? 60 * value
+                         : unit == "h"               ? 3600 * value
+                                                     : -1;
+  if (!(seconds >= 1 && seconds <= 86400))
+    fail(Exit::usage, fmt::format("--budget {} is no time between 1s and 24h", printable(text)),
+         "for example 90s or 5m");
+  return seconds;
+}
+
+Exit run_probe(World& world, const ProbeArguments& arguments) {
+  Comm& comm = world.comm();
+  const int local = std::max(1, world.local_size()), threads = threads_per_rank(arguments.threads, local);
+  const Device device = choose_device(arguments.device, comm.rank() % local);
+  const bool on_gpu = device.kind != DeviceKind::cpu;
+  const DeviceMemoryMeter memory(device);
+  ProbeOptions options;
+  options.output = arguments.output;
+  options.budget_s = parse_budget(arguments.budget);
+  options.memory_bytes = available_share(device, local);
+  comm.barrier();  // before a rank that shares the GPU takes some
+  Stream stream = open_stream(device, threads);
+  start_products(stream, on_gpu ? DType::bf16 : DType::f32, arenas_of(device));
+  comm.barrier();
+  options.library_bytes = std::max<int64_t>(0, on_gpu ? memory.taken() : resident_bytes());
+  comm.barrier();
+  options.machine = printable(fmt::format("{} rank{} on {} node{}, {}", comm.size(), comm.size() == 1 ? "" : "s",
+                                          world.nodes(), world.nodes() == 1 ? "" : "s",
+                                          on_gpu ? describe(device)
+                                                 : fmt::format("{}, {} thread{} each, {}", cpu_name(), threads,
+                                                               threads == 1 ? "" : "s", cpu::matmul_traits().library)));
+  if (comm.rank() == 0)
+    std::printf("%s, budget %s\n", options.machine.c_str(), format_duration(options.budget_s).c_str());
+  probe(world, stream, options, [](const std::string& line) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  });
+  if (comm.rank() == 0)
+    std::printf("wrote %s: `moewright plan RUN --platform %s` plans for this machine\n", options.output.c_str(),
+                options.output.c_str());
+  return Exit::ok;
+}
+
+}  // namespace
+
+Command add_probe_command(CLI::App& app, const Invocation& invocation) {
+  auto* sub = app.add_subcommand("probe", "measure this machine into a platform profile, for `plan`");
+  auto arguments = std::make_shared<ProbeArguments>();
+  sub->add_option("-o,--output", arguments->output, "profile to write")->capture_default_str();
+  sub->add_option("--budget", arguments->budget, "time to take, about: 90s, 5m")->capture_default_str();
+  sub->add_option("--device", arguments->device, "auto, cpu, cuda or hip")->capture_default_str();
+  sub->add_option("--threads", arguments->threads, "per rank; 0: cores / ranks of the node")
+      ->check(CLI::Range(0, 4096));
+  sub->footer(
+      "Under mpirun, with as many ranks per node as a run will have, the links are measured too. Killed, it goes on\n"
+      "where it was when it is started again.");
+  return {sub, [arguments, invocation] {
+            return run_in_world(invocation, [&](World& world) { return run_probe(world, *arguments); });
+          }};
+}
+
+}  // namespace mw

@@ -1,0 +1,157 @@
+#include "probe/links.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/error.h"
+#include "core/tensor_store.h"
+#include "ops/device.h"
+#include "ops/matmul.h"
+
+namespace mw {
+namespace {
+
+// The latency of the smallest message, and the rate that the largest adds to it. Where latency is most of both, noise
+// would be the rate: it counts half of the time at least.
+LinkCost fit(double small_bytes, double small_seconds, double large_bytes, double large_seconds) {
+  const double more = std::max(large_seconds - small_seconds, 0.5 * large_seconds);
+  const double rate = (large_bytes - small_bytes) / more;
+  return {std::max(small_seconds - small_bytes / rate, 1e-9), rate};
+}
+
+struct Buffers {
+  Buffers(Device device, int64_t bytes)
+      : store({{"send", DType::u8, {bytes}, 0}, {"receive", DType::u8, {bytes}, 0}}, arenas_of(device)),
+        send(static_cast<std::byte*>(store.fixed("send").data)),
+        receive(static_cast<std::byte*>(store.fixed("receive").data)) {}
+  TensorStore store;
+  std::byte *send, *receive;
+};
+
+// `bytes` from every member, shared out to all.
+RowExchange even_exchange(const Buffers& buffers, int members, int64_t bytes) {
+  const int64_t each = bytes / members;
+  RowExchange x;
+  x.row_bytes = 1;
+  x.send = buffers.send;
+  x.receive = buffers.receive;
+  for (int64_t member = 0; member < members; ++member) {
+    x.send_offsets.push_back(member * each);
+    x.send_counts.push_back(each);
+  }
+  x.receive_offsets = x.send_offsets;
+  x.receive_counts = x.send_counts;
+  return x;
+}
+
+struct LevelMeter {
+  Comm& group;
+  Meter& meter;
+  Stream& stream;
+  Buffers& buffers;
+  int64_t small, large;
+  int inside;  // ranks that nearer links join
+
+  template <class Transfer>
+  LinkCost measure(double share, const Transfer& transfer) {
+    const double few = meter.seconds_of([&] { transfer(small); }), many = meter.seconds_of([&] { transfer(large); });
+    return fit(share * static_cast<double>(small), few, share * static_cast<double>(large), many);
+  }
+  // By the bytes that leave what nearer links join.
+  LinkCost all_to_all() {
+    return measure(static_cast<double>(group.size() - inside) / group.size(), [&](int64_t bytes) {
+      group.all_to_all(stream, even_exchange(buffers, group.size(), bytes))->wait();
+    });
+  }
+  // A sum passes every link twice; ranks that nearer links join share what leaves them.
+  LinkCost ring() {
+    const double members = group.size();
+    LinkCost cost = measure(2 * (members - 1) / members / inside, [&](int64_t bytes) {
+      group.all_reduce_sum(stream, std::span(reinterpret_cast<float*>(buffers.send), static_cast<size_t>(bytes) / 4))
+          ->wait();
+    });
+    cost.latency_s /= 2;
+    return cost;
+  }
+  // To the next member beyond nearer links and from the one before, all at the same time: an exchange is what every
+  // library does at once in both directions.
+  LinkCost message() {
+    const auto members = static_cast<size_t>(group.size()),
+               next = static_cast<size_t>((group.rank() + inside) % group.size()),
+               before = static_cast<size_t>((group.rank() + group.size() - inside) % group.size());
+    return measure(1, [&](int64_t bytes) {
+      RowExchange x = even_exchange(buffers, group.size(), 0);
+      x.send_offsets.assign(members, 0);
+      x.receive_offsets.assign(members, 0);
+      x.send_counts[next] = x.receive_counts[before] = bytes;
+      group.all_to_all(stream, x)->wait();
+    });
+  }
+};
+
+// How much slower products are while rows travel beside them.
+double measure_slowdown(Comm& group, Meter& meter, Stream& stream, Buffers& buffers, int64_t bytes) {
+  const int64_t rows = 8192, width = 2048;
+  TensorStore t({{"values", DType::f32, {width, width}, 0},
+                 {"packed", DType::u8, {packed_weight_bytes(width, width, true)}, 0},
+                 {"x", DType::bf16, {rows, width}, 0},
+                 {"y", DType::bf16, {rows, width}, 0}},
+                arenas_of(stream.device()));
+  const Weight w{width, width, t.fixed("values"), t.fixed("packed"), t.fixed("packed")};
+  pack_weight(stream, w);
+  const TensorView x = t.fixed("x"), y = t.fixed("y");
+  const RowExchange exchange = even_exchange(buffers, group.size(), bytes);
+  const double exchanging = meter.seconds_of([&] { group.all_to_all(stream, exchange)->wait(); });
+  const double product = meter.seconds_of([&] { matmul(stream, x, w, y); });
+  const auto products = std::max<int64_t>(1, static_cast<int64_t>(exchanging / product));
+  const double alone = meter.seconds_of([&] {
+    for (int64_t i = 0; i < products; ++i) matmul(stream, x, w, y);
+  });
+  const double beside = meter.seconds_of([&] {
+    const auto pending = group.all_to_all(stream, exchange);
+    for (int64_t i = 0; i < products; ++i) matmul(stream, x, w, y);
+    pending->wait();
+  });
+  return std::clamp(beside / std::max(alone, exchanging), 1.0, 3.0);
+}
+
+}  // namespace
+
+void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& profile) {
+  const Device device = stream.device();
+  const bool on_gpu = device.kind != DeviceKind::cpu;
+  const int ranks = world.comm().size(), local = std::max(1, world.local_size());
+  std::array<int64_t, 2> most = {local, -local};
+  world.comm().all_reduce_max(std::span(most));
+  if (most[0] != -most[1])
+    fail(Exit::usage, fmt::format("nodes hold {} to {} ranks", -most[1], most[0]), "start as many ranks on every node");
+  profile.levels.clear();
+  std::vector<std::pair<std::string, int>> sizes;
+  if (local > 1) sizes.emplace_back(on_gpu ? "links of a node" : "shared memory", local);
+  if (world.nodes() > 1) sizes.emplace_back("network", ranks);
+  if (sizes.empty()) {
+    profile.levels = {{"one rank", 1, {1e-6, 1e9}, {1e-6, 1e9}, {1e-6, 1e9}}};
+    return;
+  }
+  const int64_t small = int64_t{4} << 10, large = int64_t{on_gpu ? 256 : 8} << 20;
+  Buffers buffers(device, large);
+  int inside = 1;
+  for (const auto& [name, size] : sizes) {
+    const auto own = world.comm().split(world.comm().rank() / size, world.comm().rank());
+    const int64_t free_before = on_gpu ? free_bytes(device) : 0;
+    MeshSpec spec;
+    spec.ep = own->size();
+    const MeshComms comms = make_mesh_comms(*own, make_mesh(spec, own->size()), device);
+    LevelMeter level{*comms.ep, meter, stream, buffers, small, large, inside};
+    LinkLevel measured{name, size, level.all_to_all(), level.ring(), level.message()};
+    profile.levels.push_back(measured);
+    inside = size;
+    if (!on_gpu) continue;
+    profile.overlap_slowdown = measure_slowdown(*comms.ep, meter, stream, buffers, large);
+    if (!comms.gpu_library.empty() && profile.libraries.size() < 2)
+      profile.libraries.push_back({comms.gpu_library, std::max<int64_t>(0, free_before - free_bytes(device)), true});
+  }
+}
+
+}  // namespace mw

@@ -1,0 +1,16 @@
+// How fast ranks exchange, within a node and between nodes.
+#pragma once
+
+#include "comm/world.h"
+#include "probe/meter.h"
+#include "spec/platform_profile.h"
+
+namespace mw {
+
+// Fills `levels`: the ranks of a node, where several share one, and all ranks, where there are several nodes; one level
+// of one rank for a world of one. All groups of a level are measured at the same time. GPUs exchange as runs do, which
+// profile.libraries then has a row for. Also overlap_slowdown, on GPUs. Ranks of a node must be consecutive. Collective
+// over the world. Errors: comm; usage, when nodes hold different numbers of ranks.
+void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& profile);
+
+}  // namespace mw

@@ -1,0 +1,271 @@
+#include "probe/operators.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "core/tensor_store.h"
+#include "ops/activation.h"
+#include "ops/adamw.h"
+#include "ops/attention.h"
+#include "ops/device.h"
+#include "ops/elementwise.h"
+#include "ops/matmul.h"
+#include "ops/norm.h"
+
+namespace mw {
+namespace {
+
+struct Product {
+  int64_t rows = 0, width = 0;  // [rows, width] x [width, width]
+  double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(width * width); }
+};
+
+// Sizes that take from microseconds to some 20 ms on such a device.
+struct ProbeSizes {
+  std::vector<Product> dense;
+  int64_t experts = 0;
+  std::vector<Product> expert;  // rows: of one expert, on average
+  std::vector<int64_t> seq_lens;
+  int64_t attention_tokens = 0;  // at least; longer sequences are measured one at a time
+  int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  int64_t elements = 0;  // of a tensor that no cache holds
+};
+
+ProbeSizes sizes_for(DeviceKind device) {
+  if (device == DeviceKind::cpu)
+    return {{{512, 64}, {512, 128}, {512, 256}, {512, 512}, {512, 1024}, {512, 2048}},
+            8,
+            {{16, 128}, {32, 256}, {64, 512}, {256, 512}, {512, 1024}},
+            {128, 256, 512, 1024, 2048},
+            1024,
+            8,
+            2,
+            64,
+            int64_t{1} << 24};
+  return {{{1024, 256}, {8192, 256}, {8192, 512}, {8192, 1024}, {8192, 2048}, {8192, 4096}, {8192, 8192}},
+          16,
+          {{64, 512}, {128, 1024}, {256, 1536}, {1024, 1536}, {2048, 2048}, {4096, 4096}},
+          {512, 1024, 2048, 4096, 8192, 16384},
+          16384,
+          32,
+          4,
+          128,
+          int64_t{1} << 28};
+}
+
+// Values that keep multipliers as busy as weights do: zeros would let a GPU run faster than it can.
+void fill_random(Stream& stream, TensorView tensor) {
+  std::mt19937 bits(7);
+  std::uniform_real_distribution<float> value(-1.0f, 1.0f);
+  std::vector<float> piece(static_cast<size_t>(std::min<int64_t>(tensor.numel(), int64_t{1} << 20)));
+  for (float& v : piece) v = value(bits);
+  std::vector<bf16> rounded(piece.size());
+  std::transform(piece.begin(), piece.end(), rounded.begin(), to_bf16);
+  for (int64_t done = 0; done < tensor.numel(); done += std::ssize(piece)) {
+    const size_t count = static_cast<size_t>(std::min<int64_t>(std::ssize(piece), tensor.numel() - done));
+    auto* to = static_cast<std::byte*>(tensor.data) + done * size_of(tensor.dtype);
+    const void* from = tensor.dtype == DType::f32 ? static_cast<const void*>(piece.data()) : rounded.data();
+    stream.queue().copy(to, from, count * static_cast<size_t>(size_of(tensor.dtype)));
+  }
+  stream.wait();
+}
+
+// Tensors of one measurement, filled with random values.
+class Tensors {
+ public:
+  Tensors(Stream& stream, const std::vector<TensorSlot>& slots)
+      : stream_(stream), store_(slots, arenas_of(stream.device())) {
+    for (const TensorSlot& slot : slots)
+      if (slot.dtype != DType::u8 && slot.dtype != DType::i32) fill_random(stream, store_.fixed(slot.name));
+  }
+  TensorView operator()(const std::string& name) { return store_.fixed(name); }
+
+  // The weights of slots "values" and "packed", which hold `count` matrices of [n, k].
+  std::vector<Weight> weights(int64_t count, int64_t n, int64_t k) {
+    std::vector<Weight> all;
+    const TensorView values = store_.fixed("values"), packed = store_.fixed("packed");
+    for (int64_t i = 0; i < count; ++i) {
+      Weight w{n, k, values.at(i), packed.at(2 * i), packed.at(2 * i + 1)};
+      if (stream_.device().kind != DeviceKind::cpu) w.packed_backward = w.packed_forward;
+      pack_weight(stream_, w);
+      all.push_back(w);
+    }
+    return all;
+  }
+
+ private:
+  Stream& stream_;
+  TensorStore store_;
+};
+
+std::vector<TensorSlot> weight_slots(Stream& stream, int64_t count, int64_t n, int64_t k) {
+  const bool native = stream.device().kind != DeviceKind::cpu || cpu::matmul_traits().native_bf16;
+  return {{"values", DType::f32, {count, n, k}, 0},
+          {"packed", DType::u8, {2 * count, packed_weight_bytes(n, k, native)}, 0}};
+}
+
+// Of a measured time the part that is not an operator's latency.
+double net(double seconds, const PlatformProfile& profile) {
+  return std::max(seconds - profile.operator_latency_s, 0.1 * seconds);
+}
+
+// Rows of `experts` experts, `rows` on average, from a half to one and a half of that.
+std::vector<int64_t> ragged_offsets(int64_t experts, int64_t rows) {
+  std::vector<int64_t> offsets = {0};
+  for (int64_t e = 0; e < experts; ++e) {
+    const int64_t swing = rows / 2 * ((e * 5) % experts) / std::max<int64_t>(1, experts - 1);
+    offsets.push_back(offsets.back() + (e + 1 == experts ? rows * experts - offsets.back()
+                                        : e % 2 == 0     ? rows - swing
+                                                         : rows + swing));
+  }
+  return offsets;
+}
+
+AttentionShape attention_shape(const ProbeSizes& sizes, int64_t seq_len) {
+  return {std::max<int64_t>(1, sizes.attention_tokens / seq_len),
+          seq_len,
+          sizes.heads,
+          sizes.kv_heads,
+          sizes.head_dim,
+          sizes.head_dim,
+          1.0f / std::sqrt(static_cast<float>(sizes.head_dim))};
+}
+
+}  // namespace
+
+int64_t probe_workspace_bytes(int threads, DeviceKind device) {
+  const ProbeSizes sizes = sizes_for(device);
+  int64_t bytes = int64_t{1} << 20;
+  for (const Product& p : sizes.dense) bytes = std::max(bytes, matmul_workspace_bytes(p.width, p.width, device));
+  for (const Product& p : sizes.expert)
+    bytes = std::max(
+        bytes, matmul_workspace_bytes(p.width, p.width, device) +
+                   esmm_workspace_bytes(ExpertProducts::automatic, p.rows * sizes.experts, p.width, p.width, device));
+  for (const int64_t length : sizes.seq_lens)
+    bytes = std::max(bytes, attention_workspace_bytes(attention_shape(sizes, length), DType::bf16, threads, device));
+  return bytes;
+}
+
+void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& profile) {
+  {
+    Tensors t(stream, {{"a", DType::f32, {64}, 0}, {"b", DType::f32, {64}, 0}, {"out", DType::f32, {64}, 0}});
+    const TensorView a = t("a"), b = t("b"), out = t("out");
+    profile.operator_latency_s = meter.seconds_of([&] { add(stream, a, b, out); });
+    // Routing waits twice for numbers that the host needs.
+    profile.routing_latency_s = 2 * meter.seconds_of([&] {
+      add(stream, a, b, out);
+      read_values<float>(stream, out);
+    });
+  }
+  const int64_t elements = sizes_for(stream.device().kind).elements, width = 1024, rows = elements / width;
+  {
+    Tensors t(stream, {{"a", DType::bf16, {rows, 2, width / 2}, 0},
+                       {"b", DType::bf16, {rows, width}, 0},
+                       {"out", DType::bf16, {rows, width}, 0},
+                       {"gain", DType::f32, {width}, 0},
+                       {"rstd", DType::f32, {rows}, 0}});
+    const TensorView halves = t("a"), b = t("b"), out = t("out"), gain = t("gain"), rstd = t("rstd");
+    const TensorView a(halves.data, DType::bf16, {rows, width}), half(out.data, DType::bf16, {rows, width / 2});
+    const double seconds = meter.seconds_of([&] { add(stream, a, b, out); }) + meter.seconds_of([&] {
+      rms_norm(stream, a, gain, 1e-6f, out, rstd);
+    }) + meter.seconds_of([&] { activate(stream, Activation::swiglu, halves, half); });
+    profile.elementwise_bytes_per_s = (3 + 2 + 1.5) * 2.0 * static_cast<double>(elements) / seconds;
+  }
+  Tensors t(stream, {{"grad", DType::f32, {elements / 2}, 0},
+                     {"w", DType::f32, {elements / 2}, 0},
+                     {"m", DType::f32, {elements / 2}, 0},
+                     {"v", DType::f32, {elements / 2}, 0}});
+  const TensorView grad = t("grad"), w = t("w"), m = t("m"), v = t("v");
+  fill_zero(stream, v);
+  const double seconds =
+      meter.seconds_of([&] { adamw(stream, AdamW{}, 1000, 1e-6f, 0.0f, 1.0f, grad, w, m, v, TensorView()); });
+  profile.stream_bytes_per_s = 28.0 * static_cast<double>(elements / 2) / seconds;
+}
+
+void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
+  profile.dense_products.clear();
+  profile.peak_flops_per_s = 0;
+  const std::vector<Product> products = sizes_for(stream.device().kind).dense;
+  for (const Product& p : products) {
+    std::vector<TensorSlot> slots = weight_slots(stream, 1, p.width, p.width);
+    slots.push_back({"x", DType::bf16, {p.rows, p.width}, 0});
+    slots.push_back({"y", DType::bf16, {p.rows, p.width}, 0});
+    Tensors t(stream, slots);
+    const Weight w = t.weights(1, p.width, p.width).front();
+    const TensorView x = t("x"), y = t("y");
+    const double rate = p.flops() / net(meter.seconds_of([&] { matmul(stream, x, w, y); }), profile);
+    profile.dense_products.push_back({p.flops(), rate});
+    profile.peak_flops_per_s = std::max(profile.peak_flops_per_s, rate);
+  }
+  const Product& p = products.back();
+  Tensors t(stream, {{"w", DType::f32, {p.width, p.width}, 0},
+                     {"x", DType::f32, {p.rows, p.width}, 0},
+                     {"y", DType::f32, {p.rows, p.width}, 0}});
+  const Weight w{p.width, p.width, t("w"), {}, {}};
+  const TensorView x = t("x"), y = t("y");
+  const double rate = p.flops() / net(meter.seconds_of([&] { matmul(stream, x, w, y); }), profile);
+  profile.fp32_share = std::min(1.0, rate / profile.dense_products.back().per_second);
+}
+
+void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
+  profile.expert_products.clear();
+  profile.expert_weight_products.clear();
+  const ProbeSizes sizes = sizes_for(stream.device().kind);
+  const int64_t e = sizes.experts;
+  for (const Product& p : sizes.expert) {
+    const int64_t rows = p.rows * e;
+    std::vector<TensorSlot> slots = weight_slots(stream, e, p.width, p.width);
+    slots.push_back({"x", DType::bf16, {rows, p.width}, 0});
+    slots.push_back({"y", DType::bf16, {rows, p.width}, 0});
+    slots.push_back({"dw", DType::f32, {e, p.width, p.width}, 0});
+    slots.push_back({"index", DType::i32, {rows}, 0});
+    Tensors t(stream, slots);
+    // Rows lie in the order of tokens, as routing finds them.
+    std::vector<int32_t> order(static_cast<size_t>(rows));
+    for (int64_t i = 0; i < rows; ++i)
+      order[static_cast<size_t>(i)] = static_cast<int32_t>(i * e % rows + i * e / rows);
+    write_values<int32_t>(stream, order, t("index"));
+    const std::vector<Weight> weights = t.weights(e, p.width, p.width);
+    const std::vector<int64_t> offsets = ragged_offsets(e, p.rows);
+    const SortedRows x{t("x"), t("index").as<int32_t>()}, y{t("y"), nullptr};
+    const TensorView dw = t("dw");
+    const double forward = net(meter.seconds_of([&] { esmm(stream, x, offsets, weights, y); }), profile);
+    const double weight = net(meter.seconds_of([&] { estmm(stream, y, x, offsets, dw, Store::overwrite); }), profile);
+    const double all = p.flops() * static_cast<double>(e);
+    // Half a tile of every expert is padding, which plans count on top.
+    const double tiled = all * (1 + 0.5 * static_cast<double>(profile.row_tile) / static_cast<double>(p.rows));
+    profile.expert_products.push_back({p.flops(), tiled / forward});
+    profile.expert_weight_products.push_back({p.flops(), all / weight});
+  }
+}
+
+void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile) {
+  profile.attention_forward.clear();
+  profile.attention_backward.clear();
+  const ProbeSizes sizes = sizes_for(stream.device().kind);
+  for (const int64_t length : sizes.seq_lens) {
+    const AttentionShape shape = attention_shape(sizes, length);
+    const int64_t tokens = shape.sequences * length, h = shape.head_dim;
+    Tensors t(stream, {{"q", DType::bf16, {tokens, shape.heads, h}, 0},
+                       {"k", DType::bf16, {tokens, shape.kv_heads, h}, 0},
+                       {"v", DType::bf16, {tokens, shape.kv_heads, h}, 0},
+                       {"o", DType::bf16, {tokens, shape.heads, h}, 0},
+                       {"lse", DType::f32, {shape.heads, tokens}, 0},
+                       {"d_o", DType::bf16, {tokens, shape.heads, h}, 0},
+                       {"d_q", DType::bf16, {tokens, shape.heads, h}, 0},
+                       {"d_k", DType::bf16, {tokens, shape.kv_heads, h}, 0},
+                       {"d_v", DType::bf16, {tokens, shape.kv_heads, h}, 0}});
+    const TensorView q = t("q"), k = t("k"), v = t("v"), o = t("o"), lse = t("lse"), d_o = t("d_o"), d_q = t("d_q"),
+                     d_k = t("d_k"), d_v = t("d_v");
+    const double scores = static_cast<double>(tokens * (length + 1) * 2 * shape.heads * h);
+    const double forward = net(meter.seconds_of([&] { attention(stream, shape, q, k, v, o, lse); }), profile);
+    const double backward =
+        net(meter.seconds_of([&] { attention_backward(stream, shape, q, k, v, o, lse, d_o, d_q, d_k, d_v); }), profile);
+    profile.attention_forward.push_back({static_cast<double>(length), scores / forward});
+    profile.attention_backward.push_back({static_cast<double>(length), 2.5 * scores / backward});
+  }
+}
+
+}  // namespace mw

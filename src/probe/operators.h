@@ -1,0 +1,19 @@
+// What one rank computes and how fast: products, attention and operators that move memory.
+#pragma once
+
+#include "probe/meter.h"
+#include "spec/platform_profile.h"
+
+namespace mw {
+
+// Scratch that the measurements need at most on a stream of so many threads.
+int64_t probe_workspace_bytes(int threads, DeviceKind device);
+
+// Each fills its fields of the profile, on a stream whose workspace is attached. Rates are net of operator_latency_s,
+// which therefore comes first. Products and attention: bf16. Collective over the meter's world.
+void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& profile);  // also latencies
+void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile);    // also the peak, fp32_share
+void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile);
+void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile);
+
+}  // namespace mw

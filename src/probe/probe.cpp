@@ -1,0 +1,197 @@
+#include "probe/probe.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "core/tensor_store.h"
+#include "ops/device.h"
+#include "ops/matmul.h"
+#include "probe/links.h"
+#include "probe/operators.h"
+
+namespace mw {
+namespace {
+
+constexpr int kTimings = 60;  // calls of Meter::seconds_of, about
+
+struct Part {
+  std::string name;
+  std::function<void()> measure;
+  std::function<std::string()> result;
+};
+
+std::string rate(double per_second) {
+  return per_second < 1e12 ? fmt::format("{:.1f} GFLOP/s", per_second * 1e-9)
+                           : fmt::format("{:.1f} TFLOP/s", per_second * 1e-12);
+}
+std::string speed(double bytes_per_s) { return format_bytes(static_cast<int64_t>(bytes_per_s)) + "/s"; }
+
+std::string ends_of(const RateTable& table) {
+  return fmt::format("{} to {}", rate(table.front().per_second), rate(table.back().per_second));
+}
+
+std::string describe(const std::vector<LinkLevel>& levels) {
+  if (levels.back().ranks == 1) return "one rank has none; run `probe` under mpirun for layouts of several";
+  std::string text;
+  for (const LinkLevel& level : levels)
+    text += fmt::format("{}{} ranks over {}: all-to-all {}, sums {}, messages {}", text.empty() ? "" : "; ",
+                        level.ranks, level.name, speed(level.all_to_all.bytes_per_s), speed(level.ring.bytes_per_s),
+                        speed(level.message.bytes_per_s));
+  return text;
+}
+
+// What is known before anything is measured. Tables are there, so that a profile that is not complete can be kept.
+PlatformProfile begin_profile(const World& world, const Stream& stream, const ProbeOptions& options) {
+  PlatformProfile p;
+  const bool on_gpu = stream.device().kind != DeviceKind::cpu;
+  p.name = options.machine;
+  p.ranks_per_node = std::max(1, world.local_size());
+  p.memory_bytes = options.memory_bytes;
+  p.peak_flops_per_s = p.elementwise_bytes_per_s = p.stream_bytes_per_s = 1e9;
+  p.operator_latency_s = p.routing_latency_s = p.micro_batch_latency_s = 1e-6;
+  p.native_bf16 = on_gpu || cpu::matmul_traits().native_bf16;
+  p.one_packed_form = on_gpu;
+  p.scratch_bytes = probe_workspace_bytes(stream.threads(), stream.device().kind);
+  if (on_gpu) p.logit_elements = int64_t{128} << 20;
+  p.dense_products = p.expert_products = p.expert_weight_products = {{1, 1e9}};
+  p.attention_forward = p.attention_backward = {{1, 1e9}};
+  p.row_tile = on_gpu ? 128 : 16;
+  p.row_chunks = on_gpu ? 2 : 1;
+  p.overlaps_gradient_sums = on_gpu;
+  p.levels = {{"one rank", 1, {1e-6, 1e9}, {1e-6, 1e9}, {1e-6, 1e9}}};
+  p.libraries = {{on_gpu ? "kernels" : "message and matrix libraries", options.library_bytes, false}};
+  p.sources = {
+      "measured by `moewright probe`, all ranks at once: products, attention, memory, latencies, links, libraries",
+      "the fastest product stands as the peak", "assumed: row_tile, row_chunks, micro_batch_latency_s as 75 operators"};
+  return p;
+}
+
+// Four digits: more are noise.
+void shorten(PlatformProfile& p) {
+  const auto round = [](double& value) { value = std::strtod(fmt::format("{:.4g}", value).c_str(), nullptr); };
+  for (RateTable* table :
+       {&p.dense_products, &p.expert_products, &p.expert_weight_products, &p.attention_forward, &p.attention_backward})
+    for (RatePoint& point : *table) round(point.per_second);
+  for (LinkLevel& level : p.levels)
+    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
+      round(cost->latency_s), round(cost->bytes_per_s);
+  for (double* value : {&p.peak_flops_per_s, &p.fp32_share, &p.elementwise_bytes_per_s, &p.stream_bytes_per_s,
+                        &p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s, &p.overlap_slowdown})
+    round(*value);
+}
+
+// The parts that an earlier probe of this machine measured, with their numbers.
+struct Partial {
+  PlatformProfile profile;
+  std::vector<std::string> done;
+};
+
+std::optional<Partial> read_partial(const std::string& path, const std::string& machine) {
+  if (!path_exists(path)) return std::nullopt;
+  const nlohmann::json json = parse_json(read_text_file(path), path, Exit::data);
+  if (!json.is_object() || !json.contains("done") || !json["done"].is_array() || !json.contains("profile"))
+    fail(Exit::data, fmt::format("{} is not what a probe leaves", path), "remove it and start again");
+  Partial partial{parse_platform_profile(json["profile"].dump(), path), {}};
+  if (partial.profile.name != machine) return std::nullopt;
+  for (const nlohmann::json& name : json["done"])
+    if (name.is_string()) partial.done.push_back(name.get<std::string>());
+  return partial;
+}
+
+void write_partial(const std::string& path, const PlatformProfile& profile, const std::vector<std::string>& done) {
+  nlohmann::ordered_json json;
+  json["done"] = done;
+  json["profile"] = nlohmann::ordered_json::parse(to_json(profile));
+  write_text_file_atomically(path, json.dump(2) + "\n");
+}
+
+// What rank 0 finds is what all go on from.
+std::optional<Partial> resume(Comm& world, const std::string& path, const std::string& machine) {
+  std::optional<Partial> partial;
+  std::string text;
+  if (world.rank() == 0 && (partial = read_partial(path, machine))) {
+    nlohmann::ordered_json json = {{"done", partial->done}, {"profile", to_json(partial->profile)}};
+    text = json.dump();
+  }
+  text = broadcast_text(world, text, 0);
+  if (text.empty()) return std::nullopt;
+  const nlohmann::json json = nlohmann::json::parse(text);
+  return Partial{parse_platform_profile(json["profile"].get<std::string>(), path),
+                 json["done"].get<std::vector<std::string>>()};
+}
+
+}  // namespace
+
+PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
+                      const std::function<void(const std::string&)>& say) {
+  Comm& comm = world.comm();
+  const bool leader = comm.rank() == 0;
+  const std::string partial_path = options.output + ".partial";
+  PlatformProfile profile = begin_profile(world, stream, options);
+  std::vector<std::string> done;
+  if (std::optional<Partial> partial = resume(comm, partial_path, options.machine)) {
+    partial->profile.scratch_bytes = profile.scratch_bytes;
+    partial->profile.memory_bytes = profile.memory_bytes;
+    profile = std::move(partial->profile);
+    done = std::move(partial->done);
+  }
+  TensorStore scratch({{"work", DType::u8, {profile.scratch_bytes}, 0}}, arenas_of(stream.device()));
+  stream.workspace().attach(scratch.fixed("work").data, static_cast<size_t>(profile.scratch_bytes));
+  Meter meter(comm, stream, options.budget_s / kTimings);
+
+  const std::vector<Part> parts = {
+      {"memory and latency", [&] { measure_memory_operators(meter, stream, profile); },
+       [&] {
+         return fmt::format("{} by operators, {} by the optimizer, {:.1f} us an operator",
+                            speed(profile.elementwise_bytes_per_s), speed(profile.stream_bytes_per_s),
+                            profile.operator_latency_s * 1e6);
+       }},
+      {"dense products", [&] { measure_dense_products(meter, stream, profile); },
+       [&] { return ends_of(profile.dense_products); }},
+      {"expert products", [&] { measure_expert_products(meter, stream, profile); },
+       [&] {
+         return fmt::format("{}, of weights {}", ends_of(profile.expert_products),
+                            ends_of(profile.expert_weight_products));
+       }},
+      {"attention", [&] { measure_attention(meter, stream, profile); },
+       [&] {
+         return fmt::format("{} forward, {} backward", ends_of(profile.attention_forward),
+                            ends_of(profile.attention_backward));
+       }},
+      {"links", [&] { measure_links(world, meter, stream, profile); }, [&] { return describe(profile.levels); }},
+  };
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const Part& part = parts[i];
+    const std::string label = fmt::format("[{}/{}] {}", i + 1, parts.size(), part.name);
+    if (std::find(done.begin(), done.end(), part.name) != done.end()) {
+      if (leader) say(fmt::format("{}: known from {}", label, partial_path));
+      continue;
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    part.measure();
+    done.push_back(part.name);
+    profile.micro_batch_latency_s = 75 * profile.operator_latency_s;
+    shorten(profile);
+    if (!leader) continue;
+    write_partial(partial_path, profile, done);
+    say(fmt::format("{}: {} ({:.1f} s)", label, part.result(),
+                    std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
+  }
+  if (leader) {
+    write_text_file_atomically(options.output, to_json(profile));
+    std::error_code ignored;  // the profile is complete: what is left is harmless
+    std::filesystem::remove(partial_path, ignored);
+  }
+  comm.barrier();
+  return profile;
+}
+
+}  // namespace mw

@@ -1,0 +1,25 @@
+// The micro-benchmark suite: measures a machine into a platform profile.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "comm/world.h"
+#include "core/stream.h"
+#include "spec/platform_profile.h"
+
+namespace mw {
+
+struct ProbeOptions {
+  std::string output;    // the profile; "OUTPUT.partial" holds what is known until it is complete
+  double budget_s = 60;  // that measuring may take, about
+  std::string machine;   // what the numbers are of: they are not mixed with those of another one
+  int64_t memory_bytes = 0, library_bytes = 0;  // of one rank
+};
+
+// Measures all parts, or those that an interrupted probe of the same machine left, and writes the profile from rank 0.
+// say: called on rank 0 with a line of progress for each part. Collective over the world. Errors: data, comm.
+PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
+                      const std::function<void(const std::string&)>& say);
+
+}  // namespace mw

@@ -1,0 +1,87 @@
+"""`moewright probe`: a profile that `plan` takes and `train` predicts from; interrupted, it goes on; wrong input is refused."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+sys.dont_write_bytecode = True
+from _jobs import BIN, Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
+
+checks = Checks()
+PARTS = ("memory and latency", "dense products", "expert products", "attention", "links")
+
+
+def plausible(profile, ranks):
+    checks.expect(profile["format"] == "moewright-platform" and profile["ranks_per_node"] == ranks, f"{profile}")
+    for table in ("dense_products", "expert_products", "expert_weight_products", "attention_forward", "attention_backward"):
+        sizes = [point[0] for point in profile[table]]
+        checks.expect(len(sizes) >= 5 and sizes == sorted(sizes), f"{table}: {profile[table]}")
+        checks.expect(all(1e8 < point[1] < 1e15 for point in profile[table]), f"{table}: {profile[table]}")
+    checks.expect(profile["peak_flops_per_s"] == max(point[1] for point in profile["dense_products"]), "peak")
+    checks.expect(1e8 < profile["elementwise_bytes_per_s"] < 1e13 and 1e8 < profile["stream_bytes_per_s"] < 1e13, "memory")
+    checks.expect(1e-9 < profile["operator_latency_s"] < 1e-2, "latency")
+    level = profile["levels"][-1]
+    checks.expect(level["ranks"] == ranks, f"levels: {profile['levels']}")
+    if ranks > 1:
+        for kind in ("all_to_all", "ring", "message"):
+            checks.expect(0 < level[kind][0] < 1 and 1e6 < level[kind][1] < 1e12, f"{kind}: {level[kind]}")
+
+
+# One rank: killed after its first part it goes on there, and measures that part no second time.
+command = [BIN, "probe", "-o", "one.json", "--budget", "2s", "--threads", "1"]
+process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+while not pathlib.Path("one.json.partial").exists() and process.poll() is None:
+    time.sleep(0.01)
+process.send_signal(signal.SIGKILL)
+process.wait()
+checks.expect(not pathlib.Path("one.json").exists(), "an interrupted probe wrote a profile")
+before = json.loads(pathlib.Path("one.json.partial").read_text())
+result = subprocess.run(command, capture_output=True, text=True)
+checks.expect(result.returncode == 0 and "known from one.json.partial" in result.stdout, "resume", result.stdout + result.stderr)
+profile = json.loads(pathlib.Path("one.json").read_text())
+checks.expect(before["done"][0] == PARTS[0] and before["profile"]["stream_bytes_per_s"] == profile["stream_bytes_per_s"],
+              "what was measured was not kept")
+checks.expect(not pathlib.Path("one.json.partial").exists(), "the partial profile stays")
+plausible(profile, 1)
+
+# Two ranks measure links; what an interrupted probe of another machine left is not mixed in.
+pathlib.Path("two.json.partial").write_text(json.dumps({"done": list(PARTS), "profile": profile}))
+result = run(2, "probe", "-o", "two.json", "--budget", "2s", "--threads", "1")
+checks.expect(result.code == 0 and "known from" not in result.output and all(part in result.output for part in PARTS),
+              f"two ranks: exit {result.code}", result.output)
+plausible(json.loads(pathlib.Path("two.json").read_text()), 2)
+
+# An odd number of ranks.
+result = run(3, "probe", "-o", "three.json", "--budget", "1s", "--threads", "1")
+checks.expect(result.code == 0, f"three ranks: exit {result.code}", result.output)
+plausible(json.loads(pathlib.Path("three.json").read_text()), 3)
+
+# Plans and runs take it.
+write_corpus("text")
+write_run_file()
+result = run(1, "plan", "run.toml", "--platform", "two.json", "--ranks", "2")
+checks.expect(result.code == 0 and "recompute=none" in result.output and "memory by stage" in result.output, f"plan: exit {result.code}", result.output)
+result = run(2, "train", "run.toml", *outputs("run"), "mesh.ep=2", "train.threads=1", "plan.platform=two.json", "train.steps=4")
+checks.expect(result.code == 0 and "ms predicted" in result.output, "train", result.output)
+result = run(2, "train", "run.toml", *outputs("run2"), "plan.platform=one.json", "train.steps=1", "train.threads=1")
+checks.expect(result.code == 0 and "2 ranks, but the farthest links of one.json join 1" in result.output, "reach", result.output)
+
+for arguments, code, text in (
+    (["--budget", "soon"], 2, "--budget soon is no time"),
+    (["--budget", "0s"], 2, "no time between"),
+    (["--device", "cuda", "--budget", "1s"], 9, "sees no GPU"),
+    (["-o", "absent/x.json", "--budget", "1s"], 4, "absent/x.json"),
+):
+    if arguments[0] == "--device" and os.environ.get("MOEWRIGHT_TEST_DEVICE") == "gpu":
+        continue
+    result = run(1, "probe", *arguments)
+    checks.expect(result.code == code and text in result.output, f"probe {arguments}: exit {result.code}", result.output)
+pathlib.Path("bad.json.partial").write_text("{")
+result = run(1, "probe", "-o", "bad.json", "--budget", "1s")
+checks.expect(result.code == 4 and "bad.json.partial" in result.output, "broken partial", result.output)
+checks.finish()
