@@ -22,8 +22,11 @@ def rows_of(results):
            four[0]["step_ms"], four[0]["mem_predicted_bytes"], four[0]["mem_peak_bytes"])
     yield ("four GPUs, ep 4, 8 layers", 4, ["mesh.ep=4", "train.global_batch=16"],
            statistics.median(four[1]["step_ms"]), None, None)
-    for row in results["two_gpus_by_layout"]["rows"]:
-        yield (row["layout"], 2, row["overrides"], row["step_ms"], row["mem_predicted_bytes"], row["mem_peak_bytes"])
+    for shape, ranks, prefix in (("two_gpus_by_layout", 2, ""), ("four_gpus_by_layout", 4, "24 layers, "),
+                                 ("medium_on_four_gpus", 4, "Medium, ")):
+        for row in results[shape]["rows"]:
+            yield (prefix + row["layout"], ranks, row["overrides"], row["step_ms"], row["mem_predicted_bytes"],
+                   row["mem_peak_bytes"])
 
 
 def predict(binary, profile, balance, ranks, overrides):

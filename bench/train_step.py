@@ -19,12 +19,19 @@ import subprocess
 import tempfile
 
 RANDOM_TOKENS = 1 << 20
+END_OF_TEXT = 128000  # of Llama 3, before each document
 
 
-def write_random_tokens(path, vocab):
-    """An llm.c shard of evenly distributed tokens: a header of 256 words, then the tokens in 32 bits."""
+def write_random_tokens(path, vocab, document):
+    """An llm.c shard of evenly distributed tokens: a header of 256 words, then the tokens in 32 bits; with documents of
+    `document` tokens on average, half to one and a half of that, where it is not 0."""
     header = array.array("i", [20240801, 7, RANDOM_TOKENS] + [0] * 253)
-    tokens = array.array("i", random.Random(1).choices(range(vocab), k=RANDOM_TOKENS))
+    draw = random.Random(1)
+    tokens = array.array("i", draw.choices(range(vocab), k=RANDOM_TOKENS))
+    at = 0
+    while document and at < RANDOM_TOKENS:
+        tokens[at] = END_OF_TEXT
+        at += draw.randint(document // 2, document * 3 // 2)
     pathlib.Path(path).write_bytes(header.tobytes() + tokens.tobytes())
 
 
@@ -36,6 +43,7 @@ def main():
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or hip")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--random-tokens", type=int, metavar="VOCAB", help="train on random tokens, not the run's data")
+    parser.add_argument("--document-tokens", type=int, default=0, help="of random tokens: mean length of a document")
     parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--json")
     args = parser.parse_intermixed_args()
@@ -49,14 +57,14 @@ def main():
                     f"train.device={args.device}"]
         if args.random_tokens:
             tokens = os.path.join(folder, "tokens.bin")
-            write_random_tokens(tokens, args.random_tokens)
+            write_random_tokens(tokens, args.random_tokens, args.document_tokens)
             command += ["data.kind=shards", f"data.path={tokens}"]
         output = subprocess.run(command + args.overrides, check=True, capture_output=True, text=True).stdout
         lines = [json.loads(line) for line in open(metrics)][3:]
     split = dict(re.findall(r"^  (\w+) +[\d.]+ s +([\d.]+) %$", output, re.M))
     result = {
         "benchmark": "train_step", "run": os.path.basename(args.run), "overrides": args.overrides,
-        "device": args.device, "ranks": args.ranks,
+        "device": args.device, "ranks": args.ranks, "document_tokens": args.document_tokens,
         "step_ms": statistics.median(line["step_ms"] for line in lines),
         "tokens_per_s": statistics.median(line["tokens_per_s"] for line in lines),
         "flops_per_token": lines[-1]["flops_per_token"],
