@@ -8,7 +8,8 @@
 // Bytes kept by a layer for a live micro-batch, without rounding; N tokens of the micro-batch and T those of this
 // rank's shard (N without tensor parallelism), D width, H and G its query and key/value heads of width h, E experts, K
 // top-k, F expert width, S shared width, W its width of a dense layer, c halves of the activation (2 for SwiGLU, else
-// 1), b bytes of an element, R rows that the rank's experts receive (T*K under balanced load):
+// 1), b bytes of an element, R rows that the rank's experts receive (T*K under balanced load). Under moe.tp_mode "ted"
+// T is N, and F and S are the rank's shares of these widths.
 //   attention  2*b*T*D + 8*T + 4*N*H and
 //              grouped: 2*b*N*(H + G)*h, with a query/key norm 4*N*(H + G) more (8*N over full width)
 //              latent, of ranks Q and C, rotated width r, value width v: b*N*(Q + C + r + H*v) + 8*N, without Q
@@ -46,9 +47,9 @@ bool is_recomputed(Recompute mode, std::string_view name);
 // weight gradients of all other products: it reads the gradients of outputs and activated hidden states, which are
 // never kept.
 //
-//   none       wq, wk, wv, w_up of dense layers, of routed and of shared experts
-//   selective  wq, wk, wv
-//   moe        wq, wk, wv, w_up of dense layers
+//   none       wq, wk, wv (latent: wq or wq_a, and wkv_a), w_up of dense layers, of routed and of shared experts
+//   selective  those of attention
+//   moe        those of attention, w_up of dense layers
 //   full       nothing
 struct WeightPart {
   bool attention = false, dense = false, moe = false;

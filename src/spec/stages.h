@@ -14,7 +14,8 @@ namespace mw {
 // First layer of each stage, and the number of layers at the end. `wanted`: layers per stage as a run file lists them,
 // "8,8,7"; empty: the cut whose slowest stage has the fewest FLOPs, the vocabulary's counted on the last stage; of
 // those an even one, with more layers in front. Where ranks hold several stages, from there on boundaries move by
-// one or two layers, one or two at a time, as long as the slowest rank gets faster. Errors: config, when there are
+// one or two layers, one or two at a time, as long as the slowest rank gets faster, or, where that is equal, the
+// slowest stage, or the sum of squares of the ranks' FLOPs. Errors: config, when there are
 // fewer layers than stages or `wanted` does not add up.
 std::vector<int64_t> split_layers(const ModelSpec& model, const PipelineShape& shape, int64_t seq_len,
                                   const std::string& wanted);

@@ -135,6 +135,12 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, f"mesh.ep=4 mesh.zero=1 train.dtype=bf16 {UNEVEN} model.tie_embeddings=true"),
 ]
 
+if gpus():
+    CASES += [  # optimizer states in the host's memory
+        (2, "mesh.ep=2 memory.offload=optimizer verify.steps=2"),
+        (2, "mesh.ep=1 mesh.zero=1 memory.offload=optimizer train.dtype=bf16 verify.steps=2"),
+    ]
+
 checks = Checks()
 for ranks, overrides in CASES:
     if gpus() and ranks > max(2, gpus()):  # two ranks may share one GPU
