@@ -81,6 +81,11 @@ inline std::span<std::byte> bytes_of(const TensorView& view) {
 // The first elements of `view` under another shape.
 TensorView take_front(TensorView view, std::initializer_list<int64_t> dims);
 
+// Element i of an f32 or bf16 tensor, in memory that the host reads.
+inline float value_at(const TensorView& view, int64_t i) {
+  return view.dtype == DType::bf16 ? to_float(view.as<bf16>()[i]) : view.as<float>()[i];
+}
+
 // Calls body with a value of the C++ type of dtype: f32 or bf16. Errors: internal, for any other.
 template <class Body>
 void with_float_type(DType dtype, Body&& body) {

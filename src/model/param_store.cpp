@@ -61,7 +61,7 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
     p.replicas = locals.back().replicas;
     params_.push_back(std::move(p));
   }
-  blocks_ = make_gradient_blocks(rows, locals, plan.mesh, plan.coords, plan.run.mesh.zero);
+  blocks_ = make_gradient_blocks(rows, locals, plan.mesh, plan.coords, plan.run);
   for (size_t i = 0; i < params_.size(); ++i) {
     Parameter& p = params_[i];
     const ParamRow& row = p.row;
@@ -81,6 +81,7 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
     make_weights(p, locals[i]);
   }
   if (store_.has("zero.gathered")) gathered_ = store_.fixed("zero.gathered");
+  if (store_.has(kSumPieces)) sum_pieces_ = store_.fixed(kSumPieces);
   std::vector<std::string> unused = store_.unused();
   for (std::string& name : offloaded_.unused()) unused.push_back(std::move(name));
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that no parameter uses, first {}", unused.size(),

@@ -20,11 +20,11 @@ struct Parameter {
   // Elements of the local tensor: what this rank updates and has moments of, and what `master` holds. All of them
   // without ZeRO (spec/gradient_blocks.h).
   ElementRange owned, held;
-  bool holds_cut = false;       // `held` is what is owned, on every rank
-  int64_t block_begin = 0;      // of the gradient in its block
-  TensorView master;            // f32, local shape; the owned elements where a cut is held
-  TensorView grad;              // f32, local shape; empty when not trained by gradient
-  TensorView adam_m, adam_v;    // f32, of the owned elements; empty also when the plan has none
+  bool holds_cut = false;     // `held` is what is owned, on every rank
+  int64_t block_begin = 0;    // of the gradient in its block
+  TensorView master;          // f32, local shape; the owned elements where a cut is held
+  TensorView grad;            // local shape, f32 or as memory.expert_gradients says; empty when not trained by gradient
+  TensorView adam_m, adam_v;  // f32, of the owned elements; empty also when the plan has none
   std::vector<Weight> weights;  // one per matrix (e for experts), without values where a cut of the master is held;
                                 // none when no product reads it
   TensorView copy_bf16;         // the packed forms, where they are a plain copy of the local tensor; else empty
@@ -59,6 +59,8 @@ class ParamStore {
   const GradientBlock& block(Replicas replicas) const { return blocks_.of(replicas); }
   // Room for the fp32 values of one matrix that is to be packed; empty where no cut matrix needs it.
   TensorView gathered() const { return gathered_; }
+  // f32 [2, n]: in which bf16 gradients of replicas are summed; empty where there are none.
+  TensorView sum_pieces() const { return sum_pieces_; }
 
   // Refreshes the packed forms of every weight from the master weights, but of those held as a cut: parallel/zero.h
   // does all. Nothing to do in fp32 runs.
@@ -79,7 +81,7 @@ class ParamStore {
   TensorStore store_, offloaded_;
   std::vector<Parameter> params_;
   GradientBlocks blocks_;
-  TensorView gathered_;
+  TensorView gathered_, sum_pieces_;
 };
 
 }  // namespace mw

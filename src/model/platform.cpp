@@ -50,8 +50,9 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
     bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
-    expert_bytes = std::max(expert_bytes, esmm_workspace_bytes(run.moe.products(), mesh.ep * tokens * m.top_k,
-                                                               std::max(c * m.width, d), std::max(m.width, d), device));
+    expert_bytes = std::max(
+        expert_bytes, esmm_workspace_bytes(run.moe.products(), mesh.ep * tokens * m.top_k, std::max(c * m.width, d),
+                                           std::max(m.width, d), device, run.expert_gradient_dtype()));
     if (run.dtype() == DType::bf16) bytes = std::max(bytes, mixed_matmul_workspace_bytes(tokens, m.experts, d, device));
   }
   const int64_t widest = std::max(widest_n, widest_k);

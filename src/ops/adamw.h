@@ -11,7 +11,8 @@ struct AdamW {
 };
 
 // w -= lr * decay * w; then w -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps), with m and v updated
-// from grad * grad_scale (the clip factor). step counts from 1. All f32, same element count. Updates w, m, v in place.
+// from grad * grad_scale (the clip factor). step counts from 1. Same element count; grad f32 or bf16, all else f32.
+// Updates w, m, v in place.
 // copy_bf16: overwritten with w rounded to bf16; empty: none is wanted.
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16 = {});

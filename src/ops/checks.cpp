@@ -51,10 +51,11 @@ void check_same_rows(const TensorView& x, const TensorView& y) {
   MW_CHECK(x.rows() == y.rows(), "{} = product of {}", y.describe(), x.describe());
 }
 
-// dw is [N, K], or such a matrix per expert: rank 3.
+// dw is [N, K], or such a matrix per expert: rank 3, which may be bf16 as dy and x are.
 void check_weight_gradient(const TensorView& dy, const TensorView& x, const TensorView& dw, int rank) {
   MW_CHECK(is_float(x.dtype) && x.dtype == dy.dtype, "weight gradient of {} and {}", dy.describe(), x.describe());
-  MW_CHECK(dw.dtype == DType::f32 && dw.rank == rank && dw.dim(rank - 2) == dy.cols() && dw.dim(rank - 1) == x.cols(),
+  MW_CHECK((dw.dtype == DType::f32 || (rank == 3 && dw.dtype == DType::bf16 && x.dtype == DType::bf16)) &&
+               dw.rank == rank && dw.dim(rank - 2) == dy.cols() && dw.dim(rank - 1) == x.cols(),
            "{} += {}^T {}", dw.describe(), dy.describe(), x.describe());
 }
 
@@ -226,8 +227,8 @@ void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, cons
                  const TensorView& copy_bf16) {
   const int64_t count = w.numel();
   MW_CHECK(step >= 1, "AdamW step {}", step);
-  MW_CHECK(grad.numel() == count && m.numel() == count && v.numel() == count, "AdamW on {} with {}, {}, {}",
-           w.describe(), grad.describe(), m.describe(), v.describe());
+  MW_CHECK(is_float(grad.dtype) && grad.numel() == count && m.numel() == count && v.numel() == count,
+           "AdamW on {} with {}, {}, {}", w.describe(), grad.describe(), m.describe(), v.describe());
   MW_CHECK(copy_bf16.data == nullptr || (copy_bf16.dtype == DType::bf16 && copy_bf16.numel() == count),
            "AdamW on {} with the copy {}", w.describe(), copy_bf16.describe());
 }

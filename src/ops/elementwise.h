@@ -17,10 +17,10 @@ void add(Stream& stream, TensorView a, TensorView b, TensorView out);
 void clamp(Stream& stream, TensorView x, float limit, TensorView y);
 // d = 0 where |x| > limit, x being the tensor before clamp.
 void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d);
-// Sum of squares over all elements of f32 tensors, in double, in an order that does not depend on the thread count.
-// Waits once for all of them.
+// Sum of squares over all elements of tensors, each f32 or bf16, in double, in an order that does not depend on the
+// thread count. Waits once for all of them.
 double sum_squares(Stream& stream, std::span<const TensorView> tensors);
-// True when every element of an f32 tensor is finite.
+// True when every element of an f32 or bf16 tensor is finite.
 bool all_finite(Stream& stream, TensorView x);
 
 }  // namespace mw

@@ -53,10 +53,11 @@ double measure_library_gflops(DType dtype, int64_t size, bool packed, int thread
 // that are gathered, padded or converted. What a library keeps for itself (some MiB a thread at most) comes on top.
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device = DeviceKind::cpu);
 
-// What esmm, esmm_d_input and estmm take on top of that, with at most max_rows rows an expert and weights up to
-// [max_n, max_k]: 0 unless such products `by` may go to the vendor's library.
+// What esmm, esmm_d_input and estmm take on top of that, with at most max_rows rows an expert, weights up to [max_n,
+// max_k] and their gradients in f32 or bf16: 0 unless such products `by` may go to the vendor's library, or a CPU
+// rounds the gradient of an expert.
 int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k,
-                             DeviceKind device = DeviceKind::cpu);
+                             DeviceKind device = DeviceKind::cpu, DType gradients = DType::f32);
 
 // What a product does to its destination.
 enum class Store : uint8_t { overwrite, accumulate };
@@ -93,8 +94,8 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
 std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
                           double rows_of_an_expert, ExpertProducts by);
 
-// dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: f32 [e, N, K]; overwritten with zeros for an expert
-// without rows.
+// dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: [e, N, K], f32, or bf16 when dy and x are: the fp32
+// sum is then rounded, after what was there is added to it. Overwritten with zeros for an expert without rows.
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
            Store store = Store::accumulate, ExpertProducts by = ExpertProducts::automatic);
 

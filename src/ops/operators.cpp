@@ -240,8 +240,9 @@ int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int 
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device) {
   return find(device, &Operators::matmul_workspace_bytes, "matmul_workspace_bytes")(max_n, max_k);
 }
-int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k, DeviceKind device) {
-  return find(device, &Operators::esmm_workspace_bytes, "esmm_workspace_bytes")(by, max_rows, max_n, max_k);
+int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k, DeviceKind device,
+                             DType gradients) {
+  return find(device, &Operators::esmm_workspace_bytes, "esmm_workspace_bytes")(by, max_rows, max_n, max_k, gradients);
 }
 int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k, DeviceKind device) {
   return find(device, &Operators::mixed_matmul_workspace_bytes, "mixed_matmul_workspace_bytes")(rows, n, k);

@@ -76,7 +76,8 @@ struct Operators {
   int64_t (*embedding_workspace_bytes)(int64_t tokens, int64_t vocab) = nullptr;
   int64_t (*attention_workspace_bytes)(const AttentionShape& shape, DType dtype, int threads) = nullptr;
   int64_t (*matmul_workspace_bytes)(int64_t max_n, int64_t max_k) = nullptr;
-  int64_t (*esmm_workspace_bytes)(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k) = nullptr;
+  int64_t (*esmm_workspace_bytes)(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k,
+                                  DType gradients) = nullptr;
   int64_t (*mixed_matmul_workspace_bytes)(int64_t rows, int64_t n, int64_t k) = nullptr;
   int64_t (*router_workspace_bytes)(int64_t tokens, int64_t experts) = nullptr;
   int64_t (*token_layout_workspace_bytes)(int64_t tokens, int64_t top_k, int64_t experts) = nullptr;

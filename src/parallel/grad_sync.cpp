@@ -24,7 +24,7 @@ GradientSums::GradientSums(const Plan& plan, ParamStore& params, MeshComms& comm
       feed_forward_(plan.model.layers.size()),
       collected_(params.all().size()) {
   for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
-    groups_.push_back({comms.of(replicas), &params.block(replicas), {}});
+    groups_.push_back({comms.of(replicas), &params.block(replicas), gradient_dtype(replicas, plan.run), {}});
   for (size_t i = collected_; i-- > 0;) {
     const ParamRow& row = params.all()[i].row;
     if (is_summed(params.all()[i])) total_ += widest_size(params.all()[i]);
@@ -47,11 +47,12 @@ int64_t GradientSums::widest_size(const Parameter& p) const {
     std::vector<int64_t> held(static_cast<size_t>(placement.ep));
     for (const std::vector<ExpertHome>& homes : placement.homes)
       for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
-    return padded_gradient(*std::max_element(held.begin(), held.end()) * widest_entry(p.row, plan_.model, plan_.mesh));
+    return padded_gradient(*std::max_element(held.begin(), held.end()) * widest_entry(p.row, plan_.model, plan_.mesh),
+                           p.grad.dtype);
   }
   MeshCoords first = plan_.coords;  // the first of TP has the most
   first.tp = 0;
-  return padded_gradient(local_param(p.row, plan_.model, plan_.placements, plan_.mesh, first).numel());
+  return padded_gradient(local_param(p.row, plan_.model, plan_.placements, plan_.mesh, first).numel(), p.grad.dtype);
 }
 
 // The layer's exchanges are over, and the next layer's come on the same queue after the attention that follows: a sum
@@ -69,6 +70,7 @@ void GradientSums::finish() {
   start(total_ - started_);
   for (auto& pending : pending_) pending->wait();
   pending_.clear();
+  for (int slot = 0; slot < std::ssize(pieces_); ++slot) finish_piece(slot);
 }
 
 void GradientSums::collect_from(size_t first) {
@@ -82,12 +84,12 @@ void GradientSums::collect_from(size_t first) {
 // the one before, but for an alignment gap, which holds zeros.
 void GradientSums::add(const Parameter& p) {
   std::vector<Range>& waiting = group_of(p).waiting;
-  float* begin = p.grad.as<float>();
+  auto* begin = static_cast<std::byte*>(p.grad.data);
   const int64_t size = p.grad.numel();
   if (!waiting.empty()) {
     Range& above = waiting.back();
-    const int64_t with_gap = above.begin - begin;
-    if (with_gap == padded_gradient(size)) {
+    const int64_t with_gap = padded_gradient(size, p.grad.dtype);
+    if (above.begin - begin == with_gap * size_of(p.grad.dtype)) {
       above = {begin, p.block_begin, above.size + with_gap, above.widest + widest_size(p)};
       return;
     }
@@ -103,7 +105,7 @@ void GradientSums::start(int64_t elements) {
       const int64_t own = std::min(range.size, share);
       range.size -= own;
       range.widest -= share;
-      if (own > 0) pending_.push_back(sum(group, range, own));
+      if (own > 0) sum(group, range, own);
       started_ += share;
       elements -= share;
       if (range.widest == 0) group.waiting.erase(group.waiting.begin());
@@ -112,10 +114,45 @@ void GradientSums::start(int64_t elements) {
 }
 
 // The elements behind those that are left of the range.
-std::unique_ptr<Pending> GradientSums::sum(const Group& group, const Range& range, int64_t elements) {
-  const std::span values(range.begin + range.size, static_cast<size_t>(elements));
+void GradientSums::sum(const Group& group, const Range& range, int64_t elements) {
+  const int64_t at = range.at + range.size;
+  const TensorView values(range.begin + range.size * size_of(group.dtype), group.dtype, {elements});
+  if (group.dtype == DType::bf16) return sum_in_pieces(group, values, at);
+  pending_.push_back(
+      sum(group, std::span(values.as<float>(), static_cast<size_t>(elements)), group.block->counts(at, elements)));
+}
+
+std::unique_ptr<Pending> GradientSums::sum(const Group& group, std::span<float> values,
+                                           std::span<const int64_t> counts) {
   if (!group.block->is_cut()) return group.comm.all_reduce_sum(stream_, values);
-  return group.comm.reduce_scatter_sum(stream_, values, group.block->counts(range.at + range.size, elements));
+  return group.comm.reduce_scatter_sum(stream_, values, counts);
+}
+
+// `at`: of the values in their block. Two pieces are under way at most: where both are, the older one is waited for.
+void GradientSums::sum_in_pieces(const Group& group, const TensorView& values, int64_t at) {
+  const int64_t most = params_.sum_pieces().cols();
+  for (int64_t begin = 0; begin < values.numel(); begin += most) {
+    const int64_t count = std::min(most, values.numel() - begin);
+    finish_piece(next_piece_);
+    Piece& piece = pieces_[static_cast<size_t>(next_piece_)];
+    const TensorView gradients = values.slice(begin, count),
+                     sums = params_.sum_pieces().at(next_piece_).slice(0, count);
+    convert(stream_, gradients, sums);
+    const std::vector<int64_t> counts = group.block->counts(at + begin, count);
+    const ElementRange own = group.block->own(at + begin, count);
+    piece.pending = sum(group, std::span(sums.as<float>(), static_cast<size_t>(count)), counts);
+    piece.sums = sums.slice(own.begin, own.count);
+    piece.gradients = gradients.slice(own.begin, own.count);
+    next_piece_ = 1 - next_piece_;
+  }
+}
+
+void GradientSums::finish_piece(int slot) {
+  Piece& piece = pieces_[static_cast<size_t>(slot)];
+  if (piece.pending == nullptr) return;
+  piece.pending->wait();
+  piece.pending.reset();
+  convert(stream_, piece.sums, piece.gradients);
 }
 
 void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends) {

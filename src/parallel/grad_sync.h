@@ -1,10 +1,13 @@
-// Gradients over replicas (spec/mesh.h): plain sums in fp32. The loss was seeded
-// with 1/N of the whole step, so nothing is averaged or rescaled (DESIGN section 4). With ZeRO each rank gets the sums
-// of what it owns only (Parameter::owned); the other elements then hold nothing of use.
+// Gradients over replicas (spec/mesh.h): plain sums in fp32, of bf16 gradients too, whose sums are rounded once. The
+// loss was seeded with 1/N of the whole step, so nothing is averaged or rescaled (DESIGN section 4). With ZeRO each
+// rank gets the sums of what it owns only (Parameter::owned); the other elements then hold nothing of use.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/world.h"
@@ -33,13 +36,14 @@ class GradientSums {
   // Neighbours in memory that are complete, taken from the end. `widest`: the elements of the rank that has most, by
   // which all ranks cut; never below `size`.
   struct Range {
-    float* begin;
+    std::byte* begin;
     int64_t at;  // of `begin` in its block
     int64_t size, widest;
   };
   struct Group {
     Comm& comm;
     const GradientBlock* block;
+    DType dtype;
     std::vector<Range> waiting;
   };
   Group& group_of(const Parameter& p) { return groups_[static_cast<size_t>(p.replicas)]; }
@@ -48,7 +52,10 @@ class GradientSums {
   void collect_from(size_t first);
   void add(const Parameter& p);
   void start(int64_t elements);
-  std::unique_ptr<Pending> sum(const Group& group, const Range& range, int64_t elements);
+  void sum(const Group& group, const Range& range, int64_t elements);
+  std::unique_ptr<Pending> sum(const Group& group, std::span<float> values, std::span<const int64_t> counts);
+  void sum_in_pieces(const Group& group, const TensorView& values, int64_t at);
+  void finish_piece(int slot);
 
   const Plan& plan_;
   ParamStore& params_;
@@ -60,6 +67,13 @@ class GradientSums {
   size_t collected_;                             // rows from here on are
   int64_t total_ = 0, early_ = 0, started_ = 0;  // elements, of `widest`; early: complete in the last feed_forward_done
   std::vector<std::unique_ptr<Pending>> pending_;
+  // A sum under way in one of ParamStore::sum_pieces, and what becomes of it.
+  struct Piece {
+    std::unique_ptr<Pending> pending;
+    TensorView sums, gradients;
+  };
+  std::array<Piece, 2> pieces_;
+  int next_piece_ = 0;
 };
 
 // Tied embeddings that the first and the last stage of a pipeline hold on two ranks: both get the sum of their

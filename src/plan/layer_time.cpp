@@ -57,7 +57,8 @@ LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, cons
       transfers_(profile),
       load_(load),
       element_bytes_(static_cast<double>(size_of(run.dtype()))),
-      rate_share_(run.dtype() == DType::bf16 ? 1 : profile.fp32_share) {}
+      rate_share_(run.dtype() == DType::bf16 ? 1 : profile.fp32_share),
+      gradient_bytes_(static_cast<double>(size_of(run.expert_gradient_dtype()))) {}
 
 double LayerTimeModel::traffic(double bytes) const {
   return bytes > 0 ? bytes / profile_.elementwise_bytes_per_s + profile_.operator_latency_s : 0;
@@ -89,8 +90,9 @@ double LayerTimeModel::expert_product(double rows, double experts, double n, dou
 double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
-  return std::max(2 * rows * n * k / (rate_at(profile_.expert_weight_products, each) * rate_share_),
-                  (rows * (n + k) * element_bytes_ + 8 * experts * n * k) / profile_.stream_bytes_per_s) +
+  return std::max(
+             2 * rows * n * k / (rate_at(profile_.expert_weight_products, each) * rate_share_),
+             (rows * (n + k) * element_bytes_ + 2 * gradient_bytes_ * experts * n * k) / profile_.stream_bytes_per_s) +
          profile_.operator_latency_s;
 }
 

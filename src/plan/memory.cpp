@@ -130,7 +130,9 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   RunSpec whole = run_;
   whole.mesh.zero = 0;
   const auto bytes_of = [&](const std::vector<ParamRow>& rows) {
-    return summarise(parameter_bytes(rows, kinds_.model, whole, mesh, coords, placements, platform_));
+    std::vector<ByteRow> table = parameter_bytes(rows, kinds_.model, whole, mesh, coords, placements, platform_);
+    std::erase_if(table, [](const ByteRow& r) { return r.name == kSumPieces; });  // of the rank, not of a row
+    return summarise(table);
   };
   Params part;
   if (has_head) {  // the table sees a head by its norm
@@ -146,9 +148,10 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   of_two.cuts = {0, 0, 0};
   BlockPart& block = part.blocks[static_cast<size_t>(local.replicas)];
   const bool cuts = cuts_master(row, of_two, run_.dtype());
-  block.elements = padded_gradient(local.numel());
-  block.cut_masters = cuts ? block.elements : 0;
-  block.stretches = {{block.elements, cuts}};
+  block.elements = padded_gradient(local.numel(), gradient_dtype(local.replicas, run_));
+  block.gap = block.elements - padded_gradient(local.numel(), DType::f32);
+  block.cut_masters = cuts ? block.elements - block.gap : 0;
+  block.stretches = {{block.elements, block.gap, cuts}};
   if (cuts && !is_plain_copy(local, platform_)) block.gathered = local.n * local.k;
   return part;
 }
@@ -171,6 +174,7 @@ const MemoryModel::RankParams& MemoryModel::params_of(const Mesh& mesh, const Me
       BlockPart& into = layer.blocks[b];
       const BlockPart& from = part.blocks[b];
       into.elements += from.elements;
+      into.gap += from.gap;
       into.cut_masters += from.cut_masters;
       into.gathered = std::max(into.gathered, from.gathered);
       into.stretches.insert(into.stretches.end(), from.stretches.begin(), from.stretches.end());
@@ -211,27 +215,35 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
   int64_t gathered = 0;
   for (size_t b = 0; b < kReplicas; ++b) {
     if (members[b] == 1) continue;
-    int64_t elements = 0, cut_masters = 0, own_masters = 0, at = 0;
+    const DType dtype = gradient_dtype(static_cast<Replicas>(b), run_);
+    int64_t elements = 0, gaps = 0, own_gaps = 0, cut_masters = 0, own_masters = 0, at = 0;
     for (const Params* part : parts) {
       elements += part->blocks[b].elements;
+      gaps += part->blocks[b].gap;
       cut_masters += part->blocks[b].cut_masters;
       gathered = std::max(gathered, part->blocks[b].gathered);
     }
-    const int64_t begin = cut_begin(elements, members[b], member[b]),
-                  end = cut_begin(elements, members[b], member[b] + 1);
+    const int64_t begin = cut_begin(elements, members[b], member[b], dtype),
+                  end = cut_begin(elements, members[b], member[b] + 1, dtype);
     for (const Params* part : parts) {
       const BlockPart& block = part->blocks[b];
       const int64_t block_end = at + block.elements;
-      if (at >= begin && block_end <= end) own_masters += block.cut_masters;
-      else if (at < end && block_end > begin)
+      if (at >= begin && block_end <= end) {
+        own_masters += block.cut_masters;
+        own_gaps += block.gap;
+      } else if (at < end && block_end > begin) {
         for (const Stretch& stretch : block.stretches) {
-          const int64_t stretch_end = at + stretch.elements;
-          if (stretch.cuts_master) own_masters += std::clamp(end, at, stretch_end) - std::clamp(begin, at, stretch_end);
+          const int64_t stretch_end = at + stretch.elements,
+                        own = std::clamp(end, at, stretch_end) - std::clamp(begin, at, stretch_end),
+                        own_gap = begin < stretch_end && stretch_end <= end ? stretch.gap : 0;
+          own_gaps += own_gap;
+          if (stretch.cuts_master) own_masters += own - own_gap;
           at = stretch_end;
         }
+      }
       at = block_end;
     }
-    add(sum, ByteKind::moment, 2 * 4 * (end - begin - elements));
+    add(sum, ByteKind::moment, 2 * 4 * (end - begin - own_gaps - (elements - gaps)));
     add(sum, ByteKind::master, 4 * (own_masters - cut_masters));
   }
   if (gathered > 0) add(sum, ByteKind::workspace, rounded(4 * gathered));
@@ -249,7 +261,20 @@ const ByteSummary& MemoryModel::parameters(const Layout& layout, const Mesh& mes
   const std::vector<const Params*> params = parts_of(mesh, coords, stages);
   for (const Params* part : params) add(sum, part->whole);
   if (layout.zero > 0) cut(sum, params, mesh, coords);
+  add_sum_pieces(sum, params, mesh);
   return sum;
+}
+
+// As in the byte table.
+void MemoryModel::add_sum_pieces(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const {
+  if (mesh.edp == 1 || run_.expert_gradient_dtype() != DType::bf16) return;
+  int64_t largest = 0, block = 0;
+  for (const Params* part : parts) {
+    const int64_t elements = part->blocks[static_cast<size_t>(Replicas::edp)].elements;
+    largest = std::max(largest, elements);
+    block += elements;
+  }
+  if (block > 0) add(sum, ByteKind::workspace, rounded(2 * 4 * sum_piece_elements(largest, block)));
 }
 
 ByteSummary MemoryModel::table_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,

@@ -49,11 +49,11 @@ class MemoryModel {
   };
   // Neighbouring gradients of one sort.
   struct Stretch {
-    int64_t elements = 0;
-    bool cuts_master = false;  // ZeRO cuts their master weights too
+    int64_t elements = 0, gap = 0;  // gap: of these, behind the end, without room in fp32 tensors
+    bool cuts_master = false;       // ZeRO cuts their master weights too
   };
   struct BlockPart {
-    int64_t elements = 0, cut_masters = 0;
+    int64_t elements = 0, gap = 0, cut_masters = 0;
     int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
     std::vector<Stretch> stretches;
   };
@@ -84,6 +84,7 @@ class MemoryModel {
   const ByteSummary& parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                                 const std::vector<StagePlan>& stages);
   void cut(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh, const MeshCoords& coords) const;
+  void add_sum_pieces(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
 
   LayerKinds kinds_;
   RunSpec run_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -353,13 +354,32 @@ std::string stage_row(int stage, const std::string& name, int64_t slot) {
   return slot == 0 ? fmt::format("stage.{}.{}", stage, name) : fmt::format("stage.{}.{}#{}", stage, name, slot);
 }
 
+namespace {
+
+// Where replicas sum bf16 gradients of experts in fp32.
+void add_sum_pieces(Rows& out, const std::vector<ParamRow>& params, const std::vector<LocalParam>& locals,
+                    const Mesh& mesh, const RunSpec& run) {
+  if (mesh.edp == 1 || run.expert_gradient_dtype() != DType::bf16) return;
+  std::map<int64_t, int64_t> layers;  // elements
+  int64_t block = 0, largest = 0;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].trained || locals[i].replicas != Replicas::edp) continue;
+    const int64_t elements = padded_gradient(locals[i].numel(), DType::bf16);
+    block += elements;
+    largest = std::max(largest, layers[params[i].layer] += elements);
+  }
+  if (block > 0) out.add(kSumPieces, ByteKind::workspace, DType::f32, {2, sum_piece_elements(largest, block)});
+}
+
+}  // namespace
+
 std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const ModelSpec& model, const RunSpec& run,
                                      const Mesh& mesh, const MeshCoords& coords,
                                      const std::vector<ExpertPlacement>& placements, const Platform& platform) {
   Rows out;
   std::vector<LocalParam> locals;
   for (const ParamRow& row : params) locals.push_back(local_param(row, model, placements, mesh, coords));
-  const GradientBlocks blocks = make_gradient_blocks(params, locals, mesh, coords, run.mesh.zero);
+  const GradientBlocks blocks = make_gradient_blocks(params, locals, mesh, coords, run);
   const auto block_of_row = [&](size_t i) -> const GradientBlock& { return blocks.of(locals[i].replicas); };
   // With ZeRO the cut that this rank owns, else the whole.
   const auto cut_shape = [&](size_t i, bool is_cut) {
@@ -377,7 +397,8 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
   for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
     for (size_t i = 0; i < params.size(); ++i)
       if (params[i].trained && locals[i].replicas == replicas)
-        out.add("grad." + params[i].name, ByteKind::gradient, DType::f32, locals[i].shape);
+        out.add("grad." + params[i].name, ByteKind::gradient, gradient_dtype(replicas, run), locals[i].shape);
+  add_sum_pieces(out, params, locals, mesh, run);
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].trained) continue;
     for (const char* moment : {"adam_m.", "adam_v."})

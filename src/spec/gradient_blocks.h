@@ -9,16 +9,27 @@
 #include "base/dtype.h"
 #include "spec/mesh.h"
 #include "spec/param_table.h"
+#include "spec/run_spec.h"
 #include "spec/shards.h"
 #include "spec/tensor_slice.h"
 
 namespace mw {
 
+// What the gradients that these ranks sum are kept in. Routed experts alone are summed over EDP.
+DType gradient_dtype(Replicas replicas, const RunSpec& run);
+
 // Elements that a gradient of `elements` takes in its block: whole units of 64 bytes, the rest holds zeros.
-int64_t padded_gradient(int64_t elements);
+int64_t padded_gradient(int64_t elements, DType dtype);
 
 // First of the elements that member m of `members` owns of a block of so many; of member `members`: the end.
-int64_t cut_begin(int64_t elements, int64_t members, int64_t m);
+int64_t cut_begin(int64_t elements, int64_t members, int64_t m, DType dtype);
+
+// Elements of a piece in which bf16 gradients of a block are summed in fp32, two pieces at a time: half of the layer
+// that has most, so that its sums go on beside the next layer's backward pass, but no more memory than half of what
+// bf16 saves.
+int64_t sum_piece_elements(int64_t largest_layer, int64_t block);
+// Their row in the byte table: [2, elements] of every rank that shares experts with others.
+constexpr const char* kSumPieces = "grad.pieces";
 
 struct GradientBlock {
   std::vector<int64_t> cuts = {0, 0};  // member m owns elements [cuts[m], cuts[m + 1]); multiples of 64 bytes
@@ -36,9 +47,9 @@ struct GradientBlocks {
   const GradientBlock& of(Replicas replicas) const { return blocks[static_cast<size_t>(replicas)]; }
 };
 
-// locals: of each row. zero: the stage; 0 leaves the blocks whole.
+// locals: of each row. Without ZeRO blocks stay whole.
 GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<LocalParam>& locals,
-                                    const Mesh& mesh, const MeshCoords& coords, int64_t zero);
+                                    const Mesh& mesh, const MeshCoords& coords, const RunSpec& run);
 
 // Whether a rank keeps only its cut of the fp32 master weights: of matrices in bf16 runs, which nothing but the update
 // and the packed forms read. What forward reads in fp32 stays whole.

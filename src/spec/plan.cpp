@@ -50,6 +50,12 @@ static void check_row_count(const Plan& plan, const MoeSpec& moe) {
     fail(Exit::config, "2^31 padded rows or more could meet on one rank", "raise train.micro_batches");
 }
 
+static void check_gradients(const RunSpec& run) {
+  if (run.expert_gradient_dtype() == DType::bf16 && run.dtype() != DType::bf16)
+    fail(Exit::config, "memory.expert_gradients = \"bf16\" beside train.dtype = \"fp32\"",
+         "set train.dtype = \"bf16\", or leave memory.expert_gradients out");
+}
+
 static void plan_pipeline(Plan& plan) {
   plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
   if (splits_backward(plan.pipeline.kind) && weight_part(plan.run).empty())
@@ -79,6 +85,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   if (plan.batch.tokens() > int64_t{1} << 30)
     fail(Exit::config, fmt::format("{} tokens per rank and micro-batch are more than 2^30", plan.batch.tokens()),
          "raise train.micro_batches");
+  check_gradients(run);
   check_tensor_parallel(model, run, plan.mesh, plan.batch.sequences);
   check_expert_count(model);
   for (const LayerSpec& layer : model.layers) {

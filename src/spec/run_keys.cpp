@@ -126,13 +126,17 @@ const std::vector<KeyRule>& key_rules() {
            "per_expert"),
       TEXT("memory.recompute", recompute,
            "what backward computes again instead of keeping it; selective: pre-activations of feed-forwards; moe: "
-           "those of "
-           "experts and the rows sent to them; full: all but layer inputs and routing",
+           "those of experts and the rows sent to them; full: all but layer inputs and routing",
            "none", "moe", "selective", "full"),
       TEXT("memory.offload", offload,
            "what a GPU reads and writes in the host's memory, once per step: its moments, and the fp32 weights of bf16 "
            "matrices",
            "none", "optimizer"),
+      TEXT(
+          "memory.expert_gradients", expert_gradients,
+          "what gradients of routed experts are kept in; bf16 (with train.dtype = \"bf16\"): half the memory, and each "
+          "micro-batch's sum, taken in fp32, is rounded when it is added",
+          "fp32", "bf16"),
       TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: none"),
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
       FLAG("checkpoint.background", checkpoint.background,

@@ -106,7 +106,7 @@ struct RunSpec {
   TrainSpec train;
   MeshSpec mesh;
   MoeRunSpec moe;
-  std::string recompute = "none", offload = "none";
+  std::string recompute = "none", offload = "none", expert_gradients = "fp32";
   CheckpointSpec checkpoint;
   LogSpec log;
   WatchdogSpec watchdog;
@@ -116,6 +116,8 @@ struct RunSpec {
   std::string fault;  // debug.fault: test-only, makes `verify` fail on purpose
 
   DType dtype() const { return train.dtype == "bf16" ? DType::bf16 : DType::f32; }
+  // Of the gradients that a rank keeps of routed experts' matrices; all others are f32.
+  DType expert_gradient_dtype() const { return expert_gradients == "bf16" ? DType::bf16 : DType::f32; }
 };
 
 // Over what the auxiliary loss of routing is taken, and its coefficient: the run's, or the model's own.

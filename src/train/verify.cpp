@@ -264,9 +264,10 @@ std::vector<double> Verifier::square_differences(const Parameter& p, const std::
   std::vector<double> squares(static_cast<size_t>(units));
   for (const HeldSlice& part : held_slices(shape, p.pieces, p.owned))
     for_each_shared_run(shape, whole_tensor(shape), part.slice, [&](int64_t from, int64_t to, int64_t count) {
-      const float* own = p.grad.as<float>() + p.owned.begin + part.at + to;
+      const int64_t own = p.owned.begin + part.at + to;
       for (int64_t i = 0; i < count; ++i) {
-        const double d = static_cast<double>(own[i]) - static_cast<double>(global[static_cast<size_t>(from + i)]);
+        const double d =
+            static_cast<double>(value_at(p.grad, own + i)) - static_cast<double>(global[static_cast<size_t>(from + i)]);
         squares[static_cast<size_t>((from + i) / per_unit)] += d * d;
       }
     });
@@ -282,7 +283,9 @@ std::vector<Difference> Verifier::compare_gradients(double reference_norm) {
   for (const ParamRow& row : layout_->plan.params) {
     if (!row.trained) continue;
     std::vector<float> global(static_cast<size_t>(row.numel()));
-    if (leader_) std::copy_n(reference_->params.find(row.name).grad.as<float>(), row.numel(), global.begin());
+    if (leader_)
+      for (int64_t i = 0; i < row.numel(); ++i)
+        global[static_cast<size_t>(i)] = value_at(reference_->params.find(row.name).grad, i);
     comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
     // One unit per expert, or the whole tensor.
     const int64_t units = row.expert ? row.shape[0] : 1, per_unit = row.numel() / units;

@@ -66,6 +66,25 @@ TEST(AdamW, TensorsMayStartAnywhere) {
   for (int64_t count : {1, 77, 400}) check_steps(count, {}, 0.1f, 0.5f, 2);
 }
 
+TEST(AdamW, ReadsGradientsInBf16) {
+  for (const int64_t count : {0, 1, 77, 20'001}) {
+    TestStream test(2);
+    const CaseTensor rounded = random_tensor("adamw.g", {count}, DType::bf16),
+                     start = random_tensor("adamw.w", {count}, DType::f32);
+    CaseTensor widened = rounded;
+    widened.dtype = DType::f32;
+    std::vector<Owned> updated;
+    for (const CaseTensor& gradient : {rounded, widened}) {
+      const Owned g = to_operand(gradient), m = make_output(DType::f32, {count}), v = make_output(DType::f32, {count});
+      for (const Owned* moment : {&m, &v}) std::fill_n(moment->view.as<float>(), count, 0.0f);
+      updated.push_back(to_operand(start));
+      adamw(test.stream, {}, 1, 1e-2f, 0.1f, 0.5f, g.view, updated.back().view, m.view, v.view);
+      wait_for_device();
+    }
+    EXPECT_EQ(updated[0].memory, updated[1].memory);
+  }
+}
+
 TEST(AdamW, KeepsACopyInBf16) {
   for (const int64_t count : {0, 1, 77, 20'001}) {
     TestStream test(2);

@@ -176,6 +176,18 @@ TEST(Elementwise, SumSquaresOfAList) {
   EXPECT_EQ(sum_squares(test.stream, pieces), sum);
 }
 
+TEST(Elementwise, SumSquaresOfBothFloatTypes) {
+  TestStream test;
+  const CaseTensor wide = random_tensor("wide", {5001}, DType::f32),
+                   narrow = random_tensor("narrow", {70'003}, DType::bf16);
+  const Owned a = to_operand(wide), b = to_operand(narrow);
+  double expected = 0;
+  for (const CaseTensor* values : {&wide, &narrow})
+    for (const float value : values->values) expected += static_cast<double>(value) * static_cast<double>(value);
+  const TensorView list[] = {b.view.slice(0, 1), a.view, b.view.slice(1, 70'002)};  // one off the borders of a pack
+  EXPECT_NEAR(sum_squares(test.stream, list), expected, 1e-9 * expected);
+}
+
 TEST(Elementwise, AllFinite) {
   TestStream test;
   EXPECT_TRUE(all_finite(test.stream, make_output(DType::f32, {0}).view));
@@ -191,6 +203,10 @@ TEST(Elementwise, AllFinite) {
       values[i] = good;
     }
   EXPECT_TRUE(all_finite(test.stream, x.view));
+  const Owned narrow = to_operand(random_tensor("finite", {5001}, DType::bf16));
+  EXPECT_TRUE(all_finite(test.stream, narrow.view));
+  narrow.view.as<bf16>()[5000] = to_bf16(kInfinity);
+  EXPECT_FALSE(all_finite(test.stream, narrow.view));
 }
 
 TEST(Elementwise, MismatchesAreRefused) {

@@ -302,27 +302,37 @@ TEST(Matmul, EveryChoiceOfProductsIsTaken) {
 
 TEST(Matmul, ExpertWeightGradientsAreAddedOrOverwritten) {
   TestStream test;
-  for (const DType dtype : {DType::f32, DType::bf16})
-    for (const Shape shape : {Shape{33, 47}, Shape{264, 136}})
-      for (const Routing& routing : make_routings()) {
-        SCOPED_TRACE(fmt::format("{} {} {}x{}", name_of(dtype), routing.name, shape.n, shape.k));
-        const Owned dy = to_operand(random_tensor("dy", {routing.rows(), shape.n}, dtype)),
-                    x = to_operand(random_tensor("x", {routing.rows(), shape.k}, dtype));
-        const SortedRows dy_rows{dy.view, index_or_null(routing.y_index)},
-            x_rows{x.view, index_or_null(routing.x_index)};
-        const std::vector<int64_t> dims{routing.experts(), shape.n, shape.k};
-        const CaseTensor before = random_tensor("dw", dims, DType::f32, 10.0f);
-        Owned added = make_zeros(dims), over = make_output(DType::f32, dims), onto = to_operand(before);
-        std::fill_n(over.view.as<float>(), over.view.numel(), std::numeric_limits<float>::quiet_NaN());
-        estmm(test.stream, dy_rows, x_rows, routing.offsets, added.view);
-        estmm(test.stream, dy_rows, x_rows, routing.offsets, over.view, Store::overwrite);
-        estmm(test.stream, dy_rows, x_rows, routing.offsets, onto.view);
-        const std::vector<float> alone = to_case_tensor(added).values;
-        EXPECT_EQ(to_case_tensor(over).values, alone);
-        std::vector<double> expected(before.values.begin(), before.values.end());
-        for (size_t i = 0; i < expected.size(); ++i) expected[i] += static_cast<double>(alone[i]);
-        EXPECT_LE(largest_error(to_case_tensor(onto).values, expected), 1e-5);
-      }
+  for (const ExpertProducts by : product_kinds())
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const Shape shape : {Shape{33, 47}, Shape{136, 328}})
+        for (const Routing& routing : make_routings()) {
+          SCOPED_TRACE(fmt::format("{} {} {}x{}", name_of(dtype), routing.name, shape.n, shape.k));
+          const Owned dy = to_operand(random_tensor("dy", {routing.rows(), shape.n}, dtype)),
+                      x = to_operand(random_tensor("x", {routing.rows(), shape.k}, dtype));
+          const SortedRows dy_rows{dy.view, index_or_null(routing.y_index)},
+              x_rows{x.view, index_or_null(routing.x_index)};
+          const std::vector<int64_t> dims{routing.experts(), shape.n, shape.k};
+          // What `dw` holds and what is added to it, or replaces it.
+          const auto gradient = [&](const CaseTensor& dw, Store store) {
+            const Owned kept = to_operand(dw);
+            estmm(test.stream, dy_rows, x_rows, routing.offsets, kept.view, store, by);
+            return to_case_tensor(kept).values;
+          };
+          const auto size = static_cast<size_t>(routing.experts() * shape.n * shape.k);
+          const CaseTensor zeros{dims, std::vector<float>(size)}, nans{dims, std::vector<float>(size, NAN)},
+              before = random_tensor("dw", dims, DType::bf16, 10.0f), wide{dims, before.values};
+          const std::vector<float> sums = gradient(zeros, Store::accumulate);
+          const std::vector<double> alone(sums.begin(), sums.end());
+          std::vector<double> added = alone;
+          for (size_t i = 0; i < size; ++i) added[i] += static_cast<double>(before.values[i]);
+          EXPECT_LE(largest_error(gradient(nans, Store::overwrite), alone), 1e-5);
+          EXPECT_LE(largest_error(gradient(wide, Store::accumulate), added), 1e-5);
+          if (dtype == DType::f32) continue;
+          // Kept in bf16: fp32 sums, rounded once.
+          const CaseTensor bf16_nans{dims, nans.values, DType::bf16};
+          EXPECT_LE(largest_error(gradient(bf16_nans, Store::overwrite), alone), 0x1p-8);
+          EXPECT_LE(largest_error(gradient(before, Store::accumulate), added), 0x1p-8);
+        }
 }
 
 // Rows and widths of more than one tile of any kernel, the last tile a narrow one: multiples of 8, as tensor cores

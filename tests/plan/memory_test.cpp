@@ -64,6 +64,22 @@ TEST(Memory, EqualsTheTableOfBytesOfEveryRank) {
       }
 }
 
+TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
+  for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}})
+    for (const int64_t width : {21, 40}) {  // of experts: with and without gaps behind fp32 tensors
+      ModelSpec model = odd_model();
+      for (LayerSpec& layer : model.layers)
+        if (layer.feed_forward == FeedForwardKind::moe) layer.moe.width = width;
+      RunSpec run = small_run();
+      run.train.dtype = "bf16";
+      run.expert_gradients = "bf16";
+      MemoryModel memory(model, run, platform);
+      for (const char* layout : {"ep=2", "ep=2 zero=1", "ep=3 zero=1", "ep=1 zero=1 micro_batches=2",
+                                 "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
+        compare(memory, model, run, layout, 12, platform);
+    }
+}
+
 TEST(Memory, EqualsTheTableForPaddedRowsAndCapacities) {
   const ModelSpec model = odd_model();
   RunSpec run = small_run();

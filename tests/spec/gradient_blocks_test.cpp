@@ -39,8 +39,15 @@ Mesh mesh_of(int dp, int edp) {
   return mesh;
 }
 
+RunSpec run_of(int64_t zero, const char* expert_gradients = "fp32") {
+  RunSpec run;
+  run.mesh.zero = zero;
+  run.expert_gradients = expert_gradients;
+  return run;
+}
+
 TEST(GradientBlocks, LieBackToBackByKind) {
-  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(4, 2), {}, 0);
+  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(4, 2), {}, run_of(0));
   EXPECT_EQ(blocks.begins, (std::vector<int64_t>{0, 0, 0, 112, 48}));
   EXPECT_EQ(blocks.of(Replicas::dp).cuts, (std::vector<int64_t>{0, 128}));
   EXPECT_EQ(blocks.of(Replicas::edp).cuts, (std::vector<int64_t>{0, 48}));
@@ -55,7 +62,7 @@ TEST(GradientBlocks, AreCutEvenlyAndOnBorders) {
     for (int rank = 0; rank < dp; ++rank) {
       MeshCoords coords;
       coords.dp = coords.edp = rank;
-      const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(dp, dp), coords, 1);
+      const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(dp, dp), coords, run_of(1));
       const std::vector<int64_t>& cuts = blocks.of(Replicas::dp).cuts;
       ASSERT_EQ(static_cast<int>(cuts.size()), dp + 1);
       EXPECT_EQ(cuts.front(), 0);
@@ -77,8 +84,21 @@ TEST(GradientBlocks, AreCutEvenlyAndOnBorders) {
   }
 }
 
+// Units are 64 bytes, whatever a gradient is kept in.
+TEST(GradientBlocks, OfExpertsMayBeBf16) {
+  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(8, 2), {}, run_of(1, "bf16"));
+  EXPECT_EQ(blocks.begins, (std::vector<int64_t>{0, 0, 0, 112, 64}));
+  EXPECT_EQ(blocks.of(Replicas::edp).cuts, (std::vector<int64_t>{0, 32, 64}));
+  EXPECT_EQ(blocks.of(Replicas::dp).cuts.at(1), 16);
+  EXPECT_EQ(gradient_dtype(Replicas::edp, run_of(0, "bf16")), DType::bf16);
+  EXPECT_EQ(gradient_dtype(Replicas::stage, run_of(0, "bf16")), DType::f32);
+  EXPECT_EQ(sum_piece_elements(1000, 1000 * 28), 512);
+  EXPECT_EQ(sum_piece_elements(1000, 1000), 128);
+  EXPECT_EQ(sum_piece_elements(32, 32), 32);
+}
+
 TEST(GradientBlocks, OfOneReplicaAreNotCut) {
-  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(4, 1), {}, 1);
+  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(4, 1), {}, run_of(1));
   EXPECT_TRUE(blocks.of(Replicas::dp).is_cut());
   EXPECT_FALSE(blocks.of(Replicas::edp).is_cut());
   error_of([&] { (void)blocks.of(Replicas::dp).counts(100, 29); }, Exit::internal);

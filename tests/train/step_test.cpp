@@ -52,6 +52,37 @@ struct Fixture {
   Engine engine;
 };
 
+// In one micro-batch they are the fp32 sums, rounded; in several each sum is rounded when it is added.
+TEST(AccumulateGradients, KeepsThoseOfExpertsInBf16) {
+  for (const int64_t micro_batches : {1, 4}) {
+    RunSpec run = small_run();
+    run.train.dtype = "bf16";
+    run.train.micro_batches = micro_batches;
+    Fixture exact(run);
+    run.expert_gradients = "bf16";
+    Fixture rounded(run);
+    const std::vector<MicroBatch> batches = random_batches(exact.engine.plan);
+    const StepStats x = accumulate_gradients(exact.engine, stage(exact.engine, batches)),
+                    y = accumulate_gradients(rounded.engine, stage(rounded.engine, batches));
+    EXPECT_EQ(x.loss, y.loss);
+    EXPECT_NEAR(x.grad_norm, y.grad_norm, 1e-3 * x.grad_norm);
+    for (const Parameter& p : exact.engine.params.all()) {
+      if (!p.row.trained) continue;
+      const Parameter& q = rounded.engine.params.find(p.row.name);
+      ASSERT_EQ(q.grad.dtype, p.row.expert ? DType::bf16 : DType::f32) << p.row.name;
+      double difference = 0, norm = 0;
+      for (int64_t i = 0; i < p.grad.numel(); ++i) {
+        const float fp32 = value_at(p.grad, i),
+                    kept = p.row.expert && micro_batches == 1 ? to_float(to_bf16(fp32)) : fp32;
+        difference += std::pow(value_at(q.grad, i) - kept, 2.0);
+        norm += std::pow(fp32, 2.0);
+      }
+      EXPECT_GT(norm, 0) << p.row.name;
+      EXPECT_LE(std::sqrt(difference), (p.row.expert && micro_batches > 1 ? 4e-3 : 0) * std::sqrt(norm)) << p.row.name;
+    }
+  }
+}
+
 // What a step before has left in the gradients, however bad, does not reach this one.
 TEST(AccumulateGradients, BeginsAnew) {
   RunSpec run = small_run();

@@ -9,7 +9,6 @@ namespace mw::cpu {
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
   const int64_t count = w.numel();
-  const float* gradient = grad.as<float>();
   float* weight = w.as<float>();
   float* first = m.as<float>();
   float* second = v.as<float>();
@@ -25,18 +24,21 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   const auto eps = static_cast<float>(rule.eps);
 
   constexpr int64_t kBlock = 8192;
-  for_blocks(stream, count, kBlock, [=](int64_t begin, int64_t end) {
+  with_float_type(grad.dtype, [&]<class G>(G) {
+    const G* gradient = grad.as<G>();
+    for_blocks(stream, count, kBlock, [=](int64_t begin, int64_t end) {
 #pragma omp simd
-    for (int64_t i = begin; i < end; ++i) {
-      const float g = gradient[i] * grad_scale;
-      const float m_now = keep1 * first[i] + take1 * g;
-      const float v_now = keep2 * second[i] + take2 * (g * g);
-      first[i] = m_now;
-      second[i] = v_now;
-      weight[i] = weight[i] * shrink - rate * (m_now / (std::sqrt(v_now) * inverse_root + eps));
-    }
-    if (copy == nullptr) return;
-    for (int64_t i = begin; i < end; ++i) copy[i] = to_bf16(weight[i]);
+      for (int64_t i = begin; i < end; ++i) {
+        const float g = to_float(gradient[i]) * grad_scale;
+        const float m_now = keep1 * first[i] + take1 * g;
+        const float v_now = keep2 * second[i] + take2 * (g * g);
+        first[i] = m_now;
+        second[i] = v_now;
+        weight[i] = weight[i] * shrink - rate * (m_now / (std::sqrt(v_now) * inverse_root + eps));
+      }
+      if (copy == nullptr) return;
+      for (int64_t i = begin; i < end; ++i) copy[i] = to_bf16(weight[i]);
+    });
   });
 }
 

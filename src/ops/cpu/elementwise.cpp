@@ -28,19 +28,24 @@ void convert_as(Stream& stream, const TensorView& x, const TensorView& y) {
   });
 }
 
-double sum_squares_of(const float* values, int64_t count) {
+template <class T>
+double sum_squares_of(const T* values, int64_t count) {
   double sum = 0;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < count; ++i) sum += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto value = static_cast<double>(to_float(values[i]));
+    sum += value * value;
+  }
   return sum;
 }
 
 // The bits of the largest absolute value.
-uint32_t largest_magnitude_of(const float* values, int64_t count) {
+template <class T>
+uint32_t largest_magnitude_of(const T* values, int64_t count) {
   uint32_t bits = 0;
 #pragma omp simd reduction(max : bits)
   for (int64_t i = 0; i < count; ++i) {
-    const uint32_t magnitude = std::bit_cast<uint32_t>(values[i]) & 0x7fffffffu;
+    const uint32_t magnitude = std::bit_cast<uint32_t>(to_float(values[i])) & 0x7fffffffu;
     bits = magnitude > bits ? magnitude : bits;
   }
   return bits;
@@ -108,11 +113,13 @@ void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
 double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
   double total = 0;
   for (const TensorView& tensor : tensors) {
-    const float* values = tensor.as<float>();
     const int64_t count = tensor.numel(), block = partial_block(count);
     std::array<double, kMaxPartials> partials{};
-    for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
-      partials[static_cast<size_t>(begin / block)] = sum_squares_of(values + begin, end - begin);
+    with_float_type(tensor.dtype, [&]<class T>(T) {
+      const T* values = tensor.as<T>();
+      for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
+        partials[static_cast<size_t>(begin / block)] = sum_squares_of(values + begin, end - begin);
+      });
     });
     total += std::accumulate(partials.begin(), partials.end(), 0.0);
   }
@@ -120,11 +127,13 @@ double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
 }
 
 bool all_finite(Stream& stream, TensorView x) {
-  const float* values = x.as<float>();
   const int64_t count = x.numel(), block = partial_block(count);
   std::array<uint32_t, kMaxPartials> largest{};
-  for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
-    largest[static_cast<size_t>(begin / block)] = largest_magnitude_of(values + begin, end - begin);
+  with_float_type(x.dtype, [&]<class T>(T) {
+    const T* values = x.as<T>();
+    for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
+      largest[static_cast<size_t>(begin / block)] = largest_magnitude_of(values + begin, end - begin);
+    });
   });
   constexpr uint32_t kInfinity = 0x7f800000u;  // NaNs lie above
   return *std::max_element(largest.begin(), largest.end()) < kInfinity;

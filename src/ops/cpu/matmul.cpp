@@ -172,6 +172,18 @@ void multiply_d_weight(Stream& stream, const SortedRows& dy, const SortedRows& x
   }
 }
 
+// y (=|+=) x, rounded once.
+void store_rounded(Stream& stream, const float* x, TensorView y, Store store) {
+  bf16* to = y.as<bf16>();
+  constexpr int64_t kBlock = 8192;
+  for_blocks(stream, y.numel(), kBlock, [=](int64_t begin, int64_t end) {
+    if (store == Store::overwrite)
+      for (int64_t i = begin; i < end; ++i) to[i] = to_bf16(x[i]);
+    else
+      for (int64_t i = begin; i < end; ++i) to[i] = to_bf16(to_float(to[i]) + x[i]);
+  });
+}
+
 void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                       std::span<const Weight> weights, const SortedRows& y) {
   for (size_t e = 0; e < weights.size(); ++e)
@@ -186,8 +198,11 @@ int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
   return std::min(kPanelHeights.back() * row_bytes, std::max(kScratchLimit, kPanelHeights.front() * row_bytes)) + 128;
 }
 
-// Rows behind an index are gathered panel by panel, in scratch that the products above have too.
-int64_t esmm_workspace_bytes(ExpertProducts, int64_t, int64_t, int64_t) { return 0; }
+// Rows behind an index are gathered panel by panel, in scratch that the products above have too. A gradient that is
+// kept in bf16 is summed in fp32.
+int64_t esmm_workspace_bytes(ExpertProducts, int64_t, int64_t max_n, int64_t max_k, DType gradients) {
+  return gradients == DType::f32 ? 0 : max_n * max_k * size_of(DType::f32) + 64;
+}
 
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
   multiply_rows(stream, ProductKind::forward, {x_MK}, weight, {y_MN}, 0, x_MK.rows(), store);
@@ -215,8 +230,18 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
            Store store, ExpertProducts) {
   for (int64_t e = 0; e < dw_eNK.dim(0); ++e) {
     const auto i = static_cast<size_t>(e);
-    if (offsets[i] == offsets[i + 1] && store == Store::overwrite) cpu::fill_zero(stream, dw_eNK.at(e));
-    multiply_d_weight(stream, dy_RN, x_RK, dw_eNK.at(e), offsets[i], offsets[i + 1], store);
+    const TensorView dw_NK = dw_eNK.at(e);
+    if (offsets[i] == offsets[i + 1]) {
+      if (store == Store::overwrite) cpu::fill_zero(stream, dw_NK);
+    } else if (dw_NK.dtype == DType::f32) {
+      multiply_d_weight(stream, dy_RN, x_RK, dw_NK, offsets[i], offsets[i + 1], store);
+    } else {
+      WorkspaceFrame frame(stream.workspace());
+      auto* sums = frame.take<float>(static_cast<size_t>(dw_NK.numel()));
+      multiply_d_weight(stream, dy_RN, x_RK, {sums, DType::f32, {dw_NK.dim(0), dw_NK.dim(1)}}, offsets[i],
+                        offsets[i + 1], Store::overwrite);
+      store_rounded(stream, sums, dw_NK, store);
+    }
   }
 }
 

@@ -83,13 +83,14 @@ struct ClampBackward {
 
 constexpr int kPartials = 1024;    // blocks of a sum
 constexpr int kListTensors = 128;  // of one launch, which takes the list as an argument
-constexpr int kSumPack = kWidePack<float>;
-constexpr int kSumLoads = 8;                                             // that a thread has under way
+constexpr int kSumPack = 4;        // elements of an access
+constexpr int kSumLoads = 8;       // that a thread has under way
 constexpr int64_t kSumPiece = int64_t{kThreads} * kSumPack * kSumLoads;  // elements that a block takes at a time
 
 // Tensors one behind the other, each in pieces.
+template <class T>
 struct ValueList {
-  const float* values[kListTensors];
+  const T* values[kListTensors];
   int64_t counts[kListTensors];
   int64_t ends[kListTensors];  // pieces up to the end of each
   int size = 0;
@@ -104,39 +105,54 @@ struct IsBad {
 };
 
 // What this thread has to add of a piece: its length alone decides which elements, and in which order.
-template <bool kAligned, class Map>
-__device__ double sum_share(const float* values, int64_t count, Map map) {
+template <bool kAligned, class T, class Map>
+__device__ double sum_share(const T* values, int64_t count, Map map) {
   double sum = 0;
   if (count == kSumPiece) {
-    Pack<float, kSumPack> packs[kSumLoads];
+    Pack<T, kSumPack> packs[kSumLoads];
 #pragma unroll
     for (int p = 0; p < kSumLoads; ++p)
       packs[p] = load<kSumPack, kAligned>(values + (p * kThreads + threadIdx.x) * kSumPack);
 #pragma unroll
     for (int p = 0; p < kSumLoads; ++p) {
 #pragma unroll
-      for (int k = 0; k < kSumPack; ++k) sum += map(packs[p].at[k]);
+      for (int k = 0; k < kSumPack; ++k) sum += map(to_float(packs[p].at[k]));
     }
     return sum;
   }
-  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += map(values[i]);
+  for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += map(to_float(values[i]));
   return sum;
 }
 
 // Block b adds pieces b, b + blocks, .. of the list to its own partial sum.
-template <class Map>
-__global__ void __launch_bounds__(kThreads) sum_kernel(ValueList list, int64_t pieces, Map map, double* partials) {
+template <class T, class Map>
+__global__ void __launch_bounds__(kThreads) sum_kernel(ValueList<T> list, int64_t pieces, Map map, double* partials) {
   double sum = 0;
   int t = 0;
   for (int64_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
     while (piece >= list.ends[t]) ++t;
     const int64_t begin = (piece - (t == 0 ? 0 : list.ends[t - 1])) * kSumPiece, rest = list.counts[t] - begin;
-    const float* values = list.values[t] + begin;
+    const T* values = list.values[t] + begin;
     const int64_t count = rest < kSumPiece ? rest : kSumPiece;
     sum += allow_packs<kSumPack>(values) ? sum_share<true>(values, count, map) : sum_share<false>(values, count, map);
   }
   sum = reduce_block(sum, Sum());
   if (threadIdx.x == 0) partials[blockIdx.x] += sum;
+}
+
+template <class T, class Map>
+void add_sums(Stream& stream, std::span<const TensorView> tensors, Map map, double* partials) {
+  for (size_t first = 0; first < tensors.size(); first += kListTensors) {
+    ValueList<T> list;
+    for (const TensorView& tensor : tensors.subspan(first, std::min<size_t>(kListTensors, tensors.size() - first))) {
+      const int64_t count = tensor.numel(), end = list.pieces() + ceil_div(count, kSumPiece);
+      list.values[list.size] = tensor.as<T>();
+      list.counts[list.size] = count;
+      list.ends[list.size++] = end;
+    }
+    const int64_t pieces = list.pieces();
+    launch(stream, sum_kernel<T, Map>, std::min<int64_t>(kPartials, pieces), kThreads, 0, list, pieces, map, partials);
+  }
 }
 
 // The sum over all elements of all tensors, with one wait.
@@ -147,16 +163,10 @@ double sum_over(Stream& stream, std::span<const TensorView> tensors, Map map) {
   auto* partials = frame.take<double>(kPartials);
   std::array<double, kPartials> host;
   check(fill_async(partials, 0, sizeof host, native(stream)), "filling memory");
-  for (size_t first = 0; first < tensors.size(); first += kListTensors) {
-    ValueList list;
-    for (const TensorView& tensor : tensors.subspan(first, std::min<size_t>(kListTensors, tensors.size() - first))) {
-      const int64_t count = tensor.numel(), end = list.pieces() + ceil_div(count, kSumPiece);
-      list.values[list.size] = tensor.as<float>();
-      list.counts[list.size] = count;
-      list.ends[list.size++] = end;
-    }
-    const int64_t pieces = list.pieces();
-    launch(stream, sum_kernel<Map>, std::min<int64_t>(kPartials, pieces), kThreads, 0, list, pieces, map, partials);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    std::vector<TensorView> alike(tensors.begin(), tensors.end());
+    std::erase_if(alike, [&](const TensorView& tensor) { return tensor.dtype != dtype; });
+    with_float_type(dtype, [&](auto type) { add_sums<decltype(type)>(stream, alike, map, partials); });
   }
   stream.queue().copy(host.data(), partials, sizeof host);
   stream.queue().wait();

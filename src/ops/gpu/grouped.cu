@@ -66,9 +66,9 @@ __global__ void __launch_bounds__(kGroupedThreads)
 }
 
 // dw_e[n, k] += sum over rows r of expert e of dy[r, n] * x[r, k].
-template <class T>
+template <class T, class U>
 __global__ void __launch_bounds__(kGroupedThreads)
-    weights_kernel(Rows<const T> dy, Rows<const T> x, const int64_t* offsets, float* dw) {
+    weights_kernel(Rows<const T> dy, Rows<const T> x, const int64_t* offsets, U* dw) {
   __shared__ float a[kDepth][kTile + kPad], b[kDepth][kTile + kPad];
   const int64_t n_tiles = (dy.width + kTile - 1) / kTile, k_tiles = (x.width + kTile - 1) / kTile;
   const int64_t expert = blockIdx.x / (n_tiles * k_tiles), place = blockIdx.x % (n_tiles * k_tiles);
@@ -89,9 +89,12 @@ __global__ void __launch_bounds__(kGroupedThreads)
   }
   const int64_t row = top + static_cast<int>(threadIdx.x) / (kTile / kOwn) * kOwn;
   const int64_t column = left + static_cast<int>(threadIdx.x) % (kTile / kOwn) * kOwn;
-  float* out = dw + expert * dy.width * x.width;
+  U* out = dw + expert * dy.width * x.width;
   for (int i = 0; i < kOwn && row + i < dy.width; ++i)
-    for (int j = 0; j < kOwn && column + j < x.width; ++j) out[(row + i) * x.width + column + j] += sums.value[i][j];
+    for (int j = 0; j < kOwn && column + j < x.width; ++j) {
+      U& sum = out[(row + i) * x.width + column + j];
+      sum = from_float<U>(to_float(sum) + sums.value[i][j]);
+    }
 }
 
 }  // namespace
@@ -138,8 +141,11 @@ void multiply_weights_grouped(Stream& stream, const SortedRows& dy, const Sorted
   const int64_t* device_offsets = device_copy(stream, frame, offsets);
   with_float_type(x.data.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(stream, weights_kernel<T>, experts * ceil_div(n, kTile) * ceil_div(k, kTile), kGroupedThreads, 0,
-           rows_of<const T>(dy), rows_of<const T>(x), device_offsets, dw_eNK.as<float>());
+    with_float_type(dw_eNK.dtype, [&](auto out) {
+      using U = decltype(out);
+      launch(stream, weights_kernel<T, U>, experts * ceil_div(n, kTile) * ceil_div(k, kTile), kGroupedThreads, 0,
+             rows_of<const T>(dy), rows_of<const T>(x), device_offsets, dw_eNK.as<U>());
+    });
   });
 }
 

@@ -156,7 +156,8 @@ __device__ void store_pair(float* to, float2 pair, bool add) {
   float2 old = add ? *reinterpret_cast<float2*>(to) : make_float2(0.0f, 0.0f);
   *reinterpret_cast<float2*>(to) = make_float2(old.x + pair.x, old.y + pair.y);
 }
-__device__ void store_pair(bf16* to, float2 pair, bool) {
+__device__ void store_pair(bf16* to, float2 pair, bool add) {
+  if (add) pair = make_float2(pair.x + to_float(to[0]), pair.y + to_float(to[1]));
   const uint32_t low = to_bf16(pair.x).bits, high = to_bf16(pair.y).bits;
   *reinterpret_cast<uint32_t*>(to) = low | high << 16;
 }
@@ -194,8 +195,9 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
 }
 
 // dw_e[n, k] += sum over rows r of expert e of dy[r, n] x[r, k].
+template <class U>
 __global__ void __launch_bounds__(kMmaThreads, 2)
-    weights_mma_kernel(Rows<const bf16> dy, Rows<const bf16> x, const int64_t* offsets, float* dw) {
+    weights_mma_kernel(Rows<const bf16> dy, Rows<const bf16> x, const int64_t* offsets, U* dw) {
   const int64_t n_tiles = (dy.width + kTile - 1) / kTile, k_tiles = (x.width + kTile - 1) / kTile;
   const int64_t expert = blockIdx.x / (n_tiles * k_tiles), place = blockIdx.x % (n_tiles * k_tiles);
   const int64_t top = place / k_tiles * kTile, left = place % k_tiles * kTile;
@@ -204,7 +206,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
   const Operand<Along::width, GatheredRows> a{{dy}, begin, end, top, dy.width}, b{{x}, begin, end, left, x.width};
   Sums sums;
   multiply(a, b, end - begin, sums);
-  float* out = dw + expert * dy.width * x.width;
+  U* out = dw + expert * dy.width * x.width;
   store_tile(sums, [&](int row, int column, float2 pair) {
     if (top + row < dy.width && left + column < x.width)
       store_pair(out + (top + row) * x.width + left + column, pair, true);
@@ -260,8 +262,11 @@ bool accumulate_on_tensor_cores(Stream& stream, const SortedRows& dy, const Sort
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);
   const int64_t blocks = dw_eNK.dim(0) * ceil_div(dy.data.cols(), kTile) * ceil_div(x.data.cols(), kTile);
-  launch_with_shared(stream, weights_mma_kernel, blocks, shared_bytes<Along::width, Along::width>(),
-                     rows_of<const bf16>(dy), rows_of<const bf16>(x), device_offsets, dw_eNK.as<float>());
+  with_float_type(dw_eNK.dtype, [&](auto type) {
+    using U = decltype(type);
+    launch_with_shared(stream, weights_mma_kernel<U>, blocks, shared_bytes<Along::width, Along::width>(),
+                       rows_of<const bf16>(dy), rows_of<const bf16>(x), device_offsets, dw_eNK.as<U>());
+  });
   return true;
 }
 

@@ -39,13 +39,21 @@ __device__ void transpose(unsigned (&words)[4]) {
 // Sums of this thread and its neighbours: rows lane / 4 and 8 below it of the warp's sixteen, and all columns. Stores
 // those of one row; a null row is none. Lanes of a row write neighbouring 16 or 8 bytes.
 template <int kCount>
-__device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kCount], bool) {
+__device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kCount], bool add) {
   const int lane = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int j = 0; j < kCount / 4; j += 4) {
     unsigned words[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) words[i] = round_pair(sums[4 * (j + i) + 2 * half], sums[4 * (j + i) + 2 * half + 1]);
+    for (int i = 0; i < 4; ++i) {
+      float left = sums[4 * (j + i) + 2 * half], right = sums[4 * (j + i) + 2 * half + 1];
+      const int column = 8 * (j + i) + 2 * lane;
+      if (add && row != nullptr && column < limit) {
+        left += to_float(row[column]);
+        right += to_float(row[column + 1]);
+      }
+      words[i] = round_pair(left, right);
+    }
     transpose(words);
     const int column = 8 * (j + lane);
     if (row != nullptr && column < limit)
@@ -130,7 +138,7 @@ struct RowsProduct {
 
 // dw_e[n, k] (=|+=) sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
 // rows; copies of the other end in zeros there. So those rows count for nothing as long as they are finite.
-template <class Shape, bool kBoxesOfDy, bool kBoxesOfX>
+template <class U, class Shape, bool kBoxesOfDy, bool kBoxesOfX>
 struct WeightsProduct {
   static_assert(kBoxesOfX ? !kBoxesOfDy : !Shape::kPaired);
   static constexpr Along kA = Along::width, kB = Along::width;
@@ -138,7 +146,7 @@ struct WeightsProduct {
   static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX, kPaired = Shape::kPaired;
 
   Operand dy, x;
-  float* dw;
+  U* dw;
   bool add;
 
   __device__ int64_t depth(const Tile& tile) const { return tile.end - tile.begin; }
@@ -151,7 +159,7 @@ struct WeightsProduct {
   }
   __device__ auto load_a(const Tile& tile) const { return load<kBoxesA, kHeight>(dy, tile, tile.top); }
   __device__ auto load_b(const Tile& tile) const { return load<kBoxesB, kWidth, kPaired>(x, tile, tile.left); }
-  __device__ float* row(const Tile& tile, int r) const {
+  __device__ U* row(const Tile& tile, int r) const {
     return r < height(tile) ? dw + (tile.expert * dy.rows.width + tile.top + r) * x.rows.width + tile.left : nullptr;
   }
   __device__ int width(const Tile& tile) const { return static_cast<int>(x.rows.width - tile.left); }
@@ -340,14 +348,15 @@ bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& proce
 }
 
 // Boxes bring one operand without an index, x rather than dy: its tiles are wider.
+template <class U>
 bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& processors, const Rows<const bf16>& dy,
-                      const Rows<const bf16>& x, float* dw, bool add) {
+                      const Rows<const bf16>& x, U* dw, bool add) {
   return with_shape(tiling, [&](auto shape) {
     return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
       return with_flag(!boxes_of_x && dy.index == nullptr, [&](auto boxes_of_dy) {
         constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfDy = decltype(boxes_of_dy)::value && !kBoxesOfX;
         using Shape = TileShape<decltype(shape)::kWidth, decltype(shape)::kPaired && kBoxesOfX>;
-        using Product = WeightsProduct<Shape, kBoxesOfDy, kBoxesOfX>;
+        using Product = WeightsProduct<U, Shape, kBoxesOfDy, kBoxesOfX>;
         Product product{{{}, dy}, {{}, x}, dw, add};
         if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;
         if (kBoxesOfX && !describe_operand<Along::width, Product::kWidth>(product.x, tiling.rows())) return false;
@@ -450,8 +459,12 @@ bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const 
   if (x.index != nullptr) processors.pairs = 0;  // they share boxes of x
   const Tiling tiling =
       cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
-  return warn_unless(stream, multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy),
-                                              rows_of<const bf16>(x), dw_eNK.as<float>(), add));
+  bool done = false;
+  with_float_type(dw_eNK.dtype, [&](auto type) {
+    done = multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
+                            dw_eNK.as<decltype(type)>(), add);
+  });
+  return warn_unless(stream, done);
 }
 
 }  // namespace mw::gpu

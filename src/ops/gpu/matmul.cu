@@ -57,7 +57,7 @@ __global__ void sum_rows_kernel(const T* dy, const int32_t* index, const int64_t
 
 int64_t matmul_workspace_bytes(int64_t, int64_t) { return kBlasWorkspaceBytes + kGroupedWorkspaceBytes; }
 
-int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k) {
+int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k, DType) {
   return goes_to_library(by, static_cast<double>(max_rows), max_n, max_k) ? per_expert_workspace_bytes(max_n, max_k)
                                                                           : 0;
 }
