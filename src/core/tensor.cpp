@@ -36,6 +36,7 @@ TensorView TensorView::at(int64_t index) const {
   TensorView view = slice(index, 1);
   for (int i = 0; i + 1 < rank; ++i) view.shape[static_cast<size_t>(i)] = dim(i + 1);
   view.rank = rank - 1;
+  view.shape[static_cast<size_t>(view.rank)] = 0;  // as in a view made of so few axes
   return view;
 }
 

@@ -63,7 +63,8 @@ int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n,
 enum class Store : uint8_t { overwrite, accumulate };
 
 // y[M, N] (=|+=) x[M, K] W^T. x: f32 or bf16. y: f32 or bf16 (accumulate: f32 only). An f32 x reads weight.values and
-// is true fp32; a bf16 x reads packed_forward. Sums are fp32. M = 0 is legal. Deterministic for a given thread count.
+// is true fp32; a bf16 x reads packed_forward. Sums are fp32. M = 0 and N = 0 are legal, in the two that follow too.
+// Deterministic for a given thread count.
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store = Store::overwrite);
 
 // dx[M, K] (=|+=) dy[M, N] W. Dtypes as in matmul (packed_backward).

@@ -128,18 +128,25 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
 }
 void pack_weight(Stream& stream, const Weight& weight) {
   check_pack_weight(weight);
+  if (weight.n == 0) return;
   run(stream, Work::optimizer, "pack_weight", &Operators::pack_weight, weight);
 }
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
   check_matmul(x_MK, weight, y_MN, store);
+  if (weight.n == 0) return;
   run(stream, Work::matmul, "matmul", &Operators::matmul, x_MK, weight, y_MN, store);
 }
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {
   check_matmul_d_input(dy_MN, weight, dx_MK, store);
+  if (weight.n == 0) {  // a sum of nothing
+    if (store == Store::overwrite) fill_zero(stream, dx_MK);
+    return;
+  }
   run(stream, Work::matmul, "matmul_d_input", &Operators::matmul_d_input, dy_MN, weight, dx_MK, store);
 }
 void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
   check_matmul_d_weight(dy_MN, x_MK, dw_NK);
+  if (dw_NK.numel() == 0) return;
   run(stream, Work::matmul, "matmul_d_weight", &Operators::matmul_d_weight, dy_MN, x_MK, dw_NK);
 }
 void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {

@@ -35,6 +35,7 @@ TEST(TensorView, SlicesAxisZero) {
   EXPECT_EQ(t.slice(4, 0).numel(), 0);  // at the very end
   EXPECT_EQ(t.at(3).describe(), "i32[3, 2]");
   EXPECT_EQ(t.at(3).as<int32_t>()[0], 18);
+  EXPECT_EQ(t.at(3).shape, TensorView(nullptr, DType::i32, {3, 2}).shape);
   EXPECT_EQ(t.at(3).at(2).at(1).as<int32_t>()[0], 23);
   EXPECT_EQ(t.at(3).at(2).at(1).rank, 0);
   for (const auto& [begin, count] : {std::pair{-1, 1}, {0, 5}, {4, 1}, {2, -1}, {3, 2}})
