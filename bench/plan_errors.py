@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Compares what `moewright plan` predicts with measured training steps: step time and bytes of tensors of each row of
-bench/results/train_step_h200.json. Prints a table; --json FILE keeps it."""
+bench/results/train_step_h200.json, but those that runs of today do otherwise ("outdated"). Prints a table; --json FILE
+keeps it."""
 
 import argparse
 import json
@@ -25,6 +26,8 @@ def rows_of(results):
     for shape, ranks, prefix in (("two_gpus_by_layout", 2, ""), ("four_gpus_by_layout", 4, "24 layers, "),
                                  ("medium_on_four_gpus", 4, "Medium, ")):
         for row in results[shape]["rows"]:
+            if "outdated" in row:
+                continue
             yield (prefix + row["layout"], ranks, row["overrides"], row["step_ms"], row["mem_predicted_bytes"],
                    row["mem_peak_bytes"])
 

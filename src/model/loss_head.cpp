@@ -7,10 +7,12 @@
 
 namespace mw {
 
-LossHead::LossHead(const Plan& plan, ParamStore& params, TensorStore& store)
+LossHead::LossHead(const Plan& plan, ParamStore& params, TensorStore& store, Comm& tp, const TokenShards& shards)
     : width_(plan.model.width),
       vocab_(plan.model.vocab),
       norm_eps_(static_cast<float>(plan.model.norm_eps)),
+      tp_(tp),
+      shards_(shards),
       gain_(params.find("final_norm")),
       head_(params.find(plan.model.tie_embeddings ? "embed" : "head")),
       rstd_(store.fixed("work.final_rstd")),
@@ -18,48 +20,83 @@ LossHead::LossHead(const Plan& plan, ParamStore& params, TensorStore& store)
       d_normed_(store.fixed("work.d_branch")),
       logits_(store.fixed("work.logits")),
       d_logits_(plan.run.dtype() == DType::bf16 ? store.fixed("work.d_logits_bf16") : logits_),
-      token_loss_(store.fixed("work.token_loss")) {}
-
-void LossHead::normalise(Stream& stream, TensorView x_TD, TensorView normed_TD) {
-  rms_norm(stream, x_TD, gain_.master, norm_eps_, normed_TD, take_front(rstd_, {x_TD.dim(0)}));
+      token_loss_(store.fixed("work.token_loss")) {
+  for (int member = 0; member < tp_.size(); ++member) parts_.push_back(vocab_part(plan.model, tp_.size(), member));
+  part_ = {parts_[static_cast<size_t>(tp_.rank())].begin, vocab_};
+  if (shards_.is_whole()) return;
+  own_statistics_ = store.fixed("work.own_statistics");
+  statistics_ = store.fixed("work.statistics");
+  whole_in_ = store.fixed("work.whole_in");
+  whole_out_ = store.fixed("work.whole_out");
 }
 
-double LossHead::loss(Stream& stream, const int32_t* labels_T, TensorView x_TD, float seed, TensorView d_x_TD) {
+TensorView LossHead::normalise(Stream& stream, int64_t tokens, TensorView x_TD) {
+  const TensorView normed = take_front(normed_, {x_TD.dim(0), width_});
+  rms_norm(stream, x_TD, gain_.master, norm_eps_, normed, take_front(rstd_, {x_TD.dim(0)}));
+  return shards_.gather(stream, normed, tokens, whole_in_);
+}
+
+void LossHead::differentiate(Stream& stream, TensorView logits_Cv, TensorView labels_C, float scale, TensorView loss_C,
+                             TensorView d_logits_Cv) {
+  if (shards_.is_whole()) {
+    cross_entropy(stream, logits_Cv, labels_C, scale, loss_C, d_logits_Cv);
+    return;
+  }
+  const int64_t rows = logits_Cv.dim(0);
+  const TensorView own = take_front(own_statistics_, {rows, kSoftmaxStatistics}),
+                   all = take_front(statistics_, {tp_.size(), rows, kSoftmaxStatistics});
+  softmax_statistics(stream, logits_Cv, part_, labels_C, own);
+  shards_.share(stream, own, all);
+  cross_entropy_of_part(stream, logits_Cv, part_, labels_C, all, scale, loss_C, d_logits_Cv);
+}
+
+double LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD) {
   const TraceScope part(stream.trace(), "head_and_loss");
-  const int64_t tokens = x_TD.dim(0);
-  const TensorView normed = take_front(normed_, {tokens, width_}), d_normed = take_front(d_normed_, {tokens, width_}),
-                   losses = take_front(token_loss_, {tokens}), labels = token_view(labels_T, tokens);
-  normalise(stream, x_TD, normed);
+  const int64_t tokens = batch.tokens(), columns = logits_.dim(1);
+  const Block own = shards_.own(tokens);
+  const TensorView normed = normalise(stream, tokens, x_TD), d_normed = take_front(d_normed_, {own.count, width_}),
+                   d_whole = shards_.is_whole() ? d_normed : take_front(whole_out_, {tokens, width_}),
+                   losses = take_front(token_loss_, {tokens}), labels = token_view(batch.labels, tokens);
   const int64_t chunk = logits_.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += chunk) {
     const int64_t count = std::min(chunk, tokens - begin);
-    const TensorView logits_chunk = take_front(logits_, {count, vocab_});
+    const TensorView logits_chunk = take_front(logits_, {count, columns});
     matmul(stream, normed.slice(begin, count), head_.weights[0], logits_chunk);
-    const TensorView d_chunk = seed > 0 ? take_front(d_logits_, {count, vocab_}) : TensorView();
-    cross_entropy(stream, logits_chunk, labels.slice(begin, count), seed, losses.slice(begin, count), d_chunk);
+    const TensorView d_chunk = seed > 0 ? take_front(d_logits_, {count, columns}) : TensorView();
+    differentiate(stream, logits_chunk, labels.slice(begin, count), seed, losses.slice(begin, count), d_chunk);
     if (seed <= 0) continue;
-    matmul_d_input(stream, d_chunk, head_.weights[0], d_normed.slice(begin, count));
+    matmul_d_input(stream, d_chunk, head_.weights[0], d_whole.slice(begin, count));
     matmul_d_weight(stream, d_chunk, normed.slice(begin, count), head_.grad);
   }
-  if (seed > 0)
-    rms_norm_backward(stream, x_TD, gain_.master, take_front(rstd_, {tokens}), d_normed, {}, d_x_TD, gain_.grad);
+  if (seed > 0) {
+    shards_.sum(stream, d_whole, whole_in_, d_normed);
+    rms_norm_backward(stream, x_TD, gain_.master, take_front(rstd_, {own.count}), d_normed, {}, d_x_TD, gain_.grad);
+  }
   double sum = 0;
-  for (const float loss : read_values<float>(stream, losses)) sum += static_cast<double>(loss);
+  for (const float loss : read_values<float>(stream, losses.slice(own.begin, own.count)))
+    sum += static_cast<double>(loss);
   return sum;
 }
 
-std::vector<float> LossHead::logits(Stream& stream, TensorView x_TD) {
-  const int64_t count = x_TD.dim(0), chunk = logits_.dim(0);
-  const TensorView normed = take_front(normed_, {count, width_});
-  normalise(stream, x_TD, normed);
-  std::vector<float> out(static_cast<size_t>(count * vocab_));
+std::vector<float> LossHead::logits(Stream& stream, int64_t tokens, TensorView x_TD, int64_t begin, int64_t count) {
+  const TensorView normed = normalise(stream, tokens, x_TD).slice(begin, count);
+  const int64_t columns = logits_.dim(1), chunk = logits_.dim(0);
+  std::vector<float> own(static_cast<size_t>(count * columns)), out(static_cast<size_t>(count * vocab_));
   for (int64_t done = 0; done < count; done += chunk) {
     const int64_t now = std::min(chunk, count - done);
-    const TensorView logits_chunk = take_front(logits_, {now, vocab_});
+    const TensorView logits_chunk = take_front(logits_, {now, columns});
     matmul(stream, normed.slice(done, now), head_.weights[0], logits_chunk);
-    stream.queue().copy(out.data() + done * vocab_, logits_chunk.data, static_cast<size_t>(logits_chunk.bytes()));
+    stream.queue().copy(own.data() + done * columns, logits_chunk.data, static_cast<size_t>(logits_chunk.bytes()));
   }
   stream.wait();
+  for (int member = 0; member < tp_.size(); ++member) {
+    const Block part = parts_[static_cast<size_t>(member)];
+    std::vector<float> columns_of =
+        member == tp_.rank() ? own : std::vector<float>(static_cast<size_t>(count * part.count));
+    tp_.broadcast(std::as_writable_bytes(std::span(columns_of)), member);
+    for (int64_t row = 0; row < count; ++row)
+      std::copy_n(columns_of.begin() + row * part.count, part.count, out.begin() + row * vocab_ + part.begin);
+  }
   return out;
 }
 

@@ -20,7 +20,7 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   const int64_t tokens = batch.tokens(), d = model.width;
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
-          widest_n = model.vocab, widest_k = d, expert_bytes = 0;
+          widest_n = vocab_part(model, mesh.tp, 0).count, widest_k = d, expert_bytes = 0;
   for (const LayerSpec& whole : model.layers) {
     const LayerSpec layer = local_layer(whole, mesh, {});  // the first of TP has the most
     const AttentionSpec& a = layer.attention;

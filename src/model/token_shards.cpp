@@ -64,4 +64,18 @@ void TokenShards::sum(Stream& stream, TensorView part_TD, TensorView arrivals_TD
                take_front(out_TD, {own_count, part_TD.cols()}));
 }
 
+void TokenShards::share(Stream& stream, TensorView own, TensorView all) const {
+  MW_CHECK(all.bytes() == tp_.size() * own.bytes(), "{} of {} ranks in {}", own.describe(), tp_.size(), all.describe());
+  RowExchange x = exchange(own.reshape({1, own.numel()}));
+  x.send = own.data;
+  x.receive = all.data;
+  for (int member = 0; member < tp_.size(); ++member) {
+    const auto m = static_cast<size_t>(member);
+    x.send_counts[m] = x.receive_counts[m] = 1;
+    x.receive_offsets[m] = member;
+  }
+  const TraceScope scope(stream.trace(), Work::exchange, "share_over_tp");
+  tp_.all_to_all(stream, x)->wait();
+}
+
 }  // namespace mw

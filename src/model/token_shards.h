@@ -23,6 +23,8 @@ class TokenShards {
   // `arrivals`: scratch as large as the largest part that is neither. A group of one must have its part in `out`
   // already. Collective over TP.
   void sum(Stream& stream, TensorView part_TD, TensorView arrivals_TD, TensorView out_TD) const;
+  // all [TP, size of own] (overwritten) = what each rank has as its own, of one shape. Collective over TP.
+  void share(Stream& stream, TensorView own, TensorView all) const;
 
  private:
   RowExchange exchange(TensorView shape_TD) const;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "ops/embedding.h"
 #include "ops/rope.h"
 
 namespace mw {
@@ -24,8 +23,9 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
   for (int64_t i = 0; i < plan_.model.layer_count(); ++i)
     if (plan_.model.layers[static_cast<size_t>(i)].feed_forward == FeedForwardKind::moe) moe_index_.push_back(i);
   for (const StagePlan& stage : plan_.stages) stages_.push_back(make_stage(stage, comms));
+  if (stages_.front().plan.embeds) embedding_ = std::make_unique<TokenEmbedding>(plan_, params_, store_, shards_);
   if (stages_.back().plan.has_head) {
-    head_ = std::make_unique<LossHead>(plan_, params_, store_);
+    head_ = std::make_unique<LossHead>(plan_, params_, store_, *comms.tp, shards_);
     d_x_ = store_.fixed("work.d_x");
   }
   const std::vector<std::string> unused = store_.unused();
@@ -125,10 +125,7 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
            plan_.batch.seq_len);
   const StagePlan& own = stage_of(stage).plan;
   std::vector<DecoderLayer>& layers = slot_of(stage, micro_batch).layers;
-  const Block shard = own_tokens(batch);
-  if (own.embeds)
-    embed(stream_, params_.find("embed").master, token_view(batch.ids + shard.begin, shard.count),
-          layers.front().input(tokens));
+  if (own.embeds) embedding_->forward(stream_, batch, layers.front().input(tokens));
   auto tap = taps.begin();  // of the stage's first MoE layer
   if (!taps.empty())
     tap += std::lower_bound(moe_index_.begin(), moe_index_.end(), own.first_layer) - moe_index_.begin();
@@ -139,12 +136,13 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
     layers[i].forward(stream_, batch, out, training, tapped ? &*tap++ : nullptr);
     if (own.has_head) last_output_ = out;
   }
+  if (own.has_head) last_tokens_ = tokens;
 }
 
 double Transformer::loss(int64_t micro_batch, const Batch& batch, float seed) {
   const int stage = stages_.back().plan.stage;
   const int64_t tokens = batch.tokens();
-  return head_->loss(stream_, batch.labels + own_tokens(batch).begin, output(stage, micro_batch, tokens), seed,
+  return head_->loss(stream_, batch, output(stage, micro_batch, tokens), seed,
                      output_gradient(stage, micro_batch, tokens));
 }
 
@@ -162,10 +160,7 @@ void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, S
     if (done && !splits_) done(number);
     layers[i].backward_attention(stream_, batch, d_x, i == 0 ? input_gradient(stage, micro_batch, tokens) : d_x);
   }
-  if (own.embeds)
-    embed_backward(stream_, input_gradient(stage, micro_batch, tokens),
-                   token_view(batch.ids + own_tokens(batch).begin, own_tokens(batch).count),
-                   params_.find("embed").grad);
+  if (own.embeds) embedding_->backward(stream_, batch, input_gradient(stage, micro_batch, tokens));
   if (!splits_) release(stage, micro_batch);
 }
 
@@ -246,7 +241,7 @@ void Transformer::backward(const Batch& batch, Store expert_gradients, const Fee
 
 std::vector<float> Transformer::logits(int64_t begin, int64_t count) {
   MW_CHECK(head_ != nullptr && last_output_.data != nullptr, "no output of the last stage is there");
-  return head_->logits(stream_, last_output_.slice(begin, count));
+  return head_->logits(stream_, last_tokens_, last_output_, begin, count);
 }
 
 }  // namespace mw

@@ -11,6 +11,7 @@
 #include "model/auxiliary.h"
 #include "model/decoder_layer.h"
 #include "model/loss_head.h"
+#include "model/token_embedding.h"
 
 namespace mw {
 
@@ -47,7 +48,7 @@ class Transformer {
   void forward(int stage, int64_t micro_batch, const Batch& batch, bool training,
                const std::vector<RoutingTap>& taps = {});
   // After forward of the last stage: sum of cross-entropy over valid labels of this rank's shard. With `seed` > 0 also
-  // starts backward: every gradient gets d(seed * sum).
+  // starts backward: every gradient gets d(seed * sum of all shards). Collective over TP.
   double loss(int64_t micro_batch, const Batch& batch, float seed);
   // The stage's layers in reverse, after set_auxiliary, on the last stage after loss(seed > 0). Adds to the gradients,
   // or overwrites those of the routed experts. Collective over EP and TP. Where the schedule splits it, the gradients
@@ -79,7 +80,8 @@ class Transformer {
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
   void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});
 
-  // Logits of rows [begin, begin + count) of the shard in the last stage's last forward, [count, V], on the host.
+  // Logits of tokens [begin, begin + count) of the micro-batch in the last stage's last forward, [count, V], on the
+  // host. Collective over TP.
   std::vector<float> logits(int64_t begin, int64_t count);
 
   const Plan& plan() const { return plan_; }
@@ -121,10 +123,12 @@ class Transformer {
   Auxiliary auxiliary_;
   bool splits_;  // backward, in two
   std::vector<Stage> stages_;
+  std::unique_ptr<TokenEmbedding> embedding_;
   std::unique_ptr<LossHead> head_;
   std::vector<int64_t> moe_index_;
   StepTokens step_tokens_;
   TensorView d_x_, last_output_;
+  int64_t last_tokens_ = 0;  // of its micro-batch
 };
 
 }  // namespace mw

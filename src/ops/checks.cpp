@@ -31,6 +31,17 @@ void check_view(const TensorView& view, DType dtype, std::initializer_list<int64
            expected.describe());
 }
 
+void check_part(VocabPart part, int64_t count) {
+  MW_CHECK(part.begin >= 0 && count <= part.vocab - part.begin, "ids {} to {} of a vocabulary of {}", part.begin,
+           part.begin + count, part.vocab);
+}
+
+void check_logits(const TensorView& logits, const TensorView& labels_C) {
+  MW_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits are {}, expected f32[C, V]", logits.describe());
+  MW_CHECK(labels_C.dtype == DType::i32 && labels_C.numel() == logits.dim(0), "labels are {}, expected i32[{}]",
+           labels_C.describe(), logits.dim(0));
+}
+
 // The master weights: what packs a weight and what products of f32 read.
 void check_values(const Weight& weight) {
   MW_CHECK(is_given(weight.values) && weight.values.dtype == DType::f32 && weight.values.numel() == weight.n * weight.k,
@@ -168,23 +179,38 @@ void check_activate_backward(Activation kind, const TensorView& h_RcF, const Ten
   check_row_weights(d_weight_R, a_RF);
 }
 
-void check_embed(const TensorView& table_VD, const TensorView& ids_T, const TensorView& y_TD) {
-  MW_CHECK(table_VD.rank == 2 && table_VD.dtype == DType::f32, "table is {}, expected f32[V, D]", table_VD.describe());
+void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD) {
+  MW_CHECK(table_vD.rank == 2 && table_vD.dtype == DType::f32, "table is {}, expected f32[V, D]", table_vD.describe());
+  check_part(part, table_vD.dim(0));
   MW_CHECK(ids_T.dtype == DType::i32, "ids are {}, expected i32", ids_T.describe());
-  MW_CHECK(y_TD.rank == 2 && y_TD.dim(0) == ids_T.numel() && y_TD.dim(1) == table_VD.dim(1),
-           "{} for ids {} of table {}", y_TD.describe(), ids_T.describe(), table_VD.describe());
+  MW_CHECK(y_TD.rank == 2 && y_TD.dim(0) == ids_T.numel() && y_TD.dim(1) == table_vD.dim(1),
+           "{} for ids {} of table {}", y_TD.describe(), ids_T.describe(), table_vD.describe());
 }
 
 void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C, const TensorView& loss_C,
                          const TensorView& d_logits_CV) {
-  MW_CHECK(logits_CV.rank == 2 && logits_CV.dtype == DType::f32, "logits are {}, expected f32[C, V]",
-           logits_CV.describe());
+  check_logits(logits_CV, labels_C);
   const int64_t C = logits_CV.dim(0);
-  MW_CHECK(labels_C.dtype == DType::i32 && labels_C.numel() == C, "labels are {}, expected i32[{}]",
-           labels_C.describe(), C);
   MW_CHECK(loss_C.dtype == DType::f32 && loss_C.numel() == C, "loss is {}, expected f32[{}]", loss_C.describe(), C);
   MW_CHECK(!is_given(d_logits_CV) || same_shape(d_logits_CV, logits_CV), "d_logits are {} for logits {}",
            d_logits_CV.describe(), logits_CV.describe());
+}
+
+void check_softmax_statistics(const TensorView& logits_Cv, VocabPart part, const TensorView& labels_C,
+                              const TensorView& statistics_C3) {
+  check_logits(logits_Cv, labels_C);
+  check_part(part, logits_Cv.dim(1));
+  check_view(statistics_C3, DType::f32, {logits_Cv.dim(0), kSoftmaxStatistics}, "statistics");
+}
+
+void check_cross_entropy_of_part(const TensorView& logits_Cv, VocabPart part, const TensorView& labels_C,
+                                 const TensorView& statistics_PC3, const TensorView& loss_C,
+                                 const TensorView& d_logits_Cv) {
+  check_cross_entropy(logits_Cv, labels_C, loss_C, d_logits_Cv);
+  check_part(part, logits_Cv.dim(1));
+  MW_CHECK(statistics_PC3.rank == 3 && statistics_PC3.dim(0) > 0, "statistics are {}, expected f32[P, C, 3]",
+           statistics_PC3.describe());
+  check_view(statistics_PC3, DType::f32, {statistics_PC3.dim(0), logits_Cv.dim(0), kSoftmaxStatistics}, "statistics");
 }
 
 void check_attention_shape(const AttentionShape& shape) {

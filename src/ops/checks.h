@@ -31,10 +31,15 @@ void check_activate_backward(Activation kind, const TensorView& h_RcF, const Ten
                              const TensorView& d_weight_R);
 
 // Of either direction: the table and y, or their gradients.
-void check_embed(const TensorView& table_VD, const TensorView& ids_T, const TensorView& y_TD);
+void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD);
 
 void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C, const TensorView& loss_C,
                          const TensorView& d_logits_CV);
+void check_softmax_statistics(const TensorView& logits_Cv, VocabPart part, const TensorView& labels_C,
+                              const TensorView& statistics_C3);
+void check_cross_entropy_of_part(const TensorView& logits_Cv, VocabPart part, const TensorView& labels_C,
+                                 const TensorView& statistics_PC3, const TensorView& loss_C,
+                                 const TensorView& d_logits_Cv);
 
 void check_attention_shape(const AttentionShape& shape);
 void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,

@@ -4,6 +4,7 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "ops/vocab_part.h"
 
 namespace mw {
 
@@ -16,5 +17,19 @@ constexpr int32_t kIgnoreLabel = -100;
 // empty view leaves the gradient out.
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV);
+
+// The same where each of P ranks has the logits of a part of the vocabulary, in two steps with an exchange between.
+//
+// What the others must know of a row: its largest logit in this part, never below the lowest finite number; the sum of
+// e^(logit - largest); the label's own logit, or 0 where the label is ignored or lies in another part. f32 [C, 3],
+// overwritten. logits: f32 [C, v], v = 0 is legal; labels: -100 or in [0, part.vocab), else as in cross_entropy.
+constexpr int64_t kSoftmaxStatistics = 3;
+void softmax_statistics(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                        TensorView statistics_C3);
+
+// From the statistics of all parts, f32 [P, C, 3], in their order: the loss of each row, equal on every rank, and this
+// part's columns of the gradient. With one part the bits are those of cross_entropy.
+void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                           TensorView statistics_PC3, float scale, TensorView loss_C, TensorView d_logits_Cv);
 
 }  // namespace mw

@@ -3,15 +3,18 @@
 
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "ops/vocab_part.h"
 
 namespace mw {
 
-// y[t] = table[ids[t]]. table: f32 [V, D]; ids: i32 [T], each in [0, V); y: f32 or bf16 [T, D]. Overwrites.
+// y[t] = the row of ids[t] in the table, or zeros for an id that lies in another part. table: f32 [v, D], v = 0 is
+// legal; ids: i32 [T], each in [0, part.vocab); y: f32 or bf16 [T, D]. Overwrites.
 // Errors: internal on an id out of range (data loading has checked them); a GPU, which cannot throw, gives NaN.
-void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD);
+void embed(Stream& stream, TensorView table_vD, VocabPart part, TensorView ids_T, TensorView y_TD);
 
-// d_table[ids[t]] += d_y[t] in token order: deterministic. d_table: f32 [V, D], accumulated.
-void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorView d_table_VD);
+// The row of ids[t] += d_y[t] in token order, deterministic; ids of other parts are passed over. d_table: f32 [v, D],
+// accumulated.
+void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorView ids_T, TensorView d_table_vD);
 
 // Scratch of embed_backward: GPUs sort the tokens by id.
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab, DeviceKind device = DeviceKind::cpu);

@@ -95,19 +95,31 @@ void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, Tensor
   run(stream, Work::elementwise, "activate_backward", &Operators::activate_backward, kind, h_RcF, d_a_RF, weight_R,
       d_h_RcF, a_RF, d_weight_R);
 }
-void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD) {
-  check_embed(table_VD, ids_T, y_TD);
-  run(stream, Work::other, "embed", &Operators::embed, table_VD, ids_T, y_TD);
+void embed(Stream& stream, TensorView table_vD, VocabPart part, TensorView ids_T, TensorView y_TD) {
+  check_embed(table_vD, part, ids_T, y_TD);
+  run(stream, Work::other, "embed", &Operators::embed, table_vD, part, ids_T, y_TD);
 }
-void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorView d_table_VD) {
-  check_embed(d_table_VD, ids_T, d_y_TD);
-  run(stream, Work::other, "embed_backward", &Operators::embed_backward, d_y_TD, ids_T, d_table_VD);
+void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorView ids_T, TensorView d_table_vD) {
+  check_embed(d_table_vD, part, ids_T, d_y_TD);
+  run(stream, Work::other, "embed_backward", &Operators::embed_backward, d_y_TD, part, ids_T, d_table_vD);
 }
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
   check_cross_entropy(logits_CV, labels_C, loss_C, d_logits_CV);
   run(stream, Work::elementwise, "cross_entropy", &Operators::cross_entropy, logits_CV, labels_C, scale, loss_C,
       d_logits_CV);
+}
+void softmax_statistics(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                        TensorView statistics_C3) {
+  check_softmax_statistics(logits_Cv, part, labels_C, statistics_C3);
+  run(stream, Work::elementwise, "softmax_statistics", &Operators::softmax_statistics, logits_Cv, part, labels_C,
+      statistics_C3);
+}
+void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                           TensorView statistics_PC3, float scale, TensorView loss_C, TensorView d_logits_Cv) {
+  check_cross_entropy_of_part(logits_Cv, part, labels_C, statistics_PC3, loss_C, d_logits_Cv);
+  run(stream, Work::elementwise, "cross_entropy_of_part", &Operators::cross_entropy_of_part, logits_Cv, part, labels_C,
+      statistics_PC3, scale, loss_C, d_logits_Cv);
 }
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T) {

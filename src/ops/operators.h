@@ -43,6 +43,8 @@ struct Operators {
   decltype(&mw::embed) embed = nullptr;
   decltype(&mw::embed_backward) embed_backward = nullptr;
   decltype(&mw::cross_entropy) cross_entropy = nullptr;
+  decltype(&mw::softmax_statistics) softmax_statistics = nullptr;
+  decltype(&mw::cross_entropy_of_part) cross_entropy_of_part = nullptr;
   decltype(&mw::attention) attention = nullptr;
   decltype(&mw::attention_backward) attention_backward = nullptr;
   decltype(&mw::adamw) adamw = nullptr;

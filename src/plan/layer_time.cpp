@@ -21,6 +21,7 @@ namespace {
 
 constexpr double kBackwardAttention = 2.5;  // FLOP over those of forward
 constexpr double kRouterShare = 0.25;       // of the rate of dense products: fp32 accuracy, few columns
+constexpr int kStatisticsBytes = 12;        // of a row's softmax in one part of the vocabulary
 constexpr double kLogitBytes = 12;          // per logit, beside its products: fp32 read twice, bf16 gradient written
 
 // An exchange out and back around `compute`, in pieces: the first piece out and the last one back are waited for, the
@@ -226,22 +227,35 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
 
 // The loss and its gradient, all in the backward action.
 LayerTime LayerTimeModel::head(const Shape& shape) const {
-  const double t = shape.own, d = static_cast<double>(kinds_.model.width), v = static_cast<double>(kinds_.model.vocab);
+  const int64_t part = vocab_part(kinds_.model, shape.mesh.tp, 0).count;
+  const double n = shape.tokens, d = static_cast<double>(kinds_.model.width), v = static_cast<double>(part);
   // In chunks, each of which adds to the whole gradient of the head's weights.
-  const auto chunk = static_cast<double>(
-      logit_chunk_rows(kinds_.model.vocab, static_cast<int64_t>(std::max(t, 1.0)), profile_.logit_elements));
-  const double chunks = std::ceil(t / chunk);
+  const auto chunk =
+      static_cast<double>(logit_chunk_rows(part, static_cast<int64_t>(std::max(n, 1.0)), profile_.logit_elements));
+  const double chunks = std::ceil(n / chunk);
   LayerTime time;
-  time.backward_input = 3 * t / chunk * product(chunk, v, d) + chunks * 4 * v * d / profile_.stream_bytes_per_s +
-                        traffic(kLogitBytes * t * v) + traffic(8 * t * d * element_bytes_);
+  time.backward_input = 3 * n / chunk * product(chunk, v, d) + chunks * 4 * v * d / profile_.stream_bytes_per_s +
+                        traffic(kLogitBytes * n * v) + traffic(8 * shape.own * d * element_bytes_);
+  if (shape.mesh.tp > 1) {
+    // Normed rows are gathered, their gradients summed; each chunk exchanges three numbers a row.
+    const double statistics = static_cast<double>(shape.mesh.tp * kStatisticsBytes) * chunk;
+    time.backward_exchange = 2 * transfers_.ring(tp_group(shape.mesh), n * d * element_bytes_, 1) +
+                             chunks * transfers_.ring(tp_group(shape.mesh), statistics, 1);
+    time.backward_input += traffic(2 * n * d * element_bytes_);
+  }
   return time;
 }
 
 LayerTime LayerTimeModel::embedding(const Shape& shape) const {
-  const double elements = shape.own * static_cast<double>(kinds_.model.width);
+  const double elements = shape.tokens * static_cast<double>(kinds_.model.width);
   LayerTime time;
   time.forward = traffic(elements * (4 + element_bytes_));
   time.backward_input = traffic(elements * (8 + element_bytes_));
+  if (shape.mesh.tp > 1) {  // what was found is summed, its gradients gathered
+    const double gather = transfers_.ring(tp_group(shape.mesh), elements * element_bytes_, 1);
+    time.forward_exchange = time.backward_exchange = gather;
+    time.forward += traffic(2 * elements * element_bytes_);
+  }
   return time;
 }
 

@@ -268,15 +268,19 @@ void add_gathered(Rows& out, const ModelSpec& model, DType dtype, const Tokens& 
   out.add("work.shard_order", ByteKind::exchange, DType::i32, {tokens.most, tp});
 }
 
-void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, int64_t tokens,
-                        const Platform& platform) {
+void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                        const MeshCoords& coords, const Tokens& tokens, const Platform& platform) {
   const DType dtype = run.dtype();
-  const int64_t chunk = logit_chunk_rows(model.vocab, tokens, platform.logit_elements);
-  out.add("work.d_x", ByteKind::workspace, dtype, {tokens, model.width});
-  out.add("work.final_rstd", ByteKind::workspace, DType::f32, {tokens});
-  out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, model.vocab});
-  if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {chunk, model.vocab});
-  out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens});
+  const int64_t own = vocab_part(model, mesh.tp, coords.tp).count, most = vocab_part(model, mesh.tp, 0).count;
+  const int64_t chunk = logit_chunk_rows(most, tokens.batch, platform.logit_elements);
+  out.add("work.d_x", ByteKind::workspace, dtype, {tokens.own, model.width});
+  out.add("work.final_rstd", ByteKind::workspace, DType::f32, {tokens.own});
+  out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, own});
+  if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {chunk, own});
+  out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens.batch});
+  if (mesh.tp == 1) return;
+  out.add("work.own_statistics", ByteKind::exchange, DType::f32, {chunk, 3});  // of each row's softmax
+  out.add("work.statistics", ByteKind::exchange, DType::f32, {mesh.tp, chunk, 3});
 }
 
 std::string nearest_micro_batches(const TrainSpec& train, int dp) {
@@ -457,7 +461,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   out.rows = share_recomputed(recompute_mode(run), std::move(out.rows));
   add_workspace(out, model, run, transport, widest, tokens, platform);
   add_gathered(out, model, run.dtype(), tokens, mesh.tp);
-  if (stages.back().has_head) add_head_workspace(out, model, run, tokens.own, platform);
+  if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);
   return out.rows;
 }
 

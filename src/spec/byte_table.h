@@ -60,7 +60,8 @@ enum class TransportKind : uint8_t { in_place, flat, padded };
 TransportKind choose_transport(const std::string& name, const Mesh& mesh);
 
 // Rows the fp32 logits of one chunk of the loss head have: at most `elements` in all, at a vocabulary below 4096 no
-// more rows than there, and 64 where even they are more.
+// more rows than there, and 64 where even they are more. Over TP all ranks compute the chunks of the largest part of
+// the vocabulary, for the tokens of all.
 int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements);
 
 // Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1."

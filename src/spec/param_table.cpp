@@ -71,7 +71,7 @@ int64_t ParamRow::numel() const {
 std::vector<ParamRow> param_table(const ModelSpec& model) {
   TableBuilder table(model.init_std);
   const int64_t d = model.width;
-  table.add("embed", {model.vocab, d}, ParamRole::embedding, -1);
+  table.add("embed", {model.vocab, d}, ParamRole::embedding, -1, false, TensorCut::vocab_rows);
   for (int64_t i = 0; i < model.layer_count(); ++i) {
     const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
     const AttentionSpec& a = layer.attention;
@@ -100,7 +100,7 @@ std::vector<ParamRow> param_table(const ModelSpec& model) {
     }
   }
   table.add("final_norm", {d}, ParamRole::norm, -1);
-  if (!model.tie_embeddings) table.add("head", {model.vocab, d}, ParamRole::matrix, -1);
+  if (!model.tie_embeddings) table.add("head", {model.vocab, d}, ParamRole::matrix, -1, false, TensorCut::vocab_rows);
   return std::move(table.rows);
 }
 

@@ -30,6 +30,10 @@ int64_t head_entries(TensorCut cut, const AttentionSpec& a) {
 SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, const Mesh& mesh, int tp_rank) {
   if (!is_cut_over_tp(row, model, mesh)) return {0, 0, 0, row.shape[0]};
   const int tp = mesh.tp;
+  if (row.cut == TensorCut::vocab_rows) {
+    const Block part = vocab_part(model, tp, tp_rank);
+    return {0, part.begin, 0, part.count};
+  }
   const LayerSpec& layer = layer_of(row, model);
   const HeadShard shard = head_shard(layer.attention, tp, tp_rank);
   const int64_t each = head_entries(row.cut, layer.attention);
@@ -45,7 +49,8 @@ SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, const Mesh& mes
     case TensorCut::width: return widths(1, layer.dense_width);
     case TensorCut::shared_width: return widths(1, layer.moe.shared_width);
     case TensorCut::expert_width: return widths(2, layer.moe.width);
-    case TensorCut::none: break;
+    case TensorCut::none:
+    case TensorCut::vocab_rows: break;
   }
   MW_CHECK(false, "{} is not cut", row.name);
 }
@@ -77,6 +82,8 @@ LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords
   local.moe.shared_width = block_of(layer.moe.shared_width, mesh.tp, coords.tp).count;
   return local;
 }
+
+Block vocab_part(const ModelSpec& model, int tp, int tp_rank) { return block_of(model.vocab, tp, tp_rank); }
 
 Block routed_tokens(const Mesh& mesh, const MeshCoords& coords, int64_t tokens) {
   return mesh.ted ? Block{0, tokens} : block_of(tokens, mesh.tp, coords.tp);

@@ -3,7 +3,8 @@
 // Between blocks the residual stream is cut by tokens (sequence-parallel norms), so that MoE blocks run on the token
 // shard as it is: nothing is dropped before the gate or gathered after combine (X-MoE's SSMB). Attention and dense
 // feed-forwards gather the tokens, compute a share of heads or width, and leave the sum of all shares as shards.
-// Embedding, norms, router, shared experts and head work on the shard with whole weights.
+// Embedding and head are cut by rows of the vocabulary: a rank looks up the tokens of all shards that lie in its part,
+// and computes its part of the logits of all. Norms, router and shared experts work on the shard with whole weights.
 //
 // With tensor-sharded experts (TED, moe.tp_mode = "ted", for comparison) MoE blocks do as dense feed-forwards: they
 // gather the tokens, every rank routes all of them and computes its share of every expert's width. What the router
@@ -41,6 +42,9 @@ HeadShard head_shard(const AttentionSpec& attention, int tp, int tp_rank);
 
 // The layer as one rank computes it: its heads, its width of a dense feed-forward and, if they are cut, of experts.
 LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords);
+
+// The ids whose rows of embedding and head one rank holds. Ranks beyond a small vocabulary have none.
+Block vocab_part(const ModelSpec& model, int tp, int tp_rank);
 
 // The tokens that MoE blocks of one rank route, of a micro-batch of `tokens` of its data-parallel rank.
 Block routed_tokens(const Mesh& mesh, const MeshCoords& coords, int64_t tokens);

@@ -24,7 +24,7 @@ void inject_fault(Engine& engine, const std::string& fault) {
       engine.stream.wait();
       return;
     }
-    if (fault == "nan_gradient" && p.row.trained) {
+    if (fault == "nan_gradient" && p.row.trained && p.grad.numel() > 0) {
       p.grad.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
       return;
     }

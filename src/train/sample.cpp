@@ -36,13 +36,10 @@ int32_t draw(const std::vector<float>& logits, const SampleSpec& spec, float uni
   return order[std::min(static_cast<size_t>(chosen), kept - 1)];
 }
 
-// The first rank that has the logits of the last of `tokens` tokens. Ranks may differ in the last bit: this one
-// decides.
-int rank_of_last_token(const Plan& plan, int64_t tokens) {
+// The first rank that has logits. Ranks may differ in the last bit: this one decides.
+int rank_of_choice(const Plan& plan) {
   const PipelineShape& pipeline = plan.pipeline;
-  int tp_rank = plan.mesh.tp - 1;
-  while (block_of(tokens, plan.mesh.tp, tp_rank).count == 0) --tp_rank;
-  return rank_of_stage(pipeline, pipeline.stages() - 1) * (plan.mesh.world / pipeline.ranks) + tp_rank;
+  return rank_of_stage(pipeline, pipeline.stages() - 1) * (plan.mesh.world / pipeline.ranks);
 }
 
 }  // namespace
@@ -66,6 +63,7 @@ std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt
       fail(Exit::config, fmt::format("sample.prompt holds token {} outside the vocabulary of {}", token, vocab),
            "a byte prompt needs a vocabulary of 256");
   const RngKey key = make_rng_key(static_cast<uint64_t>(spec.seed), "sample");
+  const int chooser = rank_of_choice(engine.plan);
   std::vector<int32_t> generated;
   for (int64_t i = 0; i < spec.tokens; ++i) {
     const int64_t length = std::min<int64_t>(window, static_cast<int64_t>(tokens.size()));
@@ -78,11 +76,10 @@ std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt
       batch.document_starts = starts.as<int32_t>();
     }
     evaluate(engine, batch);
-    const int chooser = rank_of_last_token(engine.plan, length);
+    std::vector<float> logits;  // of the last token
+    if (engine.plan.stages.back().has_head) logits = engine.model.logits(length - 1, 1);
     int32_t next = 0;
-    if (engine.plan.rank == chooser)
-      next = draw(engine.model.logits(engine.model.own_tokens(batch).count - 1, 1), spec,
-                  uniform_at(key, static_cast<uint64_t>(i)));
+    if (engine.plan.rank == chooser) next = draw(logits, spec, uniform_at(key, static_cast<uint64_t>(i)));
     engine.world.broadcast(std::as_writable_bytes(std::span(&next, 1)), chooser);
     tokens.push_back(next);
     generated.push_back(next);

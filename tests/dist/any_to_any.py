@@ -71,8 +71,17 @@ for name in ("pp", "interleaved", "wide", "tp", "ted", "all"):
 # Tied embeddings lie on the first and on the last stage, and once in the checkpoint.
 TIED = "model.tie_embeddings=true"
 train("tied", 4, EIGHT, TIED, "train.steps=7", "checkpoint.every=5")
-for name, ranks, layout in [("tied-one", 1, ""), ("tied-pp", 4, "mesh.pp=4"), ("tied-dp", 4, "mesh.ep=2 mesh.zero=1")]:
+for name, ranks, layout in [("tied-one", 1, ""), ("tied-pp", 4, "mesh.pp=4"), ("tied-dp", 4, "mesh.ep=2 mesh.zero=1"),
+                            ("tied-tp", 4, "mesh.tp=4"), ("tied-tp-pp", 4, "mesh.tp=2 mesh.pp=2 mesh.schedule=zb_v")]:
     goes_on("tied", name, ranks, layout, saved("tied", 5), range(6, 8), 1e-5, TIED)
+
+# A vocabulary that TP does not divide.
+for tied in ("false", "true"):
+    ODD, whole = ["model.vocab=259", f"model.tie_embeddings={tied}"], f"odd-{tied}"
+    train(whole, 8, "mesh.tp=4 mesh.zero=1", *ODD, "train.steps=10", "checkpoint.every=5")
+    for name, ranks, layout in [("one", 1, ""), ("tp", 2, "mesh.tp=2 mesh.ep=2"), ("pp", 4, "mesh.pp=2 mesh.zero=1")]:
+        goes_on(whole, f"{whole}-{name}", ranks, layout, saved(whole, 5), range(6, 9), 1e-5, *ODD)
+    goes_on(whole, f"{whole}-back", 8, "mesh.tp=4 mesh.zero=1", saved(f"{whole}-one", 8), range(9, 11), 1e-5, *ODD)
 
 # In bf16 a layout rounds in its own way: as far as `verify` lets losses differ.
 BF16 = "train.dtype=bf16"

@@ -117,6 +117,17 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.aux_scope=model model.tie_embeddings=true"),
     (8, "mesh.tp=2 mesh.pp=2 mesh.ep=4 mesh.zero=1 mesh.schedule=interleaved model.clip_qkv=0.5"),
     (8, "mesh.tp=2 mesh.ep=4 mesh.zero=1 train.dtype=bf16 verify.steps=2"),
+    # Embedding and head cut by a vocabulary that TP does not divide, or that leaves ranks without a row.
+    (4, "mesh.tp=4 model.vocab=29 verify.steps=2"),
+    (4, "mesh.tp=4 model.vocab=30 model.tie_embeddings=true verify.ignore_fraction=0.5 verify.steps=2"),
+    (8, "mesh.tp=8 model.vocab=5 mesh.ep=4"),
+    (8, "mesh.tp=4 model.vocab=3 model.tie_embeddings=true mesh.zero=1"),
+    (4, "mesh.tp=2 mesh.pp=2 model.vocab=29 model.tie_embeddings=true mesh.schedule=zb_v"),
+    (8, "mesh.tp=4 mesh.pp=2 model.vocab=3 model.tie_embeddings=true mesh.schedule=interleaved"),
+    (8, "mesh.tp=4 model.vocab=3 train.dtype=bf16 mesh.zero=1 verify.steps=2"),
+    (4, "mesh.tp=4 model.vocab=150 model.tie_embeddings=true train.dtype=bf16 verify.steps=2"),
+    # Several chunks of logits, the last of fewer rows.
+    (2, "mesh.tp=2 model.vocab=131071 model.layers=2 train.seq_len=9 train.global_batch=10 train.micro_batches=1"),
     # Tensor-sharded experts, for comparison: every rank of TP routes all tokens of its data-parallel rank.
     (2, "mesh.tp=2 moe.tp_mode=ted verify.steps=2"),
     (4, "mesh.tp=4 moe.tp_mode=ted memory.recompute=full model.score=sigmoid model.selection_bias=true"),
@@ -125,6 +136,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.tp_mode=ted mesh.schedule=zb_h1 moe.row_chunks=3"),
     (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted train.dtype=bf16 mesh.zero=1 memory.recompute=moe verify.steps=2"),
     (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted verify.routing=one_expert model.top_k=1 model.shared_experts=0"),
+    (4, "mesh.tp=4 moe.tp_mode=ted model.vocab=29 model.tie_embeddings=true mesh.zero=1"),
     # Optimizer states cut over replicas: of all weights, of experts with two replicas and more, of none of the experts.
     (2, "mesh.ep=1 mesh.zero=1 verify.steps=2"),
     (4, "mesh.ep=2 mesh.zero=1 verify.steps=2"),

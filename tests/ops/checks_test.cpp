@@ -99,13 +99,23 @@ std::vector<Call> all_calls() {
        [](Stream& s, const Views& v) { activate_backward(s, Activation::swiglu, v[0], v[1], v[2], v[3], v[4], v[5]); }},
       {"embed",
        {{f32, {5, 4}}, {i32, {3}}, {f32, {3, 4}}},
-       [](Stream& s, const Views& v) { embed(s, v[0], v[1], v[2]); }},
+       [](Stream& s, const Views& v) {
+         embed(s, v[0], {0, 5}, v[1], v[2]);
+       }},
       {"embed_backward",
        {{f32, {3, 4}}, {i32, {3}}, {f32, {5, 4}}},
-       [](Stream& s, const Views& v) { embed_backward(s, v[0], v[1], v[2]); }},
+       [](Stream& s, const Views& v) {
+         embed_backward(s, v[0], {0, 5}, v[1], v[2]);
+       }},
       {"cross_entropy",
        {{f32, {3, 4}}, {i32, {3}}, {f32, {3}}, {f32, {3, 4}}},
        [](Stream& s, const Views& v) { cross_entropy(s, v[0], v[1], 1.0f, v[2], v[3]); }},
+      {"softmax_statistics and cross_entropy_of_part",
+       {{f32, {3, 4}}, {i32, {3}}, {f32, {3, 3}}, {f32, {3}}, {f32, {3, 4}}},
+       [](Stream& s, const Views& v) {
+         softmax_statistics(s, v[0], {2, 6}, v[1], v[2]);
+         cross_entropy_of_part(s, v[0], {2, 6}, v[1], v[2].reshape({1, 3, 3}), 1.0f, v[3], v[4]);
+       }},
       {"attention",
        {{f32, {3, 2, 4}}, {f32, {3, 1, 4}}, {f32, {3, 1, 5}}, {f32, {3, 2, 5}}, {f32, {2, 3}}},
        [](Stream& s, const Views& v) { attention(s, kAttention, v[0], v[1], v[2], v[3], v[4]); }},
@@ -299,6 +309,20 @@ std::vector<Rule> all_rules() {
          TokenLayout layout = layout_of(v);
          const CapacityRule rule{1, broken ? 0 : 3};
          build_token_layout(s, v[0], v[1], kPositions, rule, layout);
+       }},
+      {"rows of a table lie in the vocabulary",
+       [](Stream& s, Zeros& z, bool broken) {
+         embed(s, z.make(f32, {4, 3}), {broken ? 3 : 2, 6}, z.make(i32, {2}), z.make(f32, {2, 3}));
+       }},
+      {"logits lie in the vocabulary",
+       [](Stream& s, Zeros& z, bool broken) {
+         softmax_statistics(s, z.make(f32, {3, 4}), {broken ? -1 : 0, 6}, z.make(i32, {3}), z.make(f32, {3, 3}));
+       }},
+      {"every part has statistics of all rows",
+       [](Stream& s, Zeros& z, bool broken) {
+         const TensorView logits = z.make(f32, {3, 4});
+         cross_entropy_of_part(s, logits, {2, 6}, z.make(i32, {3}), z.make(f32, {2, broken ? 2 : 3, 3}), 1.0f,
+                               z.make(f32, {3}), logits);
        }},
       {"gathered rows have room",
        [](Stream& s, Zeros& z, bool broken) {

@@ -29,17 +29,56 @@ Result run(Stream& stream, const CaseTensor& logits, const CaseTensor& labels, f
   return {to_case_tensor(loss).values, to_case_tensor(d).values};
 }
 
-OpCase make_case(int64_t rows, int64_t classes, DType gradient, float size = 3.0f) {
+// The same with the vocabulary in parts, begin to begin: statistics of each, then loss and gradient of each from all.
+// Every part must find the same losses.
+using Begins = std::vector<int64_t>;
+Result run_parts(Stream& stream, const CaseTensor& logits, const CaseTensor& labels, float scale, DType gradient,
+                 const Begins& begins) {
+  const int64_t rows = logits.shape[0], vocab = logits.shape[1], parts = std::ssize(begins) - 1;
+  const Owned y = to_operand(labels), statistics = make_output(DType::f32, {parts, rows, kSoftmaxStatistics});
+  std::vector<Owned> x;
+  for (size_t p = 0; p + 1 < begins.size(); ++p) {
+    CaseTensor columns{{rows, begins[p + 1] - begins[p]}, {}, DType::f32};
+    for (int64_t r = 0; r < rows; ++r)
+      columns.values.insert(columns.values.end(), logits.values.begin() + r * vocab + begins[p],
+                            logits.values.begin() + r * vocab + begins[p + 1]);
+    x.push_back(to_operand(columns));
+    softmax_statistics(stream, x.back().view, {begins[p], vocab}, y.view, statistics.view.at(static_cast<int64_t>(p)));
+  }
+  Result result;
+  result.d_logits.resize(logits.values.size());
+  for (size_t p = 0; p + 1 < begins.size(); ++p) {
+    const int64_t columns = begins[p + 1] - begins[p];
+    const Owned loss = make_output(DType::f32, {rows}), d = make_output(gradient, {rows, columns});
+    cross_entropy_of_part(stream, x[p].view, {begins[p], vocab}, y.view, statistics.view, scale, loss.view, d.view);
+    const std::vector<float> losses = to_case_tensor(loss).values, d_columns = to_case_tensor(d).values;
+    if (p == 0) result.loss = losses;
+    for (size_t r = 0; r < losses.size(); ++r)
+      EXPECT_TRUE(losses[r] == result.loss[r] || (std::isnan(losses[r]) && std::isnan(result.loss[r])))
+          << p << ": " << r;
+    for (int64_t r = 0; r < rows; ++r)
+      std::copy_n(d_columns.begin() + r * columns, columns, result.d_logits.begin() + r * vocab + begins[p]);
+  }
+  return result;
+}
+
+OpCase make_case(int64_t rows, int64_t classes, DType gradient, float size = 3.0f, const Begins& begins = {}) {
+  const auto run = [begins](Stream& stream, const CaseTensor& logits, const CaseTensor& labels, float scale,
+                            DType type) {
+    return begins.empty() ? mw::test::run(stream, logits, labels, scale, type)
+                          : run_parts(stream, logits, labels, scale, type, begins);
+  };
   OpCase c;
-  c.name = fmt::format("cross_entropy/{}/{}x{}", name_of(gradient), rows, classes);
+  c.name = fmt::format("cross_entropy/{}/{}x{}/{} parts", name_of(gradient), rows, classes,
+                       std::max<int64_t>(1, std::ssize(begins) - 1));
   c.inputs = {{"logits", random_tensor("logits", {rows, classes}, DType::f32, size)},
               {"labels", make_labels(rows, classes)}};
-  c.forward = [gradient](Stream& stream, const Tensors& inputs) {
+  c.forward = [gradient, run](Stream& stream, const Tensors& inputs) {
     const Result result = run(stream, inputs.at("logits"), inputs.at("labels"), 1.0f, gradient);
     return Tensors{{"loss", CaseTensor{inputs.at("labels").shape, result.loss, DType::f32}}};
   };
   // The operator seeds all rows alike; the gradient of a weighted sum of losses scales its rows.
-  c.backward = [gradient](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
+  c.backward = [gradient, run](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
     CaseTensor d = inputs.at("logits");
     d.values = run(stream, d, inputs.at("labels"), 1.0f, gradient).d_logits;
     const auto V = static_cast<size_t>(d.shape[1]);
@@ -73,6 +112,12 @@ std::vector<OpCase> all_cases() {
     cases.push_back(make_case(5, 1000, gradient));
     cases.push_back(make_case(2, 8204, gradient));
     cases.push_back(make_case(40, 257, gradient));
+    // In parts: one, unequal ones, some without a column.
+    cases.push_back(make_case(13, 67, gradient, 3.0f, {0, 67}));
+    cases.push_back(make_case(13, 67, gradient, 3.0f, {0, 16, 64, 67}));
+    cases.push_back(make_case(2, 3, gradient, 3.0f, {0, 1, 2, 3, 3, 3}));
+    cases.push_back(make_case(5, 1000, gradient, 3.0f, {0, 0, 500, 1000}));
+    cases.push_back(make_case(2, 8204, gradient, 3.0f, {0, 4100, 8204}));
   }
   return cases;
 }
@@ -99,6 +144,51 @@ TEST(CrossEntropy, TensorsMayStartAnywhere) {
 TEST(CrossEntropy, ThreadsDoNotChangeBits) {
   check_thread_invariance(make_case(50, 1003, DType::f32));
   check_thread_invariance(make_case(50, 1003, DType::bf16));
+  check_thread_invariance(make_case(50, 1003, DType::f32, 3.0f, {0, 600, 1003}));
+}
+
+TEST(CrossEntropy, OnePartIsTheWholeToTheBit) {
+  TestStream test;
+  for (const DType gradient : {DType::f32, DType::bf16}) {
+    const OpCase c = make_case(50, 1003, gradient);
+    const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
+    const Result whole = run(test.stream, x, labels, 0.25f, gradient),
+                 part = run_parts(test.stream, x, labels, 0.25f, gradient, {0, 1003});
+    EXPECT_EQ(part.loss, whole.loss);
+    EXPECT_EQ(part.d_logits, whole.d_logits);
+  }
+}
+
+TEST(CrossEntropy, PartsScaleAndIgnoreLikeTheWhole) {
+  TestStream test;
+  const OpCase c = make_case(9, 70, DType::f32);
+  const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
+  const Begins begins = {0, 33, 33, 70};
+  const Result whole = run(test.stream, x, labels, 0.5f, DType::f32),
+               parts = run_parts(test.stream, x, labels, 0.5f, DType::f32, begins);
+  for (size_t i = 0; i < whole.d_logits.size(); ++i) {
+    EXPECT_NEAR(parts.d_logits[i], whole.d_logits[i], 1e-6f);
+    if (i / 70 % 3 == 2) {
+      EXPECT_EQ(parts.d_logits[i], 0.0f);
+    }
+  }
+  EXPECT_EQ(parts.loss[2], 0.0f);
+}
+
+TEST(CrossEntropy, PartsInPlaceAndWithoutGradient) {
+  TestStream test;
+  const OpCase c = make_case(9, 133, DType::f32);
+  const CaseTensor &logits = c.inputs.at("logits"), &names = c.inputs.at("labels");
+  const Result apart = run(test.stream, logits, names, 0.25f, DType::f32);
+  const Owned x = to_operand(logits), labels = to_operand(names);
+  const Owned loss = make_output(DType::f32, {9}), statistics = make_output(DType::f32, {1, 9, kSoftmaxStatistics});
+  softmax_statistics(test.stream, x.view, {0, 133}, labels.view, statistics.view.at(0));
+  cross_entropy_of_part(test.stream, x.view, {0, 133}, labels.view, statistics.view, 0.25f, loss.view, {});
+  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+  EXPECT_EQ(to_case_tensor(x).values, logits.values);
+  cross_entropy_of_part(test.stream, x.view, {0, 133}, labels.view, statistics.view, 0.25f, loss.view, x.view);
+  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+  EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
 }
 
 TEST(CrossEntropy, GradientIsScaledAndZeroWhereIgnored) {
@@ -137,10 +227,14 @@ TEST(CrossEntropy, InPlaceAndWithoutGradient) {
 TEST(CrossEntropy, LargeLogitsStayFinite) {
   TestStream test;
   for (float size : {1e4f, 1e30f}) {
-    const OpCase c = make_case(12, 99, DType::f32, size);
-    check_forward(c, test.stream);
-    const Result result = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 1.0f, DType::f32);
-    for (float d : result.d_logits) ASSERT_TRUE(d >= -1.0f && d <= 1.0f) << d;
+    for (const Begins& begins : {Begins{}, Begins{0, 40, 99}}) {
+      const OpCase c = make_case(12, 99, DType::f32, size, begins);
+      check_forward(c, test.stream);
+      const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
+      const Result result = begins.empty() ? run(test.stream, x, labels, 1.0f, DType::f32)
+                                           : run_parts(test.stream, x, labels, 1.0f, DType::f32, begins);
+      for (float d : result.d_logits) ASSERT_TRUE(d >= -1.0f && d <= 1.0f) << d;
+    }
   }
 }
 
@@ -156,6 +250,14 @@ TEST(CrossEntropy, InfinityAndNan) {
   EXPECT_TRUE(std::isfinite(result.loss[0]));
   EXPECT_EQ(result.d_logits[5], 0.0f);
   EXPECT_TRUE(std::isnan(result.loss[1]));
+  // A part may have nothing but masked classes; the NaN lies in the last one.
+  std::fill(x.begin() + 3, x.begin() + 20, -std::numeric_limits<float>::infinity());
+  const Result whole = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 1.0f, DType::f32),
+               parts = run_parts(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 1.0f, DType::f32,
+                                 {0, 3, 20, 70});
+  EXPECT_NEAR(parts.loss[0], whole.loss[0], 1e-5f);
+  EXPECT_EQ(parts.d_logits[5], 0.0f);
+  EXPECT_TRUE(std::isnan(parts.loss[1]));
 }
 
 TEST(CrossEntropy, NoRows) {
@@ -163,21 +265,27 @@ TEST(CrossEntropy, NoRows) {
   const Result result =
       run(test.stream, CaseTensor{{0, 7}, {}, DType::f32}, integer_tensor({0}, {}), 1.0f, DType::bf16);
   EXPECT_TRUE(result.loss.empty());
+  const Result parts =
+      run_parts(test.stream, CaseTensor{{0, 7}, {}, DType::f32}, integer_tensor({0}, {}), 1.0f, DType::bf16, {0, 4, 7});
+  EXPECT_TRUE(parts.loss.empty());
 }
 
 TEST(CrossEntropy, LabelOutOfRangeIsNamed) {
   if (on_gpu()) GTEST_SKIP() << "a kernel cannot throw";
   TestStream test;
   const CaseTensor x = random_tensor("logits", {2, 7}, DType::f32);
-  for (int label : {-1, 7}) {
-    try {
-      run(test.stream, x, integer_tensor({2}, {0, label}), 1.0f, DType::f32);
-      FAIL() << "label " << label << " was accepted";
-    } catch (const Error& error) {
-      EXPECT_NE(std::string(error.what()).find(fmt::format("row 1 has label {}", label)), std::string::npos)
-          << error.what();
+  for (int label : {-1, 7})
+    for (const bool in_parts : {false, true}) {
+      const CaseTensor labels = integer_tensor({2}, {0, label});
+      try {
+        if (in_parts) run_parts(test.stream, x, labels, 1.0f, DType::f32, {0, 4, 7});
+        else run(test.stream, x, labels, 1.0f, DType::f32);
+        FAIL() << "label " << label << " was accepted";
+      } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find(fmt::format("row 1 has label {}", label)), std::string::npos)
+            << error.what();
+      }
     }
-  }
 }
 
 }  // namespace

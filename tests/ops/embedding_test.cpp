@@ -14,38 +14,46 @@ CaseTensor make_ids(int64_t tokens, int64_t vocabulary) {
   return integer_tensor({tokens}, ids);
 }
 
-Tensors run_backward(Stream& stream, const Tensors& inputs, const CaseTensor& d_output, float start) {
+// With the table's rows as the ids from `begin` on.
+Tensors run_backward(Stream& stream, const Tensors& inputs, const CaseTensor& d_output, float start, VocabPart part) {
   CaseTensor d_table = inputs.at("table");
   std::fill(d_table.values.begin(), d_table.values.end(), start);
   const Owned sum = to_operand(d_table), ids = to_operand(inputs.at("ids")), d_y = to_operand(d_output);
-  embed_backward(stream, d_y.view, ids.view, sum.view);
+  embed_backward(stream, d_y.view, part, ids.view, sum.view);
   return {{"table", to_case_tensor(sum)}};
 }
 
-OpCase make_case(int64_t tokens, int64_t vocabulary, int64_t width, DType dtype) {
+OpCase make_case(int64_t tokens, int64_t rows, int64_t width, DType dtype, VocabPart part) {
   OpCase c;
-  c.name = fmt::format("embed/{}/{}of{}x{}", name_of(dtype), tokens, vocabulary, width);
-  c.inputs = {{"table", random_tensor("table", {vocabulary, width}, DType::f32)},
-              {"ids", make_ids(tokens, vocabulary)}};
+  c.name = fmt::format("embed/{}/{}of{}x{}/from{}of{}", name_of(dtype), tokens, rows, width, part.begin, part.vocab);
+  c.inputs = {{"table", random_tensor("table", {rows, width}, DType::f32)}, {"ids", make_ids(tokens, part.vocab)}};
   c.forward = [=](Stream& stream, const Tensors& inputs) {
     const Owned table = to_operand(inputs.at("table")), ids = to_operand(inputs.at("ids"));
     const Owned y = make_output(dtype, {tokens, width});
-    embed(stream, table.view, ids.view, y.view);
+    embed(stream, table.view, part, ids.view, y.view);
     return Tensors{{"y", to_case_tensor(y)}};
   };
-  c.backward = [](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
-    return run_backward(stream, inputs, d_outputs.at("y"), 0.0f);
+  c.backward = [part](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
+    return run_backward(stream, inputs, d_outputs.at("y"), 0.0f, part);
   };
   c.reference = [=](const Tensors& inputs) {
     const auto D = static_cast<size_t>(width);
     std::vector<double> y;
-    for (float id : inputs.at("ids").values)
-      for (size_t i = 0; i < D; ++i) y.push_back(inputs.at("table").values[static_cast<size_t>(id) * D + i]);
+    for (float id : inputs.at("ids").values) {
+      const int64_t at = static_cast<int64_t>(id) - part.begin;
+      const bool is_here = at >= 0 && at < rows;
+      for (size_t i = 0; i < D; ++i)
+        y.push_back(is_here ? inputs.at("table").values[static_cast<size_t>(at) * D + i] : 0);
+    }
     return std::map<std::string, std::vector<double>>{{"y", y}};
   };
   c.tolerance = dtype == DType::bf16 ? 4e-3 : 0;
   c.reason = dtype == DType::bf16 ? "one rounding to bf16 (2^-9)" : "a copy";
   return c;
+}
+
+OpCase make_case(int64_t tokens, int64_t vocabulary, int64_t width, DType dtype) {
+  return make_case(tokens, vocabulary, width, dtype, {0, vocabulary});
 }
 
 std::vector<OpCase> all_cases() {
@@ -55,6 +63,10 @@ std::vector<OpCase> all_cases() {
     cases.push_back(make_case(33, 11, 70, dtype));
     cases.push_back(make_case(200, 50, 129, dtype));
     cases.push_back(make_case(20, 7, 320, dtype));
+    cases.push_back(make_case(33, 5, 70, dtype, {0, 11}));
+    cases.push_back(make_case(200, 17, 129, dtype, {16, 50}));
+    cases.push_back(make_case(200, 300, 32, dtype, {1000, 1300}));
+    cases.push_back(make_case(9, 0, 8, dtype, {3, 3}));
   }
   return cases;
 }
@@ -87,8 +99,8 @@ TEST(Embedding, BackwardAccumulates) {
   TestStream test;
   const OpCase c = make_case(33, 11, 70, DType::f32);
   const CaseTensor d_y = random_tensor("d_y", {33, 70}, DType::f32);
-  const std::vector<float> plain = run_backward(test.stream, c.inputs, d_y, 0.0f).at("table").values;
-  const std::vector<float> onto = run_backward(test.stream, c.inputs, d_y, 2.0f).at("table").values;
+  const std::vector<float> plain = run_backward(test.stream, c.inputs, d_y, 0.0f, {0, 11}).at("table").values;
+  const std::vector<float> onto = run_backward(test.stream, c.inputs, d_y, 2.0f, {0, 11}).at("table").values;
   for (size_t i = 0; i < plain.size(); ++i) ASSERT_NEAR(onto[i], plain[i] + 2.0f, 2e-5f);
 }
 
@@ -97,7 +109,34 @@ TEST(Embedding, NoTokens) {
   const OpCase c = make_case(0, 5, 8, DType::bf16);
   EXPECT_TRUE(c.forward(test.stream, c.inputs).at("y").values.empty());
   const CaseTensor d_y{{0, 8}, {}, DType::bf16};
-  EXPECT_EQ(run_backward(test.stream, c.inputs, d_y, 0.0f).at("table").values, std::vector<float>(40, 0.0f));
+  EXPECT_EQ(run_backward(test.stream, c.inputs, d_y, 0.0f, {0, 5}).at("table").values, std::vector<float>(40, 0.0f));
+}
+
+// Parts of the vocabulary, one without a row, have between them the bits of the whole: of each token one part has the
+// row, of each row one part sums the gradients.
+TEST(Embedding, PartsAreTheWhole) {
+  TestStream test;
+  constexpr int64_t kTokens = 70, kVocab = 29, kWidth = 33;
+  const OpCase whole = make_case(kTokens, kVocab, kWidth, DType::f32);
+  const CaseTensor& table = whole.inputs.at("table");
+  const CaseTensor d_y = random_tensor("d_y", {kTokens, kWidth}, DType::f32);
+  std::vector<float> y(kTokens * kWidth), d_table;
+  const int64_t begins[] = {0, 10, 10, 28, 29};
+  for (size_t p = 0; p < 4; ++p) {
+    const VocabPart part{begins[p], kVocab};
+    const int64_t rows = begins[p + 1] - begins[p];
+    Tensors inputs = whole.inputs;
+    inputs.at("table") =
+        CaseTensor{{rows, kWidth},
+                   {table.values.begin() + begins[p] * kWidth, table.values.begin() + begins[p + 1] * kWidth},
+                   DType::f32};
+    const Tensors found = make_case(kTokens, rows, kWidth, DType::f32, part).forward(test.stream, inputs);
+    for (size_t i = 0; i < y.size(); ++i) y[i] += found.at("y").values[i];
+    const std::vector<float> sums = run_backward(test.stream, inputs, d_y, 0.0f, part).at("table").values;
+    d_table.insert(d_table.end(), sums.begin(), sums.end());
+  }
+  EXPECT_EQ(y, whole.forward(test.stream, whole.inputs).at("y").values);
+  EXPECT_EQ(d_table, run_backward(test.stream, whole.inputs, d_y, 0.0f, {0, kVocab}).at("table").values);
 }
 
 TEST(Embedding, IdOutOfRangeIsNamed) {

@@ -211,9 +211,9 @@ TEST_F(LargeTensors, Embedding) {
   for (int64_t t = 0; t < kPeriod; ++t) names.push_back(static_cast<int>((t * 7 + 3) % kPeriod));
   const Owned ids = to_operand(integer_tensor({kPeriod}, names));
   Owned y = make_output(DType::bf16, {kPeriod, kWidth});
-  embed(stream(), table.view, ids.view, y.view);
+  embed(stream(), table.view, {0, kPeriod}, ids.view, y.view);
   const TensorView large_y = unwritten(y, kRows);
-  embed(stream(), table.view, repeat(ids, kRows), large_y);
+  embed(stream(), table.view, {0, kPeriod}, repeat(ids, kRows), large_y);
   expect_repeats(large_y, y);
 }
 
@@ -228,6 +228,31 @@ TEST_F(LargeTensors, CrossEntropy) {
   cross_entropy(stream(), logits.view, labels.view, 0.5f, loss.view, d_logits.view);
   const TensorView large_loss = unwritten(loss, kCount), large_d_logits = unwritten(d_logits, kCount);
   cross_entropy(stream(), repeat(logits, kCount), repeat(labels, kCount), 0.5f, large_loss, large_d_logits);
+  expect_repeats(large_loss, loss);
+  expect_repeats(large_d_logits, d_logits);
+}
+
+// The middle part of a vocabulary three times as large, and statistics of this part alone.
+TEST_F(LargeTensors, CrossEntropyOfAPart) {
+  constexpr int64_t kColumns = 75'968, kLabels = 96, kCount = kElements / kColumns + 2 * kLabels;
+  constexpr VocabPart kPart{kColumns, 3 * kColumns};
+  const Owned logits = random_rows("logits", DType::f32, {kLabels, kColumns});
+  std::vector<int> names;
+  for (int64_t t = 0; t < kLabels; ++t)
+    names.push_back(t % 7 == 3 ? kIgnoreLabel : static_cast<int>(kColumns + t * 1583 % kColumns));
+  const Owned labels = to_operand(integer_tensor({kLabels}, names));
+  Owned statistics = make_output(DType::f32, {kLabels, kSoftmaxStatistics}), loss = make_output(DType::f32, {kLabels}),
+        d_logits = make_output(DType::bf16, {kLabels, kColumns});
+  softmax_statistics(stream(), logits.view, kPart, labels.view, statistics.view);
+  cross_entropy_of_part(stream(), logits.view, kPart, labels.view,
+                        statistics.view.reshape({1, kLabels, kSoftmaxStatistics}), 0.5f, loss.view, d_logits.view);
+  const TensorView large_logits = repeat(logits, kCount), large_labels = repeat(labels, kCount),
+                   large_statistics = unwritten(statistics, kCount), large_loss = unwritten(loss, kCount),
+                   large_d_logits = unwritten(d_logits, kCount);
+  softmax_statistics(stream(), large_logits, kPart, large_labels, large_statistics);
+  cross_entropy_of_part(stream(), large_logits, kPart, large_labels,
+                        large_statistics.reshape({1, kCount, kSoftmaxStatistics}), 0.5f, large_loss, large_d_logits);
+  expect_repeats(large_statistics, statistics);
   expect_repeats(large_loss, loss);
   expect_repeats(large_d_logits, d_logits);
 }

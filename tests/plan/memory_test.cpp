@@ -80,6 +80,19 @@ TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
     }
 }
 
+TEST(Memory, EqualsTheTableWhereRanksHaveNoVocabulary) {
+  for (const bool tied : {false, true}) {
+    ModelSpec model = odd_model(tied);
+    model.vocab = 5;
+    RunSpec run = small_run();
+    run.train.dtype = "bf16";
+    for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}}) {
+      MemoryModel memory(model, run, platform);
+      EXPECT_EQ(compare(memory, model, run, "tp=8 zero=1 micro_batches=4", 16, platform), 16);
+    }
+  }
+}
+
 TEST(Memory, EqualsTheTableForPaddedRowsAndCapacities) {
   const ModelSpec model = odd_model();
   RunSpec run = small_run();

@@ -76,12 +76,41 @@ TEST(LocalParam, SlicesOfARankAddUpToTheWeight) {
         EXPECT_EQ(elements, row.numel() * (cut ? 1 : tp)) << row.name << " tp " << tp;
         const bool is_kv = row.name.ends_with(".wk") || row.name.ends_with(".wv");
         Replicas expected = row.expert || tp == 1 ? replicas : Replicas::stage;
-        if (tp > 1 && (row.name.ends_with(".wq") || row.name.ends_with(".wo") ||
-                       row.name.find(".ffn.") != std::string::npos || (is_kv && kv_heads >= tp)))
+        if (tp > 1 && (row.name.ends_with(".wq") || row.name.ends_with(".wo") || row.name == "embed" ||
+                       row.name == "head" || row.name.find(".ffn.") != std::string::npos || (is_kv && kv_heads >= tp)))
           expected = Replicas::dp;
         EXPECT_EQ(replicas, expected) << row.name << " tp " << tp;
         EXPECT_EQ(replicas == Replicas::edp, row.expert);
       }
+  }
+}
+
+// Embedding and head are cut by rows of the vocabulary, whether TP divides it or not; what is left has no rows.
+TEST(LocalParam, VocabularyIsDealtOut) {
+  NativeModel native = small_native();
+  native.heads = native.kv_heads = 8;
+  for (const int64_t vocab : {1, 5, 29, 64}) {
+    native.vocab = vocab;
+    const ModelSpec model = build_native_model(native);
+    const std::vector<ExpertPlacement> placements = {{}, make_block_placement(native.experts, 1)};
+    for (const ParamRow& row : param_table(model)) {
+      if (row.name != "embed" && row.name != "head") continue;
+      int64_t at = 0;
+      for (int rank = 0; rank < 8; ++rank) {
+        MeshCoords coords;
+        coords.tp = rank;
+        const LocalParam local = local_param(row, model, placements, mesh_of(2, 8), coords);
+        ASSERT_EQ(local.pieces.size(), 1u);
+        EXPECT_EQ(local.pieces[0], (SlicePiece{0, at, 0, local.shape[0]})) << row.name << " of " << vocab;
+        EXPECT_EQ(local.shape[1], model.width);
+        EXPECT_EQ(local.n, local.shape[0]);
+        EXPECT_EQ(local.replicas, Replicas::dp);
+        EXPECT_EQ((vocab_part(model, 8, rank)), (Block{at, local.n}));
+        EXPECT_LE(local.n, (vocab + 7) / 8);
+        at += local.n;
+      }
+      EXPECT_EQ(at, vocab);
+    }
   }
 }
 

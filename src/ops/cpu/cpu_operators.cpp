@@ -24,6 +24,8 @@ const Operators& cpu_operators() {
       .embed = cpu::embed,
       .embed_backward = cpu::embed_backward,
       .cross_entropy = cpu::cross_entropy,
+      .softmax_statistics = cpu::softmax_statistics,
+      .cross_entropy_of_part = cpu::cross_entropy_of_part,
       .attention = cpu::attention,
       .attention_backward = cpu::attention_backward,
       .adamw = cpu::adamw,

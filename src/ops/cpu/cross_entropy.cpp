@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "ops/cpu/loops.h"
@@ -11,11 +12,11 @@ namespace mw::cpu {
 namespace {
 
 // A maximum per lane, which compilers vectorise without leave to reorder comparisons with NaN. A NaN is passed over
-// here and comes out of the sum of exponentials.
+// here and comes out of the sum of exponentials. The start is finite, so that a logit of -inf adds e^-inf = 0.
 float largest(const float* x, int64_t count) {
   constexpr int64_t kLanes = 64;
   float lanes[kLanes];
-  std::fill(lanes, lanes + kLanes, x[0]);
+  std::fill(lanes, lanes + kLanes, std::numeric_limits<float>::lowest());
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes)
 #pragma omp simd
@@ -39,49 +40,120 @@ void scaled_exponentials(const float* x, float shift, float factor, T* d, int64_
   for (int64_t i = 0; i < count; ++i) d[i] = from_float<T>(factor * fast_exp(x[i] - shift));
 }
 
-// One row: returns its loss, and writes its gradient unless d is null.
+// Of one row, over one part of the vocabulary or all parts.
+struct Statistics {
+  float top, sum;  // largest logit, sum of e^(logit - top)
+  float own;       // logit of the label
+};
+
+float loss_of(const Statistics& s) { return std::log(s.sum) - (s.own - s.top); }
+
+// label: a column, or none of [0, count) where it lies in another part.
 template <class T>
-float differentiate_row(const float* x, int32_t label, float scale, T* d, int64_t V) {
-  if (label == kIgnoreLabel) {
-    if (d != nullptr) std::fill(d, d + V, T{});
-    return 0.0f;
+void write_gradient(const float* x, const Statistics& s, int64_t label, float scale, T* d, int64_t count) {
+  scaled_exponentials(x, s.top, scale / s.sum, d, count);
+  if (label >= 0 && label < count) d[label] = from_float<T>(scale * (fast_exp(s.own - s.top) / s.sum - 1.0f));
+}
+
+Statistics statistics_of(const float* x, int64_t label, int64_t count) {
+  Statistics s{};
+  s.top = largest(x, count);
+  s.sum = sum_of_exponentials(x, s.top, count);
+  s.own = label >= 0 && label < count ? x[label] : 0.0f;
+  return s;
+}
+
+// Parts of one row: the p-th lies at parts[p * stride].
+Statistics unite(const float* parts, int64_t stride, int64_t count) {
+  Statistics all{std::numeric_limits<float>::lowest(), 0, 0};
+  for (int64_t p = 0; p < count; ++p) all.top = std::max(all.top, parts[p * stride]);
+  for (int64_t p = 0; p < count; ++p) {
+    const float* part = parts + p * stride;
+    all.sum += part[1] * fast_exp(part[0] - all.top);
+    all.own += part[2];
   }
-  const float top = largest(x, V);
-  const float sum = sum_of_exponentials(x, top, V);
-  const float margin = x[label] - top;  // read before d overwrites it
-  if (d != nullptr) {
-    scaled_exponentials(x, top, scale / sum, d, V);
-    d[label] = from_float<T>(scale * (fast_exp(margin) / sum - 1.0f));
-  }
-  return std::log(sum) - margin;
+  return all;
+}
+
+void check_labels(const TensorView& labels_C, int64_t vocab) {
+  const int32_t* labels = labels_C.as<int32_t>();
+  for (int64_t c = 0; c < labels_C.numel(); ++c)
+    MW_CHECK(labels[c] == kIgnoreLabel || (labels[c] >= 0 && labels[c] < vocab),
+             "row {} has label {}, expected {} or [0, {})", c, labels[c], kIgnoreLabel, vocab);
+}
+
+// Calls body(d) with the gradient as a pointer to its type: null without one.
+template <class Body>
+void with_gradient(const TensorView& d_logits, const Body& body) {
+  if (d_logits.data == nullptr) body(static_cast<float*>(nullptr));
+  else with_float_type(d_logits.dtype, [&](auto type) { body(d_logits.as<decltype(type)>()); });
+}
+
+// Loss and gradient of each row from statistics(row), which ignored rows do not ask for.
+template <class RowStatistics>
+void differentiate(Stream& stream, const TensorView& logits_Cv, int64_t first_column, const TensorView& labels_C,
+                   float scale, const TensorView& loss_C, const TensorView& d_logits_Cv,
+                   const RowStatistics& statistics) {
+  const int64_t rows = logits_Cv.dim(0), columns = logits_Cv.dim(1);
+  const float* logits = logits_Cv.as<float>();
+  const int32_t* labels = labels_C.as<int32_t>();
+  float* loss = loss_C.as<float>();
+  with_gradient(d_logits_Cv, [&](auto* d_logits) {
+    using T = std::remove_pointer_t<decltype(d_logits)>;
+    for_blocks(stream, rows, rows_per_block(columns), [=](int64_t begin, int64_t end) {
+      for (int64_t c = begin; c < end; ++c) {
+        T* d = d_logits == nullptr ? nullptr : d_logits + c * columns;
+        if (labels[c] == kIgnoreLabel) {
+          loss[c] = 0.0f;
+          if (d != nullptr) std::fill(d, d + columns, T{});
+          continue;
+        }
+        const Statistics s = statistics(c);
+        loss[c] = loss_of(s);
+        if (d != nullptr) write_gradient(logits + c * columns, s, labels[c] - first_column, scale, d, columns);
+      }
+    });
+  });
 }
 
 }  // namespace
 
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
-  const int64_t C = logits_CV.dim(0), V = logits_CV.dim(1);
-  const int32_t* labels = labels_C.as<int32_t>();
-  for (int64_t c = 0; c < C; ++c)
-    MW_CHECK(labels[c] == kIgnoreLabel || (labels[c] >= 0 && labels[c] < V),
-             "row {} has label {}, expected {} or [0, {})", c, labels[c], kIgnoreLabel, V);
+  const int64_t V = logits_CV.dim(1);
+  check_labels(labels_C, V);
+  differentiate(stream, logits_CV, 0, labels_C, scale, loss_C, d_logits_CV,
+                [V, logits = logits_CV.as<float>(), labels = labels_C.as<int32_t>()](int64_t c) {
+                  return statistics_of(logits + c * V, labels[c], V);
+                });
+}
 
-  const float* logits = logits_CV.as<float>();
-  float* loss = loss_C.as<float>();
-  const auto run = [&](auto* d_logits) {
-    using T = std::remove_pointer_t<decltype(d_logits)>;
-    for_blocks(stream, C, rows_per_block(V), [=](int64_t begin, int64_t end) {
-      for (int64_t c = begin; c < end; ++c) {
-        T* d = d_logits == nullptr ? nullptr : d_logits + c * V;
-        loss[c] = differentiate_row(logits + c * V, labels[c], scale, d, V);
-      }
-    });
-  };
-  if (d_logits_CV.data == nullptr) {
-    run(static_cast<float*>(nullptr));
-    return;
-  }
-  with_float_type(d_logits_CV.dtype, [&](auto type) { run(d_logits_CV.as<decltype(type)>()); });
+void softmax_statistics(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                        TensorView statistics_C3) {
+  check_labels(labels_C, part.vocab);
+  const int64_t columns = logits_Cv.dim(1);
+  const float* logits = logits_Cv.as<float>();
+  const int32_t* labels = labels_C.as<int32_t>();
+  float* statistics = statistics_C3.as<float>();
+  for_blocks(stream, logits_Cv.dim(0), rows_per_block(columns), [=](int64_t begin, int64_t end) {
+    for (int64_t c = begin; c < end; ++c) {
+      const Statistics s = statistics_of(logits + c * columns, labels[c] - part.begin, columns);
+      float* out = statistics + c * kSoftmaxStatistics;
+      out[0] = s.top;
+      out[1] = s.sum;
+      out[2] = s.own;
+    }
+  });
+}
+
+void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                           TensorView statistics_PC3, float scale, TensorView loss_C, TensorView d_logits_Cv) {
+  check_labels(labels_C, part.vocab);
+  const int64_t parts = statistics_PC3.dim(0), stride = logits_Cv.dim(0) * kSoftmaxStatistics;
+  differentiate(stream, logits_Cv, part.begin, labels_C, scale, loss_C, d_logits_Cv,
+                [=, statistics = statistics_PC3.as<float>()](int64_t c) {
+                  return unite(statistics + c * kSoftmaxStatistics, stride, parts);
+                });
 }
 
 }  // namespace mw::cpu

@@ -1,31 +1,37 @@
 #include "ops/embedding.h"
 
+#include <algorithm>
+
 #include "ops/cpu/loops.h"
 
 namespace mw::cpu {
 namespace {
 
-void check_ids(const TensorView& ids_T, const TensorView& table_VD) {
+void check_ids(const TensorView& ids_T, int64_t vocab) {
   const int32_t* ids = ids_T.as<int32_t>();
   for (int64_t t = 0; t < ids_T.numel(); ++t)
-    MW_CHECK(ids[t] >= 0 && ids[t] < table_VD.dim(0), "token {} has id {}, expected one in [0, {})", t, ids[t],
-             table_VD.dim(0));
+    MW_CHECK(ids[t] >= 0 && ids[t] < vocab, "token {} has id {}, expected one in [0, {})", t, ids[t], vocab);
 }
 
 }  // namespace
 
-void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD) {
-  check_ids(ids_T, table_VD);
-  const int64_t T = ids_T.numel(), D = table_VD.dim(1);
-  const float* table = table_VD.as<float>();
+void embed(Stream& stream, TensorView table_vD, VocabPart part, TensorView ids_T, TensorView y_TD) {
+  check_ids(ids_T, part.vocab);
+  const int64_t T = ids_T.numel(), D = table_vD.dim(1), rows = table_vD.dim(0);
+  const float* table = table_vD.as<float>();
   const int32_t* ids = ids_T.as<int32_t>();
   with_float_type(y_TD.dtype, [&](auto type) {
     using E = decltype(type);
     E* y = y_TD.as<E>();
     for_blocks(stream, T, rows_per_block(D), [=](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) {
-        const float* row = table + ids[t] * D;
+        const int64_t at = ids[t] - part.begin;
         E* out = y + t * D;
+        if (at < 0 || at >= rows) {
+          std::fill(out, out + D, E{});
+          continue;
+        }
+        const float* row = table + at * D;
 #pragma omp simd
         for (int64_t i = 0; i < D; ++i) out[i] = from_float<E>(row[i]);
       }
@@ -33,11 +39,11 @@ void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_T
   });
 }
 
-void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorView d_table_VD) {
-  check_ids(ids_T, d_table_VD);
-  const int64_t T = ids_T.numel(), D = d_table_VD.dim(1);
+void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorView ids_T, TensorView d_table_vD) {
+  check_ids(ids_T, part.vocab);
+  const int64_t T = ids_T.numel(), D = d_table_vD.dim(1), rows = d_table_vD.dim(0);
   const int32_t* ids = ids_T.as<int32_t>();
-  float* d_table = d_table_VD.as<float>();
+  float* d_table = d_table_vD.as<float>();
   with_float_type(d_y_TD.dtype, [&](auto type) {
     using E = decltype(type);
     const E* d_y = d_y_TD.as<E>();
@@ -45,8 +51,10 @@ void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorV
     constexpr int64_t kColumns = 64;
     for_blocks(stream, D, kColumns, [=](int64_t begin, int64_t end) {
       for (int64_t t = 0; t < T; ++t) {
+        const int64_t at = ids[t] - part.begin;
+        if (at < 0 || at >= rows) continue;
         const E* d = d_y + t * D;
-        float* row = d_table + ids[t] * D;
+        float* row = d_table + at * D;
 #pragma omp simd
         for (int64_t i = begin; i < end; ++i) row[i] += to_float(d[i]);
       }

@@ -1,9 +1,11 @@
 // Softmax cross-entropy: one block per row. A first pass over the row finds the maximum and the sum of exponentials
-// together, a second writes the gradient; a thread reads a pack of logits before it writes the gradient there.
+// together, a second writes the gradient; a thread reads a pack of logits before it writes the gradient there. Where
+// the row lies in parts on several ranks, the passes are kernels of their own.
 #include "ops/cross_entropy.h"
 
 #include <cfloat>
 #include <cmath>
+#include <type_traits>
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
@@ -33,54 +35,148 @@ __device__ void include(Running& running, const Pack<float, N>& x) {
   for (int k = 0; k < N; ++k) running.sum += expf(x.at[k] - top);
 }
 
-// d_logits may be null.
+// Of one row, over one part of the vocabulary or all parts.
+struct Statistics {
+  float top, sum;  // largest logit, sum of e^(logit - top)
+  float own;       // logit of the label
+};
+
+// Every thread gets the result. own: the label's logit, as this thread sees it.
+template <int N>
+__device__ Statistics statistics_of(const float* x, int64_t columns, float own) {
+  Running running;
+#pragma unroll 4
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < columns; i += static_cast<int64_t>(blockDim.x) * N)
+    include(running, load<N>(x + i));
+  const float top = reduce_block(running.top, Maximum());
+  return {top, reduce_block(running.sum * expf(running.top - top), Sum()), own};
+}
+
+__device__ float loss_of(const Statistics& s) { return logf(s.sum) - (s.own - s.top); }
+
+// label: a column, or none of [0, columns) where it lies in another part. NaN without a valid label.
+template <class T, int N>
+__device__ void write_gradient(const float* x, const Statistics& s, int64_t label, bool valid, float scale, T* d,
+                               int64_t columns) {
+  const float factor = valid ? scale / s.sum : NAN, d_own = scale * (expf(s.own - s.top) / s.sum - 1.0f);
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < columns; i += static_cast<int64_t>(blockDim.x) * N) {
+    const Pack<float, N> logits = load<N>(x + i);
+    Pack<float, N> out;
+#pragma unroll
+    for (int k = 0; k < N; ++k) out.at[k] = i + k == label ? d_own : factor * expf(logits.at[k] - s.top);
+    store(d + i, round_pack<T>(out));
+  }
+}
+
+// d may be null.
+template <class T, int N>
+__device__ void ignore_row(float* loss, T* d, int64_t columns) {
+  if (threadIdx.x == 0) *loss = 0.0f;
+  if (d == nullptr) return;
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < columns; i += static_cast<int64_t>(blockDim.x) * N)
+    store(d + i, Pack<T, N>{});
+}
+
+// The host cannot see a wrong label without waiting: it makes loss and gradient NaN. d_logits may be null.
 template <class T, int N>
 __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels, float scale, float* loss, T* d_logits,
                                      int64_t classes) {
-  const int64_t row = blockIdx.x, at = row * classes, step = static_cast<int64_t>(blockDim.x) * N;
-  const int64_t first = static_cast<int64_t>(threadIdx.x) * N;
+  const int64_t row = blockIdx.x;
   const int32_t label = labels[row];
+  const float* x = logits + row * classes;
+  T* d = d_logits == nullptr ? nullptr : d_logits + row * classes;
   if (label == kIgnoreLabel) {
-    if (threadIdx.x == 0) loss[row] = 0.0f;
-    if (d_logits == nullptr) return;
-    for (int64_t i = first; i < classes; i += step) store(d_logits + at + i, Pack<T, N>{});
+    ignore_row<T, N>(loss + row, d, classes);
     return;
   }
-  // The host cannot see a wrong label without waiting: it makes loss and gradient NaN.
   const bool valid = label >= 0 && label < classes;
-  const float own = valid ? logits[at + label] : NAN;  // read before the second pass may overwrite it
+  // The label's logit is read before the second pass may overwrite it.
+  const Statistics s = statistics_of<N>(x, classes, valid ? x[label] : NAN);
+  if (threadIdx.x == 0) loss[row] = loss_of(s);
+  if (d != nullptr) write_gradient<T, N>(x, s, label, valid, scale, d, classes);
+}
 
-  Running running;
-#pragma unroll 4
-  for (int64_t i = first; i < classes; i += step) include(running, load<N>(logits + at + i));
-  const float top = reduce_block(running.top, Maximum());
-  const float sum = reduce_block(running.sum * expf(running.top - top), Sum());
-  const float margin = own - top;
-  if (threadIdx.x == 0) loss[row] = logf(sum) - margin;
-  if (d_logits == nullptr) return;
+template <int N>
+__global__ void statistics_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels,
+                                  float* statistics) {
+  const int64_t row = blockIdx.x, at = labels[row] - part.begin;
+  const float* x = logits + row * columns;
+  const Statistics s = statistics_of<N>(x, columns, at >= 0 && at < columns ? x[at] : 0.0f);
+  if (threadIdx.x != 0) return;
+  float* out = statistics + row * kSoftmaxStatistics;
+  out[0] = s.top;
+  out[1] = s.sum;
+  out[2] = s.own;
+}
 
-  const float factor = valid ? scale / sum : NAN, d_own = scale * (expf(margin) / sum - 1.0f);
-  for (int64_t i = first; i < classes; i += step) {
-    const Pack<float, N> x = load<N>(logits + at + i);
-    Pack<float, N> d;
-#pragma unroll
-    for (int k = 0; k < N; ++k) d.at[k] = i + k == label ? d_own : factor * expf(x.at[k] - top);
-    store(d_logits + at + i, round_pack<T>(d));
+// statistics: of this row, part by part `stride` apart.
+__device__ Statistics unite(const float* statistics, int64_t stride, int64_t parts) {
+  Statistics all{-FLT_MAX, 0.0f, 0.0f};
+  for (int64_t p = 0; p < parts; ++p) all.top = Maximum()(statistics[p * stride], all.top);
+  for (int64_t p = 0; p < parts; ++p) {
+    const float* part = statistics + p * stride;
+    all.sum += part[1] * expf(part[0] - all.top);
+    all.own += part[2];
   }
+  return all;
+}
+
+template <class T, int N>
+__global__ void part_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels,
+                            const float* statistics, int64_t parts, float scale, float* loss, T* d_logits) {
+  const int64_t row = blockIdx.x, stride = static_cast<int64_t>(gridDim.x) * kSoftmaxStatistics;
+  const int32_t label = labels[row];
+  const float* x = logits + row * columns;
+  T* d = d_logits == nullptr ? nullptr : d_logits + row * columns;
+  if (label == kIgnoreLabel) {
+    ignore_row<T, N>(loss + row, d, columns);
+    return;
+  }
+  const bool valid = label >= 0 && label < part.vocab;
+  const Statistics s = unite(statistics + row * kSoftmaxStatistics, stride, parts);
+  if (threadIdx.x == 0) loss[row] = valid ? loss_of(s) : NAN;
+  if (d != nullptr) write_gradient<T, N>(x, s, label - part.begin, valid, scale, d, columns);
+}
+
+// Calls body(d, pack) with the gradient as a pointer to its type, null without one, and the pack of logits and
+// gradient.
+template <class Body>
+void with_gradient(const TensorView& logits, const TensorView& d_logits, const Body& body) {
+  const bool is_there = d_logits.data != nullptr;
+  with_float_type(is_there ? d_logits.dtype : DType::f32, [&](auto type) {
+    using T = decltype(type);
+    T* d = is_there ? d_logits.as<T>() : nullptr;
+    with_pack<kWide>(logits.dim(1) % kWide == 0 && allow_packs<kWide>(logits.as<float>(), d),
+                     [&](auto pack) { body(d, pack); });
+  });
 }
 
 }  // namespace
 
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
-  const int64_t C = logits_CV.dim(0), V = logits_CV.dim(1);
-  const bool with_gradient = d_logits_CV.data != nullptr;
-  with_float_type(with_gradient ? d_logits_CV.dtype : DType::f32, [&](auto type) {
-    using T = decltype(type);
-    T* d_logits = with_gradient ? d_logits_CV.as<T>() : nullptr;
-    const bool wide = V % kWide == 0 && allow_packs<kWide>(logits_CV.as<float>(), d_logits);
-    launch(stream, wide ? cross_entropy_kernel<T, kWide> : cross_entropy_kernel<T, 1>, C, kRowThreads, 0,
-           logits_CV.as<float>(), labels_C.as<int32_t>(), scale, loss_C.as<float>(), d_logits, V);
+  with_gradient(logits_CV, d_logits_CV, [&](auto* d_logits, auto pack) {
+    using T = std::remove_pointer_t<decltype(d_logits)>;
+    launch(stream, cross_entropy_kernel<T, pack.value>, logits_CV.dim(0), kRowThreads, 0, logits_CV.as<float>(),
+           labels_C.as<int32_t>(), scale, loss_C.as<float>(), d_logits, logits_CV.dim(1));
+  });
+}
+
+void softmax_statistics(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                        TensorView statistics_C3) {
+  with_gradient(logits_Cv, {}, [&](auto*, auto pack) {
+    launch(stream, statistics_kernel<pack.value>, logits_Cv.dim(0), kRowThreads, 0, logits_Cv.as<float>(),
+           logits_Cv.dim(1), part, labels_C.as<int32_t>(), statistics_C3.as<float>());
+  });
+}
+
+void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
+                           TensorView statistics_PC3, float scale, TensorView loss_C, TensorView d_logits_Cv) {
+  with_gradient(logits_Cv, d_logits_Cv, [&](auto* d_logits, auto pack) {
+    using T = std::remove_pointer_t<decltype(d_logits)>;
+    launch(stream, part_kernel<T, pack.value>, logits_Cv.dim(0), kRowThreads, 0, logits_Cv.as<float>(),
+           logits_Cv.dim(1), part, labels_C.as<int32_t>(), statistics_PC3.as<float>(), statistics_PC3.dim(0), scale,
+           loss_C.as<float>(), d_logits);
   });
 }
 

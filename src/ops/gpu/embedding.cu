@@ -23,29 +23,33 @@ constexpr int kDigitBits = 8, kDigits = 1 << kDigitBits;
 constexpr int kTile = 512;
 constexpr int kScanThreads = 1024;
 
-// An id out of range (the host cannot see it without waiting) gives a row of NaN.
+// An id of another part gives a row of zeros, one out of range (the host cannot see it without waiting) a row of NaN.
 template <class E, int N>
-__global__ void embed_kernel(const float* table, const int32_t* ids, int64_t vocab, int64_t width, E* y) {
-  const int64_t token = blockIdx.x, id = ids[token], step = static_cast<int64_t>(blockDim.x) * N;
-  const bool valid = id >= 0 && id < vocab;
+__global__ void embed_kernel(const float* table, int64_t rows, VocabPart part, const int32_t* ids, int64_t width,
+                             E* y) {
+  const int64_t token = blockIdx.x, id = ids[token], at = id - part.begin;
+  const int64_t step = static_cast<int64_t>(blockDim.x) * N;
+  const bool is_here = at >= 0 && at < rows;
+  const float other = id >= 0 && id < part.vocab ? 0.0f : NAN;
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < width; i += step) {
     Pack<float, N> row;
-    if (valid) row = load<N>(table + id * width + i);
+    if (is_here) row = load<N>(table + at * width + i);
     Pack<E, N> out;
 #pragma unroll
-    for (int k = 0; k < N; ++k) out.at[k] = from_float<E>(valid ? row.at[k] : NAN);
+    for (int k = 0; k < N; ++k) out.at[k] = from_float<E>(is_here ? row.at[k] : other);
     store(y + token * width + i, out);
   }
 }
 
-// Keys are ids, and `vocab` for one out of range: sorted last, skipped by the sum.
+// Keys are rows of the table, and `rows` for an id that has none: sorted last, skipped by the sum.
 struct StartSort {
   const int32_t* ids;
-  int32_t vocab;
+  int64_t begin;  // id of row 0
+  int32_t rows;
   int32_t *keys, *tokens;
   __device__ void operator()(int64_t t) const {
-    const int32_t id = ids[t];
-    keys[t] = id >= 0 && id < vocab ? id : vocab;
+    const int64_t at = ids[t] - begin;
+    keys[t] = at >= 0 && at < rows ? static_cast<int32_t>(at) : rows;
     tokens[t] = static_cast<int32_t>(t);
   }
 };
@@ -142,7 +146,7 @@ __device__ void sum_run(const int32_t* tokens, int64_t count, const E* d_y, int6
 
 // Each block has kPlaces sorted places and one of `parts` of the columns; it sums the runs that start at its places.
 template <class E, int N>
-__global__ void sum_kernel(const int32_t* keys, const int32_t* tokens, int64_t count, int32_t vocab, const E* d_y,
+__global__ void sum_kernel(const int32_t* keys, const int32_t* tokens, int64_t count, int32_t rows, const E* d_y,
                            int64_t width, int64_t parts, float* d_table) {
   const int64_t block = blockIdx.x, begin = block / parts * kPlaces;
   const int64_t column = (block % parts * blockDim.x + threadIdx.x) * N;
@@ -150,7 +154,7 @@ __global__ void sum_kernel(const int32_t* keys, const int32_t* tokens, int64_t c
   const int64_t end = begin + kPlaces < count ? begin + kPlaces : count;
   for (int64_t at = begin; at < end; ++at) {
     const int32_t key = keys[at];
-    if (key == vocab || (at > 0 && keys[at - 1] == key)) continue;
+    if (key == rows || (at > 0 && keys[at - 1] == key)) continue;
     sum_run<E, N>(tokens + at, end_of_run(keys, count, at) - at, d_y + column, width, d_table + key * width + column);
   }
 }
@@ -159,15 +163,16 @@ struct SortedTokens {
   const int32_t *keys, *tokens;
 };
 
-SortedTokens sort_tokens(Stream& stream, WorkspaceFrame& frame, const int32_t* ids, int64_t count, int64_t vocab) {
+SortedTokens sort_tokens(Stream& stream, WorkspaceFrame& frame, const int32_t* ids, int64_t count, int64_t begin,
+                         int64_t rows) {
   const auto size = static_cast<size_t>(count);
   const int64_t tiles = ceil_div(count, kTile);
   int32_t* keys[2] = {frame.take<int32_t>(size), frame.take<int32_t>(size)};
   int32_t* tokens[2] = {frame.take<int32_t>(size), frame.take<int32_t>(size)};
   auto* counts = frame.take<int32_t>(static_cast<size_t>(tiles * kDigits));
-  for_each(stream, count, StartSort{ids, static_cast<int32_t>(vocab), keys[0], tokens[0]});
+  for_each(stream, count, StartSort{ids, begin, static_cast<int32_t>(rows), keys[0], tokens[0]});
   int now = 0;
-  for (int shift = 0; vocab >> shift > 0; shift += kDigitBits) {  // vocab is the largest key
+  for (int shift = 0; rows >> shift > 0; shift += kDigitBits) {  // `rows` is the largest key
     launch(stream, count_kernel, tiles, kDigits, 0, keys[now], count, shift, counts);
     launch(stream, scan_kernel, 1, kScanThreads, 0, counts, tiles * kDigits);
     launch(stream, scatter_kernel, tiles, kDigits, 0, keys[now], tokens[now], count, shift, counts, keys[1 - now],
@@ -178,10 +183,10 @@ SortedTokens sort_tokens(Stream& stream, WorkspaceFrame& frame, const int32_t* i
 }
 
 // Ids and tokens are sorted as 32-bit numbers.
-void check_limits(const TensorView& table_VD, const TensorView& ids_T) {
+void check_limits(const TensorView& table_vD, const TensorView& ids_T) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  MW_CHECK(table_VD.dim(0) <= kMost && ids_T.numel() <= kMost, "ids {} of table {}", ids_T.describe(),
-           table_VD.describe());
+  MW_CHECK(table_vD.dim(0) <= kMost && ids_T.numel() <= kMost, "ids {} of table {}", ids_T.describe(),
+           table_vD.describe());
 }
 
 }  // namespace
@@ -191,31 +196,31 @@ int64_t embedding_workspace_bytes(int64_t tokens, int64_t /*vocab*/) {
   return 4 * rounded(tokens) + rounded(ceil_div(tokens, kTile) * kDigits);
 }
 
-void embed(Stream& stream, TensorView table_VD, TensorView ids_T, TensorView y_TD) {
-  check_limits(table_VD, ids_T);
-  const int64_t D = table_VD.dim(1);
+void embed(Stream& stream, TensorView table_vD, VocabPart part, TensorView ids_T, TensorView y_TD) {
+  check_limits(table_vD, ids_T);
+  const int64_t D = table_vD.dim(1);
   with_float_type(y_TD.dtype, [&](auto type) {
     using E = decltype(type);
     constexpr int kWide = kWidePack<E>;
-    const bool wide = D % kWide == 0 && allow_packs<kWide>(table_VD.as<float>(), y_TD.as<E>());
+    const bool wide = D % kWide == 0 && allow_packs<kWide>(table_vD.as<float>(), y_TD.as<E>());
     launch(stream, wide ? embed_kernel<E, kWide> : embed_kernel<E, 1>, ids_T.numel(), kRowThreads, 0,
-           table_VD.as<float>(), ids_T.as<int32_t>(), table_VD.dim(0), D, y_TD.as<E>());
+           table_vD.as<float>(), table_vD.dim(0), part, ids_T.as<int32_t>(), D, y_TD.as<E>());
   });
 }
 
-void embed_backward(Stream& stream, TensorView d_y_TD, TensorView ids_T, TensorView d_table_VD) {
-  check_limits(d_table_VD, ids_T);
-  const int64_t T = ids_T.numel(), V = d_table_VD.dim(0), D = d_table_VD.dim(1);
-  if (T == 0 || D == 0) return;
+void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorView ids_T, TensorView d_table_vD) {
+  check_limits(d_table_vD, ids_T);
+  const int64_t T = ids_T.numel(), rows = d_table_vD.dim(0), D = d_table_vD.dim(1);
+  if (T == 0 || rows == 0 || D == 0) return;
   WorkspaceFrame frame(stream.workspace());
-  const SortedTokens sorted = sort_tokens(stream, frame, ids_T.as<int32_t>(), T, V);
+  const SortedTokens sorted = sort_tokens(stream, frame, ids_T.as<int32_t>(), T, part.begin, rows);
   with_float_type(d_y_TD.dtype, [&](auto type) {
     using E = decltype(type);
     constexpr int kWide = kWidePack<E>;
-    const bool wide = D % kWide == 0 && allow_packs<kWide>(d_table_VD.as<float>(), d_y_TD.as<E>());
+    const bool wide = D % kWide == 0 && allow_packs<kWide>(d_table_vD.as<float>(), d_y_TD.as<E>());
     const int64_t parts = ceil_div(D, kSumThreads * (wide ? kWide : 1));
     launch(stream, wide ? sum_kernel<E, kWide> : sum_kernel<E, 1>, ceil_div(T, kPlaces) * parts, kSumThreads, 0,
-           sorted.keys, sorted.tokens, T, V, d_y_TD.as<E>(), D, parts, d_table_VD.as<float>());
+           sorted.keys, sorted.tokens, T, rows, d_y_TD.as<E>(), D, parts, d_table_vD.as<float>());
   });
 }
 

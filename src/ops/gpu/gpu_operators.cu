@@ -26,6 +26,8 @@ const Operators& gpu_operators() {
     t.embed = gpu::embed;
     t.embed_backward = gpu::embed_backward;
     t.cross_entropy = gpu::cross_entropy;
+    t.softmax_statistics = gpu::softmax_statistics;
+    t.cross_entropy_of_part = gpu::cross_entropy_of_part;
     t.attention = gpu::attention;
     t.attention_backward = gpu::attention_backward;
     t.attention_workspace_bytes = gpu::attention_workspace_bytes;

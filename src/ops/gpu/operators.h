@@ -25,6 +25,8 @@ decltype(mw::activate_backward) activate_backward;
 decltype(mw::embed) embed;
 decltype(mw::embed_backward) embed_backward;
 decltype(mw::cross_entropy) cross_entropy;
+decltype(mw::softmax_statistics) softmax_statistics;
+decltype(mw::cross_entropy_of_part) cross_entropy_of_part;
 decltype(mw::attention) attention;
 decltype(mw::attention_backward) attention_backward;
 decltype(mw::adamw) adamw;
