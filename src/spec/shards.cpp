@@ -83,7 +83,13 @@ LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords
   return local;
 }
 
-Block vocab_part(const ModelSpec& model, int tp, int tp_rank) { return block_of(model.vocab, tp, tp_rank); }
+// Large parts begin at multiples of 64: packed weights are then plain copies, and rows of logits suit matrix products.
+Block vocab_part(const ModelSpec& model, int tp, int tp_rank) {
+  const int64_t unit = model.vocab >= 1024 * int64_t{tp} ? 64 : 1;
+  const Block units = block_of((model.vocab + unit - 1) / unit, tp, tp_rank);
+  const int64_t begin = units.begin * unit;
+  return {begin, std::min(units.count * unit, model.vocab - begin)};
+}
 
 Block routed_tokens(const Mesh& mesh, const MeshCoords& coords, int64_t tokens) {
   return mesh.ted ? Block{0, tokens} : block_of(tokens, mesh.tp, coords.tp);

@@ -43,7 +43,7 @@ HeadShard head_shard(const AttentionSpec& attention, int tp, int tp_rank);
 // The layer as one rank computes it: its heads, its width of a dense feed-forward and, if they are cut, of experts.
 LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords);
 
-// The ids whose rows of embedding and head one rank holds. Ranks beyond a small vocabulary have none.
+// The ids whose rows of embedding and head one rank holds: the first has the most; beyond a small vocabulary, none.
 Block vocab_part(const ModelSpec& model, int tp, int tp_rank);
 
 // The tokens that MoE blocks of one rank route, of a micro-batch of `tokens` of its data-parallel rank.

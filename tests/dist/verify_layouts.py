@@ -124,6 +124,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, "mesh.tp=4 model.vocab=3 model.tie_embeddings=true mesh.zero=1"),
     (4, "mesh.tp=2 mesh.pp=2 model.vocab=29 model.tie_embeddings=true mesh.schedule=zb_v"),
     (8, "mesh.tp=4 mesh.pp=2 model.vocab=3 model.tie_embeddings=true mesh.schedule=interleaved"),
+    (4, "mesh.tp=4 model.vocab=4100 model.tie_embeddings=true"),  # parts of whole 64s, but for the last
     (8, "mesh.tp=4 model.vocab=3 train.dtype=bf16 mesh.zero=1 verify.steps=2"),
     (4, "mesh.tp=4 model.vocab=150 model.tie_embeddings=true train.dtype=bf16 verify.steps=2"),
     # Several chunks of logits, the last of fewer rows.

@@ -89,7 +89,8 @@ TEST(LocalParam, SlicesOfARankAddUpToTheWeight) {
 TEST(LocalParam, VocabularyIsDealtOut) {
   NativeModel native = small_native();
   native.heads = native.kv_heads = 8;
-  for (const int64_t vocab : {1, 5, 29, 64}) {
+  for (const int64_t vocab : {1, 5, 29, 64, 8191, 8192, 50257, 151936}) {
+    const int64_t unit = vocab >= 8 * 1024 ? 64 : 1, most = ((vocab + unit - 1) / unit + 7) / 8 * unit;
     native.vocab = vocab;
     const ModelSpec model = build_native_model(native);
     const std::vector<ExpertPlacement> placements = {{}, make_block_placement(native.experts, 1)};
@@ -106,7 +107,9 @@ TEST(LocalParam, VocabularyIsDealtOut) {
         EXPECT_EQ(local.n, local.shape[0]);
         EXPECT_EQ(local.replicas, Replicas::dp);
         EXPECT_EQ((vocab_part(model, 8, rank)), (Block{at, local.n}));
-        EXPECT_LE(local.n, (vocab + 7) / 8);
+        EXPECT_EQ(at % unit, 0);
+        EXPECT_LE(local.n, rank == 0 ? most : at / rank) << vocab;
+        EXPECT_GT(local.n, most - 2 * unit) << vocab << " rank " << rank;
         at += local.n;
       }
       EXPECT_EQ(at, vocab);
