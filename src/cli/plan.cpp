@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/commands.h"
+#include "plan/calibrate.h"
 #include "plan/picture.h"
 #include "plan/report.h"
 #include "spec/plan.h"
@@ -13,11 +14,11 @@ namespace mw {
 namespace {
 
 struct PlanOptions {
-  std::string run, platform, emit, plot, load;
+  std::string run, platform, emit, plot, load, metrics, output;
   std::optional<std::string> why;
   std::vector<std::string> overrides;
   int ranks = 0, top = 10;
-  bool json = false, list_all = false;
+  bool json = false, list_all = false, force = false;
 };
 
 std::vector<double> read_histogram(const std::string& path, const ModelSpec& model) {
@@ -37,10 +38,12 @@ std::vector<double> read_histogram(const std::string& path, const ModelSpec& mod
   return rows;
 }
 
-Request read_request(const PlanOptions& options) {
+// ranks: where neither the command line nor the run file says how many.
+Request read_request(const PlanOptions& options, int64_t ranks = 0) {
   RunSpec run = read_run_file(options.run, options.overrides);
   if (!options.platform.empty()) run.plan.platform = options.platform;
   if (options.ranks > 0) run.plan.ranks = options.ranks;
+  if (run.plan.ranks == 0) run.plan.ranks = ranks;
   Request request = make_request(run);
   if (!options.load.empty()) request.load.histogram = read_histogram(options.load, request.model);
   return request;
@@ -58,7 +61,21 @@ void emit(const Request& request, const Layout& layout, const std::string& path)
   std::fprintf(stderr, "wrote %s: %s\n", path.c_str(), describe(layout).c_str());
 }
 
+Exit write_calibrated(const PlanOptions& options) {
+  if (options.output.empty()) fail(Exit::usage, "--calibrate needs a file to write the new profile to", "-o mine.json");
+  if (!options.force && path_exists(options.output))
+    fail(Exit::usage, fmt::format("{} exists", options.output), "--force overwrites it");
+  const std::vector<MeasuredStep> steps = read_measured_steps(options.metrics);
+  const Request request = read_request(options, steps.back().ranks);
+  const Calibration calibration = calibrate(request, steps, options.metrics);
+  for (const std::string& line : calibration.lines) std::printf("%s\n", line.c_str());
+  write_text_file_atomically(options.output, to_json(calibration.profile));
+  std::printf("wrote %s\n", options.output.c_str());
+  return Exit::ok;
+}
+
 Exit plan(const PlanOptions& options) {
+  if (!options.metrics.empty()) return write_calibrated(options);
   const Request request = read_request(options);
   SearchResult result = search(request);
   if (options.list_all) {
@@ -100,6 +117,11 @@ Command add_plan_command(CLI::App& app) {
   sub->add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub->add_flag("--json", options->json, "print JSON");
   sub->add_flag("--list-all", options->list_all, "one line for every layout weighed");
+  auto* calibrated = sub->add_option("--calibrate", options->metrics,
+                                     "refine the profile by the metrics.jsonl of a run of this very run file");
+  for (const char* other : {"--why", "--emit", "--plot", "--json", "--list-all"}) calibrated->excludes(other);
+  sub->add_option("-o,--output", options->output, "where --calibrate writes the new profile")->needs(calibrated);
+  sub->add_flag("--force", options->force, "let -o overwrite a file")->needs(calibrated);
   return {sub, [options] { return plan(*options); }};
 }
 

@@ -21,7 +21,8 @@ std::vector<ActionRecord> run_schedule(const std::vector<Action>& schedule, cons
   for (const Action& action : schedule) {
     const auto handler = handlers.find(action.kind);
     MW_CHECK(handler != handlers.end(), "nothing runs the {}", describe(action));
-    const TraceScope scope(trace, name_of(action.kind), {"micro_batch", action.micro_batch});
+    const Work work = is_message(action.kind) ? Work::exchange : Work::other;
+    const TraceScope scope(trace, work, name_of(action.kind), {"micro_batch", action.micro_batch});
     const int64_t begin = now_ns();
     handler->second(action);
     records.push_back({action, begin, now_ns()});

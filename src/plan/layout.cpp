@@ -37,6 +37,12 @@ int64_t number_of(const std::string& word, const std::string& value, int64_t low
   return number;
 }
 
+// Which of the two.
+int one_of(const std::string& word, const std::string& value, const char* first, const char* second) {
+  if (value != first && value != second) refuse(word, fmt::format("is neither {} nor {}", first, second));
+  return value == first ? 0 : 1;
+}
+
 Recompute recompute_of(const std::string& word, const std::string& value) {
   for (size_t mode = 0; mode < std::size(kRecomputeNames); ++mode)
     if (value == kRecomputeNames[mode]) return static_cast<Recompute>(mode);
@@ -66,6 +72,7 @@ RunSpec with_layout(RunSpec run, const Layout& layout) {
   run.mesh.schedule = name_of(layout.schedule);
   if (layout.schedule == ScheduleKind::interleaved) run.mesh.chunks = layout.chunks;
   run.mesh.tp = layout.tp;
+  run.moe.tp_mode = layout.ted ? "ted" : "ssmb";
   run.mesh.ep = layout.ep;
   run.mesh.placement = layout.ep_first ? "ep_first" : "dp_first";
   run.mesh.zero = layout.zero;
@@ -89,7 +96,7 @@ std::string describe(const Layout& layout) {
   std::string text = fmt::format("pp={}", layout.pp);
   if (layout.pp > 1) text += fmt::format(" schedule={}", name_of(layout.schedule));
   if (layout.pp > 1 && layout.schedule == ScheduleKind::interleaved) text += fmt::format(" chunks={}", layout.chunks);
-  text += fmt::format(" tp={} ep={}", layout.tp, layout.ep);
+  text += fmt::format(" tp={}{} ep={}", layout.tp, layout.ted ? " tp_mode=ted" : "", layout.ep);
   if (!layout.ep_first) text += " placement=dp_first";
   return text + fmt::format(" zero={} micro_batches={} recompute={}", layout.zero, layout.micro_batches,
                             kRecomputeNames[static_cast<size_t>(layout.recompute)]);
@@ -98,7 +105,7 @@ std::string describe(const Layout& layout) {
 Layout parse_layout(const std::string& text, const Layout& base) {
   Layout layout = base;
   bool names_chunks = false;
-  const std::vector<std::string> keys = {"pp",        "schedule", "chunks",        "tp",       "ep",
+  const std::vector<std::string> keys = {"pp",        "schedule", "chunks",        "tp",       "tp_mode", "ep",
                                          "placement", "zero",     "micro_batches", "recompute"};
   for (const std::string& word : words_of(text)) {
     const size_t equals = word.find('=');
@@ -113,9 +120,9 @@ Layout parse_layout(const std::string& text, const Layout& base) {
     else if (key == "zero") layout.zero = static_cast<int>(number(0, 1));
     else if (key == "micro_batches") layout.micro_batches = number(1, 1 << 24);
     else if (key == "recompute") layout.recompute = recompute_of(word, value);
+    else if (key == "tp_mode") layout.ted = one_of(word, value, "ssmb", "ted") == 1;
     else if (key != "placement") refuse(word, fmt::format("names no part of a layout{}", did_you_mean(key, keys)));
-    else if (value != "ep_first" && value != "dp_first") refuse(word, "is neither ep_first nor dp_first");
-    else layout.ep_first = value == "ep_first";
+    else layout.ep_first = one_of(word, value, "ep_first", "dp_first") == 0;
   }
   const bool several = layout.schedule == ScheduleKind::interleaved || layout.schedule == ScheduleKind::zb_v;
   if (!names_chunks && (several ? layout.chunks < 2 : layout.chunks > 1)) layout.chunks = several ? 2 : 1;

@@ -16,7 +16,7 @@ struct Layout {
   int chunks = 1;  // stages per rank
   int tp = 1, ep = 1;
   bool ep_first = true;
-  bool ted = false;  // moe.tp_mode, which a search does not choose
+  bool ted = false;  // moe.tp_mode = "ted", which a search does not choose
   int zero = 0;
   int64_t micro_batches = 1;
   Recompute recompute = Recompute::none;
@@ -33,7 +33,7 @@ RunSpec with_layout(RunSpec run, const Layout& layout);
 // The layout's mesh over so many ranks. Errors: as make_mesh.
 Mesh mesh_of(const Layout& layout, int ranks);
 
-// "pp=4 schedule=1f1b tp=1 ep=8 zero=1 micro_batches=16 recompute=moe"
+// "pp=4 schedule=1f1b tp=1 ep=8 zero=1 micro_batches=16 recompute=moe"; tp_mode is told where it is ted.
 std::string describe(const Layout& layout);
 // Such words, separated by spaces or commas, over `base` for what is left out. Errors: usage, naming the word; config.
 Layout parse_layout(const std::string& text, const Layout& base);

@@ -205,6 +205,7 @@ nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate)
     stage["needed"] = rank.needed();
     for (int kind = 0; kind < kByteKinds; ++kind)
       stage[name_of(static_cast<ByteKind>(kind))] = rank.table.by_kind[kind];
+    stage["fixed"] = rank.table.fixed;
     stage["libraries"] = rank.libraries;
     stage["rows_mean"] = rank.table.routed_mean;
     stage["rows_p99"] = rank.rows_p99;

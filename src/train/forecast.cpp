@@ -14,12 +14,24 @@ namespace {
 
 double percent_above(double measured, double predicted) { return 100 * (measured / predicted - 1); }
 
-StepTime predict_time(RunSpec run, int ranks) {
+void predict_time(Forecast& forecast, RunSpec run, int ranks) {
   run.plan.ranks = ranks;
   const Request request = make_request(run);
   const Layout layout = layout_of(run);
   check_layout(request, layout);
-  return Estimator(request.model, request.run, request.profile, request.load, ranks).simulated(layout).time;
+  Estimator estimator(request.model, request.run, request.profile, request.load, ranks);
+  forecast.time = estimator.simulated(layout).time;
+  forecast.peak_flops_per_s = estimator.peak_flops_per_s() / ranks;
+}
+
+// Of all but the first, where there are others.
+template <class T, class Value>
+double median(std::span<const T> steps, Value&& value) {
+  std::vector<double> values;
+  for (const T& step : steps.subspan(steps.size() > 1 ? 1 : 0)) values.push_back(value(step));
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 }  // namespace
@@ -30,7 +42,7 @@ Forecast make_forecast(const Plan& plan, int ranks) {
   forecast.platform = plan.run.plan.platform;
   if (forecast.platform.empty()) return forecast;
   try {
-    forecast.time = predict_time(plan.run, ranks);
+    predict_time(forecast, plan.run, ranks);
   } catch (const Error& error) {
     forecast.why_no_time = error.what();
   }
@@ -47,16 +59,23 @@ std::string describe(const Forecast& forecast) {
       forecast.platform, t.total() * 1e3, t.compute * 1e3, t.exchange * 1e3, t.bubble * 1e3, t.optimizer * 1e3);
 }
 
-std::vector<std::string> compare(const Forecast& forecast, std::span<const double> step_seconds, double sent) {
+std::vector<std::string> compare(const Forecast& forecast, std::span<const double> step_seconds,
+                                 std::span<const StepParts> parts, double sent) {
   std::vector<std::string> lines;
   if (step_seconds.empty()) return lines;
   if (forecast.time) {
-    std::vector<double> sorted(step_seconds.begin() + (step_seconds.size() > 1 ? 1 : 0), step_seconds.end());
-    const auto middle = sorted.begin() + std::ssize(sorted) / 2;
-    std::nth_element(sorted.begin(), middle, sorted.end());
-    const double predicted = forecast.time->total();
+    const double measured = median(step_seconds, [](double seconds) { return seconds; });
+    const StepTime& predicted = *forecast.time;
     lines.push_back(fmt::format("time of a step: {:.0f} ms in the median, {:.0f} ms predicted ({:+.1f} %)",
-                                *middle * 1e3, predicted * 1e3, percent_above(*middle, predicted)));
+                                measured * 1e3, predicted.total() * 1e3, percent_above(measured, predicted.total())));
+    const auto part = [&](double StepParts::*member) {
+      return 1e3 * median(parts, [&](const StepParts& p) { return p.*member; });
+    };
+    if (!parts.empty())
+      lines.push_back(fmt::format(
+          "  computing {:.0f} ms ({:.0f} predicted), waiting {:.0f} ms ({:.0f}), updating {:.0f} ms ({:.0f})",
+          part(&StepParts::compute), predicted.compute * 1e3, part(&StepParts::waiting),
+          (predicted.exchange + predicted.bubble) * 1e3, part(&StepParts::optimizer), predicted.optimizer * 1e3));
   }
   if (forecast.exchanged_bytes > 0) {
     const double mean = sent / static_cast<double>(step_seconds.size());

@@ -263,8 +263,11 @@ StepStats GradientPass::run() {
   run_schedule(plan_.schedule, handlers, engine_.stream.trace());
   inject_fault(engine_, plan_.run.fault);
 
-  engine_.comms.stage->all_reduce_sum(std::span(&loss_sum_, 1));
-  share_statistics();
+  {  // where ranks that are done wait for the others
+    const TraceScope scope(engine_.stream.trace(), Work::reduce, "share_losses");
+    engine_.comms.stage->all_reduce_sum(std::span(&loss_sum_, 1));
+    share_statistics();
+  }
   stats_.loss = loss_sum_ / static_cast<double>(stats_.valid_labels);
   stats_.total_loss = stats_.loss + weighted_aux_;
   const TraceScope scope(engine_.stream.trace(), Work::optimizer, "grad_norm");

@@ -45,6 +45,10 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["flops_per_token"] = c.flops_per_token;
   line["tflops_per_rank"] = teraflops_per_rank(r, c);
   line["mfu"] = nullptr;
+  if (c.forecast.time) line["mfu"] = teraflops_per_rank(r, c) * 1e12 / c.forecast.peak_flops_per_s;
+  line["ranks"] = c.world;
+  line["layout"] = c.layout;
+  line["dtype"] = c.dtype;
   line["mem_peak_bytes"] = r.memory_peak;
   line["mem_predicted_bytes"] = r.memory_predicted;
   if (r.memory_libraries) line["mem_library_bytes"] = *r.memory_libraries;
@@ -59,6 +63,10 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
                             {"bubble", time->bubble * 1e3},
                             {"optimizer", time->optimizer * 1e3}};
   }
+  if (r.parts)
+    line["measured_ms"] = {{"compute", r.parts->compute * 1e3},
+                           {"waiting", r.parts->waiting * 1e3},
+                           {"optimizer", r.parts->optimizer * 1e3}};
   line["imbalance"] = r.stats.imbalance();
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;
@@ -97,6 +105,10 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
     scalars.push_back({fmt::format("load_min/moe_layer_{}", layer), *low / mean});
   }
   return scalars;
+}
+
+StepParts waits_and_updates(const Trace& trace) {
+  return {0, trace.seconds(Work::exchange) + trace.seconds(Work::reduce), trace.seconds(Work::optimizer)};
 }
 
 std::vector<double> WorkClock::take(const Trace& trace, bool on_device) {

@@ -20,7 +20,8 @@ struct StepReport {
   int64_t step = 0;
   StepStats stats;
   double lr = 0, seconds = 0;
-  int64_t tokens = 0;       // of the step, all ranks
+  std::optional<StepParts> parts;  // of `seconds`
+  int64_t tokens = 0;              // of the step, all ranks
   int64_t memory_peak = 0;  // largest rank: growth of the resident set since the message and matrix libraries started,
                             // or of the device memory in use
   int64_t memory_predicted = 0;             // largest rank, the table of bytes
@@ -38,8 +39,12 @@ struct ReportContext {
   double flops_per_token = 0;  // forward and backward
   int64_t steps = 0;
   int world = 1;
+  std::string layout, dtype;  // as plan/layout.h describes it; train.dtype
   Forecast forecast;
 };
+
+// What this rank did since `trace` was last reset, all but computing.
+StepParts waits_and_updates(const Trace& trace);
 
 // Seconds by kind of work since the last call, or empty: see StepReport.
 class WorkClock {
@@ -52,8 +57,7 @@ class WorkClock {
 };
 
 std::string format_step(const StepReport& report, const ReportContext& context);
-// One object per step; docs/formats.md lists the fields. mfu is null: the peak rate of a CPU is not known, and not
-// guessed.
+// One object per step; docs/formats.md lists the fields. mfu is null where no profile tells the peak rate.
 void write_step(JsonLinesWriter& file, const StepReport& report, const ReportContext& context);
 // The same as scalars for TensorBoard, of loads the largest and smallest share per MoE layer.
 std::vector<Scalar> step_scalars(const StepReport& report, const ReportContext& context);

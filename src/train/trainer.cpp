@@ -13,6 +13,7 @@
 #include "formats/hf_folder.h"
 #include "formats/trace_file.h"
 #include "ops/device.h"
+#include "plan/layout.h"
 #include "train/byte_model.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_folder.h"
@@ -50,6 +51,7 @@ class Trainer {
   void time_device_from(int64_t step);
   bool train_step(int64_t step);
   StepStats compute_step(int64_t step);
+  std::optional<StepParts> longest_parts(double seconds) const;
   void report(const StepStats& stats, int64_t step, double seconds);
   void warn_growth(const StepStats& stats, int64_t step) const;
   void validate(int64_t step);
@@ -85,9 +87,11 @@ class Trainer {
   std::optional<double> val_loss_;
   int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, warned_grows_ = 0;
   double trained_seconds_ = 0;
-  std::vector<double> step_seconds_;  // of every step
-  int64_t step_sent_ = 0;             // bytes of routed rows in the last step
-  double all_sent_ = 0;               // of all steps and ranks
+  std::vector<double> step_seconds_;   // of every step
+  StepParts own_parts_;                // of the last step on this rank; on a CPU
+  std::vector<StepParts> step_parts_;  // of every step, all ranks
+  int64_t step_sent_ = 0;              // bytes of routed rows in the last step
+  double all_sent_ = 0;                // of all steps and ranks
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
@@ -122,6 +126,8 @@ void Trainer::prepare() {
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
   context_.world = world_.comm().size();
+  context_.layout = describe(layout_of(engine_->plan.run));
+  context_.dtype = engine_->plan.run.train.dtype;
   if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
 }
 
@@ -209,12 +215,22 @@ void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
       engine_->model.moe_index()[layer], expert, worst);
 }
 
+// A GPU computes beside the host, whose scopes then tell nothing.
+std::optional<StepParts> Trainer::longest_parts(double seconds) const {
+  if (engine_->device.kind != DeviceKind::cpu) return std::nullopt;
+  std::array<double, 2> longest = {own_parts_.compute, own_parts_.optimizer};
+  world_.comm().all_reduce_max(std::span(longest));
+  return StepParts{longest[0], std::max(0.0, seconds - longest[0] - longest[1]), longest[1]};
+}
+
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   std::array<int64_t, 2> most = {memory_growth(), bytes_.total()};
   std::array<int64_t, 2> sums = {engine_->model.activations().arena_grows(), step_sent_};
   world_.comm().all_reduce_max(std::span(most));
   world_.comm().all_reduce_sum(std::span(sums));
+  const std::optional<StepParts> parts = longest_parts(seconds);
   if (!leader_) return;
+  if (parts) step_parts_.push_back(*parts);
   const int64_t grows = sums[0];
   if (grows > 0 && grows >= 2 * warned_grows_) {  // not at every step of a load that creeps up
     warn_growth(stats, step);
@@ -225,6 +241,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.stats = stats;
   r.lr = learning_rate(run_.train, step);
   r.seconds = seconds;
+  r.parts = parts;
   r.tokens = run_.train.global_batch * run_.train.seq_len;
   r.memory_peak = most[0];
   r.memory_predicted = most[1];
@@ -264,6 +281,7 @@ StepStats Trainer::compute_step(int64_t step) {
   begin_step(world_.comm(), run_, step);
   const TraceScope whole(engine_->stream.trace(), "step", {"step", step});
   const double begin = now_seconds();
+  const StepParts before = waits_and_updates(engine_->stream.trace());
   std::vector<Batch> batches;
   {
     const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
@@ -289,6 +307,9 @@ StepStats Trainer::compute_step(int64_t step) {
   state_.step = step;
   state_.samples += run_.train.global_batch;
   step_seconds_.push_back(now_seconds() - begin);
+  const StepParts after = waits_and_updates(engine_->stream.trace());
+  own_parts_ = {0, after.waiting - before.waiting, after.optimizer - before.optimizer};
+  own_parts_.compute = step_seconds_.back() - own_parts_.waiting - own_parts_.optimizer;
   trained_seconds_ += step_seconds_.back();
   ++trained_steps_;
   return stats;
@@ -402,7 +423,7 @@ void Trainer::finish() {
   if (trained_steps_ > 0)
     say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(trained_seconds_),
         format_count(total_tokens / trained_seconds_));
-  for (const std::string& line : compare(context_.forecast, step_seconds_, all_sent_)) say("{}", line);
+  for (const std::string& line : compare(context_.forecast, step_seconds_, step_parts_, all_sent_)) say("{}", line);
   print_memory();
   if (options_.profile) print_profile();
   engine_->stream.trace().time_device(nullptr);
