@@ -56,6 +56,7 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
   start_products(stream, on_gpu ? DType::bf16 : DType::f32, arenas_of(device));
   comm.barrier();
   options.library_bytes = std::max<int64_t>(0, on_gpu ? memory.taken() : resident_bytes());
+  if (!on_gpu) options.resident = resident_bytes;
   comm.barrier();
   options.machine = printable(fmt::format("{} rank{} on {} node{}, {}", comm.size(), comm.size() == 1 ? "" : "s",
                                           world.nodes(), world.nodes() == 1 ? "" : "s",

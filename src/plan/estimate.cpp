@@ -44,7 +44,7 @@ Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformP
       run_(run),
       profile_(profile),
       ranks_(ranks),
-      memory_(model, run, platform_of(profile)),
+      memory_(model, run, platform_of(profile, model, run)),
       pipelines_(model, run.train.seq_len, run.mesh.stage_layers),
       times_(memory_.kinds(), run, profile, load),
       transfers_(profile) {

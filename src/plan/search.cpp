@@ -175,7 +175,7 @@ Trainable trainable(const Request& request) {
       run.mesh.stage_layers.clear();
       if (run.moe.transport == "in_place") run.moe.transport = "auto";
       try {
-        make_plan(model, run, 1, 0, platform_of(request.profile));
+        make_plan(model, run, 1, 0, platform_of(request.profile, model, run));
         out.pairs.emplace_back(schedule, recompute);
       } catch (const Error& error) {
         if (!first) first = error;
@@ -220,7 +220,8 @@ std::vector<Layout> layouts_of(const Request& request) {
 }
 
 void check_layout(const Request& request, const Layout& layout) {
-  make_plan(request.model, with_layout(request.run, layout), request.ranks, 0, platform_of(request.profile));
+  make_plan(request.model, with_layout(request.run, layout), request.ranks, 0,
+            platform_of(request.profile, request.model, request.run));
 }
 
 void fail_without_layouts(const Request& request) {

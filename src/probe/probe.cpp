@@ -21,6 +21,7 @@ namespace mw {
 namespace {
 
 constexpr int kTimings = 60;  // calls of Meter::seconds_of, about
+constexpr const char* kCompiled = "kernels compiled in use";
 
 struct Part {
   std::string name;
@@ -68,6 +69,7 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.overlaps_gradient_sums = on_gpu;
   p.levels = {{"one rank", 1, {1e-6, 1e9}, {1e-6, 1e9}, {1e-6, 1e9}}};
   p.libraries = {{on_gpu ? "kernels" : "message and matrix libraries", options.library_bytes, false}};
+  if (options.resident) p.libraries.push_back({kCompiled, 0, false});
   p.sources = {
       "measured by `moewright probe`, all ranks at once: products, attention, memory, latencies, links, libraries",
       "the fastest product stands as the peak", "assumed: row_tile, row_chunks, micro_batch_latency_s as 75 operators"};
@@ -86,6 +88,13 @@ void shorten(PlatformProfile& p) {
   for (double* value : {&p.peak_flops_per_s, &p.fp32_share, &p.elementwise_bytes_per_s, &p.stream_bytes_per_s,
                         &p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s, &p.overlap_slowdown})
     round(*value);
+}
+
+// What libraries keep once the tensors of a part are gone, of the rank that has the most.
+void note_compiled(PlatformProfile& profile, Comm& comm, int64_t bytes) {
+  comm.all_reduce_max(std::span(&bytes, 1));
+  for (LibraryBytes& library : profile.libraries)
+    if (library.name == kCompiled) library.bytes = std::max(library.bytes, bytes);
 }
 
 // The parts that an earlier probe of this machine measured, with their numbers.
@@ -146,6 +155,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
   TensorStore scratch({{"work", DType::u8, {profile.scratch_bytes}, 0}}, arenas_of(stream.device()));
   stream.workspace().attach(scratch.fixed("work").data, static_cast<size_t>(profile.scratch_bytes));
   Meter meter(comm, stream, options.budget_s / kTimings);
+  const int64_t resident_before = options.resident ? options.resident() : 0;
 
   const std::vector<Part> parts = {
       {"memory and latency", [&] { measure_memory_operators(meter, stream, profile); },
@@ -179,6 +189,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     part.measure();
     done.push_back(part.name);
     profile.micro_batch_latency_s = 75 * profile.operator_latency_s;
+    if (options.resident) note_compiled(profile, comm, options.resident() - resident_before);
     shorten(profile);
     if (!leader) continue;
     write_partial(partial_path, profile, done);

@@ -244,6 +244,31 @@ void validate(const PlatformProfile& p, const std::string& where) {
     check.range("bytes of " + library.name, static_cast<double>(library.bytes), 0, 0x1p50);
 }
 
+// The rule of cpu::matmul_workspace_bytes, repeated here because a plan links no operators.
+int64_t product_scratch_bytes(int64_t n, int64_t k) {
+  const int64_t row_bytes = (n + k) * size_of(DType::f32);
+  return std::min(1024 * row_bytes, std::max(int64_t{32} << 20, 16 * row_bytes)) + 128;
+}
+
+// As measure_platform (model/platform.h) has it where products need the most; a test holds the two together.
+int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
+  constexpr int64_t kRouterRows = 512;  // that a router's product in fp32 converts at a time
+  int64_t widest = std::max(model.vocab, model.width), router = 0;
+  for (const LayerSpec& layer : model.layers) {
+    const AttentionSpec& a = layer.attention;
+    const LatentSpec& l = a.latent;
+    const int64_t c = halves_of(layer.activation);
+    widest = std::max({widest, a.heads * a.head_dim, a.heads * a.value_dim()});
+    if (a.is_latent())
+      widest = std::max({widest, a.heads * (l.nope_dim + l.value_dim), l.q_rank, l.kv_rank + l.rope_dim});
+    widest = std::max({widest, c * layer.dense_width, c * layer.moe.width, c * layer.moe.shared_width});
+    if (layer.feed_forward == FeedForwardKind::moe && run.dtype() == DType::bf16)
+      router = std::max(router, kRouterRows * model.width * size_of(DType::f32) +
+                                    product_scratch_bytes(layer.moe.experts, model.width));
+  }
+  return std::max(product_scratch_bytes(widest, widest), router);
+}
+
 }  // namespace
 
 double rate_at(const RateTable& table, double size) {
@@ -256,8 +281,9 @@ double rate_at(const RateTable& table, double size) {
   return below.per_second + share * (above->per_second - below.per_second);
 }
 
-Platform platform_of(const PlatformProfile& profile) {
-  return {profile.native_bf16, profile.one_packed_form, profile.scratch_bytes, profile.logit_elements};
+Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {
+  return {profile.native_bf16, profile.one_packed_form,
+          profile.one_packed_form ? profile.scratch_bytes : cpu_scratch_bytes(model, run), profile.logit_elements};
 }
 
 PlatformProfile parse_platform_profile(const std::string& text, const std::string& where) {

@@ -52,7 +52,7 @@ struct PlatformProfile {
   double fp32_share = 1;        // rates of fp32 products and of their peak, as a share of bf16
   bool native_bf16 = true;      // as in Platform
   bool one_packed_form = true;
-  int64_t scratch_bytes = 0;  // of operators
+  int64_t scratch_bytes = 0;  // of operators; of no meaning for a CPU, see platform_of
   int64_t logit_elements = int64_t{4} << 20;
 
   RateTable dense_products;            // FLOP/s by the FLOP of a product
@@ -74,8 +74,9 @@ struct PlatformProfile {
   bool operator==(const PlatformProfile&) const = default;
 };
 
-// The part that the table of bytes reads.
-Platform platform_of(const PlatformProfile& profile);
+// The part that the table of bytes reads. A CPU's operators (two packed forms) take scratch by the model's widths, a
+// little more than a run where tensor parallelism cuts the widest; other machines' take what the profile says.
+Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run);
 
 // JSON of docs/formats.md. Errors: config, naming `where` and the field; an unknown one names the nearest.
 PlatformProfile parse_platform_profile(const std::string& text, const std::string& where);

@@ -53,7 +53,7 @@ TEST(Search, ClosedFormMemoryEqualsThePlanOfTheLargestRank) {
     const Estimate estimate = estimator.closed_form(layouts[i]);
     ASSERT_EQ(std::ssize(estimate.memory), layouts[i].pp);
     const RunSpec run = with_layout(request.run, layouts[i]);
-    const Plan first = make_plan(request.model, run, 6, 0, platform_of(request.profile));
+    const Plan first = make_plan(request.model, run, 6, 0, platform_of(request.profile, request.model, run));
     const ByteSummary table = summarise(all_rows(first));
     if (layouts[i].zero == 0) EXPECT_EQ(estimate.memory[0].table.total(), table.total()) << describe(layouts[i]);
     else EXPECT_GE(estimate.memory[0].table.total(), table.total()) << describe(layouts[i]);
