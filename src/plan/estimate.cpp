@@ -125,10 +125,12 @@ void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh) {
   int64_t libraries = 0;
   for (const LibraryBytes& library : profile_.libraries)
     libraries += library.bytes * (library.per_group ? groups_of(layout, mesh) : 1);
-  double load = 1;
-  for (const LayerSpec& layer : memory_.kinds().model.layers)
-    if (layer.feed_forward == FeedForwardKind::moe)
-      load = std::max(load, times_.load().of(layer.moe.experts, mesh.ep).p99);
+  RankLoad load;
+  for (const LayerSpec& layer : memory_.kinds().model.layers) {
+    if (layer.feed_forward != FeedForwardKind::moe) continue;
+    const RankLoad of_layer = times_.load().of(layer.moe.experts, mesh.ep);
+    load = {std::max(load.mean, of_layer.mean), std::max(load.p99, of_layer.p99)};
+  }
   const std::vector<std::vector<StagePlan>>& stages = pipelines_.stages_of(layout);
   const int stage_ranks = mesh.dp * mesh.tp;
   for (int pp = 0; pp < layout.pp; ++pp) {
@@ -139,7 +141,8 @@ void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh) {
         rank.table = memory_.table_of(layout, mesh, coords_of(mesh, pp * stage_ranks + in_stage),
                                       stages[static_cast<size_t>(pp)]);
         rank.libraries = libraries;
-        rank.rows_p99 = row_growth(rank.table, load);
+        rank.rows_fullest = row_growth(rank.table, load.mean);
+        rank.rows_p99 = row_growth(rank.table, load.p99);
         if (rank.needed() > largest.needed()) largest = rank;
       }
     }

@@ -27,7 +27,8 @@ struct StepTime {
 struct RankMemory {
   ByteSummary table;
   int64_t libraries = 0;
-  int64_t rows_p99 = 0;  // of rows that depend on the load: at the 99th percentile of the fullest rank
+  // Of rows that depend on the load, on the fullest rank: on average, and at the 99th percentile.
+  int64_t rows_fullest = 0, rows_p99 = 0;
   // Rows beyond what is committed at start are committed on demand.
   int64_t needed() const { return table.fixed + std::max(table.routed_committed, rows_p99) + libraries; }
 };

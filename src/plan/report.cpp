@@ -131,6 +131,29 @@ std::string describe_request(const Request& request, const SearchResult& result)
   return text;
 }
 
+// Whether it fits, and what the best layout is short of: memory, and what takes most of its step.
+std::string describe_limits(const Request& request, const SearchResult& result) {
+  const Estimate& best = result.best.front();
+  const StepTime& t = best.time;
+  size_t stage = 0;
+  const RankMemory& largest = largest_of(best, &stage);
+  std::vector<std::pair<double, const char*>> parts = {
+      {t.compute, "compute"}, {t.exchange, "exchanges"}, {t.bubble, "bubbles"}, {t.optimizer, "the optimizer"}};
+  std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  const auto share = [&](size_t i) {
+    return fmt::format("{} ({:.1f} %)", parts[i].second, 100 * parts[i].first / t.total());
+  };
+  std::string text = fmt::format(
+      "it fits: {} of {} layouts do; the best needs {} of {} in stage {}, most of it {}\n"
+      "what limits its speed: {}, then {}",
+      result.fitting, result.weighed.size(), format_bytes(largest.needed()), format_bytes(request.profile.memory_bytes),
+      stage, largest_kinds(largest), share(0), share(1));
+  const auto faster = std::count_if(result.too_big.begin(), result.too_big.end(),
+                                    [&](const Estimate& e) { return e.time.total() < t.total(); });
+  return text +
+         (faster > 0 ? "; and memory: faster layouts do not fit\n" : "; not memory: no faster layout needs more\n");
+}
+
 }  // namespace
 
 std::string describe(const Request& request, const SearchResult& result, int top) {
@@ -152,7 +175,8 @@ std::string describe(const Request& request, const SearchResult& result, int top
     const std::string why = why_slower(t, best.time);
     text += fmt::format("    {:+.1f} %{}{}\n", 100 * (t.total() / best.time.total() - 1), why.empty() ? "" : ": ", why);
   }
-  text += "\n" + describe_memory(request, best) + describe_rows(request, best.layout);
+  text +=
+      "\n" + describe_limits(request, result) + describe_memory(request, best) + describe_rows(request, best.layout);
   for (const Estimate& e : result.too_big)
     if (e.time.total() < best.time.total())
       text +=
@@ -208,6 +232,7 @@ nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate)
     stage["fixed"] = rank.table.fixed;
     stage["libraries"] = rank.libraries;
     stage["rows_mean"] = rank.table.routed_mean;
+    stage["rows_fullest"] = rank.rows_fullest;
     stage["rows_p99"] = rank.rows_p99;
     json["stages"].push_back(stage);
   }

@@ -116,6 +116,18 @@ double measure_slowdown(Comm& group, Meter& meter, Stream& stream, Buffers& buff
   return std::clamp(beside / std::max(alone, exchanging), 1.0, 3.0);
 }
 
+// Sums and gathers as those of gradients, whole and cut: message libraries keep memory once they were used.
+void use_sums(Comm& group, Stream& stream) {
+  const int64_t members = group.size(), each = (int64_t{8} << 20) / members, elements = each * members;
+  TensorStore memory({{"gradients", DType::f32, {elements}, 0}}, arenas_of(stream.device()));
+  const std::span values(memory.fixed("gradients").as<float>(), static_cast<size_t>(elements));
+  const std::vector<int64_t> counts(static_cast<size_t>(members), each),
+      bytes(static_cast<size_t>(members), each * size_of(DType::f32));
+  group.all_reduce_sum(stream, values)->wait();
+  group.reduce_scatter_sum(stream, values, counts)->wait();
+  group.all_gather(stream, std::as_writable_bytes(values), bytes)->wait();
+}
+
 }  // namespace
 
 void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& profile) {
@@ -147,7 +159,10 @@ void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& 
     LinkLevel measured{name, size, level.all_to_all(), level.ring(), level.message()};
     profile.levels.push_back(measured);
     inside = size;
-    if (!on_gpu) continue;
+    if (!on_gpu) {
+      use_sums(*comms.ep, stream);
+      continue;
+    }
     profile.overlap_slowdown = measure_slowdown(*comms.ep, meter, stream, buffers, large);
     if (!comms.gpu_library.empty() && profile.libraries.size() < 2)
       profile.libraries.push_back({comms.gpu_library, std::max<int64_t>(0, free_before - free_bytes(device)), true});

@@ -21,7 +21,7 @@ namespace mw {
 namespace {
 
 constexpr int kTimings = 60;  // calls of Meter::seconds_of, about
-constexpr const char* kCompiled = "kernels compiled in use";
+constexpr const char* kTaken = "libraries in use";
 
 struct Part {
   std::string name;
@@ -69,7 +69,7 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.overlaps_gradient_sums = on_gpu;
   p.levels = {{"one rank", 1, {1e-6, 1e9}, {1e-6, 1e9}, {1e-6, 1e9}}};
   p.libraries = {{on_gpu ? "kernels" : "message and matrix libraries", options.library_bytes, false}};
-  if (options.resident) p.libraries.push_back({kCompiled, 0, false});
+  if (options.resident) p.libraries.push_back({kTaken, 0, false});
   p.sources = {
       "measured by `moewright probe`, all ranks at once: products, attention, memory, latencies, links, libraries",
       "the fastest product stands as the peak", "assumed: row_tile, row_chunks, micro_batch_latency_s as 75 operators"};
@@ -91,10 +91,10 @@ void shorten(PlatformProfile& p) {
 }
 
 // What libraries keep once the tensors of a part are gone, of the rank that has the most.
-void note_compiled(PlatformProfile& profile, Comm& comm, int64_t bytes) {
+void note_taken(PlatformProfile& profile, Comm& comm, int64_t bytes) {
   comm.all_reduce_max(std::span(&bytes, 1));
   for (LibraryBytes& library : profile.libraries)
-    if (library.name == kCompiled) library.bytes = std::max(library.bytes, bytes);
+    if (library.name == kTaken) library.bytes = std::max(library.bytes, bytes);
 }
 
 // The parts that an earlier probe of this machine measured, with their numbers.
@@ -189,7 +189,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     part.measure();
     done.push_back(part.name);
     profile.micro_batch_latency_s = 75 * profile.operator_latency_s;
-    if (options.resident) note_compiled(profile, comm, options.resident() - resident_before);
+    if (options.resident) note_taken(profile, comm, options.resident() - resident_before);
     shorten(profile);
     if (!leader) continue;
     write_partial(partial_path, profile, done);

@@ -27,8 +27,11 @@ def expect(code, texts, *arguments):
 
 
 os.symlink(SOURCE / "profiles", "profiles")
-for example in sorted((SOURCE / "examples").glob("plan-*.toml")):
-    expect(0, ["weighed ", "memory by stage", "MFU"], str(example), "--top", "3")
+examples = sorted((SOURCE / "examples").glob("plan-*.toml"))
+checks.expect({"plan-deepseek-v3", "plan-qwen3-30b", "plan-xmoe-super"} <= {example.stem for example in examples}, f"{examples}")
+for example in examples:
+    expect(0, ["weighed ", "memory by stage", "MFU", "it fits: ", "what limits its speed: compute", "memory: "], str(example),
+           "--top", "3")
 expect(0, ["of the layouts that fit are faster", "exposed communication"], QWEN, "--why", "ep=8 micro_batches=8")
 expect(0, ["does not fit: stage 0 needs", "the fastest that fits with 1 change"], QWEN, "--why", "ep=8 micro_batches=1")
 expect(0, ["rows a token between 2 nodes"], QWEN, "--ranks", "16", "--why", "ep=16 micro_batches=4")
