@@ -27,6 +27,8 @@ def plausible(profile, ranks):
     checks.expect(1e-9 < profile["operator_latency_s"] < 1e-2, "latency")
     level = profile["levels"][-1]
     checks.expect(level["ranks"] == ranks, f"levels: {profile['levels']}")
+    taken = {library["name"]: library["bytes"] for library in profile["libraries"]}
+    checks.expect(len(taken) == 2 and all(1 << 20 < bytes < 1 << 28 for bytes in taken.values()), f"libraries: {taken}")
     if ranks > 1:
         for kind in ("all_to_all", "ring", "message"):
             checks.expect(0 < level[kind][0] < 1 and 1e6 < level[kind][1] < 1e12, f"{kind}: {level[kind]}")
