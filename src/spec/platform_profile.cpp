@@ -253,7 +253,7 @@ int64_t product_scratch_bytes(int64_t n, int64_t k) {
 // As measure_platform (model/platform.h) has it where products need the most; a test holds the two together.
 int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
   constexpr int64_t kRouterRows = 512;  // that a router's product in fp32 converts at a time
-  int64_t widest = std::max(model.vocab, model.width), router = 0;
+  int64_t widest = std::max(model.vocab, model.width), router = 0, rounded = 0;
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
     const LatentSpec& l = a.latent;
@@ -265,8 +265,12 @@ int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
     if (layer.feed_forward == FeedForwardKind::moe && run.dtype() == DType::bf16)
       router = std::max(router, kRouterRows * model.width * size_of(DType::f32) +
                                     product_scratch_bytes(layer.moe.experts, model.width));
+    if (layer.feed_forward == FeedForwardKind::moe && run.expert_gradient_dtype() == DType::bf16)  // summed in fp32
+      rounded = std::max(rounded, std::max(c * layer.moe.width, model.width) * std::max(layer.moe.width, model.width) *
+                                          size_of(DType::f32) +
+                                      64);
   }
-  return std::max(product_scratch_bytes(widest, widest), router);
+  return std::max(product_scratch_bytes(widest, widest) + rounded, router);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ namespace {
 TEST(ScratchRule, PlansAndRunsAgreeOnCpus) {
   PlatformProfile cpu;
   cpu.one_packed_form = false;
-  for (const char* dtype : {"bf16", "fp32"})
+  for (const char* dtype : {"bf16", "bf16 with gradients", "fp32"})
     for (const int64_t width : {256, 1024, 4096, 7168})
       for (const int64_t vocab : {256, 8192, 151936})
         for (const char* attention : {"grouped", "latent"}) {
@@ -26,7 +26,8 @@ TEST(ScratchRule, PlansAndRunsAgreeOnCpus) {
           native.q_rank = width / 4;
           native.kv_rank = width / 8;
           RunSpec run;
-          run.train.dtype = dtype;
+          run.train.dtype = std::string(dtype, 4);
+          if (dtype[4] != 0) run.expert_gradients = "bf16";
           run.train.seq_len = 512;
           run.train.global_batch = 2;
           const ModelSpec model = build_native_model(native);
