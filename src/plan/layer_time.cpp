@@ -65,35 +65,43 @@ double LayerTimeModel::traffic(double bytes) const {
   return bytes > 0 ? bytes / profile_.elementwise_bytes_per_s + profile_.operator_latency_s : 0;
 }
 
+// A GPU computes while it moves the operands; a core does much of it one after the other.
+double LayerTimeModel::bound(double computing, double bytes) const {
+  const double moving = bytes / profile_.stream_bytes_per_s;
+  return profile_.one_packed_form ? std::max(computing, moving) : computing + moving;
+}
+
 double LayerTimeModel::product(double rows, double n, double k) const {
   const double flops = 2 * rows * n * k;
   if (flops <= 0) return 0;
-  return std::max(flops / (rate_at(profile_.dense_products, flops) * rate_share_),
-                  (rows * k + n * k + rows * n) * element_bytes_ / profile_.stream_bytes_per_s) +
+  return bound(flops / (rate_at(profile_.dense_products, flops) * rate_share_),
+               (rows * k + n * k + rows * n) * element_bytes_) +
          profile_.operator_latency_s;
 }
 
 // Adds to fp32 gradients.
 double LayerTimeModel::weight_product(double rows, double n, double k) const {
-  const double bytes = rows * (n + k) * element_bytes_ + 8 * n * k;
-  return std::max(product(rows, n, k), bytes / profile_.stream_bytes_per_s + profile_.operator_latency_s);
+  const double flops = 2 * rows * n * k;
+  if (flops <= 0) return 0;
+  return bound(flops / (rate_at(profile_.dense_products, flops) * rate_share_),
+               rows * (n + k) * element_bytes_ + 8 * n * k) +
+         profile_.operator_latency_s;
 }
 
 double LayerTimeModel::expert_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
   const double tiled_rows = rows + experts * static_cast<double>(profile_.row_tile) / 2;
-  return std::max(2 * tiled_rows * n * k / (rate_at(profile_.expert_products, each) * rate_share_),
-                  (rows * (n + k) + experts * n * k) * element_bytes_ / profile_.stream_bytes_per_s) +
+  return bound(2 * tiled_rows * n * k / (rate_at(profile_.expert_products, each) * rate_share_),
+               (rows * (n + k) + experts * n * k) * element_bytes_) +
          profile_.operator_latency_s;
 }
 
 double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
-  return std::max(
-             2 * rows * n * k / (rate_at(profile_.expert_weight_products, each) * rate_share_),
-             (rows * (n + k) * element_bytes_ + 2 * gradient_bytes_ * experts * n * k) / profile_.stream_bytes_per_s) +
+  return bound(2 * rows * n * k / (rate_at(profile_.expert_weight_products, each) * rate_share_),
+               rows * (n + k) * element_bytes_ + 2 * gradient_bytes_ * experts * n * k) +
          profile_.operator_latency_s;
 }
 
