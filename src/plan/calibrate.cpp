@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kPrepare = 3, kFewest = 5, kMostSteps = 1000;
 constexpr double kMostFactor = 30;  // a rate that is so far off is another machine's
 constexpr double kNoise = 0.01;     // of a step: parts below are left as they are
-constexpr int kRounds = 3;
+constexpr int kRounds = 8;
 
 // A field of one line.
 class LineFields {

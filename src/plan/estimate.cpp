@@ -107,8 +107,11 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
   for (const RankMemory& rank : estimate.memory) {
     const auto bytes = [&](ByteKind kind) { return static_cast<double>(rank.table.by_kind[static_cast<int>(kind)]); };
     const double moments = bytes(ByteKind::moment), gradients = bytes(ByteKind::gradient),
-                 packed = bytes(ByteKind::packed);
-    const double update = (kUpdateBytes * moments + gradients + packed) / profile_.stream_bytes_per_s;
+                 packed = bytes(ByteKind::packed), packed_from = packed * (profile_.native_bf16 ? 2 : 1);
+    double update = (kUpdateBytes * moments + gradients) / profile_.stream_bytes_per_s;
+    // A GPU's update writes its one form too; each of a CPU's two is an operator that reads fp32.
+    if (profile_.one_packed_form) update += packed / profile_.stream_bytes_per_s;
+    else update += (packed + packed_from) / profile_.elementwise_bytes_per_s;
     double gather = 0;
     if (layout.zero > 0) {
       const RankGroup replicas = replica_group(mesh, mesh.tp > 1 ? Replicas::stage : Replicas::dp);
