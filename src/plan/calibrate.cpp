@@ -154,15 +154,6 @@ double waiting_of(const StepTime& time) { return time.exchange + time.bubble; }
        "begin with a profile of this machine, as `moewright probe` writes one, and a run that had the machine alone");
 }
 
-// Whether a part is large enough to be told from noise. Errors: where it is out of all proportion.
-bool is_worth(const char* part, double measured, double predicted, double step) {
-  const double noise = kNoise * step;
-  if (std::max(measured, predicted) < noise) return false;
-  const double ratio = std::max(measured, noise) / std::max(predicted, noise);
-  if (ratio > kMostFactor || ratio < 1 / kMostFactor) refuse_ratio(part, measured, predicted);
-  return true;
-}
-
 // Those steps that ran what the request plans. Errors: where none or too few did.
 std::vector<MeasuredStep> steps_of(const Request& request, const std::vector<MeasuredStep>& steps,
                                    const std::string& source) {
@@ -251,18 +242,23 @@ Calibration calibrate(const Request& request, const std::vector<MeasuredStep>& s
         "measured: computing {:.3f} ms ({:.3f} predicted), waiting {:.3f} ms ({:.3f}), updating {:.3f} ms ({:.3f})",
         parts.compute * 1e3, before.compute * 1e3, parts.waiting * 1e3, waiting_of(before) * 1e3, parts.optimizer * 1e3,
         before.optimizer * 1e3));
-    const bool update = is_worth("the update", parts.optimizer, before.optimizer, step),
-               compute = is_worth("compute", parts.compute, before.compute, step),
-               waiting = is_worth("waiting for others", parts.waiting, waiting_of(before), step) && before.exchange > 0;
+    // Ranks also wait for others that were disturbed, and a predicted update may be latency: what no factor meets is
+    // left to compute, which alone must be in proportion.
+    const auto is_worth = [&](double measured, double predicted) {
+      return std::max(measured, predicted) > kNoise * step;
+    };
+    const bool update = is_worth(parts.optimizer, before.optimizer),
+               waiting = is_worth(parts.waiting, waiting_of(before)) && before.exchange > 0;
+    if (parts.compute > kMostFactor * before.compute || before.compute > kMostFactor * parts.compute)
+      refuse_ratio("compute", parts.compute, before.compute);
     // Each part depends a little on the others: products read memory at the rate of the update, updates use links, and
     // a pipeline waits for what others compute.
     for (int round = 0; round < kRounds; ++round) {
       if (update)
         fit.meet(
             &Factors::update, [](const StepTime& time) { return time.optimizer; }, parts.optimizer);
-      if (compute)
-        fit.meet(
-            &Factors::compute, [](const StepTime& time) { return time.compute; }, parts.compute);
+      fit.meet(
+          &Factors::compute, [](const StepTime& time) { return time.compute; }, parts.compute);
       if (waiting) fit.meet(&Factors::links, total_of, step);
     }
   } else {

@@ -36,7 +36,7 @@ struct Calibration {
 // Scales the profile of `request` until the plan of its run file's layout meets the median of the `steps` that ran it:
 // rates and latencies of compute, the memory rate of the update, and the links that join the ranks, each by its own
 // measured part, where parts were measured; else all by compute. `source` names the metrics. Errors: config, for steps
-// of another run than that of the request, too few of them, and changes beyond thirty times.
+// of another run than that of the request, too few of them, and compute that is wrong by more than thirty times.
 Calibration calibrate(const Request& request, const std::vector<MeasuredStep>& steps, const std::string& source);
 
 }  // namespace mw
