@@ -148,8 +148,8 @@ double waiting_of(const StepTime& time) { return time.exchange + time.bubble; }
 
 [[noreturn]] void refuse_ratio(const char* part, double measured, double predicted) {
   fail(Exit::config,
-       fmt::format("{} is measured as {:.3f} ms and predicted as {:.3f} ms: a profile that is wrong by more than {} "
-                   "times is another machine's",
+       fmt::format("{} is measured as {:.3f} ms and predicted as {:.3f} ms: rates up to {} times as fast or as slow do "
+                   "not meet it, so the profile is another machine's",
                    part, measured * 1e3, predicted * 1e3, kMostFactor),
        "begin with a profile of this machine, as `moewright probe` writes one, and a run that had the machine alone");
 }
@@ -259,13 +259,19 @@ Calibration calibrate(const Request& request, const std::vector<MeasuredStep>& s
             &Factors::update, [](const StepTime& time) { return time.optimizer; }, parts.optimizer);
       fit.meet(
           &Factors::compute, [](const StepTime& time) { return time.compute; }, parts.compute);
-      if (waiting) fit.meet(&Factors::links, total_of, step);
+      if (waiting && !fit.meet(&Factors::links, total_of, step)) fit.factors.links = 1;
     }
   } else {
     out.lines.push_back("the run measured no parts of its steps: the rates of compute take all of the difference");
   }
-  // What is left over.
-  if (!fit.meet(&Factors::compute, total_of, step)) refuse_ratio("the step", step, before.total());
+  // What is left over. Where the run or the profile's own measurement was disturbed, the other parts may leave compute
+  // no time at all: then all are off alike.
+  if (!fit.meet(&Factors::compute, total_of, step)) {
+    const double all = before.total() / step;
+    if (all > kMostFactor || all < 1 / kMostFactor) refuse_ratio("the step", step, before.total());
+    fit.factors = {all, all, all};
+    fit.meet(&Factors::compute, total_of, step);
+  }
   const Factors& by = fit.factors;
   const std::string changes =
       fmt::format("{}, {}, {}", change_of("rates of compute", by.compute),

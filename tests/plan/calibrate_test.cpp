@@ -100,6 +100,20 @@ TEST(Calibration, OneRankHasNoLinks) {
   EXPECT_NEAR(time_of(request, found.profile, "").total() / measured.total(), 1, 1e-4);
 }
 
+// A profile that was measured while links were busy: no rate of compute meets a run that had them alone.
+TEST(Calibration, ScalesAllAlikeWhereNoPartMeetsTheStep) {
+  Request request = request_on(2, "ep=2 micro_batches=4");
+  const StepTime measured = time_of(request, request.profile, "");
+  for (LinkLevel& level : request.profile.levels)
+    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
+      cost->bytes_per_s /= 60, cost->latency_s *= 60;
+  const StepTime planned = time_of(request, request.profile, "");
+  ASSERT_GT(planned.exchange, measured.total());
+  ASSERT_LT(planned.total(), 30 * measured.total());
+  const Calibration found = calibrate(request, steps_of(request, measured, false), "metrics.jsonl");
+  EXPECT_NEAR(time_of(request, found.profile, "").total() / measured.total(), 1, 1e-4);
+}
+
 std::string refusal(const Request& request, const std::vector<MeasuredStep>& steps) {
   try {
     calibrate(request, steps, "metrics.jsonl");
