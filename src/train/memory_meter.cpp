@@ -35,7 +35,9 @@ int64_t left_of(const std::string& limit_file, const std::string& used_file, con
   if (limit <= 0 || used < 0) return std::numeric_limits<int64_t>::max();
   const int64_t of_files =
       read_field(statistics, prefix + "inactive_file ") + read_field(statistics, prefix + "active_file ");
-  return std::clamp<int64_t>(limit - used + of_files, 0, limit);
+  // More files than use: the kernel's counters are read one after the other.
+  const int64_t held = std::max<int64_t>(used - of_files, 0);
+  return std::max<int64_t>(limit - held, 0);
 }
 
 }  // namespace

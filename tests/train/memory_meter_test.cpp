@@ -34,6 +34,16 @@ TEST(AvailableBytes, StaysBetweenNothingAndTheLimit) {
   EXPECT_EQ(available_bytes(dir.path()), kLimit);
 }
 
+// The counters of version 1 are not read at one instant: pages of files may be more than what is used, and a cgroup
+// without a limit has one near the largest number there is.
+TEST(AvailableBytes, MorePagesOfFilesThanUsedLeaveEverything) {
+  const ScratchDir dir;
+  write_raw(dir / "memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write_raw(dir / "memory/memory.usage_in_bytes", "8000\n");
+  write_raw(dir / "memory/memory.stat", "total_inactive_file 6000000\ntotal_active_file 500\n");
+  EXPECT_GT(available_bytes(dir.path()), kLimit);
+}
+
 TEST(AvailableBytes, WithoutALimitTheNodeDecides) {
   const ScratchDir dir;
   const int64_t node = available_bytes(dir / "absent");
