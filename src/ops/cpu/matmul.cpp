@@ -13,10 +13,14 @@ namespace {
 // Panels that need scratch are kept below this size, whatever the height that would suit the product best.
 constexpr int64_t kScratchLimit = int64_t{32} << 20;
 
+// Weight gradients up to this size are multiplied in scratch, which caches hold, and then added: the library's own sum
+// reads its result tile by tile, at a quarter of the memory's rate.
+constexpr int64_t kSumLimit = int64_t{16} << 20;
+
 // What one more product costs, in rows: the call itself with packed weights; with others, weights are read through a
 // transposition, or d_weight is read and written once more.
 constexpr int64_t kPackedOverhead = 16;
-constexpr int64_t kPlainOverhead = 64;
+constexpr int64_t kPlainOverhead = 32;
 
 // Rows' worth of work to cover `rows` rows with panels of at most kPanelHeights[level].
 int64_t covering_cost(int64_t rows, size_t level, int64_t overhead) {
@@ -34,10 +38,10 @@ struct PanelPlan {
   int64_t padded_limit;  // and of a panel with
   int64_t overhead;
 
-  // whole_bytes, padded_bytes: scratch bytes a row.
-  PanelPlan(int64_t whole_bytes, int64_t padded_bytes, int64_t overhead_rows)
-      : whole_limit(whole_bytes == 0 ? kPanelHeights.back() : kScratchLimit / whole_bytes),
-        padded_limit(kScratchLimit / padded_bytes),
+  // whole_bytes, padded_bytes: scratch bytes a row, of `scratch` in all.
+  PanelPlan(int64_t whole_bytes, int64_t padded_bytes, int64_t overhead_rows, int64_t scratch = kScratchLimit)
+      : whole_limit(whole_bytes == 0 ? kPanelHeights.back() : scratch / whole_bytes),
+        padded_limit(scratch / padded_bytes),
         overhead(overhead_rows) {}
 
   int64_t next_height(int64_t rows) const {
@@ -158,15 +162,25 @@ void multiply_d_weight(Stream& stream, const SortedRows& dy, const SortedRows& x
                        int64_t end, Store store) {
   const int64_t n = dy.data.cols(), k = x.data.cols();
   const DType in = panel_dtype(x.data.dtype);
+  const int64_t sum_bytes = dw_NK.bytes() <= kSumLimit ? dw_NK.bytes() : 0;
   const PanelPlan plan(scratch_row_bytes(dy, in, false) + scratch_row_bytes(x, in, false),
-                       scratch_row_bytes(dy, in, true) + scratch_row_bytes(x, in, true), kPlainOverhead);
+                       scratch_row_bytes(dy, in, true) + scratch_row_bytes(x, in, true), kPlainOverhead,
+                       kScratchLimit - sum_bytes);
   for (int64_t row = begin; row < end;) {
     const int64_t height = plan.next_height(end - row);
     const int64_t count = std::min(height, end - row);
     WorkspaceFrame frame(stream.workspace());
     const void* a = load_panel(stream, frame, dy, in, row, count, height);
     const void* b = load_panel(stream, frame, x, in, row, count, height);
-    run_panel(stream, {ProductKind::d_weight, height, n, k, in, DType::f32, false, store}, a, b, dw_NK.data);
+    PanelProduct product{ProductKind::d_weight, height, n, k, in, DType::f32, false, store};
+    if (store == Store::accumulate && sum_bytes > 0) {
+      product.store = Store::overwrite;
+      void* sum = frame.take_bytes(static_cast<size_t>(sum_bytes));
+      run_panel(stream, product, a, b, sum);
+      store_panel(stream, sum, DType::f32, {dw_NK}, 0, n, Store::accumulate);
+    } else {
+      run_panel(stream, product, a, b, dw_NK.data);
+    }
     store = Store::accumulate;
     row += count;
   }
@@ -193,9 +207,13 @@ void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std
 }  // namespace
 
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
-  // A row has at most one fp32 operand of either width in scratch. Each of the two panels is rounded up to 64 bytes.
+  // A row has at most one fp32 operand of either width in scratch. Each of the two panels, and a sum, is rounded up to 64
+  // bytes.
   const int64_t row_bytes = (max_n + max_k) * size_of(DType::f32);
-  return std::min(kPanelHeights.back() * row_bytes, std::max(kScratchLimit, kPanelHeights.front() * row_bytes)) + 128;
+  const int64_t sum_bytes = std::min(max_n * max_k * size_of(DType::f32), kSumLimit);
+  return std::min(kPanelHeights.back() * row_bytes + sum_bytes,
+                  std::max(kScratchLimit, kPanelHeights.front() * row_bytes + sum_bytes)) +
+         192;
 }
 
 // Rows behind an index are gathered panel by panel, in scratch that the products above have too. A gradient that is

@@ -10,7 +10,7 @@
 
 namespace mw::cpu {
 
-constexpr std::array<int64_t, 4> kPanelHeights = {16, 64, 256, 1024};
+constexpr std::array<int64_t, 7> kPanelHeights = {16, 32, 64, 128, 256, 512, 1024};
 
 enum class ProductKind : uint8_t {
   forward,   // c[height, n] (=|+=) a[height, k] w[n, k]^T
