@@ -88,8 +88,7 @@ void scale(LinkCost& cost, double factor) {
 }
 
 PlatformProfile scaled(PlatformProfile p, const Factors& by, int ranks) {
-  for (RateTable* table :
-       {&p.dense_products, &p.expert_products, &p.expert_weight_products, &p.attention_forward, &p.attention_backward})
+  for (RateTable* table : rate_tables(p))
     for (RatePoint& point : *table) point.per_second *= by.compute;
   p.elementwise_bytes_per_s *= by.compute;
   for (double* latency : {&p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s})
@@ -191,8 +190,7 @@ std::string change_of(const char* what, double factor) {
 // Six digits, so that a plan still meets the step.
 void shorten(PlatformProfile& p) {
   const auto round = [](double& value) { value = std::strtod(fmt::format("{:.6g}", value).c_str(), nullptr); };
-  for (RateTable* table :
-       {&p.dense_products, &p.expert_products, &p.expert_weight_products, &p.attention_forward, &p.attention_backward})
+  for (RateTable* table : rate_tables(p))
     for (RatePoint& point : *table) round(point.per_second);
   for (double* value : {&p.elementwise_bytes_per_s, &p.stream_bytes_per_s, &p.operator_latency_s, &p.routing_latency_s,
                         &p.micro_batch_latency_s})

@@ -12,6 +12,10 @@ constexpr double kUpdateBytes = 3.5;
 // Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
 constexpr double kBesideBackward = 0.9;
 
+// How often (n - 1) / n of a block of n replicas crosses the links when its parts go to their owners, or come from
+// them. The host does one owner after the other.
+double passes_to_owners(const PlatformProfile& profile) { return profile.overlaps_gradient_sums ? 1 : 2; }
+
 int64_t row_growth(const ByteSummary& table, double load) {
   return std::min(table.routed_max, static_cast<int64_t>(std::ceil(static_cast<double>(table.routed_mean) * load)));
 }
@@ -98,7 +102,7 @@ double Estimator::gradient_sums(const Layout& layout, const Mesh& mesh, int pp_r
   double seconds = 0;
   for (size_t b = 0; b < kReplicas; ++b)
     seconds += transfers_.ring(replica_group(mesh, static_cast<Replicas>(b)), static_cast<double>(bytes[b]),
-                               layout.zero > 0 ? 1 : 2);
+                               layout.zero > 0 ? passes_to_owners(profile_) : 2);
   return seconds;
 }
 
@@ -116,9 +120,11 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
     if (layout.zero > 0) {
       const RankGroup replicas = replica_group(mesh, mesh.tp > 1 ? Replicas::stage : Replicas::dp);
       const double matrices = packed > 0 ? packed / (profile_.one_packed_form ? 1 : 2) : bytes(ByteKind::master);
-      gather = transfers_.ring(replicas.size > 1 ? replicas : replica_group(mesh, Replicas::edp), matrices, 1);
+      gather = transfers_.ring(replicas.size > 1 ? replicas : replica_group(mesh, Replicas::edp), matrices,
+                               passes_to_owners(profile_));
     }
-    slowest = std::max(slowest, std::max(update, gather));
+    // GPUs gather a parameter while they update those that follow.
+    slowest = std::max(slowest, profile_.overlaps_gradient_sums ? std::max(update, gather) : update + gather);
   }
   return slowest + transfers_.ring({ranks_, 1}, 8, 2);
 }

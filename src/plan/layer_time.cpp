@@ -57,8 +57,8 @@ LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, cons
       profile_(profile),
       transfers_(profile),
       load_(load),
+      rates_(rates_of(profile, run.dtype())),
       element_bytes_(static_cast<double>(size_of(run.dtype()))),
-      rate_share_(run.dtype() == DType::bf16 ? 1 : profile.fp32_share),
       gradient_bytes_(static_cast<double>(size_of(run.expert_gradient_dtype()))) {}
 
 double LayerTimeModel::traffic(double bytes) const {
@@ -74,8 +74,7 @@ double LayerTimeModel::bound(double computing, double bytes) const {
 double LayerTimeModel::product(double rows, double n, double k) const {
   const double flops = 2 * rows * n * k;
   if (flops <= 0) return 0;
-  return bound(flops / (rate_at(profile_.dense_products, flops) * rate_share_),
-               (rows * k + n * k + rows * n) * element_bytes_) +
+  return bound(flops / rate_at(rates_.dense_products, flops), (rows * k + n * k + rows * n) * element_bytes_) +
          profile_.operator_latency_s;
 }
 
@@ -83,16 +82,15 @@ double LayerTimeModel::product(double rows, double n, double k) const {
 double LayerTimeModel::weight_product(double rows, double n, double k) const {
   const double flops = 2 * rows * n * k;
   if (flops <= 0) return 0;
-  return bound(flops / (rate_at(profile_.dense_products, flops) * rate_share_),
-               rows * (n + k) * element_bytes_ + 8 * n * k) +
+  return bound(flops / rate_at(rates_.dense_products, flops), rows * (n + k) * element_bytes_ + 8 * n * k) +
          profile_.operator_latency_s;
 }
 
 double LayerTimeModel::expert_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
-  const double tiled_rows = rows + experts * static_cast<double>(profile_.row_tile) / 2;
-  return bound(2 * tiled_rows * n * k / (rate_at(profile_.expert_products, each) * rate_share_),
+  const double tiled_rows = rows + experts * static_cast<double>(rates_.row_tile) / 2;
+  return bound(2 * tiled_rows * n * k / rate_at(rates_.expert_products, each),
                (rows * (n + k) + experts * n * k) * element_bytes_) +
          profile_.operator_latency_s;
 }
@@ -100,7 +98,7 @@ double LayerTimeModel::expert_product(double rows, double experts, double n, dou
 double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
-  return bound(2 * rows * n * k / (rate_at(profile_.expert_weight_products, each) * rate_share_),
+  return bound(2 * rows * n * k / rate_at(rates_.expert_weight_products, each),
                rows * (n + k) * element_bytes_ + 2 * gradient_bytes_ * experts * n * k) +
          profile_.operator_latency_s;
 }
@@ -135,9 +133,9 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   double prepare = rotation;
   if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
   if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
-  const double core = scores / (rate_at(profile_.attention_forward, s) * rate_share_) + profile_.operator_latency_s;
-  const double core_backward = kBackwardAttention * scores / (rate_at(profile_.attention_backward, s) * rate_share_) +
-                               profile_.operator_latency_s;
+  const double core = scores / rate_at(rates_.attention_forward, s) + profile_.operator_latency_s;
+  const double core_backward =
+      kBackwardAttention * scores / rate_at(rates_.attention_backward, s) + profile_.operator_latency_s;
 
   LayerTime time;
   time.forward = norm + inputs + prepare + core + output + residual;

@@ -55,7 +55,8 @@ class LayerTimeModel {
   const PlatformProfile& profile_;
   Transfers transfers_;
   LoadModel load_;
-  double element_bytes_, rate_share_, gradient_bytes_;  // gradient_bytes_: of an element of experts' gradients
+  OperatorRates rates_;
+  double element_bytes_, gradient_bytes_;  // gradient_bytes_: of an element of experts' gradients
   std::map<std::tuple<int, int, int64_t, int64_t, Recompute>, LayerTimes> known_;
 };
 

@@ -38,7 +38,7 @@ ProbeSizes sizes_for(DeviceKind device) {
     return {{{512, 64}, {512, 128}, {512, 256}, {512, 512}, {512, 1024}, {512, 2048}},
             8,
             {{16, 128}, {32, 256}, {64, 512}, {256, 512}, {512, 1024}},
-            {128, 256, 512, 1024, 2048},
+            {64, 128, 256, 512, 1024, 2048},
             1024,
             8,
             2,
@@ -53,6 +53,12 @@ ProbeSizes sizes_for(DeviceKind device) {
           4,
           128,
           int64_t{1} << 28};
+}
+
+// That training is done in: fp32 on GPUs is for tests.
+std::vector<DType> dtypes_on(DeviceKind device) {
+  if (device == DeviceKind::cpu) return {DType::bf16, DType::f32};
+  return {DType::bf16};
 }
 
 // Values that keep multipliers as busy as weights do: zeros would let a GPU run faster than it can.
@@ -82,11 +88,16 @@ class Tensors {
   }
   TensorView operator()(const std::string& name) { return store_.fixed(name); }
 
-  // The weights of slots "values" and "packed", which hold `count` matrices of [n, k].
-  std::vector<Weight> weights(int64_t count, int64_t n, int64_t k) {
+  // The weights of weight_slots, which hold `count` matrices of [n, k].
+  std::vector<Weight> weights(DType dtype, int64_t count, int64_t n, int64_t k) {
     std::vector<Weight> all;
-    const TensorView values = store_.fixed("values"), packed = store_.fixed("packed");
+    const TensorView values = store_.fixed("values");
     for (int64_t i = 0; i < count; ++i) {
+      if (dtype == DType::f32) {
+        all.push_back({n, k, values.at(i), {}, {}});
+        continue;
+      }
+      const TensorView packed = store_.fixed("packed");
       Weight w{n, k, values.at(i), packed.at(2 * i), packed.at(2 * i + 1)};
       if (stream_.device().kind != DeviceKind::cpu) w.packed_backward = w.packed_forward;
       pack_weight(stream_, w);
@@ -100,10 +111,11 @@ class Tensors {
   TensorStore store_;
 };
 
-std::vector<TensorSlot> weight_slots(Stream& stream, int64_t count, int64_t n, int64_t k) {
+std::vector<TensorSlot> weight_slots(Stream& stream, DType dtype, int64_t count, int64_t n, int64_t k) {
+  std::vector<TensorSlot> slots = {{"values", DType::f32, {count, n, k}, 0}};
   const bool native = stream.device().kind != DeviceKind::cpu || cpu::matmul_traits().native_bf16;
-  return {{"values", DType::f32, {count, n, k}, 0},
-          {"packed", DType::u8, {2 * count, packed_weight_bytes(n, k, native)}, 0}};
+  if (dtype == DType::bf16) slots.push_back({"packed", DType::u8, {2 * count, packed_weight_bytes(n, k, native)}, 0});
+  return slots;
 }
 
 // Of a measured time the part that is not an operator's latency.
@@ -144,7 +156,8 @@ int64_t probe_workspace_bytes(int threads, DeviceKind device) {
         bytes, matmul_workspace_bytes(p.width, p.width, device) +
                    esmm_workspace_bytes(ExpertProducts::automatic, p.rows * sizes.experts, p.width, p.width, device));
   for (const int64_t length : sizes.seq_lens)
-    bytes = std::max(bytes, attention_workspace_bytes(attention_shape(sizes, length), DType::bf16, threads, device));
+    for (const DType dtype : dtypes_on(device))
+      bytes = std::max(bytes, attention_workspace_bytes(attention_shape(sizes, length), dtype, threads, device));
   return bytes;
 }
 
@@ -184,88 +197,127 @@ void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& pro
   profile.stream_bytes_per_s = 28.0 * static_cast<double>(elements / 2) / seconds;
 }
 
+namespace {
+
+// FLOP/s of one dense product.
+double dense_rate(Meter& meter, Stream& stream, const PlatformProfile& profile, const Product& p, DType dtype) {
+  std::vector<TensorSlot> slots = weight_slots(stream, dtype, 1, p.width, p.width);
+  slots.push_back({"x", dtype, {p.rows, p.width}, 0});
+  slots.push_back({"y", dtype, {p.rows, p.width}, 0});
+  Tensors t(stream, slots);
+  const Weight w = t.weights(dtype, 1, p.width, p.width).front();
+  const TensorView x = t("x"), y = t("y");
+  return p.flops() / net(meter.seconds_of([&] { matmul(stream, x, w, y); }), profile);
+}
+
+// Seconds of a product of all experts: with rows, the mean of both directions, and of their weights' gradients.
+struct ExpertSeconds {
+  double rows = 0, weights = 0;
+};
+
+ExpertSeconds time_experts(Meter& meter, Stream& stream, const PlatformProfile& profile, const Product& p, int64_t e,
+                           DType dtype) {
+  const int64_t rows = p.rows * e;
+  std::vector<TensorSlot> slots = weight_slots(stream, dtype, e, p.width, p.width);
+  slots.push_back({"x", dtype, {rows, p.width}, 0});
+  slots.push_back({"y", dtype, {rows, p.width}, 0});
+  slots.push_back({"dw", DType::f32, {e, p.width, p.width}, 0});
+  slots.push_back({"index", DType::i32, {rows}, 0});
+  Tensors t(stream, slots);
+  // Rows lie in the order of tokens, as routing finds them.
+  std::vector<int32_t> order(static_cast<size_t>(rows));
+  for (int64_t i = 0; i < rows; ++i) order[static_cast<size_t>(i)] = static_cast<int32_t>(i * e % rows + i * e / rows);
+  write_values<int32_t>(stream, order, t("index"));
+  const std::vector<Weight> weights = t.weights(dtype, e, p.width, p.width);
+  const std::vector<int64_t> offsets = ragged_offsets(e, p.rows);
+  const SortedRows x{t("x"), t("index").as<int32_t>()}, y{t("y"), nullptr};
+  const TensorView dw = t("dw");
+  const double forward = net(meter.seconds_of([&] { esmm(stream, x, offsets, weights, y); }), profile),
+               back = net(meter.seconds_of([&] { esmm_d_input(stream, y, offsets, weights, x); }), profile);
+  return {(forward + back) / 2,
+          net(meter.seconds_of([&] { estmm(stream, y, x, offsets, dw, Store::overwrite); }), profile)};
+}
+
+// What an expert's product costs beside its rows, as twice so many of them.
+int64_t measured_row_tile(Meter& meter, Stream& stream, const PlatformProfile& profile, int64_t experts, DType dtype) {
+  const Product few{16, 512}, many{256, 512};
+  const double t_few = time_experts(meter, stream, profile, few, experts, dtype).rows,
+               t_many = time_experts(meter, stream, profile, many, experts, dtype).rows;
+  const auto few_rows = static_cast<double>(few.rows), many_rows = static_cast<double>(many.rows);
+  const double beside = (t_few * many_rows - t_many * few_rows) / std::max(t_many - t_few, 1e-3 * t_many);
+  return static_cast<int64_t>(std::clamp(std::round(2 * beside), 1.0, 2 * many_rows));
+}
+
+}  // namespace
+
 void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
-  profile.dense_products.clear();
-  profile.peak_flops_per_s = 0;
   const std::vector<Product> products = sizes_for(stream.device().kind).dense;
+  profile.bf16.dense_products.clear();
+  profile.peak_flops_per_s = 0;
   for (const Product& p : products) {
-    std::vector<TensorSlot> slots = weight_slots(stream, 1, p.width, p.width);
-    slots.push_back({"x", DType::bf16, {p.rows, p.width}, 0});
-    slots.push_back({"y", DType::bf16, {p.rows, p.width}, 0});
-    Tensors t(stream, slots);
-    const Weight w = t.weights(1, p.width, p.width).front();
-    const TensorView x = t("x"), y = t("y");
-    const double rate = p.flops() / net(meter.seconds_of([&] { matmul(stream, x, w, y); }), profile);
-    profile.dense_products.push_back({p.flops(), rate});
+    const double rate = dense_rate(meter, stream, profile, p, DType::bf16);
+    profile.bf16.dense_products.push_back({p.flops(), rate});
     profile.peak_flops_per_s = std::max(profile.peak_flops_per_s, rate);
   }
-  const Product& p = products.back();
-  Tensors t(stream, {{"w", DType::f32, {p.width, p.width}, 0},
-                     {"x", DType::f32, {p.rows, p.width}, 0},
-                     {"y", DType::f32, {p.rows, p.width}, 0}});
-  const Weight w{p.width, p.width, t("w"), {}, {}};
-  const TensorView x = t("x"), y = t("y");
-  const double rate = p.flops() / net(meter.seconds_of([&] { matmul(stream, x, w, y); }), profile);
-  profile.fp32_share = std::min(1.0, rate / profile.dense_products.back().per_second);
+  if (profile.fp32) profile.fp32->dense_products.clear();
+  for (const Product& p : products) {
+    if (!profile.fp32 && &p != &products.back()) continue;
+    const double rate = dense_rate(meter, stream, profile, p, DType::f32);
+    if (profile.fp32) profile.fp32->dense_products.push_back({p.flops(), rate});
+    profile.fp32_share = std::min(1.0, rate / profile.bf16.dense_products.back().per_second);
+  }
 }
 
 void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
-  profile.expert_products.clear();
-  profile.expert_weight_products.clear();
   const ProbeSizes sizes = sizes_for(stream.device().kind);
-  const int64_t e = sizes.experts;
-  for (const Product& p : sizes.expert) {
-    const int64_t rows = p.rows * e;
-    std::vector<TensorSlot> slots = weight_slots(stream, e, p.width, p.width);
-    slots.push_back({"x", DType::bf16, {rows, p.width}, 0});
-    slots.push_back({"y", DType::bf16, {rows, p.width}, 0});
-    slots.push_back({"dw", DType::f32, {e, p.width, p.width}, 0});
-    slots.push_back({"index", DType::i32, {rows}, 0});
-    Tensors t(stream, slots);
-    // Rows lie in the order of tokens, as routing finds them.
-    std::vector<int32_t> order(static_cast<size_t>(rows));
-    for (int64_t i = 0; i < rows; ++i)
-      order[static_cast<size_t>(i)] = static_cast<int32_t>(i * e % rows + i * e / rows);
-    write_values<int32_t>(stream, order, t("index"));
-    const std::vector<Weight> weights = t.weights(e, p.width, p.width);
-    const std::vector<int64_t> offsets = ragged_offsets(e, p.rows);
-    const SortedRows x{t("x"), t("index").as<int32_t>()}, y{t("y"), nullptr};
-    const TensorView dw = t("dw");
-    const double forward = net(meter.seconds_of([&] { esmm(stream, x, offsets, weights, y); }), profile);
-    const double weight = net(meter.seconds_of([&] { estmm(stream, y, x, offsets, dw, Store::overwrite); }), profile);
-    const double all = p.flops() * static_cast<double>(e);
-    // Half a tile of every expert is padding, which plans count on top.
-    const double tiled = all * (1 + 0.5 * static_cast<double>(profile.row_tile) / static_cast<double>(p.rows));
-    profile.expert_products.push_back({p.flops(), tiled / forward});
-    profile.expert_weight_products.push_back({p.flops(), all / weight});
-  }
+  const auto measure = [&](DType dtype, OperatorRates& rates) {
+    // On GPUs kernels have tiles.
+    if (stream.device().kind == DeviceKind::cpu)
+      rates.row_tile = measured_row_tile(meter, stream, profile, sizes.experts, dtype);
+    rates.expert_products.clear();
+    rates.expert_weight_products.clear();
+    for (const Product& p : sizes.expert) {
+      const ExpertSeconds taken = time_experts(meter, stream, profile, p, sizes.experts, dtype);
+      const double all = p.flops() * static_cast<double>(sizes.experts);
+      // Plans count half a tile of every expert on top.
+      const double tiled = all * (1 + 0.5 * static_cast<double>(rates.row_tile) / static_cast<double>(p.rows));
+      rates.expert_products.push_back({p.flops(), tiled / taken.rows});
+      rates.expert_weight_products.push_back({p.flops(), all / taken.weights});
+    }
+  };
+  measure(DType::bf16, profile.bf16);
+  if (profile.fp32) measure(DType::f32, *profile.fp32);
 }
 
 void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile) {
-  profile.attention_forward.clear();
-  profile.attention_backward.clear();
   const ProbeSizes sizes = sizes_for(stream.device().kind);
-  for (const int64_t length : sizes.seq_lens) {
-    const AttentionShape shape = attention_shape(sizes, length);
-    const int64_t tokens = shape.sequences * length, h = shape.head_dim;
-    Tensors t(stream, {{"q", DType::bf16, {tokens, shape.heads, h}, 0},
-                       {"k", DType::bf16, {tokens, shape.kv_heads, h}, 0},
-                       {"v", DType::bf16, {tokens, shape.kv_heads, h}, 0},
-                       {"o", DType::bf16, {tokens, shape.heads, h}, 0},
-                       {"lse", DType::f32, {shape.heads, tokens}, 0},
-                       {"d_o", DType::bf16, {tokens, shape.heads, h}, 0},
-                       {"d_q", DType::bf16, {tokens, shape.heads, h}, 0},
-                       {"d_k", DType::bf16, {tokens, shape.kv_heads, h}, 0},
-                       {"d_v", DType::bf16, {tokens, shape.kv_heads, h}, 0}});
-    const TensorView q = t("q"), k = t("k"), v = t("v"), o = t("o"), lse = t("lse"), d_o = t("d_o"), d_q = t("d_q"),
-                     d_k = t("d_k"), d_v = t("d_v");
-    const double scores = static_cast<double>(tokens * (length + 1) * 2 * shape.heads * h);
-    const double forward = net(meter.seconds_of([&] { attention(stream, shape, q, k, v, o, lse); }), profile);
-    const double backward =
-        net(meter.seconds_of([&] { attention_backward(stream, shape, q, k, v, o, lse, d_o, d_q, d_k, d_v); }), profile);
-    profile.attention_forward.push_back({static_cast<double>(length), scores / forward});
-    profile.attention_backward.push_back({static_cast<double>(length), 2.5 * scores / backward});
-  }
+  const auto measure = [&](DType dtype, OperatorRates& rates) {
+    rates.attention_forward.clear();
+    rates.attention_backward.clear();
+    for (const int64_t length : sizes.seq_lens) {
+      const AttentionShape shape = attention_shape(sizes, length);
+      const int64_t tokens = shape.sequences * length, h = shape.head_dim;
+      Tensors t(stream, {{"q", dtype, {tokens, shape.heads, h}, 0},
+                         {"k", dtype, {tokens, shape.kv_heads, h}, 0},
+                         {"v", dtype, {tokens, shape.kv_heads, h}, 0},
+                         {"o", dtype, {tokens, shape.heads, h}, 0},
+                         {"lse", DType::f32, {shape.heads, tokens}, 0},
+                         {"d_o", dtype, {tokens, shape.heads, h}, 0},
+                         {"d_q", dtype, {tokens, shape.heads, h}, 0},
+                         {"d_k", dtype, {tokens, shape.kv_heads, h}, 0},
+                         {"d_v", dtype, {tokens, shape.kv_heads, h}, 0}});
+      const TensorView q = t("q"), k = t("k"), v = t("v"), o = t("o"), lse = t("lse"), d_o = t("d_o"), d_q = t("d_q"),
+                       d_k = t("d_k"), d_v = t("d_v");
+      const double scores = static_cast<double>(tokens * (length + 1) * 2 * shape.heads * h);
+      const double forward = net(meter.seconds_of([&] { attention(stream, shape, q, k, v, o, lse); }), profile);
+      const double backward = net(
+          meter.seconds_of([&] { attention_backward(stream, shape, q, k, v, o, lse, d_o, d_q, d_k, d_v); }), profile);
+      rates.attention_forward.push_back({static_cast<double>(length), scores / forward});
+      rates.attention_backward.push_back({static_cast<double>(length), 2.5 * scores / backward});
+    }
+  };
+  measure(DType::bf16, profile.bf16);
+  if (profile.fp32) measure(DType::f32, *profile.fp32);
 }
 
 }  // namespace mw

@@ -20,7 +20,7 @@
 namespace mw {
 namespace {
 
-constexpr int kTimings = 60;  // calls of Meter::seconds_of, about
+constexpr int kTimings = 110;  // calls of Meter::seconds_of, about
 constexpr const char* kTaken = "libraries in use";
 
 struct Part {
@@ -62,9 +62,9 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.one_packed_form = on_gpu;
   p.scratch_bytes = probe_workspace_bytes(stream.threads(), stream.device().kind);
   if (on_gpu) p.logit_elements = int64_t{128} << 20;
-  p.dense_products = p.expert_products = p.expert_weight_products = {{1, 1e9}};
-  p.attention_forward = p.attention_backward = {{1, 1e9}};
-  p.row_tile = on_gpu ? 128 : 16;
+  p.bf16.row_tile = 128;  // of GPU kernels; CPUs measure theirs
+  if (!on_gpu) p.fp32 = p.bf16;
+  for (RateTable* table : rate_tables(p)) *table = {{1, 1e9}};
   p.row_chunks = on_gpu ? 2 : 1;
   p.overlaps_gradient_sums = on_gpu;
   p.levels = {{"one rank", 1, {1e-6, 1e9}, {1e-6, 1e9}, {1e-6, 1e9}}};
@@ -72,15 +72,15 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   if (options.resident) p.libraries.push_back({kTaken, 0, false});
   p.sources = {
       "measured by `moewright probe`, all ranks at once: products, attention, memory, latencies, links, libraries",
-      "the fastest product stands as the peak", "assumed: row_tile, row_chunks, micro_batch_latency_s as 75 operators"};
+      "the fastest product stands as the peak",
+      fmt::format("assumed: {}row_chunks, micro_batch_latency_s as 75 operators", on_gpu ? "row_tile, " : "")};
   return p;
 }
 
 // Four digits: more are noise.
 void shorten(PlatformProfile& p) {
   const auto round = [](double& value) { value = std::strtod(fmt::format("{:.4g}", value).c_str(), nullptr); };
-  for (RateTable* table :
-       {&p.dense_products, &p.expert_products, &p.expert_weight_products, &p.attention_forward, &p.attention_backward})
+  for (RateTable* table : rate_tables(p))
     for (RatePoint& point : *table) round(point.per_second);
   for (LinkLevel& level : p.levels)
     for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
@@ -165,16 +165,16 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
                             profile.operator_latency_s * 1e6);
        }},
       {"dense products", [&] { measure_dense_products(meter, stream, profile); },
-       [&] { return ends_of(profile.dense_products); }},
+       [&] { return ends_of(profile.bf16.dense_products); }},
       {"expert products", [&] { measure_expert_products(meter, stream, profile); },
        [&] {
-         return fmt::format("{}, of weights {}", ends_of(profile.expert_products),
-                            ends_of(profile.expert_weight_products));
+         return fmt::format("{}, of weights {}", ends_of(profile.bf16.expert_products),
+                            ends_of(profile.bf16.expert_weight_products));
        }},
       {"attention", [&] { measure_attention(meter, stream, profile); },
        [&] {
-         return fmt::format("{} forward, {} backward", ends_of(profile.attention_forward),
-                            ends_of(profile.attention_backward));
+         return fmt::format("{} forward, {} backward", ends_of(profile.bf16.attention_forward),
+                            ends_of(profile.bf16.attention_backward));
        }},
       {"links", [&] { measure_links(world, meter, stream, profile); }, [&] { return describe(profile.levels); }},
   };

@@ -23,6 +23,16 @@ constexpr size_t kMostEntries = 4096;
 constexpr double kMostRate = 1e21, kMostSeconds = 1e6;
 
 // Visits the fields of one object, in the order that files have them.
+template <class Rates, class Visit>
+void visit_rates(Rates& rates, Visit&& visit) {
+  visit("dense_products", rates.dense_products);
+  visit("expert_products", rates.expert_products);
+  visit("expert_weight_products", rates.expert_weight_products);
+  visit("row_tile", rates.row_tile);
+  visit("attention_forward", rates.attention_forward);
+  visit("attention_backward", rates.attention_backward);
+}
+
 template <class Profile, class Visit>
 void visit_profile(Profile& p, Visit&& visit) {
   visit("name", p.name);
@@ -35,12 +45,8 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("one_packed_form", p.one_packed_form);
   visit("scratch_bytes", p.scratch_bytes);
   visit("logit_elements", p.logit_elements);
-  visit("dense_products", p.dense_products);
-  visit("expert_products", p.expert_products);
-  visit("expert_weight_products", p.expert_weight_products);
-  visit("row_tile", p.row_tile);
-  visit("attention_forward", p.attention_forward);
-  visit("attention_backward", p.attention_backward);
+  visit_rates(p.bf16, visit);
+  visit("fp32", p.fp32);
   visit("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
   visit("stream_bytes_per_s", p.stream_bytes_per_s);
   visit("operator_latency_s", p.operator_latency_s);
@@ -84,6 +90,13 @@ class ObjectReader {
     read(*found, fmt::format("{}: \"{}\"", where_, name), field);
   }
 
+  // A field that may be missing.
+  template <class T>
+  void operator()(const char* name, std::optional<T>& field) {
+    if (json_.contains(name)) (*this)(name, field.emplace());
+    else names_.emplace_back(name);
+  }
+
   void finish() const {
     for (const auto& [key, value] : json_.items())
       if (std::find(names_.begin(), names_.end(), key) == names_.end())
@@ -124,6 +137,11 @@ class ObjectReader {
     read(json[0], where, field.latency_s);
     read(json[1], where, field.bytes_per_s);
   }
+  static void read(const nlohmann::json& json, const std::string& where, OperatorRates& field) {
+    ObjectReader reader(json, where);
+    visit_rates(field, reader);
+    reader.finish();
+  }
   static void read(const nlohmann::json& json, const std::string& where, LinkLevel& field) {
     ObjectReader reader(json, where);
     visit_level(field, reader);
@@ -155,6 +173,10 @@ struct ObjectWriter {
   void operator()(const char* name, const T& field) {
     json[name] = write(field);
   }
+  template <class T>
+  void operator()(const char* name, const std::optional<T>& field) {
+    if (field) (*this)(name, *field);
+  }
 
   template <class T>
   static Json write(const T& field) {
@@ -162,6 +184,11 @@ struct ObjectWriter {
   }
   static Json write(const RatePoint& point) { return Json::array({point.size, point.per_second}); }
   static Json write(const LinkCost& cost) { return Json::array({cost.latency_s, cost.bytes_per_s}); }
+  static Json write(const OperatorRates& rates) {
+    ObjectWriter writer;
+    visit_rates(rates, writer);
+    return writer.json;
+  }
   static Json write(const LinkLevel& level) {
     ObjectWriter writer;
     visit_level(level, writer);
@@ -200,6 +227,14 @@ class Validation {
       before = point.size;
     }
   }
+  void rates(const std::string& prefix, const OperatorRates& r) const {
+    table(prefix + "dense_products", r.dense_products);
+    table(prefix + "expert_products", r.expert_products);
+    table(prefix + "expert_weight_products", r.expert_weight_products);
+    range(prefix + "row_tile", static_cast<double>(r.row_tile), 1, 1 << 20);
+    table(prefix + "attention_forward", r.attention_forward);
+    table(prefix + "attention_backward", r.attention_backward);
+  }
   void link(const std::string& name, const LinkCost& cost) const {
     range(name + ": latency", cost.latency_s, 0, kMostSeconds);
     rate(name + ": rate", cost.bytes_per_s);
@@ -217,12 +252,8 @@ void validate(const PlatformProfile& p, const std::string& where) {
   check.range("fp32_share", p.fp32_share, 1e-6, 1e6);
   check.range("scratch_bytes", static_cast<double>(p.scratch_bytes), 0, 0x1p50);
   check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
-  check.table("dense_products", p.dense_products);
-  check.table("expert_products", p.expert_products);
-  check.table("expert_weight_products", p.expert_weight_products);
-  check.range("row_tile", static_cast<double>(p.row_tile), 1, 1 << 20);
-  check.table("attention_forward", p.attention_forward);
-  check.table("attention_backward", p.attention_backward);
+  check.rates("", p.bf16);
+  if (p.fp32) check.rates("fp32: ", *p.fp32);
   check.rate("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
   check.rate("stream_bytes_per_s", p.stream_bytes_per_s);
   check.range("operator_latency_s", p.operator_latency_s, 0, kMostSeconds);
@@ -284,6 +315,27 @@ double rate_at(const RateTable& table, double size) {
   const RatePoint& below = *(above - 1);
   const double share = std::log(size / below.size) / std::log(above->size / below.size);
   return below.per_second + share * (above->per_second - below.per_second);
+}
+
+std::vector<RateTable*> rate_tables(PlatformProfile& profile) {
+  std::vector<RateTable*> tables;
+  const auto add = [&](OperatorRates& r) {
+    for (RateTable* table : {&r.dense_products, &r.expert_products, &r.expert_weight_products, &r.attention_forward,
+                             &r.attention_backward})
+      tables.push_back(table);
+  };
+  add(profile.bf16);
+  if (profile.fp32) add(*profile.fp32);
+  return tables;
+}
+
+OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
+  if (dtype == DType::bf16) return profile.bf16;
+  if (profile.fp32) return *profile.fp32;
+  PlatformProfile copy = profile;
+  for (RateTable* table : rate_tables(copy))
+    for (RatePoint& point : *table) point.per_second *= profile.fp32_share;
+  return copy.bf16;
 }
 
 Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,24 +44,31 @@ struct LibraryBytes {
   bool operator==(const LibraryBytes&) const = default;
 };
 
+// FLOP/s of operators that compute.
+struct OperatorRates {
+  RateTable dense_products;          // by the FLOP of a product
+  RateTable expert_products;         // rows x matrix, by the mean FLOP of an expert's product
+  RateTable expert_weight_products;  // gradients of expert weights, by the same
+  int64_t row_tile = 1;              // rows of an expert's product are computed in whole tiles
+  RateTable attention_forward;       // of causal attention by sequence length
+  RateTable attention_backward;      // with 2.5 times the FLOP of forward
+  bool operator==(const OperatorRates&) const = default;
+};
+
 struct PlatformProfile {
   std::string name;
   std::vector<std::string> sources;  // where the numbers come from: measured, calibrated, public or assumed
   int64_t ranks_per_node = 1;
   int64_t memory_bytes = 0;     // of one rank
   double peak_flops_per_s = 0;  // dense bf16, the denominator of MFU
-  double fp32_share = 1;        // rates of fp32 products and of their peak, as a share of bf16
+  double fp32_share = 1;        // peak of fp32 products, and where `fp32` is absent all rates, as a share of bf16
   bool native_bf16 = true;      // as in Platform
   bool one_packed_form = true;
   int64_t scratch_bytes = 0;  // of operators; of no meaning for a CPU, see platform_of
   int64_t logit_elements = int64_t{4} << 20;
 
-  RateTable dense_products;            // FLOP/s by the FLOP of a product
-  RateTable expert_products;           // rows x matrix, by the mean FLOP of an expert's product
-  RateTable expert_weight_products;    // gradients of expert weights, by the same
-  int64_t row_tile = 1;                // rows of an expert are computed in whole tiles
-  RateTable attention_forward;         // FLOP/s of causal attention by sequence length
-  RateTable attention_backward;        // with 2.5 times the FLOP of forward
+  OperatorRates bf16;
+  std::optional<OperatorRates> fp32;
   double elementwise_bytes_per_s = 0;  // operators that only move memory, in all they read and write
   double stream_bytes_per_s = 0;       // the optimizer's update, and operands of products
   double operator_latency_s = 0;       // of each operator
@@ -73,6 +81,11 @@ struct PlatformProfile {
   std::vector<LibraryBytes> libraries;
   bool operator==(const PlatformProfile&) const = default;
 };
+
+// With operands of `dtype`, bf16 or f32.
+OperatorRates rates_of(const PlatformProfile& profile, DType dtype);
+// All tables of the profile, which must outlive them.
+std::vector<RateTable*> rate_tables(PlatformProfile& profile);
 
 // The part that the table of bytes reads. A CPU's operators (two packed forms) take scratch by the model's widths, a
 // little more than a run where tensor parallelism cuts the widest; other machines' take what the profile says.

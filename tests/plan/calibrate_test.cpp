@@ -24,8 +24,7 @@ Request request_on(int ranks, const std::string& layout) {
 
 // The machine that was measured.
 PlatformProfile real_machine(PlatformProfile p, int ranks) {
-  for (RateTable* table :
-       {&p.dense_products, &p.expert_products, &p.expert_weight_products, &p.attention_forward, &p.attention_backward})
+  for (RateTable* table : rate_tables(p))
     for (RatePoint& point : *table) point.per_second *= kCompute;
   p.elementwise_bytes_per_s *= kCompute;
   p.operator_latency_s /= kCompute;
@@ -67,7 +66,8 @@ TEST(Calibration, FindsTheMachineFromTheParts) {
     const StepTime measured = time_of(request, truth, "");
     const Calibration found = calibrate(request, steps_of(request, measured, true), "metrics.jsonl");
     EXPECT_NEAR(time_of(request, found.profile, "").total() / measured.total(), 1, 1e-4) << layout;
-    EXPECT_NEAR(found.profile.dense_products[0].per_second / truth.dense_products[0].per_second, 1, 1e-3) << layout;
+    EXPECT_NEAR(found.profile.bf16.dense_products[0].per_second / truth.bf16.dense_products[0].per_second, 1, 1e-3)
+        << layout;
     EXPECT_NEAR(found.profile.levels[0].ring.bytes_per_s / truth.levels[0].ring.bytes_per_s, 1, 1e-2) << layout;
     // Links that these ranks do not use stay.
     EXPECT_EQ(found.profile.levels[1], request.profile.levels[1]);

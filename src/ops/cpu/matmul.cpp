@@ -207,8 +207,8 @@ void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std
 }  // namespace
 
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
-  // A row has at most one fp32 operand of either width in scratch. Each of the two panels, and a sum, is rounded up to 64
-  // bytes.
+  // A row has at most one fp32 operand of either width in scratch. Each of the two panels, and a sum, is rounded up to
+  // 64 bytes.
   const int64_t row_bytes = (max_n + max_k) * size_of(DType::f32);
   const int64_t sum_bytes = std::min(max_n * max_k * size_of(DType::f32), kSumLimit);
   return std::min(kPanelHeights.back() * row_bytes + sum_bytes,
