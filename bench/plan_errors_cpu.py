@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Compares what `moewright plan` predicts on CPUs with measured runs: growth of the resident set, and time of a step, of
-two models in over thirty layouts on 1 to 8 ranks of one thread. Profiles are measured first, one for each number of ranks
-(`moewright probe`). Runs are repeated in rounds over all layouts. Prints a table; --json FILE keeps it.
+two models in over thirty layouts on 1 to 8 ranks of one thread. Each round measures a profile for each number of ranks
+(`moewright probe`) and runs all layouts; plans are made from the medians of the profiles, as shared machines are faster in
+one minute than in the next. Prints a table; --json FILE keeps it.
 
 Memory: the largest rank's growth of VmHWM since the libraries started, against what the plan says of fixed tensors, of the
-routed rows of the fullest rank, whose pages a CPU takes as they come, and of what libraries take in use. Time, at 1 and 2 ranks: of the pairs of layouts of one model
-whose measured medians differ by more than a tenth, the share that the plans put in the same order."""
+routed rows of the fullest rank, whose pages a CPU takes as they come, and of what libraries take in use. Time, at 1 and 2
+ranks: of the pairs of layouts of one model whose measured medians differ by more than a tenth, the share that the plans put
+in the same order."""
 
 import argparse
 import itertools
@@ -130,6 +132,23 @@ def write_tokens(count=1 << 18, vocab=8192):
     pathlib.Path("tokens.bin").write_bytes(header + struct.pack(f"<{count}H", *(generator.randrange(vocab) for _ in range(count))))
 
 
+def medians(profiles):
+    """Of each number of profiles that are of one form."""
+    first = profiles[0]
+    if isinstance(first, dict):
+        return {key: medians([profile[key] for profile in profiles]) for key in first}
+    if isinstance(first, list):
+        return [medians(list(values)) for values in zip(*profiles)]
+    if isinstance(first, (int, float)) and not isinstance(first, bool):
+        return type(first)(statistics.median(profiles))
+    return first
+
+
+def probe(binary, ranks, budget, path):
+    call([*launcher(ranks), binary, "probe", "-o", path, "--threads", 1, "--budget", budget])
+    return json.loads(pathlib.Path(path).read_text())
+
+
 def predict(binary, model, ranks, overrides):
     text = call([binary, "plan", f"{model}.toml", "--platform", f"profile_{ranks}.json", "--ranks", ranks, "--json",
                  "--why", "", *overrides])
@@ -175,7 +194,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary", help="moewright, of any build")
     parser.add_argument("--rounds", type=int, default=3, help="runs of each layout")
-    parser.add_argument("--budget", default="40s", help="of each profile; one that is in the working directory stays")
+    parser.add_argument("--budget", default="10s", help="of each profile")
     parser.add_argument("--only", default="", help="layouts whose overrides or model contain this")
     parser.add_argument("--json")
     options = parser.parse_args()
@@ -184,17 +203,18 @@ def main():
     for name, text in MODELS.items():
         pathlib.Path(f"{name}.toml").write_text(text + COMMON)
     layouts = [layout for layout in LAYOUTS if options.only in " ".join(map(str, layout))]
-    for ranks in sorted({ranks for _, ranks, _ in layouts}):
-        if not pathlib.Path(f"profile_{ranks}.json").exists():
-            call([*launcher(ranks), binary, "probe", "-o", f"profile_{ranks}.json", "--threads", 1, "--budget",
-                  options.budget])
-    plans = [predict(binary, model, ranks, overrides.split()) for model, ranks, overrides in layouts]
+    profiles = {ranks: [] for _, ranks, _ in layouts}
     runs, loads = [[] for _ in layouts], []
     for i in range(options.rounds):
+        for ranks, into in profiles.items():
+            into.append(probe(binary, ranks, options.budget, f"profile_{ranks}_{i + 1}.json"))
         for (model, ranks, overrides), into in zip(layouts, runs):
             loads.append(os.getloadavg()[0])
             into.append(measure(binary, model, ranks, overrides.split()))
             print(f"round {i + 1}: {model} {ranks} {overrides}: {statistics.median(into[-1]['step_ms']):.0f} ms", file=sys.stderr)
+    for ranks, measured in profiles.items():
+        pathlib.Path(f"profile_{ranks}.json").write_text(json.dumps(medians(measured)))
+    plans = [predict(binary, model, ranks, overrides.split()) for model, ranks, overrides in layouts]
     rows = []
     for (model, ranks, overrides), plan, taken in zip(layouts, plans, runs):
         grew = max(run["grew"] for run in taken)

@@ -20,9 +20,9 @@ void check(int status, const char* call) {
        "another rank may have died: look for the first message of the job");
 }
 
-// Elements per call. Libraries take scratch as large as a message, which no table of bytes knows; and the counts of MPI
-// 3 have 32 bits.
-constexpr size_t kMaxCount = size_t{1} << 22;
+// Elements per call. Libraries take scratch as large as what they sum, which no table of bytes knows; and the counts of
+// MPI 3 have 32 bits.
+constexpr size_t kMaxCount = size_t{1} << 22, kSumCount = size_t{1} << 20;
 constexpr int kMessageTag = 1;
 
 int to_count(int64_t n) {
@@ -115,8 +115,8 @@ class MpiComm : public Comm {
 
   void reduce_sum(std::span<float> values, int root) override {
     const CollectiveWait noted(progress_, "reduce");
-    for (size_t begin = 0; begin < values.size(); begin += kMaxCount) {
-      const int count = static_cast<int>(std::min(kMaxCount, values.size() - begin));
+    for (size_t begin = 0; begin < values.size(); begin += kSumCount) {
+      const int count = static_cast<int>(std::min(kSumCount, values.size() - begin));
       float* piece = values.data() + begin;
       check(MPI_Reduce(rank_ == root ? MPI_IN_PLACE : piece, piece, count, MPI_FLOAT, MPI_SUM, root, comm_),
             "MPI_Reduce");
@@ -178,8 +178,8 @@ class MpiComm : public Comm {
   void all_reduce(std::span<T> values, MPI_Datatype type, MPI_Op op) {
     if (size_ == 1) return;
     const CollectiveWait noted(progress_, "all_reduce");
-    for (size_t begin = 0; begin < values.size(); begin += kMaxCount) {
-      const int count = static_cast<int>(std::min(kMaxCount, values.size() - begin));
+    for (size_t begin = 0; begin < values.size(); begin += kSumCount) {
+      const int count = static_cast<int>(std::min(kSumCount, values.size() - begin));
       check(MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, count, type, op, comm_), "MPI_Allreduce");
     }
   }

@@ -91,6 +91,7 @@ PlatformProfile scaled(PlatformProfile p, const Factors& by, int ranks) {
   for (RateTable* table : rate_tables(p))
     for (RatePoint& point : *table) point.per_second *= by.compute;
   p.elementwise_bytes_per_s *= by.compute;
+  if (p.pack_bytes_per_s) *p.pack_bytes_per_s *= by.update;
   for (double* latency : {&p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s})
     *latency /= by.compute;
   p.stream_bytes_per_s *= by.update;
@@ -195,6 +196,7 @@ void shorten(PlatformProfile& p) {
   for (double* value : {&p.elementwise_bytes_per_s, &p.stream_bytes_per_s, &p.operator_latency_s, &p.routing_latency_s,
                         &p.micro_batch_latency_s})
     round(*value);
+  if (p.pack_bytes_per_s) round(*p.pack_bytes_per_s);
   for (LinkLevel& level : p.levels)
     for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
       round(cost->latency_s), round(cost->bytes_per_s);

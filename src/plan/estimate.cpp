@@ -115,7 +115,7 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
     double update = (kUpdateBytes * moments + gradients) / profile_.stream_bytes_per_s;
     // A GPU's update writes its one form too; each of a CPU's two is an operator that reads fp32.
     if (profile_.one_packed_form) update += packed / profile_.stream_bytes_per_s;
-    else update += (packed + packed_from) / profile_.elementwise_bytes_per_s;
+    else update += (packed + packed_from) / profile_.pack_bytes_per_s.value_or(profile_.elementwise_bytes_per_s);
     double gather = 0;
     if (layout.zero > 0) {
       const RankGroup replicas = replica_group(mesh, mesh.tp > 1 ? Replicas::stage : Replicas::dp);

@@ -135,6 +135,17 @@ std::vector<int64_t> ragged_offsets(int64_t experts, int64_t rows) {
   return offsets;
 }
 
+// Bytes read and written by the packing, in both forms, of weights that no cache holds together.
+double pack_rate(Meter& meter, Stream& stream) {
+  constexpr int64_t kWeights = 64, kWidth = 512;
+  Tensors t(stream, weight_slots(stream, DType::bf16, kWeights, kWidth, kWidth));
+  const std::vector<Weight> weights = t.weights(DType::bf16, kWeights, kWidth, kWidth);
+  const auto bytes = static_cast<double>(2 * t("values").bytes() + t("packed").bytes());
+  return bytes / meter.seconds_of([&] {
+    for (const Weight& w : weights) pack_weight(stream, w);
+  });
+}
+
 AttentionShape attention_shape(const ProbeSizes& sizes, int64_t seq_len) {
   return {std::max<int64_t>(1, sizes.attention_tokens / seq_len),
           seq_len,
@@ -195,6 +206,7 @@ void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& pro
   const double seconds =
       meter.seconds_of([&] { adamw(stream, AdamW{}, 1000, 1e-6f, 0.0f, 1.0f, grad, w, m, v, TensorView()); });
   profile.stream_bytes_per_s = 28.0 * static_cast<double>(elements / 2) / seconds;
+  if (profile.pack_bytes_per_s) profile.pack_bytes_per_s = pack_rate(meter, stream);
 }
 
 namespace {
@@ -248,76 +260,82 @@ int64_t measured_row_tile(Meter& meter, Stream& stream, const PlatformProfile& p
   return static_cast<int64_t>(std::clamp(std::round(2 * beside), 1.0, 2 * many_rows));
 }
 
+RateTable dense_rates(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype) {
+  RateTable table;
+  for (const Product& p : sizes_for(stream.device().kind).dense)
+    table.push_back({p.flops(), dense_rate(meter, stream, profile, p, dtype)});
+  return table;
+}
+
+void measure_experts(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype, OperatorRates& rates) {
+  const ProbeSizes sizes = sizes_for(stream.device().kind);
+  if (stream.device().kind == DeviceKind::cpu)  // kernels of GPUs have tiles
+    rates.row_tile = measured_row_tile(meter, stream, profile, sizes.experts, dtype);
+  rates.expert_products.clear();
+  rates.expert_weight_products.clear();
+  for (const Product& p : sizes.expert) {
+    const ExpertSeconds taken = time_experts(meter, stream, profile, p, sizes.experts, dtype);
+    const double all = p.flops() * static_cast<double>(sizes.experts);
+    // Plans count half a tile of every expert on top.
+    const double tiled = all * (1 + 0.5 * static_cast<double>(rates.row_tile) / static_cast<double>(p.rows));
+    rates.expert_products.push_back({p.flops(), tiled / taken.rows});
+    rates.expert_weight_products.push_back({p.flops(), all / taken.weights});
+  }
+}
+
+void measure_attentions(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype,
+                        OperatorRates& rates) {
+  const ProbeSizes sizes = sizes_for(stream.device().kind);
+  rates.attention_forward.clear();
+  rates.attention_backward.clear();
+  for (const int64_t length : sizes.seq_lens) {
+    const AttentionShape shape = attention_shape(sizes, length);
+    const int64_t tokens = shape.sequences * length, h = shape.head_dim;
+    Tensors t(stream, {{"q", dtype, {tokens, shape.heads, h}, 0},
+                       {"k", dtype, {tokens, shape.kv_heads, h}, 0},
+                       {"v", dtype, {tokens, shape.kv_heads, h}, 0},
+                       {"o", dtype, {tokens, shape.heads, h}, 0},
+                       {"lse", DType::f32, {shape.heads, tokens}, 0},
+                       {"d_o", dtype, {tokens, shape.heads, h}, 0},
+                       {"d_q", dtype, {tokens, shape.heads, h}, 0},
+                       {"d_k", dtype, {tokens, shape.kv_heads, h}, 0},
+                       {"d_v", dtype, {tokens, shape.kv_heads, h}, 0}});
+    const TensorView q = t("q"), k = t("k"), v = t("v"), o = t("o"), lse = t("lse"), d_o = t("d_o"), d_q = t("d_q"),
+                     d_k = t("d_k"), d_v = t("d_v");
+    const double scores = static_cast<double>(tokens * (length + 1) * 2 * shape.heads * h);
+    const double forward = net(meter.seconds_of([&] { attention(stream, shape, q, k, v, o, lse); }), profile);
+    const double backward =
+        net(meter.seconds_of([&] { attention_backward(stream, shape, q, k, v, o, lse, d_o, d_q, d_k, d_v); }), profile);
+    rates.attention_forward.push_back({static_cast<double>(length), scores / forward});
+    rates.attention_backward.push_back({static_cast<double>(length), 2.5 * scores / backward});
+  }
+}
+
 }  // namespace
 
 void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
-  const std::vector<Product> products = sizes_for(stream.device().kind).dense;
-  profile.bf16.dense_products.clear();
+  profile.bf16.dense_products = dense_rates(meter, stream, profile, DType::bf16);
   profile.peak_flops_per_s = 0;
-  for (const Product& p : products) {
-    const double rate = dense_rate(meter, stream, profile, p, DType::bf16);
-    profile.bf16.dense_products.push_back({p.flops(), rate});
-    profile.peak_flops_per_s = std::max(profile.peak_flops_per_s, rate);
-  }
-  if (profile.fp32) profile.fp32->dense_products.clear();
-  for (const Product& p : products) {
-    if (!profile.fp32 && &p != &products.back()) continue;
-    const double rate = dense_rate(meter, stream, profile, p, DType::f32);
-    if (profile.fp32) profile.fp32->dense_products.push_back({p.flops(), rate});
-    profile.fp32_share = std::min(1.0, rate / profile.bf16.dense_products.back().per_second);
-  }
+  for (const RatePoint& point : profile.bf16.dense_products)
+    profile.peak_flops_per_s = std::max(profile.peak_flops_per_s, point.per_second);
+  const double fp32 = dense_rate(meter, stream, profile, sizes_for(stream.device().kind).dense.back(), DType::f32);
+  profile.fp32_share = std::min(1.0, fp32 / profile.bf16.dense_products.back().per_second);
 }
 
 void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
-  const ProbeSizes sizes = sizes_for(stream.device().kind);
-  const auto measure = [&](DType dtype, OperatorRates& rates) {
-    // On GPUs kernels have tiles.
-    if (stream.device().kind == DeviceKind::cpu)
-      rates.row_tile = measured_row_tile(meter, stream, profile, sizes.experts, dtype);
-    rates.expert_products.clear();
-    rates.expert_weight_products.clear();
-    for (const Product& p : sizes.expert) {
-      const ExpertSeconds taken = time_experts(meter, stream, profile, p, sizes.experts, dtype);
-      const double all = p.flops() * static_cast<double>(sizes.experts);
-      // Plans count half a tile of every expert on top.
-      const double tiled = all * (1 + 0.5 * static_cast<double>(rates.row_tile) / static_cast<double>(p.rows));
-      rates.expert_products.push_back({p.flops(), tiled / taken.rows});
-      rates.expert_weight_products.push_back({p.flops(), all / taken.weights});
-    }
-  };
-  measure(DType::bf16, profile.bf16);
-  if (profile.fp32) measure(DType::f32, *profile.fp32);
+  measure_experts(meter, stream, profile, DType::bf16, profile.bf16);
 }
 
 void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile) {
-  const ProbeSizes sizes = sizes_for(stream.device().kind);
-  const auto measure = [&](DType dtype, OperatorRates& rates) {
-    rates.attention_forward.clear();
-    rates.attention_backward.clear();
-    for (const int64_t length : sizes.seq_lens) {
-      const AttentionShape shape = attention_shape(sizes, length);
-      const int64_t tokens = shape.sequences * length, h = shape.head_dim;
-      Tensors t(stream, {{"q", dtype, {tokens, shape.heads, h}, 0},
-                         {"k", dtype, {tokens, shape.kv_heads, h}, 0},
-                         {"v", dtype, {tokens, shape.kv_heads, h}, 0},
-                         {"o", dtype, {tokens, shape.heads, h}, 0},
-                         {"lse", DType::f32, {shape.heads, tokens}, 0},
-                         {"d_o", dtype, {tokens, shape.heads, h}, 0},
-                         {"d_q", dtype, {tokens, shape.heads, h}, 0},
-                         {"d_k", dtype, {tokens, shape.kv_heads, h}, 0},
-                         {"d_v", dtype, {tokens, shape.kv_heads, h}, 0}});
-      const TensorView q = t("q"), k = t("k"), v = t("v"), o = t("o"), lse = t("lse"), d_o = t("d_o"), d_q = t("d_q"),
-                       d_k = t("d_k"), d_v = t("d_v");
-      const double scores = static_cast<double>(tokens * (length + 1) * 2 * shape.heads * h);
-      const double forward = net(meter.seconds_of([&] { attention(stream, shape, q, k, v, o, lse); }), profile);
-      const double backward = net(
-          meter.seconds_of([&] { attention_backward(stream, shape, q, k, v, o, lse, d_o, d_q, d_k, d_v); }), profile);
-      rates.attention_forward.push_back({static_cast<double>(length), scores / forward});
-      rates.attention_backward.push_back({static_cast<double>(length), 2.5 * scores / backward});
-    }
-  };
-  measure(DType::bf16, profile.bf16);
-  if (profile.fp32) measure(DType::f32, *profile.fp32);
+  measure_attentions(meter, stream, profile, DType::bf16, profile.bf16);
+}
+
+void measure_fp32(Meter& meter, Stream& stream, PlatformProfile& profile) {
+  OperatorRates rates;
+  rates.dense_products = dense_rates(meter, stream, profile, DType::f32);
+  measure_experts(meter, stream, profile, DType::f32, rates);
+  measure_attentions(meter, stream, profile, DType::f32, rates);
+  profile.fp32 = rates;
 }
 
 }  // namespace mw

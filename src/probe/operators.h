@@ -10,11 +10,12 @@ namespace mw {
 int64_t probe_workspace_bytes(int threads, DeviceKind device);
 
 // Each fills its fields of the profile, on a stream whose workspace is attached. Rates are net of operator_latency_s,
-// which therefore comes first. Products and attention: in bf16, and in fp32
-// where the profile has rates of it. Collective over the meter's world.
+// which therefore comes first. Products and attention: in bf16. Collective over the
+// meter's world.
 void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& profile);  // also latencies
 void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile);    // also the peak, fp32_share
 void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile);
 void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile);
+void measure_fp32(Meter& meter, Stream& stream, PlatformProfile& profile);  // products and attention
 
 }  // namespace mw

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int kTimings = 110;  // calls of Meter::seconds_of, about
 constexpr const char* kTaken = "libraries in use";
+constexpr const char* kFp32 = "fp32";
 
 struct Part {
   std::string name;
@@ -63,7 +64,7 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.scratch_bytes = probe_workspace_bytes(stream.threads(), stream.device().kind);
   if (on_gpu) p.logit_elements = int64_t{128} << 20;
   p.bf16.row_tile = 128;  // of GPU kernels; CPUs measure theirs
-  if (!on_gpu) p.fp32 = p.bf16;
+  if (!on_gpu) p.pack_bytes_per_s = 1e9;
   for (RateTable* table : rate_tables(p)) *table = {{1, 1e9}};
   p.row_chunks = on_gpu ? 2 : 1;
   p.overlaps_gradient_sums = on_gpu;
@@ -88,6 +89,7 @@ void shorten(PlatformProfile& p) {
   for (double* value : {&p.peak_flops_per_s, &p.fp32_share, &p.elementwise_bytes_per_s, &p.stream_bytes_per_s,
                         &p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s, &p.overlap_slowdown})
     round(*value);
+  if (p.pack_bytes_per_s) round(*p.pack_bytes_per_s);
 }
 
 // What libraries keep once the tensors of a part are gone, of the rank that has the most.
@@ -157,7 +159,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
   Meter meter(comm, stream, options.budget_s / kTimings);
   const int64_t resident_before = options.resident ? options.resident() : 0;
 
-  const std::vector<Part> parts = {
+  std::vector<Part> parts = {
       {"memory and latency", [&] { measure_memory_operators(meter, stream, profile); },
        [&] {
          return fmt::format("{} by operators, {} by the optimizer, {:.1f} us an operator",
@@ -178,6 +180,12 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
        }},
       {"links", [&] { measure_links(world, meter, stream, profile); }, [&] { return describe(profile.levels); }},
   };
+  if (stream.device().kind == DeviceKind::cpu)  // on GPUs fp32 is for tests
+    parts.push_back({kFp32, [&] { measure_fp32(meter, stream, profile); },
+                     [&] {
+                       return fmt::format("dense products {}, experts' {}", ends_of(profile.fp32->dense_products),
+                                          ends_of(profile.fp32->expert_products));
+                     }});
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     const std::string label = fmt::format("[{}/{}] {}", i + 1, parts.size(), part.name);
@@ -189,7 +197,8 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     part.measure();
     done.push_back(part.name);
     profile.micro_batch_latency_s = 75 * profile.operator_latency_s;
-    if (options.resident) note_taken(profile, comm, options.resident() - resident_before);
+    // A run has either type, and takes what one needs.
+    if (options.resident && part.name != kFp32) note_taken(profile, comm, options.resident() - resident_before);
     shorten(profile);
     if (!leader) continue;
     write_partial(partial_path, profile, done);

@@ -69,15 +69,16 @@ struct PlatformProfile {
 
   OperatorRates bf16;
   std::optional<OperatorRates> fp32;
-  double elementwise_bytes_per_s = 0;  // operators that only move memory, in all they read and write
-  double stream_bytes_per_s = 0;       // the optimizer's update, and operands of products
-  double operator_latency_s = 0;       // of each operator
-  double routing_latency_s = 0;        // of an MoE layer's routing, once per pass, beside its operators
-  double micro_batch_latency_s = 0;    // of each micro-batch of a stage
-  int64_t row_chunks = 1;              // pieces of an exchange that overlap with expert compute by default
-  bool overlaps_gradient_sums = true;  // with the last backward pass
-  double overlap_slowdown = 1;         // of compute while something is exchanged beside it
-  std::vector<LinkLevel> levels;       // ranks ascend; the last joins all ranks that a plan may ask for
+  double elementwise_bytes_per_s = 0;      // operators that only move memory, in all they read and write
+  double stream_bytes_per_s = 0;           // the optimizer's update, and operands of products
+  std::optional<double> pack_bytes_per_s;  // the packing of weights on CPUs; absent: elementwise_bytes_per_s
+  double operator_latency_s = 0;           // of each operator
+  double routing_latency_s = 0;            // of an MoE layer's routing, once per pass, beside its operators
+  double micro_batch_latency_s = 0;        // of each micro-batch of a stage
+  int64_t row_chunks = 1;                  // pieces of an exchange that overlap with expert compute by default
+  bool overlaps_gradient_sums = true;      // with the last backward pass
+  double overlap_slowdown = 1;             // of compute while something is exchanged beside it
+  std::vector<LinkLevel> levels;           // ranks ascend; the last joins all ranks that a plan may ask for
   std::vector<LibraryBytes> libraries;
   bool operator==(const PlatformProfile&) const = default;
 };

@@ -13,15 +13,17 @@ sys.dont_write_bytecode = True
 from _jobs import BIN, Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
 
 checks = Checks()
-PARTS = ("memory and latency", "dense products", "expert products", "attention", "links")
+PARTS = ("memory and latency", "dense products", "expert products", "attention", "links", "fp32")
 
 
 def plausible(profile, ranks):
     checks.expect(profile["format"] == "moewright-platform" and profile["ranks_per_node"] == ranks, f"{profile}")
-    for table in ("dense_products", "expert_products", "expert_weight_products", "attention_forward", "attention_backward"):
-        sizes = [point[0] for point in profile[table]]
-        checks.expect(len(sizes) >= 5 and sizes == sorted(sizes), f"{table}: {profile[table]}")
-        checks.expect(all(1e8 < point[1] < 1e15 for point in profile[table]), f"{table}: {profile[table]}")
+    for rates in (profile, profile["fp32"]):
+        checks.expect(1 <= rates["row_tile"] <= 512, f"row_tile: {rates['row_tile']}")
+        for table in ("dense_products", "expert_products", "expert_weight_products", "attention_forward", "attention_backward"):
+            sizes = [point[0] for point in rates[table]]
+            checks.expect(len(sizes) >= 5 and sizes == sorted(sizes), f"{table}: {rates[table]}")
+            checks.expect(all(1e8 < point[1] < 1e15 for point in rates[table]), f"{table}: {rates[table]}")
     checks.expect(profile["peak_flops_per_s"] == max(point[1] for point in profile["dense_products"]), "peak")
     checks.expect(1e8 < profile["elementwise_bytes_per_s"] < 1e13 and 1e8 < profile["stream_bytes_per_s"] < 1e13, "memory")
     checks.expect(1e-9 < profile["operator_latency_s"] < 1e-2, "latency")

@@ -28,6 +28,25 @@ TEST(PlatformProfile, RatesAreInterpolatedAndHeldAtTheEnds) {
   EXPECT_DOUBLE_EQ(rate_at(table, 1e9), 30);
 }
 
+TEST(PlatformProfile, RatesInFp32AreTheirOwnOrAShareOfThoseInBf16) {
+  PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
+  ASSERT_FALSE(profile.fp32);
+  profile.fp32_share = 0.25;
+  EXPECT_EQ(rates_of(profile, DType::bf16), profile.bf16);
+  const OperatorRates share = rates_of(profile, DType::f32);
+  ASSERT_EQ(share.dense_products.size(), profile.bf16.dense_products.size());
+  EXPECT_DOUBLE_EQ(share.dense_products[1].per_second, profile.bf16.dense_products[1].per_second / 4);
+  EXPECT_DOUBLE_EQ(share.attention_backward[0].size, profile.bf16.attention_backward[0].size);
+  EXPECT_EQ(share.row_tile, profile.bf16.row_tile);
+
+  profile.fp32 = profile.bf16;
+  profile.fp32->row_tile = 3;
+  profile.fp32->dense_products = {{1, 5}};
+  EXPECT_EQ(rates_of(profile, DType::f32), *profile.fp32);
+  EXPECT_EQ(rate_tables(profile).size(), 10U);
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+}
+
 TEST(PlatformProfile, RefusesWhatCannotBe) {
   const auto refuse = [](auto change, const char* why) {
     nlohmann::json json = nlohmann::json::parse(shipped("h200x8"));
@@ -50,6 +69,8 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   refuse([](J& j) { j["dense_products"] = J::array(); }, "dense_products is empty");
   refuse([](J& j) { j["dense_products"] = J::array({J::array({2, 1e12}), J::array({1, 1e12})}); }, "a size");
   refuse([](J& j) { j["dense_products"][0] = 3; }, "is not a pair");
+  refuse([](J& j) { j["fp32"] = 3; }, "\"fp32\" is not an object");
+  refuse([](J& j) { j["fp32"] = {{"row_tile", 1}}; }, "\"fp32\" has no \"dense_products\"");
   refuse([](J& j) { j["levels"][1]["ranks"] = 8; }, "ranks of level InfiniBand");
   refuse([](J& j) { j["levels"][0]["ring"] = J::array({-1, 1e9}); }, "latency");
   refuse([](J& j) { j["levels"] = J::object(); }, "is not a list");
