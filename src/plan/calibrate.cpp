@@ -95,6 +95,7 @@ PlatformProfile scaled(PlatformProfile p, const Factors& by, int ranks) {
   for (double* latency : {&p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s})
     *latency /= by.compute;
   p.stream_bytes_per_s *= by.update;
+  if (p.host_bytes_per_s) *p.host_bytes_per_s *= by.update;
   int64_t inside = 1;
   for (LinkLevel& level : p.levels) {  // those that these ranks use
     if (inside < ranks)
@@ -196,7 +197,8 @@ void shorten(PlatformProfile& p) {
   for (double* value : {&p.elementwise_bytes_per_s, &p.stream_bytes_per_s, &p.operator_latency_s, &p.routing_latency_s,
                         &p.micro_batch_latency_s})
     round(*value);
-  if (p.pack_bytes_per_s) round(*p.pack_bytes_per_s);
+  for (std::optional<double>* value : {&p.host_bytes_per_s, &p.pack_bytes_per_s})
+    if (*value) round(**value);
   for (LinkLevel& level : p.levels)
     for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
       round(cost->latency_s), round(cost->bytes_per_s);

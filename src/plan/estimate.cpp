@@ -1,7 +1,11 @@
 #include "plan/estimate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+
+#include "base/error.h"
 
 namespace mw {
 namespace {
@@ -32,6 +36,14 @@ int64_t groups_of(const Layout& layout, const Mesh& mesh) {
 
 }  // namespace
 
+void check_offload(const RunSpec& run, const PlatformProfile& profile) {
+  if (run.offload != "none" && !profile.host_bytes_per_s)
+    fail(Exit::config,
+         fmt::format("memory.offload = \"{}\", but the profile of {} has no host_bytes_per_s", run.offload,
+                     profile.name),
+         "add it to the profile (docs/formats.md), or plan with memory.offload=none");
+}
+
 // Seconds of one micro-batch in a stage.
 struct Estimator::StageTime {
   LayerTime work;
@@ -52,6 +64,7 @@ Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformP
       pipelines_(model, run.train.seq_len, run.mesh.stage_layers),
       times_(memory_.kinds(), run, profile, load),
       transfers_(profile) {
+  check_offload(run, profile);
   tokens_per_step_ = static_cast<double>(run.train.global_batch * run.train.seq_len);
   flops_per_step_ = 3 * forward_flops_per_token(model, run.train.seq_len) * tokens_per_step_;
 }
@@ -113,6 +126,9 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
     const double moments = bytes(ByteKind::moment), gradients = bytes(ByteKind::gradient),
                  packed = bytes(ByteKind::packed), packed_from = packed * (profile_.native_bf16 ? 2 : 1);
     double update = (kUpdateBytes * moments + gradients) / profile_.stream_bytes_per_s;
+    // Those on the host are read and written over the bus.
+    if (rank.table.on_host > 0)
+      update += 2 * static_cast<double>(rank.table.on_host) / profile_.host_bytes_per_s.value();
     // A GPU's update writes its one form too; each of a CPU's two is an operator that reads fp32.
     if (profile_.one_packed_form) update += packed / profile_.stream_bytes_per_s;
     else update += (packed + packed_from) / profile_.pack_bytes_per_s.value_or(profile_.elementwise_bytes_per_s);

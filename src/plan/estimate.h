@@ -40,9 +40,12 @@ struct Estimate {
   StepTime time;
 };
 
+// Errors: config, where states are offloaded and the profile has no rate of that.
+void check_offload(const RunSpec& run, const PlatformProfile& profile);
+
 class Estimator {
  public:
-  // References must outlive the estimator. Not for several threads at once: each takes its own.
+  // References must outlive the estimator. Not for several threads at once: each takes its own. Errors: check_offload.
   Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
             int ranks);
 

@@ -65,10 +65,10 @@ double LayerTimeModel::traffic(double bytes) const {
   return bytes > 0 ? bytes / profile_.elementwise_bytes_per_s + profile_.operator_latency_s : 0;
 }
 
-// A GPU computes while it moves the operands; a core does much of it one after the other.
-double LayerTimeModel::bound(double computing, double bytes) const {
-  const double moving = bytes / profile_.stream_bytes_per_s;
-  return profile_.one_packed_form ? std::max(computing, moving) : computing + moving;
+// Operands come while it computes. A GPU adds to gradients on the way, a CPU afterwards.
+double LayerTimeModel::bound(double computing, double operand_bytes, double sum_bytes) const {
+  const double operands = operand_bytes / profile_.stream_bytes_per_s, sums = sum_bytes / profile_.stream_bytes_per_s;
+  return profile_.one_packed_form ? std::max(computing, operands + sums) : std::max(computing, operands) + sums;
 }
 
 double LayerTimeModel::product(double rows, double n, double k) const {
@@ -82,7 +82,7 @@ double LayerTimeModel::product(double rows, double n, double k) const {
 double LayerTimeModel::weight_product(double rows, double n, double k) const {
   const double flops = 2 * rows * n * k;
   if (flops <= 0) return 0;
-  return bound(flops / rate_at(rates_.dense_products, flops), rows * (n + k) * element_bytes_ + 8 * n * k) +
+  return bound(flops / rate_at(rates_.dense_products, flops), rows * (n + k) * element_bytes_, 8 * n * k) +
          profile_.operator_latency_s;
 }
 
@@ -98,8 +98,8 @@ double LayerTimeModel::expert_product(double rows, double experts, double n, dou
 double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
-  return bound(2 * rows * n * k / rate_at(rates_.expert_weight_products, each),
-               rows * (n + k) * element_bytes_ + 2 * gradient_bytes_ * experts * n * k) +
+  return bound(2 * rows * n * k / rate_at(rates_.expert_weight_products, each), rows * (n + k) * element_bytes_,
+               2 * gradient_bytes_ * experts * n * k) +
          profile_.operator_latency_s;
 }
 

@@ -42,7 +42,7 @@ class LayerTimeModel {
   LayerTime head(const Shape& shape) const;
   LayerTime embedding(const Shape& shape) const;
 
-  double bound(double computing, double bytes) const;
+  double bound(double computing, double operand_bytes, double sum_bytes = 0) const;
   // One operator.
   double product(double rows, double n, double k) const;
   double weight_product(double rows, double n, double k) const;

@@ -19,6 +19,7 @@ int64_t rounded(int64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 void add(ByteSummary& into, const ByteSummary& from, int64_t times = 1) {
   for (int kind = 0; kind < kByteKinds; ++kind) into.by_kind[kind] += times * from.by_kind[kind];
   into.fixed += times * from.fixed;
+  into.on_host += times * from.on_host;
   into.routed_mean += times * from.routed_mean;
   into.routed_committed += times * from.routed_committed;
   into.routed_max += times * from.routed_max;
@@ -212,6 +213,11 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
                       const MeshCoords& coords) const {
   const int members[kReplicas] = {mesh.dp, mesh.dp * mesh.tp, mesh.edp};
   const int member[kReplicas] = {coords.dp, coords.dp * mesh.tp + coords.tp, coords.edp};
+  const bool offloads = run_.offload == "optimizer";
+  const auto leave = [&](ByteKind kind, int64_t bytes, bool on_host) {
+    if (on_host) sum.on_host += bytes;
+    else add(sum, kind, bytes);
+  };
   int64_t gathered = 0;
   for (size_t b = 0; b < kReplicas; ++b) {
     if (members[b] == 1) continue;
@@ -243,8 +249,8 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
       }
       at = block_end;
     }
-    add(sum, ByteKind::moment, 2 * 4 * (end - begin - own_gaps - (elements - gaps)));
-    add(sum, ByteKind::master, 4 * (own_masters - cut_masters));
+    leave(ByteKind::moment, 2 * 4 * (end - begin - own_gaps - (elements - gaps)), offloads);
+    leave(ByteKind::master, 4 * (own_masters - cut_masters), offloads);  // those that are cut are matrices in bf16
   }
   if (gathered > 0) add(sum, ByteKind::workspace, rounded(4 * gathered));
 }

@@ -61,6 +61,12 @@ std::string largest_kinds(const RankMemory& memory) {
                      format_bytes(kinds[1].first));
 }
 
+int64_t most_on_host(const Estimate& estimate) {
+  int64_t most = 0;
+  for (const RankMemory& rank : estimate.memory) most = std::max(most, rank.table.on_host);
+  return most;
+}
+
 std::string describe_memory(const Request& request, const Estimate& estimate) {
   std::string text = fmt::format("memory by stage in GiB, of {} (of the largest rank; rows: at the 99th percentile)\n",
                                  in_gib(request.profile.memory_bytes));
@@ -74,6 +80,9 @@ std::string describe_memory(const Request& request, const Estimate& estimate) {
     text += fmt::format(" {:>10} {:>11} {:>11}\n", in_gib(rank.libraries), in_gib(rank.table.routed_mean),
                         in_gib(rank.rows_p99));
   }
+  const int64_t on_host = most_on_host(estimate);
+  if (on_host > 0)
+    text += fmt::format("  and {} of the host for each rank, by memory.offload\n", format_bytes(on_host));
   return text;
 }
 
@@ -230,6 +239,7 @@ nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate)
     for (int kind = 0; kind < kByteKinds; ++kind)
       stage[name_of(static_cast<ByteKind>(kind))] = rank.table.by_kind[kind];
     stage["fixed"] = rank.table.fixed;
+    stage["on_host"] = rank.table.on_host;
     stage["libraries"] = rank.libraries;
     stage["rows_mean"] = rank.table.routed_mean;
     stage["rows_fullest"] = rank.rows_fullest;
@@ -271,12 +281,18 @@ void fail_without_room(const Request& request, const SearchResult& result) {
   size_t stage = 0;
   const RankMemory& largest = largest_of(estimate, &stage);
   const int ranks = ranks_that_fit(request);
+  std::string hint = ranks > 0 ? fmt::format("the same step fits on {} ranks", ranks)
+                               : "shorten train.seq_len: no number of ranks up to 64 times as many is enough";
+  if (request.run.offload == "none" && request.profile.host_bytes_per_s) {
+    Request offloaded = request;
+    offloaded.run.offload = "optimizer";
+    if (search(offloaded, 0).fitting > 0) hint = "memory.offload=optimizer makes it fit; " + hint;
+  }
   fail(Exit::memory,
        fmt::format("none of {} layouts fits: the nearest, {}, needs {} of {} in stage {}, most of it {}",
                    result.weighed.size(), describe(nearest->layout), format_bytes(estimate.needed),
                    format_bytes(request.profile.memory_bytes), stage, largest_kinds(largest)),
-       ranks > 0 ? fmt::format("the same step fits on {} ranks", ranks)
-                 : "shorten train.seq_len: no number of ranks up to 64 times as many is enough");
+       hint);
 }
 
 }  // namespace mw

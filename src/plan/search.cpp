@@ -271,9 +271,7 @@ static void check_countable(const Request& request) {
 
 SearchResult search(const Request& request, int simulated) {
   check_countable(request);
-  if (request.run.offload != "none")
-    fail(Exit::unsupported, fmt::format("plans with memory.offload = \"{}\" are not built yet", request.run.offload),
-         "plan with memory.offload=none; docs/limits.md lists what is missing");
+  check_offload(request.run, request.profile);
   const std::vector<Layout> layouts = layouts_of(request);
   if (layouts.empty()) fail_without_layouts(request);
   SearchResult result;

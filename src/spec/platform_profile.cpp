@@ -49,6 +49,7 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("fp32", p.fp32);
   visit("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
   visit("stream_bytes_per_s", p.stream_bytes_per_s);
+  visit("host_bytes_per_s", p.host_bytes_per_s);
   visit("pack_bytes_per_s", p.pack_bytes_per_s);
   visit("operator_latency_s", p.operator_latency_s);
   visit("routing_latency_s", p.routing_latency_s);
@@ -257,6 +258,7 @@ void validate(const PlatformProfile& p, const std::string& where) {
   if (p.fp32) check.rates("fp32: ", *p.fp32);
   check.rate("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
   check.rate("stream_bytes_per_s", p.stream_bytes_per_s);
+  if (p.host_bytes_per_s) check.rate("host_bytes_per_s", *p.host_bytes_per_s);
   if (p.pack_bytes_per_s) check.rate("pack_bytes_per_s", *p.pack_bytes_per_s);
   check.range("operator_latency_s", p.operator_latency_s, 0, kMostSeconds);
   check.range("routing_latency_s", p.routing_latency_s, 0, kMostSeconds);

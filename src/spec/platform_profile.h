@@ -71,6 +71,7 @@ struct PlatformProfile {
   std::optional<OperatorRates> fp32;
   double elementwise_bytes_per_s = 0;      // operators that only move memory, in all they read and write
   double stream_bytes_per_s = 0;           // the optimizer's update, and operands of products
+  std::optional<double> host_bytes_per_s;  // a GPU's update, of what it reads and writes in the host's memory
   std::optional<double> pack_bytes_per_s;  // the packing of weights on CPUs; absent: elementwise_bytes_per_s
   double operator_latency_s = 0;           // of each operator
   double routing_latency_s = 0;            // of an MoE layer's routing, once per pass, beside its operators

@@ -15,6 +15,7 @@ from _jobs import Checks, run  # noqa: E402
 checks = Checks()
 H200 = str(SOURCE / "profiles/h200x8.json")
 XEON = str(SOURCE / "profiles/xeon_amx_2_cores.json")
+FRONTIER = str(SOURCE / "profiles/frontier.json")
 QWEN = str(SOURCE / "examples/plan-qwen3-30b.toml")
 
 
@@ -82,7 +83,8 @@ expect(2, ["no number of ranks", "hint:"], "small.toml", "--platform", XEON)
 expect(3, ["no layout of 3 ranks can share a step of 8 samples", "--ranks 2"], "small.toml", "--platform", XEON,
        "--ranks", "3")
 expect(3, ["more than a plan can count", "hint:"], QWEN, "train.global_batch=16000000", "train.seq_len=4000000")
-expect(9, ["memory.offload = \"optimizer\" are not built yet", "hint:"], QWEN, "memory.offload=optimizer")
+expect(0, ["of the host for each rank, by memory.offload"], QWEN, "--ranks", "2", "memory.offload=optimizer")
+expect(3, ["the profile of", "has no host_bytes_per_s", "hint:"], QWEN, "--platform", FRONTIER, "memory.offload=optimizer")
 expect(6, ["none of", "fits on 4 ranks"], QWEN, "--ranks", "2")
 expect(3, ["mesh.ep = 3 does not divide", "hint:"], QWEN, "--why", "ep=3")
 expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")

@@ -66,7 +66,7 @@ TEST(Calibration, FindsTheMachineFromTheParts) {
     const StepTime measured = time_of(request, truth, "");
     const Calibration found = calibrate(request, steps_of(request, measured, true), "metrics.jsonl");
     EXPECT_NEAR(time_of(request, found.profile, "").total() / measured.total(), 1, 1e-4) << layout;
-    EXPECT_NEAR(found.profile.bf16.dense_products[0].per_second / truth.bf16.dense_products[0].per_second, 1, 1e-3)
+    EXPECT_NEAR(found.profile.bf16.dense_products[0].per_second / truth.bf16.dense_products[0].per_second, 1, 5e-3)
         << layout;
     EXPECT_NEAR(found.profile.levels[0].ring.bytes_per_s / truth.levels[0].ring.bytes_per_s, 1, 1e-2) << layout;
     // Links that these ranks do not use stay.

@@ -10,6 +10,7 @@ void expect_equal(const ByteSummary& closed, const ByteSummary& table, const std
   for (int kind = 0; kind < kByteKinds; ++kind)
     EXPECT_EQ(closed.by_kind[kind], table.by_kind[kind]) << name_of(static_cast<ByteKind>(kind)) << " of " << what;
   EXPECT_EQ(closed.fixed, table.fixed) << what;
+  EXPECT_EQ(closed.on_host, table.on_host) << what;
   EXPECT_EQ(closed.routed_mean, table.routed_mean) << what;
   EXPECT_EQ(closed.routed_committed, table.routed_committed) << what;
   EXPECT_EQ(closed.routed_max, table.routed_max) << what;
@@ -77,6 +78,24 @@ TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
       for (const char* layout : {"ep=2", "ep=2 zero=1", "ep=3 zero=1", "ep=1 zero=1 micro_batches=2",
                                  "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
         compare(memory, model, run, layout, 12, platform);
+    }
+}
+
+TEST(Memory, EqualsTheTableOfOffloadedStates) {
+  for (const char* dtype : {"bf16", "fp32"})
+    for (const bool tied : {false, true}) {
+      const ModelSpec model = odd_model(tied);
+      RunSpec run = small_run();
+      run.train.dtype = dtype;
+      run.offload = "optimizer";
+      const Platform platform{true, true, 77};
+      MemoryModel memory(model, run, platform);
+      const Layout layout = parse_layout("ep=2 zero=1", {});
+      EXPECT_GT(memory.table_of(layout, mesh_of(layout, 4), {}, make_plan(model, run, 4, 0, platform).stages).on_host,
+                0);
+      for (const char* text : {"ep=2", "ep=2 zero=1", "ep=3 zero=1", "tp=2 zero=1 micro_batches=2",
+                               "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
+        compare(memory, model, run, text, 12, platform);
     }
 }
 

@@ -163,6 +163,27 @@ TEST(Estimate, MatchesMeasuredSteps) {
   EXPECT_LT(sum / static_cast<double>(rows.size()), 0.03);
 }
 
+// The rate of the bus is that of the first row.
+TEST(Estimate, MatchesMeasuredStepsWithStatesOnTheHost) {
+  const nlohmann::json results =
+      parse_json(read_text_file(source_path("bench/results/train_step_h200.json")), "results", Exit::config);
+  const PlatformProfile profile = shipped_profile("h200x8");
+  ExpertLoad load;
+  load.concentration = 1;
+  for (const nlohmann::json& row : results["offload_on_two_gpus"]["rows"]) {
+    const RunSpec run = read_run_file(source_path("examples/bench/qwen3_30b_8_layers.toml"),
+                                      row["overrides"].get<std::vector<std::string>>());
+    const ModelSpec model = load_model_spec(run);
+    Estimator estimator(model, run, profile, load, 2);
+    const Estimate estimate = estimator.simulated(layout_of(run));
+    EXPECT_NEAR(estimate.time.total() * 1e3 / row["step_ms"].get<double>(), 1, 0.08) << row["layout"];
+    EXPECT_NEAR(static_cast<double>(estimate.needed) / row["mem_peak_bytes"].get<double>(), 1, 0.03) << row["layout"];
+    PlatformProfile without = profile;
+    without.host_bytes_per_s.reset();
+    EXPECT_THROW(Estimator(model, run, without, load, 2), Error);
+  }
+}
+
 TEST(Search, SaysWhatWouldWork) {
   const auto error_of = [](const Request& request) {
     try {
@@ -181,6 +202,13 @@ TEST(Search, SaysWhatWouldWork) {
   request = qwen_on(1, 16);
   EXPECT_NE(error_of(request).find("6: none of"), std::string::npos) << error_of(request);
   EXPECT_NE(error_of(request).find("the same step fits on 4 ranks"), std::string::npos) << error_of(request);
+  EXPECT_EQ(error_of(request).find("offload"), std::string::npos) << error_of(request);  // not even so
+  request = qwen_on(2, 16);
+  EXPECT_NE(error_of(request).find("memory.offload=optimizer makes it fit"), std::string::npos) << error_of(request);
+  request.run.offload = "optimizer";
+  request.profile.host_bytes_per_s.reset();
+  EXPECT_NE(error_of(request).find("3: memory.offload = \"optimizer\", but the profile of"), std::string::npos)
+      << error_of(request);
 }
 
 TEST(Report, ShowsTheBestAndWhyOthersLose) {
