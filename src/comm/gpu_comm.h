@@ -1,4 +1,4 @@
-// Groups whose ranks have a GPU each move its memory directly: through NCCL (RCCL has the same interface).
+// Groups whose ranks have a GPU each move its memory directly: through NCCL, or on AMD RCCL, which has its interface.
 #pragma once
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace mw {
 
-// "NCCL 2.28.9"; "" in a build without it.
+// "NCCL 2.28.9", "RCCL 2.18.3"; "" in a build without either.
 std::string gpu_library();
 
 // The queue that carries the exchanges of one process, and its communicators. They start in the order of the calls,

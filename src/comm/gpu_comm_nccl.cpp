@@ -1,4 +1,4 @@
-// The only file that includes nccl.h.
+// The only file that includes nccl.h, which is NCCL's or, on AMD, stands for RCCL's.
 #include <nccl.h>
 
 #include <algorithm>
@@ -42,6 +42,15 @@ void check_link(GpuLink& link) {
     check(error, "an exchange between GPUs");
   }
 }
+
+// A stream of the library's vendor.
+struct NativeQueue {
+  void* handle;
+  template <class Handle>
+  operator Handle*() const {
+    return static_cast<Handle*>(handle);
+  }
+};
 
 bool are_equal(std::span<const int64_t> counts) {
   return std::all_of(counts.begin(), counts.end(), [&](int64_t count) { return count == counts.front(); });
@@ -206,7 +215,7 @@ class GpuComm : public Comm {
       fail(Exit::comm, "the exchange between GPUs has failed", "see the first message");
     return (*link_->groups)[index_];
   }
-  cudaStream_t native() const { return static_cast<cudaStream_t>(link_->queue->native()); }
+  NativeQueue native() const { return {link_->queue->native()}; }
 
   // What comes next on the link starts after what the stream has been given so far.
   void follow(Stream& stream) {
@@ -230,7 +239,7 @@ class GpuComm : public Comm {
 std::string gpu_library() {
   int version = 0;
   check(ncclGetVersion(&version), "ncclGetVersion");
-  return fmt::format("NCCL {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
+  return fmt::format("{} {}.{}.{}", MOEWRIGHT_NCCL_NAME, version / 10000, version / 100 % 100, version % 100);
 }
 
 std::shared_ptr<GpuLink> open_gpu_link(Device device, const std::shared_ptr<GpuLink>& sibling) {
