@@ -16,9 +16,13 @@ constexpr double kUpdateBytes = 3.5;
 // Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
 constexpr double kBesideBackward = 0.9;
 
-// How often (n - 1) / n of a block of n replicas crosses the links when its parts go to their owners, or come from
-// them. The host does one owner after the other.
+// How often (n - 1) / n of a block of n replicas crosses the links when its parts go to their owners. The host does one
+// owner after the other.
 double passes_to_owners(const PlatformProfile& profile) { return profile.overlaps_gradient_sums ? 1 : 2; }
+// The same when they come back: nearly every parameter from one owner, to all others.
+double passes_from_owners(const PlatformProfile& profile, int members) {
+  return profile.overlaps_gradient_sums ? members / (members - 1.0) : 2;
+}
 
 int64_t row_growth(const ByteSummary& table, double load) {
   return std::min(table.routed_max, static_cast<int64_t>(std::ceil(static_cast<double>(table.routed_mean) * load)));
@@ -119,6 +123,21 @@ double Estimator::gradient_sums(const Layout& layout, const Mesh& mesh, int pp_r
   return seconds;
 }
 
+// ZeRO: what the owners of cuts send the other replicas, packed forms on GPUs, else fp32.
+double Estimator::weights_gather(const Layout& layout, const Mesh& mesh, int pp_rank) {
+  const std::vector<StagePlan>& stages = pipelines_.stages_of(layout)[static_cast<size_t>(pp_rank)];
+  const std::array<int64_t, kReplicas> gradients = memory_.gradient_bytes(mesh, {pp_rank}, stages);
+  const double share = run_.dtype() == DType::bf16 && profile_.one_packed_form ? 0.5 : 1;
+  double seconds = 0;
+  for (size_t b = 0; b < kReplicas; ++b) {
+    const RankGroup group = replica_group(mesh, static_cast<Replicas>(b));
+    if (group.size > 1)
+      seconds +=
+          transfers_.ring(group, share * static_cast<double>(gradients[b]), passes_from_owners(profile_, group.size));
+  }
+  return seconds;
+}
+
 double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const Estimate& estimate) {
   double slowest = 0;
   for (const RankMemory& rank : estimate.memory) {
@@ -132,13 +151,8 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
     // A GPU's update writes its one form too; each of a CPU's two is an operator that reads fp32.
     if (profile_.one_packed_form) update += packed / profile_.stream_bytes_per_s;
     else update += (packed + packed_from) / profile_.pack_bytes_per_s.value_or(profile_.elementwise_bytes_per_s);
-    double gather = 0;
-    if (layout.zero > 0) {
-      const RankGroup replicas = replica_group(mesh, mesh.tp > 1 ? Replicas::stage : Replicas::dp);
-      const double matrices = packed > 0 ? packed / (profile_.one_packed_form ? 1 : 2) : bytes(ByteKind::master);
-      gather = transfers_.ring(replicas.size > 1 ? replicas : replica_group(mesh, Replicas::edp), matrices,
-                               passes_to_owners(profile_));
-    }
+    const double gather =
+        layout.zero > 0 ? weights_gather(layout, mesh, static_cast<int>(&rank - estimate.memory.data())) : 0;
     // GPUs gather a parameter while they update those that follow.
     slowest = std::max(slowest, profile_.overlaps_gradient_sums ? std::max(update, gather) : update + gather);
   }

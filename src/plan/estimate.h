@@ -67,6 +67,7 @@ class Estimator {
   void fill_memory(Estimate& estimate, const Mesh& mesh);
   double optimizer_time(const Layout& layout, const Mesh& mesh, const Estimate& estimate);
   double gradient_sums(const Layout& layout, const Mesh& mesh, int pp_rank);
+  double weights_gather(const Layout& layout, const Mesh& mesh, int pp_rank);
   double message_time(const Layout& layout, const Mesh& mesh, int from_stage);
 
   const ModelSpec& model_;
