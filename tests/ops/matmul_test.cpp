@@ -263,19 +263,22 @@ TEST(Matmul, AccumulatesInF32) {
     }
 }
 
+// Of a size that CPUs add up in scratch, and of one beyond.
 TEST(Matmul, WeightGradientAddsToWhatIsThere) {
-  TestStream test;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const Owned dy = to_operand(random_tensor("dy", {100, 33}, dtype)),
-                x = to_operand(random_tensor("x", {100, 47}, dtype));
-    Owned once = make_zeros({33, 47}), onto = to_operand(random_tensor("dw", {33, 47}, DType::f32, 10.0f));
-    std::vector<double> expected(33 * 47);
-    for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<double>(onto.view.as<float>()[i]);
-    matmul_d_weight(test.stream, dy.view, x.view, once.view);
-    for (int i = 0; i < 2; ++i) matmul_d_weight(test.stream, dy.view, x.view, onto.view);
-    for (size_t i = 0; i < expected.size(); ++i) expected[i] += 2.0 * static_cast<double>(once.view.as<float>()[i]);
-    EXPECT_LE(largest_error(to_case_tensor(onto).values, expected), 1e-5);
-  }
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Shape shape : {Shape{33, 47}, Shape{70'000, 64}}) {
+      TestStream test(2, static_cast<size_t>(matmul_workspace_bytes(shape.n, shape.k, device_kind())));
+      const Owned dy = to_operand(random_tensor("dy", {100, shape.n}, dtype)),
+                  x = to_operand(random_tensor("x", {100, shape.k}, dtype));
+      Owned once = make_zeros({shape.n, shape.k}),
+            onto = to_operand(random_tensor("dw", {shape.n, shape.k}, DType::f32, 10.0f));
+      std::vector<double> expected(static_cast<size_t>(shape.n * shape.k));
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<double>(onto.view.as<float>()[i]);
+      matmul_d_weight(test.stream, dy.view, x.view, once.view);
+      for (int i = 0; i < 2; ++i) matmul_d_weight(test.stream, dy.view, x.view, onto.view);
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] += 2.0 * static_cast<double>(once.view.as<float>()[i]);
+      EXPECT_LE(largest_error(to_case_tensor(onto).values, expected), 1e-5) << name_of(dtype) << " " << shape.n;
+    }
 }
 
 TEST(Matmul, ExpertsMatchReference) {
