@@ -385,14 +385,17 @@ std::string to_json(const PlatformProfile& profile) {
   writer("format", std::string(kFormat));
   writer("version", kVersion);
   visit_profile(profile, writer);
-  // One line for a field, or for an entry of a list of texts or objects.
+  // One line for a field, for a field of an object, or for an entry of a list of texts or objects.
   std::string text;
   for (const auto& [key, value] : writer.json.items()) {
     std::string field = value.dump();
-    if (value.is_array() && !value.empty() && !value[0].is_array()) {
+    if (value.is_object() || (value.is_array() && !value.empty() && !value[0].is_array())) {
       std::vector<std::string> entries;
-      for (const Json& entry : value) entries.push_back("\n    " + entry.dump());
-      field = fmt::format("[{}\n  ]", fmt::join(entries, ","));
+      for (const auto& [name, entry] : value.items())
+        entries.push_back(
+            fmt::format("\n    {}{}", value.is_object() ? fmt::format("\"{}\": ", name) : "", entry.dump()));
+      const char* brackets = value.is_object() ? "{}" : "[]";
+      field = fmt::format("{}{}\n  {}", brackets[0], fmt::join(entries, ","), brackets[1]);
     }
     text += fmt::format("{}\n  \"{}\": {}", text.empty() ? "{" : ",", key, field);
   }
