@@ -20,7 +20,7 @@
 namespace mw {
 namespace {
 
-constexpr int kTimings = 110;  // calls of Meter::seconds_of, about
+constexpr int kTimings = 60, kTimingsOnCpu = 110;  // calls of Meter::seconds_of, about
 constexpr const char* kTaken = "libraries in use";
 constexpr const char* kFp32 = "fp32";
 
@@ -159,7 +159,8 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
   }
   TensorStore scratch({{"work", DType::u8, {profile.scratch_bytes}, 0}}, arenas_of(stream.device()));
   stream.workspace().attach(scratch.fixed("work").data, static_cast<size_t>(profile.scratch_bytes));
-  Meter meter(comm, stream, options.budget_s / kTimings);
+  const bool on_cpu = stream.device().kind == DeviceKind::cpu;
+  Meter meter(comm, stream, options.budget_s / (on_cpu ? kTimingsOnCpu : kTimings));
   const int64_t resident_before = options.resident ? options.resident() : 0;
 
   std::vector<Part> parts = {
@@ -183,7 +184,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
        }},
       {"links", [&] { measure_links(world, meter, stream, profile); }, [&] { return describe(profile.levels); }},
   };
-  if (stream.device().kind == DeviceKind::cpu)  // on GPUs fp32 is for tests
+  if (on_cpu)  // on GPUs fp32 is for tests
     parts.push_back({kFp32, [&] { measure_fp32(meter, stream, profile); },
                      [&] {
                        return fmt::format("dense products {}, experts' {}", ends_of(profile.fp32->dense_products),
