@@ -121,4 +121,10 @@ bool is_readable(int fd) {
   return poll(&wait, 1, 0) > 0;
 }
 
+bool is_closed(const Descriptor& connection) {
+  char next;
+  const ssize_t got = recv(connection.get(), &next, 1, MSG_PEEK);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
+
 }  // namespace mw

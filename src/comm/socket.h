@@ -40,5 +40,7 @@ Descriptor accept_from(const Descriptor& listener);
 // Waits until one of both can be read, or for so long. Negative descriptors are passed over.
 void wait_readable(int one, int other, double seconds);
 bool is_readable(int fd);
+// True: all that the other side sent has been read, and no more will come; or the connection broke.
+bool is_closed(const Descriptor& connection);
 
 }  // namespace mw

@@ -136,16 +136,18 @@ class Meeting {
   JoinedRanks hold() {
     auto end = after(spec_.seconds);
     const Descriptor listener = listen();
-    while ((!problem_.empty() || !missing().empty()) && Clock::now() < end) {
+    while ((!problem_.empty() || !complete()) && Clock::now() < end) {
       const bool refusing = !problem_.empty();
       wait_readable(listener.get(), -1, seconds_until(end));
       for (Descriptor guest = accept_from(listener); guest.valid(); guest = accept_from(listener))
         receive(std::move(guest));
       if (!refusing && !problem_.empty()) end = std::min(end, after(2));  // those that are about to come hear of it
     }
-    if (problem_.empty() && !missing().empty())
+    if (problem_.empty() && any_missing()) {
+      drop_lost();  // to name those too
       problem_ = fmt::format("{} of {} ranks did not come to {}:{} within {} s: {}", missing().size(), spec_.size,
                              spec_.host, spec_.port, spec_.seconds, fmt::join(missing(), ", "));
+    }
     answer();
     if (!problem_.empty()) fail(Exit::comm, problem_, kHint);
     JoinedRanks joined;
@@ -156,11 +158,34 @@ class Meeting {
 
  private:
   size_t size() const { return static_cast<size_t>(spec_.size); }
-  std::vector<int> missing() const {
-    std::vector<int> ranks;
-    for (int r = 0; r < spec_.size; ++r)
-      if (!here_[static_cast<size_t>(r)]) ranks.push_back(r);
+  std::vector<std::string> missing() const {
+    std::vector<std::string> ranks;
+    for (size_t r = 0; r < size(); ++r) {
+      if (here_[r]) continue;
+      const bool came = hellos_[r].port != 0;
+      ranks.push_back(fmt::format("{}{}", r, came ? " (was lost on " + name_of(r) + ")" : ""));
+    }
     return ranks;
+  }
+  std::string name_of(size_t rank) const { return printable(hellos_[rank].name.data()); }
+
+  bool any_missing() const { return std::find(here_.begin(), here_.end(), false) != here_.end(); }
+
+  // All ranks have come, and none of them has died since.
+  bool complete() {
+    if (any_missing()) return false;
+    drop_lost();
+    return !any_missing();
+  }
+  void drop_lost() {
+    for (size_t r = 1; r < size(); ++r) drop_if_lost(r);
+  }
+
+  // A rank that waits says nothing more. One that died leaves its place to the process that is started again.
+  void drop_if_lost(size_t rank) {
+    if (rank == 0 || !here_[rank] || !is_closed(connections_[rank])) return;
+    here_[rank] = false;
+    connections_[rank].close();
   }
 
   Descriptor listen() const {
@@ -180,6 +205,7 @@ class Meeting {
     if (!read_all(guest, &hello, sizeof hello, after(5)) || hello.magic != kHelloMagic) return;
     hello.name.back() = '\0';
     if (hello.size == spec_.size && (hello.rank < 0 || hello.rank >= spec_.size)) return;
+    if (hello.size == spec_.size) drop_if_lost(static_cast<size_t>(hello.rank));
     if (std::string why = why_not(hello); !why.empty()) {
       if (problem_.empty()) problem_ = std::move(why);
       refused_.push_back(std::move(guest));
@@ -198,8 +224,7 @@ class Meeting {
                          spec_.size);
     const auto rank = static_cast<size_t>(hello.rank);
     if (!here_[rank]) return "";
-    return fmt::format("two processes have RANK={}: on {} and on {}", hello.rank, printable(hellos_[rank].name.data()),
-                       node);
+    return fmt::format("two processes have RANK={}: on {} and on {}", hello.rank, name_of(rank), node);
   }
 
   void answer() {

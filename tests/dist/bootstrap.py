@@ -79,6 +79,34 @@ for name, value, words in [("RANK", None, "but RANK is not set"), ("MASTER_PORT"
     expect(f"{name}={value}", start([1], 2, *VERIFY, **{name: value}), 8, words)
 expect("one rank", start([0], 1, *VERIFY), 0, "verify: passed")
 
+
+
+def connections_at(port):
+    """Connections of this machine whose near end is that port."""
+    lines = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(int(at.rsplit(":", 1)[1], 16) == port and state == "01" for _, at, _, state, *_ in lines)
+
+
+def start_and_lose_one(size, *arguments, **environment):
+    """Rank 0 waits, and rank 1 has come to it and was killed. Returns rank 0's job and the port."""
+    port = free_port()
+    first = start([0], size, *arguments, port=port, **environment)
+    lost = start([1], size, *arguments, port=port, **environment)[0]
+    checks.expect(lost.wait_until(lambda: connections_at(port) > 0), "lost: rank 1 does not come", lost.output())
+    time.sleep(0.3)  # its name is said
+    lost.end()
+    return first, port
+
+
+# A rank that dies while it waits leaves its place to the one that is started again, and is missed without.
+first, port = start_and_lose_one(3, *VERIFY, "train.global_batch=12", "train.micro_batches=2")
+expect("started again", first + start([1, 2], 3, *VERIFY, "train.global_batch=12", "train.micro_batches=2", port=port), 0, "")
+checks.expect("verify: passed" in first[0].output(), "started again: no verdict", first[0].output())
+first, port = start_and_lose_one(3, *VERIFY, MOEWRIGHT_JOIN_SECONDS=2)
+expect("lost", first, 8, "within 2 s: 1 (was lost on ")
+first, port = start_and_lose_one(3, *VERIFY, MOEWRIGHT_JOIN_SECONDS=5)
+expect("lost", first + start([2], 3, *VERIFY, port=port, MOEWRIGHT_JOIN_SECONDS=5), 8, "within 5 s: 1 (was lost on ")
+
 # Whoever else connects to the port does no harm.
 port = free_port()
 first = start([0], 2, *VERIFY, "mesh.ep=2", port=port)
