@@ -13,7 +13,7 @@
 namespace mw {
 namespace {
 
-// Numbers of one line.
+// Numbers of one line, and how its run was set up.
 class LineReader final : public JsonEvents {
  public:
   explicit LineReader(bool with_load) : with_load_(with_load) {}
@@ -27,11 +27,22 @@ class LineReader final : public JsonEvents {
     if (depth() == 1) key_ = key;
     else inner_key_ = key;
   }
+  void on_string(std::string& text) override {
+    if (depth() == 1 && (key_ == "layout" || key_ == "dtype")) setup_[key_] = text;
+  }
   void on_integer(int64_t value) override { on_number(static_cast<double>(value)); }
   void on_number(double value) override {
     if (depth() == 1) numbers[key_] = value;
     else if (depth() == 2 && open_.back()) numbers[key_ + "." + inner_key_] = value;
     else if (in_load() && depth() == 3 && !load.empty()) load.back().push_back(value);
+  }
+
+  // Empty: a line that does not tell.
+  std::map<std::string, std::string> setup() const {
+    std::map<std::string, std::string> all = setup_;
+    if (const auto ranks = numbers.find("ranks"); ranks != numbers.end())
+      all[ranks->first] = fmt::format("{}", ranks->second);
+    return all;
   }
 
   std::map<std::string, double> numbers;
@@ -44,7 +55,19 @@ class LineReader final : public JsonEvents {
   bool with_load_;
   std::vector<bool> open_;  // brackets: whether each is an object's
   std::string key_, inner_key_;
+  std::map<std::string, std::string> setup_;
 };
+
+// A run that was gone on with from an earlier step computes this one and those after it anew.
+void forget_from(double step, MetricsHistory& history) {
+  for (auto& [name, curve] : history.curves)
+    while (!curve.steps.empty() && curve.steps.back() >= step) {
+      curve.steps.pop_back();
+      curve.values.pop_back();
+    }
+  while (!history.loads.empty() && history.loads.back().step >= step) history.loads.pop_back();
+  history.setup_from = std::min(history.setup_from, step);
+}
 
 }  // namespace
 
@@ -60,6 +83,7 @@ MetricsHistory read_metrics(const std::string& path, int load_samples) {
   const int64_t lines = std::count(text.begin(), text.end(), '\n');
   const int64_t stride = std::max<int64_t>(1, (lines + load_samples - 1) / load_samples);
   MetricsHistory history;
+  std::map<std::string, std::string> setup;  // of the line before
   int64_t number = 0;
   for (size_t begin = 0; begin < text.size(); ++number) {
     const size_t end = std::min(text.find('\n', begin), text.size());
@@ -73,17 +97,28 @@ MetricsHistory read_metrics(const std::string& path, int load_samples) {
       broken = true;  // the last line of a run that was killed, for one
     }
     const auto step = reader.numbers.find("step");
-    if (broken || step == reader.numbers.end()) {
+    if (broken || step == reader.numbers.end() || !std::isfinite(step->second)) {
       ++history.broken_lines;
       continue;
+    }
+    if (const Curve& steps = history.curve("step"); !steps.steps.empty() && steps.steps.back() > step->second)
+      forget_from(step->second, history);
+    if (std::map<std::string, std::string> now = reader.setup(); !now.empty() && now != setup) {
+      if (!setup.empty()) history.setup_from = step->second;
+      setup = std::move(now);
     }
     for (const auto& [name, value] : reader.numbers) {
       if (!std::isfinite(value)) continue;
       Curve& curve = history.curves[name];
-      curve.steps.push_back(step->second);
-      curve.values.push_back(value);
+      if (curve.steps.empty() || curve.steps.back() != step->second) {
+        curve.steps.push_back(step->second);
+        curve.values.emplace_back();
+      }
+      curve.values.back() = value;
     }
-    if (!reader.load.empty()) history.loads.push_back({step->second, std::move(reader.load)});
+    if (reader.load.empty()) continue;
+    if (history.loads.empty() || history.loads.back().step != step->second) history.loads.push_back({step->second, {}});
+    history.loads.back().load = std::move(reader.load);
   }
   if (history.curves.empty()) fail(Exit::data, fmt::format("{} holds no step", path), "a run writes it with log.jsonl");
   return history;

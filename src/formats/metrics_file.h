@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -9,7 +10,7 @@
 namespace mw {
 
 struct Curve {
-  std::vector<double> steps, values;  // of the same length; only finite values
+  std::vector<double> steps, values;  // of the same length; steps rise; only finite values
 };
 
 struct LoadSample {
@@ -21,11 +22,14 @@ struct MetricsHistory {
   std::map<std::string, Curve> curves;  // by field; those of an object are named "work_ms.matmul"
   std::vector<LoadSample> loads;        // of at most `load_samples` steps, evenly spread over the lines
   int64_t broken_lines = 0;             // passed over: no JSON objects with a step
+  // Where ranks, layout or dtype last changed, as they may when a run is resumed.
+  double setup_from = std::numeric_limits<double>::lowest();
 
   const Curve& curve(const std::string& name) const;  // empty when there is none
 };
 
-// Errors: Exit::data naming the path when it cannot be read or has no step.
+// Where a run went back to an earlier step, what was there of that step and later ones is left out. Errors:
+// Exit::data naming the path when it cannot be read or has no step.
 MetricsHistory read_metrics(const std::string& path, int load_samples);
 
 }  // namespace mw

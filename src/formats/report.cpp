@@ -44,10 +44,26 @@ svg .line, svg .faint { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
 svg image { image-rendering: pixelated; }
 </style>)";
 
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 // The page's charts share the axis of steps.
 struct Page {
+  explicit Page(const MetricsHistory& h) : history(h), now_from(h.setup_from) {
+    const std::vector<double>& steps = h.curve("step").values;
+    if (steps.empty()) return;
+    first = steps.front();
+    last = steps.back();
+    const auto setup = std::lower_bound(steps.begin(), steps.end(), h.setup_from);
+    if (setup != steps.end()) now_from = *(setup + (steps.end() - setup) * 3 / 4);
+  }
+
   const MetricsHistory& history;
   double first = 0, last = 1;
+  double now_from;  // the last quarter of the steps in the run's last layout: how it stands now
 
   ChartFrame frame(const std::string& title, const std::string& unit = "") const {
     ChartFrame frame;
@@ -64,20 +80,20 @@ struct Page {
     return out;
   }
   bool has(const std::string& field) const { return !history.curve(field).values.empty(); }
+  // The median of its values there; nothing where there are none.
+  std::optional<double> now(const std::string& field) const {
+    const Curve& curve = history.curve(field);
+    const auto begin = std::lower_bound(curve.steps.begin(), curve.steps.end(), now_from) - curve.steps.begin();
+    if (begin == std::ssize(curve.values)) return std::nullopt;
+    return median({curve.values.begin() + begin, curve.values.end()});
+  }
+  // The last value in the run's last layout.
+  std::optional<double> latest(const std::string& field) const {
+    const Curve& curve = history.curve(field);
+    if (curve.values.empty() || curve.steps.back() < history.setup_from) return std::nullopt;
+    return curve.values.back();
+  }
 };
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-// The values of the last quarter of the steps: how the run stands now.
-std::vector<double> last_quarter(const Curve& curve) {
-  const auto skip = static_cast<std::ptrdiff_t>(curve.values.size() * 3 / 4);
-  return {curve.values.begin() + skip, curve.values.end()};
-}
 
 // A running mean over about a twentieth of the curve, from both sides alike.
 ChartSeries smoothed(ChartSeries series) {
@@ -98,29 +114,37 @@ std::string tile(const std::string& value, const std::string& what) {
 
 double sum_of(const Curve& curve) { return std::accumulate(curve.values.begin(), curve.values.end(), 0.0); }
 
+// The field of the validation that came last: the one after the last step may be of a run that was gone on with.
+std::string last_validation(const Page& page) {
+  const Curve &final = page.history.curve("final_val_loss"), &during = page.history.curve("val_loss");
+  const bool ended = !final.steps.empty() && (during.steps.empty() || during.steps.back() <= final.steps.back());
+  return ended ? "final_val_loss" : "val_loss";
+}
+
 std::string draw_tiles(const Page& page) {
   const MetricsHistory& h = page.history;
   std::string out = "<div class=\"tiles\">\n" + tile(fmt::format("{:.0f} to {:.0f}", page.first, page.last), "steps");
-  const auto now = [&](const std::string& field) { return median(last_quarter(h.curve(field))); };
   if (page.has("tokens")) out += tile(format_count(sum_of(h.curve("tokens"))), "tokens");
   if (page.has("loss"))
     out += tile(fmt::format("{:.4f}", h.curve("loss").values.back()), "loss of the last step, nats");
-  for (const char* field : {"final_val_loss", "val_loss"})
-    if (page.has(field)) {
-      out += tile(fmt::format("{:.4f}", h.curve(field).values.back()), "last validation loss, nats");
-      break;
-    }
-  if (page.has("tokens_per_s")) out += tile(format_count(now("tokens_per_s")), "tokens/s");
-  if (page.has("step_ms")) out += tile(fmt::format("{:.0f} ms", now("step_ms")), "per step");
-  if (page.has("tflops_per_rank")) out += tile(fmt::format("{:.3g}", now("tflops_per_rank")), "TFLOP/s per rank");
-  if (page.has("mem_peak_bytes"))
-    out +=
-        tile(format_bytes(static_cast<int64_t>(h.curve("mem_peak_bytes").values.back())), "memory of the largest rank");
-  if (page.has("imbalance")) out += tile(fmt::format("{:.2f}", now("imbalance")), "fullest expert over the mean");
+  if (const std::string field = last_validation(page); page.has(field))
+    out += tile(fmt::format("{:.4f}", h.curve(field).values.back()), "last validation loss, nats");
+  if (const auto speed = page.now("tokens_per_s")) out += tile(format_count(*speed), "tokens/s");
+  if (const auto time = page.now("step_ms")) out += tile(fmt::format("{:.0f} ms", *time), "per step");
+  if (const auto rate = page.now("tflops_per_rank")) out += tile(fmt::format("{:.3g}", *rate), "TFLOP/s per rank");
+  if (const auto bytes = page.latest("mem_peak_bytes"))
+    out += tile(format_bytes(static_cast<int64_t>(*bytes)), "memory of the largest rank");
+  if (const auto ratio = page.now("imbalance"))
+    out += tile(fmt::format("{:.2f}", *ratio), "fullest expert over the mean");
   if (page.has("dropped_rows")) out += tile(format_count(sum_of(h.curve("dropped_rows"))), "rows dropped");
-  return out +
-         "</div>\n<p>Rates, times and imbalance: median over the last quarter of the steps. All curves run over "
-         "steps.</p>\n";
+  const std::string since =
+      h.setup_from > page.first
+          ? fmt::format(" from {:.0f} on, where the number of ranks, the layout or the dtype changed", h.setup_from)
+          : "";
+  return out + fmt::format(
+                   "</div>\n<p>Rates, times and imbalance: median over the last quarter of the steps{}. All "
+                   "curves run over steps.</p>\n",
+                   since);
 }
 
 std::string table_row(const std::string& what, const std::string& predicted, const std::string& measured,
@@ -138,7 +162,7 @@ std::string describe_work(const Page& page) {
     (kind == "exchange" || kind == "reduce"                      ? others
      : kind == "optimizer"                                       ? optimizer
      : kind == "other" || kind == "data" || kind == "checkpoint" ? rest
-                                                                 : compute) += median(last_quarter(curve));
+                                                                 : compute) += page.now(field).value_or(0);
   }
   return fmt::format("compute {:.1f}, waiting for others {:.1f}, optimizer {:.1f}, the rest {:.1f} (rank 0)", compute,
                      others, optimizer, rest);
@@ -146,34 +170,27 @@ std::string describe_work(const Page& page) {
 
 // What was predicted beside what was measured; nothing where nothing was.
 std::string draw_predictions(const Page& page) {
-  const MetricsHistory& h = page.history;
   std::string rows;
   const auto bytes = [](double value) { return format_bytes(static_cast<int64_t>(value)); };
   const auto above = [](double measured, double predicted) { return 100 * (measured / std::max(predicted, 1e-9) - 1); };
-  if (page.has("mem_peak_bytes") && page.has("mem_predicted_bytes")) {
-    const double measured = h.curve("mem_peak_bytes").values.back();
-    const Curve& library = h.curve("mem_library_bytes");
-    const double predicted =
-        h.curve("mem_predicted_bytes").values.back() + (library.values.empty() ? 0 : library.values.back());
-    rows += table_row("memory of the largest rank", bytes(predicted), bytes(measured), above(measured, predicted));
+  const std::optional<double> peak = page.latest("mem_peak_bytes"), tensors = page.latest("mem_predicted_bytes");
+  if (peak && tensors) {
+    const double predicted = *tensors + page.latest("mem_library_bytes").value_or(0);
+    rows += table_row("memory of the largest rank", bytes(predicted), bytes(*peak), above(*peak, predicted));
   }
-  if (page.has("step_ms") && page.has("predicted_step_ms")) {
-    const auto now = [&](const std::string& field) { return median(last_quarter(h.curve(field))); };
-    const auto part = [&](const char* name) { return now(fmt::format("predicted_ms.{}", name)); };
-    const double measured = now("step_ms"), predicted = now("predicted_step_ms");
-    rows += table_row("time of a step", fmt::format("{:.1f} ms", predicted), fmt::format("{:.1f} ms", measured),
-                      above(measured, predicted));
+  const std::optional<double> time = page.now("step_ms"), foreseen = page.now("predicted_step_ms");
+  if (time && foreseen) {
+    const auto part = [&](const char* name) { return page.now(fmt::format("predicted_ms.{}", name)).value_or(0); };
+    rows += table_row("time of a step", fmt::format("{:.1f} ms", *foreseen), fmt::format("{:.1f} ms", *time),
+                      above(*time, *foreseen));
     rows += table_row("its parts",
                       fmt::format("compute {:.1f}, waiting for others {:.1f}, optimizer {:.1f}", part("compute"),
                                   part("exchange") + part("bubble"), part("optimizer")),
-                      page.has("work_ms.matmul") ? describe_work(page) : "");
+                      page.now("work_ms.matmul") ? describe_work(page) : "");
   }
-  if (page.has("exchanged_bytes") && page.has("exchanged_predicted_bytes")) {
-    const double measured = median(last_quarter(h.curve("exchanged_bytes"))),
-                 predicted = h.curve("exchanged_predicted_bytes").values.back();
-    rows += table_row("routed rows sent to other ranks in a step", bytes(predicted), bytes(measured),
-                      above(measured, predicted));
-  }
+  const std::optional<double> sent = page.now("exchanged_bytes"), even = page.now("exchanged_predicted_bytes");
+  if (sent && even)
+    rows += table_row("routed rows sent to other ranks in a step", bytes(*even), bytes(*sent), above(*sent, *even));
   if (rows.empty()) return {};
   return "<h2>Predicted and measured</h2>\n<table><tr><th></th><th>predicted</th><th>measured</th><th></th></tr>\n" +
          rows + "</table>\n";
@@ -324,13 +341,7 @@ std::string draw_loads(const Page& page) {
 }  // namespace
 
 std::string draw_report(const MetricsHistory& history, const std::string& title) {
-  Page page{history};
-  const std::vector<double>& steps = history.curve("step").values;
-  if (!steps.empty()) {
-    const auto [first, last] = std::minmax_element(steps.begin(), steps.end());
-    page.first = *first;
-    page.last = *last;
-  }
+  const Page page(history);
   const std::string name = escape_markup(title);
   std::string html = fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "

@@ -75,6 +75,16 @@ checks.expect(abs(sum(last["predicted_ms"].values()) / last["predicted_step_ms"]
 result = run(1, "report", "two")
 html = pathlib.Path("two/report.html").read_text()
 checks.expect("Predicted and measured" in html and "its parts" in html and "routed rows sent" in html, "no table", html[:2000])
+
+# Gone on with in another layout and without a platform, nothing of the first stands for how the run is now.
+result = run(1, "train", "run.toml", *outputs("two"), "train.steps=14", "checkpoint.resume=auto", "train.val_batches=1",
+             "train.val_every=13")
+checks.expect(result.code == 0, "resumed", result.output)
+run(1, "report", "two")
+html = pathlib.Path("two/report.html").read_text()
+for words, there in (("1 to 14", True), ("quarter of the steps from 13 on", True), ("its parts", False),
+                     ("routed rows sent", False)):
+    checks.expect((words in html) == there, f"resumed: \"{words}\" {'is missing' if there else 'stands there'}", html[:9000])
 result = run(1, "train", "run.toml", *outputs("none"), "plan.platform=absent.json", "train.steps=1")
 checks.expect(result.code == 0 and "no time is predicted: cannot open absent.json" in result.output, "absent profile", result.output)
 

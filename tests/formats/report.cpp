@@ -39,6 +39,49 @@ TEST(MetricsFile, ReadsNumbersObjectsAndLoadsAndPassesOverTheRest) {
   EXPECT_TRUE(contains(error_of([&] { read_metrics(folder / "empty.jsonl", 10); }), "holds no step"));
 }
 
+void write_lines(const std::string& path, int first, int last, const std::string& fields) {
+  std::string text;
+  for (int step = first; step <= last; ++step) text += fmt::format("{{\"step\": {}, {}}}\n", step, fields);
+  write_raw(path, (std::filesystem::exists(path) ? read_raw(path) : "") + text);
+}
+
+// As in metrics of two runs, one after the other in a file.
+TEST(MetricsFile, LeavesOutStepsThatWereComputedAnew) {
+  const ScratchDir folder;
+  const std::string path = folder / "m.jsonl";
+  write_lines(path, 1, 9, "\"loss\": 1, \"tokens\": 10, \"expert_load\": [[1]]");
+  write_lines(path, 10, 10, "\"loss\": 1, \"tokens\": 10, \"val_loss\": 7");
+  write_lines(path, 6, 8, "\"loss\": 2, \"tokens\": 10, \"expert_load\": [[2]]");
+  for (const char* loss : {"5", "4"}) write_lines(path, 8, 8, fmt::format("\"final_val_loss\": {}", loss));
+  const MetricsHistory history = read_metrics(path, 100);
+  EXPECT_EQ(history.curve("loss").steps, (std::vector<double>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(history.curve("loss").values, (std::vector<double>{1, 1, 1, 1, 1, 2, 2, 2}));
+  EXPECT_EQ(history.curve("step").values, history.curve("loss").steps);
+  EXPECT_TRUE(history.curve("val_loss").values.empty());
+  EXPECT_EQ(history.curve("final_val_loss").values, std::vector<double>{4});
+  ASSERT_EQ(history.loads.size(), 8u);
+  EXPECT_EQ(history.loads[4].load[0][0], 1);
+  EXPECT_EQ(history.loads[5].load[0][0], 2);
+  EXPECT_LT(history.setup_from, 0);
+}
+
+TEST(MetricsFile, TellsWhereTheSetupChanged) {
+  const ScratchDir folder;
+  for (const char* change : {"\"ranks\": 1, \"layout\": \"ep=2\", \"dtype\": \"bf16\"",
+                             "\"ranks\": 2, \"layout\": \"ep=1\", \"dtype\": \"bf16\"",
+                             "\"ranks\": 2, \"layout\": \"ep=2\", \"dtype\": \"fp32\""}) {
+    const std::string path = folder / "m.jsonl";
+    write_raw(path, "");
+    write_lines(path, 1, 6, "\"ranks\": 2, \"layout\": \"ep=2\", \"dtype\": \"bf16\"");
+    EXPECT_LT(read_metrics(path, 1).setup_from, 0);
+    write_lines(path, 6, 6, "\"final_val_loss\": 1");
+    write_lines(path, 5, 9, change);
+    EXPECT_EQ(read_metrics(path, 1).setup_from, 5) << change;
+    write_lines(path, 3, 4, change);
+    EXPECT_EQ(read_metrics(path, 1).setup_from, 3) << change;
+  }
+}
+
 TEST(Png, IsTheFileThatOthersWrite) {
   const std::string png = encode_png(2, 1, std::vector<uint8_t>{0, 1}, std::vector<Color>{{1, 2, 3}, {255, 0, 9}});
   EXPECT_EQ(png.substr(0, 8), "\x89PNG\r\n\x1a\n");
@@ -89,13 +132,38 @@ TEST(Report, ShowsWhatTheMetricsHoldAndNothingElse) {
   EXPECT_EQ(count_of(html, "<svg"), count_of(html, "</svg>"));
 }
 
+// Rates and predictions of a run that was gone on with in another layout are not those of the first.
+TEST(Report, TellsHowTheRunStandsInItsLastLayout) {
+  const ScratchDir folder;
+  const std::string path = folder / "m.jsonl";
+  write_lines(path, 1, 17,
+              "\"layout\": \"ep=2\", \"step_ms\": 100, \"predicted_step_ms\": 90, \"mem_peak_bytes\": 300, "
+              "\"mem_predicted_bytes\": 200, \"mem_library_bytes\": 50, \"exchanged_bytes\": 9, "
+              "\"exchanged_predicted_bytes\": 8, \"work_ms\": {\"matmul\": 80}");
+  write_lines(path, 17, 17, "\"final_val_loss\": 9.5");
+  EXPECT_TRUE(contains(draw_report(read_metrics(path, 1), "t"), "routed rows sent"));
+  EXPECT_TRUE(contains(draw_report(read_metrics(path, 1), "t"), "<b>9.5000</b>"));
+  write_lines(path, 18, 20,
+              "\"layout\": \"ep=1\", \"step_ms\": 10, \"predicted_step_ms\": 9, \"mem_peak_bytes\": 120, "
+              "\"mem_predicted_bytes\": 100, \"val_loss\": 3.5");
+  const std::string html = draw_report(read_metrics(path, 1), "t");
+  EXPECT_TRUE(contains(html, "<b>10 ms</b>"));
+  EXPECT_TRUE(contains(html, "<td>9.0 ms</td><td>10.0 ms</td>"));
+  EXPECT_TRUE(contains(html, "<td>100 B</td><td>120 B</td>"));
+  EXPECT_TRUE(contains(html, "from 18 on"));
+  EXPECT_TRUE(contains(html, "<b>3.5000</b>"));
+  EXPECT_FALSE(contains(html, "routed rows sent"));
+  EXPECT_FALSE(contains(html, "(rank 0)"));
+  EXPECT_TRUE(contains(html, "1 to 20"));
+}
+
 // More layers and wider steps than any run has: cut off, not written beyond what was made for them.
 TEST(Report, BearsAbsurdMetrics) {
   const ScratchDir folder;
-  std::string text = "{\"step\":1,\"expert_load\":[";
+  std::string text = "{\"step\":-1.7e308,\"expert_load\":[";
   for (int i = 0; i < 70000; ++i) text += i == 0 ? "[1,2]" : ",[1,2]";
   text += "]}\n";
-  for (int i = 0; i < 600; ++i) text += fmt::format("{{\"step\":{}1.7e308,\"loss\":{}}}\n", i % 2 == 0 ? "-" : "", i);
+  for (int i = 0; i < 600; ++i) text += fmt::format("{{\"step\":{},\"loss\":{}}}\n", (i - 300) * 5.6e305, i);
   write_raw(folder / "m.jsonl", text);
   EXPECT_TRUE(contains(draw_report(read_metrics(folder / "m.jsonl", 10), "t"), "<svg"));
 }
