@@ -120,7 +120,11 @@ std::vector<ByteRow> all_rows(const Plan& plan) {
 }
 
 std::string describe(const Plan& plan) {
-  const ByteSummary s = summarise(all_rows(plan));
+  const std::vector<ByteRow> rows = all_rows(plan);
+  const ByteSummary s = summarise(rows);
+  const bool halved_gradients = std::any_of(rows.begin(), rows.end(), [](const ByteRow& row) {
+    return row.kind == ByteKind::gradient && row.dtype == DType::bf16;
+  });
   std::string text =
       fmt::format("mesh {}; {} sequences x {} tokens per rank and micro-batch, {} micro-batch{} per step\n",
                   describe(plan.mesh), plan.batch.sequences, plan.batch.seq_len, plan.run.train.micro_batches,
@@ -130,10 +134,12 @@ std::string describe(const Plan& plan) {
   text += fmt::format("memory {}: {} predicted",
                       plan.mesh.pp * plan.mesh.tp > 1 ? fmt::format("of rank {}", plan.rank) : "per rank",
                       format_bytes(s.total()));
-  for (int kind = 0; kind < kByteKinds; ++kind)
-    if (s.by_kind[kind] > 0)
-      text += fmt::format("{} {} {}", kind == 0 ? ":" : ",", name_of(static_cast<ByteKind>(kind)),
-                          format_bytes(s.by_kind[kind]));
+  for (int k = 0; k < kByteKinds; ++k) {
+    if (s.by_kind[k] == 0) continue;
+    const auto kind = static_cast<ByteKind>(k);
+    text += fmt::format("{} {} {}{}", k == 0 ? ":" : ",", name_of(kind), format_bytes(s.by_kind[k]),
+                        kind == ByteKind::gradient && halved_gradients ? " (those of experts in bf16)" : "");
+  }
   if (s.on_host > 0) text += fmt::format("; {} more on the host", format_bytes(s.on_host));
   if (s.routed_committed > 0)
     text += fmt::format("; rows that depend on the load: {} balanced, {} committed, {} at worst",

@@ -1,5 +1,6 @@
 #include "spec/plan.h"
 
+#include "base/text.h"
 #include "spec/helpers.h"
 
 namespace mw::test {
@@ -18,6 +19,16 @@ TEST(Plan, IsAPureFunctionOfItsInputs) {
   EXPECT_EQ(a.batch.sequences, 1);
   EXPECT_EQ(all_rows(a).size(), a.parameter_rows.size() + a.activation_rows.size());
   EXPECT_TRUE(contains(describe(a), "4 ranks")) << describe(a);
+}
+
+TEST(Plan, NamesGradientsThatAreKeptInBf16) {
+  RunSpec run = small_run();
+  run.train.dtype = "bf16";
+  EXPECT_FALSE(contains(describe(small_plan(run, 1, 0)), "of experts in bf16"));
+  run.expert_gradients = "bf16";
+  const Plan plan = small_plan(run, 1, 0);
+  const std::string gradients = format_bytes(summarise(all_rows(plan)).by_kind[static_cast<int>(ByteKind::gradient)]);
+  EXPECT_TRUE(contains(describe(plan), ", gradients " + gradients + " (those of experts in bf16)")) << describe(plan);
 }
 
 // Micro-batches do not depend on the layout: every rank has the same schedule.
