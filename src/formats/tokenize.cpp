@@ -17,6 +17,7 @@
 #include "formats/checksum.h"
 #include "formats/document_reader.h"
 #include "formats/growing_dataset.h"
+#include "formats/output_lock.h"
 #include "formats/tokenize_state.h"
 #include "formats/tokenizer.h"
 #include "formats/worker_pool.h"
@@ -68,6 +69,7 @@ class TokenizeRun {
   std::optional<int32_t> end_of_document_;
   TokenType type_;
   TokenizeSettings settings_;
+  OutputLock lock_;
   std::string state_path_;
   TokenizeState state_;
   std::unique_ptr<GrowingDataset> dataset_;
@@ -96,6 +98,7 @@ TokenizeRun::TokenizeRun(const TokenizeJob& job)
       tokenizer_(open_tokenizer(job.tokenizer)),
       end_of_document_(find_end_of_document(job, *tokenizer_)),
       type_(tokenizer_->vocab_size() < kSmallVocabulary ? TokenType::u16 : TokenType::i32),
+      lock_(job.prefix + ".tokenize.lock"),
       state_path_(job.prefix + ".tokenize.json") {
   for (const char* suffix : {".bin", ".idx"})
     if (path_exists(job.prefix + suffix))

@@ -18,7 +18,8 @@ struct TokenizeProgress {
 struct TokenizeJob {
   std::string tokenizer;            // see open_tokenizer
   std::vector<std::string> inputs;  // files and folders, see DocumentReader
-  std::string prefix;               // of .bin and .idx; beside them `prefix.tokenize.json` tells how far a run is
+  std::string prefix;               // of .bin and .idx; beside them `prefix.tokenize.json` tells how far a run is, and
+                                    // `prefix.tokenize.lock` that it is at work
   std::string key = "text";         // the field of a JSON line
   std::string end_of_document;      // a token; empty: the tokenizer's own; "none"
   int threads = 1;
@@ -34,8 +35,8 @@ struct TokenizeResult {
 };
 
 // The dataset is the same to the bit for any number of threads and interruptions. Errors: Exit::data for tokenizer and
-// inputs; also when an interrupted run had other settings or inputs, or the dataset exists; Exit::usage when no token
-// ends documents.
+// inputs; also when an interrupted run had other settings or inputs, another run is at work on the dataset, or it
+// exists; Exit::usage when no token ends documents.
 TokenizeResult tokenize(const TokenizeJob& job);
 
 }  // namespace mw

@@ -7,6 +7,7 @@ import os
 import pathlib
 import random
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -103,6 +104,18 @@ checks.expect(kills >= 3, f"only {kills} kills hit the run")
 checks.expect("went on after" in job.output(), "the run did not go on", job.output())
 checks.expect(digest("whole") == digest("cut"), f"after {kills} kills the files differ")
 checks.expect(not leftovers("cut"), f"left over: {leftovers('cut')}")
+
+# While a run is at work, another one with its output is refused, and harms nothing.
+job = Job(1, "tokenize", "in", *common, "-o", "taken", "--threads", "1", "--save-every", "0")
+checks.expect(job.wait_until(lambda: pathlib.Path("taken.tokenize.json").exists()), "taken: no mark", job.output())
+job.process.send_signal(signal.SIGSTOP)
+checks.expect(job.running() and not pathlib.Path("taken.idx").exists(), "the first run ended too early", job.output())
+for more in ([], ["--restart"], ["--eod", "none"]):
+    expect(DATA, ["taken.tokenize.lock is locked", f"process {job.process.pid} on ", "hint: wait"],
+           "in", *common, "-o", "taken", *more)
+job.process.send_signal(signal.SIGCONT)
+checks.expect(job.wait() == 0 and digest("taken") == digest("whole"), "the first run was disturbed", job.output())
+checks.expect(not leftovers("taken"), f"left over: {leftovers('taken')}")
 
 # An interrupted run is gone on with only as it was.
 job = Job(1, "tokenize", "in", *common, "-o", "half", "--save-every", "0")

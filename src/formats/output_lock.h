@@ -1,0 +1,23 @@
+// Keeps a second process from what one is writing.
+#pragma once
+
+#include <string>
+
+namespace mw {
+
+// Holds a file of this name, with the process and its host in it, locked until it is destroyed, which removes the file.
+// A process that dies leaves the file, but no lock. Neither movable nor copyable.
+class OutputLock {
+ public:
+  // Errors: Exit::data when another one holds it, with what that one wrote; or naming the system's reason.
+  explicit OutputLock(const std::string& path);
+  ~OutputLock();
+  OutputLock(const OutputLock&) = delete;
+  OutputLock& operator=(const OutputLock&) = delete;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace mw

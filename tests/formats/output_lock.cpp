@@ -1,0 +1,33 @@
+#include "formats/output_lock.h"
+
+#include <optional>
+
+#include "formats/helpers.h"
+
+namespace mw::test {
+namespace {
+
+TEST(OutputLock, IsHeldByOneAtATime) {
+  const ScratchDir folder;
+  const std::string path = folder / "x.lock";
+  write_raw(path, "what a process that was killed left, longer than what the next one writes into this file by far");
+  std::optional<OutputLock> first(path);
+  for (int i = 0; i < 2; ++i) {  // being refused changes nothing
+    const std::string error = error_of([&] { OutputLock second(path); });
+    EXPECT_TRUE(contains(error, fmt::format("x.lock is locked: process {} on ", ::getpid()))) << error;
+    EXPECT_FALSE(contains(error, "left")) << error;
+  }
+  const OutputLock other(folder / "y.lock");
+  first.reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
+  const OutputLock next(path);
+  EXPECT_TRUE(std::filesystem::exists(path));
+}
+
+TEST(OutputLock, NamesWhatTheSystemRefuses) {
+  const ScratchDir folder;
+  EXPECT_TRUE(contains(error_of([&] { OutputLock lock(folder / "absent/x.lock"); }), "absent/x.lock: No such file"));
+}
+
+}  // namespace
+}  // namespace mw::test
