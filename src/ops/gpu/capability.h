@@ -25,6 +25,10 @@ template <class Word>
 __device__ void store_word(Word* to, Word word) {
   *to = word;
 }
+// What a pointer to it points to is in device memory. The compiler cannot know it of a pointer that was read from
+// memory itself: it then makes loads that may also be of shared memory, and whoever reads that waits for them.
+template <class T>
+using DeviceMemory = T __attribute__((address_space(1)));
 __device__ inline uint32_t round_pair(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }

@@ -45,5 +45,7 @@ int64_t per_expert_workspace_bytes(int64_t max_n, int64_t max_k);
 // Whether multiply_by_warpgroups or multiply_on_tensor_cores takes such operands, of which rows need not exist.
 bool fits_warpgroups(Stream& stream, const SortedRows& x, std::span<const Weight> weights, const SortedRows& y);
 bool fits_tensor_cores(const SortedRows& x, std::span<const Weight> weights, const SortedRows& y);
+// What multiply_on_tensor_cores is made of, for the header of a run: "mma.sync", "mfma"; empty where there is nothing.
+const char* tensor_core_instructions();
 
 }  // namespace mw::gpu

@@ -169,6 +169,8 @@ struct MmaCores {
 
 }  // namespace
 
+const char* tensor_core_instructions() { return "mma.sync"; }
+
 bool fits_tensor_cores(const SortedRows& x, std::span<const Weight> weights, const SortedRows& y) {
   return fits_tiles(x, weights, y);
 }

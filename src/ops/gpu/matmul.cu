@@ -101,7 +101,8 @@ std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weigh
                           double rows_of_an_expert, ExpertProducts by) {
   if (goes_to_library(by, rows_of_an_expert, weights[0].n, weights[0].k)) return "the matrix library, one per expert";
   if (fits_warpgroups(stream, x_RK, weights, y_RN)) return "warpgroups (wgmma)";
-  return fits_tensor_cores(x_RK, weights, y_RN) ? "tensor cores (mma.sync)" : "plain kernels";
+  if (!fits_tensor_cores(x_RK, weights, y_RN)) return "plain kernels";
+  return fmt::format("tensor cores ({})", tensor_core_instructions());
 }
 
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {

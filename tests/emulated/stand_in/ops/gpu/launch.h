@@ -1,0 +1,65 @@
+// Stands in for src/ops/gpu/launch.h in a build without a GPU: kernels run on the CPU, block after block.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/stream.h"
+#include "core/tensor.h"
+#include "emulated/block.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __shared__ static
+#define __launch_bounds__(...)
+
+inline void __syncthreads() { mw::emulated::wait_for_block(); }
+
+// v_mfma_f32_32x32x8_bf16_1k as AMD describes it for CDNA2. Lane l of a wave gives row l % 32 of a and column l % 32 of
+// b, both for the summands 4 (l / 32) to 4 (l / 32) + 3; its sum v is that of column l % 32 and row 8 (v / 4) +
+// 4 (l / 32) + v % 4.
+using MfmaSummands = short __attribute__((vector_size(8)));
+using MfmaSums32 = float __attribute__((vector_size(64)));
+inline MfmaSums32 __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(MfmaSummands a, MfmaSummands b, MfmaSums32 sums, int, int,
+                                                           int) {
+  struct Given {
+    MfmaSummands a[mw::emulated::kWaveLanes], b[mw::emulated::kWaveLanes];
+  };
+  constexpr int kWaves = mw::emulated::kMaxThreads / mw::emulated::kWaveLanes;
+  static Given given[kWaves][2];  // a lane may come back with the next before the last one has read the first
+  static unsigned calls[mw::emulated::kMaxThreads];
+  const unsigned lane = threadIdx.x % 64, wave = threadIdx.x / 64;
+  Given& wave_given = given[wave][calls[threadIdx.x]++ % 2];
+  wave_given.a[lane] = a;
+  wave_given.b[lane] = b;
+  mw::emulated::wait_for_wave();
+  const auto value = [](short bits) { return mw::to_float(mw::bf16{static_cast<uint16_t>(bits)}); };
+  for (unsigned v = 0; v < 16; ++v) {
+    const unsigned row = 8 * (v / 4) + 4 * (lane / 32) + v % 4, column = lane % 32;
+    for (unsigned k = 0; k < 8; ++k)
+      sums[v] += value(wave_given.a[row + k / 4 * 32][k % 4]) * value(wave_given.b[column + k / 4 * 32][k % 4]);
+  }
+  return sums;
+}
+
+namespace mw::gpu {
+
+template <class T>
+using DeviceMemory = T;
+
+enum class Status { success };
+inline void check(Status, const char*) {}
+inline Status allow_shared_bytes(const void*, size_t) { return Status::success; }
+inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class... Parameters, class... Arguments>
+void launch(Stream&, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t,
+            const Arguments&... arguments) {
+  for (int64_t block = 0; block < blocks; ++block) {
+    blockIdx.x = static_cast<unsigned>(block);
+    emulated::run_block(threads, [&] { kernel(Parameters(arguments)...); });
+  }
+}
+
+}  // namespace mw::gpu
