@@ -191,12 +191,12 @@ class MfmaCores {
     }
   }
 
-  // Sums begin as what they are added to: loads of all of them are under way before the first one is waited for, which
-  // stores between them would end.
+  // Sums begin as what they are added to. At the end each load would wait for the store before it.
   template <class U, class Visit>
-  __device__ static void start(Sums& sums, const Visit& visit) {
+  __device__ static void start(Sums& sums, bool add, const Visit& visit) {
     uint32_t before[kFrags][kFrags][kLaneSums] = {};
-    for_each_sum([&](int i, int j, int k, int row, int column) { visit(row, column, Before{before[i][j][k]}); });
+    if (add)
+      for_each_sum([&](int i, int j, int k, int row, int column) { visit(row, column, Before{before[i][j][k]}); });
     for_each_sum([&](int i, int j, int k, int, int) { sums.value[i][j][k] = from_bits(U{}, before[i][j][k]); });
   }
 
@@ -208,12 +208,10 @@ class MfmaCores {
   struct Before {
     uint32_t& bits;
   };
-  __device__ static void store_values(const float* from, Before before, bool add) {
-    if (add) before.bits = std::bit_cast<uint32_t>(*from);
+  __device__ static void store_values(const float* from, Before before, bool) {
+    before.bits = std::bit_cast<uint32_t>(*from);
   }
-  __device__ static void store_values(const bf16* from, Before before, bool add) {
-    if (add) before.bits = from->bits;
-  }
+  __device__ static void store_values(const bf16* from, Before before, bool) { before.bits = from->bits; }
   template <class U>
   __device__ static void store_values(U* to, float sum, bool) {
     *to = from_float<U>(sum);

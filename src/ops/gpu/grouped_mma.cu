@@ -110,7 +110,7 @@ struct MmaCores {
   }
 
   template <class U, class Visit>
-  __device__ static void start(Sums& sums, const Visit&) {
+  __device__ static void start(Sums& sums, bool, const Visit&) {
     sums = {};
   }
 

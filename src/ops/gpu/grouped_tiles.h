@@ -1,13 +1,12 @@
 // Grouped products of bf16 by tiles of an expert's result, whatever instructions multiply tiles. The file that knows
-// them describes them as a struct Cores:
-//   kTile, kThreads                a block of kThreads threads computes kTile x kTile sums
-//   Sums                           a thread's share of them
-//   start<U>(sums, visit)          makes them zeros, or what is there if it adds to it here; may visit as store_tile
-//   does multiply(a, b, depth, sums)    sums += a b^T, of two TileOperands, by all threads of a block store_tile(sums,
-//   visit)        calls visit(row, column, values) for every run of neighbouring sums of a row store_values(to, values,
-//   add)  what a visit is for where `to` is in the result, which is of bf16 or f32: writes the
-//                                  values, or adds them to what is there
-//   shared_bytes<kA, kB>()         dynamic shared memory that multiply takes
+// them describes them as a class Cores:
+//   kTile, kThreads: a block of kThreads threads computes kTile x kTile sums.
+//   Sums: a thread's share of them.
+//   start<U>(sums, add, visit): makes them zeros, or what they are added to; may call visit as store_tile does.
+//   multiply(a, b, depth, sums): sums += a b^T, of two TileOperands, by all threads of a block.
+//   store_tile(sums, visit): calls visit(row, column, values) for each run of a thread's sums that are neighbours.
+//   store_values(to, values, add): what a visit does to such a place in the result, of bf16 or f32: writes, or adds.
+//   shared_bytes<kA, kB>(): dynamic shared memory that multiply takes.
 #pragma once
 
 #include <algorithm>
@@ -64,7 +63,7 @@ __global__ void __launch_bounds__(Cores::kThreads, 2)
       Cores::store_values(y.row(tile.begin + row) + left + column, values, add);
   };
   typename Cores::Sums sums;
-  Cores::template start<U>(sums, visit);
+  Cores::template start<U>(sums, add, visit);
   if constexpr (kWeights == Along::depth) {
     const TileOperand<kWeights, PlainRows> b{{weights[tile.expert], depth}, left, y.width, 0, depth};
     Cores::multiply(a, b, depth, sums);
@@ -91,7 +90,7 @@ __global__ void __launch_bounds__(Cores::kThreads, 2)
       Cores::store_values(dw + (expert * dy.width + top + row) * x.width + left + column, values, true);
   };
   typename Cores::Sums sums;
-  Cores::template start<U>(sums, visit);
+  Cores::template start<U>(sums, true, visit);
   Cores::multiply(a, b, end - begin, sums);
   Cores::store_tile(sums, visit);
 }
