@@ -2,7 +2,8 @@
 
 namespace mw::gpu {
 
-bool attention_by_library(Stream&, const AttentionShape&, TensorView, TensorView, TensorView, TensorView, TensorView) {
+bool attention_by_library(Stream&, const AttentionShape&, TensorView, TensorView, TensorView, TensorView, TensorView,
+                          TensorView) {
   return false;
 }
 bool attention_backward_by_library(Stream&, const AttentionShape&, TensorView, TensorView, TensorView, TensorView,
