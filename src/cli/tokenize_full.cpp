@@ -78,11 +78,18 @@ Command add_tokenize_command(CLI::App& app) {
   sub->add_option("--key", job->key, "field of a JSON line that holds the text")->capture_default_str();
   sub->add_option("--eod", job->end_of_document, "token that ends a document, or none; left out: the tokenizer's own");
   sub->add_option("--threads", job->threads, "0: all cores")->check(CLI::Range(0, 4096))->default_val(0);
+  auto read_ahead = std::make_shared<int64_t>(job->read_ahead >> 20);
+  sub->add_option("--read-ahead", *read_ahead, "MiB of text in memory at a time, beyond one document or 1 MiB of lines")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
   sub->add_option("--save-every", job->save_seconds, "seconds of work that a kill may cost")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   sub->add_flag("--restart", job->restart, "begin anew where an interrupted run could be gone on with");
-  return {sub, [job] { return run_tokenize(*job); }};
+  return {sub, [job, read_ahead] {
+            job->read_ahead = *read_ahead << 20;
+            return run_tokenize(*job);
+          }};
 }
 
 }  // namespace mw

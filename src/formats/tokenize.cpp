@@ -125,6 +125,7 @@ EncodedBlock TokenizeRun::encode(const DocumentBlock& block, int64_t consumed, T
     if (end_of_document_) out.tokens.push_back(*end_of_document_);
     out.ends.push_back(out.tokens.size());
   });
+  out.tokens.shrink_to_fit();  // it may wait long
   return out;
 }
 
@@ -155,20 +156,28 @@ TokenizeResult TokenizeRun::run() {
   std::vector<std::unique_ptr<Tokenizer>> tokenizers;
   for (int i = 0; i < job_.threads; ++i) tokenizers.push_back(tokenizer_->clone());
   const size_t most = 2 * static_cast<size_t>(job_.threads);  // blocks under way
-  std::deque<std::future<EncodedBlock>> under_way;            // in the order of the inputs
+  struct UnderWay {
+    std::future<EncodedBlock> encoded;
+    int64_t bytes = 0;  // of its text
+  };
+  std::deque<UnderWay> under_way;  // in the order of the inputs
+  int64_t bytes_under_way = 0;
   WorkerPool workers(job_.threads);
   const auto write_first = [&] {
-    write(under_way.front().get());
+    write(under_way.front().encoded.get());
+    bytes_under_way -= under_way.front().bytes;
     under_way.pop_front();
   };
   while (std::optional<DocumentBlock> block = reader.next()) {
+    const int64_t bytes = std::ssize(block->bytes);
+    while (!under_way.empty() && (under_way.size() >= most || bytes_under_way + bytes > job_.read_ahead)) write_first();
     auto task = std::make_shared<std::packaged_task<EncodedBlock(int)>>(
         [this, &tokenizers, consumed = reader.consumed(), block = std::move(*block)](int thread) {
           return encode(block, consumed, *tokenizers[static_cast<size_t>(thread)]);
         });
-    under_way.push_back(task->get_future());
+    under_way.push_back({task->get_future(), bytes});
+    bytes_under_way += bytes;
     workers.add([task](int thread) { (*task)(thread); });
-    if (under_way.size() >= most) write_first();
   }
   while (!under_way.empty()) write_first();
   progress_.documents = dataset_->documents();

@@ -23,8 +23,9 @@ struct TokenizeJob {
   std::string key = "text";         // the field of a JSON line
   std::string end_of_document;      // a token; empty: the tokenizer's own; "none"
   int threads = 1;
-  bool restart = false;                                 // forget an interrupted run
-  double save_seconds = 30;                             // between marks that a killed run is gone on from
+  int64_t read_ahead = int64_t{256} << 20;  // bytes of text that wait or are encoded, but for one block of any size
+  bool restart = false;                     // forget an interrupted run
+  double save_seconds = 30;                 // between marks that a killed run is gone on from
   std::function<void(const TokenizeProgress&)> report;  // after every block that is written
 };
 

@@ -231,15 +231,24 @@ class BpeTokenizer final : public Tokenizer {
     for (const Split& split : tables_->splits) apply(split, pieces);
     if (!tables_->prefix_space) {
       for (const Split& split : tables_->word_split) apply(split, pieces);
+      forget_large();
       for (const std::string_view word : pieces) encode_one(word, ids);
       return;
     }
+    forget_large();
     for (const std::string_view piece : pieces) {
       const std::string prefixed = piece.front() == ' ' ? std::string(piece) : ' ' + std::string(piece);
       std::vector<std::string_view> words = {prefixed};
       for (const Split& split : tables_->word_split) apply(split, words);
       for (const std::string_view word : words) encode_one(word, ids);
     }
+  }
+
+  // What a large document took is not kept until the next one: it is many times the text, on every thread.
+  void forget_large() {
+    constexpr size_t kKept = size_t{1} << 16;
+    if (spans_.capacity() > kKept) std::vector<TextSpan>().swap(spans_);
+    if (parts_.capacity() > kKept) std::vector<Flagged>().swap(parts_);
   }
 
   void encode_one(std::string_view word, std::vector<int32_t>& ids) {

@@ -13,7 +13,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
 sys.dont_write_bytecode = True
-from _jobs import SMALL, Checks, Job, read_metrics, run  # noqa: E402
+from _jobs import BIN, SMALL, Checks, Job, read_metrics, run  # noqa: E402
 
 checks = Checks()
 USAGE, DATA = 2, 4
@@ -104,6 +104,26 @@ checks.expect(kills >= 3, f"only {kills} kills hit the run")
 checks.expect("went on after" in job.output(), "the run did not go on", job.output())
 checks.expect(digest("whole") == digest("cut"), f"after {kills} kills the files differ")
 checks.expect(not leftovers("cut"), f"left over: {leftovers('cut')}")
+
+# What is read ahead is bounded by bytes: large documents are in memory one after the other.
+pathlib.Path("large").mkdir()
+for name in "abcdef":
+    pathlib.Path(f"large/{name}.txt").write_text(f"{name} tale of a hint in the tea house, and of eight more\n" * 220_000)
+
+
+def peak_bytes(prefix, *more):
+    process = subprocess.Popen([BIN, "tokenize", "large", "-t", "tok", "-o", prefix, "--threads", "6", *more],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    checks.expect(process.returncode == 0, f"tokenize {prefix}: exit {process.returncode}")
+    return usage.ru_maxrss * 1024
+
+
+apart, together = peak_bytes("apart", "--read-ahead", "0"), peak_bytes("together")
+print(f"6 documents of 12 MiB: {apart >> 20} MiB one by one, {together >> 20} MiB together")
+checks.expect(apart < 0.65 * together, f"--read-ahead 0 takes {apart} bytes, all at once {together}")
+checks.expect(digest("apart") == digest("together"), "--read-ahead changes the dataset")
 
 # While a run is at work, another one with its output is refused, and harms nothing.
 job = Job(1, "tokenize", "in", *common, "-o", "taken", "--threads", "1", "--save-every", "0")
