@@ -50,6 +50,7 @@ Exit run_tokenize(TokenizeJob job) {
   const TokenizeResult result = [&] {
     ProgressLine line;
     job.report = [&](const TokenizeProgress& progress) { line.show(progress); };
+    job.warn = [](const std::string& text) { std::fputs(("warning: " + text + "\n").c_str(), stderr); };
     return tokenize(job);
   }();
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();

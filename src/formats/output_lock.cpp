@@ -53,8 +53,11 @@ OutputLock::OutputLock(const std::string& path) : path_(path) {
       const int code = errno;
       const std::string holder = read_holder(fd);
       ::close(fd);
-      if (code != EWOULDBLOCK)
-        fail_system("lock", path, code, "this file system takes no locks: write to another one, and move the files");
+      if (code == ENOSYS || code == EOPNOTSUPP || code == ENOLCK) {
+        ::unlink(path.c_str());
+        return;
+      }
+      if (code != EWOULDBLOCK) fail_system("lock", path, code, "try again, or write to another file system");
       fail(Exit::data, fmt::format("{} is locked: {} writes this output", path, holder),
            "wait until it is done, or name another output");
     }
@@ -70,6 +73,7 @@ OutputLock::OutputLock(const std::string& path) : path_(path) {
 }
 
 OutputLock::~OutputLock() {
+  if (!is_held()) return;
   ::unlink(path_.c_str());  // while it is locked
   ::close(fd_);
 }

@@ -6,7 +6,8 @@
 namespace mw {
 
 // Holds a file of this name, with the process and its host in it, locked until it is destroyed, which removes the file.
-// A process that dies leaves the file, but no lock. Neither movable nor copyable.
+// A process that dies leaves the file, but no lock. Nothing is held where the file system takes no locks (Lustre, as it
+// is often mounted). Neither movable nor copyable.
 class OutputLock {
  public:
   // Errors: Exit::data when another one holds it, with what that one wrote; or naming the system's reason.
@@ -14,6 +15,7 @@ class OutputLock {
   ~OutputLock();
   OutputLock(const OutputLock&) = delete;
   OutputLock& operator=(const OutputLock&) = delete;
+  bool is_held() const { return fd_ >= 0; }
 
  private:
   std::string path_;

@@ -100,6 +100,9 @@ TokenizeRun::TokenizeRun(const TokenizeJob& job)
       type_(tokenizer_->vocab_size() < kSmallVocabulary ? TokenType::u16 : TokenType::i32),
       lock_(job.prefix + ".tokenize.lock"),
       state_path_(job.prefix + ".tokenize.json") {
+  if (!lock_.is_held() && job.warn)
+    job.warn(
+        fmt::format("the file system of {} takes no locks: nothing keeps another run from this output", job.prefix));
   for (const char* suffix : {".bin", ".idx"})
     if (path_exists(job.prefix + suffix))
       fail(Exit::data, fmt::format("{}{} exists", job.prefix, suffix), "name another output, or remove it");

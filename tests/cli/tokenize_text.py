@@ -137,6 +137,15 @@ job.process.send_signal(signal.SIGCONT)
 checks.expect(job.wait() == 0 and digest("taken") == digest("whole"), "the first run was disturbed", job.output())
 checks.expect(not leftovers("taken"), f"left over: {leftovers('taken')}")
 
+# On a file system without locks it is said, and nothing is left.
+pathlib.Path("no_locks.c").write_text("#include <errno.h>\nint flock(int f, int o) { (void)f, (void)o; errno = ENOSYS; return -1; }\n")
+subprocess.run(["cc", "-shared", "-fPIC", "-o", "no_locks.so", "no_locks.c"], check=True)
+done = subprocess.run([BIN, "tokenize", "in", *common, "-o", "unlocked"], capture_output=True, text=True,
+                      env={**os.environ, "LD_PRELOAD": os.path.abspath("no_locks.so")})
+checks.expect(done.returncode == 0 and "takes no locks" in done.stderr and digest("unlocked") == digest("whole"),
+              "without locks", done.stdout + done.stderr)
+checks.expect(not leftovers("unlocked"), f"left over: {leftovers('unlocked')}")
+
 # An interrupted run is gone on with only as it was.
 job = Job(1, "tokenize", "in", *common, "-o", "half", "--save-every", "0")
 job.wait_until(lambda: pathlib.Path("half.tokenize.json").exists())
