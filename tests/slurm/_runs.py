@@ -22,10 +22,15 @@ def submit(slurm, name, *options, ranks_per_node=1, **environment):
 def hold(checks, job, step):
     """Stops one rank once the run is past this step and between two checkpoints: the others wait for it, and the job
     cannot end. Its process id."""
-    started = wait_until(lambda: job.ranks())
-    pids = job.ranks()
-    reached = wait_until(lambda: last_step(job.name) >= step and 2 <= last_step(job.name) % EVERY <= 5, poll=0.002)
-    if not checks.expect(started and reached and pids and os.path.exists(f"/proc/{pids[-1]}"),
+    pids = []
+
+    def is_there():
+        nonlocal pids
+        pids = [] if job.revive() else pids or job.ranks()  # before the step: looking for them takes a while
+        return pids and last_step(job.name) >= step and 2 <= last_step(job.name) % EVERY <= 5
+
+    reached = wait_until(is_there, poll=0.002)
+    if not checks.expect(reached and os.path.exists(f"/proc/{pids[-1]}"),
                          f"{job.name}: step {step} is not reached, or the job is over", job.output()):
         checks.finish()
     os.kill(pids[-1], signal.SIGSTOP)
@@ -61,7 +66,7 @@ def check_complete(checks, job, whole, restarts):
     name, state = job.name, job.wait()
     if not checks.expect(state == "COMPLETED", f"{name}: {state}, expected COMPLETED", job.output()):
         return
-    checks.expect(job.show("Restarts") == str(restarts), f"{name}: {job.show('Restarts')} restarts, not {restarts}")
+    checks.expect(job.restarts() == restarts, f"{name}: {job.restarts()} restarts, not {restarts}")
     same_bits(checks, name, read_metrics(whole), read_metrics(name))
     last = f"step-{STEPS:08}"
     files = [path.name for path in pathlib.Path(whole, "checkpoints", last).glob("rank-*")]

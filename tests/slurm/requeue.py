@@ -21,7 +21,7 @@ def check_ended(job, *expected):
     """The job has ended in this state, perhaps also with this exit code, and was not started again."""
     found = (job.wait(), job.show("ExitCode"))
     checks.expect(found[:len(expected)] == expected, f"{job.name}: {found}, expected {expected}", job.output())
-    checks.expect(job.show("Restarts") == "0", f"{job.name}: {job.show('Restarts')} restarts", job.output())
+    checks.expect(job.restarts() == 0, f"{job.name}: {job.restarts()} restarts", job.output())
 
 
 with Cluster() as slurm:
