@@ -4,7 +4,7 @@ namespace mw {
 namespace {
 
 [[noreturn]] void fail_without_library() {
-  fail(Exit::unsupported, "this build has no NCCL", "install it and build with the preset cuda-sm90");
+  fail(Exit::unsupported, "this build has neither NCCL nor RCCL", "install the one of your GPUs, and build again");
 }
 
 }  // namespace

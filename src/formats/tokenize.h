@@ -27,7 +27,7 @@ struct TokenizeJob {
   bool restart = false;                     // forget an interrupted run
   double save_seconds = 30;                 // between marks that a killed run is gone on from
   std::function<void(const TokenizeProgress&)> report;  // after every block that is written
-  std::function<void(const std::string&)> warn;
+  std::function<void(const std::string&)> warn;         // of what goes on all the same; may be empty
 };
 
 struct TokenizeResult {

@@ -154,7 +154,7 @@ void Trainer::print_header() {
   }
   if (engine_->device.kind != DeviceKind::cpu && world_.comm().size() > 1)
     say("rows and gradients by {}", engine_->comms.gpu_library.empty()
-                                        ? "host memory: ranks share a GPU, or this build has no NCCL"
+                                        ? "host memory: ranks share a GPU, or this build has neither NCCL nor RCCL"
                                         : engine_->comms.gpu_library);
   say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
   if (validation_ != nullptr) say("validation: {}", validation_->describe(0, 0));
