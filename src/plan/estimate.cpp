@@ -16,12 +16,18 @@ constexpr double kUpdateBytes = 3.5;
 // Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
 constexpr double kBesideBackward = 0.9;
 
-// How often (n - 1) / n of a block of n replicas crosses the links when its parts go to their owners. The host does one
-// owner after the other.
-double passes_to_owners(const PlatformProfile& profile) { return profile.overlaps_gradient_sums ? 1 : 2; }
-// The same when they come back: nearly every parameter from one owner, to all others.
-double passes_from_owners(const PlatformProfile& profile, int members) {
-  return profile.overlaps_gradient_sums ? members / (members - 1.0) : 2;
+// How often (n - 1) / n of a block of n replicas crosses the links on its way to the owners of its parts, or back:
+// nearly every parameter has one owner, whom links reach from one side. The host does one owner after the other.
+double passes_of_owners(const PlatformProfile& profile, int64_t members) {
+  return profile.overlaps_gradient_sums ? static_cast<double>(members) / static_cast<double>(members - 1) : 2;
+}
+
+// What gradient sums add to a step whose last backward pass takes `last_pass`: the end that is waited for, and on GPUs
+// what they take of the pass beside them.
+double added_by_sums(const PlatformProfile& profile, double sums, double last_pass) {
+  if (!profile.overlaps_gradient_sums) return sums;
+  const double waited = std::max(sums * (1 - kBesideBackward), sums - kBesideBackward * last_pass);
+  return waited + (profile.overlap_slowdown - 1) * (sums - waited);
 }
 
 int64_t row_growth(const ByteSummary& table, double load) {
@@ -117,9 +123,12 @@ double Estimator::gradient_sums(const Layout& layout, const Mesh& mesh, int pp_r
   const std::vector<StagePlan>& stages = pipelines_.stages_of(layout)[static_cast<size_t>(pp_rank)];
   const std::array<int64_t, kReplicas> bytes = memory_.gradient_bytes(mesh, {pp_rank}, stages);
   double seconds = 0;
-  for (size_t b = 0; b < kReplicas; ++b)
-    seconds += transfers_.ring(replica_group(mesh, static_cast<Replicas>(b)), static_cast<double>(bytes[b]),
-                               layout.zero > 0 ? passes_to_owners(profile_) : 2);
+  for (size_t b = 0; b < kReplicas; ++b) {
+    const RankGroup group = replica_group(mesh, static_cast<Replicas>(b));
+    if (group.size > 1)
+      seconds += transfers_.ring(group, static_cast<double>(bytes[b]),
+                                 layout.zero > 0 ? passes_of_owners(profile_, group.size) : 2);
+  }
   return seconds;
 }
 
@@ -133,7 +142,7 @@ double Estimator::weights_gather(const Layout& layout, const Mesh& mesh, int pp_
     const RankGroup group = replica_group(mesh, static_cast<Replicas>(b));
     if (group.size > 1)
       seconds +=
-          transfers_.ring(group, share * static_cast<double>(gradients[b]), passes_from_owners(profile_, group.size));
+          transfers_.ring(group, share * static_cast<double>(gradients[b]), passes_of_owners(profile_, group.size));
   }
   return seconds;
 }
@@ -204,11 +213,8 @@ std::vector<StageCost> Estimator::stage_costs(const Layout& layout) {
     cost.statistics = time.statistics;
     // A stage sends both ways over the same links; the first has gradients only.
     if (layout.pp > 1) cost.latency = message_time(layout, mesh, std::min(stage, layout.stages() - 2));
-    double sums = gradient_sums(layout, mesh, rank_of_stage(shape, stage)) / layout.chunks;
-    if (profile_.overlaps_gradient_sums)
-      sums =
-          std::max(sums * (1 - kBesideBackward), sums - kBesideBackward * (cost.backward_input + cost.backward_weight));
-    cost.gradients = sums;
+    cost.gradients = added_by_sums(profile_, gradient_sums(layout, mesh, rank_of_stage(shape, stage)) / layout.chunks,
+                                   cost.backward_input + cost.backward_weight);
     costs.push_back(cost);
   }
   return costs;
@@ -253,11 +259,9 @@ Estimate Estimator::closed_form(const Layout& layout) {
       case ScheduleKind::zb_v: bubble += std::max(0.0, t.forward + t.input - 2 * t.weight) / 2; break;
     }
   }
-  const double sums = gradient_sums(layout, mesh, static_cast<int>(busiest));
-  const double last_pass = kBesideBackward * (totals[busiest].input + totals[busiest].weight);
-  const double waited =
-      profile_.overlaps_gradient_sums ? std::max(sums * (1 - kBesideBackward), sums - last_pass) : sums;
-  estimate.time.exchange = m * totals[busiest].exchanged + waited;
+  const double sums = added_by_sums(profile_, gradient_sums(layout, mesh, static_cast<int>(busiest)),
+                                    totals[busiest].input + totals[busiest].weight);
+  estimate.time.exchange = m * totals[busiest].exchanged + sums;
   estimate.time.compute = m * (totals[busiest].work - totals[busiest].exchanged);
   estimate.time.bubble = bubble;
   estimate.time.optimizer = optimizer_time(layout, mesh, estimate);

@@ -43,7 +43,7 @@ double Transfers::all_to_all(RankGroup group, double bytes) const {
   return latency + seconds;
 }
 
-double Transfers::ring(RankGroup group, double bytes, int times) const {
+double Transfers::ring(RankGroup group, double bytes, double times) const {
   if (group.size == 1) return 0;
   const double around = times * bytes * static_cast<double>(group.size - 1) / static_cast<double>(group.size);
   double seconds = 0, latency = 0;

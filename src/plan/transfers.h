@@ -29,7 +29,7 @@ class Transfers {
   double all_to_all(RankGroup group, double bytes) const;
   // A gather or scatter of `bytes` in all, once around; twice for a sum. Members of a node share its links outward, so
   // that the few that one ring uses are faster the more members it has there.
-  double ring(RankGroup group, double bytes, int times) const;
+  double ring(RankGroup group, double bytes, double times) const;
   double message(int64_t from, int64_t to, double bytes) const;
 
  private:
