@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Compares what `moewright plan` predicts with measured training steps: step time and bytes of tensors of each row of
-bench/results/train_step_h200.json, but those that runs of today do otherwise ("outdated"). Prints a table; --json FILE
-keeps it."""
+bench/results/train_step_h200.json, but those that runs of today do otherwise ("outdated"). Rows without
+"logit_gradient_rows" were measured when each chunk of logits had its gradients multiplied by itself, and are planned so.
+Prints a table; --json FILE keeps it."""
 
 import argparse
 import json
 import pathlib
 import statistics
 import subprocess
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RUN = ROOT / "examples/bench/qwen3_30b_8_layers.toml"
@@ -16,21 +18,22 @@ CALIBRATION = {"one GPU", "ep 2", "pp 2, 1f1b, 16 micro-batches",  # the profile
 
 
 def rows_of(results):
-    """(name, ranks, overrides, step in ms, predicted bytes of tensors, bytes taken)"""
+    """(name, ranks, overrides, step in ms, predicted bytes of tensors, bytes taken), then logit_gradient_rows or None"""
     one = results["one_gpu"]["ours"]
-    yield "one GPU", 1, [], one["step_ms"], one["mem_predicted_bytes"], one["mem_peak_bytes"]
+    yield "one GPU", 1, [], one["step_ms"], one["mem_predicted_bytes"], one["mem_peak_bytes"], None
     four = results["four_gpus"]
     yield ("four GPUs, ep 4, 24 layers", 4, ["model.layers=24", "mesh.ep=4", "train.global_batch=16"],
-           four[0]["step_ms"], four[0]["mem_predicted_bytes"], four[0]["mem_peak_bytes"])
+           four[0]["step_ms"], four[0]["mem_predicted_bytes"], four[0]["mem_peak_bytes"], None)
     yield ("four GPUs, ep 4, 8 layers", 4, ["mesh.ep=4", "train.global_batch=16"],
-           statistics.median(four[1]["step_ms"]), None, None)
+           statistics.median(four[1]["step_ms"]), None, None, None)
     for shape, ranks, prefix in (("two_gpus_by_layout", 2, ""), ("offload_on_two_gpus", 2, ""),
-                                 ("four_gpus_by_layout", 4, "24 layers, "), ("medium_on_four_gpus", 4, "Medium, ")):
+                                 ("four_gpus_by_layout", 4, "24 layers, "), ("medium_on_four_gpus", 4, "Medium, "),
+                                 ("one_gpu_by_batch", 1, "one GPU, ")):
         for row in results[shape]["rows"]:
             if "outdated" in row:
                 continue
             yield (prefix + row["layout"], ranks, row["overrides"], row["step_ms"], row["mem_predicted_bytes"],
-                   row["mem_peak_bytes"])
+                   row["mem_peak_bytes"], results[shape].get("logit_gradient_rows"))
 
 
 def predict(binary, profile, balance, ranks, overrides):
@@ -50,10 +53,15 @@ def main():
     parser.add_argument("--json")
     options = parser.parse_args()
     results = json.loads((ROOT / "bench/results/train_step_h200.json").read_text())
+    known = json.loads(pathlib.Path(options.profile).read_text())
+    known.pop("logit_gradient_rows", None)
     table, errors = [], []
     print(f"{'layout':40} {'measured':>9} {'planned':>9} {'error':>7}   {'taken GiB':>9} {'planned':>8} {'error':>7}")
-    for name, ranks, overrides, step_ms, tensors, taken in rows_of(results):
-        plan = predict(options.binary, options.profile, options.balance, ranks, overrides)
+    for name, ranks, overrides, step_ms, tensors, taken, gradient_rows in rows_of(results):
+        with tempfile.NamedTemporaryFile("w", suffix=".json") as profile:
+            json.dump({**known, "logit_gradient_rows": gradient_rows} if gradient_rows else known, profile)
+            profile.flush()
+            plan = predict(options.binary, profile.name, options.balance, ranks, overrides)
         error = 1e5 * plan["step_s"] / step_ms - 100
         row = {"layout": name, "ranks": ranks, "calibration": name in CALIBRATION, "measured_ms": step_ms,
                "planned_ms": 1e3 * plan["step_s"], "error_percent": error}

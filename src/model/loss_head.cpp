@@ -57,16 +57,20 @@ double LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float
   const TensorView normed = normalise(stream, tokens, x_TD), d_normed = take_front(d_normed_, {own.count, width_}),
                    d_whole = shards_.is_whole() ? d_normed : take_front(whole_out_, {tokens, width_}),
                    losses = take_front(token_loss_, {tokens}), labels = token_view(batch.labels, tokens);
-  const int64_t chunk = logits_.dim(0);
-  for (int64_t begin = 0; begin < tokens; begin += chunk) {
-    const int64_t count = std::min(chunk, tokens - begin);
-    const TensorView logits_chunk = take_front(logits_, {count, columns});
-    matmul(stream, normed.slice(begin, count), head_.weights[0], logits_chunk);
-    const TensorView d_chunk = seed > 0 ? take_front(d_logits_, {count, columns}) : TensorView();
-    differentiate(stream, logits_chunk, labels.slice(begin, count), seed, losses.slice(begin, count), d_chunk);
+  const int64_t chunk = logits_.dim(0), group = d_logits_.dim(0);
+  for (int64_t begin = 0; begin < tokens; begin += group) {
+    const int64_t count = std::min(group, tokens - begin);
+    const TensorView d_logits = take_front(d_logits_, {count, columns});
+    for (int64_t done = 0; done < count; done += chunk) {
+      const int64_t first = begin + done, now = std::min(chunk, count - done);
+      const TensorView logits_chunk = take_front(logits_, {now, columns});
+      matmul(stream, normed.slice(first, now), head_.weights[0], logits_chunk);
+      differentiate(stream, logits_chunk, labels.slice(first, now), seed, losses.slice(first, now),
+                    seed > 0 ? d_logits.slice(done, now) : TensorView());
+    }
     if (seed <= 0) continue;
-    matmul_d_input(stream, d_chunk, head_.weights[0], d_whole.slice(begin, count));
-    matmul_d_weight(stream, d_chunk, normed.slice(begin, count), head_.grad);
+    matmul_d_input(stream, d_logits, head_.weights[0], d_whole.slice(begin, count));
+    matmul_d_weight(stream, d_logits, normed.slice(begin, count), head_.grad);
   }
   if (seed > 0) {
     shards_.sum(stream, d_whole, whole_in_, d_normed);

@@ -62,7 +62,10 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   platform.native_bf16 = !on_cpu || cpu::matmul_traits().native_bf16;
   platform.one_packed_form = !on_cpu;
   platform.ops_workspace_bytes = bytes;
-  if (!on_cpu) platform.logit_elements = int64_t{128} << 20;
+  if (!on_cpu) {
+    platform.logit_elements = int64_t{128} << 20;
+    platform.logit_gradient_rows = kGpuLogitGradientRows;
+  }
   return platform;
 }
 

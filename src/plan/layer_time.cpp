@@ -235,13 +235,17 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
 LayerTime LayerTimeModel::head(const Shape& shape) const {
   const int64_t part = vocab_part(kinds_.model, shape.mesh.tp, 0).count;
   const double n = shape.tokens, d = static_cast<double>(kinds_.model.width), v = static_cast<double>(part);
-  // In chunks, each of which adds to the whole gradient of the head's weights.
-  const auto chunk =
-      static_cast<double>(logit_chunk_rows(part, static_cast<int64_t>(std::max(n, 1.0)), profile_.logit_elements));
-  const double chunks = std::ceil(n / chunk);
+  const auto rows = static_cast<int64_t>(std::max(n, 1.0)),
+             chunk_rows = logit_chunk_rows(part, rows, profile_.logit_elements);
+  const auto chunk = static_cast<double>(chunk_rows);
+  // Gradients in groups of chunks, each of which adds to the whole gradient of the head's weights.
+  const int64_t wanted = element_bytes_ == 2 ? profile_.logit_gradient_rows.value_or(0) : 0;
+  const auto group = static_cast<double>(logit_gradient_rows(chunk_rows, rows, wanted));
+  const double chunks = std::ceil(n / chunk), groups = std::ceil(n / group);
   LayerTime time;
-  time.backward_input = 3 * n / chunk * product(chunk, v, d) + chunks * 4 * v * d / profile_.stream_bytes_per_s +
-                        traffic(kLogitBytes * n * v) + traffic(8 * shape.own * d * element_bytes_);
+  time.backward_input = n / chunk * product(chunk, v, d) + 2 * n / group * product(group, v, d) +
+                        groups * 4 * v * d / profile_.stream_bytes_per_s + traffic(kLogitBytes * n * v) +
+                        traffic(8 * shape.own * d * element_bytes_);
   if (shape.mesh.tp > 1) {
     // Normed rows are gathered, their gradients summed; each chunk exchanges three numbers a row.
     const double statistics = static_cast<double>(shape.mesh.tp * kStatisticsBytes) * chunk;

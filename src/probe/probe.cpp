@@ -62,7 +62,10 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.native_bf16 = on_gpu || cpu::matmul_traits().native_bf16;
   p.one_packed_form = on_gpu;
   p.scratch_bytes = probe_workspace_bytes(stream.threads(), stream.device().kind);
-  if (on_gpu) p.logit_elements = int64_t{128} << 20;
+  if (on_gpu) {
+    p.logit_elements = int64_t{128} << 20;
+    p.logit_gradient_rows = kGpuLogitGradientRows;
+  }
   p.bf16.row_tile = 128;  // of GPU kernels; CPUs measure theirs
   if (!on_gpu) p.pack_bytes_per_s = 1e9;
   for (RateTable* table : rate_tables(p)) *table = {{1, 1e9}};

@@ -276,7 +276,8 @@ void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, c
   out.add("work.d_x", ByteKind::workspace, dtype, {tokens.own, model.width});
   out.add("work.final_rstd", ByteKind::workspace, DType::f32, {tokens.own});
   out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, own});
-  if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {chunk, own});
+  const int64_t gradients = logit_gradient_rows(chunk, tokens.batch, platform.logit_gradient_rows);
+  if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {gradients, own});
   out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens.batch});
   if (mesh.tp == 1) return;
   out.add("work.own_statistics", ByteKind::exchange, DType::f32, {chunk, 3});  // of each row's softmax
@@ -345,7 +346,12 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh) {
 }
 
 int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements) {
-  return std::min(tokens, std::clamp<int64_t>(elements / vocab / 64 * 64, 64, elements / 4096));
+  const int64_t rows = elements / vocab, tile = rows < 256 ? 64 : 256;  // a product's, so that none is cut
+  return std::min(tokens, std::clamp<int64_t>(rows / tile * tile, 64, elements / 4096));
+}
+
+int64_t logit_gradient_rows(int64_t chunk, int64_t tokens, int64_t wanted) {
+  return std::min(tokens, chunk * std::max<int64_t>(1, (wanted + chunk / 2) / chunk));
 }
 
 std::string saved_prefix(int64_t layer, int64_t slot) {

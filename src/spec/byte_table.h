@@ -39,7 +39,10 @@ struct Platform {
   bool one_packed_form = false;               // products of both directions read the same one
   int64_t ops_workspace_bytes = 0;            // scratch that operators need at most
   int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
+  int64_t logit_gradient_rows = 0;            // of their bf16 gradients multiplied at a time, about; 0: one chunk's
 };
+// Of a GPU: fewer rows would spend their product on the gradient of the head's weights, which each adds to.
+constexpr int64_t kGpuLogitGradientRows = 4096;
 
 // Whether the packed form of these matrices is their bf16 values and nothing more.
 bool is_plain_copy(const LocalParam& matrices, const Platform& platform);
@@ -63,6 +66,8 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh);
 // more rows than there, and 64 where even they are more. Over TP all ranks compute the chunks of the largest part of
 // the vocabulary, for the tokens of all.
 int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements);
+// Rows of the logits' bf16 gradients: those of so many chunks as come near to `wanted` rows, at least of one.
+int64_t logit_gradient_rows(int64_t chunk, int64_t tokens, int64_t wanted);
 
 // Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1."
 // (spec/recompute.h says what it does not keep);

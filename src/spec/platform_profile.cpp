@@ -45,6 +45,7 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("one_packed_form", p.one_packed_form);
   visit("scratch_bytes", p.scratch_bytes);
   visit("logit_elements", p.logit_elements);
+  visit("logit_gradient_rows", p.logit_gradient_rows);
   visit_rates(p.bf16, visit);
   visit("fp32", p.fp32);
   visit("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
@@ -254,6 +255,7 @@ void validate(const PlatformProfile& p, const std::string& where) {
   check.range("fp32_share", p.fp32_share, 1e-6, 1e6);
   check.range("scratch_bytes", static_cast<double>(p.scratch_bytes), 0, 0x1p50);
   check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
+  if (p.logit_gradient_rows) check.range("logit_gradient_rows", static_cast<double>(*p.logit_gradient_rows), 1, 0x1p30);
   check.rates("", p.bf16);
   if (p.fp32) check.rates("fp32: ", *p.fp32);
   check.rate("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
@@ -344,7 +346,8 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
 
 Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {
   return {profile.native_bf16, profile.one_packed_form,
-          profile.one_packed_form ? profile.scratch_bytes : cpu_scratch_bytes(model, run), profile.logit_elements};
+          profile.one_packed_form ? profile.scratch_bytes : cpu_scratch_bytes(model, run), profile.logit_elements,
+          profile.logit_gradient_rows.value_or(0)};
 }
 
 PlatformProfile parse_platform_profile(const std::string& text, const std::string& where) {

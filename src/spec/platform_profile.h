@@ -66,6 +66,7 @@ struct PlatformProfile {
   bool one_packed_form = true;
   int64_t scratch_bytes = 0;  // of operators; of no meaning for a CPU, see platform_of
   int64_t logit_elements = int64_t{4} << 20;
+  std::optional<int64_t> logit_gradient_rows;  // absent: those of one chunk of logits
 
   OperatorRates bf16;
   std::optional<OperatorRates> fp32;

@@ -27,9 +27,12 @@ inline RunSpec latent_run() {
 
 struct SmallModel {
   explicit SmallModel(const RunSpec& run_spec, int threads = 1)
+      : SmallModel(run_spec, threads,
+                   measure_platform(build_native_model(run_spec.native), run_spec, Mesh{}, threads)) {}
+  SmallModel(const RunSpec& run_spec, int threads, const Platform& platform)
       : run(run_spec),
         spec(build_native_model(run.native)),
-        plan(make_plan(spec, run, 1, 0, measure_platform(spec, run, Mesh{}, threads))),
+        plan(make_plan(spec, run, 1, 0, platform)),
         comms(make_mesh_comms(*world, plan.mesh)),
         stream(threads),
         params(plan),

@@ -80,6 +80,30 @@ TEST(Transformer, PaddingChangesNothingButRounding) {
   }
 }
 
+// Logits of 200 tokens in chunks of 64, and their gradients as those of two, the last of them short.
+TEST(Transformer, ChunksOfLogitsMultipliedTogetherChangeOnlyRounding) {
+  RunSpec run = with("in_place", "bf16");
+  run.train.seq_len = 100;
+  run.train.global_batch = 2 * run.train.micro_batches;
+  Platform platform = measure_platform(build_native_model(run.native), run, Mesh{}, 1);
+  platform.logit_elements = 64 * 4096;
+  SmallModel one_by_one(run, 1, platform);
+  platform.logit_gradient_rows = 120;
+  SmallModel together(run, 1, platform);
+  const auto rows_of = [](const SmallModel& m, const std::string& name) {
+    for (const ByteRow& row : m.plan.activation_rows)
+      if (row.name == name) return row.shape.front();
+    return int64_t{0};
+  };
+  EXPECT_EQ(rows_of(one_by_one, "work.d_logits_bf16"), 64);
+  EXPECT_EQ(rows_of(together, "work.d_logits_bf16"), 128);
+  EXPECT_EQ(rows_of(together, "work.logits"), 64);
+  const Outcome a = run_once(one_by_one), b = run_once(together);
+  EXPECT_EQ(a.loss, b.loss);
+  EXPECT_LT(largest_difference(b, a), 1e-6);
+  EXPECT_EQ(together.loss(false), b.loss);  // without gradients
+}
+
 TEST(Transformer, RepeatsItselfToTheBit) {
   for (const char* dtype : {"fp32", "bf16"}) {
     SmallModel m(with("flat", dtype), 2);

@@ -252,8 +252,14 @@ TEST(LogitChunk, StaysSmall) {
         EXPECT_LE(rows, elements / 4096);
         EXPECT_TRUE(rows <= 64 || rows * vocab <= elements) << vocab;
       }
-  EXPECT_EQ(logit_chunk_rows(151936, 1 << 20, int64_t{128} << 20), 832);
+  EXPECT_EQ(logit_chunk_rows(151936, 1 << 20, int64_t{128} << 20), 768);
+  EXPECT_EQ(logit_chunk_rows(600000, 1 << 20, int64_t{128} << 20), 192);
   EXPECT_EQ(logit_chunk_rows(256, 1 << 20, int64_t{4} << 20), 1024);
+  EXPECT_EQ(logit_gradient_rows(832, 1 << 20, 4096), 5 * 832);
+  EXPECT_EQ(logit_gradient_rows(2624, 1 << 20, 4096), 2 * 2624);
+  EXPECT_EQ(logit_gradient_rows(2752, 1 << 20, 4096), 2752);
+  EXPECT_EQ(logit_gradient_rows(832, 1000, 4096), 1000);
+  EXPECT_EQ(logit_gradient_rows(832, 1 << 20, 0), 832);
 }
 
 // What memory.offload leaves on the device is what forward and backward touch.
