@@ -10,6 +10,7 @@
 #include "ops/norm.h"
 #include "ops/router.h"
 #include "ops/token_layout.h"
+#include "spec/logit_chunks.h"
 #include "spec/shards.h"
 
 namespace mw {
@@ -63,7 +64,7 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   platform.one_packed_form = !on_cpu;
   platform.ops_workspace_bytes = bytes;
   if (!on_cpu) {
-    platform.logit_elements = int64_t{128} << 20;
+    platform.logit_elements = kGpuLogitElements;
     platform.logit_gradient_rows = kGpuLogitGradientRows;
   }
   return platform;

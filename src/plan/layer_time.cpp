@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "spec/logit_chunks.h"
+
 namespace mw {
 
 // What a rank computes with.

@@ -16,6 +16,7 @@
 #include "ops/matmul.h"
 #include "probe/links.h"
 #include "probe/operators.h"
+#include "spec/logit_chunks.h"
 
 namespace mw {
 namespace {
@@ -63,7 +64,7 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.one_packed_form = on_gpu;
   p.scratch_bytes = probe_workspace_bytes(stream.threads(), stream.device().kind);
   if (on_gpu) {
-    p.logit_elements = int64_t{128} << 20;
+    p.logit_elements = kGpuLogitElements;
     p.logit_gradient_rows = kGpuLogitGradientRows;
   }
   p.bf16.row_tile = 128;  // of GPU kernels; CPUs measure theirs

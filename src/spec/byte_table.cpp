@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "spec/gradient_blocks.h"
+#include "spec/logit_chunks.h"
 #include "spec/recompute.h"
 
 namespace mw {
@@ -343,15 +344,6 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh) {
   }
   fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not built yet", name),
        "use auto, in_place, flat or padded; docs/limits.md lists what is missing");
-}
-
-int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements) {
-  const int64_t rows = elements / vocab, tile = rows < 256 ? 64 : 256;  // a product's, so that none is cut
-  return std::min(tokens, std::clamp<int64_t>(rows / tile * tile, 64, elements / 4096));
-}
-
-int64_t logit_gradient_rows(int64_t chunk, int64_t tokens, int64_t wanted) {
-  return std::min(tokens, chunk * std::max<int64_t>(1, (wanted + chunk / 2) / chunk));
 }
 
 std::string saved_prefix(int64_t layer, int64_t slot) {

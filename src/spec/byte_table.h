@@ -41,8 +41,6 @@ struct Platform {
   int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
   int64_t logit_gradient_rows = 0;            // of their bf16 gradients multiplied at a time, about; 0: one chunk's
 };
-// Of a GPU: fewer rows would spend their product on the gradient of the head's weights, which each adds to.
-constexpr int64_t kGpuLogitGradientRows = 4096;
 
 // Whether the packed form of these matrices is their bf16 values and nothing more.
 bool is_plain_copy(const LocalParam& matrices, const Platform& platform);
@@ -61,13 +59,6 @@ enum class TransportKind : uint8_t { in_place, flat, padded };
 // "auto" is in_place for EP = 1 and flat otherwise. Errors: unsupported for transports not built; config where one
 // cannot serve this EP.
 TransportKind choose_transport(const std::string& name, const Mesh& mesh);
-
-// Rows the fp32 logits of one chunk of the loss head have: at most `elements` in all, at a vocabulary below 4096 no
-// more rows than there, and 64 where even they are more. Over TP all ranks compute the chunks of the largest part of
-// the vocabulary, for the tokens of all.
-int64_t logit_chunk_rows(int64_t vocab, int64_t tokens, int64_t elements);
-// Rows of the logits' bf16 gradients: those of so many chunks as come near to `wanted` rows, at least of one.
-int64_t logit_gradient_rows(int64_t chunk, int64_t tokens, int64_t wanted);
 
 // Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1."
 // (spec/recompute.h says what it does not keep);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "spec/helpers.h"
+#include "spec/logit_chunks.h"
 
 namespace mw::test {
 namespace {
