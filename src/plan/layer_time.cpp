@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,12 @@ Overlap overlap(double out, double back, double compute, double before, double p
   const double ends = std::max(0.0, out / pieces - before) + back / pieces;
   const double between = (out + back) * (pieces - 1) / pieces, room = compute * (pieces - 1) / pieces;
   return {ends + std::max(0.0, between - room), std::min(between, room)};
+}
+
+// FLOP/s of attention with heads of `width`, the mean of keys' and values'.
+double attention_rate(const RateTable& by_length, const std::optional<RateTable>& by_width, double seq_len,
+                      double width) {
+  return rate_at(by_length, seq_len) * (by_width ? rate_at(*by_width, width) : 1);
 }
 
 // Weight gradients that can wait are a part of their own.
@@ -114,7 +121,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   const double q = heads * static_cast<double>(latent ? l.nope_dim + l.rope_dim : a.head_dim),
                kv = latent ? q : static_cast<double>(a.kv_heads * a.head_dim),
                o = latent ? heads * static_cast<double>(l.value_dim) : q;
-  const double scores = n * (s + 1) * (q + o);
+  const double scores = n * (s + 1) * (q + o), width = (q + o) / (2 * heads);
   const double norm = traffic(2 * t * d * b), residual = traffic(3 * t * d * b);
   // Of products that give queries, keys and values: width of the result, width of what it comes from.
   std::vector<std::pair<double, double>> projections = {{q, d}, {kv, d}, {kv, d}};
@@ -135,9 +142,10 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   double prepare = rotation;
   if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
   if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
-  const double core = scores / rate_at(rates_.attention_forward, s) + profile_.operator_latency_s;
-  const double core_backward =
-      kBackwardAttention * scores / rate_at(rates_.attention_backward, s) + profile_.operator_latency_s;
+  const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
+               backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
+  const double core = scores / forward_rate + profile_.operator_latency_s;
+  const double core_backward = kBackwardAttention * scores / backward_rate + profile_.operator_latency_s;
 
   LayerTime time;
   time.forward = norm + inputs + prepare + core + output + residual;

@@ -20,7 +20,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "moewright-platform";
 constexpr int64_t kVersion = 1;
 constexpr size_t kMostEntries = 4096;
-constexpr double kMostRate = 1e21, kMostSeconds = 1e6;
+constexpr double kMostRate = 1e21, kMostSeconds = 1e6, kLeastShare = 1e-6, kMostShare = 1e6;
 
 // Visits the fields of one object, in the order that files have them.
 template <class Rates, class Visit>
@@ -31,6 +31,8 @@ void visit_rates(Rates& rates, Visit&& visit) {
   visit("row_tile", rates.row_tile);
   visit("attention_forward", rates.attention_forward);
   visit("attention_backward", rates.attention_backward);
+  visit("attention_forward_widths", rates.attention_forward_widths);
+  visit("attention_backward_widths", rates.attention_backward_widths);
 }
 
 template <class Profile, class Visit>
@@ -221,14 +223,17 @@ class Validation {
            "docs/formats.md describes platform profiles");
   }
   void rate(const std::string& name, double value) const { range(name, value, 1, kMostRate); }
-  void table(const std::string& name, const RateTable& table) const {
+  void table(const std::string& name, const RateTable& table, double low = 1, double high = kMostRate) const {
     if (table.empty()) fail(Exit::config, fmt::format("{}: {} is empty", where_, name), "it needs one point at least");
     double before = 0;
     for (const RatePoint& point : table) {
       range(name + ": a size", point.size, std::nextafter(before, kMostRate), kMostRate);
-      rate(name + ": a rate", point.per_second);
+      range(name + ": a rate", point.per_second, low, high);
       before = point.size;
     }
+  }
+  void shares(const std::string& name, const std::optional<RateTable>& shares) const {
+    if (shares) table(name, *shares, kLeastShare, kMostShare);
   }
   void rates(const std::string& prefix, const OperatorRates& r) const {
     table(prefix + "dense_products", r.dense_products);
@@ -237,6 +242,8 @@ class Validation {
     range(prefix + "row_tile", static_cast<double>(r.row_tile), 1, 1 << 20);
     table(prefix + "attention_forward", r.attention_forward);
     table(prefix + "attention_backward", r.attention_backward);
+    shares(prefix + "attention_forward_widths", r.attention_forward_widths);
+    shares(prefix + "attention_backward_widths", r.attention_backward_widths);
   }
   void link(const std::string& name, const LinkCost& cost) const {
     range(name + ": latency", cost.latency_s, 0, kMostSeconds);
@@ -252,7 +259,7 @@ void validate(const PlatformProfile& p, const std::string& where) {
   check.range("ranks_per_node", static_cast<double>(p.ranks_per_node), 1, 1 << 16);
   check.range("memory_bytes", static_cast<double>(p.memory_bytes), 1, 0x1p60);
   check.rate("peak_flops_per_s", p.peak_flops_per_s);
-  check.range("fp32_share", p.fp32_share, 1e-6, 1e6);
+  check.range("fp32_share", p.fp32_share, kLeastShare, kMostShare);
   check.range("scratch_bytes", static_cast<double>(p.scratch_bytes), 0, 0x1p50);
   check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
   if (p.logit_gradient_rows) check.range("logit_gradient_rows", static_cast<double>(*p.logit_gradient_rows), 1, 0x1p30);

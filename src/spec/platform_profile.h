@@ -52,6 +52,8 @@ struct OperatorRates {
   int64_t row_tile = 1;              // rows of an expert's product are computed in whole tiles
   RateTable attention_forward;       // of causal attention by sequence length
   RateTable attention_backward;      // with 2.5 times the FLOP of forward
+  // Shares of these two at other head widths, by the mean width of keys and values; absent: the same at all.
+  std::optional<RateTable> attention_forward_widths, attention_backward_widths;
   bool operator==(const OperatorRates&) const = default;
 };
 
@@ -87,7 +89,7 @@ struct PlatformProfile {
 
 // With operands of `dtype`, bf16 or f32.
 OperatorRates rates_of(const PlatformProfile& profile, DType dtype);
-// All tables of the profile, which must outlive them.
+// All tables of FLOP/s of the profile, which must outlive them.
 std::vector<RateTable*> rate_tables(PlatformProfile& profile);
 
 // The part that the table of bytes reads. A CPU's operators (two packed forms) take scratch by the model's widths, a

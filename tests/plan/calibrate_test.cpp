@@ -92,6 +92,17 @@ TEST(Calibration, MeetsTheStepWithoutParts) {
   EXPECT_EQ(parse_platform_profile(to_json(found.profile), "written"), found.profile);
 }
 
+TEST(Calibration, KeepsSharesByHeadWidth) {
+  Request request = request_on(1, "micro_batches=4");
+  request.profile.bf16.attention_forward_widths = request.profile.bf16.attention_backward_widths = {{8, 0.3}, {64, 1}};
+  const PlatformProfile truth = real_machine(request.profile, 1);
+  const StepTime measured = time_of(request, truth, "");
+  const Calibration found = calibrate(request, steps_of(request, measured, true), "metrics.jsonl");
+  EXPECT_EQ(found.profile.bf16.attention_forward_widths, request.profile.bf16.attention_forward_widths);
+  EXPECT_EQ(found.profile.bf16.attention_backward_widths, request.profile.bf16.attention_backward_widths);
+  EXPECT_NEAR(found.profile.bf16.attention_forward[0].per_second / truth.bf16.attention_forward[0].per_second, 1, 5e-3);
+}
+
 TEST(Calibration, OneRankHasNoLinks) {
   const Request request = request_on(1, "micro_batches=4");
   const StepTime measured = time_of(request, real_machine(request.profile, 1), "");

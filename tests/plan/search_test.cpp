@@ -185,6 +185,33 @@ TEST(Estimate, MatchesMeasuredStepsWithStatesOnTheHost) {
   }
 }
 
+// A share at the model's own width, between or beyond the table's, is that share of the rates at every length.
+TEST(Estimate, AttentionFollowsItsHeadWidth) {
+  struct Case {
+    ModelSpec model;
+    RateTable shares;
+  };
+  const std::vector<Case> cases = {{odd_model(), {{5, 0.25}, {20, 0.75}}},  // 10 for both
+                                   {odd_model(), {{2, 0.1}, {5, 0.5}}},
+                                   {config_model("deepseek-v2-lite"), {{128, 1}, {160, 0.5}}}};  // 192 and 128
+  for (const Case& c : cases) {
+    Request request = odd_on(1);
+    request.model = c.model;
+    const Layout layout = layout_of(request.run);
+    const auto seconds = [&](const PlatformProfile& profile) {
+      return Estimator(request.model, request.run, profile, request.load, 1).simulated(layout).time.total();
+    };
+    for (const bool forward : {true, false}) {
+      PlatformProfile shared = request.profile, halved = request.profile;
+      (forward ? shared.bf16.attention_forward_widths : shared.bf16.attention_backward_widths) = c.shares;
+      RateTable& rates = forward ? halved.bf16.attention_forward : halved.bf16.attention_backward;
+      for (RatePoint& point : rates) point.per_second /= 2;
+      EXPECT_GT(seconds(halved), 1.0001 * seconds(request.profile));
+      EXPECT_NEAR(seconds(shared) / seconds(halved), 1, 1e-9) << c.shares[0].size << " " << forward;
+    }
+  }
+}
+
 TEST(Search, SaysWhatWouldWork) {
   const auto error_of = [](const Request& request) {
     try {

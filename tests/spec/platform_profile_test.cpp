@@ -47,6 +47,22 @@ TEST(PlatformProfile, RatesInFp32AreTheirOwnOrAShareOfThoseInBf16) {
   EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
 }
 
+TEST(PlatformProfile, SharesByHeadWidthAreOptionalAndNoRates) {
+  PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
+  ASSERT_FALSE(profile.bf16.attention_forward_widths);
+  EXPECT_FALSE(contains(to_json(profile), "_widths"));
+  profile.bf16.attention_forward_widths = {{64, 0.7}, {128, 1}};
+  profile.bf16.attention_backward_widths = {{64, 0.6}, {128, 1}, {160, 0.9}};
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+  EXPECT_EQ(rate_tables(profile).size(), 5U);
+  profile.fp32_share = 0.25;
+  EXPECT_EQ(rates_of(profile, DType::f32).attention_forward_widths, profile.bf16.attention_forward_widths);
+  profile.fp32 = profile.bf16;
+  profile.fp32->attention_forward_widths = {{8, 0.1}};
+  profile.fp32->attention_backward_widths.reset();
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+}
+
 TEST(PlatformProfile, RefusesWhatCannotBe) {
   const auto refuse = [](auto change, const char* why) {
     nlohmann::json json = nlohmann::json::parse(shipped("h200x8"));
@@ -69,6 +85,16 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   refuse([](J& j) { j["dense_products"] = J::array(); }, "dense_products is empty");
   refuse([](J& j) { j["dense_products"] = J::array({J::array({2, 1e12}), J::array({1, 1e12})}); }, "a size");
   refuse([](J& j) { j["dense_products"][0] = 3; }, "is not a pair");
+  refuse([](J& j) { j["attention_forward_widths"] = J::array(); }, "attention_forward_widths is empty");
+  refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 0})}); }, "a rate is 0");
+  refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 1e7})}); }, "a rate is 10000000");
+  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({64, -1})}); }, "a rate is -1");
+  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({0, 1})}); }, "a size is 0");
+  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({64, 1}), J::array({64, 1})}); }, "a size");
+  refuse([](J& j) { j["attention_backward_widths"] = 0.5; }, "is not a list");
+  refuse([](J& j) { j["attention_width"] = J::array(); }, "has an unknown field");
+  refuse([](J& j) { j["host_bytes_per_s"] = 0; }, "host_bytes_per_s is 0");
+  refuse([](J& j) { j["pack_bytes_per_s"] = "fast"; }, "\"pack_bytes_per_s\" is not a number");
   refuse([](J& j) { j["fp32"] = 3; }, "\"fp32\" is not an object");
   refuse([](J& j) { j["fp32"] = {{"row_tile", 1}}; }, "\"fp32\" has no \"dense_products\"");
   refuse([](J& j) { j["levels"][1]["ranks"] = 8; }, "ranks of level InfiniBand");
