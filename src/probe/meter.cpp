@@ -11,6 +11,16 @@ constexpr double kRowSeconds = 2e-3;  // a row of calls shorter than that is mos
 // Enough to heat a GPU to the clock that it keeps.
 constexpr int64_t kMostCalls = 2000, kLeastRows = 3, kMostRows = 1000;
 
+// Of about so many samples.
+double median_of(double samples, const std::function<double()>& sample) {
+  std::vector<double> values;
+  for (int64_t left = std::clamp(static_cast<int64_t>(samples), kLeastRows, kMostRows); left > 0; --left)
+    values.push_back(sample());
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 }  // namespace
 
 double Meter::time_row(const std::function<void()>& call, int64_t calls) {
@@ -23,17 +33,24 @@ double Meter::time_row(const std::function<void()>& call, int64_t calls) {
   return seconds / static_cast<double>(calls);
 }
 
-double Meter::seconds_of(const std::function<void()>& call) {
+Meter::Row Meter::prepare(const std::function<void()>& call) {
   time_row(call, 1);  // prepares kernels and pages
   const double once = std::max(time_row(call, 1), 1e-7);
   const int64_t calls = std::clamp(static_cast<int64_t>(kRowSeconds / once), int64_t{1}, kMostCalls);
-  const double row = once * static_cast<double>(calls);
-  const int64_t rows = std::clamp(static_cast<int64_t>(seconds_ / row), kLeastRows, kMostRows);
-  std::vector<double> times;
-  for (int64_t i = 0; i < rows; ++i) times.push_back(time_row(call, calls));
-  const auto middle = times.begin() + std::ssize(times) / 2;
-  std::nth_element(times.begin(), middle, times.end());
-  return *middle;
+  return {call, calls, once * static_cast<double>(calls)};
+}
+
+double Meter::seconds_of(const std::function<void()>& call) {
+  const Row row = prepare(call);
+  return median_of(seconds_ / row.seconds, [&] { return time_row(row.call, row.calls); });
+}
+
+double Meter::ratio_of(const std::function<void()>& call, const std::function<void()>& other) {
+  const Row row = prepare(call), beside = prepare(other);
+  return median_of(2 * seconds_ / (row.seconds + beside.seconds), [&] {
+    const double seconds = time_row(row.call, row.calls);
+    return seconds / time_row(beside.call, beside.calls);
+  });
 }
 
 }  // namespace mw

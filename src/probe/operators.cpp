@@ -22,6 +22,12 @@ struct Product {
   double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(width * width); }
 };
 
+struct HeadWidth {
+  int64_t keys = 0, values = 0;
+  double mean() const { return static_cast<double>(keys + values) / 2; }
+  bool operator==(const HeadWidth&) const = default;
+};
+
 // Sizes that take from microseconds to some 20 ms on such a device.
 struct ProbeSizes {
   std::vector<Product> dense;
@@ -29,8 +35,11 @@ struct ProbeSizes {
   std::vector<Product> expert;  // rows: of one expert, on average
   std::vector<int64_t> seq_lens;
   int64_t attention_tokens = 0;  // at least; longer sequences are measured one at a time
-  int64_t heads = 0, kv_heads = 0, head_dim = 0;
-  int64_t elements = 0;  // of a tensor that no cache holds
+  int64_t heads = 0, kv_heads = 0;
+  HeadWidth width;                // of all lengths
+  std::vector<HeadWidth> widths;  // their means ascend
+  int64_t width_seq_len = 0;      // of all widths, one of seq_lens
+  int64_t elements = 0;           // of a tensor that no cache holds
 };
 
 ProbeSizes sizes_for(DeviceKind device) {
@@ -42,7 +51,9 @@ ProbeSizes sizes_for(DeviceKind device) {
             1024,
             8,
             2,
-            64,
+            {64, 64},
+            {{8, 8}, {16, 16}, {32, 32}, {64, 64}, {128, 128}},
+            512,
             int64_t{1} << 24};
   return {{{1024, 256}, {8192, 256}, {8192, 512}, {8192, 1024}, {8192, 2048}, {8192, 4096}, {8192, 8192}},
           16,
@@ -51,7 +62,9 @@ ProbeSizes sizes_for(DeviceKind device) {
           16384,
           32,
           4,
-          128,
+          {128, 128},
+          {{64, 64}, {128, 128}, {192, 128}},  // the last is DeepSeek's
+          4096,
           int64_t{1} << 28};
 }
 
@@ -146,14 +159,18 @@ double pack_rate(Meter& meter, Stream& stream) {
   });
 }
 
-AttentionShape attention_shape(const ProbeSizes& sizes, int64_t seq_len) {
-  return {std::max<int64_t>(1, sizes.attention_tokens / seq_len),
-          seq_len,
-          sizes.heads,
-          sizes.kv_heads,
-          sizes.head_dim,
-          sizes.head_dim,
-          1.0f / std::sqrt(static_cast<float>(sizes.head_dim))};
+// Latent attention, which alone has two widths, has keys and values for every head.
+AttentionShape attention_shape(const ProbeSizes& sizes, int64_t seq_len, HeadWidth width) {
+  return {std::max<int64_t>(1, sizes.attention_tokens / seq_len),    seq_len,    sizes.heads,
+          width.keys == width.values ? sizes.kv_heads : sizes.heads, width.keys, width.values,
+          1.0f / std::sqrt(static_cast<float>(width.keys))};
+}
+
+std::vector<AttentionShape> attention_shapes(const ProbeSizes& sizes) {
+  std::vector<AttentionShape> shapes;
+  for (const int64_t length : sizes.seq_lens) shapes.push_back(attention_shape(sizes, length, sizes.width));
+  for (const HeadWidth width : sizes.widths) shapes.push_back(attention_shape(sizes, sizes.width_seq_len, width));
+  return shapes;
 }
 
 }  // namespace
@@ -166,9 +183,9 @@ int64_t probe_workspace_bytes(int threads, DeviceKind device) {
     bytes = std::max(
         bytes, matmul_workspace_bytes(p.width, p.width, device) +
                    esmm_workspace_bytes(ExpertProducts::automatic, p.rows * sizes.experts, p.width, p.width, device));
-  for (const int64_t length : sizes.seq_lens)
+  for (const AttentionShape& shape : attention_shapes(sizes))
     for (const DType dtype : dtypes_on(device))
-      bytes = std::max(bytes, attention_workspace_bytes(attention_shape(sizes, length), dtype, threads, device));
+      bytes = std::max(bytes, attention_workspace_bytes(shape, dtype, threads, device));
   return bytes;
 }
 
@@ -286,32 +303,75 @@ void measure_experts(Meter& meter, Stream& stream, const PlatformProfile& profil
   }
 }
 
-void measure_attentions(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype,
-                        OperatorRates& rates) {
+// Both passes of attention over random values.
+class AttentionCalls {
+ public:
+  AttentionCalls(Stream& stream, DType dtype, const AttentionShape& shape)
+      : stream_(stream), shape_(shape), tensors_(stream, slots(dtype, shape)) {}
+  void forward() { attention(stream_, shape_, q_, k_, v_, o_, lse_); }
+  void backward() { attention_backward(stream_, shape_, q_, k_, v_, o_, lse_, d_o_, d_q_, d_k_, d_v_); }
+  // FLOP of forward; plans count 2.5 times as many for backward.
+  double flops() const {
+    return static_cast<double>(shape_.sequences * shape_.seq_len * (shape_.seq_len + 1) * shape_.heads *
+                               (shape_.head_dim + shape_.value_dim));
+  }
+
+ private:
+  static std::vector<TensorSlot> slots(DType dtype, const AttentionShape& s) {
+    const int64_t tokens = s.sequences * s.seq_len;
+    const std::vector<int64_t> queries = {tokens, s.heads, s.head_dim}, keys = {tokens, s.kv_heads, s.head_dim},
+                               values = {tokens, s.kv_heads, s.value_dim}, outputs = {tokens, s.heads, s.value_dim};
+    return {{"q", dtype, queries, 0}, {"k", dtype, keys, 0},      {"v", dtype, values, 0},
+            {"o", dtype, outputs, 0}, {"d_o", dtype, outputs, 0}, {"d_q", dtype, queries, 0},
+            {"d_k", dtype, keys, 0},  {"d_v", dtype, values, 0},  {"lse", DType::f32, {s.heads, tokens}, 0}};
+  }
+  Stream& stream_;
+  AttentionShape shape_;
+  Tensors tensors_;
+  TensorView q_ = tensors_("q"), k_ = tensors_("k"), v_ = tensors_("v"), o_ = tensors_("o"), lse_ = tensors_("lse"),
+             d_o_ = tensors_("d_o"), d_q_ = tensors_("d_q"), d_k_ = tensors_("d_k"), d_v_ = tensors_("d_v");
+};
+
+void measure_attention_lengths(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype,
+                               OperatorRates& rates) {
   const ProbeSizes sizes = sizes_for(stream.device().kind);
   rates.attention_forward.clear();
   rates.attention_backward.clear();
   for (const int64_t length : sizes.seq_lens) {
-    const AttentionShape shape = attention_shape(sizes, length);
-    const int64_t tokens = shape.sequences * length, h = shape.head_dim;
-    Tensors t(stream, {{"q", dtype, {tokens, shape.heads, h}, 0},
-                       {"k", dtype, {tokens, shape.kv_heads, h}, 0},
-                       {"v", dtype, {tokens, shape.kv_heads, h}, 0},
-                       {"o", dtype, {tokens, shape.heads, h}, 0},
-                       {"lse", DType::f32, {shape.heads, tokens}, 0},
-                       {"d_o", dtype, {tokens, shape.heads, h}, 0},
-                       {"d_q", dtype, {tokens, shape.heads, h}, 0},
-                       {"d_k", dtype, {tokens, shape.kv_heads, h}, 0},
-                       {"d_v", dtype, {tokens, shape.kv_heads, h}, 0}});
-    const TensorView q = t("q"), k = t("k"), v = t("v"), o = t("o"), lse = t("lse"), d_o = t("d_o"), d_q = t("d_q"),
-                     d_k = t("d_k"), d_v = t("d_v");
-    const double scores = static_cast<double>(tokens * (length + 1) * 2 * shape.heads * h);
-    const double forward = net(meter.seconds_of([&] { attention(stream, shape, q, k, v, o, lse); }), profile);
-    const double backward =
-        net(meter.seconds_of([&] { attention_backward(stream, shape, q, k, v, o, lse, d_o, d_q, d_k, d_v); }), profile);
-    rates.attention_forward.push_back({static_cast<double>(length), scores / forward});
-    rates.attention_backward.push_back({static_cast<double>(length), 2.5 * scores / backward});
+    AttentionCalls calls(stream, dtype, attention_shape(sizes, length, sizes.width));
+    const double forward = net(meter.seconds_of([&] { calls.forward(); }), profile),
+                 backward = net(meter.seconds_of([&] { calls.backward(); }), profile);
+    rates.attention_forward.push_back({static_cast<double>(length), calls.flops() / forward});
+    rates.attention_backward.push_back({static_cast<double>(length), 2.5 * calls.flops() / backward});
   }
+}
+
+void measure_attention_widths(Meter& meter, Stream& stream, DType dtype, OperatorRates& rates) {
+  const ProbeSizes sizes = sizes_for(stream.device().kind);
+  const auto calls_of = [&](HeadWidth width) {
+    return AttentionCalls(stream, dtype, attention_shape(sizes, sizes.width_seq_len, width));
+  };
+  AttentionCalls whole = calls_of(sizes.width);
+  RateTable forward, backward;
+  for (const HeadWidth width : sizes.widths) {
+    if (width == sizes.width) {
+      forward.push_back({width.mean(), 1});
+      backward.push_back({width.mean(), 1});
+      continue;
+    }
+    AttentionCalls calls = calls_of(width);
+    const double flops = calls.flops() / whole.flops();
+    forward.push_back({width.mean(), flops / meter.ratio_of([&] { calls.forward(); }, [&] { whole.forward(); })});
+    backward.push_back({width.mean(), flops / meter.ratio_of([&] { calls.backward(); }, [&] { whole.backward(); })});
+  }
+  rates.attention_forward_widths = forward;
+  rates.attention_backward_widths = backward;
+}
+
+void measure_attentions(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype,
+                        OperatorRates& rates) {
+  measure_attention_lengths(meter, stream, profile, dtype, rates);
+  measure_attention_widths(meter, stream, dtype, rates);
 }
 
 }  // namespace

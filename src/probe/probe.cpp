@@ -21,7 +21,7 @@
 namespace mw {
 namespace {
 
-constexpr int kTimings = 60, kTimingsOnCpu = 110;  // calls of Meter::seconds_of, about
+constexpr int kTimings = 69, kTimingsOnCpu = 142;  // measurements of the meter, about
 constexpr const char* kTaken = "libraries in use";
 constexpr const char* kFp32 = "fp32";
 
@@ -39,6 +39,11 @@ std::string speed(double bytes_per_s) { return format_bytes(static_cast<int64_t>
 
 std::string ends_of(const RateTable& table) {
   return fmt::format("{} to {}", rate(table.front().per_second), rate(table.back().per_second));
+}
+
+std::string width_ends_of(const RateTable& shares) {
+  return fmt::format("heads of {:g} at {:.0f} %, of {:g} at {:.0f} %", shares.front().size,
+                     100 * shares.front().per_second, shares.back().size, 100 * shares.back().per_second);
 }
 
 std::string describe(const std::vector<LinkLevel>& levels) {
@@ -86,8 +91,16 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
 // Four digits: more are noise.
 void shorten(PlatformProfile& p) {
   const auto round = [](double& value) { value = std::strtod(fmt::format("{:.4g}", value).c_str(), nullptr); };
-  for (RateTable* table : rate_tables(p))
-    for (RatePoint& point : *table) round(point.per_second);
+  const auto round_all = [&](RateTable& table) {
+    for (RatePoint& point : table) round(point.per_second);
+  };
+  const auto round_shares = [&](OperatorRates& rates) {
+    for (std::optional<RateTable>* shares : {&rates.attention_forward_widths, &rates.attention_backward_widths})
+      if (*shares) round_all(**shares);
+  };
+  for (RateTable* table : rate_tables(p)) round_all(*table);
+  round_shares(p.bf16);
+  if (p.fp32) round_shares(*p.fp32);
   for (LinkLevel& level : p.levels)
     for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
       round(cost->latency_s), round(cost->bytes_per_s);
@@ -183,8 +196,9 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
        }},
       {"attention", [&] { measure_attention(meter, stream, profile); },
        [&] {
-         return fmt::format("{} forward, {} backward", ends_of(profile.bf16.attention_forward),
-                            ends_of(profile.bf16.attention_backward));
+         return fmt::format("{} forward, {} backward; {}", ends_of(profile.bf16.attention_forward),
+                            ends_of(profile.bf16.attention_backward),
+                            width_ends_of(profile.bf16.attention_forward_widths.value()));
        }},
       {"links", [&] { measure_links(world, meter, stream, profile); }, [&] { return describe(profile.levels); }},
   };
