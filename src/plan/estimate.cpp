@@ -51,7 +51,7 @@ void check_offload(const RunSpec& run, const PlatformProfile& profile) {
     fail(Exit::config,
          fmt::format("memory.offload = \"{}\", but the profile of {} has no host_bytes_per_s", run.offload,
                      profile.name),
-         "add it to the profile (docs/formats.md), or plan with memory.offload=none");
+         "`moewright probe` on GPUs measures it; or plan with memory.offload=none");
 }
 
 // Seconds of one micro-batch in a stage.

@@ -226,6 +226,19 @@ void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& pro
   if (profile.pack_bytes_per_s) profile.pack_bytes_per_s = pack_rate(meter, stream);
 }
 
+void measure_offloaded_update(Meter& meter, Stream& stream, PlatformProfile& profile) {
+  const int64_t elements = sizes_for(stream.device().kind).elements / 4;
+  Tensors t(stream, {{"grad", DType::f32, {elements}, 0}, {"copy", DType::bf16, {elements}, 0}});
+  TensorStore states(
+      {{"w", DType::f32, {elements}, 0}, {"m", DType::f32, {elements}, 0}, {"v", DType::f32, {elements}, 0}},
+      host_arenas_of(stream.device()));
+  const TensorView grad = t("grad"), copy = t("copy"), w = states.fixed("w"), m = states.fixed("m"),
+                   v = states.fixed("v");
+  const double seconds =
+      meter.seconds_of([&] { adamw(stream, AdamW{}, 1000, 1e-6f, 0.0f, 1.0f, grad, w, m, v, copy); });
+  profile.host_bytes_per_s = 2 * static_cast<double>(w.bytes() + m.bytes() + v.bytes()) / seconds;
+}
+
 namespace {
 
 // FLOP/s of one dense product.

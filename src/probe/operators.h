@@ -13,7 +13,9 @@ int64_t probe_workspace_bytes(int threads, DeviceKind device);
 // which therefore comes first. Products and attention: in bf16. Collective over the
 // meter's world.
 void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& profile);  // also latencies
-void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile);    // also the peak, fp32_share
+// The update of weights and moments that lie in the host's memory, where memory.offload puts them.
+void measure_offloaded_update(Meter& meter, Stream& stream, PlatformProfile& profile);
+void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile);  // also the peak, fp32_share
 void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile);
 void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile);
 void measure_fp32(Meter& meter, Stream& stream, PlatformProfile& profile);  // products and attention

@@ -107,7 +107,8 @@ void shorten(PlatformProfile& p) {
   for (double* value : {&p.peak_flops_per_s, &p.fp32_share, &p.elementwise_bytes_per_s, &p.stream_bytes_per_s,
                         &p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s, &p.overlap_slowdown})
     round(*value);
-  if (p.pack_bytes_per_s) round(*p.pack_bytes_per_s);
+  for (std::optional<double>* value : {&p.host_bytes_per_s, &p.pack_bytes_per_s})
+    if (*value) round(**value);
 }
 
 // What libraries keep once the tensors of a part are gone, of the rank that has the most, and a quarter more: a run has
@@ -208,6 +209,9 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
                        return fmt::format("dense products {}, experts' {}", ends_of(profile.fp32->dense_products),
                                           ends_of(profile.fp32->expert_products));
                      }});
+  else
+    parts.push_back({"states on the host", [&] { measure_offloaded_update(meter, stream, profile); },
+                     [&] { return speed(profile.host_bytes_per_s.value()) + " by the optimizer"; }});
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     const std::string label = fmt::format("[{}/{}] {}", i + 1, parts.size(), part.name);

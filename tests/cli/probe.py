@@ -32,6 +32,7 @@ def plausible(profile, ranks):
     checks.expect(profile["peak_flops_per_s"] == max(point[1] for point in profile["dense_products"]), "peak")
     checks.expect(1e8 < profile["elementwise_bytes_per_s"] < 1e13 and 1e8 < profile["stream_bytes_per_s"] < 1e13, "memory")
     checks.expect(1e-9 < profile["operator_latency_s"] < 1e-2, "latency")
+    checks.expect("host_bytes_per_s" not in profile, "a CPU has no states on the host")
     level = profile["levels"][-1]
     checks.expect(level["ranks"] == ranks, f"levels: {profile['levels']}")
     taken = {library["name"]: library["bytes"] for library in profile["libraries"]}

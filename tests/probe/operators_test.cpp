@@ -1,0 +1,42 @@
+// What the commands' tests cannot see of the measurements on a machine without GPUs.
+#include "probe/operators.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+#include "probe/meter.h"
+#include "support/test_device.h"
+
+namespace mw::test {
+namespace {
+
+TEST(Meter, ComparesCallsInTurns) {
+  const auto comm = make_self_comm();
+  Stream stream(1);
+  Meter meter(*comm, stream, 0.1);
+  const auto sleep = [](int microseconds) {
+    return [microseconds] { std::this_thread::sleep_for(std::chrono::microseconds(microseconds)); };
+  };
+  EXPECT_NEAR(meter.ratio_of(sleep(8000), sleep(4000)), 2, 0.5);
+  EXPECT_NEAR(meter.ratio_of(sleep(500), sleep(4000)), 0.14, 0.1);  // rows of several calls, and of one
+}
+
+// A CPU's states lie in the same memory wherever they are put: updating them takes as long. A GPU's take a bus.
+TEST(Probe, TimesTheUpdateOfStatesOnTheHost) {
+  const auto comm = make_self_comm();
+  Stream stream = make_stream(1);
+  Meter meter(*comm, stream, 0.2);
+  PlatformProfile profile;
+  measure_memory_operators(meter, stream, profile);
+  ASSERT_FALSE(profile.host_bytes_per_s);
+  measure_offloaded_update(meter, stream, profile);
+  ASSERT_TRUE(profile.host_bytes_per_s);
+  const double share = *profile.host_bytes_per_s / profile.stream_bytes_per_s;
+  EXPECT_GT(share, on_gpu() ? 1e-4 : 0.2);
+  EXPECT_LT(share, on_gpu() ? 1 : 4);
+}
+
+}  // namespace
+}  // namespace mw::test
