@@ -38,7 +38,7 @@ struct ProbeSizes {
   int64_t heads = 0, kv_heads = 0;
   HeadWidth width;                // of all lengths
   std::vector<HeadWidth> widths;  // their means ascend
-  int64_t width_seq_len = 0;      // of all widths, one of seq_lens
+  int64_t width_seq_len = 0;      // of all widths
   int64_t elements = 0;           // of a tensor that no cache holds
 };
 
