@@ -20,6 +20,12 @@ void check_rstd(const TensorView& rstd, const TensorView& x) {
            x.rows());
 }
 
+void check_row_sums(const RowSums& whole, const TensorView& x) {
+  if (!is_given(whole.sums)) return;
+  MW_CHECK(whole.sums.dtype == DType::f32 && whole.sums.numel() == x.rows() && whole.width >= x.cols(),
+           "sums over rows of {} are {}, beside {}", whole.width, whole.sums.describe(), x.describe());
+}
+
 void check_row_weights(const TensorView& weight_R, const TensorView& a_RF) {
   MW_CHECK(!is_given(weight_R) || weight_R.numel() >= a_RF.dim(0), "row weights {} for {}", weight_R.describe(),
            a_RF.describe());
@@ -113,9 +119,11 @@ void check_clamp(const TensorView& x, const TensorView& y) {
   MW_CHECK(x.dtype == y.dtype && x.numel() == y.numel(), "clamp of {} beside {}", x.describe(), y.describe());
 }
 
-void check_rms_norm(const TensorView& x, const TensorView& gain, const TensorView& y, const TensorView& rstd) {
+void check_rms_norm(const TensorView& x, const TensorView& gain, const TensorView& y, const TensorView& rstd,
+                    const RowSums& squares) {
   check_normalised(x, gain, y);
   if (is_given(rstd)) check_rstd(rstd, x);
+  check_row_sums(squares, x);
 }
 
 void check_add_rms_norm(const TensorView& a, const TensorView& b, const TensorView& gain, const TensorView& sum,
@@ -130,11 +138,22 @@ void check_rms_norm_apply(const TensorView& x, const TensorView& gain, const Ten
 }
 
 void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& d_y,
-                             const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain) {
+                             const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain,
+                             const RowSums& products) {
   check_normalised(x, gain, d_y);
   check_normalised(x, d_gain, d_x);
   if (is_given(d_residual)) check_normalised(x, gain, d_residual);
   check_rstd(rstd, x);
+  check_row_sums(products, x);
+}
+
+void check_row_products(const TensorView& a, const TensorView& b, const TensorView& gain, const TensorView& sums) {
+  MW_CHECK(is_float(a.dtype) && a.dtype == b.dtype && same_shape(a, b), "products of {} and {}", a.describe(),
+           b.describe());
+  MW_CHECK(!is_given(gain) || (gain.dtype == DType::f32 && gain.numel() == a.cols()), "gain {} of products of {}",
+           gain.describe(), a.describe());
+  MW_CHECK(sums.dtype == DType::f32 && sums.numel() == a.rows(), "sums of rows of {} in {}", a.describe(),
+           sums.describe());
 }
 
 void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,

@@ -13,12 +13,15 @@ void check_add(const TensorView& a, const TensorView& b, const TensorView& out);
 // Of either direction; y is what clamp writes, or the gradient.
 void check_clamp(const TensorView& x, const TensorView& y);
 
-void check_rms_norm(const TensorView& x, const TensorView& gain, const TensorView& y, const TensorView& rstd);
+void check_rms_norm(const TensorView& x, const TensorView& gain, const TensorView& y, const TensorView& rstd,
+                    const RowSums& squares);
 void check_add_rms_norm(const TensorView& a, const TensorView& b, const TensorView& gain, const TensorView& sum,
                         const TensorView& y, const TensorView& rstd);
 void check_rms_norm_apply(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& y);
 void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const TensorView& rstd, const TensorView& d_y,
-                             const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain);
+                             const TensorView& d_residual, const TensorView& d_x, const TensorView& d_gain,
+                             const RowSums& products);
+void check_row_products(const TensorView& a, const TensorView& b, const TensorView& gain, const TensorView& sums);
 
 void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,
                 const TensorView& first_T);

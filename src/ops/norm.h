@@ -6,9 +6,17 @@
 
 namespace mw {
 
+// For rows of which the operands have some columns only: the width of a whole row, and a sum over it for each row, f32
+// [rows]. Empty: the operands have whole rows.
+struct RowSums {
+  TensorView sums;
+  int64_t width = 0;
+};
+
 // x, y: f32 or bf16 [.., W], same dtype, y may alias x. gain: f32 [W]. rstd: f32 [rows], saved for backward (may be an
-// empty view: then it is not stored). Statistics in fp32. Overwrites.
-void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd);
+// empty view: then it is not stored). Statistics in fp32. Overwrites. squares: sums of x^2.
+void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd,
+              RowSums squares = {});
 
 // sum = a + b rounded to their dtype, and y = rms_norm(sum), in one pass: the same bits as add and rms_norm. a, b, sum,
 // y: same dtype and shape; sum may alias a or b.
@@ -22,8 +30,13 @@ void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rs
 int64_t norm_workspace_bytes(int64_t rows, int64_t width, DeviceKind device = DeviceKind::cpu);
 
 // d_x = gradient (+ d_residual when that view is not empty; d_x may alias d_y or d_residual). d_gain: f32 [W],
-// accumulated, summed in an order that does not depend on the thread count.
+// accumulated, summed in an order that does not depend on the thread count. products: sums of gain * d_y * x.
 void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
-                       TensorView d_residual, TensorView d_x, TensorView d_gain);
+                       TensorView d_residual, TensorView d_x, TensorView d_gain, RowSums products = {});
+
+// What RowSums are summed from: sums[r] = sum of gain * a * b over the columns at hand, in fp32; without a gain (an
+// empty view) of a * b. a, b: f32 or bf16 [.., W], same dtype and shape, may be one; W = 0 is legal. gain: f32 [W].
+// sums: f32 [rows], overwritten.
+void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, TensorView sums);
 
 }  // namespace mw

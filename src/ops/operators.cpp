@@ -53,9 +53,10 @@ double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
 bool all_finite(Stream& stream, TensorView x) {
   return run(stream, Work::elementwise, "all_finite", &Operators::all_finite, x);
 }
-void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd) {
-  check_rms_norm(x, gain, y, rstd);
-  run(stream, Work::elementwise, "rms_norm", &Operators::rms_norm, x, gain, eps, y, rstd);
+void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd,
+              RowSums squares) {
+  check_rms_norm(x, gain, y, rstd, squares);
+  run(stream, Work::elementwise, "rms_norm", &Operators::rms_norm, x, gain, eps, y, rstd, squares);
 }
 void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, float eps, TensorView sum, TensorView y,
                   TensorView rstd) {
@@ -67,10 +68,14 @@ void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rs
   run(stream, Work::elementwise, "rms_norm_apply", &Operators::rms_norm_apply, x, gain, rstd, y);
 }
 void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
-                       TensorView d_residual, TensorView d_x, TensorView d_gain) {
-  check_rms_norm_backward(x, gain, rstd, d_y, d_residual, d_x, d_gain);
+                       TensorView d_residual, TensorView d_x, TensorView d_gain, RowSums products) {
+  check_rms_norm_backward(x, gain, rstd, d_y, d_residual, d_x, d_gain, products);
   run(stream, Work::elementwise, "rms_norm_backward", &Operators::rms_norm_backward, x, gain, rstd, d_y, d_residual,
-      d_x, d_gain);
+      d_x, d_gain, products);
+}
+void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, TensorView sums) {
+  check_row_products(a, b, gain, sums);
+  run(stream, Work::elementwise, "row_products", &Operators::row_products, a, b, gain, sums);
 }
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
           TensorView y_THh, RopePairs pairs, TensorView first_T) {

@@ -35,6 +35,7 @@ struct Operators {
   decltype(&mw::add_rms_norm) add_rms_norm = nullptr;
   decltype(&mw::rms_norm_apply) rms_norm_apply = nullptr;
   decltype(&mw::rms_norm_backward) rms_norm_backward = nullptr;
+  decltype(&mw::row_products) row_products = nullptr;
   decltype(&mw::rope) rope = nullptr;
   decltype(&mw::copy_columns) copy_columns = nullptr;
   decltype(&mw::sum_columns) sum_columns = nullptr;

@@ -78,6 +78,19 @@ std::vector<Call> all_calls() {
       {"rms_norm_backward",
        {{f32, {3, 4}}, {f32, {4}}, {f32, {3}}, {f32, {3, 4}}, {f32, {3, 4}}, {f32, {3, 4}}, {f32, {4}}},
        [](Stream& s, const Views& v) { rms_norm_backward(s, v[0], v[1], v[2], v[3], v[4], v[5], v[6]); }},
+      {"rms_norm of parts",
+       {{f32, {3, 4}}, {f32, {4}}, {f32, {3, 4}}, {f32, {3}}, {f32, {3}}},
+       [](Stream& s, const Views& v) {
+         rms_norm(s, v[0], v[1], 1e-5f, v[2], v[3], {v[4], 8});
+       }},
+      {"rms_norm_backward of parts",
+       {{f32, {3, 4}}, {f32, {4}}, {f32, {3}}, {f32, {3, 4}}, {f32, {3, 4}}, {f32, {4}}, {f32, {3}}},
+       [](Stream& s, const Views& v) {
+         rms_norm_backward(s, v[0], v[1], v[2], v[3], {}, v[4], v[5], {v[6], 8});
+       }},
+      {"row_products",
+       {{f32, {3, 4}}, {f32, {3, 4}}, {f32, {4}}, {f32, {3}}},
+       [](Stream& s, const Views& v) { row_products(s, v[0], v[1], v[2], v[3]); }},
       {"rope",
        {{f32, {3, 2, 4}}, {f32, {3, 2}}, {f32, {3, 2}}, {f32, {3, 2, 4}}},
        [](Stream& s, const Views& v) { rope(s, v[0], v[1], v[2], RopeDirection::forward, v[3]); }},

@@ -213,5 +213,188 @@ TEST(RmsNorm, WrongOperandsAreNamed) {
   EXPECT_THROW(rms_norm(test.stream, x.view, gain.view, kEps, x.view, {}), Error);
 }
 
+// Columns [begin, begin + count) of a tensor's rows.
+CaseTensor columns_of(const CaseTensor& whole, size_t begin, size_t count) {
+  const auto width = static_cast<size_t>(whole.shape.back());
+  CaseTensor part{whole.shape, {}, whole.dtype};
+  part.shape.back() = static_cast<int64_t>(count);
+  for (size_t at = begin; at + count <= whole.values.size(); at += width)
+    part.values.insert(part.values.end(), whole.values.begin() + static_cast<std::ptrdiff_t>(at),
+                       whole.values.begin() + static_cast<std::ptrdiff_t>(at + count));
+  return part;
+}
+
+// What one of several holders of a row has, and what it makes of it.
+struct Part {
+  size_t begin, count;
+  Owned x, gain, y, rstd;
+
+  Part(const Tensors& inputs, size_t first, size_t columns)
+      : begin(first),
+        count(columns),
+        x(to_operand(columns_of(inputs.at("x"), begin, count))),
+        gain(to_operand(columns_of(inputs.at("gain"), begin, count))),
+        y(make_output(x.view.dtype, to_case_tensor(x).shape)),
+        rstd(make_output(DType::f32, {x.view.rows()})) {}
+
+  void put(const Owned& columns, CaseTensor& whole) const {
+    const CaseTensor from = to_case_tensor(columns);
+    const auto width = static_cast<size_t>(whole.shape.back());
+    for (size_t i = 0; i < from.values.size(); ++i)
+      whole.values[i / count * width + begin + i % count] += from.values[i];
+  }
+};
+
+// Parts of very different widths, one of them empty.
+std::vector<Part> cut(const Tensors& inputs) {
+  const auto width = static_cast<size_t>(inputs.at("gain").values.size());
+  const size_t first = (width + 1) / 2, second = first + width / 8;
+  std::vector<Part> parts;
+  parts.emplace_back(inputs, 0, first);
+  parts.emplace_back(inputs, first, 0);
+  parts.emplace_back(inputs, first, second - first);
+  parts.emplace_back(inputs, second, width - second);
+  return parts;
+}
+
+CaseTensor zeros_like(CaseTensor tensor) {
+  std::fill(tensor.values.begin(), tensor.values.end(), 0.0f);
+  return tensor;
+}
+
+// Sums over all parts of what `products_of` leaves in its second argument.
+template <class ProductsOf>
+Owned sum_parts(const std::vector<Part>& parts, const ProductsOf& products_of) {
+  CaseTensor sum{{parts.front().x.view.rows()}, {}, DType::f32};
+  sum.values.resize(static_cast<size_t>(sum.shape[0]));
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Owned own = make_output(DType::f32, sum.shape);
+    products_of(p, own.view);
+    const CaseTensor values = to_case_tensor(own);
+    for (size_t r = 0; r < sum.values.size(); ++r) sum.values[r] += values.values[r];
+  }
+  return to_operand(sum);
+}
+
+// copies: how often every column is held.
+void run_parts(Stream& stream, std::vector<Part>& parts, int64_t width, int copies = 1) {
+  const Owned squares = sum_parts(
+      parts, [&](size_t p, TensorView sums) { row_products(stream, parts[p].x.view, parts[p].x.view, {}, sums); });
+  for (Part& part : parts)
+    rms_norm(stream, part.x.view, part.gain.view, kEps, part.y.view, part.rstd.view, {squares.view, copies * width});
+}
+
+Tensors run_parts_backward(Stream& stream, const Tensors& inputs, std::vector<Part>& parts,
+                           const std::vector<CaseTensor>& d_outputs, int copies = 1) {
+  const int64_t width = inputs.at("x").shape.back();
+  run_parts(stream, parts, width, copies);
+  std::vector<Owned> d_ys;
+  for (size_t p = 0; p < parts.size(); ++p) d_ys.push_back(to_operand(d_outputs[p]));
+  const Owned products = sum_parts(parts, [&](size_t p, TensorView sums) {
+    row_products(stream, d_ys[p].view, parts[p].x.view, parts[p].gain.view, sums);
+  });
+  Tensors gradients = {{"x", zeros_like(inputs.at("x"))}, {"gain", zeros_like(inputs.at("gain"))}};
+  for (size_t p = 0; p < parts.size(); ++p) {
+    const Part& part = parts[p];
+    const Owned d_gain = to_operand(zeros_like(columns_of(inputs.at("gain"), part.begin, part.count)));
+    rms_norm_backward(stream, part.x.view, part.gain.view, part.rstd.view, d_ys[p].view, {}, d_ys[p].view, d_gain.view,
+                      {products.view, copies * width});
+    part.put(d_ys[p], gradients.at("x"));
+    part.put(d_gain, gradients.at("gain"));
+  }
+  return gradients;
+}
+
+OpCase make_parts_case(std::vector<int64_t> shape, DType dtype) {
+  OpCase c = make_case(std::move(shape), dtype);
+  c.name = "parts of " + c.name;
+  c.forward = [](Stream& stream, const Tensors& inputs) {
+    std::vector<Part> parts = cut(inputs);
+    run_parts(stream, parts, inputs.at("x").shape.back());
+    CaseTensor y = zeros_like(inputs.at("x"));
+    for (const Part& part : parts) {
+      part.put(part.y, y);
+      EXPECT_EQ(part.rstd.memory, parts.front().rstd.memory);
+    }
+    return Tensors{{"y", y}, {"rstd", to_case_tensor(parts.front().rstd)}};
+  };
+  c.backward = [](Stream& stream, const Tensors& inputs, const Tensors& d_outputs) {
+    std::vector<Part> parts = cut(inputs);
+    std::vector<CaseTensor> d_ys;
+    for (const Part& part : parts) d_ys.push_back(columns_of(d_outputs.at("y"), part.begin, part.count));
+    return run_parts_backward(stream, inputs, parts, d_ys);
+  };
+  return c;
+}
+
+std::vector<OpCase> parts_cases() {
+  using Shape = std::vector<int64_t>;
+  std::vector<OpCase> cases;
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (const Shape& shape : {Shape{1, 2}, Shape{130, 31}, Shape{9, 3, 16}, Shape{70, 200}, Shape{3, 2048},
+                               Shape{2, 1031}, Shape{3, 16416}})
+      cases.push_back(make_parts_case(shape, dtype));
+  return cases;
+}
+
+TEST(RmsNormOfParts, ForwardMatchesReference) {
+  TestStream test;
+  for (const OpCase& c : parts_cases()) check_forward(c, test.stream);
+}
+
+TEST(RmsNormOfParts, GradientMatchesFiniteDifferences) {
+  TestStream test;
+  for (const OpCase& c : parts_cases()) check_gradient(c, test.stream);
+}
+
+TEST(RmsNormOfParts, TensorsMayStartAnywhere) {
+  TestStream test;
+  const OffBorders scope;
+  for (const OpCase& c : parts_cases()) {
+    check_forward(c, test.stream);
+    check_gradient(c, test.stream);
+  }
+}
+
+TEST(RmsNormOfParts, ThreadsDoNotChangeBits) {
+  check_thread_invariance(make_parts_case({333, 77}, DType::f32));
+  check_thread_invariance(make_parts_case({3000, 65}, DType::bf16));
+}
+
+// Two holders of every column, each with a share of its gradient: together they have the gradient of one.
+TEST(RmsNormOfParts, ColumnsHeldTwiceCountOnce) {
+  TestStream test;
+  const OpCase c = make_case({19, 48}, DType::f32);
+  const CaseTensor d_one = random_tensor("one", {19, 48}, DType::f32),
+                   d_two = random_tensor("two", {19, 48}, DType::f32);
+  CaseTensor d_both = d_one;
+  for (size_t i = 0; i < d_both.values.size(); ++i) d_both.values[i] += d_two.values[i];
+  const Tensors expected = run_backward(test.stream, c.inputs, d_both);
+
+  std::vector<Part> parts;
+  std::vector<CaseTensor> d_ys;
+  for (const size_t begin : {size_t{0}, size_t{16}})
+    for (const CaseTensor* d_y : {&d_one, &d_two}) {
+      const size_t count = begin == 0 ? 16 : 32;
+      parts.emplace_back(c.inputs, begin, count);
+      d_ys.push_back(columns_of(*d_y, begin, count));
+    }
+  const Tensors gradients = run_parts_backward(test.stream, c.inputs, parts, d_ys, 2);
+  for (const char* name : {"x", "gain"}) {
+    const std::vector<float>& values = expected.at(name).values;
+    EXPECT_LE(largest_error(gradients.at(name).values, std::vector<double>(values.begin(), values.end())), 2e-6)
+        << name;
+  }
+}
+
+TEST(RmsNormOfParts, NoRows) {
+  TestStream test;
+  const Tensors inputs = {{"x", CaseTensor{{0, 8}, {}, DType::bf16}}, {"gain", random_tensor("gain", {8}, DType::f32)}};
+  std::vector<Part> parts;
+  parts.emplace_back(inputs, 0, 8);
+  const Tensors gradients = run_parts_backward(test.stream, inputs, parts, {inputs.at("x")});
+  EXPECT_EQ(gradients.at("gain").values, std::vector<float>(8, 0.0f));
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -16,6 +16,7 @@ const Operators& cpu_operators() {
       .add_rms_norm = cpu::add_rms_norm,
       .rms_norm_apply = cpu::rms_norm_apply,
       .rms_norm_backward = cpu::rms_norm_backward,
+      .row_products = cpu::row_products,
       .rope = cpu::rope,
       .copy_columns = cpu::copy_columns,
       .sum_columns = cpu::sum_columns,

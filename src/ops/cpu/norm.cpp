@@ -26,11 +26,23 @@ void add_rows(const T* a, const T* b, T* sum, int64_t width) {
 }
 
 template <class T>
-float inverse_rms(const T* x, int64_t width, float eps) {
+float product_of(const T* a, const T* b, int64_t width) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
-  for (int64_t i = 0; i < width; ++i) sum += to_float(x[i]) * to_float(x[i]);
-  return 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+  for (int64_t i = 0; i < width; ++i) sum += to_float(a[i]) * to_float(b[i]);
+  return sum;
+}
+
+template <class T>
+float product_of(const T* a, const T* b, const float* gain, int64_t width) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < width; ++i) sum += gain[i] * to_float(a[i]) * to_float(b[i]);
+  return sum;
+}
+
+float inverse_rms(float squares, int64_t width, float eps) {
+  return 1.0f / std::sqrt(squares / static_cast<float>(width) + eps);
 }
 
 template <class T>
@@ -39,14 +51,19 @@ void normalise_row(const T* x, const float* gain, float rstd, T* y, int64_t widt
   for (int64_t i = 0; i < width; ++i) y[i] = from_float<T>(gain[i] * (to_float(x[i]) * rstd));
 }
 
-// With n = x * rstd and g = gain * d_y: d_x = rstd * (g - n * mean(g * n)), d_gain += d_y * n.
-template <class T, bool kResidual>
-void differentiate_row(const T* x, const float* gain, float rstd, const T* d_y, const T* d_residual, T* d_x,
-                       float* d_gain, int64_t width) {
+// With n = x * rstd and g = gain * d_y: mean(g * n).
+template <class T>
+float mean_product(const T* x, const float* gain, float rstd, const T* d_y, int64_t width) {
   float product = 0.0f;
 #pragma omp simd reduction(+ : product)
   for (int64_t i = 0; i < width; ++i) product += gain[i] * to_float(d_y[i]) * (to_float(x[i]) * rstd);
-  const float mean = product / static_cast<float>(width);
+  return product / static_cast<float>(width);
+}
+
+// d_x = rstd * (g - n * mean), d_gain += d_y * n.
+template <class T, bool kResidual>
+void differentiate_row(const T* x, const float* gain, float rstd, const T* d_y, float mean, const T* d_residual, T* d_x,
+                       float* d_gain, int64_t width) {
 #pragma omp simd
   for (int64_t i = 0; i < width; ++i) {
     const float normal = to_float(x[i]) * rstd;
@@ -58,11 +75,15 @@ void differentiate_row(const T* x, const float* gain, float rstd, const T* d_y, 
   }
 }
 
+const float* values_of(const RowSums& whole) { return whole.sums.data == nullptr ? nullptr : whole.sums.as<float>(); }
+
 }  // namespace
 
-void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd) {
-  const int64_t width = x.cols(), rows = x.rows();
+void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd,
+              RowSums squares) {
+  const int64_t width = x.cols(), rows = x.rows(), whole = squares.width;
   float* rstds = rstd.data == nullptr ? nullptr : rstd.as<float>();
+  const float* given = values_of(squares);
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     const T* in = x.as<T>();
@@ -70,8 +91,10 @@ void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorVi
     T* out = y.as<T>();
     for_blocks(stream, rows, rows_per_block(width), [=](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const float inverse = inverse_rms(in + r * width, width, eps);
-        normalise_row(in + r * width, gains, inverse, out + r * width, width);
+        const T* row = in + r * width;
+        const float inverse =
+            given == nullptr ? inverse_rms(product_of(row, row, width), width, eps) : inverse_rms(given[r], whole, eps);
+        normalise_row(row, gains, inverse, out + r * width, width);
         if (rstds != nullptr) rstds[r] = inverse;
       }
     });
@@ -93,7 +116,7 @@ void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, f
       for (int64_t r = begin; r < end; ++r) {
         T* row = total + r * width;
         add_rows(left + r * width, right + r * width, row, width);
-        rstds[r] = inverse_rms(row, width, eps);
+        rstds[r] = inverse_rms(product_of(row, row, width), width, eps);
         normalise_row(row, gains, rstds[r], out + r * width, width);
       }
     });
@@ -119,8 +142,10 @@ int64_t norm_workspace_bytes(int64_t rows, int64_t width) {
 }
 
 void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
-                       TensorView d_residual, TensorView d_x, TensorView d_gain) {
+                       TensorView d_residual, TensorView d_x, TensorView d_gain, RowSums products) {
   const int64_t width = x.cols(), rows = x.rows();
+  const float* given = values_of(products);
+  const auto whole = static_cast<float>(products.width);
   const bool with_residual = d_residual.data != nullptr;
   const RowBlocks blocks = cut_rows(rows);
   WorkspaceFrame frame(stream.workspace());
@@ -139,9 +164,12 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
       std::fill(sum, sum + width, 0.0f);
       for (int64_t r = begin; r < end; ++r) {
         const int64_t at = r * width;
+        const float mean =
+            given == nullptr ? mean_product(in + at, gains, rstds[r], d_out + at, width) : rstds[r] * given[r] / whole;
         if (residual == nullptr)
-          differentiate_row<T, false>(in + at, gains, rstds[r], d_out + at, nullptr, d_in + at, sum, width);
-        else differentiate_row<T, true>(in + at, gains, rstds[r], d_out + at, residual + at, d_in + at, sum, width);
+          differentiate_row<T, false>(in + at, gains, rstds[r], d_out + at, mean, nullptr, d_in + at, sum, width);
+        else
+          differentiate_row<T, true>(in + at, gains, rstds[r], d_out + at, mean, residual + at, d_in + at, sum, width);
       }
     });
   });
@@ -153,6 +181,22 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) d_gains[i] += sum[i];
     }
+  });
+}
+
+void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, TensorView sums) {
+  const int64_t width = a.cols(), rows = a.rows();
+  const float* gains = gain.data == nullptr ? nullptr : gain.as<float>();
+  float* out = sums.as<float>();
+  with_float_type(a.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T* left = a.as<T>();
+    const T* right = b.as<T>();
+    for_blocks(stream, rows, rows_per_block(width), [=](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r)
+        out[r] = gains == nullptr ? product_of(left + r * width, right + r * width, width)
+                                  : product_of(left + r * width, right + r * width, gains, width);
+    });
   });
 }
 

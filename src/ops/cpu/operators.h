@@ -16,6 +16,7 @@ decltype(mw::rms_norm) rms_norm;
 decltype(mw::add_rms_norm) add_rms_norm;
 decltype(mw::rms_norm_apply) rms_norm_apply;
 decltype(mw::rms_norm_backward) rms_norm_backward;
+decltype(mw::row_products) row_products;
 decltype(mw::rope) rope;
 decltype(mw::copy_columns) copy_columns;
 decltype(mw::sum_columns) sum_columns;

@@ -18,6 +18,7 @@ const Operators& gpu_operators() {
     t.add_rms_norm = gpu::add_rms_norm;
     t.rms_norm_apply = gpu::rms_norm_apply;
     t.rms_norm_backward = gpu::rms_norm_backward;
+    t.row_products = gpu::row_products;
     t.rope = gpu::rope;
     t.copy_columns = gpu::copy_columns;
     t.sum_columns = gpu::sum_columns;

@@ -59,6 +59,8 @@ struct Norm {
   float* rstd;  // may be null
   float eps;
   int64_t rows, width;
+  const float* squares;  // of rows of `whole` elements, of which these are a part; null: they are found
+  float whole;
 };
 
 template <bool kAligned, class T, int N>
@@ -141,8 +143,10 @@ __global__ void __launch_bounds__(kMaxLanes) norm_kernel(Norm<T> task, int lanes
       squares += squares_of(more);
     }
 
-    float inverse = 1.0f / sqrtf(reduce_lanes(squares, lanes, Sum()) / static_cast<float>(task.width) + task.eps);
-    if (width == 0) continue;
+    squares = reduce_lanes(squares, lanes, Sum());
+    if (row >= task.rows) continue;
+    if (task.squares != nullptr) squares = task.squares[row];
+    float inverse = 1.0f / sqrtf(squares / task.whole + task.eps);
     if (task.given != nullptr) inverse = task.given[row];
     if (task.rstd != nullptr && first == 0) task.rstd[row] = inverse;
 #pragma unroll
@@ -177,6 +181,8 @@ struct NormBackward {
   T* d_x;
   float* d_gains;  // [blocks, width]
   int64_t rows, rows_per_block, width;
+  const float* products;  // as Norm's squares
+  float whole;
 };
 
 template <class T, int N>
@@ -265,7 +271,9 @@ __global__ void __launch_bounds__(kMaxLanes) norm_backward_kernel(NormBackward<T
     }
     for (int64_t i = beyond; i < width; i += step)
       product += product_of<kAligned>(load_operands<N, kAligned>(task, base + i), task.gain + i, inverse);
-    const float mean = reduce_lanes(product, lanes, Sum()) / static_cast<float>(task.width);
+    product = reduce_lanes(product, lanes, Sum());
+    if (task.products != nullptr && row < end) product = inverse * task.products[row];
+    const float mean = product / task.whole;
 #pragma unroll
     for (int p = 0; p < kHeld; ++p) {
       const int64_t i = first + p * step;
@@ -324,15 +332,50 @@ void run_backward(Stream& stream, const NormBackward<T>& task, int64_t blocks) {
                     });
 }
 
+template <class T>
+struct RowProducts {
+  const T *a, *b;
+  const float* gain;  // may be null
+  float* sums;
+  int64_t rows, width;
+};
+
+template <class T, int N, bool kAligned>
+__global__ void __launch_bounds__(kMaxLanes) row_products_kernel(RowProducts<T> task, int lanes) {
+  const int groups = static_cast<int>(blockDim.x) / lanes, group = static_cast<int>(threadIdx.x) / lanes;
+  const int64_t step = int64_t{N} * lanes, first = threadIdx.x % lanes * N;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * groups + group, base = row * task.width;
+  const int64_t width = row < task.rows ? task.width : 0;  // threads without a row take part in the sums alone
+  float sum = 0;
+  for (int64_t i = first; i < width; i += step) {
+    const Pack<T, N> a = load<N, kAligned>(task.a + base + i), b = load<N, kAligned>(task.b + base + i);
+    Pack<float, N> gain;
+#pragma unroll
+    for (int k = 0; k < N; ++k) gain.at[k] = 1;
+    if (task.gain != nullptr) gain = load<N, kAligned>(task.gain + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) sum += gain.at[k] * to_float(a.at[k]) * to_float(b.at[k]);
+  }
+  sum = reduce_lanes(sum, lanes, Sum());
+  if (first == 0 && row < task.rows) task.sums[row] = sum;
+}
+
+const float* values_of(const RowSums& whole) { return whole.sums.data == nullptr ? nullptr : whole.sums.as<float>(); }
+
+float width_of(const RowSums& whole, int64_t width) {
+  return static_cast<float>(whole.sums.data == nullptr ? width : whole.width);
+}
+
 }  // namespace
 
-void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd) {
+void rms_norm(Stream& stream, TensorView x, TensorView gain, float eps, TensorView y, TensorView rstd,
+              RowSums squares) {
   const int64_t width = x.cols(), rows = x.rows();
   float* rstds = rstd.data == nullptr ? nullptr : rstd.as<float>();
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    run_norm<false, T>(stream,
-                       {x.as<T>(), nullptr, gain.as<float>(), nullptr, nullptr, y.as<T>(), rstds, eps, rows, width});
+    run_norm<false, T>(stream, {x.as<T>(), nullptr, gain.as<float>(), nullptr, nullptr, y.as<T>(), rstds, eps, rows,
+                                width, values_of(squares), width_of(squares, width)});
   });
 }
 
@@ -342,7 +385,7 @@ void add_rms_norm(Stream& stream, TensorView a, TensorView b, TensorView gain, f
   with_float_type(sum.dtype, [&](auto type) {
     using T = decltype(type);
     run_norm<true, T>(stream, {a.as<T>(), b.as<T>(), gain.as<float>(), nullptr, sum.as<T>(), y.as<T>(),
-                               rstd.as<float>(), eps, rows, width});
+                               rstd.as<float>(), eps, rows, width, nullptr, static_cast<float>(width)});
   });
 }
 
@@ -351,7 +394,7 @@ void rms_norm_apply(Stream& stream, TensorView x, TensorView gain, TensorView rs
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
     run_norm<false, T>(stream, {x.as<T>(), nullptr, gain.as<float>(), rstd.as<float>(), nullptr, y.as<T>(), nullptr,
-                                0.0f, rows, width});
+                                0.0f, rows, width, nullptr, static_cast<float>(width)});
   });
 }
 
@@ -360,7 +403,7 @@ int64_t norm_workspace_bytes(int64_t rows, int64_t width) {
 }
 
 void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView rstd, TensorView d_y,
-                       TensorView d_residual, TensorView d_x, TensorView d_gain) {
+                       TensorView d_residual, TensorView d_x, TensorView d_gain, RowSums products) {
   const int64_t width = x.cols(), rows = x.rows();
   const bool with_residual = d_residual.data != nullptr;
   const RowBlocks blocks = cut_rows(rows);
@@ -368,14 +411,30 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
   auto* sums = frame.take<float>(static_cast<size_t>(blocks.count * width));
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);
-    run_backward<T>(stream,
-                    {x.as<T>(), d_y.as<T>(), with_residual ? d_residual.as<T>() : nullptr, gain.as<float>(),
-                     rstd.as<float>(), d_x.as<T>(), sums, rows, blocks.rows_per_block, width},
-                    blocks.count);
+    run_backward<T>(
+        stream,
+        {x.as<T>(), d_y.as<T>(), with_residual ? d_residual.as<T>() : nullptr, gain.as<float>(), rstd.as<float>(),
+         d_x.as<T>(), sums, rows, blocks.rows_per_block, width, values_of(products), width_of(products, width)},
+        blocks.count);
   });
   if (blocks.count > 0)
     launch(stream, sum_shares_kernel, ceil_div(width, kColumns), kColumns * kSlices, 0, sums, blocks.count, width,
            d_gain.as<float>());
+}
+
+void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, TensorView sums) {
+  const int64_t width = a.cols(), rows = a.rows();
+  const float* gains = gain.data == nullptr ? nullptr : gain.as<float>();
+  with_float_type(a.dtype, [&](auto type) {
+    using T = decltype(type);
+    const RowProducts<T> task{a.as<T>(), b.as<T>(), gains, sums.as<float>(), rows, width};
+    with_row_packs<T>(width, allow_packs<kWidePack<T>>(task.a, task.b, task.gain), [&](auto pack, auto aligned) {
+      constexpr int N = decltype(pack)::value;
+      const Groups groups = group_threads(ceil_div(width, N));
+      launch(stream, row_products_kernel<T, N, decltype(aligned)::value>, ceil_div(rows, groups.rows()), groups.threads,
+             0, task, groups.lanes);
+    });
+  });
 }
 
 }  // namespace mw::gpu
