@@ -1,30 +1,54 @@
 #include "model/attention_block.h"
 
 #include "ops/elementwise.h"
-#include "ops/norm.h"
 
 namespace mw {
 
 AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
-                               AttentionSaved saved, AttentionScratch scratch, bool defer_inputs)
+                               AttentionSaved saved, AttentionScratch scratch, HeadSums head_sums, bool defer_inputs)
     : spec_(spec),
       norm_eps_(static_cast<float>(norm_eps)),
       weights_(std::move(weights)),
       saved_(std::move(saved)),
       scratch_(std::move(scratch)),
+      head_sums_(std::move(head_sums)),
       defer_inputs_(defer_inputs) {}
 
-int64_t AttentionBlock::norm_width(int64_t heads) const {
-  return spec_.qk_norm == QkNorm::per_head ? spec_.head_dim : heads * spec_.head_dim;
+TensorView AttentionBlock::norm_rows(TensorView x_THh) const {
+  const int64_t heads = x_THh.dim(0) * x_THh.dim(1), h = x_THh.dim(2);
+  if (spec_.qk_norm == QkNorm::per_head) return x_THh.reshape({heads, h});
+  return x_THh.reshape({x_THh.dim(0), x_THh.dim(1) * h});
 }
 
-void AttentionBlock::normalise(Stream& stream, TensorView saved, TensorView gain, TensorView rstd, TensorView out,
-                               int64_t width, bool store_statistics) {
-  const int64_t rows = saved.numel() / width;
-  const TensorView x = saved.reshape({rows, width}), y = out.reshape({rows, width}),
-                   statistics = take_front(rstd, {rows});
-  if (store_statistics) rms_norm(stream, x, gain, norm_eps_, y, statistics);
-  else rms_norm_apply(stream, x, gain, statistics, y);
+AttentionBlock::Sums AttentionBlock::sum_products(Stream& stream, const Views& a, const Views& b, bool with_gains) {
+  if (head_sums_.shards == nullptr) return {};
+  const TensorView own = take_front(head_sums_.own_2T, {2, a.q.dim(0)}), q = own.at(0), k = own.at(1);
+  row_products(stream, norm_rows(a.q), norm_rows(b.q), with_gains ? weights_.q_gain : TensorView(), q);
+  row_products(stream, norm_rows(a.k), norm_rows(b.k), with_gains ? weights_.k_gain : TensorView(), k);
+  head_sums_.shards->add_up(stream, own, head_sums_.of_ranks);
+  return {{q, head_sums_.q_width}, {k, head_sums_.k_width}};
+}
+
+void AttentionBlock::normalise(Stream& stream, const Views& saved, const Views& out, bool store_statistics) {
+  const Sums squares = store_statistics ? sum_products(stream, saved, saved, false) : Sums();
+  const auto run = [&](TensorView x_THh, TensorView gain, TensorView rstd, TensorView y_THh, const RowSums& sums) {
+    const TensorView x = norm_rows(x_THh), y = norm_rows(y_THh), statistics = take_front(rstd, {x.rows()});
+    if (store_statistics) rms_norm(stream, x, gain, norm_eps_, y, statistics, sums);
+    else rms_norm_apply(stream, x, gain, statistics, y);
+  };
+  run(saved.q, weights_.q_gain, saved_.q_rstd, out.q, squares.q);
+  run(saved.k, weights_.k_gain, saved_.k_rstd, out.k, squares.k);
+}
+
+void AttentionBlock::normalise_backward(Stream& stream, const Views& saved, const Views& d) {
+  const Sums products = sum_products(stream, d, saved, true);
+  const auto run = [&](TensorView x_THh, TensorView gain, TensorView rstd, TensorView d_THh, TensorView d_gain,
+                       const RowSums& sums) {
+    const TensorView x = norm_rows(x_THh), d_rows = norm_rows(d_THh);
+    rms_norm_backward(stream, x, gain, take_front(rstd, {x.rows()}), d_rows, {}, d_rows, d_gain, sums);
+  };
+  run(saved.q, weights_.q_gain, saved_.q_rstd, d.q, weights_.d_q_gain, products.q);
+  run(saved.k, weights_.k_gain, saved_.k_rstd, d.k, weights_.d_k_gain, products.k);
 }
 
 void AttentionBlock::rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction,
@@ -46,8 +70,7 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, co
   out.v = v_saved;
   TensorView q = q_saved, k = k_saved;  // what the rotation reads
   if (spec_.qk_norm != QkNorm::none) {
-    normalise(stream, q, weights_.q_gain, saved_.q_rstd, out.q, norm_width(spec_.heads), store_statistics);
-    normalise(stream, k, weights_.k_gain, saved_.k_rstd, out.k, norm_width(spec_.kv_heads), store_statistics);
+    normalise(stream, {q, k, {}}, out, store_statistics);
     q = out.q, k = out.k;
   }
   if (spec_.clip_qkv > 0) {
@@ -111,23 +134,12 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
       clamp_backward(stream, k_saved, limit, d_k);
     } else {
       // The clamp saw the normed values: rebuild them where the rotated ones were.
-      normalise(stream, q_saved, weights_.q_gain, saved_.q_rstd, in.q, norm_width(spec_.heads), false);
-      normalise(stream, k_saved, weights_.k_gain, saved_.k_rstd, in.k, norm_width(spec_.kv_heads), false);
+      normalise(stream, {q_saved, k_saved, {}}, in, false);
       clamp_backward(stream, in.q, limit, d_q);
       clamp_backward(stream, in.k, limit, d_k);
     }
   }
-  if (spec_.qk_norm != QkNorm::none) {
-    const auto backward_norm = [&](TensorView saved, TensorView gain, TensorView rstd, TensorView d, TensorView d_gain,
-                                   int64_t width) {
-      const int64_t rows = saved.numel() / width;
-      const TensorView d_rows = d.reshape({rows, width});
-      rms_norm_backward(stream, saved.reshape({rows, width}), gain, take_front(rstd, {rows}), d_rows, {}, d_rows,
-                        d_gain);
-    };
-    backward_norm(q_saved, weights_.q_gain, saved_.q_rstd, d_q, weights_.d_q_gain, norm_width(spec_.heads));
-    backward_norm(k_saved, weights_.k_gain, saved_.k_rstd, d_k, weights_.d_k_gain, norm_width(spec_.kv_heads));
-  }
+  if (spec_.qk_norm != QkNorm::none) normalise_backward(stream, {q_saved, k_saved, {}}, {d_q, d_k, {}});
 
   const TraceScope part(stream.trace(), "attention_inputs_backward");
   gradients_ = {d_q.reshape({tokens, q_width}), d_k.reshape({tokens, kv_width}), d_v.reshape({tokens, kv_width})};

@@ -3,7 +3,9 @@
 #pragma once
 
 #include "model/attention.h"
+#include "model/token_shards.h"
 #include "ops/matmul.h"
+#include "ops/norm.h"
 #include "ops/rope.h"
 
 namespace mw {
@@ -25,10 +27,19 @@ struct AttentionScratch {
   TensorView rope_cos, rope_sin;  // f32 [S_max, h/2]
 };
 
+// Norms of queries and keys over the heads of all ranks of TP. What a norm averages over are the columns of all ranks
+// together: where ranks share key/value heads, each counts as often as it is held, in sums and in widths, and each
+// rank's gradient takes its share of what is subtracted.
+struct HeadSums {
+  const TokenShards* shards = nullptr;  // null: the norms need no other rank
+  int64_t q_width = 0, k_width = 0;     // columns of all ranks
+  TensorView own_2T, of_ranks;          // f32 scratch; of_ranks [TP, 2, T]
+};
+
 class AttentionBlock : public Attention {
  public:
   AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
-                 AttentionScratch scratch, bool defer_inputs = false);
+                 AttentionScratch scratch, HeadSums head_sums, bool defer_inputs = false);
 
   void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
   void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
@@ -43,15 +54,25 @@ class AttentionBlock : public Attention {
   // Queries, keys and values as attention reads them, from the saved projections.
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
   void rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction, TensorView y_THh);
-  void normalise(Stream& stream, TensorView saved, TensorView gain, TensorView rstd, TensorView out, int64_t norm_width,
-                 bool store_statistics);
-  int64_t norm_width(int64_t heads) const;
+  // Of queries and keys: of this rank's columns, or over those of all ranks.
+  struct Sums {
+    RowSums q, k;
+  };
+  // Sums of the rows of a * b, with gains of gain * a * b, over all ranks; nothing where norms need no other rank.
+  Sums sum_products(Stream& stream, const Views& a, const Views& b, bool with_gains);
+  // Norms of the saved queries and keys into `out`; statistics are stored, or those stored are taken.
+  void normalise(Stream& stream, const Views& saved, const Views& out, bool store_statistics);
+  // The gradients of what the norms read, in place of those of what they wrote.
+  void normalise_backward(Stream& stream, const Views& saved, const Views& d);
+  // [T, heads, h] as rows over which a norm goes.
+  TensorView norm_rows(TensorView x_THh) const;
 
   AttentionSpec spec_;
   float norm_eps_;
   AttentionWeights weights_;
   AttentionSaved saved_;
   AttentionScratch scratch_;
+  HeadSums head_sums_;
   bool defer_inputs_;
   Views gradients_;  // [T, heads x h], from backward to backward_inputs
 };

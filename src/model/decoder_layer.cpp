@@ -47,7 +47,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   d_attn_gain_ = params.find(param + "attn_norm").grad;
   ffn_gain_ = params.find(param + "ffn_norm").master;
   d_ffn_gain_ = params.find(param + "ffn_norm").grad;
-  attention_ = make_attention(plan, index, slot, params, store);
+  attention_ = make_attention(plan, index, slot, params, store, shards);
   if (spec_.feed_forward == FeedForwardKind::moe) {
     moe_ = make_moe_layer(plan, index, slot, params, store, comms);
   } else {

@@ -1,5 +1,7 @@
 #include "model/layer_builder.h"
 
+#include <algorithm>
+
 #include "model/attention_block.h"
 #include "model/latent_attention_block.h"
 #include "moe/exchange_transport.h"
@@ -22,12 +24,16 @@ AttentionWeights attention_weights(ParamStore& params, const std::string& at, co
   bind("wk", w.wk, w.d_wk, kv_head);
   bind("wv", w.wv, w.d_wv, kv_head);
   bind("wo", w.wo, w.d_wo, 0);
-  if (spec.qk_norm != QkNorm::none) {
-    w.q_gain = params.find(at + "q_norm").master;
-    w.k_gain = params.find(at + "k_norm").master;
-    w.d_q_gain = params.find(at + "q_norm").grad;
-    w.d_k_gain = params.find(at + "k_norm").grad;
-  }
+  if (spec.qk_norm == QkNorm::none) return w;
+  const auto bind_gain = [&](const char* name, TensorView& gain, TensorView& grad, int64_t begin, int64_t width) {
+    const Parameter& p = params.find(at + name);
+    gain = p.master.slice(begin, width);
+    grad = p.grad.slice(begin, width);
+  };
+  const int64_t h = spec.head_dim;
+  const bool per_head = spec.qk_norm == QkNorm::per_head;
+  bind_gain("q_norm", w.q_gain, w.d_q_gain, 0, per_head ? h : spec.heads * h);
+  bind_gain("k_norm", w.k_gain, w.d_k_gain, per_head ? 0 : kv_head * h, per_head ? h : spec.kv_heads * h);
   return w;
 }
 
@@ -59,8 +65,15 @@ MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
   return s;
 }
 
+HeadSums head_sums(const AttentionSpec& whole, int tp, TensorStore& store, const TokenShards& shards) {
+  if (!norms_span_ranks(whole, tp)) return {};
+  const int64_t h = whole.head_dim;
+  return {&shards, whole.heads * h, std::max<int64_t>(whole.kv_heads, tp) * h, store.fixed("work.head_sums"),
+          store.fixed("work.head_sums_of_ranks")};
+}
+
 std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
-                                                  TensorStore& store) {
+                                                  TensorStore& store, const TokenShards& shards) {
   const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
   const LayerSpec spec = local_layer(whole, plan.mesh, plan.coords);
   const LayerRows act(recompute_mode(plan.run), index, slot);
@@ -90,7 +103,8 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
   return std::make_unique<AttentionBlock>(spec.attention, plan.model.norm_eps,
                                           attention_weights(params, param + "attn.", spec.attention,
                                                             head_shard(whole.attention, plan.mesh.tp, plan.coords.tp)),
-                                          saved, scratch, weight_part(plan.run).attention);
+                                          saved, scratch, head_sums(whole.attention, plan.mesh.tp, store, shards),
+                                          weight_part(plan.run).attention);
 }
 
 LatentWeights latent_weights(ParamStore& params, const std::string& at, bool compressed) {
@@ -174,10 +188,10 @@ FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& a
 }
 
 std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
-                                          TensorStore& store) {
+                                          TensorStore& store, const TokenShards& shards) {
   const bool latent = plan.model.layers[static_cast<size_t>(index)].attention.is_latent();
   return latent ? make_latent_attention(plan, index, slot, params, store)
-                : make_grouped_attention(plan, index, slot, params, store);
+                : make_grouped_attention(plan, index, slot, params, store, shards);
 }
 
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,

@@ -7,6 +7,7 @@
 #include "comm/world.h"
 #include "model/attention.h"
 #include "model/param_store.h"
+#include "model/token_shards.h"
 #include "moe/moe_layer.h"
 #include "spec/plan.h"
 
@@ -18,7 +19,7 @@ FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& a
 // Layer `index` of the plan for one live micro-batch, over its rows (spec/recompute.h) and work.*. Everything given
 // must outlive the result.
 std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
-                                          TensorStore& store);
+                                          TensorStore& store, const TokenShards& shards);
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                          TensorStore& store, MeshComms& comms);
 

@@ -1,5 +1,6 @@
 #include "model/token_shards.h"
 
+#include "ops/columns.h"
 #include "ops/token_layout.h"
 
 namespace mw {
@@ -76,6 +77,14 @@ void TokenShards::share(Stream& stream, TensorView own, TensorView all) const {
   }
   const TraceScope scope(stream.trace(), Work::exchange, "share_over_tp");
   tp_.all_to_all(stream, x)->wait();
+}
+
+void TokenShards::add_up(Stream& stream, TensorView own, TensorView all) const {
+  const int64_t count = own.numel(), members = tp_.size();
+  if (is_whole() || count == 0) return;
+  const TensorView parts = take_front(all, {members, count});
+  share(stream, own, parts);
+  sum_columns(stream, {parts}, {own.reshape({1, count})}, count);
 }
 
 }  // namespace mw

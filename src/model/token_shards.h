@@ -25,6 +25,9 @@ class TokenShards {
   void sum(Stream& stream, TensorView part_TD, TensorView arrivals_TD, TensorView out_TD) const;
   // all [TP, size of own] (overwritten) = what each rank has as its own, of one shape. Collective over TP.
   void share(Stream& stream, TensorView own, TensorView all) const;
+  // own, f32, becomes the sum over ranks of what each had there, in the order of the ranks: the same bits on all. all
+  // [TP, size of own]: scratch. Collective over TP.
+  void add_up(Stream& stream, TensorView own, TensorView all) const;
 
  private:
   RowExchange exchange(TensorView shape_TD) const;

@@ -25,6 +25,7 @@ namespace {
 constexpr double kBackwardAttention = 2.5;  // FLOP over those of forward
 constexpr double kRouterShare = 0.25;       // of the rate of dense products: fp32 accuracy, few columns
 constexpr int kStatisticsBytes = 12;        // of a row's softmax in one part of the vocabulary
+constexpr int kHeadSumsBytes = 8;           // of a token's norms over heads of several ranks
 constexpr double kLogitBytes = 12;          // per logit, beside its products: fp32 read twice, bf16 gradient written
 
 // An exchange out and back around `compute`, in pieces: the first piece out and the last one back are waited for, the
@@ -163,6 +164,17 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
     time.backward_exchange = (shape.recompute == Recompute::full ? 5 : 3) * gather;
     time.forward += 2 * order;
     time.backward_input += 3 * order;
+  }
+  if (norms_span_ranks(a, shape.mesh.tp)) {
+    // Both directions share sums of two numbers a token, forward of squares, backward of products.
+    const double statistics = static_cast<double>(shape.mesh.tp * kHeadSumsBytes) * n;
+    const double share = transfers_.ring(tp_group(shape.mesh), statistics, 1);
+    const double squares = traffic(n * (q + kv) * b) + traffic(statistics);
+    const bool again = shape.recompute == Recompute::full;
+    time.forward += squares;
+    time.backward_input += traffic(2 * n * (q + kv) * b) + traffic(statistics) + (again ? squares : 0);
+    time.forward_exchange += share;
+    time.backward_exchange += (again ? 2 : 1) * share;
   }
   return time;
 }

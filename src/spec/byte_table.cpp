@@ -177,6 +177,7 @@ struct Widest {
   int64_t q = 0, d_q = 0, o = 0, k = 0, v = 0, d_v = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
   int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
   int64_t dense = 0;                                        // elements of an activated hidden state
+  bool sums_over_heads = false;                             // of all ranks of TP
   RoutedRows routed, send;
 };
 
@@ -261,12 +262,16 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
   out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(platform.ops_workspace_bytes, 64)});
 }
 
-// Where tokens are gathered over TP, and what was computed for all of them goes back to their shards.
-void add_gathered(Rows& out, const ModelSpec& model, DType dtype, const Tokens& tokens, int tp) {
+// Where tokens are gathered over TP, and what was computed for all of them goes back to their shards; numbers of each
+// token, for queries and for keys, that are summed.
+void add_gathered(Rows& out, const ModelSpec& model, DType dtype, const Widest& w, const Tokens& tokens, int tp) {
   if (tp == 1) return;
   for (const char* name : {"whole_in", "whole_d_out", "whole_out", "whole_branch"})
     out.add(fmt::format("work.{}", name), ByteKind::exchange, dtype, {tokens.most * tp, model.width});
   out.add("work.shard_order", ByteKind::exchange, DType::i32, {tokens.most, tp});
+  if (!w.sums_over_heads) return;
+  out.add("work.head_sums", ByteKind::exchange, DType::f32, {2, tokens.batch});
+  out.add("work.head_sums_of_ranks", ByteKind::exchange, DType::f32, {tp, 2, tokens.batch});
 }
 
 void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
@@ -453,12 +458,13 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
       for (int64_t slot = 0; slot < stage.slots; ++slot)
         add_layer(out, saved_prefix(i, slot), model, layer, run, transport, tokens, mesh.ep, local_experts);
       widen_by_layer(widest, layer, run, transport, tokens, mesh.ep, local_experts);
+      widest.sums_over_heads |= norms_span_ranks(layer.attention, mesh.tp);
     }
     add_stage(out, stage, {tokens.own, model.width}, run.dtype());
   }
   out.rows = share_recomputed(recompute_mode(run), std::move(out.rows));
   add_workspace(out, model, run, transport, widest, tokens, platform);
-  add_gathered(out, model, run.dtype(), tokens, mesh.tp);
+  add_gathered(out, model, run.dtype(), widest, tokens, mesh.tp);
   if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);
   return out.rows;
 }

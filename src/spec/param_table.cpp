@@ -38,8 +38,12 @@ void add_grouped_attention(TableBuilder& table, const AttentionSpec& a, int64_t 
   table.add(at + "wo", {d, q}, ParamRole::matrix, layer, false, TensorCut::query_columns);
   if (a.qk_norm == QkNorm::none) return;
   const bool per_head = a.qk_norm == QkNorm::per_head;
-  table.add(at + "q_norm", {per_head ? a.head_dim : q}, ParamRole::norm, layer);
-  table.add(at + "k_norm", {per_head ? a.head_dim : kv}, ParamRole::norm, layer);
+  const auto add_gain = [&](const char* name, int64_t width, TensorCut cut) {
+    table.add(at + name, {per_head ? a.head_dim : width}, ParamRole::norm, layer, false,
+              per_head ? TensorCut::none : cut);
+  };
+  add_gain("q_norm", q, TensorCut::query_rows);
+  add_gain("k_norm", kv, TensorCut::kv_rows);
 }
 
 void add_latent_attention(TableBuilder& table, const AttentionSpec& a, int64_t d, const std::string& at,

@@ -71,6 +71,10 @@ HeadShard head_shard(const AttentionSpec& a, int tp, int tp_rank) {
   return shard;
 }
 
+bool norms_span_ranks(const AttentionSpec& attention, int tp) {
+  return tp > 1 && attention.qk_norm == QkNorm::full_width;
+}
+
 LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords) {
   LayerSpec local = layer;
   const HeadShard shard = head_shard(layer.attention, mesh.tp, coords.tp);
@@ -132,7 +136,7 @@ LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::v
     local.shape[static_cast<size_t>(local.pieces[0].axis)] = local.pieces[0].count;
     if (mesh.tp > 1 && !is_cut_over_tp(row, model, mesh)) local.replicas = Replicas::stage;
     // A rank that shares key/value heads reads one of them.
-    if (row.cut == TensorCut::kv_rows && local.replicas == Replicas::stage)
+    if (row.role == ParamRole::matrix && row.cut == TensorCut::kv_rows && local.replicas == Replicas::stage)
       local.matrices = layer_of(row, model).attention.kv_heads;
   }
   local.k = local.shape.back();
@@ -152,9 +156,6 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
     if (a.kv_heads % tp != 0 && tp % a.kv_heads != 0)
       fail(Exit::config, fmt::format("{} key/value heads cannot be dealt out to mesh.tp = {} ranks", a.kv_heads, tp),
            "mesh.tp must divide them, or be a multiple");
-    if (a.qk_norm == QkNorm::full_width)
-      fail(Exit::unsupported, "tensor parallelism with query norms over the whole width is not built yet",
-           "use mesh.tp = 1; docs/limits.md lists what is missing");
     if (layer.feed_forward == FeedForwardKind::dense && layer.dense_width < tp)
       fail(Exit::config, fmt::format("mesh.tp = {} for a dense width of {}", tp, layer.dense_width), "lower mesh.tp");
     if (mesh.ted && layer.feed_forward == FeedForwardKind::moe &&

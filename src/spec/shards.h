@@ -40,6 +40,9 @@ struct HeadShard {
 };
 HeadShard head_shard(const AttentionSpec& attention, int tp, int tp_rank);
 
+// Whether norms of queries and keys are over heads of several ranks.
+bool norms_span_ranks(const AttentionSpec& attention, int tp);
+
 // The layer as one rank computes it: its heads, its width of a dense feed-forward and, if they are cut, of experts.
 LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords);
 
@@ -63,8 +66,7 @@ int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const Mesh& me
 LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
                        const Mesh& mesh, const MeshCoords& coords);
 
-// Errors: config, when heads cannot be dealt out evenly, or a capacity counts over sequences that shards would cut;
-// unsupported, for norms over the whole width of queries.
+// Errors: config, when heads cannot be dealt out evenly, or a capacity counts over sequences that shards would cut.
 void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences);
 
 }  // namespace mw

@@ -9,6 +9,7 @@ sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "suppor
 from _jobs import Checks, SOURCE, gpus, run  # noqa: E402
 
 DP_FIRST, PADDED, UNEVEN = "mesh.placement=dp_first", "moe.transport=padded", "model.experts=10"
+WHOLE_NORM = "model.qk_norm=full_width"
 
 LATENT = (
     "model.attention=latent model.kv_heads=0 model.head_dim=0 model.qk_norm=none model.q_rank=20 model.kv_rank=12 "
@@ -117,6 +118,12 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.aux_scope=model model.tie_embeddings=true"),
     (8, "mesh.tp=2 mesh.pp=2 mesh.ep=4 mesh.zero=1 mesh.schedule=interleaved model.clip_qkv=0.5"),
     (8, "mesh.tp=2 mesh.ep=4 mesh.zero=1 train.dtype=bf16 verify.steps=2"),
+    # Query and key norms over the heads of all ranks, which have key/value heads of their own or share them.
+    (2, f"mesh.tp=2 {WHOLE_NORM} model.clip_qkv=0.5 verify.steps=2"),
+    (3, f"mesh.tp=3 {WHOLE_NORM} model.heads=6 model.kv_heads=1 data.document_mask=true"),
+    (4, f"mesh.tp=4 mesh.ep=2 {WHOLE_NORM} memory.recompute=full mesh.zero=1"),
+    (8, f"mesh.tp=2 mesh.pp=2 mesh.ep=4 {WHOLE_NORM} mesh.schedule=zb_h1 mesh.zero=1 model.kv_heads=8"),
+    (4, f"mesh.tp=4 {WHOLE_NORM} model.kv_heads=4 train.dtype=bf16 model.vocab=256"),
     # Embedding and head cut by a vocabulary that TP does not divide, or that leaves ranks without a row.
     (4, "mesh.tp=4 model.vocab=29 verify.steps=2"),
     (4, "mesh.tp=4 model.vocab=30 model.tie_embeddings=true verify.ignore_fraction=0.5 verify.steps=2"),

@@ -99,6 +99,19 @@ TEST(Memory, EqualsTheTableOfOffloadedStates) {
     }
 }
 
+TEST(Memory, EqualsTheTableOfNormsOverHeadsOfAllRanks) {
+  for (const char* dtype : {"bf16", "fp32"}) {
+    ModelSpec model = odd_model();
+    for (LayerSpec& layer : model.layers) layer.attention.qk_norm = QkNorm::full_width;
+    RunSpec run = small_run();
+    run.train.dtype = dtype;
+    MemoryModel memory(model, run, {});
+    for (const char* text : {"", "tp=2 zero=1 micro_batches=2", "tp=4 ep=2 recompute=full micro_batches=2",
+                             "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
+      compare(memory, model, run, text, 12, {});
+  }
+}
+
 TEST(Memory, EqualsTheTableWhereRanksHaveNoVocabulary) {
   for (const bool tied : {false, true}) {
     ModelSpec model = odd_model(tied);

@@ -58,6 +58,7 @@ TEST(LocalParam, SlicesOfARankAddUpToTheWeight) {
     native.heads = 8;
     native.kv_heads = kv_heads;
     native.dense_width = 70;  // not a multiple of 4
+    native.qk_norm = "full_width";
     const ModelSpec model = build_native_model(native);
     const std::vector<ExpertPlacement> placements = {{}, make_block_placement(native.experts, 1)};
     for (const int tp : {1, 2, 4})
@@ -74,10 +75,11 @@ TEST(LocalParam, SlicesOfARankAddUpToTheWeight) {
         }
         const bool cut = replicas == Replicas::dp;
         EXPECT_EQ(elements, row.numel() * (cut ? 1 : tp)) << row.name << " tp " << tp;
-        const bool is_kv = row.name.ends_with(".wk") || row.name.ends_with(".wv");
+        const bool is_kv = row.name.ends_with(".wk") || row.name.ends_with(".wv") || row.name.ends_with(".k_norm");
         Replicas expected = row.expert || tp == 1 ? replicas : Replicas::stage;
-        if (tp > 1 && (row.name.ends_with(".wq") || row.name.ends_with(".wo") || row.name == "embed" ||
-                       row.name == "head" || row.name.find(".ffn.") != std::string::npos || (is_kv && kv_heads >= tp)))
+        if (tp > 1 && (row.name.ends_with(".wq") || row.name.ends_with(".wo") || row.name.ends_with(".q_norm") ||
+                       row.name == "embed" || row.name == "head" || row.name.find(".ffn.") != std::string::npos ||
+                       (is_kv && kv_heads >= tp)))
           expected = Replicas::dp;
         EXPECT_EQ(replicas, expected) << row.name << " tp " << tp;
         EXPECT_EQ(replicas == Replicas::edp, row.expert);
@@ -136,7 +138,6 @@ TEST(TensorParallel, RefusesWhatCannotBeDealtOut) {
         n.head_dim = 8;
       },
       4, Exit::config, "6 key/value heads cannot be dealt out to mesh.tp = 4 ranks");
-  refuse([](NativeModel& n, RunSpec&) { n.qk_norm = "full_width"; }, 2, Exit::unsupported, "whole width");
   refuse(
       [](NativeModel&, RunSpec& r) {
         r.moe.capacity_factor = 1;
