@@ -18,9 +18,9 @@ enum class ParamRole : uint8_t {
   norm,       // [W] gain
 };
 
-// How tensor parallelism cuts a tensor: rows of the vocabulary, rows or gains of query heads, rows or gains of key/value
-// heads, columns of query heads, or the width of a dense feed-forward, which is axis 1. With tensor-sharded experts also
-// the widths of shared experts, axis 1, and of routed ones, axis 2.
+// How tensor parallelism cuts a tensor: rows of the vocabulary, rows or gains of query heads, rows or gains of
+// key/value heads, columns of query heads, or the width of a dense feed-forward, which is axis 1. With tensor-sharded
+// experts also the widths of shared experts, axis 1, and of routed ones, axis 2.
 enum class TensorCut : uint8_t {
   none,
   vocab_rows,

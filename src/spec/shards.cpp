@@ -63,11 +63,18 @@ Block block_of(int64_t n, int64_t parts, int64_t index) {
 }
 
 HeadShard head_shard(const AttentionSpec& a, int tp, int tp_rank) {
+  const int64_t group = a.heads / a.kv_heads;  // query heads that read one key/value head
   HeadShard shard;
-  shard.heads = block_of(a.heads, tp, tp_rank);
   shard.shares_kv = a.kv_heads < tp;
-  if (shard.shares_kv) shard.kv_heads = {tp_rank * a.kv_heads / tp, 1};
-  else shard.kv_heads = block_of(a.kv_heads, tp, tp_rank);
+  if (shard.shares_kv) {
+    const int64_t sharers = tp / a.kv_heads, kv_head = tp_rank / sharers;
+    shard.kv_heads = {kv_head, 1};
+    shard.heads = block_of(group, sharers, tp_rank % sharers);
+    shard.heads.begin += kv_head * group;
+  } else {
+    shard.kv_heads = block_of(a.kv_heads, tp, tp_rank);
+    shard.heads = {shard.kv_heads.begin * group, shard.kv_heads.count * group};
+  }
   return shard;
 }
 
@@ -150,12 +157,11 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
   if (tp == 1) return;
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
-    if (a.heads % tp != 0)
-      fail(Exit::config, fmt::format("mesh.tp = {} does not divide the {} attention heads", tp, a.heads),
-           "choose a divisor of the heads");
-    if (a.kv_heads % tp != 0 && tp % a.kv_heads != 0)
-      fail(Exit::config, fmt::format("{} key/value heads cannot be dealt out to mesh.tp = {} ranks", a.kv_heads, tp),
-           "mesh.tp must divide them, or be a multiple");
+    if (a.heads < tp)
+      fail(Exit::config, fmt::format("mesh.tp = {} for {} attention heads", tp, a.heads), "lower mesh.tp");
+    if (a.kv_heads < tp && tp % a.kv_heads != 0)
+      fail(Exit::config, fmt::format("mesh.tp = {} ranks cannot share {} key/value heads evenly", tp, a.kv_heads),
+           "mesh.tp must be a multiple of them, or not above them");
     if (layer.feed_forward == FeedForwardKind::dense && layer.dense_width < tp)
       fail(Exit::config, fmt::format("mesh.tp = {} for a dense width of {}", tp, layer.dense_width), "lower mesh.tp");
     if (mesh.ted && layer.feed_forward == FeedForwardKind::moe &&

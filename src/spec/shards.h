@@ -32,8 +32,9 @@ struct Block {
 // is larger.
 Block block_of(int64_t n, int64_t parts, int64_t index);
 
-// Query heads of one rank, and the key/value heads that they read. Where there are fewer key/value heads than ranks,
-// neighbours share one: each computes it, and holds the weights of all.
+// Query heads of one rank, and the key/value heads that they read: key/value heads are dealt out, with the query heads
+// of each. Where there are fewer key/value heads than ranks, neighbours share one and deal out its query heads: each
+// computes it, and holds the weights of all. The first rank has the most.
 struct HeadShard {
   Block heads, kv_heads;
   bool shares_kv = false;
@@ -66,7 +67,8 @@ int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const Mesh& me
 LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
                        const Mesh& mesh, const MeshCoords& coords);
 
-// Errors: config, when heads cannot be dealt out evenly, or a capacity counts over sequences that shards would cut.
+// Errors: config, when there are too few heads, or key/value heads that ranks cannot share evenly, or a capacity counts
+// over sequences that shards would cut.
 void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences);
 
 }  // namespace mw

@@ -124,6 +124,11 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.tp=4 mesh.ep=2 {WHOLE_NORM} memory.recompute=full mesh.zero=1"),
     (8, f"mesh.tp=2 mesh.pp=2 mesh.ep=4 {WHOLE_NORM} mesh.schedule=zb_h1 mesh.zero=1 model.kv_heads=8"),
     (4, f"mesh.tp=4 {WHOLE_NORM} model.kv_heads=4 train.dtype=bf16 model.vocab=256"),
+    # Heads that TP does not divide: of their own keys, of keys that ranks share, of latents.
+    (4, f"mesh.tp=4 {WHOLE_NORM} model.heads=6 model.kv_heads=6 mesh.zero=1"),
+    (8, f"mesh.tp=4 mesh.pp=2 {WHOLE_NORM} model.heads=6 model.kv_heads=2 memory.recompute=full mesh.ep=2"),
+    (3, "mesh.tp=3 model.heads=8 model.kv_heads=4 mesh.ep=3 model.experts=12 train.dtype=bf16 verify.steps=2"),
+    (4, f"mesh.tp=4 {LATENT} model.heads=6 mesh.zero=1"),
     # Embedding and head cut by a vocabulary that TP does not divide, or that leaves ranks without a row.
     (4, "mesh.tp=4 model.vocab=29 verify.steps=2"),
     (4, "mesh.tp=4 model.vocab=30 model.tie_embeddings=true verify.ignore_fraction=0.5 verify.steps=2"),

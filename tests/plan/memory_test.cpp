@@ -99,6 +99,14 @@ TEST(Memory, EqualsTheTableOfOffloadedStates) {
     }
 }
 
+TEST(Memory, EqualsTheTableWhereRanksHaveDifferentHeads) {
+  ModelSpec model = odd_model();
+  RunSpec run = small_run();
+  MemoryModel memory(model, run, {});
+  for (const char* text : {"tp=3 zero=1 micro_batches=2", "tp=3 pp=2 micro_batches=4 recompute=full"})
+    EXPECT_EQ(compare(memory, model, run, text, 12, {}), 12);
+}
+
 TEST(Memory, EqualsTheTableOfNormsOverHeadsOfAllRanks) {
   for (const char* dtype : {"bf16", "fp32"}) {
     ModelSpec model = odd_model();

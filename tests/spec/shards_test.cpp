@@ -26,20 +26,40 @@ TEST(BlockOf, BlocksAreNeighboursAndCoverAll) {
 }
 
 TEST(HeadShard, QueriesKeepTheirKeys) {
+  struct Heads {
+    int64_t heads, kv;
+    int tp;
+  };
+  std::vector<Heads> cases = {{6, 6, 4}, {6, 3, 2}, {6, 2, 4}, {12, 6, 4}, {10, 5, 3}, {7, 1, 3}, {40, 8, 3}};
   for (const int64_t kv : {1, 2, 4, 8})
-    for (const int tp : {1, 2, 4, 8}) {
-      AttentionSpec a;
-      a.heads = 8;
-      a.kv_heads = kv;
-      for (int rank = 0; rank < tp; ++rank) {
-        const HeadShard shard = head_shard(a, tp, rank);
-        EXPECT_EQ(shard.heads.count, 8 / tp);
-        EXPECT_EQ(shard.shares_kv, kv < tp);
-        const int64_t group = 8 / kv, local_group = shard.heads.count / shard.kv_heads.count;
-        for (int64_t h = 0; h < shard.heads.count; ++h)
-          EXPECT_EQ((shard.heads.begin + h) / group, shard.kv_heads.begin + h / local_group) << kv << " " << tp;
+    for (const int tp : {1, 2, 4, 8}) cases.push_back({8, kv, tp});
+  for (const auto& [heads, kv, tp] : cases) {
+    AttentionSpec a;
+    a.heads = heads;
+    a.kv_heads = kv;
+    int64_t at = 0;
+    std::vector<int> holders(static_cast<size_t>(kv));
+    for (int rank = 0; rank < tp; ++rank) {
+      const HeadShard shard = head_shard(a, tp, rank);
+      EXPECT_EQ(shard.heads.begin, at);
+      at += shard.heads.count;
+      EXPECT_GT(shard.heads.count, 0);
+      EXPECT_LE(shard.heads.count, head_shard(a, tp, 0).heads.count);
+      EXPECT_LE(shard.kv_heads.count, head_shard(a, tp, 0).kv_heads.count);
+      if (heads % tp == 0 && (kv % tp == 0 || tp % kv == 0)) {
+        EXPECT_EQ(shard.heads.count, heads / tp);
       }
+      EXPECT_EQ(shard.shares_kv, kv < tp);
+      const int64_t group = heads / kv, local_group = shard.heads.count / shard.kv_heads.count;
+      EXPECT_EQ(shard.heads.count % shard.kv_heads.count, 0);
+      for (int64_t h = 0; h < shard.heads.count; ++h)
+        EXPECT_EQ((shard.heads.begin + h) / group, shard.kv_heads.begin + h / local_group) << kv << " " << tp;
+      for (int64_t h = 0; h < shard.kv_heads.count; ++h) ++holders[static_cast<size_t>(shard.kv_heads.begin + h)];
     }
+    EXPECT_EQ(at, heads);
+    // Norms over the whole width count a key/value head as often as it is held, each alike.
+    for (const int count : holders) EXPECT_EQ(count, kv < tp ? tp / kv : 1);
+  }
 }
 
 Mesh mesh_of(int dp, int tp) {
@@ -130,14 +150,15 @@ TEST(TensorParallel, RefusesWhatCannotBeDealtOut) {
     EXPECT_EQ(error->code(), code);
     EXPECT_TRUE(contains(error->what(), why)) << error->what();
   };
-  refuse([](NativeModel&, RunSpec&) {}, 3, Exit::config, "mesh.tp = 3 does not divide the 4 attention heads");
+  refuse([](NativeModel&, RunSpec&) {}, 3, Exit::config, "mesh.tp = 3 ranks cannot share 2 key/value heads evenly");
+  refuse([](NativeModel&, RunSpec&) {}, 8, Exit::config, "mesh.tp = 8 for 4 attention heads");
   refuse(
       [](NativeModel& n, RunSpec&) {
         n.heads = 12;
         n.kv_heads = 6;
         n.head_dim = 8;
       },
-      4, Exit::config, "6 key/value heads cannot be dealt out to mesh.tp = 4 ranks");
+      8, Exit::config, "mesh.tp = 8 ranks cannot share 6 key/value heads evenly");
   refuse(
       [](NativeModel&, RunSpec& r) {
         r.moe.capacity_factor = 1;
