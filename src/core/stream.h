@@ -64,6 +64,10 @@ class Stream {
 
   Device device() const { return device_; }
   int threads() const { return threads_; }
+  // Whether operators give the same bits whenever they are called: they all do, but for those whose contract says
+  // otherwise where a stream need not be, and which are faster then.
+  bool is_deterministic() const { return deterministic_; }
+  void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   Trace& trace() { return trace_; }
   Workspace& workspace() { return workspace_; }
   DeviceQueue& queue() { return *queue_; }
@@ -82,6 +86,7 @@ class Stream {
  private:
   Device device_;
   int threads_;
+  bool deterministic_ = true;
   std::unique_ptr<DeviceQueue> queue_;
   Trace trace_;
   Workspace workspace_;

@@ -40,8 +40,8 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
                TensorView o_THh, TensorView lse_HT, TensorView first_T = {});
 
 // d_q, d_k, d_v (same dtype as q) are overwritten. o and lse are those of the forward pass on this stream, first_T is
-// as it was there. Work is
-// shared by (sequence, KV head). Deterministic whatever the thread count.
+// as it was there. Work is shared by (sequence, KV head). Deterministic whatever the thread count; on a stream that
+// need not be, a GPU's library may add to d_q in any order.
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T = {});

@@ -89,6 +89,8 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("train.dtype", train.dtype, "bf16 keeps fp32 master weights; fp32 is true fp32", "bf16", "fp32"),
       TEXT("train.device", train.device, "where to compute", "auto", "cpu", "cuda", "hip"),
       INTEGER("train.threads", train.threads, 0, 4096, "threads per rank; 0: cores / ranks of the node"),
+      FLAG("train.deterministic", train.deterministic,
+           "the same bits in every run; false: a GPU's attention adds gradients in any order, which is faster"),
       INTEGER("train.val_every", train.val_every, 0, kMany, "validate each so many steps; 0: only at the end"),
       INTEGER("train.val_batches", train.val_batches, 0, 1 << 24, "global batches per validation; 0: no validation"),
       FLAG("train.byte_baseline", train.byte_baseline,

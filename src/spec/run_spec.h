@@ -31,6 +31,7 @@ struct TrainSpec {
   std::string schedule = "cosine";  // cosine | constant
   std::string dtype = "bf16", device = "auto";
   int64_t threads = 0;  // per rank; 0: cores of the node / ranks of the node
+  bool deterministic = true;
   int64_t val_every = 0, val_batches = 8;
   bool byte_baseline = false;  // compare the validation loss with an order-2 byte-count model
 };

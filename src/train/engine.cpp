@@ -47,6 +47,12 @@ int64_t measure_libraries(Engine& engine) {
   return taken;
 }
 
+Stream open_stream_of(const RunSpec& run, Device device, int threads) {
+  Stream stream = open_stream(device, threads);
+  stream.set_deterministic(run.train.deterministic);
+  return stream;
+}
+
 }  // namespace
 
 int64_t available_share(Device device, int local_ranks) {
@@ -87,7 +93,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       device_memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
       pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),
-      stream(open_stream(device, threads)),
+      stream(open_stream_of(run, device, threads)),
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device), host_arenas_of(device)),
       model(plan, params, comms, stream, arenas_of(device)) {

@@ -4,8 +4,9 @@
 //
 // Documents are one more mask: graphs know no tiles that it hides as a whole, and compute them.
 //
-// For a deterministic backward pass cuDNN keeps the gradients of the scores, S x S per head, in scratch: the pass runs
-// over a part of the sequences and heads at a time (Part) that bounds them.
+// For a deterministic backward pass cuDNN keeps the gradients of the scores, S x S per head, in scratch; else fp32
+// gradients of the queries, to which its blocks add as they come. The pass runs over a part of the sequences and heads
+// at a time (Part) that bounds either.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -29,7 +30,7 @@ constexpr size_t kAnyLength = 91501;  // earlier cuDNNs give wrong gradients unl
 constexpr int kHopper = 9;            // other GPUs need other graphs for a deterministic backward pass
 constexpr int64_t kMaxWidth = 256;
 constexpr int64_t kScoreRows = 128;                    // S is rounded up to it in scratch
-constexpr int64_t kPartBytes = int64_t{1} << 30;       // of score gradients at a time, where one KV head has no more
+constexpr int64_t kPartBytes = int64_t{1} << 30;       // of either at a time, where one KV head has no more
 constexpr int64_t kMaxKvHeadBytes = int64_t{8} << 30;  // longer sequences go without cuDNN
 
 // --- Attention as a graph -------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ void multiply_by_key(Graph& g, const Layouts& at, Tensor scores, Tensor rows, in
 }
 
 // Operands: q, k, v, o, lse, d_o, d_q, d_k, d_v, first.
-Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Part& part) {
+Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Part& part, bool deterministic) {
   const Layouts at(shape, part);
   Graph g(handle);
   const Tensor q = g.operand(at.q), k = g.operand(transposed(at.k)), v = g.operand(transposed(at.v)),
@@ -133,7 +134,13 @@ Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Par
                d_scores = g.apply(CUDNN_POINTWISE_MUL, centred, p, g.computed(at.scores)),
                d_products = g.apply(CUDNN_POINTWISE_MUL, d_scores, scale, g.computed(at.scores));
   multiply_by_key(g, at, d_products, q, shape.head_dim, d_k);
-  g.multiply(d_products, g.reshape(k, g.computed(at.k)), d_q);
+  const Tensor keys = g.reshape(k, g.computed(at.k));
+  if (deterministic) {
+    g.multiply(d_products, keys, d_q);
+  } else {
+    const Tensor sums = g.scratch(packed(at.sequences, at.heads, at.seq_len, shape.head_dim));
+    g.apply(CUDNN_POINTWISE_IDENTITY, g.multiply(d_products, keys, sums), d_q);
+  }
   g.plan();
   return g;
 }
@@ -146,42 +153,43 @@ int64_t largest_divisor(int64_t of, int64_t at_most) {
   return divisor;
 }
 
-int64_t score_bytes_of_kv_head(const AttentionShape& shape) {
+// Of gradients of scores in bf16, or of queries in fp32.
+int64_t bytes_of_kv_head(const AttentionShape& shape, bool deterministic) {
   const int64_t rows = ceil_div(shape.seq_len, kScoreRows) * kScoreRows;
-  return shape.heads / shape.kv_heads * rows * rows * 2;
+  return shape.heads / shape.kv_heads * rows * (deterministic ? 2 * rows : 4 * shape.head_dim);
 }
 
 // Of the backward pass. All heads of several sequences, or some of the heads of one.
-Part part_of(const AttentionShape& shape) {
-  const int64_t kv_heads = kPartBytes / score_bytes_of_kv_head(shape);
+Part part_of(const AttentionShape& shape, bool deterministic) {
+  const int64_t kv_heads = kPartBytes / bytes_of_kv_head(shape, deterministic);
   if (kv_heads < shape.kv_heads) return {1, largest_divisor(shape.kv_heads, kv_heads)};
   return {largest_divisor(shape.sequences, kv_heads / shape.kv_heads), shape.kv_heads};
 }
 
-// Score gradients, and for every query head the gradients of keys and values and a few statistics. cuDNN 9.19 takes
-// less; the spare is for what it rounds up.
-int64_t scratch_bound(const AttentionShape& shape) {
+// Those bytes, and for every query head the gradients of keys and values and a few statistics. cuDNN 9.19 takes less;
+// the spare is for what it rounds up.
+int64_t scratch_bound(const AttentionShape& shape, bool deterministic) {
   constexpr int64_t kSpare = int64_t{1} << 20;
-  const Part part = part_of(shape);
+  const Part part = part_of(shape, deterministic);
   const int64_t kv_heads = part.sequences * part.kv_heads, rows = ceil_div(shape.seq_len, kScoreRows) * kScoreRows,
                 row_bytes = (shape.head_dim + shape.value_dim + 8) * 2;
-  return kv_heads * (score_bytes_of_kv_head(shape) + shape.heads / shape.kv_heads * rows * row_bytes) + kSpare;
+  return kv_heads * (bytes_of_kv_head(shape, deterministic) + shape.heads / shape.kv_heads * rows * row_bytes) + kSpare;
 }
 
 // cuDNN is told that operands lie on borders of 16 bytes; the lse of a later part lies wherever earlier ones end.
-bool is_aligned(const AttentionShape& s) {
-  const Part part = part_of(s);
+bool is_aligned(const AttentionShape& s, bool deterministic) {
+  const Part part = part_of(s, deterministic);
   const int64_t heads = part.sequences * part.kv_heads * (s.heads / s.kv_heads);
   return heads == s.sequences * s.heads || heads * s.seq_len % 4 == 0;
 }
 
 // Why the shape is not for cuDNN; null: it may be.
-const char* reason_against(const AttentionShape& s) {
+const char* reason_against(const AttentionShape& s, bool deterministic) {
   const auto is_width = [](int64_t width) { return width % 8 == 0 && width <= kMaxWidth; };
   if (s.sequences == 0 || s.seq_len <= 1) return "a single token per sequence is no attention to it";
   if (!is_width(s.head_dim) || !is_width(s.value_dim)) return "a width that is no multiple of 8 up to 256";
-  if (score_bytes_of_kv_head(s) > kMaxKvHeadBytes) return "the sequence is too long";
-  if (!is_aligned(s)) return "heads and length put parts on no border of 16 bytes";
+  if (bytes_of_kv_head(s, deterministic) > kMaxKvHeadBytes) return "the sequence is too long";
+  if (!is_aligned(s, deterministic)) return "heads and length put parts on no border of 16 bytes";
   if (cudnnGetVersion() < kOldest) return "older than 9.14.0";
   if (s.seq_len % kScoreRows != 0 && cudnnGetVersion() < kAnyLength)
     return "older than 9.15.1, and the length is no multiple of 128";
@@ -210,7 +218,7 @@ struct Handle {
   cudnnHandle_t handle = nullptr;
 };
 
-using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, bool>;
+using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, bool, bool>;
 
 struct CudnnState : StreamState {
   std::optional<Handle> handle;  // from the first plan on; outlives the plans
@@ -222,10 +230,12 @@ Attempt plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape
   if (!is_hopper(stream.device().index)) return {std::nullopt, "the GPU is not of compute capability 9"};
   if (!state.handle) state.handle.emplace();
   check(cudnnSetStream(state.handle->handle, native(stream)), "giving cuDNN a stream");
-  Plans plans{plan_forward(state.handle->handle, shape), plan_backward(state.handle->handle, shape, part_of(shape))};
-  const int64_t bytes = std::max(plans.forward.scratch_bytes(), plans.backward.scratch_bytes());
-  if (bytes > scratch_bound(shape))
-    return {std::nullopt, fmt::format("it wants {} bytes of scratch, {} are foreseen", bytes, scratch_bound(shape))};
+  const bool deterministic = stream.is_deterministic();
+  Plans plans{plan_forward(state.handle->handle, shape),
+              plan_backward(state.handle->handle, shape, part_of(shape, deterministic), deterministic)};
+  const int64_t bytes = std::max(plans.forward.scratch_bytes(), plans.backward.scratch_bytes()),
+                bound = scratch_bound(shape, deterministic);
+  if (bytes > bound) return {std::nullopt, fmt::format("it wants {} bytes of scratch, {} are foreseen", bytes, bound)};
   return {std::move(plans), ""};
 } catch (const Refused&) {
   return {std::nullopt, "it builds no plan: " + last_reason()};
@@ -233,7 +243,9 @@ Attempt plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape
 
 Attempt& attempt(Stream& stream, const AttentionShape& s) {
   auto& state = stream.state<CudnnState>();
-  const Key key{s.sequences, s.seq_len, s.heads, s.kv_heads, s.head_dim, s.value_dim, s.scale, s.documents};
+  const Key key{s.sequences, s.seq_len,   s.heads,
+                s.kv_heads,  s.head_dim,  s.value_dim,
+                s.scale,     s.documents, stream.is_deterministic()};
   auto found = state.attempts.find(key);
   if (found == state.attempts.end()) found = state.attempts.emplace(key, plan_both(stream, state, s)).first;
   return found->second;
@@ -241,7 +253,7 @@ Attempt& attempt(Stream& stream, const AttentionShape& s) {
 
 // Null where the library does not take the shape.
 Plans* find_plans(Stream& stream, const AttentionShape& s) {
-  if (reason_against(s) != nullptr) return nullptr;
+  if (reason_against(s, stream.is_deterministic()) != nullptr) return nullptr;
   Attempt& found = attempt(stream, s);
   return found.plans ? &*found.plans : nullptr;
 }
@@ -273,7 +285,7 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
   if (plans == nullptr) return false;
   WorkspaceFrame frame(stream.workspace());
   std::byte* scratch = take_scratch(frame, plans->backward);
-  const Part part = part_of(shape);
+  const Part part = part_of(shape, stream.is_deterministic());
   const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len;
   for (int64_t sequence = 0; sequence < shape.sequences; sequence += part.sequences)
     for (int64_t kv_head = 0; kv_head < G; kv_head += part.kv_heads) {
@@ -293,17 +305,21 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
 
 LibraryChoice choose_library(Stream& stream, const AttentionShape& shape) {
   const size_t version = cudnnGetVersion();
-  const std::string name = fmt::format("cuDNN {}.{}.{}", version / 10000, version / 100 % 100, version % 100);
-  const char* reason = reason_against(shape);
+  const std::string name = fmt::format("cuDNN {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,
+                                       stream.is_deterministic() ? "" : " (gradients in any order)");
+  const char* reason = reason_against(shape, stream.is_deterministic());
   return {name, reason != nullptr ? reason : attempt(stream, shape).refusal};
 }
 
 int64_t attention_library_workspace_bytes(const AttentionShape& shape) {
-  if (reason_against(shape) != nullptr) return 0;
+  int64_t bytes = 0;
+  for (const bool deterministic : {true, false})
+    if (reason_against(shape, deterministic) == nullptr)
+      bytes = std::max(bytes, ceil_div(scratch_bound(shape, deterministic) + kAlignment, 64) * 64);
   int count = 0;
   if (!succeeded(count_devices(&count))) return 0;
   for (int device = 0; device < count; ++device)
-    if (is_hopper(device)) return ceil_div(scratch_bound(shape) + kAlignment, 64) * 64;
+    if (is_hopper(device)) return bytes;
   return 0;
 }
 
