@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <vector>
 
@@ -175,7 +176,9 @@ std::vector<AttentionShape> attention_shapes(const ProbeSizes& sizes) {
 
 }  // namespace
 
-int64_t probe_workspace_bytes(int threads, DeviceKind device) {
+namespace {
+
+int64_t workspace_bytes(int threads, DeviceKind device, int64_t longest_sequence) {
   const ProbeSizes sizes = sizes_for(device);
   int64_t bytes = int64_t{1} << 20;
   for (const Product& p : sizes.dense) bytes = std::max(bytes, matmul_workspace_bytes(p.width, p.width, device));
@@ -185,9 +188,18 @@ int64_t probe_workspace_bytes(int threads, DeviceKind device) {
                    esmm_workspace_bytes(ExpertProducts::automatic, p.rows * sizes.experts, p.width, p.width, device));
   for (const AttentionShape& shape : attention_shapes(sizes))
     for (const DType dtype : dtypes_on(device))
-      bytes = std::max(bytes, attention_workspace_bytes(shape, dtype, threads, device));
+      if (shape.seq_len <= longest_sequence)
+        bytes = std::max(bytes, attention_workspace_bytes(shape, dtype, threads, device));
   return bytes;
 }
+
+}  // namespace
+
+int64_t probe_workspace_bytes(int threads, DeviceKind device) {
+  return workspace_bytes(threads, device, std::numeric_limits<int64_t>::max());
+}
+
+int64_t run_workspace_bytes(int threads, DeviceKind device) { return workspace_bytes(threads, device, 8192); }
 
 void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& profile) {
   {

@@ -8,6 +8,9 @@ namespace mw {
 
 // Scratch that the measurements need at most on a stream of so many threads.
 int64_t probe_workspace_bytes(int threads, DeviceKind device);
+// The same without sequences beyond 8192 tokens, which take a GPU's attention over the GiB that others are content
+// with.
+int64_t run_workspace_bytes(int threads, DeviceKind device);
 
 // Each fills its fields of the profile, on a stream whose workspace is attached. Rates are net of operator_latency_s,
 // which therefore comes first. Products and attention: in bf16. Collective over the

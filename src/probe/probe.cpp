@@ -67,7 +67,7 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.operator_latency_s = p.routing_latency_s = p.micro_batch_latency_s = 1e-6;
   p.native_bf16 = on_gpu || cpu::matmul_traits().native_bf16;
   p.one_packed_form = on_gpu;
-  p.scratch_bytes = probe_workspace_bytes(stream.threads(), stream.device().kind);
+  p.scratch_bytes = run_workspace_bytes(stream.threads(), stream.device().kind);
   if (on_gpu) {
     p.logit_elements = kGpuLogitElements;
     p.logit_gradient_rows = kGpuLogitGradientRows;
@@ -175,8 +175,9 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     profile = std::move(partial->profile);
     done = std::move(partial->done);
   }
-  TensorStore scratch({{"work", DType::u8, {profile.scratch_bytes}, 0}}, arenas_of(stream.device()));
-  stream.workspace().attach(scratch.fixed("work").data, static_cast<size_t>(profile.scratch_bytes));
+  const int64_t work_bytes = probe_workspace_bytes(stream.threads(), stream.device().kind);
+  TensorStore scratch({{"work", DType::u8, {work_bytes}, 0}}, arenas_of(stream.device()));
+  stream.workspace().attach(scratch.fixed("work").data, static_cast<size_t>(work_bytes));
   const bool on_cpu = stream.device().kind == DeviceKind::cpu;
   Meter meter(comm, stream, options.budget_s / (on_cpu ? kTimingsOnCpu : kTimings));
   const int64_t resident_before = options.resident ? options.resident() : 0;
