@@ -164,6 +164,22 @@ TEST(Estimate, MatchesMeasuredSteps) {
   EXPECT_LT(sum / static_cast<double>(rows.size()), 0.03);
 }
 
+// Measured after the profile was made, and as runs are today.
+TEST(Estimate, MatchesMeasuredStepsOfOneGpu) {
+  const nlohmann::json results =
+      parse_json(read_text_file(source_path("bench/results/train_step_h200.json")), "results", Exit::config);
+  const PlatformProfile profile = shipped_profile("h200x8");
+  for (const nlohmann::json& row : results["one_gpu_by_batch"]["rows"]) {
+    const RunSpec run = read_run_file(source_path("examples/bench/qwen3_30b_8_layers.toml"),
+                                      row["overrides"].get<std::vector<std::string>>());
+    const ModelSpec model = load_model_spec(run);
+    Estimator estimator(model, run, profile, ExpertLoad{}, 1);
+    const Estimate estimate = estimator.simulated(layout_of(run));
+    EXPECT_NEAR(static_cast<double>(estimate.needed) / row["mem_peak_bytes"].get<double>(), 1, 0.01) << row["layout"];
+    EXPECT_NEAR(estimate.time.total() * 1e3 / row["step_ms"].get<double>(), 1, 0.03) << row["layout"];
+  }
+}
+
 // The rate of the bus is that of the first row.
 TEST(Estimate, MatchesMeasuredStepsWithStatesOnTheHost) {
   const nlohmann::json results =
