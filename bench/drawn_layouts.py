@@ -15,8 +15,8 @@ import pathlib
 import random
 import statistics
 import subprocess
-import sys
-import tempfile
+
+from layout_table import measure_all
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SEED = 20261122
@@ -91,23 +91,9 @@ def report(rows):
 
 def measure(options):
     drawn = json.loads(pathlib.Path(options.drawn).read_text())
-    rows = []
-    for row in drawn["rows"]:
-        shape = SHAPES[row["shape"]]
-        with tempfile.NamedTemporaryFile(suffix=".json") as result:
-            call([sys.executable, ROOT / "bench/train_step.py", options.binary, "--device", "cuda", "--ranks", drawn["ranks"],
-                  "--random-tokens", shape["vocab"], "--steps", options.steps, ROOT / shape["run"], *row["overrides"],
-                  "--json", result.name])
-            step = json.loads(pathlib.Path(result.name).read_text())
-        row = {**row, "measured_ms": step["step_ms"], "taken_bytes": step["mem_peak_bytes"],
-               "error_percent": 100 * row["planned_ms"] / step["step_ms"] - 100,
-               "memory_error_percent": 100 * row["planned_bytes"] / step["mem_peak_bytes"] - 100}
-        rows.append(row)
-        print(f"{row['shape']:13} {row['layout']:95} {row['measured_ms']:8.1f} ms {row['error_percent']:+6.1f} %"
-              f" {row['taken_bytes'] / 2**30:7.1f} GiB {row['memory_error_percent']:+5.1f} %", flush=True)
-        if options.json:
-            pathlib.Path(options.json).write_text(json.dumps({**drawn, "benchmark": "drawn_layouts", "rows": rows}, indent=1) + "\n")
-    report(rows)
+    rows = [{"run": SHAPES[row["shape"]]["run"], "vocab": SHAPES[row["shape"]]["vocab"], **row} for row in drawn["rows"]]
+    rows = measure_all(options.binary, {**drawn, "benchmark": "drawn_layouts", "rows": rows}, options.steps, options.json)
+    report([row for row in rows if "measured_ms" in row])
 
 
 def main():

@@ -59,7 +59,10 @@ def main():
             tokens = os.path.join(folder, "tokens.bin")
             write_random_tokens(tokens, args.random_tokens, args.document_tokens)
             command += ["data.kind=shards", f"data.path={tokens}"]
-        output = subprocess.run(command + args.overrides, check=True, capture_output=True, text=True).stdout
+        done = subprocess.run(command + args.overrides, capture_output=True, text=True)
+        if done.returncode != 0:
+            raise SystemExit(f"{done.stdout}{done.stderr}exit {done.returncode}: {' '.join(command + args.overrides)}")
+        output = done.stdout
         lines = [json.loads(line) for line in open(metrics)][3:]
     split = dict(re.findall(r"^  (\w+) +[\d.]+ s +([\d.]+) %$", output, re.M))
     result = {
