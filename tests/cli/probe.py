@@ -27,7 +27,7 @@ def plausible(profile, ranks):
         for table in ("attention_forward_widths", "attention_backward_widths"):  # of 64 alone the rates themselves
             shares = dict(map(tuple, rates[table]))
             checks.expect(list(shares) == [8, 16, 32, 64, 128] and shares[64] == 1, f"{table}: {rates[table]}")
-            checks.expect(shares[8] < shares[128] and all(0.01 < share < 10 for share in shares.values()), f"{table}: {rates[table]}")
+            checks.expect(all(0.01 < share < 100 for share in shares.values()), f"{table}: {rates[table]}")
             checks.expect(all(float(f"{share:.4g}") == share for share in shares.values()), f"{table}: {rates[table]}")
     checks.expect(profile["peak_flops_per_s"] == max(point[1] for point in profile["dense_products"]), "peak")
     checks.expect(1e8 < profile["elementwise_bytes_per_s"] < 1e13 and 1e8 < profile["stream_bytes_per_s"] < 1e13, "memory")
