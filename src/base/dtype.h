@@ -29,6 +29,21 @@ constexpr bf16 to_bf16(float x) {
   return bf16{static_cast<uint16_t>(nan ? (word >> 16) | 0x40u : rounded)};
 }
 
+// 32 bits that look random, the same for the same numbers and seed.
+constexpr uint32_t chance_of(float x, float y, uint32_t seed) {
+  uint32_t bits = std::bit_cast<uint32_t>(x) ^ ((std::bit_cast<uint32_t>(y) ^ seed) * 0x9e3779b9u);
+  bits = (bits ^ (bits >> 16)) * 0x7feb352du;
+  bits = (bits ^ (bits >> 15)) * 0x846ca68bu;
+  return bits ^ (bits >> 16);
+}
+
+// Rounds up or down by chance, evenly distributed, so that many roundings are right on average.
+constexpr bf16 to_bf16_by_chance(float x, uint32_t chance) {
+  const auto word = std::bit_cast<uint32_t>(x);
+  if ((word & 0x7f800000u) == 0x7f800000u) return to_bf16(x);  // infinities and NaNs
+  return bf16{static_cast<uint16_t>((word + (chance & 0xffffu)) >> 16)};
+}
+
 // from_float<T>: conversion with the element type as a template argument, for kernels written once for fp32 and bf16.
 template <class T>
 constexpr T from_float(float x);

@@ -12,7 +12,10 @@ namespace {
 
 // Bytes that the optimizer's update moves for each byte of moments: gradient, master weight and moments are read, the
 // latter two written.
-constexpr double kUpdateBytes = 3.5;
+double update_bytes(const RunSpec& run) {
+  const auto moments = static_cast<double>(2 * size_of(run.moment_dtype()));
+  return (3 * 4 + 2 * moments) / moments;
+}
 // Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
 constexpr double kBesideBackward = 0.9;
 
@@ -153,7 +156,7 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
     const auto bytes = [&](ByteKind kind) { return static_cast<double>(rank.table.by_kind[static_cast<int>(kind)]); };
     const double moments = bytes(ByteKind::moment), gradients = bytes(ByteKind::gradient),
                  packed = bytes(ByteKind::packed), packed_from = packed * (profile_.native_bf16 ? 2 : 1);
-    double update = (kUpdateBytes * moments + gradients) / profile_.stream_bytes_per_s;
+    double update = (update_bytes(run_) * moments + gradients) / profile_.stream_bytes_per_s;
     // Those on the host are read and written over the bus.
     if (rank.table.on_host > 0)
       update += 2 * static_cast<double>(rank.table.on_host) / profile_.host_bytes_per_s.value();

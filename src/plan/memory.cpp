@@ -208,6 +208,19 @@ std::array<int64_t, kReplicas> MemoryModel::gradient_bytes(const Mesh& mesh, con
   return bytes;
 }
 
+// Bytes of the moments of elements [begin, end) of a block.
+int64_t MemoryModel::moments_in(const std::vector<const Params*>& parts, size_t block, int64_t begin,
+                                int64_t end) const {
+  int64_t bytes = 0, at = 0;
+  for (const Params* part : parts)
+    for (const Stretch& stretch : part->blocks[block].stretches) {
+      const int64_t last = at + stretch.elements - stretch.gap;
+      bytes += 2 * rounded(size_of(run_.moment_dtype()) * (std::clamp(end, at, last) - std::clamp(begin, at, last)));
+      at += stretch.elements;
+    }
+  return bytes;
+}
+
 // ZeRO: of every block that several ranks sum, moments and master weights of one cut remain.
 void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh,
                       const MeshCoords& coords) const {
@@ -249,7 +262,11 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
       }
       at = block_end;
     }
-    leave(ByteKind::moment, 2 * 4 * (end - begin - own_gaps - (elements - gaps)), offloads);
+    // Tensors are rounded to 64 bytes: those of fp32 end where gradients do, others one by one.
+    leave(ByteKind::moment,
+          run_.moment_dtype() == DType::f32 ? 2 * 4 * (end - begin - own_gaps - (elements - gaps))
+                                            : moments_in(parts, b, begin, end) - moments_in(parts, b, 0, elements),
+          offloads);
     leave(ByteKind::master, 4 * (own_masters - cut_masters), offloads);  // those that are cut are matrices in bf16
   }
   if (gathered > 0) add(sum, ByteKind::workspace, rounded(4 * gathered));

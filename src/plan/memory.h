@@ -83,6 +83,7 @@ class MemoryModel {
   std::vector<const Params*> parts_of(const Mesh& mesh, const MeshCoords& coords, const std::vector<StagePlan>& stages);
   const ByteSummary& parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                                 const std::vector<StagePlan>& stages);
+  int64_t moments_in(const std::vector<const Params*>& parts, size_t block, int64_t begin, int64_t end) const;
   void cut(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh, const MeshCoords& coords) const;
   void add_sum_pieces(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
 

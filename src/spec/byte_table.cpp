@@ -409,7 +409,8 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].trained) continue;
     for (const char* moment : {"adam_m.", "adam_v."})
-      out.add(moment + params[i].name, ByteKind::moment, DType::f32, cut_shape(i, block_of_row(i).is_cut()), offloads);
+      out.add(moment + params[i].name, ByteKind::moment, run.moment_dtype(), cut_shape(i, block_of_row(i).is_cut()),
+              offloads);
   }
   if (run.dtype() == DType::bf16) {
     // The head of a tied model reads the embedding; a rank without it only looks rows up.

@@ -139,6 +139,11 @@ const std::vector<KeyRule>& key_rules() {
           "what gradients of routed experts are kept in; bf16 (with train.dtype = \"bf16\"): half the memory, and each "
           "micro-batch's sum, taken in fp32, is rounded when it is added",
           "fp32", "bf16"),
+      TEXT("memory.moments", moments,
+           "what AdamW's two moments are kept in; bf16: half the memory, rounded up or down by chance, the same in "
+           "every "
+           "run",
+           "fp32", "bf16"),
       TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: none"),
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
       FLAG("checkpoint.background", checkpoint.background,

@@ -107,7 +107,7 @@ struct RunSpec {
   TrainSpec train;
   MeshSpec mesh;
   MoeRunSpec moe;
-  std::string recompute = "none", offload = "none", expert_gradients = "fp32";
+  std::string recompute = "none", offload = "none", expert_gradients = "fp32", moments = "fp32";
   CheckpointSpec checkpoint;
   LogSpec log;
   WatchdogSpec watchdog;
@@ -119,6 +119,7 @@ struct RunSpec {
   DType dtype() const { return train.dtype == "bf16" ? DType::bf16 : DType::f32; }
   // Of the gradients that a rank keeps of routed experts' matrices; all others are f32.
   DType expert_gradient_dtype() const { return expert_gradients == "bf16" ? DType::bf16 : DType::f32; }
+  DType moment_dtype() const { return moments == "bf16" ? DType::bf16 : DType::f32; }  // of AdamW
 };
 
 // Over what the auxiliary loss of routing is taken, and its coefficient: the run's, or the model's own.

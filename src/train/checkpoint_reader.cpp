@@ -62,6 +62,25 @@ void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow
          "the checkpoint belongs to another model");
 }
 
+// Stored elements, which lie anywhere, into a tensor.
+void copy_elements(const std::byte* from, DType dtype, TensorView to) {
+  if (dtype == to.dtype) {
+    std::memcpy(to.data, from, static_cast<size_t>(to.numel() * size_of(dtype)));
+    return;
+  }
+  for (int64_t i = 0; i < to.numel(); ++i) {
+    if (dtype == DType::bf16) {
+      bf16 element;
+      std::memcpy(&element, from + i * size_of(dtype), sizeof element);
+      to.as<float>()[i] = to_float(element);
+    } else {
+      float element;
+      std::memcpy(&element, from + i * size_of(dtype), sizeof element);
+      to.as<bf16>()[i] = to_bf16(element);
+    }
+  }
+}
+
 }  // namespace
 
 CheckpointReader::CheckpointReader(const std::string& folder)
@@ -79,31 +98,33 @@ void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool nee
 }
 
 void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,
-                            std::span<float> values) {
+                            TensorView values) {
   read_or_refuse(folder_, [&] {
     for (const CheckpointSlice* slice : by_tensor_[tensor])
       for_each_shared_run(shape, slice->part, part, [&](int64_t from, int64_t to, int64_t count) {
-        std::memcpy(values.data() + to, stored(*slice, shape).data() + static_cast<size_t>(from) * sizeof(float),
-                    static_cast<size_t>(count) * sizeof(float));
+        const Stored& found = stored(*slice, shape);
+        copy_elements(found.bytes.data() + from * size_of(found.dtype), found.dtype, values.slice(to, count));
       });
   });
 }
 
-std::span<const std::byte> CheckpointReader::stored(const CheckpointSlice& slice, const std::vector<int64_t>& shape) {
-  std::span<const std::byte>& bytes = verified_[&slice];
-  if (!bytes.empty()) return bytes;
+const CheckpointReader::Stored& CheckpointReader::stored(const CheckpointSlice& slice,
+                                                         const std::vector<int64_t>& shape) {
+  Stored& known = verified_[&slice];
+  if (!known.bytes.empty()) return known;
   auto& file = files_[slice.file];
   if (file == nullptr) file = std::make_unique<SafetensorsFile>(folder_ + "/" + slice.file);
   const SafetensorsEntry* entry = file->find(slice.key);
   const std::string where = fmt::format("{}/{}: tensor \"{}\"", folder_, slice.file, slice.key);
   if (entry == nullptr) fail(Exit::checkpoint, where + " is missing");
-  if (entry->dtype != "F32" || entry->shape != stored_shape(shape, slice.part))
+  const bool is_bf16 = entry->dtype == "BF16" && slice.tensor.rfind("adam_", 0) == 0;
+  if ((entry->dtype != "F32" && !is_bf16) || entry->shape != stored_shape(shape, slice.part))
     fail(Exit::checkpoint, where + " has another dtype or shape than the index says");
   const auto found = file->data(*entry);
   const std::string checksum = xxh3_hex(found);
   if (checksum != slice.checksum)
     fail(Exit::checkpoint, fmt::format("{} is corrupt: checksum {}, expected {}", where, checksum, slice.checksum));
-  return bytes = found;
+  return known = {found, is_bf16 ? DType::bf16 : DType::f32};
 }
 
 }  // namespace mw

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/tensor.h"
 #include "formats/safetensors.h"
 #include "spec/param_table.h"
 #include "train/checkpoint.h"
@@ -30,18 +31,22 @@ class CheckpointReader {
   // The tensors must be those of this table; moments too, where they are there or `needs_moments`.
   void check_tensors(const std::vector<ParamRow>& rows, bool needs_moments) const;
 
-  // The elements of a part of `tensor` into `values`, part.size of them; `shape` is the tensor's, of the index.
-  void read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,
-            std::span<float> values);
+  // The elements of a part of `tensor` into `values`, part.size of them, f32 or bf16: moments are converted where they
+  // are stored as the other. `shape` is the tensor's, of the index.
+  void read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part, TensorView values);
 
  private:
-  std::span<const std::byte> stored(const CheckpointSlice& slice, const std::vector<int64_t>& shape);
+  struct Stored {
+    std::span<const std::byte> bytes;
+    DType dtype = DType::f32;
+  };
+  const Stored& stored(const CheckpointSlice& slice, const std::vector<int64_t>& shape);
 
   std::string folder_;
   CheckpointIndex index_;
   std::map<std::string, std::vector<const CheckpointSlice*>> by_tensor_;
   std::map<std::string, std::unique_ptr<SafetensorsFile>> files_;
-  std::map<const CheckpointSlice*, std::span<const std::byte>> verified_;
+  std::map<const CheckpointSlice*, Stored> verified_;
 };
 
 }  // namespace mw

@@ -40,7 +40,7 @@ std::vector<LocalSlice> slices_to_write(Engine& engine) {
     std::vector<int64_t>& shares = load[slice.replicas];
     shares.resize(static_cast<size_t>(replicas.size()));
     const auto least = std::min_element(shares.begin(), shares.end());
-    *least += static_cast<int64_t>(slice.values.size());
+    *least += slice.values.numel();
     if (least - shares.begin() == replicas.rank()) mine.push_back(std::move(slice));
   }
   return mine;
@@ -119,10 +119,12 @@ class CheckpointSave::RankFile {
     PieceReader reader(device);
     SafetensorsWriter writer;
     for (const LocalSlice& slice : slices_)
-      writer.declare(slice_key(slice.tensor, slice.part), "F32", stored_shape(slice.global_shape, slice.part));
+      writer.declare(slice_key(slice.tensor, slice.part), safetensors_dtype(slice.values.dtype),
+                     stored_shape(slice.global_shape, slice.part));
     writer.begin(folder + "/" + file);
     for (const LocalSlice& slice : slices_) {
-      const auto bytes = std::as_bytes(slice.values);
+      const std::span bytes(static_cast<const std::byte*>(slice.values.data),
+                            static_cast<size_t>(slice.values.numel() * size_of(slice.values.dtype)));
       const std::string key = slice_key(slice.tensor, slice.part);
       Xxh3Stream checksum;
       for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {

@@ -9,7 +9,7 @@ std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer) {
     const auto add = [&](const char* kind, TensorView view, ElementRange range, bool is_cut) {
       for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, range))
         slices.push_back({kind + p.row.name, p.row.shape, held.slice,
-                          std::span(view.as<float>() + held.at, static_cast<size_t>(held.slice.size)), p.replicas,
+                          view.reshape({view.numel()}).slice(held.at, held.slice.size), p.replicas,
                           p.is_copy ? SliceWriter::nobody
                           : is_cut  ? SliceWriter::owner
                                     : of_whole});

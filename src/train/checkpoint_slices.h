@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -17,7 +16,7 @@ struct LocalSlice {
   std::string tensor;  // with its kind: "param. ..."
   std::vector<int64_t> global_shape;
   TensorSlice part;
-  std::span<float> values;  // in the engine's memory
+  TensorView values;  // its elements in the engine's memory, f32 or, of moments, bf16
   Replicas replicas;
   SliceWriter writer;
 };

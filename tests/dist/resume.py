@@ -28,6 +28,7 @@ for name, ranks, overrides in [
     ("chunks", 4, ["mesh.ep=2", "mesh.placement=dp_first", "moe.row_chunks=3", "model.score=sigmoid",
                    "model.selection_bias=true", "moe.capacity_factor=1.25"]),
     ("alone", 1, ["train.dtype=bf16"]),
+    ("moments", 2, ["mesh.zero=1", "train.dtype=bf16", "memory.moments=bf16"]),
 ]:
     train(f"{name}-whole", ranks, *overrides)
     train(f"{name}-parts", ranks, *overrides, "train.steps=6")

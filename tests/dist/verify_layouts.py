@@ -160,6 +160,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, f"mesh.ep=4 mesh.zero=1 train.dtype=bf16 {UNEVEN} model.tie_embeddings=true"),
     (4, "mesh.ep=2 train.dtype=bf16 memory.expert_gradients=bf16 verify.steps=2"),
     (4, "mesh.ep=1 mesh.zero=1 mesh.pp=2 train.dtype=bf16 memory.expert_gradients=bf16 verify.steps=2"),
+    (4, "mesh.ep=2 mesh.zero=1 mesh.tp=2 memory.moments=bf16 verify.steps=2"),
 ]
 
 if gpus():

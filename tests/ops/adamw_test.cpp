@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <limits>
 
 #include "support/op_case.h"
 
@@ -118,21 +120,94 @@ TEST(AdamW, KeepsTheDigitsOfBeta) {
 
 TEST(AdamW, SameBitsOnAnyThreadCount) {
   const int64_t count = 30'011;
-  std::vector<DeviceVector<std::byte>> results;
-  for (int threads = 1; threads <= 3; ++threads) {
-    TestStream test(threads);
-    const Owned w = to_operand(random_tensor("adamw.w", {count}, DType::f32));
-    const Owned g = to_operand(random_tensor("adamw.g", {count}, DType::f32));
-    const Owned m = to_operand(random_tensor("adamw.m", {count}, DType::f32));
-    CaseTensor squares = random_tensor("adamw.v", {count}, DType::f32);
-    for (float& x : squares.values) x *= x;
-    const Owned v = to_operand(squares);
-    adamw(test.stream, {}, 3, 1e-3f, 0.1f, 0.5f, g.view, w.view, m.view, v.view);
-    wait_for_device();
-    results.push_back(w.memory);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    std::vector<std::vector<DeviceVector<std::byte>>> results;
+    for (int threads = 1; threads <= 3; ++threads) {
+      TestStream test(threads);
+      const Owned w = to_operand(random_tensor("adamw.w", {count}, DType::f32));
+      const Owned g = to_operand(random_tensor("adamw.g", {count}, DType::f32));
+      const Owned m = to_operand(random_tensor("adamw.m", {count}, dtype));
+      CaseTensor squares = random_tensor("adamw.v", {count}, dtype);
+      for (float& x : squares.values) x *= x;
+      const Owned v = to_operand(squares);
+      adamw(test.stream, {}, 3, 1e-3f, 0.1f, 0.5f, g.view, w.view, m.view, v.view);
+      wait_for_device();
+      results.push_back({w.memory, m.memory, v.memory});
+    }
+    EXPECT_EQ(results[0], results[1]);
+    EXPECT_EQ(results[0], results[2]);
   }
-  EXPECT_EQ(results[0], results[1]);
-  EXPECT_EQ(results[0], results[2]);
+}
+
+// Each step from the moments as they were rounded: weights as with fp32 moments of those values, and moments to one of
+// the two neighbours in bf16.
+TEST(AdamW, MomentsInBf16) {
+  for (const int64_t count : {0, 1, 77, 20'001}) {
+    TestStream test(2);
+    const Owned w = to_operand(random_tensor("adamw.w", {count}, DType::f32)), m = make_output(DType::bf16, {count}),
+                v = make_output(DType::bf16, {count}), copy = make_output(DType::bf16, {count});
+    for (const Owned* moment : {&m, &v}) std::fill_n(moment->view.as<bf16>(), count, bf16{0});
+    for (int64_t step = 1; step <= 5; ++step) {
+      const Owned g = to_operand(random_tensor("adamw.g" + std::to_string(step), {count}, DType::bf16));
+      const auto widened = [&](const Owned& moment) {
+        CaseTensor wide = to_case_tensor(moment);
+        wide.dtype = DType::f32;
+        return to_operand(wide);
+      };
+      const Owned wide_w = to_operand(to_case_tensor(w)), wide_m = widened(m), wide_v = widened(v);
+      adamw(test.stream, {}, step, 1e-2f, 0.1f, 0.5f, g.view, w.view, m.view, v.view, copy.view);
+      adamw(test.stream, {}, step, 1e-2f, 0.1f, 0.5f, g.view, wide_w.view, wide_m.view, wide_v.view);
+      wait_for_device();
+      EXPECT_EQ(w.memory, wide_w.memory) << "step " << step;
+      for (const auto& [rounded, exact] : {std::pair(&m, &wide_m), {&v, &wide_v}})
+        for (int64_t i = 0; i < count; ++i) {
+          const float value = exact->view.as<float>()[i];
+          const auto below = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);  // toward zero
+          const uint16_t found = rounded->view.as<bf16>()[i].bits;
+          ASSERT_TRUE(found == below || (found == below + 1 && to_float(bf16{below}) != value)) << value;
+        }
+    }
+  }
+}
+
+// A second moment that a step changes by far less than bf16 can tell still sinks as fast as it should, on average.
+TEST(AdamW, SmallChangesOfMomentsInBf16AreNotLost) {
+  constexpr int64_t kCount = 4096, kSteps = 400;
+  constexpr double kBeta = 0.999;
+  TestStream test(2);
+  const CaseTensor start = random_tensor("adamw.start", {kCount}, DType::bf16);
+  const Owned w = to_operand(random_tensor("adamw.w", {kCount}, DType::f32)), g = make_output(DType::f32, {kCount}),
+              m = to_operand(start), v = make_output(DType::bf16, {kCount});
+  std::fill_n(g.view.as<float>(), kCount, 0.0f);
+  double before = 0, after = 0;
+  for (int64_t i = 0; i < kCount; ++i) {
+    v.view.as<bf16>()[i] = to_bf16(1.0f + std::abs(start.values[static_cast<size_t>(i)]));
+    before += static_cast<double>(to_float(v.view.as<bf16>()[i]));
+  }
+  for (int64_t step = 1; step <= kSteps; ++step)
+    adamw(test.stream, {.beta1 = 0.9, .beta2 = kBeta, .eps = 1e-8}, step, 0.0f, 0.0f, 1.0f, g.view, w.view, m.view,
+          v.view);
+  wait_for_device();
+  for (int64_t i = 0; i < kCount; ++i) after += static_cast<double>(to_float(v.view.as<bf16>()[i]));
+  EXPECT_NEAR(after / before, std::pow(kBeta, kSteps), 2e-3);
+}
+
+TEST(AdamW, MomentsInBf16KeepInfinitiesAndNaNs) {
+  TestStream test;
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const Owned w = make_output(DType::f32, {3}), g = make_output(DType::f32, {3}), m = make_output(DType::bf16, {3}),
+              v = make_output(DType::bf16, {3});
+  for (int64_t i = 0; i < 3; ++i) {
+    w.view.as<float>()[i] = 0;
+    m.view.as<bf16>()[i] = v.view.as<bf16>()[i] = bf16{0};
+    g.view.as<float>()[i] = i == 0 ? inf : i == 1 ? -inf : nan;
+  }
+  adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, g.view, w.view, m.view, v.view);
+  wait_for_device();
+  EXPECT_EQ(to_float(m.view.as<bf16>()[0]), inf);
+  EXPECT_EQ(to_float(m.view.as<bf16>()[1]), -inf);
+  EXPECT_EQ(to_float(v.view.as<bf16>()[1]), inf);
+  EXPECT_TRUE(std::isnan(to_float(m.view.as<bf16>()[2])) && std::isnan(to_float(v.view.as<bf16>()[2])));
 }
 
 TEST(AdamW, MismatchesAreRefused) {
@@ -143,6 +218,9 @@ TEST(AdamW, MismatchesAreRefused) {
   const Owned longer = make_output(DType::bf16, {5});
   EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, a.view, a.view, a.view, a.view, longer.view), Error);
   EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, a.view, a.view, a.view, a.view, a.view), Error);
+  const Owned half = make_output(DType::bf16, {4});
+  EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, a.view, a.view, half.view, a.view), Error);
+  EXPECT_THROW(adamw(test.stream, {}, 1, 1e-3f, 0.0f, 1.0f, a.view, half.view, a.view, a.view), Error);
 }
 
 }  // namespace

@@ -81,12 +81,32 @@ TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
     }
 }
 
+TEST(Memory, EqualsTheTableWithBf16Moments) {
+  for (const char* dtype : {"bf16", "fp32"}) {
+    const ModelSpec model = odd_model();
+    RunSpec run = small_run();
+    run.train.dtype = dtype;
+    MemoryModel wide(model, run, {});
+    run.moments = "bf16";
+    MemoryModel memory(model, run, {});
+    for (const char* layout : {"", "ep=2 zero=1", "ep=3 zero=1", "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
+      compare(memory, model, run, layout, 12, {});
+    const Layout layout = parse_layout("ep=2", {});
+    const auto bytes_in = [&](MemoryModel& model_of) {
+      const Mesh mesh = mesh_of(layout, 4);
+      return model_of.table_of(layout, mesh, {}, make_plan(model, run, 4, 0, {}).stages)
+          .by_kind[static_cast<int>(ByteKind::moment)];
+    };
+    EXPECT_NEAR(static_cast<double>(bytes_in(memory)) / static_cast<double>(bytes_in(wide)), 0.5, 0.02);
+  }
+}
+
 TEST(Memory, EqualsTheTableOfOffloadedStates) {
   for (const char* dtype : {"bf16", "fp32"})
     for (const bool tied : {false, true}) {
       const ModelSpec model = odd_model(tied);
       RunSpec run = small_run();
-      run.train.dtype = dtype;
+      run.train.dtype = run.moments = dtype;
       run.offload = "optimizer";
       const Platform platform{true, true, 77};
       MemoryModel memory(model, run, platform);

@@ -285,7 +285,7 @@ TEST(Checkpoints, RoundTrip) {
   const auto world = make_self_comm();
   for (const char* dtype : {"fp32", "bf16"}) {
     RunSpec run = small_run();
-    run.train.dtype = dtype;
+    run.train.dtype = run.moments = dtype;
     const ModelSpec model = build_native_model(run.native);
     Engine written(model, run, *world, 1), read(model, run, *world, 1);
     written.params.initialise(3, written.stream);
@@ -308,6 +308,39 @@ TEST(Checkpoints, RoundTrip) {
     EXPECT_EQ(accumulate_gradients(written, stage(written, batches)).loss,
               accumulate_gradients(read, stage(read, batches)).loss);
   }
+}
+
+// From moments in fp32 to those in bf16 and back: rounded to the nearest, then exact.
+TEST(Checkpoints, MomentsAreConverted) {
+  const ScratchDir dir;
+  const auto world = make_self_comm();
+  RunSpec run = small_run();
+  const ModelSpec model = build_native_model(run.native);
+  Engine wide(model, run, *world, 1), back(model, run, *world, 1);
+  run.moments = "bf16";
+  Engine narrow(model, run, *world, 1);
+  wide.params.initialise(3, wide.stream);
+  wide.params.repack(wide.stream);
+  const StepStats stats = accumulate_gradients(wide, stage(wide, random_batches(wide.plan)));
+  apply_update(wide, stats, {1e-3, 1});
+  save_checkpoint(wide, dir / "wide", {1, 16}, 2);
+  load_checkpoint(narrow, newest_checkpoint(dir / "wide"));
+  save_checkpoint(narrow, dir / "narrow", {1, 16}, 2);
+  load_checkpoint(back, newest_checkpoint(dir / "narrow"));
+  int64_t inexact = 0;
+  for (size_t i = 0; i < wide.params.all().size(); ++i)
+    for (const auto field : {&Parameter::adam_m, &Parameter::adam_v}) {
+      const TensorView a = wide.params.all()[i].*field, b = narrow.params.all()[i].*field,
+                       c = back.params.all()[i].*field;
+      if (a.data == nullptr) continue;
+      ASSERT_EQ(b.dtype, DType::bf16);
+      for (int64_t j = 0; j < a.numel(); ++j) {
+        ASSERT_EQ(b.as<bf16>()[j].bits, to_bf16(a.as<float>()[j]).bits);
+        ASSERT_EQ(c.as<float>()[j], to_float(b.as<bf16>()[j]));
+        inexact += c.as<float>()[j] != a.as<float>()[j];
+      }
+    }
+  EXPECT_GT(inexact, 0);
 }
 
 }  // namespace

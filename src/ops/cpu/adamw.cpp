@@ -5,13 +5,19 @@
 #include "ops/cpu/loops.h"
 
 namespace mw::cpu {
+namespace {
+
+void store_moment(float& to, float value, float, uint32_t) { to = value; }
+void store_moment(bf16& to, float value, float weight, uint32_t seed) {
+  to = to_bf16_by_chance(value, chance_of(value, weight, seed));
+}
+
+}  // namespace
 
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
   const int64_t count = w.numel();
   float* weight = w.as<float>();
-  float* first = m.as<float>();
-  float* second = v.as<float>();
   bf16* copy = copy_bf16.data == nullptr ? nullptr : copy_bf16.as<bf16>();
 
   // Scalars in double, as torch has them: 1 - beta2 would lose digits in fp32.
@@ -24,22 +30,26 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   const auto eps = static_cast<float>(rule.eps);
 
   constexpr int64_t kBlock = 8192;
-  with_float_type(grad.dtype, [&]<class G>(G) {
+  const auto seed = static_cast<uint32_t>(2 * step);
+  const auto update = [&]<class G, class M>(G, M) {
     const G* gradient = grad.as<G>();
+    M* first = m.as<M>();
+    M* second = v.as<M>();
     for_blocks(stream, count, kBlock, [=](int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; ++i) {
         const float g = to_float(gradient[i]) * grad_scale;
-        const float m_now = keep1 * first[i] + take1 * g;
-        const float v_now = keep2 * second[i] + take2 * (g * g);
-        first[i] = m_now;
-        second[i] = v_now;
+        const float m_now = keep1 * to_float(first[i]) + take1 * g;
+        const float v_now = keep2 * to_float(second[i]) + take2 * (g * g);
+        store_moment(first[i], m_now, weight[i], seed);
+        store_moment(second[i], v_now, weight[i], seed + 1);
         weight[i] = weight[i] * shrink - rate * (m_now / (std::sqrt(v_now) * inverse_root + eps));
       }
       if (copy == nullptr) return;
       for (int64_t i = begin; i < end; ++i) copy[i] = to_bf16(weight[i]);
     });
-  });
+  };
+  with_float_type(grad.dtype, [&](auto g) { with_float_type(m.dtype, [&](auto moment) { update(g, moment); }); });
 }
 
 }  // namespace mw::cpu

@@ -10,26 +10,43 @@
 namespace mw::gpu {
 namespace {
 
-template <class Gradient>
+template <int N>
+__device__ void store_moments(float* to, const Pack<float, N>& values, const Pack<float, N>&, uint32_t) {
+  store(to, values);
+}
+template <int N>
+__device__ void store_moments(bf16* to, const Pack<float, N>& values, const Pack<float, N>& weights, uint32_t seed) {
+  Pack<bf16, N> rounded;
+#pragma unroll
+  for (int k = 0; k < N; ++k)
+    rounded.at[k] = to_bf16_by_chance(values.at[k], chance_of(values.at[k], weights.at[k], seed));
+  store(to, rounded);
+}
+
+template <class Gradient, class Moment>
 struct Update {
   float keep1, take1, keep2, take2;  // beta and 1 - beta
   float shrink, rate, inverse_root, eps, grad_scale;
+  uint32_t seed;  // of rounding
   const Gradient* gradient;
-  float *weight, *first, *second;
+  float* weight;
+  Moment *first, *second;
   bf16* copy;  // null: none is wanted
   template <int N>
   __device__ void apply(int64_t i) const {
     const Pack<Gradient, N> gradients = load<N>(gradient + i);
-    Pack<float, N> w = load<N>(weight + i), m = load<N>(first + i), v = load<N>(second + i);
+    const Pack<Moment, N> m_then = load<N>(first + i), v_then = load<N>(second + i);
+    const Pack<float, N> w_then = load<N>(weight + i);
+    Pack<float, N> w, m, v;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const float g = to_float(gradients.at[k]) * grad_scale;
-      m.at[k] = keep1 * m.at[k] + take1 * g;
-      v.at[k] = keep2 * v.at[k] + take2 * (g * g);
-      w.at[k] = w.at[k] * shrink - rate * (m.at[k] / (sqrtf(v.at[k]) * inverse_root + eps));
+      m.at[k] = keep1 * to_float(m_then.at[k]) + take1 * g;
+      v.at[k] = keep2 * to_float(v_then.at[k]) + take2 * (g * g);
+      w.at[k] = w_then.at[k] * shrink - rate * (m.at[k] / (sqrtf(v.at[k]) * inverse_root + eps));
     }
-    store(first + i, m);
-    store(second + i, v);
+    store_moments(first + i, m, w_then, seed);
+    store_moments(second + i, v, w_then, seed + 1);
     store(weight + i, w);
     if (copy == nullptr) return;
     store(copy + i, round_pack<bf16>(w));
@@ -43,9 +60,10 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   const int64_t count = w.numel();
   // Scalars in double, as torch has them: 1 - beta2 would lose digits in fp32.
   const double beta1 = rule.beta1, beta2 = rule.beta2, steps = static_cast<double>(step);
-  with_float_type(grad.dtype, [&](auto type) {
-    using Gradient = decltype(type);
-    Update<Gradient> update;
+  const auto run = [&](auto gradient_type, auto moment_type) {
+    using Gradient = decltype(gradient_type);
+    using Moment = decltype(moment_type);
+    Update<Gradient, Moment> update;
     update.keep1 = static_cast<float>(beta1);
     update.take1 = static_cast<float>(1.0 - beta1);
     update.keep2 = static_cast<float>(beta2);
@@ -55,16 +73,19 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
     update.inverse_root = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, steps)));
     update.eps = rule.eps;
     update.grad_scale = grad_scale;
+    update.seed = static_cast<uint32_t>(2 * step);
     update.gradient = grad.as<Gradient>();
     update.weight = w.as<float>();
-    update.first = m.as<float>();
-    update.second = v.as<float>();
+    update.first = m.as<Moment>();
+    update.second = v.as<Moment>();
     update.copy = copy_bf16.data == nullptr ? nullptr : copy_bf16.as<bf16>();
     constexpr int kPack = kWidePack<float>;
     const bool allowed = allow_packs<kPack>(update.gradient, update.weight, update.first, update.second) &&
                          allow_packs<kPack>(update.copy);
     for_each_pack<kPack>(stream, count, allowed, update);
-  });
+  };
+  with_float_type(grad.dtype,
+                  [&](auto gradient) { with_float_type(m.dtype, [&](auto moment) { run(gradient, moment); }); });
 }
 
 }  // namespace mw::gpu
