@@ -78,6 +78,8 @@ def draw(options):
 
 
 def report(rows):
+    if not rows:
+        return
     times = [row["error_percent"] for row in rows]
     memory = [row["memory_error_percent"] for row in rows]
     print(f"{len(rows)} layouts: step time {statistics.mean(map(abs, times)):.1f} % on average, {max(map(abs, times)):.1f} % "
@@ -94,6 +96,8 @@ def measure(options):
     rows = [{"run": SHAPES[row["shape"]]["run"], "vocab": SHAPES[row["shape"]]["vocab"], **row} for row in drawn["rows"]]
     rows = measure_all(options.binary, {**drawn, "benchmark": "drawn_layouts", "rows": rows}, options.steps, options.json)
     report([row for row in rows if "measured_ms" in row])
+    if any("failed" in row for row in rows):
+        raise SystemExit("not all layouts could be measured")
 
 
 def main():

@@ -35,6 +35,7 @@ def plan(binary, profile, ranks, row):
 
 def measure(binary, ranks, steps, row):
     """The row with what was measured, or with what a run that failed said last."""
+    row = {key: value for key, value in row.items() if key != "failed"}  # of an earlier try
     with tempfile.NamedTemporaryFile(suffix=".json") as result:
         done = call([sys.executable, ROOT / "bench/train_step.py", binary, "--device", row.get("device", "cuda"),
                      "--ranks", ranks, "--random-tokens", row["vocab"], "--steps", steps, ROOT / row["run"],
@@ -93,7 +94,10 @@ def main():
     options = parser.parse_args()
     table = json.loads(pathlib.Path(options.table).read_text())
     if options.json and pathlib.Path(options.json).exists():
-        table = json.loads(pathlib.Path(options.json).read_text())
+        kept = json.loads(pathlib.Path(options.json).read_text())
+        if [row["overrides"] for row in kept["rows"]] != [row["overrides"] for row in table["rows"]]:
+            raise SystemExit(f"{options.json} is of another table than {options.table}; name another file")
+        table = kept
     selection = slice(*(int(text) if text else None for text in options.rows.split(":")))
     table["rows"] = [row if "measured_ms" in row else plan(options.binary, options.profile, table["ranks"], row)
                      for row in table["rows"]]
