@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Compares what `moewright plan` predicts with measured training steps: step time and bytes of tensors of each row of
-bench/results/train_step_h200.json, but those that runs of today do otherwise ("outdated"). Rows without
-"logit_gradient_rows" were measured when each chunk of logits had its gradients multiplied by itself, and are planned so.
+bench/results/train_step_h200.json, but those that runs of today do otherwise ("outdated"). Groups of rows without
+"logit_gradient_rows" were measured when each chunk of logits had its gradients multiplied by itself, those without
+"split_masters" when master weights were kept whole beside those in bf16, and are planned so.
 Prints a table; --json FILE keeps it."""
 
 import argparse
@@ -18,14 +19,16 @@ CALIBRATION = {"one GPU", "ep 2", "pp 2, 1f1b, 16 micro-batches",  # the profile
 
 
 def rows_of(results):
-    """(name, ranks, overrides, step in ms, predicted bytes of tensors, bytes taken), then logit_gradient_rows or None"""
+    """(name, ranks, overrides, step in ms, predicted bytes of tensors, bytes taken), then what was otherwise then, as
+    fields of the profile"""
+    then = {"logit_gradient_rows": None, "split_masters": False}
     one = results["one_gpu"]["ours"]
-    yield "one GPU", 1, [], one["step_ms"], one["mem_predicted_bytes"], one["mem_peak_bytes"], None
+    yield "one GPU", 1, [], one["step_ms"], one["mem_predicted_bytes"], one["mem_peak_bytes"], {}
     four = results["four_gpus"]
     yield ("four GPUs, ep 4, 24 layers", 4, ["model.layers=24", "mesh.ep=4", "train.global_batch=16"],
-           four[0]["step_ms"], four[0]["mem_predicted_bytes"], four[0]["mem_peak_bytes"], None)
+           four[0]["step_ms"], four[0]["mem_predicted_bytes"], four[0]["mem_peak_bytes"], then)
     yield ("four GPUs, ep 4, 8 layers", 4, ["mesh.ep=4", "train.global_batch=16"],
-           statistics.median(four[1]["step_ms"]), None, None, None)
+           statistics.median(four[1]["step_ms"]), None, None, then)
     for shape, ranks, prefix in (("two_gpus_by_layout", 2, ""), ("offload_on_two_gpus", 2, ""),
                                  ("four_gpus_by_layout", 4, "24 layers, "), ("medium_on_four_gpus", 4, "Medium, "),
                                  ("one_gpu_by_batch", 1, "one GPU, ")):
@@ -33,7 +36,7 @@ def rows_of(results):
             if "outdated" in row:
                 continue
             yield (prefix + row["layout"], ranks, row["overrides"], row["step_ms"], row["mem_predicted_bytes"],
-                   row["mem_peak_bytes"], results[shape].get("logit_gradient_rows"))
+                   row["mem_peak_bytes"], {field: results[shape].get(field, otherwise) for field, otherwise in then.items()})
 
 
 def predict(binary, profile, balance, ranks, overrides):
@@ -54,12 +57,12 @@ def main():
     options = parser.parse_args()
     results = json.loads((ROOT / "bench/results/train_step_h200.json").read_text())
     known = json.loads(pathlib.Path(options.profile).read_text())
-    known.pop("logit_gradient_rows", None)
     table, errors = [], []
     print(f"{'layout':40} {'measured':>9} {'planned':>9} {'error':>7}   {'taken GiB':>9} {'planned':>8} {'error':>7}")
-    for name, ranks, overrides, step_ms, tensors, taken, gradient_rows in rows_of(results):
+    for name, ranks, overrides, step_ms, tensors, taken, fields in rows_of(results):
         with tempfile.NamedTemporaryFile("w", suffix=".json") as profile:
-            json.dump({**known, "logit_gradient_rows": gradient_rows} if gradient_rows else known, profile)
+            as_measured = {**known, **fields}
+            json.dump({field: value for field, value in as_measured.items() if value is not None}, profile)
             profile.flush()
             plan = predict(options.binary, profile.name, options.balance, ranks, overrides)
         error = 1e5 * plan["step_s"] / step_ms - 100

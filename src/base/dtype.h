@@ -44,6 +44,25 @@ constexpr bf16 to_bf16_by_chance(float x, uint32_t chance) {
   return bf16{static_cast<uint16_t>((word + (chance & 0xffffu)) >> 16)};
 }
 
+// An fp32 value in two halves that lose nothing: the nearest bf16, of two equally near ones that away from 0, and the
+// bits that tell how far off it is. (Ties must go one way, or the rest could not tell them apart.)
+struct SplitFloat {
+  bf16 near;
+  uint16_t rest;
+};
+
+constexpr SplitFloat split_float(float x) {
+  const auto word = std::bit_cast<uint32_t>(x);
+  if ((word & 0x7fffffffu) > 0x7f800000u) return {to_bf16(x), 0};  // the sum below would make a number of some NaNs
+  return {bf16{static_cast<uint16_t>((word + 0x8000u) >> 16)}, static_cast<uint16_t>(word)};
+}
+
+// The value, to the bit; of a NaN, a NaN.
+constexpr float join_float(bf16 near, uint16_t rest) {
+  const uint32_t rounded_up = static_cast<uint32_t>(rest & 0x8000u) << 1;
+  return std::bit_cast<float>((static_cast<uint32_t>(near.bits) << 16) - rounded_up + rest);
+}
+
 // from_float<T>: conversion with the element type as a template argument, for kernels written once for fp32 and bf16.
 template <class T>
 constexpr T from_float(float x);

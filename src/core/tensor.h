@@ -35,6 +35,10 @@ template <>
 struct DTypeOf<uint8_t> {
   static constexpr DType value = DType::u8;
 };
+template <>
+struct DTypeOf<uint16_t> {
+  static constexpr DType value = DType::u16;
+};
 
 struct TensorView {
   static constexpr int kMaxRank = 4;

@@ -41,7 +41,27 @@ int64_t Parameter::numel() const {
   return n;
 }
 
-TensorView Parameter::owned_master() const { return elements(master, {owned.begin - held.begin, owned.count}); }
+TensorView Parameter::held_near() const { return elements(copy_bf16, held); }
+void Parameter::set_master(int64_t at, std::span<const float> values) const {
+  if (!is_split()) {
+    std::copy(values.begin(), values.end(), master.as<float>() + at);
+    return;
+  }
+  bf16* near = held_near().as<bf16>() + at;
+  uint16_t* rests = rest.as<uint16_t>() + at;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const SplitFloat parts = split_float(values[i]);
+    near[i] = parts.near;
+    rests[i] = parts.rest;
+  }
+}
+float Parameter::master_at(int64_t at) const {
+  return is_split() ? join_float(held_near().as<bf16>()[at], rest.as<uint16_t>()[at]) : master.as<float>()[at];
+}
+
+TensorView Parameter::owned_master() const {
+  return elements(is_split() ? rest : master, {owned.begin - held.begin, owned.count});
+}
 TensorView Parameter::owned_grad() const { return elements(grad, owned); }
 TensorView Parameter::owned_copy() const {
   return copy_bf16.data == nullptr ? TensorView() : elements(copy_bf16, owned);
@@ -70,9 +90,10 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
     if (row.trained) p.owned = block(p.replicas).own(p.block_begin, locals[i].numel());
     p.holds_cut = cuts_master(row, block(p.replicas), plan.run.dtype());
     if (p.holds_cut) p.held = p.owned;
-    p.master = view_of("param." + row.name);
-    MW_CHECK(p.master.numel() == p.held.count, "{} has master weights {}, expected {} elements", row.name,
-             p.master.describe(), p.held.count);
+    const TensorView master = view_of("param." + row.name);
+    MW_CHECK(master.numel() == p.held.count, "{} has master weights {}, expected {} elements", row.name,
+             master.describe(), p.held.count);
+    (master.dtype == DType::u16 ? p.rest : p.master) = master;
     if (row.trained) p.grad = store_.fixed("grad." + row.name);
     if (has_row("adam_m." + row.name)) {
       p.adam_m = view_of("adam_m." + row.name);
@@ -99,7 +120,7 @@ void ParamStore::make_weights(Parameter& p, const LocalParam& local) {
     Weight w;
     w.n = n;
     w.k = k;
-    if (!p.holds_cut) w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
+    if (!p.holds_cut && !p.is_split()) w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
     if (packed) {
       w.packed_forward = store_.fixed(forward).at(i);
       w.packed_backward = store_.has(backward) ? store_.fixed(backward).at(i) : w.packed_forward;
@@ -109,6 +130,8 @@ void ParamStore::make_weights(Parameter& p, const LocalParam& local) {
   if (!packed || store_.has(backward)) return;
   const TensorView form = store_.fixed(forward);
   if (form.bytes() == p.numel() * size_of(DType::bf16)) p.copy_bf16 = TensorView(form.data, DType::bf16, {p.numel()});
+  MW_CHECK(!p.is_split() || p.copy_bf16.data != nullptr, "{} has rests of master weights without a copy in bf16",
+           row.name);
 }
 
 bool ParamStore::has(const std::string& name) const {
@@ -125,26 +148,33 @@ void ParamStore::initialise(uint64_t seed, Stream& stream) {
   const int threads = stream.threads();
   for (Parameter& p : params_) {
     const TraceScope part(stream.trace(), "initialise");
-    float* w = p.master.as<float>();
+    // Columns of a matrix are many short runs, rows a few long ones: threads share pieces of either.
+    constexpr int64_t kPiece = 1 << 16;
     if (p.row.init_std == 0) {
-      std::fill_n(w, p.master.numel(), p.row.role == ParamRole::norm ? 1.0f : 0.0f);
+      const std::vector<float> same(kPiece, p.row.role == ParamRole::norm ? 1.0f : 0.0f);
+      for (int64_t i = 0; i < p.held.count; i += kPiece)
+        p.set_master(i, std::span(same).first(static_cast<size_t>(std::min(kPiece, p.held.count - i))));
       continue;
     }
     const RngKey key = make_rng_key(seed, p.row.name);
     const auto std = static_cast<float>(p.row.init_std);
     const std::vector<int64_t>& shape = p.row.shape;
-    // Columns of a matrix are many short runs, rows a few long ones: threads share pieces of either.
-    constexpr int64_t kPiece = 1 << 16;
     std::vector<Run> pieces;
     for (const HeldSlice& held : held_slices(shape, p.pieces, p.held))
       for_each_shared_run(shape, whole_tensor(shape), held.slice, [&](int64_t global, int64_t at, int64_t count) {
         for (int64_t i = 0; i < count; i += kPiece)
           pieces.push_back({global + i, held.at + at + i, std::min(kPiece, count - i)});
       });
-#pragma omp parallel for schedule(static) num_threads(threads)
-    for (size_t r = 0; r < pieces.size(); ++r)
-      for (int64_t i = 0; i < pieces[r].count; ++i)
-        w[pieces[r].at + i] = std * normal_at(key, static_cast<uint64_t>(pieces[r].global + i));
+#pragma omp parallel num_threads(threads)
+    {
+      std::vector<float> values(kPiece);
+#pragma omp for schedule(static)
+      for (size_t r = 0; r < pieces.size(); ++r) {
+        for (int64_t i = 0; i < pieces[r].count; ++i)
+          values[static_cast<size_t>(i)] = std * normal_at(key, static_cast<uint64_t>(pieces[r].global + i));
+        p.set_master(pieces[r].at, std::span(values).first(static_cast<size_t>(pieces[r].count)));
+      }
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,18 +23,25 @@ struct Parameter {
   ElementRange owned, held;
   bool holds_cut = false;     // `held` is what is owned, on every rank
   int64_t block_begin = 0;    // of the gradient in its block
-  TensorView master;          // f32, local shape; the owned elements where a cut is held
+  TensorView master;          // f32, local shape; the owned elements where a cut is held; empty where split
+  TensorView rest;            // u16, held elements of split master weights: what copy_bf16 lacks of them; else empty
   TensorView grad;            // local shape, f32 or as memory.expert_gradients says; empty when not trained by gradient
   TensorView adam_m, adam_v;  // f32, of the owned elements; empty also when the plan has none
-  std::vector<Weight> weights;  // one per matrix (e for experts), without values where a cut of the master is held;
+  std::vector<Weight> weights;  // one per matrix (e for experts), without values where the master is cut or split;
                                 // none when no product reads it
   TensorView copy_bf16;         // the packed forms, where they are a plain copy of the local tensor; else empty
 
   int64_t numel() const;  // of the local tensor
-  // What the update of the owned elements reads and writes, flat. copy_bf16: empty where there is none.
+  bool is_split() const { return rest.dtype == DType::u16; }
+  // The upper halves of held master weights that are split.
+  TensorView held_near() const;
+  // Held master weights from `at` on, in one piece or split, in memory that the host reads.
+  void set_master(int64_t at, std::span<const float> values) const;
+  float master_at(int64_t at) const;
+  // What the update of the owned elements reads and writes, flat: the master weights or their rests.
   TensorView owned_master() const;
   TensorView owned_grad() const;
-  TensorView owned_copy() const;
+  TensorView owned_copy() const;  // empty where there is none
 };
 
 // Slots of a table of bytes, for TensorStore.
@@ -63,7 +71,7 @@ class ParamStore {
   TensorView sum_pieces() const { return sum_pieces_; }
 
   // Refreshes the packed forms of every weight from the master weights, but of those held as a cut: parallel/zero.h
-  // does all. Nothing to do in fp32 runs.
+  // does all. Nothing to do in fp32 runs, and for split weights.
   void repack(Stream& stream);
   // The same after an update that has kept every Parameter::copy_bf16 itself.
   void repack_updated(Stream& stream);

@@ -274,8 +274,10 @@ void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, cons
   MW_CHECK(step >= 1, "AdamW step {}", step);
   MW_CHECK(is_float(grad.dtype) && grad.numel() == count && m.numel() == count && v.numel() == count,
            "AdamW on {} with {}, {}, {}", w.describe(), grad.describe(), m.describe(), v.describe());
-  MW_CHECK(w.dtype == DType::f32 && is_float(m.dtype) && m.dtype == v.dtype, "AdamW on {} with moments {}, {}",
-           w.describe(), m.describe(), v.describe());
+  MW_CHECK((w.dtype == DType::f32 || (w.dtype == DType::u16 && (copy_bf16.data != nullptr || count == 0))) &&
+               is_float(m.dtype) && m.dtype == v.dtype,
+           "AdamW on {} with the copy {} and moments {}, {}", w.describe(), copy_bf16.describe(), m.describe(),
+           v.describe());
   MW_CHECK(copy_bf16.data == nullptr || (copy_bf16.dtype == DType::bf16 && copy_bf16.numel() == count),
            "AdamW on {} with the copy {}", w.describe(), copy_bf16.describe());
 }

@@ -58,7 +58,8 @@ void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream) {
   WeightGathers gathers(params, comms, stream);
   for (Parameter& p : params.all()) {
     if (!p.holds_cut) continue;
-    if (p.copy_bf16.data != nullptr && p.owned.count > 0) convert(stream, p.owned_master(), p.owned_copy());
+    if (p.copy_bf16.data != nullptr && !p.is_split() && p.owned.count > 0)
+      convert(stream, p.owned_master(), p.owned_copy());
     gathers.add(p);
   }
   gathers.finish();

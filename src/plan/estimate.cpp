@@ -11,10 +11,11 @@ namespace mw {
 namespace {
 
 // Bytes that the optimizer's update moves for each byte of moments: gradient, master weight and moments are read, the
-// latter two written.
-double update_bytes(const RunSpec& run) {
+// latter two written. Of a split master weight half is written with the packed form.
+double update_bytes(const RunSpec& run, const PlatformProfile& profile) {
   const auto moments = static_cast<double>(2 * size_of(run.moment_dtype()));
-  return (3 * 4 + 2 * moments) / moments;
+  const bool splits = run.dtype() == DType::bf16 && profile.one_packed_form && profile.split_masters.value_or(true);
+  return (4 + (splits ? 6 : 8) + 2 * moments) / moments;
 }
 // Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
 constexpr double kBesideBackward = 0.9;
@@ -156,7 +157,7 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
     const auto bytes = [&](ByteKind kind) { return static_cast<double>(rank.table.by_kind[static_cast<int>(kind)]); };
     const double moments = bytes(ByteKind::moment), gradients = bytes(ByteKind::gradient),
                  packed = bytes(ByteKind::packed), packed_from = packed * (profile_.native_bf16 ? 2 : 1);
-    double update = (update_bytes(run_) * moments + gradients) / profile_.stream_bytes_per_s;
+    double update = (update_bytes(run_, profile_) * moments + gradients) / profile_.stream_bytes_per_s;
     // Those on the host are read and written over the bus.
     if (rank.table.on_host > 0)
       update += 2 * static_cast<double>(rank.table.on_host) / profile_.host_bytes_per_s.value();

@@ -151,8 +151,9 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   const bool cuts = cuts_master(row, of_two, run_.dtype());
   block.elements = padded_gradient(local.numel(), gradient_dtype(local.replicas, run_));
   block.gap = block.elements - padded_gradient(local.numel(), DType::f32);
-  block.cut_masters = cuts ? block.elements - block.gap : 0;
-  block.stretches = {{block.elements, block.gap, cuts}};
+  const int64_t cut_master = cuts ? size_of(master_dtype(row, local, run_, platform_)) : 0;
+  block.cut_master_bytes = rounded(cut_master * (block.elements - block.gap));
+  block.stretches = {{block.elements, block.gap, cut_master}};
   if (cuts && !is_plain_copy(local, platform_)) block.gathered = local.n * local.k;
   return part;
 }
@@ -176,7 +177,7 @@ const MemoryModel::RankParams& MemoryModel::params_of(const Mesh& mesh, const Me
       const BlockPart& from = part.blocks[b];
       into.elements += from.elements;
       into.gap += from.gap;
-      into.cut_masters += from.cut_masters;
+      into.cut_master_bytes += from.cut_master_bytes;
       into.gathered = std::max(into.gathered, from.gathered);
       into.stretches.insert(into.stretches.end(), from.stretches.begin(), from.stretches.end());
     }
@@ -235,11 +236,11 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
   for (size_t b = 0; b < kReplicas; ++b) {
     if (members[b] == 1) continue;
     const DType dtype = gradient_dtype(static_cast<Replicas>(b), run_);
-    int64_t elements = 0, gaps = 0, own_gaps = 0, cut_masters = 0, own_masters = 0, at = 0;
+    int64_t elements = 0, gaps = 0, own_gaps = 0, cut_master_bytes = 0, own_master_bytes = 0, at = 0;
     for (const Params* part : parts) {
       elements += part->blocks[b].elements;
       gaps += part->blocks[b].gap;
-      cut_masters += part->blocks[b].cut_masters;
+      cut_master_bytes += part->blocks[b].cut_master_bytes;
       gathered = std::max(gathered, part->blocks[b].gathered);
     }
     const int64_t begin = cut_begin(elements, members[b], member[b], dtype),
@@ -248,7 +249,7 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
       const BlockPart& block = part->blocks[b];
       const int64_t block_end = at + block.elements;
       if (at >= begin && block_end <= end) {
-        own_masters += block.cut_masters;
+        own_master_bytes += block.cut_master_bytes;
         own_gaps += block.gap;
       } else if (at < end && block_end > begin) {
         for (const Stretch& stretch : block.stretches) {
@@ -256,7 +257,7 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
                         own = std::clamp(end, at, stretch_end) - std::clamp(begin, at, stretch_end),
                         own_gap = begin < stretch_end && stretch_end <= end ? stretch.gap : 0;
           own_gaps += own_gap;
-          if (stretch.cuts_master) own_masters += own - own_gap;
+          own_master_bytes += rounded(stretch.cut_master * (own - own_gap));
           at = stretch_end;
         }
       }
@@ -267,7 +268,7 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
           run_.moment_dtype() == DType::f32 ? 2 * 4 * (end - begin - own_gaps - (elements - gaps))
                                             : moments_in(parts, b, begin, end) - moments_in(parts, b, 0, elements),
           offloads);
-    leave(ByteKind::master, 4 * (own_masters - cut_masters), offloads);  // those that are cut are matrices in bf16
+    leave(ByteKind::master, own_master_bytes - cut_master_bytes, offloads);  // of matrices in bf16
   }
   if (gathered > 0) add(sum, ByteKind::workspace, rounded(4 * gathered));
 }

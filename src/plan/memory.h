@@ -50,10 +50,10 @@ class MemoryModel {
   // Neighbouring gradients of one sort.
   struct Stretch {
     int64_t elements = 0, gap = 0;  // gap: of these, behind the end, without room in fp32 tensors
-    bool cuts_master = false;       // ZeRO cuts their master weights too
+    int64_t cut_master = 0;         // bytes of each one's master weight where ZeRO cuts it too; else 0
   };
   struct BlockPart {
-    int64_t elements = 0, gap = 0, cut_masters = 0;
+    int64_t elements = 0, gap = 0, cut_master_bytes = 0;
     int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
     std::vector<Stretch> stretches;
   };

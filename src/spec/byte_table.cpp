@@ -307,6 +307,12 @@ bool is_plain_copy(const LocalParam& p, const Platform& platform) {
   return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
 }
 
+DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform) {
+  const bool splits = platform.split_masters && run.dtype() == DType::bf16 && row.role == ParamRole::matrix &&
+                      is_plain_copy(local, platform);
+  return splits ? DType::u16 : DType::f32;
+}
+
 const char* name_of(ByteKind kind) {
   switch (kind) {
     case ByteKind::master: return "master weights";
@@ -397,7 +403,7 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
   for (size_t i = 0; i < params.size(); ++i) {
     // Only the update reads these.
     const bool on_host = offloads && run.dtype() == DType::bf16 && params[i].role == ParamRole::matrix;
-    out.add("param." + params[i].name, ByteKind::master, DType::f32,
+    out.add("param." + params[i].name, ByteKind::master, master_dtype(params[i], locals[i], run, platform),
             cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())), on_host);
   }
   // Each set that is summed together is one contiguous block.

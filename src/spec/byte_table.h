@@ -40,10 +40,15 @@ struct Platform {
   int64_t ops_workspace_bytes = 0;            // scratch that operators need at most
   int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
   int64_t logit_gradient_rows = 0;            // of their bf16 gradients multiplied at a time, about; 0: one chunk's
+  bool split_masters = true;                  // where packed forms allow it
 };
 
 // Whether the packed form of these matrices is their bf16 values and nothing more.
 bool is_plain_copy(const LocalParam& matrices, const Platform& platform);
+
+// What the table keeps of a parameter's fp32 master weights: all of them (f32), or beside a packed form that is their
+// nearest bf16 values the rest alone (u16, SplitFloat in base/dtype.h).
+DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform);
 
 // Sizes of one rank's micro-batch.
 struct LocalBatch {

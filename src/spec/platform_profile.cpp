@@ -45,6 +45,7 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("fp32_share", p.fp32_share);
   visit("native_bf16", p.native_bf16);
   visit("one_packed_form", p.one_packed_form);
+  visit("split_masters", p.split_masters);
   visit("scratch_bytes", p.scratch_bytes);
   visit("logit_elements", p.logit_elements);
   visit("logit_gradient_rows", p.logit_gradient_rows);
@@ -352,9 +353,12 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
 }
 
 Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {
-  return {profile.native_bf16, profile.one_packed_form,
-          profile.one_packed_form ? profile.scratch_bytes : cpu_scratch_bytes(model, run), profile.logit_elements,
-          profile.logit_gradient_rows.value_or(0)};
+  return {profile.native_bf16,
+          profile.one_packed_form,
+          profile.one_packed_form ? profile.scratch_bytes : cpu_scratch_bytes(model, run),
+          profile.logit_elements,
+          profile.logit_gradient_rows.value_or(0),
+          profile.split_masters.value_or(true)};
 }
 
 PlatformProfile parse_platform_profile(const std::string& text, const std::string& where) {

@@ -66,7 +66,8 @@ struct PlatformProfile {
   double fp32_share = 1;        // peak of fp32 products, and where `fp32` is absent all rates, as a share of bf16
   bool native_bf16 = true;      // as in Platform
   bool one_packed_form = true;
-  int64_t scratch_bytes = 0;  // of operators; of no meaning for a CPU, see platform_of
+  std::optional<bool> split_masters;  // as in Platform; absent: true
+  int64_t scratch_bytes = 0;          // of operators; of no meaning for a CPU, see platform_of
   int64_t logit_elements = int64_t{4} << 20;
   std::optional<int64_t> logit_gradient_rows;  // absent: those of one chunk of logits
 

@@ -62,21 +62,28 @@ void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow
          "the checkpoint belongs to another model");
 }
 
-// Stored elements, which lie anywhere, into a tensor.
-void copy_elements(const std::byte* from, DType dtype, TensorView to) {
+// The i-th element of type T of memory that lies anywhere.
+template <class T>
+T element_at(const std::byte* from, int64_t i) {
+  T element;
+  std::memcpy(&element, from + i * static_cast<int64_t>(sizeof element), sizeof element);
+  return element;
+}
+
+// Stored elements, which lie anywhere, into a tensor, or into a pair of halves.
+void copy_elements(const std::byte* from, DType dtype, TensorView to, TensorView near) {
+  const int64_t count = to.numel();
   if (dtype == to.dtype) {
-    std::memcpy(to.data, from, static_cast<size_t>(to.numel() * size_of(dtype)));
-    return;
-  }
-  for (int64_t i = 0; i < to.numel(); ++i) {
-    if (dtype == DType::bf16) {
-      bf16 element;
-      std::memcpy(&element, from + i * size_of(dtype), sizeof element);
-      to.as<float>()[i] = to_float(element);
-    } else {
-      float element;
-      std::memcpy(&element, from + i * size_of(dtype), sizeof element);
-      to.as<bf16>()[i] = to_bf16(element);
+    std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
+  } else if (dtype == DType::bf16) {
+    for (int64_t i = 0; i < count; ++i) to.as<float>()[i] = to_float(element_at<bf16>(from, i));
+  } else if (to.dtype == DType::bf16) {
+    for (int64_t i = 0; i < count; ++i) to.as<bf16>()[i] = to_bf16(element_at<float>(from, i));
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      const SplitFloat parts = split_float(element_at<float>(from, i));
+      near.as<bf16>()[i] = parts.near;
+      to.as<uint16_t>()[i] = parts.rest;
     }
   }
 }
@@ -98,12 +105,13 @@ void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool nee
 }
 
 void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,
-                            TensorView values) {
+                            TensorView values, TensorView near) {
   read_or_refuse(folder_, [&] {
     for (const CheckpointSlice* slice : by_tensor_[tensor])
       for_each_shared_run(shape, slice->part, part, [&](int64_t from, int64_t to, int64_t count) {
         const Stored& found = stored(*slice, shape);
-        copy_elements(found.bytes.data() + from * size_of(found.dtype), found.dtype, values.slice(to, count));
+        copy_elements(found.bytes.data() + from * size_of(found.dtype), found.dtype, values.slice(to, count),
+                      near.data == nullptr ? near : near.slice(to, count));
       });
   });
 }

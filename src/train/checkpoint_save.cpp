@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kPieceBytes = size_t{16} << 20;  // written at a time, and of a GPU's memory on the host
+constexpr int64_t kPiece = 4 << 20;  // elements written at a time, and of a GPU's memory on the host
 
 // Which of this rank's slices it writes: dense ones are dealt out by size over the ranks that hold the same; expert
 // ones belong to the first replica; what ZeRO cuts is its owner's; tied embeddings beside the head are copies.
@@ -46,24 +46,36 @@ std::vector<LocalSlice> slices_to_write(Engine& engine) {
   return mine;
 }
 
-// Brings a slice's bytes to the host piece by piece, on a queue of the calling thread's own.
+// Brings a slice's elements to the host as they are stored, piece by piece, on a queue of the calling thread's own.
 class PieceReader {
  public:
   explicit PieceReader(Device device) {
-    if (device.kind == DeviceKind::cpu) return;
-    queue_ = open_queue(device);
-    staging_.resize(kPieceBytes);
+    if (device.kind != DeviceKind::cpu) queue_ = open_queue(device);
   }
-  std::span<const std::byte> read(std::span<const std::byte> piece) {
-    if (queue_ == nullptr) return piece;
-    queue_->copy(staging_.data(), piece.data(), piece.size());
-    queue_->wait();
-    return {staging_.data(), piece.size()};
+  // Elements [begin, begin + count), until the next call.
+  std::span<const std::byte> read(const LocalSlice& slice, int64_t begin, int64_t count) {
+    const std::span values = fetch(slice.values.slice(begin, count), values_);
+    if (slice.near.data == nullptr) return values;
+    const auto* near = reinterpret_cast<const bf16*>(fetch(slice.near.slice(begin, count), near_).data());
+    const auto* rests = reinterpret_cast<const uint16_t*>(values.data());
+    joined_.resize(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) joined_[static_cast<size_t>(i)] = join_float(near[i], rests[i]);
+    return std::as_bytes(std::span(joined_));
   }
 
  private:
+  std::span<const std::byte> fetch(const TensorView& view, std::vector<std::byte>& staging) {
+    const std::span<const std::byte> bytes = bytes_of(view);
+    if (queue_ == nullptr) return bytes;
+    staging.resize(bytes.size());
+    queue_->copy(staging.data(), bytes.data(), bytes.size());
+    queue_->wait();
+    return staging;
+  }
+
   std::unique_ptr<DeviceQueue> queue_;
-  std::vector<std::byte> staging_;
+  std::vector<std::byte> values_, near_;
+  std::vector<float> joined_;
 };
 
 // Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
@@ -83,7 +95,7 @@ void remove_oldest(const std::string& dir, int64_t keep, const std::string& writ
 void check_finite(Engine& engine, int64_t step) {
   std::string bad;
   for (const Parameter& p : engine.params.all())
-    if (bad.empty() && !all_finite(engine.stream, p.master)) bad = p.row.name;
+    if (bad.empty() && !all_finite(engine.stream, p.is_split() ? p.held_near() : p.master)) bad = p.row.name;
   int64_t any_bad = bad.empty() ? 0 : 1;
   engine.world.all_reduce_max(std::span(&any_bad, 1));
   if (any_bad != 0)
@@ -119,17 +131,16 @@ class CheckpointSave::RankFile {
     PieceReader reader(device);
     SafetensorsWriter writer;
     for (const LocalSlice& slice : slices_)
-      writer.declare(slice_key(slice.tensor, slice.part), safetensors_dtype(slice.values.dtype),
+      writer.declare(slice_key(slice.tensor, slice.part), safetensors_dtype(stored_dtype(slice)),
                      stored_shape(slice.global_shape, slice.part));
     writer.begin(folder + "/" + file);
     for (const LocalSlice& slice : slices_) {
-      const std::span bytes(static_cast<const std::byte*>(slice.values.data),
-                            static_cast<size_t>(slice.values.numel() * size_of(slice.values.dtype)));
       const std::string key = slice_key(slice.tensor, slice.part);
       Xxh3Stream checksum;
-      for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+      const int64_t count = slice.values.numel();
+      for (int64_t at = 0; at < count; at += kPiece) {
         if (given_up_) fail(Exit::checkpoint, "writing the checkpoint was given up");
-        const auto piece = reader.read(bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)));
+        const auto piece = reader.read(slice, at, std::min(kPiece, count - at));
         checksum.update(piece);
         writer.write(key, piece);
         written_ += std::ssize(piece);

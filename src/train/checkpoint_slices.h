@@ -16,11 +16,15 @@ struct LocalSlice {
   std::string tensor;  // with its kind: "param. ..."
   std::vector<int64_t> global_shape;
   TensorSlice part;
-  TensorView values;  // its elements in the engine's memory, f32 or, of moments, bf16
+  TensorView values;  // its elements in the engine's memory: f32, bf16 of moments, or u16: rests of split weights
+  TensorView near;    // their upper halves; else empty
   Replicas replicas;
   SliceWriter writer;
 };
 std::vector<LocalSlice> local_slices(Engine& engine, bool with_optimizer);
+
+// Of its elements in a rank file.
+DType stored_dtype(const LocalSlice& slice);
 
 // Its name in a rank file.
 std::string slice_key(const std::string& tensor, const TensorSlice& part);

@@ -10,14 +10,19 @@ namespace {
 
 // Reads the part of one Hugging Face tensor that this rank holds of the parameter.
 void read_held(const SafetensorsSet& files, const HfTensor& tensor, Parameter& p) {
+  constexpr int64_t kPiece = 1 << 20;  // elements
+  std::vector<float> room(kPiece);
   const std::vector<int64_t>& shape = p.row.shape;
   for (const HeldSlice& held : held_slices(shape, p.pieces, p.held))
     for_each_shared_run(shape, whole_tensor(shape), held.slice, [&](int64_t global, int64_t local, int64_t count) {
       const int64_t begin = std::max(tensor.begin, global),
                     end = std::min(tensor.begin + tensor.numel(), global + count);
       if (begin >= end) return;
-      const std::span to(p.master.as<float>() + held.at + local + begin - global, static_cast<size_t>(end - begin));
-      read_hf_tensor(files, tensor, begin - tensor.begin, to);
+      for (int64_t i = begin; i < end; i += kPiece) {
+        const std::span values = std::span(room).first(static_cast<size_t>(std::min(kPiece, end - i)));
+        read_hf_tensor(files, tensor, i - tensor.begin, values);
+        p.set_master(held.at + local + i - global, values);
+      }
     });
 }
 

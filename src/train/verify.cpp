@@ -75,7 +75,8 @@ class Verifier {
   void share_routing(Routing& global) const;
   Routing local_part(const Routing& global) const;
   void share_weights();
-  void share(const ParamRow& row, TensorView Parameter::*field, ElementRange Parameter::*held, DType dtype);
+  void share_master(const ParamRow& row);
+  void share_moment(const ParamRow& row, TensorView Parameter::*moment);
   bool is_routed_here(size_t l) const;
   std::vector<double> square_differences(const Parameter& p, const std::vector<float>& global, int64_t units);
   int64_t count_flips(const Routing& expected, const Routing& got, double& widest_gap) const;
@@ -203,26 +204,41 @@ Routing Verifier::local_part(const Routing& global) const {
 }
 
 // One tensor of the reference into what this rank holds of it.
-void Verifier::share(const ParamRow& row, TensorView Parameter::*field, ElementRange Parameter::*held, DType dtype) {
-  const auto size = static_cast<size_t>(size_of(dtype));
-  std::vector<std::byte> global(static_cast<size_t>(row.numel()) * size);
-  if (leader_) std::memcpy(global.data(), (reference_->params.find(row.name).*field).data, global.size());
-  comm_.broadcast(std::span(global), 0);
+void Verifier::share_master(const ParamRow& row) {
+  std::vector<float> global(static_cast<size_t>(row.numel()));
+  if (leader_) {
+    const Parameter& p = reference_->params.find(row.name);
+    for (size_t i = 0; i < global.size(); ++i) global[i] = p.master_at(static_cast<int64_t>(i));
+  }
+  comm_.broadcast(std::as_writable_bytes(std::span(global)), 0);
   if (!layout_->params.has(row.name)) return;  // of another stage
   const Parameter& own = layout_->params.find(row.name);
-  for (const HeldSlice& part : held_slices(row.shape, own.pieces, own.*held))
+  for (const HeldSlice& part : held_slices(row.shape, own.pieces, own.held))
     for_each_shared_run(row.shape, whole_tensor(row.shape), part.slice, [&](int64_t from, int64_t to, int64_t count) {
-      std::memcpy(static_cast<std::byte*>((own.*field).data) + static_cast<size_t>(part.at + to) * size,
+      own.set_master(part.at + to, std::span(global).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
+    });
+}
+
+void Verifier::share_moment(const ParamRow& row, TensorView Parameter::*moment) {
+  const auto size = static_cast<size_t>(size_of(layout_->plan.run.moment_dtype()));
+  std::vector<std::byte> global(static_cast<size_t>(row.numel()) * size);
+  if (leader_) std::memcpy(global.data(), (reference_->params.find(row.name).*moment).data, global.size());
+  comm_.broadcast(std::span(global), 0);
+  if (!layout_->params.has(row.name)) return;
+  const Parameter& own = layout_->params.find(row.name);
+  for (const HeldSlice& part : held_slices(row.shape, own.pieces, own.owned))
+    for_each_shared_run(row.shape, whole_tensor(row.shape), part.slice, [&](int64_t from, int64_t to, int64_t count) {
+      std::memcpy(static_cast<std::byte*>((own.*moment).data) + static_cast<size_t>(part.at + to) * size,
                   global.data() + static_cast<size_t>(from) * size, static_cast<size_t>(count) * size);
     });
 }
 
 void Verifier::share_weights() {
   for (const ParamRow& row : layout_->plan.params) {
-    share(row, &Parameter::master, &Parameter::held, DType::f32);
+    share_master(row);
     if (!row.trained) continue;
-    share(row, &Parameter::adam_m, &Parameter::owned, layout_->plan.run.moment_dtype());
-    share(row, &Parameter::adam_v, &Parameter::owned, layout_->plan.run.moment_dtype());
+    share_moment(row, &Parameter::adam_m);
+    share_moment(row, &Parameter::adam_v);
   }
   refresh_weights(*layout_);
 }

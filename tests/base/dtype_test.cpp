@@ -34,6 +34,23 @@ TEST(DType, EveryBf16SurvivesTheRoundTrip) {
   }
 }
 
+TEST(DType, HalvesOfAnFp32LoseNothing) {
+  for (uint32_t upper = 0; upper < 65536; ++upper)
+    for (const uint32_t lower : {0u, 1u, 0x1234u, 0x7fffu, 0x8000u, 0x8001u, 0xfedcu, 0xffffu}) {
+      const uint32_t word = (upper << 16) | lower;
+      const float x = float_of(word);
+      const SplitFloat parts = split_float(x);
+      if (std::isnan(x)) {
+        ASSERT_TRUE(std::isnan(to_float(parts.near)) && std::isnan(join_float(parts.near, parts.rest))) << word;
+        continue;
+      }
+      ASSERT_EQ(std::bit_cast<uint32_t>(join_float(parts.near, parts.rest)), word);
+      // The nearest bf16: of a tie the one away from 0.
+      if (lower == 0x8000) ASSERT_EQ(parts.near.bits, upper + 1) << word;
+      else ASSERT_EQ(parts.near.bits, to_bf16(x).bits) << word;
+    }
+}
+
 TEST(DType, RoundsTiesToEven) {
   for (const uint32_t sign : {0u, 0x80000000u}) {
     for (const uint32_t upper : {0x3f80u, 0x3f81u, 0x0000u, 0x0001u, 0x007fu, 0x7f7fu}) {

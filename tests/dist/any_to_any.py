@@ -9,7 +9,7 @@ import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import (Checks, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
+from _jobs import (EVEN, Checks, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
                    write_corpus, write_run_file)
 
 checks = Checks()
@@ -93,10 +93,9 @@ for name, ranks, layout, source, steps in [("norm-tp2", 2, "mesh.tp=2 mesh.zero=
     goes_on("norm", name, ranks, layout, saved(source, steps[0] - 1), steps, 1e-5, *NORM)
 
 # In bf16 a layout rounds in its own way: as far as `verify` lets losses differ.
-BF16 = "train.dtype=bf16"
-train("bf16", 4, EIGHT, BF16, "train.steps=7", "checkpoint.every=5")
+train("bf16", 4, EIGHT, *EVEN, "train.steps=7", "checkpoint.every=5")
 for name, ranks, layout in [("bf16-same", 4, EIGHT), ("bf16-one", 1, ""), ("bf16-pp", 4, "mesh.pp=4")]:
-    goes_on("bf16", name, ranks, layout, saved("bf16", 5), range(6, 8), 2e-3, BF16)
+    goes_on("bf16", name, ranks, layout, saved("bf16", 5), range(6, 8), 2e-3, *EVEN)
 same_bits(checks, "bf16", {s: e for s, e in read_metrics("bf16").items() if s > 5}, read_metrics("bf16-same"))
 
 # Damage.

@@ -5,7 +5,7 @@ import os
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import (Checks, checkpoints, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
+from _jobs import (EVEN, Checks, checkpoints, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
                    write_corpus, write_run_file)
 
 checks = Checks()
@@ -28,6 +28,8 @@ for name, ranks, overrides in [
     ("chunks", 4, ["mesh.ep=2", "mesh.placement=dp_first", "moe.row_chunks=3", "model.score=sigmoid",
                    "model.selection_bias=true", "moe.capacity_factor=1.25"]),
     ("alone", 1, ["train.dtype=bf16"]),
+    ("even", 2, ["mesh.ep=2", *EVEN]),
+    ("even-cut", 2, ["mesh.zero=1", *EVEN]),
     ("moments", 2, ["mesh.zero=1", "train.dtype=bf16", "memory.moments=bf16"]),
 ]:
     train(f"{name}-whole", ranks, *overrides)

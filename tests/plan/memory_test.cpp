@@ -81,6 +81,38 @@ TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
     }
 }
 
+TEST(Memory, EqualsTheTableOfSplitMasters) {
+  NativeModel n;
+  n.vocab = 128;
+  n.width = n.expert_width = n.dense_width = 64;
+  n.layers = 3;
+  n.heads = n.kv_heads = 4;
+  n.head_dim = 16;
+  n.experts = 4;
+  n.top_k = 2;
+  n.dense_layers = 1;
+  const ModelSpec model = build_native_model(n);
+  RunSpec run = small_run();
+  run.train.dtype = "bf16";
+  for (const char* offload : {"none", "optimizer"}) {
+    run.offload = offload;
+    const Platform gpu{true, true, 77};
+    MemoryModel memory(model, run, gpu);
+    for (const char* layout : {"", "ep=2 zero=1", "ep=1 zero=1", "pp=3 schedule=1f1b micro_batches=4 zero=1"})
+      compare(memory, model, run, layout, 12, gpu);
+    const auto masters = [&](const Platform& platform) {
+      int64_t bytes = 0;
+      for (const ByteRow& row : make_plan(model, run, 1, 0, platform).parameter_rows)
+        if (row.kind == ByteKind::master) bytes += row.bytes();
+      return bytes;
+    };
+    Platform whole = gpu;
+    whole.split_masters = false;
+    EXPECT_LT(masters(gpu), 0.6 * static_cast<double>(masters(whole)));
+    EXPECT_EQ(masters({true, false, 77}), masters(whole));  // a form for each direction: not the values themselves
+  }
+}
+
 TEST(Memory, EqualsTheTableWithBf16Moments) {
   for (const char* dtype : {"bf16", "fp32"}) {
     const ModelSpec model = odd_model();

@@ -196,6 +196,10 @@ every = 1
 """
 
 
+# All sides of its matrices multiples of 64, in bf16: on a GPU master weights are split (spec/byte_table.h).
+EVEN = ["train.dtype=bf16", "model.width=64", "model.head_dim=16", "model.kv_heads=4", "model.expert_width=64"]
+
+
 def write_run_file(path="run.toml", text=SMALL):
     pathlib.Path(path).write_text(text)
     return path

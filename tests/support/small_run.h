@@ -31,4 +31,15 @@ inline RunSpec small_run() {
   return run;
 }
 
+// In bf16, all sides of its matrices multiples of 64: on a GPU its master weights are split (spec/byte_table.h).
+inline RunSpec even_run() {
+  RunSpec run = small_run();
+  run.train.dtype = "bf16";
+  run.native.vocab = 128;
+  run.native.width = run.native.dense_width = run.native.expert_width = 64;
+  run.native.heads = run.native.kv_heads = 4;
+  run.native.head_dim = 16;
+  return run;
+}
+
 }  // namespace mw::test

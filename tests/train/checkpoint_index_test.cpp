@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "formats/checksum.h"
 #include "train/checkpoint.h"
+#include "train/checkpoint_reader.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -308,6 +309,41 @@ TEST(Checkpoints, RoundTrip) {
     EXPECT_EQ(accumulate_gradients(written, stage(written, batches)).loss,
               accumulate_gradients(read, stage(read, batches)).loss);
   }
+}
+
+// Master weights that an engine splits (on a GPU, with such widths) are stored as those it does not, and come back to
+// the bit; a reader splits what it is asked to.
+TEST(Checkpoints, SplitMasterWeights) {
+  const ScratchDir dir;
+  const auto world = make_self_comm();
+  const RunSpec run = even_run();
+  const ModelSpec model = build_native_model(run.native);
+  Engine written(model, run, *world, 1), read(model, run, *world, 1);
+  written.params.initialise(3, written.stream);
+  written.params.repack(written.stream);
+  const StepStats stats = accumulate_gradients(written, stage(written, random_batches(written.plan)));
+  apply_update(written, stats, {1e-3, 1});
+  save_checkpoint(written, dir.path(), {1, 16}, 2);
+  const std::string folder = newest_checkpoint(dir.path());
+  load_checkpoint(read, folder);
+  CheckpointReader reader(folder);
+  for (size_t i = 0; i < written.params.all().size(); ++i) {
+    const Parameter &a = written.params.all()[i], &b = read.params.all()[i];
+    ASSERT_EQ(a.is_split(), written.device.kind != DeviceKind::cpu && a.row.role == ParamRole::matrix) << a.row.name;
+    const auto count = static_cast<size_t>(a.held.count);
+    std::vector<uint16_t> rests(count);
+    std::vector<bf16> near(count);
+    reader.read("param." + a.row.name, a.row.shape, whole_tensor(a.row.shape),
+                {rests.data(), DType::u16, {a.held.count}}, {near.data(), DType::bf16, {a.held.count}});
+    for (size_t j = 0; j < count; ++j) {
+      const auto at = static_cast<int64_t>(j);
+      ASSERT_EQ(a.master_at(at), b.master_at(at)) << a.row.name;
+      ASSERT_EQ(a.master_at(at), join_float(near[j], rests[j])) << a.row.name;
+    }
+  }
+  const std::vector<MicroBatch> batches = random_batches(written.plan);
+  EXPECT_EQ(accumulate_gradients(written, stage(written, batches)).loss,
+            accumulate_gradients(read, stage(read, batches)).loss);
 }
 
 // From moments in fp32 to those in bf16 and back: rounded to the nearest, then exact.

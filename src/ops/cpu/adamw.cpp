@@ -12,12 +12,35 @@ void store_moment(bf16& to, float value, float weight, uint32_t seed) {
   to = to_bf16_by_chance(value, chance_of(value, weight, seed));
 }
 
+// fp32 weights in one piece, and their copy in bf16 where one is wanted.
+struct WholeWeights {
+  float* values;
+  bf16* copy;
+  float at(int64_t i) const { return values[i]; }
+  void set(int64_t i, float value) const { values[i] = value; }
+  void finish(int64_t begin, int64_t end) const {
+    if (copy == nullptr) return;
+    for (int64_t i = begin; i < end; ++i) copy[i] = to_bf16(values[i]);
+  }
+};
+
+struct SplitWeights {
+  bf16* near;
+  uint16_t* rest;
+  float at(int64_t i) const { return join_float(near[i], rest[i]); }
+  void set(int64_t i, float value) const {
+    const SplitFloat parts = split_float(value);
+    near[i] = parts.near;
+    rest[i] = parts.rest;
+  }
+  void finish(int64_t, int64_t) const {}
+};
+
 }  // namespace
 
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
   const int64_t count = w.numel();
-  float* weight = w.as<float>();
   bf16* copy = copy_bf16.data == nullptr ? nullptr : copy_bf16.as<bf16>();
 
   // Scalars in double, as torch has them: 1 - beta2 would lose digits in fp32.
@@ -31,7 +54,7 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
 
   constexpr int64_t kBlock = 8192;
   const auto seed = static_cast<uint32_t>(2 * step);
-  const auto update = [&]<class G, class M>(G, M) {
+  const auto update = [&]<class G, class M, class W>(G, M, const W weights) {
     const G* gradient = grad.as<G>();
     M* first = m.as<M>();
     M* second = v.as<M>();
@@ -41,15 +64,20 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
         const float g = to_float(gradient[i]) * grad_scale;
         const float m_now = keep1 * to_float(first[i]) + take1 * g;
         const float v_now = keep2 * to_float(second[i]) + take2 * (g * g);
-        store_moment(first[i], m_now, weight[i], seed);
-        store_moment(second[i], v_now, weight[i], seed + 1);
-        weight[i] = weight[i] * shrink - rate * (m_now / (std::sqrt(v_now) * inverse_root + eps));
+        const float weight = weights.at(i);
+        store_moment(first[i], m_now, weight, seed);
+        store_moment(second[i], v_now, weight, seed + 1);
+        weights.set(i, weight * shrink - rate * (m_now / (std::sqrt(v_now) * inverse_root + eps)));
       }
-      if (copy == nullptr) return;
-      for (int64_t i = begin; i < end; ++i) copy[i] = to_bf16(weight[i]);
+      weights.finish(begin, end);
     });
   };
-  with_float_type(grad.dtype, [&](auto g) { with_float_type(m.dtype, [&](auto moment) { update(g, moment); }); });
+  with_float_type(grad.dtype, [&](auto g) {
+    with_float_type(m.dtype, [&](auto moment) {
+      if (w.dtype == DType::f32) update(g, moment, WholeWeights{w.as<float>(), copy});
+      else update(g, moment, SplitWeights{copy, w.as<uint16_t>()});
+    });
+  });
 }
 
 }  // namespace mw::cpu

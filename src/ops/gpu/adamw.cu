@@ -1,7 +1,8 @@
-// AdamW: each thread updates 16 bytes of all four tensors, or one element where an address does not allow that.
+// AdamW: each thread updates four elements of all tensors, or one element where an address does not allow that.
 #include "ops/adamw.h"
 
 #include <cmath>
+#include <type_traits>
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
@@ -23,20 +24,54 @@ __device__ void store_moments(bf16* to, const Pack<float, N>& values, const Pack
   store(to, rounded);
 }
 
-template <class Gradient, class Moment>
+template <int N>
+__device__ Pack<float, N> load_weights(const float* values, const bf16*, int64_t i) {
+  return load<N>(values + i);
+}
+template <int N>
+__device__ Pack<float, N> load_weights(const uint16_t* rests, const bf16* copy, int64_t i) {
+  const Pack<uint16_t, N> rest = load<N>(rests + i);
+  const Pack<bf16, N> near = load<N>(copy + i);
+  Pack<float, N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k) values.at[k] = join_float(near.at[k], rest.at[k]);
+  return values;
+}
+
+// copy: null where none is wanted of weights in one piece.
+template <int N>
+__device__ void store_weights(float* to, bf16* copy, int64_t i, const Pack<float, N>& values) {
+  store(to + i, values);
+  if (copy != nullptr) store(copy + i, round_pack<bf16>(values));
+}
+template <int N>
+__device__ void store_weights(uint16_t* to, bf16* copy, int64_t i, const Pack<float, N>& values) {
+  Pack<uint16_t, N> rest;
+  Pack<bf16, N> near;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    const SplitFloat parts = split_float(values.at[k]);
+    near.at[k] = parts.near;
+    rest.at[k] = parts.rest;
+  }
+  store(to + i, rest);
+  store(copy + i, near);
+}
+
+template <class Gradient, class Moment, class Weight>
 struct Update {
   float keep1, take1, keep2, take2;  // beta and 1 - beta
   float shrink, rate, inverse_root, eps, grad_scale;
   uint32_t seed;  // of rounding
   const Gradient* gradient;
-  float* weight;
+  Weight* weight;  // float, or uint16_t: the rests beside `copy`
   Moment *first, *second;
-  bf16* copy;  // null: none is wanted
+  bf16* copy;
   template <int N>
   __device__ void apply(int64_t i) const {
     const Pack<Gradient, N> gradients = load<N>(gradient + i);
     const Pack<Moment, N> m_then = load<N>(first + i), v_then = load<N>(second + i);
-    const Pack<float, N> w_then = load<N>(weight + i);
+    const Pack<float, N> w_then = load_weights<N>(weight, copy, i);
     Pack<float, N> w, m, v;
 #pragma unroll
     for (int k = 0; k < N; ++k) {
@@ -47,9 +82,7 @@ struct Update {
     }
     store_moments(first + i, m, w_then, seed);
     store_moments(second + i, v, w_then, seed + 1);
-    store(weight + i, w);
-    if (copy == nullptr) return;
-    store(copy + i, round_pack<bf16>(w));
+    store_weights(weight, copy, i, w);
   }
 };
 
@@ -60,10 +93,10 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
   const int64_t count = w.numel();
   // Scalars in double, as torch has them: 1 - beta2 would lose digits in fp32.
   const double beta1 = rule.beta1, beta2 = rule.beta2, steps = static_cast<double>(step);
-  const auto run = [&](auto gradient_type, auto moment_type) {
+  const auto run = [&](auto gradient_type, auto moment_type, auto* weights) {
     using Gradient = decltype(gradient_type);
     using Moment = decltype(moment_type);
-    Update<Gradient, Moment> update;
+    Update<Gradient, Moment, std::remove_pointer_t<decltype(weights)>> update;
     update.keep1 = static_cast<float>(beta1);
     update.take1 = static_cast<float>(1.0 - beta1);
     update.keep2 = static_cast<float>(beta2);
@@ -75,7 +108,7 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
     update.grad_scale = grad_scale;
     update.seed = static_cast<uint32_t>(2 * step);
     update.gradient = grad.as<Gradient>();
-    update.weight = w.as<float>();
+    update.weight = weights;
     update.first = m.as<Moment>();
     update.second = v.as<Moment>();
     update.copy = copy_bf16.data == nullptr ? nullptr : copy_bf16.as<bf16>();
@@ -84,8 +117,12 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
                          allow_packs<kPack>(update.copy);
     for_each_pack<kPack>(stream, count, allowed, update);
   };
-  with_float_type(grad.dtype,
-                  [&](auto gradient) { with_float_type(m.dtype, [&](auto moment) { run(gradient, moment); }); });
+  with_float_type(grad.dtype, [&](auto gradient) {
+    with_float_type(m.dtype, [&](auto moment) {
+      if (w.dtype == DType::f32) run(gradient, moment, w.as<float>());
+      else run(gradient, moment, w.as<uint16_t>());
+    });
+  });
 }
 
 }  // namespace mw::gpu
