@@ -3,6 +3,22 @@
 #include <cmath>
 
 namespace mw {
+namespace {
+
+std::array<float, 4> normals_of(RngKey key, uint64_t counter) {
+  const auto words = philox(key, counter);
+  std::array<float, 4> out{};
+  for (size_t pair = 0; pair < 4; pair += 2) {
+    const double u = (static_cast<double>(words[pair]) + 1.0) * 0x1p-32;  // (0, 1]: the logarithm stays finite
+    const double angle = 2.0 * 3.14159265358979323846 * static_cast<double>(words[pair + 1]) * 0x1p-32;
+    const double radius = std::sqrt(-2.0 * std::log(u));
+    out[pair] = static_cast<float>(radius * std::cos(angle));
+    out[pair + 1] = static_cast<float>(radius * std::sin(angle));
+  }
+  return out;
+}
+
+}  // namespace
 
 RngKey make_rng_key(uint64_t seed, std::string_view name) {
   // FNV-1a over the name, then a SplitMix64 finish with the seed: nearby seeds and names give unrelated keys.
@@ -38,14 +54,15 @@ uint64_t bits_at(RngKey key, uint64_t index) {
   return uint64_t{words[0]} | (uint64_t{words[1]} << 32);
 }
 
-float normal_at(RngKey key, uint64_t index) {
-  const auto words = philox(key, index / 4);
-  const size_t lane = index % 4;
-  const size_t pair = lane / 2 * 2;
-  const double u = (static_cast<double>(words[pair]) + 1.0) * 0x1p-32;  // (0, 1]: the logarithm stays finite
-  const double angle = 2.0 * 3.14159265358979323846 * static_cast<double>(words[pair + 1]) * 0x1p-32;
-  const double radius = std::sqrt(-2.0 * std::log(u));
-  return static_cast<float>(lane % 2 == 0 ? radius * std::cos(angle) : radius * std::sin(angle));
+float normal_at(RngKey key, uint64_t index) { return normals_of(key, index / 4)[index % 4]; }
+
+void fill_normal(RngKey key, uint64_t begin, std::span<float> out) {
+  size_t i = 0;
+  while (i < out.size()) {
+    const uint64_t index = begin + i;
+    const std::array<float, 4> four = normals_of(key, index / 4);
+    for (size_t lane = index % 4; lane < 4 && i < out.size(); ++lane) out[i++] = four[lane];
+  }
 }
 
 }  // namespace mw

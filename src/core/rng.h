@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace mw {
@@ -24,5 +25,7 @@ float uniform_at(RngKey key, uint64_t index);
 uint64_t bits_at(RngKey key, uint64_t index);
 // Standard normal for element `index` (Box-Muller on the words of one counter).
 float normal_at(RngKey key, uint64_t index);
+// Those of elements `begin` on, for half the time each.
+void fill_normal(RngKey key, uint64_t begin, std::span<float> out);
 
 }  // namespace mw

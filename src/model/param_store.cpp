@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "core/rng.h"
+#include "ops/device.h"
 #include "ops/elementwise.h"
+#include "ops/split_values.h"
 
 namespace mw {
 namespace {
@@ -42,18 +44,14 @@ int64_t Parameter::numel() const {
 }
 
 TensorView Parameter::held_near() const { return elements(copy_bf16, held); }
-void Parameter::set_master(int64_t at, std::span<const float> values) const {
+void Parameter::set_master(Device device, int64_t at, std::span<const float> values) const {
   if (!is_split()) {
-    std::copy(values.begin(), values.end(), master.as<float>() + at);
+    write_to(device, master.as<float>() + at, values.data(), values.size_bytes());
     return;
   }
-  bf16* near = held_near().as<bf16>() + at;
-  uint16_t* rests = rest.as<uint16_t>() + at;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const SplitFloat parts = split_float(values[i]);
-    near[i] = parts.near;
-    rests[i] = parts.rest;
-  }
+  const SplitValues halves(values);
+  write_to(device, held_near().as<bf16>() + at, halves.near.data(), 2 * values.size());
+  write_to(device, rest.as<uint16_t>() + at, halves.rest.data(), 2 * values.size());
 }
 float Parameter::master_at(int64_t at) const {
   return is_split() ? join_float(held_near().as<bf16>()[at], rest.as<uint16_t>()[at]) : master.as<float>()[at];
@@ -149,11 +147,12 @@ void ParamStore::initialise(uint64_t seed, Stream& stream) {
   for (Parameter& p : params_) {
     const TraceScope part(stream.trace(), "initialise");
     // Columns of a matrix are many short runs, rows a few long ones: threads share pieces of either.
-    constexpr int64_t kPiece = 1 << 16;
+    constexpr int64_t kPiece = 1 << 18;
     if (p.row.init_std == 0) {
       const std::vector<float> same(kPiece, p.row.role == ParamRole::norm ? 1.0f : 0.0f);
       for (int64_t i = 0; i < p.held.count; i += kPiece)
-        p.set_master(i, std::span(same).first(static_cast<size_t>(std::min(kPiece, p.held.count - i))));
+        p.set_master(stream.device(), i,
+                     std::span(same).first(static_cast<size_t>(std::min(kPiece, p.held.count - i))));
       continue;
     }
     const RngKey key = make_rng_key(seed, p.row.name);
@@ -170,9 +169,10 @@ void ParamStore::initialise(uint64_t seed, Stream& stream) {
       std::vector<float> values(kPiece);
 #pragma omp for schedule(static)
       for (size_t r = 0; r < pieces.size(); ++r) {
-        for (int64_t i = 0; i < pieces[r].count; ++i)
-          values[static_cast<size_t>(i)] = std * normal_at(key, static_cast<uint64_t>(pieces[r].global + i));
-        p.set_master(pieces[r].at, std::span(values).first(static_cast<size_t>(pieces[r].count)));
+        const std::span piece = std::span(values).first(static_cast<size_t>(pieces[r].count));
+        fill_normal(key, static_cast<uint64_t>(pieces[r].global), piece);
+        for (float& value : piece) value *= std;
+        p.set_master(stream.device(), pieces[r].at, piece);
       }
     }
   }

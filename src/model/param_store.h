@@ -35,9 +35,9 @@ struct Parameter {
   bool is_split() const { return rest.dtype == DType::u16; }
   // The upper halves of held master weights that are split.
   TensorView held_near() const;
-  // Held master weights from `at` on, in one piece or split, in memory that the host reads.
-  void set_master(int64_t at, std::span<const float> values) const;
-  float master_at(int64_t at) const;
+  // Held master weights from `at` on, in one piece or split. From any thread.
+  void set_master(Device device, int64_t at, std::span<const float> values) const;
+  float master_at(int64_t at) const;  // a page at a time where the memory is a GPU's
   // What the update of the owned elements reads and writes, flat: the master weights or their rests.
   TensorView owned_master() const;
   TensorView owned_grad() const;

@@ -1,5 +1,7 @@
 #include "ops/device.h"
 
+#include <cstring>
+
 namespace mw {
 
 Stream open_stream(Device device, int threads) {
@@ -13,6 +15,11 @@ Reserve arenas_of(Device device) { return device.kind == DeviceKind::cpu ? Reser
 
 Reserve host_arenas_of(Device device) {
   return device.kind == DeviceKind::cpu ? Reserve(reserve_host) : reserve_beside(device);
+}
+
+void write_to(Device device, void* to, const void* from, size_t bytes) {
+  if (device.kind != DeviceKind::cpu) write_to_gpu(device, to, from, bytes);
+  else if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 }  // namespace mw

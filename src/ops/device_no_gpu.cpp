@@ -19,6 +19,7 @@ std::shared_ptr<std::byte> allocate_shared(Device, size_t) { fail_without_gpu();
 int64_t free_bytes(Device) { fail_without_gpu(); }
 Reserve reserve_on(Device) { fail_without_gpu(); }
 Reserve reserve_beside(Device) { fail_without_gpu(); }
+void write_to_gpu(Device, void*, const void*, size_t) { fail_without_gpu(); }
 void synchronise(Device) { fail_without_gpu(); }
 std::string address_of(Device) { fail_without_gpu(); }
 std::string describe(Device) { fail_without_gpu(); }

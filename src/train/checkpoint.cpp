@@ -13,7 +13,7 @@ RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights
   reader.check_tensors(engine.plan.params, moments);
   for (const LocalSlice& local : local_slices(engine, moments)) {
     const TraceScope tensor_scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
-    reader.read(local.tensor, local.global_shape, local.part, local.values, local.near);
+    reader.read(local.tensor, local.global_shape, local.part, engine.device, local.values, local.near);
   }
   const RunState state = reader.index().state;
   refresh_weights(engine);

@@ -6,6 +6,8 @@
 
 #include "base/text.h"
 #include "formats/checksum.h"
+#include "ops/device.h"
+#include "ops/split_values.h"
 #include "train/checkpoint_slices.h"
 
 namespace mw {
@@ -62,29 +64,33 @@ void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow
          "the checkpoint belongs to another model");
 }
 
-// The i-th element of type T of memory that lies anywhere.
-template <class T>
-T element_at(const std::byte* from, int64_t i) {
-  T element;
-  std::memcpy(&element, from + i * static_cast<int64_t>(sizeof element), sizeof element);
-  return element;
+// Stored elements, which lie anywhere, as values of a type.
+template <class Stored, class Value, class Convert>
+std::vector<Value> converted(const std::byte* from, int64_t count, Convert convert) {
+  std::vector<Value> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    Stored element;
+    std::memcpy(&element, from + i * sizeof element, sizeof element);
+    values[i] = convert(element);
+  }
+  return values;
 }
 
-// Stored elements, which lie anywhere, into a tensor, or into a pair of halves.
-void copy_elements(const std::byte* from, DType dtype, TensorView to, TensorView near) {
-  const int64_t count = to.numel();
+// Stored elements into a tensor, or into a pair of halves.
+void copy_elements(Device device, const std::byte* from, DType dtype, TensorView to, TensorView near) {
+  const auto write = [&](const TensorView& view, const auto& values) {
+    write_to(device, view.data, values.data(), static_cast<size_t>(view.bytes()));
+  };
   if (dtype == to.dtype) {
-    std::memcpy(to.data, from, static_cast<size_t>(to.bytes()));
+    write_to(device, to.data, from, static_cast<size_t>(to.bytes()));
   } else if (dtype == DType::bf16) {
-    for (int64_t i = 0; i < count; ++i) to.as<float>()[i] = to_float(element_at<bf16>(from, i));
+    write(to, converted<bf16, float>(from, to.numel(), [](bf16 x) { return to_float(x); }));
   } else if (to.dtype == DType::bf16) {
-    for (int64_t i = 0; i < count; ++i) to.as<bf16>()[i] = to_bf16(element_at<float>(from, i));
+    write(to, converted<float, bf16>(from, to.numel(), [](float x) { return to_bf16(x); }));
   } else {
-    for (int64_t i = 0; i < count; ++i) {
-      const SplitFloat parts = split_float(element_at<float>(from, i));
-      near.as<bf16>()[i] = parts.near;
-      to.as<uint16_t>()[i] = parts.rest;
-    }
+    const SplitValues halves(converted<float, float>(from, to.numel(), [](float x) { return x; }));
+    write(near, halves.near);
+    write(to, halves.rest);
   }
 }
 
@@ -105,13 +111,17 @@ void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool nee
 }
 
 void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,
-                            TensorView values, TensorView near) {
+                            Device device, TensorView values, TensorView near) {
+  constexpr int64_t kPiece = 1 << 20;
   read_or_refuse(folder_, [&] {
     for (const CheckpointSlice* slice : by_tensor_[tensor])
       for_each_shared_run(shape, slice->part, part, [&](int64_t from, int64_t to, int64_t count) {
         const Stored& found = stored(*slice, shape);
-        copy_elements(found.bytes.data() + from * size_of(found.dtype), found.dtype, values.slice(to, count),
-                      near.data == nullptr ? near : near.slice(to, count));
+        for (int64_t i = 0; i < count; i += kPiece) {
+          const int64_t piece = std::min(kPiece, count - i);
+          copy_elements(device, found.bytes.data() + (from + i) * size_of(found.dtype), found.dtype,
+                        values.slice(to + i, piece), near.data == nullptr ? near : near.slice(to + i, piece));
+        }
       });
   });
 }

@@ -32,10 +32,10 @@ class CheckpointReader {
   void check_tensors(const std::vector<ParamRow>& rows, bool needs_moments) const;
 
   // The elements of a part of `tensor` into `values`, part.size of them, f32 or bf16: moments are converted where they
-  // are stored as the other. Into u16 `values` go the rests of f32, and into `near` their upper halves. `shape` is the
-  // tensor's, of the index.
-  void read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part, TensorView values,
-            TensorView near = {});
+  // are stored as the other. Into u16 `values` go the rests of f32, and into `near` their upper halves. Both are in an
+  // arena of `device`. `shape` is the tensor's, of the index.
+  void read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part, Device device,
+            TensorView values, TensorView near = {});
 
  private:
   struct Stored {

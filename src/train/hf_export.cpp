@@ -142,7 +142,7 @@ class ShardWriter {
       piece.first = tensor.begin + first;
       piece.size = std::min(kPiece, tensor.numel() - first);
       values_.resize(static_cast<size_t>(piece.size));
-      reader_.read("param." + tensor.param, shape, piece, TensorView(values_.data(), DType::f32, {piece.size}));
+      reader_.read("param." + tensor.param, shape, piece, {}, TensorView(values_.data(), DType::f32, {piece.size}));
       if (written_dtype(tensor, target_.dtype) == DType::f32) {
         writer.write(tensor.name, std::as_bytes(std::span(values_)));
         continue;

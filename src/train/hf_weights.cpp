@@ -9,7 +9,7 @@ namespace mw {
 namespace {
 
 // Reads the part of one Hugging Face tensor that this rank holds of the parameter.
-void read_held(const SafetensorsSet& files, const HfTensor& tensor, Parameter& p) {
+void read_held(const SafetensorsSet& files, const HfTensor& tensor, Device device, Parameter& p) {
   constexpr int64_t kPiece = 1 << 20;  // elements
   std::vector<float> room(kPiece);
   const std::vector<int64_t>& shape = p.row.shape;
@@ -21,7 +21,7 @@ void read_held(const SafetensorsSet& files, const HfTensor& tensor, Parameter& p
       for (int64_t i = begin; i < end; i += kPiece) {
         const std::span values = std::span(room).first(static_cast<size_t>(std::min(kPiece, end - i)));
         read_hf_tensor(files, tensor, i - tensor.begin, values);
-        p.set_master(held.at + local + i - global, values);
+        p.set_master(device, held.at + local + i - global, values);
       }
     });
 }
@@ -33,7 +33,7 @@ std::string import_hf_weights(Engine& engine, const std::string& dir) {
   for (const HfTensor& tensor : folder.tensors) {
     const TraceScope scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
     if (engine.params.has(tensor.param))
-      read_held(folder.files, tensor, engine.params.find(tensor.param));  // else of another stage
+      read_held(folder.files, tensor, engine.device, engine.params.find(tensor.param));  // else of another stage
   }
   check_tied_head(folder, engine.plan.model);
   refresh_weights(engine);

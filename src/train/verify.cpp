@@ -215,7 +215,8 @@ void Verifier::share_master(const ParamRow& row) {
   const Parameter& own = layout_->params.find(row.name);
   for (const HeldSlice& part : held_slices(row.shape, own.pieces, own.held))
     for_each_shared_run(row.shape, whole_tensor(row.shape), part.slice, [&](int64_t from, int64_t to, int64_t count) {
-      own.set_master(part.at + to, std::span(global).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
+      own.set_master(layout_->device, part.at + to,
+                     std::span(global).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
     });
 }
 

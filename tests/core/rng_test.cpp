@@ -125,5 +125,15 @@ TEST(Normal, StreamsOfOtherNamesAreIndependent) {
   EXPECT_NEAR(product / kCount, 0, 5 / std::sqrt(kCount));
 }
 
+TEST(Rng, NormalsOfManyAreThoseOfEach) {
+  const RngKey key = make_rng_key(7, "many");
+  for (const uint64_t begin : {uint64_t{0}, uint64_t{1}, uint64_t{6}, (uint64_t{1} << 40) + 3})
+    for (const size_t count : {size_t{0}, size_t{1}, size_t{3}, size_t{1000}}) {
+      std::vector<float> many(count);
+      fill_normal(key, begin, many);
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(many[i], normal_at(key, begin + i)) << begin << " + " << i;
+    }
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -79,7 +79,7 @@ TEST(ParamStore, SplitsMasterWeights) {
         EXPECT_EQ(q.owned_copy().numel(), q.owned.count);
         const float values[] = {-1.00390625f, 3.0e38f};
         if (q.held.count < 2) continue;
-        q.set_master(q.held.count - 2, values);
+        q.set_master({}, q.held.count - 2, values);
         EXPECT_EQ(q.master_at(q.held.count - 2), values[0]);
         EXPECT_EQ(q.master_at(q.held.count - 1), values[1]);
       }

@@ -333,7 +333,7 @@ TEST(Checkpoints, SplitMasterWeights) {
     const auto count = static_cast<size_t>(a.held.count);
     std::vector<uint16_t> rests(count);
     std::vector<bf16> near(count);
-    reader.read("param." + a.row.name, a.row.shape, whole_tensor(a.row.shape),
+    reader.read("param." + a.row.name, a.row.shape, whole_tensor(a.row.shape), {},
                 {rests.data(), DType::u16, {a.held.count}}, {near.data(), DType::bf16, {a.held.count}});
     for (size_t j = 0; j < count; ++j) {
       const auto at = static_cast<int64_t>(j);

@@ -1,9 +1,13 @@
 #include "ops/device.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -114,21 +118,42 @@ class SharedReservation : public Reservation {
   size_t reserved_ = 0, committed_ = 0;
 };
 
+// Fresh pages of the host, large ones where it has them: those are pinned faster. Null where it gives none.
+std::shared_ptr<std::byte> map_pages(size_t bytes) {
+  const size_t size = std::max<size_t>(bytes, 1);
+  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  (void)::madvise(memory, size, MADV_HUGEPAGE);
+  return {static_cast<std::byte*>(memory), [size](std::byte* p) { (void)::munmap(p, size); }};
+}
+
+// One thread fills some GB/s, states are tens of GB.
+void zero_in_parallel(std::byte* memory, size_t bytes) {
+  constexpr size_t kThreads = 8, kLeast = size_t{64} << 20;
+  std::vector<std::thread> threads;
+  const size_t piece = std::max(kLeast, (bytes / kThreads + 4095) / 4096 * 4096);
+  for (size_t at = 0; at < bytes; at += piece)
+    threads.emplace_back([=] { std::memset(memory + at, 0, std::min(piece, bytes - at)); });
+  for (std::thread& thread : threads) thread.join();
+}
+
 // Pinned from the start: all of it is used.
 class HostReservation : public Reservation {
  public:
   HostReservation(Device device, size_t bytes) : reserved_(bytes) {
     check(set_device(device.index), "choosing the device");
-    void* memory = nullptr;
-    if (!succeeded(allocate_host(&memory, std::max<size_t>(bytes, 1)))) {
-      (void)last_error();
-      fail(Exit::memory,
-           fmt::format("the host gives no {} for the states of GPU {}", format_bytes(static_cast<int64_t>(bytes)),
-                       device.index),
-           "use more ranks, mesh.zero = 1, or memory.offload = \"none\"");
-    }
-    memory_ = {static_cast<std::byte*>(memory), [](std::byte* p) { (void)free_host(p); }};
+    memory_ = map_pages(bytes);
+    if (memory_ != nullptr) zero_in_parallel(memory_.get(), bytes);
+    if (memory_ != nullptr && succeeded(pin_host(memory_.get(), std::max<size_t>(bytes, 1)))) return;
+    (void)last_error();
+    fail(Exit::memory,
+         fmt::format("the host gives no {} for the states of GPU {}", format_bytes(static_cast<int64_t>(bytes)),
+                     device.index),
+         "use more ranks, mesh.zero = 1, or memory.offload = \"none\"");
   }
+  ~HostReservation() override { (void)unpin_host(memory_.get()); }
+  HostReservation(const HostReservation&) = delete;
+  HostReservation& operator=(const HostReservation&) = delete;
   std::byte* data() const override { return memory_.get(); }
   size_t committed() const override { return committed_; }
   size_t reserved() const override { return reserved_; }
@@ -138,7 +163,7 @@ class HostReservation : public Reservation {
   }
   void zero(size_t bytes) override {
     MW_CHECK(bytes <= committed_, "{} bytes of {} committed ones", bytes, committed_);
-    if (bytes > 0) std::memset(memory_.get(), 0, bytes);
+    zero_in_parallel(memory_.get(), bytes);
   }
 
  private:
@@ -198,6 +223,11 @@ Reserve reserve_on(Device device) {
 
 Reserve reserve_beside(Device device) {
   return [device](size_t bytes) { return std::make_unique<gpu::HostReservation>(device, bytes); };
+}
+
+void write_to_gpu(Device device, void* to, const void* from, size_t bytes) {
+  gpu::check(gpu::set_device(device.index), "choosing the device");
+  if (bytes > 0) gpu::check(gpu::copy(to, from, bytes), "copying");
 }
 
 void synchronise(Device device) {

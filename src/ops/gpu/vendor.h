@@ -82,14 +82,11 @@ inline Status move_to_device(const void* memory, size_t bytes, int device) {
   return cudaMemPrefetchAsync(memory, bytes, {cudaMemLocationTypeDevice, device}, 0, nullptr);
 }
 #endif
-// Pinned, at one address for the host and every device.
-#if defined(__HIP__) || defined(__HIPCC__)
-inline Status allocate_host(void** memory, size_t bytes) { return hipHostMalloc(memory, bytes, hipHostMallocPortable); }
-inline Status free_host(void* memory) { return hipHostFree(memory); }
-#else
-inline Status allocate_host(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, cudaHostAllocPortable); }
-inline Status free_host(void* memory) { return cudaFreeHost(memory); }
-#endif
+// Pins memory of the host, at one address for it and every device.
+inline Status pin_host(void* memory, size_t bytes) {
+  return MW_VENDOR(HostRegister)(memory, bytes, MW_VENDOR(HostRegisterPortable));
+}
+inline Status unpin_host(void* memory) { return MW_VENDOR(HostUnregister)(memory); }
 inline Status memory_info(size_t* free_bytes, size_t* total_bytes) {
   return MW_VENDOR(MemGetInfo)(free_bytes, total_bytes);
 }
@@ -116,6 +113,9 @@ inline Status destroy_event(NativeEvent event) { return MW_VENDOR(EventDestroy)(
 inline Status record_event(NativeEvent event, NativeStream stream) { return MW_VENDOR(EventRecord)(event, stream); }
 inline Status wait_for_event(NativeStream stream, NativeEvent event) {
   return MW_VENDOR(StreamWaitEvent)(stream, event, 0);
+}
+inline Status copy(void* to, const void* from, size_t bytes) {
+  return MW_VENDOR(Memcpy)(to, from, bytes, MW_VENDOR(MemcpyDefault));
 }
 inline Status copy_async(void* to, const void* from, size_t bytes, NativeStream stream) {
   return MW_VENDOR(MemcpyAsync)(to, from, bytes, MW_VENDOR(MemcpyDefault), stream);
