@@ -49,6 +49,7 @@ Reserve reserve_beside(Device device);
 // written where it lives, not moved to the host page by page. From any thread.
 void write_to(Device device, void* to, const void* from, size_t bytes);
 
+// The same into a GPU's arenas alone.
 void write_to_gpu(Device device, void* to, const void* from, size_t bytes);
 
 // Waits for all queues of the device.

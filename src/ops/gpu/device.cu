@@ -118,15 +118,6 @@ class SharedReservation : public Reservation {
   size_t reserved_ = 0, committed_ = 0;
 };
 
-// Fresh pages of the host, large ones where it has them: those are pinned faster. Null where it gives none.
-std::shared_ptr<std::byte> map_pages(size_t bytes) {
-  const size_t size = std::max<size_t>(bytes, 1);
-  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  (void)::madvise(memory, size, MADV_HUGEPAGE);
-  return {static_cast<std::byte*>(memory), [size](std::byte* p) { (void)::munmap(p, size); }};
-}
-
 // One thread fills some GB/s, states are tens of GB.
 void zero_in_parallel(std::byte* memory, size_t bytes) {
   constexpr size_t kThreads = 8, kLeast = size_t{64} << 20;
@@ -137,23 +128,41 @@ void zero_in_parallel(std::byte* memory, size_t bytes) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// Null where the host gives none. Large pages, filled by several threads before they are pinned, where that is allowed.
+std::shared_ptr<std::byte> allocate_pinned(size_t bytes) {
+  const size_t size = std::max<size_t>(bytes, 1);
+  if constexpr (!kPinsInPlace) {
+    void* memory = nullptr;
+    if (!succeeded(allocate_host(&memory, size))) return nullptr;
+    return {static_cast<std::byte*>(memory), [](std::byte* p) { (void)free_host(p); }};
+  }
+  void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  (void)::madvise(memory, size, MADV_HUGEPAGE);
+  zero_in_parallel(static_cast<std::byte*>(memory), size);
+  if (!succeeded(pin_host(memory, size))) {
+    (void)::munmap(memory, size);
+    return nullptr;
+  }
+  return {static_cast<std::byte*>(memory), [size](std::byte* p) {
+            (void)unpin_host(p);
+            (void)::munmap(p, size);
+          }};
+}
+
 // Pinned from the start: all of it is used.
 class HostReservation : public Reservation {
  public:
   HostReservation(Device device, size_t bytes) : reserved_(bytes) {
     check(set_device(device.index), "choosing the device");
-    memory_ = map_pages(bytes);
-    if (memory_ != nullptr) zero_in_parallel(memory_.get(), bytes);
-    if (memory_ != nullptr && succeeded(pin_host(memory_.get(), std::max<size_t>(bytes, 1)))) return;
+    memory_ = allocate_pinned(bytes);
+    if (memory_ != nullptr) return;
     (void)last_error();
     fail(Exit::memory,
          fmt::format("the host gives no {} for the states of GPU {}", format_bytes(static_cast<int64_t>(bytes)),
                      device.index),
          "use more ranks, mesh.zero = 1, or memory.offload = \"none\"");
   }
-  ~HostReservation() override { (void)unpin_host(memory_.get()); }
-  HostReservation(const HostReservation&) = delete;
-  HostReservation& operator=(const HostReservation&) = delete;
   std::byte* data() const override { return memory_.get(); }
   size_t committed() const override { return committed_; }
   size_t reserved() const override { return reserved_; }

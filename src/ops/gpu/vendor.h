@@ -82,7 +82,16 @@ inline Status move_to_device(const void* memory, size_t bytes, int device) {
   return cudaMemPrefetchAsync(memory, bytes, {cudaMemLocationTypeDevice, device}, 0, nullptr);
 }
 #endif
-// Pins memory of the host, at one address for it and every device.
+// Pinned memory of the host, at one address for it and every device.
+#if defined(__HIP__) || defined(__HIPCC__)
+constexpr bool kPinsInPlace = false;  // a device may see memory that is pinned later elsewhere
+inline Status allocate_host(void** memory, size_t bytes) { return hipHostMalloc(memory, bytes, hipHostMallocPortable); }
+inline Status free_host(void* memory) { return hipHostFree(memory); }
+#else
+constexpr bool kPinsInPlace = true;
+inline Status allocate_host(void** memory, size_t bytes) { return cudaHostAlloc(memory, bytes, cudaHostAllocPortable); }
+inline Status free_host(void* memory) { return cudaFreeHost(memory); }
+#endif
 inline Status pin_host(void* memory, size_t bytes) {
   return MW_VENDOR(HostRegister)(memory, bytes, MW_VENDOR(HostRegisterPortable));
 }
