@@ -35,8 +35,9 @@ def rows_of(results):
         for row in results[shape]["rows"]:
             if "outdated" in row:
                 continue
+            fields = {field: results[shape].get(field, otherwise) for field, otherwise in then.items()}
             yield (prefix + row["layout"], ranks, row["overrides"], row["step_ms"], row["mem_predicted_bytes"],
-                   row["mem_peak_bytes"], {field: results[shape].get(field, otherwise) for field, otherwise in then.items()})
+                   row["mem_peak_bytes"], fields)
 
 
 def predict(binary, profile, balance, ranks, overrides):

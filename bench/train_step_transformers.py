@@ -6,7 +6,8 @@ examples/bench/qwen3_30b_8_layers.toml. Random tokens, grouped_mm experts, gradi
 
 Weights, gradients and the states of fused AdamW are in bf16, as torch makes them for a bf16 model, without fp32 master
 weights: less than half the optimizer's memory traffic of ours, which keeps master weights in fp32, and gradients and
-states too unless memory.expert_gradients and memory.moments say bf16. The first three steps are left out; the median of the rest is reported.
+states too unless memory.expert_gradients and memory.moments say bf16. The first three steps are left out; the median of
+the rest is reported.
 """
 import argparse
 import gc

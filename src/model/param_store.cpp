@@ -1,6 +1,7 @@
 #include "model/param_store.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "core/rng.h"
 #include "ops/device.h"
@@ -164,18 +165,22 @@ void ParamStore::initialise(uint64_t seed, Stream& stream) {
         for (int64_t i = 0; i < count; i += kPiece)
           pieces.push_back({global + i, held.at + at + i, std::min(kPiece, count - i)});
       });
-#pragma omp parallel num_threads(threads)
-    {
-      std::vector<float> values(kPiece);
-#pragma omp for schedule(static)
-      for (size_t r = 0; r < pieces.size(); ++r) {
-        const std::span piece = std::span(values).first(static_cast<size_t>(pieces[r].count));
-        fill_normal(key, static_cast<uint64_t>(pieces[r].global), piece);
-        for (float& value : piece) value *= std;
-        p.set_master(stream.device(), pieces[r].at, piece);
+    std::exception_ptr error;  // none leaves the threads
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (size_t r = 0; r < pieces.size(); ++r) {
+      try {
+        std::vector<float> values(static_cast<size_t>(pieces[r].count));
+        fill_normal(key, static_cast<uint64_t>(pieces[r].global), values);
+        for (float& value : values) value *= std;
+        p.set_master(stream.device(), pieces[r].at, values);
+      } catch (...) {
+#pragma omp critical(initialise_error)
+        error = std::current_exception();
       }
     }
+    if (error != nullptr) std::rethrow_exception(error);
   }
+  finish_writes(stream.device());
 }
 
 void ParamStore::repack(Stream& stream) {

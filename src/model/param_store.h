@@ -26,7 +26,7 @@ struct Parameter {
   TensorView master;          // f32, local shape; the owned elements where a cut is held; empty where split
   TensorView rest;            // u16, held elements of split master weights: what copy_bf16 lacks of them; else empty
   TensorView grad;            // local shape, f32 or as memory.expert_gradients says; empty when not trained by gradient
-  TensorView adam_m, adam_v;  // f32, of the owned elements; empty also when the plan has none
+  TensorView adam_m, adam_v;  // f32 or bf16, of the owned elements; empty also when the plan has none
   std::vector<Weight> weights;  // one per matrix (e for experts), without values where the master is cut or split;
                                 // none when no product reads it
   TensorView copy_bf16;         // the packed forms, where they are a plain copy of the local tensor; else empty
@@ -35,7 +35,7 @@ struct Parameter {
   bool is_split() const { return rest.dtype == DType::u16; }
   // The upper halves of held master weights that are split.
   TensorView held_near() const;
-  // Held master weights from `at` on, in one piece or split. From any thread.
+  // Held master weights from `at` on, in one piece or split. From any thread; finish_writes() ends it (ops/device.h).
   void set_master(Device device, int64_t at, std::span<const float> values) const;
   float master_at(int64_t at) const;  // a page at a time where the memory is a GPU's
   // What the update of the owned elements reads and writes, flat: the master weights or their rests.

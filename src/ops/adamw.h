@@ -16,7 +16,7 @@ struct AdamW {
 // down by chance (step, value and weight decide, nothing else): to the nearest, a v that hardly changes would never
 // move. copy_bf16: overwritten with w rounded to bf16; empty: none is wanted. Where w is u16 it has the rests of fp32
 // weights whose nearest bf16 are in copy_bf16 (SplitFloat in base/dtype.h): read and updated together, as in one
-// piece.
+// piece (but ties of copy_bf16 go away from 0, not to even).
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16 = {});
 

@@ -22,4 +22,8 @@ void write_to(Device device, void* to, const void* from, size_t bytes) {
   else if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+void finish_writes(Device device) {
+  if (device.kind != DeviceKind::cpu) synchronise(device);
+}
+
 }  // namespace mw

@@ -45,11 +45,12 @@ Reserve reserve_on(Device device);
 // Memory for arenas that stays on the host, where the device reads and writes it over its bus.
 Reserve reserve_beside(Device device);
 
-// Copies from the host's memory into any that an arena is made of, and returns when it is there: shared memory is
-// written where it lives, not moved to the host page by page. From any thread.
+// Copies from the host's memory, which is free again at once, into any that an arena is made of: shared memory is
+// written where it lives, not moved to the host page by page. From any thread. What reads it waits for finish_writes().
 void write_to(Device device, void* to, const void* from, size_t bytes);
+void finish_writes(Device device);
 
-// The same into a GPU's arenas alone.
+// The first of these into a GPU's arenas alone.
 void write_to_gpu(Device device, void* to, const void* from, size_t bytes);
 
 // Waits for all queues of the device.

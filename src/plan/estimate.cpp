@@ -11,7 +11,8 @@ namespace mw {
 namespace {
 
 // Bytes that the optimizer's update moves for each byte of moments: gradient, master weight and moments are read, the
-// latter two written. Of a split master weight half is written with the packed form.
+// latter two written. Of a split master weight half is written with the packed form; all are taken for split where some
+// are.
 double update_bytes(const RunSpec& run, const PlatformProfile& profile) {
   const auto moments = static_cast<double>(2 * size_of(run.moment_dtype()));
   const bool splits = run.dtype() == DType::bf16 && profile.one_packed_form && profile.split_masters.value_or(true);

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -122,9 +124,14 @@ std::vector<ByteRow> all_rows(const Plan& plan) {
 std::string describe(const Plan& plan) {
   const std::vector<ByteRow> rows = all_rows(plan);
   const ByteSummary s = summarise(rows);
-  const bool halved_gradients = std::any_of(rows.begin(), rows.end(), [](const ByteRow& row) {
-    return row.kind == ByteKind::gradient && row.dtype == DType::bf16;
-  });
+  const auto halves = [&](ByteKind kind, DType dtype, const char* note) {
+    const bool any = std::any_of(rows.begin(), rows.end(),
+                                 [&](const ByteRow& row) { return row.kind == kind && row.dtype == dtype; });
+    return std::pair(kind, any ? note : "");
+  };
+  const std::map<ByteKind, const char*> notes = {halves(ByteKind::master, DType::u16, " (what packed weights lack)"),
+                                                 halves(ByteKind::gradient, DType::bf16, " (those of experts in bf16)"),
+                                                 halves(ByteKind::moment, DType::bf16, " (in bf16)")};
   std::string text =
       fmt::format("mesh {}; {} sequences x {} tokens per rank and micro-batch, {} micro-batch{} per step\n",
                   describe(plan.mesh), plan.batch.sequences, plan.batch.seq_len, plan.run.train.micro_batches,
@@ -137,8 +144,9 @@ std::string describe(const Plan& plan) {
   for (int k = 0; k < kByteKinds; ++k) {
     if (s.by_kind[k] == 0) continue;
     const auto kind = static_cast<ByteKind>(k);
+    const auto note = notes.find(kind);
     text += fmt::format("{} {} {}{}", k == 0 ? ":" : ",", name_of(kind), format_bytes(s.by_kind[k]),
-                        kind == ByteKind::gradient && halved_gradients ? " (those of experts in bf16)" : "");
+                        note == notes.end() ? "" : note->second);
   }
   if (s.on_host > 0) text += fmt::format("; {} more on the host", format_bytes(s.on_host));
   if (s.routed_committed > 0)

@@ -131,8 +131,8 @@ const std::vector<KeyRule>& key_rules() {
            "those of experts and the rows sent to them; full: all but layer inputs and routing",
            "none", "moe", "selective", "full"),
       TEXT("memory.offload", offload,
-           "what a GPU reads and writes in the host's memory, once per step: its moments, and the fp32 weights of bf16 "
-           "matrices",
+           "what a GPU reads and writes in the host's memory, once per step: its moments, and of the fp32 weights of "
+           "bf16 matrices what bf16 lacks",
            "none", "optimizer"),
       TEXT(
           "memory.expert_gradients", expert_gradients,

@@ -100,6 +100,9 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
   stream.trace().note_phases(world.progress());
 }
 
-void refresh_weights(Engine& engine) { refresh_weights(engine.params, engine.comms, engine.stream); }
+void refresh_weights(Engine& engine) {
+  finish_writes(engine.device);
+  refresh_weights(engine.params, engine.comms, engine.stream);
+}
 
 }  // namespace mw

@@ -11,7 +11,7 @@ namespace {
 // Reads the part of one Hugging Face tensor that this rank holds of the parameter.
 void read_held(const SafetensorsSet& files, const HfTensor& tensor, Device device, Parameter& p) {
   constexpr int64_t kPiece = 1 << 20;  // elements
-  std::vector<float> room(kPiece);
+  std::vector<float> room;
   const std::vector<int64_t>& shape = p.row.shape;
   for (const HeldSlice& held : held_slices(shape, p.pieces, p.held))
     for_each_shared_run(shape, whole_tensor(shape), held.slice, [&](int64_t global, int64_t local, int64_t count) {
@@ -19,7 +19,8 @@ void read_held(const SafetensorsSet& files, const HfTensor& tensor, Device devic
                     end = std::min(tensor.begin + tensor.numel(), global + count);
       if (begin >= end) return;
       for (int64_t i = begin; i < end; i += kPiece) {
-        const std::span values = std::span(room).first(static_cast<size_t>(std::min(kPiece, end - i)));
+        room.resize(static_cast<size_t>(std::min(kPiece, end - i)));
+        const std::span<float> values = room;
         read_hf_tensor(files, tensor, i - tensor.begin, values);
         p.set_master(device, held.at + local + i - global, values);
       }

@@ -31,6 +31,26 @@ TEST(Plan, NamesGradientsThatAreKeptInBf16) {
   EXPECT_TRUE(contains(describe(plan), ", gradients " + gradients + " (those of experts in bf16)")) << describe(plan);
 }
 
+TEST(Plan, NamesMomentsAndMasterWeightsInHalves) {
+  RunSpec run = small_run();
+  run.train.dtype = "bf16";
+  NativeModel even = small_native();
+  even.vocab = 128;
+  even.width = even.dense_width = even.expert_width = 64;
+  even.kv_heads = 4;
+  even.head_dim = 16;
+  Platform gpu;
+  gpu.native_bf16 = gpu.one_packed_form = true;
+  const auto header = [&](const Platform& platform) {
+    return describe(make_plan(build_native_model(even), run, 1, 0, platform));
+  };
+  EXPECT_FALSE(contains(header(gpu), "(in bf16)")) << header(gpu);
+  EXPECT_FALSE(contains(header({}), "(what packed weights lack)")) << header({});
+  run.moments = "bf16";
+  EXPECT_TRUE(contains(header(gpu), " (what packed weights lack), gradients ")) << header(gpu);
+  EXPECT_TRUE(contains(header(gpu), " (in bf16), packed weights ")) << header(gpu);
+}
+
 // Micro-batches do not depend on the layout: every rank has the same schedule.
 TEST(Plan, RanksAgreeOnTheSchedule) {
   RunSpec run = small_run();

@@ -118,17 +118,18 @@ class SharedReservation : public Reservation {
   size_t reserved_ = 0, committed_ = 0;
 };
 
-// One thread fills some GB/s, states are tens of GB.
-void zero_in_parallel(std::byte* memory, size_t bytes) {
+// Calls body(begin, end) for parts of `bytes`, on several threads: one fills some GB/s, and states are tens of GB.
+template <class Body>
+void in_parallel(size_t bytes, const Body& body) {
   constexpr size_t kThreads = 8, kLeast = size_t{64} << 20;
-  std::vector<std::thread> threads;
-  const size_t piece = std::max(kLeast, (bytes / kThreads + 4095) / 4096 * 4096);
-  for (size_t at = 0; at < bytes; at += piece)
-    threads.emplace_back([=] { std::memset(memory + at, 0, std::min(piece, bytes - at)); });
-  for (std::thread& thread : threads) thread.join();
+  const size_t part = std::max(kLeast, (bytes / kThreads + 4095) / 4096 * 4096);
+  std::vector<std::jthread> threads;
+  for (size_t at = 0; at < bytes; at += part)
+    threads.emplace_back([&body, at, end = std::min(bytes, at + part)] { body(at, end); });
 }
 
-// Null where the host gives none. Large pages, filled by several threads before they are pinned, where that is allowed.
+// Null where the host gives none. Large pages, placed by several threads before they are pinned, where that is allowed;
+// train/engine.h has looked before that there are enough.
 std::shared_ptr<std::byte> allocate_pinned(size_t bytes) {
   const size_t size = std::max<size_t>(bytes, 1);
   if constexpr (!kPinsInPlace) {
@@ -139,7 +140,9 @@ std::shared_ptr<std::byte> allocate_pinned(size_t bytes) {
   void* memory = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return nullptr;
   (void)::madvise(memory, size, MADV_HUGEPAGE);
-  zero_in_parallel(static_cast<std::byte*>(memory), size);
+  in_parallel(size, [&](size_t begin, size_t end) {
+    for (size_t at = begin; at < end; at += 4096) static_cast<volatile std::byte*>(memory)[at] = std::byte{0};
+  });
   if (!succeeded(pin_host(memory, size))) {
     (void)::munmap(memory, size);
     return nullptr;
@@ -172,7 +175,7 @@ class HostReservation : public Reservation {
   }
   void zero(size_t bytes) override {
     MW_CHECK(bytes <= committed_, "{} bytes of {} committed ones", bytes, committed_);
-    zero_in_parallel(memory_.get(), bytes);
+    in_parallel(bytes, [&](size_t begin, size_t end) { std::memset(memory_.get() + begin, 0, end - begin); });
   }
 
  private:

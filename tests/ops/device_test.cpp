@@ -1,0 +1,39 @@
+#include "ops/device.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+#include "core/tensor_store.h"
+#include "ops/elementwise.h"
+#include "support/op_case.h"
+#include "support/test_device.h"
+
+namespace mw::test {
+namespace {
+
+// What is written is what the next operator reads, in memory of either kind.
+TEST(Device, WritesReachItsArenas) {
+  const Device device{device_kind(), 0};
+  for (const Reserve& reserve : {arenas_of(device), host_arenas_of(device)})
+    for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{77}, int64_t{3} << 20}) {
+      TestStream test(2);
+      TensorStore store({{"x", DType::f32, {count}, 0}, {"y", DType::f32, {count}, 0}}, reserve);
+      const TensorView x = store.fixed("x"), y = store.fixed("y");
+      std::vector<float> values(static_cast<size_t>(count));
+      for (const float first : {1.0f, 5.0f}) {
+        std::iota(values.begin(), values.end(), first);
+        const size_t half = values.size() / 2;
+        write_to(device, x.as<float>() + half, values.data() + half, 4 * (values.size() - half));
+        write_to(device, x.data, values.data(), 4 * half);
+        finish_writes(device);
+        add(test.stream, x, x, y);
+        wait_for_device();
+        for (size_t i = 0; i < values.size(); ++i) ASSERT_EQ(y.as<float>()[i], 2 * values[i]) << i;
+      }
+    }
+}
+
+}  // namespace
+}  // namespace mw::test
