@@ -289,10 +289,7 @@ TEST(Checkpoints, RoundTrip) {
     run.train.dtype = run.moments = dtype;
     const ModelSpec model = build_native_model(run.native);
     Engine written(model, run, *world, 1), read(model, run, *world, 1);
-    written.params.initialise(3, written.stream);
-    written.params.repack(written.stream);
-    const StepStats stats = accumulate_gradients(written, stage(written, random_batches(written.plan)));
-    apply_update(written, stats, {1e-3, 1});
+    take_first_step(written);
     save_checkpoint(written, dir / dtype, {1, 16}, 2);
     const RunState state = load_checkpoint(read, newest_checkpoint(dir / dtype));
     EXPECT_EQ(state.step, 1);
@@ -319,10 +316,7 @@ TEST(Checkpoints, SplitMasterWeights) {
   const RunSpec run = even_run();
   const ModelSpec model = build_native_model(run.native);
   Engine written(model, run, *world, 1), read(model, run, *world, 1);
-  written.params.initialise(3, written.stream);
-  written.params.repack(written.stream);
-  const StepStats stats = accumulate_gradients(written, stage(written, random_batches(written.plan)));
-  apply_update(written, stats, {1e-3, 1});
+  take_first_step(written);
   save_checkpoint(written, dir.path(), {1, 16}, 2);
   const std::string folder = newest_checkpoint(dir.path());
   load_checkpoint(read, folder);
@@ -355,10 +349,7 @@ TEST(Checkpoints, MomentsAreConverted) {
   Engine wide(model, run, *world, 1), back(model, run, *world, 1);
   run.moments = "bf16";
   Engine narrow(model, run, *world, 1);
-  wide.params.initialise(3, wide.stream);
-  wide.params.repack(wide.stream);
-  const StepStats stats = accumulate_gradients(wide, stage(wide, random_batches(wide.plan)));
-  apply_update(wide, stats, {1e-3, 1});
+  take_first_step(wide);
   save_checkpoint(wide, dir / "wide", {1, 16}, 2);
   load_checkpoint(narrow, newest_checkpoint(dir / "wide"));
   save_checkpoint(narrow, dir / "narrow", {1, 16}, 2);

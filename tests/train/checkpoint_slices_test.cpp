@@ -31,10 +31,7 @@ class Recut {
  public:
   // Saves a trained engine in `folder`.
   explicit Recut(const std::string& folder) : folder_(folder + "/step-00000001") {
-    engine.params.initialise(3, engine.stream);
-    engine.params.repack(engine.stream);
-    const StepStats stats = accumulate_gradients(engine, stage(engine, random_batches(engine.plan)));
-    apply_update(engine, stats, {1e-3, 1});
+    take_first_step(engine);
     save_checkpoint(engine, folder, {1, 16}, 2);
     index_ = nlohmann::json::parse(read_text_file(folder_ + "/index.json", size_t{1} << 24));
   }

@@ -55,4 +55,11 @@ inline std::vector<MicroBatch> random_batches(const Plan& plan) {
   return batches;
 }
 
+// Initial weights, and one update from random batches.
+inline void take_first_step(Engine& engine) {
+  engine.params.initialise(3, engine.stream);
+  engine.params.repack(engine.stream);
+  apply_update(engine, accumulate_gradients(engine, stage(engine, random_batches(engine.plan))), {1e-3, 1});
+}
+
 }  // namespace mw::test
