@@ -11,6 +11,7 @@
 #include "ops/gpu/tile_loaders.h"
 #include "ops/gpu/tile_queue.h"
 #include "ops/gpu/tile_ring.h"
+#include "ops/gpu/tile_stores.h"
 #include "ops/gpu/tiling.h"
 
 namespace mw::gpu {
@@ -20,85 +21,6 @@ constexpr int kBlockThreads = 3 * kWarpgroup;            // one copies, two mult
 constexpr int kCopyRegisters = 56, kSumRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what a thread has at the start
 template <bool kPaired>
 using BlockQueue = TileQueue<kBlockThreads / 32, kPaired>;
-
-// Swaps words among four neighbouring lanes: word i of lane j becomes word j of lane i.
-__device__ void transpose(unsigned (&words)[4]) {
-  const int lane = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll
-  for (int distance = 1; distance <= 2; distance *= 2)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & distance) continue;
-      const bool upper = lane & distance;
-      const unsigned received = shuffle_xor(upper ? words[i] : words[i + distance], distance);
-      if (upper) words[i] = received;
-      else words[i + distance] = received;
-    }
-}
-
-// Sums of this thread and its neighbours: rows lane / 4 and 8 below it of the warp's sixteen, and all columns. Stores
-// those of one row; a null row is none. Lanes of a row write neighbouring 16 or 8 bytes.
-template <int kCount>
-__device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kCount], bool add) {
-  const int lane = static_cast<int>(threadIdx.x) % 4;
-#pragma unroll
-  for (int j = 0; j < kCount / 4; j += 4) {
-    unsigned words[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      float left = sums[4 * (j + i) + 2 * half], right = sums[4 * (j + i) + 2 * half + 1];
-      const int column = 8 * (j + i) + 2 * lane;
-      if (add && row != nullptr && column < limit) {
-        left += to_float(row[column]);
-        right += to_float(row[column + 1]);
-      }
-      words[i] = round_pair(left, right);
-    }
-    transpose(words);
-    const int column = 8 * (j + lane);
-    if (row != nullptr && column < limit)
-      *reinterpret_cast<uint4*>(row + column) = make_uint4(words[0], words[1], words[2], words[3]);
-  }
-}
-// Adding is left to the memory, so that no thread waits for what was there. Each element is added to once in a product:
-// the result does not depend on the order.
-template <int kCount>
-__device__ void store_row(float* row, int half, int limit, const float (&sums)[kCount], bool add) {
-  const int lane = static_cast<int>(threadIdx.x) % 4;
-  const bool odd = lane % 2 == 1;
-#pragma unroll
-  for (int j = 0; j < kCount / 4; j += 2) {
-    // Of two groups of eight columns, neighbouring lanes take one each: four columns instead of twice two.
-    float pair[2], other[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const float left = sums[4 * j + 2 * half + i], right = sums[4 * (j + 1) + 2 * half + i];
-      pair[i] = odd ? right : left;
-      other[i] = shuffle_xor(odd ? left : right, 1);
-    }
-    const float4 quad =
-        odd ? make_float4(other[0], other[1], pair[0], pair[1]) : make_float4(pair[0], pair[1], other[0], other[1]);
-    const int column = 8 * (j + lane % 2) + 4 * (lane / 2);
-    if (row == nullptr || column >= limit) continue;
-    if (add) add_async(row + column, quad);
-    else *reinterpret_cast<float4*>(row + column) = quad;
-  }
-}
-
-// Four lanes share a row: brings what will be added to into the cache while products are under way.
-template <class U>
-__device__ void prefetch_row(const U* row, int columns) {
-  constexpr int kLine = kRowBytes / sizeof(U);
-  if (row == nullptr) return;
-  for (int column = static_cast<int>(threadIdx.x) % 4 * kLine; column < columns; column += 4 * kLine)
-    prefetch(row + column);
-}
-
-// The rows of the tile that this thread stores, the second 8 below it.
-__device__ int first_row_of_thread() {
-  const int thread = static_cast<int>(threadIdx.x) - kWarpgroup;
-  return thread / 32 * 16 + thread % 32 / 4;
-}
 
 // Rows that an operand comes from. The map describes them where they have no index: then boxes bring them.
 struct Operand {
@@ -130,10 +52,11 @@ struct RowsProduct {
   __device__ auto load_b(const Tile& tile) const {
     return LoaderB{weights, tile.expert, 0, static_cast<int>(tile.left), tile.shared};
   }
-  __device__ U* row(const Tile& tile, int r) const {
-    return r < height(tile) ? y.row(tile.begin + tile.top + r) + tile.left : nullptr;
-  }
   __device__ int width(const Tile& tile) const { return static_cast<int>(y.width - tile.left); }
+  __device__ TileRows<U> place(const Tile& tile) const {
+    return find_tile_rows<U>(height(tile), width(tile),
+                             [&](int r) { return y.row(tile.begin + tile.top + r) + tile.left; });
+  }
 };
 
 // dw_e[n, k] (=|+=) sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
@@ -159,10 +82,11 @@ struct WeightsProduct {
   }
   __device__ auto load_a(const Tile& tile) const { return load<kBoxesA, kHeight>(dy, tile, tile.top); }
   __device__ auto load_b(const Tile& tile) const { return load<kBoxesB, kWidth, kPaired>(x, tile, tile.left); }
-  __device__ U* row(const Tile& tile, int r) const {
-    return r < height(tile) ? dw + (tile.expert * dy.rows.width + tile.top + r) * x.rows.width + tile.left : nullptr;
-  }
   __device__ int width(const Tile& tile) const { return static_cast<int>(x.rows.width - tile.left); }
+  __device__ TileRows<U> place(const Tile& tile) const {
+    U* const first = dw + (tile.expert * dy.rows.width + tile.top) * x.rows.width + tile.left;
+    return find_tile_rows<U>(height(tile), width(tile), [&](int r) { return first + r * x.rows.width; });
+  }
 };
 
 __device__ int count_steps(int64_t depth) { return static_cast<int>((depth + kDepth - 1) / kDepth); }
@@ -239,17 +163,11 @@ __device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired
       skip<Product::kPaired>(steps, ring);
       continue;
     }
-    const int row = first_row_of_thread();
-    auto* const upper = product.row(tile, row);
-    auto* const lower = product.row(tile, row + 8);
-    if (product.add) {
-      prefetch_row(upper, min(product.width(tile), Product::kWidth));
-      prefetch_row(lower, min(product.width(tile), Product::kWidth));
-    }
+    const auto place = product.place(tile);
+    if (product.add) place.prefetch(Product::kWidth);
     float sums[Product::kWidth / 2] = {};
     if (steps > 0) multiply<Product>(group, steps, ring, sums);
-    store_row(upper, 0, product.width(tile), sums, product.add);
-    store_row(lower, 1, product.width(tile), sums, product.add);
+    place.store(sums, product.add);
   }
 }
 

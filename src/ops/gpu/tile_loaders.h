@@ -12,6 +12,7 @@ constexpr int kDepth = 64;                       // summands of a stage
 constexpr int kPanel = kRowBytes / 2;            // columns of one panel of a tile along the width
 constexpr int kPanelBytes = kDepth * kRowBytes;  // of a panel, and of 64 rows along the depth
 constexpr int kCopyRows = kWarpgroup / 8;        // rows that the copying warpgroup fills at a time
+constexpr int kCopyWarps = kWarpgroup / 32;
 
 // The chunk of each sixteenth row that a copying thread moves.
 __device__ inline int copy_row() { return static_cast<int>(threadIdx.x) / 8; }
@@ -97,9 +98,10 @@ struct WidthLoader {
   }
 };
 
-// Loads boxes of a matrix, which one thread asks for: columns [left, left + kColumns) of the operand, with summands
-// from `first` on. Where it lies along the depth, they are rows of the matrix and come as one box, else as panels.
-// Boxes end in zeros at the borders of the matrix. Of what is shared by paired blocks, each brings one half for both.
+// Loads boxes of a matrix, which one thread of each warp in turn asks for, as asking takes time: columns [left, left +
+// kColumns) of the operand, with summands from `first` on. Where it lies along the depth, they are rows of the matrix
+// and come as one box, else as panels. Boxes end in zeros at the borders of the matrix. Of what is shared by paired
+// blocks, each brings one half for both.
 template <Along kAlong, int kColumns, bool kPaired = false>
 struct BoxLoader {
   static constexpr int kBoxColumns = kAlong == Along::width ? kPanel : kPaired ? kColumns / kPair : kColumns;
@@ -111,16 +113,17 @@ struct BoxLoader {
 
   __device__ void prepare(int) {}
   __device__ void load(int step, unsigned tile, unsigned filled) const {
-    if (threadIdx.x != 0) return;
-    arrive_expecting(filled, kColumns * kRowBytes);
+    if (threadIdx.x % 32 != 0) return;
+    if (threadIdx.x == 0) arrive_expecting(filled, kColumns * kRowBytes);
+    const int warp = static_cast<int>(threadIdx.x) / 32;
     if constexpr (kPaired)
       if (shared) {
-#pragma unroll
-        for (int i = 0; i < kBoxes / kPair; ++i) copy<true>(step, place_in_pair() * (kBoxes / kPair) + i, tile, filled);
+        static_assert(kBoxes / kPair <= kCopyWarps);
+        if (warp < kBoxes / kPair) copy<true>(step, place_in_pair() * (kBoxes / kPair) + warp, tile, filled);
         return;
       }
-#pragma unroll
-    for (int i = 0; i < kBoxes; ++i) copy<false>(step, i, tile, filled);
+    static_assert(kBoxes <= kCopyWarps);
+    if (warp < kBoxes) copy<false>(step, warp, tile, filled);
   }
   template <bool kToPair>
   __device__ void copy(int step, int box, unsigned tile, unsigned filled) const {

@@ -5,9 +5,10 @@
 
 namespace mw::gpu {
 
-// Hands the numbers of tiles from the thread that takes them to all warps of a block. Lies in shared memory: in each
-// slot two barriers, for a number put there and read by all warps, and the number. A pair gets the same numbers: the
-// first block puts them into the queues of both, once all warps of both have told it that the slot is read.
+// Hands the numbers of tiles from the thread that takes them to all warps of a block, of each to its first lane. Lies
+// in shared memory: in each slot two barriers, for a number put there and read by all warps, and the number. A pair
+// gets the same numbers: the first block puts them into the queues of both, once all warps of both have told it that
+// the slot is read.
 template <int kWarps, bool kPaired>
 struct TileQueue {
   static constexpr int kSlots = 4, kSlotBytes = 32, kBytes = kSlots * kSlotBytes;
@@ -43,12 +44,13 @@ struct TileQueue {
   }
   __device__ int get() {
     wait_for_phase(ready(), parity);
-    const auto tile = static_cast<int>(load_shared(number()));
-    __syncwarp();
+    int tile = 0;
     if (threadIdx.x % 32 == 0) {
+      tile = static_cast<int>(load_shared(number()));
       if constexpr (kPaired) arrive_there(address_in(0, read()));
       else arrive(read());
     }
+    tile = shuffle_from(tile, 0);
     if (++slot == kSlots) {
       slot = 0;
       parity ^= 1;

@@ -1,0 +1,173 @@
+// How the warpgroups that multiply store a tile of 128 rows, whose sums lie in their registers as multiply_async leaves
+// them: a thread has columns 2 * (lane % 4) and the next one of each eight, of row lane / 4 of its warp's sixteen and
+// of the row 8 below that.
+#pragma once
+
+#include "ops/gpu/wgmma.h"
+
+namespace mw::gpu {
+
+// Selections, not branches: those cost registers.
+__device__ inline unsigned choose(bool first, unsigned a, unsigned b) { return first ? a : b; }
+
+// Swaps words among four neighbouring lanes: word i of lane j becomes word j of lane i.
+__device__ inline void transpose(unsigned (&words)[4]) {
+  const int lane = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll
+  for (int distance = 1; distance <= 2; distance *= 2)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & distance) continue;
+      const bool upper = lane & distance;
+      const unsigned received = shuffle_xor(choose(upper, words[i], words[i + distance]), distance);
+      words[i] = choose(upper, received, words[i]);
+      words[i + distance] = choose(upper, words[i + distance], received);
+    }
+}
+
+constexpr int kLanesOfRow = 4;
+// Of lanes that hold neighbouring rows, whether this one holds the second.
+__device__ inline bool holds_second_row() { return static_cast<int>(threadIdx.x) / kLanesOfRow % 2 == 1; }
+
+// Two neighbouring rows, which eight lanes store in whole lines of 128 bytes, as a store costs by the lines that it
+// touches. Lanes 0 to 3 of the first row take the first half of both, those of the second row the other half, 16 bytes
+// each. A null row is none.
+template <class U>
+struct RowPair {
+  U *first, *second;
+
+  // Of this thread's row and its neighbour's. All lanes call it.
+  __device__ static RowPair find(U* own) {
+    const auto bits = shuffle_xor(reinterpret_cast<unsigned long long>(own), kLanesOfRow);
+    U* const other = reinterpret_cast<U*>(bits);
+    return holds_second_row() ? RowPair{other, own} : RowPair{own, other};
+  }
+  // Words [0] and [1] are of a lane's own row, in both halves of a line: swaps them with the lane of the other row, so
+  // that they are of both rows in one half. And back.
+  __device__ static void swap(unsigned (&words)[2][4]) {
+    const bool second_row = holds_second_row();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const unsigned received = shuffle_xor(choose(second_row, words[0][i], words[1][i]), kLanesOfRow);
+      words[0][i] = choose(second_row, received, words[0][i]);
+      words[1][i] = choose(second_row, words[1][i], received);
+    }
+  }
+  __device__ U* place(int i, int column, int limit) const {
+    U* const row = i == 0 ? first : second;
+    return row != nullptr && column < limit ? row + column : nullptr;
+  }
+};
+
+// store_row(): stores the columns below `limit` of this thread's sums and its neighbours' of one row, the thread's
+// second one when half is 1.
+
+template <bool kAdd, int kCount>
+__device__ void store_bf16_row(bf16* row, int half, int limit, const float (&sums)[kCount]) {
+  const auto pair = RowPair<bf16>::find(row);
+#pragma unroll
+  for (int j = 0; j < kCount / 4; j += 8) {
+    const int column = 8 * (j + (holds_second_row() ? 4 : 0) + static_cast<int>(threadIdx.x) % kLanesOfRow);
+    unsigned words[2][4] = {};
+    if constexpr (kAdd) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (const bf16* from = pair.place(i, column, limit)) {
+          const uint4 there = *reinterpret_cast<const uint4*>(from);
+          words[i][0] = there.x, words[i][1] = there.y, words[i][2] = there.z, words[i][3] = there.w;
+        }
+      RowPair<bf16>::swap(words);
+    }
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      if constexpr (kAdd) transpose(words[part]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int own = 4 * (j + 4 * part + i) + 2 * half;
+        float left = sums[own], right = sums[own + 1];
+        if constexpr (kAdd) {
+          const auto* before = reinterpret_cast<const bf16*>(&words[part][i]);
+          left += to_float(before[0]);
+          right += to_float(before[1]);
+        }
+        words[part][i] = round_pair(left, right);
+      }
+      transpose(words[part]);
+    }
+    RowPair<bf16>::swap(words);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (bf16* to = pair.place(i, column, limit))
+        *reinterpret_cast<uint4*>(to) = make_uint4(words[i][0], words[i][1], words[i][2], words[i][3]);
+  }
+}
+template <int kCount>
+__device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kCount], bool add) {
+  if (add) store_bf16_row<true>(row, half, limit, sums);
+  else store_bf16_row<false>(row, half, limit, sums);
+}
+
+// Adding is left to the memory, so that no thread waits for what was there. Each element is added to once in a product:
+// the result does not depend on the order.
+template <int kCount>
+__device__ void store_row(float* row, int half, int limit, const float (&sums)[kCount], bool add) {
+  const auto pair = RowPair<float>::find(row);
+  const int lane = static_cast<int>(threadIdx.x) % kLanesOfRow;
+  const bool odd = lane % 2 == 1;
+#pragma unroll
+  for (int j = 0; j < kCount / 4; j += 4) {
+    unsigned words[2][4];
+#pragma unroll
+    for (int part = 0; part < 2; ++part)
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        // Of two groups of eight columns, neighbouring lanes take one each: four columns instead of twice two.
+        const int group = 4 * (j + 2 * part) + 2 * half + i;
+        const unsigned left = __float_as_uint(sums[group]), right = __float_as_uint(sums[group + 4]);
+        const unsigned received = shuffle_xor(choose(odd, left, right), 1);
+        words[part][i] = choose(odd, received, left);
+        words[part][i + 2] = choose(odd, right, received);
+      }
+    RowPair<float>::swap(words);
+    const int column = 8 * (j + (holds_second_row() ? 2 : 0) + lane % 2) + 4 * (lane / 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (float* to = pair.place(i, column, limit)) {
+        const float4 quad = make_float4(__uint_as_float(words[i][0]), __uint_as_float(words[i][1]),
+                                        __uint_as_float(words[i][2]), __uint_as_float(words[i][3]));
+        if (add) add_async(to, quad);
+        else *reinterpret_cast<float4*>(to) = quad;
+      }
+  }
+}
+
+// Where the two rows of this thread lie in the result, from the tile's first column on, of which there are `width` up
+// to the result's end. A null row is none.
+template <class U>
+struct TileRows {
+  U *upper, *lower;
+  int width;
+
+  // Four lanes share a row: brings what will be added to into the cache while products are under way.
+  __device__ void prefetch(int tile_width) const {
+    constexpr int kLine = kRowBytes / sizeof(U);
+    for (const U* row : {upper, lower})
+      for (int column = static_cast<int>(threadIdx.x) % kLanesOfRow * kLine;
+           row != nullptr && column < min(width, tile_width); column += kLanesOfRow * kLine)
+        gpu::prefetch(row + column);
+  }
+  template <int kCount>
+  __device__ void store(const float (&sums)[kCount], bool add) const {
+    store_row(upper, 0, width, sums, add);
+    store_row(lower, 1, width, sums, add);
+  }
+};
+
+// Of a tile with rows [0, height), found by row_at(r).
+template <class U, class RowAt>
+__device__ TileRows<U> find_tile_rows(int64_t height, int width, const RowAt& row_at) {
+  const int thread = static_cast<int>(threadIdx.x) - kWarpgroup, own = thread / 32 * 16 + thread % 32 / kLanesOfRow;
+  return {own < height ? row_at(own) : nullptr, own + 8 < height ? row_at(own + 8) : nullptr, width};
+}
+
+}  // namespace mw::gpu

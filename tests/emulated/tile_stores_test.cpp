@@ -1,0 +1,93 @@
+// How tiles of Hopper's products are stored: the very source, run on the CPU.
+#include "ops/gpu/tile_stores.h"  // with the stand-in of wgmma.h
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace mw::gpu {
+namespace {
+
+constexpr int kTileRows = 128, kCopyingThreads = kWarpgroup, kAllThreads = 3 * kWarpgroup;
+constexpr int kMargin = 16;  // columns of the result left of the tile
+
+// Sums that bf16 holds, even when they are added to what was there. Never zero, but for one that is negative.
+float sum_at(int row, int column) {
+  if (row == 5 && column == 3) return -0.0f;
+  return static_cast<float>(1 + (row * 3 + column * 7) % 120);
+}
+float before_at(int row, int column) { return static_cast<float>((row + column) % 60); }
+
+template <class U>
+U converted(float value) {
+  if constexpr (std::is_same_v<U, float>) return value;
+  else return to_bf16(value);
+}
+float widened(float value) { return value; }
+float widened(bf16 value) { return to_float(value); }
+
+// A tile of kTileColumns columns, of which `width` exist, and of `height` rows, which lie at every second row of the
+// result from the last one on.
+template <class U, int kTileColumns>
+void check_tile(int height, int width, bool add) {
+  SCOPED_TRACE(fmt::format("{} bytes, {} columns, {} x {}, {}", sizeof(U), kTileColumns, height, width, add));
+  const int stride = kMargin + kTileColumns + kMargin, rows = 2 * kTileRows;
+  struct alignas(16) Chunk {
+    U values[16 / sizeof(U)];
+  };
+  std::vector<Chunk> memory(static_cast<size_t>(rows * stride) / std::size(Chunk{}.values));
+  U* const result = memory[0].values;
+  const auto place = [&](int r, int c) { return result + (rows - 1 - 2 * r) * stride + kMargin + c; };
+  for (int r = 0; r < kTileRows; ++r)
+    for (int c = -kMargin; c < kTileColumns + kMargin; ++c) *place(r, c) = converted<U>(before_at(r, c + kMargin));
+  emulated::run_block(kAllThreads, [&] {
+    if (threadIdx.x < kCopyingThreads) return;
+    const int lane = static_cast<int>(threadIdx.x) % 32, warp = (static_cast<int>(threadIdx.x) - kCopyingThreads) / 32;
+    float sums[kTileColumns / 2];
+    for (int j = 0; j < kTileColumns / 8; ++j)
+      for (int i = 0; i < 2; ++i)
+        for (int c = 0; c < 2; ++c)
+          sums[4 * j + 2 * i + c] = sum_at(16 * warp + lane / 4 + 8 * i, 8 * j + 2 * (lane % 4) + c);
+    const auto tile = find_tile_rows<U>(height, width, [&](int r) { return place(r, 0); });
+    if (add) tile.prefetch(kTileColumns);
+    tile.store(sums, add);
+  });
+  for (int r = 0; r < kTileRows; ++r)
+    for (int c = -kMargin; c < kTileColumns + kMargin; ++c) {
+      const bool inside = r < height && c >= 0 && c < std::min(width, kTileColumns);
+      const float before = before_at(r, c + kMargin);
+      const float expected = !inside ? before : add ? before + sum_at(r, c) : sum_at(r, c);
+      ASSERT_EQ(widened(*place(r, c)), expected) << r << ", " << c;
+      if (!inside || add) continue;
+      ASSERT_EQ(std::signbit(widened(*place(r, c))), std::signbit(expected)) << r << ", " << c;
+    }
+}
+
+TEST(TileStores, EachSumGoesToItsPlace) {
+  for (const bool add : {false, true})
+    for (const int height : {1, 8, 77, 128, 300})
+      for (const int width : {8, 40, 64, 136, 256, 1000}) {
+        check_tile<float, 256>(height, width, add);
+        check_tile<float, 128>(height, width, add);
+        check_tile<bf16, 256>(height, width, add);
+        check_tile<bf16, 128>(height, width, add);
+      }
+}
+
+TEST(TileStores, SumsAreRoundedOnceAfterTheyAreAdded) {
+  alignas(16) bf16 row[128];
+  std::fill(std::begin(row), std::end(row), to_bf16(256.0f));
+  emulated::run_block(kAllThreads, [&] {
+    if (threadIdx.x < kCopyingThreads) return;
+    float sums[64];
+    std::fill(std::begin(sums), std::end(sums), 1.00390625f);  // 1 in bf16, and 257 would become 256
+    find_tile_rows<bf16>(1, 128, [&](int) { return row; }).store(sums, true);
+  });
+  for (const bf16 value : row) EXPECT_EQ(to_float(value), 258.0f);
+}
+
+}  // namespace
+}  // namespace mw::gpu
