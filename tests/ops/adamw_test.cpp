@@ -116,6 +116,7 @@ TEST(AdamW, KeepsTheDigitsOfBeta) {
   for (const Owned* x : {&w, &m, &v}) *x->view.as<float>() = 0.0f;
   *g.view.as<float>() = 1.0f;
   adamw(test.stream, {.beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8}, 1, 1e-3f, 0.0f, 1.0f, g.view, w.view, m.view, v.view);
+  wait_for_device();
   EXPECT_EQ(*m.view.as<float>(), static_cast<float>(1 - 0.9));
   EXPECT_EQ(*v.view.as<float>(), static_cast<float>(1 - 0.999));
 }

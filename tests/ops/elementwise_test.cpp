@@ -116,6 +116,7 @@ TEST(Elementwise, SpecialNumbersConvertAndClamp) {
   const Owned x = to_operand(special), y = make_output(DType::bf16, {5}), z = make_output(DType::f32, {5});
   convert(test.stream, x.view, y.view);
   convert(test.stream, y.view, z.view);
+  wait_for_device();
   const float* back = z.view.as<float>();
   EXPECT_EQ(back[0], kInfinity);
   EXPECT_EQ(back[1], -kInfinity);
@@ -123,6 +124,7 @@ TEST(Elementwise, SpecialNumbersConvertAndClamp) {
   EXPECT_EQ(back[3], kInfinity);  // above the largest bf16
   EXPECT_TRUE(std::signbit(back[4]));
   clamp(test.stream, z.view, 2.0f, z.view);
+  wait_for_device();
   EXPECT_EQ(back[0], 2.0f);
   EXPECT_EQ(back[1], -2.0f);
   EXPECT_TRUE(std::isnan(back[2]));

@@ -276,6 +276,7 @@ TEST(Matmul, WeightGradientAddsToWhatIsThere) {
       for (size_t i = 0; i < expected.size(); ++i) expected[i] = static_cast<double>(onto.view.as<float>()[i]);
       matmul_d_weight(test.stream, dy.view, x.view, once.view);
       for (int i = 0; i < 2; ++i) matmul_d_weight(test.stream, dy.view, x.view, onto.view);
+      wait_for_device();
       for (size_t i = 0; i < expected.size(); ++i) expected[i] += 2.0 * static_cast<double>(once.view.as<float>()[i]);
       EXPECT_LE(largest_error(to_case_tensor(onto).values, expected), 1e-5) << name_of(dtype) << " " << shape.n;
     }

@@ -121,8 +121,10 @@ TEST(RmsNorm, ApplyGivesTheSameBits) {
     const Owned x = to_operand(c.inputs.at("x")), gain = to_operand(c.inputs.at("gain"));
     const Owned y = make_output(x.view.dtype, c.inputs.at("x").shape);
     rms_norm_apply(test.stream, x.view, gain.view, saved.rstd.view, y.view);
+    wait_for_device();
     EXPECT_EQ(y.memory, saved.y.memory) << c.name;
     rms_norm_apply(test.stream, x.view, gain.view, saved.rstd.view, x.view);
+    wait_for_device();
     EXPECT_EQ(x.memory, saved.y.memory) << c.name << " in place";
   }
 }
@@ -139,6 +141,7 @@ TEST(RmsNorm, AddedBeforeGivesTheBitsOfTwoSteps) {
     const Saved expected = run_forward(test.stream, two_steps);
     const Owned y = make_output(shape.dtype, shape.shape), rstd = make_output(DType::f32, {a.view.rows()});
     add_rms_norm(test.stream, a.view, b.view, gain.view, kEps, a.view, y.view, rstd.view);
+    wait_for_device();
     EXPECT_EQ(a.memory, sum.memory) << c.name << " over a";
     EXPECT_EQ(y.memory, expected.y.memory) << c.name;
     EXPECT_EQ(rstd.memory, expected.rstd.memory) << c.name;
@@ -151,6 +154,7 @@ TEST(RmsNorm, InPlaceAndWithoutRstd) {
     const Saved saved = run_forward(test.stream, c.inputs);
     const Owned x = to_operand(c.inputs.at("x")), gain = to_operand(c.inputs.at("gain"));
     rms_norm(test.stream, x.view, gain.view, kEps, x.view, {});
+    wait_for_device();
     EXPECT_EQ(x.memory, saved.y.memory) << c.name;
   }
 }

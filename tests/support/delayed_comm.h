@@ -40,15 +40,17 @@ class DelayedComm : public Comm {
   std::unique_ptr<Pending> send(std::span<const std::byte>, int) override { return nullptr; }
   std::unique_ptr<Pending> receive(std::span<std::byte>, int) override { return nullptr; }
   std::unique_ptr<Comm> split(int, int) override { return nullptr; }
-  std::unique_ptr<Pending> all_reduce_sum(Stream&, std::span<float> values) override {
+  std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values) override {
     EXPECT_FALSE(values.empty());
+    stream.wait();
     started_.push_back({this, values});
     return std::make_unique<Delayed>(values, values, static_cast<float>(size_));
   }
   // Only this member's part comes out as a sum.
-  std::unique_ptr<Pending> reduce_scatter_sum(Stream&, std::span<float> values,
+  std::unique_ptr<Pending> reduce_scatter_sum(Stream& stream, std::span<float> values,
                                               std::span<const int64_t> counts) override {
     EXPECT_FALSE(values.empty());
+    stream.wait();
     started_.push_back({this, values});
     std::span<float> own;
     for_each_part(values, counts, [&](std::span<float> part, int member) {
