@@ -76,6 +76,14 @@ void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights,
   matmul_d_weight(stream, flat_halves(d_h_TcF), x_TD, weights.d_up);
 }
 
+CapacityRule capacity_rule(const MoeSpec& moe, int64_t domain_tokens, double factor) {
+  CapacityRule rule{0, domain_tokens};
+  if (factor > 0)
+    rule.capacity = static_cast<int64_t>(
+        std::ceil(static_cast<double>(domain_tokens * moe.top_k) / static_cast<double>(moe.experts) * factor));
+  return rule;
+}
+
 MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expert, MoeWeights weights, MoeSaved saved,
                    MoeScratch scratch, std::unique_ptr<Transport> transport, MoeOptions options)
     : layer_(layer),
@@ -210,11 +218,17 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
     stream.wait();
   }
 
-  CapacityRule capacity;
-  capacity.domain_tokens = options_.capacity_per_sequence ? seq_len : std::max<int64_t>(tokens_, 1);
-  if (options_.capacity_factor > 0)
-    capacity.capacity = static_cast<int64_t>(std::ceil(static_cast<double>(capacity.domain_tokens * m.top_k) /
-                                                       static_cast<double>(m.experts) * options_.capacity_factor));
+  if (at.weights != nullptr) {
+    stream.queue().copy(at.weights, weights.data, static_cast<size_t>(weights.bytes()));
+    stream.wait();
+  }
+
+  const int64_t domain_tokens = options_.capacity_per_sequence ? seq_len : std::max<int64_t>(tokens_, 1);
+  TensorView ranking = weights;
+  if (at.ranking != nullptr) {  // the gradient of the weights is not needed yet: its place takes them
+    ranking = take_front(scratch_.d_gate, {tokens_, m.top_k});
+    stream.queue().copy(ranking.data, at.ranking, static_cast<size_t>(ranking.bytes()));
+  }
   layout_ = {};
   layout_.tokens = tokens_;
   layout_.top_k = m.top_k;
@@ -224,7 +238,8 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   layout_.weights_R = saved_.row_weights;
   layout_.row_of_TK = tokens_of(saved_.row_of, m.top_k);
   layout_.rows_per_expert_E = saved_.rows_per_expert;
-  build_token_layout(stream, ids, weights, position_of_expert_, capacity, layout_);
+  build_token_layout(stream, ids, ranking, position_of_expert_,
+                     capacity_rule(m, domain_tokens, options_.capacity_factor), layout_);
   const int32_t dropped_row = -1;
   if (options_.drop_one_row && tokens_ > 0) write_values<int32_t>(stream, {&dropped_row, 1}, layout_.row_of_TK);
   statistics_.dropped = layout_.dropped;

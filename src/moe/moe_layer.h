@@ -48,7 +48,7 @@ struct MoeScratch {
   TensorView branch;  // [T, D]
 };
 
-// Watches or replaces the choice of experts: how `verify` compares and replays routing.
+// Watches or replaces the choice of experts and of dropped rows: how `verify` compares and replays routing.
 struct RoutingTap {
   bool replay = false;     // ids are an input
   int32_t* ids = nullptr;  // [T, K]
@@ -56,6 +56,9 @@ struct RoutingTap {
   // The same of the best scores where the loss counts those. Without ids a replay finds them anew.
   int32_t* best_ids = nullptr;
   float* best_gaps = nullptr;
+  // Gate weights [T, K]: filled when not null; and those that say in their place which rows a capacity drops.
+  float* weights = nullptr;
+  const float* ranking = nullptr;
 };
 
 // Sums of one forward pass over this rank's tokens: linear in tokens, or in sequences.
@@ -82,6 +85,9 @@ struct MoeRecompute {
   bool dispatched = false;  // the rows that its experts received, with all that lies beside them
   bool hidden = false;      // pre-activations h, of routed and of shared experts
 };
+
+// Rows that an expert takes of so many tokens, X-MoE's capacity: ceil(factor * tokens * K / E). factor 0: no limit.
+CapacityRule capacity_rule(const MoeSpec& moe, int64_t domain_tokens, double factor);
 
 struct MoeOptions {
   double capacity_factor = 0;  // 0: dropless

@@ -10,7 +10,9 @@
 
 #include "base/text.h"
 #include "core/rng.h"
+#include "moe/moe_layer.h"
 #include "ops/cross_entropy.h"
+#include "train/routing_check.h"
 #include "train/step.h"
 #include "train/watchdog.h"
 
@@ -20,18 +22,13 @@ namespace {
 constexpr double kGapOfAFlip = 1e-5;
 constexpr double kDocuments = 4;  // of a sample
 
-// Choices and score gaps of one step: [micro-batch][MoE layer], over `tokens` tokens each. Behind all layers they stand
-// once more with the experts of best score, empty where the loss does not count those.
-struct Routing {
-  int64_t tokens = 0;
-  std::vector<std::vector<std::vector<int32_t>>> ids;
-  std::vector<std::vector<std::vector<float>>> gaps;
-};
-
 struct Difference {
   std::string name;
   double error = 0;
 };
+
+bool differs(const RoutingDifference& d) { return d.tokens > 0 || d.drops > 0; }
+bool is_rounding(const RoutingDifference& d) { return differs(d) && d.widest_gap < kGapOfAFlip; }
 
 RunSpec reference_run(RunSpec run) {
   run.mesh = MeshSpec{};
@@ -71,7 +68,9 @@ class Verifier {
   Routing empty_routing(const Plan& plan) const;
   bool forces_routing() const { return run_.verify.routing != "learned"; }
   void force_routing(Routing& routing) const;
-  TapProvider taps(Routing& routing, bool replay) const;
+  // Choices are taken from `routing`, or written there; and so are gate weights, by which a capacity drops rows.
+  enum class Taps { watch, replay_choices, replay };
+  TapProvider taps(Routing& routing, Taps mode) const;
   void share_routing(Routing& global) const;
   Routing local_part(const Routing& global) const;
   void share_weights();
@@ -79,7 +78,11 @@ class Verifier {
   void share_moment(const ParamRow& row, TensorView Parameter::*moment);
   bool is_routed_here(size_t l) const;
   std::vector<double> square_differences(const Parameter& p, const std::vector<float>& global, int64_t units);
-  int64_t count_flips(const Routing& expected, const Routing& got, double& widest_gap) const;
+  int64_t domain_tokens(int64_t tokens) const {
+    return run_.moe.capacity_domain == "sequence" ? run_.train.seq_len : std::max<int64_t>(tokens, 1);
+  }
+  RoutingDifference compare_with(const Routing& expected, const Routing& got) const;
+  bool judge_routing(int64_t step, const RoutingDifference& difference);
   std::vector<Difference> compare_gradients(double reference_norm);
   bool judge(int64_t step, const StepStats& expected, const StepStats& got);
   void say(const std::string& text) const {
@@ -133,12 +136,15 @@ Routing Verifier::empty_routing(const Plan& plan) const {
   for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
     r.ids.emplace_back();
     r.gaps.emplace_back();
+    r.weights.emplace_back();
     for (const bool best : {false, true})
       for (const LayerSpec& layer : model_.layers) {
         if (layer.feed_forward != FeedForwardKind::moe) continue;
         const bool is_there = !best || counts_best_scores(run_, model_, layer);
         r.ids.back().emplace_back(static_cast<size_t>(is_there ? r.tokens * layer.moe.top_k : 0));
         r.gaps.back().emplace_back(static_cast<size_t>(is_there ? r.tokens : 0));
+        const bool drops = !best && run_.moe.capacity_factor > 0;
+        r.weights.back().emplace_back(static_cast<size_t>(drops ? r.tokens * layer.moe.top_k : 0));
       }
   }
   return r;
@@ -163,14 +169,17 @@ void Verifier::force_routing(Routing& routing) const {
   }
 }
 
-TapProvider Verifier::taps(Routing& routing, bool replay) const {
-  return [this, &routing, replay](int64_t j) {
+TapProvider Verifier::taps(Routing& routing, Taps mode) const {
+  return [this, &routing, mode](int64_t j) {
     std::vector<RoutingTap> list;
     auto& ids = routing.ids[static_cast<size_t>(j)];
     auto& gaps = routing.gaps[static_cast<size_t>(j)];
+    auto& weights = routing.weights[static_cast<size_t>(j)];
     const size_t layers = ids.size() / 2;
     for (size_t l = 0; l < layers; ++l) {
-      RoutingTap tap{replay, ids[l].data(), gaps[l].data()};
+      RoutingTap tap{mode != Taps::watch, ids[l].data(), gaps[l].data()};
+      if (!weights[l].empty() && mode == Taps::replay) tap.ranking = weights[l].data();
+      else if (!weights[l].empty()) tap.weights = weights[l].data();
       if (const size_t best = layers + l; !forces_routing() && !ids[best].empty())
         tap.best_ids = ids[best].data(), tap.best_gaps = gaps[best].data();
       list.push_back(tap);
@@ -182,8 +191,9 @@ TapProvider Verifier::taps(Routing& routing, bool replay) const {
 void Verifier::share_routing(Routing& global) const {
   for (auto& layers : global.ids)
     for (auto& ids : layers) comm_.broadcast(std::as_writable_bytes(std::span(ids)), 0);
-  for (auto& layers : global.gaps)
-    for (auto& gaps : layers) comm_.broadcast(std::as_writable_bytes(std::span(gaps)), 0);
+  for (auto* values : {&global.gaps, &global.weights})
+    for (auto& layers : *values)
+      for (auto& of_layer : layers) comm_.broadcast(std::as_writable_bytes(std::span(of_layer)), 0);
 }
 
 // This rank's tokens: neighbours in every micro-batch.
@@ -199,6 +209,8 @@ Routing Verifier::local_part(const Routing& global) const {
       const int64_t top_k = std::ssize(global.ids[j][l]) / global.tokens;
       std::copy_n(global.ids[j][l].begin() + first * top_k, ids.size(), local.ids[j][l].begin());
       std::copy_n(global.gaps[j][l].begin() + first, local.gaps[j][l].size(), local.gaps[j][l].begin());
+      if (!local.weights[j][l].empty())
+        std::copy_n(global.weights[j][l].begin() + first * top_k, ids.size(), local.weights[j][l].begin());
     }
   return local;
 }
@@ -252,29 +264,34 @@ bool Verifier::is_routed_here(size_t l) const {
                      [&](const StagePlan& s) { return s.has_layer(layer); });
 }
 
-// Tokens that chose another set of experts; the widest gap among them says whether rounding can be the reason.
-int64_t Verifier::count_flips(const Routing& expected, const Routing& got, double& widest_gap) const {
-  int64_t flips = 0;
-  widest_gap = 0;
+// Over all ranks. Layers of best scores count with those of the choice.
+RoutingDifference Verifier::compare_with(const Routing& expected, const Routing& got) const {
+  const std::vector<int64_t>& moe_layers = layout_->model.moe_index();
+  const bool copies = layout_->plan.mesh.ted && layout_->plan.coords.tp > 0;  // of the same tokens
+  std::vector<int64_t> counts;
+  std::vector<double> gaps;
   for (size_t j = 0; j < expected.ids.size(); ++j)
-    for (size_t l = 0; l < expected.ids[j].size(); ++l) {
-      if (expected.ids[j][l].empty() || !is_routed_here(l)) continue;
-      const auto k = static_cast<std::ptrdiff_t>(expected.ids[j][l].size()) /
-                     static_cast<std::ptrdiff_t>(std::max<int64_t>(expected.tokens, 1));
-      for (int64_t t = 0; t < expected.tokens; ++t) {
-        std::vector<int32_t> a(expected.ids[j][l].begin() + t * k, expected.ids[j][l].begin() + (t + 1) * k);
-        std::vector<int32_t> b(got.ids[j][l].begin() + t * k, got.ids[j][l].begin() + (t + 1) * k);
-        std::sort(a.begin(), a.end());
-        std::sort(b.begin(), b.end());
-        if (a == b) continue;
-        ++flips;
-        widest_gap = std::max(widest_gap, static_cast<double>(expected.gaps[j][l][static_cast<size_t>(t)]));
+    for (size_t l = 0; l < moe_layers.size(); ++l) {
+      RoutingDifference of_layer;
+      for (const size_t at : {l, moe_layers.size() + l}) {
+        if (copies || !is_routed_here(l)) continue;
+        const MoeSpec& moe = model_.layers[static_cast<size_t>(moe_layers[l])].moe;
+        const RoutingDifference found =
+            compare_routing(layer_of(expected, j, at), layer_of(got, j, at), expected.tokens,
+                            capacity_rule(moe, domain_tokens(expected.tokens), run_.moe.capacity_factor));
+        of_layer.tokens += found.tokens;
+        of_layer.drops += found.drops;
+        of_layer.widest_gap = std::max(of_layer.widest_gap, found.widest_gap);
       }
+      counts.insert(counts.end(), {of_layer.tokens, of_layer.drops});
+      gaps.push_back(of_layer.widest_gap);
     }
-  if (layout_->plan.mesh.ted && layout_->plan.coords.tp > 0) flips = 0;  // of the same tokens
-  comm_.all_reduce_sum(std::span(&flips, 1));
-  comm_.all_reduce_max(std::span(&widest_gap, 1));
-  return flips;
+  comm_.all_reduce_sum(std::span(counts));
+  comm_.all_reduce_max(std::span(gaps));
+  std::vector<std::vector<RoutingDifference>> differences(expected.ids.size());
+  for (size_t i = 0; i < gaps.size(); ++i)
+    differences[i / moe_layers.size()].push_back({counts[2 * i], counts[2 * i + 1], gaps[i]});
+  return sum_up(differences);
 }
 
 // Between the gradient of the reference and this rank's, per unit: summed over the owners where each has a cut.
@@ -375,6 +392,19 @@ bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& g
   return ok != 0;
 }
 
+bool Verifier::judge_routing(int64_t step, const RoutingDifference& difference) {
+  const auto count = [](int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
+  std::string text = fmt::format("step {}: {} routed differently", step, count(difference.tokens, "token"));
+  if (difference.drops > 0) text += fmt::format(", {} dropped by one alone", count(difference.drops, "row"));
+  if (differs(difference)) text += fmt::format(", widest gap in the first such layers {:.1e}", difference.widest_gap);
+  if (is_rounding(difference)) text += ": redone with the reference's routing";
+  if (!forces_routing() || differs(difference)) say(text);
+  if (!fp32_ || !differs(difference) || is_rounding(difference)) return true;
+  say(fmt::format("  FAIL: a gap of {:.1e} is more than rounding can explain ({:.0e})", difference.widest_gap,
+                  kGapOfAFlip));
+  return false;
+}
+
 Exit Verifier::run() {
   const Plan& plan = layout_->plan;
   say(fmt::format("model: {}", summary(model_)));
@@ -392,27 +422,16 @@ Exit Verifier::run() {
     StepStats expected;
     if (leader_)
       expected = accumulate_gradients(*reference_, stage(*reference_, make_batches(reference_->plan, step)),
-                                      taps(global, forced));
+                                      taps(global, forced ? Taps::replay_choices : Taps::watch));
     share_routing(global);
-    Routing local = local_part(global), got_routing = empty_routing(plan);
+    Routing local = local_part(global), got_routing = forced ? local : empty_routing(plan);
     const std::vector<MicroBatch> batches = make_batches(plan, step);
-    StepStats got =
-        accumulate_gradients(*layout_, stage(*layout_, batches), forced ? taps(local, true) : taps(got_routing, false));
-    if (!forced) {
-      double widest_gap = 0;
-      const int64_t flips = count_flips(local, got_routing, widest_gap);
-      say(fmt::format("step {}: {} token{} routed differently{}", step, flips, flips == 1 ? "" : "s",
-                      flips == 0
-                          ? ""
-                          : fmt::format(", widest score gap {:.1e}{}", widest_gap,
-                                        widest_gap < kGapOfAFlip ? ": redone with the reference's routing" : "")));
-      if (fp32_ && widest_gap >= kGapOfAFlip) {
-        say(fmt::format("  FAIL: a gap of {:.1e} is more than rounding can explain ({:.0e})", widest_gap, kGapOfAFlip));
-        ok = false;
-      }
-      if (flips > 0 && (widest_gap < kGapOfAFlip || !fp32_))
-        got = accumulate_gradients(*layout_, stage(*layout_, batches), taps(local, true));
-    }
+    StepStats got = accumulate_gradients(*layout_, stage(*layout_, batches),
+                                         taps(got_routing, forced ? Taps::replay_choices : Taps::watch));
+    const RoutingDifference difference = compare_with(local, got_routing);
+    ok = judge_routing(step, difference) && ok;
+    if (is_rounding(difference) || (!fp32_ && differs(difference)))
+      got = accumulate_gradients(*layout_, stage(*layout_, batches), taps(local, Taps::replay));
     ok = judge(step, expected, got) && ok;
     if (leader_) apply_update(*reference_, expected, {learning_rate(run_.train, step), step});
   }
