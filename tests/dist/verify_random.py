@@ -1,0 +1,104 @@
+"""`verify` of layouts drawn by chance, over kinds of model, routing and memory together: each passes, or is refused with a
+reason. CI draws the same few each time; for more:
+
+    MOEWRIGHT_VERIFY_RUNS=500 MOEWRIGHT_VERIFY_SEED=7 ctest --preset cpu-release -R verify_random -V
+"""
+
+import os
+import random
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import Checks, SOURCE, gpus, run  # noqa: E402
+
+RUNS = int(os.environ.get("MOEWRIGHT_VERIFY_RUNS", "16"))
+SEED = int(os.environ.get("MOEWRIGHT_VERIFY_SEED", "1"))
+# Wrong gradients are further apart than this; a sum in another order may come near the 1e-5 of a chosen layout.
+TOLERANCE = "verify.tolerance=5e-5"
+
+LATENT = ("model.attention=latent model.kv_heads=0 model.head_dim=0 model.qk_norm=none model.q_rank=20 model.kv_rank=12 "
+          "model.nope_dim=6 model.rope_dim=4 model.value_dim=5")
+# How often overrides are drawn, and which. ReLU and clip_qkv are left out: their derivatives jump, where rounding decides.
+ANY_MODEL = [
+    (0.4, "mesh.zero=1"),
+    (0.3, "mesh.placement=dp_first"),
+    (0.5, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"),
+    (0.3, "moe.transport=padded", "moe.transport=flat"),
+    (0.3, "moe.row_chunks=1", "moe.row_chunks=2", "moe.row_chunks=3"),
+    (0.2, "moe.tp_mode=ted"),
+    (0.3, "moe.aux_scope=model", "moe.aux_scope=sequence", "moe.aux_scope=layer"),
+    (0.25, "moe.capacity_factor=1.0", "moe.capacity_factor=0.5"),
+    (0.2, "moe.z_loss_coef=0", "moe.z_loss_coef=0.1"),
+    (0.15, "moe.row_headroom=1.0", "moe.row_headroom=4"),
+    (0.3, "data.document_mask=true"),
+    (0.2, "verify.routing=one_expert", "verify.routing=skip_expert"),
+    (0.3, "model.activation=gelu"),
+    (0.2, "model.tie_embeddings=true"),
+    (0.3, "model.score=sigmoid", "model.score=sigmoid model.selection_bias=true model.routed_scale=2.5"),
+    (0.2, "model.experts=10", "model.experts=24", "model.experts=17"),
+    (0.3, "model.top_k=1", "model.top_k=2", "model.top_k=8"),
+    (0.2, "model.shared_experts=0", "model.shared_experts=3"),
+    (0.2, "model.dense_layers=0", "model.dense_layers=3"),
+    (0.2, "model.dense_width=70"),
+    (0.2, "model.expert_width=37"),
+    (0.2, "model.vocab=131", "model.vocab=97"),
+    (0.2, "model.renormalise=false"),
+    (0.2, "model.layers=5", "model.layers=9", "model.layers=4"),
+    (0.1, "mesh.stage_layers=1,7", "mesh.stage_layers=3,5"),
+    (0.3, "train.micro_batches=1", "train.micro_batches=2", "train.micro_batches=8"),
+    (0.2, "train.seq_len=3", "train.seq_len=7", "train.seq_len=33"),
+    (0.15, "train.global_batch=48", "train.global_batch=64", "train.global_batch=8", "train.global_batch=24"),
+    (0.15, "train.clip=0.01", "train.clip=0"),
+]
+GROUPED = [
+    (0.4, "model.qk_norm=none", "model.qk_norm=full_width"),
+    (0.3, "model.kv_heads=8", "model.kv_heads=4", "model.kv_heads=1"),
+    (0.15, "model.heads=6 model.kv_heads=3 model.head_dim=10"),
+]
+LATENTS = [
+    (0.3, "model.q_rank=0"),
+    (0.4, "model.expert_groups=4 model.kept_groups=2 model.group_best=2"),
+]
+BF16 = [(0.3, "memory.expert_gradients=bf16"), (0.3, "memory.moments=bf16")]
+
+
+def draw(rng):
+    """Ranks and overrides of examples/verify.toml."""
+    def divisor_of(count, most=8):
+        return rng.choice([d for d in range(1, min(count, most) + 1) if count % d == 0])
+
+    def some_of(table):
+        return [rng.choice(choices) for share, *choices in table if rng.random() < share]
+
+    ranks = rng.choice([1, 2, 2, 3, 4, 4, 4, 6, 8, 8])
+    pp = divisor_of(ranks, 4) if rng.random() < 0.6 else 1
+    tp = divisor_of(ranks // pp, 4) if rng.random() < 0.7 else 1
+    overrides = [f"mesh.pp={pp} mesh.tp={tp} mesh.ep={divisor_of(ranks // pp)}"]
+    if pp > 1:
+        overrides.append("mesh.schedule=" + rng.choice(["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"]))
+    overrides += some_of(ANY_MODEL)
+    overrides += [LATENT] + some_of(LATENTS) if rng.random() < 0.25 else some_of(GROUPED)
+    if rng.random() < 0.2:
+        overrides += ["train.dtype=bf16"] + some_of(BF16)
+    return ranks, " ".join(overrides).split()
+
+
+rng = random.Random(SEED)
+checks = Checks()
+passed = refused = 0
+while passed + refused + checks.failed < RUNS:
+    ranks, overrides = draw(rng)
+    if gpus() and ranks > max(2, gpus()):  # two ranks may share one GPU
+        continue
+    result = run(ranks, "verify", SOURCE / "examples" / "verify.toml", "verify.steps=2", TOLERANCE, *overrides)
+    if result.code == 3:
+        refused += 1
+        good = re.search(r"error: \S.*\n.*hint: \S", result.output)
+    else:
+        good = result.code == 0 and "verify: passed" in result.output
+        passed += bool(good)
+    checks.expect(good, f"-np {ranks} {' '.join(overrides)}: exit {result.code}", result.output)
+print(f"seed {SEED}: {passed} layouts passed, {refused} were refused")
+checks.expect(passed > refused, "most layouts are refused")
+checks.finish()
