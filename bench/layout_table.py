@@ -45,7 +45,7 @@ def measure(binary, ranks, steps, row):
         step = json.loads(pathlib.Path(result.name).read_text())
     row = {**row, "measured_ms": step["step_ms"], "taken_bytes": step["mem_peak_bytes"],
            "tensor_bytes": step["mem_predicted_bytes"],
-           **{key: step[key] for key in ("tokens_per_s", "tflops_per_rank", "time_percent")}}
+           **{key: step[key] for key in ("tokens_per_s", "tflops_per_rank")}}
     if "planned_ms" in row:
         row["error_percent"] = 100 * row["planned_ms"] / step["step_ms"] - 100
         row["memory_error_percent"] = 100 * row["planned_bytes"] / step["mem_peak_bytes"] - 100

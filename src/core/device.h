@@ -22,6 +22,9 @@ class DeviceQueue {
   // Enqueues a copy between any two places that the device can reach. Host memory that is not pinned is read before the
   // call returns.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  // Enqueues a copy to the host, which has the bytes after the next wait(). Until then `to` must live and nobody may
+  // touch it. Waits itself where too much was asked for since the last one.
+  virtual void read(void* to, const void* from, size_t bytes) = 0;
   // A point in this queue, behind what was enqueued so far; null on the CPU.
   using Mark = std::shared_ptr<void>;
   virtual Mark mark() = 0;

@@ -14,6 +14,7 @@ class CpuQueue : public DeviceQueue {
   void copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) std::memmove(to, from, bytes);
   }
+  void read(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   Mark mark() override { return nullptr; }
   void wait_for(const Mark&) override {}
   Stamp stamp() noexcept override { return nullptr; }

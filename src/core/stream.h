@@ -98,7 +98,7 @@ class Stream {
 template <class T>
 std::vector<T> read_values(Stream& stream, TensorView view) {
   std::vector<T> values(static_cast<size_t>(view.numel()));
-  stream.queue().copy(values.data(), view.as<T>(), values.size() * sizeof(T));
+  stream.queue().read(values.data(), view.as<T>(), values.size() * sizeof(T));
   stream.wait();
   return values;
 }

@@ -22,6 +22,7 @@ struct Batch {
   int64_t sequences = 0, seq_len = 0;
   // i32 [T], with data.document_mask: the position in its sequence of the first token of each token's document. As ids.
   const int32_t* document_starts = nullptr;
+  int64_t valid_labels = 0;  // those that are not ignored
   int64_t tokens() const { return sequences * seq_len; }
 };
 

@@ -50,13 +50,14 @@ void LossHead::differentiate(Stream& stream, TensorView logits_Cv, TensorView la
   cross_entropy_of_part(stream, logits_Cv, part_, labels_C, all, scale, loss_C, d_logits_Cv);
 }
 
-double LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD) {
+void LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD,
+                    std::vector<float>& losses) {
   const TraceScope part(stream.trace(), "head_and_loss");
   const int64_t tokens = batch.tokens(), columns = logits_.dim(1);
   const Block own = shards_.own(tokens);
   const TensorView normed = normalise(stream, tokens, x_TD), d_normed = take_front(d_normed_, {own.count, width_}),
                    d_whole = shards_.is_whole() ? d_normed : take_front(whole_out_, {tokens, width_}),
-                   losses = take_front(token_loss_, {tokens}), labels = token_view(batch.labels, tokens);
+                   loss_T = take_front(token_loss_, {tokens}), labels = token_view(batch.labels, tokens);
   const int64_t chunk = logits_.dim(0), group = d_logits_.dim(0);
   for (int64_t begin = 0; begin < tokens; begin += group) {
     const int64_t count = std::min(group, tokens - begin);
@@ -65,7 +66,7 @@ double LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float
       const int64_t first = begin + done, now = std::min(chunk, count - done);
       const TensorView logits_chunk = take_front(logits_, {now, columns});
       matmul(stream, normed.slice(first, now), head_.weights[0], logits_chunk);
-      differentiate(stream, logits_chunk, labels.slice(first, now), seed, losses.slice(first, now),
+      differentiate(stream, logits_chunk, labels.slice(first, now), seed, loss_T.slice(first, now),
                     seed > 0 ? d_logits.slice(done, now) : TensorView());
     }
     if (seed <= 0) continue;
@@ -76,10 +77,8 @@ double LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float
     shards_.sum(stream, d_whole, whole_in_, d_normed);
     rms_norm_backward(stream, x_TD, gain_.master, take_front(rstd_, {own.count}), d_normed, {}, d_x_TD, gain_.grad);
   }
-  double sum = 0;
-  for (const float loss : read_values<float>(stream, losses.slice(own.begin, own.count)))
-    sum += static_cast<double>(loss);
-  return sum;
+  losses.resize(static_cast<size_t>(own.count));
+  stream.queue().read(losses.data(), loss_T.slice(own.begin, own.count).data, losses.size() * sizeof(float));
 }
 
 std::vector<float> LossHead::logits(Stream& stream, int64_t tokens, TensorView x_TD, int64_t begin, int64_t count) {

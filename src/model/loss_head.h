@@ -14,10 +14,11 @@ class LossHead {
   // All must outlive it.
   LossHead(const Plan& plan, ParamStore& params, TensorStore& store, Comm& tp, const TokenShards& shards);
 
-  // Sum of cross-entropy over the valid labels of the rank's shard, from the output x [T, D] of the last layer. With
-  // `seed` > 0 also the gradients of seed * the sum over all shards: d_x [T, D] is overwritten, those of the weights
-  // are added to. Collective over TP.
-  double loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD);
+  // Cross-entropy of the tokens of the rank's shard, 0 without a valid label, from the output x [T, D] of the last
+  // layer: into `losses`, by the next Stream::wait(). With `seed` > 0 also the gradients of seed * the sum over all
+  // shards: d_x [T, D] is overwritten, those of the weights are added to. Collective over TP.
+  void loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD,
+            std::vector<float>& losses);
   // Logits of tokens [begin, begin + count) of a micro-batch of `tokens` in all, [count, V], on the host; x: of the
   // rank's shard. Collective over TP.
   std::vector<float> logits(Stream& stream, int64_t tokens, TensorView x_TD, int64_t begin, int64_t count);

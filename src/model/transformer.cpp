@@ -1,6 +1,7 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "ops/rope.h"
@@ -139,11 +140,18 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
   if (own.has_head) last_tokens_ = tokens;
 }
 
-double Transformer::loss(int64_t micro_batch, const Batch& batch, float seed) {
+void Transformer::loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses) {
   const int stage = stages_.back().plan.stage;
   const int64_t tokens = batch.tokens();
-  return head_->loss(stream_, batch, output(stage, micro_batch, tokens), seed,
-                     output_gradient(stage, micro_batch, tokens));
+  head_->loss(stream_, batch, output(stage, micro_batch, tokens), seed, output_gradient(stage, micro_batch, tokens),
+              losses);
+}
+
+double Transformer::loss(const Batch& batch, float seed) {
+  std::vector<float> losses;
+  loss(0, batch, seed, losses);
+  stream_.wait();
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
 void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients,

@@ -47,9 +47,10 @@ class Transformer {
   // The stage's layers. taps: one per MoE layer of the model, or empty. Collective over EP and TP.
   void forward(int stage, int64_t micro_batch, const Batch& batch, bool training,
                const std::vector<RoutingTap>& taps = {});
-  // After forward of the last stage: sum of cross-entropy over valid labels of this rank's shard. With `seed` > 0 also
-  // starts backward: every gradient gets d(seed * sum of all shards). Collective over TP.
-  double loss(int64_t micro_batch, const Batch& batch, float seed);
+  // After forward of the last stage: cross-entropy of the tokens of this rank's shard, 0 without a valid label, into
+  // `losses` by the next wait of the stream. With `seed` > 0 also starts backward: every gradient gets d(seed * sum of
+  // all shards). Collective over TP.
+  void loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses);
   // The stage's layers in reverse, after set_auxiliary, on the last stage after loss(seed > 0). Adds to the gradients,
   // or overwrites those of the routed experts. Collective over EP and TP. Where the schedule splits it, the gradients
   // of the weight part (spec/recompute.h) are missing, `done` is not called, and the micro-batch keeps its slot until
@@ -75,7 +76,7 @@ class Transformer {
 
   // The whole model at once, where this rank holds all of it in one stage; micro-batch 0.
   void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
-  double loss(const Batch& batch, float seed) { return loss(0, batch, seed); }
+  double loss(const Batch& batch, float seed);  // the sum, for which it waits
   std::vector<double> statistics() { return statistics(0, 0); }
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
   void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});

@@ -140,27 +140,35 @@ void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, const Choice& cho
   const auto experts = static_cast<size_t>(m.experts);
   const TensorView logits = tokens_of(saved_.logits, m.experts), weights = tokens_of(saved_.gate_weights, m.top_k);
   piece_tokens_ = options_.sequences_apart ? seq_len : tokens_;
-  piece_counts_.clear();
+  pieces_.assign(tokens_ == 0 ? 0 : static_cast<size_t>((tokens_ + piece_tokens_ - 1) / piece_tokens_), {});
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    PieceSums& sums = pieces_[i];
+    for (std::vector<double>* of : {&sums.counts, &sums.prob_sums, &sums.counted}) of->resize(experts);
+    const int64_t begin = static_cast<int64_t>(i) * piece_tokens_, count = std::min(piece_tokens_, tokens_ - begin);
+    const auto piece = [&](const TensorView& of) { return of.data == nullptr ? of : of.slice(begin, count); };
+    if (options_.best_scores)  // its weights are overwritten by those of the choice
+      route(stream, best_rule_, piece(logits), {}, best.replay, piece(best.ids_TK), piece(weights),
+            {sums.counted, {}, nullptr}, piece(best.gaps_T));
+    route(stream, rule_, piece(logits), weights_.bias_E, choice.replay, piece(choice.ids_TK), piece(weights),
+          {sums.counts, sums.prob_sums, &sums.z_sum}, piece(choice.gaps_T));
+  }
+}
+
+void MoeLayer::sum_statistics() {
+  const auto experts = static_cast<size_t>(layer_.moe.experts);
   statistics_.counts.assign(experts, 0);
   statistics_.prob_sums.assign(experts, 0);
   statistics_.z_sum = statistics_.sequence_sum = 0;
-  for (int64_t begin = 0; begin < tokens_; begin += piece_tokens_) {
-    const int64_t count = std::min(piece_tokens_, tokens_ - begin);
-    const auto piece = [&](const TensorView& of) { return of.data == nullptr ? of : of.slice(begin, count); };
-    std::vector<double> counts(experts), prob_sums(experts);
-    double z_sum = 0;
-    if (options_.best_scores)  // its weights are overwritten by those of the choice
-      route(stream, best_rule_, piece(logits), {}, best.replay, piece(best.ids_TK), piece(weights),
-            {piece_counts_.emplace_back(experts), {}, nullptr}, piece(best.gaps_T));
-    route(stream, rule_, piece(logits), weights_.bias_E, choice.replay, piece(choice.ids_TK), piece(weights),
-          {counts, prob_sums, &z_sum}, piece(choice.gaps_T));
-    if (!options_.best_scores) piece_counts_.push_back(counts);
-    statistics_.z_sum += z_sum;
-    const double squared = static_cast<double>(count) * static_cast<double>(count);
+  statistics_.dropped = layout_.dropped;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    PieceSums& sums = pieces_[i];
+    if (!options_.best_scores) sums.counted = sums.counts;
+    const auto count = static_cast<double>(std::min(piece_tokens_, tokens_ - static_cast<int64_t>(i) * piece_tokens_));
+    statistics_.z_sum += sums.z_sum;
     for (size_t e = 0; e < experts; ++e) {
-      statistics_.counts[e] += counts[e];
-      statistics_.prob_sums[e] += prob_sums[e];
-      if (options_.sequences_apart) statistics_.sequence_sum += piece_counts_.back()[e] * prob_sums[e] / squared;
+      statistics_.counts[e] += sums.counts[e];
+      statistics_.prob_sums[e] += sums.prob_sums[e];
+      if (options_.sequences_apart) statistics_.sequence_sum += sums.counted[e] * sums.prob_sums[e] / (count * count);
     }
   }
 }
@@ -170,12 +178,12 @@ void MoeLayer::choose_experts_backward(Stream& stream, TensorView d_gate_TK, con
   const MoeSpec& m = layer_.moe;
   const TensorView logits = tokens_of(saved_.logits, m.experts), ids = tokens_of(saved_.expert_choice, m.top_k);
   std::vector<float> d_prob = aux.d_prob;
-  for (size_t i = 0; i < piece_counts_.size(); ++i) {
+  for (size_t i = 0; i < pieces_.size(); ++i) {
     const int64_t begin = static_cast<int64_t>(i) * piece_tokens_, count = std::min(piece_tokens_, tokens_ - begin);
     if (options_.sequences_apart) {
       const double scale = static_cast<double>(aux.d_sequence_sum) / static_cast<double>(count * count);
       d_prob.clear();
-      for (const double choices : piece_counts_[i]) d_prob.push_back(static_cast<float>(scale * choices));
+      for (const double choices : pieces_[i].counted) d_prob.push_back(static_cast<float>(scale * choices));
     }
     route_backward(stream, rule_, logits.slice(begin, count), ids.slice(begin, count), d_gate_TK.slice(begin, count),
                    d_prob, aux.z_scale, d_logits_TE.slice(begin, count));
@@ -242,7 +250,6 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
                      capacity_rule(m, domain_tokens, options_.capacity_factor), layout_);
   const int32_t dropped_row = -1;
   if (options_.drop_one_row && tokens_ > 0) write_values<int32_t>(stream, {&dropped_row, 1}, layout_.row_of_TK);
-  statistics_.dropped = layout_.dropped;
 }
 
 void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len,
@@ -251,7 +258,8 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
   const MoeSpec& m = layer_.moe;
   tokens_ = x_TD.dim(0);
   route_tokens(stream, x_TD, seq_len, tap);
-  rows_ = transport_->begin(stream, layout_, training && !options_.recompute.dispatched);
+  rows_ = transport_->begin(stream, layout_, training && !options_.recompute.dispatched);  // waits
+  sum_statistics();
   const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
   // Work that needs no exchange runs while the first rows travel.
   transport_->dispatch_begin(stream, 0, x_TD);

@@ -130,8 +130,10 @@ class MoeLayer {
   Choice open_choice(Stream& stream, bool replay, TensorView ids_TK, const int32_t* tapped_ids,
                      const float* tapped_gaps, int64_t place);
   void copy_choice(Stream& stream, const Choice& choice, int32_t* tapped_ids, float* tapped_gaps);
-  // Choices, weights and statistics from the logits; their gradient.
+  // Choices, weights and sums of the pieces, which are there once the stream was waited for, from the logits; the
+  // statistics from those; the gradient.
   void choose_experts(Stream& stream, int64_t seq_len, const Choice& choice, const Choice& best);
+  void sum_statistics();
   void choose_experts_backward(Stream& stream, TensorView d_gate_TK, const AuxGradient& aux, TensorView d_logits_TE);
   void router_logits(Stream& stream, TensorView x_TD);
   void router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD);
@@ -152,9 +154,13 @@ class MoeLayer {
 
   TokenLayout layout_;
   LoadStatistics statistics_;
-  // Tokens between the borders of a piece of the statistics, and the [E] choices in each that the loss counts.
+  // Tokens that are routed by one call, and the sums of each: of all choices, of those that the loss counts.
+  struct PieceSums {
+    std::vector<double> counts, prob_sums, counted;
+    double z_sum = 0;
+  };
   int64_t piece_tokens_ = 0;
-  std::vector<std::vector<double>> piece_counts_;
+  std::vector<PieceSums> pieces_;
   int64_t tokens_ = 0, rows_ = 0;
 };
 

@@ -42,8 +42,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Learns what will move; collective over the EP group where rows travel. Returns the rows that this rank's experts
-  // get. with_weights: the gate weights travel too, which gradients need.
+  // Learns what will move, for which it waits for the stream; collective over the EP group where rows travel. Returns
+  // the rows that this rank's experts get. with_weights: the gate weights travel too, which gradients need.
   virtual int64_t begin(Stream& stream, const TokenLayout& layout, bool with_weights) = 0;
   virtual int64_t chunks() const = 0;
   virtual ExpertWeights weights(int64_t chunk) = 0;

@@ -23,7 +23,8 @@ struct RouterRule {
   int64_t groups = 1, kept_groups = 1, group_best = 1;
 };
 
-// Sums over the tokens of one call; linear in tokens, so that ranks can add theirs. What is empty is not computed.
+// Sums over the tokens of one call; linear in tokens, so that ranks can add theirs. What is empty is not computed. A
+// GPU fills them by the next Stream::wait(): until then they must live.
 struct RouterStatistics {
   std::span<double> counts_E;     // rows that chose expert e (before any drop)
   std::span<double> prob_sums_E;  // sum over tokens of p[t, e]: softmax, or sigmoid scores divided by their sum over E

@@ -132,39 +132,38 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
 
 namespace {
 
-// Fills this rank's slice of a micro-batch in `into`; `sample` reads the i-th sample of the whole micro-batch.
+// This rank's slice of a micro-batch; `sample` reads the i-th sample of the whole micro-batch.
 template <class ReadSample>
-Batch read_slice(const Plan& plan, const StepTokens& into, int64_t micro_batch, const ReadSample& sample) {
+MicroBatch read_slice(const Plan& plan, const ReadSample& sample) {
   const int64_t sequences = plan.batch.sequences, length = plan.batch.seq_len;
-  const auto memory = [&](const TensorView& of) -> int32_t* {
-    return of.data == nullptr ? nullptr : of.at(micro_batch).as<int32_t>();
-  };
-  int32_t *ids = memory(into.ids), *labels = memory(into.labels), *starts = memory(into.document_starts);
+  const auto tokens = static_cast<size_t>(sequences * length);
+  MicroBatch slice{std::vector<int32_t>(tokens), std::vector<int32_t>(tokens), sequences, length};
+  if (plan.run.data.document_mask) slice.document_starts.resize(tokens);
   for (int64_t b = 0; b < sequences; ++b) {
-    const auto part = [&](int32_t* of) {
-      return of == nullptr ? std::span<int32_t>() : std::span(of + b * length, static_cast<size_t>(length));
+    const auto part = [&](std::vector<int32_t>& of) {
+      return of.empty() ? std::span<int32_t>()
+                        : std::span(of).subspan(static_cast<size_t>(b * length), static_cast<size_t>(length));
     };
-    sample(plan.coords.dp * sequences + b, part(ids), part(labels), part(starts));
+    sample(plan.coords.dp * sequences + b, part(slice.ids), part(slice.labels), part(slice.document_starts));
   }
-  return {ids, labels, sequences, length, starts};
+  return slice;
 }
 
 }  // namespace
 
-std::vector<Batch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, const StepTokens& into) {
+std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor) {
   const TrainSpec& train = plan.run.train;
   const int64_t per_micro_batch = train.global_batch / train.micro_batches;
-  std::vector<Batch> batches;
+  std::vector<MicroBatch> batches;
   for (int64_t j = 0; j < train.micro_batches; ++j)
     batches.push_back(read_slice(
-        plan, into, j, [&](int64_t i, auto... parts) { order.shuffled(cursor + j * per_micro_batch + i, parts...); }));
+        plan, [&](int64_t i, auto... parts) { order.shuffled(cursor + j * per_micro_batch + i, parts...); }));
   return batches;
 }
 
-Batch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count,
-                      const StepTokens& into) {
+MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count) {
   const int64_t per_micro_batch = plan.run.train.global_batch / plan.run.train.micro_batches;
-  return read_slice(plan, into, 0, [&](int64_t i, auto... parts) {
+  return read_slice(plan, [&](int64_t i, auto... parts) {
     order.spread(index * per_micro_batch + i, count * per_micro_batch, parts...);
   });
 }

@@ -62,9 +62,9 @@ class SampleOrder {
 // Opens the training or validation data of a run. For validation, null when the run has none.
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation);
 
-// This rank's micro-batches of the step that begins at sample `cursor`, read into `into`.
-std::vector<Batch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, const StepTokens& into);
-// This rank's part of validation micro-batch `index` of `count`, read into the first micro-batch of `into`.
-Batch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count, const StepTokens& into);
+// This rank's micro-batches of the step that begins at sample `cursor`.
+std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor);
+// This rank's part of validation micro-batch `index` of `count`.
+MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count);
 
 }  // namespace mw

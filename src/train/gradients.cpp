@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <utility>
 
 #include "ops/cross_entropy.h"
@@ -17,7 +18,6 @@ namespace {
 
 // Faults that `verify` must catch; set by debug.fault.
 void inject_fault(Engine& engine, const std::string& fault) {
-  engine.stream.wait();
   for (Parameter& p : engine.params.all()) {
     if (fault == "double_expert_gradient" && p.row.expert) {
       add(engine.stream, p.grad, p.grad, p.grad);
@@ -42,7 +42,8 @@ class GradientPass {
         couples_layers_(engine.model.auxiliary().couples_layers()),
         aux_seed_(1.0 / static_cast<double>(plan_.run.train.micro_batches)),
         messages_(engine.model, engine.pipeline),
-        sums_(plan_, engine.params, engine.comms, engine.stream, plan_.run.fault == "skip_router_sum") {}
+        sums_(plan_, engine.params, engine.comms, engine.stream, plan_.run.fault == "skip_router_sum"),
+        token_losses_(batches.size()) {}
 
   StepStats run();
 
@@ -91,6 +92,7 @@ class GradientPass {
   GradientSums sums_;
 
   StepStats stats_;
+  std::vector<std::vector<float>> token_losses_;  // by micro-batch, once the stream was waited for
   double loss_sum_ = 0, weighted_aux_ = 0;
   float loss_seed_ = 0;
   // By stage and micro-batch, from its forward to its backward: summed statistics of the stage's layers.
@@ -117,8 +119,7 @@ int64_t GradientPass::experts_of_first_moe_layer() const {
 
 void GradientPass::count_labels() {
   int64_t own = 0;
-  for (const Batch& batch : batches_)
-    own += batch.tokens() - std::count(batch.labels, batch.labels + batch.tokens(), kIgnoreLabel);
+  for (const Batch& batch : batches_) own += batch.valid_labels;
   stats_.valid_labels = own;
   engine_.comms.dp->all_reduce_sum(std::span(&stats_.valid_labels, 1));
   if (stats_.valid_labels == 0)
@@ -177,7 +178,8 @@ void GradientPass::receive_gradient(const Action& a) {
 
 void GradientPass::backward(const Action& a) {
   const StagePlan& stage = stage_of(a.stage);
-  if (stage.has_head) loss_sum_ += engine_.model.loss(a.micro_batch, batch_of(a), loss_seed_);
+  if (stage.has_head)
+    engine_.model.loss(a.micro_batch, batch_of(a), loss_seed_, token_losses_[static_cast<size_t>(a.micro_batch)]);
   const auto summed = summed_.extract({a.stage, a.micro_batch});
   const bool seeds = !plan_.mesh.ted || plan_.coords.tp == 0;
   engine_.model.set_auxiliary(a.stage, a.micro_batch, summed.mapped(), mean_load_[a.micro_batch], counted_tokens(a),
@@ -261,7 +263,10 @@ StepStats GradientPass::run() {
   on(ActionKind::send_gradient, &GradientPass::send_gradient);
   handlers[ActionKind::reduce_gradients] = [this](const Action&) { reduce_gradients(); };
   run_schedule(plan_.schedule, handlers, engine_.stream.trace());
+  engine_.stream.wait();
   inject_fault(engine_, plan_.run.fault);
+  for (const std::vector<float>& losses : token_losses_)
+    loss_sum_ = std::accumulate(losses.begin(), losses.end(), loss_sum_);
 
   {  // where ranks that are done wait for the others
     const TraceScope scope(engine_.stream.trace(), Work::reduce, "share_losses");
@@ -291,7 +296,7 @@ double evaluate(Engine& engine, const Batch& batch) {
     if (stage.receives) messages.receive_activation(stage.stage, 0, batch.tokens(), nothing);
     engine.model.forward(stage.stage, 0, batch, false);
     if (stage.sends) messages.send_activation(stage.stage, 0, batch.tokens(), nothing);
-    if (stage.has_head && batch.labels != nullptr) loss = engine.model.loss(0, batch, 0.0f);
+    if (stage.has_head && batch.labels != nullptr) loss = engine.model.loss(batch, 0.0f);
   }
   messages.finish();
   for (const StagePlan& stage : engine.plan.stages) engine.model.release(stage.stage, 0);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ops/adamw.h"
+#include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "parallel/grad_sync.h"
 #include "parallel/zero.h"
@@ -52,16 +53,18 @@ std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches) {
     MW_CHECK(
         static_cast<int64_t>(batches[j].ids.size()) <= ids.numel() && batches[j].labels.size() == batches[j].ids.size(),
         "{} ids and {} labels in room for {}", batches[j].ids.size(), batches[j].labels.size(), ids.numel());
-    std::copy(batches[j].ids.begin(), batches[j].ids.end(), ids.as<int32_t>());
-    std::copy(batches[j].labels.begin(), batches[j].labels.end(), labels.as<int32_t>());
+    write_values<int32_t>(engine.stream, batches[j].ids, ids);
+    write_values<int32_t>(engine.stream, batches[j].labels, labels);
     list.push_back({ids.as<int32_t>(), labels.as<int32_t>(), batches[j].sequences, batches[j].seq_len});
+    list.back().valid_labels =
+        std::ssize(batches[j].labels) - std::count(batches[j].labels.begin(), batches[j].labels.end(), kIgnoreLabel);
     const std::vector<int32_t>& starts = batches[j].document_starts;
     const bool masked = tokens.document_starts.data != nullptr;
     MW_CHECK(starts.size() == (masked ? batches[j].ids.size() : 0), "{} starts of documents for {} ids", starts.size(),
              batches[j].ids.size());
     if (!masked) continue;
     const TensorView place = tokens.document_starts.at(slot);
-    std::copy(starts.begin(), starts.end(), place.as<int32_t>());
+    write_values<int32_t>(engine.stream, starts, place);
     list.back().document_starts = place.as<int32_t>();
   }
   return list;

@@ -11,8 +11,7 @@
 
 namespace mw {
 
-// Tokens of one micro-batch in memory of their own, where they do not come from the reader. labels are shifted:
-// labels[t] is the token after ids[t], or -100.
+// Tokens of one micro-batch on the host. labels are shifted: labels[t] is the token after ids[t], or -100.
 struct MicroBatch {
   std::vector<int32_t> ids, labels;
   int64_t sequences = 0, seq_len = 0;

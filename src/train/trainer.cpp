@@ -285,7 +285,7 @@ StepStats Trainer::compute_step(int64_t step) {
   std::vector<Batch> batches;
   {
     const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
-    batches = read_step(*data_, engine_->plan, state_.samples, engine_->model.step_tokens());
+    batches = stage(*engine_, read_step(*data_, engine_->plan, state_.samples));
   }
   step_sent_ = -engine_->stream.trace().sent_bytes();
   const StepStats stats = accumulate_gradients(*engine_, batches);

@@ -13,12 +13,14 @@ ValidationResult validate_model(Engine& engine, const SampleOrder& data, const B
   std::array<double, 3> sums{};  // loss, baseline loss, labels
   ValidationResult result;
   for (int64_t i = 0; i < count && !result.stopped; ++i) {
-    const Batch batch = read_validation(data, engine.plan, i, count, engine.model.step_tokens());
+    const MicroBatch tokens = read_validation(data, engine.plan, i, count);
+    const Batch batch = stage(engine, std::span(&tokens, 1)).front();
     sums[0] += evaluate(engine, batch);
     sums[2] += static_cast<double>(engine.model.own_tokens(batch).count);
     const auto length = static_cast<size_t>(batch.seq_len);
-    for (int64_t at = 0; baseline != nullptr && engine.plan.coords.tp == 0 && at < batch.tokens(); at += batch.seq_len)
-      sums[1] += baseline->window_loss(std::span(batch.ids + at, length), std::span(batch.labels + at, length));
+    for (size_t at = 0; baseline != nullptr && engine.plan.coords.tp == 0 && at < tokens.ids.size(); at += length)
+      sums[1] += baseline->window_loss(std::span(tokens.ids).subspan(at, length),
+                                       std::span(tokens.labels).subspan(at, length));
     result.stopped = stop_requested(engine.world);
   }
   engine.comms.stage->all_reduce_sum(std::span(sums));

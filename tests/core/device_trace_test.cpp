@@ -21,6 +21,7 @@ class FakeQueue : public DeviceQueue {
  public:
   explicit FakeQueue(Clock& clock) : clock_(clock) {}
   void copy(void*, const void*, size_t) override {}
+  void read(void*, const void*, size_t) override {}
   Mark mark() override { return nullptr; }
   void wait_for(const Mark&) override {}
   Stamp stamp() noexcept override {

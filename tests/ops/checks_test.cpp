@@ -302,6 +302,7 @@ std::vector<Rule> all_rules() {
        [](Stream& s, Zeros& z, bool broken) {
          std::vector<double> counts(broken ? 3 : 4);
          route(s, kRouter, z.make(f32, {3, 4}), {}, false, z.make(i32, {3, 2}), z.make(f32, {3, 2}), {counts, {}}, {});
+         s.wait();
        }},
       {"the auxiliary loss has a gradient for each expert",
        [](Stream& s, Zeros& z, bool broken) {

@@ -155,6 +155,7 @@ Tensors run_route(const RouterCase& c, Stream& stream, const Tensors& inputs, co
   double z_sum = NAN;
   route(bounded, rule, logits.view, bias.view, forced_ids != nullptr, ids.view, weights.view,
         {counts, prob_sums, &z_sum}, gaps.view);
+  bounded.wait();
   return {{"ids", to_case_tensor(ids)},  {"weights", to_case_tensor(weights)}, {"gaps", to_case_tensor(gaps)},
           {"counts", to_tensor(counts)}, {"prob_sums", to_tensor(prob_sums)},  {"z_sum", to_tensor({z_sum})}};
 }

@@ -184,19 +184,9 @@ TEST(SampleOrder, RefusesTooLittleAndForeignTokens) {
   EXPECT_TRUE(contains(error_of([&] { wide.shuffled(0, ids, labels, starts); }, Exit::config), "documents begin"));
 }
 
-// Memory for the tokens of a step, as the plan's table gives it.
-struct StepMemory {
-  explicit StepMemory(const Plan& plan)
-      : store(to_slots(plan.activation_rows)), tokens{store.fixed("data.ids"), store.fixed("data.labels"), {}} {
-    if (plan.run.data.document_mask) tokens.document_starts = store.fixed("data.document_starts");
-  }
-  TensorStore store;
-  StepTokens tokens;
-};
-
-void append(const Batch& batch, Tokens& ids, Tokens& labels) {
-  ids.insert(ids.end(), batch.ids, batch.ids + batch.tokens());
-  labels.insert(labels.end(), batch.labels, batch.labels + batch.tokens());
+void append(const MicroBatch& batch, Tokens& ids, Tokens& labels) {
+  ids.insert(ids.end(), batch.ids.begin(), batch.ids.end());
+  labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
 }
 
 // What all data-parallel ranks read is, joined, what one process reads.
@@ -215,9 +205,8 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
       for (const int64_t cursor : {int64_t{0}, int64_t{16}, int64_t{99984}, int64_t{-1}}) {
         const auto read = [&](const RunSpec& spec, int ranks, int rank, size_t j, Tokens& ids, Tokens& labels) {
           const Plan plan = make_plan(model, spec, ranks, rank, {});
-          const StepMemory memory(plan);
-          const Batch batch = cursor < 0 ? read_validation(order, plan, 3, 5, memory.tokens)
-                                         : read_step(order, plan, cursor, memory.tokens).at(j);
+          const MicroBatch batch =
+              cursor < 0 ? read_validation(order, plan, 3, 5) : read_step(order, plan, cursor).at(j);
           EXPECT_EQ(batch.sequences * ranks, 8);
           append(batch, ids, labels);
         };
@@ -261,20 +250,18 @@ TEST(ReadStep, DocumentsComeWithTheSamples) {
       for (int rank = 0; rank < 2 * pp; ++rank) {
         run.mesh.pp = pp;
         const Plan plan = make_plan(build_native_model(run.native), run, static_cast<int>(2 * pp), rank, {});
-        const StepMemory memory(plan);
-        std::vector<Batch> batches = read_step(*training, plan, 5, memory.tokens);
         int64_t inner = 0;
-        const auto check = [&](const Batch& batch) {
-          ASSERT_EQ(batch.document_starts != nullptr, masked);
-          for (int64_t t = 0; masked && t < batch.tokens(); ++t) {
-            const int64_t at = t % batch.seq_len;
+        const auto check = [&](const MicroBatch& batch) {
+          ASSERT_EQ(batch.document_starts.size(), masked ? batch.ids.size() : 0);
+          for (size_t t = 0; t < batch.document_starts.size(); ++t) {
+            const auto at = static_cast<int32_t>(static_cast<int64_t>(t) % batch.seq_len);
             const bool begins = at > 0 && begins_document(batch.ids[t]);
             ASSERT_EQ(batch.document_starts[t], at == 0 || begins ? at : batch.document_starts[t - 1]) << t;
             inner += begins;
           }
         };
-        for (const Batch& batch : batches) check(batch);
-        check(read_validation(*validation, plan, 1, 3, memory.tokens));
+        for (const MicroBatch& batch : read_step(*training, plan, 5)) check(batch);
+        check(read_validation(*validation, plan, 1, 3));
         EXPECT_EQ(inner > 0, masked);
       }
   }
@@ -285,11 +272,10 @@ TEST(ReadStep, NeighbouringStepsShareNoSample) {
   RunSpec run = small_run();
   run.native.vocab = 1000;
   const Plan plan = make_plan(build_native_model(run.native), run, 1, 0, {});
-  const StepMemory memory(plan);
   std::set<int32_t> starts;
   for (int64_t step = 0; step < 4; ++step)  // 4 x 16 samples are one epoch of 64
-    for (const Batch& batch : read_step(order, plan, step * 16, memory.tokens))
-      for (int64_t at = 0; at < batch.tokens(); at += 9) starts.insert(batch.ids[at]);
+    for (const MicroBatch& batch : read_step(order, plan, step * 16))
+      for (size_t at = 0; at < batch.ids.size(); at += 9) starts.insert(batch.ids[at]);
   EXPECT_EQ(starts.size(), 64u);
 }
 

@@ -29,6 +29,14 @@ class GpuQueue : public DeviceQueue {
   void copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) check(copy_async(to, from, bytes, stream_), "copying");
   }
+  void read(void* to, const void* from, size_t bytes) override {
+    if (landing_ == nullptr) landing_ = allocate_landing();
+    if (landed_ + bytes > kLandingBytes) wait();
+    if (bytes > kLandingBytes) return copy(to, from, bytes);
+    copy(landing_.get() + landed_, from, bytes);
+    reads_.push_back({to, landed_, bytes});
+    landed_ += bytes;
+  }
   Mark mark() override {
     NativeEvent event = nullptr;
     check(create_event(&event), "creating an event");
@@ -56,8 +64,11 @@ class GpuQueue : public DeviceQueue {
   void take_stamps_back() override { taken_ = 0; }
   void watch(std::function<void()> check_peers) override { watchers_.push_back(std::move(check_peers)); }
   void wait() override {
+    const std::vector<Read> reads = std::exchange(reads_, {});  // whose places may be gone once this has thrown
+    landed_ = 0;
     if (!watchers_.empty()) watch_until_done();
     check(synchronise_stream(stream_), "waiting for the device");
+    for (const Read& read : reads) std::memcpy(read.to, landing_.get() + read.landed, read.bytes);
   }
   void* native() override { return stream_; }
 
@@ -77,7 +88,22 @@ class GpuQueue : public DeviceQueue {
     }
   }
 
+  // What is read lands in pinned memory: the host would wait for every copy to other memory.
+  static constexpr size_t kLandingBytes = size_t{1} << 20;
+  struct Read {
+    void* to;
+    size_t landed, bytes;
+  };
+  static std::shared_ptr<std::byte> allocate_landing() {
+    void* memory = nullptr;
+    check(allocate_host(&memory, kLandingBytes), "allocating memory of the host");
+    return {static_cast<std::byte*>(memory), [](std::byte* p) { (void)free_host(p); }};
+  }
+
   NativeStream stream_ = nullptr;
+  std::shared_ptr<std::byte> landing_;
+  std::vector<Read> reads_;  // since the last wait
+  size_t landed_ = 0;        // bytes of them
   std::vector<NativeEvent> stamps_;
   size_t taken_ = 0;  // of them
   std::vector<std::function<void()>> watchers_;

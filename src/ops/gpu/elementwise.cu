@@ -168,8 +168,8 @@ double sum_over(Stream& stream, std::span<const TensorView> tensors, Map map) {
     std::erase_if(alike, [&](const TensorView& tensor) { return tensor.dtype != dtype; });
     with_float_type(dtype, [&](auto type) { add_sums<decltype(type)>(stream, alike, map, partials); });
   }
-  stream.queue().copy(host.data(), partials, sizeof host);
-  stream.queue().wait();
+  stream.queue().read(host.data(), partials, sizeof host);
+  stream.wait();
   return std::accumulate(host.begin(), host.end(), 0.0);
 }
 

@@ -215,12 +215,10 @@ void launch_tiles(Stream& stream, const Tiling& tiling, const Processors& proces
     if constexpr (kPaired) return pairs_kernel<Product>;
     else return tiles_kernel<Product>;
   }();
-  static_assert((kMaxExperts + 1) * sizeof(ExpertTiles) + 2 * 64 <= kGroupedWorkspaceBytes);  // frames round up to 64
+  static_assert((kMaxExperts + 2) * sizeof(ExpertTiles) + 64 <= kGroupedWorkspaceBytes);  // frames round up to 64
   WorkspaceFrame frame(stream.workspace());
-  auto* const taken = frame.take<unsigned>(1);
-  check(fill_async(taken, 0, sizeof(*taken), native(stream)), "clearing a counter");
-  const TileTable table{device_copy(stream, frame, std::span<const ExpertTiles>(tiling.experts)), tiling.tiles(),
-                        static_cast<int>(tiling.columns), taken};
+  ExpertTiles* const memory = device_copy(stream, frame, std::span<const ExpertTiles>(tiling.counter_and_experts));
+  const TileTable table{memory + 1, tiling.tiles(), static_cast<int>(tiling.columns), &memory->first_tile};
   check(allow_shared_bytes(reinterpret_cast<const void*>(kKernel), kSharedBytes<Product>), "asking for shared memory");
   const int blocks =
       kPaired ? kPair * std::min(tiling.tiles(), processors.pairs) : std::min(tiling.tiles(), processors.blocks);

@@ -293,11 +293,6 @@ void check_limits(const RouterRule& rule) {
   MW_CHECK(rule.experts <= INT32_MAX / 2, "router of {} experts", rule.experts);
 }
 
-// Where statistics land on the host before they are handed out: kept, so that no call allocates.
-struct HostSums : StreamState {
-  std::vector<double> values;
-};
-
 // Experts that the threads of a block take side by side: a power of two.
 int columns_of_block(int64_t experts) {
   int columns = 1;
@@ -356,14 +351,15 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
   launch(stream, sum_chunks_kernel, E + 1, 128, 0, task.counts_cE, prob_sums, z_sums, task.bad_ids, chunks.count, E,
          result);
 
-  std::vector<double>& host = stream.state<HostSums>().values;
-  host.resize(results);
-  stream.queue().copy(host.data(), result, results * sizeof(double));
-  stream.queue().wait();
-  MW_CHECK(host[results - 1] == 0.0, "a forced expert id is none of {} experts", E);
-  if (counting) std::copy_n(host.data(), E, statistics.counts_E.data());
-  if (summing) std::copy_n(host.data() + E, E, statistics.prob_sums_E.data());
-  if (squaring) *statistics.z_sum = host[results - 2];
+  const size_t bytes = static_cast<size_t>(E) * sizeof(double);
+  if (counting) stream.queue().read(statistics.counts_E.data(), result, bytes);
+  if (summing) stream.queue().read(statistics.prob_sums_E.data(), result + E, bytes);
+  if (squaring) stream.queue().read(statistics.z_sum, result + 2 * E, sizeof(double));
+  if (!forced) return;
+  double bad_ids = 0;
+  stream.queue().read(&bad_ids, result + 2 * E + 1, sizeof(double));
+  stream.wait();
+  MW_CHECK(bad_ids == 0.0, "a forced expert id is none of {} experts", E);
 }
 
 void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView ids_TK,

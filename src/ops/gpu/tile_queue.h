@@ -30,9 +30,9 @@ struct TileQueue {
   // The thread that takes, of the block or the pair.
   __device__ static bool takes() { return threadIdx.x == 0 && (!kPaired || place_in_pair() == 0); }
   // Takes the tile that the next get() will hand out. For that thread, which itself has handed out all before.
-  __device__ void take(unsigned* taken) const {
+  __device__ void take(int* taken) const {
     wait_for_phase(read(), parity ^ 1);
-    const unsigned tile = atomicAdd(taken, 1u);
+    const auto tile = static_cast<unsigned>(atomicAdd(taken, 1));
     if constexpr (kPaired) {
 #pragma unroll
       for (int block = 0; block < kPair; ++block)

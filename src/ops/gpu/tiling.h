@@ -23,7 +23,7 @@ struct ExpertTiles {
 struct TileTable {
   const ExpertTiles* experts;
   int tiles, columns;  // of all experts; tiles side by side
-  unsigned* taken;     // how many tiles blocks have taken
+  int* taken;          // how many tiles blocks have taken
 };
 
 // The tiles that kernels know: pairs of blocks are for wide ones.
@@ -69,14 +69,16 @@ struct Processors {
   int blocks = 0, pairs = 0;
 };
 
-// How the host cuts a product into tiles; `experts` is what the device reads.
+// How the host cuts a product into tiles. The device gets a zero to count the tiles taken in, and then the experts: one
+// copy costs less than two.
 struct Tiling {
-  std::vector<ExpertTiles> experts;
+  std::vector<ExpertTiles> counter_and_experts = {ExpertTiles{}};
   int64_t width, columns;
   bool paired;
 
-  int64_t rows() const { return experts.back().first_row; }
-  int tiles() const { return experts.back().first_tile; }
+  std::span<ExpertTiles> experts() { return std::span(counter_and_experts).subspan(1); }
+  int64_t rows() const { return counter_and_experts.back().first_row; }
+  int tiles() const { return counter_and_experts.back().first_tile; }
 };
 
 // Narrow tiles where wide ones would leave processors idle or compute many columns in vain. Pairs where two thirds of
@@ -88,7 +90,7 @@ Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, const Processo
   int64_t row_tiles = 0, alone = 0;
   for (size_t e = 0; e < offsets.size(); ++e) {
     const int64_t own = e + 1 < offsets.size() ? row_tiles_of(offsets[e + 1] - offsets[e]) : 0;
-    tiling.experts.push_back({offsets[e], 0, static_cast<int>(own)});
+    tiling.counter_and_experts.push_back({offsets[e], 0, static_cast<int>(own)});
     row_tiles += own;
     alone += own % kPair;
   }
@@ -98,7 +100,7 @@ Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, const Processo
   tiling.columns = is_narrow ? narrow : wide;
   tiling.paired = !is_narrow && processors.pairs > 0 && 3 * alone <= row_tiles;
   int64_t tiles = 0;
-  for (ExpertTiles& expert : tiling.experts) {
+  for (ExpertTiles& expert : tiling.experts()) {
     expert.first_tile = static_cast<int>(tiles);
     if (tiling.paired)
       tiles += expert.row_tiles / kPair * tiling.columns + expert.row_tiles % kPair * ceil_div(tiling.columns, kPair);

@@ -296,8 +296,8 @@ void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK
   layout.rows = count;
   if (dropping) {
     Summary summary{};
-    stream.queue().copy(&summary, scratch.summary, sizeof(summary));
-    stream.queue().wait();
+    stream.queue().read(&summary, scratch.summary, sizeof(summary));
+    stream.wait();
     MW_CHECK(summary.bad_ids == 0, "an expert id is none of {} experts", E);
     layout.rows = summary.rows;
   }
