@@ -42,10 +42,11 @@ struct TileQueue {
       arrive(ready());
     }
   }
+  // Only the lane that frees the slot looks at it: another one might see the number after next there.
   __device__ int get() {
-    wait_for_phase(ready(), parity);
     int tile = 0;
     if (threadIdx.x % 32 == 0) {
+      wait_for_phase(ready(), parity);
       tile = static_cast<int>(load_shared(number()));
       if constexpr (kPaired) arrive_there(address_in(0, read()));
       else arrive(read());

@@ -64,6 +64,7 @@ struct RowPair {
 
 template <bool kAdd, int kCount>
 __device__ void store_bf16_row(bf16* row, int half, int limit, const float (&sums)[kCount]) {
+  static_assert(kCount % 32 == 0);
   const auto pair = RowPair<bf16>::find(row);
 #pragma unroll
   for (int j = 0; j < kCount / 4; j += 8) {
