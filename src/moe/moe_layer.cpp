@@ -190,50 +190,58 @@ void MoeLayer::choose_experts_backward(Stream& stream, TensorView d_gate_TK, con
   }
 }
 
-MoeLayer::Choice MoeLayer::open_choice(Stream& stream, bool replay, TensorView ids_TK, const int32_t* tapped_ids,
-                                       const float* tapped_gaps, int64_t place) {
-  Choice choice{replay && tapped_ids != nullptr, ids_TK, {}};
-  if (choice.replay) stream.queue().copy(ids_TK.data, tapped_ids, static_cast<size_t>(ids_TK.bytes()));
-  // The gradient of the logits is not needed yet: its place takes the gaps.
-  else if (tapped_gaps != nullptr)
-    choice.gaps_T = take_front(scratch_.d_logits, {(place + 1) * tokens_}).slice(place * tokens_, tokens_);
-  return choice;
+// The gradient of the logits is not needed yet: its place takes the gaps.
+MoeLayer::Choice MoeLayer::own_choice(TensorView ids_TK, bool wants_gaps, int64_t place) const {
+  if (!wants_gaps) return {false, ids_TK, {}};
+  return {false, ids_TK, take_front(scratch_.d_logits, {(place + 1) * tokens_}).slice(place * tokens_, tokens_)};
 }
 
-void MoeLayer::copy_choice(Stream& stream, const Choice& choice, int32_t* tapped_ids, float* tapped_gaps) {
-  if (choice.replay) return;
-  if (tapped_ids != nullptr)
-    stream.queue().copy(tapped_ids, choice.ids_TK.data, static_cast<size_t>(choice.ids_TK.bytes()));
-  if (tapped_gaps != nullptr)
-    stream.queue().copy(tapped_gaps, choice.gaps_T.data, static_cast<size_t>(choice.gaps_T.bytes()));
+MoeLayer::Choice MoeLayer::replayed_choice(Stream& stream, TensorView ids_TK, const int32_t* ids) const {
+  if (ids != nullptr) stream.queue().copy(ids_TK.data, ids, static_cast<size_t>(ids_TK.bytes()));
+  return {ids != nullptr, ids_TK, {}};
+}
+
+// The first token's last expert becomes one that it did not choose.
+void MoeLayer::spoil_choice(Stream& stream, TensorView ids_TK) const {
+  const auto k = static_cast<size_t>(layer_.moe.top_k);
+  std::vector<int32_t> ids = read_values<int32_t>(stream, ids_TK.slice(0, 1));
+  int32_t other = 0;
+  while (std::find(ids.begin(), ids.end(), other) != ids.end()) ++other;
+  if (other < layer_.moe.experts) ids[k - 1] = other;
+  write_values<int32_t>(stream, ids, ids_TK);
 }
 
 void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap) {
   const TraceScope part(stream.trace(), "route_tokens");
   const MoeSpec& m = layer_.moe;
   const TensorView ids = tokens_of(saved_.expert_choice, m.top_k), weights = tokens_of(saved_.gate_weights, m.top_k);
-  router_logits(stream, x_TD);
+  // The gradient of the weights is not needed yet either.
+  const TensorView best_ids(scratch_.d_gate.data, DType::i32, {tokens_, m.top_k});
   const RoutingTap at = tap != nullptr ? *tap : RoutingTap{};
-  const Choice choice = open_choice(stream, at.replay, ids, at.ids, at.gaps, 0);
-  Choice best;
-  if (options_.best_scores)  // the gradient of the weights is not needed yet either
-    best = open_choice(stream, at.replay, TensorView(scratch_.d_gate.data, DType::i32, {tokens_, m.top_k}), at.best_ids,
-                       at.best_gaps, 1);
-  choose_experts(stream, seq_len, choice, best);
-  if (tap != nullptr && !tap->replay) {
-    copy_choice(stream, choice, at.ids, at.gaps);
-    if (options_.best_scores) copy_choice(stream, best, at.best_ids, at.best_gaps);
-    stream.wait();
+  const auto tell = [&](void* to, const TensorView& from) {
+    if (to != nullptr) stream.queue().read(to, from.data, static_cast<size_t>(from.bytes()));
+  };
+  router_logits(stream, x_TD);
+  if (at.replay_ids == nullptr || at.ids != nullptr) {
+    const Choice own = own_choice(ids, at.gaps != nullptr, 0), best = own_choice(best_ids, at.best_gaps != nullptr, 1);
+    choose_experts(stream, seq_len, own, best);
+    if (options_.choose_wrongly && tokens_ > 0) {
+      spoil_choice(stream, ids);
+      choose_experts(stream, seq_len, {true, ids, {}}, best);
+    }
+    tell(at.ids, own.ids_TK), tell(at.gaps, own.gaps_T), tell(at.weights, weights);
+    if (options_.best_scores) tell(at.best_ids, best.ids_TK), tell(at.best_gaps, best.gaps_T);
   }
-
-  if (at.weights != nullptr) {
-    stream.queue().copy(at.weights, weights.data, static_cast<size_t>(weights.bytes()));
-    stream.wait();
+  if (at.replay_ids != nullptr) {
+    stream.wait();  // for the sums of the choice before
+    choose_experts(stream, seq_len, replayed_choice(stream, ids, at.replay_ids),
+                   replayed_choice(stream, best_ids, at.replay_best_ids));
+    if (at.ids == nullptr) tell(at.weights, weights);
   }
 
   const int64_t domain_tokens = options_.capacity_per_sequence ? seq_len : std::max<int64_t>(tokens_, 1);
-  TensorView ranking = weights;
-  if (at.ranking != nullptr) {  // the gradient of the weights is not needed yet: its place takes them
+  TensorView ranking;
+  if (at.ranking != nullptr) {  // after the choices, whose place it takes
     ranking = take_front(scratch_.d_gate, {tokens_, m.top_k});
     stream.queue().copy(ranking.data, at.ranking, static_cast<size_t>(ranking.bytes()));
   }
@@ -246,7 +254,7 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   layout_.weights_R = saved_.row_weights;
   layout_.row_of_TK = tokens_of(saved_.row_of, m.top_k);
   layout_.rows_per_expert_E = saved_.rows_per_expert;
-  build_token_layout(stream, ids, ranking, position_of_expert_,
+  build_token_layout(stream, ids, weights, ranking, position_of_expert_,
                      capacity_rule(m, domain_tokens, options_.capacity_factor), layout_);
   const int32_t dropped_row = -1;
   if (options_.drop_one_row && tokens_ > 0) write_values<int32_t>(stream, {&dropped_row, 1}, layout_.row_of_TK);

@@ -48,16 +48,19 @@ struct MoeScratch {
   TensorView branch;  // [T, D]
 };
 
-// Watches or replaces the choice of experts and of dropped rows: how `verify` compares and replays routing.
+// Watches and replaces the choice of experts and of dropped rows: how `verify` compares and replays routing.
 struct RoutingTap {
-  bool replay = false;     // ids are an input
-  int32_t* ids = nullptr;  // [T, K]
-  float* gaps = nullptr;   // [T], filled when not null
-  // The same of the best scores where the loss counts those. Without ids a replay finds them anew.
+  // Filled where not null: what the layer chooses by itself [T, K], how near another choice was [T], and the same of
+  // the best scores where the loss counts those; gate weights [T, K] of that choice, or of the replayed one without
+  // ids.
+  int32_t* ids = nullptr;
+  float* gaps = nullptr;
   int32_t* best_ids = nullptr;
   float* best_gaps = nullptr;
-  // Gate weights [T, K]: filled when not null; and those that say in their place which rows a capacity drops.
   float* weights = nullptr;
+  // What the layer goes on with instead where not null, [T, K]: choices, and what says which rows a capacity drops.
+  const int32_t* replay_ids = nullptr;
+  const int32_t* replay_best_ids = nullptr;
   const float* ranking = nullptr;
 };
 
@@ -93,6 +96,7 @@ struct MoeOptions {
   double capacity_factor = 0;  // 0: dropless
   bool capacity_per_sequence = true;
   bool drop_one_row = false;     // test-only fault
+  bool choose_wrongly = false;   // another one
   bool sequences_apart = false;  // statistics of the auxiliary loss by sequence, of which ranks have whole ones
   bool best_scores = false;      // these count each token's experts of best score, without bias and groups
   ExpertProducts products = ExpertProducts::automatic;
@@ -125,11 +129,10 @@ class MoeLayer {
     bool replay = false;
     TensorView ids_TK, gaps_T;
   };
-  // A choice into `ids`, from the tap where it is to be replayed, with a place for its gaps where the tap wants them;
-  // what was chosen, back to the tap.
-  Choice open_choice(Stream& stream, bool replay, TensorView ids_TK, const int32_t* tapped_ids,
-                     const float* tapped_gaps, int64_t place);
-  void copy_choice(Stream& stream, const Choice& choice, int32_t* tapped_ids, float* tapped_gaps);
+  // Of this layer's own, with a place for its gaps where somebody wants them; of the tap's.
+  Choice own_choice(TensorView ids_TK, bool wants_gaps, int64_t place) const;
+  Choice replayed_choice(Stream& stream, TensorView ids_TK, const int32_t* ids) const;
+  void spoil_choice(Stream& stream, TensorView ids_TK) const;
   // Choices, weights and sums of the pieces, which are there once the stream was waited for, from the logits; the
   // statistics from those; the gradient.
   void choose_experts(Stream& stream, int64_t seq_len, const Choice& choice, const Choice& best);

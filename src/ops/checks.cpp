@@ -355,7 +355,7 @@ void check_route_backward(const RouterRule& rule, const TensorView& logits_TE, c
            rule.experts);
 }
 
-void check_build_token_layout(const TensorView& ids_TK, const TensorView& weights_TK,
+void check_build_token_layout(const TensorView& ids_TK, const TensorView& weights_TK, const TensorView& ranking_TK,
                               std::span<const int32_t> position_of_expert, const CapacityRule& rule,
                               const TokenLayout& layout) {
   const int64_t choices = layout.tokens * layout.top_k;
@@ -363,6 +363,8 @@ void check_build_token_layout(const TensorView& ids_TK, const TensorView& weight
   MW_CHECK(layout.experts > 0 || choices == 0, "{} choices of {} experts", choices, layout.experts);
   MW_CHECK(ids_TK.numel() == choices && weights_TK.numel() == choices, "layout of {} x {} from {} and {}",
            layout.tokens, layout.top_k, ids_TK.describe(), weights_TK.describe());
+  MW_CHECK(ranking_TK.data == nullptr || ranking_TK.numel() == choices, "layout of {} x {} ranked by {}", layout.tokens,
+           layout.top_k, ranking_TK.describe());
   MW_CHECK(layout.token_ids_R.numel() >= choices && layout.expert_ids_R.numel() >= choices &&
                layout.weights_R.numel() >= choices && layout.row_of_TK.numel() >= choices &&
                layout.rows_per_expert_E.numel() == layout.experts,

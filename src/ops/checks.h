@@ -78,7 +78,7 @@ void check_route_backward(const RouterRule& rule, const TensorView& logits_TE, c
                           const TensorView& d_weights_TK, std::span<const float> d_prob_E,
                           const TensorView& d_logits_TE);
 
-void check_build_token_layout(const TensorView& ids_TK, const TensorView& weights_TK,
+void check_build_token_layout(const TensorView& ids_TK, const TensorView& weights_TK, const TensorView& ranking_TK,
                               std::span<const int32_t> position_of_expert, const CapacityRule& rule,
                               const TokenLayout& layout);
 void check_gather_rows(const TensorView& x_TD, int64_t count, const TensorView& out_RD);

@@ -209,10 +209,10 @@ void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE
   run(stream, Work::router, "route_backward", &Operators::route_backward, rule, logits_TE, ids_TK, d_weights_TK,
       d_prob_E, z_scale, d_logits_TE);
 }
-void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
+void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK, TensorView ranking_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
-  check_build_token_layout(ids_TK, weights_TK, position_of_expert, rule, layout);
-  run(stream, Work::router, "build_token_layout", &Operators::build_token_layout, ids_TK, weights_TK,
+  check_build_token_layout(ids_TK, weights_TK, ranking_TK, position_of_expert, rule, layout);
+  run(stream, Work::router, "build_token_layout", &Operators::build_token_layout, ids_TK, weights_TK, ranking_TK,
       position_of_expert, rule, layout);
 }
 void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t count, TensorView out_RD) {

@@ -28,9 +28,10 @@ struct CapacityRule {
 
 // Sorts the choices by `position_of_expert` (position in the (rank, slot) order of the placement: a permutation of
 // 0..E-1), stably in (token, choice) order, so equal inputs give equal layouts everywhere. With a capacity, each expert
-// keeps its largest weights in each domain (X-MoE's rule; ties to the lower token, choice) and the others are dropped.
-// `layout` brings its views (capacity T * K) and tokens, top_k, experts; everything else is filled.
-void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
+// keeps its largest weights in each domain (X-MoE's rule; ties to the lower token, choice) and the others are dropped;
+// where ranking (f32 [T, K], or empty) is given, those of its largest values instead. `layout` brings its views
+// (capacity T * K) and tokens, top_k, experts; everything else is filled.
+void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK, TensorView ranking_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout);
 
 int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts,

@@ -1,11 +1,15 @@
 #include "train/routing_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
 namespace mw {
 namespace {
+
+// How near a run was to another choice; whatever is no number is far.
+double distance(double gap) { return std::isnan(gap) ? HUGE_VAL : std::abs(gap); }
 
 struct Choice {
   int64_t token = 0;
@@ -18,26 +22,39 @@ std::map<int32_t, std::vector<Choice>> rank_choices(const LayerRouting& layer, i
   for (int64_t t = begin; t < end; ++t)
     for (int64_t i = t * k; i < (t + 1) * k; ++i)
       by_expert[layer.ids[static_cast<size_t>(i)]].push_back({t, layer.weights[static_cast<size_t>(i)]});
+  const auto rank_of = [](const Choice& choice) { return std::isnan(choice.weight) ? HUGE_VALF : choice.weight; };
   for (auto& [expert, choices] : by_expert)
     std::stable_sort(choices.begin(), choices.end(),
-                     [](const Choice& a, const Choice& b) { return a.weight > b.weight; });
+                     [&](const Choice& a, const Choice& b) { return rank_of(a) > rank_of(b); });
   return by_expert;
+}
+
+struct Place {
+  bool kept = false;
+  double margin = 0;  // of weight over the capacity's border, or up to it
+};
+
+// By token, of the choices of one expert in one sequence, which are more than its capacity.
+std::map<int64_t, Place> places_of(const std::vector<Choice>& choices, size_t capacity) {
+  std::map<int64_t, Place> places;
+  const double lowest_kept = choices[capacity - 1].weight, highest_dropped = choices[capacity].weight;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const bool kept = i < capacity;
+    places[choices[i].token] = {kept, distance(choices[i].weight - (kept ? highest_dropped : lowest_kept))};
+  }
+  return places;
 }
 
 // Of one expert in one sequence. Both runs hold the same tokens.
 void compare_drops(const std::vector<Choice>& expected, const std::vector<Choice>& got, int64_t capacity,
                    RoutingDifference& difference) {
   if (std::ssize(expected) <= capacity) return;
-  const auto kept = static_cast<size_t>(capacity);
-  const double lowest_kept = expected[kept - 1].weight, highest_dropped = expected[kept].weight;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    const auto other =
-        std::find_if(got.begin(), got.end(), [&](const Choice& choice) { return choice.token == expected[i].token; });
-    const bool was_kept = i < kept, is_kept = other - got.begin() < capacity;
-    if (was_kept == is_kept) continue;
-    const double weight = expected[i].weight, gap = was_kept ? weight - highest_dropped : lowest_kept - weight;
+  const auto others = places_of(got, static_cast<size_t>(capacity));
+  for (const auto& [token, place] : places_of(expected, static_cast<size_t>(capacity))) {
+    const Place& other = others.at(token);
+    if (place.kept == other.kept) continue;
     ++difference.drops;
-    difference.widest_gap = std::max(difference.widest_gap, gap);
+    difference.widest_gap = std::max({difference.widest_gap, place.margin, other.margin});
   }
 }
 
@@ -64,8 +81,8 @@ RoutingDifference compare_routing(const LayerRouting& expected, const LayerRouti
     for (int64_t t = begin; t < end; ++t) {
       if (set_of(expected, t) == set_of(got, t)) continue;
       ++difference.tokens;
-      difference.widest_gap =
-          std::max(difference.widest_gap, static_cast<double>(expected.gaps[static_cast<size_t>(t)]));
+      const auto at = static_cast<size_t>(t);
+      difference.widest_gap = std::max({difference.widest_gap, distance(expected.gaps[at]), distance(got.gaps[at])});
     }
     if (!drops || difference.tokens != before) continue;
     const auto others = rank_choices(got, begin, end, k);
@@ -75,18 +92,10 @@ RoutingDifference compare_routing(const LayerRouting& expected, const LayerRouti
   return difference;
 }
 
-RoutingDifference sum_up(const std::vector<std::vector<RoutingDifference>>& differences) {
-  RoutingDifference sum;
-  for (const std::vector<RoutingDifference>& layers : differences) {
-    bool differed = false;
-    for (const RoutingDifference& layer : layers) {
-      if (!differed) sum.widest_gap = std::max(sum.widest_gap, layer.widest_gap);
-      differed = differed || layer.tokens > 0 || layer.drops > 0;
-      sum.tokens += layer.tokens;
-      sum.drops += layer.drops;
-    }
-  }
-  return sum;
+void RoutingDifference::add(const RoutingDifference& other) {
+  tokens += other.tokens;
+  drops += other.drops;
+  widest_gap = std::max(widest_gap, other.widest_gap);
 }
 
 }  // namespace mw

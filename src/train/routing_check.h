@@ -28,15 +28,12 @@ LayerRouting layer_of(const Routing& routing, size_t micro_batch, size_t layer);
 struct RoutingDifference {
   int64_t tokens = 0;  // that chose another set of experts
   int64_t drops = 0;   // choices that one run dropped and the other kept, in sequences where all tokens chose the same
-  double widest_gap = 0;  // among those, in the expected run: of scores, or of gate weights about the capacity
+  double widest_gap = 0;  // among those, in either run: of scores, or of gate weights about the capacity
+  void add(const RoutingDifference& other);
 };
 
 // capacity: of both runs; nothing is compared of drops without weights.
 RoutingDifference compare_routing(const LayerRouting& expected, const LayerRouting& got, int64_t tokens,
                                   CapacityRule capacity);
-
-// Of [micro-batch][layer]: all that differs, and the widest gap in the first layers that differ, one of each
-// micro-batch. What differs behind those may come of it.
-RoutingDifference sum_up(const std::vector<std::vector<RoutingDifference>>& differences);
 
 }  // namespace mw

@@ -28,7 +28,6 @@ struct Difference {
 };
 
 bool differs(const RoutingDifference& d) { return d.tokens > 0 || d.drops > 0; }
-bool is_rounding(const RoutingDifference& d) { return differs(d) && d.widest_gap < kGapOfAFlip; }
 
 RunSpec reference_run(RunSpec run) {
   run.mesh = MeshSpec{};
@@ -68,9 +67,9 @@ class Verifier {
   Routing empty_routing(const Plan& plan) const;
   bool forces_routing() const { return run_.verify.routing != "learned"; }
   void force_routing(Routing& routing) const;
-  // Choices are taken from `routing`, or written there; and so are gate weights, by which a capacity drops rows.
-  enum class Taps { watch, replay_choices, replay };
-  TapProvider taps(Routing& routing, Taps mode) const;
+  // Watch a run's choices and gate weights, into `own`, unless they are forced; replay those of another one, and with
+  // them what its capacity dropped.
+  TapProvider taps(Routing& own, const Routing* replayed = nullptr, bool with_drops = false) const;
   void share_routing(Routing& global) const;
   Routing local_part(const Routing& global) const;
   void share_weights();
@@ -82,7 +81,7 @@ class Verifier {
     return run_.moe.capacity_domain == "sequence" ? run_.train.seq_len : std::max<int64_t>(tokens, 1);
   }
   RoutingDifference compare_with(const Routing& expected, const Routing& got) const;
-  bool judge_routing(int64_t step, const RoutingDifference& difference);
+  bool judge_routing(int64_t step, const RoutingDifference& difference, const RoutingDifference& own);
   std::vector<Difference> compare_gradients(double reference_norm);
   bool judge(int64_t step, const StepStats& expected, const StepStats& got);
   void say(const std::string& text) const {
@@ -169,20 +168,21 @@ void Verifier::force_routing(Routing& routing) const {
   }
 }
 
-TapProvider Verifier::taps(Routing& routing, Taps mode) const {
-  return [this, &routing, mode](int64_t j) {
-    std::vector<RoutingTap> list;
-    auto& ids = routing.ids[static_cast<size_t>(j)];
-    auto& gaps = routing.gaps[static_cast<size_t>(j)];
-    auto& weights = routing.weights[static_cast<size_t>(j)];
-    const size_t layers = ids.size() / 2;
-    for (size_t l = 0; l < layers; ++l) {
-      RoutingTap tap{mode != Taps::watch, ids[l].data(), gaps[l].data()};
-      if (!weights[l].empty() && mode == Taps::replay) tap.ranking = weights[l].data();
-      else if (!weights[l].empty()) tap.weights = weights[l].data();
-      if (const size_t best = layers + l; !forces_routing() && !ids[best].empty())
-        tap.best_ids = ids[best].data(), tap.best_gaps = gaps[best].data();
-      list.push_back(tap);
+TapProvider Verifier::taps(Routing& own, const Routing* replayed, bool with_drops) const {
+  return [this, &own, replayed, with_drops](int64_t micro_batch) {
+    const auto j = static_cast<size_t>(micro_batch);
+    std::vector<RoutingTap> list(own.ids[j].size() / 2);
+    for (size_t l = 0; l < list.size(); ++l) {
+      const size_t best = list.size() + l;
+      const bool drops = !own.weights[j][l].empty(), counts_best = !own.ids[j][best].empty() && !forces_routing();
+      RoutingTap& tap = list[l];
+      if (!forces_routing()) tap.ids = own.ids[j][l].data(), tap.gaps = own.gaps[j][l].data();
+      if (counts_best) tap.best_ids = own.ids[j][best].data(), tap.best_gaps = own.gaps[j][best].data();
+      if (drops) tap.weights = own.weights[j][l].data();
+      if (replayed == nullptr) continue;
+      tap.replay_ids = replayed->ids[j][l].data();
+      if (counts_best) tap.replay_best_ids = replayed->ids[j][best].data();
+      if (drops && with_drops) tap.ranking = replayed->weights[j][l].data();
     }
     return list;
   };
@@ -256,42 +256,30 @@ void Verifier::share_weights() {
   refresh_weights(*layout_);
 }
 
-// Whether the MoE layer of entry l of a routing is on one of this rank's stages.
+// Whether MoE layer l is on one of this rank's stages.
 bool Verifier::is_routed_here(size_t l) const {
-  const std::vector<int64_t>& layers = layout_->model.moe_index();
-  const int64_t layer = layers[l % layers.size()];
+  const int64_t layer = layout_->model.moe_index()[l];
   return std::any_of(layout_->plan.stages.begin(), layout_->plan.stages.end(),
                      [&](const StagePlan& s) { return s.has_layer(layer); });
 }
 
-// Over all ranks. Layers of best scores count with those of the choice.
+// Over all layers, micro-batches and ranks.
 RoutingDifference Verifier::compare_with(const Routing& expected, const Routing& got) const {
   const std::vector<int64_t>& moe_layers = layout_->model.moe_index();
   const bool copies = layout_->plan.mesh.ted && layout_->plan.coords.tp > 0;  // of the same tokens
-  std::vector<int64_t> counts;
-  std::vector<double> gaps;
+  RoutingDifference sum;
   for (size_t j = 0; j < expected.ids.size(); ++j)
     for (size_t l = 0; l < moe_layers.size(); ++l) {
-      RoutingDifference of_layer;
-      for (const size_t at : {l, moe_layers.size() + l}) {
-        if (copies || !is_routed_here(l)) continue;
-        const MoeSpec& moe = model_.layers[static_cast<size_t>(moe_layers[l])].moe;
-        const RoutingDifference found =
-            compare_routing(layer_of(expected, j, at), layer_of(got, j, at), expected.tokens,
-                            capacity_rule(moe, domain_tokens(expected.tokens), run_.moe.capacity_factor));
-        of_layer.tokens += found.tokens;
-        of_layer.drops += found.drops;
-        of_layer.widest_gap = std::max(of_layer.widest_gap, found.widest_gap);
-      }
-      counts.insert(counts.end(), {of_layer.tokens, of_layer.drops});
-      gaps.push_back(of_layer.widest_gap);
+      if (copies || !is_routed_here(l)) continue;
+      const MoeSpec& moe = model_.layers[static_cast<size_t>(moe_layers[l])].moe;
+      const CapacityRule capacity = capacity_rule(moe, domain_tokens(expected.tokens), run_.moe.capacity_factor);
+      for (const size_t at : {l, moe_layers.size() + l})
+        sum.add(compare_routing(layer_of(expected, j, at), layer_of(got, j, at), expected.tokens, capacity));
     }
+  std::array<int64_t, 2> counts = {sum.tokens, sum.drops};
   comm_.all_reduce_sum(std::span(counts));
-  comm_.all_reduce_max(std::span(gaps));
-  std::vector<std::vector<RoutingDifference>> differences(expected.ids.size());
-  for (size_t i = 0; i < gaps.size(); ++i)
-    differences[i / moe_layers.size()].push_back({counts[2 * i], counts[2 * i + 1], gaps[i]});
-  return sum_up(differences);
+  comm_.all_reduce_max(std::span(&sum.widest_gap, 1));
+  return {counts[0], counts[1], sum.widest_gap};
 }
 
 // Between the gradient of the reference and this rank's, per unit: summed over the owners where each has a cut.
@@ -392,16 +380,21 @@ bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& g
   return ok != 0;
 }
 
-bool Verifier::judge_routing(int64_t step, const RoutingDifference& difference) {
+// difference: from the reference. own: when all that comes before a layer is the reference's; what a layer chooses
+// otherwise there must be rounding.
+bool Verifier::judge_routing(int64_t step, const RoutingDifference& difference, const RoutingDifference& own) {
   const auto count = [](int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
-  std::string text = fmt::format("step {}: {} routed differently", step, count(difference.tokens, "token"));
-  if (difference.drops > 0) text += fmt::format(", {} dropped by one alone", count(difference.drops, "row"));
-  if (differs(difference)) text += fmt::format(", widest gap in the first such layers {:.1e}", difference.widest_gap);
-  if (is_rounding(difference)) text += ": redone with the reference's routing";
-  if (!forces_routing() || differs(difference)) say(text);
-  if (!fp32_ || !differs(difference) || is_rounding(difference)) return true;
-  say(fmt::format("  FAIL: a gap of {:.1e} is more than rounding can explain ({:.0e})", difference.widest_gap,
-                  kGapOfAFlip));
+  const auto describe = [&](const RoutingDifference& d) {
+    std::string text = count(d.tokens, "token") + " routed differently";
+    if (d.drops > 0) text += fmt::format(", {} dropped by one alone", count(d.drops, "row"));
+    return text;
+  };
+  if (differs(difference))
+    say(fmt::format("step {}: {}; redone with the reference's routing, from equal inputs {}, widest gap {:.1e}", step,
+                    describe(difference), describe(own), own.widest_gap));
+  else if (!forces_routing()) say(fmt::format("step {}: {}", step, describe(difference)));
+  if (!fp32_ || own.widest_gap < kGapOfAFlip) return true;
+  say(fmt::format("  FAIL: a gap of {:.1e} is more than rounding can explain ({:.0e})", own.widest_gap, kGapOfAFlip));
   return false;
 }
 
@@ -422,16 +415,23 @@ Exit Verifier::run() {
     StepStats expected;
     if (leader_)
       expected = accumulate_gradients(*reference_, stage(*reference_, make_batches(reference_->plan, step)),
-                                      taps(global, forced ? Taps::replay_choices : Taps::watch));
+                                      taps(global, forced ? &global : nullptr));
     share_routing(global);
-    Routing local = local_part(global), got_routing = forced ? local : empty_routing(plan);
+    const Routing local = local_part(global);
+    Routing own;
     const std::vector<MicroBatch> batches = make_batches(plan, step);
-    StepStats got = accumulate_gradients(*layout_, stage(*layout_, batches),
-                                         taps(got_routing, forced ? Taps::replay_choices : Taps::watch));
-    const RoutingDifference difference = compare_with(local, got_routing);
-    ok = judge_routing(step, difference) && ok;
-    if (is_rounding(difference) || (!fp32_ && differs(difference)))
-      got = accumulate_gradients(*layout_, stage(*layout_, batches), taps(local, Taps::replay));
+    const auto run_layout = [&](const Routing* replayed, bool with_drops) {
+      own = forced ? local : empty_routing(plan);
+      return accumulate_gradients(*layout_, stage(*layout_, batches), taps(own, replayed, with_drops));
+    };
+    StepStats got = run_layout(forced ? &local : nullptr, false);
+    const RoutingDifference difference = compare_with(local, own);
+    RoutingDifference alike;
+    if (differs(difference)) {
+      got = run_layout(&local, true);
+      alike = compare_with(local, own);
+    }
+    ok = judge_routing(step, difference, alike) && ok;
     ok = judge(step, expected, got) && ok;
     if (leader_) apply_update(*reference_, expected, {learning_rate(run_.train, step), step});
   }

@@ -67,7 +67,8 @@ struct SmallModel {
   double loss(bool replay, bool with_gradients = false) {
     std::vector<RoutingTap> taps;
     for (size_t l = 0; l < choices.size(); ++l)
-      taps.push_back({replay, choices[l].data(), nullptr, best_choices[l].data()});
+      if (replay) taps.push_back({.replay_ids = choices[l].data(), .replay_best_ids = best_choices[l].data()});
+      else taps.push_back({.ids = choices[l].data(), .best_ids = best_choices[l].data()});
     model.forward(batch(), true, taps);
     const double count = static_cast<double>(valid);
     const double cross_entropy = model.loss(batch(), with_gradients ? static_cast<float>(1 / count) : 0.0f) / count;

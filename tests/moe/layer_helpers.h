@@ -101,8 +101,7 @@ class TestLayer {
     const auto operand = [&](const char* name) { return to_operand(random_tensor(name, {tokens, kWidth}, o_.dtype)); };
     const Owned x = operand("x"), base = operand("base"), d_out = operand("d_out");
     Owned out = make_output(o_.dtype, {tokens, kWidth}), d_x = make_output(o_.dtype, {tokens, kWidth});
-    std::vector<int32_t> forced = ids;
-    const RoutingTap tap{true, forced.data(), nullptr};
+    const RoutingTap tap{.replay_ids = ids.data()};
     Stream& stream = test_stream_.stream;
     layer_->forward(stream, x.view, base.view, out.view, o_.seq_len, true, ids.empty() ? nullptr : &tap);
     Outcome result;

@@ -191,7 +191,7 @@ std::vector<Call> all_calls() {
       {"build_token_layout", kLayoutOperands,
        [](Stream& s, const Views& v) {
          TokenLayout layout = layout_of(v);
-         build_token_layout(s, v[0], v[1], kPositions, {}, layout);
+         build_token_layout(s, v[0], v[1], {}, kPositions, {}, layout);
        }},
       {"gather_rows",
        {{f32, {3, 4}}, {f32, {2, 4}}},
@@ -315,14 +315,20 @@ std::vector<Rule> all_rules() {
          const Views v = z.make(kLayoutOperands);
          TokenLayout layout = layout_of(v);
          const std::span positions = std::span(kPositions).first(broken ? 3 : 4);
-         build_token_layout(s, v[0], v[1], positions, {}, layout);
+         build_token_layout(s, v[0], v[1], {}, positions, {}, layout);
+       }},
+      {"each choice has a rank",
+       [](Stream& s, Zeros& z, bool broken) {
+         const Views v = z.make(kLayoutOperands);
+         TokenLayout layout = layout_of(v);
+         build_token_layout(s, v[0], v[1], z.make(f32, {broken ? 2 : 3, 2}), kPositions, {1, 3}, layout);
        }},
       {"a capacity is one per some tokens",
        [](Stream& s, Zeros& z, bool broken) {
          const Views v = z.make(kLayoutOperands);
          TokenLayout layout = layout_of(v);
          const CapacityRule rule{1, broken ? 0 : 3};
-         build_token_layout(s, v[0], v[1], kPositions, rule, layout);
+         build_token_layout(s, v[0], v[1], {}, kPositions, rule, layout);
        }},
       {"rows of a table lie in the vocabulary",
        [](Stream& s, Zeros& z, bool broken) {

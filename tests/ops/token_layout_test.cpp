@@ -18,19 +18,22 @@ struct LayoutCase {
   int64_t T, K, E;
   CapacityRule rule = {};
   bool tied = false;         // weights on a coarse grid
+  bool ranked = false;       // by other numbers than the weights
   int64_t used_experts = 0;  // 0: all; otherwise only the first ones are chosen
   int threads = 2;
 };
 
 std::string describe(const LayoutCase& c) {
   return fmt::format("T{} K{} E{} capacity {} per {}{}", c.T, c.K, c.E, c.rule.capacity, c.rule.domain_tokens,
-                     c.tied ? " tied" : "");
+                     c.tied ? " tied" : "") +
+         (c.ranked ? " ranked" : "");
 }
 
 struct Routing {
   std::vector<int> ids;
-  CaseTensor weights;
+  CaseTensor weights, ranking;  // the latter may be empty
   std::vector<int32_t> position_of_expert;
+  const std::vector<float>& rank_of() const { return ranking.values.empty() ? weights.values : ranking.values; }
 };
 
 Routing make_routing(const LayoutCase& c) {
@@ -44,6 +47,7 @@ Routing make_routing(const LayoutCase& c) {
     }
   routing.weights = random_tensor("layout.weights", {c.T, c.K}, DType::f32);
   for (float& w : routing.weights.values) w = c.tied ? std::floor(std::abs(w) * 2.0f) : std::abs(w);
+  if (c.ranked) routing.ranking = random_tensor("layout.ranking", {c.T, c.K}, DType::f32);
   routing.position_of_expert.resize(static_cast<size_t>(c.E));
   for (int64_t e = 0; e < c.E; ++e)  // a permutation, whatever E is
     routing.position_of_expert[static_cast<size_t>(e)] = static_cast<int32_t>(c.E - 1 - (e + 1) % c.E);
@@ -76,7 +80,8 @@ Built build(const LayoutCase& c, const Routing& routing) {
   TestStream tight(c.threads, static_cast<size_t>(token_layout_workspace_bytes(c.T, c.K, c.E, device_kind())));
   Stream& stream = tight.stream;
   const Owned ids = to_operand(integer_tensor({c.T, c.K}, routing.ids)), weights = to_operand(routing.weights);
-  build_token_layout(stream, ids.view, weights.view, routing.position_of_expert, c.rule, layout);
+  const Owned ranking = c.ranked ? to_operand(routing.ranking) : Owned();
+  build_token_layout(stream, ids.view, weights.view, ranking.view, routing.position_of_expert, c.rule, layout);
   wait_for_device();
   return built;
 }
@@ -87,7 +92,7 @@ std::vector<bool> keep_by_brute_force(const LayoutCase& c, const Routing& routin
   std::vector<bool> kept(choices, true);
   if (c.rule.capacity == 0) return kept;
   const auto domain = static_cast<size_t>(c.rule.domain_tokens * c.K);
-  const std::vector<float>& w = routing.weights.values;
+  const std::vector<float>& w = routing.rank_of();
   for (size_t i = 0; i < choices; ++i) {
     int64_t before = 0;
     for (size_t j = i / domain * domain; j < std::min(choices, (i / domain + 1) * domain); ++j)
@@ -150,6 +155,16 @@ TEST(TokenLayout, CapacityKeepsTheLargestWeightsOfEachDomain) {
     }
     check_layout({9, 4, 4, {2, 1}, tied});  // each token its own domain
   }
+}
+
+// What is kept follows the ranking, and brings its own weights.
+TEST(TokenLayout, CapacityKeepsTheLargestOfAGivenRanking) {
+  for (int64_t capacity : {1, 3, 1000}) {
+    check_layout({60, 3, 8, {capacity, 20}, false, true});
+    check_layout({300, 4, 90, {capacity, 300}, true, true});
+    check_layout({0, 4, 9, {capacity, 16}, false, true});
+  }
+  check_layout({61, 2, 5, {}, false, true});  // without a capacity it says nothing
 }
 
 TEST(TokenLayout, SameOnAnyThreadCount) {

@@ -64,11 +64,12 @@ void invert(std::span<const int32_t> position_of_expert, int32_t* expert_at) {
 
 }  // namespace
 
-void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
+void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK, TensorView ranking_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
   const int64_t T = layout.tokens, K = layout.top_k, E = layout.experts, choices = T * K;
   const int32_t* ids = ids_TK.as<int32_t>();
-  const float* weights = weights_TK.as<float>();
+  const float *weights = weights_TK.as<float>(),
+              *ranking = ranking_TK.data == nullptr ? weights : ranking_TK.as<float>();
   int32_t* token_ids = layout.token_ids_R.as<int32_t>();
   int32_t* expert_ids = layout.expert_ids_R.as<int32_t>();
   float* sorted_weights = layout.weights_R.as<float>();
@@ -87,7 +88,7 @@ void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK
     auto* keys = drop_frame.take<uint64_t>(static_cast<size_t>(choices));
     auto* starts = drop_frame.take<int32_t>(static_cast<size_t>(E + 1));
     for (int64_t t = 0; t < T; t += rule.domain_tokens)
-      drop_beyond_capacity(stream, ids, weights, t * K, std::min(T, t + rule.domain_tokens) * K, rule.capacity, E, keys,
+      drop_beyond_capacity(stream, ids, ranking, t * K, std::min(T, t + rule.domain_tokens) * K, rule.capacity, E, keys,
                            starts, row_of);
   }
 

@@ -269,7 +269,7 @@ int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 }  // namespace
 
-void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK,
+void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK, TensorView ranking_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
   MW_CHECK(layout.experts <= INT32_MAX / 2, "layout of {} experts", layout.experts);  // kernels count in 32 bits
   check_permutation(stream, position_of_expert);
@@ -287,7 +287,9 @@ void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK
                         static_cast<int32_t>(count), static_cast<int32_t>(E), static_cast<int32_t>(layout.top_k)};
 
   const bool dropping = rule.capacity > 0 && count > 0;
-  if (dropping) drop_beyond_capacity(stream, choices, layout.tokens, rule, scratch, rows_per_expert, row_of);
+  Choices ranked = choices;
+  if (ranking_TK.data != nullptr) ranked.weights = ranking_TK.as<float>();
+  if (dropping) drop_beyond_capacity(stream, ranked, layout.tokens, rule, scratch, rows_per_expert, row_of);
   rank_choices(stream, choices, dropping, row_of, scratch, rows_per_expert);
   for_each(stream, count,
            Scatter{choices, scratch, row_of, layout.token_ids_R.as<int32_t>(), layout.expert_ids_R.as<int32_t>(),
