@@ -84,6 +84,7 @@ struct Factors {
 
 void scale(LinkCost& cost, double factor) {
   cost.bytes_per_s *= factor;
+  for (RatePoint& point : cost.rates) point.per_second *= factor;
   cost.latency_s /= factor;
 }
 
@@ -200,8 +201,10 @@ void shorten(PlatformProfile& p) {
   for (std::optional<double>* value : {&p.host_bytes_per_s, &p.pack_bytes_per_s})
     if (*value) round(**value);
   for (LinkLevel& level : p.levels)
-    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
+    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message}) {
       round(cost->latency_s), round(cost->bytes_per_s);
+      for (RatePoint& point : cost->rates) round(point.per_second);
+    }
 }
 
 }  // namespace

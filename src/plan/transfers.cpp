@@ -34,8 +34,8 @@ double Transfers::all_to_all(RankGroup group, double bytes) const {
   for (const LinkLevel& level : levels_) {
     const int64_t members = near(group, level);
     if (members > inside) {
-      const double share = static_cast<double>(members - inside) / static_cast<double>(group.size);
-      seconds = std::max(seconds, bytes * share / level.all_to_all.bytes_per_s);
+      const double sent = bytes * static_cast<double>(members - inside) / static_cast<double>(group.size);
+      seconds = std::max(seconds, sent / level.all_to_all.rate(sent));
       latency = level.all_to_all.latency_s;
     }
     inside = members;
@@ -51,7 +51,8 @@ double Transfers::ring(RankGroup group, double bytes, double times) const {
   for (const LinkLevel& level : levels_) {
     const int64_t members = near(group, level);
     if (members > inside) {
-      seconds = std::max(seconds, around / (level.ring.bytes_per_s * static_cast<double>(inside)));
+      const double own = around / static_cast<double>(inside);
+      seconds = std::max(seconds, own / level.ring.rate(own));
       latency = level.ring.latency_s * times;
     }
     inside = members;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <vector>
 
 #include "base/error.h"
@@ -12,12 +13,15 @@
 namespace mw {
 namespace {
 
-// The latency of the smallest message, and the rate that the largest adds to it. Where latency is most of both, noise
-// would be the rate: it counts half of the time at least.
-LinkCost fit(double small_bytes, double small_seconds, double large_bytes, double large_seconds) {
-  const double more = std::max(large_seconds - small_seconds, 0.5 * large_seconds);
-  const double rate = (large_bytes - small_bytes) / more;
-  return {std::max(small_seconds - small_bytes / rate, 1e-9), rate};
+// Of messages in ascending size: the latency of the smallest, and the rate that each of the others adds to it. Where
+// latency is most of both, noise would be the rate: what is added counts half of the time at least.
+LinkCost fit(const std::vector<double>& bytes, const std::vector<double>& seconds) {
+  LinkCost cost;
+  cost.latency_s = seconds.front();
+  for (size_t i = 1; i < bytes.size(); ++i)
+    cost.rates.push_back({bytes[i], bytes[i] / std::max(seconds[i] - cost.latency_s, 0.5 * seconds[i])});
+  cost.bytes_per_s = cost.rates.back().per_second;
+  return cost;
 }
 
 struct Buffers {
@@ -50,13 +54,17 @@ struct LevelMeter {
   Meter& meter;
   Stream& stream;
   Buffers& buffers;
-  int64_t small, large;
+  std::vector<int64_t> sizes;
   int inside;  // ranks that nearer links join
 
   template <class Transfer>
   LinkCost measure(double share, const Transfer& transfer) {
-    const double few = meter.seconds_of([&] { transfer(small); }), many = meter.seconds_of([&] { transfer(large); });
-    return fit(share * static_cast<double>(small), few, share * static_cast<double>(large), many);
+    std::vector<double> bytes, seconds;
+    for (const int64_t size : sizes) {
+      bytes.push_back(std::round(share * static_cast<double>(size)));
+      seconds.push_back(meter.seconds_of([&] { transfer(size); }));
+    }
+    return fit(bytes, seconds);
   }
   // By the bytes that leave what nearer links join.
   LinkCost all_to_all() {
@@ -146,7 +154,10 @@ void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& 
     profile.levels = {{"one rank", 1, {1e-6, 1e9}, {1e-6, 1e9}, {1e-6, 1e9}}};
     return;
   }
-  const int64_t small = int64_t{4} << 10, large = int64_t{on_gpu ? 256 : 8} << 20;
+  const int64_t large = int64_t{on_gpu ? 256 : 8} << 20;
+  std::vector<int64_t> bytes;
+  for (int64_t size = int64_t{4} << 10; size < large; size *= 16) bytes.push_back(size);
+  bytes.push_back(large);
   Buffers buffers(device, large);
   int inside = 1;
   for (const auto& [name, size] : sizes) {
@@ -155,7 +166,7 @@ void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& 
     MeshSpec spec;
     spec.ep = own->size();
     const MeshComms comms = make_mesh_comms(*own, make_mesh(spec, own->size()), device);
-    LevelMeter level{*comms.ep, meter, stream, buffers, small, large, inside};
+    LevelMeter level{*comms.ep, meter, stream, buffers, bytes, inside};
     LinkLevel measured{name, size, level.all_to_all(), level.ring(), level.message()};
     profile.levels.push_back(measured);
     inside = size;

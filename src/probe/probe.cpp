@@ -21,7 +21,7 @@
 namespace mw {
 namespace {
 
-constexpr int kTimings = 69, kTimingsOnCpu = 142;  // measurements of the meter, about
+constexpr int kTimings = 78, kTimingsOnCpu = 148;  // measurements of the meter, about
 constexpr const char* kTaken = "libraries in use";
 constexpr const char* kFp32 = "fp32";
 
@@ -102,8 +102,10 @@ void shorten(PlatformProfile& p) {
   round_shares(p.bf16);
   if (p.fp32) round_shares(*p.fp32);
   for (LinkLevel& level : p.levels)
-    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message})
+    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message}) {
       round(cost->latency_s), round(cost->bytes_per_s);
+      round_all(cost->rates);
+    }
   for (double* value : {&p.peak_flops_per_s, &p.fp32_share, &p.elementwise_bytes_per_s, &p.stream_bytes_per_s,
                         &p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s, &p.overlap_slowdown})
     round(*value);

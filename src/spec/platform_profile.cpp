@@ -139,9 +139,13 @@ class ObjectReader {
     read(json[1], where, field.per_second);
   }
   static void read(const nlohmann::json& json, const std::string& where, LinkCost& field) {
-    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [latency, rate]");
+    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [latency, rate or rates]");
     read(json[0], where, field.latency_s);
-    read(json[1], where, field.bytes_per_s);
+    field.rates.clear();
+    if (!json[1].is_array()) return read(json[1], where, field.bytes_per_s);
+    read(json[1], where, field.rates);
+    if (field.rates.empty()) refuse(where, "has no rate");
+    field.bytes_per_s = field.rates.back().per_second;
   }
   static void read(const nlohmann::json& json, const std::string& where, OperatorRates& field) {
     ObjectReader reader(json, where);
@@ -189,7 +193,9 @@ struct ObjectWriter {
     return field;
   }
   static Json write(const RatePoint& point) { return Json::array({point.size, point.per_second}); }
-  static Json write(const LinkCost& cost) { return Json::array({cost.latency_s, cost.bytes_per_s}); }
+  static Json write(const LinkCost& cost) {
+    return Json::array({cost.latency_s, cost.rates.empty() ? Json(cost.bytes_per_s) : write(cost.rates)});
+  }
   static Json write(const OperatorRates& rates) {
     ObjectWriter writer;
     visit_rates(rates, writer);
@@ -249,6 +255,7 @@ class Validation {
   void link(const std::string& name, const LinkCost& cost) const {
     range(name + ": latency", cost.latency_s, 0, kMostSeconds);
     rate(name + ": rate", cost.bytes_per_s);
+    if (!cost.rates.empty()) table(name, cost.rates);
   }
 
  private:

@@ -20,10 +20,12 @@ using RateTable = std::vector<RatePoint>;  // sizes ascend
 // Linear between two points in the logarithm of the size; beyond the ends the nearest point holds.
 double rate_at(const RateTable& table, double size);
 
-// One kind of transfer: seconds = latency + bytes / bytes_per_s, of one rank while all ranks do the same.
+// One kind of transfer: seconds = latency + bytes / rate, of one rank while all ranks do the same.
 struct LinkCost {
   double latency_s = 0, bytes_per_s = 0;
-  double seconds(double bytes) const { return latency_s + bytes / bytes_per_s; }
+  RateTable rates = {};  // by the bytes; empty: bytes_per_s at all sizes, else that is the last one
+  double rate(double bytes) const { return rates.empty() ? bytes_per_s : rate_at(rates, bytes); }
+  double seconds(double bytes) const { return latency_s + bytes / rate(bytes); }
   bool operator==(const LinkCost&) const = default;
 };
 

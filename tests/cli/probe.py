@@ -39,7 +39,11 @@ def plausible(profile, ranks):
     checks.expect(len(taken) == 2 and all(1 << 20 < bytes < 1 << 28 for bytes in taken.values()), f"libraries: {taken}")
     if ranks > 1:
         for kind in ("all_to_all", "ring", "message"):
-            checks.expect(0 < level[kind][0] < 1 and 1e6 < level[kind][1] < 1e12, f"{kind}: {level[kind]}")
+            latency, rates = level[kind]
+            sizes = [size for size, _ in rates]
+            checks.expect(0 < latency < 1 and len(rates) == 3 and sizes == sorted(sizes) and sizes[-1] > 100 * sizes[0],
+                          f"{kind}: {level[kind]}")
+            checks.expect(all(1e6 < rate < 1e12 and float(f"{rate:.4g}") == rate for _, rate in rates), f"{kind}: {rates}")
 
 
 # One rank: killed after its first part it goes on there, and measures that part no second time.

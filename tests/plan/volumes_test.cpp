@@ -122,5 +122,19 @@ TEST(Transfers, TakeTheLinksThatTheGroupCrosses) {
   EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 3 + 10);
 }
 
+// A rate is that of the bytes which leave a rank over the level.
+TEST(Transfers, TakeTheRateOfTheirSize) {
+  PlatformProfile p = shipped_profile("h200x8");
+  const LinkCost cost{1, 40, {{50, 10}, {200, 40}}};
+  p.levels = {{"near", 4, {0, 1e6}, {0, 1e6}, {0, 1e6}}, {"far", 64, cost, cost, cost}};
+  const Transfers transfers(p);
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 20), 1 + 2);        // as the smallest known
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 1 + 4);       // between two, by the logarithm
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 800), 1 + 20);      // as the largest
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 100), 1 + 5);  // 50 stay near
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 200), 1 + 4);
+  EXPECT_DOUBLE_EQ(transfers.ring({8, 1}, 800 / 7.0 * 4, 1), 1 + 4);  // 400 around, four members share them
+}
+
 }  // namespace
 }  // namespace mw::test

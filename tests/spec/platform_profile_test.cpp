@@ -63,6 +63,17 @@ TEST(PlatformProfile, SharesByHeadWidthAreOptionalAndNoRates) {
   EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
 }
 
+TEST(PlatformProfile, RatesOfLinksBySizeAreOptional) {
+  PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
+  LinkCost& cost = profile.levels[0].all_to_all;
+  ASSERT_TRUE(cost.rates.empty());
+  EXPECT_DOUBLE_EQ(cost.seconds(1e9), cost.latency_s + 1e9 / cost.bytes_per_s);
+  cost = {1e-4, 2e9, {{1e6, 4e9}, {1e8, 2e9}}};
+  const PlatformProfile again = parse_platform_profile(to_json(profile), "written");
+  EXPECT_EQ(again, profile);
+  EXPECT_DOUBLE_EQ(again.levels[0].all_to_all.seconds(1e7), 1e-4 + 1e7 / 3e9);
+}
+
 TEST(PlatformProfile, RefusesWhatCannotBe) {
   const auto refuse = [](auto change, const char* why) {
     nlohmann::json json = nlohmann::json::parse(shipped("h200x8"));
@@ -99,6 +110,18 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   refuse([](J& j) { j["fp32"] = {{"row_tile", 1}}; }, "\"fp32\" has no \"dense_products\"");
   refuse([](J& j) { j["levels"][1]["ranks"] = 8; }, "ranks of level InfiniBand");
   refuse([](J& j) { j["levels"][0]["ring"] = J::array({-1, 1e9}); }, "latency");
+  refuse([](J& j) { j["levels"][0]["ring"] = J::array({0, J::array()}); }, "has no rate");
+  refuse(
+      [](J& j) {
+        j["levels"][0]["ring"] = J::array({0, J::array({J::array({8, 1e9}), J::array({8, 1e9})})});
+      },
+      "ring of level NVLink: a size");
+  refuse(
+      [](J& j) {
+        j["levels"][0]["ring"] = J::array({0, J::array({J::array({8, 0}), J::array({16, 1e9})})});
+      },
+      "a rate is 0");
+  refuse([](J& j) { j["levels"][0]["ring"] = J::array({0, "fast"}); }, "is not a number");
   refuse([](J& j) { j["levels"] = J::object(); }, "is not a list");
   refuse([](J& j) { j["name"] = "\n"; }, "printable");
   refuse([](J& j) { j = J::array(); }, "is not an object");
