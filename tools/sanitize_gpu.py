@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -25,6 +26,8 @@ TOOLS = {"memcheck": [], "racecheck": ["--racecheck-report", "analysis"]}
 ALL = ["--print-limit", "0"]
 LIBRARY = re.compile(r"(void )?(nvjet|cudnn|cublas|cutlass)")
 FINDING = re.compile(r"^=========\s+(?:Error: (?!process)|Warning: |Invalid |Program hit )")
+SUMMARY = {"memcheck": re.compile(r"ERROR SUMMARY: (\d+) error"),
+           "racecheck": re.compile(r"RACECHECK SUMMARY: (\d+) hazards? displayed")}
 
 
 def find_sanitizer():
@@ -38,12 +41,14 @@ def run_shard(args, sanitizer, tool, shard):
     env = dict(os.environ, GTEST_TOTAL_SHARDS=str(args.shards), GTEST_SHARD_INDEX=str(shard),
                CUDA_VISIBLE_DEVICES=str(shard % args.gpus), MOEWRIGHT_TEST_DEVICE="gpu", OMP_NUM_THREADS="1")
     command = [sanitizer, "--tool", tool, *TOOLS[tool], *ALL, args.binary, f"--gtest_filter={args.filter}:-{LEFT_OUT}"]
+    # The tests run in a process that the tool starts: both end together.
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               errors="replace", start_new_session=True)
     try:
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=args.seconds, check=False)
-        return done.stdout, None
-    except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"").decode(), f"not done after {args.seconds} s"
+        return process.communicate(timeout=args.seconds)[0], None
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0], f"not done after {args.seconds} s"
 
 
 def findings_of(output):
@@ -69,10 +74,13 @@ def report(tool, shard, output, late):
     if "Running 0 tests" in output:
         return True
     wrong = [late] if late else []
-    if not late and f"{'RACECHECK' if tool == 'racecheck' else 'ERROR'} SUMMARY:" not in output:
+    summary = SUMMARY[tool].search(output)
+    if not late and summary is None:
         wrong.append("the tool gave no summary")
     wrong += re.findall(r"^\[  FAILED  \] \S+ \(.*$", output, re.M)
     wrong += re.findall(r"^========= (?:Error: process|Target application returned).*$", output, re.M)
+    if summary and int(summary.group(1)) > 0 and not (tool == "racecheck" and findings_of(output)):
+        wrong.append(f"the tool counts {summary.group(1)} findings")
     own = [finding for finding in findings_of(output) if not is_of_library(tool, finding)]
     wrong += [line.strip("= ") for finding in own[:3] for line in finding[:4]]
     if len(own) > 3:
@@ -106,7 +114,9 @@ def main():
         of_libraries = sum(is_of_library(tool, finding) for output, _ in outputs for finding in findings_of(output))
         print(f"{tool}: {tests} tests passed, {sum(good)} of {args.shards} processes clean; {of_libraries} findings in "
               "kernels of libraries", flush=True)
-        clean += all(good)
+        if tests == 0:
+            print(f"{tool}: no test was run: is --filter right, and a GPU visible?")
+        clean += all(good) and tests > 0
     return 0 if clean == len(args.tools) else 1
 
 

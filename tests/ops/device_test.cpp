@@ -35,5 +35,28 @@ TEST(Device, WritesReachItsArenas) {
     }
 }
 
+// Reads are there after the next wait, in the order of the queue: several at a time, none, more than land together.
+TEST(Device, ReadsAreThereAfterAWait) {
+  TestStream test(2);
+  Stream& stream = test.stream;
+  constexpr int64_t kMost = 3 << 18;  // floats: 3 MiB
+  TensorStore store({{"x", DType::f32, {kMost}, 0}}, arenas_of(stream.device()));
+  const TensorView x = store.fixed("x");
+  std::vector<float> values(static_cast<size_t>(kMost));
+  std::iota(values.begin(), values.end(), 1.0f);
+  write_values<float>(stream, values, x);
+  std::vector<std::vector<float>> read, expected;
+  for (const int64_t count :
+       {int64_t{0}, int64_t{1}, int64_t{77}, int64_t{1} << 18, (int64_t{1} << 18) - 5, kMost, int64_t{9}}) {
+    read.emplace_back(static_cast<size_t>(count), -1.0f);
+    expected.emplace_back(values.begin(), values.begin() + count);
+  }
+  for (std::vector<float>& into : read) stream.queue().read(into.data(), x.data, into.size() * sizeof(float));
+  fill_zero(stream, x);  // behind them
+  stream.wait();
+  EXPECT_EQ(read, expected);
+  EXPECT_EQ(read_values<float>(stream, x), std::vector<float>(values.size(), 0.0f));
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -30,6 +30,7 @@ class GpuQueue : public DeviceQueue {
     if (bytes > 0) check(copy_async(to, from, bytes, stream_), "copying");
   }
   void read(void* to, const void* from, size_t bytes) override {
+    if (bytes == 0) return;
     if (landing_ == nullptr) landing_ = allocate_landing();
     if (landed_ + bytes > kLandingBytes) wait();
     if (bytes > kLandingBytes) return copy(to, from, bytes);
