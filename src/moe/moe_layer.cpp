@@ -225,7 +225,7 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   if (at.replay_ids == nullptr || at.ids != nullptr) {
     const Choice own = own_choice(ids, at.gaps != nullptr, 0), best = own_choice(best_ids, at.best_gaps != nullptr, 1);
     choose_experts(stream, seq_len, own, best);
-    if (options_.choose_wrongly && tokens_ > 0) {
+    if (options_.choose_wrongly && tokens_ > 0 && (at.replay_ids == nullptr || options_.also_when_replayed)) {
       spoil_choice(stream, ids);
       choose_experts(stream, seq_len, {true, ids, {}}, best);
     }

@@ -95,8 +95,9 @@ CapacityRule capacity_rule(const MoeSpec& moe, int64_t domain_tokens, double fac
 struct MoeOptions {
   double capacity_factor = 0;  // 0: dropless
   bool capacity_per_sequence = true;
-  bool drop_one_row = false;     // test-only fault
-  bool choose_wrongly = false;   // another one
+  bool drop_one_row = false;    // test-only fault
+  bool choose_wrongly = false;  // another one, and whether it recurs
+  bool also_when_replayed = false;
   bool sequences_apart = false;  // statistics of the auxiliary loss by sequence, of which ranks have whole ones
   bool best_scores = false;      // these count each token's experts of best score, without bias and groups
   ExpertProducts products = ExpertProducts::automatic;

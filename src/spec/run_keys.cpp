@@ -172,7 +172,8 @@ const std::vector<KeyRule>& key_rules() {
       REAL("plan.balance", plan.balance, 0.01, 1e6,
            "`plan`: evenness of expert loads; 1: no balancing at all, 8: the fullest of 128 gets twice the mean"),
       TEXT("debug.fault", fault, "test only: break the run on purpose", "", "double_expert_gradient", "skip_router_sum",
-           "drop_row", "wrong_choice", "local_aux_counts", "wrong_denominator", "nan_gradient", "hang"),
+           "drop_row", "wrong_choice", "fleeting_choice", "local_aux_counts", "wrong_denominator", "nan_gradient",
+           "hang"),
   };
   return rules;
 }
