@@ -53,6 +53,11 @@ elseif(MOEWRIGHT_HIP)
   else()
     message(STATUS "RCCL not found: GPUs exchange through host memory")
   endif()
+  find_path(moewright_hipblaslt_INCLUDE hipblaslt/hipblaslt-ext.hpp HINTS ${moewright_rocm} PATH_SUFFIXES include)
+  find_library(moewright_hipblaslt_LIBRARY hipblaslt HINTS ${moewright_rocm} PATH_SUFFIXES lib)
+  if(NOT moewright_hipblaslt_INCLUDE OR NOT moewright_hipblaslt_LIBRARY)
+    message(STATUS "hipBLASLt not found: products go to our own kernels")
+  endif()
 endif()
 if(MOEWRIGHT_GPU_SOURCES AND (MOEWRIGHT_CUDA OR MOEWRIGHT_HIP))
   set(MOEWRIGHT_HAS_GPU ON)
@@ -64,9 +69,10 @@ function(moewright_gpu)
     return()
   endif()
   set(sources ${MOEWRIGHT_GPU_SOURCES})
-  # By file name, as in MoewrightRooms.cmake: cuBLASLt (Debian's ROCm has no hipBLASLt), cuDNN, NVTX, NVIDIA's mma
-  # instructions, and its wgmma instructions, which exist for one architecture alone: those files are compiled for no
-  # other. AMD's mfma instructions for bf16 exist from CDNA2 on, and stand in for mma where every architecture has them.
+  # By file name, as in MoewrightRooms.cmake: cuBLASLt or hipBLASLt (which Debian's ROCm has not), cuDNN, NVTX,
+  # NVIDIA's mma instructions, and its wgmma instructions, which exist for one architecture alone: those files are
+  # compiled for no other. AMD's mfma instructions for bf16 exist from CDNA2 on, and stand in for mma where every
+  # architecture has them.
   set(features)
   if(MOEWRIGHT_CUDA)
     set(features lt mma nvtx)
@@ -80,6 +86,11 @@ function(moewright_gpu)
     list(FILTER without_mfma EXCLUDE REGEX "^gfx(90a|94[0-2])")
     if(NOT without_mfma)
       list(APPEND features mfma)
+    endif()
+    if(moewright_hipblaslt_INCLUDE AND moewright_hipblaslt_LIBRARY)
+      list(APPEND features lt)
+      set(lt_include -isystem "${moewright_hipblaslt_INCLUDE}")
+      set(lt_library "${moewright_hipblaslt_LIBRARY}")
     endif()
   endif()
   if(TARGET moewright_cudnn)
@@ -132,14 +143,14 @@ function(moewright_gpu)
       set(object "${PROJECT_BINARY_DIR}/hip/${name}.o")
       add_custom_command(OUTPUT "${object}" VERBATIM
         COMMAND "${HIPCC}" ${targets} -std=c++20 -O3 -fPIC -Wall -Wextra -I "${PROJECT_SOURCE_DIR}/src"
-                -MD -MF "${object}.d" -x hip -c "${source}" -o "${object}"
+                ${lt_include} -MD -MF "${object}.d" -x hip -c "${source}" -o "${object}"
         DEPENDS "${source}" DEPFILE "${object}.d" COMMENT "Building HIP object hip/${name}.o")
       list(APPEND objects "${object}")
     endforeach()
     file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/hip")
     add_custom_target(mw_gpu ALL DEPENDS ${objects})
     find_library(HIP_RUNTIME amdhip64 HINTS "$ENV{ROCM_PATH}/lib" /opt/rocm/lib)
-    set(runtime "${HIP_RUNTIME}")
+    set(runtime "${HIP_RUNTIME}" ${lt_library})
   endif()
 
   if(MOEWRIGHT_HAS_GPU)

@@ -21,7 +21,7 @@ ALLOWED = {  # room: the rooms it may include, beside itself and base
     "train": "spec core ops comm moe model parallel formats plan",
     "cli": "spec core ops comm moe model parallel formats plan probe train",
 }
-VENDOR_FILES = {"src/ops/gpu/vendor.h", "src/ops/gpu/capability.h"}
+VENDOR_FILES = {"src/ops/gpu/vendor.h", "src/ops/gpu/vendor_blas.h", "src/ops/gpu/capability.h"}
 MAX_LINES = 500
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 

@@ -7,21 +7,13 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "emulated/stream.h"
 #include "ops/gpu/grouped_mfma.cu"  // with the stand-in of launch.h
 
 namespace mw::gpu {
 namespace {
 
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
-
-struct EmulatedStream {
-  EmulatedStream() { stream.workspace().attach(memory.data(), memory.size() * sizeof(Line)); }
-  struct alignas(64) Line {
-    std::byte bytes[64];
-  };
-  std::vector<Line> memory = std::vector<Line>(kGroupedWorkspaceBytes / sizeof(Line));
-  Stream stream{1};
-};
 
 // [rows, width] of bf16 or f32, held as fp32 by the test.
 struct Matrix {
@@ -120,7 +112,7 @@ std::vector<Case> make_cases() {
 void check_rows(const Case& c, ProductKind kind) {
   const bool forward = kind == ProductKind::forward;
   const int64_t depth = forward ? c.k : c.n, width = forward ? c.n : c.k, rows = c.offsets.back();
-  EmulatedStream emulated;
+  emulated::EmulatedStream emulated(kGroupedWorkspaceBytes);
   Gathered x(random_matrix("x", rows, depth), rows, c.indexed);
   Gathered y(
       c.store == Store::accumulate ? random_matrix("y", rows, width, c.result) : Matrix(rows, width, c.result, kNaN),
@@ -146,7 +138,7 @@ void check_rows(const Case& c, ProductKind kind) {
 
 void check_weights(const Case& c) {
   const int64_t rows = c.offsets.back();
-  EmulatedStream emulated;
+  emulated::EmulatedStream emulated(kGroupedWorkspaceBytes);
   Gathered dy(random_matrix("dy", rows, c.n), rows, c.indexed), x(random_matrix("x", rows, c.k), rows, c.indexed);
   Matrix dw = random_matrix("dw", c.experts() * c.n, c.k, c.result);
   const Matrix before = dw;
@@ -185,7 +177,7 @@ TEST(GroupedMfma, WeightGradientMatchesLoops) {
 }
 
 TEST(GroupedMfma, RefusesWhatIsNotMadeOfChunks) {
-  EmulatedStream emulated;
+  emulated::EmulatedStream emulated(kGroupedWorkspaceBytes);
   const std::vector<int64_t> offsets = {0, 4};
   const auto takes = [&](Matrix x, Matrix y, int64_t shift) {
     Matrix w(y.width, x.width + 8, DType::bf16, 1);

@@ -1,4 +1,4 @@
-// The one file, beside capability.h, that names CUDA or HIP: everything below has the same meaning under both.
+// The one file, beside capability.h and vendor_blas.h, that names CUDA or HIP: all below means the same under both.
 #pragma once
 
 #include <cstddef>

@@ -51,6 +51,8 @@ using DeviceMemory = T;
 enum class Status { success };
 inline void check(Status, const char*) {}
 inline Status allow_shared_bytes(const void*, size_t) { return Status::success; }
+using NativeStream = void*;
+inline NativeStream native(Stream&) { return nullptr; }
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class... Parameters, class... Arguments>
