@@ -100,7 +100,7 @@ PlatformProfile scaled(PlatformProfile p, const Factors& by, int ranks) {
   int64_t inside = 1;
   for (LinkLevel& level : p.levels) {  // those that these ranks use
     if (inside < ranks)
-      for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message}) scale(*cost, by.links);
+      for (LinkCost* cost : link_costs(level)) scale(*cost, by.links);
     inside = level.ranks;
   }
   return p;
@@ -201,7 +201,7 @@ void shorten(PlatformProfile& p) {
   for (std::optional<double>* value : {&p.host_bytes_per_s, &p.pack_bytes_per_s})
     if (*value) round(**value);
   for (LinkLevel& level : p.levels)
-    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message}) {
+    for (LinkCost* cost : link_costs(level)) {
       round(cost->latency_s), round(cost->bytes_per_s);
       for (RatePoint& point : cost->rates) round(point.per_second);
     }

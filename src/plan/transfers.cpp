@@ -1,6 +1,7 @@
 #include "plan/transfers.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace mw {
 
@@ -28,6 +29,35 @@ int64_t Transfers::near(RankGroup group, const LinkLevel& level) const {
   return std::clamp<int64_t>(level.ranks / group.stride, 1, group.size);
 }
 
+namespace {
+
+struct Costs {
+  const LinkCost &all_to_all, &ring;
+};
+
+// Those of the measured group that is most like this one: in members first, then in how far apart they are.
+Costs costs_of(const LinkLevel& level, int64_t members, int64_t stride) {
+  const auto apart = [](int64_t a, int64_t b) {
+    return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b)));
+  };
+  const auto unlike = [&](int64_t ranks, int64_t distance) {
+    return 2 * apart(members, ranks) + apart(stride, distance);
+  };
+  const GroupCosts* found = nullptr;
+  if (level.groups) {
+    double least = unlike(level.ranks, 1);
+    for (const GroupCosts& group : *level.groups) {
+      const double by = unlike(group.ranks, group.stride);
+      if (by < least) found = &group;
+      least = std::min(least, by);
+    }
+  }
+  if (found == nullptr) return {level.all_to_all, level.ring};
+  return {found->all_to_all, found->ring};
+}
+
+}  // namespace
+
 double Transfers::all_to_all(RankGroup group, double bytes) const {
   double seconds = 0, latency = 0;
   int64_t inside = 1;
@@ -35,8 +65,9 @@ double Transfers::all_to_all(RankGroup group, double bytes) const {
     const int64_t members = near(group, level);
     if (members > inside) {
       const double sent = bytes * static_cast<double>(members - inside) / static_cast<double>(group.size);
-      seconds = std::max(seconds, sent / level.all_to_all.rate(sent));
-      latency = level.all_to_all.latency_s;
+      const LinkCost& cost = costs_of(level, members, group.stride).all_to_all;
+      seconds = std::max(seconds, sent / cost.rate(sent));
+      latency = cost.latency_s;
     }
     inside = members;
   }
@@ -52,8 +83,9 @@ double Transfers::ring(RankGroup group, double bytes, double times) const {
     const int64_t members = near(group, level);
     if (members > inside) {
       const double own = around / static_cast<double>(inside);
-      seconds = std::max(seconds, own / level.ring.rate(own));
-      latency = level.ring.latency_s * times;
+      const LinkCost& cost = costs_of(level, members, group.stride).ring;
+      seconds = std::max(seconds, own / cost.rate(own));
+      latency = cost.latency_s * times;
     }
     inside = members;
   }

@@ -136,31 +136,54 @@ void use_sums(Comm& group, Stream& stream) {
   group.all_gather(stream, std::as_writable_bytes(values), bytes)->wait();
 }
 
+// Ranks of a level, from near to far: those of a node, where several share one, and all of several nodes.
+std::vector<int> level_sizes(World& world) {
+  const int ranks = world.comm().size(), local = std::max(1, world.local_size());
+  std::vector<int> sizes;
+  if (local > 1) sizes.push_back(local);
+  if (world.nodes() > 1) sizes.push_back(ranks);
+  return sizes;
+}
+
+std::vector<int64_t> message_sizes(bool on_gpu) {
+  const int64_t large = int64_t{on_gpu ? 256 : 8} << 20;
+  std::vector<int64_t> bytes;
+  for (int64_t size = int64_t{4} << 10; size < large; size *= 16) bytes.push_back(size);
+  bytes.push_back(large);
+  return bytes;
+}
+
+// Members next to each other that a mesh makes groups of, whose other axis are groups at that distance: both are
+// measured. `inside`: ranks of a level that nearer links join; from there on only groups with one member there.
+std::vector<int> shapes_of_level(int size, int inside) {
+  if (inside > 1) return {inside};
+  std::vector<int> near;
+  for (int members = 2; members < size; members *= 2)
+    if (size % members == 0) near.push_back(members);
+  return near;
+}
+
 }  // namespace
 
 void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& profile) {
   const Device device = stream.device();
   const bool on_gpu = device.kind != DeviceKind::cpu;
-  const int ranks = world.comm().size(), local = std::max(1, world.local_size());
+  const int local = std::max(1, world.local_size());
   std::array<int64_t, 2> most = {local, -local};
   world.comm().all_reduce_max(std::span(most));
   if (most[0] != -most[1])
     fail(Exit::usage, fmt::format("nodes hold {} to {} ranks", -most[1], most[0]), "start as many ranks on every node");
   profile.levels.clear();
-  std::vector<std::pair<std::string, int>> sizes;
-  if (local > 1) sizes.emplace_back(on_gpu ? "links of a node" : "shared memory", local);
-  if (world.nodes() > 1) sizes.emplace_back("network", ranks);
+  const std::vector<int> sizes = level_sizes(world);
   if (sizes.empty()) {
     profile.levels = {{"one rank", 1, {1e-6, 1e9}, {1e-6, 1e9}, {1e-6, 1e9}}};
     return;
   }
-  const int64_t large = int64_t{on_gpu ? 256 : 8} << 20;
-  std::vector<int64_t> bytes;
-  for (int64_t size = int64_t{4} << 10; size < large; size *= 16) bytes.push_back(size);
-  bytes.push_back(large);
-  Buffers buffers(device, large);
+  const std::vector<int64_t> bytes = message_sizes(on_gpu);
+  Buffers buffers(device, bytes.back());
   int inside = 1;
-  for (const auto& [name, size] : sizes) {
+  for (const int size : sizes) {
+    const std::string name = size > local ? "network" : on_gpu ? "links of a node" : "shared memory";
     const auto own = world.comm().split(world.comm().rank() / size, world.comm().rank());
     const int64_t free_before = on_gpu ? free_bytes(device) : 0;
     MeshSpec spec;
@@ -174,9 +197,43 @@ void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& 
       use_sums(*comms.ep, stream);
       continue;
     }
-    profile.overlap_slowdown = measure_slowdown(*comms.ep, meter, stream, buffers, large);
+    profile.overlap_slowdown = measure_slowdown(*comms.ep, meter, stream, buffers, bytes.back());
     if (!comms.gpu_library.empty() && profile.libraries.size() < 2)
       profile.libraries.push_back({comms.gpu_library, std::max<int64_t>(0, free_before - free_bytes(device)), true});
+  }
+}
+
+int count_group_shapes(World& world) {
+  int count = 0, inside = 1;
+  for (const int size : level_sizes(world)) {
+    const auto near = static_cast<int>(shapes_of_level(size, inside).size());
+    count += inside > 1 ? near : 2 * near;
+    inside = size;
+  }
+  return count;
+}
+
+void measure_groups(World& world, Meter& meter, Stream& stream, PlatformProfile& profile) {
+  const std::vector<int64_t> bytes = message_sizes(stream.device().kind != DeviceKind::cpu);
+  Buffers buffers(stream.device(), bytes.back());
+  int inside = 1;
+  for (LinkLevel& level : profile.levels) {
+    const auto size = static_cast<int>(level.ranks);
+    std::vector<GroupCosts> groups;
+    for (const int near : shapes_of_level(size, inside)) {
+      const auto own = world.comm().split(world.comm().rank() / size, world.comm().rank());
+      MeshSpec spec;
+      spec.ep = near;
+      const MeshComms comms = make_mesh_comms(*own, make_mesh(spec, own->size()), stream.device());
+      const auto measure = [&](Comm& group, int64_t stride) {
+        LevelMeter meter_of{group, meter, stream, buffers, bytes, 1};
+        groups.push_back({group.size(), stride, meter_of.all_to_all(), meter_of.ring()});
+      };
+      if (inside == 1) measure(*comms.ep, 1);
+      measure(*comms.edp, near);
+    }
+    if (!groups.empty()) level.groups = groups;
+    inside = size;
   }
 }
 

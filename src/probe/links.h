@@ -13,4 +13,11 @@ namespace mw {
 // over the world. Errors: comm; usage, when nodes hold different numbers of ranks.
 void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& profile);
 
+// How many groups of other shapes measure_groups would measure: 0 for a world of three, say.
+int count_group_shapes(World& world);
+
+// Fills `groups` of the levels that measure_links left: of a node of 8 ranks those of 2 and 4 next to each other and at
+// distances, and one rank of every node. Collective over the world. Errors: comm.
+void measure_groups(World& world, Meter& meter, Stream& stream, PlatformProfile& profile);
+
 }  // namespace mw

@@ -21,9 +21,11 @@
 namespace mw {
 namespace {
 
-constexpr int kTimings = 78, kTimingsOnCpu = 148;  // measurements of the meter, about
+// Measurements of the meter, about; and those of each shape of groups.
+constexpr int kTimings = 78, kTimingsOnCpu = 148, kTimingsOfAShape = 10;
 constexpr const char* kTaken = "libraries in use";
 constexpr const char* kFp32 = "fp32";
+constexpr const char* kGroups = "smaller groups";
 
 struct Part {
   std::string name;
@@ -53,6 +55,16 @@ std::string describe(const std::vector<LinkLevel>& levels) {
     text += fmt::format("{}{} ranks over {}: all-to-all {}, sums {}, messages {}", text.empty() ? "" : "; ",
                         level.ranks, level.name, speed(level.all_to_all.bytes_per_s), speed(level.ring.bytes_per_s),
                         speed(level.message.bytes_per_s));
+  return text;
+}
+
+std::string describe_groups(const std::vector<LinkLevel>& levels) {
+  std::string text;
+  for (const LinkLevel& level : levels)
+    for (const GroupCosts& group : level.groups.value_or(std::vector<GroupCosts>()))
+      text += fmt::format("{}{} ranks{}: all-to-all {}, sums {}", text.empty() ? "" : "; ", group.ranks,
+                          group.stride == 1 ? "" : fmt::format(" at distances of {}", group.stride),
+                          speed(group.all_to_all.bytes_per_s), speed(group.ring.bytes_per_s));
   return text;
 }
 
@@ -102,7 +114,7 @@ void shorten(PlatformProfile& p) {
   round_shares(p.bf16);
   if (p.fp32) round_shares(*p.fp32);
   for (LinkLevel& level : p.levels)
-    for (LinkCost* cost : {&level.all_to_all, &level.ring, &level.message}) {
+    for (LinkCost* cost : link_costs(level)) {
       round(cost->latency_s), round(cost->bytes_per_s);
       round_all(cost->rates);
     }
@@ -181,7 +193,8 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
   TensorStore scratch({{"work", DType::u8, {work_bytes}, 0}}, arenas_of(stream.device()));
   stream.workspace().attach(scratch.fixed("work").data, static_cast<size_t>(work_bytes));
   const bool on_cpu = stream.device().kind == DeviceKind::cpu;
-  Meter meter(comm, stream, options.budget_s / (on_cpu ? kTimingsOnCpu : kTimings));
+  const int shapes = count_group_shapes(world);
+  Meter meter(comm, stream, options.budget_s / ((on_cpu ? kTimingsOnCpu : kTimings) + kTimingsOfAShape * shapes));
   const int64_t resident_before = options.resident ? options.resident() : 0;
 
   std::vector<Part> parts = {
@@ -206,6 +219,9 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
        }},
       {"links", [&] { measure_links(world, meter, stream, profile); }, [&] { return describe(profile.levels); }},
   };
+  if (shapes > 0)
+    parts.push_back({kGroups, [&] { measure_groups(world, meter, stream, profile); },
+                     [&] { return describe_groups(profile.levels); }});
   if (on_cpu)  // on GPUs fp32 is for tests
     parts.push_back({kFp32, [&] { measure_fp32(meter, stream, profile); },
                      [&] {
@@ -226,8 +242,9 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     part.measure();
     done.push_back(part.name);
     profile.micro_batch_latency_s = 75 * profile.operator_latency_s;
-    // A run has either type, and takes what one needs.
-    if (options.resident && part.name != kFp32) note_taken(profile, comm, options.resident() - resident_before);
+    // A run has either type and one set of groups, and takes what those need.
+    if (options.resident && part.name != kFp32 && part.name != kGroups)
+      note_taken(profile, comm, options.resident() - resident_before);
     shorten(profile);
     if (!leader) continue;
     write_partial(partial_path, profile, done);

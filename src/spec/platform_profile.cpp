@@ -72,6 +72,15 @@ void visit_level(Level& level, Visit&& visit) {
   visit("all_to_all", level.all_to_all);
   visit("ring", level.ring);
   visit("message", level.message);
+  visit("groups", level.groups);
+}
+
+template <class Group, class Visit>
+void visit_group(Group& group, Visit&& visit) {
+  visit("ranks", group.ranks);
+  visit("stride", group.stride);
+  visit("all_to_all", group.all_to_all);
+  visit("ring", group.ring);
 }
 
 template <class Library, class Visit>
@@ -157,6 +166,11 @@ class ObjectReader {
     visit_level(field, reader);
     reader.finish();
   }
+  static void read(const nlohmann::json& json, const std::string& where, GroupCosts& field) {
+    ObjectReader reader(json, where);
+    visit_group(field, reader);
+    reader.finish();
+  }
   static void read(const nlohmann::json& json, const std::string& where, LibraryBytes& field) {
     ObjectReader reader(json, where);
     visit_library(field, reader);
@@ -204,6 +218,11 @@ struct ObjectWriter {
   static Json write(const LinkLevel& level) {
     ObjectWriter writer;
     visit_level(level, writer);
+    return writer.json;
+  }
+  static Json write(const GroupCosts& group) {
+    ObjectWriter writer;
+    visit_group(group, writer);
     return writer.json;
   }
   static Json write(const LibraryBytes& library) {
@@ -257,6 +276,17 @@ class Validation {
     rate(name + ": rate", cost.bytes_per_s);
     if (!cost.rates.empty()) table(name, cost.rates);
   }
+  // Groups that fit the level's ranks, and that nearer links do not join.
+  void groups(const std::string& level, int64_t ranks, int64_t inside, const std::vector<GroupCosts>& groups) const {
+    for (const GroupCosts& group : groups) {
+      const std::string name = fmt::format("group of level {}: ", level);
+      range(name + "stride", static_cast<double>(group.stride), 1, static_cast<double>(ranks));
+      range(name + "ranks", static_cast<double>(group.ranks), static_cast<double>(inside / group.stride + 1),
+            static_cast<double>(ranks / group.stride));
+      link(name + "all_to_all", group.all_to_all);
+      link(name + "ring", group.ring);
+    }
+  }
 
  private:
   const std::string& where_;
@@ -290,6 +320,7 @@ void validate(const PlatformProfile& p, const std::string& where) {
     check.link("all_to_all of level " + level.name, level.all_to_all);
     check.link("ring of level " + level.name, level.ring);
     check.link("message of level " + level.name, level.message);
+    if (level.groups) check.groups(level.name, level.ranks, inside, *level.groups);
     inside = level.ranks;
   }
   for (const LibraryBytes& library : p.libraries)
@@ -336,6 +367,13 @@ double rate_at(const RateTable& table, double size) {
   const RatePoint& below = *(above - 1);
   const double share = std::log(size / below.size) / std::log(above->size / below.size);
   return below.per_second + share * (above->per_second - below.per_second);
+}
+
+std::vector<LinkCost*> link_costs(LinkLevel& level) {
+  std::vector<LinkCost*> costs = {&level.all_to_all, &level.ring, &level.message};
+  if (level.groups)
+    for (GroupCosts& group : *level.groups) costs.insert(costs.end(), {&group.all_to_all, &group.ring});
+  return costs;
 }
 
 std::vector<RateTable*> rate_tables(PlatformProfile& profile) {

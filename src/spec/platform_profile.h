@@ -29,14 +29,25 @@ struct LinkCost {
   bool operator==(const LinkCost&) const = default;
 };
 
+// Exchanges of groups of so many ranks at equal distances, all groups of that shape at the same time.
+struct GroupCosts {
+  int64_t ranks = 0, stride = 1;
+  LinkCost all_to_all, ring;
+  bool operator==(const GroupCosts&) const = default;
+};
+
 // Consecutive ranks that reach each other over one kind of link: a node, a rack, the whole machine. Bytes of
 // all_to_all are those a rank sends, of a sum or gather (ring) 2 or 1 times (n - 1) / n of the whole.
 struct LinkLevel {
   std::string name;
   int64_t ranks = 0;
   LinkCost all_to_all, ring, message;
+  // Where groups of other shapes than all of these ranks were measured.
+  std::optional<std::vector<GroupCosts>> groups = {};
   bool operator==(const LinkLevel&) const = default;
 };
+// All costs of a level, which must outlive them.
+std::vector<LinkCost*> link_costs(LinkLevel& level);
 
 // Memory that libraries take beside the table of bytes.
 struct LibraryBytes {

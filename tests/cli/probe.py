@@ -70,10 +70,23 @@ checks.expect(result.code == 0 and "known from" not in result.output and all(par
               f"two ranks: exit {result.code}", result.output)
 plausible(json.loads(pathlib.Path("two.json").read_text()), 2)
 
+# Four ranks are also measured in pairs, next to each other and at a distance.
+result = run(4, "probe", "-o", "four.json", "--budget", "2s", "--threads", "1")
+checks.expect(result.code == 0 and "smaller groups: 2 ranks: all-to-all" in result.output, f"four ranks: exit {result.code}", result.output)
+four = json.loads(pathlib.Path("four.json").read_text())
+plausible(four, 4)
+shapes = [(group["ranks"], group["stride"]) for group in four["levels"][0]["groups"]]
+checks.expect(shapes == [(2, 1), (2, 2)], f"groups of four ranks: {shapes}")
+for group in four["levels"][0]["groups"]:
+    for kind in ("all_to_all", "ring"):
+        latency, rates = group[kind]
+        checks.expect(0 < latency < 1 and len(rates) == 3 and all(1e6 < rate < 1e12 for _, rate in rates), f"{kind}: {group}")
+
 # An odd number of ranks.
 result = run(3, "probe", "-o", "three.json", "--budget", "1s", "--threads", "1")
 checks.expect(result.code == 0, f"three ranks: exit {result.code}", result.output)
 plausible(json.loads(pathlib.Path("three.json").read_text()), 3)
+checks.expect("groups" not in pathlib.Path("three.json").read_text(), "three ranks have no smaller groups of equal size")
 
 # Plans and runs take it.
 write_corpus("text")

@@ -136,5 +136,29 @@ TEST(Transfers, TakeTheRateOfTheirSize) {
   EXPECT_DOUBLE_EQ(transfers.ring({8, 1}, 800 / 7.0 * 4, 1), 1 + 4);  // 400 around, four members share them
 }
 
+// The shape that is most alike: in members, then in distance; the level itself is one too.
+TEST(Transfers, TakeTheCostsOfTheGroupMostAlike) {
+  PlatformProfile p = shipped_profile("h200x8");
+  const auto cost = [](double latency) { return LinkCost{latency, 1e30}; };
+  p.levels = {
+      {"near", 8, cost(1), cost(2), cost(3),
+       std::vector<GroupCosts>{{2, 1, cost(10), cost(20)}, {2, 4, cost(11), cost(21)}, {4, 1, cost(12), cost(22)}}},
+      {"far", 512, cost(4), cost(5), cost(6), std::vector<GroupCosts>{{64, 8, cost(13), cost(23)}}}};
+  const Transfers transfers(p);
+  const auto expect = [&](RankGroup group, double all_to_all, double ring) {
+    EXPECT_DOUBLE_EQ(transfers.all_to_all(group, 1), all_to_all) << group.size << ' ' << group.stride;
+    EXPECT_DOUBLE_EQ(transfers.ring(group, 1, 2), 2 * ring) << group.size << ' ' << group.stride;
+  };
+  expect({8, 1}, 1, 2);
+  expect({4, 1}, 12, 22);
+  expect({4, 2}, 12, 22);
+  expect({2, 1}, 10, 20);
+  expect({2, 4}, 11, 21);
+  expect({16, 1}, 13, 23);  // two nodes: fewer members than either, and nearer to 64 than to 512
+  expect({512, 1}, 4, 5);
+  expect({32, 8}, 13, 23);
+  EXPECT_DOUBLE_EQ(transfers.message(0, 1, 1), 3);
+}
+
 }  // namespace
 }  // namespace mw::test

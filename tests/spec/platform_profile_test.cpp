@@ -74,6 +74,16 @@ TEST(PlatformProfile, RatesOfLinksBySizeAreOptional) {
   EXPECT_DOUBLE_EQ(again.levels[0].all_to_all.seconds(1e7), 1e-4 + 1e7 / 3e9);
 }
 
+TEST(PlatformProfile, GroupsOfALevelAreOptional) {
+  PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
+  ASSERT_FALSE(profile.levels[0].groups);
+  EXPECT_EQ(link_costs(profile.levels[0]).size(), 3u);
+  profile.levels[0].groups = {{2, 4, {1e-5, 1e9}, {2e-5, 2e9, {{1e3, 1e9}, {1e6, 2e9}}}},
+                              {4, 1, {1e-5, 3e9}, {2e-5, 4e9}}};
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+  EXPECT_EQ(link_costs(profile.levels[0]).size(), 7u);
+}
+
 TEST(PlatformProfile, RefusesWhatCannotBe) {
   const auto refuse = [](auto change, const char* why) {
     nlohmann::json json = nlohmann::json::parse(shipped("h200x8"));
@@ -89,6 +99,13 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   refuse([](J& j) { j.erase("levels"); }, "has no \"levels\"");
   refuse([](J& j) { j["row_tiles"] = 1; }, "did you mean \"row_tile\"?");
   refuse([](J& j) { j["levels"][0]["rank"] = 1; }, "did you mean \"ranks\"?");
+  const auto group = [](int ranks, int stride) {
+    return J::array({{{"ranks", ranks}, {"stride", stride}, {"all_to_all", {1e-5, 1e9}}, {"ring", {1e-5, 1e9}}}});
+  };
+  refuse([&](J& j) { j["levels"][0]["groups"] = group(4, 4); }, "group of level NVLink: ranks is 4, expected 1 to 2");
+  refuse([&](J& j) { j["levels"][0]["groups"] = group(2, 0); }, "group of level NVLink: stride is 0");
+  refuse([&](J& j) { j["levels"][1]["groups"] = group(2, 1); }, "group of level InfiniBand: ranks is 2, expected 9");
+  refuse([](J& j) { j["levels"][0]["groups"] = J::array({{{"ranks", 2}}}); }, "has no \"stride\"");
   refuse([](J& j) { j["memory_bytes"] = "80 GB"; }, "\"memory_bytes\" is not an integer");
   refuse([](J& j) { j["memory_bytes"] = 1e300; }, "\"memory_bytes\" is not an integer");
   refuse([](J& j) { j["memory_bytes"] = -1; }, "memory_bytes is -1");
