@@ -127,6 +127,13 @@ TEST(CrossEntropy, ForwardMatchesReference) {
   for (const OpCase& c : all_cases()) check_forward(c, test.stream);
 }
 
+// As long as the vocabularies of large models.
+TEST(CrossEntropy, LongRowsMatchReference) {
+  TestStream test;
+  for (const DType gradient : {DType::f32, DType::bf16})
+    for (const int64_t classes : {49152, 50001, 151936}) check_forward(make_case(7, classes, gradient), test.stream);
+}
+
 TEST(CrossEntropy, GradientMatchesFiniteDifferences) {
   TestStream test;
   for (const OpCase& c : all_cases()) check_gradient(c, test.stream);
@@ -149,14 +156,15 @@ TEST(CrossEntropy, ThreadsDoNotChangeBits) {
 
 TEST(CrossEntropy, OnePartIsTheWholeToTheBit) {
   TestStream test;
-  for (const DType gradient : {DType::f32, DType::bf16}) {
-    const OpCase c = make_case(50, 1003, gradient);
-    const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
-    const Result whole = run(test.stream, x, labels, 0.25f, gradient),
-                 part = run_parts(test.stream, x, labels, 0.25f, gradient, {0, 1003});
-    EXPECT_EQ(part.loss, whole.loss);
-    EXPECT_EQ(part.d_logits, whole.d_logits);
-  }
+  for (const DType gradient : {DType::f32, DType::bf16})
+    for (const int64_t classes : {1003, 49156}) {
+      const OpCase c = make_case(50, classes, gradient);
+      const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
+      const Result whole = run(test.stream, x, labels, 0.25f, gradient),
+                   part = run_parts(test.stream, x, labels, 0.25f, gradient, {0, classes});
+      EXPECT_EQ(part.loss, whole.loss);
+      EXPECT_EQ(part.d_logits, whole.d_logits);
+    }
 }
 
 TEST(CrossEntropy, PartsScaleAndIgnoreLikeTheWhole) {
@@ -212,16 +220,18 @@ TEST(CrossEntropy, GradientIsScaledAndZeroWhereIgnored) {
 
 TEST(CrossEntropy, InPlaceAndWithoutGradient) {
   TestStream test;
-  const OpCase c = make_case(9, 133, DType::f32);
-  const Result apart = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 0.25f, DType::f32);
-  const Owned x = to_operand(c.inputs.at("logits")), labels = to_operand(c.inputs.at("labels"));
-  const Owned loss = make_output(DType::f32, {9});
-  cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, {});
-  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
-  EXPECT_EQ(to_case_tensor(x).values, c.inputs.at("logits").values);
-  cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, x.view);
-  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
-  EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
+  for (const int64_t classes : {133, 49156}) {
+    const OpCase c = make_case(9, classes, DType::f32);
+    const Result apart = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 0.25f, DType::f32);
+    const Owned x = to_operand(c.inputs.at("logits")), labels = to_operand(c.inputs.at("labels"));
+    const Owned loss = make_output(DType::f32, {9});
+    cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, {});
+    EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+    EXPECT_EQ(to_case_tensor(x).values, c.inputs.at("logits").values);
+    cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, x.view);
+    EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+    EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
+  }
 }
 
 TEST(CrossEntropy, LargeLogitsStayFinite) {
@@ -258,6 +268,22 @@ TEST(CrossEntropy, InfinityAndNan) {
   EXPECT_NEAR(parts.loss[0], whole.loss[0], 1e-5f);
   EXPECT_EQ(parts.d_logits[5], 0.0f);
   EXPECT_TRUE(std::isnan(parts.loss[1]));
+}
+
+// The same where one class of many is left, and where a NaN stands at the end.
+TEST(CrossEntropy, InfinityAndNanInLongRows) {
+  TestStream test;
+  const int64_t classes = 49156;
+  OpCase c = make_case(2, classes, DType::f32);
+  c.inputs.at("labels") = integer_tensor({2}, {49155, 7});
+  std::vector<float>& x = c.inputs.at("logits").values;
+  std::fill(x.begin(), x.begin() + classes - 1, -std::numeric_limits<float>::infinity());
+  x.back() = std::numeric_limits<float>::quiet_NaN();
+  const Result result = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 1.0f, DType::f32);
+  EXPECT_EQ(result.loss[0], 0.0f);
+  EXPECT_EQ(result.d_logits[0], 0.0f);
+  EXPECT_EQ(result.d_logits[49155], 0.0f);
+  EXPECT_TRUE(std::isnan(result.loss[1]));
 }
 
 TEST(CrossEntropy, NoRows) {
