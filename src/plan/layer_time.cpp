@@ -146,7 +146,8 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
                backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
   const double core = scores / forward_rate + profile_.operator_latency_s;
-  const double core_backward = kBackwardAttention * scores / backward_rate + profile_.operator_latency_s;
+  const double any_order = run_.train.deterministic ? 1 : rates_.attention_any_order.value_or(1);
+  const double core_backward = kBackwardAttention * scores / (backward_rate * any_order) + profile_.operator_latency_s;
 
   LayerTime time;
   time.forward = norm + inputs + prepare + core + output + residual;

@@ -393,6 +393,20 @@ void measure_attention_widths(Meter& meter, Stream& stream, DType dtype, Operato
   rates.attention_backward_widths = backward;
 }
 
+// On GPUs, whose library has a form of its own for each; operators of CPUs have one.
+void measure_attention_in_any_order(Meter& meter, Stream& stream, OperatorRates& rates) {
+  const ProbeSizes sizes = sizes_for(stream.device().kind);
+  AttentionCalls calls(stream, DType::bf16, attention_shape(sizes, sizes.width_seq_len, sizes.width));
+  const auto backward = [&](bool deterministic) {
+    return [&calls, &stream, deterministic] {
+      stream.set_deterministic(deterministic);
+      calls.backward();
+    };
+  };
+  rates.attention_any_order = meter.ratio_of(backward(true), backward(false));
+  stream.set_deterministic(true);
+}
+
 void measure_attentions(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype,
                         OperatorRates& rates) {
   measure_attention_lengths(meter, stream, profile, dtype, rates);
@@ -416,6 +430,7 @@ void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& prof
 
 void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile) {
   measure_attentions(meter, stream, profile, DType::bf16, profile.bf16);
+  if (stream.device().kind != DeviceKind::cpu) measure_attention_in_any_order(meter, stream, profile.bf16);
 }
 
 void measure_fp32(Meter& meter, Stream& stream, PlatformProfile& profile) {

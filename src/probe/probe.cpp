@@ -112,6 +112,7 @@ void shorten(PlatformProfile& p) {
   };
   for (RateTable* table : rate_tables(p)) round_all(*table);
   round_shares(p.bf16);
+  if (p.bf16.attention_any_order) round(*p.bf16.attention_any_order);
   if (p.fp32) round_shares(*p.fp32);
   for (LinkLevel& level : p.levels)
     for (LinkCost* cost : link_costs(level)) {

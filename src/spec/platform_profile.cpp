@@ -33,6 +33,7 @@ void visit_rates(Rates& rates, Visit&& visit) {
   visit("attention_backward", rates.attention_backward);
   visit("attention_forward_widths", rates.attention_forward_widths);
   visit("attention_backward_widths", rates.attention_backward_widths);
+  visit("attention_any_order", rates.attention_any_order);
 }
 
 template <class Profile, class Visit>
@@ -270,6 +271,7 @@ class Validation {
     table(prefix + "attention_backward", r.attention_backward);
     shares(prefix + "attention_forward_widths", r.attention_forward_widths);
     shares(prefix + "attention_backward_widths", r.attention_backward_widths);
+    if (r.attention_any_order) range(prefix + "attention_any_order", *r.attention_any_order, kLeastShare, kMostShare);
   }
   void link(const std::string& name, const LinkCost& cost) const {
     range(name + ": latency", cost.latency_s, 0, kMostSeconds);
@@ -394,6 +396,7 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
   PlatformProfile copy = profile;
   for (RateTable* table : rate_tables(copy))
     for (RatePoint& point : *table) point.per_second *= profile.fp32_share;
+  copy.bf16.attention_any_order.reset();  // libraries have no fp32
   return copy.bf16;
 }
 

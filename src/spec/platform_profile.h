@@ -67,6 +67,8 @@ struct OperatorRates {
   RateTable attention_backward;      // with 2.5 times the FLOP of forward
   // Shares of these two at other head widths, by the mean width of keys and values; absent: the same at all.
   std::optional<RateTable> attention_forward_widths, attention_backward_widths;
+  // How many times faster its backward pass is where sums may come in any order (train.deterministic); absent: once.
+  std::optional<double> attention_any_order;
   bool operator==(const OperatorRates&) const = default;
 };
 

@@ -227,6 +227,24 @@ TEST(Estimate, AttentionFollowsItsHeadWidth) {
   }
 }
 
+// Only where a run asks for it, and only in the backward pass.
+TEST(Estimate, AttentionInAnyOrderIsFaster) {
+  Request request = odd_on(1);
+  const Layout layout = layout_of(request.run);
+  const auto seconds = [&](const PlatformProfile& profile, bool deterministic) {
+    RunSpec run = request.run;
+    run.train.deterministic = deterministic;
+    return Estimator(request.model, run, profile, request.load, 1).simulated(layout).time.total();
+  };
+  PlatformProfile known = request.profile, halved = request.profile;
+  EXPECT_EQ(seconds(known, false), seconds(known, true)) << "of a machine with one form";
+  known.bf16.attention_any_order = 0.5;
+  for (RatePoint& point : halved.bf16.attention_backward) point.per_second /= 2;
+  EXPECT_EQ(seconds(known, true), seconds(request.profile, true));
+  EXPECT_NEAR(seconds(known, false) / seconds(halved, true), 1, 1e-9);
+  EXPECT_GT(seconds(known, false), 1.0001 * seconds(known, true));
+}
+
 TEST(Search, SaysWhatWouldWork) {
   const auto error_of = [](const Request& request) {
     try {

@@ -113,6 +113,7 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   refuse([](J& j) { j["dense_products"] = J::array(); }, "dense_products is empty");
   refuse([](J& j) { j["dense_products"] = J::array({J::array({2, 1e12}), J::array({1, 1e12})}); }, "a size");
   refuse([](J& j) { j["dense_products"][0] = 3; }, "is not a pair");
+  refuse([](J& j) { j["attention_any_order"] = 0; }, "attention_any_order is 0");
   refuse([](J& j) { j["attention_forward_widths"] = J::array(); }, "attention_forward_widths is empty");
   refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 0})}); }, "a rate is 0");
   refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 1e7})}); }, "a rate is 10000000");
