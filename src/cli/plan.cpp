@@ -59,6 +59,8 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void emit(const Request& request, const Layout& layout, const std::string& path) {
   write_text_file_atomically(path, to_toml(with_layout(request.run, layout)));
   std::fprintf(stderr, "wrote %s: %s\n", path.c_str(), describe(layout).c_str());
+  if (request.run.data.path.empty() && request.run.data.blend.empty())
+    std::fprintf(stderr, "it names no text or tokens yet: give `train` data.path=FILE\n");
 }
 
 Exit write_calibrated(const PlanOptions& options) {

@@ -119,8 +119,10 @@ double Estimator::message_time(const Layout& layout, const Mesh& mesh, int from_
   const int64_t stage_ranks = int64_t{mesh.dp} * mesh.tp;
   const int64_t tokens = run_.train.global_batch / (layout.micro_batches * mesh.dp) * run_.train.seq_len;
   const auto bytes = static_cast<double>(block_of(tokens, mesh.tp, 0).count * model_.width * size_of(run_.dtype()));
-  return transfers_.message(rank_of_stage(shape, from_stage) * stage_ranks,
-                            rank_of_stage(shape, from_stage + 1) * stage_ranks, bytes);
+  // The slowest message counts. Where a border of nodes lies within a stage, only some of its ranks cross it: the first
+  // of one stage and the last of the other do.
+  const int64_t from = rank_of_stage(shape, from_stage), to = rank_of_stage(shape, from_stage + 1);
+  return transfers_.message(std::min(from, to) * stage_ranks, (std::max(from, to) + 1) * stage_ranks - 1, bytes);
 }
 
 // Waited for at the end of a step, once per pipeline rank.

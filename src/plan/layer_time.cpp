@@ -138,9 +138,16 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
     inputs += product(n, to, from);
     input_weights += weight_product(n, to, from);
   }
+  // Of latents: their norms, and the columns that become heads. Backward makes heads from the latents again.
+  double assemble = 0, rebuild = 0;
+  if (latent) {
+    assemble = traffic(2 * n * static_cast<double>(l.kv_rank + l.q_rank) * b) + traffic(2 * n * (kv + o) * b);
+    rebuild = product(n, heads * static_cast<double>(l.nope_dim + l.value_dim), static_cast<double>(l.kv_rank));
+    if (l.q_rank > 0) rebuild += product(n, q, static_cast<double>(l.q_rank));
+  }
   const double output = product(n, d, o);
   const double rotation = traffic(2 * n * (q + kv) * b);
-  double prepare = rotation;
+  double prepare = rotation + assemble;
   if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
   if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
   const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
@@ -152,7 +159,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   LayerTime time;
   time.forward = norm + inputs + prepare + core + output + residual;
   time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + rotation +
-                        inputs + 2 * traffic(3 * n * d * b);
+                        inputs + rebuild + assemble + 2 * traffic(3 * n * d * b);
   if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
   put_weights(time, input_weights, shape.weight_part.attention);
   if (shape.recompute == Recompute::full) time.backward_input += time.forward;

@@ -305,7 +305,8 @@ ByteSummary MemoryModel::table_of(const Layout& layout, const Mesh& mesh, const 
                                   const std::vector<StagePlan>& stages) {
   Activations& parts = activations_of(layout, mesh, coords);
   ByteSummary sum = parameters(layout, mesh, coords, stages);
-  add(sum, ByteKind::activation, 2 * rounded(4 * layout.micro_batches * parts.tokens));
+  const int of_tokens = run_.data.document_mask ? 3 : 2;  // ids, labels, starts of documents
+  add(sum, ByteKind::activation, of_tokens * rounded(4 * layout.micro_batches * parts.tokens));
   uint32_t kinds = 0;
   for (const StagePlan& stage : stages) {
     for (int64_t layer = stage.first_layer; layer < stage.end_layer; ++layer) {

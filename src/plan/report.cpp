@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "plan/remedies.h"
 #include "plan/transfers.h"
 #include "plan/volumes.h"
 
@@ -68,17 +69,24 @@ int64_t most_on_host(const Estimate& estimate) {
 }
 
 std::string describe_memory(const Request& request, const Estimate& estimate) {
-  std::string text = fmt::format("memory by stage in GiB, of {} (of the largest rank; rows: at the 99th percentile)\n",
-                                 in_gib(request.profile.memory_bytes));
+  std::string text = fmt::format(
+      "memory by stage in GiB, of {} (of the largest rank; routed rows: room for the 99th percentile, and of those "
+      "what "
+      "an even load and the expected one take)\n",
+      in_gib(request.profile.memory_bytes));
   text += "  stage    needed";
   for (int kind = 0; kind < kByteKinds; ++kind) text += fmt::format(" {:>15}", name_of(static_cast<ByteKind>(kind)));
-  text += "  libraries   rows mean    rows p99\n";
+  text += "  libraries   rows even  rows expected\n";
   for (size_t i = 0; i < estimate.memory.size(); ++i) {
     const RankMemory& rank = estimate.memory[i];
     text += fmt::format("  {:>5} {:>9}", i, in_gib(rank.needed()));
-    for (const int64_t bytes : rank.table.by_kind) text += fmt::format(" {:>15}", in_gib(bytes));
-    text += fmt::format(" {:>10} {:>11} {:>11}\n", in_gib(rank.libraries), in_gib(rank.table.routed_mean),
-                        in_gib(rank.rows_p99));
+    for (int kind = 0; kind < kByteKinds; ++kind) {
+      const bool routed = static_cast<ByteKind>(kind) == ByteKind::routed;
+      const int64_t beyond = routed ? std::max<int64_t>(0, rank.rows_p99 - rank.table.routed_committed) : 0;
+      text += fmt::format(" {:>15}", in_gib(rank.table.by_kind[kind] + beyond));
+    }
+    text += fmt::format(" {:>10} {:>11} {:>14}\n", in_gib(rank.libraries), in_gib(rank.table.routed_mean),
+                        in_gib(rank.rows_fullest));
   }
   const int64_t on_host = most_on_host(estimate);
   if (on_host > 0)
@@ -119,11 +127,11 @@ std::string describe_rows(const Request& request, const Layout& layout) {
   for (const LayerSpec& layer : request.model.layers) {
     if (layer.feed_forward != FeedForwardKind::moe || near == group.size || group.size % near != 0) continue;
     const int64_t nodes = group.size / near;
-    const RowsBetweenNodes rows = rows_between_nodes(layer.moe.experts, layer.moe.top_k, nodes);
+    const RowsBetweenNodes rows = rows_between_nodes(layer.moe, nodes);
     return fmt::format(
         "an exchange sends {:.2f} rows a token between {} nodes; one per node and token would be {:.2f}, {:.1f} % "
         "fewer\n",
-        rows.flat, nodes, rows.bypass, 100 * redundancy(layer.moe.experts, layer.moe.top_k, nodes));
+        rows.flat, nodes, rows.bypass, 100 * (1 - rows.bypass / rows.flat));
   }
   return "";
 }
@@ -200,8 +208,12 @@ std::string describe_one(const Request& request, const SearchResult& result, con
   const bool fits = estimate.needed <= request.profile.memory_bytes;
   if (!result.best.empty()) {
     const StepTime& best = result.best.front().time;
+    // Among equals: all were weighed in closed form, and this one with them.
+    const auto own = std::find_if(result.weighed.begin(), result.weighed.end(),
+                                  [&](const Weighed& w) { return w.layout == estimate.layout; });
+    const double seconds = own == result.weighed.end() ? estimate.time.total() : own->seconds;
     const auto before = std::count_if(result.weighed.begin(), result.weighed.end(), [&](const Weighed& w) {
-      return w.seconds < estimate.time.total() && w.needed <= request.profile.memory_bytes;
+      return w.seconds < seconds && w.needed <= request.profile.memory_bytes;
     });
     const std::string why = why_slower(estimate.time, best);
     text += fmt::format("{} of the layouts that fit are faster; beside the best, {}: {:+.1f} %{}{}\n", before,
@@ -280,19 +292,11 @@ void fail_without_room(const Request& request, const SearchResult& result) {
   const Estimate estimate = estimator.closed_form(nearest->layout);
   size_t stage = 0;
   const RankMemory& largest = largest_of(estimate, &stage);
-  const int ranks = ranks_that_fit(request);
-  std::string hint = ranks > 0 ? fmt::format("the same step fits on {} ranks", ranks)
-                               : "shorten train.seq_len: no number of ranks up to 64 times as many is enough";
-  if (request.run.offload == "none" && request.profile.host_bytes_per_s) {
-    Request offloaded = request;
-    offloaded.run.offload = "optimizer";
-    if (search(offloaded, 0).fitting > 0) hint = "memory.offload=optimizer makes it fit; " + hint;
-  }
   fail(Exit::memory,
        fmt::format("none of {} layouts fits: the nearest, {}, needs {} of {} in stage {}, most of it {}",
                    result.weighed.size(), describe(nearest->layout), format_bytes(estimate.needed),
                    format_bytes(request.profile.memory_bytes), stage, largest_kinds(largest)),
-       hint);
+       describe(find_remedies(request), request));
 }
 
 }  // namespace mw

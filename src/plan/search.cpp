@@ -19,9 +19,7 @@ namespace mw {
 namespace {
 
 constexpr size_t kTooBig = 5;
-constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch, as make_plan allows
-constexpr int64_t kMostRows = int64_t{1} << 31;    // that may meet on a rank
-constexpr int64_t kMostCells = int64_t{1} << 20;   // stages x micro-batches that are worth a simulation
+constexpr int64_t kMostCells = int64_t{1} << 20;  // stages x micro-batches that are worth a simulation
 
 std::vector<int64_t> divisors_of(int64_t n) {
   std::vector<int64_t> small, large;
@@ -75,7 +73,7 @@ std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunS
   return meshes;
 }
 
-// Whether a rank may have so many tokens and rows at a time; near the limits make_plan has the exact rule.
+// Whether a rank may have so many tokens and rows at a time, as make_plan asks.
 bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
   const RunSpec& run = request.run;
   const int64_t sequences = run.train.global_batch / dp / layout.micro_batches, tokens = sequences * run.train.seq_len;
@@ -84,13 +82,12 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
       (aux_scope(run, request.model) == AuxScope::sequence && aux_loss_coef(run, request.model) > 0);
   const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
   if (cuts_sequences && sequences % layout.tp != 0) return false;
-  if (tokens <= kMostTokens && tokens * layout.ep <= kMostRows / most_ep(request.model)) return true;
-  try {
-    check_layout(request, layout);
-    return true;
-  } catch (const Error&) {
-    return false;
-  }
+  const TransportKind transport = choose_transport(run.moe.transport, mesh_of(layout, request.ranks));
+  const std::vector<LayerSpec>& layers = request.model.layers;
+  return tokens <= kMostTokens && std::all_of(layers.begin(), layers.end(), [&](const LayerSpec& layer) {
+           return layer.feed_forward != FeedForwardKind::moe ||
+                  are_rows_countable(tokens, layer.moe, layout.ep, transport);
+         });
 }
 
 // The layout with every placement and ZeRO stage that makes a difference.
@@ -236,11 +233,19 @@ void fail_without_layouts(const Request& request) {
     return smallest;
   };
   const int64_t nearest = batch_for(request.ranks);
-  if (nearest == batch) {  // it is not the batch
-    Layout smallest;
-    smallest.ted = request.run.moe.tp_mode == "ted";
-    smallest.micro_batches = batch;
-    check_layout(request, smallest);
+  if (nearest == batch) {  // it is not the batch: the plainest layouts say what it is
+    for (const auto& [pp, tp] : dense_meshes(request.model, request.run, request.ranks)) {
+      const int64_t dp = request.ranks / pp / tp;
+      if (batch % dp != 0) continue;
+      Layout plain;
+      plain.pp = pp;
+      plain.tp = tp;
+      plain.ted = request.run.moe.tp_mode == "ted";
+      plain.micro_batches = batch / dp;
+      check_layout(request, plain);
+    }
+    fail(Exit::config, fmt::format("no layout of {} ranks is possible for this model and step", request.ranks),
+         "--why \"pp=1 tp=2\", say, tells what stands against one layout");
   }
   int fewer = request.ranks - 1;
   while (fewer > 1 && batch_for(fewer) != batch) --fewer;
@@ -272,10 +277,10 @@ static void check_countable(const Request& request) {
 SearchResult search(const Request& request, int simulated) {
   check_countable(request);
   check_offload(request.run, request.profile);
+  auto begin = std::chrono::steady_clock::now();
   const std::vector<Layout> layouts = layouts_of(request);
   if (layouts.empty()) fail_without_layouts(request);
   SearchResult result;
-  auto begin = std::chrono::steady_clock::now();
   result.weighed.resize(layouts.size());
   for_each_estimated(request, layouts.size(), [&](Estimator& estimator, size_t i) {
     const Estimate estimate = estimator.closed_form(layouts[i]);
@@ -307,13 +312,13 @@ SearchResult search(const Request& request, int simulated) {
   return result;
 }
 
-int ranks_that_fit(const Request& request) {
-  Request more = request;
-  for (int i = 0; i < 6 && 2 * int64_t{more.ranks} <= request.profile.levels.back().ranks; ++i) {
-    more.ranks *= 2;
-    if (!layouts_of(more).empty() && search(more, 0).fitting > 0) return more.ranks;
-  }
-  return 0;
+bool fits_somehow(const Request& request) {
+  const std::vector<Layout> layouts = layouts_of(request);
+  std::atomic<bool> fits{false};
+  for_each_estimated(request, layouts.size(), [&](Estimator& estimator, size_t i) {
+    if (!fits && estimator.closed_form(layouts[i]).needed <= request.profile.memory_bytes) fits = true;
+  });
+  return fits;
 }
 
 }  // namespace mw

@@ -57,8 +57,7 @@ constexpr int kSimulated = 200;
 // On two threads. Deterministic. simulated: how many of the best are.
 SearchResult search(const Request& request, int simulated = kSimulated);
 
-// The fewest ranks, in steps of two from those of the request, on which some layout fits; 0: none up to 64 times as
-// many.
-int ranks_that_fit(const Request& request);
+// Whether any layout fits, in closed form. Errors: as layouts_of.
+bool fits_somehow(const Request& request);
 
 }  // namespace mw

@@ -1,5 +1,7 @@
 #include "plan/volumes.h"
 
+#include <algorithm>
+
 #include "spec/recompute.h"
 
 namespace mw {
@@ -17,24 +19,54 @@ double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& m
   return tokens * choices * elsewhere * row;
 }
 
-double distinct_groups(int64_t experts, int64_t top_k, int64_t groups) {
-  // C(E - E/N, k) / C(E, k): no expert of one group is chosen.
-  const double elsewhere = static_cast<double>(experts) - static_cast<double>(experts) / static_cast<double>(groups);
-  double none = 1;
-  for (int64_t i = 0; i < top_k; ++i) {
+namespace {
+
+// C(others, chosen) / C(all, chosen): all that is chosen is among the others.
+double chance_of_others(double all, double others, int64_t chosen) {
+  double chance = 1;
+  for (int64_t i = 0; i < chosen; ++i) {
     const auto taken = static_cast<double>(i);
-    none *= elsewhere > taken ? (elsewhere - taken) / (static_cast<double>(experts) - taken) : 0;
+    chance *= others > taken ? (others - taken) / (all - taken) : 0;
   }
-  return static_cast<double>(groups) * (1 - none);
+  return chance;
+}
+
+// C(of, chosen).
+double combinations(int64_t of, int64_t chosen) {
+  double count = 1;
+  for (int64_t i = 0; i < chosen; ++i) count *= static_cast<double>(of - i) / static_cast<double>(i + 1);
+  return count;
+}
+
+}  // namespace
+
+double distinct_groups(int64_t experts, int64_t top_k, int64_t groups) {
+  const auto all = static_cast<double>(experts), n = static_cast<double>(groups);
+  return n * (1 - chance_of_others(all, all - all / n, top_k));
+}
+
+double distinct_nodes(const MoeSpec& moe, int64_t nodes) {
+  if (moe.groups <= 1) return distinct_groups(moe.experts, moe.top_k, nodes);
+  // Sums over how many of the groups that lie on a node are kept; a node may also hold a part of one.
+  const auto group = static_cast<double>(moe.experts) / static_cast<double>(moe.groups);
+  const double kept = group * static_cast<double>(moe.kept_groups);
+  const int64_t own = std::max<int64_t>(1, moe.groups / nodes);
+  const double of_each = std::min(group, static_cast<double>(moe.experts) / static_cast<double>(nodes));
+  double none = 0;
+  for (int64_t i = 0; i <= std::min(own, moe.kept_groups); ++i)
+    if (moe.kept_groups - i <= moe.groups - own)
+      none += combinations(own, i) * combinations(moe.groups - own, moe.kept_groups - i) *
+              chance_of_others(kept, kept - of_each * static_cast<double>(i), moe.top_k);
+  return static_cast<double>(nodes) * (1 - none / combinations(moe.groups, moe.kept_groups));
 }
 
 double redundancy(int64_t experts, int64_t top_k, int64_t groups) {
   return 1 - distinct_groups(experts, top_k, groups) / static_cast<double>(top_k);
 }
 
-RowsBetweenNodes rows_between_nodes(int64_t experts, int64_t top_k, int64_t groups) {
-  const double elsewhere = 1 - 1 / static_cast<double>(groups);
-  return {static_cast<double>(top_k) * elsewhere, distinct_groups(experts, top_k, groups) * elsewhere};
+RowsBetweenNodes rows_between_nodes(const MoeSpec& moe, int64_t nodes) {
+  const double elsewhere = 1 - 1 / static_cast<double>(nodes);
+  return {static_cast<double>(moe.top_k) * elsewhere, distinct_nodes(moe, nodes) * elsewhere};
 }
 
 double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes) {

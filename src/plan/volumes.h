@@ -21,12 +21,16 @@ double distinct_groups(int64_t experts, int64_t top_k, int64_t groups);
 // Share of the rows between nodes that a de-duplicating exchange (X-MoE's RBD) need not send.
 double redundancy(int64_t experts, int64_t top_k, int64_t groups);
 
-// Rows per token that leave the node, of `groups` nodes.
+// The same of nodes, where the choice is limited to the kept ones of the model's groups of experts (MoeSpec): each set
+// of groups and each set of experts in them is as likely as any other.
+double distinct_nodes(const MoeSpec& moe, int64_t nodes);
+
+// Rows per token that leave the node.
 struct RowsBetweenNodes {
   double flat = 0;    // one for each expert elsewhere
   double bypass = 0;  // one for each node elsewhere
 };
-RowsBetweenNodes rows_between_nodes(int64_t experts, int64_t top_k, int64_t groups);
+RowsBetweenNodes rows_between_nodes(const MoeSpec& moe, int64_t nodes);
 
 // Bytes that one rank keeps of an MoE layer's routed rows with every tensor kept once in `element_bytes`: dispatched
 // and returned rows (2 D), and for each of `matrices` but the last one the hidden width F; with gated experts the

@@ -44,12 +44,10 @@ static void check_expert_count(const ModelSpec& model) {
 }
 
 // Rows are counted in 32 bits.
-static void check_row_count(const Plan& plan, const MoeSpec& moe) {
+bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport) {
   constexpr int64_t kTooMany = int64_t{1} << 31;
-  if (plan.batch.tokens() * moe.top_k * plan.mesh.ep >= kTooMany)
-    fail(Exit::config, "2^31 routed rows or more could meet on one rank", "raise train.micro_batches");
-  if (plan.transport == TransportKind::padded && plan.batch.tokens() * (moe.experts + plan.mesh.ep) >= kTooMany)
-    fail(Exit::config, "2^31 padded rows or more could meet on one rank", "raise train.micro_batches");
+  if (tokens > kMostTokens || tokens * moe.top_k * ep >= kTooMany) return false;
+  return transport != TransportKind::padded || tokens * (moe.experts + ep) < kTooMany;
 }
 
 static void check_gradients(const RunSpec& run) {
@@ -84,7 +82,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.transport = choose_transport(run.moe.transport, plan.mesh);
   if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)
     fail(Exit::config, fmt::format("mesh.ep = {} but the model has no MoE layer", plan.mesh.ep), "use mesh.ep=1");
-  if (plan.batch.tokens() > int64_t{1} << 30)
+  if (plan.batch.tokens() > kMostTokens)
     fail(Exit::config, fmt::format("{} tokens per rank and micro-batch are more than 2^30", plan.batch.tokens()),
          "raise train.micro_batches");
   check_gradients(run);
@@ -95,7 +93,11 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
       plan.placements.emplace_back();
       continue;
     }
-    check_row_count(plan, layer.moe);
+    if (!are_rows_countable(plan.batch.tokens(), layer.moe, plan.mesh.ep, plan.transport))
+      fail(Exit::config,
+           fmt::format("2^31 {} rows or more could meet on one rank",
+                       plan.transport == TransportKind::padded ? "padded" : "routed"),
+           "raise train.micro_batches");
     plan.placements.push_back(make_block_placement(layer.moe.experts, plan.mesh.ep));
     validate(plan.placements.back());
   }

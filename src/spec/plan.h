@@ -34,6 +34,10 @@ struct Plan {
 // The model a run names: its [model] table or hf:DIR/config.json.
 ModelSpec load_model_spec(const RunSpec& run);
 
+constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch
+// Whether rows of a layer can be counted in 32 bits, as many of `tokens` of each of `ep` ranks as may meet on one rank.
+bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport);
+
 // The plan of one rank. Pure: reads no file, asks no machine. Errors: config, unsupported.
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform);
 

@@ -85,7 +85,7 @@ expect(3, ["no layout of 3 ranks can share a step of 8 samples", "--ranks 2"], "
 expect(3, ["more than a plan can count", "hint:"], QWEN, "train.global_batch=16000000", "train.seq_len=4000000")
 expect(0, ["of the host for each rank, by memory.offload"], QWEN, "--ranks", "2", "memory.offload=optimizer")
 expect(3, ["the profile of", "has no host_bytes_per_s", "hint:"], QWEN, "--platform", FRONTIER, "memory.offload=optimizer")
-expect(6, ["none of", "fits on 4 ranks"], QWEN, "--ranks", "2")
+expect(6, ["none of", "makes it fit: memory.offload=optimizer, --ranks 4"], QWEN, "--ranks", "2")
 expect(3, ["mesh.ep = 3 does not divide", "hint:"], QWEN, "--why", "ep=3")
 expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")
 

@@ -133,6 +133,16 @@ TEST(Memory, EqualsTheTableWithBf16Moments) {
   }
 }
 
+TEST(Memory, EqualsTheTableWithDocumentMask) {
+  const ModelSpec model = odd_model();
+  RunSpec run = small_run();
+  run.data.document_mask = true;
+  MemoryModel memory(model, run, {});
+  for (const char* layout :
+       {"", "ep=2 zero=1", "tp=2 micro_batches=2", "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
+    compare(memory, model, run, layout, 12, {});
+}
+
 TEST(Memory, EqualsTheTableOfOffloadedStates) {
   for (const char* dtype : {"bf16", "fp32"})
     for (const bool tied : {false, true}) {

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "plan/helpers.h"
+#include "plan/remedies.h"
 #include "plan/report.h"
 
 namespace mw::test {
@@ -262,14 +263,74 @@ TEST(Search, SaysWhatWouldWork) {
   EXPECT_NE(error_of(request).find("train.global_batch=11, or --ranks 10"), std::string::npos) << error_of(request);
   request = qwen_on(1, 16);
   EXPECT_NE(error_of(request).find("6: none of"), std::string::npos) << error_of(request);
-  EXPECT_NE(error_of(request).find("the same step fits on 4 ranks"), std::string::npos) << error_of(request);
-  EXPECT_EQ(error_of(request).find("offload"), std::string::npos) << error_of(request);  // not even so
+  EXPECT_NE(error_of(request).find("hint: it fits with --ranks 4"), std::string::npos) << error_of(request);
   request = qwen_on(2, 16);
-  EXPECT_NE(error_of(request).find("memory.offload=optimizer makes it fit"), std::string::npos) << error_of(request);
+  EXPECT_NE(error_of(request).find("any one of these makes it fit: memory.offload=optimizer, --ranks 4"),
+            std::string::npos)
+      << error_of(request);
   request.run.offload = "optimizer";
   request.profile.host_bytes_per_s.reset();
   EXPECT_NE(error_of(request).find("3: memory.offload = \"optimizer\", but the profile of"), std::string::npos)
       << error_of(request);
+}
+
+// Nothing is named as enough, or as not enough, that was not tried.
+TEST(Search, NamesChangesThatAreEnough) {
+  Request request = qwen_on(2, 16);
+  for (const std::string& change : find_remedies(request).enough) {
+    Request changed = request;
+    if (change == "memory.offload=optimizer") changed.run.offload = "optimizer";
+    else if (change == "--ranks 4") changed.ranks = 4;
+    else ADD_FAILURE() << change;
+    EXPECT_GT(search(changed, 0).fitting, 0) << change;
+  }
+  // A profile as `probe` leaves it knows links of its own ranks alone.
+  request.profile.levels.back().ranks = 2;
+  request.profile.levels = {request.profile.levels.back()};
+  Remedies remedies = find_remedies(request);
+  EXPECT_EQ(remedies.enough, std::vector<std::string>{"memory.offload=optimizer"});
+  EXPECT_NE(describe(remedies, request).find("more ranks were not tried, as the profile knows links of 2 only"),
+            std::string::npos)
+      << describe(remedies, request);
+  request.run.offload = "optimizer";
+  request.profile.memory_bytes /= 4;
+  remedies = find_remedies(request);
+  EXPECT_TRUE(remedies.enough.empty()) << remedies.enough.front();
+  EXPECT_NE(describe(remedies, request).find("a smaller model, or more of these: none of memory.moments=bf16"),
+            std::string::npos)
+      << describe(remedies, request);
+}
+
+// Where rows of long sequences fill the memory, the longest that fits is named.
+TEST(Search, NamesTheLengthThatIsEnough) {
+  Request request = qwen_on(8, 8);
+  while (search(request, 0).fitting > 0) request.run.train.seq_len *= 2;
+  request.run.train.seq_len *= 2;
+  const Remedies remedies = find_remedies(request);
+  const auto found = std::find_if(remedies.enough.begin(), remedies.enough.end(),
+                                  [](const std::string& change) { return change.rfind("train.seq_len=", 0) == 0; });
+  ASSERT_NE(found, remedies.enough.end()) << describe(remedies, request);
+  request.run.train.seq_len = std::stoll(found->substr(14));
+  EXPECT_GT(search(request, 0).fitting, 0);
+  request.run.train.seq_len *= 2;
+  EXPECT_EQ(search(request, 0).fitting, 0);
+}
+
+// The fastest in closed form has none before it, whatever the simulation says of it.
+TEST(Report, CountsFasterLayoutsAmongEquals) {
+  const Request request = qwen_on(8, 64);
+  const SearchResult result = search(request, 50);
+  Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+  int64_t seen = 0;
+  for (const Weighed& weighed : result.weighed) {
+    if (weighed.needed > request.profile.memory_bytes) continue;
+    const auto faster = std::count_if(result.weighed.begin(), result.weighed.end(), [&](const Weighed& w) {
+      return w.seconds < weighed.seconds && w.needed <= request.profile.memory_bytes;
+    });
+    const std::string text = describe_one(request, result, estimator.simulated(weighed.layout));
+    EXPECT_NE(text.find(fmt::format("\n{} of the layouts that fit are faster", faster)), std::string::npos) << text;
+    if (++seen == 20) break;
+  }
 }
 
 TEST(Report, ShowsTheBestAndWhyOthersLose) {

@@ -1,5 +1,8 @@
 #include "plan/volumes.h"
 
+#include <bitset>
+#include <set>
+
 #include "plan/helpers.h"
 #include "plan/load.h"
 #include "plan/transfers.h"
@@ -13,8 +16,41 @@ TEST(Volumes, RedundancyOfXMoe) {
   for (int i = 0; i < 6; ++i) EXPECT_NEAR(100 * redundancy(256, 8, 1 << i), percent[i], 0.05) << (1 << i) << " nodes";
   EXPECT_DOUBLE_EQ(redundancy(8, 1, 8), 0);
   EXPECT_NEAR(distinct_groups(4, 4, 4), 4, 1e-12);
-  const RowsBetweenNodes rows = rows_between_nodes(256, 8, 4);
+  MoeSpec moe;
+  moe.experts = 256;
+  moe.top_k = 8;
+  const RowsBetweenNodes rows = rows_between_nodes(moe, 4);
   EXPECT_NEAR(1 - rows.bypass / rows.flat, 0.5482, 1e-4);
+}
+
+// Every way to keep 2 of 4 groups of 3 experts and to choose 3 experts in them, counted.
+TEST(Volumes, NodesOfChoicesLimitedToGroups) {
+  MoeSpec moe;
+  moe.experts = 12;
+  moe.top_k = 3;
+  moe.groups = 4;
+  moe.kept_groups = 2;
+  for (const int nodes : {1, 2, 4, 12}) {
+    int ways = 0, reached = 0;
+    for (int groups = 0; groups < 16; ++groups)
+      for (int chosen = 0; chosen < 1 << 12; ++chosen) {
+        if (std::bitset<4>(static_cast<unsigned>(groups)).count() != 2) continue;
+        if (std::bitset<12>(static_cast<unsigned>(chosen)).count() != 3) continue;
+        bool is_kept = true;
+        std::set<int> on;
+        for (int e = 0; e < 12; ++e) {
+          if ((chosen >> e & 1) == 0) continue;
+          is_kept = is_kept && (groups >> e / 3 & 1) == 1;
+          on.insert(e * nodes / 12);
+        }
+        if (!is_kept) continue;
+        ++ways;
+        reached += static_cast<int>(on.size());
+      }
+    EXPECT_NEAR(distinct_nodes(moe, nodes), static_cast<double>(reached) / ways, 1e-12) << nodes;
+  }
+  moe.groups = moe.kept_groups = 1;
+  EXPECT_DOUBLE_EQ(distinct_nodes(moe, 4), distinct_groups(12, 3, 4));
 }
 
 // Two MoE layers of three: 16 * 9 tokens, top-2, bf16 rows of 16 there and back, their gradients too, and fp32 gate
@@ -59,10 +95,10 @@ TEST(Volumes, CrossoverOfSequenceShardingAndTed) {
     return ssmb_saving(1, top_k, tokens, width, 4) > ssmb_cost(expert_width, width, 4);
   };
   for (const int64_t tokens : {2048, 4096, 8192}) {
-    EXPECT_TRUE(favours_sharding(8, 7168, 2048, tokens)) << tokens;                     // DeepSeek-V3
-    EXPECT_TRUE(favours_sharding(6, 2048, 1408, tokens)) << tokens;                     // DeepSeek-MoE
-    EXPECT_FALSE(favours_sharding(2, 4096, 14336, tokens) && tokens < 8192) << tokens;  // Mixtral 8x7B
-    EXPECT_FALSE(favours_sharding(2, 6144, 16384, tokens)) << tokens;                   // Mixtral 8x22B
+    EXPECT_TRUE(favours_sharding(8, 7168, 2048, tokens)) << tokens;    // DeepSeek-V3
+    EXPECT_TRUE(favours_sharding(6, 2048, 1408, tokens)) << tokens;    // DeepSeek-MoE
+    EXPECT_FALSE(favours_sharding(2, 4096, 14336, tokens)) << tokens;  // Mixtral 8x7B
+    EXPECT_FALSE(favours_sharding(2, 6144, 16384, tokens)) << tokens;  // Mixtral 8x22B
   }
   EXPECT_FALSE(favours_sharding(2, 7168, 4864, 4096));  // Arctic
   EXPECT_TRUE(favours_sharding(2, 7168, 4864, 8192));
