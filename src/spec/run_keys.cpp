@@ -164,6 +164,7 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("verify.steps", verify.steps, 1, 10000, "steps that `verify` compares"),
       REAL("verify.tolerance", verify.tolerance, 0, 1, "largest gradient error in fp32"),
       REAL("verify.loss_tolerance_bf16", verify.loss_tolerance_bf16, 0, 1, "largest relative loss error in bf16"),
+      REAL("verify.grad_tolerance_bf16", verify.grad_tolerance_bf16, 0, 10, "largest gradient error in bf16"),
       TEXT("verify.routing", verify.routing, "force hostile loads: every row on one expert, or an expert without rows",
            "learned", "one_expert", "skip_expert"),
       REAL("verify.ignore_fraction", verify.ignore_fraction, 0, 0.9, "share of labels ignored, unevenly over samples"),
@@ -173,7 +174,7 @@ const std::vector<KeyRule>& key_rules() {
            "`plan`: evenness of expert loads; 1: no balancing at all, 8: the fullest of 128 gets twice the mean"),
       TEXT("debug.fault", fault, "test only: break the run on purpose", "", "double_expert_gradient", "skip_router_sum",
            "drop_row", "wrong_choice", "fleeting_choice", "local_aux_counts", "wrong_denominator", "nan_gradient",
-           "hang"),
+           "wrong_clip", "stale_gather", "hang"),
   };
   return rules;
 }

@@ -94,7 +94,7 @@ struct PlanSpec {
 
 struct VerifySpec {
   int64_t steps = 2;
-  double tolerance = 1e-5, loss_tolerance_bf16 = 2e-3;
+  double tolerance = 1e-5, loss_tolerance_bf16 = 2e-3, grad_tolerance_bf16 = 0.3;
   std::string routing =
       "learned";  // learned | one_expert | skip_expert: where the selection is forced for hostile layouts
   double ignore_fraction = 0.1;  // share of labels set to -100, unevenly over samples

@@ -16,6 +16,8 @@ FAULTS = {  # fault: lines of which at least one must be judged FAIL
     "local_aux_counts": r"(aux_loss|grad layers\.\d+\.moe\.router) ",
     "wrong_denominator": r"grad \S+ ",
     "nan_gradient": r"grad \S+ ",
+    "wrong_clip": r"update from equal gradients: .* differ, moments of ",
+    "stale_gather": r"update from equal gradients: .* differ, weights of layers\.\d+\.moe\.w_",
 }
 
 checks = Checks()
@@ -23,6 +25,8 @@ for fault, line in FAULTS.items():
     layouts = ["", "mesh.zero=1", "mesh.tp=2", "mesh.tp=2 moe.tp_mode=ted", "mesh.pp=2"]
     if fault == "drop_row":
         layouts = ["", "mesh.placement=dp_first moe.transport=padded moe.row_chunks=3", "memory.recompute=full", "mesh.pp=2"]
+    if fault == "stale_gather":
+        layouts = ["mesh.zero=1 mesh.ep=1", "mesh.zero=1 mesh.tp=2", "mesh.zero=1 mesh.ep=1 mesh.pp=2"]
     for extra in map(str.split, layouts):
         result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
                      f"debug.fault={fault}", *extra)
@@ -32,6 +36,13 @@ for fault, line in FAULTS.items():
         checks.expect(any(re.search(line, text) for text in named), f"{fault} {extra}: no failed line matches {line}",
                       result.output)
         checks.expect("verify: FAILED" in result.output, f"{fault} {extra}: no verdict", result.output)
+
+# bf16 hides no such fault either.
+for fault in ("double_expert_gradient", "nan_gradient", "wrong_clip"):
+    result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "mesh.tp=2", "train.dtype=bf16",
+                 "verify.steps=1", f"debug.fault={fault}")
+    checks.expect(result.code == 1 and re.search(FAULTS[fault] + ".*FAIL: tolerance", result.output), f"{fault} in bf16",
+                  result.output)
 
 # Rounding excuses only itself: of tokens that are twins at the head of a sequence, one drops the other at a capacity's
 # border, and which one is chance. The step is redone, and still names the fault.
