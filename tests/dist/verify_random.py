@@ -26,7 +26,6 @@ ANY_MODEL = [
     (0.5, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"),
     (0.3, "moe.transport=padded", "moe.transport=flat"),
     (0.3, "moe.row_chunks=1", "moe.row_chunks=2", "moe.row_chunks=3"),
-    (0.2, "moe.tp_mode=ted"),
     (0.3, "moe.aux_scope=model", "moe.aux_scope=sequence", "moe.aux_scope=layer"),
     (0.25, "moe.capacity_factor=1.0", "moe.capacity_factor=0.5"),
     (0.2, "moe.z_loss_coef=0", "moe.z_loss_coef=0.1"),
@@ -74,7 +73,10 @@ def draw(rng):
     ranks = rng.choice([1, 2, 2, 3, 4, 4, 4, 6, 8, 8])
     pp = divisor_of(ranks, 4) if rng.random() < 0.6 else 1
     tp = divisor_of(ranks // pp, 4) if rng.random() < 0.7 else 1
-    overrides = [f"mesh.pp={pp} mesh.tp={tp} mesh.ep={divisor_of(ranks // pp)}"]
+    is_ted = tp > 1 and rng.random() < 0.35
+    overrides = [f"mesh.pp={pp} mesh.tp={tp} mesh.ep={divisor_of(ranks // pp // (tp if is_ted else 1))}"]
+    if is_ted:
+        overrides.append("moe.tp_mode=ted")
     if pp > 1:
         overrides.append("mesh.schedule=" + rng.choice(["gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"]))
     overrides += some_of(ANY_MODEL)
