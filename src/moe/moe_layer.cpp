@@ -1,7 +1,6 @@
 #include "moe/moe_layer.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "ops/activation.h"
 #include "ops/elementwise.h"
@@ -77,11 +76,7 @@ void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights,
 }
 
 CapacityRule capacity_rule(const MoeSpec& moe, int64_t domain_tokens, double factor) {
-  CapacityRule rule{0, domain_tokens};
-  if (factor > 0)
-    rule.capacity = static_cast<int64_t>(
-        std::ceil(static_cast<double>(domain_tokens * moe.top_k) / static_cast<double>(moe.experts) * factor));
-  return rule;
+  return {factor > 0 ? expert_capacity(moe, domain_tokens, factor) : 0, domain_tokens};
 }
 
 MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expert, MoeWeights weights, MoeSaved saved,

@@ -89,7 +89,7 @@ struct MoeRecompute {
   bool hidden = false;      // pre-activations h, of routed and of shared experts
 };
 
-// Rows that an expert takes of so many tokens, X-MoE's capacity: ceil(factor * tokens * K / E). factor 0: no limit.
+// expert_capacity as the operators take it; factor 0: no limit.
 CapacityRule capacity_rule(const MoeSpec& moe, int64_t domain_tokens, double factor);
 
 struct MoeOptions {

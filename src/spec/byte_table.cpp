@@ -12,6 +12,7 @@
 #include "spec/gradient_blocks.h"
 #include "spec/logit_chunks.h"
 #include "spec/recompute.h"
+#include "spec/routed_rows.h"
 
 namespace mw {
 namespace {
@@ -41,47 +42,10 @@ struct Tokens {
   int64_t routed = 0, most_routed = 0;
 };
 
-// How many rows this rank's experts receive: exact for in_place, a distribution otherwise.
-struct RoutedRows {
-  bool grows = false;
-  int64_t committed = 0, mean = 0, max = 0;
-};
-
-RoutedRows routed_rows(const MoeSpec& moe, const RunSpec& run, TransportKind transport, const Tokens& of, int ep,
-                       int64_t local_experts) {
-  RoutedRows r;
-  if (transport == TransportKind::in_place) {
-    r.committed = r.mean = r.max = of.routed * moe.top_k;
-    return r;
-  }
-  const int64_t tokens = of.most_routed, choices = tokens * moe.top_k;
-  r.grows = true;
-  if (transport == TransportKind::padded) {
-    // Every expert gets the rows of the fullest: T per source at worst.
-    r.max = local_experts * ep * tokens;
-    const double factor = run.moe.capacity_factor > 0 ? run.moe.capacity_factor : run.moe.row_headroom;
-    r.mean = local_experts * ep *
-             std::max<int64_t>(
-                 1, static_cast<int64_t>(std::ceil(static_cast<double>(choices) / static_cast<double>(moe.experts))));
-    r.committed = std::min(r.max, static_cast<int64_t>(std::ceil(static_cast<double>(r.mean) * factor)));
-    return r;
-  }
-  r.max = ep * tokens * std::min(moe.top_k, local_experts);
-  r.mean = static_cast<int64_t>(std::llround(static_cast<double>(ep * choices) * static_cast<double>(local_experts) /
-                                             static_cast<double>(moe.experts)));
-  r.committed = std::min(r.max, static_cast<int64_t>(std::ceil(static_cast<double>(r.mean) * run.moe.row_headroom)));
-  return r;
-}
-
 ByteRow routed_row(std::string name, ByteKind kind, DType dtype, const RoutedRows& r, std::vector<int64_t> width) {
   std::vector<int64_t> shape = {r.committed};
   shape.insert(shape.end(), width.begin(), width.end());
   return {std::move(name), kind, dtype, std::move(shape), r.grows ? r.max : 0, r.mean};
-}
-
-// Rows of the padded send buffer on the source side: every expert's capacity.
-RoutedRows padded_send_rows(const MoeSpec& moe, const RunSpec& run, const Tokens& tokens) {
-  return routed_rows(moe, run, TransportKind::padded, tokens, 1, moe.experts);
 }
 
 // The latents before their norms; keys, values and compressed queries are built again from them.
@@ -132,14 +96,14 @@ void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const Lay
   out.add(at + "row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   out.add(at + "rows_per_expert", ByteKind::activation, DType::i64, {m.experts});
   if (m.shared_width > 0) out.add(at + "shared.h", ByteKind::activation, dtype, {tokens, c, m.shared_width});
-  const RoutedRows r = routed_rows(m, run, transport, of, ep, local_experts);
+  const RoutedRows r = routed_rows(m, run, transport, of.routed, of.most_routed, ep, local_experts);
   out.rows.push_back(routed_row(at + "h", ByteKind::routed, dtype, r, {c, m.width}));
   if (transport == TransportKind::in_place) return;
   out.rows.push_back(routed_row(at + "received", ByteKind::routed, dtype, r, {model.width}));
   out.rows.push_back(routed_row(at + "received_index", ByteKind::routed, DType::i32, r, {}));
   out.rows.push_back(routed_row(at + "received_weights", ByteKind::routed, DType::f32, r, {}));
   if (transport == TransportKind::padded) {
-    const RoutedRows send = padded_send_rows(m, run, of);
+    const RoutedRows send = padded_send_rows(m, run, of.most_routed);
     out.rows.push_back(routed_row(at + "padded_token_ids", ByteKind::routed, DType::i32, send, {}));
     out.add(at + "padded_row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   }
@@ -218,8 +182,8 @@ void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, 
   widest.expert = std::max(widest.expert, m.width);
   widest.top_k = std::max(widest.top_k, m.top_k);
   widest.experts = std::max(widest.experts, m.experts);
-  widen(widest.routed, routed_rows(m, run, transport, tokens, ep, local_experts));
-  if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens));
+  widen(widest.routed, routed_rows(m, run, transport, tokens.routed, tokens.most_routed, ep, local_experts));
+  if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens.most_routed));
   else widest.send.committed = std::max(widest.send.committed, tokens.routed * m.top_k);
 }
 

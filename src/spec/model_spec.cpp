@@ -210,6 +210,11 @@ double YarnSpec::score_scale() const {
   return magnitude * magnitude;
 }
 
+int64_t expert_capacity(const MoeSpec& moe, int64_t tokens, double factor) {
+  return static_cast<int64_t>(
+      std::ceil(static_cast<double>(tokens * moe.top_k) / static_cast<double>(moe.experts) * factor));
+}
+
 int64_t ModelSpec::moe_layer_count() const {
   return std::count_if(layers.begin(), layers.end(),
                        [](const LayerSpec& l) { return l.feed_forward == FeedForwardKind::moe; });

@@ -68,6 +68,9 @@ struct MoeSpec {
   bool operator==(const MoeSpec&) const = default;
 };
 
+// Rows that an expert takes of so many tokens, X-MoE's capacity: ceil(factor * tokens * K / E).
+int64_t expert_capacity(const MoeSpec& moe, int64_t tokens, double factor);
+
 enum class FeedForwardKind : uint8_t { dense, moe };
 
 struct LayerSpec {

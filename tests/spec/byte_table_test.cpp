@@ -1,6 +1,7 @@
 #include "spec/byte_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <sstream>
 
@@ -164,6 +165,36 @@ TEST(ByteTable, ReceivedRowsAreBounded) {
   run.moe.row_headroom = 1e6;  // never beyond the worst case
   const ByteRow h = row_of(small_plan(run, 4, 0).activation_rows, "act.1.h");
   EXPECT_EQ(h.shape[0], h.max_rows);
+}
+
+// A capacity of ceil(factor * S * K / E) rows of each sequence, or of each rank, and not of fewer experts than there
+// are.
+TEST(ByteTable, CapacityBoundsReceivedRows) {
+  RunSpec run = small_run();
+  run.mesh.ep = 4;
+  run.moe.row_headroom = 1.5;
+  const int64_t tokens = 16, sequences = tokens / run.train.seq_len, local = 2;  // of the first rank, 6 experts, K = 3
+  ASSERT_EQ(sequences * run.train.seq_len, tokens);
+  const auto rows = [&](double factor, const char* domain, const char* transport) {
+    run.moe.capacity_factor = factor;
+    run.moe.capacity_domain = domain;
+    run.moe.transport = transport;
+    return row_of(small_plan(run, 4, 0).activation_rows, "act.1.h");
+  };
+  for (const double factor : {0.3, 1.0, 1.25, 100.0}) {
+    const auto capacity = [&](int64_t of) {
+      return static_cast<int64_t>(std::ceil(0.5 * static_cast<double>(of) * factor));
+    };
+    const int64_t by_sequence = std::min(tokens, sequences * capacity(run.train.seq_len)),
+                  by_rank = std::min(tokens, capacity(tokens));
+    for (const char* transport : {"flat", "padded"}) {
+      EXPECT_EQ(rows(factor, "sequence", transport).max_rows, 4 * local * by_sequence) << factor << ' ' << transport;
+      EXPECT_EQ(rows(factor, "rank", transport).max_rows, 4 * local * by_rank) << factor << ' ' << transport;
+    }
+    const ByteRow flat = rows(factor, "rank", "flat");
+    EXPECT_LE(flat.mean_rows, flat.shape[0]);
+    EXPECT_LE(flat.shape[0], flat.max_rows);
+  }
 }
 
 TEST(ByteTable, SummaryAddsUp) {
