@@ -36,9 +36,12 @@ void abort_all(GpuLink& link) {
 // Throws when a communicator of the link has met an error.
 void check_link(GpuLink& link) {
   for (const ncclComm_t group : *link.groups) {
+    if (group == nullptr) continue;
     ncclResult_t error = ncclSuccess;
-    if (group == nullptr || (ncclCommGetAsyncError(group, &error) == ncclSuccess && error == ncclSuccess)) continue;
+    const ncclResult_t asked = ncclCommGetAsyncError(group, &error);
+    if (asked == ncclSuccess && error == ncclSuccess) continue;
     abort_all(link);
+    check(asked, "ncclCommGetAsyncError");
     check(error, "an exchange between GPUs");
   }
 }
