@@ -16,10 +16,7 @@ TensorView GrowingTensor::take(int64_t rows) {
   MW_CHECK(rows >= 0 && rows <= max_rows_, "{} rows asked of a tensor of at most {}", rows, max_rows_);
   if (shared_ == nullptr) return shape_.slice(0, rows);
   if (rows > shared_->committed_rows) {
-    // An eighth more than asked: a load that creeps up does not commit at every step.
-    const int64_t wanted = std::min(max_rows_, rows + rows / 8);
-    shared_->memory->commit(static_cast<size_t>(wanted * row_bytes_));
-    shared_->committed_rows = wanted;
+    shared_->committed_rows = commit_more(rows);
     ++shared_->grows;
   }
   shared_->peak_rows = std::max(shared_->peak_rows, rows);
@@ -27,6 +24,19 @@ TensorView GrowingTensor::take(int64_t rows) {
   view.data = shared_->memory->data();
   view.shape[0] = rows;
   return view;
+}
+
+// A little more than asked, where there is room: a load that creeps up does not commit at every step.
+int64_t GrowingTensor::commit_more(int64_t rows) {
+  const int64_t wanted = std::min(max_rows_, rows + rows / 32);
+  try {
+    shared_->memory->commit(static_cast<size_t>(wanted * row_bytes_));
+    return wanted;
+  } catch (const Error& error) {
+    if (error.code() != Exit::memory || wanted == rows) throw;
+  }
+  shared_->memory->commit(static_cast<size_t>(rows * row_bytes_));
+  return rows;
 }
 
 TensorStore::TensorStore(const std::vector<TensorSlot>& slots, const Reserve& reserve) {

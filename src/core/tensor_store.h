@@ -35,6 +35,7 @@ class GrowingTensor {
 
  private:
   friend class TensorStore;
+  int64_t commit_more(int64_t rows);
   struct Shared {
     std::unique_ptr<Reservation> memory;
     int64_t committed_rows = 0, peak_rows = 0, grows = 0;

@@ -61,13 +61,42 @@ TEST(TensorStore, GrowsWithoutMoving) {
     committed = rows.committed_rows();
   }
   EXPECT_EQ(store.arena_grows(), grows);
-  EXPECT_EQ(rows.committed_rows(), 1000000);                // the reserve of an eighth stops at the bound
+  EXPECT_EQ(rows.committed_rows(), 1000000);                // the reserve stops at the bound
   EXPECT_EQ(store.rows("grow").committed_rows(), 1000000);  // copies see the same memory
   EXPECT_EQ(rows.take(3).data, first.data);                 // fewer rows again
   EXPECT_EQ(rows.grows(), grows);
   EXPECT_EQ(store.peak_growing_bytes(), 1000000 * 32);
   error_of([&] { rows.take(1000001); }, Exit::internal);
   error_of([&] { rows.take(-1); }, Exit::internal);
+}
+
+// Memory with room for so many bytes.
+class ScarceMemory : public Reservation {
+ public:
+  ScarceMemory(size_t bytes, size_t room) : memory_(reserve_host(bytes)), room_(room) {}
+  std::byte* data() const override { return memory_->data(); }
+  size_t committed() const override { return memory_->committed(); }
+  size_t reserved() const override { return memory_->reserved(); }
+  void commit(size_t bytes) override {
+    if (bytes > room_) fail(Exit::memory, "no more", "");
+    memory_->commit(bytes);
+  }
+  void zero(size_t bytes) override { memory_->zero(bytes); }
+
+ private:
+  std::unique_ptr<Reservation> memory_;
+  size_t room_;
+};
+
+// What is taken beyond the rows that are needed is left where there is no room for it.
+TEST(TensorStore, GrowsToTheLastRowThatFits) {
+  const auto scarce = [](size_t bytes) { return std::make_unique<ScarceMemory>(bytes, size_t{32} * 6400); };
+  TensorStore store({{"grow", DType::bf16, {10, 2, 8}, 100000}}, scarce);
+  GrowingTensor rows = store.rows("grow");
+  EXPECT_EQ(rows.take(6400).dim(0), 6400);
+  EXPECT_EQ(rows.committed_rows(), 6400);
+  error_of([&] { rows.take(6401); }, Exit::memory);
+  EXPECT_EQ(rows.committed_rows(), 6400);
 }
 
 TEST(TensorStore, GrownMemoryIsZero) {

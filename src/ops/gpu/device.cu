@@ -130,6 +130,7 @@ class SharedReservation : public Reservation {
                        device_.index, format_bytes(free)),
            "use more ranks or a smaller micro-batch");
     check(move_to_device(memory_.get() + committed_, more, device_.index), "moving memory to the device");
+    check(synchronise_stream(nullptr), "moving memory to the device");  // who asks next must see what is left
     committed_ = bytes;
   }
   void zero(size_t bytes) override {
