@@ -14,18 +14,19 @@ namespace {
 
 // Aux-loss-free balancing (DeepSeek-V3): an expert above the mean load gets a lower bias, one below a higher.
 void move_selection_bias(Engine& engine, const StepStats& stats) {
-  engine.stream.wait();
   for (size_t i = 0; i < stats.load.size(); ++i) {
     const std::string name = fmt::format("layers.{}.moe.bias", engine.model.moe_index()[i]);
     if (!engine.params.has(name)) continue;
     double mean = 0;
     for (const double count : stats.load[i]) mean += count / static_cast<double>(stats.load[i].size());
-    float* bias = engine.params.find(name).master.as<float>();
+    const TensorView master = engine.params.find(name).master;
+    std::vector<float> bias = read_values<float>(engine.stream, master);  // a GPU would fault its pages back and forth
     const auto rate = static_cast<float>(engine.plan.run.moe.bias_rate);
     for (size_t e = 0; e < stats.load[i].size(); ++e) {
       const double excess = mean - stats.load[i][e];
       if (excess != 0) bias[e] += excess > 0 ? rate : -rate;
     }
+    write_values<float>(engine.stream, bias, master);
   }
 }
 

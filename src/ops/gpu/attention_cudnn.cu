@@ -220,9 +220,12 @@ struct Handle {
 
 using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, float, bool, bool>;
 
+constexpr size_t kMostShapes = 16;
+
 struct CudnnState : StreamState {
   std::optional<Handle> handle;  // from the first plan on; outlives the plans
   std::map<Key, Attempt> attempts;
+  Attempt beyond{std::nullopt, fmt::format("{} other shapes have plans", kMostShapes)};
 };
 
 // Both or none: neither direction can go on from what the other kernels leave.
@@ -246,9 +249,11 @@ Attempt& attempt(Stream& stream, const AttentionShape& s) {
   const Key key{s.sequences, s.seq_len,   s.heads,
                 s.kv_heads,  s.head_dim,  s.value_dim,
                 s.scale,     s.documents, stream.is_deterministic()};
-  auto found = state.attempts.find(key);
-  if (found == state.attempts.end()) found = state.attempts.emplace(key, plan_both(stream, state, s)).first;
-  return found->second;
+  const auto found = state.attempts.find(key);
+  if (found != state.attempts.end()) return found->second;
+  // Every shape takes time to compile, and memory for good: generating text would ask for one of every length.
+  if (state.attempts.size() == kMostShapes) return state.beyond;
+  return state.attempts.emplace(key, plan_both(stream, state, s)).first->second;
 }
 
 // Null where the library does not take the shape.
