@@ -18,6 +18,11 @@ PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& s
   PipelineComms out;
   out.after.resize(static_cast<size_t>(shape.stages()));
   const bool gpu = !comms.gpu_library.empty();
+  if (const int links = most_links(shape); gpu && links > kGpuLinks)
+    fail(Exit::unsupported,
+         fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
+                     kGpuLinks),
+         "use fewer stages per rank: a smaller mesh.chunks");
   const auto connect = [&](int a, int b) {
     std::unique_ptr<Comm> pair = make_pair(*comms.pp, a, b);
     if (pair->size() == 1) return std::unique_ptr<Comm>();

@@ -52,12 +52,13 @@ int64_t most_ep(const ModelSpec& model) {
 }
 
 // Stages per rank worth trying: all that the layers allow, in powers of two. Without a pipeline all schedules are 1F1B.
-std::vector<int> chunks_of(ScheduleKind schedule, int pp, int64_t layers) {
+std::vector<int> chunks_of(ScheduleKind schedule, int pp, int64_t layers, bool on_gpu) {
   if (pp == 1 && schedule != ScheduleKind::one_f_one_b) return {};
   if (schedule == ScheduleKind::zb_v) return 2 * pp <= layers ? std::vector<int>{2} : std::vector<int>{};
   if (schedule != ScheduleKind::interleaved) return {1};
   std::vector<int> chunks;
-  for (int c = 2; int64_t{c} * pp <= layers; c *= 2) chunks.push_back(c);
+  for (int c = 2; int64_t{c} * pp <= layers; c *= 2)
+    if (!on_gpu || most_links({schedule, pp, c, pp}) <= kGpuLinks) chunks.push_back(c);
   return chunks;
 }
 
@@ -205,7 +206,7 @@ std::vector<Layout> layouts_of(const Request& request) {
         for (const auto& [schedule, recompute] : pairs) {
           layout.schedule = schedule;
           layout.recompute = recompute;
-          for (const int chunks : chunks_of(schedule, pp, layers)) {
+          for (const int chunks : chunks_of(schedule, pp, layers, request.profile.one_packed_form)) {
             layout.chunks = chunks;
             if (micro_batches * layout.stages() <= kMostCells) add_placements(layouts, layout, stage, shared);
           }

@@ -147,6 +147,14 @@ bool receives_activation(const PipelineShape& shape, int stage) {
   return stage > 0 && sends_activation(shape, stage - 1);
 }
 
+int most_links(const PipelineShape& shape) {
+  std::vector<int> links(static_cast<size_t>(shape.ranks));
+  for (int stage = 0; stage < shape.stages(); ++stage)
+    links[static_cast<size_t>(rank_of_stage(shape, stage))] +=
+        2 * (int{sends_activation(shape, stage)} + int{receives_activation(shape, stage)});
+  return *std::max_element(links.begin(), links.end());
+}
+
 void check_shape(const PipelineShape& shape) {
   if (shape.ranks < 1 || shape.micro_batches < 1 || shape.chunks < 1)
     fail(Exit::config,

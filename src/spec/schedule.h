@@ -62,6 +62,12 @@ std::vector<int> stages_of_rank(const PipelineShape& shape, int rank);  // ascen
 bool sends_activation(const PipelineShape& shape, int stage);
 // Whether its input comes from another rank; gradients go the same way back.
 bool receives_activation(const PipelineShape& shape, int stage);
+// Messages to and from other ranks that the stages of the rank with the most of them have, of either direction: each
+// has a queue of its own, so that none waits for another.
+int most_links(const PipelineShape& shape);
+// Of these, what a GPU's 32 hardware queues leave beside computing, other exchanges and checkpoints: two that share one
+// may wait for each other for ever.
+constexpr int kGpuLinks = 28;
 
 // What every schedule keeps, and validate_schedule proves (spec/schedule_check.h):
 // - a message exists only between stages on different ranks. A send stands behind its producer (and the statistics); it
