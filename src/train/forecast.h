@@ -30,8 +30,8 @@ Forecast make_forecast(const Plan& plan, int ranks);
 std::string describe(const Forecast& forecast);  // "" without a platform
 
 // A line for each prediction, with what was measured beside it. step_seconds: of every step; the first one is left out
-// of medians where there are others, since it prepares. parts: of the same steps, or none. sent: bytes of routed rows
-// in all these steps, all ranks.
+// of medians where there are others, since it prepares. parts: of those of these steps that have them. sent: bytes of
+// routed rows in all these steps, all ranks.
 std::vector<std::string> compare(const Forecast& forecast, std::span<const double> step_seconds,
                                  std::span<const StepParts> parts, double sent);
 

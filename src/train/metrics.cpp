@@ -112,7 +112,10 @@ StepParts waits_and_updates(const Trace& trace) {
 }
 
 std::vector<double> WorkClock::take(const Trace& trace, bool on_device) {
-  if (on_device && !trace.times_device()) return {};
+  if (on_device && !trace.times_device()) {
+    timed_device_ = false;
+    return {};
+  }
   if (timed_device_ != trace.times_device()) before_.assign(kWorkKinds, 0);  // another clock, from zero
   timed_device_ = trace.times_device();
   std::vector<double> taken;

@@ -30,6 +30,8 @@
 namespace mw {
 namespace {
 
+constexpr int64_t kPartsEvery = 10, kFirstParts = 3;  // steps of which parts are known on GPUs
+
 double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -87,9 +89,10 @@ class Trainer {
   std::optional<double> val_loss_;
   int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, warned_grows_ = 0;
   double trained_seconds_ = 0;
-  std::vector<double> step_seconds_;   // of every step
-  StepParts own_parts_;                // of the last step on this rank; on a CPU
-  std::vector<StepParts> step_parts_;  // of every step, all ranks
+  std::vector<double> step_seconds_;  // of every step
+  bool step_has_parts_ = false;
+  StepParts own_parts_;                // of the last step on this rank, where it has them
+  std::vector<StepParts> step_parts_;  // of those steps, all ranks
   int64_t step_sent_ = 0;              // bytes of routed rows in the last step
   double all_sent_ = 0;                // of all steps and ranks
   int64_t trained_steps_ = 0;
@@ -215,9 +218,8 @@ void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
       engine_->model.moe_index()[layer], expert, worst);
 }
 
-// A GPU computes beside the host, whose scopes then tell nothing.
 std::optional<StepParts> Trainer::longest_parts(double seconds) const {
-  if (engine_->device.kind != DeviceKind::cpu) return std::nullopt;
+  if (!step_has_parts_) return std::nullopt;
   std::array<double, 2> longest = {own_parts_.compute, own_parts_.optimizer};
   world_.comm().all_reduce_max(std::span(longest));
   return StepParts{longest[0], std::max(0.0, seconds - longest[0] - longest[1]), longest[1]};
@@ -257,12 +259,15 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
     say("{}", format_step(r, context_));
 }
 
-// Scopes of a GPU are timed there where somebody asked: stamps cost a little.
+// A GPU computes beside the host, whose scopes then tell nothing. Stamps on the device cost a little: one step in ten
+// has them, and all where somebody asked.
 void Trainer::time_device_from(int64_t step) {
-  const bool traced = step == run_.train.steps && !run_.log.trace.empty();
+  const bool on_gpu = engine_->device.kind != DeviceKind::cpu,
+             traced = step == run_.train.steps && !run_.log.trace.empty();
+  step_has_parts_ = !on_gpu || trained_steps_ % kPartsEvery == kFirstParts;
   Trace& trace = engine_->stream.trace();
-  if (leader_ && engine_->device.kind != DeviceKind::cpu && (options_.profile || traced) && !trace.times_device())
-    trace.time_device(&engine_->stream.queue());
+  const bool wanted = on_gpu && (step_has_parts_ || (leader_ && (options_.profile || traced)));
+  if (wanted != trace.times_device()) trace.time_device(wanted ? &engine_->stream.queue() : nullptr);
   if (traced) trace.keep_events(true);
 }
 
@@ -270,7 +275,6 @@ void Trainer::time_device_from(int64_t step) {
 bool Trainer::train_step(int64_t step) {
   const StepStats stats = compute_step(step);
   if (stopped_) return false;
-  engine_->stream.trace().settle();
   const bool stop = stop_requested(world_.comm());
   if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
   report(stats, step, step_seconds_.back());
@@ -307,6 +311,7 @@ StepStats Trainer::compute_step(int64_t step) {
   state_.step = step;
   state_.samples += run_.train.global_batch;
   step_seconds_.push_back(now_seconds() - begin);
+  engine_->stream.trace().settle();
   const StepParts after = waits_and_updates(engine_->stream.trace());
   own_parts_ = {0, after.waiting - before.waiting, after.optimizer - before.optimizer};
   own_parts_.compute = step_seconds_.back() - own_parts_.waiting - own_parts_.optimizer;
