@@ -1,4 +1,6 @@
 // Tensor-sharded experts (TED): the mesh, what ranks hold, and what it costs beside sequence-sharded MoE blocks.
+#include <fmt/format.h>
+
 #include <set>
 
 #include "spec/helpers.h"
@@ -115,46 +117,53 @@ TEST(Ted, PartsOfASliceAreItsElements) {
 }
 
 // X-MoE, appendix C.2: what sequence shards save of dispatched and combined rows, 4ckSH(G-1)/G bytes a layer, and what
-// whole experts cost more than cut ones. There gradients have 2 bytes: 8*F*H*E/EP*(G-1)/G; here they have 4, so 12. Two
+// whole experts cost more than cut ones, 8*F*H*E/EP*(G-1)/G with gradients of 2 bytes; those of 4 bytes make it 12. Two
 // matrices an expert, c = 1; fully sharded optimizer states are the same.
-TEST(Ted, CostsWhatTheFormulasSay) {
-  const int64_t g = 4, ep = 2, k = 4, h = 64, f = 256, experts = 16, tokens = 256;
+struct TedCase {
+  int64_t g, ep, k, h, f, experts, tokens;
+  const char* gradients;
+};
+
+void expect_formulas(const TedCase& c) {
+  SCOPED_TRACE(fmt::format("G {} EP {} k {} H {} F {} E {} S {} {}", c.g, c.ep, c.k, c.h, c.f, c.experts, c.tokens,
+                           c.gradients));
   NativeModel native;
   native.vocab = 64;
-  native.width = h;
+  native.width = c.h;
   native.layers = 1;
   native.heads = native.kv_heads = 4;
   native.head_dim = 16;
-  native.experts = experts;
-  native.top_k = k;
-  native.expert_width = f;
+  native.experts = c.experts;
+  native.top_k = c.k;
+  native.expert_width = c.f;
   native.activation = "gelu";
   native.dense_layers = native.shared_experts = 0;
   Platform platform;
   platform.native_bf16 = platform.one_packed_form = true;
   const auto plan_of = [&](const char* mode) {
     RunSpec run;
-    run.train.seq_len = tokens;
-    run.train.global_batch = ep;
+    run.train.seq_len = c.tokens;
+    run.train.global_batch = c.ep;
     run.train.micro_batches = 1;
     run.train.dtype = "bf16";
-    run.mesh.tp = g;
-    run.mesh.ep = ep;
+    run.expert_gradients = c.gradients;
+    run.mesh.tp = c.g;
+    run.mesh.ep = c.ep;
     run.mesh.zero = 1;
     run.moe.transport = "flat";
     run.moe.tp_mode = mode;
-    return make_plan(build_native_model(native), run, static_cast<int>(g * ep), 0, platform);
+    return make_plan(build_native_model(native), run, static_cast<int>(c.g * c.ep), 0, platform);
   };
   const Plan ssmb = plan_of("ssmb"), ted = plan_of("ted");
-  EXPECT_EQ(ssmb.mesh.edp, g);
+  EXPECT_EQ(ssmb.mesh.edp, c.g);
   EXPECT_EQ(ted.mesh.edp, 1);
   const auto rows = [&](const Plan& plan) {
     int64_t bytes = 0;
     for (const ByteRow& row : plan.activation_rows)
-      if (row.name == "act.0.received" || row.name == "work.expert_y") bytes += row.mean_rows * h * 2;
+      if (row.name == "act.0.received" || row.name == "work.expert_y") bytes += row.mean_rows * c.h * 2;
     return bytes;
   };
-  EXPECT_EQ(rows(ted) - rows(ssmb), 4 * k * tokens * h * (g - 1) / g);
+  EXPECT_EQ(rows(ted) - rows(ssmb), 4 * c.k * c.tokens * c.h * (c.g - 1) / c.g);
   const auto states = [&](const Plan& plan, std::initializer_list<ByteKind> kinds) {
     int64_t bytes = 0;
     for (const ByteRow& row : plan.parameter_rows)
@@ -162,9 +171,17 @@ TEST(Ted, CostsWhatTheFormulasSay) {
         bytes += row.bytes();
     return bytes;
   };
+  const int64_t bytes = std::string(c.gradients) == "bf16" ? 8 : 12;
   EXPECT_EQ(states(ssmb, {ByteKind::gradient, ByteKind::packed}) - states(ted, {ByteKind::gradient, ByteKind::packed}),
-            experts / ep * 12 * f * h * (g - 1) / g);
+            c.experts / c.ep * bytes * c.f * c.h * (c.g - 1) / c.g);
   EXPECT_EQ(states(ssmb, {ByteKind::master, ByteKind::moment}), states(ted, {ByteKind::master, ByteKind::moment}));
+}
+
+TEST(Ted, CostsWhatTheFormulasSay) {
+  for (const TedCase& c : {TedCase{4, 2, 4, 64, 256, 16, 256, "fp32"}, TedCase{4, 2, 4, 64, 256, 16, 256, "bf16"},
+                           TedCase{2, 1, 2, 128, 512, 8, 512, "bf16"}, TedCase{2, 8, 6, 192, 128, 64, 128, "fp32"},
+                           TedCase{4, 16, 8, 256, 512, 32, 1024, "bf16"}})
+    expect_formulas(c);
 }
 
 }  // namespace
