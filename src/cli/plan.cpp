@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdio>
 #include <optional>
 
@@ -21,23 +20,6 @@ struct PlanOptions {
   bool json = false, list_all = false, force = false;
 };
 
-std::vector<double> read_histogram(const std::string& path, const ModelSpec& model) {
-  const nlohmann::json json = parse_json(read_text_file(path), path, Exit::config);
-  std::vector<double> rows;
-  for (const nlohmann::json& share : json) {
-    if (!json.is_array() || !share.is_number())
-      fail(Exit::config, fmt::format("{}: expected a list of numbers, the rows of every expert", path),
-           "for example [120, 80, 300]");
-    rows.push_back(share.get<double>());
-  }
-  const bool fits = std::any_of(model.layers.begin(), model.layers.end(),
-                                [&](const LayerSpec& layer) { return layer.moe.experts == std::ssize(rows); });
-  if (!fits || rows.empty())
-    fail(Exit::config, fmt::format("{} has the rows of {} experts, but no layer has so many", path, rows.size()),
-         "one number for every expert of a layer");
-  return rows;
-}
-
 // ranks: where neither the command line nor the run file says how many.
 Request read_request(const PlanOptions& options, int64_t ranks = 0) {
   RunSpec run = read_run_file(options.run, options.overrides);
@@ -45,7 +27,7 @@ Request read_request(const PlanOptions& options, int64_t ranks = 0) {
   if (options.ranks > 0) run.plan.ranks = options.ranks;
   if (run.plan.ranks == 0) run.plan.ranks = ranks;
   Request request = make_request(run);
-  if (!options.load.empty()) request.load.histogram = read_histogram(options.load, request.model);
+  if (!options.load.empty()) request.load.measured = read_loads(options.load, request.model);
   return request;
 }
 
@@ -114,7 +96,8 @@ Command add_plan_command(CLI::App& app) {
   sub->add_option("--top", options->top, "layouts to print")->capture_default_str()->check(CLI::Range(1, 1000000));
   sub->add_option("--why", options->why,
                   "explain this layout, as in \"pp=4 ep=8\"; the run file says the rest, or all of it for \"\"");
-  sub->add_option("--load", options->load, "rows of every expert, measured: a JSON list");
+  sub->add_option("--load", options->load,
+                  "rows of every expert, measured: a JSON list, or the metrics.jsonl of a run");
   sub->add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub->add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub->add_flag("--json", options->json, "print JSON");

@@ -5,16 +5,16 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <string_view>
+#include <iterator>
 
-#include "base/file.h"
-#include "base/json.h"
+#include "base/error.h"
 #include "base/text.h"
+#include "plan/metrics_lines.h"
 
 namespace mw {
 namespace {
 
-constexpr size_t kPrepare = 3, kFewest = 5, kMostSteps = 1000;
+constexpr size_t kFewest = 5, kMostSteps = 1000;
 constexpr double kMostFactor = 30;  // a rate that is so far off is another machine's
 constexpr double kNoise = 0.01;     // of a step: parts below are left as they are
 constexpr int kRounds = 8;
@@ -46,13 +46,9 @@ class LineFields {
   std::string where_;
 };
 
-// None for lines that tell no time, as that of the last validation.
-std::optional<MeasuredStep> read_line(std::string_view line, const std::string& where) {
+MeasuredStep read_step(const nlohmann::json& json, const std::string& where) {
   constexpr double kMost = 1e18, kMostMs = 1e9;
-  const nlohmann::json json = parse_json(line, where, Exit::data);
   const LineFields fields(json, where);
-  if (!json.is_object() || !json.contains("step")) fields.refuse("step", "is not there: no metrics of a run");
-  if (json.contains("final_val_loss")) return std::nullopt;
   MeasuredStep step;
   step.seconds = fields.number("step_ms", 1e-3, kMostMs) * 1e-3;
   step.ranks = static_cast<int64_t>(fields.number("ranks", 1, 1 << 20));
@@ -182,7 +178,8 @@ std::vector<MeasuredStep> steps_of(const Request& request, const std::vector<Mea
          "give the run file, overrides and --ranks that the run was started with");
   if (same.size() < kFewest)
     fail(Exit::config, fmt::format("{} has {} steps of this run, expected {} or more", source, same.size(), kFewest),
-         fmt::format("train {} steps or more: the first {} prepare and do not count", kPrepare + kFewest, kPrepare));
+         fmt::format("train {} steps or more: the first {} prepare and do not count", kPreparingSteps + kFewest,
+                     kPreparingSteps));
   return same;
 }
 
@@ -198,7 +195,8 @@ void shorten(PlatformProfile& p) {
   for (double* value : {&p.elementwise_bytes_per_s, &p.stream_bytes_per_s, &p.operator_latency_s, &p.routing_latency_s,
                         &p.micro_batch_latency_s})
     round(*value);
-  for (std::optional<double>* value : {&p.host_bytes_per_s, &p.pack_bytes_per_s})
+  for (std::optional<double>* value :
+       {&p.host_bytes_per_s, &p.to_host_bytes_per_s, &p.from_host_bytes_per_s, &p.pack_bytes_per_s})
     if (*value) round(**value);
   for (LinkLevel& level : p.levels)
     for (LinkCost* cost : link_costs(level)) {
@@ -210,19 +208,9 @@ void shorten(PlatformProfile& p) {
 }  // namespace
 
 std::vector<MeasuredStep> read_measured_steps(const std::string& path) {
-  const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  std::vector<std::string_view> lines;
-  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1)
-    lines.push_back(text.substr(begin, end - begin));
   std::vector<MeasuredStep> steps;
-  size_t first = lines.size() > kMostSteps ? lines.size() - kMostSteps : 0;
-  for (size_t i = std::max(first, std::min(kPrepare, lines.size())); i < lines.size(); ++i)
-    if (std::optional<MeasuredStep> step = read_line(lines[i], fmt::format("{}, line {}", path, i + 1)))
-      steps.push_back(std::move(*step));
-  if (steps.empty())
-    fail(Exit::data, fmt::format("{} holds no measured step behind the first {}", path, kPrepare),
-         "a run writes it with log.jsonl, a line for each step");
+  for_each_step(path, kMostSteps,
+                [&](const nlohmann::json& json, const std::string& where) { steps.push_back(read_step(json, where)); });
   return steps;
 }
 
@@ -233,16 +221,16 @@ Calibration calibrate(const Request& request, const std::vector<MeasuredStep>& s
   const double step = median(same, [](const MeasuredStep& s) { return s.seconds; });
   Fit fit(request, layout);
   const StepTime before = fit.time();
-  const bool has_parts =
-      std::all_of(same.begin(), same.end(), [](const MeasuredStep& s) { return s.parts.has_value(); });
+  std::vector<MeasuredStep> parted;  // on a GPU some of them
+  std::copy_if(same.begin(), same.end(), std::back_inserter(parted), [](const MeasuredStep& s) { return s.parts; });
   Calibration out;
   out.lines.push_back(fmt::format("{} steps of {}: {:.3f} ms in the median, {:.3f} ms predicted", same.size(),
                                   describe(layout), step * 1e3, before.total() * 1e3));
-  if (has_parts) {
+  if (!parted.empty()) {
     MeasuredParts parts;
-    parts.compute = median(same, [](const MeasuredStep& s) { return s.parts->compute; });
-    parts.waiting = median(same, [](const MeasuredStep& s) { return s.parts->waiting; });
-    parts.optimizer = median(same, [](const MeasuredStep& s) { return s.parts->optimizer; });
+    parts.compute = median(parted, [](const MeasuredStep& s) { return s.parts->compute; });
+    parts.waiting = median(parted, [](const MeasuredStep& s) { return s.parts->waiting; });
+    parts.optimizer = median(parted, [](const MeasuredStep& s) { return s.parts->optimizer; });
     out.lines.push_back(fmt::format(
         "measured: computing {:.3f} ms ({:.3f} predicted), waiting {:.3f} ms ({:.3f}), updating {:.3f} ms ({:.3f})",
         parts.compute * 1e3, before.compute * 1e3, parts.waiting * 1e3, waiting_of(before) * 1e3, parts.optimizer * 1e3,

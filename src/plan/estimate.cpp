@@ -21,12 +21,6 @@ double update_bytes(const RunSpec& run, const PlatformProfile& profile) {
 // Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
 constexpr double kBesideBackward = 0.9;
 
-// How often (n - 1) / n of a block of n replicas crosses the links on its way to the owners of its parts, or back:
-// nearly every parameter has one owner, whom links reach from one side. The host does one owner after the other.
-double passes_of_owners(const PlatformProfile& profile, int64_t members) {
-  return profile.overlaps_gradient_sums ? static_cast<double>(members) / static_cast<double>(members - 1) : 2;
-}
-
 // What gradient sums add to a step whose last backward pass takes `last_pass`: the end that is waited for, and on GPUs
 // what they take of the pass beside them.
 double added_by_sums(const PlatformProfile& profile, double sums, double last_pass) {
@@ -132,9 +126,8 @@ double Estimator::gradient_sums(const Layout& layout, const Mesh& mesh, int pp_r
   double seconds = 0;
   for (size_t b = 0; b < kReplicas; ++b) {
     const RankGroup group = replica_group(mesh, static_cast<Replicas>(b));
-    if (group.size > 1)
-      seconds += transfers_.ring(group, static_cast<double>(bytes[b]),
-                                 layout.zero > 0 ? passes_of_owners(profile_, group.size) : 2);
+    const auto block = static_cast<double>(bytes[b]);
+    seconds += layout.zero > 0 ? transfers_.owner(group, block) : transfers_.ring(group, block, 2);
   }
   return seconds;
 }
@@ -147,9 +140,7 @@ double Estimator::weights_gather(const Layout& layout, const Mesh& mesh, int pp_
   double seconds = 0;
   for (size_t b = 0; b < kReplicas; ++b) {
     const RankGroup group = replica_group(mesh, static_cast<Replicas>(b));
-    if (group.size > 1)
-      seconds +=
-          transfers_.ring(group, share * static_cast<double>(gradients[b]), passes_of_owners(profile_, group.size));
+    seconds += transfers_.owner(group, share * static_cast<double>(gradients[b]));
   }
   return seconds;
 }

@@ -66,7 +66,7 @@ LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, cons
       run_(run),
       profile_(profile),
       transfers_(profile),
-      load_(load),
+      load_(load, run.moe),
       rates_(rates_of(profile, run.dtype())),
       element_bytes_(static_cast<double>(size_of(run.dtype()))),
       gradient_bytes_(static_cast<double>(size_of(run.expert_gradient_dtype()))) {}
@@ -100,7 +100,7 @@ double LayerTimeModel::expert_product(double rows, double experts, double n, dou
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
   const double tiled_rows = rows + experts * static_cast<double>(rates_.row_tile) / 2;
-  return bound(2 * tiled_rows * n * k / rate_at(rates_.expert_products, each),
+  return bound(2 * tiled_rows * n * k / expert_rate(rates_, experts, each),
                (rows * (n + k) + experts * n * k) * element_bytes_) +
          profile_.operator_latency_s;
 }
@@ -108,7 +108,7 @@ double LayerTimeModel::expert_product(double rows, double experts, double n, dou
 double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
-  return bound(2 * rows * n * k / rate_at(rates_.expert_weight_products, each), rows * (n + k) * element_bytes_,
+  return bound(2 * rows * n * k / expert_weight_rate(rates_, experts, each), rows * (n + k) * element_bytes_,
                2 * gradient_bytes_ * experts * n * k) +
          profile_.operator_latency_s;
 }
@@ -152,9 +152,14 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
   const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
                backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
-  const double core = scores / forward_rate + profile_.operator_latency_s;
-  const double any_order = run_.train.deterministic ? 1 : rates_.attention_any_order.value_or(1);
-  const double core_backward = kBackwardAttention * scores / (backward_rate * any_order) + profile_.operator_latency_s;
+  const auto share_of = [](const std::optional<double>& share, bool counts) { return counts ? share.value_or(1) : 1; };
+  const bool documents = run_.data.document_mask;
+  const double forward_share = share_of(rates_.attention_forward_documents, documents),
+               backward_share = share_of(rates_.attention_backward_documents, documents) *
+                                share_of(rates_.attention_any_order, !run_.train.deterministic);
+  const double core = scores / (forward_rate * forward_share) + profile_.operator_latency_s;
+  const double core_backward =
+      kBackwardAttention * scores / (backward_rate * backward_share) + profile_.operator_latency_s;
 
   LayerTime time;
   time.forward = norm + inputs + prepare + core + output + residual;
@@ -166,7 +171,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   if (shape.mesh.tp > 1) {
     // Forward gathers the input and sums the output. Backward gathers the gradient, and the input again for the
     // weights, and sums.
-    const double gather = transfers_.ring(tp_group(shape.mesh), n * d * b, 1);
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), n * d * b);
     const double order = traffic(2 * n * d * b);
     time.forward_exchange = 2 * gather;
     time.backward_exchange = (shape.recompute == Recompute::full ? 5 : 3) * gather;
@@ -176,7 +181,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   if (norms_span_ranks(a, shape.mesh.tp)) {
     // Both directions share sums of two numbers a token, forward of squares, backward of products.
     const double statistics = static_cast<double>(shape.mesh.tp * kHeadSumsBytes) * n;
-    const double share = transfers_.ring(tp_group(shape.mesh), statistics, 1);
+    const double share = transfers_.all_to_all(tp_group(shape.mesh), statistics);
     const double squares = traffic(n * (q + kv) * b) + traffic(statistics);
     const bool again = shape.recompute == Recompute::full;
     time.forward += squares;
@@ -197,7 +202,7 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
   if (is_recomputed(shape.recompute, "ffn.h")) time.backward_input += up;
   put_weights(time, weight_product(n, c * f, d), shape.weight_part.dense);
   if (shape.mesh.tp > 1) {
-    const double gather = transfers_.ring(tp_group(shape.mesh), n * d * b, 1);
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), n * d * b);
     time.forward_exchange = 2 * gather;
     time.backward_exchange = 3 * gather;
   }
@@ -254,7 +259,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
   put_weights(time, weights, shape.weight_part.moe);
   time.backward_exchange += back.waited;
   if (shape.mesh.ted) {  // tokens are gathered before the router, shares of the width summed
-    const double gather = transfers_.ring(tp_group(shape.mesh), t * d * b, 1);
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), t * d * b);
     time.forward_exchange += 2 * gather;
     time.backward_exchange += 3 * gather;
   }
@@ -279,8 +284,8 @@ LayerTime LayerTimeModel::head(const Shape& shape) const {
   if (shape.mesh.tp > 1) {
     // Normed rows are gathered, their gradients summed; each chunk exchanges three numbers a row.
     const double statistics = static_cast<double>(shape.mesh.tp * kStatisticsBytes) * chunk;
-    time.backward_exchange = 2 * transfers_.ring(tp_group(shape.mesh), n * d * element_bytes_, 1) +
-                             chunks * transfers_.ring(tp_group(shape.mesh), statistics, 1);
+    time.backward_exchange = 2 * transfers_.all_to_all(tp_group(shape.mesh), n * d * element_bytes_) +
+                             chunks * transfers_.all_to_all(tp_group(shape.mesh), statistics);
     time.backward_input += traffic(2 * n * d * element_bytes_);
   }
   return time;
@@ -292,7 +297,7 @@ LayerTime LayerTimeModel::embedding(const Shape& shape) const {
   time.forward = traffic(elements * (4 + element_bytes_));
   time.backward_input = traffic(elements * (8 + element_bytes_));
   if (shape.mesh.tp > 1) {  // what was found is summed, its gradients gathered
-    const double gather = transfers_.ring(tp_group(shape.mesh), elements * element_bytes_, 1);
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), elements * element_bytes_);
     time.forward_exchange = time.backward_exchange = gather;
     time.forward += traffic(2 * elements * element_bytes_);
   }

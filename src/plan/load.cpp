@@ -1,16 +1,23 @@
 #include "plan/load.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "plan/metrics_lines.h"
 #include "spec/shards.h"
 
 namespace mw {
 namespace {
 
 constexpr int kDraws = 400;
+constexpr size_t kMostSteps = 100;
 
 // The same numbers on every machine.
 class Draws {
@@ -38,45 +45,102 @@ class Draws {
   uint64_t state_ = 1;
 };
 
-// The fullest rank over the mean, experts in blocks.
-double fullest(const std::vector<double>& shares, int64_t ep) {
+// The fullest rank over the mean, experts in blocks, each of which takes at most `most` times the mean.
+double fullest(const std::vector<double>& shares, int64_t ep, double most) {
   const auto experts = std::ssize(shares);
-  double most = 0;
+  const double mean = std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(experts);
+  double rows = 0;
   for (int64_t rank = 0; rank < ep; ++rank) {
     const Block block = block_of(experts, ep, rank);
-    most =
-        std::max(most, std::accumulate(shares.begin() + block.begin, shares.begin() + block.begin + block.count, 0.0));
+    double own = 0;
+    for (int64_t e = block.begin; e < block.begin + block.count; ++e)
+      own += std::min(shares[static_cast<size_t>(e)], most * mean);
+    rows = std::max(rows, own);
   }
-  return most * static_cast<double>(ep) / std::accumulate(shares.begin(), shares.end(), 0.0);
+  return rows * static_cast<double>(ep) / (mean * static_cast<double>(experts));
+}
+
+RankLoad load_of(std::vector<double> loads) {
+  std::sort(loads.begin(), loads.end());
+  return {std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size()),
+          loads[loads.size() * 99 / 100]};
+}
+
+[[noreturn]] void refuse(const std::string& where, const std::string& why) {
+  fail(Exit::config, fmt::format("{}: {}", where, why),
+       "--load takes a JSON list of rows by expert, as [120, 80, 300], or the metrics.jsonl of a run of this model");
+}
+
+std::vector<double> read_list(const nlohmann::json& list, const std::string& where) {
+  std::vector<double> rows;
+  if (!list.is_array()) refuse(where, "expected a list of numbers, the rows of every expert");
+  for (const nlohmann::json& share : list) {
+    if (!share.is_number()) refuse(where, "expected a list of numbers, the rows of every expert");
+    rows.push_back(share.get<double>());
+  }
+  return rows;
 }
 
 }  // namespace
 
-LoadModel::LoadModel(ExpertLoad load) : load_(std::move(load)) {
-  if (load_.histogram.empty()) return;
-  const double rows = std::accumulate(load_.histogram.begin(), load_.histogram.end(), 0.0);
-  const bool valid = std::all_of(load_.histogram.begin(), load_.histogram.end(),
-                                 [](double share) { return std::isfinite(share) && share >= 0; });
-  if (!valid || !std::isfinite(rows) || rows <= 0)
-    fail(Exit::config, "the load of experts is not a list of rows by expert", "numbers, 0 or more, not all 0");
+std::vector<std::vector<double>> read_loads(const std::string& path, const ModelSpec& model) {
+  std::vector<int64_t> experts;  // of the MoE layers
+  for (const LayerSpec& layer : model.layers)
+    if (layer.feed_forward == FeedForwardKind::moe) experts.push_back(layer.moe.experts);
+  const std::string text = read_text_file(path);
+  std::vector<std::vector<double>> loads;
+  if (text.find_first_not_of(" \t\r\n") == text.find('[')) {
+    loads.push_back(read_list(parse_json(text, path, Exit::config), path));
+    if (std::find(experts.begin(), experts.end(), std::ssize(loads.front())) == experts.end())
+      refuse(path, fmt::format("has the rows of {} experts, but no layer has so many", loads.front().size()));
+    return loads;
+  }
+  if (const nlohmann::json first = parse_json(text.substr(0, text.find('\n')), path, Exit::config);
+      !first.is_object() || !first.contains("step"))
+    refuse(path, "expected a list of numbers, the rows of every expert, or the steps of a run");
+  for_each_step(path, kMostSteps, [&](const nlohmann::json& step, const std::string& where) {
+    const auto found = step.find("expert_load");
+    if (found == step.end() || !found->is_array() || found->size() != experts.size())
+      refuse(where, fmt::format("\"expert_load\" is no list of {} MoE layers, as the model has", experts.size()));
+    for (size_t layer = 0; layer < experts.size(); ++layer) {
+      loads.push_back(read_list((*found)[layer], where));
+      if (std::ssize(loads.back()) != experts[layer])
+        refuse(where, fmt::format("\"expert_load\" has {} experts in MoE layer {}, the model {}", loads.back().size(),
+                                  layer, experts[layer]));
+    }
+  });
+  return loads;
+}
+
+LoadModel::LoadModel(ExpertLoad load, const MoeRunSpec& moe)
+    : load_(std::move(load)),
+      capacity_(moe.capacity_factor > 0 ? moe.capacity_factor : std::numeric_limits<double>::infinity()),
+      padded_(moe.transport == "padded") {
+  for (const std::vector<double>& rows : load_.measured) {
+    const double sum = std::accumulate(rows.begin(), rows.end(), 0.0);
+    const bool valid = std::all_of(rows.begin(), rows.end(), [](double share) { return share >= 0; });
+    if (!valid || !std::isfinite(sum) || sum <= 0)
+      fail(Exit::config, "the load of experts is not a list of rows by expert", "numbers, 0 or more, not all 0");
+  }
 }
 
 RankLoad LoadModel::of(int64_t experts, int64_t ep) {
   if (ep == 1 || experts <= 1) return {};
   const auto [entry, is_new] = known_.try_emplace({experts, ep});
   if (!is_new) return entry->second;
-  if (std::ssize(load_.histogram) == experts) {
-    const double load = fullest(load_.histogram, ep);
-    return entry->second = {load, load};
+  const int64_t blocks = padded_ ? experts : ep;
+  std::vector<double> loads;
+  for (const std::vector<double>& rows : load_.measured)
+    if (std::ssize(rows) == experts) loads.push_back(fullest(rows, blocks, capacity_));
+  if (loads.empty()) {
+    Draws draws;
+    std::vector<double> shares(static_cast<size_t>(experts));
+    for (int i = 0; i < kDraws; ++i) {
+      for (double& share : shares) share = draws.gamma(load_.concentration);
+      loads.push_back(fullest(shares, blocks, capacity_));
+    }
   }
-  Draws draws;
-  std::vector<double> shares(static_cast<size_t>(experts)), loads;
-  for (int i = 0; i < kDraws; ++i) {
-    for (double& share : shares) share = draws.gamma(load_.concentration);
-    loads.push_back(fullest(shares, ep));
-  }
-  std::sort(loads.begin(), loads.end());
-  return entry->second = {std::accumulate(loads.begin(), loads.end(), 0.0) / kDraws, loads[kDraws * 99 / 100]};
+  return entry->second = load_of(std::move(loads));
 }
 
 }  // namespace mw

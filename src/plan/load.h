@@ -3,8 +3,12 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "spec/model_spec.h"
+#include "spec/run_spec.h"
 
 namespace mw {
 
@@ -12,8 +16,14 @@ namespace mw {
 struct ExpertLoad {
   // 1: a router without any balancing, whose fullest of 128 experts gets five times the mean; 8: about twice.
   double concentration = 8;
-  std::vector<double> histogram;  // rows by expert; empty: drawn
+  // Rows by expert, each of one layer in one step; none: drawn. All of the same number of experts.
+  std::vector<std::vector<double>> measured = {};
 };
+
+// Loads that a file holds: a JSON list of numbers, the rows of every expert in any layer; or the metrics.jsonl of a
+// run, of which the last hundred steps count, layer by layer. Errors: data, config, naming path and line, for what is
+// neither or of another model.
+std::vector<std::vector<double>> read_loads(const std::string& path, const ModelSpec& model);
 
 // Rows of the fullest rank of an expert-parallel group over the mean of its ranks.
 struct RankLoad {
@@ -22,13 +32,16 @@ struct RankLoad {
 
 class LoadModel {
  public:
-  // Errors: config, for a histogram of no rows or with a share that is negative.
-  explicit LoadModel(ExpertLoad load);
-  // Experts in blocks over `ep` ranks. The histogram counts only for layers with as many experts. Deterministic.
+  // moe: what a capacity drops is nobody's row, and padded exchanges give every expert the rows of the fullest one.
+  // Errors: config, for loads of no rows or with a share that is negative.
+  LoadModel(ExpertLoad load, const MoeRunSpec& moe);
+  // Experts in blocks over `ep` ranks. Measured loads count only for layers with as many experts. Deterministic.
   RankLoad of(int64_t experts, int64_t ep);
 
  private:
   ExpertLoad load_;
+  double capacity_;
+  bool padded_;
   std::map<std::pair<int64_t, int64_t>, RankLoad> known_;
 };
 

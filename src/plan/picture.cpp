@@ -12,7 +12,7 @@ namespace {
 constexpr double kWidth = 960, kPanel = 240, kLeft = 70, kHead = 46, kRow = 24;
 constexpr int64_t kMostPictured = 20000;  // stages x micro-batches
 const char* const kColours[] = {"#4e79a7", "#f28e2b", "#59a14f", "#76b7b2", "#edc948",
-                                "#e15759", "#b07aa1", "#9c755f", "#bab0ac"};
+                                "#e15759", "#b07aa1", "#9c755f", "#bab0ac", "#ff9da7"};
 
 std::string text_at(double x, double y, const char* anchor, const std::string& text) {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\">{}</text>\n", x, y, anchor, text);
@@ -23,7 +23,16 @@ std::string bar(double x, double y, double width, double height, const char* col
                      height, colour);
 }
 
-// Kinds of the table, then libraries.
+// What a rank's memory is drawn as: kinds of the table, libraries, and routed rows beyond those that are committed.
+std::vector<std::pair<std::string, int64_t>> parts_of(const RankMemory& rank) {
+  std::vector<std::pair<std::string, int64_t>> parts;
+  for (int kind = 0; kind < kByteKinds; ++kind)
+    parts.emplace_back(name_of(static_cast<ByteKind>(kind)), rank.table.by_kind[kind]);
+  parts.emplace_back("libraries", rank.libraries);
+  parts.emplace_back("rows up to p99", std::max<int64_t>(0, rank.rows_p99 - rank.table.routed_committed));
+  return parts;
+}
+
 std::string draw_memory(const Request& request, const Estimate& estimate, double top) {
   const auto most = static_cast<double>(std::max(estimate.needed, request.profile.memory_bytes)) * 1.05;
   const double bottom = top + kHead + kPanel,
@@ -33,19 +42,19 @@ std::string draw_memory(const Request& request, const Estimate& estimate, double
     const RankMemory& rank = estimate.memory[stage];
     const double x = kLeft + step * static_cast<double>(stage);
     double y = bottom;
-    for (int kind = 0; kind <= kByteKinds; ++kind) {
-      const int64_t bytes = kind < kByteKinds ? rank.table.by_kind[kind] : rank.libraries;
+    size_t colour = 0;
+    for (const auto& [name, bytes] : parts_of(rank)) {
       const double height = static_cast<double>(bytes) / most * kPanel;
       y -= height;
-      svg += bar(x, y, step * 0.8, height, kColours[kind]);
+      svg += bar(x, y, step * 0.8, height, kColours[colour++]);
     }
     if (step > 14) svg += text_at(x + step * 0.4, bottom + 16, "middle", std::to_string(stage));
   }
-  for (int kind = 0; kind <= kByteKinds; ++kind) {
-    const double y = top + kHead + 20.0 * kind;
-    svg += bar(kWidth - 180, y, 14, 14, kColours[kind]);
-    svg +=
-        text_at(kWidth - 160, y + 12, "start", kind < kByteKinds ? name_of(static_cast<ByteKind>(kind)) : "libraries");
+  size_t line = 0;
+  for (const auto& [name, bytes] : parts_of(estimate.memory.front())) {
+    const double y = top + kHead + 20.0 * static_cast<double>(line);
+    svg += bar(kWidth - 180, y, 14, 14, kColours[line++]);
+    svg += text_at(kWidth - 160, y + 12, "start", name);
   }
   const double limit = bottom - static_cast<double>(request.profile.memory_bytes) / most * kPanel;
   svg += fmt::format("<path d=\"M{} {:.1f}H{}\" stroke=\"#000000\" stroke-dasharray=\"4\"/>\n", kLeft, limit,

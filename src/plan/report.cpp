@@ -120,20 +120,42 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   return "no layout that differs in three choices fits";
 }
 
-// What crosses between nodes in one exchange, and what sending a row once per node would save.
-std::string describe_rows(const Request& request, const Layout& layout) {
-  const RankGroup group = ep_group(mesh_of(layout, request.ranks));
+// Loads that the plan reckons with, and what each way to bring tokens and experts together would send.
+std::string describe_exchanges(const Request& request, const Layout& layout) {
+  const Mesh mesh = mesh_of(layout, request.ranks);
+  const RankGroup group = ep_group(mesh);
+  const auto moe = std::find_if(request.model.layers.begin(), request.model.layers.end(),
+                                [](const LayerSpec& layer) { return layer.feed_forward == FeedForwardKind::moe; });
+  if (moe == request.model.layers.end() || group.size == 1) return "";
+  const RankLoad load = LoadModel(request.load, request.run.moe).of(moe->moe.experts, group.size);
+  std::string text = fmt::format(
+      "routed rows of the fullest of {} ranks: {:.2f} times the mean, {:.2f} times at the 99th percentile ({})\n",
+      group.size, load.mean, load.p99,
+      request.load.measured.empty() ? fmt::format("drawn by plan.balance = {:g}", request.load.concentration)
+                                    : fmt::format("of {} measured loads", request.load.measured.size()));
   const int64_t near = std::clamp<int64_t>(request.profile.ranks_per_node / group.stride, 1, group.size);
-  for (const LayerSpec& layer : request.model.layers) {
-    if (layer.feed_forward != FeedForwardKind::moe || near == group.size || group.size % near != 0) continue;
-    const int64_t nodes = group.size / near;
-    const RowsBetweenNodes rows = rows_between_nodes(layer.moe, nodes);
-    return fmt::format(
-        "an exchange sends {:.2f} rows a token between {} nodes; one per node and token would be {:.2f}, {:.1f} % "
-        "fewer\n",
-        rows.flat, nodes, rows.bypass, 100 * (1 - rows.bypass / rows.flat));
+  if (group.size % near != 0) return text;
+  const GroupShape shape{group.size / near, near};
+  const int64_t tokens = request.run.train.global_batch / (layout.micro_batches * mesh.dp) * request.run.train.seq_len;
+  const auto routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
+  text += fmt::format(
+      "an MoE layer's exchanges forward, of one rank and micro-batch with even loads, over {} node{} (`train` runs "
+      "flat)\n",
+      shape.nodes, shape.nodes == 1 ? "" : "s");
+  const Transfers transfers(request.profile);
+  for (const ExchangeVolume& v :
+       exchange_volumes(*moe, request.model.width, routed, shape, size_of(request.run.dtype()))) {
+    if (shape.nodes == 1 && v.passes_nodes) continue;  // they are what flat is
+    text += fmt::format("  {:<14} {:>10} within a node {:>10} between nodes, {:>9} at best\n", v.transport,
+                        format_bytes(static_cast<int64_t>(v.within)), format_bytes(static_cast<int64_t>(v.between)),
+                        in_seconds(transfers.at_best(group, v.within, v.between)));
   }
-  return "";
+  if (shape.nodes > 1) {
+    const RowsBetweenNodes rows = rows_between_nodes(moe->moe, shape.nodes);
+    text += fmt::format("  rows a token between nodes: {:.2f} flat, {:.2f} by bypass, {:.1f} % fewer\n", rows.flat,
+                        rows.bypass, 100 * (1 - rows.bypass / rows.flat));
+  }
+  return text;
 }
 
 std::string describe_request(const Request& request, const SearchResult& result) {
@@ -192,8 +214,8 @@ std::string describe(const Request& request, const SearchResult& result, int top
     const std::string why = why_slower(t, best.time);
     text += fmt::format("    {:+.1f} %{}{}\n", 100 * (t.total() / best.time.total() - 1), why.empty() ? "" : ": ", why);
   }
-  text +=
-      "\n" + describe_limits(request, result) + describe_memory(request, best) + describe_rows(request, best.layout);
+  text += "\n" + describe_limits(request, result) + describe_memory(request, best) +
+          describe_exchanges(request, best.layout);
   for (const Estimate& e : result.too_big)
     if (e.time.total() < best.time.total())
       text +=
@@ -227,7 +249,7 @@ std::string describe_one(const Request& request, const SearchResult& result, con
                         format_bytes(largest.needed()), format_bytes(request.profile.memory_bytes),
                         largest_kinds(largest), smallest_change(request, result, estimate.layout));
   }
-  return text + describe_rows(request, estimate.layout) + describe_memory(request, estimate);
+  return text + describe_exchanges(request, estimate.layout) + describe_memory(request, estimate);
 }
 
 nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate) {

@@ -33,6 +33,7 @@ namespace {
 
 struct Costs {
   const LinkCost &all_to_all, &ring;
+  const std::optional<LinkCost>& owner;
 };
 
 // Those of the measured group that is most like this one: in members first, then in how far apart they are.
@@ -52,8 +53,8 @@ Costs costs_of(const LinkLevel& level, int64_t members, int64_t stride) {
       least = std::min(least, by);
     }
   }
-  if (found == nullptr) return {level.all_to_all, level.ring};
-  return {found->all_to_all, found->ring};
+  if (found == nullptr) return {level.all_to_all, level.ring, level.owner};
+  return {found->all_to_all, found->ring, found->owner};
 }
 
 }  // namespace
@@ -86,6 +87,40 @@ double Transfers::ring(RankGroup group, double bytes, double times) const {
       const LinkCost& cost = costs_of(level, members, group.stride).ring;
       seconds = std::max(seconds, own / cost.rate(own));
       latency = cost.latency_s * times;
+    }
+    inside = members;
+  }
+  return latency + seconds;
+}
+
+double Transfers::owner(RankGroup group, double bytes) const {
+  if (group.size == 1) return 0;
+  const LinkCost* measured = nullptr;
+  int64_t inside = 1;
+  for (const LinkLevel& level : levels_) {
+    const int64_t members = near(group, level);
+    if (members > inside) {
+      const std::optional<LinkCost>& owner = costs_of(level, members, group.stride).owner;
+      measured = owner ? &*owner : nullptr;
+    }
+    inside = members;
+  }
+  if (measured != nullptr) return measured->seconds(bytes);
+  // Around a ring the links reach the owner from one side; the host does one owner after the other.
+  const auto members = static_cast<double>(group.size);
+  return ring(group, bytes, overlaps_sums_ ? members / (members - 1) : 2);
+}
+
+double Transfers::at_best(RankGroup group, double within, double between) const {
+  double seconds = 0, latency = 0;
+  int64_t inside = 1;
+  for (const LinkLevel& level : levels_) {
+    const int64_t members = near(group, level);
+    if (members > inside) {
+      const LinkCost& cost = costs_of(level, members, group.stride).all_to_all;
+      const double bytes = inside > 1 ? between : members < group.size ? within : within + between;
+      seconds = std::max(seconds, bytes / cost.rate(bytes));
+      latency = cost.latency_s;
     }
     inside = members;
   }

@@ -22,7 +22,8 @@ RankGroup replica_group(const Mesh& mesh, Replicas replicas);
 // Of `profile`, which must outlive it. Every group of the same kind is at work at the same time.
 class Transfers {
  public:
-  explicit Transfers(const PlatformProfile& profile) : levels_(profile.levels) {}
+  explicit Transfers(const PlatformProfile& profile)
+      : levels_(profile.levels), overlaps_sums_(profile.overlaps_gradient_sums) {}
 
   // `bytes`: what a rank has for all members, itself included. Shares for members behind farther links travel at the
   // same time over those.
@@ -30,12 +31,17 @@ class Transfers {
   // A gather or scatter of `bytes` in all, once around; twice for a sum. Members of a node share its links outward, so
   // that the few that one ring uses are faster the more members it has there.
   double ring(RankGroup group, double bytes, double times) const;
+  // What members sum and one of them gets, or what one has and all get: as ZeRO does with nearly every parameter.
+  double owner(RankGroup group, double bytes) const;
+  // At least, for bytes that a rank sends within the nearest links of a group and over the farthest at the same time.
+  double at_best(RankGroup group, double within, double between) const;
   double message(int64_t from, int64_t to, double bytes) const;
 
  private:
   // Members of a group that are near each other at a level.
   int64_t near(RankGroup group, const LinkLevel& level) const;
   const std::vector<LinkLevel>& levels_;
+  bool overlaps_sums_;
 };
 
 }  // namespace mw

@@ -69,6 +69,25 @@ RowsBetweenNodes rows_between_nodes(const MoeSpec& moe, int64_t nodes) {
   return {static_cast<double>(moe.top_k) * elsewhere, distinct_nodes(moe, nodes) * elsewhere};
 }
 
+std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t width, double tokens, GroupShape group,
+                                             int64_t element_bytes) {
+  const MoeSpec& m = layer.moe;
+  const auto nodes = static_cast<double>(group.nodes), near = static_cast<double>(group.near), ranks = nodes * near,
+             k = static_cast<double>(m.top_k);
+  const double there_and_back = 2 * tokens * static_cast<double>(width * element_bytes);
+  const double elsewhere = (nodes - 1) / nodes, others = (near - 1) / near;
+  const double copies = distinct_nodes(m, group.nodes);
+  const double weights = static_cast<double>(m.experts * m.width * width * element_bytes) *
+                         static_cast<double>(halves_of(layer.activation) + 1);
+  // Around a ring of n members each sends what all but one have; one link of `near` leaves the node.
+  const double own_weights = weights / ranks;
+  return {{"flat", there_and_back * k * others / nodes, there_and_back * k * elsewhere},
+          {"halo", there_and_back * k * others, there_and_back * k * elsewhere, true},
+          {"bypass", there_and_back * (k - copies * elsewhere) * others, there_and_back * copies * elsewhere, true},
+          {"gather_tokens", there_and_back * (ranks - nodes), there_and_back * (nodes - 1)},
+          {"gather_weights", own_weights * (ranks - nodes), own_weights * (nodes - 1)}};
+}
+
 double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes) {
   const int64_t hidden = gated ? 3 : 2;
   return static_cast<double>(rows * (2 * width + hidden * expert_width) * element_bytes);

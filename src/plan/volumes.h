@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "spec/byte_table.h"
 #include "spec/mesh.h"
@@ -31,6 +32,29 @@ struct RowsBetweenNodes {
   double bypass = 0;  // one for each node elsewhere
 };
 RowsBetweenNodes rows_between_nodes(const MoeSpec& moe, int64_t nodes);
+
+// Ranks of an expert-parallel group: `nodes` of `near` each.
+struct GroupShape {
+  int64_t nodes = 1, near = 1;
+  int64_t ranks() const { return nodes * near; }
+};
+
+// Bytes that one rank sends in an MoE layer's forward pass, there and back, to others of its node and to other nodes.
+struct ExchangeVolume {
+  const char* transport;
+  double within = 0, between = 0;
+  bool passes_nodes = false;  // what it does differs from flat between nodes only
+};
+
+// Of every way to bring `tokens` tokens of each rank and the experts together, uniform choices:
+//   flat            a row for each expert elsewhere, straight there
+//   halo            the same rows, between nodes only to the rank that has one's own place there, which passes them on
+//                   (Piper, algorithm 1)
+//   bypass          between nodes one row for each node, whose rank there copies it for the others (X-MoE's RBD)
+//   gather_tokens   all tokens to all ranks around a ring, partial results summed on the way back (Hexa-MoE,
+//   data-centric) gather_weights  all experts to all ranks around a ring, nothing back (Hexa-MoE, model-centric)
+std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t width, double tokens, GroupShape group,
+                                             int64_t element_bytes);
 
 // Bytes that one rank keeps of an MoE layer's routed rows with every tensor kept once in `element_bytes`: dispatched
 // and returned rows (2 D), and for each of `matrices` but the last one the hidden width F; with gated experts the

@@ -82,6 +82,23 @@ struct LevelMeter {
     cost.latency_s /= 2;
     return cost;
   }
+  // A sum that one member gets, and what it then has for all: each member's turn.
+  LinkCost owner() {
+    const auto members = static_cast<size_t>(group.size());
+    size_t turn = 0;
+    LinkCost both = measure(1, [&](int64_t bytes) {
+      std::vector<int64_t> counts(members);
+      counts[turn % members] = bytes / 4;
+      const std::span values(reinterpret_cast<float*>(buffers.send), static_cast<size_t>(bytes) / 4);
+      group.reduce_scatter_sum(stream, values, counts)->wait();
+      counts[turn++ % members] = bytes;
+      group.all_gather(stream, std::as_writable_bytes(values), counts)->wait();
+    });
+    both.latency_s /= 2;
+    both.bytes_per_s *= 2;
+    for (RatePoint& point : both.rates) point.per_second *= 2;
+    return both;
+  }
   // To the next member beyond nearer links and from the one before, all at the same time: an exchange is what every
   // library does at once in both directions.
   LinkCost message() {
@@ -190,7 +207,7 @@ void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& 
     spec.ep = own->size();
     const MeshComms comms = make_mesh_comms(*own, make_mesh(spec, own->size()), device);
     LevelMeter level{*comms.ep, meter, stream, buffers, bytes, inside};
-    LinkLevel measured{name, size, level.all_to_all(), level.ring(), level.message()};
+    LinkLevel measured{name, size, level.all_to_all(), level.ring(), level.message(), {}, level.owner()};
     profile.levels.push_back(measured);
     inside = size;
     if (!on_gpu) {
@@ -227,7 +244,7 @@ void measure_groups(World& world, Meter& meter, Stream& stream, PlatformProfile&
       const MeshComms comms = make_mesh_comms(*own, make_mesh(spec, own->size()), stream.device());
       const auto measure = [&](Comm& group, int64_t stride) {
         LevelMeter meter_of{group, meter, stream, buffers, bytes, 1};
-        groups.push_back({group.size(), stride, meter_of.all_to_all(), meter_of.ring()});
+        groups.push_back({group.size(), stride, meter_of.all_to_all(), meter_of.ring(), meter_of.owner()});
       };
       if (inside == 1) measure(*comms.ep, 1);
       measure(*comms.edp, near);

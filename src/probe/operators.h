@@ -8,19 +8,22 @@ namespace mw {
 
 // Scratch that the measurements need at most on a stream of so many threads.
 int64_t probe_workspace_bytes(int threads, DeviceKind device);
-// The same without sequences beyond 8192 tokens, which take a GPU's attention over the GiB that others are content
-// with.
+// The same of what runs do too: without sequences beyond 8192 tokens, which take a GPU's attention over the GiB that
+// others are content with, and without many experts of large products.
 int64_t run_workspace_bytes(int threads, DeviceKind device);
 
 // Each fills its fields of the profile, on a stream whose workspace is attached. Rates are net of operator_latency_s,
 // which therefore comes first. Products and attention: in bf16. Collective over the
 // meter's world.
 void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& profile);  // also latencies
-// The update of weights and moments that lie in the host's memory, where memory.offload puts them.
-void measure_offloaded_update(Meter& meter, Stream& stream, PlatformProfile& profile);
+// The update of weights and moments that lie in the host's memory, where memory.offload puts them; plain copies there
+// and back.
+void measure_host_memory(Meter& meter, Stream& stream, PlatformProfile& profile);
 void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile);  // also the peak, fp32_share
 void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile);
 void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile);
+// All lengths and widths with operands of that type, into `rates`.
+void measure_attention(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype, OperatorRates& rates);
 void measure_fp32(Meter& meter, Stream& stream, PlatformProfile& profile);  // products and attention
 
 }  // namespace mw

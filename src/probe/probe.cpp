@@ -22,7 +22,7 @@ namespace mw {
 namespace {
 
 // Measurements of the meter, about; and those of each shape of groups.
-constexpr int kTimings = 78, kTimingsOnCpu = 148, kTimingsOfAShape = 10;
+constexpr int kTimings = 111, kTimingsOnCpu = 152, kTimingsOfAShape = 15;
 constexpr const char* kTaken = "libraries in use";
 constexpr const char* kFp32 = "fp32";
 constexpr const char* kGroups = "smaller groups";
@@ -52,9 +52,10 @@ std::string describe(const std::vector<LinkLevel>& levels) {
   if (levels.back().ranks == 1) return "one rank has none; run `probe` under mpirun for layouts of several";
   std::string text;
   for (const LinkLevel& level : levels)
-    text += fmt::format("{}{} ranks over {}: all-to-all {}, sums {}, messages {}", text.empty() ? "" : "; ",
-                        level.ranks, level.name, speed(level.all_to_all.bytes_per_s), speed(level.ring.bytes_per_s),
-                        speed(level.message.bytes_per_s));
+    text +=
+        fmt::format("{}{} ranks over {}: all-to-all {}, sums {}, of owners {}, messages {}", text.empty() ? "" : "; ",
+                    level.ranks, level.name, speed(level.all_to_all.bytes_per_s), speed(level.ring.bytes_per_s),
+                    speed(level.owner.value().bytes_per_s), speed(level.message.bytes_per_s));
   return text;
 }
 
@@ -112,7 +113,9 @@ void shorten(PlatformProfile& p) {
   };
   for (RateTable* table : rate_tables(p)) round_all(*table);
   round_shares(p.bf16);
-  if (p.bf16.attention_any_order) round(*p.bf16.attention_any_order);
+  for (std::optional<double>* share :
+       {&p.bf16.attention_any_order, &p.bf16.attention_forward_documents, &p.bf16.attention_backward_documents})
+    if (*share) round(**share);
   if (p.fp32) round_shares(*p.fp32);
   for (LinkLevel& level : p.levels)
     for (LinkCost* cost : link_costs(level)) {
@@ -122,7 +125,8 @@ void shorten(PlatformProfile& p) {
   for (double* value : {&p.peak_flops_per_s, &p.fp32_share, &p.elementwise_bytes_per_s, &p.stream_bytes_per_s,
                         &p.operator_latency_s, &p.routing_latency_s, &p.micro_batch_latency_s, &p.overlap_slowdown})
     round(*value);
-  for (std::optional<double>* value : {&p.host_bytes_per_s, &p.pack_bytes_per_s})
+  for (std::optional<double>* value :
+       {&p.host_bytes_per_s, &p.to_host_bytes_per_s, &p.from_host_bytes_per_s, &p.pack_bytes_per_s})
     if (*value) round(**value);
 }
 
@@ -230,8 +234,12 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
                                           ends_of(profile.fp32->expert_products));
                      }});
   else
-    parts.push_back({"states on the host", [&] { measure_offloaded_update(meter, stream, profile); },
-                     [&] { return speed(profile.host_bytes_per_s.value()) + " by the optimizer"; }});
+    parts.push_back({"the host's memory", [&] { measure_host_memory(meter, stream, profile); },
+                     [&] {
+                       return fmt::format(
+                           "{} by the optimizer, copies {} there and {} back", speed(profile.host_bytes_per_s.value()),
+                           speed(profile.to_host_bytes_per_s.value()), speed(profile.from_host_bytes_per_s.value()));
+                     }});
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
     const std::string label = fmt::format("[{}/{}] {}", i + 1, parts.size(), part.name);

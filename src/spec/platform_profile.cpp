@@ -1,333 +1,10 @@
 #include "spec/platform_profile.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
-#include <limits>
-#include <map>
-#include <type_traits>
-
-#include "base/file.h"
-#include "base/json.h"
-#include "base/text.h"
 
 namespace mw {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-constexpr const char* kFormat = "moewright-platform";
-constexpr int64_t kVersion = 1;
-constexpr size_t kMostEntries = 4096;
-constexpr double kMostRate = 1e21, kMostSeconds = 1e6, kLeastShare = 1e-6, kMostShare = 1e6;
-
-// Visits the fields of one object, in the order that files have them.
-template <class Rates, class Visit>
-void visit_rates(Rates& rates, Visit&& visit) {
-  visit("dense_products", rates.dense_products);
-  visit("expert_products", rates.expert_products);
-  visit("expert_weight_products", rates.expert_weight_products);
-  visit("row_tile", rates.row_tile);
-  visit("attention_forward", rates.attention_forward);
-  visit("attention_backward", rates.attention_backward);
-  visit("attention_forward_widths", rates.attention_forward_widths);
-  visit("attention_backward_widths", rates.attention_backward_widths);
-  visit("attention_any_order", rates.attention_any_order);
-}
-
-template <class Profile, class Visit>
-void visit_profile(Profile& p, Visit&& visit) {
-  visit("name", p.name);
-  visit("sources", p.sources);
-  visit("ranks_per_node", p.ranks_per_node);
-  visit("memory_bytes", p.memory_bytes);
-  visit("peak_flops_per_s", p.peak_flops_per_s);
-  visit("fp32_share", p.fp32_share);
-  visit("native_bf16", p.native_bf16);
-  visit("one_packed_form", p.one_packed_form);
-  visit("split_masters", p.split_masters);
-  visit("scratch_bytes", p.scratch_bytes);
-  visit("logit_elements", p.logit_elements);
-  visit("logit_gradient_rows", p.logit_gradient_rows);
-  visit_rates(p.bf16, visit);
-  visit("fp32", p.fp32);
-  visit("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
-  visit("stream_bytes_per_s", p.stream_bytes_per_s);
-  visit("host_bytes_per_s", p.host_bytes_per_s);
-  visit("pack_bytes_per_s", p.pack_bytes_per_s);
-  visit("operator_latency_s", p.operator_latency_s);
-  visit("routing_latency_s", p.routing_latency_s);
-  visit("micro_batch_latency_s", p.micro_batch_latency_s);
-  visit("row_chunks", p.row_chunks);
-  visit("overlaps_gradient_sums", p.overlaps_gradient_sums);
-  visit("overlap_slowdown", p.overlap_slowdown);
-  visit("levels", p.levels);
-  visit("libraries", p.libraries);
-}
-
-template <class Level, class Visit>
-void visit_level(Level& level, Visit&& visit) {
-  visit("name", level.name);
-  visit("ranks", level.ranks);
-  visit("all_to_all", level.all_to_all);
-  visit("ring", level.ring);
-  visit("message", level.message);
-  visit("groups", level.groups);
-}
-
-template <class Group, class Visit>
-void visit_group(Group& group, Visit&& visit) {
-  visit("ranks", group.ranks);
-  visit("stride", group.stride);
-  visit("all_to_all", group.all_to_all);
-  visit("ring", group.ring);
-}
-
-template <class Library, class Visit>
-void visit_library(Library& library, Visit&& visit) {
-  visit("name", library.name);
-  visit("bytes", library.bytes);
-  visit("per_group", library.per_group);
-}
-
-// Reads the fields of one object; finish() refuses those that nobody asked for.
-class ObjectReader {
- public:
-  ObjectReader(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json.is_object()) refuse(where_, "is not an object");
-  }
-
-  template <class T>
-  void operator()(const char* name, T& field) {
-    names_.emplace_back(name);
-    const auto found = json_.find(name);
-    if (found == json_.end()) refuse(where_, fmt::format("has no \"{}\"", name));
-    read(*found, fmt::format("{}: \"{}\"", where_, name), field);
-  }
-
-  // A field that may be missing.
-  template <class T>
-  void operator()(const char* name, std::optional<T>& field) {
-    if (json_.contains(name)) (*this)(name, field.emplace());
-    else names_.emplace_back(name);
-  }
-
-  void finish() const {
-    for (const auto& [key, value] : json_.items())
-      if (std::find(names_.begin(), names_.end(), key) == names_.end())
-        refuse(where_, fmt::format("has an unknown field \"{}\"{}", printable(key), did_you_mean(key, names_)));
-  }
-
- private:
-  [[noreturn]] static void refuse(const std::string& where, const std::string& why) {
-    fail(Exit::config, fmt::format("{} {}", where, why), "docs/formats.md describes platform profiles");
-  }
-
-  static void read(const nlohmann::json& json, const std::string& where, std::string& field) {
-    if (!json.is_string()) refuse(where, "is not a text");
-    field = json.get<std::string>();
-    if (field.size() > kMostEntries || printable(field, kMostEntries) != field)
-      refuse(where, "is not a printable ASCII text");
-  }
-  static void read(const nlohmann::json& json, const std::string& where, bool& field) {
-    if (!json.is_boolean()) refuse(where, "is not true or false");
-    field = json.get<bool>();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, int64_t& field) {
-    if (!json.is_number_integer() || (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{1} << 60))
-      refuse(where, "is not an integer below 2^60");
-    field = json.get<int64_t>();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, double& field) {
-    if (!json.is_number()) refuse(where, "is not a number");
-    field = json.get<double>();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, RatePoint& field) {
-    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [size, rate]");
-    read(json[0], where, field.size);
-    read(json[1], where, field.per_second);
-  }
-  static void read(const nlohmann::json& json, const std::string& where, LinkCost& field) {
-    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [latency, rate or rates]");
-    read(json[0], where, field.latency_s);
-    field.rates.clear();
-    if (!json[1].is_array()) return read(json[1], where, field.bytes_per_s);
-    read(json[1], where, field.rates);
-    if (field.rates.empty()) refuse(where, "has no rate");
-    field.bytes_per_s = field.rates.back().per_second;
-  }
-  static void read(const nlohmann::json& json, const std::string& where, OperatorRates& field) {
-    ObjectReader reader(json, where);
-    visit_rates(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, LinkLevel& field) {
-    ObjectReader reader(json, where);
-    visit_level(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, GroupCosts& field) {
-    ObjectReader reader(json, where);
-    visit_group(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, LibraryBytes& field) {
-    ObjectReader reader(json, where);
-    visit_library(field, reader);
-    reader.finish();
-  }
-  template <class T>
-  static void read(const nlohmann::json& json, const std::string& where, std::vector<T>& field) {
-    if (!json.is_array() || json.size() > kMostEntries)
-      refuse(where, fmt::format("is not a list of at most {}", kMostEntries));
-    field.clear();
-    for (size_t i = 0; i < json.size(); ++i) read(json[i], fmt::format("{}[{}]", where, i), field.emplace_back());
-  }
-
-  const nlohmann::json& json_;
-  std::string where_;
-  std::vector<std::string> names_;
-};
-
-// The way back.
-struct ObjectWriter {
-  Json json = Json::object();
-
-  template <class T>
-  void operator()(const char* name, const T& field) {
-    json[name] = write(field);
-  }
-  template <class T>
-  void operator()(const char* name, const std::optional<T>& field) {
-    if (field) (*this)(name, *field);
-  }
-
-  template <class T>
-  static Json write(const T& field) {
-    return field;
-  }
-  static Json write(const RatePoint& point) { return Json::array({point.size, point.per_second}); }
-  static Json write(const LinkCost& cost) {
-    return Json::array({cost.latency_s, cost.rates.empty() ? Json(cost.bytes_per_s) : write(cost.rates)});
-  }
-  static Json write(const OperatorRates& rates) {
-    ObjectWriter writer;
-    visit_rates(rates, writer);
-    return writer.json;
-  }
-  static Json write(const LinkLevel& level) {
-    ObjectWriter writer;
-    visit_level(level, writer);
-    return writer.json;
-  }
-  static Json write(const GroupCosts& group) {
-    ObjectWriter writer;
-    visit_group(group, writer);
-    return writer.json;
-  }
-  static Json write(const LibraryBytes& library) {
-    ObjectWriter writer;
-    visit_library(library, writer);
-    return writer.json;
-  }
-  template <class T>
-  static Json write(const std::vector<T>& fields) {
-    Json list = Json::array();
-    for (const T& field : fields) list.push_back(write(field));
-    return list;
-  }
-};
-
-// Checks that what was read can be.
-class Validation {
- public:
-  explicit Validation(const std::string& where) : where_(where) {}
-
-  void range(const std::string& name, double value, double low, double high) const {
-    if (!(value >= low && value <= high))
-      fail(Exit::config, fmt::format("{}: {} is {}, expected {} to {}", where_, name, value, low, high),
-           "docs/formats.md describes platform profiles");
-  }
-  void rate(const std::string& name, double value) const { range(name, value, 1, kMostRate); }
-  void table(const std::string& name, const RateTable& table, double low = 1, double high = kMostRate) const {
-    if (table.empty()) fail(Exit::config, fmt::format("{}: {} is empty", where_, name), "it needs one point at least");
-    double before = 0;
-    for (const RatePoint& point : table) {
-      range(name + ": a size", point.size, std::nextafter(before, kMostRate), kMostRate);
-      range(name + ": a rate", point.per_second, low, high);
-      before = point.size;
-    }
-  }
-  void shares(const std::string& name, const std::optional<RateTable>& shares) const {
-    if (shares) table(name, *shares, kLeastShare, kMostShare);
-  }
-  void rates(const std::string& prefix, const OperatorRates& r) const {
-    table(prefix + "dense_products", r.dense_products);
-    table(prefix + "expert_products", r.expert_products);
-    table(prefix + "expert_weight_products", r.expert_weight_products);
-    range(prefix + "row_tile", static_cast<double>(r.row_tile), 1, 1 << 20);
-    table(prefix + "attention_forward", r.attention_forward);
-    table(prefix + "attention_backward", r.attention_backward);
-    shares(prefix + "attention_forward_widths", r.attention_forward_widths);
-    shares(prefix + "attention_backward_widths", r.attention_backward_widths);
-    if (r.attention_any_order) range(prefix + "attention_any_order", *r.attention_any_order, kLeastShare, kMostShare);
-  }
-  void link(const std::string& name, const LinkCost& cost) const {
-    range(name + ": latency", cost.latency_s, 0, kMostSeconds);
-    rate(name + ": rate", cost.bytes_per_s);
-    if (!cost.rates.empty()) table(name, cost.rates);
-  }
-  // Groups that fit the level's ranks, and that nearer links do not join.
-  void groups(const std::string& level, int64_t ranks, int64_t inside, const std::vector<GroupCosts>& groups) const {
-    for (const GroupCosts& group : groups) {
-      const std::string name = fmt::format("group of level {}: ", level);
-      range(name + "stride", static_cast<double>(group.stride), 1, static_cast<double>(ranks));
-      range(name + "ranks", static_cast<double>(group.ranks), static_cast<double>(inside / group.stride + 1),
-            static_cast<double>(ranks / group.stride));
-      link(name + "all_to_all", group.all_to_all);
-      link(name + "ring", group.ring);
-    }
-  }
-
- private:
-  const std::string& where_;
-};
-
-void validate(const PlatformProfile& p, const std::string& where) {
-  const Validation check(where);
-  check.range("ranks_per_node", static_cast<double>(p.ranks_per_node), 1, 1 << 16);
-  check.range("memory_bytes", static_cast<double>(p.memory_bytes), 1, 0x1p60);
-  check.rate("peak_flops_per_s", p.peak_flops_per_s);
-  check.range("fp32_share", p.fp32_share, kLeastShare, kMostShare);
-  check.range("scratch_bytes", static_cast<double>(p.scratch_bytes), 0, 0x1p50);
-  check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
-  if (p.logit_gradient_rows) check.range("logit_gradient_rows", static_cast<double>(*p.logit_gradient_rows), 1, 0x1p30);
-  check.rates("", p.bf16);
-  if (p.fp32) check.rates("fp32: ", *p.fp32);
-  check.rate("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
-  check.rate("stream_bytes_per_s", p.stream_bytes_per_s);
-  if (p.host_bytes_per_s) check.rate("host_bytes_per_s", *p.host_bytes_per_s);
-  if (p.pack_bytes_per_s) check.rate("pack_bytes_per_s", *p.pack_bytes_per_s);
-  check.range("operator_latency_s", p.operator_latency_s, 0, kMostSeconds);
-  check.range("routing_latency_s", p.routing_latency_s, 0, kMostSeconds);
-  check.range("micro_batch_latency_s", p.micro_batch_latency_s, 0, kMostSeconds);
-  check.range("row_chunks", static_cast<double>(p.row_chunks), 1, 1024);
-  check.range("overlap_slowdown", p.overlap_slowdown, 1, 100);
-  check.range("levels", static_cast<double>(p.levels.size()), 1, 8);
-  int64_t inside = 0;
-  for (const LinkLevel& level : p.levels) {
-    check.range("ranks of level " + level.name, static_cast<double>(level.ranks), static_cast<double>(inside + 1),
-                1 << 30);
-    check.link("all_to_all of level " + level.name, level.all_to_all);
-    check.link("ring of level " + level.name, level.ring);
-    check.link("message of level " + level.name, level.message);
-    if (level.groups) check.groups(level.name, level.ranks, inside, *level.groups);
-    inside = level.ranks;
-  }
-  for (const LibraryBytes& library : p.libraries)
-    check.range("bytes of " + library.name, static_cast<double>(library.bytes), 0, 0x1p50);
-}
 
 // The rule of cpu::matmul_workspace_bytes, repeated here because a plan links no operators.
 int64_t product_scratch_bytes(int64_t n, int64_t k) {
@@ -371,10 +48,35 @@ double rate_at(const RateTable& table, double size) {
   return below.per_second + share * (above->per_second - below.per_second);
 }
 
+namespace {
+
+double expert_rate(const OperatorRates& rates, RateTable OperatorRates::*any, RateTable ExpertRates::*of_count,
+                   double experts, double flops) {
+  if (!rates.expert_counts) return rate_at(rates.*any, flops);
+  RateTable by_count;
+  for (const ExpertRates& count : *rates.expert_counts)
+    by_count.push_back({static_cast<double>(count.experts), rate_at(count.*of_count, flops)});
+  return rate_at(by_count, experts);
+}
+
+}  // namespace
+
+double expert_rate(const OperatorRates& rates, double experts, double flops) {
+  return expert_rate(rates, &OperatorRates::expert_products, &ExpertRates::products, experts, flops);
+}
+
+double expert_weight_rate(const OperatorRates& rates, double experts, double flops) {
+  return expert_rate(rates, &OperatorRates::expert_weight_products, &ExpertRates::weight_products, experts, flops);
+}
+
 std::vector<LinkCost*> link_costs(LinkLevel& level) {
   std::vector<LinkCost*> costs = {&level.all_to_all, &level.ring, &level.message};
+  if (level.owner) costs.push_back(&*level.owner);
   if (level.groups)
-    for (GroupCosts& group : *level.groups) costs.insert(costs.end(), {&group.all_to_all, &group.ring});
+    for (GroupCosts& group : *level.groups) {
+      costs.insert(costs.end(), {&group.all_to_all, &group.ring});
+      if (group.owner) costs.push_back(&*group.owner);
+    }
   return costs;
 }
 
@@ -384,6 +86,9 @@ std::vector<RateTable*> rate_tables(PlatformProfile& profile) {
     for (RateTable* table : {&r.dense_products, &r.expert_products, &r.expert_weight_products, &r.attention_forward,
                              &r.attention_backward})
       tables.push_back(table);
+    if (r.expert_counts)
+      for (ExpertRates& count : *r.expert_counts)
+        tables.insert(tables.end(), {&count.products, &count.weight_products});
   };
   add(profile.bf16);
   if (profile.fp32) add(*profile.fp32);
@@ -396,7 +101,10 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
   PlatformProfile copy = profile;
   for (RateTable* table : rate_tables(copy))
     for (RatePoint& point : *table) point.per_second *= profile.fp32_share;
-  copy.bf16.attention_any_order.reset();  // libraries have no fp32
+  // Of libraries, which have no fp32.
+  for (std::optional<double>* share : {&copy.bf16.attention_any_order, &copy.bf16.attention_forward_documents,
+                                       &copy.bf16.attention_backward_documents})
+    share->reset();
   return copy.bf16;
 }
 
@@ -407,61 +115,6 @@ Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, con
           profile.logit_elements,
           profile.logit_gradient_rows.value_or(0),
           profile.split_masters.value_or(true)};
-}
-
-PlatformProfile parse_platform_profile(const std::string& text, const std::string& where) {
-  const nlohmann::json json = parse_json(text, where, Exit::config);
-  PlatformProfile profile;
-  ObjectReader reader(json, where);
-  std::string format;
-  int64_t version = 0;
-  reader("format", format);
-  reader("version", version);
-  if (format != kFormat)
-    fail(Exit::config, fmt::format("{} is not a platform profile: its format is \"{}\"", where, printable(format)),
-         fmt::format("expected \"{}\"", kFormat));
-  if (version != kVersion)
-    fail(Exit::config, fmt::format("{}: version {} of platform profiles is not known", where, version),
-         fmt::format("this program reads version {}", kVersion));
-  visit_profile(profile, reader);
-  reader.finish();
-  validate(profile, where);
-  return profile;
-}
-
-PlatformProfile read_platform_profile(const std::string& path) {
-  return parse_platform_profile(read_text_file(path, size_t{4} << 20), path);
-}
-
-PlatformProfile read_platform_profile(const std::string& path, int ranks) {
-  PlatformProfile profile = read_platform_profile(path);
-  if (ranks > profile.levels.back().ranks)
-    fail(Exit::config,
-         fmt::format("{} ranks, but the farthest links of {} join {}", ranks, path, profile.levels.back().ranks),
-         "plan for fewer ranks, or add a level to the profile");
-  return profile;
-}
-
-std::string to_json(const PlatformProfile& profile) {
-  ObjectWriter writer;
-  writer("format", std::string(kFormat));
-  writer("version", kVersion);
-  visit_profile(profile, writer);
-  // One line for a field, for a field of an object, or for an entry of a list of texts or objects.
-  std::string text;
-  for (const auto& [key, value] : writer.json.items()) {
-    std::string field = value.dump();
-    if (value.is_object() || (value.is_array() && !value.empty() && !value[0].is_array())) {
-      std::vector<std::string> entries;
-      for (const auto& [name, entry] : value.items())
-        entries.push_back(
-            fmt::format("\n    {}{}", value.is_object() ? fmt::format("\"{}\": ", name) : "", entry.dump()));
-      const char* brackets = value.is_object() ? "{}" : "[]";
-      field = fmt::format("{}{}\n  {}", brackets[0], fmt::join(entries, ","), brackets[1]);
-    }
-    text += fmt::format("{}\n  \"{}\": {}", text.empty() ? "{" : ",", key, field);
-  }
-  return text + "\n}\n";
 }
 
 }  // namespace mw

@@ -33,6 +33,7 @@ struct LinkCost {
 struct GroupCosts {
   int64_t ranks = 0, stride = 1;
   LinkCost all_to_all, ring;
+  std::optional<LinkCost> owner = {};
   bool operator==(const GroupCosts&) const = default;
 };
 
@@ -44,6 +45,9 @@ struct LinkLevel {
   LinkCost all_to_all, ring, message;
   // Where groups of other shapes than all of these ranks were measured.
   std::optional<std::vector<GroupCosts>> groups = {};
+  // Sums that only one member gets, as ZeRO's gradients, and what it then tells the others: of the whole, each way.
+  // Absent: by the ring.
+  std::optional<LinkCost> owner = {};
   bool operator==(const LinkLevel&) const = default;
 };
 // All costs of a level, which must outlive them.
@@ -57,18 +61,29 @@ struct LibraryBytes {
   bool operator==(const LibraryBytes&) const = default;
 };
 
+// FLOP/s of per-expert products with so many experts.
+struct ExpertRates {
+  int64_t experts = 0;
+  RateTable products, weight_products;  // as expert_products and expert_weight_products
+  bool operator==(const ExpertRates&) const = default;
+};
+
 // FLOP/s of operators that compute.
 struct OperatorRates {
   RateTable dense_products;          // by the FLOP of a product
   RateTable expert_products;         // rows x matrix, by the mean FLOP of an expert's product
   RateTable expert_weight_products;  // gradients of expert weights, by the same
-  int64_t row_tile = 1;              // rows of an expert's product are computed in whole tiles
-  RateTable attention_forward;       // of causal attention by sequence length
-  RateTable attention_backward;      // with 2.5 times the FLOP of forward
+  // The same by the number of experts, which ascends; absent: these two for any number.
+  std::optional<std::vector<ExpertRates>> expert_counts;
+  int64_t row_tile = 1;          // rows of an expert's product are computed in whole tiles
+  RateTable attention_forward;   // of causal attention by sequence length
+  RateTable attention_backward;  // with 2.5 times the FLOP of forward
   // Shares of these two at other head widths, by the mean width of keys and values; absent: the same at all.
   std::optional<RateTable> attention_forward_widths, attention_backward_widths;
   // How many times faster its backward pass is where sums may come in any order (train.deterministic); absent: once.
   std::optional<double> attention_any_order;
+  // What its rates are multiplied by where documents are kept apart (data.document_mask); absent: 1.
+  std::optional<double> attention_forward_documents, attention_backward_documents;
   bool operator==(const OperatorRates&) const = default;
 };
 
@@ -91,6 +106,8 @@ struct PlatformProfile {
   double elementwise_bytes_per_s = 0;      // operators that only move memory, in all they read and write
   double stream_bytes_per_s = 0;           // the optimizer's update, and operands of products
   std::optional<double> host_bytes_per_s;  // a GPU's update, of what it reads and writes in the host's memory
+  // Plain copies between a GPU and the host, while all ranks do the same.
+  std::optional<double> to_host_bytes_per_s, from_host_bytes_per_s;
   std::optional<double> pack_bytes_per_s;  // the packing of weights on CPUs; absent: elementwise_bytes_per_s
   double operator_latency_s = 0;           // of each operator
   double routing_latency_s = 0;            // of an MoE layer's routing, once per pass, beside its operators
@@ -102,6 +119,11 @@ struct PlatformProfile {
   std::vector<LibraryBytes> libraries;
   bool operator==(const PlatformProfile&) const = default;
 };
+
+// FLOP/s of products of `experts` experts, `flops` each on average; of the gradients of their weights. Linear between
+// two counts in their logarithm; beyond the ends the nearest count holds.
+double expert_rate(const OperatorRates& rates, double experts, double flops);
+double expert_weight_rate(const OperatorRates& rates, double experts, double flops);
 
 // With operands of `dtype`, bf16 or f32.
 OperatorRates rates_of(const PlatformProfile& profile, DType dtype);

@@ -35,7 +35,7 @@ for example in examples:
            "--top", "3")
 expect(0, ["of the layouts that fit are faster", "exposed communication"], QWEN, "--why", "ep=8 micro_batches=8")
 expect(0, ["does not fit: stage 0 needs", "the fastest that fits with 1 change"], QWEN, "--why", "ep=8 micro_batches=1")
-expect(0, ["rows a token between 2 nodes"], QWEN, "--ranks", "16", "--why", "ep=16 micro_batches=4")
+expect(0, ["rows a token between nodes", "bypass", "of 16 ranks: "], QWEN, "--ranks", "16", "--why", "ep=16 micro_batches=4")
 plan = json.loads(expect(0, [], QWEN, "--json", "--top", "2"))
 checks.expect(len(plan["best"]) == 2 and plan["best"][0]["step_s"] <= plan["best"][1]["step_s"], "order", str(plan))
 lines = expect(0, [], QWEN, "--list-all").splitlines()
@@ -69,7 +69,10 @@ checks.expect(result.code == 0 and "step" in result.output, f"train of a planned
               result.output)
 
 pathlib.Path("load.json").write_text("[4, 3, 2, 1]")
-expect(0, ["weighed"], "small.toml", "--platform", XEON, "--ranks", "2", "--load", "load.json")
+expect(0, ["weighed", "of 1 measured loads"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1", "--load", "load.json")
+result = run(2, "train", "best.toml", "train.steps=5", "log.jsonl=metrics.jsonl")
+expect(0, ["of 4 measured loads", "gather_weights"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1",
+       "--load", "metrics.jsonl")
 pathlib.Path("load.json").write_text("[4, 3, 2]")
 expect(3, ["the rows of 3 experts, but no layer has so many", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2",
        "--load", "load.json")

@@ -32,13 +32,14 @@ def plausible(profile, ranks):
     checks.expect(profile["peak_flops_per_s"] == max(point[1] for point in profile["dense_products"]), "peak")
     checks.expect(1e8 < profile["elementwise_bytes_per_s"] < 1e13 and 1e8 < profile["stream_bytes_per_s"] < 1e13, "memory")
     checks.expect(1e-9 < profile["operator_latency_s"] < 1e-2, "latency")
-    checks.expect("host_bytes_per_s" not in profile, "a CPU has no states on the host")
+    for name in ("host_bytes_per_s", "to_host_bytes_per_s", "expert_counts"):
+        checks.expect(name not in profile, f"{name}: of a CPU")
     level = profile["levels"][-1]
     checks.expect(level["ranks"] == ranks, f"levels: {profile['levels']}")
     taken = {library["name"]: library["bytes"] for library in profile["libraries"]}
     checks.expect(len(taken) == 2 and all(1 << 20 < bytes < 1 << 28 for bytes in taken.values()), f"libraries: {taken}")
     if ranks > 1:
-        for kind in ("all_to_all", "ring", "message"):
+        for kind in ("all_to_all", "ring", "message", "owner"):
             latency, rates = level[kind]
             sizes = [size for size, _ in rates]
             checks.expect(0 < latency < 1 and len(rates) == 3 and sizes == sorted(sizes) and sizes[-1] > 100 * sizes[0],

@@ -79,6 +79,16 @@ TEST(Calibration, FindsTheMachineFromTheParts) {
   }
 }
 
+// As on GPUs, which time one step in ten.
+TEST(Calibration, TakesThePartsOfTheStepsThatHaveThem) {
+  const Request request = request_on(2, "ep=2 micro_batches=4");
+  const StepTime measured = time_of(request, real_machine(request.profile, 2), "");
+  std::vector<MeasuredStep> steps = steps_of(request, measured, false);
+  steps[4].parts = steps_of(request, measured, true)[4].parts;
+  EXPECT_EQ(calibrate(request, steps, "m").profile.levels,
+            calibrate(request, steps_of(request, measured, true), "m").profile.levels);
+}
+
 TEST(Calibration, MeetsTheStepWithoutParts) {
   const Request request = request_on(2, "ep=2 micro_batches=4");
   const StepTime measured = time_of(request, real_machine(request.profile, 2), "");

@@ -246,6 +246,26 @@ TEST(Estimate, AttentionInAnyOrderIsFaster) {
   EXPECT_GT(seconds(known, false), 1.0001 * seconds(known, true));
 }
 
+// Only where a run keeps them apart, each pass by its own share.
+TEST(Estimate, AttentionOfDocumentsHasItsOwnRates) {
+  Request request = odd_on(1);
+  const Layout layout = layout_of(request.run);
+  const auto seconds = [&](const PlatformProfile& profile, bool documents) {
+    RunSpec run = request.run;
+    run.data.document_mask = documents;
+    return Estimator(request.model, run, profile, request.load, 1).simulated(layout).time.total();
+  };
+  PlatformProfile known = request.profile, slowed = request.profile;
+  EXPECT_EQ(seconds(known, false), seconds(known, true)) << "of a machine that skips what is hidden";
+  known.bf16.attention_forward_documents = 0.25;
+  known.bf16.attention_backward_documents = 0.5;
+  for (RatePoint& point : slowed.bf16.attention_forward) point.per_second /= 4;
+  for (RatePoint& point : slowed.bf16.attention_backward) point.per_second /= 2;
+  EXPECT_EQ(seconds(known, false), seconds(request.profile, false));
+  EXPECT_NEAR(seconds(known, true) / seconds(slowed, false), 1, 1e-9);
+  EXPECT_GT(seconds(known, true), 1.0001 * seconds(known, false));
+}
+
 TEST(Search, SaysWhatWouldWork) {
   const auto error_of = [](const Request& request) {
     try {

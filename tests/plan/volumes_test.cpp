@@ -1,6 +1,8 @@
 #include "plan/volumes.h"
 
 #include <bitset>
+#include <fstream>
+#include <map>
 #include <set>
 
 #include "plan/helpers.h"
@@ -51,6 +53,41 @@ TEST(Volumes, NodesOfChoicesLimitedToGroups) {
   }
   moe.groups = moe.kept_groups = 1;
   EXPECT_DOUBLE_EQ(distinct_nodes(moe, 4), distinct_groups(12, 3, 4));
+}
+
+// By hand: 2 nodes of 2 ranks, 4 experts of which a token takes 2, rows of 10 bytes, 100 tokens a rank; matrices of
+// 8 x 5 elements. Every second row goes to the other node; 5 / 6 of the tokens have a choice on each node.
+TEST(Volumes, OfEveryWayToExchange) {
+  LayerSpec layer;
+  layer.moe.experts = 4;
+  layer.moe.top_k = 2;
+  layer.moe.width = 8;
+  const auto volumes = [&](GroupShape shape) {
+    std::map<std::string, std::pair<double, double>> by_name;
+    for (const ExchangeVolume& v : exchange_volumes(layer, 5, 100, shape, 2))
+      by_name[v.transport] = {v.within, v.between};
+    return by_name;
+  };
+  const int64_t matrices = halves_of(layer.activation) + 1;
+  auto v = volumes({2, 2});
+  const double rows = 2 * 100 * 10, copies = 2 * 5.0 / 6;
+  EXPECT_NEAR(v["flat"].first, rows * 0.5, 1e-9);
+  EXPECT_NEAR(v["flat"].second, rows * 1, 1e-9);
+  EXPECT_NEAR(v["halo"].first, rows * (0.5 + 0.5), 1e-9);
+  EXPECT_NEAR(v["halo"].second, rows * 1, 1e-9);
+  EXPECT_NEAR(v["bypass"].second, rows * copies / 2, 1e-9);
+  EXPECT_NEAR(v["bypass"].first, rows * (2 - copies / 2) / 2, 1e-9);
+  EXPECT_NEAR(v["gather_tokens"].first, rows * 2, 1e-9);
+  EXPECT_NEAR(v["gather_tokens"].second, rows * 1, 1e-9);
+  EXPECT_NEAR(v["gather_weights"].first, static_cast<double>(matrices * 40 * 2 * 2), 1e-9);
+  EXPECT_NEAR(v["gather_weights"].second, static_cast<double>(matrices * 40 * 2), 1e-9);
+  for (const auto& [name, one_node] : volumes({1, 4})) EXPECT_EQ(one_node.second, 0) << name;
+  for (const auto& [name, apart] : volumes({4, 1})) EXPECT_EQ(apart.first, 0) << name;
+  // X-MoE, section 5.4.2: over four nodes a bypass sends 54.8 % less between them; a bound of 2.21 times.
+  layer.moe.experts = 256;
+  layer.moe.top_k = 8;
+  v = volumes({4, 8});
+  EXPECT_NEAR(v["flat"].second / v["bypass"].second, 2.21, 0.01);
 }
 
 // Two MoE layers of three: 16 * 9 tokens, top-2, bf16 rows of 16 there and back, their gradients too, and fp32 gate
@@ -123,7 +160,7 @@ TEST(Volumes, MigrationOfPiper) {
 }
 
 TEST(Load, FollowsItsDistribution) {
-  LoadModel even({1e6, {}}), plain({8, {}}), wild({1, {}});
+  LoadModel even({1e6}, {}), plain({8}, {}), wild({1}, {});
   EXPECT_NEAR(even.of(128, 8).p99, 1, 0.01);
   EXPECT_DOUBLE_EQ(wild.of(128, 1).p99, 1);
   for (const int64_t ep : {2, 8, 128}) {
@@ -134,13 +171,60 @@ TEST(Load, FollowsItsDistribution) {
   EXPECT_NEAR(wild.of(128, 128).mean, 5.4, 0.3);  // of 128 exponential shares the largest: the harmonic number
 }
 
-TEST(Load, OfAHistogramIsExact) {
-  LoadModel load({8, {1, 2, 3, 6}});
+TEST(Load, OfAMeasuredOneIsExact) {
+  LoadModel load({8, {{1, 2, 3, 6}}}, {});
   EXPECT_DOUBLE_EQ(load.of(4, 2).mean, 1.5);
   EXPECT_DOUBLE_EQ(load.of(4, 2).p99, 1.5);
   EXPECT_DOUBLE_EQ(load.of(4, 4).mean, 2);
-  EXPECT_THROW(LoadModel({8, {0, 0}}), Error);
-  EXPECT_THROW(LoadModel({8, {1, -1}}), Error);
+  EXPECT_THROW(LoadModel({8, {{0, 0}}}, {}), Error);
+  EXPECT_THROW(LoadModel({8, {{1, 1}, {1, -1}}}, {}), Error);
+}
+
+TEST(Load, OfSeveralHasTheirMeanAndTheirWorst) {
+  std::vector<std::vector<double>> measured(99, {1, 1});
+  measured.push_back({1, 3});
+  LoadModel load({8, measured}, {});
+  EXPECT_DOUBLE_EQ(load.of(2, 2).mean, 1.005);
+  EXPECT_DOUBLE_EQ(load.of(2, 2).p99, 1.5);
+}
+
+// A capacity of 1.2 takes 3.6 of the six rows; a padded exchange gives each of the four experts as many as the fullest.
+TEST(Load, FollowsCapacityAndPadding) {
+  MoeRunSpec moe;
+  moe.transport = "padded";
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 2);
+  moe.capacity_factor = 1.2;
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 1.2);
+  moe.transport = "flat";
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 1.1);
+  EXPECT_LE(LoadModel({1}, moe).of(64, 64).p99, 1.2);
+}
+
+TEST(Load, IsReadFromListsAndRuns) {
+  NativeModel native;
+  native.layers = 3;
+  native.dense_layers = 1;
+  native.experts = 4;
+  const ModelSpec model = build_native_model(native);
+  const std::string path = testing::TempDir() + "read_loads";
+  const auto write = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return path;
+  };
+  using Loads = std::vector<std::vector<double>>;
+  EXPECT_EQ(read_loads(write(" [4, 3, 2, 1]"), model), (Loads{{4, 3, 2, 1}}));
+  const std::string prepares = "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n";
+  EXPECT_EQ(read_loads(write(prepares + "{\"step\": 4, \"expert_load\": [[1, 2, 3, 4], [4, 3, 2, 1]]}\n"
+                                        "{\"step\": 4, \"final_val_loss\": 1}\n{\"step\": 5, \"expe"),
+                       model),
+            (Loads{{1, 2, 3, 4}, {4, 3, 2, 1}}));
+  for (const char* text :
+       {"", "{\"a\": 1}", "{\"step\": 4, \"expert_load\": [[1, 2, 3, 4]]}\n",
+        "{\"step\": 4, \"expert_load\": [[1, 2, 3], [1, 2, 3]]}\n", "{\"step\": 4, \"expert_load\": 7}\n"})
+    EXPECT_THROW(read_loads(write(prepares + text), model), Error) << text;
+  EXPECT_THROW(read_loads(write("[4, 3, 2]"), model), Error);
+  EXPECT_THROW(read_loads(write("[4, 3, 2, \"1\"]"), model), Error);
+  std::remove(path.c_str());
 }
 
 TEST(Transfers, TakeTheLinksThatTheGroupCrosses) {
@@ -154,6 +238,10 @@ TEST(Transfers, TakeTheLinksThatTheGroupCrosses) {
   EXPECT_DOUBLE_EQ(transfers.ring({4, 1}, 100, 1), 0.75);
   EXPECT_DOUBLE_EQ(transfers.ring({8, 1}, 100, 2), 4 + 175.0 / 40);  // four members share the node's links
   EXPECT_DOUBLE_EQ(transfers.ring({8, 4}, 100, 2), 4 + 175.0 / 10);
+  EXPECT_DOUBLE_EQ(transfers.at_best({4, 1}, 100, 0), 1);
+  EXPECT_DOUBLE_EQ(transfers.at_best({8, 1}, 100, 20), 1 + 2);
+  EXPECT_DOUBLE_EQ(transfers.at_best({8, 1}, 300, 20), 1 + 3);
+  EXPECT_DOUBLE_EQ(transfers.at_best({4, 4}, 0, 100), 1 + 10);
   EXPECT_DOUBLE_EQ(transfers.message(1, 3, 100), 1);
   EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 3 + 10);
 }
@@ -170,6 +258,25 @@ TEST(Transfers, TakeTheRateOfTheirSize) {
   EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 100), 1 + 5);  // 50 stay near
   EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 200), 1 + 4);
   EXPECT_DOUBLE_EQ(transfers.ring({8, 1}, 800 / 7.0 * 4, 1), 1 + 4);  // 400 around, four members share them
+}
+
+// Sums for owners: by the ring, unless they were measured, in groups of any shape.
+TEST(Transfers, OfOwnersAreMeasuredOnes) {
+  PlatformProfile p = shipped_profile("h200x8");
+  const auto cost = [](double latency, double rate) { return LinkCost{latency, rate}; };
+  p.levels = {{"near", 4, cost(0, 100), cost(0, 100), cost(0, 100)}, {"far", 64, cost(0, 1), cost(0, 1), cost(0, 1)}};
+  ASSERT_TRUE(p.overlaps_gradient_sums);
+  EXPECT_DOUBLE_EQ(Transfers(p).owner({1, 1}, 100), 0);
+  EXPECT_DOUBLE_EQ(Transfers(p).owner({4, 1}, 100), 1);
+  p.overlaps_gradient_sums = false;
+  EXPECT_DOUBLE_EQ(Transfers(p).owner({4, 1}, 100), 1.5);
+  p.levels[0].owner = cost(1, 50);
+  p.levels[0].groups = {{2, 1, cost(0, 100), cost(0, 100), cost(1, 25)}, {2, 2, cost(0, 100), cost(0, 100)}};
+  EXPECT_DOUBLE_EQ(Transfers(p).owner({4, 1}, 100), 1 + 2);
+  EXPECT_DOUBLE_EQ(Transfers(p).owner({2, 1}, 100), 1 + 4);
+  EXPECT_DOUBLE_EQ(Transfers(p).owner({2, 2}, 100), 1);
+  p.levels[1].owner = cost(3, 5);
+  EXPECT_DOUBLE_EQ(Transfers(p).owner({8, 1}, 100), 3 + 20);
 }
 
 // The shape that is most alike: in members, then in distance; the level itself is one too.

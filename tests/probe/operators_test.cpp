@@ -31,11 +31,15 @@ TEST(Probe, TimesTheUpdateOfStatesOnTheHost) {
   PlatformProfile profile;
   measure_memory_operators(meter, stream, profile);
   ASSERT_FALSE(profile.host_bytes_per_s);
-  measure_offloaded_update(meter, stream, profile);
+  measure_host_memory(meter, stream, profile);
   ASSERT_TRUE(profile.host_bytes_per_s);
   const double share = *profile.host_bytes_per_s / profile.stream_bytes_per_s;
   EXPECT_GT(share, on_gpu() ? 1e-4 : 0.2);
   EXPECT_LT(share, on_gpu() ? 1 : 4);
+  for (const double copies : {profile.to_host_bytes_per_s.value(), profile.from_host_bytes_per_s.value()}) {
+    EXPECT_GT(copies, 1e8);
+    EXPECT_LT(copies, on_gpu() ? 1e12 : 1e13);
+  }
 }
 
 }  // namespace

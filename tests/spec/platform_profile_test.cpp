@@ -82,6 +82,26 @@ TEST(PlatformProfile, GroupsOfALevelAreOptional) {
                               {4, 1, {1e-5, 3e9}, {2e-5, 4e9}}};
   EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
   EXPECT_EQ(link_costs(profile.levels[0]).size(), 7u);
+  profile.levels[0].owner = {1e-6, 5e9};
+  (*profile.levels[0].groups)[1].owner = {1e-6, 6e9, {{1e3, 6e9}}};
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+  EXPECT_EQ(link_costs(profile.levels[0]).size(), 9u);
+}
+
+TEST(PlatformProfile, RatesByTheNumberOfExpertsAreOptional) {
+  PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
+  ASSERT_FALSE(profile.bf16.expert_counts);
+  const size_t tables = rate_tables(profile).size();
+  OperatorRates& rates = profile.bf16;
+  EXPECT_EQ(expert_rate(rates, 3, 1e9), rate_at(rates.expert_products, 1e9));
+  EXPECT_EQ(expert_weight_rate(rates, 3, 1e9), rate_at(rates.expert_weight_products, 1e9));
+  rates.expert_counts = {{2, {{1e6, 10}, {1e8, 30}}, {{1e6, 5}}}, {32, {{1e6, 50}}, {{1e6, 25}}}};
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+  EXPECT_EQ(rate_tables(profile).size(), tables + 4);
+  EXPECT_DOUBLE_EQ(expert_rate(rates, 1, 1e7), 20);  // between two sizes, as the fewest
+  EXPECT_DOUBLE_EQ(expert_rate(rates, 8, 1e6), 30);  // between two counts, by the logarithm
+  EXPECT_DOUBLE_EQ(expert_rate(rates, 128, 1e7), 50);
+  EXPECT_DOUBLE_EQ(expert_weight_rate(rates, 8, 1e9), 15);
 }
 
 TEST(PlatformProfile, RefusesWhatCannotBe) {
@@ -113,6 +133,16 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   refuse([](J& j) { j["dense_products"] = J::array(); }, "dense_products is empty");
   refuse([](J& j) { j["dense_products"] = J::array({J::array({2, 1e12}), J::array({1, 1e12})}); }, "a size");
   refuse([](J& j) { j["dense_products"][0] = 3; }, "is not a pair");
+  refuse([](J& j) { j["levels"][0]["owner"] = {1e-5, 0}; }, "owner of level NVLink: rate is 0");
+  refuse([](J& j) { j["from_host_bytes_per_s"] = 0; }, "from_host_bytes_per_s is 0");
+  const auto count = [](int experts, double rate) {
+    const J table = J::array({J::array({1e6, rate})});
+    return J{{"experts", experts}, {"products", table}, {"weight_products", table}};
+  };
+  refuse([](J& j) { j["expert_counts"] = J::array(); }, "expert_counts is empty");
+  refuse([&](J& j) { j["expert_counts"] = J::array({count(2, 1e9), count(2, 1e9)}); }, "experts is 2, expected 3");
+  refuse([&](J& j) { j["expert_counts"] = J::array({count(2, 0)}); }, "expert_counts of 2: products: a rate is 0");
+  refuse([](J& j) { j["attention_backward_documents"] = 0; }, "attention_backward_documents is 0");
   refuse([](J& j) { j["attention_any_order"] = 0; }, "attention_any_order is 0");
   refuse([](J& j) { j["attention_forward_widths"] = J::array(); }, "attention_forward_widths is empty");
   refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 0})}); }, "a rate is 0");

@@ -1,0 +1,38 @@
+#include "plan/metrics_lines.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json.h"
+
+namespace mw {
+
+void for_each_step(const std::string& path, size_t most,
+                   const std::function<void(const nlohmann::json& step, const std::string& where)>& take) {
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::vector<std::string_view> lines;
+  for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1)
+    lines.push_back(text.substr(begin, end - begin));
+  bool found = false;
+  const size_t first = lines.size() > most ? lines.size() - most : 0;
+  for (size_t i = std::max(first, std::min(kPreparingSteps, lines.size())); i < lines.size(); ++i) {
+    const std::string where = fmt::format("{}, line {}", path, i + 1);
+    const nlohmann::json json = parse_json(lines[i], where, Exit::data);
+    if (!json.is_object() || !json.contains("step"))
+      fail(Exit::data, fmt::format("{}: \"step\" is not there: no metrics of a run", where),
+           "a run writes metrics.jsonl with log.jsonl, a line for each step");
+    if (json.contains("final_val_loss")) continue;  // tells no step
+    found = true;
+    take(json, where);
+  }
+  if (!found)
+    fail(Exit::data, fmt::format("{} holds no measured step behind the first {}", path, kPreparingSteps),
+         "a run writes it with log.jsonl, a line for each step");
+}
+
+}  // namespace mw

@@ -1,0 +1,71 @@
+// What the measurements of operators are made on: sizes of products and attention, and tensors for them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/stream.h"
+#include "core/tensor_store.h"
+#include "ops/attention.h"
+#include "ops/matmul.h"
+#include "probe/meter.h"
+#include "spec/platform_profile.h"
+
+namespace mw {
+
+struct Product {
+  int64_t rows = 0, width = 0;  // [rows, width] x [width, width]
+  double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(width * width); }
+};
+
+struct HeadWidth {
+  int64_t keys = 0, values = 0;
+  double mean() const { return static_cast<double>(keys + values) / 2; }
+  bool operator==(const HeadWidth&) const = default;
+};
+
+// Sizes that take from microseconds to some 20 ms on such a device.
+struct ProbeSizes {
+  std::vector<Product> dense;
+  int64_t experts = 0;
+  std::vector<int64_t> expert_counts;  // that are measured, ascending; `experts` is one of them
+  std::vector<Product> expert;         // rows: of one expert, on average
+  std::vector<int64_t> seq_lens;
+  int64_t attention_tokens = 0;  // at least; longer sequences are measured one at a time
+  int64_t heads = 0, kv_heads = 0;
+  HeadWidth width;                // of all lengths
+  std::vector<HeadWidth> widths;  // their means ascend
+  int64_t width_seq_len = 0;      // of all widths
+  int64_t elements = 0;           // of a tensor that no cache holds
+};
+
+ProbeSizes sizes_for(DeviceKind device);
+// Those of which so many experts have tensors below 4 GiB.
+std::vector<Product> expert_products(const ProbeSizes& sizes, int64_t experts);
+// That training is done in: fp32 on GPUs is for tests.
+std::vector<DType> dtypes_on(DeviceKind device);
+// Of all lengths and widths.
+std::vector<AttentionShape> attention_shapes(const ProbeSizes& sizes);
+// Latent attention, which alone has two widths, has keys and values for every head.
+AttentionShape attention_shape(const ProbeSizes& sizes, int64_t seq_len, HeadWidth width);
+
+// Tensors of one measurement, filled with random values.
+class ProbeTensors {
+ public:
+  ProbeTensors(Stream& stream, const std::vector<TensorSlot>& slots);
+  TensorView operator()(const std::string& name) { return store_.fixed(name); }
+  // The weights of weight_slots, which hold `count` matrices of [n, k].
+  std::vector<Weight> weights(DType dtype, int64_t count, int64_t n, int64_t k);
+
+ private:
+  Stream& stream_;
+  TensorStore store_;
+};
+
+std::vector<TensorSlot> weight_slots(Stream& stream, DType dtype, int64_t count, int64_t n, int64_t k);
+
+// Of a measured time the part that is not an operator's latency.
+double net(double seconds, const PlatformProfile& profile);
+
+}  // namespace mw
