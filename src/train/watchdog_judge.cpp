@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <tuple>
 
@@ -109,9 +110,8 @@ std::string describe_ranks(std::span<const int> ranks) {
 }
 
 std::optional<Alarm> judge_silence(std::span<const WatchedRank> ranks, double limit) {
-  std::vector<int> silent = choose_silent(ranks, limit);
-  if (silent.empty()) return std::nullopt;
-  return name_silent(ranks, std::move(silent), limit);
+  if (choose_silent(ranks, limit).empty()) return std::nullopt;
+  return name_silent(ranks, choose_silent(ranks, limit / 2), limit);
 }
 
 std::optional<Alarm> judge_progress(std::span<const WatchedRank> ranks, double limit) {
@@ -125,6 +125,25 @@ std::optional<Alarm> judge_progress(std::span<const WatchedRank> ranks, double l
   std::vector<int> silent = choose_silent(ranks, limit / 2);
   return silent.empty() ? name_behind(ranks, choose_behind(ranks), limit)
                         : name_silent(ranks, std::move(silent), limit);
+}
+
+std::optional<Alarm> judge_rank_zero(const WatchedRank& zero, const Beat& own, double limit) {
+  std::optional<Alarm> alarm = judge_silence(std::array{zero, WatchedRank{own, 0, RankLink::up}}, limit);
+  if (!alarm) return alarm;
+  if (zero.last.quiet_rank >= 0) {
+    alarm->silent.push_back(zero.last.quiet_rank);
+    alarm->text += fmt::format("\n  rank {}: rank 0's last word was that it had been silent for {:.1f} s",
+                               zero.last.quiet_rank, zero.last.quiet_seconds);
+  }
+  alarm->text += "\n  all others are heard by rank 0 alone: more of them may be silent";
+  return alarm;
+}
+
+const WatchedRank* find_quiet(std::span<const WatchedRank> ranks, double late) {
+  const WatchedRank* quiet = nullptr;
+  for (const WatchedRank& rank : ranks)
+    if (is_silent(rank, late) && (quiet == nullptr || rank.age > quiet->age)) quiet = &rank;
+  return quiet;
 }
 
 }  // namespace mw

@@ -32,13 +32,19 @@ struct Alarm {
 // A rank whose connection was lost is silent after so many seconds, if not after `limit` already.
 constexpr double kLostSeconds = 10;
 
-// An alarm when a rank has been silent for `limit` seconds. Ranks that left are not judged.
+// An alarm when a rank has been silent for `limit` seconds. Names those that have been so for half of that: ranks that
+// stop together fall silent one after the other. Ranks that left are not judged.
 std::optional<Alarm> judge_silence(std::span<const WatchedRank> ranks, double limit);
 
-// Also when none of the ranks has moved for `limit` seconds. Then ranks that have been silent for half of that are
-// named as such. Without any, those are behind that wait in no collective while others do, and of these, or of all,
-// those with the lowest step and collective.
+// Also when none of the ranks has moved for `limit` seconds. Where none is silent then, those are behind that wait in
+// no collective while others do, and of these, or of all, those with the lowest step and collective.
 std::optional<Alarm> judge_progress(std::span<const WatchedRank> ranks, double limit);
+
+// What another rank, at `own`, knows when rank 0 falls silent: that, and what rank 0 had told of the others.
+std::optional<Alarm> judge_rank_zero(const WatchedRank& zero, const Beat& own, double limit);
+
+// For Beat::quiet_rank: the rank that is silent for longest, and for more than `late` seconds. Null: none.
+const WatchedRank* find_quiet(std::span<const WatchedRank> ranks, double late);
 
 // {0, 1, 2, 5}: "ranks 0-2, 5". Ascending; a long list is cut, with the number of those left out.
 std::string describe_ranks(std::span<const int> ranks);

@@ -18,6 +18,8 @@ struct Wire {
   int32_t rank;
   int64_t step, collectives, awaited;
   double idle_seconds;
+  int32_t quiet_rank;
+  float quiet_seconds;
   char phase[40], call[24], host[64];
 };
 static_assert(sizeof(Wire) == kBeatBytes);
@@ -35,7 +37,14 @@ std::string get_text(const char (&field)[N]) {
 }  // namespace
 
 Beat make_beat(int rank, const ProgressNote& note, double idle_seconds, const std::string& host) {
-  return {BeatKind::beat, rank, note.step, note.collectives, note.awaited, idle_seconds, note.phase, note.call, host};
+  return {.rank = rank,
+          .step = note.step,
+          .collectives = note.collectives,
+          .awaited = note.awaited,
+          .idle_seconds = idle_seconds,
+          .phase = note.phase,
+          .call = note.call,
+          .host = host};
 }
 
 BeatBytes encode(const Beat& beat, uint64_t token) {
@@ -48,6 +57,8 @@ BeatBytes encode(const Beat& beat, uint64_t token) {
   wire.collectives = beat.collectives;
   wire.awaited = beat.awaited;
   wire.idle_seconds = beat.idle_seconds;
+  wire.quiet_rank = beat.quiet_rank;
+  wire.quiet_seconds = static_cast<float>(beat.quiet_seconds);
   put_text(wire.phase, beat.phase);
   put_text(wire.call, beat.call);
   put_text(wire.host, beat.host);
@@ -59,11 +70,11 @@ BeatBytes encode(const Beat& beat, uint64_t token) {
 std::optional<Beat> decode(std::span<const std::byte, kBeatBytes> bytes, uint64_t token, int ranks) {
   Wire wire;
   std::memcpy(&wire, bytes.data(), sizeof wire);
+  const auto is_time = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
   const bool ours = wire.magic == kMagic && wire.token == token;
   if (!ours || wire.rank < 0 || wire.rank >= ranks || wire.kind < 1 || wire.kind > 3) return std::nullopt;
-  if (wire.step < 0 || wire.collectives < 0 || wire.awaited < 0 || !std::isfinite(wire.idle_seconds) ||
-      wire.idle_seconds < 0)
-    return std::nullopt;
+  if (wire.step < 0 || wire.collectives < 0 || wire.awaited < 0 || !is_time(wire.idle_seconds)) return std::nullopt;
+  if (wire.quiet_rank < -1 || wire.quiet_rank >= ranks || !is_time(wire.quiet_seconds)) return std::nullopt;
   return Beat{static_cast<BeatKind>(wire.kind),
               wire.rank,
               wire.step,
@@ -72,7 +83,9 @@ std::optional<Beat> decode(std::span<const std::byte, kBeatBytes> bytes, uint64_
               wire.idle_seconds,
               get_text(wire.phase),
               get_text(wire.call),
-              get_text(wire.host)};
+              get_text(wire.host),
+              wire.quiet_rank,
+              wire.quiet_seconds};
 }
 
 }  // namespace mw

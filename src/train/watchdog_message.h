@@ -25,12 +25,15 @@ struct Beat {
   int64_t step = 0, collectives = 0, awaited = 0;  // as in ProgressNote
   double idle_seconds = 0;                         // since the rank last moved
   std::string phase, call, host;                   // cut to what fits; printable
+  // From rank 0, which alone hears the others: of those that missed a beat the one that is silent for longest.
+  int quiet_rank = -1;  // none
+  double quiet_seconds = 0;
 };
 
 // `idle_seconds`: for how long the note has been the same.
 Beat make_beat(int rank, const ProgressNote& note, double idle_seconds, const std::string& host);
 
-constexpr size_t kBeatBytes = 184;
+constexpr size_t kBeatBytes = 192;
 using BeatBytes = std::array<std::byte, kBeatBytes>;
 
 // The token is the job's secret: messages of strangers do not have it.

@@ -102,11 +102,9 @@ void OtherRank::tell(BeatKind kind, double now) {
   if (!socket_.send(encode(beat, address_.token))) socket_ = BeatSocket();
 }
 
-// Only rank 0 is heard here, so only its silence is known.
 void OtherRank::judge(double now) {
   zero_.age = now - heard_;
-  const std::vector<WatchedRank> known = {zero_, {own_.make(now), 0, RankLink::up}};
-  const auto alarm = judge_silence(known, settings_.limit);
+  const auto alarm = judge_rank_zero(zero_, own_.make(now), settings_.limit);
   if (!alarm) return;
   if (settings_.rank > 1)
     let_others_speak(kGraceSeconds + 0.01 * std::min(settings_.rank, 100));  // all know it, one is enough

@@ -52,11 +52,14 @@ void RankZero::run(int stop) {
     ranks_[0].last = own_.make(now);
     heard_[0] = now;
     if (!armed_) continue;
-    if (const auto alarm = judge_progress(table(now), settings_.limit)) {
+    const std::vector<WatchedRank> known = table(now);
+    const WatchedRank* quiet = find_quiet(known, 2 * settings_.interval());
+    quiet_ = quiet == nullptr ? -1 : quiet->last.rank;
+    if (const auto alarm = judge_progress(known, settings_.limit)) {
       tell_all(BeatKind::end, now);
       const Error error(Exit::stalled, "watchdog: " + alarm->text,
                         "look at the node and the process of that rank; checkpoint.resume=auto goes on from the newest "
-                        "checkpoint. If the run was at work, raise watchdog.seconds");
+                        "checkpoint. If the job was at work, raise watchdog.seconds (--watchdog)");
       return settings_.end(&error);
     }
   }
@@ -102,7 +105,7 @@ bool RankZero::take(Connection& connection, const BeatBytes& message, double now
   ranks_[r].last = *beat;
   ranks_[r].link = beat->kind == BeatKind::leave ? RankLink::left : RankLink::up;
   heard_[r] = now;
-  return connection.socket.send(encode(own_.make(now), token_));
+  return connection.socket.send(encode(make_word(BeatKind::beat, now), token_));
 }
 
 void RankZero::drop(int fd, double now) {
@@ -128,11 +131,18 @@ std::vector<WatchedRank> RankZero::table(double now) const {
   return ranks;
 }
 
-void RankZero::tell_all(BeatKind kind, double now) {
+Beat RankZero::make_word(BeatKind kind, double now) {
   Beat beat = own_.make(now);
   beat.kind = kind;
+  beat.quiet_rank = quiet_;
+  if (quiet_ >= 0) beat.quiet_seconds = now - heard_[static_cast<size_t>(quiet_)];
+  return beat;
+}
+
+void RankZero::tell_all(BeatKind kind, double now) {
+  const BeatBytes word = encode(make_word(kind, now), token_);
   for (auto& [fd, connection] : connections_)
-    if (connection.rank > 0) connection.socket.send(encode(beat, token_));
+    if (connection.rank > 0) connection.socket.send(word);
 }
 
 }  // namespace mw

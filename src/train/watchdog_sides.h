@@ -65,6 +65,8 @@ class RankZero {
   void drop(int fd, double now);
   void drop_strangers(double now);
   std::vector<WatchedRank> table(double now) const;
+  // Where rank 0 is, and whom it misses.
+  Beat make_word(BeatKind kind, double now);
   void tell_all(BeatKind kind, double now);
 
   WatchSettings settings_;
@@ -76,6 +78,7 @@ class RankZero {
   std::unordered_map<int, Connection> connections_;  // by descriptor
   std::vector<WatchedRank> ranks_;
   std::vector<double> heard_;     // when, per rank
+  int quiet_ = -1;                // as Beat::quiet_rank
   std::vector<int> descriptors_;  // per rank; -1: none
 };
 

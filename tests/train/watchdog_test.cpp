@@ -32,8 +32,12 @@ Beat beat_at(int rank, int64_t step, int64_t collectives, int64_t awaited, doubl
 TEST(WatchdogMessage, ComesBackAsItWasSent) {
   Beat beat = beat_at(3, 17, 412, 410, 2.5);
   beat.kind = BeatKind::leave;
+  beat.quiet_rank = 2;
+  beat.quiet_seconds = 1.25;
   const auto back = decode(encode(beat, kToken), kToken, 4);
   ASSERT_TRUE(back);
+  EXPECT_EQ(back->quiet_rank, 2);
+  EXPECT_EQ(back->quiet_seconds, 1.25);
   EXPECT_EQ(back->kind, BeatKind::leave);
   EXPECT_EQ(back->rank, 3);
   EXPECT_EQ(back->step, 17);
@@ -71,6 +75,10 @@ TEST(WatchdogMessage, StrangersAndBadNumbersAreRefused) {
   EXPECT_TRUE(refused([](Beat& b) { b.awaited = -1; }));
   EXPECT_TRUE(refused([](Beat& b) { b.idle_seconds = -1; }));
   EXPECT_TRUE(refused([](Beat& b) { b.idle_seconds = std::numeric_limits<double>::quiet_NaN(); }));
+  EXPECT_TRUE(refused([](Beat& b) { b.quiet_rank = 4; }));
+  EXPECT_TRUE(refused([](Beat& b) { b.quiet_rank = -2; }));
+  EXPECT_TRUE(refused([](Beat& b) { b.quiet_seconds = -1; }));
+  EXPECT_TRUE(refused([](Beat& b) { b.quiet_seconds = std::numeric_limits<double>::infinity(); }));
   EXPECT_TRUE(refused([](Beat& b) { b.kind = static_cast<BeatKind>(4); }));
   EXPECT_TRUE(refused([](Beat& b) { b.kind = static_cast<BeatKind>(0); }));
 }
@@ -88,6 +96,7 @@ TEST(WatchdogMessage, HostileBytesNeverGetThrough) {
     EXPECT_TRUE(beat->rank >= 0 && beat->rank < 4 && beat->step >= 0 && beat->idle_seconds >= 0);
     for (const std::string& text : {beat->phase, beat->call, beat->host})
       for (const char c : text) EXPECT_TRUE(c >= 0x20 && c < 0x7f);
+    EXPECT_TRUE(beat->quiet_rank >= -1 && beat->quiet_rank < 4 && beat->quiet_seconds >= 0);
   }
 }
 
@@ -115,6 +124,44 @@ TEST(WatchdogJudge, NamesWhoIsSilentAndWhereTheOthersWait) {
   for (const char* part : {"rank 2 on node2", "silent for 10.5 s", "step 16", "number 400", "phase forward",
                            "ranks 0-1, 3-7: in collective 412 (all_reduce), step 17, phase forward"})
     EXPECT_NE(alarm->text.find(part), std::string::npos) << part << " in\n" << alarm->text;
+}
+
+TEST(WatchdogJudge, RanksThatStopTogetherAreNamedTogether) {
+  std::vector<WatchedRank> ranks = waiting_ranks(4, 9.5);
+  ranks[1].age = 10.1;
+  ranks[2].age = 9.2;  // its last beat came later
+  ranks[3].age = 2;
+  const auto alarm = judge_progress(ranks, 10);
+  ASSERT_TRUE(alarm);
+  EXPECT_EQ(alarm->silent, (Numbers{1, 2}));
+  EXPECT_NE(alarm->text.find("rank 2 on node2: silent for 9.2 s"), std::string::npos) << alarm->text;
+}
+
+TEST(WatchdogJudge, RankZeroMissesTheOneThatIsSilentForLongest) {
+  std::vector<WatchedRank> ranks = waiting_ranks(4, 1);
+  EXPECT_EQ(find_quiet(ranks, 3), nullptr);
+  ranks[1].age = 4;
+  ranks[2].age = 5;
+  EXPECT_EQ(find_quiet(ranks, 3), &ranks[2]);
+  ranks[2].link = RankLink::left;
+  EXPECT_EQ(find_quiet(ranks, 3), &ranks[1]);
+}
+
+TEST(WatchdogJudge, RankZerosLastWordIsPassedOn) {
+  WatchedRank zero = {beat_at(0, 17, 412, 412, 1), 9, RankLink::up};
+  const Beat own = beat_at(3, 17, 412, 412, 9);
+  zero.last.quiet_rank = 2;
+  zero.last.quiet_seconds = 4.5;
+  EXPECT_FALSE(judge_rank_zero(zero, own, 10));
+  zero.age = 10.5;
+  const auto alarm = judge_rank_zero(zero, own, 10);
+  ASSERT_TRUE(alarm);
+  EXPECT_EQ(alarm->silent, (Numbers{0, 2}));
+  for (const char* part : {"nothing is heard from rank 0 ", "rank 3: in collective 412", "more of them may be silent",
+                           "rank 2: rank 0's last word was that it had been silent for 4.5 s"})
+    EXPECT_NE(alarm->text.find(part), std::string::npos) << part << " in\n" << alarm->text;
+  zero.last.quiet_rank = -1;
+  EXPECT_EQ(judge_rank_zero(zero, own, 10)->silent, Numbers{0});
 }
 
 TEST(WatchdogJudge, AStandstillWithAQuietRankIsThatRanks) {
