@@ -17,7 +17,8 @@ std::string without_slash(std::string path) {
 }
 
 // Prints what `convert` gives, once.
-Exit run_conversion(const Invocation& invocation, const std::function<std::string(Comm&)>& convert) {
+Exit run_conversion(const Invocation& invocation, int64_t watchdog_seconds,
+                    const std::function<std::string(Comm&)>& convert) {
   const auto on_rank = [&](Comm& comm) {
     const std::string lines = convert(comm);
     if (comm.rank() == 0) std::printf("%s\n", lines.c_str());
@@ -27,7 +28,9 @@ Exit run_conversion(const Invocation& invocation, const std::function<std::strin
   const bool launched =
       launched_by_mpi() || read_join_environment().has_value() || std::getenv("SLURM_STEP_NUM_TASKS") != nullptr;
   if (!launched) return on_rank(*make_self_comm());
-  return run_in_world(invocation, [&](World& world) { return on_rank(world.comm()); });
+  return run_in_world(invocation, [&](World& world) {
+    return run_watched(world, watchdog_seconds, [&] { return on_rank(world.comm()); });
+  });
 }
 
 }  // namespace
@@ -37,8 +40,9 @@ Command add_import_command(CLI::App& app, const Invocation& invocation) {
   auto dir = std::make_shared<std::string>(), out = std::make_shared<std::string>();
   sub->add_option("HF_DIR", *dir, "model folder: config.json and safetensors")->required();
   sub->add_option("CHECKPOINT_DIR", *out, "folder of checkpoints to write step-00000000 into")->required();
+  auto seconds = add_watchdog_option(*sub);
   return {sub, [=] {
-            return run_conversion(invocation, [&](Comm& comm) {
+            return run_conversion(invocation, *seconds, [&](Comm& comm) {
               return import_hf_folder(comm, without_slash(*dir), without_slash(*out));
             });
           }};
@@ -60,10 +64,11 @@ Command add_export_command(CLI::App& app, const Invocation& invocation) {
       ->default_str("5GB");
   sub->add_option("--source", request->source,
                   "model folder whose config.json and tokenizer go along; left out: the one that the run began with");
+  auto seconds = add_watchdog_option(*sub);
   return {sub, [=] {
             request->out = without_slash(request->out);
             request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));
-            return run_conversion(invocation, [&](Comm& comm) { return export_checkpoint(comm, *request); });
+            return run_conversion(invocation, *seconds, [&](Comm& comm) { return export_checkpoint(comm, *request); });
           }};
 }
 

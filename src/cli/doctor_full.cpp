@@ -50,9 +50,8 @@ Command add_doctor_command(CLI::App& app, const Invocation& invocation) {
   return {sub, [options, invocation] {
             options->program = version_text();
             return run_in_world(invocation, [&](World& world) {
-              RunSpec watched;  // a link that is dead makes everybody wait
-              watched.watchdog.seconds = 60;
-              return run_watched(world, watched, [&] { return run_doctor(world, *options); });
+              // A link that is dead makes everybody wait.
+              return run_watched(world, 60, [&] { return run_doctor(world, *options); });
             });
           }};
 }

@@ -53,6 +53,7 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
   options.memory_bytes = available_share(device, local);
   comm.barrier();  // before a rank that shares the GPU takes some
   Stream stream = open_stream(device, threads);
+  stream.trace().note_phases(comm.progress());
   start_products(stream, on_gpu ? DType::bf16 : DType::f32, arenas_of(device));
   comm.barrier();
   options.library_bytes = std::max<int64_t>(0, on_gpu ? memory.taken() : resident_bytes());
@@ -85,11 +86,16 @@ Command add_probe_command(CLI::App& app, const Invocation& invocation) {
   sub->add_option("--device", arguments->device, "auto, cpu, cuda or hip")->capture_default_str();
   sub->add_option("--threads", arguments->threads, "per rank; 0: cores / ranks of the node")
       ->check(CLI::Range(0, 4096));
+  // However long the probe takes: every row of calls begins at a barrier and lasts milliseconds or one call, and what
+  // prepares it are operators, which a watchdog sees.
+  auto seconds = add_watchdog_option(*sub);
   sub->footer(
       "Under mpirun, with as many ranks per node as a run will have, the links are measured too. Killed, it goes on\n"
       "where it was when it is started again.");
-  return {sub, [arguments, invocation] {
-            return run_in_world(invocation, [&](World& world) { return run_probe(world, *arguments); });
+  return {sub, [=] {
+            return run_in_world(invocation, [&](World& world) {
+              return run_watched(world, *seconds, [&] { return run_probe(world, *arguments); });
+            });
           }};
 }
 

@@ -24,7 +24,10 @@ Command add_probe_command(CLI::App& app, const Invocation& invocation);
 // down.
 Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)>& body);
 
-// Runs `body` on every rank of the world under the watchdog, as watchdog.seconds says. Collective.
-Exit run_watched(World& world, const RunSpec& run, const std::function<Exit()>& body);
+// Runs `body` on every rank of the world under the watchdog (`seconds` as in start_watchdog). Collective.
+Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& body);
+
+// --watchdog, of commands without a run file: the seconds for run_watched.
+std::shared_ptr<int64_t> add_watchdog_option(CLI::App& sub);
 
 }  // namespace mw

@@ -18,6 +18,35 @@ RunSpec sampling_run(RunSpec run, int64_t ranks) {
   return run;
 }
 
+// Prints the prompt and what the model goes on with, as it comes.
+Exit run_sample(World& world, const RunSpec& run, const std::string& checkpoint) {
+  const ModelSpec model = load_model_spec(run);
+  if (const std::string why = why_no_sample(model, run); !why.empty())
+    fail(Exit::unsupported, "sampling is not built for this run: " + why, "docs/limits.md lists what is missing");
+  const std::string folder = checkpoint.empty() ? newest_checkpoint(run.checkpoint.dir) : checkpoint;
+  if (folder.empty() && run.hf_dir.empty())
+    fail(Exit::checkpoint, fmt::format("no complete checkpoint in \"{}\"", run.checkpoint.dir),
+         "train first, or name one with --checkpoint");
+  const int local_ranks = ranks_per_node(world, run.mesh);
+  Engine engine(model, sampling_run(run, world.comm().size()), world.comm(),
+                threads_per_rank(run.train.threads, local_ranks), local_ranks);
+  if (folder.empty()) import_hf_weights(engine, run.hf_dir);
+  else load_checkpoint(engine, folder, true);
+  SampleSpec spec = run.sample;
+  if (spec.tokens == 0) spec.tokens = 256;
+  const std::vector<int32_t> prompt(reinterpret_cast<const unsigned char*>(spec.prompt.data()),
+                                    reinterpret_cast<const unsigned char*>(spec.prompt.data()) + spec.prompt.size());
+  const bool leader = world.comm().rank() == 0;
+  if (leader) std::fputs(spec.prompt.c_str(), stdout);
+  generate(engine, prompt, spec, [&](int32_t token) {
+    if (leader) std::fputc(token, stdout);
+    if (leader) std::fflush(stdout);
+    return token != 0;  // a zero byte ends a file
+  });
+  if (leader) std::fputc('\n', stdout);
+  return Exit::ok;
+}
+
 }  // namespace
 
 Command add_sample_command(CLI::App& app, const Invocation& invocation) {
@@ -30,33 +59,7 @@ Command add_sample_command(CLI::App& app, const Invocation& invocation) {
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               const RunSpec run = read_run_file(*path, *overrides);
-              const ModelSpec model = load_model_spec(run);
-              if (const std::string why = why_no_sample(model, run); !why.empty())
-                fail(Exit::unsupported, "sampling is not built for this run: " + why,
-                     "docs/limits.md lists what is missing");
-              const std::string folder = checkpoint->empty() ? newest_checkpoint(run.checkpoint.dir) : *checkpoint;
-              if (folder.empty() && run.hf_dir.empty())
-                fail(Exit::checkpoint, fmt::format("no complete checkpoint in \"{}\"", run.checkpoint.dir),
-                     "train first, or name one with --checkpoint");
-              const int local_ranks = ranks_per_node(world, run.mesh);
-              Engine engine(model, sampling_run(run, world.comm().size()), world.comm(),
-                            threads_per_rank(run.train.threads, local_ranks), local_ranks);
-              if (folder.empty()) import_hf_weights(engine, run.hf_dir);
-              else load_checkpoint(engine, folder, true);
-              SampleSpec spec = run.sample;
-              if (spec.tokens == 0) spec.tokens = 256;
-              const std::vector<int32_t> prompt(
-                  reinterpret_cast<const unsigned char*>(spec.prompt.data()),
-                  reinterpret_cast<const unsigned char*>(spec.prompt.data()) + spec.prompt.size());
-              const bool leader = world.comm().rank() == 0;
-              if (leader) std::fputs(spec.prompt.c_str(), stdout);
-              generate(engine, prompt, spec, [&](int32_t token) {
-                if (leader) std::fputc(token, stdout);
-                if (leader) std::fflush(stdout);
-                return token != 0;  // a zero byte ends a file
-              });
-              if (leader) std::fputc('\n', stdout);
-              return Exit::ok;
+              return run_watched(world, run.watchdog.seconds, [&] { return run_sample(world, run, *checkpoint); });
             });
           }};
 }

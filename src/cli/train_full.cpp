@@ -14,7 +14,9 @@ Command add_train_command(CLI::App& app, const Invocation& invocation) {
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               const RunSpec run = read_run_file(*path, *overrides);
-              return run_watched(world, run, [&] { return run_training(world, run, {*profile, version_text()}); });
+              return run_watched(world, run.watchdog.seconds, [&] {
+                return run_training(world, run, {*profile, version_text()});
+              });
             });
           }};
 }

@@ -12,7 +12,7 @@ Command add_verify_command(CLI::App& app, const Invocation& invocation) {
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               const RunSpec run = read_run_file(*path, *overrides);
-              return run_watched(world, run, [&] { return run_verify(world, run); });
+              return run_watched(world, run.watchdog.seconds, [&] { return run_verify(world, run); });
             });
           }};
 }

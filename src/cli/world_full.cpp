@@ -38,7 +38,7 @@ Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)
   return Exit::internal;
 }
 
-Exit run_watched(World& world, const RunSpec& run, const std::function<Exit()>& body) {
+Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& body) {
   // Its main thread may be stuck in the message library: nothing of the process can be ended in order.
   const auto end = [rank = world.comm().rank()](const Error* reason) {
     if (reason != nullptr) {
@@ -47,10 +47,18 @@ Exit run_watched(World& world, const RunSpec& run, const std::function<Exit()>& 
     }
     std::_Exit(static_cast<int>(Exit::stalled));
   };
-  const std::unique_ptr<Watchdog> watchdog = start_watchdog(world, static_cast<double>(run.watchdog.seconds), end);
+  const std::unique_ptr<Watchdog> watchdog = start_watchdog(world, static_cast<double>(seconds), end);
   const Exit code = body();
   world.comm().barrier();  // all are watched until the last one is here
   return code;
+}
+
+std::shared_ptr<int64_t> add_watchdog_option(CLI::App& sub) {
+  auto seconds = std::make_shared<int64_t>(WatchdogSpec().seconds);
+  sub.add_option("--watchdog", *seconds, "seconds without a word or a move of the ranks that end the job; 0: never")
+      ->check(CLI::Range(0, 1'000'000'000))
+      ->capture_default_str();
+  return seconds;
 }
 
 }  // namespace mw

@@ -13,6 +13,7 @@
 #include "spec/shards.h"
 #include "train/checkpoint_reader.h"
 #include "train/hf_convert.h"
+#include "train/watchdog.h"
 
 namespace mw {
 namespace {
@@ -118,7 +119,8 @@ class NewFolder {
 // Brings tensors from the checkpoint into files, a piece at a time.
 class ShardWriter {
  public:
-  ShardWriter(CheckpointReader& reader, const Target& target) : reader_(reader), target_(target) {
+  ShardWriter(Comm& world, CheckpointReader& reader, const Target& target)
+      : world_(world), reader_(reader), target_(target) {
     for (const ParamRow& row : param_table(target.model)) shapes_[row.name] = row.shape;
   }
 
@@ -131,6 +133,7 @@ class ShardWriter {
     }
     writer.begin(dir + "/" + shard.file);
     for (const size_t i : shard.tensors) write_tensor(writer, target_.tensors[i]);
+    note_work(world_, "finish_file");
     writer.finish();
   }
 
@@ -138,6 +141,7 @@ class ShardWriter {
   void write_tensor(SafetensorsWriter& writer, const HfTensor& tensor) {
     const std::vector<int64_t>& shape = shapes_.at(tensor.param);
     for (int64_t first = 0; first < tensor.numel(); first += kPiece) {
+      note_work(world_, "convert_tensor");
       TensorSlice piece = whole_tensor(shape);
       piece.first = tensor.begin + first;
       piece.size = std::min(kPiece, tensor.numel() - first);
@@ -153,6 +157,7 @@ class ShardWriter {
     }
   }
 
+  Comm& world_;
   CheckpointReader& reader_;
   const Target& target_;
   std::map<std::string, std::vector<int64_t>> shapes_;  // by parameter
@@ -211,7 +216,7 @@ std::string export_checkpoint(Comm& world, const HfExport& request) {
   if (leader) folder.emplace(request.out);
   world.barrier();
   const std::string dir = NewFolder::temporary_name(request.out);
-  ShardWriter writer(reader, target);
+  ShardWriter writer(world, reader, target);
   // Neighbours, which often need the same slices of the checkpoint.
   const Block mine = block_of(std::ssize(target.shards), world.size(), world.rank());
   for (const HfShard& shard : std::span(target.shards).subspan(mine.begin, mine.count)) writer.write(shard, dir);

@@ -12,6 +12,7 @@
 #include "train/checkpoint_files.h"
 #include "train/checkpoint_slices.h"
 #include "train/hf_convert.h"
+#include "train/watchdog.h"
 
 namespace mw {
 namespace {
@@ -49,8 +50,8 @@ void check_finite(std::span<const float> values, const std::string& name, const 
 // Streams the tensors of a folder into this rank's file of a checkpoint.
 class RankWriter {
  public:
-  RankWriter(const HfFolder& folder, std::vector<ParamRow> rows, const std::string& checkpoint, int rank)
-      : folder_(folder), rows_(std::move(rows)), file_(rank_file_name(rank)) {
+  RankWriter(Comm& world, const HfFolder& folder, std::vector<ParamRow> rows, const std::string& checkpoint)
+      : world_(world), folder_(folder), rows_(std::move(rows)), file_(rank_file_name(world.rank())) {
     for (const HfTensor& tensor : folder_.tensors) sources_[tensor.param].push_back(&tensor);
     for (const ParamRow& row : rows_) writer_.declare(key(row), "F32", row.shape);
     writer_.begin(checkpoint + "/" + file_);
@@ -61,6 +62,7 @@ class RankWriter {
     nlohmann::json entries = nlohmann::json::array();
     for (const ParamRow& row : rows_)
       entries.push_back(slice_entry({"param." + row.name, whole_tensor(row.shape), file_, key(row), write_row(row)}));
+    note_work(world_, "finish_file");
     writer_.finish();
     return entries;
   }
@@ -77,6 +79,7 @@ class RankWriter {
     for (const HfTensor* part : parts) {
       MW_CHECK(part->begin == at, "{} begins at {} of {}, expected {}", part->name, part->begin, row.name, at);
       for (int64_t first = 0; first < part->numel(); first += kPiece) {
+        note_work(world_, "convert_tensor");
         values_.resize(static_cast<size_t>(std::min(kPiece, part->numel() - first)));
         read_hf_tensor(folder_.files, *part, first, values_);
         check_finite(values_, part->name, folder_.files.path());
@@ -90,6 +93,7 @@ class RankWriter {
     return checksum.hex();
   }
 
+  Comm& world_;
   const HfFolder& folder_;
   std::vector<ParamRow> rows_;
   std::string file_;
@@ -114,7 +118,7 @@ std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::
   }
   world.barrier();
   const nlohmann::json slices =
-      gather_entries(world, RankWriter(folder, rows_to_write(rows, world), checkpoint, world.rank()).write());
+      gather_entries(world, RankWriter(world, folder, rows_to_write(rows, world), checkpoint).write());
   if (world.rank() == 0) {
     complete_checkpoint(checkpoint, {RunState{}, to_toml(untrained_run(hf_dir)), false}, rows, slices);
     sync_path(dir);

@@ -136,4 +136,8 @@ void begin_step(Comm& world, const RunSpec& run, int64_t step) {
   while (hangs) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
+void note_work(Comm& world, const char* work) {
+  if (Progress* progress = world.progress(); progress != nullptr) progress->enter(work);
+}
+
 }  // namespace mw

@@ -30,4 +30,7 @@ std::unique_ptr<Watchdog> start_watchdog(World& world, double seconds, EndJob en
 // Tells those who watch that `step` begins. With debug.fault = "hang" the last rank stays here at step 3.
 void begin_step(Comm& world, const RunSpec& run, int64_t step);
 
+// Tells them that the rank is at `work` (a literal): where neither steps nor scopes of a trace do.
+void note_work(Comm& world, const char* work);
+
 }  // namespace mw

@@ -1,5 +1,6 @@
-"""The watchdog names the rank that is stopped or stuck, in time and with its last step, and ends the whole job with an
-exit code of its own, stopped process included; runs that end in order, by an error or by kill -9 end as without it."""
+"""The watchdog names the ranks that are stopped or stuck, in time and with their last step, in every kind of layout and
+command, and ends the whole job with an exit code of its own, stopped processes included; runs that end in order, by an
+error or by kill -9 end as without it."""
 
 import os
 import re
@@ -21,8 +22,13 @@ ARGUMENTS = ["train", RUN, "mesh.ep=2", f"watchdog.seconds={SECONDS}"]
 
 def started(name, *overrides):
     """A long run that has made some steps, and the processes of its ranks by rank."""
-    job = Job(RANKS, *ARGUMENTS, "train.steps=100000", *overrides)
-    checks.expect(job.wait_until(lambda: "\nstep 5/" in job.output()), f"{name}: did not start", job.output())
+    return at_work(name, "\nstep 5/", *ARGUMENTS, "train.steps=100000", *overrides)
+
+
+def at_work(name, sign, *arguments):
+    """A job that has said `sign`, and the processes of its ranks by rank."""
+    job = Job(RANKS, *arguments)
+    checks.expect(job.wait_until(lambda: sign in job.output()), f"{name}: did not start", job.output())
     pids = sorted(job.rank_pids(), key=rank_of)
     checks.expect([rank_of(pid) for pid in pids] == list(range(RANKS)), f"{name}: ranks {pids}", job.output())
     return job, pids
@@ -51,16 +57,16 @@ def alive(pids):
     return left
 
 
-def ended(name, job, pids, since, code, parts):
-    got = job.wait(SECONDS + 40)
+def ended(name, job, pids, since, code, parts, limit=SECONDS):
+    got = job.wait(limit + 40)
     seconds = time.monotonic() - since
     output = job.output()
-    told = [line for line in output.splitlines() if "watchdog:" in line]
+    told = re.findall("watchdog:.*", output)
     print(f"{name}: code {got} after {seconds:.1f} s; {told[:1]}", flush=True)
     # MPICH's mpirun mixes in the signal by which it ends the other ranks.
     codes = (code, 9) if "messages by MPICH" in output else (code,)
     checks.expect(got in codes, f"{name}: exit {got}, expected {code}", output)
-    checks.expect(seconds < SECONDS + SLACK, f"{name}: it took {seconds:.1f} s", output)
+    checks.expect(seconds < limit + SLACK, f"{name}: it took {seconds:.1f} s", output)
     for part in parts:
         checks.expect(re.search(part, output), f"{name}: no \"{part}\"", output)
     end = time.monotonic() + 5
@@ -72,9 +78,9 @@ def ended(name, job, pids, since, code, parts):
     return output
 
 
-def stop_rank(number, parts):
-    name = f"stopped-{number}"
-    job, pids = started(name)
+def stop_rank(number, parts, *overrides):
+    name = f"stopped-{number} {' '.join(overrides)}"
+    job, pids = started(name, *overrides)
     before = last_step(job.output())
     time.sleep(SECONDS / 2)  # some beats go by
     os.kill(pids[number], signal.SIGSTOP)
@@ -90,6 +96,41 @@ output = stop_rank(2, [r"nothing is heard from rank 2 ", r"ranks? [\d, -]+: in c
 checks.expect(output.count("watchdog:") == 1, "stopped-2: one rank tells", output)
 output = stop_rank(0, [r"nothing is heard from rank 0 "])
 checks.expect(output.count("watchdog:") == 1, "stopped-0: one rank tells", output)
+for number, layout in [(3, "mesh.pp=2"), (1, "mesh.tp=2"), (3, "mesh.zero=1"), (2, "mesh.pp=2 mesh.tp=2 mesh.zero=1")]:
+    stop_rank(number, [rf"nothing is heard from rank {number} "], *layout.split())
+
+# Two at once.
+job, pids = started("stopped-1-2")
+for number in (1, 2):
+    os.kill(pids[number], signal.SIGSTOP)
+ended("stopped-1-2", job, pids, time.monotonic(), STALLED,
+      [r"nothing is heard from ranks 1-2 ", *(rf"rank {r} on \S+: silent for [\d.]+ s, last .*\bstep \d" for r in (1, 2))])
+
+# Rank 0 and another: only rank 0 hears all, and what it had told before is passed on.
+job, pids = started("stopped-2-0", f"watchdog.seconds={2 * SECONDS}")
+os.kill(pids[2], signal.SIGSTOP)
+time.sleep(1.5 * SECONDS)
+os.kill(pids[0], signal.SIGSTOP)
+ended("stopped-2-0", job, pids, time.monotonic(), STALLED,
+      [r"nothing is heard from rank 0 ", r"rank 2: rank 0's last word was that it had been silent for [\d.]+ s",
+       "more of them may be silent"], 2 * SECONDS)
+job, pids = started("stopped-0-2")
+for number in (0, 2):
+    os.kill(pids[number], signal.SIGSTOP)
+ended("stopped-0-2", job, pids, time.monotonic(), STALLED,
+      [r"nothing is heard from rank 0 ", "more of them may be silent"])
+
+# Other commands of several ranks.
+result = run(2, *ARGUMENTS, "checkpoint.dir=tiny")
+checks.expect(result.code == 0, f"tiny: exit {result.code}", result.output)
+ENDLESS = ["sample.tokens=1000000", "sample.temperature=0", "sample.prompt=abc"]
+for name, limit, sign, *arguments in [
+        ("sample", SECONDS, "abc", "sample", RUN, "checkpoint.dir=tiny", f"watchdog.seconds={SECONDS}", *ENDLESS),
+        ("probe", 2 * SECONDS, "budget", "probe", "--budget", "1h", "--threads", "1", "--watchdog", 2 * SECONDS)]:
+    job, pids = at_work(name, sign, *arguments)
+    time.sleep(SECONDS / 2)
+    os.kill(pids[2], signal.SIGSTOP)
+    ended(name, job, pids, time.monotonic(), STALLED, [r"nothing is heard from rank 2 ", "rank 2 on .*: silent for"], limit)
 
 job = Job(RANKS, *ARGUMENTS, "debug.fault=hang")
 job.wait_until(lambda: len(job.rank_pids()) == RANKS and "\nstep 2/" in job.output())
