@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -43,6 +44,14 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
                    run.checkpoint.dir, fmt::join(newer, ", ")),
        "give the new branch another checkpoint.dir, or move the newer ones away; checkpoint.resume=auto goes on from "
        "the newest");
+}
+
+bool holds_checkpoint(const RunSpec& run, int64_t step) {
+  if (run.checkpoint.dir.empty()) return false;
+  const std::vector<std::string> complete = list_checkpoints(run.checkpoint.dir);
+  return std::any_of(complete.begin(), complete.end(), [&](const std::string& folder) {
+    return step_of_folder(std::filesystem::path(folder).filename().string()) == step;
+  });
 }
 
 }  // namespace mw

@@ -15,4 +15,7 @@ void check_checkpoint_folder(const RunSpec& run);
 // next checkpoint.resume = "auto" would take for the newest. Errors: checkpoint, when checkpoint.dir holds later steps.
 void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder);
 
+// Whether checkpoint.dir holds the complete checkpoint of `step`.
+bool holds_checkpoint(const RunSpec& run, int64_t step);
+
 }  // namespace mw

@@ -176,7 +176,10 @@ void Trainer::load_weights() {
     state_ = load_checkpoint(*engine_, folder);
     reset_peak_resident();  // the pages of the files that were read are not the run's memory
     if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
-    saved_step_ = state_.step;
+    // A checkpoint of another folder is not one of this run's yet, in its layout.
+    int64_t is_saved = leader_ && holds_checkpoint(run_, state_.step) ? 1 : 0;
+    world_.comm().all_reduce_max(std::span(&is_saved, 1));
+    if (is_saved != 0) saved_step_ = state_.step;
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     return;
   }
