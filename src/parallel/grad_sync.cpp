@@ -175,11 +175,12 @@ void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends) {
     if (weight.packed_forward.data != nullptr) pack_weight(stream, weight);
 }
 
-double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms) {
+double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, bool counts_copies) {
   const auto squares_of = [&](Replicas replicas) {
     std::vector<TensorView> owned;
     for (const Parameter& p : params.all())
-      if (p.row.trained && p.replicas == replicas && !p.is_copy && p.owned.count > 0) owned.push_back(p.owned_grad());
+      if (p.row.trained && p.replicas == replicas && (!p.is_copy || counts_copies) && p.owned.count > 0)
+        owned.push_back(p.owned_grad());
     double squares = sum_squares(stream, owned);
     if (params.block(replicas).is_cut()) comms.of(replicas).all_reduce_sum(std::span(&squares, 1));
     return squares;
@@ -188,7 +189,9 @@ double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms
   comms.ep->all_reduce_sum(std::span(&experts, 1));
   if (comms.cuts_experts) slices += std::exchange(experts, 0.0);
   comms.tp->all_reduce_sum(std::span(&slices, 1));
-  double squares = slices + squares_of(Replicas::stage) + experts;
+  double whole = squares_of(Replicas::stage);
+  if (counts_copies) comms.tp->all_reduce_sum(std::span(&whole, 1));
+  double squares = slices + whole + experts;
   comms.pp->all_reduce_sum(std::span(&squares, 1));
   return std::sqrt(squares);
 }

@@ -86,7 +86,7 @@ void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends);
 void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends);
 
 // L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP, TP and
-// PP; with ZeRO over the replicas too.
-double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms);
+// PP; with ZeRO over the replicas too. counts_copies: a test-only fault.
+double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, bool counts_copies = false);
 
 }  // namespace mw

@@ -203,7 +203,8 @@ void GradientPass::send_gradient(const Action& a) {
 void GradientPass::reduce_gradients() {
   if (++reduced_stages_ < plan_.stages.size()) return;
   messages_.finish();
-  if (plan_.model.tie_embeddings) sum_tied_gradients(engine_.stream, engine_.params, *engine_.pipeline.ends);
+  if (plan_.model.tie_embeddings && plan_.run.fault != "skip_tied_sum")
+    sum_tied_gradients(engine_.stream, engine_.params, *engine_.pipeline.ends);
   sums_.finish();
 }
 
@@ -276,7 +277,8 @@ StepStats GradientPass::run() {
   stats_.loss = loss_sum_ / static_cast<double>(stats_.valid_labels);
   stats_.total_loss = stats_.loss + weighted_aux_;
   const TraceScope scope(engine_.stream.trace(), Work::optimizer, "grad_norm");
-  stats_.grad_norm = global_gradient_norm(engine_.stream, engine_.params, engine_.comms);
+  stats_.grad_norm =
+      global_gradient_norm(engine_.stream, engine_.params, engine_.comms, plan_.run.fault == "copies_in_norm");
   return std::move(stats_);
 }
 

@@ -17,9 +17,12 @@ FAULTS = {  # fault: lines of which at least one must be judged FAIL
     "wrong_denominator": r"grad \S+ ",
     "nan_gradient": r"grad \S+ ",
     "wrong_clip": r"update from equal gradients: .* differ, moments of ",
+    "skip_tied_sum": r"grad embed ",
+    "copies_in_norm": r"^ *grad_norm ",
     "stale_gather": r"update from equal gradients: .* differ, weights of layers\.\d+\.moe\.w_",
 }
 
+TIED = "model.tie_embeddings=true"
 checks = Checks()
 for fault, line in FAULTS.items():
     layouts = ["", "mesh.zero=1", "mesh.tp=2", "mesh.tp=2 moe.tp_mode=ted", "mesh.pp=2"]
@@ -27,6 +30,10 @@ for fault, line in FAULTS.items():
         layouts = ["", "mesh.placement=dp_first moe.transport=padded moe.row_chunks=3", "memory.recompute=full", "mesh.pp=2"]
     if fault == "stale_gather":
         layouts = ["mesh.zero=1 mesh.ep=1", "mesh.zero=1 mesh.tp=2", "mesh.zero=1 mesh.ep=1 mesh.pp=2"]
+    if fault == "skip_tied_sum":
+        layouts = [f"{TIED} mesh.pp=2 {more}" for more in ("", "mesh.tp=2", "mesh.zero=1 mesh.schedule=zb_h1")]
+    if fault == "copies_in_norm":  # replicas of a token shard's weights, or the last stage's of the embedding
+        layouts = ["mesh.tp=2", "mesh.tp=2 mesh.zero=1", "mesh.tp=2 moe.tp_mode=ted", f"{TIED} mesh.pp=2"]
     for extra in map(str.split, layouts):
         result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
                      f"debug.fault={fault}", *extra)
