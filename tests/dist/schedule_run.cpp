@@ -2,7 +2,10 @@
 // compares with what theory says: the order of actions with the plan, live micro-batches with the validator, the bubble
 // with its closed form.
 //
-//   mpirun -np P schedule_run UNIT_MS MICRO_BATCHES KIND CHUNKS [permuted | failing]
+//   mpirun -np P schedule_run UNIT_MS MICRO_BATCHES KIND CHUNKS [permuted | failing | large]
+//
+// With "large", messages of 1 to 16 MiB go between the stages, which libraries send only once they are received. Copies
+// take time then, and the bubble is not judged.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -12,6 +15,7 @@
 #include <map>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "comm/stage_links.h"
 #include "parallel/executor.h"
@@ -22,15 +26,16 @@ namespace mw {
 namespace {
 
 constexpr double kTolerance = 0.03;  // of the bubble of any rank, relative
-constexpr int kAttempts = 12;        // the best counts: what else a machine does disturbs a run
+// So many runs must be within it: one alone could be so by chance. What else a machine does lengthens others.
+constexpr size_t kGoodRuns = 2, kMostRuns = 16;
 
 double seconds_of(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 
-// The stages of one rank. Every message is the pair (stage, micro-batch), which its receiver checks.
+// The stages of one rank. Every message repeats the pair (stage, micro-batch), which its receiver checks.
 class SyntheticStages {
  public:
-  SyntheticStages(const PipelineShape& shape, PipelineComms& comms, const StageCost& cost)
-      : shape_(shape), comms_(comms), cost_(cost) {}
+  SyntheticStages(const PipelineShape& shape, PipelineComms& comms, const StageCost& cost, bool large)
+      : shape_(shape), comms_(comms), cost_(cost), large_(large) {}
 
   ActionHandlers handlers() {
     using enum ActionKind;
@@ -76,10 +81,11 @@ class SyntheticStages {
   double busy() const { return busy_; }  // seconds of work: an action may wait for its buffer before
 
  private:
-  using Payload = std::array<int64_t, 2>;
+  using Mark = std::array<int64_t, 2>;
+  using Payload = std::vector<Mark>;
   // A stage has one per direction.
   struct Buffer {
-    Payload payload{};
+    Payload payload;
     std::unique_ptr<Pending> sent;
     void free() {
       if (sent != nullptr) sent->wait();
@@ -87,6 +93,9 @@ class SyntheticStages {
     }
   };
 
+  size_t marks_of(int64_t micro_batch) const {
+    return large_ ? ((size_t{1} << 20) << (micro_batch % 5)) / sizeof(Mark) : 1;
+  }
   Comm& activations(int stage) { return *comms_.after[static_cast<size_t>(stage)].activations; }
   Comm& gradients(int stage) { return *comms_.after[static_cast<size_t>(stage)].gradients; }
 
@@ -101,19 +110,22 @@ class SyntheticStages {
     peak_[stage] = std::max(peak_[stage], std::ssize(live_[stage]));
   }
   void send(Buffer& buffer, Comm& comm, int to, const Action& a) {
-    buffer.payload = {a.stage, a.micro_batch};
+    buffer.payload.assign(marks_of(a.micro_batch), {a.stage, a.micro_batch});
     buffer.sent = comm.send(std::as_bytes(std::span(buffer.payload)), to);
   }
   void receive(Comm& comm, int from, int stage, const Action& a) {
-    Payload got{};
+    Payload got(marks_of(a.micro_batch));
     comm.receive(std::as_writable_bytes(std::span(got)), from)->wait();
-    MW_CHECK(got == (Payload{stage, a.micro_batch}), "{} got micro-batch {} of stage {}", describe(a), got[1], got[0]);
+    for (const Mark& mark : got)
+      MW_CHECK(mark == (Mark{stage, a.micro_batch}), "{} got micro-batch {} of stage {}", describe(a), mark[1],
+               mark[0]);
     if (a.kind == ActionKind::receive_activation) begin(a.stage, a.micro_batch);
   }
 
   const PipelineShape& shape_;
   PipelineComms& comms_;
   StageCost cost_;
+  bool large_;
   std::map<int, Buffer> outputs_, input_gradients_;  // by stage
   std::map<int, std::set<int64_t>> live_;
   std::map<int, int64_t> peak_;
@@ -167,38 +179,66 @@ void fail_in_last_stage(const PipelineShape& shape, ActionHandlers& handlers) {
     };
 }
 
+// What the ranks of one pipeline share over its runs.
+struct Pipeline {
+  PipelineShape shape;
+  StageCost cost;
+  std::string fault;
+  Schedule plan;
+  ScheduleReport proof;
+  PipelineComms comms;
+};
+
+// Runs the schedule once. By how much the bubble is off, relative, at the rank where it is most.
+double run_once(Comm& all, Pipeline& p) {
+  const std::vector<Action>& plan = p.plan.ranks[static_cast<size_t>(all.rank())];
+  std::vector<Action> actions = plan;
+  if (p.fault == "permuted" && all.rank() == 0) permute(actions);
+  SyntheticStages stages(p.shape, p.comms, p.cost, p.fault == "large");
+  Trace trace;
+  all.barrier();
+  ActionHandlers handlers = stages.handlers();
+  if (p.fault == "failing") fail_in_last_stage(p.shape, handlers);
+  const std::vector<ActionRecord> records = run_schedule(actions, handlers, trace);
+  stages.finish();
+  expect_order(records, plan, all.rank());
+  for (const int stage : stages_of_rank(p.shape, all.rank()))
+    if (const int64_t peak = p.proof.stage_peak[static_cast<size_t>(stage)]; stages.peak(stage) != peak)
+      fail(Exit::check_failed,
+           fmt::format("stage {}: {} micro-batches live, {} in the proof", stage, stages.peak(stage), peak));
+  double worst = std::abs(measured_bubble(all, records, stages.busy()) / bubble_in_theory(p.shape, p.cost) - 1);
+  all.all_reduce_max(std::span(&worst, 1));
+  return worst;
+}
+
+// Runs until enough of the runs are within the tolerance. By how much the worst of the best kGoodRuns is off.
+double run_until_good(Comm& all, Pipeline& p) {
+  std::vector<double> off;
+  const auto counts = [&] { return off.size() < kGoodRuns ? 1.0 : off[kGoodRuns - 1]; };
+  while (off.size() < kMostRuns && counts() > kTolerance) {
+    off.push_back(run_once(all, p));
+    std::sort(off.begin(), off.end());
+  }
+  return counts();
+}
+
 void run(World& world, const PipelineShape& shape, double unit, const std::string& fault) {
   Comm& all = world.comm();
-  const Schedule plan = make_schedule(shape);
-  const ScheduleReport proof = validate_schedule(plan);
-  const StageCost cost{unit, unit, unit};
+  Pipeline p{shape, {unit, unit, unit}, fault, make_schedule(shape), {}, {}};
+  p.proof = validate_schedule(p.plan);
   MeshComms comms;
   comms.pp = all.split(0, all.rank());
-  PipelineComms pipeline = make_pipeline_comms(comms, shape, false);
-  std::vector<Action> actions = plan.ranks[static_cast<size_t>(all.rank())];
-  if (fault == "permuted" && all.rank() == 0) permute(actions);
-
-  double off = 1;
-  for (int attempt = 0; attempt < kAttempts && off > kTolerance; ++attempt) {
-    SyntheticStages stages(shape, pipeline, cost);
-    Trace trace;
-    all.barrier();
-    ActionHandlers handlers = stages.handlers();
-    if (fault == "failing") fail_in_last_stage(shape, handlers);
-    const std::vector<ActionRecord> records = run_schedule(actions, handlers, trace);
-    stages.finish();
-    expect_order(records, plan.ranks[static_cast<size_t>(all.rank())], all.rank());
-    for (const int stage : stages_of_rank(shape, all.rank()))
-      if (const int64_t peak = proof.stage_peak[static_cast<size_t>(stage)]; stages.peak(stage) != peak)
-        fail(Exit::check_failed,
-             fmt::format("stage {}: {} micro-batches live, {} in the proof", stage, stages.peak(stage), peak));
-    double worst = std::abs(measured_bubble(all, records, stages.busy()) / bubble_in_theory(shape, cost) - 1);
-    all.all_reduce_max(std::span(&worst, 1));
-    off = std::min(off, worst);
+  p.comms = make_pipeline_comms(comms, shape, false);
+  std::string result = describe(shape);
+  if (fault == "large") {
+    run_once(all, p);
+    result += ": large messages, as planned";
+  } else {
+    const double off = run_until_good(all, p);
+    result +=
+        fmt::format(": bubble {:.4f} in theory, measured within {:.2f} %", bubble_in_theory(shape, p.cost), 100 * off);
+    if (off > kTolerance) fail(Exit::check_failed, result);
   }
-  const std::string result = fmt::format("{}: bubble {:.4f} in theory, measured within {:.2f} %", describe(shape),
-                                         bubble_in_theory(shape, cost), 100 * off);
-  if (off > kTolerance) fail(Exit::check_failed, result);
   if (all.rank() == 0) std::puts(result.c_str());
 }
 

@@ -22,6 +22,13 @@ for ranks, micro_batches, kinds in [(2, 4, ALL_KINDS), (4, 8, ALL_KINDS), (8, 8,
                       f"{kind}, {ranks} ranks: exit {result.code}", result.output)
         print(f"{result.seconds:5.1f} s  {result.output.strip().splitlines()[-1:]}", flush=True)
 
+# Messages of 1 to 16 MiB, which no library sends before they are received.
+for kind in ("1f1b", "interleaved", "zb_v"):
+    result = run(4, 1, 10, kind, CHUNKS.get(kind, 1), "large", program=SCHEDULE_RUN)
+    checks.expect(result.code == 0 and "large messages, as planned" in result.output,
+                  f"{kind}, large: exit {result.code}", result.output)
+    print(f"{result.seconds:5.1f} s  {result.output.strip().splitlines()[-1:]}", flush=True)
+
 # Two actions that change places do show.
 result = run(2, 1, 4, "1f1b", 1, "permuted", program=SCHEDULE_RUN)
 checks.expect(result.code != 0 and re.search(r"rank 0, action \d+: planned reduce_statistics of micro-batch 0 in stage "
