@@ -44,13 +44,13 @@ double parse_budget(const std::string& text) {
 Exit run_probe(World& world, const ProbeArguments& arguments) {
   Comm& comm = world.comm();
   const int local = std::max(1, world.local_size()), threads = threads_per_rank(arguments.threads, local);
-  const Device device = choose_device(arguments.device, comm.rank() % local);
+  const Device device = choose_device(arguments.device, world.place().rank);
   const bool on_gpu = device.kind != DeviceKind::cpu;
   const DeviceMemoryMeter memory(device);
   ProbeOptions options;
   options.output = arguments.output;
   options.budget_s = parse_budget(arguments.budget);
-  options.memory_bytes = available_share(device, local);
+  options.memory_bytes = available_share(device, on_gpu ? ranks_on_gpu(comm, device) : local);
   comm.barrier();  // before a rank that shares the GPU takes some
   Stream stream = open_stream(device, threads);
   stream.trace().note_phases(comm.progress());

@@ -27,9 +27,9 @@ Exit run_sample(World& world, const RunSpec& run, const std::string& checkpoint)
   if (folder.empty() && run.hf_dir.empty())
     fail(Exit::checkpoint, fmt::format("no complete checkpoint in \"{}\"", run.checkpoint.dir),
          "train first, or name one with --checkpoint");
-  const int local_ranks = ranks_per_node(world, run.mesh);
+  const NodePlace place = place_on_node(world, run.mesh);
   Engine engine(model, sampling_run(run, world.comm().size()), world.comm(),
-                threads_per_rank(run.train.threads, local_ranks), local_ranks);
+                threads_per_rank(run.train.threads, place.ranks), place);
   if (folder.empty()) import_hf_weights(engine, run.hf_dir);
   else load_checkpoint(engine, folder, true);
   SampleSpec spec = run.sample;

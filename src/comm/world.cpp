@@ -15,7 +15,8 @@
 namespace mw {
 namespace {
 
-bool each_has_a_gpu(Comm& world, Device device) {
+// A name for each rank's GPU, 0 for a CPU.
+std::vector<int64_t> gpus_of_ranks(Comm& world, Device device) {
   std::vector<int64_t> gpus(static_cast<size_t>(world.size()));
   if (device.kind != DeviceKind::cpu) {
     const std::string machine = read_text_file("/proc/sys/kernel/random/boot_id", 64);
@@ -23,6 +24,11 @@ bool each_has_a_gpu(Comm& world, Device device) {
     gpus[static_cast<size_t>(world.rank())] = name == 0 ? 1 : name;
   }
   world.all_reduce_sum(std::span(gpus));
+  return gpus;
+}
+
+bool each_has_a_gpu(Comm& world, Device device) {
+  std::vector<int64_t> gpus = gpus_of_ranks(world, device);
   std::sort(gpus.begin(), gpus.end());
   return std::count(gpus.begin(), gpus.end(), 0) == 0 && std::adjacent_find(gpus.begin(), gpus.end()) == gpus.end();
 }
@@ -72,8 +78,16 @@ void wait_until_output_is_read() {
   }
 }
 
-int ranks_per_node(const World& world, const MeshSpec& mesh) {
-  return mesh.ranks_per_node > 0 ? static_cast<int>(mesh.ranks_per_node) : world.local_size();
+NodePlace place_on_node(const World& world, const MeshSpec& mesh) {
+  NodePlace place = world.place();
+  if (mesh.ranks_per_node > 0) place.ranks = static_cast<int>(mesh.ranks_per_node);
+  return place;
+}
+
+int ranks_on_gpu(Comm& world, Device device) {
+  const std::vector<int64_t> gpus = gpus_of_ranks(world, device);
+  const int64_t own = gpus[static_cast<size_t>(world.rank())];
+  return own == 0 ? 0 : static_cast<int>(std::count(gpus.begin(), gpus.end(), own));
 }
 
 }  // namespace mw

@@ -10,6 +10,11 @@
 
 namespace mw {
 
+// A rank among those of its node: it takes a GPU by `rank`, and shares cores and memory with all `ranks`.
+struct NodePlace {
+  int rank = 0, ranks = 1;
+};
+
 // Made once per process; ends the message library when destroyed. A process started without a launcher is a world of
 // one, unless its environment says how to join others (comm/tcp_join.h).
 class World {
@@ -17,7 +22,8 @@ class World {
   virtual ~World() = default;
   virtual Comm& comm() = 0;
   virtual std::string library() const = 0;  // "Open MPI 4.1.4", "none (built without MPI)"
-  virtual int local_size() const = 0;
+  virtual NodePlace place() const = 0;
+  int local_size() const { return place().ranks; }
   virtual int nodes() const = 0;
   // Takes the whole job down with this exit code, after the caller has written its reason. Does not return.
   [[noreturn]] virtual void abort(Exit code) = 0;
@@ -43,7 +49,11 @@ struct MeshComms {
 // size the mesh must have. Errors: comm.
 MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device = {});
 
-// Ranks that share a node: mesh.ranks_per_node where the run sets it, else what the launcher did.
-int ranks_per_node(const World& world, const MeshSpec& mesh);
+// What the launcher did, with as many ranks as mesh.ranks_per_node says where the run sets it.
+NodePlace place_on_node(const World& world, const MeshSpec& mesh);
+
+// Ranks of the world that compute on this rank's GPU, itself included, whatever each process calls it; 0 on a CPU.
+// Collective over the world.
+int ranks_on_gpu(Comm& world, Device device);
 
 }  // namespace mw

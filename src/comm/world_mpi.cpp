@@ -239,11 +239,10 @@ class MpiWorld : public World {
     MPI_Comm node = MPI_COMM_NULL;
     check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm_->rank(), MPI_INFO_NULL, &node),
           "MPI_Comm_split_type");
-    int local_rank = 0;
-    MPI_Comm_rank(node, &local_rank);
-    MPI_Comm_size(node, &local_size_);
+    MPI_Comm_rank(node, &place_.rank);
+    MPI_Comm_size(node, &place_.ranks);
     MPI_Comm_free(&node);
-    int64_t leaders = local_rank == 0 ? 1 : 0;
+    int64_t leaders = place_.rank == 0 ? 1 : 0;
     comm_->all_reduce_sum(std::span(&leaders, 1));
     nodes_ = static_cast<int>(leaders);
   }
@@ -253,7 +252,7 @@ class MpiWorld : public World {
   }
   Comm& comm() override { return *comm_; }
   std::string library() const override { return library_version(); }
-  int local_size() const override { return local_size_; }
+  NodePlace place() const override { return place_; }
   int nodes() const override { return nodes_; }
   [[noreturn]] void abort(Exit code) override {
     wait_until_output_is_read();
@@ -276,7 +275,8 @@ class MpiWorld : public World {
 
   Progress progress_;
   std::unique_ptr<MpiComm> comm_;
-  int local_size_ = 1, nodes_ = 1;
+  NodePlace place_;
+  int nodes_ = 1;
 };
 
 }  // namespace

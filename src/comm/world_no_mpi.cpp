@@ -9,7 +9,7 @@ class LoneWorld : public World {
  public:
   Comm& comm() override { return *comm_; }
   std::string library() const override { return "none (built without MPI)"; }
-  int local_size() const override { return 1; }
+  NodePlace place() const override { return {}; }
   int nodes() const override { return 1; }
   [[noreturn]] void abort(Exit code) override { std::_Exit(static_cast<int>(code)); }
 

@@ -232,12 +232,14 @@ class TcpWorld : public World {
       : shared_{TcpLinks(rank, std::move(joined.connections)), {}, 1},
         comm_(shared_, 0, first_ranks(shared_.links.size())) {
     const std::vector<uint64_t>& nodes = joined.nodes;
-    local_size_ = static_cast<int>(std::count(nodes.begin(), nodes.end(), nodes[static_cast<size_t>(rank)]));
+    const uint64_t own = nodes[static_cast<size_t>(rank)];
+    place_.rank = static_cast<int>(std::count(nodes.begin(), nodes.begin() + rank, own));
+    place_.ranks = static_cast<int>(std::count(nodes.begin(), nodes.end(), own));
     nodes_ = static_cast<int>(std::set<uint64_t>(nodes.begin(), nodes.end()).size());
   }
   Comm& comm() override { return comm_; }
   std::string library() const override { return "TCP, joined at MASTER_ADDR"; }
-  int local_size() const override { return local_size_; }
+  NodePlace place() const override { return place_; }
   int nodes() const override { return nodes_; }
   [[noreturn]] void abort(Exit code) override {
     shared_.links.announce_end(code);
@@ -247,7 +249,8 @@ class TcpWorld : public World {
  private:
   TcpShared shared_;
   TcpComm comm_;
-  int local_size_ = 1, nodes_ = 1;
+  NodePlace place_;
+  int nodes_ = 1;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace mw {
 namespace {
 
-void check_memory(const Plan& plan, Device device, int local_ranks) {
+void check_memory(const Plan& plan, Device device, int local_ranks, int gpu_ranks) {
   const ByteSummary s = summarise(all_rows(plan));
   if (plan.run.offload != "none" && device.kind == DeviceKind::cpu)
     fail(Exit::config,
@@ -24,7 +24,8 @@ void check_memory(const Plan& plan, Device device, int local_ranks) {
          fmt::format("rank {} needs {} of the host for memory.offload, its share of this node's free memory is {}",
                      plan.rank, format_bytes(s.on_host), format_bytes(share)),
          "use more ranks, mesh.zero = 1, or memory.offload = \"none\"");
-  const int64_t available = available_share(device, std::max(1, local_ranks));
+  const int64_t available =
+      available_share(device, std::max(1, device.kind == DeviceKind::cpu ? local_ranks : gpu_ranks));
   if (s.total() <= available) return;
   int largest = 0;
   for (int kind = 1; kind < kByteKinds; ++kind)
@@ -55,10 +56,8 @@ Stream open_stream_of(const RunSpec& run, Device device, int threads) {
 
 }  // namespace
 
-int64_t available_share(Device device, int local_ranks) {
-  if (device.kind == DeviceKind::cpu) return available_bytes() / local_ranks;
-  const int gpus = count_gpus();
-  return free_bytes(device) / ((local_ranks + gpus - 1) / gpus);
+int64_t available_share(Device device, int sharers) {
+  return (device.kind == DeviceKind::cpu ? available_bytes() : free_bytes(device)) / sharers;
 }
 
 Device choose_device(const std::string& wanted, int local_rank) {
@@ -81,15 +80,15 @@ Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, De
   const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
   Plan plan =
       make_plan(model, run, world.size(), world.rank(), measure_platform(model, run, mesh, threads, device.kind));
-  check_memory(plan, device, local_ranks);
+  check_memory(plan, device, local_ranks, ranks_on_gpu(world, device));
   return plan;
 }
 
-Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, int local_ranks)
-    : device(choose_device(run.train.device, world_comm.rank() % std::max(1, local_ranks))),
+Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, NodePlace place)
+    : device(choose_device(run.train.device, place.rank)),
       near_cores(stay_near(device)),
       world(world_comm),
-      plan(plan_on_machine(model_spec, run, world_comm, device, threads, local_ranks)),
+      plan(plan_on_machine(model_spec, run, world_comm, device, threads, place.ranks)),
       device_memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
       pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),

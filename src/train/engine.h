@@ -17,18 +17,18 @@ namespace mw {
 // turn. Errors: unsupported.
 Device choose_device(const std::string& wanted, int local_rank);
 
-// What one of `local_ranks` ranks of a node may take: of the host's free memory, or of the GPU that it shares with
-// others.
-int64_t available_share(Device device, int local_ranks);
+// What one of `sharers` ranks may take of the memory that is free now: of the node's that they share, or of the GPU's.
+int64_t available_share(Device device, int sharers);
 
 // The plan of this rank on its device. Refuses, before anything is allocated, what cannot fit when `local_ranks` share
-// the node. Errors: config, unsupported; memory, with the largest part and what would help.
+// the node, or several the GPU. Collective over the world. Errors: config, unsupported; memory, with the largest part
+// and what would help.
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      int local_ranks);
 
 struct Engine {
-  // Collective over `world`, which must outlive it. local_ranks share this node. Errors: config, unsupported, memory.
-  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, int local_ranks = 1);
+  // Collective over `world`, which must outlive it. Errors: config, unsupported, memory.
+  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, NodePlace place = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 

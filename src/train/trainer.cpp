@@ -102,10 +102,10 @@ class Trainer {
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
-  const int local_ranks = ranks_per_node(world_, run_.mesh),
-            threads = threads_per_rank(run_.train.threads, local_ranks);
-  const Device device = choose_device(run_.train.device, world_.comm().rank() % std::max(1, local_ranks));
-  plan_on_machine(model, run_, world_.comm(), device, threads, local_ranks);  // refuses before anything is read
+  const NodePlace place = place_on_node(world_, run_.mesh);
+  const int threads = threads_per_rank(run_.train.threads, place.ranks);
+  const Device device = choose_device(run_.train.device, place.rank);
+  plan_on_machine(model, run_, world_.comm(), device, threads, place.ranks);  // refuses before anything is read
   if (leader_) check_checkpoint_folder(run_);
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
@@ -122,7 +122,7 @@ void Trainer::prepare() {
   }
   reset_peak_resident();
   memory_before_ = resident_bytes();
-  engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, local_ranks);
+  engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, place);
   bytes_ = summarise(all_rows(engine_->plan));
   library_bytes_ = engine_->library_bytes;
   world_.comm().all_reduce_max(std::span(&library_bytes_, 1));

@@ -54,8 +54,9 @@ class Verifier {
     if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "rank" && comm_.size() > 1)
       fail(Exit::config, "with moe.capacity_domain = \"rank\" the dropped rows depend on the layout by definition",
            "set moe.capacity_domain = \"sequence\"");
-    const int local_ranks = ranks_per_node(world, run.mesh), threads = threads_per_rank(run.train.threads, local_ranks);
-    layout_ = std::make_unique<Engine>(model_, run_, comm_, threads, local_ranks);
+    const NodePlace place = place_on_node(world, run.mesh);
+    const int threads = threads_per_rank(run.train.threads, place.ranks);
+    layout_ = std::make_unique<Engine>(model_, run_, comm_, threads, place);
     if (!leader_) return;
     reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
     reference_->stream.trace().note_phases(comm_.progress());  // this rank is at work, though alone

@@ -110,7 +110,7 @@ class CrowdedWorld : public World {
  public:
   Comm& comm() override { return *comm_; }
   std::string library() const override { return "test"; }
-  int local_size() const override { return 6; }
+  NodePlace place() const override { return {4, 6}; }
   int nodes() const override { return 1; }
   [[noreturn]] void abort(Exit) override { std::abort(); }
 
@@ -118,12 +118,16 @@ class CrowdedWorld : public World {
   std::unique_ptr<Comm> comm_ = make_self_comm();
 };
 
-TEST(RanksPerNode, ComeFromTheLauncherOrTheRunFile) {
+// A GPU is taken by the place that the launcher gave, whatever the run file says of shares.
+TEST(NodePlace, ComesFromTheLauncherAndTheRunFile) {
   const CrowdedWorld world;
   MeshSpec mesh;
-  EXPECT_EQ(ranks_per_node(world, mesh), 6);
+  EXPECT_EQ(place_on_node(world, mesh).ranks, 6);
+  EXPECT_EQ(place_on_node(world, mesh).rank, 4);
   mesh.ranks_per_node = 3;
-  EXPECT_EQ(ranks_per_node(world, mesh), 3);
+  EXPECT_EQ(place_on_node(world, mesh).ranks, 3);
+  EXPECT_EQ(place_on_node(world, mesh).rank, 4);
+  EXPECT_EQ(ranks_on_gpu(*make_self_comm(), {}), 0);
 }
 
 TEST(ThreadsPerRank, SharesTheCoresOfANode) {

@@ -91,7 +91,7 @@ void check_live(const Plan& plan) {
 }
 
 void run(World& world, const RunSpec& spec) {
-  Engine engine(load_model_spec(spec), spec, world.comm(), 1, world.local_size());
+  Engine engine(load_model_spec(spec), spec, world.comm(), 1, world.place());
   engine.params.initialise(1, engine.stream);
   refresh_weights(engine);
   const std::vector<Batch> batches = fill_batches(engine);
