@@ -101,13 +101,16 @@ for number, layout in [(3, "mesh.pp=2"), (1, "mesh.tp=2"), (3, "mesh.zero=1"), (
 
 # Two at once.
 job, pids = started("stopped-1-2")
+time.sleep(SECONDS / 2)
 for number in (1, 2):
     os.kill(pids[number], signal.SIGSTOP)
 ended("stopped-1-2", job, pids, time.monotonic(), STALLED,
-      [r"nothing is heard from ranks 1-2 ", *(rf"rank {r} on \S+: silent for [\d.]+ s, last .*\bstep \d" for r in (1, 2))])
+      ["nothing is heard from ranks 1-2 ",
+       *(rf"rank {r} on \S+: silent for [\d.]+ s, last .*\bstep \d" for r in (1, 2))])
 
 # Rank 0 and another: only rank 0 hears all, and what it had told before is passed on.
 job, pids = started("stopped-2-0", f"watchdog.seconds={2 * SECONDS}")
+time.sleep(SECONDS / 2)
 os.kill(pids[2], signal.SIGSTOP)
 time.sleep(1.5 * SECONDS)
 os.kill(pids[0], signal.SIGSTOP)
@@ -130,7 +133,8 @@ for name, limit, sign, *arguments in [
     job, pids = at_work(name, sign, *arguments)
     time.sleep(SECONDS / 2)
     os.kill(pids[2], signal.SIGSTOP)
-    ended(name, job, pids, time.monotonic(), STALLED, [r"nothing is heard from rank 2 ", "rank 2 on .*: silent for"], limit)
+    ended(name, job, pids, time.monotonic(), STALLED, ["nothing is heard from rank 2 ", "rank 2 on .*: silent for"],
+          limit)
 
 job = Job(RANKS, *ARGUMENTS, "debug.fault=hang")
 job.wait_until(lambda: len(job.rank_pids()) == RANKS and "\nstep 2/" in job.output())
