@@ -75,6 +75,7 @@ def main():
         "flops_per_token": lines[-1]["flops_per_token"],
         "tflops_per_rank": statistics.median(line["tflops_per_rank"] for line in lines),
         "mem_peak_bytes": lines[-1]["mem_peak_bytes"], "mem_predicted_bytes": lines[-1]["mem_predicted_bytes"],
+        "mem_library_bytes": lines[-1].get("mem_library_bytes"),
     }
     if args.split:
         result["time_percent"] = {name: float(value) for name, value in split}
