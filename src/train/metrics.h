@@ -30,7 +30,8 @@ struct StepReport {
   int64_t exchanged_bytes = 0;              // of routed rows, sent to other ranks in this step, all ranks
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
-  // Seconds of rank 0 by kind of work; empty where nobody times it: on a GPU all but one step in ten, or `--profile`.
+  // Seconds of rank 0 by kind of work; empty where nobody times it: on a GPU all but one step in a hundred, or
+  // `--profile`.
   std::vector<double> work_seconds;
 };
 

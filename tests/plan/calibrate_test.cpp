@@ -79,7 +79,7 @@ TEST(Calibration, FindsTheMachineFromTheParts) {
   }
 }
 
-// As on GPUs, which time one step in ten.
+// As on GPUs, which time one step in a hundred.
 TEST(Calibration, TakesThePartsOfTheStepsThatHaveThem) {
   const Request request = request_on(2, "ep=2 micro_batches=4");
   const StepTime measured = time_of(request, real_machine(request.profile, 2), "");
