@@ -142,7 +142,7 @@ function(moewright_gpu)
       cmake_path(GET source STEM name)
       set(object "${PROJECT_BINARY_DIR}/hip/${name}.o")
       add_custom_command(OUTPUT "${object}" VERBATIM
-        COMMAND "${HIPCC}" ${targets} -std=c++20 -O3 -fPIC -Wall -Wextra -I "${PROJECT_SOURCE_DIR}/src"
+        COMMAND ${MOEWRIGHT_CCACHE} "${HIPCC}" ${targets} -std=c++20 -O3 -fPIC -Wall -Wextra -I "${PROJECT_SOURCE_DIR}/src"
                 ${lt_include} -MD -MF "${object}.d" -x hip -c "${source}" -o "${object}"
         DEPENDS "${source}" DEPFILE "${object}.d" COMMENT "Building HIP object hip/${name}.o")
       list(APPEND objects "${object}")

@@ -21,8 +21,10 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
+  # Paths below this folder are hashed as relative ones, so that every clone on a machine finds what another has compiled.
+  set(MOEWRIGHT_CCACHE /usr/bin/env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${CCACHE_PROGRAM}")
   foreach(language C CXX CUDA)
-    set(CMAKE_${language}_COMPILER_LAUNCHER "${CCACHE_PROGRAM}" CACHE STRING "Compiler launcher")
+    set(CMAKE_${language}_COMPILER_LAUNCHER "${MOEWRIGHT_CCACHE}" CACHE STRING "Compiler launcher")
   endforeach()
 endif()
 
