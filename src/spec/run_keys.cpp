@@ -174,7 +174,8 @@ const std::vector<KeyRule>& key_rules() {
            "`plan`: evenness of expert loads; 1: no balancing at all, 8: the fullest of 128 gets twice the mean"),
       TEXT("debug.fault", fault, "test only: break the run on purpose", "", "double_expert_gradient", "skip_router_sum",
            "drop_row", "wrong_choice", "fleeting_choice", "local_aux_counts", "wrong_denominator", "nan_gradient",
-           "wrong_clip", "stale_gather", "skip_tied_sum", "copies_in_norm", "hang"),
+           "wrong_clip", "stale_gather", "skip_tied_sum", "copies_in_norm", "slight_gradient", "fleeting_gradient",
+           "hang"),
   };
   return rules;
 }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "ops/cross_entropy.h"
@@ -22,6 +23,10 @@ void inject_fault(Engine& engine, const std::string& fault) {
     if (fault == "double_expert_gradient" && p.row.expert) {
       add(engine.stream, p.grad, p.grad, p.grad);
       engine.stream.wait();
+      return;
+    }
+    if ((fault == "slight_gradient" || fault == "fleeting_gradient") && p.row.trained && p.grad.numel() > 0) {
+      for (float& value : std::span(p.grad.as<float>(), static_cast<size_t>(p.grad.numel()))) value *= 1.001F;
       return;
     }
     if (fault == "nan_gradient" && p.row.trained && p.grad.numel() > 0) {

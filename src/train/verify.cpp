@@ -23,7 +23,12 @@ namespace {
 constexpr double kGapOfAFlip = 1e-5;
 constexpr double kSumsOverLoss = 10;  // what bf16 does to other sums than the loss
 constexpr double kUpdateTolerance = 1e-4, kUpdateToleranceBf16 = 1e-2;
-constexpr double kDocuments = 4;  // of a sample
+constexpr double kDocuments = 4;           // of a sample
+constexpr double kGradientOfAKink = 1e-2;  // the most that a value on the other side of a kink may change
+constexpr int kOtherTokens = 2;            // times that such a step is made again
+
+// of_a_kink: nothing but gradients is wrong, and by no more than that.
+enum class Verdict : int64_t { passed, of_a_kink, failed };
 
 struct Difference {
   std::string name;
@@ -31,6 +36,13 @@ struct Difference {
 };
 
 bool differs(const RoutingDifference& d) { return d.tokens > 0 || d.drops > 0; }
+
+// Whether the derivative of the model jumps somewhere, where rounding decides which side a value is on.
+bool has_kinks(const ModelSpec& model) {
+  return std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) {
+    return layer.attention.clip_qkv > 0 || layer.activation == Activation::relu;
+  });
+}
 
 RunSpec reference_run(RunSpec run) {
   run.mesh = MeshSpec{};
@@ -67,7 +79,7 @@ class Verifier {
   Exit run();
 
  private:
-  std::vector<MicroBatch> make_batches(const Plan& plan, int64_t step) const;
+  std::vector<MicroBatch> make_batches(const Plan& plan, int64_t step, int attempt) const;
   Routing empty_routing(const Plan& plan) const;
   bool forces_routing() const { return run_.verify.routing != "learned"; }
   void force_routing(Routing& routing) const;
@@ -83,9 +95,10 @@ class Verifier {
     return run_.moe.capacity_domain == "sequence" ? run_.train.seq_len : std::max<int64_t>(tokens, 1);
   }
   RoutingDifference compare_with(const Routing& expected, const Routing& got, bool alike) const;
-  bool judge_routing(int64_t step, const RoutingDifference& difference, const RoutingDifference& own);
+  bool judge_routing(const RoutingDifference& difference, const RoutingDifference& own);
   std::vector<Difference> compare_gradients(double reference_norm);
-  bool judge(int64_t step, const StepStats& expected, const StepStats& got);
+  Verdict judge(const StepStats& expected, const StepStats& got);
+  Verdict try_step(int64_t step, int attempt, StepStats& expected);
   bool judge_update(int64_t step, StepStats expected);
   void say(const std::string& text) const {
     if (leader_) std::fputs((text + "\n").c_str(), stdout);
@@ -102,8 +115,9 @@ class Verifier {
 
 // Sample i of a step is the same in every layout; later samples have more ignored labels, so that ranks have unequal
 // numbers. With data.document_mask about kDocuments begin anywhere in a sample, some on neighbouring tokens.
-std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step) const {
-  const RngKey key = make_rng_key(static_cast<uint64_t>(run_.train.seed), fmt::format("verify.{}", step));
+std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step, int attempt) const {
+  const std::string other = attempt > 0 ? fmt::format(".{}", attempt) : "";
+  const RngKey key = make_rng_key(static_cast<uint64_t>(run_.train.seed), fmt::format("verify.{}{}", step, other));
   const int64_t per_micro_batch = run_.train.global_batch / run_.train.micro_batches, seq_len = run_.train.seq_len;
   std::vector<MicroBatch> batches;
   for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
@@ -322,9 +336,9 @@ std::vector<Difference> Verifier::compare_gradients(double reference_norm) {
   return differences;
 }
 
-bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& got) {
+Verdict Verifier::judge(const StepStats& expected, const StepStats& got) {
   std::vector<Difference> gradients = compare_gradients(expected.grad_norm);
-  int64_t ok = 1;
+  Verdict verdict = Verdict::passed;
   if (leader_) {
     const auto relative = [](double a, double b) {
       return a == b ? 0.0 : std::abs(a - b) / std::max(std::abs(b), 1e-12);
@@ -333,19 +347,23 @@ bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& g
     const double loss_tolerance = fp32_ ? v.tolerance : v.loss_tolerance_bf16;
     const double sum_tolerance = fp32_ ? v.tolerance : kSumsOverLoss * v.loss_tolerance_bf16;
     const double tolerance = fp32_ ? v.tolerance : v.grad_tolerance_bf16;
-    const auto line = [&](const std::string& name, double value, double error, double most) {
-      const bool fine = error <= most;
-      if (!fine) ok = 0;
-      say(fmt::format("  {:<44} {:>14} {:>10.2e}{}", name, std::isnan(value) ? "" : fmt::format("{:.8g}", value), error,
-                      fine ? "" : fmt::format("   FAIL: tolerance {:.0e}", most)));
+    const double most_of_a_kink = fp32_ && has_kinks(model_) ? kGradientOfAKink : 0;
+    const auto judged = [](double error, double most, double at_kinks) {
+      return error <= most ? Verdict::passed : error <= at_kinks ? Verdict::of_a_kink : Verdict::failed;
     };
-    say(fmt::format("step {}", step));
+    const auto line = [&](const std::string& name, double value, double error, double most, double at_kinks = 0) {
+      const Verdict of_line = judged(error, most, at_kinks);
+      const char* word = of_line == Verdict::passed ? "" : of_line == Verdict::failed ? "FAIL: tolerance" : "beyond";
+      say(fmt::format("  {:<44} {:>14} {:>10.2e}{}", name, std::isnan(value) ? "" : fmt::format("{:.8g}", value), error,
+                      of_line == Verdict::passed ? "" : fmt::format("   {} {:.0e}", word, most)));
+      verdict = std::max(verdict, of_line);
+    };
     line("loss", got.loss, relative(got.loss, expected.loss), loss_tolerance);
     line("aux_loss", got.aux_loss, relative(got.aux_loss, expected.aux_loss), sum_tolerance);
     line("z_loss", got.z_loss, relative(got.z_loss, expected.z_loss), sum_tolerance);
-    line("grad_norm", got.grad_norm, relative(got.grad_norm, expected.grad_norm), sum_tolerance);
+    line("grad_norm", got.grad_norm, relative(got.grad_norm, expected.grad_norm), sum_tolerance, most_of_a_kink);
     const bool same_load = expected.load == got.load && expected.dropped_rows == got.dropped_rows;
-    if (fp32_ && !same_load) ok = 0;
+    if (fp32_ && !same_load) verdict = Verdict::failed;
     say(fmt::format("  {:<44} {}, {} dropped", "expert load and dropped rows",
                     same_load ? "equal"
                     : fp32_   ? "FAIL: differ"
@@ -354,8 +372,9 @@ bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& g
     size_t printed = 0;
     for (const Difference& d : gradients) {
       const bool bad = !(d.error <= tolerance);
-      if (printed < 3 || (bad && printed < 40)) line("grad " + d.name, std::nan(""), d.error, tolerance);
-      else if (bad) ok = 0;
+      if (printed < 3 || (bad && printed < 40))
+        line("grad " + d.name, std::nan(""), d.error, tolerance, most_of_a_kink);
+      verdict = std::max(verdict, judged(d.error, tolerance, most_of_a_kink));
       ++printed;
     }
     const auto beyond =
@@ -363,13 +382,13 @@ bool Verifier::judge(int64_t step, const StepStats& expected, const StepStats& g
     say(fmt::format("  {} gradients compared, {} beyond {:.0e}, largest {:.2e}", gradients.size(), beyond, tolerance,
                     gradients.front().error));
   }
-  comm_.broadcast(std::as_writable_bytes(std::span(&ok, 1)), 0);
-  return ok != 0;
+  comm_.broadcast(std::as_writable_bytes(std::span(&verdict, 1)), 0);
+  return verdict;
 }
 
 // difference: from the reference. own: when all that comes before a layer is the reference's. What a layer chooses
 // otherwise must be rounding in both.
-bool Verifier::judge_routing(int64_t step, const RoutingDifference& difference, const RoutingDifference& own) {
+bool Verifier::judge_routing(const RoutingDifference& difference, const RoutingDifference& own) {
   const auto count = [](int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); };
   const auto describe = [&](const RoutingDifference& d) {
     std::string text = count(d.tokens, "token") + " routed differently";
@@ -378,10 +397,10 @@ bool Verifier::judge_routing(int64_t step, const RoutingDifference& difference, 
   };
   if (differs(difference))
     say(fmt::format(
-        "step {}: {}, widest gap of the first {:.1e}; redone with the reference's routing, from equal inputs {}, "
-        "widest gap {:.1e}",
-        step, describe(difference), difference.widest_gap, describe(own), own.widest_gap));
-  else if (!forces_routing()) say(fmt::format("step {}: {}", step, describe(difference)));
+        "  {}, widest gap of the first {:.1e}; redone with the reference's routing, from equal inputs {}, widest gap "
+        "{:.1e}",
+        describe(difference), difference.widest_gap, describe(own), own.widest_gap));
+  else if (!forces_routing()) say("  " + describe(difference));
   const double widest = std::max(difference.widest_gap, own.widest_gap);
   if (!fp32_ || widest < kGapOfAFlip) return true;
   say(fmt::format("  FAIL: a gap of {:.1e} is more than rounding can explain ({:.0e})", widest, kGapOfAFlip));
@@ -410,42 +429,60 @@ bool Verifier::judge_update(int64_t step, StepStats expected) {
   return fine;
 }
 
-Exit Verifier::run() {
-  const Plan& plan = layout_->plan;
-  say(fmt::format("model: {}", summary(model_)));
-  say(fmt::format("layout: {}; against one process, {}, {} steps", describe(plan.mesh), run_.train.dtype,
-                  run_.verify.steps));
+// Both runs' gradients of one step, from equal weights. attempt: above 0, on other tokens. expected: the reference's.
+Verdict Verifier::try_step(int64_t step, int attempt, StepStats& expected) {
   const bool forced = forces_routing();
+  // Routing of the whole micro-batch: the reference's tokens are all ranks' in order.
+  Routing global = empty_routing(leader_ ? reference_->plan : make_plan(model_, reference_run(run_), 1, 0, Platform{}));
+  if (forced) force_routing(global);
+  if (leader_)
+    expected = accumulate_gradients(*reference_, stage(*reference_, make_batches(reference_->plan, step, attempt)),
+                                    taps(global, forced ? &global : nullptr));
+  share_routing(global);
+  const Routing local = local_part(global);
+  Routing own;
+  const std::vector<MicroBatch> batches = make_batches(layout_->plan, step, attempt);
+  const auto run_layout = [&](const Routing* replayed, bool with_drops) {
+    own = forced ? local : empty_routing(layout_->plan);
+    return accumulate_gradients(*layout_, stage(*layout_, batches), taps(own, replayed, with_drops));
+  };
+  StepStats got = run_layout(forced ? &local : nullptr, false);
+  const RoutingDifference difference = compare_with(local, own, false);
+  RoutingDifference alike;
+  if (differs(difference)) {
+    got = run_layout(&local, true);
+    alike = compare_with(local, own, true);
+  }
+  const bool routed_well = judge_routing(difference, alike);
+  const Verdict verdict = judge(expected, got);
+  expected.load.resize(got.load.size());
+  return routed_well ? verdict : Verdict::failed;
+}
+
+Exit Verifier::run() {
+  say(fmt::format("model: {}", summary(model_)));
+  say(fmt::format("layout: {}; against one process, {}, {} steps", describe(layout_->plan.mesh), run_.train.dtype,
+                  run_.verify.steps));
   bool ok = true;
   share_weights(comm_, reference_.get(), *layout_);
   for (int64_t step = 1; step <= run_.verify.steps; ++step) {
     begin_step(comm_, run_, step);
-    // Routing of the whole micro-batch: the reference's tokens are all ranks' in order.
-    Routing global =
-        empty_routing(leader_ ? reference_->plan : make_plan(model_, reference_run(run_), 1, 0, Platform{}));
-    if (forced) force_routing(global);
+    say(fmt::format("step {}", step));
     StepStats expected;
-    if (leader_)
-      expected = accumulate_gradients(*reference_, stage(*reference_, make_batches(reference_->plan, step)),
-                                      taps(global, forced ? &global : nullptr));
-    share_routing(global);
-    const Routing local = local_part(global);
-    Routing own;
-    const std::vector<MicroBatch> batches = make_batches(plan, step);
-    const auto run_layout = [&](const Routing* replayed, bool with_drops) {
-      own = forced ? local : empty_routing(plan);
-      return accumulate_gradients(*layout_, stage(*layout_, batches), taps(own, replayed, with_drops));
-    };
-    StepStats got = run_layout(forced ? &local : nullptr, false);
-    const RoutingDifference difference = compare_with(local, own, false);
-    RoutingDifference alike;
-    if (differs(difference)) {
-      got = run_layout(&local, true);
-      alike = compare_with(local, own, true);
+    Verdict verdict = try_step(step, 0, expected);
+    // Rounding moves hardly any value over a kink, and other values with other tokens; an error is there with all.
+    if (verdict == Verdict::of_a_kink) {
+      if (run_.fault == "fleeting_gradient") layout_->plan.run.fault.clear();
+      verdict = Verdict::passed;
+      say(fmt::format("  at most {:.0e}: a value may have been rounded over the border of relu or model.clip_qkv",
+                      kGradientOfAKink));
+      for (int other = 1; other <= kOtherTokens; ++other) {
+        say(fmt::format("step {} with other tokens ({} of {})", step, other, kOtherTokens));
+        if (try_step(step, other, expected) != Verdict::passed) verdict = Verdict::failed;
+      }
+      if (verdict == Verdict::failed) say("  FAIL: gradients are off with other tokens too");
     }
-    ok = judge_routing(step, difference, alike) && ok;
-    ok = judge(step, expected, got) && ok;
-    expected.load.resize(got.load.size());
+    ok = verdict == Verdict::passed && ok;
     ok = judge_update(step, std::move(expected)) && ok;
   }
   say(ok ? "verify: passed" : "verify: FAILED");

@@ -51,6 +51,17 @@ for fault in ("double_expert_gradient", "nan_gradient", "wrong_clip"):
     checks.expect(result.code == 1 and re.search(FAULTS[fault] + ".*FAIL: tolerance", result.output), f"{fault} in bf16",
                   result.output)
 
+# What may come of a value at the border of relu or clip_qkv is tried with other tokens, where an error stays.
+for fault, model, code in (("slight_gradient", "clip_qkv=1.6", 1), ("fleeting_gradient", "clip_qkv=1.6", 0),
+                           ("slight_gradient", "activation=relu", 1), ("fleeting_gradient", "activation=relu", 0),
+                           ("fleeting_gradient", "clip_qkv=0", 1), ("double_expert_gradient", "clip_qkv=1.6", 1)):
+    result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "mesh.tp=2", f"model.{model}",
+                 "verify.steps=2", f"debug.fault={fault}")
+    checks.expect(result.code == code, f"{fault} with {model}: exit {result.code}, expected {code}", result.output)
+    tried = "with other tokens (2 of 2)" in result.output
+    excusable = not model.endswith("=0") and not fault.startswith("double")
+    checks.expect(tried == excusable, f"{fault} with {model}: other tokens: {tried}", result.output)
+
 # Rounding excuses only itself: of tokens that are twins at the head of a sequence, one drops the other at a capacity's
 # border, and which one is chance. The step is redone, and still names the fault.
 for fault in ("wrong_choice", "double_expert_gradient", "skip_router_sum"):

@@ -52,7 +52,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.ep=4 model.score=sigmoid model.selection_bias=true model.routed_scale=2.5 verify.steps=3 {DP_FIRST}"),
     (8, "mesh.ep=4 moe.capacity_factor=1.0 moe.row_chunks=3"),  # drops rows, per sequence
     (4, f"mesh.ep=4 moe.capacity_factor=1.0 moe.aux_scope=model {PADDED}"),
-    (4, "mesh.ep=2 model.qk_norm=full_width model.clip_qkv=1.6 moe.z_loss_coef=0.1 verify.ignore_fraction=0.5"),
+    (4, "mesh.ep=2 model.qk_norm=full_width model.clip_qkv=0.5 moe.z_loss_coef=0.1 verify.ignore_fraction=0.5"),
     (4, "mesh.ep=4 model.shared_experts=0 model.dense_layers=0 model.renormalise=false model.top_k=2"),
     (4, "mesh.ep=4 train.dtype=bf16 model.vocab=256"),
     (2, f"mesh.ep=2 train.dtype=bf16 {PADDED} verify.steps=2"),
@@ -61,7 +61,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.ep=4 memory.recompute=moe {UNEVEN} {PADDED} moe.row_chunks=3"),
     (4, f"mesh.ep=2 memory.recompute=moe {DP_FIRST} model.activation=gelu moe.aux_scope=model"),
     (8, "mesh.ep=4 memory.recompute=moe verify.routing=one_expert model.top_k=1"),
-    (2, "mesh.ep=1 memory.recompute=full moe.transport=in_place model.qk_norm=full_width model.clip_qkv=1.6"),
+    (2, "mesh.ep=1 memory.recompute=full moe.transport=in_place model.qk_norm=full_width model.clip_qkv=0.5"),
     (4, "mesh.ep=4 memory.recompute=full moe.capacity_factor=1.0 moe.row_chunks=3 verify.steps=2"),
     (4, f"mesh.ep=2 memory.recompute=full {PADDED} model.score=sigmoid model.selection_bias=true moe.capacity_factor=1.0"),
     (4, "mesh.ep=4 memory.recompute=full train.dtype=bf16 model.vocab=256"),
@@ -95,7 +95,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.pp=4 mesh.schedule=zb_h1 memory.recompute=selective moe.aux_scope=model train.micro_batches=8"),
     (4, "mesh.pp=4 mesh.schedule=zb_v model.tie_embeddings=true model.activation=gelu moe.aux_scope=model"),
     (4, f"mesh.pp=2 mesh.ep=2 mesh.schedule=zb_v memory.recompute=moe mesh.zero=1 {UNEVEN}"),
-    (4, f"mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 {PADDED} model.clip_qkv=1.6 model.qk_norm=full_width"),
+    (4, f"mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 {PADDED} model.clip_qkv=0.5 model.qk_norm=full_width"),
     (4, "mesh.pp=4 mesh.schedule=zb_v train.micro_batches=1 model.score=sigmoid model.selection_bias=true"),
     (4, "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 train.dtype=bf16 model.vocab=256 verify.steps=2"),
     (8, f"mesh.pp=4 mesh.ep=2 mesh.schedule=zb_h1 verify.routing=one_expert model.top_k=1 {DP_FIRST}"),
@@ -130,10 +130,10 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (2, f"mesh.tp=2 {TWINS} verify.steps=2"),
     (2, "mesh.tp=2 model.experts=24 moe.aux_scope=sequence model.renormalise=false moe.aux_loss_coef=0"),
     (4, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.aux_scope=model model.tie_embeddings=true"),
-    (8, "mesh.tp=2 mesh.pp=2 mesh.ep=4 mesh.zero=1 mesh.schedule=interleaved model.clip_qkv=1.6"),
+    (8, "mesh.tp=2 mesh.pp=2 mesh.ep=4 mesh.zero=1 mesh.schedule=interleaved model.clip_qkv=0.5"),
     (8, "mesh.tp=2 mesh.ep=4 mesh.zero=1 train.dtype=bf16 verify.steps=2"),
     # Query and key norms over the heads of all ranks, which have key/value heads of their own or share them.
-    (2, f"mesh.tp=2 {WHOLE_NORM} model.clip_qkv=1.6 verify.steps=2"),
+    (2, f"mesh.tp=2 {WHOLE_NORM} model.clip_qkv=0.5 verify.steps=2"),
     (3, f"mesh.tp=3 {WHOLE_NORM} model.heads=6 model.kv_heads=1 data.document_mask=true"),
     (4, f"mesh.tp=4 mesh.ep=2 {WHOLE_NORM} memory.recompute=full mesh.zero=1"),
     (8, f"mesh.tp=2 mesh.pp=2 mesh.ep=4 {WHOLE_NORM} mesh.schedule=zb_h1 mesh.zero=1 model.kv_heads=8"),
@@ -200,4 +200,8 @@ for ranks, overrides in CASES:
     if "capacity_factor" in overrides:
         checks.expect(re.search(r"equal, [1-9]\d* dropped", result.output),
                       f"-np {ranks} {overrides}: no drops to compare", result.output)
+if gpus():
+    ran = [ranks for ranks, _ in CASES if ranks <= max(2, gpus())]
+    alone = sum(1 < ranks <= gpus() for ranks in ran)
+    print(f"{gpus()} GPUs: {len(ran)} of {len(CASES)} layouts, {alone} of them with a GPU for each of several ranks")
 checks.finish()
