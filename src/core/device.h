@@ -19,9 +19,11 @@ struct Device {
 class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
-  // Enqueues a copy between any two places that the device can reach. Host memory that is not pinned is read before the
-  // call returns.
+  // Enqueues a copy between any two places that the device can reach. Both must live until it is done, and what is
+  // copied must stay as it is.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  // Enqueues a copy from the host, whose bytes may change or be gone once this returns. May wait.
+  virtual void write(void* to, const void* from, size_t bytes) = 0;
   // Enqueues a copy to the host, which has the bytes after the next wait(). Until then `to` must live and nobody may
   // touch it. Waits itself where too much was asked for since the last one.
   virtual void read(void* to, const void* from, size_t bytes) = 0;
@@ -43,6 +45,9 @@ class DeviceQueue {
   virtual void watch(std::function<void()> check) = 0;
   // Returns when all that was enqueued is done. Errors: internal, with the reason, when a kernel failed.
   virtual void wait() = 0;
+  // Returns when what is before this mark of the queue is done, and what was read so far is there: none of it behind
+  // the mark. Errors: as wait().
+  virtual void wait_until(const Mark& mark) = 0;
   // The vendor's stream handle, for kernels; null on the CPU.
   virtual void* native() = 0;
 };

@@ -14,6 +14,7 @@ class CpuQueue : public DeviceQueue {
   void copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) std::memmove(to, from, bytes);
   }
+  void write(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   void read(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
   Mark mark() override { return nullptr; }
   void wait_for(const Mark&) override {}
@@ -22,6 +23,7 @@ class CpuQueue : public DeviceQueue {
   void take_stamps_back() override {}
   void watch(std::function<void()>) override {}
   void wait() override {}
+  void wait_until(const Mark&) override {}
   void* native() override { return nullptr; }
 };
 

@@ -108,7 +108,7 @@ std::vector<T> read_values(Stream& stream, TensorView view) {
 template <class T>
 void write_values(Stream& stream, std::span<const T> values, TensorView view) {
   MW_CHECK(static_cast<int64_t>(values.size()) <= view.numel(), "{} values for {}", values.size(), view.describe());
-  stream.queue().copy(view.as<T>(), values.data(), values.size_bytes());
+  stream.queue().write(view.as<T>(), values.data(), values.size_bytes());
 }
 
 }  // namespace mw

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "ops/index.h"
 
@@ -32,15 +33,25 @@ class ExchangeTransport : public Transport {
     pending_.resize(static_cast<size_t>(chunks_));
   }
 
-  int64_t begin(Stream& stream, const TokenLayout& layout, bool with_weights) override {
-    const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
+  void prepare(Stream& stream, const TokenLayout& layout, TensorView x_TD, bool with_weights) override {
     layout_ = layout;
     with_weights_ = with_weights;
+    counts_.read(stream, layout.rows_per_expert_E);
+    if (padded_) return;  // which takes the counts
+    const TraceScope scope(stream.trace(), Work::exchange, "dispatch");
+    send_total_ = layout.rows;
+    place_send(stream);
+    pack(stream, x_TD);
+    packed_ = true;
+  }
+  int64_t begin(Stream& stream) override {
+    const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
     plan_send(stream);
     exchange_counts();
     plan_receive(stream);
     return rows_;
   }
+  bool travels() const override { return true; }
   int64_t chunks() const override { return chunks_; }
   ExpertWeights weights(int64_t chunk) override {
     const auto [begin, end] = slot_range(ep_.rank(), chunk);
@@ -49,7 +60,7 @@ class ExchangeTransport : public Transport {
 
   void dispatch_begin(Stream& stream, int64_t chunk, TensorView x_TD) override {
     const TraceScope scope(stream.trace(), Work::exchange, "dispatch");
-    if (chunk == 0) pack(stream, x_TD);
+    if (chunk == 0 && !std::exchange(packed_, false)) pack(stream, x_TD);
     post(stream, chunk, send_rows_, saved_.received.take(rows_), Direction::to_experts);
     if (with_weights_) post(stream, chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts);
   }
@@ -123,17 +134,16 @@ class ExchangeTransport : public Transport {
 
   // What this rank sends: token, weight and count of every (destination, slot).
   void plan_send(Stream& stream) {
-    const std::vector<int64_t> rows_per_expert = read_values<int64_t>(stream, layout_.rows_per_expert_E);
+    const std::vector<int64_t>& rows_per_expert = counts_.wait(stream);
     std::vector<int64_t> by_position(position_.size());
     for (size_t e = 0; e < position_.size(); ++e) by_position[static_cast<size_t>(position_[e])] = rows_per_expert[e];
-    send_total_ = layout_.rows;
     if (padded_) pad(by_position);
     send_.counts.assign(static_cast<size_t>(ep_.size()), {});
     for (int r = 0; r < ep_.size(); ++r)
       for (int64_t s = 0; s < slots_of(r); ++s)
         send_.counts[static_cast<size_t>(r)].push_back(
             by_position[static_cast<size_t>(rank_offsets_[static_cast<size_t>(r)] + s)]);
-    place_send(stream);
+    if (padded_) place_send(stream);
   }
 
   // Fills every expert up to the largest count anywhere.
@@ -300,9 +310,11 @@ class ExchangeTransport : public Transport {
   ExpertScratch scratch_;
   ExchangeSaved saved_;
   bool padded_, with_weights_ = false;
+  bool packed_ = false;  // before dispatch_begin
   int64_t local_slots_ = 0, chunks_ = 1;
 
   TokenLayout layout_;
+  RowCounts counts_;
   PeerSlots send_, receive_;
   int64_t send_total_ = 0, rows_ = 0;
   const int32_t* send_tokens_ = nullptr;

@@ -255,25 +255,33 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
   if (options_.drop_one_row && tokens_ > 0) write_values<int32_t>(stream, {&dropped_row, 1}, layout_.row_of_TK);
 }
 
+// base plus what shared experts make of x, in out or scratch; base itself where there are none.
+TensorView MoeLayer::shared_forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD) {
+  const MoeSpec& m = layer_.moe;
+  if (m.shared_width == 0) return base_TD;
+  const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
+  feed_forward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
+               tokens_of(scratch_.shared_a, m.shared_width), branch);
+  if (base_TD.data == nullptr) return branch;
+  add(stream, base_TD, branch, out_TD);
+  return out_TD;
+}
+
 void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len,
                        bool training, const RoutingTap* tap) {
   const TraceScope part(stream.trace(), "moe");
   const MoeSpec& m = layer_.moe;
   tokens_ = x_TD.dim(0);
   route_tokens(stream, x_TD, seq_len, tap);
-  rows_ = transport_->begin(stream, layout_, training && !options_.recompute.dispatched);  // waits
+  transport_->prepare(stream, layout_, x_TD, training && !options_.recompute.dispatched);
+  // Shared experts need no exchange: they run while the first rows travel, or while the host learns the counts.
+  TensorView base = base_TD;
+  if (!transport_->travels()) base = shared_forward(stream, x_TD, base_TD, out_TD);
+  rows_ = transport_->begin(stream);  // waits
   sum_statistics();
   const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
-  // Work that needs no exchange runs while the first rows travel.
   transport_->dispatch_begin(stream, 0, x_TD);
-  TensorView base = base_TD;
-  if (m.shared_width > 0) {
-    const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
-    feed_forward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
-                 tokens_of(scratch_.shared_a, m.shared_width), branch);
-    if (base_TD.data != nullptr) add(stream, base_TD, branch, out_TD);
-    base = base_TD.data != nullptr ? out_TD : branch;
-  }
+  if (transport_->travels()) base = shared_forward(stream, x_TD, base_TD, out_TD);
   const int64_t chunks = transport_->chunks();
   for (int64_t c = 0; c < chunks; ++c) {
     if (c + 1 < chunks) transport_->dispatch_begin(stream, c + 1, x_TD);

@@ -125,6 +125,7 @@ class MoeLayer {
   int64_t expert_rows() const { return rows_; }  // rows this rank's experts computed
 
  private:
+  TensorView shared_forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD);
   void route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, const RoutingTap* tap);
   struct Choice {
     bool replay = false;

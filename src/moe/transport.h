@@ -3,8 +3,9 @@
 //
 // One object serves one layer and one live micro-batch. The rows travel in chunks of local slots, so that the exchange
 // of one chunk runs beside the expert compute of another:
-//   begin(layout); for each chunk c: dispatch_begin(c) .. batch = dispatch_finish(c) .. experts write batch.y ..
-//   combine_begin(c); for each c: combine_finish(c); combine(...).
+//   prepare(layout); begin(); for each chunk c: dispatch_begin(c) .. batch = dispatch_finish(c) .. experts write
+//   batch.y
+//   .. combine_begin(c); for each c: combine_finish(c); combine(...).
 // Backward moves gradients the same way round: rows of d_out go to the experts, rows of d_x and the gate-weight
 // gradients come back.
 #pragma once
@@ -38,17 +39,33 @@ struct ExpertWeights {
   TensorView d_up, d_down;           // f32 [slot_count, ...]
 };
 
+// The rows of each expert, on their way to the host.
+class RowCounts {
+ public:
+  void read(Stream& stream, TensorView rows_per_expert_E);
+  const std::vector<int64_t>& wait(Stream& stream);  // nothing else has been read since
+
+ private:
+  std::vector<int64_t> rows_;
+  DeviceQueue::Mark read_;
+};
+
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Learns what will move, for which it waits for the stream; collective over the EP group where rows travel. Returns
-  // the rows that this rank's experts get. with_weights: the gate weights travel too, which gradients need.
-  virtual int64_t begin(Stream& stream, const TokenLayout& layout, bool with_weights) = 0;
+  // Asks the device how many rows each expert gets, and enqueues what needs no answer. Nothing is read from the device
+  // between this and begin. x [T, D] must stay untouched until the last dispatch_finish. with_weights: the gate weights
+  // travel too, which gradients need.
+  virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView x_TD, bool with_weights) = 0;
+  // Waits for the answer, and for nothing enqueued behind prepare; collective over the EP group where rows travel.
+  // Returns the rows that this rank's experts get.
+  virtual int64_t begin(Stream& stream) = 0;
+  // Whether rows travel: then the device has better to do between dispatch_begin and dispatch_finish than before begin.
+  virtual bool travels() const = 0;
   virtual int64_t chunks() const = 0;
   virtual ExpertWeights weights(int64_t chunk) = 0;
 
-  // x [T, D] must stay untouched until the last dispatch_finish.
   virtual void dispatch_begin(Stream& stream, int64_t chunk, TensorView x_TD) = 0;
   virtual ExpertBatch dispatch_finish(Stream& stream, int64_t chunk) = 0;
   virtual void combine_begin(Stream& stream, int64_t chunk) = 0;

@@ -9,16 +9,19 @@ class InPlaceTransport : public Transport {
   InPlaceTransport(ResidentExperts experts, ExpertScratch scratch)
       : experts_(std::move(experts)), scratch_(std::move(scratch)) {}
 
-  int64_t begin(Stream& stream, const TokenLayout& layout, bool) override {
-    const TraceScope scope(stream.trace(), Work::router, "row_counts");
+  void prepare(Stream& stream, const TokenLayout& layout, TensorView, bool) override {
     layout_ = layout;
+    counts_.read(stream, layout.rows_per_expert_E);
+  }
+  int64_t begin(Stream& stream) override {
+    const TraceScope scope(stream.trace(), Work::router, "row_counts");
     offsets_.assign(1, 0);
     // With one rank the placement's order is the experts' own.
-    for (const int64_t rows : read_values<int64_t>(stream, layout.rows_per_expert_E))
-      offsets_.push_back(offsets_.back() + rows);
-    y_ = scratch_.y.take(layout.rows);
-    return layout.rows;
+    for (const int64_t rows : counts_.wait(stream)) offsets_.push_back(offsets_.back() + rows);
+    y_ = scratch_.y.take(layout_.rows);
+    return layout_.rows;
   }
+  bool travels() const override { return false; }
   int64_t chunks() const override { return 1; }
   ExpertWeights weights(int64_t) override { return experts_.slice(0, layout_.experts); }
 
@@ -64,11 +67,23 @@ class InPlaceTransport : public Transport {
   ResidentExperts experts_;
   ExpertScratch scratch_;
   TokenLayout layout_;
+  RowCounts counts_;
   std::vector<int64_t> offsets_;
   TensorView x_, d_out_, y_;
 };
 
 }  // namespace
+
+void RowCounts::read(Stream& stream, TensorView rows_per_expert_E) {
+  rows_.resize(static_cast<size_t>(rows_per_expert_E.numel()));
+  stream.queue().read(rows_.data(), rows_per_expert_E.as<int64_t>(), rows_.size() * sizeof(int64_t));
+  read_ = stream.queue().mark();
+}
+
+const std::vector<int64_t>& RowCounts::wait(Stream& stream) {
+  stream.queue().wait_until(read_);
+  return rows_;
+}
 
 ExpertWeights ResidentExperts::slice(int64_t begin, int64_t count) const {
   const auto first = static_cast<size_t>(begin), n = static_cast<size_t>(count);

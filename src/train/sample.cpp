@@ -68,8 +68,8 @@ std::vector<int32_t> generate(Engine& engine, const std::vector<int32_t>& prompt
   for (int64_t i = 0; i < spec.tokens; ++i) {
     const int64_t length = std::min<int64_t>(window, static_cast<int64_t>(tokens.size()));
     const TensorView ids = engine.model.step_tokens().ids.at(0);
-    engine.stream.queue().copy(ids.data, tokens.data() + (static_cast<int64_t>(tokens.size()) - length),
-                               static_cast<size_t>(length) * sizeof(int32_t));
+    engine.stream.queue().write(ids.data, tokens.data() + (static_cast<int64_t>(tokens.size()) - length),
+                                static_cast<size_t>(length) * sizeof(int32_t));
     Batch batch{ids.as<int32_t>(), nullptr, 1, length};
     if (const TensorView starts = engine.model.step_tokens().document_starts; starts.data != nullptr) {
       fill_zero(engine.stream, starts.at(0));  // one document

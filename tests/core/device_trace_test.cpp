@@ -21,6 +21,7 @@ class FakeQueue : public DeviceQueue {
  public:
   explicit FakeQueue(Clock& clock) : clock_(clock) {}
   void copy(void*, const void*, size_t) override {}
+  void write(void*, const void*, size_t) override {}
   void read(void*, const void*, size_t) override {}
   Mark mark() override { return nullptr; }
   void wait_for(const Mark&) override {}
@@ -36,6 +37,7 @@ class FakeQueue : public DeviceQueue {
   void take_stamps_back() override { stamps_.clear(); }
   void watch(std::function<void()>) override {}
   void wait() override { ++waits; }
+  void wait_until(const Mark&) override {}
   void* native() override { return nullptr; }
 
   bool broken = false;

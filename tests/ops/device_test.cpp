@@ -35,6 +35,28 @@ TEST(Device, WritesReachItsArenas) {
     }
 }
 
+// What is written may change and be gone at once, however much is under way: several at a time, more than fits a stage.
+TEST(Device, WritesTakeTheirBytesAtOnce) {
+  TestStream test(2);
+  Stream& stream = test.stream;
+  constexpr int64_t kMost = 3 << 18;  // floats: 3 MiB
+  const std::vector<int64_t> counts{1, 77, (1 << 18) - 5, 1 << 17, 0, kMost, 9, 1 << 18};
+  std::vector<TensorSlot> slots{{"busy", DType::f32, {int64_t{1} << 24}, 0}};
+  for (size_t i = 0; i < counts.size(); ++i) slots.push_back({std::to_string(i), DType::f32, {counts[i]}, 0});
+  TensorStore store(slots, arenas_of(stream.device()));
+  const TensorView busy = store.fixed("busy");
+  fill_zero(stream, busy);
+  for (int i = 0; i < 50; ++i) add(stream, busy, busy, busy);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    std::vector<float> values(static_cast<size_t>(counts[i]), static_cast<float>(i) + 1);
+    write_values<float>(stream, values, store.fixed(std::to_string(i)));
+    std::fill(values.begin(), values.end(), -1.0f);
+  }
+  for (size_t i = 0; i < counts.size(); ++i)
+    EXPECT_EQ(read_values<float>(stream, store.fixed(std::to_string(i))),
+              std::vector<float>(static_cast<size_t>(counts[i]), static_cast<float>(i) + 1));
+}
+
 // Reads are there after the next wait, in the order of the queue: several at a time, none, more than land together.
 TEST(Device, ReadsAreThereAfterAWait) {
   TestStream test(2);

@@ -20,7 +20,12 @@ namespace {
 
 class GpuQueue : public DeviceQueue {
  public:
-  explicit GpuQueue(bool urgent) { check(create_stream(&stream_, urgent), "creating a stream"); }
+  GpuQueue(int device, bool urgent) {
+    check(create_stream(&stream_, urgent), "creating a stream");
+    DeviceProperties properties;
+    check(read_properties(device, &properties), "reading the device's properties");
+    stages_ = properties.reads_pageable;
+  }
   ~GpuQueue() override {
     (void)synchronise_stream(stream_);
     for (const NativeEvent event : stamps_) (void)destroy_event(event);
@@ -29,11 +34,25 @@ class GpuQueue : public DeviceQueue {
   void copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) check(copy_async(to, from, bytes, stream_), "copying");
   }
+  // Drivers take the bytes at once, unless the device can fetch them itself.
+  void write(void* to, const void* from, size_t bytes) override {
+    if (bytes == 0) return;
+    if (!stages_) return copy(to, from, bytes);
+    if (staged_ + bytes > kStagingBytes) wait();
+    if (bytes > kStagingBytes) {
+      copy(to, from, bytes);
+      return wait();
+    }
+    if (staging_ == nullptr) staging_ = allocate_staging();
+    std::memcpy(staging_.get() + staged_, from, bytes);
+    copy(to, staging_.get() + staged_, bytes);
+    staged_ += align_up(bytes);
+  }
   void read(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
-    if (landing_ == nullptr) landing_ = allocate_landing();
-    if (landed_ + bytes > kLandingBytes) wait();
-    if (bytes > kLandingBytes) return copy(to, from, bytes);
+    if (landing_ == nullptr) landing_ = allocate_staging();
+    if (landed_ + bytes > kStagingBytes) wait();
+    if (bytes > kStagingBytes) return copy(to, from, bytes);
     copy(landing_.get() + landed_, from, bytes);
     reads_.push_back({to, landed_, bytes});
     landed_ += bytes;
@@ -65,11 +84,12 @@ class GpuQueue : public DeviceQueue {
   void take_stamps_back() override { taken_ = 0; }
   void watch(std::function<void()> check_peers) override { watchers_.push_back(std::move(check_peers)); }
   void wait() override {
-    const std::vector<Read> reads = std::exchange(reads_, {});  // whose places may be gone once this has thrown
-    landed_ = 0;
-    if (!watchers_.empty()) watch_until_done();
-    check(synchronise_stream(stream_), "waiting for the device");
-    for (const Read& read : reads) std::memcpy(read.to, landing_.get() + read.landed, read.bytes);
+    finish_reads([this] { return query_stream(stream_); }, [this] { return synchronise_stream(stream_); });
+    staged_ = 0;
+  }
+  void wait_until(const Mark& mark) override {
+    const auto event = static_cast<NativeEvent>(mark.get());
+    finish_reads([event] { return query_event(event); }, [event] { return synchronise_event(event); });
   }
   void* native() override { return stream_; }
 
@@ -79,10 +99,20 @@ class GpuQueue : public DeviceQueue {
     (void)last_error();
     return nullptr;
   }
-  void watch_until_done() {
+  // Waits for what `ready` asks about, and hands out what was read.
+  template <class Ready, class Synchronise>
+  void finish_reads(Ready ready, Synchronise synchronise) {
+    const std::vector<Read> reads = std::exchange(reads_, {});  // whose places may be gone once this has thrown
+    landed_ = 0;
+    if (!watchers_.empty()) watch_until(ready);
+    check(synchronise(), "waiting for the device");
+    for (const Read& read : reads) std::memcpy(read.to, landing_.get() + read.landed, read.bytes);
+  }
+  template <class Ready>
+  void watch_until(Ready ready) {
     constexpr auto kPatience = std::chrono::milliseconds(100);
     auto next = std::chrono::steady_clock::now() + kPatience;
-    while (is_not_ready(query_stream(stream_))) {
+    while (is_not_ready(ready())) {
       if (std::chrono::steady_clock::now() < next) continue;
       for (const auto& watcher : watchers_) watcher();
       next = std::chrono::steady_clock::now() + kPatience;
@@ -90,21 +120,24 @@ class GpuQueue : public DeviceQueue {
   }
 
   // What is read lands in pinned memory: the host would wait for every copy to other memory.
-  static constexpr size_t kLandingBytes = size_t{1} << 20;
+  static constexpr size_t kStagingBytes = size_t{1} << 20;
+  static constexpr size_t align_up(size_t bytes) { return (bytes + 15) / 16 * 16; }
   struct Read {
     void* to;
     size_t landed, bytes;
   };
-  static std::shared_ptr<std::byte> allocate_landing() {
+  static std::shared_ptr<std::byte> allocate_staging() {
     void* memory = nullptr;
-    check(allocate_host(&memory, kLandingBytes), "allocating memory of the host");
+    check(allocate_host(&memory, kStagingBytes), "allocating memory of the host");
     return {static_cast<std::byte*>(memory), [](std::byte* p) { (void)free_host(p); }};
   }
 
   NativeStream stream_ = nullptr;
-  std::shared_ptr<std::byte> landing_;
+  std::shared_ptr<std::byte> landing_, staging_;
   std::vector<Read> reads_;  // since the last wait
   size_t landed_ = 0;        // bytes of them
+  size_t staged_ = 0;        // bytes written since
+  bool stages_ = false;      // what is written
   std::vector<NativeEvent> stamps_;
   size_t taken_ = 0;  // of them
   std::vector<std::function<void()>> watchers_;
@@ -240,7 +273,7 @@ std::unique_ptr<DeviceQueue> open_queue(Device device, bool urgent) {
   if (!gpu::succeeded(status))
     fail(Exit::unsupported, fmt::format("cannot use GPU {}: {}", device.index, gpu::reason_of(status)),
          fmt::format("{} GPUs are visible to this process", count_gpus()));
-  return std::make_unique<gpu::GpuQueue>(urgent);
+  return std::make_unique<gpu::GpuQueue>(device.index, urgent);
 }
 
 std::shared_ptr<std::byte> allocate_shared(Device device, size_t bytes) {

@@ -55,7 +55,7 @@ inline bool fits_chunks(const SortedRows& rows) {
 template <class T>
 T* device_copy(Stream& stream, WorkspaceFrame& frame, std::span<const T> values) {
   T* memory = frame.take<T>(values.size());
-  stream.queue().copy(memory, values.data(), values.size_bytes());
+  stream.queue().write(memory, values.data(), values.size_bytes());
   return memory;
 }
 

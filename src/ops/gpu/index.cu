@@ -50,7 +50,7 @@ void fill_index(Stream& stream, std::span<const IndexRun> runs, TensorView out) 
   std::vector<IndexRun> filled;
   std::copy_if(runs.begin(), runs.end(), std::back_inserter(filled), [](const IndexRun& r) { return r.count > 0; });
   auto* table = frame.take<IndexRun>(filled.size());
-  stream.queue().copy(table, filled.data(), filled.size() * sizeof(IndexRun));
+  stream.queue().write(table, filled.data(), filled.size() * sizeof(IndexRun));
   for_each(stream, out.numel(), FillIndex{table, std::ssize(filled), out.as<int32_t>()});
 }
 

@@ -110,7 +110,7 @@ void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, Ten
   if (experts == 0 || width == 0) return;
   WorkspaceFrame frame(stream.workspace());
   auto* device_offsets = frame.take<int64_t>(offsets.size());
-  stream.queue().copy(device_offsets, offsets.data(), offsets.size_bytes());
+  stream.queue().write(device_offsets, offsets.data(), offsets.size_bytes());
   with_float_type(dy_RN.data.dtype, [&](auto type) {
     using T = decltype(type);
     launch(stream, sum_rows_kernel<T>, experts * ceil_div(width, kSumThreads), kSumThreads, 0, dy_RN.data.as<T>(),

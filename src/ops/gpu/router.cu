@@ -372,7 +372,7 @@ void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE
   WorkspaceFrame frame(stream.workspace());
   if (!d_prob_E.empty()) {
     d_prob = frame.take<float>(d_prob_E.size());
-    stream.queue().copy(d_prob, d_prob_E.data(), d_prob_E.size_bytes());
+    stream.queue().write(d_prob, d_prob_E.data(), d_prob_E.size_bytes());
   }
   launch(stream, route_backward_kernel, std::min(kMaxRouteBlocks, ceil_div(T, kWavesPerBlock)), kWavesPerBlock * kWave,
          0, BackwardTask{rule, logits, ids, d_weights, d_prob, z_scale, d_logits, T});

@@ -279,7 +279,7 @@ void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK
 
   WorkspaceFrame frame(stream.workspace());
   auto* positions = frame.take<int32_t>(static_cast<size_t>(E));
-  stream.queue().copy(positions, position_of_expert.data(), position_of_expert.size_bytes());
+  stream.queue().write(positions, position_of_expert.data(), position_of_expert.size_bytes());
   const SortScratch scratch{frame.take<int32_t>(static_cast<size_t>(E * blocks)),
                             frame.take<int32_t>(static_cast<size_t>(E)), frame.take<Summary>(1), blocks};
   check(fill_async(scratch.summary, 0, sizeof(Summary), native(stream)), "filling memory");

@@ -120,6 +120,8 @@ inline Status elapsed_milliseconds(float* out, NativeEvent from, NativeEvent to)
 }
 inline Status destroy_event(NativeEvent event) { return MW_VENDOR(EventDestroy)(event); }
 inline Status record_event(NativeEvent event, NativeStream stream) { return MW_VENDOR(EventRecord)(event, stream); }
+inline Status query_event(NativeEvent event) { return MW_VENDOR(EventQuery)(event); }
+inline Status synchronise_event(NativeEvent event) { return MW_VENDOR(EventSynchronize)(event); }
 inline Status wait_for_event(NativeStream stream, NativeEvent event) {
   return MW_VENDOR(StreamWaitEvent)(stream, event, 0);
 }
@@ -147,11 +149,13 @@ struct DeviceProperties {
   std::string name;
   int major = 0, minor = 0, processors = 0;
   size_t memory_bytes = 0;
+  bool reads_pageable = false;  // reaches memory of the host that is not pinned, and so may copy it later
 };
 inline Status read_properties(int index, DeviceProperties* out) {
   NativeProperties p{};
   const Status status = MW_VENDOR(GetDeviceProperties)(&p, index);
-  if (succeeded(status)) *out = {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem};
+  if (succeeded(status))
+    *out = {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem, p.pageableMemoryAccess != 0};
   return status;
 }
 
