@@ -195,7 +195,7 @@ inline OpCase make_case(const Problem& problem) {
   };
   c.constant_outputs = {"lse"};
   const bool is_bf16 = problem.dtype == DType::bf16;
-  c.tolerance = may_go_to_library(problem) ? 1.6e-2 : is_bf16 ? 4e-3 : 2e-5;
+  c.tolerance = may_go_to_library(problem) ? 1.6e-2 : is_bf16 ? 4e-3 : 1e-5;
   c.gradient_tolerance = is_bf16 ? 2e-2 : 1e-3;
   c.reason = is_bf16 ? "o is rounded to bf16 (2^-9), and so are a library's probabilities; the gradient uses that o"
                      : "fp32 sums of up to 257 terms and scores of size 10";
@@ -217,7 +217,7 @@ inline void check_backward(const Problem& problem, Stream& stream) {
       for (float x : got.at(name).values) EXPECT_NEAR(x, 0.0f, 1e-5f) << describe(problem) << " d_" << name;
       continue;
     }
-    const double tolerance = may_go_to_library(problem) ? 6e-2 : problem.dtype == DType::bf16 ? 4e-3 : 1e-4;
+    const double tolerance = may_go_to_library(problem) ? 6e-2 : problem.dtype == DType::bf16 ? 4e-3 : 1e-5;
     EXPECT_LE(largest_error(got.at(name).values, expected), tolerance) << describe(problem) << " d_" << name;
   }
 }

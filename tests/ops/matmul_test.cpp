@@ -58,7 +58,7 @@ Owned make_zeros(std::vector<int64_t> shape) {
 }
 
 void set_tolerance(OpCase& op_case, DType out) {
-  op_case.tolerance = out == DType::bf16 ? 5e-3 : 2e-5;
+  op_case.tolerance = out == DType::bf16 ? 5e-3 : 1e-5;
   op_case.gradient_tolerance = out == DType::bf16 ? 1e-2 : 1e-3;
   op_case.reason =
       out == DType::bf16 ? "results are rounded to bf16: 2^-9 of the element" : "fp32 sums of up to 1025 terms";

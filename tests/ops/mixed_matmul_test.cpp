@@ -74,7 +74,7 @@ OpCase make_forward_case(Shape shape, Range range) {
                                 [&](int64_t i, int64_t s) { return x[static_cast<size_t>(i * k + s)]; },
                                 [&](int64_t s, int64_t j) { return w[static_cast<size_t>(j * k + s)]; })}};
   };
-  c.tolerance = 2e-5;
+  c.tolerance = 1e-5;
   c.reason = "fp32 products and sums";
   return c;
 }
@@ -126,7 +126,7 @@ OpCase make_d_weight_case(Shape shape, Range range) {
                                  [&](int64_t i, int64_t s) { return dy[static_cast<size_t>(s * n + i)]; },
                                  [&](int64_t s, int64_t j) { return x[static_cast<size_t>(s * k + j)]; })}};
   };
-  c.tolerance = 2e-5;
+  c.tolerance = 1e-5;
   c.reason = "fp32 products and sums";
   return c;
 }

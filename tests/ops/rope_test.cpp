@@ -58,7 +58,7 @@ OpCase make_case(int64_t sequences, int64_t positions, int64_t heads, int64_t he
       }
     return std::map<std::string, std::vector<double>>{{"y", y}};
   };
-  c.tolerance = dtype == DType::bf16 ? 4e-3 : 3e-5;
+  c.tolerance = dtype == DType::bf16 ? 4e-3 : 1e-5;
   c.gradient_tolerance = dtype == DType::bf16 ? 1e-2 : 1e-3;
   c.reason = dtype == DType::bf16 ? "one rounding to bf16 (2^-9)" : "angles of up to 100 are rounded to fp32";
   return c;
@@ -146,7 +146,7 @@ OpCase make_part_case(int64_t positions, int64_t heads, int64_t head_dim, int64_
       }
     return std::map<std::string, std::vector<double>>{{"y", y}};
   };
-  c.tolerance = dtype == DType::bf16 ? 4e-3 : 3e-5;
+  c.tolerance = dtype == DType::bf16 ? 4e-3 : 1e-5;
   c.gradient_tolerance = dtype == DType::bf16 ? 1e-2 : 1e-3;
   c.reason = "as for whole heads";
   return c;
