@@ -5,6 +5,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
@@ -55,6 +56,9 @@ def write(name, ranks, *overrides, steps=2):
     """A run that ends with a checkpoint; its folder."""
     result = run(ranks, "train", RUN, *outputs(name), *STEPS, f"train.steps={steps}", *overrides)
     checks.expect(result.code == 0, f"{name}: -np {ranks} {overrides}: exit {result.code}", result.output)
+    if 1 < ranks <= gpus():
+        checks.expect(re.search("rows and gradients by N?R?CCL", result.output),
+                      f"{name}: -np {ranks}: a GPU each, and no NCCL", result.output)
     return pathlib.Path(name, "checkpoints", f"step-{steps:08}")
 
 
