@@ -240,7 +240,7 @@ TEST_F(LargeProducts, Dense) {
   expect_repeats(large_y, y, 8e-3);
   const TensorView large_d_y = repeat(d_y, kRows);
   matmul_d_weight(stream(), large_d_y, large_x, large.view);
-  expect_sum(large.view, kPeriods, whole, rest, 1e-3);
+  expect_sum(large.view, kPeriods, whole, rest, 2e-3);  // tensor cores cut off what does not fit a long sum
   matmul_d_input(stream(), large_d_y, weight_, large_x);
   expect_repeats(large_x, d_x, 8e-3);
 }

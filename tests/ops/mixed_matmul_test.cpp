@@ -126,8 +126,8 @@ OpCase make_d_weight_case(Shape shape, Range range) {
                                  [&](int64_t i, int64_t s) { return dy[static_cast<size_t>(s * n + i)]; },
                                  [&](int64_t s, int64_t j) { return x[static_cast<size_t>(s * k + j)]; })}};
   };
-  c.tolerance = 1e-5;
-  c.reason = "fp32 products and sums";
+  c.tolerance = m > 4096 ? 2e-5 : 1e-5;
+  c.reason = "fp32 products and sums, here of up to 4200 terms";
   return c;
 }
 

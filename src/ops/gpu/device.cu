@@ -117,6 +117,7 @@ class GpuQueue : public DeviceQueue {
       for (const auto& watcher : watchers_) watcher();
       next = std::chrono::steady_clock::now() + kPatience;
     }
+    (void)last_error();  // which may be that it was not ready
   }
 
   // What is read lands in pinned memory: the host would wait for every copy to other memory.
