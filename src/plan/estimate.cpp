@@ -166,6 +166,29 @@ double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const E
   return slowest + transfers_.ring({ranks_, 1}, 8, 2);
 }
 
+// Of a stage, those that may need most. Rank 0 has as much of everything as any. ZeRO's first cut may lie in the
+// embedding, of which every rank keeps the master weights, and the last one in matrices: that of the last rank, or
+// where experts or parts of the model are not the same everywhere, of the last ones that have as much as rank 0.
+std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& mesh) const {
+  const int last = mesh.dp * mesh.tp - 1;
+  if (layout.zero == 0 || last == 0) return {0};
+  std::vector<int> ranks = {0, last};
+  const auto add_last = [&](auto is_like_rank_0) {
+    int rank = last;
+    while (!is_like_rank_0(coords_of(mesh, rank))) --rank;
+    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  const ModelSpec& model = memory_.kinds().model;
+  const auto any_layer = [&](auto is) { return std::any_of(model.layers.begin(), model.layers.end(), is); };
+  if (any_layer([&](const LayerSpec& layer) { return layer.moe.experts % mesh.ep != 0; }))
+    add_last([](const MeshCoords& at) { return at.ep == 0; });
+  if (model.vocab % mesh.tp != 0 || any_layer([&](const LayerSpec& layer) {
+        return layer.attention.heads % mesh.tp != 0 || layer.dense_width % mesh.tp != 0;
+      }))
+    add_last([](const MeshCoords& at) { return at.tp == 0; });
+  return ranks;
+}
+
 void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh) {
   const Layout& layout = estimate.layout;
   int64_t libraries = 0;
@@ -179,18 +202,17 @@ void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh) {
   }
   const std::vector<std::vector<StagePlan>>& stages = pipelines_.stages_of(layout);
   const int stage_ranks = mesh.dp * mesh.tp;
+  const std::vector<int> ranks = largest_in_stage(layout, mesh);
   for (int pp = 0; pp < layout.pp; ++pp) {
     RankMemory largest;
-    for (const int in_stage : {0, stage_ranks - 1}) {
-      if (in_stage == 0 || layout.zero > 0) {
-        RankMemory rank;
-        rank.table = memory_.table_of(layout, mesh, coords_of(mesh, pp * stage_ranks + in_stage),
-                                      stages[static_cast<size_t>(pp)]);
-        rank.libraries = libraries;
-        rank.rows_fullest = row_growth(rank.table, load.mean);
-        rank.rows_p99 = row_growth(rank.table, load.p99);
-        if (rank.needed() > largest.needed()) largest = rank;
-      }
+    for (const int in_stage : ranks) {
+      RankMemory rank;
+      rank.table =
+          memory_.table_of(layout, mesh, coords_of(mesh, pp * stage_ranks + in_stage), stages[static_cast<size_t>(pp)]);
+      rank.libraries = libraries;
+      rank.rows_fullest = row_growth(rank.table, load.mean);
+      rank.rows_p99 = row_growth(rank.table, load.p99);
+      if (rank.needed() > largest.needed()) largest = rank;
     }
     estimate.memory.push_back(largest);
     estimate.needed = std::max(estimate.needed, largest.needed());

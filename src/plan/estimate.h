@@ -64,6 +64,7 @@ class Estimator {
  private:
   struct StageTime;  // of one micro-batch in one stage
   StageTime stage_time(const Layout& layout, const Mesh& mesh, const LayerTimes& times, int stage);
+  std::vector<int> largest_in_stage(const Layout& layout, const Mesh& mesh) const;
   void fill_memory(Estimate& estimate, const Mesh& mesh);
   double optimizer_time(const Layout& layout, const Mesh& mesh, const Estimate& estimate);
   double gradient_sums(const Layout& layout, const Mesh& mesh, int pp_rank);
