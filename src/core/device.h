@@ -24,8 +24,8 @@ class DeviceQueue {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   // Enqueues a copy from the host, whose bytes may change or be gone once this returns. May wait.
   virtual void write(void* to, const void* from, size_t bytes) = 0;
-  // Enqueues a copy to the host, which has the bytes after the next wait(). Until then `to` must live and nobody may
-  // touch it. Waits itself where too much was asked for since the last one.
+  // Enqueues a copy to the host, which has the bytes after the next wait or wait_until. Until then `to` must live and
+  // nobody may touch it. Waits itself where too much was asked for since the last one.
   virtual void read(void* to, const void* from, size_t bytes) = 0;
   // A point in this queue, behind what was enqueued so far; null on the CPU.
   using Mark = std::shared_ptr<void>;
@@ -41,7 +41,7 @@ class DeviceQueue {
   virtual int64_t nanoseconds(Stamp from, Stamp to) = 0;
   // All stamps of this queue are of no more use.
   virtual void take_stamps_back() = 0;
-  // While wait() waits it calls `check` now and then, which throws when waiting is of no use any more.
+  // What waits calls `check` now and then, which throws when waiting is of no use any more.
   virtual void watch(std::function<void()> check) = 0;
   // Returns when all that was enqueued is done. Errors: internal, with the reason, when a kernel failed.
   virtual void wait() = 0;

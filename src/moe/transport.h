@@ -3,9 +3,9 @@
 //
 // One object serves one layer and one live micro-batch. The rows travel in chunks of local slots, so that the exchange
 // of one chunk runs beside the expert compute of another:
-//   prepare(layout); begin(); for each chunk c: dispatch_begin(c) .. batch = dispatch_finish(c) .. experts write
-//   batch.y
-//   .. combine_begin(c); for each c: combine_finish(c); combine(...).
+//   prepare(layout); begin();
+//   for each chunk c: dispatch_begin(c) .. batch = dispatch_finish(c) .. experts write batch.y .. combine_begin(c);
+//   for each c: combine_finish(c); combine(...).
 // Backward moves gradients the same way round: rows of d_out go to the experts, rows of d_x and the gate-weight
 // gradients come back.
 #pragma once

@@ -25,7 +25,8 @@ void inject_fault(Engine& engine, const std::string& fault) {
       engine.stream.wait();
       return;
     }
-    if ((fault == "slight_gradient" || fault == "fleeting_gradient") && p.row.trained && p.grad.numel() > 0) {
+    if ((fault == "slight_gradient" || fault == "fleeting_gradient") && p.row.trained && p.grad.numel() > 0 &&
+        p.grad.dtype == DType::f32) {
       for (float& value : std::span(p.grad.as<float>(), static_cast<size_t>(p.grad.numel()))) value *= 1.001F;
       return;
     }

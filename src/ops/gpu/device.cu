@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -38,15 +39,16 @@ class GpuQueue : public DeviceQueue {
   void write(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
     if (!stages_) return copy(to, from, bytes);
-    if (staged_ + bytes > kStagingBytes) wait();
     if (bytes > kStagingBytes) {
       copy(to, from, bytes);
       return wait();
     }
-    if (staging_ == nullptr) staging_ = allocate_staging();
-    std::memcpy(staging_.get() + staged_, from, bytes);
-    copy(to, staging_.get() + staged_, bytes);
-    staged_ += align_up(bytes);
+    if (stage_->used + bytes > kStagingBytes) turn_to_other_stage();
+    if (stage_->memory == nullptr) stage_->memory = allocate_staging();
+    std::byte* staged = stage_->memory.get() + stage_->used;
+    std::memcpy(staged, from, bytes);
+    copy(to, staged, bytes);
+    stage_->used += align_up(bytes);
   }
   void read(void* to, const void* from, size_t bytes) override {
     if (bytes == 0) return;
@@ -85,7 +87,6 @@ class GpuQueue : public DeviceQueue {
   void watch(std::function<void()> check_peers) override { watchers_.push_back(std::move(check_peers)); }
   void wait() override {
     finish_reads([this] { return query_stream(stream_); }, [this] { return synchronise_stream(stream_); });
-    staged_ = 0;
   }
   void wait_until(const Mark& mark) override {
     const auto event = static_cast<NativeEvent>(mark.get());
@@ -98,6 +99,14 @@ class GpuQueue : public DeviceQueue {
   static Stamp no_stamp() noexcept {
     (void)last_error();
     return nullptr;
+  }
+  // One stage fills while the copies from the other one are done.
+  void turn_to_other_stage() {
+    stage_->full = mark();
+    stage_ = stage_ == &both_stages_[0] ? &both_stages_[1] : &both_stages_[0];
+    stage_->used = 0;
+    if (stage_->full != nullptr)
+      check(synchronise_event(static_cast<NativeEvent>(stage_->full.get())), "waiting for the device");
   }
   // Waits for what `ready` asks about, and hands out what was read.
   template <class Ready, class Synchronise>
@@ -127,6 +136,11 @@ class GpuQueue : public DeviceQueue {
     void* to;
     size_t landed, bytes;
   };
+  struct Stage {
+    std::shared_ptr<std::byte> memory;
+    size_t used = 0;
+    Mark full;  // behind all copies from it
+  };
   static std::shared_ptr<std::byte> allocate_staging() {
     void* memory = nullptr;
     check(allocate_host(&memory, kStagingBytes), "allocating memory of the host");
@@ -134,11 +148,12 @@ class GpuQueue : public DeviceQueue {
   }
 
   NativeStream stream_ = nullptr;
-  std::shared_ptr<std::byte> landing_, staging_;
-  std::vector<Read> reads_;  // since the last wait
+  std::shared_ptr<std::byte> landing_;
+  std::vector<Read> reads_;  // since they were last waited for
   size_t landed_ = 0;        // bytes of them
-  size_t staged_ = 0;        // bytes written since
   bool stages_ = false;      // what is written
+  std::array<Stage, 2> both_stages_;
+  Stage* stage_ = &both_stages_[0];
   std::vector<NativeEvent> stamps_;
   size_t taken_ = 0;  // of them
   std::vector<std::function<void()>> watchers_;
