@@ -57,6 +57,7 @@ void check_offload(const RunSpec& run, const PlatformProfile& profile) {
 struct Estimator::StageTime {
   LayerTime work;
   double statistics = 0;
+  double message = 0;  // to the next stage
   double forward() const { return work.forward + work.forward_exchange; }
   double backward_input() const { return work.backward_input + work.backward_exchange; }
   double all() const { return forward() + backward_input() + work.backward_weight + statistics; }
@@ -82,47 +83,52 @@ double Estimator::peak_flops_per_s() const {
   return profile_.peak_flops_per_s * ranks_ * (run_.dtype() == DType::bf16 ? 1 : profile_.fp32_share);
 }
 
-Estimator::StageTime Estimator::stage_time(const Layout& layout, const Mesh& mesh, const LayerTimes& times, int stage) {
-  const std::vector<int64_t>& first = pipelines_.first_layers(layout.pipeline());
-  StageTime out;
-  LayerTime& sum = out.work;
-  const auto add = [&](const LayerTime& layer) {
-    sum.forward += layer.forward;
-    sum.backward_input += layer.backward_input;
-    sum.backward_weight += layer.backward_weight;
-    sum.forward_exchange += layer.forward_exchange;
-    sum.backward_exchange += layer.backward_exchange;
-  };
-  int64_t experts = 0;
-  for (int64_t i = first[static_cast<size_t>(stage)]; i < first[static_cast<size_t>(stage) + 1]; ++i) {
-    const int kind = memory_.kinds().of_layer[static_cast<size_t>(i)];
-    add(times.kinds[static_cast<size_t>(kind)]);
-    experts += memory_.kinds().spec(kind).moe.experts;
-  }
-  if (stage == 0) add(times.embedding);
-  if (stage + 1 == layout.stages()) add(times.head);
-  sum.forward += profile_.micro_batch_latency_s / 2;
-  sum.backward_input += profile_.micro_batch_latency_s / 2;
-  if (experts > 0)
-    out.statistics = transfers_.ring(replica_group(mesh, Replicas::stage), 12 * static_cast<double>(experts), 2);
-  return out;
-}
-
-double Estimator::message_time(const Layout& layout, const Mesh& mesh, int from_stage) {
+std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, const Mesh& mesh) {
+  const LayerTimes& times = times_.of(layout, mesh);
   const PipelineShape shape = layout.pipeline();
-  const int64_t stage_ranks = int64_t{mesh.dp} * mesh.tp;
+  const LayerKinds& kinds = memory_.kinds();
+  const RankGroup stage_group = replica_group(mesh, Replicas::stage);
   const int64_t tokens = run_.train.global_batch / (layout.micro_batches * mesh.dp) * run_.train.seq_len;
-  const auto bytes = static_cast<double>(block_of(tokens, mesh.tp, 0).count * model_.width * size_of(run_.dtype()));
-  // The slowest message counts. Where a border of nodes lies within a stage, only some of its ranks cross it: the first
-  // of one stage and the last of the other do.
-  const int64_t from = rank_of_stage(shape, from_stage), to = rank_of_stage(shape, from_stage + 1);
-  return transfers_.message(std::min(from, to) * stage_ranks, (std::max(from, to) + 1) * stage_ranks - 1, bytes);
+  const auto message_bytes =
+      static_cast<double>(block_of(tokens, mesh.tp, 0).count * model_.width * size_of(run_.dtype()));
+  std::vector<StageTime> stages(static_cast<size_t>(layout.stages()));
+  const auto add = [](LayerTime& sum, const LayerTime& layer, double times_of_it = 1) {
+    sum.forward += times_of_it * layer.forward;
+    sum.backward_input += times_of_it * layer.backward_input;
+    sum.backward_weight += times_of_it * layer.backward_weight;
+    sum.forward_exchange += times_of_it * layer.forward_exchange;
+    sum.backward_exchange += times_of_it * layer.backward_exchange;
+  };
+  std::pair<int64_t, double> statistics;  // of so many experts, as most stages have
+  for (const std::vector<StagePlan>& rank : pipelines_.stages_of(layout))
+    for (const StagePlan& plan : rank) {
+      StageTime& stage = stages[static_cast<size_t>(plan.stage)];
+      int64_t experts = 0;
+      for (int kind = 0; kind < kinds.count(); ++kind) {
+        const int64_t layers = kinds.layers_in(plan, kind);
+        add(stage.work, times.kinds[static_cast<size_t>(kind)], static_cast<double>(layers));
+        experts += layers * kinds.spec(kind).moe.experts;
+      }
+      if (plan.embeds) add(stage.work, times.embedding);
+      if (plan.has_head) add(stage.work, times.head);
+      stage.work.forward += profile_.micro_batch_latency_s / 2;
+      stage.work.backward_input += profile_.micro_batch_latency_s / 2;
+      if (experts != statistics.first)
+        statistics = {experts, transfers_.ring(stage_group, 12 * static_cast<double>(experts), 2)};
+      stage.statistics = statistics.second;
+      if (plan.has_head || layout.pp == 1) continue;
+      // The slowest message counts. Where a border of nodes lies within a stage, only some of its ranks cross it: the
+      // first of one stage and the last of the other do.
+      const int64_t from = rank_of_stage(shape, plan.stage), to = rank_of_stage(shape, plan.stage + 1);
+      stage.message = transfers_.message(std::min(from, to) * stage_group.size,
+                                         (std::max(from, to) + 1) * stage_group.size - 1, message_bytes);
+    }
+  return stages;
 }
 
-// Waited for at the end of a step, once per pipeline rank.
-double Estimator::gradient_sums(const Layout& layout, const Mesh& mesh, int pp_rank) {
-  const std::vector<StagePlan>& stages = pipelines_.stages_of(layout)[static_cast<size_t>(pp_rank)];
-  const std::array<int64_t, kReplicas> bytes = memory_.gradient_bytes(mesh, {pp_rank}, stages);
+// Of the gradients of a pipeline rank; waited for at the end of a step.
+double Estimator::replica_sums(const Layout& layout, const Mesh& mesh,
+                               const std::array<int64_t, kReplicas>& bytes) const {
   double seconds = 0;
   for (size_t b = 0; b < kReplicas; ++b) {
     const RankGroup group = replica_group(mesh, static_cast<Replicas>(b));
@@ -133,37 +139,61 @@ double Estimator::gradient_sums(const Layout& layout, const Mesh& mesh, int pp_r
 }
 
 // ZeRO: what the owners of cuts send the other replicas, packed forms on GPUs, else fp32.
-double Estimator::weights_gather(const Layout& layout, const Mesh& mesh, int pp_rank) {
-  const std::vector<StagePlan>& stages = pipelines_.stages_of(layout)[static_cast<size_t>(pp_rank)];
-  const std::array<int64_t, kReplicas> gradients = memory_.gradient_bytes(mesh, {pp_rank}, stages);
+double Estimator::weights_gather(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const {
   const double share = run_.dtype() == DType::bf16 && profile_.one_packed_form ? 0.5 : 1;
   double seconds = 0;
-  for (size_t b = 0; b < kReplicas; ++b) {
-    const RankGroup group = replica_group(mesh, static_cast<Replicas>(b));
-    seconds += transfers_.owner(group, share * static_cast<double>(gradients[b]));
-  }
+  for (size_t b = 0; b < kReplicas; ++b)
+    seconds +=
+        transfers_.owner(replica_group(mesh, static_cast<Replicas>(b)), share * static_cast<double>(gradients[b]));
   return seconds;
 }
 
-double Estimator::optimizer_time(const Layout& layout, const Mesh& mesh, const Estimate& estimate) {
-  double slowest = 0;
-  for (const RankMemory& rank : estimate.memory) {
-    const auto bytes = [&](ByteKind kind) { return static_cast<double>(rank.table.by_kind[static_cast<int>(kind)]); };
-    const double moments = bytes(ByteKind::moment), gradients = bytes(ByteKind::gradient),
-                 packed = bytes(ByteKind::packed), packed_from = packed * (profile_.native_bf16 ? 2 : 1);
-    double update = (update_bytes(run_, profile_) * moments + gradients) / profile_.stream_bytes_per_s;
-    // Those on the host are read and written over the bus.
-    if (rank.table.on_host > 0)
-      update += 2 * static_cast<double>(rank.table.on_host) / profile_.host_bytes_per_s.value();
-    // A GPU's update writes its one form too; each of a CPU's two is an operator that reads fp32.
-    if (profile_.one_packed_form) update += packed / profile_.stream_bytes_per_s;
-    else update += (packed + packed_from) / profile_.pack_bytes_per_s.value_or(profile_.elementwise_bytes_per_s);
-    const double gather =
-        layout.zero > 0 ? weights_gather(layout, mesh, static_cast<int>(&rank - estimate.memory.data())) : 0;
-    // GPUs gather a parameter while they update those that follow.
-    slowest = std::max(slowest, profile_.overlaps_gradient_sums ? std::max(update, gather) : update + gather);
+double Estimator::update_time(const ByteSummary& states) const {
+  const auto bytes = [&](ByteKind kind) { return static_cast<double>(states.by_kind[static_cast<int>(kind)]); };
+  const double packed = bytes(ByteKind::packed), packed_from = packed * (profile_.native_bf16 ? 2 : 1);
+  double update = (update_bytes(run_, profile_) * bytes(ByteKind::moment) + bytes(ByteKind::gradient)) /
+                  profile_.stream_bytes_per_s;
+  // Those on the host are read and written over the bus.
+  if (states.on_host > 0) update += 2 * static_cast<double>(states.on_host) / profile_.host_bytes_per_s.value();
+  // A GPU's update writes its one form too; each of a CPU's two is an operator that reads fp32.
+  if (profile_.one_packed_form) update += packed / profile_.stream_bytes_per_s;
+  else update += (packed + packed_from) / profile_.pack_bytes_per_s.value_or(profile_.elementwise_bytes_per_s);
+  return update;
+}
+
+const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& mesh) {
+  // The kind of schedule matters where it cuts the layers otherwise.
+  const ScheduleKind schedule = layout.chunks > 1 ? layout.schedule : ScheduleKind::one_f_one_b;
+  const auto [entry, is_new] =
+      states_.try_emplace({schedule, layout.chunks, layout.pp, layout.tp, layout.ep, layout.ep_first, layout.zero});
+  States& states = entry->second;
+  if (!is_new) return states;
+  states.ranks = largest_in_stage(layout, mesh);
+  for (const LibraryBytes& library : profile_.libraries)
+    states.libraries += library.bytes * (library.per_group ? groups_of(layout, mesh) : 1);
+  for (const LayerSpec& layer : memory_.kinds().model.layers) {
+    if (layer.feed_forward != FeedForwardKind::moe) continue;
+    const RankLoad load = times_.load().of(layer.moe.experts, mesh.ep);
+    states.load = {std::max(states.load.mean, load.mean), std::max(states.load.p99, load.p99)};
   }
-  return slowest + transfers_.ring({ranks_, 1}, 8, 2);
+  const int stage_ranks = mesh.dp * mesh.tp;
+  int pp = 0;
+  for (const std::vector<StagePlan>& stages : pipelines_.stages_of(layout)) {
+    const std::array<int64_t, kReplicas> gradients = memory_.gradient_bytes(mesh, {pp}, stages);
+    const double gather = layout.zero > 0 ? weights_gather(mesh, gradients) : 0;
+    states.gradient_sums.push_back(replica_sums(layout, mesh, gradients));
+    std::vector<ByteSummary>& bytes = states.bytes.emplace_back();
+    for (const int rank : states.ranks) {
+      bytes.push_back(memory_.parameters(layout, mesh, coords_of(mesh, pp * stage_ranks + rank), stages));
+      const double update = update_time(bytes.back());
+      // GPUs gather a parameter while they update those that follow.
+      states.optimizer =
+          std::max(states.optimizer, profile_.overlaps_gradient_sums ? std::max(update, gather) : update + gather);
+    }
+    ++pp;
+  }
+  states.optimizer += transfers_.ring({ranks_, 1}, 8, 2);
+  return states;
 }
 
 // Of a stage, those that may need most. Rank 0 has as much of everything as any. ZeRO's first cut may lie in the
@@ -189,52 +219,40 @@ std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& m
   return ranks;
 }
 
-void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh) {
+void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh, const States& states) {
   const Layout& layout = estimate.layout;
-  int64_t libraries = 0;
-  for (const LibraryBytes& library : profile_.libraries)
-    libraries += library.bytes * (library.per_group ? groups_of(layout, mesh) : 1);
-  RankLoad load;
-  for (const LayerSpec& layer : memory_.kinds().model.layers) {
-    if (layer.feed_forward != FeedForwardKind::moe) continue;
-    const RankLoad of_layer = times_.load().of(layer.moe.experts, mesh.ep);
-    load = {std::max(load.mean, of_layer.mean), std::max(load.p99, of_layer.p99)};
-  }
-  const std::vector<std::vector<StagePlan>>& stages = pipelines_.stages_of(layout);
-  const int stage_ranks = mesh.dp * mesh.tp;
-  const std::vector<int> ranks = largest_in_stage(layout, mesh);
-  for (int pp = 0; pp < layout.pp; ++pp) {
-    RankMemory largest;
-    for (const int in_stage : ranks) {
+  estimate.memory.resize(static_cast<size_t>(layout.pp));
+  for (size_t i = 0; i < states.ranks.size(); ++i) {
+    const std::vector<ByteSummary> activations =
+        memory_.activations(layout, mesh, coords_of(mesh, states.ranks[i]), pipelines_.stages_of(layout));
+    for (size_t pp = 0; pp < activations.size(); ++pp) {
       RankMemory rank;
-      rank.table =
-          memory_.table_of(layout, mesh, coords_of(mesh, pp * stage_ranks + in_stage), stages[static_cast<size_t>(pp)]);
-      rank.libraries = libraries;
-      rank.rows_fullest = row_growth(rank.table, load.mean);
-      rank.rows_p99 = row_growth(rank.table, load.p99);
+      rank.table = states.bytes[pp][i];
+      add(rank.table, activations[pp]);
+      rank.libraries = states.libraries;
+      rank.rows_fullest = row_growth(rank.table, states.load.mean);
+      rank.rows_p99 = row_growth(rank.table, states.load.p99);
+      RankMemory& largest = estimate.memory[pp];
       if (rank.needed() > largest.needed()) largest = rank;
+      estimate.needed = std::max(estimate.needed, largest.needed());
     }
-    estimate.memory.push_back(largest);
-    estimate.needed = std::max(estimate.needed, largest.needed());
   }
 }
 
-std::vector<StageCost> Estimator::stage_costs(const Layout& layout) {
-  const Mesh mesh = mesh_of(layout, ranks_);
-  const LayerTimes& times = times_.of(layout, mesh);
-  const PipelineShape shape = layout.pipeline();
+std::vector<StageCost> Estimator::stage_costs(const Layout& layout, const std::vector<StageTime>& times,
+                                              const States& states) {
   std::vector<StageCost> costs;
   for (int stage = 0; stage < layout.stages(); ++stage) {
-    const StageTime time = stage_time(layout, mesh, times, stage);
+    const StageTime& time = times[static_cast<size_t>(stage)];
     StageCost cost;
     cost.forward = time.forward();
     cost.backward_input = time.backward_input();
     cost.backward_weight = time.work.backward_weight;
     cost.statistics = time.statistics;
     // A stage sends both ways over the same links; the first has gradients only.
-    if (layout.pp > 1) cost.latency = message_time(layout, mesh, std::min(stage, layout.stages() - 2));
-    cost.gradients = added_by_sums(profile_, gradient_sums(layout, mesh, rank_of_stage(shape, stage)) / layout.chunks,
-                                   cost.backward_input + cost.backward_weight);
+    if (layout.pp > 1) cost.latency = times[static_cast<size_t>(std::min(stage, layout.stages() - 2))].message;
+    const double sums = states.gradient_sums[static_cast<size_t>(rank_of_stage(layout.pipeline(), stage))];
+    cost.gradients = added_by_sums(profile_, sums / layout.chunks, cost.backward_input + cost.backward_weight);
     costs.push_back(cost);
   }
   return costs;
@@ -244,8 +262,9 @@ Estimate Estimator::closed_form(const Layout& layout) {
   Estimate estimate;
   estimate.layout = layout;
   const Mesh mesh = mesh_of(layout, ranks_);
-  fill_memory(estimate, mesh);
-  const LayerTimes& times = times_.of(layout, mesh);
+  const States& states = states_of(layout, mesh);
+  fill_memory(estimate, mesh, states);
+  const std::vector<StageTime> times = stage_times(layout, mesh);
   const PipelineShape shape = layout.pipeline();
   const auto m = static_cast<double>(layout.micro_batches);
   struct RankTotal {
@@ -253,11 +272,11 @@ Estimate Estimator::closed_form(const Layout& layout) {
   };
   std::vector<RankTotal> totals(static_cast<size_t>(layout.pp));
   for (int stage = 0; stage < layout.stages(); ++stage) {
-    const StageTime time = stage_time(layout, mesh, times, stage);
+    const StageTime& time = times[static_cast<size_t>(stage)];
     RankTotal& total = totals[static_cast<size_t>(rank_of_stage(shape, stage))];
     double messages = 0;  // it waits for
-    if (receives_activation(shape, stage)) messages += message_time(layout, mesh, stage - 1);
-    if (sends_activation(shape, stage)) messages += message_time(layout, mesh, stage);
+    if (receives_activation(shape, stage)) messages += times[static_cast<size_t>(stage) - 1].message;
+    if (sends_activation(shape, stage)) messages += time.message;
     total.work += time.all() + messages;
     total.exchanged += time.exchanged() + messages;
     total.forward += time.forward() + messages / 2;
@@ -279,12 +298,12 @@ Estimate Estimator::closed_form(const Layout& layout) {
       case ScheduleKind::zb_v: bubble += std::max(0.0, t.forward + t.input - 2 * t.weight) / 2; break;
     }
   }
-  const double sums = added_by_sums(profile_, gradient_sums(layout, mesh, static_cast<int>(busiest)),
-                                    totals[busiest].input + totals[busiest].weight);
+  const double sums =
+      added_by_sums(profile_, states.gradient_sums[busiest], totals[busiest].input + totals[busiest].weight);
   estimate.time.exchange = m * totals[busiest].exchanged + sums;
   estimate.time.compute = m * (totals[busiest].work - totals[busiest].exchanged);
   estimate.time.bubble = bubble;
-  estimate.time.optimizer = optimizer_time(layout, mesh, estimate);
+  estimate.time.optimizer = states.optimizer;
   return estimate;
 }
 
@@ -292,16 +311,12 @@ Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
   Estimate estimate;
   estimate.layout = layout;
   const Mesh mesh = mesh_of(layout, ranks_);
-  fill_memory(estimate, mesh);
+  const States& states = states_of(layout, mesh);
+  fill_memory(estimate, mesh, states);
   const Schedule schedule = make_schedule(layout.pipeline());
-  const std::vector<StageCost> costs = stage_costs(layout);
+  const std::vector<StageTime> times = stage_times(layout, mesh);
+  const std::vector<StageCost> costs = stage_costs(layout, times, states);
   Timeline run = simulate(schedule, costs);
-  const LayerTimes& times = times_.of(layout, mesh);
-  std::vector<double> compute(static_cast<size_t>(layout.stages()));
-  for (int stage = 0; stage < layout.stages(); ++stage) {
-    const StageTime time = stage_time(layout, mesh, times, stage);
-    compute[static_cast<size_t>(stage)] = time.all() - time.exchanged();
-  }
   size_t busiest = 0;
   for (size_t rank = 1; rank < run.ranks.size(); ++rank)
     if (run.ranks[rank].busy > run.ranks[busiest].busy) busiest = rank;
@@ -309,16 +324,16 @@ Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
   double work = 0, waits = 0;
   for (const int stage : stages_of_rank(schedule.shape, static_cast<int>(busiest))) {
     const StageCost& cost = costs[static_cast<size_t>(stage)];
-    work += m * compute[static_cast<size_t>(stage)];
-    waits += m * (cost.forward + cost.backward_input + cost.backward_weight + cost.statistics) -
-             m * compute[static_cast<size_t>(stage)] + cost.gradients;
+    const StageTime& time = times[static_cast<size_t>(stage)];
+    work += m * (time.all() - time.exchanged());
+    waits += m * time.exchanged() + cost.gradients;
     if (receives_activation(schedule.shape, stage)) waits += m * costs[static_cast<size_t>(stage) - 1].latency;
     if (sends_activation(schedule.shape, stage)) waits += m * costs[static_cast<size_t>(stage) + 1].latency;
   }
   estimate.time.compute = work;
   estimate.time.exchange = waits;
   estimate.time.bubble = std::max(0.0, run.makespan - work - waits);
-  estimate.time.optimizer = optimizer_time(layout, mesh, estimate);
+  estimate.time.optimizer = states.optimizer;
   if (timeline != nullptr) *timeline = std::move(run);
   return estimate;
 }

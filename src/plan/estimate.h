@@ -2,7 +2,10 @@
 // that a run would execute.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include "plan/layer_time.h"
@@ -49,7 +52,8 @@ class Estimator {
   Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
             int ranks);
 
-  // The layout must be one that the ranks, the batch and the model allow (plan/search.h).
+  // The layout must be one that the ranks, the batch and the model allow (plan/search.h); all of one estimator have the
+  // same `ted`.
   Estimate closed_form(const Layout& layout);
   // As closed_form, but with time by simulation.
   Estimate simulated(const Layout& layout, Timeline* timeline = nullptr);
@@ -63,13 +67,24 @@ class Estimator {
 
  private:
   struct StageTime;  // of one micro-batch in one stage
-  StageTime stage_time(const Layout& layout, const Mesh& mesh, const LayerTimes& times, int stage);
+  // What ranks keep from step to step, and what that costs in each: the same for all micro-batches and ways to
+  // recompute.
+  struct States {
+    std::vector<int> ranks;                       // of a stage, those that may need most
+    std::vector<std::vector<ByteSummary>> bytes;  // by pipeline rank, and by those
+    int64_t libraries = 0;
+    RankLoad load;                      // of the layer whose fullest rank has most
+    std::vector<double> gradient_sums;  // seconds, by pipeline rank
+    double optimizer = 0;               // seconds of the slowest
+  };
+  const States& states_of(const Layout& layout, const Mesh& mesh);
+  std::vector<StageTime> stage_times(const Layout& layout, const Mesh& mesh);
   std::vector<int> largest_in_stage(const Layout& layout, const Mesh& mesh) const;
-  void fill_memory(Estimate& estimate, const Mesh& mesh);
-  double optimizer_time(const Layout& layout, const Mesh& mesh, const Estimate& estimate);
-  double gradient_sums(const Layout& layout, const Mesh& mesh, int pp_rank);
-  double weights_gather(const Layout& layout, const Mesh& mesh, int pp_rank);
-  double message_time(const Layout& layout, const Mesh& mesh, int from_stage);
+  void fill_memory(Estimate& estimate, const Mesh& mesh, const States& states);
+  double replica_sums(const Layout& layout, const Mesh& mesh, const std::array<int64_t, kReplicas>& bytes) const;
+  double weights_gather(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const;
+  double update_time(const ByteSummary& states) const;
+  std::vector<StageCost> stage_costs(const Layout& layout, const std::vector<StageTime>& times, const States& states);
 
   const ModelSpec& model_;
   const RunSpec& run_;
@@ -80,6 +95,8 @@ class Estimator {
   LayerTimeModel times_;
   Transfers transfers_;
   double flops_per_step_, tokens_per_step_;
+  // By schedule, stages a rank, PP, TP, EP, placement, ZeRO.
+  std::map<std::tuple<ScheduleKind, int, int, int, int, bool, int>, States> states_;
 };
 
 }  // namespace mw

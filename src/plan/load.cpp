@@ -124,6 +124,16 @@ LoadModel::LoadModel(ExpertLoad load, const MoeRunSpec& moe)
   }
 }
 
+const std::vector<std::vector<double>>& LoadModel::drawn(int64_t experts) {
+  std::vector<std::vector<double>>& draws = drawn_[experts];
+  if (!draws.empty()) return draws;
+  Draws numbers;
+  draws.assign(kDraws, std::vector<double>(static_cast<size_t>(experts)));
+  for (std::vector<double>& shares : draws)
+    for (double& share : shares) share = numbers.gamma(load_.concentration);
+  return draws;
+}
+
 RankLoad LoadModel::of(int64_t experts, int64_t ep) {
   if (ep == 1 || experts <= 1) return {};
   const auto [entry, is_new] = known_.try_emplace({experts, ep});
@@ -132,14 +142,8 @@ RankLoad LoadModel::of(int64_t experts, int64_t ep) {
   std::vector<double> loads;
   for (const std::vector<double>& rows : load_.measured)
     if (std::ssize(rows) == experts) loads.push_back(fullest(rows, blocks, capacity_));
-  if (loads.empty()) {
-    Draws draws;
-    std::vector<double> shares(static_cast<size_t>(experts));
-    for (int i = 0; i < kDraws; ++i) {
-      for (double& share : shares) share = draws.gamma(load_.concentration);
-      loads.push_back(fullest(shares, blocks, capacity_));
-    }
-  }
+  if (loads.empty())
+    for (const std::vector<double>& shares : drawn(experts)) loads.push_back(fullest(shares, blocks, capacity_));
   return entry->second = load_of(std::move(loads));
 }
 

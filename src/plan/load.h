@@ -39,9 +39,12 @@ class LoadModel {
   RankLoad of(int64_t experts, int64_t ep);
 
  private:
+  const std::vector<std::vector<double>>& drawn(int64_t experts);
+
   ExpertLoad load_;
   double capacity_;
   bool padded_;
+  std::map<int64_t, std::vector<std::vector<double>>> drawn_;  // by number of experts
   std::map<std::pair<int64_t, int64_t>, RankLoad> known_;
 };
 

@@ -16,15 +16,6 @@ constexpr int kMostKinds = 16;
 
 int64_t rounded(int64_t bytes) { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
-void add(ByteSummary& into, const ByteSummary& from, int64_t times = 1) {
-  for (int kind = 0; kind < kByteKinds; ++kind) into.by_kind[kind] += times * from.by_kind[kind];
-  into.fixed += times * from.fixed;
-  into.on_host += times * from.on_host;
-  into.routed_mean += times * from.routed_mean;
-  into.routed_committed += times * from.routed_committed;
-  into.routed_max += times * from.routed_max;
-}
-
 void add(ByteSummary& into, ByteKind kind, int64_t bytes) {
   into.by_kind[static_cast<int>(kind)] += bytes;
   into.fixed += bytes;
@@ -43,6 +34,15 @@ std::array<int, 4> shape_of(const Mesh& mesh, const MeshCoords& coords) {
 
 }  // namespace
 
+void add(ByteSummary& into, const ByteSummary& from, int64_t times) {
+  for (int kind = 0; kind < kByteKinds; ++kind) into.by_kind[kind] += times * from.by_kind[kind];
+  into.fixed += times * from.fixed;
+  into.on_host += times * from.on_host;
+  into.routed_mean += times * from.routed_mean;
+  into.routed_committed += times * from.routed_committed;
+  into.routed_max += times * from.routed_max;
+}
+
 LayerKinds::LayerKinds(const ModelSpec& whole) : model(whole) {
   model.layers.clear();
   for (const LayerSpec& layer : whole.layers) {
@@ -53,6 +53,12 @@ LayerKinds::LayerKinds(const ModelSpec& whole) : model(whole) {
   if (count() > kMostKinds)
     fail(Exit::unsupported, fmt::format("plans for models with {} kinds of layers are not built yet", count()),
          fmt::format("at most {} kinds can be told apart", kMostKinds));
+  before.assign(static_cast<size_t>(count()), {0});
+  for (const int of : of_layer)
+    for (int kind = 0; kind < count(); ++kind) {
+      std::vector<int64_t>& of_kind = before[static_cast<size_t>(kind)];
+      of_kind.push_back(of_kind.back() + (of == kind));
+    }
 }
 
 MemoryModel::MemoryModel(const ModelSpec& model, const RunSpec& run, const Platform& platform)
@@ -273,15 +279,9 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
   if (gathered > 0) add(sum, ByteKind::workspace, rounded(4 * gathered));
 }
 
-const ByteSummary& MemoryModel::parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
-                                           const std::vector<StagePlan>& stages) {
-  const ParamKey key = {mesh.dp, mesh.tp, mesh.ep, mesh.edp, coords.dp, coords.tp, coords.ep, coords.edp, layout.zero,
-                        layout.pp, stages.front().stage, stages.back().stage,
-                        // The cut into stages follows the kind of schedule where ranks hold several.
-                        stages.size() > 1 ? static_cast<int64_t>(layout.schedule) : -1};
-  const auto [entry, is_new] = parameters_.try_emplace(key);
-  if (!is_new) return entry->second;
-  ByteSummary& sum = entry->second;
+ByteSummary MemoryModel::parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                                    const std::vector<StagePlan>& stages) {
+  ByteSummary sum;
   const std::vector<const Params*> params = parts_of(mesh, coords, stages);
   for (const Params* part : params) add(sum, part->whole);
   if (layout.zero > 0) cut(sum, params, mesh, coords);
@@ -301,25 +301,37 @@ void MemoryModel::add_sum_pieces(ByteSummary& sum, const std::vector<const Param
   if (block > 0) add(sum, ByteKind::workspace, rounded(2 * 4 * sum_piece_elements(largest, block)));
 }
 
+std::vector<ByteSummary> MemoryModel::activations(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                                                  const std::vector<std::vector<StagePlan>>& pipeline) {
+  Activations& parts = activations_of(layout, mesh, coords);
+  const int of_tokens = run_.data.document_mask ? 3 : 2;  // ids, labels, starts of documents
+  const int64_t token_bytes = of_tokens * rounded(4 * layout.micro_batches * parts.tokens);
+  std::vector<ByteSummary> sums(pipeline.size());
+  for (size_t rank = 0; rank < pipeline.size(); ++rank) {
+    ByteSummary& sum = sums[rank];
+    add(sum, ByteKind::activation, token_bytes);
+    uint32_t kinds = 0;
+    for (const StagePlan& stage : pipeline[rank]) {
+      for (int kind = 0; kind < kinds_.count(); ++kind) {
+        const int64_t layers = kinds_.layers_in(stage, kind);
+        if (layers == 0) continue;
+        kinds |= 1u << kind;
+        add(sum, parts.saved[static_cast<size_t>(kind)], layers * stage.slots);
+      }
+      add(sum, ByteKind::exchange, (int{stage.receives} + int{stage.sends}) * parts.boundary_bytes);
+      if (stage.has_head) add(sum, ByteKind::activation, stage.slots * parts.boundary_bytes);
+      else add(sum, stage.sends ? ByteKind::exchange : ByteKind::activation, stage.gradients * parts.boundary_bytes);
+    }
+    add(sum, shared_of(parts, layout, mesh, coords, kinds));
+    if (pipeline[rank].back().has_head) add(sum, parts.head);
+  }
+  return sums;
+}
+
 ByteSummary MemoryModel::table_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                                   const std::vector<StagePlan>& stages) {
-  Activations& parts = activations_of(layout, mesh, coords);
   ByteSummary sum = parameters(layout, mesh, coords, stages);
-  const int of_tokens = run_.data.document_mask ? 3 : 2;  // ids, labels, starts of documents
-  add(sum, ByteKind::activation, of_tokens * rounded(4 * layout.micro_batches * parts.tokens));
-  uint32_t kinds = 0;
-  for (const StagePlan& stage : stages) {
-    for (int64_t layer = stage.first_layer; layer < stage.end_layer; ++layer) {
-      const int kind = kinds_.of_layer[static_cast<size_t>(layer)];
-      kinds |= 1u << kind;
-      add(sum, parts.saved[static_cast<size_t>(kind)], stage.slots);
-    }
-    add(sum, ByteKind::exchange, (int{stage.receives} + int{stage.sends}) * parts.boundary_bytes);
-    if (stage.has_head) add(sum, ByteKind::activation, stage.slots * parts.boundary_bytes);
-    else add(sum, stage.sends ? ByteKind::exchange : ByteKind::activation, stage.gradients * parts.boundary_bytes);
-  }
-  add(sum, shared_of(parts, layout, mesh, coords, kinds));
-  if (stages.back().has_head) add(sum, parts.head);
+  add(sum, activations(layout, mesh, coords, {stages}).front());
   return sum;
 }
 

@@ -20,19 +20,34 @@ namespace mw {
 struct LayerKinds {
   ModelSpec model;            // with one layer of each kind
   std::vector<int> of_layer;  // by layer of the whole model
+  // By kind, one more than layers: how many of the layers before are of that kind.
+  std::vector<std::vector<int64_t>> before;
   // At most 16 kinds. Errors: unsupported beyond.
   explicit LayerKinds(const ModelSpec& whole);
   int count() const { return static_cast<int>(model.layers.size()); }
+  int64_t layers_in(const StagePlan& stage, int kind) const {
+    const std::vector<int64_t>& of_kind = before[static_cast<size_t>(kind)];
+    return of_kind[static_cast<size_t>(stage.end_layer)] - of_kind[static_cast<size_t>(stage.first_layer)];
+  }
   const LayerSpec& spec(int kind) const { return model.layers[static_cast<size_t>(kind)]; }
 };
+
+void add(ByteSummary& into, const ByteSummary& from, int64_t times = 1);
 
 class MemoryModel {
  public:
   MemoryModel(const ModelSpec& model, const RunSpec& run, const Platform& platform);
 
-  // summarise(all_rows(make_plan(...))) of the rank at `coords`, which holds `stages`. Not for several threads at once.
+  // summarise(all_rows(make_plan(...))) of the rank at `coords`, which holds `stages`: the two sums that follow. None
+  // of these for several threads at once.
   ByteSummary table_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                        const std::vector<StagePlan>& stages);
+  // Parameters, gradients and what the optimizer keeps: the same for all micro-batches and ways to recompute.
+  ByteSummary parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                         const std::vector<StagePlan>& stages);
+  // The rest, by pipeline rank, of the ranks whose other coordinates are those of `coords`.
+  std::vector<ByteSummary> activations(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                                       const std::vector<std::vector<StagePlan>>& pipeline);
   // Bytes of gradients that this rank sums over each set of replicas.
   std::array<int64_t, kReplicas> gradient_bytes(const Mesh& mesh, const MeshCoords& coords,
                                                 const std::vector<StagePlan>& stages);
@@ -68,8 +83,6 @@ class MemoryModel {
   };
 
   using Shape = std::array<int, 4>;  // sizes of TP and EP, and the rank's place in them
-  // What a rank's parameters depend on: sizes of the mesh, its place, ZeRO, its stages.
-  using ParamKey = std::array<int64_t, 13>;
 
   Activations& activations_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
   std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords, uint32_t kinds,
@@ -81,8 +94,6 @@ class MemoryModel {
   const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
   // In the order of their gradients.
   std::vector<const Params*> parts_of(const Mesh& mesh, const MeshCoords& coords, const std::vector<StagePlan>& stages);
-  const ByteSummary& parameters(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
-                                const std::vector<StagePlan>& stages);
   int64_t moments_in(const std::vector<const Params*>& parts, size_t block, int64_t begin, int64_t end) const;
   void cut(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh, const MeshCoords& coords) const;
   void add_sum_pieces(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
@@ -94,7 +105,6 @@ class MemoryModel {
   std::vector<ParamRow> param_rows_;  // of the model with one layer of each kind
   std::map<Shape, std::unordered_map<int64_t, Activations>> activations_;
   std::map<Shape, RankParams> params_;
-  std::map<ParamKey, ByteSummary> parameters_;
 };
 
 }  // namespace mw

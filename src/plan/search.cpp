@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -112,27 +113,38 @@ double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// Calls body(estimator, index) for every index on two threads; the first error is thrown.
-void for_each_estimated(const Request& request, size_t count, const std::function<void(Estimator&, size_t)>& body) {
+// Calls body(estimator, index) for every index of every group on two threads; one group is one thread's. The first
+// error is thrown.
+void for_each_estimated(const Request& request, const std::vector<std::vector<size_t>>& groups,
+                        const std::function<void(Estimator&, size_t)>& body) {
   std::atomic<size_t> next{0};
   std::exception_ptr error;
   std::mutex mutex;
-  constexpr size_t kPiece = 64;  // neighbours share what an estimator remembers
   const auto work = [&] {
     try {
       Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-      for (size_t begin = next.fetch_add(kPiece); begin < count; begin = next.fetch_add(kPiece))
-        for (size_t i = begin; i < std::min(count, begin + kPiece); ++i) body(estimator, i);
+      for (size_t group = next++; group < groups.size(); group = next++)
+        for (const size_t i : groups[group]) body(estimator, i);
     } catch (...) {
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
-      next = count;
+      next = groups.size();
     }
   };
   std::thread other(work);
   work();
   other.join();
   if (error) std::rethrow_exception(error);
+}
+
+// Layouts that share what an estimator remembers, by their indices; the largest group first.
+std::vector<std::vector<size_t>> alike(const std::vector<Layout>& layouts) {
+  std::map<std::pair<int, int>, std::vector<size_t>> by_shape;
+  for (size_t i = 0; i < layouts.size(); ++i) by_shape[{layouts[i].tp, layouts[i].ep}].push_back(i);
+  std::vector<std::vector<size_t>> groups;
+  for (auto& [shape, members] : by_shape) groups.push_back(std::move(members));
+  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  return groups;
 }
 
 }  // namespace
@@ -283,7 +295,7 @@ SearchResult search(const Request& request, int simulated) {
   if (layouts.empty()) fail_without_layouts(request);
   SearchResult result;
   result.weighed.resize(layouts.size());
-  for_each_estimated(request, layouts.size(), [&](Estimator& estimator, size_t i) {
+  for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
     const Estimate estimate = estimator.closed_form(layouts[i]);
     result.weighed[i] = {layouts[i], estimate.time.total(), estimate.needed};
   });
@@ -300,7 +312,7 @@ SearchResult search(const Request& request, int simulated) {
     else if (!fits && too_big < kTooBig && result.fitting < 1) chosen.push_back(weighed.layout), ++too_big;
   }
   std::vector<Estimate> exact(chosen.size());
-  for_each_estimated(request, chosen.size(),
+  for_each_estimated(request, alike(chosen),
                      [&](Estimator& estimator, size_t i) { exact[i] = estimator.simulated(chosen[i]); });
   std::stable_sort(exact.begin(), exact.end(), [](const Estimate& a, const Estimate& b) {
     return std::make_tuple(a.time.total(), a.needed) < std::make_tuple(b.time.total(), b.needed);
@@ -316,7 +328,7 @@ SearchResult search(const Request& request, int simulated) {
 bool fits_somehow(const Request& request) {
   const std::vector<Layout> layouts = layouts_of(request);
   std::atomic<bool> fits{false};
-  for_each_estimated(request, layouts.size(), [&](Estimator& estimator, size_t i) {
+  for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
     if (!fits && estimator.closed_form(layouts[i]).needed <= request.profile.memory_bytes) fits = true;
   });
   return fits;
