@@ -21,22 +21,28 @@ struct Descriptor {
   }
 };
 
+// O_NONBLOCK: a named pipe must not hang before it is refused.
+constexpr int kRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
+
 [[noreturn]] void fail_path(const char* what, const std::string& path) {
   fail(Exit::data, fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)),
        "check the path and its permissions");
 }
 
-}  // namespace
-
-MappedFile::MappedFile(const std::string& path) : path_(path) {
-  // O_NONBLOCK: a named pipe must not hang before it is refused below.
-  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
+size_t size_of_regular(const Descriptor& file, const std::string& path) {
   if (file.fd < 0) fail_path("open", path);
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) fail_path("stat", path);
   if (!S_ISREG(info.st_mode))
     fail(Exit::data, fmt::format("{} is not a regular file", path), "name a file, not a directory or device");
-  size_ = static_cast<size_t>(info.st_size);
+  return static_cast<size_t>(info.st_size);
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const Descriptor file{::open(path.c_str(), kRead)};
+  size_ = size_of_regular(file, path);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (address == MAP_FAILED) fail_path("map", path);
@@ -61,13 +67,24 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 std::string read_text_file(const std::string& path, size_t limit) {
-  const MappedFile file(path);
-  const auto bytes = file.bytes();
-  if (bytes.size() > limit)
-    fail(Exit::data,
-         fmt::format("{} has {} bytes, more than the {} allowed for such a file", path, bytes.size(), limit),
+  const Descriptor file{::open(path.c_str(), kRead)};
+  const size_t told = size_of_regular(file, path);
+  const auto refuse = [&](size_t bytes) {
+    fail(Exit::data, fmt::format("{} has {} bytes, more than the {} allowed for such a file", path, bytes, limit),
          "is this the right file?");
-  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  const bool of_the_kernel = path.starts_with("/proc/") || path.starts_with("/sys/");  // which tells no true sizes
+  if (told > limit && !of_the_kernel) refuse(told);
+  std::string text;
+  for (;;) {
+    char piece[1 << 14];
+    const ssize_t got = ::read(file.fd, piece, sizeof piece);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_path("read", path);
+    if (got == 0) return text;
+    text.append(piece, static_cast<size_t>(got));
+    if (text.size() > limit) refuse(text.size());
+  }
 }
 
 bool path_exists(const std::string& path, Exit code) {

@@ -32,7 +32,8 @@ class MappedFile {
   std::string path_;
 };
 
-// The whole file as text. Errors: Exit::data naming the path; files above `limit` bytes are refused.
+// The whole file as text, of the kernel's file systems too, whose files cannot be mapped. Errors: Exit::data naming the
+// path; files above `limit` bytes are refused.
 std::string read_text_file(const std::string& path, size_t limit = size_t{64} << 20);
 
 // Writes through `path + ".tmp"`, fsync, rename: the file is there complete or not at all.

@@ -64,6 +64,13 @@ TEST(TextFile, HasALimit) {
   EXPECT_TRUE(contains(error_of([&] { read_text_file(dir / "huge"); }), "huge"));
 }
 
+// They tell no true sizes, and cannot be mapped.
+TEST(TextFile, ReadsWhatTheKernelTells) {
+  EXPECT_EQ(read_text_file("/proc/sys/kernel/random/boot_id", 64).size(), 37u);
+  EXPECT_TRUE(contains(read_text_file("/proc/self/status"), "VmRSS"));
+  EXPECT_FALSE(read_text_file("/sys/devices/system/cpu/online", 4096).empty());
+}
+
 TEST(TextFile, IsWrittenAtOnce) {
   const ScratchDir dir;
   const std::string path = dir / "a.json";
