@@ -79,6 +79,10 @@ class Comm {
   // Members of the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
 
+  // For whoever waits elsewhere, without a collective: whether others of the world are known to have ended the job, or
+  // to be gone. Errors: as of a collective with them. Where a launcher ends the job there is nothing to know.
+  virtual void check_peers() {}
+
   // Where this rank's collectives are noted, over all of its groups; null: nowhere.
   virtual Progress* progress() { return nullptr; }
 };

@@ -14,13 +14,15 @@ std::string gpu_library();
 // The queue that carries the exchanges of one process, and its communicators. They start in the order of the calls,
 // which is the same on every rank, whatever their group.
 struct GpuLink;
-// Errors: comm; unsupported, in a build without the library.
-// sibling: the first link of this process; an error of one ends the communicators of both.
-std::shared_ptr<GpuLink> open_gpu_link(Device device, const std::shared_ptr<GpuLink>& sibling = nullptr);
+// The first link of this process. `world` must outlive it. Errors: comm; unsupported, in a build without the library.
+std::shared_ptr<GpuLink> open_gpu_link(Device device, Comm& world);
+// A further one beside `first`: an error of one ends the communicators of both.
+std::shared_ptr<GpuLink> open_gpu_link(Device device, const GpuLink& first);
 
 // The group of `host`, which must have one GPU per rank: what is asked for in the order of a stream goes through the
 // link, and the host does not wait; everything else goes through `host`. Sums are the same on all members. While a
-// stream that was used waits, the health of the link is watched. Collective over the group. Errors: comm.
+// stream that was used waits, the health of the link and of the world is watched. Collective over the group. Errors:
+// comm.
 std::unique_ptr<Comm> make_gpu_comm(std::unique_ptr<Comm> host, std::shared_ptr<GpuLink> link);
 
 }  // namespace mw

@@ -12,8 +12,9 @@
 namespace mw {
 
 struct GpuLink {
-  explicit GpuLink(Device device) : queue(open_queue(device, true)) {}
+  GpuLink(Device device, Comm& of) : queue(open_queue(device, {.urgent = true})), world(of) {}
   std::unique_ptr<DeviceQueue> queue;
+  Comm& world;
   // Of all links of the process: kernels of one may wait for those of another.
   std::shared_ptr<std::vector<ncclComm_t>> groups = std::make_shared<std::vector<ncclComm_t>>();
   const DeviceQueue* watching = nullptr;
@@ -33,8 +34,15 @@ void abort_all(GpuLink& link) {
     if (group != nullptr) (void)ncclCommAbort(std::exchange(group, nullptr));
 }
 
-// Throws when a communicator of the link has met an error.
+// Throws when a communicator of the link has met an error, or another rank is gone: inside a node NCCL would not
+// notice.
 void check_link(GpuLink& link) {
+  try {
+    link.world.check_peers();
+  } catch (...) {
+    abort_all(link);
+    throw;
+  }
   for (const ncclComm_t group : *link.groups) {
     if (group == nullptr) continue;
     ncclResult_t error = ncclSuccess;
@@ -245,9 +253,11 @@ std::string gpu_library() {
   return fmt::format("{} {}.{}.{}", MOEWRIGHT_NCCL_NAME, version / 10000, version / 100 % 100, version % 100);
 }
 
-std::shared_ptr<GpuLink> open_gpu_link(Device device, const std::shared_ptr<GpuLink>& sibling) {
-  auto link = std::make_shared<GpuLink>(device);
-  if (sibling != nullptr) link->groups = sibling->groups;
+std::shared_ptr<GpuLink> open_gpu_link(Device device, Comm& world) { return std::make_shared<GpuLink>(device, world); }
+
+std::shared_ptr<GpuLink> open_gpu_link(Device device, const GpuLink& first) {
+  auto link = std::make_shared<GpuLink>(device, first.world);
+  link->groups = first.groups;
   return link;
 }
 

@@ -26,7 +26,7 @@ PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& s
   const auto connect = [&](int a, int b) {
     std::unique_ptr<Comm> pair = make_pair(*comms.pp, a, b);
     if (pair->size() == 1) return std::unique_ptr<Comm>();
-    return gpu ? make_gpu_comm(std::move(pair), open_gpu_link(device, comms.gpu_link)) : std::move(pair);
+    return gpu ? make_gpu_comm(std::move(pair), open_gpu_link(device, *comms.gpu_link)) : std::move(pair);
   };
   for (int s = 0; s + 1 < shape.stages(); ++s) {
     if (!sends_activation(shape, s)) continue;

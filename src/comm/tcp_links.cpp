@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 
 namespace mw {
@@ -12,6 +11,8 @@ namespace {
 
 constexpr uint64_t kEndChannel = ~uint64_t{0};  // `number` is the exit code of the rank that ends the job
 constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
+constexpr int kForever = -1;
+constexpr std::chrono::seconds kMissedAfter{2};
 
 }  // namespace
 
@@ -59,11 +60,23 @@ std::shared_ptr<TcpTransfer> TcpLinks::receive(int from, uint64_t channel, std::
 void TcpLinks::wait(const TcpTransfer& transfer) {
   const Peer& peer = peers_[static_cast<size_t>(transfer.peer)];
   while (!transfer.done) {
-    if (!peer.lost.empty())
-      fail(Exit::comm, fmt::format("rank {} is lost: {}", transfer.peer, peer.lost),
-           "it may have died, or its node: look for its own message");
-    progress();
+    if (!peer.lost.empty()) fail_lost(transfer.peer);
+    progress(kForever);
   }
+}
+
+void TcpLinks::check() {
+  progress(0);
+  const auto now = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < size(); ++rank) {
+    const Peer& peer = peers_[static_cast<size_t>(rank)];
+    if (!peer.lost.empty() && now - peer.lost_at > kMissedAfter) fail_lost(rank);
+  }
+}
+
+void TcpLinks::fail_lost(int rank) const {
+  fail(Exit::comm, fmt::format("rank {} is lost: {}", rank, peers_[static_cast<size_t>(rank)].lost),
+       "it may have died, or its node: look for its own message");
 }
 
 void TcpLinks::announce_end(Exit code) {
@@ -86,14 +99,14 @@ void TcpLinks::announce_end(Exit code) {
   }
 }
 
-// Moves what can be moved, after waiting until something can.
-void TcpLinks::progress() {
+// Moves what can be moved, after waiting so long until something can.
+void TcpLinks::progress(int milliseconds) {
   std::vector<pollfd> polled(peers_.size());
   for (size_t r = 0; r < peers_.size(); ++r) {
     const int events = peers_[r].outgoing.empty() ? POLLIN : POLLIN | POLLOUT;
     polled[r] = {peers_[r].connection.get(), static_cast<short>(events), 0};
   }
-  if (poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) fail_system("poll");
+  if (poll(polled.data(), polled.size(), milliseconds) < 0 && errno != EINTR) fail_system("poll");
   for (size_t r = 0; r < peers_.size(); ++r) {
     if ((polled[r].revents & ~POLLOUT) != 0) read_from(static_cast<int>(r));
     if ((polled[r].revents & POLLOUT) != 0) write_to(static_cast<int>(r));
@@ -178,7 +191,10 @@ void TcpLinks::end_message(int rank) {
 
 // That matters to whoever waits for it: a rank that has done its part may leave before the others.
 void TcpLinks::lose(Peer& peer, const std::string& why) {
-  if (peer.lost.empty()) peer.lost = why;
+  if (peer.lost.empty()) {
+    peer.lost = why;
+    peer.lost_at = std::chrono::steady_clock::now();
+  }
   peer.connection.close();
 }
 

@@ -2,6 +2,7 @@
 // before it is asked for is kept, so that no order of sends and receives on the two sides can lock them.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <map>
@@ -37,6 +38,10 @@ class TcpLinks {
   // a rank that has ended the job.
   void wait(const TcpTransfer& transfer);
 
+  // Without waiting. Errors: those of wait(), where any rank has ended the job or been lost for a while: one that had
+  // done its part would not be missed so long.
+  void check();
+
   // Tells all others that this rank ends the job, as far as they listen within a second. Nothing can be sent then.
   void announce_end(Exit code);
 
@@ -57,6 +62,7 @@ class TcpLinks {
   struct Peer {
     Descriptor connection;
     std::string lost;  // why the connection is closed; "" while it is not
+    std::chrono::steady_clock::time_point lost_at;
     std::deque<Outgoing> outgoing;
     Header header;        // of the message that is arriving
     size_t received = 0;  // of it, header included
@@ -65,7 +71,8 @@ class TcpLinks {
   };
   using Key = std::tuple<int, uint64_t, uint64_t>;  // rank, channel, number
 
-  void progress();
+  void progress(int milliseconds);
+  [[noreturn]] void fail_lost(int rank) const;
   void write_to(int rank);
   void read_from(int rank);
   void begin_message(int rank);

@@ -58,7 +58,7 @@ MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device) {
   comms.pp = world.split(group_of(mesh, MeshAxis::pp, world.rank()).front(), c.pp);  // the host's: for small sums
   if (world.size() == 1 || gpu_library().empty() || !each_has_a_gpu(world, device)) return comms;
   comms.gpu_library = gpu_library();
-  comms.gpu_link = open_gpu_link(device);
+  comms.gpu_link = open_gpu_link(device, world);
   const auto move_to_link = [&](std::unique_ptr<Comm>& group) {
     group = make_gpu_comm(std::move(group), comms.gpu_link);
   };

@@ -147,6 +147,7 @@ class TcpComm : public Comm {
     for (const auto& [order, i] : chosen) members.push_back(member(i));
     return std::make_unique<TcpComm>(shared_, static_cast<uint64_t>(name), std::move(members));
   }
+  void check_peers() override { shared_.links.check(); }
   Progress* progress() override { return &shared_.progress; }
 
  private:

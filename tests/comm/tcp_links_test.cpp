@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -122,6 +123,39 @@ TEST(TcpLinks, ARankThatIsGoneMattersToWhoWaitsForIt) {
   EXPECT_EQ(message, "rank 0 is lost: its connection is closed");
   const std::string large(size_t{8} << 20, 'x');
   EXPECT_EQ(code_of([&] { pair.one->wait(*pair.one->send(0, 1, bytes_of(large))); }), Exit::comm);
+}
+
+TEST(TcpLinks, WhoWaitsElsewhereLearnsOfARankThatIsGoneOrHasEndedTheJob) {
+  std::string message;
+  {
+    Pair pair = make_pair_of_links();
+    const std::string text = "a message on its way";
+    const auto sent = pair.zero->send(1, 1, bytes_of(text));
+    EXPECT_EQ(code_of([&] { pair.one->check(); }), Exit::ok);
+    pair.zero.reset();
+    // It may have done its part: what it sent is there, and nobody misses it yet.
+    EXPECT_EQ(code_of([&] { pair.one->check(); }), Exit::ok);
+    EXPECT_EQ(receive(*pair.one, 0, 1, text.size()), text);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    Exit code = Exit::ok;
+    while (code == Exit::ok && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      code = code_of([&] { pair.one->check(); }, &message);
+    }
+    EXPECT_EQ(code, Exit::comm);
+    EXPECT_EQ(message, "rank 0 is lost: its connection is closed");
+  }
+  Pair pair = make_pair_of_links();
+  std::thread other([&] {
+    pair.zero->announce_end(Exit::memory);
+    pair.zero.reset();
+  });
+  Exit code = Exit::ok;
+  while (code == Exit::ok) code = code_of([&] { pair.one->check(); }, &message);
+  EXPECT_EQ(code, Exit::memory);
+  EXPECT_EQ(message, "rank 0 has ended the job with exit code 6");
+  pair.one.reset();
+  other.join();
 }
 
 TEST(TcpLinks, TheExitCodeOfARankThatEndsTheJobReachesTheOthers) {
