@@ -23,9 +23,13 @@ int count_gpus();
 // What this build calls them. Errors: unsupported, in a build without GPU support.
 DeviceKind gpu_kind();
 
-// Opens a queue and makes the device the calling thread's current one. urgent: its kernels come before those of other
-// queues that have not begun. Errors: unsupported, when the device cannot be used, with the vendor's reason.
-std::unique_ptr<DeviceQueue> open_queue(Device device, bool urgent = false);
+struct QueueOptions {
+  bool urgent = false;        // its kernels come before those of other queues that have not begun
+  bool stage_writes = false;  // write() goes through pinned memory, as it does where the device reads any of the host's
+};
+// Opens a queue and makes the device the calling thread's current one. Errors: unsupported, when the device cannot be
+// used, with the vendor's reason.
+std::unique_ptr<DeviceQueue> open_queue(Device device, QueueOptions options = {});
 
 // What shows scopes to the vendor's profiler, in open_stream; null functions where there is none that is known.
 RangeMarker profiler_ranges();

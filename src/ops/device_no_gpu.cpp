@@ -13,7 +13,7 @@ namespace {
 
 int count_gpus() { return 0; }
 DeviceKind gpu_kind() { fail_without_gpu(); }
-std::unique_ptr<DeviceQueue> open_queue(Device, bool) { fail_without_gpu(); }
+std::unique_ptr<DeviceQueue> open_queue(Device, QueueOptions) { fail_without_gpu(); }
 RangeMarker profiler_ranges() { fail_without_gpu(); }
 std::shared_ptr<std::byte> allocate_shared(Device, size_t) { fail_without_gpu(); }
 int64_t free_bytes(Device) { fail_without_gpu(); }

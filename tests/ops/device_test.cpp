@@ -36,9 +36,7 @@ TEST(Device, WritesReachItsArenas) {
 }
 
 // What is written may change and be gone at once, however much is under way: several at a time, more than fits a stage.
-TEST(Device, WritesTakeTheirBytesAtOnce) {
-  TestStream test(2);
-  Stream& stream = test.stream;
+void expect_writes_take_their_bytes_at_once(Stream stream) {
   constexpr int64_t kMost = 3 << 18;  // floats: 3 MiB
   const std::vector<int64_t> counts{1, 77, (1 << 18) - 5, 1 << 17, 0, kMost, 9, 1 << 18};
   std::vector<TensorSlot> slots{{"busy", DType::f32, {int64_t{1} << 24}, 0}};
@@ -55,6 +53,12 @@ TEST(Device, WritesTakeTheirBytesAtOnce) {
   for (size_t i = 0; i < counts.size(); ++i)
     EXPECT_EQ(read_values<float>(stream, store.fixed(std::to_string(i))),
               std::vector<float>(static_cast<size_t>(counts[i]), static_cast<float>(i) + 1));
+}
+
+TEST(Device, WritesTakeTheirBytesAtOnce) { expect_writes_take_their_bytes_at_once(make_stream(2)); }
+
+TEST(Device, StagedWritesTakeTheirBytesAtOnce) {
+  expect_writes_take_their_bytes_at_once(make_stream(2, {.stage_writes = true}));
 }
 
 // Reads are there after the next wait, in the order of the queue: several at a time, none, more than land together.

@@ -42,9 +42,9 @@ bool on_gpu() {
 
 DeviceKind device_kind() { return on_gpu() ? gpu().kind : DeviceKind::cpu; }
 
-Stream make_stream(int threads) {
+Stream make_stream(int threads, QueueOptions options) {
   if (!on_gpu()) return Stream(threads);
-  return Stream(gpu(), threads, open_queue(gpu()));
+  return Stream(gpu(), threads, open_queue(gpu(), options));
 }
 
 void wait_for_device() {

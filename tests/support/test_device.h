@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "core/stream.h"
+#include "ops/device.h"
 
 namespace mw::test {
 
 bool on_gpu();
 DeviceKind device_kind();
 // A stream of the test device. Ends the process with 77 (skipped) when the device is a GPU and there is none.
-Stream make_stream(int threads);
+Stream make_stream(int threads, QueueOptions options = {});
 // Waits for the test device, so that the host may read what it wrote.
 void wait_for_device();
 

@@ -21,11 +21,11 @@ namespace {
 
 class GpuQueue : public DeviceQueue {
  public:
-  GpuQueue(int device, bool urgent) {
-    check(create_stream(&stream_, urgent), "creating a stream");
+  GpuQueue(int device, QueueOptions options) {
+    check(create_stream(&stream_, options.urgent), "creating a stream");
     DeviceProperties properties;
     check(read_properties(device, &properties), "reading the device's properties");
-    stages_ = properties.reads_pageable;
+    stages_ = options.stage_writes || properties.reads_pageable;
   }
   ~GpuQueue() override {
     (void)synchronise_stream(stream_);
@@ -283,13 +283,13 @@ int count_gpus() {
 
 DeviceKind gpu_kind() { return gpu::kDeviceKind; }
 
-std::unique_ptr<DeviceQueue> open_queue(Device device, bool urgent) {
+std::unique_ptr<DeviceQueue> open_queue(Device device, QueueOptions options) {
   MW_CHECK(device.kind == gpu::kDeviceKind, "a queue of another kind of device");
   const gpu::Status status = gpu::set_device(device.index);
   if (!gpu::succeeded(status))
     fail(Exit::unsupported, fmt::format("cannot use GPU {}: {}", device.index, gpu::reason_of(status)),
          fmt::format("{} GPUs are visible to this process", count_gpus()));
-  return std::make_unique<gpu::GpuQueue>(device.index, urgent);
+  return std::make_unique<gpu::GpuQueue>(device.index, options);
 }
 
 std::shared_ptr<std::byte> allocate_shared(Device device, size_t bytes) {
