@@ -210,12 +210,17 @@ std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& m
   };
   const ModelSpec& model = memory_.kinds().model;
   const auto any_layer = [&](auto is) { return std::any_of(model.layers.begin(), model.layers.end(), is); };
-  if (any_layer([&](const LayerSpec& layer) { return layer.moe.experts % mesh.ep != 0; }))
-    add_last([](const MeshCoords& at) { return at.ep == 0; });
-  if (model.vocab % mesh.tp != 0 || any_layer([&](const LayerSpec& layer) {
-        return layer.attention.heads % mesh.tp != 0 || layer.dense_width % mesh.tp != 0;
-      }))
-    add_last([](const MeshCoords& at) { return at.tp == 0; });
+  const int tp = mesh.tp;
+  const bool experts_differ = any_layer([&](const LayerSpec& layer) { return layer.moe.experts % mesh.ep != 0; });
+  const bool shards_differ =
+      vocab_part(model, tp, 0).count != vocab_part(model, tp, tp - 1).count || any_layer([&](const LayerSpec& layer) {
+        const int64_t of_experts = mesh.ted ? layer.moe.width % tp + layer.moe.shared_width % tp : 0;
+        return head_shard(layer.attention, tp, 0).heads.count != head_shard(layer.attention, tp, tp - 1).heads.count ||
+               layer.dense_width % tp != 0 || of_experts != 0;
+      });
+  if (experts_differ) add_last([](const MeshCoords& at) { return at.ep == 0; });
+  if (shards_differ) add_last([](const MeshCoords& at) { return at.tp == 0; });
+  if (experts_differ && shards_differ) add_last([](const MeshCoords& at) { return at.ep == 0 && at.tp == 0; });
   return ranks;
 }
 

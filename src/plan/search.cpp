@@ -84,11 +84,13 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
       (aux_scope(run, request.model) == AuxScope::sequence && aux_loss_coef(run, request.model) > 0);
   const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
   if (cuts_sequences && sequences % layout.tp != 0) return false;
-  const TransportKind transport = choose_transport(run.moe.transport, mesh_of(layout, request.ranks));
+  const Mesh mesh = mesh_of(layout, request.ranks);
+  const TransportKind transport = choose_transport(run.moe.transport, mesh);
+  const int64_t routed = routed_tokens(mesh, {}, tokens).count;
   const std::vector<LayerSpec>& layers = request.model.layers;
   return tokens <= kMostTokens && std::all_of(layers.begin(), layers.end(), [&](const LayerSpec& layer) {
            return layer.feed_forward != FeedForwardKind::moe ||
-                  are_rows_countable(tokens, layer.moe, layout.ep, transport);
+                  are_rows_countable(routed, layer.moe, layout.ep, transport);
          });
 }
 
@@ -230,6 +232,11 @@ std::vector<Layout> layouts_of(const Request& request) {
 }
 
 void check_layout(const Request& request, const Layout& layout) {
+  if (const int links = most_links(layout.pipeline()); request.profile.one_packed_form && links > kGpuLinks)
+    fail(Exit::unsupported,
+         fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
+                     kGpuLinks),
+         "use fewer stages per rank: a smaller chunks");
   make_plan(request.model, with_layout(request.run, layout), request.ranks, 0,
             platform_of(request.profile, request.model, request.run));
 }

@@ -93,7 +93,8 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
       plan.placements.emplace_back();
       continue;
     }
-    if (!are_rows_countable(plan.batch.tokens(), layer.moe, plan.mesh.ep, plan.transport))
+    if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.tokens()).count, layer.moe, plan.mesh.ep,
+                            plan.transport))
       fail(Exit::config,
            fmt::format("2^31 {} rows or more could meet on one rank",
                        plan.transport == TransportKind::padded ? "padded" : "routed"),

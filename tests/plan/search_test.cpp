@@ -66,9 +66,19 @@ TEST(Search, WeighsEveryLayoutOnceAndTrainTakesEach) {
     EXPECT_TRUE(names.count(describe(parse_layout(text, {}))) == 1) << text;
 }
 
+TEST(Search, RefusesMoreMessagesThanAGpuHasQueues) {
+  Request request = odd_on(2);
+  NativeModel deep;
+  deep.layers = 32;
+  request.model = build_native_model(deep);
+  const Layout layout = parse_layout("pp=2 schedule=interleaved chunks=16 micro_batches=8", {});
+  EXPECT_NO_THROW(check_layout(request, layout));
+  request.profile.one_packed_form = true;
+  EXPECT_THROW(check_layout(request, layout), Error);
+}
+
 // Of ZeRO's cuts two or three of a stage stand for all.
-TEST(Search, ClosedFormMemoryEqualsThePlanOfTheLargestRank) {
-  const Request request = odd_on(6);
+void expect_memory_of_the_largest_rank(const Request& request) {
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   const std::vector<Layout> layouts = layouts_of(request);
   for (size_t i = 0; i < layouts.size(); i += 17) {
@@ -90,6 +100,22 @@ TEST(Search, ClosedFormMemoryEqualsThePlanOfTheLargestRank) {
   }
 }
 
+TEST(Search, ClosedFormMemoryEqualsThePlanOfTheLargestRank) {
+  expect_memory_of_the_largest_rank(odd_on(6));
+  // Key/value heads that TP does not divide, where it divides the heads.
+  Request uneven = odd_on(4);
+  NativeModel model;
+  model.vocab = 331;
+  model.heads = 6;
+  model.kv_heads = 3;
+  model.head_dim = 32;
+  model.experts = 5;
+  model.top_k = 2;
+  uneven.model = build_native_model(model);
+  uneven.run.train.dtype = "bf16";
+  expect_memory_of_the_largest_rank(uneven);
+}
+
 // Long steps are looked up as shorter ones.
 TEST(Pipelines, KeepAsManyAliveAsTheWholeSchedule) {
   const ModelSpec model = config_model("qwen3-30b-a3b");
@@ -108,8 +134,7 @@ TEST(Pipelines, KeepAsManyAliveAsTheWholeSchedule) {
 }
 
 // The closed form against the simulation, for every layout of a space.
-TEST(Search, ClosedFormFindsTheBest) {
-  Request request = qwen_on(16, 128);
+void expect_closed_form_finds_the_best(const Request& request) {
   const SearchResult found = search(request);
   ASSERT_GE(found.weighed.size(), 2000u);
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
@@ -121,6 +146,24 @@ TEST(Search, ClosedFormFindsTheBest) {
   ASSERT_GE(truth.size(), 200u);
   for (size_t i = 0; i < 10; ++i)
     EXPECT_EQ(describe(found.best[i].layout), describe(found.weighed[truth[i].second].layout)) << "place " << i + 1;
+}
+
+TEST(Search, ClosedFormFindsTheBest) { expect_closed_form_finds_the_best(qwen_on(16, 128)); }
+
+TEST(Search, ClosedFormFindsTheBestOfDenseLayersBeforeOthers) {
+  Request request = qwen_on(16, 128);
+  request.model = config_model("deepseek-v2-lite");
+  expect_closed_form_finds_the_best(request);
+}
+
+TEST(Search, ClosedFormFindsTheBestOnSlowLinks) {
+  NativeModel medium;
+  medium.preset = "x-moe-medium";
+  Request request = qwen_on(64, 256);
+  request.model = build_native_model(medium);
+  request.run.train.seq_len = 2048;
+  request.profile = shipped_profile("frontier");
+  expect_closed_form_finds_the_best(request);
 }
 
 TEST(Search, IsDeterministic) {
