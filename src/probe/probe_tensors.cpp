@@ -66,9 +66,10 @@ namespace {
 
 // Values that keep multipliers as busy as weights do: zeros would let a GPU run faster than it can.
 void fill_random(Stream& stream, TensorView tensor) {
+  constexpr int64_t kPiece = int64_t{1} << 16;  // small: the heap keeps it, which is taken for what libraries use
   std::mt19937 bits(7);
   std::uniform_real_distribution<float> value(-1.0f, 1.0f);
-  std::vector<float> piece(static_cast<size_t>(std::min<int64_t>(tensor.numel(), int64_t{1} << 20)));
+  std::vector<float> piece(static_cast<size_t>(std::min<int64_t>(tensor.numel(), kPiece)));
   for (float& v : piece) v = value(bits);
   std::vector<bf16> rounded(piece.size());
   std::transform(piece.begin(), piece.end(), rounded.begin(), to_bf16);
