@@ -23,7 +23,9 @@ Exit run_sample(World& world, const RunSpec& run, const std::string& checkpoint)
   const ModelSpec model = load_model_spec(run);
   if (const std::string why = why_no_sample(model, run); !why.empty())
     fail(Exit::unsupported, "sampling is not built for this run: " + why, "docs/limits.md lists what is missing");
-  const std::string folder = checkpoint.empty() ? newest_checkpoint(run.checkpoint.dir) : checkpoint;
+  // One rank looks and tells: beside a run that trains, others may find another one.
+  const std::string folder =
+      broadcast_text(world.comm(), checkpoint.empty() ? newest_checkpoint(run.checkpoint.dir) : checkpoint, 0);
   if (folder.empty() && run.hf_dir.empty())
     fail(Exit::checkpoint, fmt::format("no complete checkpoint in \"{}\"", run.checkpoint.dir),
          "train first, or name one with --checkpoint");

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 
 #include "base/error.h"
@@ -64,22 +65,28 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   if (!std::filesystem::exists(path, ignored)) return result;
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  OutputFile output(path);
+  std::optional<OutputFile> output;  // from the first line on that goes: a full disk takes no copy of a whole log
+  const auto keep = [&](std::string_view part) { output->append(std::as_bytes(std::span(part))); };
   bool unfinished = false;  // the last line lacks its newline
   for (size_t begin = 0; begin < text.size();) {
     const size_t newline = text.find('\n', begin);
     unfinished = newline == std::string_view::npos;
     const std::string_view line = text.substr(begin, unfinished ? std::string_view::npos : newline - begin);
-    begin = unfinished ? text.size() : newline + 1;
     const Verdict verdict = judge(line, step);
+    if ((verdict != Verdict::keep || unfinished) && !output) {
+      output.emplace(path);
+      keep(text.substr(0, begin));
+    }
+    begin = unfinished ? text.size() : newline + 1;
     if (verdict == Verdict::beyond) ++result.beyond;
     if (verdict == Verdict::broken) ++result.broken;
     if (verdict != Verdict::keep) continue;
     ++result.kept;
-    output.append(std::as_bytes(std::span(line)));
-    output.append(std::as_bytes(std::span("\n", 1)));
+    if (!output) continue;
+    keep(line);
+    keep("\n");
   }
-  if (result.beyond > 0 || result.broken > 0 || unfinished) output.finish();
+  if (output) output->finish();
   return result;
 }
 

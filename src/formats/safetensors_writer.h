@@ -32,6 +32,8 @@ class SafetensorsWriter {
   // Appends to what was written of this tensor before. Errors: Exit::data when the disk is full;
   // Exit::internal on an undeclared name or more bytes than declared.
   void write(std::string_view name, std::span<const std::byte> bytes);
+  // What was written survives a crash. Errors: Exit::data naming the path.
+  void sync() { file_.sync(); }
   // Errors: Exit::internal naming a tensor that is not complete; Exit::data when the file cannot be synced or renamed.
   void finish();
 

@@ -21,8 +21,8 @@ class ByteCountModel {
 
  private:
   double probability(int64_t context2, int32_t context1, int32_t next) const;
-  std::vector<uint32_t> order2_, order1_, order0_;  // counts by context and next byte
-  std::vector<uint32_t> total2_, total1_;
+  std::vector<uint64_t> order2_, order1_, order0_;  // counts by context and next byte
+  std::vector<uint64_t> total2_, total1_;
   uint64_t total0_ = 0;
 };
 

@@ -26,7 +26,8 @@ void prepare_checkpoint_folder(const std::string& dir, const std::string& folder
     fail(Exit::checkpoint,
          fmt::format("{} has {} free, a checkpoint may need {}", dir,
                      format_bytes(static_cast<int64_t>(space.available)), format_bytes(bytes)),
-         "free space or lower checkpoint.keep");
+         "free space: older checkpoints go only when the new one is complete, so remove step-* folders by hand, or "
+         "set checkpoint.dir to a larger disk");
 }
 
 nlohmann::json slice_entry(const CheckpointSlice& slice) {

@@ -23,6 +23,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kPiece = 4 << 20;  // elements written at a time, and of a GPU's memory on the host
+// Bytes after which a file is synced: a disk that takes long for what the memory took at once is seen to move.
+constexpr int64_t kSyncEvery = int64_t{256} << 20;
 
 // Which of this rank's slices it writes: dense ones are dealt out by size over the ranks that hold the same; expert
 // ones belong to the first replica; what ZeRO cuts is its owner's; tied embeddings beside the head are copies.
@@ -134,6 +136,7 @@ class CheckpointSave::RankFile {
       writer.declare(slice_key(slice.tensor, slice.part), safetensors_dtype(stored_dtype(slice)),
                      stored_shape(slice.global_shape, slice.part));
     writer.begin(folder + "/" + file);
+    int64_t unsynced = 0;
     for (const LocalSlice& slice : slices_) {
       const std::string key = slice_key(slice.tensor, slice.part);
       Xxh3Stream checksum;
@@ -144,6 +147,10 @@ class CheckpointSave::RankFile {
         checksum.update(piece);
         writer.write(key, piece);
         written_ += std::ssize(piece);
+        unsynced += std::ssize(piece);
+        if (unsynced < kSyncEvery) continue;
+        writer.sync();
+        unsynced = 0;
       }
       entries.push_back(slice_entry({slice.tensor, slice.part, file, key, checksum.hex()}));
     }
@@ -192,9 +199,10 @@ void CheckpointSave::finish() {
 }
 
 int64_t checkpoint_bytes(const Plan& plan) {
-  int64_t values = 0;
-  for (const ParamRow& row : plan.params) values += row.numel() * (row.trained ? 3 : 1);
-  return values * static_cast<int64_t>(sizeof(float));
+  int64_t bytes = 0;
+  for (const ParamRow& row : plan.params)
+    bytes += row.numel() * (size_of(DType::f32) + (row.trained ? 2 * size_of(plan.run.moment_dtype()) : 0));
+  return bytes;
 }
 
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep) {

@@ -1,6 +1,7 @@
 #include "train/metrics.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -137,14 +138,29 @@ RunLog::RunLog(const LogSpec& log, int64_t last_step) {
   if (!log.tensorboard.empty()) events_ = std::make_unique<EventFileWriter>(log.tensorboard, last_step);
 }
 
+void RunLog::end(const Error& reason) {
+  std::fputs(fmt::format("moewright: warning: {}; the run goes on without its metrics\n", reason.what()).c_str(),
+             stderr);
+  lines_.reset();
+  events_.reset();
+}
+
 void RunLog::write(const StepReport& report, const ReportContext& context) {
-  if (lines_ != nullptr) write_step(*lines_, report, context);
-  if (events_ != nullptr) events_->write(report.step, step_scalars(report, context));
+  try {
+    if (lines_ != nullptr) write_step(*lines_, report, context);
+    if (events_ != nullptr) events_->write(report.step, step_scalars(report, context));
+  } catch (const Error& error) {
+    end(error);
+  }
 }
 
 void RunLog::write_final_validation(int64_t step, double loss) {
-  if (lines_ != nullptr) lines_->write({{"step", step}, {"final_val_loss", loss}});
-  if (events_ != nullptr) events_->write(step, std::vector<Scalar>{{"loss/validation", loss}});
+  try {
+    if (lines_ != nullptr) lines_->write({{"step", step}, {"final_val_loss", loss}});
+    if (events_ != nullptr) events_->write(step, std::vector<Scalar>{{"loss/validation", loss}});
+  } catch (const Error& error) {
+    end(error);
+  }
 }
 
 }  // namespace mw

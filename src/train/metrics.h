@@ -70,10 +70,13 @@ class RunLog {
   // Steps after `last_step` that an earlier run left are taken out. Errors: data naming the path.
   RunLog(const LogSpec& log, int64_t last_step);
   int64_t lines_removed() const { return removed_; }  // from log.jsonl
+  // A file that cannot be written (a full disk) ends with a warning on stderr; the run is worth more.
   void write(const StepReport& report, const ReportContext& context);
   void write_final_validation(int64_t step, double loss);
 
  private:
+  void end(const Error& reason);
+
   std::unique_ptr<JsonLinesWriter> lines_;
   std::unique_ptr<EventFileWriter> events_;
   int64_t removed_ = 0;
