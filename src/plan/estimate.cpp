@@ -72,8 +72,8 @@ Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformP
       ranks_(ranks),
       memory_(model, run, platform_of(profile, model, run)),
       pipelines_(model, run.train.seq_len, run.mesh.stage_layers),
-      times_(memory_.kinds(), run, profile, load),
-      transfers_(profile) {
+      times_(memory_.kinds(), run, profile, load, ranks),
+      transfers_(profile, ranks) {
   check_offload(run, profile);
   tokens_per_step_ = static_cast<double>(run.train.global_batch * run.train.seq_len);
   flops_per_step_ = 3 * forward_flops_per_token(model, run.train.seq_len) * tokens_per_step_;
@@ -174,7 +174,8 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   for (const LayerSpec& layer : memory_.kinds().model.layers) {
     if (layer.feed_forward != FeedForwardKind::moe) continue;
     const RankLoad load = times_.load().of(layer.moe.experts, mesh.ep);
-    states.load = {std::max(states.load.mean, load.mean), std::max(states.load.p99, load.p99)};
+    const double most = largest_block(layer.moe.experts, mesh.ep);
+    states.load = {std::max(states.load.mean, load.mean / most), std::max(states.load.p99, load.p99 / most)};
   }
   const int stage_ranks = mesh.dp * mesh.tp;
   int pp = 0;

@@ -73,7 +73,7 @@ class Estimator {
     std::vector<int> ranks;                       // of a stage, those that may need most
     std::vector<std::vector<ByteSummary>> bytes;  // by pipeline rank, and by those
     int64_t libraries = 0;
-    RankLoad load;                      // of the layer whose fullest rank has most
+    RankLoad load;  // of the layer where it is most, over the rows of the rank with most experts when all are even
     std::vector<double> gradient_sums;  // seconds, by pipeline rank
     double optimizer = 0;               // seconds of the slowest
   };

@@ -61,11 +61,11 @@ void add(LayerTime& into, const LayerTime& from) {
 }  // namespace
 
 LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile,
-                               const ExpertLoad& load)
+                               const ExpertLoad& load, int64_t ranks)
     : kinds_(kinds),
       run_(run),
       profile_(profile),
-      transfers_(profile),
+      transfers_(profile, ranks),
       load_(load, run.moe),
       rates_(rates_of(profile, run.dtype())),
       element_bytes_(static_cast<double>(size_of(run.dtype()))),

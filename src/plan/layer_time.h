@@ -29,7 +29,9 @@ struct LayerTimes {
 
 class LayerTimeModel {
  public:
-  LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load);
+  // For `ranks` in all.
+  LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
+                 int64_t ranks);
   // Not for several threads at once. The result lives as long as the model.
   const LayerTimes& of(const Layout& layout, const Mesh& mesh);
   LoadModel& load() { return load_; }

@@ -45,8 +45,15 @@ class Draws {
   uint64_t state_ = 1;
 };
 
+// The fullest expert over the mean, of which each takes at most `most` times that.
+double fullest_expert(const std::vector<double>& shares, double most) {
+  const double sum = std::accumulate(shares.begin(), shares.end(), 0.0);
+  const double fullest = *std::max_element(shares.begin(), shares.end());
+  return std::min(fullest * static_cast<double>(shares.size()) / sum, most);
+}
+
 // The fullest rank over the mean, experts in blocks, each of which takes at most `most` times the mean.
-double fullest(const std::vector<double>& shares, int64_t ep, double most) {
+double fullest_rank(const std::vector<double>& shares, int64_t ep, double most) {
   const auto experts = std::ssize(shares);
   const double mean = std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(experts);
   double rows = 0;
@@ -82,6 +89,10 @@ std::vector<double> read_list(const nlohmann::json& list, const std::string& whe
 }
 
 }  // namespace
+
+double largest_block(int64_t experts, int64_t ep) {
+  return static_cast<double>(ep * block_of(experts, ep, 0).count) / static_cast<double>(experts);
+}
 
 std::vector<std::vector<double>> read_loads(const std::string& path, const ModelSpec& model) {
   std::vector<int64_t> experts;  // of the MoE layers
@@ -135,15 +146,18 @@ const std::vector<std::vector<double>>& LoadModel::drawn(int64_t experts) {
 }
 
 RankLoad LoadModel::of(int64_t experts, int64_t ep) {
-  if (ep == 1 || experts <= 1) return {};
+  if (experts <= 1 || (ep == 1 && !padded_)) return {};
   const auto [entry, is_new] = known_.try_emplace({experts, ep});
   if (!is_new) return entry->second;
-  const int64_t blocks = padded_ ? experts : ep;
+  const auto fullest = [&](const std::vector<double>& shares) {
+    return padded_ ? largest_block(experts, ep) * fullest_expert(shares, capacity_)
+                   : fullest_rank(shares, ep, capacity_);
+  };
   std::vector<double> loads;
   for (const std::vector<double>& rows : load_.measured)
-    if (std::ssize(rows) == experts) loads.push_back(fullest(rows, blocks, capacity_));
+    if (std::ssize(rows) == experts) loads.push_back(fullest(rows));
   if (loads.empty())
-    for (const std::vector<double>& shares : drawn(experts)) loads.push_back(fullest(shares, blocks, capacity_));
+    for (const std::vector<double>& shares : drawn(experts)) loads.push_back(fullest(shares));
   return entry->second = load_of(std::move(loads));
 }
 

@@ -133,7 +133,7 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
       group.size, load.mean, load.p99,
       request.load.measured.empty() ? fmt::format("drawn by plan.balance = {:g}", request.load.concentration)
                                     : fmt::format("of {} measured loads", request.load.measured.size()));
-  const int64_t near = std::clamp<int64_t>(request.profile.ranks_per_node / group.stride, 1, group.size);
+  const int64_t near = members_near(group, request.profile.ranks_per_node, request.ranks);
   if (group.size % near != 0) return text;
   const GroupShape shape{group.size / near, near};
   const int64_t tokens = request.run.train.global_batch / (layout.micro_batches * mesh.dp) * request.run.train.seq_len;
@@ -142,7 +142,7 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
       "an MoE layer's exchanges forward, of one rank and micro-batch with even loads, over {} node{} (`train` runs "
       "flat)\n",
       shape.nodes, shape.nodes == 1 ? "" : "s");
-  const Transfers transfers(request.profile);
+  const Transfers transfers(request.profile, request.ranks);
   for (const ExchangeVolume& v :
        exchange_volumes(*moe, request.model.width, routed, shape, size_of(request.run.dtype()))) {
     if (shape.nodes == 1 && v.passes_nodes) continue;  // they are what flat is

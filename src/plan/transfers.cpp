@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace mw {
 
@@ -25,8 +26,15 @@ RankGroup replica_group(const Mesh& mesh, Replicas replicas) {
   return {};
 }
 
+int64_t members_near(RankGroup group, int64_t together, int64_t ranks) {
+  if (together >= ranks) return group.size;
+  // Groups fill blocks of ranks; where those are no parts of a node, nor nodes of theirs, the common divisor is the
+  // smallest piece that a border cuts off.
+  return std::clamp<int64_t>(std::gcd(together, group.stride * group.size) / group.stride, 1, group.size);
+}
+
 int64_t Transfers::near(RankGroup group, const LinkLevel& level) const {
-  return std::clamp<int64_t>(level.ranks / group.stride, 1, group.size);
+  return &level == &levels_.back() ? group.size : members_near(group, level.ranks, ranks_);
 }
 
 namespace {

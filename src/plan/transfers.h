@@ -19,11 +19,16 @@ RankGroup ep_group(const Mesh& mesh);
 // Of the replicas that sum a gradient.
 RankGroup replica_group(const Mesh& mesh, Replicas replicas);
 
-// Of `profile`, which must outlive it. Every group of the same kind is at work at the same time.
+// Members of a group that are on the same `together` ranks, which links join, of `ranks` in all: of the group that has
+// fewest there. Groups of 6 on nodes of 8 have 2, since some lie across a border.
+int64_t members_near(RankGroup group, int64_t together, int64_t ranks);
+
+// Of `profile`, which must outlive it, and of `ranks` in all. Every group of the same kind is at work at the same time,
+// and the slowest counts.
 class Transfers {
  public:
-  explicit Transfers(const PlatformProfile& profile)
-      : levels_(profile.levels), overlaps_sums_(profile.overlaps_gradient_sums) {}
+  Transfers(const PlatformProfile& profile, int64_t ranks)
+      : levels_(profile.levels), overlaps_sums_(profile.overlaps_gradient_sums), ranks_(ranks) {}
 
   // `bytes`: what a rank has for all members, itself included. Shares for members behind farther links travel at the
   // same time over those.
@@ -38,10 +43,11 @@ class Transfers {
   double message(int64_t from, int64_t to, double bytes) const;
 
  private:
-  // Members of a group that are near each other at a level.
+  // Members of a group that are near each other at a level; all at the last one.
   int64_t near(RankGroup group, const LinkLevel& level) const;
   const std::vector<LinkLevel>& levels_;
   bool overlaps_sums_;
+  int64_t ranks_;
 };
 
 }  // namespace mw

@@ -189,6 +189,22 @@ TEST(Estimate, ClosedFormBubblesEqualTheSimulation) {
   }
 }
 
+// The table of bytes knows that a rank has two experts where the others have one; loads do not count that again.
+TEST(Estimate, CountsUnevenExpertsOnce) {
+  RunSpec run = read_run_file(source_path("examples/verify.toml"), {"model.experts=5", "model.top_k=2", "mesh.ep=4"});
+  const PlatformProfile profile = shipped_profile("h200x8");
+  for (const char* transport : {"flat", "padded"}) {
+    run.moe.transport = transport;
+    const ModelSpec model = load_model_spec(run);
+    Estimator estimator(model, run, profile, {8, {{1, 1, 1, 1, 1}}}, 4);
+    const Estimate even = estimator.closed_form(layout_of(run));
+    EXPECT_EQ(even.memory[0].rows_fullest, even.memory[0].table.routed_mean) << transport;
+    EXPECT_EQ(even.memory[0].rows_p99, even.memory[0].table.routed_mean) << transport;
+    Estimator uneven(model, run, profile, {8, {{2, 1, 1, 1, 1}}}, 4);  // 3 of 6 rows on rank 0, not 2 of 5
+    EXPECT_GT(uneven.closed_form(layout_of(run)).memory[0].rows_fullest, even.memory[0].rows_fullest) << transport;
+  }
+}
+
 // Measured on NVIDIA H200s. The three rows that the profile was fitted to are among them; those with a commit of their
 // own were measured after it was.
 TEST(Estimate, MatchesMeasuredSteps) {

@@ -176,6 +176,7 @@ TEST(Load, OfAMeasuredOneIsExact) {
   EXPECT_DOUBLE_EQ(load.of(4, 2).mean, 1.5);
   EXPECT_DOUBLE_EQ(load.of(4, 2).p99, 1.5);
   EXPECT_DOUBLE_EQ(load.of(4, 4).mean, 2);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 1, 1, 1, 1}}}, {}).of(5, 4).mean, 1.6);  // blocks of 2, 1, 1 and 1
   EXPECT_THROW(LoadModel({8, {{0, 0}}}, {}), Error);
   EXPECT_THROW(LoadModel({8, {{1, 1}, {1, -1}}}, {}), Error);
 }
@@ -198,6 +199,11 @@ TEST(Load, FollowsCapacityAndPadding) {
   moe.transport = "flat";
   EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 1.1);
   EXPECT_LE(LoadModel({1}, moe).of(64, 64).p99, 1.2);
+  // The fullest expert counts where nothing travels far, too, and a rank with more experts has more padding.
+  MoeRunSpec padded;
+  padded.transport = "padded";
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, padded).of(4, 1).mean, 2);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 1, 1, 1, 1}}}, padded).of(5, 4).mean, 1.6);
 }
 
 TEST(Load, IsReadFromListsAndRuns) {
@@ -230,7 +236,7 @@ TEST(Load, IsReadFromListsAndRuns) {
 TEST(Transfers, TakeTheLinksThatTheGroupCrosses) {
   PlatformProfile p = shipped_profile("h200x8");
   p.levels = {{"near", 4, {0, 100}, {0, 100}, {0, 100}}, {"far", 64, {1, 10}, {2, 10}, {3, 10}}};
-  const Transfers transfers(p);
+  const Transfers transfers(p, 64);
   EXPECT_DOUBLE_EQ(transfers.all_to_all({1, 1}, 100), 0);
   EXPECT_DOUBLE_EQ(transfers.all_to_all({4, 1}, 100), 0.75);
   EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 100), 1 + 5);    // half of it far
@@ -246,12 +252,35 @@ TEST(Transfers, TakeTheLinksThatTheGroupCrosses) {
   EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 3 + 10);
 }
 
+// A group that lies across a border of nodes has fewer members near it, down to the common divisor.
+TEST(Transfers, KnowGroupsThatCrossABorder) {
+  EXPECT_EQ(members_near({8, 1}, 8, 24), 8);
+  EXPECT_EQ(members_near({24, 1}, 8, 24), 8);
+  EXPECT_EQ(members_near({6, 1}, 8, 24), 2);   // 6, 7 | 8 to 11
+  EXPECT_EQ(members_near({12, 1}, 8, 24), 4);  // 0 to 7 | 8 to 11
+  EXPECT_EQ(members_near({3, 1}, 8, 24), 1);   // 6, 7 | 8 and 15 | 16, 17
+  EXPECT_EQ(members_near({6, 2}, 8, 24), 2);   // 0, 2, 4, 6 | 8, 10
+  EXPECT_EQ(members_near({2, 3}, 8, 24), 1);   // 6 | 9
+  EXPECT_EQ(members_near({4, 16}, 8, 64), 1);
+  EXPECT_EQ(members_near({3, 1}, 8, 6), 3);  // one node holds all
+  PlatformProfile p = shipped_profile("h200x8");
+  p.levels = {{"near", 8, {0, 100}, {0, 100}, {0, 100}},
+              {"rack", 32, {1, 10}, {1, 10}, {1, 10}},
+              {"far", 4096, {2, 1}, {2, 1}, {2, 1}}};
+  const Transfers transfers(p, 24);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 800), 7);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({6, 1}, 600),
+                   1 + 40);  // four of six members over the rack's links, none farther
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({24, 1}, 2400), 1 + 160);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({3, 8}, 300), 1 + 20);
+}
+
 // A rate is that of the bytes which leave a rank over the level.
 TEST(Transfers, TakeTheRateOfTheirSize) {
   PlatformProfile p = shipped_profile("h200x8");
   const LinkCost cost{1, 40, {{50, 10}, {200, 40}}};
   p.levels = {{"near", 4, {0, 1e6}, {0, 1e6}, {0, 1e6}}, {"far", 64, cost, cost, cost}};
-  const Transfers transfers(p);
+  const Transfers transfers(p, 64);
   EXPECT_DOUBLE_EQ(transfers.message(3, 4, 20), 1 + 2);        // as the smallest known
   EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 1 + 4);       // between two, by the logarithm
   EXPECT_DOUBLE_EQ(transfers.message(3, 4, 800), 1 + 20);      // as the largest
@@ -266,17 +295,17 @@ TEST(Transfers, OfOwnersAreMeasuredOnes) {
   const auto cost = [](double latency, double rate) { return LinkCost{latency, rate}; };
   p.levels = {{"near", 4, cost(0, 100), cost(0, 100), cost(0, 100)}, {"far", 64, cost(0, 1), cost(0, 1), cost(0, 1)}};
   ASSERT_TRUE(p.overlaps_gradient_sums);
-  EXPECT_DOUBLE_EQ(Transfers(p).owner({1, 1}, 100), 0);
-  EXPECT_DOUBLE_EQ(Transfers(p).owner({4, 1}, 100), 1);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({1, 1}, 100), 0);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({4, 1}, 100), 1);
   p.overlaps_gradient_sums = false;
-  EXPECT_DOUBLE_EQ(Transfers(p).owner({4, 1}, 100), 1.5);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({4, 1}, 100), 1.5);
   p.levels[0].owner = cost(1, 50);
   p.levels[0].groups = {{2, 1, cost(0, 100), cost(0, 100), cost(1, 25)}, {2, 2, cost(0, 100), cost(0, 100)}};
-  EXPECT_DOUBLE_EQ(Transfers(p).owner({4, 1}, 100), 1 + 2);
-  EXPECT_DOUBLE_EQ(Transfers(p).owner({2, 1}, 100), 1 + 4);
-  EXPECT_DOUBLE_EQ(Transfers(p).owner({2, 2}, 100), 1);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({4, 1}, 100), 1 + 2);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({2, 1}, 100), 1 + 4);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({2, 2}, 100), 1);
   p.levels[1].owner = cost(3, 5);
-  EXPECT_DOUBLE_EQ(Transfers(p).owner({8, 1}, 100), 3 + 20);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({8, 1}, 100), 3 + 20);
 }
 
 // The shape that is most alike: in members, then in distance; the level itself is one too.
@@ -287,7 +316,7 @@ TEST(Transfers, TakeTheCostsOfTheGroupMostAlike) {
       {"near", 8, cost(1), cost(2), cost(3),
        std::vector<GroupCosts>{{2, 1, cost(10), cost(20)}, {2, 4, cost(11), cost(21)}, {4, 1, cost(12), cost(22)}}},
       {"far", 512, cost(4), cost(5), cost(6), std::vector<GroupCosts>{{64, 8, cost(13), cost(23)}}}};
-  const Transfers transfers(p);
+  const Transfers transfers(p, 64);
   const auto expect = [&](RankGroup group, double all_to_all, double ring) {
     EXPECT_DOUBLE_EQ(transfers.all_to_all(group, 1), all_to_all) << group.size << ' ' << group.stride;
     EXPECT_DOUBLE_EQ(transfers.ring(group, 1, 2), 2 * ring) << group.size << ' ' << group.stride;
