@@ -61,18 +61,21 @@ Exit write_calibrated(const PlanOptions& options) {
 Exit plan(const PlanOptions& options) {
   if (!options.metrics.empty()) return write_calibrated(options);
   const Request request = read_request(options);
-  SearchResult result = search(request);
+  std::optional<Layout> asked;
+  if (options.why) {
+    asked = parse_layout(*options.why, layout_of(request.run));
+    check_layout(request, *asked);  // says what stands against it, also where nothing else is possible
+  }
+  const SearchResult result = search(request);
   if (options.list_all) {
     print(list_all(request, result));
     return Exit::ok;
   }
-  if (options.why) {
-    const Layout layout = parse_layout(*options.why, layout_of(request.run));
-    check_layout(request, layout);
+  if (asked) {
     Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-    const Estimate estimate = estimator.simulated(layout);
+    const Estimate estimate = estimator.simulated(*asked);
     print(options.json ? to_json(request, estimate).dump(2) + "\n" : describe_one(request, result, estimate));
-    if (!options.emit.empty()) emit(request, layout, options.emit);
+    if (!options.emit.empty()) emit(request, *asked, options.emit);
     if (!options.plot.empty()) plot(request, estimate, options.plot);
     return Exit::ok;
   }

@@ -272,7 +272,7 @@ void fail_without_layouts(const Request& request) {
   fail(
       Exit::config,
       fmt::format("no layout of {} ranks can share a step of {} samples: whatever mesh.pp (at most {}, the layers) and "
-                  "mesh.tp (a divisor of the attention heads), the data-parallel size does not divide them",
+                  "mesh.tp (of divisors of the attention heads) are, the data-parallel size does not divide them",
                   request.ranks, batch, request.model.layer_count()),
       fmt::format("the nearest that works: train.global_batch={}, or --ranks {}", nearest, fewer));
 }

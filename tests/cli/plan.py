@@ -85,6 +85,8 @@ expect(2, ["no platform profile", "hint:"], "small.toml")
 expect(2, ["no number of ranks", "hint:"], "small.toml", "--platform", XEON)
 expect(3, ["no layout of 3 ranks can share a step of 8 samples", "--ranks 2"], "small.toml", "--platform", XEON,
        "--ranks", "3")
+expect(3, ["train.global_batch = 8 is not divisible by", "hint:"], "small.toml", "--platform", XEON, "--ranks", "3",
+       "--why", "pp=1 tp=1 ep=1")
 expect(3, ["more than a plan can count", "hint:"], QWEN, "train.global_batch=16000000", "train.seq_len=4000000")
 expect(0, ["of the host for each rank, by memory.offload"], QWEN, "--ranks", "2", "memory.offload=optimizer")
 expect(3, ["the profile of", "has no host_bytes_per_s", "hint:"], QWEN, "--platform", FRONTIER, "memory.offload=optimizer")
