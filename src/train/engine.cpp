@@ -43,7 +43,8 @@ void check_memory(const Plan& plan, Device device, int local_ranks, int gpu_rank
 int64_t measure_libraries(Engine& engine) {
   start_libraries(engine.plan, engine.comms, engine.pipeline, engine.stream, arenas_of(engine.device));
   engine.world.barrier();
-  const int64_t taken = engine.device_memory.taken();
+  // Others who let go of a shared GPU's memory meanwhile make it less than nothing.
+  const int64_t taken = std::max<int64_t>(0, engine.device_memory.taken());
   engine.world.barrier();
   return taken;
 }
