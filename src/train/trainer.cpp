@@ -109,6 +109,9 @@ void Trainer::prepare() {
   if (leader_) check_checkpoint_folder(run_);
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
+  if (run_.train.val_batches > 0 && run_.train.val_every > 0 && validation_ == nullptr)
+    fail(Exit::config, fmt::format("train.val_every = {}, but there is no data to validate on", run_.train.val_every),
+         "name some in data.val_path, hold some out by data.val_fraction, or set train.val_every = 0");
   if (run_.train.byte_baseline && validation_ != nullptr) {
     if (run_.data.kind != "text" || !run_.data.blend.empty())
       fail(Exit::config, "train.byte_baseline counts the bytes of data.path, with data.kind = \"text\"",

@@ -28,6 +28,7 @@ refused("checkpoint.resume", 5, "train", RUN, f"checkpoint.resume={LONG}")
 refused("checkpoint.dir", 5, "train", RUN, f"checkpoint.dir={LONG}")
 refused("log.jsonl", 4, "train", RUN, "train.steps=1", f"log.jsonl={LONG}")
 refused("log.trace", 4, "train", RUN, "train.steps=1", f"log.trace={LONG}")
+refused("validation without data", 3, "train", RUN, "train.val_every=2", "train.val_batches=1", "data.val_fraction=0")
 refused("import", 3, "import", LONG, "out")
 refused("export of nothing", 5, "export", LONG, "out")
 
