@@ -224,7 +224,10 @@ void apply_override(RunSpec& run, const std::string& text) {
     if (!node.is_string()) fail_type(where, key, "\"hf:DIR\"", node);
     assign_model_text(run, node, where);
   } else {
-    if (key.rfind("model.", 0) == 0) run.hf_dir.clear();
+    if (key.rfind("model.", 0) == 0 && !run.hf_dir.empty())
+      fail(Exit::config, fmt::format("{}: {} cannot change the model of {}", where, key, run.hf_dir),
+           fmt::format("its {}/config.json tells the model; a run file with a [model] table can be changed by key",
+                       run.hf_dir));
     assign(run, find_rule(key, where), node, where);
   }
 }
@@ -305,6 +308,21 @@ RunSpec read_run_file(const std::string& path, const std::vector<std::string>& o
 }
 
 std::string to_toml(const RunSpec& run) { return print_run(run, false); }
+
+std::vector<KeyChange> changed_keys(RunSpec from, RunSpec to) {
+  std::vector<KeyChange> changes;
+  const bool has_folder = !from.hf_dir.empty() || !to.hf_dir.empty();
+  const auto folder = [](const RunSpec& run) {
+    return run.hf_dir.empty() ? "a table of its own" : toml_string("hf:" + run.hf_dir);
+  };
+  if (from.hf_dir != to.hf_dir) changes.push_back({"model", folder(from), folder(to)});
+  for (const KeyRule& rule : key_rules()) {
+    if (has_folder && rule.key.rfind("model.", 0) == 0) continue;
+    std::string before = value_text(rule, from), now = value_text(rule, to);
+    if (before != now) changes.push_back({rule.key, std::move(before), std::move(now)});
+  }
+  return changes;
+}
 
 std::string commented_run_file(const RunSpec& run) {
   return "# A Moewright run file. Every key is optional; `key=value` on the command line overrides it.\n"

@@ -139,6 +139,13 @@ RunSpec parse_run_text(const std::string& text, const std::string& where, const 
 // The resolved run as TOML that read_run_file takes back unchanged.
 std::string to_toml(const RunSpec& run);
 
+// Keys whose values differ, in the order of a run file and as it writes them. Models of a Hugging Face folder are one
+// key, "model", against the table of another run too, which is then "a table of its own".
+struct KeyChange {
+  std::string key, from, to;
+};
+std::vector<KeyChange> changed_keys(RunSpec from, RunSpec to);
+
 // A commented run file with every key, its value and its meaning (`moewright init`).
 std::string commented_run_file(const RunSpec& run = {});
 

@@ -5,7 +5,7 @@
 
 namespace mw {
 
-RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights_only) {
+CheckpointIndex load_checkpoint(Engine& engine, const std::string& folder, bool weights_only) {
   const TraceScope scope(engine.stream.trace(), Work::checkpoint, "load_checkpoint");
   CheckpointReader reader(folder);
   // Only before the first step are moments zero, as they were made.
@@ -15,10 +15,9 @@ RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights
     const TraceScope tensor_scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
     reader.read(local.tensor, local.global_shape, local.part, engine.device, local.values, local.near);
   }
-  const RunState state = reader.index().state;
   refresh_weights(engine);
   engine.world.barrier();
-  return state;
+  return reader.index();
 }
 
 }  // namespace mw

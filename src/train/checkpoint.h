@@ -70,9 +70,9 @@ class CheckpointSave {
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
 
 // Loads from the folder of one checkpoint, every slice that is read checked against its checksum, and repacks.
-// weights_only leaves the optimizer alone. Collective over the world. Errors: checkpoint, naming file and tensor and an
-// older checkpoint to fall back to.
-RunState load_checkpoint(Engine& engine, const std::string& folder, bool weights_only = false);
+// weights_only leaves the optimizer alone. Returns what the checkpoint says of itself. Collective over the world.
+// Errors: checkpoint, naming file and tensor and an older checkpoint to fall back to.
+CheckpointIndex load_checkpoint(Engine& engine, const std::string& folder, bool weights_only = false);
 
 // The step in a folder's name, "step-" and digits; -1 for any other name.
 int64_t step_of_folder(const std::string& name);

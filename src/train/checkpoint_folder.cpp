@@ -7,11 +7,35 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <vector>
+#include <initializer_list>
 
 #include "train/checkpoint.h"
 
 namespace mw {
+namespace {
+
+bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool changes_training(const KeyChange& change) {
+  const std::string section = change.key.substr(0, change.key.find('.'));
+  return !is_one_of(section, {"checkpoint", "log", "watchdog", "sample", "verify", "plan", "debug"});
+}
+
+// Which tokens a sample has, or which sample is the n-th.
+bool changes_samples(const KeyChange& change) {
+  const std::string none = "\"\"";
+  if (change.key == "data.val_path") return (change.from == none) != (change.to == none);
+  return is_one_of(change.key, {"data.kind", "data.path", "data.blend", "data.suffixes", "data.val_fraction",
+                                "train.seq_len", "train.seed"});
+}
+
+bool changes_model(const KeyChange& change) {
+  return change.key.rfind("model", 0) == 0 && change.key != "model.init_std";
+}
+
+}  // namespace
 
 void check_checkpoint_folder(const RunSpec& run) {
   const std::string& dir = run.checkpoint.dir;
@@ -44,6 +68,32 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
                    run.checkpoint.dir, fmt::join(newer, ", ")),
        "give the new branch another checkpoint.dir, or move the newer ones away; checkpoint.resume=auto goes on from "
        "the newest");
+}
+
+std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run) {
+  std::vector<std::string> all, samples, model;
+  try {
+    for (const KeyChange& change : changed_keys(parse_run_text(run_toml, "the checkpoint's run", {}), run)) {
+      if (!changes_training(change)) continue;
+      all.push_back(fmt::format("{} = {} (was {})", change.key, change.to, change.from));
+      if (changes_samples(change)) samples.push_back(change.key);
+      if (changes_model(change)) model.push_back(change.key);
+    }
+  } catch (const Error& error) {
+    return {
+        fmt::format("warning: whether settings have changed since the checkpoint cannot be told: {}", error.what())};
+  }
+  std::vector<std::string> lines;
+  if (!all.empty()) lines.push_back(fmt::format("changed since the checkpoint: {}", fmt::join(all, ", ")));
+  if (!samples.empty())
+    lines.push_back(
+        fmt::format("warning: {} changed: of the samples from here on, some were seen before the checkpoint "
+                    "and some will never be",
+                    fmt::join(samples, ", ")));
+  if (!model.empty())
+    lines.push_back(
+        fmt::format("warning: {} changed: the weights were trained as another model", fmt::join(model, ", ")));
+  return lines;
 }
 
 bool holds_checkpoint(const RunSpec& run, int64_t step) {

@@ -176,7 +176,8 @@ void Trainer::load_weights() {
   // One rank looks and tells, so that all take the same.
   folder = broadcast_text(world_.comm(), folder, 0);
   if (!folder.empty()) {
-    state_ = load_checkpoint(*engine_, folder);
+    const CheckpointIndex loaded = load_checkpoint(*engine_, folder);
+    state_ = loaded.state;
     reset_peak_resident();  // the pages of the files that were read are not the run's memory
     if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
     // A checkpoint of another folder is not one of this run's yet, in its layout.
@@ -184,6 +185,8 @@ void Trainer::load_weights() {
     world_.comm().all_reduce_max(std::span(&is_saved, 1));
     if (is_saved != 0) saved_step_ = state_.step;
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
+    if (leader_ && state_.samples > 0)
+      for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
     return;
   }
   if (!run_.hf_dir.empty()) {

@@ -104,8 +104,14 @@ checks.expect(back.code == 5 and "newer checkpoints: step-00000004" in back.outp
 checks.expect(checkpoints("run") == [2, 4], f"back to an older one: {checkpoints('run')} are left")
 checks.expect(pathlib.Path("run/metrics.jsonl").read_bytes() == metrics, "back to an older one: the metrics changed")
 branch = run(1, "train", RUN, *COMMON, *outputs("branch"), f"checkpoint.resume={OLDER}")
-checks.expect(branch.code == 0 and checkpoints("branch") == [4, 6], f"a branch of its own: exit {branch.code}",
-              branch.output)
+checks.expect(branch.code == 0 and checkpoints("branch") == [4, 6] and "changed since" not in branch.output,
+              f"a branch of its own: exit {branch.code}", branch.output)
+
+# What makes the rest of the run another one is said.
+other = run(1, "train", RUN, *COMMON, *outputs("other"), f"checkpoint.resume={OLDER}", "train.seed=99", "train.lr=1e-4")
+checks.expect(other.code == 0 and "changed since the checkpoint: train.lr = 0.0001 (was 0.003), train.seed = 99 (was 1)" in other.output
+              and "warning: train.seed changed: of the samples" in other.output, f"another seed: exit {other.code}",
+              other.output)
 
 # Another model's checkpoint is named as such.
 other = run(1, "train", RUN, *COMMON, f"checkpoint.resume={NEWEST}", "model.experts=6")

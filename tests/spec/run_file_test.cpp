@@ -105,13 +105,30 @@ TEST(RunFile, NamesAHuggingFaceModel) {
   EXPECT_FALSE(contains(to_toml(run), "[model]"));
   EXPECT_EQ(parse("", {"model=hf:/m"}).hf_dir, "/m");
   EXPECT_EQ(parse("", {"model=\"hf:/m\""}).hf_dir, "/m");
-  EXPECT_EQ(parse("model = \"hf:/m\"\n", {"model.width=512"}).hf_dir, "");  // the last word counts
   EXPECT_EQ(parse("[model]\nwidth = 512\n", {"model=hf:/m"}).hf_dir, "/m");
   for (const char* value : {"\"\"", "\"hf:\"", "\"/m\"", "3", "[\"hf:/m\"]"})
     error_of([&] { parse(std::string("model = ") + value + "\n"); }, Exit::config);
   for (const char* value : {"", "hf:", "/m", "3"})
     error_of([&] { parse("", {std::string("model=") + value}); }, Exit::config);
   error_of([] { parse("model = \"hf:/m\"\n[model]\nwidth = 512\n"); }, Exit::config);  // one or the other
+  const std::string message = error_of([] { parse("model = \"hf:/m\"\n", {"model.width=512"}); }, Exit::config);
+  EXPECT_TRUE(contains(message, "model.width cannot change the model of /m")) << message;
+}
+
+TEST(RunFile, TellsWhichKeysChanged) {
+  const auto told = [](const RunSpec& from, const RunSpec& to) {
+    std::string text;
+    for (const KeyChange& change : changed_keys(from, to))
+      text += fmt::format("{}: {} -> {}\n", change.key, change.from, change.to);
+    return text;
+  };
+  EXPECT_EQ(told(parse(""), parse("")), "");
+  EXPECT_EQ(told(parse("[model]\nwidth = 64\n[data]\npath = \"a\"\n"),
+                 parse("[model]\nwidth = 128\n[data]\npath = \"b\"\n[train]\nlr = 1e-3\n")),
+            "model.width: 64 -> 128\ndata.path: \"a\" -> \"b\"\ntrain.lr: 0.0003 -> 0.001\n");
+  EXPECT_EQ(told(parse("model = \"hf:/m\"\n"), parse("[model]\nwidth = 128\n")),
+            "model: \"hf:/m\" -> a table of its own\n");
+  EXPECT_EQ(told(parse("model = \"hf:/m\"\n"), parse("model = \"hf:/n\"\n")), "model: \"hf:/m\" -> \"hf:/n\"\n");
 }
 
 TEST(RunFile, NamesWhoMultipliesRowsWithExperts) {

@@ -1,8 +1,11 @@
 // The folder of checkpoints: what is kept, what is offered, and how much is written.
 #include "train/checkpoint.h"
 
+#include <fmt/ranges.h>
+
 #include <limits>
 
+#include "train/checkpoint_folder.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -43,6 +46,35 @@ TEST(CheckpointFolder, NeverPrunesTheOneJustWritten) {
   EXPECT_EQ(s.names(), (Names{"step-00000010", "step-00000040"}));
   s.save(20, 1);
   EXPECT_EQ(s.names(), Names{"step-00000020"});
+}
+
+// Of a run that was resumed: what only says where things are written is no change.
+TEST(CheckpointFolder, TellsWhatChangedSince) {
+  const RunSpec then = small_run();
+  const auto told = [&](const RunSpec& now) {
+    return fmt::format("{}", fmt::join(describe_changes(to_toml(then), now), "\n"));
+  };
+  RunSpec now = then;
+  now.checkpoint.dir = "elsewhere";
+  now.log.every = 77;
+  EXPECT_EQ(told(now), "");
+  now.train.lr = 0.25;
+  now.mesh.ep = 2;
+  EXPECT_EQ(told(now),
+            fmt::format("changed since the checkpoint: train.lr = 0.25 (was {}), mesh.ep = 2 (was 1)", then.train.lr));
+  now.data.val_path = "held out";
+  EXPECT_TRUE(contains(told(now), "warning: data.val_path changed: of the samples from here on")) << told(now);
+  now = then;
+  now.train.seed += 1;
+  now.data.path = "other";
+  EXPECT_TRUE(contains(told(now), "\nwarning: data.path, train.seed changed: of the samples")) << told(now);
+  now = then;
+  now.native.top_k += 1;
+  EXPECT_TRUE(contains(told(now), "\nwarning: model.top_k changed: the weights were trained as another model"))
+      << told(now);
+  const std::vector<std::string> unknown = describe_changes("[model]\nwith = 3\n", then);
+  ASSERT_EQ(unknown.size(), 1u);
+  EXPECT_TRUE(contains(unknown[0], "warning: whether settings have changed")) << unknown[0];
 }
 
 // A folder that the user renamed is no longer one of the run's: it is neither resumed from nor pruned.

@@ -291,7 +291,7 @@ TEST(Checkpoints, RoundTrip) {
     Engine written(model, run, *world, 1), read(model, run, *world, 1);
     take_first_step(written);
     save_checkpoint(written, dir / dtype, {1, 16}, 2);
-    const RunState state = load_checkpoint(read, newest_checkpoint(dir / dtype));
+    const RunState state = load_checkpoint(read, newest_checkpoint(dir / dtype)).state;
     EXPECT_EQ(state.step, 1);
     EXPECT_EQ(state.samples, 16);
     for (size_t i = 0; i < written.params.all().size(); ++i) {

@@ -65,7 +65,7 @@ class Recut {
   // The checkpoint in another engine.
   void expect_loads() {
     Engine read(engine.plan.model, engine.plan.run, *world, 1);
-    EXPECT_EQ(load_checkpoint(read, folder_).step, 1);
+    EXPECT_EQ(load_checkpoint(read, folder_).state.step, 1);
     for (size_t i = 0; i < engine.params.all().size(); ++i) {
       const Parameter &a = engine.params.all()[i], &b = read.params.all()[i];
       for (const auto field : {&Parameter::master, &Parameter::adam_m, &Parameter::adam_v}) {
