@@ -190,8 +190,11 @@ void ParamStore::repack(Stream& stream) {
 
 void ParamStore::repack_updated(Stream& stream) {
   const TraceScope part(stream.trace(), "repack");
-  for (Parameter& p : params_)
-    if (p.copy_bf16.data == nullptr) repack_weights(stream, p);
+  for (const Parameter& p : params_) {
+    // Of a copy the update wrote only what this rank owns; where whole masters were gathered, the rest follows them.
+    const bool gathered = block(p.replicas).is_cut() && !p.holds_cut;
+    if (p.copy_bf16.data == nullptr || gathered) repack_weights(stream, p);
+  }
 }
 
 void ParamStore::zero_gradients(Stream& stream) {

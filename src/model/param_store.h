@@ -73,7 +73,8 @@ class ParamStore {
   // Refreshes the packed forms of every weight from the master weights, but of those held as a cut: parallel/zero.h
   // does all. Nothing to do in fp32 runs, and for split weights.
   void repack(Stream& stream);
-  // The same after an update that has kept every Parameter::copy_bf16 itself.
+  // The same after an update that has written the owned part of every Parameter::copy_bf16 and gathered the others: as
+  // copies where the master weights are held as a cut, else as master weights.
   void repack_updated(Stream& stream);
   // Of all but the routed experts, whose gradients the first backward pass of a step overwrites.
   void zero_gradients(Stream& stream);

@@ -62,11 +62,13 @@ void share_state(Comm& comm, Engine* reference, Engine& layout, const ParamRow& 
 
 // Of one tensor.
 struct Sums {
+  explicit Sums(double relative_rounding = 0x1p-23) : rounding(relative_rounding) {}
+  double rounding;
   double squares = 0, norm = 0;  // of differences beyond a rounding; of the reference's values
   int64_t elements = 0, differing = 0;
   void add(float own, float expected) {
     const double a = own, b = expected;
-    const double beyond = std::max(0.0, std::abs(a - b) - 0x1p-23 * std::max(std::abs(a), std::abs(b)));
+    const double beyond = std::max(0.0, std::abs(a - b) - rounding * std::max(std::abs(a), std::abs(b)));
     squares += std::isnan(beyond) || std::isnan(a) != std::isnan(b) ? HUGE_VAL : beyond * beyond;
     norm += b * b;
     ++elements;
@@ -120,7 +122,15 @@ StateDifference compare_state(Comm& comm, Engine* reference, Engine& layout, dou
       for_each_run(*own, own->held, [&](int64_t at, int64_t from, int64_t count) {
         for (int64_t i = 0; i < count; ++i) weights.add(own->master_at(at + i), global[static_cast<size_t>(from + i)]);
       });
-    note(row, "weights", weights, lr * std::sqrt(static_cast<double>(weights.elements)));
+    const double step = lr * std::sqrt(static_cast<double>(weights.elements));
+    note(row, "weights", weights, step);
+    Sums copies(0x1p-8);  // of what products read, rounded to bf16
+    if (own != nullptr && own->copy_bf16.data != nullptr)
+      for_each_run(*own, {0, own->numel()}, [&](int64_t at, int64_t from, int64_t count) {
+        for (int64_t i = 0; i < count; ++i)
+          copies.add(value_at(own->copy_bf16, at + i), global[static_cast<size_t>(from + i)]);
+      });
+    note(row, "copies", copies, step);
     if (!row.trained) continue;
     const DType dtype = layout.plan.run.moment_dtype();
     for (const OwnedState* moment : {&kFirstMoment, &kSecondMoment}) {

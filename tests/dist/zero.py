@@ -8,7 +8,7 @@ import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import (SMALL, SOURCE, Checks, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
+from _jobs import (EVEN, SMALL, SOURCE, Checks, largest_difference, outputs, read_metrics, run, same_bits,  # noqa: E402
                    write_corpus, write_run_file)
 
 checks = Checks()
@@ -65,6 +65,7 @@ for name, overrides in [
     ("fp32", []),
     ("bf16", ["train.dtype=bf16"]),
     ("tied", ["train.dtype=bf16", "model.tie_embeddings=true", "model.width=28", "model.heads=2"]),
+    ("tied-even", ["model.tie_embeddings=true", *EVEN]),
     ("ep", ["mesh.ep=2", "train.dtype=bf16"]),
 ]:
     whole = train(f"{name}-0", 2, *overrides)
