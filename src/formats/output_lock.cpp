@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -46,7 +47,8 @@ std::string read_holder(int fd) {
 
 }  // namespace
 
-OutputLock::OutputLock(const std::string& path) : path_(path) {
+OutputLock::OutputLock(const std::string& path, std::chrono::milliseconds patience) : path_(path) {
+  const auto end = std::chrono::steady_clock::now() + patience;
   while (fd_ < 0) {
     const int fd = open_file(path);
     if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -58,6 +60,10 @@ OutputLock::OutputLock(const std::string& path) : path_(path) {
         return;
       }
       if (code != EWOULDBLOCK) fail_system("lock", path, code, "try again, or write to another file system");
+      if (std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        continue;
+      }
       fail(Exit::data, fmt::format("{} is locked: {} writes this output", path, holder),
            "wait until it is done, or name another output");
     }

@@ -1,6 +1,7 @@
 // Keeps a second process from what one is writing.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 namespace mw {
@@ -10,8 +11,9 @@ namespace mw {
 // is often mounted). Neither movable nor copyable.
 class OutputLock {
  public:
-  // Errors: Exit::data when another one holds it, with what that one wrote; or naming the system's reason.
-  explicit OutputLock(const std::string& path);
+  // Waits for another holder, which may be about to end, for `patience`. Errors: Exit::data when it still holds it,
+  // with what that one wrote; or naming the system's reason.
+  explicit OutputLock(const std::string& path, std::chrono::milliseconds patience = {});
   ~OutputLock();
   OutputLock(const OutputLock&) = delete;
   OutputLock& operator=(const OutputLock&) = delete;

@@ -1,6 +1,7 @@
 #include "formats/trace_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
@@ -8,6 +9,15 @@
 namespace mw {
 
 using Json = nlohmann::ordered_json;
+
+void prepare_trace_file(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;  // what went wrong shows when a file is written
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  const std::string probe = path + ".probe";
+  write_text_file_atomically(probe, "");
+  std::filesystem::remove(probe, ignored);
+}
 
 void write_chrome_trace(const std::string& path, const std::vector<TraceEvent>& events, int rank) {
   const bool by_lane =

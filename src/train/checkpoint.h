@@ -76,7 +76,8 @@ CheckpointIndex load_checkpoint(Engine& engine, const std::string& folder, bool 
 
 // The step in a folder's name, "step-" and digits; -1 for any other name.
 int64_t step_of_folder(const std::string& name);
-// Folders of complete checkpoints under `dir`, lowest step first. Incomplete ones and other names are left out.
+// Folders of complete checkpoints under `dir`, lowest step first. Incomplete ones and other names are left out; none
+// where there is no `dir`. Errors: checkpoint, where the folder cannot be read.
 std::vector<std::string> list_checkpoints(const std::string& dir);
 // The one of the highest step, or "".
 std::string newest_checkpoint(const std::string& dir);

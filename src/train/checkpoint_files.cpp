@@ -1,5 +1,9 @@
 #include "train/checkpoint_files.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 #include "base/file.h"
@@ -14,9 +18,54 @@ std::string checkpoint_folder(const std::string& dir, int64_t step) { return fmt
 
 std::string rank_file_name(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
 
+namespace {
+
+// What ranks and index left in the folder of a checkpoint; other files stay, and the folder with them.
+void remove_parts(const fs::path& folder) {
+  std::vector<fs::path> parts;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind("rank-", 0) == 0 || name.rfind("index.json", 0) == 0 || name.rfind("DONE", 0) == 0)
+      parts.push_back(it->path());
+  }
+  for (const fs::path& part : parts) fs::remove(part, error);
+}
+
+}  // namespace
+
+std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir) {
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error || ::access(dir.c_str(), W_OK) != 0)
+    fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
+         "check checkpoint.dir and its permissions");
+  try {
+    return std::make_unique<OutputLock>(dir + "/writer.lock", std::chrono::seconds(10));
+  } catch (const Error& held) {
+    fail(Exit::checkpoint, held.what(), held.hint());
+  }
+}
+
+void remove_incomplete_checkpoints(const std::string& dir, int64_t step) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    const int64_t other = step_of_folder(it->path().filename().string());
+    std::error_code unreadable;
+    if (other >= 0 && other < step && !fs::exists(it->path() / "DONE", unreadable) && !unreadable)
+      folders.push_back(it->path());
+  }
+  for (const fs::path& folder : folders) {
+    remove_parts(folder);
+    fs::remove(folder, error);  // if it is empty
+  }
+}
+
 void prepare_checkpoint_folder(const std::string& dir, const std::string& folder, int64_t bytes) {
   std::error_code error;
   fs::remove(folder + "/DONE", error);  // a rewritten checkpoint is incomplete until it is done again
+  remove_parts(folder);
   fs::create_directories(folder, error);
   if (error)
     fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),

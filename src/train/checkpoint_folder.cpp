@@ -1,21 +1,24 @@
 #include "train/checkpoint_folder.h"
 
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <initializer_list>
 
 #include "train/checkpoint.h"
+#include "train/checkpoint_files.h"
 
 namespace mw {
 namespace {
 
 bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
   return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code none_there;
+  return std::filesystem::equivalent(a, b, none_there);
 }
 
 bool changes_training(const KeyChange& change) {
@@ -37,35 +40,32 @@ bool changes_model(const KeyChange& change) {
 
 }  // namespace
 
-void check_checkpoint_folder(const RunSpec& run) {
+std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run) {
   const std::string& dir = run.checkpoint.dir;
   if (dir.empty()) {
     if (run.checkpoint.resume == "auto")
       fail(Exit::config, "checkpoint.resume = \"auto\" needs checkpoint.dir", "name the folder of checkpoints");
-    return;
+    return nullptr;
   }
+  std::unique_ptr<OutputLock> lock = lock_checkpoints(dir);
   const std::string found = newest_checkpoint(dir);
   if (run.checkpoint.resume == "none" && !found.empty())
     fail(Exit::checkpoint, fmt::format("{} exists, and checkpoint.resume = \"none\" starts anew", found),
          "checkpoint.resume=auto goes on from it; a new run needs another checkpoint.dir, or the old one removed");
-  std::error_code error;
-  std::filesystem::create_directories(dir, error);
-  if (error || ::access(dir.c_str(), W_OK) != 0)
-    fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
-         "check checkpoint.dir and its permissions");
+  return lock;
 }
 
 void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder) {
   if (run.checkpoint.dir.empty()) return;
-  std::vector<std::string> newer;
+  std::vector<std::string> others;
   for (const std::string& other : list_checkpoints(run.checkpoint.dir)) {
     const std::string name = std::filesystem::path(other).filename().string();
-    if (step_of_folder(name) > step) newer.push_back(name);
+    if (step_of_folder(name) >= step && !is_same_file(other, folder)) others.push_back(name);
   }
-  if (newer.empty()) return;
+  if (others.empty()) return;
   fail(Exit::checkpoint,
-       fmt::format("checkpoint.resume goes back to step {} ({}), but {} holds newer checkpoints: {}", step, folder,
-                   run.checkpoint.dir, fmt::join(newer, ", ")),
+       fmt::format("checkpoint.resume goes back to step {} ({}), but {} holds other checkpoints from there on: {}",
+                   step, folder, run.checkpoint.dir, fmt::join(others, ", ")),
        "give the new branch another checkpoint.dir, or move the newer ones away; checkpoint.resume=auto goes on from "
        "the newest");
 }
@@ -96,12 +96,11 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
   return lines;
 }
 
-bool holds_checkpoint(const RunSpec& run, int64_t step) {
+bool holds_checkpoint(const RunSpec& run, const std::string& folder) {
   if (run.checkpoint.dir.empty()) return false;
   const std::vector<std::string> complete = list_checkpoints(run.checkpoint.dir);
-  return std::any_of(complete.begin(), complete.end(), [&](const std::string& folder) {
-    return step_of_folder(std::filesystem::path(folder).filename().string()) == step;
-  });
+  return std::any_of(complete.begin(), complete.end(),
+                     [&](const std::string& other) { return is_same_file(other, folder); });
 }
 
 }  // namespace mw

@@ -2,15 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "formats/output_lock.h"
 #include "spec/run_spec.h"
 
 namespace mw {
 
-// What would go wrong at the first save goes wrong now; makes the folder. Errors: config, checkpoint.
-void check_checkpoint_folder(const RunSpec& run);
+// What would go wrong at the first save goes wrong now; makes the folder, and keeps other runs out of it for as long as
+// the result lives. Null without checkpoint.dir. Errors: config, checkpoint.
+std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run);
 
 // A run that goes back to `step` of `folder` leaves a branch behind, which pruning would remove piece by piece and the
 // next checkpoint.resume = "auto" would take for the newest. Errors: checkpoint, when checkpoint.dir holds later steps.
@@ -21,7 +24,7 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
 // others, or the weights those of another model. None where all is as it was.
 std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run);
 
-// Whether checkpoint.dir holds the complete checkpoint of `step`.
-bool holds_checkpoint(const RunSpec& run, int64_t step);
+// Whether `folder`, a complete checkpoint, lies in checkpoint.dir.
+bool holds_checkpoint(const RunSpec& run, const std::string& folder);
 
 }  // namespace mw

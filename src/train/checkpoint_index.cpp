@@ -161,12 +161,17 @@ int64_t step_of_folder(const std::string& name) {
 
 std::vector<std::string> list_checkpoints(const std::string& dir) {
   std::vector<std::pair<int64_t, std::string>> found;
+  if (!path_exists(dir, Exit::checkpoint)) return {};
   std::error_code error;
   for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
     const int64_t step = step_of_folder(it->path().filename().string());
     std::error_code unreadable;  // one folder's trouble does not hide the others
     if (step >= 0 && fs::exists(it->path() / "DONE", unreadable)) found.emplace_back(step, it->path().string());
   }
+  // What cannot be read is not empty: a run would begin anew beside what it has.
+  if (error)
+    fail(Exit::checkpoint, fmt::format("cannot read the folder {}: {}", dir, error.message()),
+         "check checkpoint.dir, its permissions and its file system");
   std::sort(found.begin(), found.end());
   std::vector<std::string> folders;
   for (auto& [step, folder] : found) folders.push_back(std::move(folder));

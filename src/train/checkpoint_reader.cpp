@@ -24,7 +24,7 @@ std::string offer_older(const std::string& folder) {
   const std::vector<std::string> all = list_checkpoints(parent.empty() ? "." : parent);
   for (auto it = all.rbegin(); it != all.rend(); ++it)
     if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
-      return fmt::format("an older complete checkpoint is there: checkpoint.resume={}", *it);
+      return fmt::format("move {} away and go on from the one before it: checkpoint.resume={}", path.string(), *it);
   return "there is no older complete checkpoint; start anew with checkpoint.resume=none";
 }
 

@@ -194,6 +194,7 @@ void CheckpointSave::finish() {
     complete_checkpoint(folder_, {state_, to_toml(engine_.plan.run)}, engine_.plan.params, slices);
     sync_path(dir_);  // the folder's own name, before older ones go
     remove_oldest(dir_, keep_, folder_);
+    remove_incomplete_checkpoints(dir_, state_.step);
   }
   engine_.world.barrier();
 }

@@ -109,8 +109,10 @@ std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::
   const HfFolder folder = open_hf_folder(model, hf_dir);
   const std::vector<ParamRow> rows = param_table(model);
   const std::string checkpoint = checkpoint_folder(dir, 0);
+  std::unique_ptr<OutputLock> lock;
   if (world.rank() == 0) {
     check_tied_head(folder, model);
+    lock = lock_checkpoints(dir);
     if (path_exists(checkpoint + "/DONE", Exit::checkpoint))
       fail(Exit::checkpoint, fmt::format("{} is there already", checkpoint),
            "import into another folder, or remove it");

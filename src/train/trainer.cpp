@@ -77,6 +77,7 @@ class Trainer {
   RunSpec run_;
   TrainOptions options_;
   bool leader_;
+  std::unique_ptr<OutputLock> folder_lock_;  // of the leader
   std::unique_ptr<SampleOrder> data_, validation_;
   std::unique_ptr<ByteCountModel> baseline_;
   std::unique_ptr<Engine> engine_;
@@ -106,7 +107,8 @@ void Trainer::prepare() {
   const int threads = threads_per_rank(run_.train.threads, place.ranks);
   const Device device = choose_device(run_.train.device, place.rank);
   plan_on_machine(model, run_, world_.comm(), device, threads, place.ranks);  // refuses before anything is read
-  if (leader_) check_checkpoint_folder(run_);
+  if (leader_) folder_lock_ = claim_checkpoint_folder(run_);
+  if (leader_ && !run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
   if (run_.train.val_batches > 0 && run_.train.val_every > 0 && validation_ == nullptr)
@@ -181,7 +183,7 @@ void Trainer::load_weights() {
     reset_peak_resident();  // the pages of the files that were read are not the run's memory
     if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
     // A checkpoint of another folder is not one of this run's yet, in its layout.
-    int64_t is_saved = leader_ && holds_checkpoint(run_, state_.step) ? 1 : 0;
+    int64_t is_saved = leader_ && holds_checkpoint(run_, folder) ? 1 : 0;
     world_.comm().all_reduce_max(std::span(&is_saved, 1));
     if (is_saved != 0) saved_step_ = state_.step;
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
@@ -447,8 +449,15 @@ void Trainer::write_trace() const {
   if (run_.log.trace.empty() || !leader_) return;
   engine_->stream.trace().settle();
   const std::vector<TraceEvent>& events = engine_->stream.trace().events();
-  if (events.empty()) say("no trace is written to {}: step {} was not run", run_.log.trace, run_.train.steps);
-  else write_chrome_trace(run_.log.trace, events, world_.comm().rank());
+  if (events.empty()) {
+    say("no trace is written to {}: step {} was not run", run_.log.trace, run_.train.steps);
+    return;
+  }
+  try {
+    write_chrome_trace(run_.log.trace, events, world_.comm().rank());
+  } catch (const Error& error) {  // what was trained is not to be lost for it
+    say("warning: {}; there is no trace", error.what());
+  }
 }
 
 Exit Trainer::train() {

@@ -7,7 +7,9 @@ import pathlib
 import random
 import re
 import shutil
+import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
 from _jobs import (Checks, checkpoints, outputs, read_metrics, run, same_bits,  # noqa: E402
@@ -49,7 +51,7 @@ def refused(label, damage, *parts, resume=NEWEST):
     damage()
     damaged = run(1, "train", RUN, *COMMON, f"checkpoint.resume={resume}")
     checks.expect(damaged.code == 5, f"{label}: exit {damaged.code}, expected 5", damaged.output)
-    for part in [*parts, "step-00000004", "hint:", f"older complete checkpoint is there: checkpoint.resume={OLDER}"]:
+    for part in [*parts, "step-00000004", "hint:", f"away and go on from the one before it: checkpoint.resume={OLDER}"]:
         checks.expect(part in damaged.output, f"{label}: no \"{part}\"", damaged.output)
     restore()
 
@@ -99,7 +101,7 @@ restore()
 # Going back to an older one is refused while newer ones are in the way, and nothing of them is lost.
 metrics = pathlib.Path("run/metrics.jsonl").read_bytes()
 back = run(1, "train", RUN, *COMMON, *outputs("run"), "checkpoint.keep=1", f"checkpoint.resume={OLDER}")
-checks.expect(back.code == 5 and "newer checkpoints: step-00000004" in back.output and "hint:" in back.output,
+checks.expect(back.code == 5 and "other checkpoints from there on: step-00000004" in back.output and "hint:" in back.output,
               f"back to an older one: exit {back.code}", back.output)
 checks.expect(checkpoints("run") == [2, 4], f"back to an older one: {checkpoints('run')} are left")
 checks.expect(pathlib.Path("run/metrics.jsonl").read_bytes() == metrics, "back to an older one: the metrics changed")
@@ -112,6 +114,25 @@ other = run(1, "train", RUN, *COMMON, *outputs("other"), f"checkpoint.resume={OL
 checks.expect(other.code == 0 and "changed since the checkpoint: train.lr = 0.0001 (was 0.003), train.seed = 99 (was 1)" in other.output
               and "warning: train.seed changed: of the samples" in other.output, f"another seed: exit {other.code}",
               other.output)
+
+# A checkpoint of the same step in the run's own folder is not the one that it was told to go on from.
+foreign = run(1, "train", RUN, *COMMON, "train.steps=4", "checkpoint.dir=branch/checkpoints",
+              f"checkpoint.resume={NEWEST}")
+checks.expect(foreign.code == 5 and "other checkpoints from there on: step-00000004" in foreign.output,
+              f"another run's folder: exit {foreign.code}", foreign.output)
+
+# Two runs in one folder: the second says who is there.
+with open("held", "w") as held:
+    first = subprocess.Popen([os.environ["MOEWRIGHT_BIN"], "train", str(RUN), *COMMON, "checkpoint.dir=held-checkpoints",
+                              "train.steps=100000", "train.threads=1"], stdout=held, stderr=held)
+    until = time.time() + 60
+    while not pathlib.Path("held-checkpoints/writer.lock").exists() and time.time() < until:
+        time.sleep(0.05)
+    second = run(1, "train", RUN, *COMMON, "checkpoint.dir=held-checkpoints")
+    first.kill()
+    first.wait()
+checks.expect(second.code == 5 and f"is locked: process {first.pid} on" in second.output,
+              f"a second run in one folder: exit {second.code}", second.output)
 
 # Another model's checkpoint is named as such.
 other = run(1, "train", RUN, *COMMON, f"checkpoint.resume={NEWEST}", "model.experts=6")

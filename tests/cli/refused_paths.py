@@ -28,6 +28,16 @@ refused("checkpoint.resume", 5, "train", RUN, f"checkpoint.resume={LONG}")
 refused("checkpoint.dir", 5, "train", RUN, f"checkpoint.dir={LONG}")
 refused("log.jsonl", 4, "train", RUN, "train.steps=1", f"log.jsonl={LONG}")
 refused("log.trace", 4, "train", RUN, "train.steps=1", f"log.trace={LONG}")
+# A trace that the last step cannot write costs no more than itself; its folder is made.
+result = run(1, "train", RUN, "train.steps=2", "log.trace=traces/new/trace.json", "checkpoint.dir=traced")
+checks.expect(result.code == 0 and pathlib.Path("traces/new/trace.json").stat().st_size > 0,
+              f"a trace in a new folder: exit {result.code}", result.output)
+checks.expect([p.name for p in pathlib.Path("traces/new").iterdir()] == ["trace.json"], "the trace left more than itself")
+pathlib.Path("traces/folder").mkdir()
+result = run(1, "train", RUN, "train.steps=2", "log.trace=traces/folder", "checkpoint.dir=untraced")
+checks.expect(result.code == 0 and "there is no trace" in result.output and
+              pathlib.Path("untraced/step-00000002/DONE").exists(), f"no room for a trace: exit {result.code}",
+              result.output)
 refused("validation without data", 3, "train", RUN, "train.val_every=2", "train.val_batches=1", "data.val_fraction=0")
 refused("import", 3, "import", LONG, "out")
 refused("export of nothing", 5, "export", LONG, "out")

@@ -3,7 +3,10 @@
 
 #include <fmt/ranges.h>
 
+#include <chrono>
+#include <future>
 #include <limits>
+#include <thread>
 
 #include "train/checkpoint_folder.h"
 #include "train/helpers.h"
@@ -130,6 +133,54 @@ TEST(CheckpointFolder, WhatIsNotFinishedIsNoCheckpoint) {
   EXPECT_EQ(list_checkpoints(s.dir.path()), Names{s.dir / "step-00000002"});
 }
 
+// What was begun and never completed takes a disk's room until it goes.
+TEST(CheckpointFolder, RemovesWhatNeverCompleted) {
+  Saver s;
+  for (const char* name : {"step-00000001", "step-00000002", "step-00000003", "step-00000009"})
+    for (const char* file : {"/rank-00000.safetensors", "/rank-00007.safetensors.tmp"})
+      write_raw((s.dir / name) + file, "begun");
+  write_raw((s.dir / "step-00000002") + "/notes.txt", "the user's");
+  s.save(3, 2);
+  EXPECT_EQ(s.names(), (Names{"step-00000002", "step-00000003", "step-00000009"}));
+  EXPECT_FALSE(std::filesystem::exists((s.dir / "step-00000002") + "/rank-00000.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists((s.dir / "step-00000003") + "/rank-00007.safetensors.tmp"));
+}
+
+TEST(CheckpointFolder, IsOneRunsAtATime) {
+  const ScratchDir dir;
+  RunSpec run = small_run();
+  EXPECT_EQ(claim_checkpoint_folder(run), nullptr);
+  run.checkpoint.dir = dir / "new/one";
+  std::unique_ptr<OutputLock> lock = claim_checkpoint_folder(run);
+  EXPECT_TRUE(lock->is_held());
+  auto second = std::async(std::launch::async, [&] { return claim_checkpoint_folder(run) != nullptr; });
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  lock.reset();  // while the other one waits
+  EXPECT_TRUE(second.get());
+}
+
+// Of a folder that was resumed from and lies elsewhere, a checkpoint of the same step is another one.
+TEST(CheckpointFolder, TellsItsOwnFromOthersOfThatStep) {
+  Saver a, b;
+  a.save(4, 1);
+  b.save(4, 1);
+  RunSpec run = small_run();
+  run.checkpoint.dir = b.dir.path();
+  EXPECT_TRUE(holds_checkpoint(run, b.dir / "step-00000004"));
+  EXPECT_FALSE(holds_checkpoint(run, a.dir / "step-00000004"));
+  refuse_newer_checkpoints(run, 4, (b.dir / "step-00000004") + "/");
+  const std::string error =
+      error_of([&] { refuse_newer_checkpoints(run, 4, a.dir / "step-00000004"); }, Exit::checkpoint);
+  EXPECT_TRUE(contains(error, "step-00000004") && contains(error, b.dir.path())) << error;
+}
+
+TEST(CheckpointFolder, CannotBeReadIsNotEmpty) {
+  const ScratchDir dir;
+  EXPECT_TRUE(list_checkpoints(dir / "absent").empty());
+  write_raw(dir / "file", "x");
+  EXPECT_TRUE(contains(error_of([&] { list_checkpoints(dir / "file"); }, Exit::checkpoint), "cannot read the folder"));
+}
+
 TEST(CheckpointFolder, ErrorsOfWritingComeAtTheEnd) {
   Saver s;
   s.save(1, 2);
@@ -178,6 +229,7 @@ TEST(CheckpointFolder, OffersAnOlderOne) {
       ADD_FAILURE() << "a checkpoint without index was loaded";
     } catch (const Error& error) {
       EXPECT_TRUE(contains(error.hint(), "checkpoint.resume=" + (s.dir / "step-00000002"))) << error.hint();
+      EXPECT_TRUE(contains(error.hint(), fmt::format("move {} away", s.dir / "step-00000004"))) << error.hint();
     }
   }
 }
