@@ -19,6 +19,10 @@ std::shared_ptr<GpuLink> open_gpu_link(Device device, Comm& world);
 // A further one beside `first`: an error of one ends the communicators of both.
 std::shared_ptr<GpuLink> open_gpu_link(Device device, const GpuLink& first);
 
+// Ends whatever the links of this process have under way, which other ranks may never join. Afterwards their groups
+// only throw.
+void abort_exchanges(GpuLink& link);
+
 // The group of `host`, which must have one GPU per rank: what is asked for in the order of a stream goes through the
 // link, and the host does not wait; everything else goes through `host`. Sums are the same on all members. While a
 // stream that was used waits, the health of the link and of the world is watched. Collective over the group. Errors:

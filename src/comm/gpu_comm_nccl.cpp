@@ -28,10 +28,13 @@ void check(ncclResult_t result, const char* call) {
        "another rank may have died: look for the first message of the job; NCCL_DEBUG=WARN says more");
 }
 
-// Ends all communicators, so that their kernels end too.
+// Ends all communicators, so that their kernels end too. As one group of calls: each waits for its queue to run empty,
+// where a kernel of the next may lie that has not been told yet (NCCL 2.22 and newer tell all first).
 void abort_all(GpuLink& link) {
+  (void)ncclGroupStart();
   for (ncclComm_t& group : *link.groups)
     if (group != nullptr) (void)ncclCommAbort(std::exchange(group, nullptr));
+  (void)ncclGroupEnd();
 }
 
 // Throws when a communicator of the link has met an error, or another rank is gone: inside a node NCCL would not
@@ -95,11 +98,10 @@ class GpuComm : public Comm {
     link_->groups->push_back(group);
   }
   ~GpuComm() override {
-    ncclComm_t group = std::exchange((*link_->groups)[index_], nullptr);
-    if (group == nullptr) return;
     // Peers of a rank that fails may be gone: nothing is waited for.
-    if (std::uncaught_exceptions() > 0) (void)ncclCommAbort(group);
-    else (void)ncclCommDestroy(group);
+    if (std::uncaught_exceptions() > 0) abort_all(*link_);
+    if (ncclComm_t group = std::exchange((*link_->groups)[index_], nullptr); group != nullptr)
+      (void)ncclCommDestroy(group);
   }
 
   int rank() const override { return host_->rank(); }
@@ -260,6 +262,8 @@ std::shared_ptr<GpuLink> open_gpu_link(Device device, const GpuLink& first) {
   link->groups = first.groups;
   return link;
 }
+
+void abort_exchanges(GpuLink& link) { abort_all(link); }
 
 std::unique_ptr<Comm> make_gpu_comm(std::unique_ptr<Comm> host, std::shared_ptr<GpuLink> link) {
   if (host->size() == 1) return host;

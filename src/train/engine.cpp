@@ -1,9 +1,11 @@
 #include "train/engine.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "base/text.h"
 #include "comm/cores.h"
+#include "comm/gpu_comm.h"
 #include "model/platform.h"
 #include "ops/device.h"
 #include "parallel/zero.h"
@@ -85,6 +87,10 @@ Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, De
   return plan;
 }
 
+ExchangesEnd::~ExchangesEnd() {
+  if (comms_.gpu_link != nullptr && std::uncaught_exceptions() > 0) abort_exchanges(*comms_.gpu_link);
+}
+
 Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, NodePlace place)
     : device(choose_device(run.train.device, place.rank)),
       near_cores(stay_near(device)),
@@ -96,7 +102,8 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       stream(open_stream_of(run, device, threads)),
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device), host_arenas_of(device)),
-      model(plan, params, comms, stream, arenas_of(device)) {
+      model(plan, params, comms, stream, arenas_of(device)),
+      exchanges_end(comms) {
   stream.trace().note_phases(world.progress());
 }
 

@@ -26,6 +26,19 @@ int64_t available_share(Device device, int sharers);
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      int local_ranks);
 
+// Queues of a GPU are waited for when they close, where a failure takes them down too, and what lies on them may then
+// wait for peers that never come: that is ended first.
+class ExchangesEnd {
+ public:
+  explicit ExchangesEnd(const MeshComms& comms) : comms_(comms) {}
+  ~ExchangesEnd();
+  ExchangesEnd(const ExchangesEnd&) = delete;
+  ExchangesEnd& operator=(const ExchangesEnd&) = delete;
+
+ private:
+  const MeshComms& comms_;
+};
+
 struct Engine {
   // Collective over `world`, which must outlive it. Errors: config, unsupported, memory.
   Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, NodePlace place = {});
@@ -43,6 +56,7 @@ struct Engine {
   int64_t library_bytes;  // of the device's memory, measured: libraries, their kernels and connections; 0 on the CPU
   ParamStore params;
   Transformer model;
+  ExchangesEnd exchanges_end;  // before all others
 };
 
 // After the master weights were set: refreshes all that forward reads beside them. Collective over the world.
