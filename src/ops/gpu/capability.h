@@ -9,6 +9,9 @@ namespace mw::gpu {
 // Lanes that run in lockstep. Kernels are written for either; the host never needs to know.
 #if defined(__HIP__) || defined(__HIPCC__)
 constexpr int kWave = 64;  // CDNA
+#if defined(__HIP_DEVICE_COMPILE__)
+static_assert(__AMDGCN_WAVEFRONT_SIZE == kWave, "sums and scans of a wave are written for 64 lanes");
+#endif
 template <class T>
 __device__ T shuffle_xor(T value, int lanes) {
   return __shfl_xor(value, lanes, kWave);

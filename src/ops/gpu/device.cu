@@ -22,10 +22,13 @@ namespace {
 class GpuQueue : public DeviceQueue {
  public:
   GpuQueue(int device, QueueOptions options) {
-    check(create_stream(&stream_, options.urgent), "creating a stream");
     DeviceProperties properties;
     check(read_properties(device, &properties), "reading the device's properties");
+    if (!properties.shares_memory)
+      fail(Exit::unsupported, fmt::format("GPU {} ({}) cannot share memory with the host", device, properties.name),
+           kSharingHint);
     stages_ = options.stage_writes || properties.reads_pageable;
+    check(create_stream(&stream_, options.urgent), "creating a stream");
   }
   ~GpuQueue() override {
     (void)synchronise_stream(stream_);
@@ -272,9 +275,12 @@ void check(Status status, const char* what) {
 }  // namespace gpu
 
 // Every process asks this first. Messages of a pipeline wait for peers on queues of their own; two that share a
-// hardware queue, of which there are few by default, would wait for each other.
+// hardware queue, of which there are few by default, or one where a script for another trainer wants that, would wait
+// for each other.
 int count_gpus() {
-  setenv(gpu::kHardwareQueues, "32", 0);
+  constexpr int kQueues = 32;
+  const char* given = std::getenv(gpu::kHardwareQueues);
+  if (given == nullptr || std::atoi(given) < kQueues) setenv(gpu::kHardwareQueues, std::to_string(kQueues).c_str(), 1);
   int count = 0;
   if (!gpu::succeeded(gpu::count_devices(&count))) count = 0;
   (void)gpu::last_error();  // a machine without a driver is no mistake

@@ -26,12 +26,21 @@ using NativeProperties = hipDeviceProp_t;
 constexpr DeviceKind kDeviceKind = DeviceKind::hip;
 constexpr const char* kBackendName = "hip";
 constexpr const char* kHardwareQueues = "GPU_MAX_HW_QUEUES";
+// Without page faults of the device such memory is the host's, and every access crosses the bus.
+inline bool shares_memory(const NativeProperties& p) {
+  return p.concurrentManagedAccess != 0 && p.pageableMemoryAccess != 0;
+}
+constexpr const char* kSharingHint = "its driver must let it fault on pages: set HSA_XNACK=1";
 #else
 using NativeProperties = cudaDeviceProp;
 constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
 constexpr const char* kBackendName = "cuda";
 // Environment variable: hardware queues that streams share, read when the driver starts.
 constexpr const char* kHardwareQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
+inline bool shares_memory(const NativeProperties& p) { return p.concurrentManagedAccess != 0; }
+constexpr const char* kSharingHint =
+    "its driver must give concurrent managed access, which Linux on bare metal has, and Windows and some virtual GPUs "
+    "not";
 
 // A function of the driver's library, which programs do not link, as of CUDA 12.0. Null where it has none.
 inline void* find_driver_function(const char* name) {
@@ -150,12 +159,14 @@ struct DeviceProperties {
   int major = 0, minor = 0, processors = 0;
   size_t memory_bytes = 0;
   bool reads_pageable = false;  // reaches memory of the host that is not pinned, and so may copy it later
+  bool shares_memory = false;   // has memory that the host reads in place and that stays with the device
 };
 inline Status read_properties(int index, DeviceProperties* out) {
   NativeProperties p{};
   const Status status = MW_VENDOR(GetDeviceProperties)(&p, index);
   if (succeeded(status))
-    *out = {p.name, p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem, p.pageableMemoryAccess != 0};
+    *out = {p.name,          p.major, p.minor, p.multiProcessorCount, p.totalGlobalMem, p.pageableMemoryAccess != 0,
+            shares_memory(p)};
   return status;
 }
 
