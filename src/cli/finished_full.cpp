@@ -10,7 +10,7 @@ Command add_finished_command(CLI::App& app) {
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
   sub->add_option("RUN", *path, "run file of the training")->required();
-  sub->add_option("key=value", *overrides, "overrides, the same as for `train`");
+  sub->add_option("OVERRIDES", *overrides, "key=value, the same as for `train`");
   return {sub, [=] {
             const RunSpec run = read_run_file(*path, *overrides);
             if (run.checkpoint.dir.empty())

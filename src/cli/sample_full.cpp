@@ -56,7 +56,7 @@ Command add_sample_command(CLI::App& app, const Invocation& invocation) {
   auto path = std::make_shared<std::string>(), checkpoint = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
   sub->add_option("RUN", *path, "run file that the model was trained with")->required();
-  sub->add_option("key=value", *overrides, "overrides, for example sample.prompt=\"int main(\" sample.tokens=200");
+  sub->add_option("OVERRIDES", *overrides, "key=value, for example sample.prompt=\"int main(\" sample.tokens=200");
   sub->add_option("--checkpoint", *checkpoint, "checkpoint folder; the newest of checkpoint.dir when left out");
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {

@@ -9,7 +9,7 @@ Command add_train_command(CLI::App& app, const Invocation& invocation) {
   auto overrides = std::make_shared<std::vector<std::string>>();
   auto profile = std::make_shared<bool>(false);
   sub->add_option("RUN", *path, "run file (TOML); `moewright init` writes one")->required();
-  sub->add_option("key=value", *overrides, "overrides of run-file keys, for example train.lr=1e-3");
+  sub->add_option("OVERRIDES", *overrides, "key=value, of run-file keys, for example train.lr=1e-3");
   sub->add_flag("--profile", *profile, "print at the end where the time went");
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
