@@ -157,6 +157,9 @@ class Check {
     const bool weights = before.kind == ActionKind::backward || before.kind == ActionKind::backward_weight;
     require(before.stage == action.stage && (weights || before.kind == ActionKind::send_gradient), action,
             "it must stand right behind the last backward and its send");
+    if (receives_activation(shape_, action.stage))  // ranks that meet in the sums would wait for a message never sent
+      require(own.of(ActionKind::send_gradient) == shape_.micro_batches, action,
+              "send_gradient of micro-batch {} must come before", own.of(ActionKind::send_gradient));
   }
 
   // One buffer to send from: the payload of the micro-batch before must be on its way.

@@ -68,7 +68,7 @@ TEST(ScheduleCheck, RefusesAMissingSend) {
                  [](Schedule& s) {
                    erase(s, 1, {send_gradient, 1, 3});
                  },
-                 {"rank 1 lacks send_gradient of micro-batch 3 in stage 1"});
+                 {"rank 1", "reduce_gradients of stage 1", "send_gradient of micro-batch 3 must come before"});
   expect_refusal(kTwoRanks,
                  [](Schedule& s) {
                    erase(s, 0, {send_activation, 0, 0});
@@ -199,6 +199,14 @@ TEST(ScheduleCheck, RefusesSumsAtTheWrongTime) {
                    move_before(s, 0, {backward, 0, 1}, {reduce_gradients, 2, 0});
                  },
                  {"right behind the last backward"});
+  // The last stage would meet the first one, which waits for the message, in the sum of tied embeddings.
+  for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::zb_h1})
+    expect_refusal({kind, 2, 1, 4},
+                   [](Schedule& s) {
+                     move_before(s, 1, {reduce_gradients, 1, 0}, {send_gradient, 1, 3});
+                     std::swap(s.ranks[1].back(), s.ranks[1][s.ranks[1].size() - 2]);
+                   },
+                   {"reduce_gradients of stage 1", "send_gradient of micro-batch 3 must come before"});
   // The sums go through the rows from the last stage to the first.
   expect_refusal({ScheduleKind::zb_v, 1, 2, 1},
                  [](Schedule& s) {
