@@ -20,11 +20,18 @@ struct ScheduleReport {
 // and used before the next one is received; that no rank waits for ever although no transfer ends before its receive is
 // reached.
 //
-// A rank here stands for all its replicas, which meet in the all-to-alls inside forward and backward, in the statistics
-// and in the sums. All of them run the one list that the schedule has for their rank, and messages stay within one
-// replica. Let one replica of every rank run to the end in some order of all actions; then all replicas can do each
-// action together in that same order, so a meeting never lacks one who waits elsewhere. Hence one replica of each rank
-// is the whole proof.
+// A rank here stands for all its replicas. They meet, before the list, in the count of labels; in forward, in the
+// exchanges of routed rows (their counts, dispatch, combine) and in what TP gathers, sums and shares (embedding,
+// attention, dense layers, tensor-sharded experts); in backward in the same the other way, in rows dispatched again,
+// and at the loss in what TP shares of it; in reduce_statistics; and in the sums of gradients over DP, EDP and the
+// stage, inside the last backward or behind it. All of them run the one list that the schedule has for their rank, and
+// messages stay within one replica. Let one replica of every rank run to the end in some order of all actions; then all
+// replicas can do each action together in that same order, so a meeting never lacks one who waits elsewhere.
+//
+// Stages meet each other only in what a rank does when its last reduce_gradients has come and, by the rules, nothing is
+// left that another rank waits for: the sum of tied embeddings between the first and the last stage, then the sums that
+// end the step and the update's copies. Hence one replica of each rank is the whole proof;
+// tests/spec/schedule_meetings_test.cpp holds it against a machine of all ranks.
 // Errors: internal, with rank, position and action.
 ScheduleReport validate_schedule(const Schedule& schedule);
 
