@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "plan/volumes.h"
 #include "spec/logit_chunks.h"
 
 namespace mw {
@@ -169,12 +170,11 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   put_weights(time, input_weights, shape.weight_part.attention);
   if (shape.recompute == Recompute::full) time.backward_input += time.forward;
   if (shape.mesh.tp > 1) {
-    // Forward gathers the input and sums the output. Backward gathers the gradient, and the input again for the
-    // weights, and sums.
     const double gather = transfers_.all_to_all(tp_group(shape.mesh), n * d * b);
     const double order = traffic(2 * n * d * b);
-    time.forward_exchange = 2 * gather;
-    time.backward_exchange = (shape.recompute == Recompute::full ? 5 : 3) * gather;
+    const TokenMoves moves = attention_moves(shape.recompute);
+    time.forward_exchange = moves.forward * gather;
+    time.backward_exchange = moves.backward * gather;
     time.forward += 2 * order;
     time.backward_input += 3 * order;
   }
@@ -203,8 +203,9 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
   put_weights(time, weight_product(n, c * f, d), shape.weight_part.dense);
   if (shape.mesh.tp > 1) {
     const double gather = transfers_.all_to_all(tp_group(shape.mesh), n * d * b);
-    time.forward_exchange = 2 * gather;
-    time.backward_exchange = 3 * gather;
+    const TokenMoves moves = feed_forward_moves(layer.feed_forward, false);
+    time.forward_exchange = moves.forward * gather;
+    time.backward_exchange = moves.backward * gather;
   }
   return time;
 }
@@ -260,8 +261,9 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
   time.backward_exchange += back.waited;
   if (shape.mesh.ted) {  // tokens are gathered before the router, shares of the width summed
     const double gather = transfers_.all_to_all(tp_group(shape.mesh), t * d * b);
-    time.forward_exchange += 2 * gather;
-    time.backward_exchange += 3 * gather;
+    const TokenMoves moves = feed_forward_moves(layer.feed_forward, true);
+    time.forward_exchange += moves.forward * gather;
+    time.backward_exchange += moves.backward * gather;
   }
   return time;
 }

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "spec/recompute.h"
-
 namespace mw {
 
 double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, TransportKind transport) {
@@ -100,6 +98,15 @@ double ssmb_saving(double capacity, int64_t top_k, int64_t tokens, int64_t width
 
 double ssmb_cost(int64_t expert_width, int64_t width, int64_t tp) {
   return 8 * static_cast<double>(expert_width * width) * static_cast<double>(tp - 1) / static_cast<double>(tp);
+}
+
+// Forward gathers the input and sums the output. Backward gathers the gradient, and the input again for the weights,
+// and sums. Recomputed attention moves as forward does.
+TokenMoves attention_moves(Recompute mode) { return {2, is_recomputed(mode, "x_mid") ? 5 : 3}; }
+
+TokenMoves feed_forward_moves(FeedForwardKind kind, bool ted) {
+  if (kind == FeedForwardKind::moe && !ted) return {};
+  return {2, 3};
 }
 
 double migration_bytes(int64_t experts, int64_t width, int64_t expert_width, int64_t ranks,

@@ -8,6 +8,7 @@
 #include "spec/byte_table.h"
 #include "spec/mesh.h"
 #include "spec/model_spec.h"
+#include "spec/recompute.h"
 
 namespace mw {
 
@@ -65,6 +66,16 @@ double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool ga
 // in model states beside cutting the experts over them. Bytes per rank and layer, bf16, ZeRO-1, one expert per rank.
 double ssmb_saving(double capacity, int64_t top_k, int64_t tokens, int64_t width, int64_t tp);
 double ssmb_cost(int64_t expert_width, int64_t width, int64_t tp);
+
+// How often the ranks of TP gather the tokens of their shards around a block, or sum what each has of all tokens into
+// shards, for one micro-batch. Each time a rank sends (TP - 1) / TP of all tokens' rows of the residual stream. X-MoE's
+// SSMB gathers all tokens behind an MoE block and again in backward; here the stream lies in shards, and such a block
+// moves none. Dense layers and tensor-sharded experts (TED) move them.
+struct TokenMoves {
+  int forward = 0, backward = 0;
+};
+TokenMoves attention_moves(Recompute mode);
+TokenMoves feed_forward_moves(FeedForwardKind kind, bool ted);
 
 // Bytes of all experts of a layer that one of `ranks` ranks sends when every expert moves; three matrices.
 double migration_bytes(int64_t experts, int64_t width, int64_t expert_width, int64_t ranks,

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "plan/helpers.h"
+#include "plan/layer_time.h"
 #include "plan/load.h"
 #include "plan/transfers.h"
 
@@ -139,6 +140,51 @@ TEST(Volumes, CrossoverOfSequenceShardingAndTed) {
   }
   EXPECT_FALSE(favours_sharding(2, 7168, 4864, 4096));  // Arctic
   EXPECT_TRUE(favours_sharding(2, 7168, 4864, 8192));
+}
+
+// X-MoE, appendix C.2, the volume of tensor parallelism over G ranks: of S tokens of width H each gather or sum is
+// S*H*(G-1)/G elements of a rank. The time model on links of a byte a second takes as many seconds.
+TEST(Volumes, OfTokensThatTensorParallelismMoves) {
+  struct Shape {
+    int64_t g, tokens, width;
+    const char* recompute;
+  };
+  for (const Shape& s : {Shape{2, 512, 128, "none"}, Shape{4, 1024, 192, "moe"}, Shape{4, 256, 320, "full"},
+                         Shape{8, 2048, 256, "full"}}) {
+    NativeModel native;
+    native.vocab = 64;
+    native.width = s.width;
+    native.layers = 2;
+    native.dense_layers = 1;
+    native.dense_width = native.expert_width = 64;
+    native.heads = native.kv_heads = 8;
+    native.head_dim = 16;
+    native.experts = 8;
+    native.top_k = 2;
+    const LayerKinds kinds(build_native_model(native));
+    PlatformProfile profile = shipped_profile("h200x8");
+    profile.levels = {{"near", 8, {0, 1}, {0, 1}, {0, 1}}};
+    const auto expect = [&](const char* mode, TokenMoves dense_layer, TokenMoves moe_layer) {
+      RunSpec run;
+      run.train.dtype = "bf16";
+      run.train.seq_len = s.tokens;
+      run.train.global_batch = run.train.micro_batches = 1;
+      run.mesh.tp = s.g;
+      run.moe.tp_mode = mode;
+      run.recompute = s.recompute;
+      LayerTimeModel model(kinds, run, profile, ExpertLoad{}, s.g);
+      const LayerTimes& times = model.of(layout_of(run), make_mesh(run.mesh, static_cast<int>(s.g), mode));
+      const auto bytes = static_cast<double>(2 * s.tokens * s.width * (s.g - 1) / s.g);
+      const TokenMoves wanted[] = {dense_layer, moe_layer};
+      for (size_t kind = 0; kind < 2; ++kind) {
+        EXPECT_DOUBLE_EQ(times.kinds[kind].forward_exchange, wanted[kind].forward * bytes) << mode << " " << s.g;
+        EXPECT_DOUBLE_EQ(times.kinds[kind].backward_exchange, wanted[kind].backward * bytes) << mode << " " << s.g;
+      }
+    };
+    const int again = std::string(s.recompute) == "full" ? 2 : 0;  // attention
+    expect("ssmb", {4, 6 + again}, {2, 3 + again});
+    expect("ted", {4, 6 + again}, {4, 6 + again});
+  }
 }
 
 // Piper, table IV, with bytes as bytes: GB for the first and GLaM, GiB for the others, as the paper mixes them.
