@@ -21,12 +21,12 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
   MW_CHECK(world >= 1, "a world of {} ranks", world);
   Mesh mesh;
   mesh.world = world;
+  mesh.ep_first = spec.placement == "ep_first";
+  if (world % (spec.pp * spec.tp) != 0)  // in 64 bits: each of them may be a million
+    fail(Exit::config, fmt::format("{} ranks cannot form mesh.pp {} x mesh.tp {}", world, spec.pp, spec.tp),
+         fmt::format("mesh.pp x mesh.tp can be one of {}", divisors_of(world)));
   mesh.pp = static_cast<int>(spec.pp);
   mesh.tp = static_cast<int>(spec.tp);
-  mesh.ep_first = spec.placement == "ep_first";
-  if (world % (mesh.pp * mesh.tp) != 0)
-    fail(Exit::config, fmt::format("{} ranks cannot form mesh.pp {} x mesh.tp {}", world, mesh.pp, mesh.tp),
-         fmt::format("mesh.pp x mesh.tp can be one of {}", divisors_of(world)));
   const int stage = world / mesh.pp;
   mesh.dp = stage / mesh.tp;
   mesh.ted = mesh.tp > 1 && tp_mode == "ted";

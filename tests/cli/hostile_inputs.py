@@ -110,7 +110,8 @@ def check_run_file():
                       "model.experts=65536 model.top_k=65536", "model.experts=65536 model.expert_width=16777216",
                       "model.heads=65536 model.head_dim=16384", "model.kv_heads=3", "model.dense_width=16777216",
                       "train.seq_len=4194304 train.global_batch=16777216", "train.micro_batches=16777216",
-                      "train.global_batch=7", "mesh.ep=1048576", "mesh.pp=2", "mesh.tp=2", "mesh.zero=1",
+                      "train.global_batch=7", "mesh.ep=1048576", "mesh.pp=2", "mesh.tp=2",
+                      "mesh.pp=65536 mesh.tp=65536", "mesh.zero=1",
                       "moe.row_headroom=1000000", "moe.row_chunks=1024", "train.device=cuda", "moe.transport=halo",
                       "memory.recompute=all"]:
         try_command(overrides, ["train", "small.toml", "data.path=absent", *overrides.split()], range(1, 10))

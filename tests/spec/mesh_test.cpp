@@ -129,6 +129,17 @@ TEST(Mesh, IsMadeFromTheRunFile) {
       }
 }
 
+TEST(Mesh, ProductsBeyondAnIntAreRefused) {
+  for (const int64_t size : {65536, 1 << 20}) {
+    MeshSpec spec;
+    spec.pp = spec.tp = size;
+    const auto error = refusal_of([&] { make_mesh(spec, 8); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), Exit::config);
+    EXPECT_TRUE(contains(error->what(), fmt::format("mesh.pp {} x mesh.tp {}", size, size))) << error->what();
+  }
+}
+
 TEST(Mesh, RanksOutsideAreRefused) {
   error_of([] { make_mesh(MeshSpec{}, 0); }, Exit::internal);
   error_of([] { coords_of(Mesh{}, 1); }, Exit::internal);
