@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "core/tensor_store.h"
@@ -39,7 +38,7 @@ double pack_rate(Meter& meter, Stream& stream) {
   });
 }
 
-int64_t workspace_bytes(const ProbeSizes& sizes, int threads, DeviceKind device, int64_t longest_sequence) {
+int64_t product_workspace_bytes(const ProbeSizes& sizes, DeviceKind device) {
   int64_t bytes = int64_t{1} << 20;
   for (const Product& p : sizes.dense) bytes = std::max(bytes, matmul_workspace_bytes(p.width, p.width, device));
   for (const int64_t experts : sizes.expert_counts)
@@ -47,23 +46,31 @@ int64_t workspace_bytes(const ProbeSizes& sizes, int threads, DeviceKind device,
       bytes = std::max(bytes,
                        matmul_workspace_bytes(p.width, p.width, device) +
                            esmm_workspace_bytes(ExpertProducts::automatic, p.rows * experts, p.width, p.width, device));
-  for (const AttentionShape& shape : attention_shapes(sizes))
-    for (const DType dtype : dtypes_on(device))
-      if (shape.seq_len <= longest_sequence)
-        bytes = std::max(bytes, attention_workspace_bytes(shape, dtype, threads, device));
   return bytes;
 }
 
 }  // namespace
 
 int64_t probe_workspace_bytes(int threads, DeviceKind device) {
-  return workspace_bytes(sizes_for(device), threads, device, std::numeric_limits<int64_t>::max());
+  const ProbeSizes sizes = sizes_for(device);
+  int64_t bytes = product_workspace_bytes(sizes, device);
+  for (const AttentionShape& shape : attention_shapes(sizes))
+    for (const DType dtype : dtypes_on(device))
+      bytes = std::max(bytes, attention_workspace_bytes(shape, dtype, threads, device));
+  return bytes;
 }
 
-int64_t run_workspace_bytes(int threads, DeviceKind device) {
+int64_t run_workspace_bytes(DeviceKind device) {
   ProbeSizes sizes = sizes_for(device);
   sizes.expert_counts = {sizes.experts};
-  return workspace_bytes(sizes, threads, device, 8192);
+  return product_workspace_bytes(sizes, device);
+}
+
+bool has_attention_library(DeviceKind device) {
+  const auto bytes = [&](DType dtype) {
+    return attention_workspace_bytes({1, 4096, 8, 8, 128, 128}, dtype, 1, device);
+  };
+  return device != DeviceKind::cpu && bytes(DType::bf16) > bytes(DType::f32);  // own kernels take as much of both
 }
 
 void measure_memory_operators(Meter& meter, Stream& stream, PlatformProfile& profile) {

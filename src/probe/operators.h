@@ -8,9 +8,10 @@ namespace mw {
 
 // Scratch that the measurements need at most on a stream of so many threads.
 int64_t probe_workspace_bytes(int threads, DeviceKind device);
-// The same of what runs do too: without sequences beyond 8192 tokens, which take a GPU's attention over the GiB that
-// others are content with, and without many experts of large products.
-int64_t run_workspace_bytes(int threads, DeviceKind device);
+// What products of runs need, without those of many large experts: attention's follows from a run's shapes.
+int64_t run_workspace_bytes(DeviceKind device);
+// Whether a GPU's attention is the library's, as its scratch shows.
+bool has_attention_library(DeviceKind device);
 
 // Each fills its fields of the profile, on a stream whose workspace is attached. Rates are net of operator_latency_s,
 // which therefore comes first. Products and attention: in bf16. Collective over the

@@ -80,8 +80,10 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   p.operator_latency_s = p.routing_latency_s = p.micro_batch_latency_s = 1e-6;
   p.native_bf16 = on_gpu || cpu::matmul_traits().native_bf16;
   p.one_packed_form = on_gpu;
-  p.scratch_bytes = run_workspace_bytes(stream.threads(), stream.device().kind);
+  p.scratch_bytes = run_workspace_bytes(stream.device().kind);
+  if (!on_gpu) p.threads = stream.threads();
   if (on_gpu) {
+    p.attention_library = has_attention_library(stream.device().kind);
     p.logit_elements = kGpuLogitElements;
     p.logit_gradient_rows = kGpuLogitGradientRows;
   }
@@ -190,6 +192,8 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
   std::vector<std::string> done;
   if (std::optional<Partial> partial = resume(comm, partial_path, options.machine)) {
     partial->profile.scratch_bytes = profile.scratch_bytes;
+    partial->profile.attention_library = profile.attention_library;
+    partial->profile.threads = profile.threads;
     partial->profile.memory_bytes = profile.memory_bytes;
     profile = std::move(partial->profile);
     done = std::move(partial->done);

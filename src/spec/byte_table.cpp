@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "spec/attention_scratch.h"
 #include "spec/gradient_blocks.h"
 #include "spec/logit_chunks.h"
 #include "spec/recompute.h"
@@ -188,7 +189,7 @@ void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, 
 }
 
 void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, TransportKind transport, const Widest& w,
-                   const Tokens& tokens, const Platform& platform) {
+                   const Tokens& tokens, int64_t ops_bytes) {
   const DType dtype = run.dtype();
   const int64_t d = model.width;
   for (const char* name : {"normed", "branch", "d_branch"})
@@ -223,7 +224,7 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
       out.rows.push_back(routed_row("exchange.weights", ByteKind::exchange, DType::f32, w.send, {}));
     }
   }
-  out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(platform.ops_workspace_bytes, 64)});
+  out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(ops_bytes, 64)});
 }
 
 // Where tokens are gathered over TP, and what was computed for all of them goes back to their shards; numbers of each
@@ -434,7 +435,8 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
     add_stage(out, stage, {tokens.own, model.width}, run.dtype());
   }
   out.rows = share_recomputed(recompute_mode(run), std::move(out.rows));
-  add_workspace(out, model, run, transport, widest, tokens, platform);
+  add_workspace(out, model, run, transport, widest, tokens,
+                std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform)));
   add_gathered(out, model, run.dtype(), widest, tokens, mesh.tp);
   if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);
   return out.rows;

@@ -33,14 +33,19 @@ struct ByteRow {
   int64_t bytes() const;       // of `shape`, rounded up to 64 as the arena does
 };
 
+// Whose rule says what attention takes as scratch; in a run its operators are asked.
+enum class AttentionRule : uint8_t { asked, on_cpu, on_gpu, by_library };
+
 // What the table must know of the machine; filled by `model` in a run, from a profile in a plan.
 struct Platform {
   bool native_bf16 = false;                   // packed weights are bf16, else fp32
   bool one_packed_form = false;               // products of both directions read the same one
-  int64_t ops_workspace_bytes = 0;            // scratch that operators need at most
+  int64_t ops_workspace_bytes = 0;            // scratch that operators need at most, attention's where it was asked
   int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
   int64_t logit_gradient_rows = 0;            // of their bf16 gradients multiplied at a time, about; 0: one chunk's
   bool split_masters = true;                  // where packed forms allow it
+  AttentionRule attention = AttentionRule::asked;
+  int64_t threads = 1;  // of a rank, which share attention's scratch on_cpu
 };
 
 // Whether the packed form of these matrices is their bf16 values and nothing more.

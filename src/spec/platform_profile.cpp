@@ -109,12 +109,21 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
 }
 
 Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {
-  return {profile.native_bf16,
-          profile.one_packed_form,
-          profile.one_packed_form ? profile.scratch_bytes : cpu_scratch_bytes(model, run),
-          profile.logit_elements,
-          profile.logit_gradient_rows.value_or(0),
-          profile.split_masters.value_or(true)};
+  Platform platform;
+  platform.native_bf16 = profile.native_bf16;
+  platform.one_packed_form = profile.one_packed_form;
+  platform.logit_elements = profile.logit_elements;
+  platform.logit_gradient_rows = profile.logit_gradient_rows.value_or(0);
+  platform.split_masters = profile.split_masters.value_or(true);
+  if (!profile.one_packed_form) {
+    platform.ops_workspace_bytes = cpu_scratch_bytes(model, run);
+    platform.attention = AttentionRule::on_cpu;
+    platform.threads = run.train.threads > 0 ? run.train.threads : profile.threads.value_or(1);
+    return platform;
+  }
+  platform.ops_workspace_bytes = profile.scratch_bytes;
+  platform.attention = profile.attention_library.value_or(false) ? AttentionRule::by_library : AttentionRule::on_gpu;
+  return platform;
 }
 
 }  // namespace mw

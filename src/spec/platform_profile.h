@@ -98,6 +98,9 @@ struct PlatformProfile {
   bool one_packed_form = true;
   std::optional<bool> split_masters;  // as in Platform; absent: true
   int64_t scratch_bytes = 0;          // of operators; of no meaning for a CPU, see platform_of
+  // A GPU's library computes attention, and what it takes as scratch is not in scratch_bytes; absent: it is.
+  std::optional<bool> attention_library;
+  std::optional<int64_t> threads;  // of a CPU's rank where the run file says nothing; absent: 1
   int64_t logit_elements = int64_t{4} << 20;
   std::optional<int64_t> logit_gradient_rows;  // absent: those of one chunk of logits
 
@@ -131,7 +134,8 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype);
 std::vector<RateTable*> rate_tables(PlatformProfile& profile);
 
 // The part that the table of bytes reads. A CPU's operators (two packed forms) take scratch by the model's widths, a
-// little more than a run where tensor parallelism cuts the widest; other machines' take what the profile says.
+// little more than a run where tensor parallelism cuts the widest; other machines' take what the profile says. What
+// attention takes follows from the layout, in the table (spec/attention_scratch.h).
 Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run);
 
 // JSON of docs/formats.md. Errors: config, naming `where` and the field; an unknown one names the nearest.

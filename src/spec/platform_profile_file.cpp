@@ -51,6 +51,8 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("split_masters", p.split_masters);
   visit("scratch_bytes", p.scratch_bytes);
   visit("logit_elements", p.logit_elements);
+  visit("attention_library", p.attention_library);
+  visit("threads", p.threads);
   visit("logit_gradient_rows", p.logit_gradient_rows);
   visit_rates(p.bf16, visit);
   visit("fp32", p.fp32);
@@ -344,6 +346,7 @@ void validate(const PlatformProfile& p, const std::string& where) {
   check.range("fp32_share", p.fp32_share, kLeastShare, kMostShare);
   check.range("scratch_bytes", static_cast<double>(p.scratch_bytes), 0, 0x1p50);
   check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
+  if (p.threads) check.range("threads", static_cast<double>(*p.threads), 1, 4096);
   if (p.logit_gradient_rows) check.range("logit_gradient_rows", static_cast<double>(*p.logit_gradient_rows), 1, 0x1p30);
   check.rates("", p.bf16);
   if (p.fp32) check.rates("fp32: ", *p.fp32);

@@ -1,11 +1,25 @@
 // A plan repeats the rule by which a CPU's operators take scratch, because it links none. This room links both.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "model/platform.h"
+#include "spec/attention_scratch.h"
 #include "spec/platform_profile.h"
 
 namespace mw::test {
 namespace {
+
+// Of the table of bytes, as plans have it.
+int64_t scratch_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run, const Mesh& mesh) {
+  const Platform platform = platform_of(profile, model, run);
+  return std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform));
+}
+
+int64_t measured_on_cpu(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads) {
+  return measure_platform(model, run, mesh, threads, DeviceKind::cpu).ops_workspace_bytes;
+}
 
 TEST(ScratchRule, PlansAndRunsAgreeOnCpus) {
   PlatformProfile cpu;
@@ -32,13 +46,94 @@ TEST(ScratchRule, PlansAndRunsAgreeOnCpus) {
           run.train.global_batch = 2;
           const ModelSpec model = build_native_model(native);
           const Mesh mesh = make_mesh(run.mesh, 1);
-          EXPECT_EQ(platform_of(cpu, model, run).ops_workspace_bytes,
-                    measure_platform(model, run, mesh, 1, DeviceKind::cpu).ops_workspace_bytes)
+          EXPECT_EQ(scratch_of(cpu, model, run, mesh), measured_on_cpu(model, run, mesh, 1))
               << dtype << ' ' << width << ' ' << vocab << ' ' << attention;
         }
-  cpu.one_packed_form = true;
-  cpu.scratch_bytes = 12345;
-  EXPECT_EQ(platform_of(cpu, build_native_model({}), {}).ops_workspace_bytes, 12345);
+}
+
+TEST(ScratchRule, LongSequencesTakeMoreForEveryThread) {
+  PlatformProfile cpu;
+  cpu.one_packed_form = false;
+  NativeModel native;
+  native.width = 256;
+  native.heads = 8;
+  native.experts = 8;
+  for (const char* attention : {"grouped", "latent"})
+    for (const int64_t seq_len : {64, 4096, 32768, 100000})
+      for (const int threads : {1, 3, 16, 200})
+        for (const int64_t tp : {1, 2, 4}) {
+          native.attention = attention;
+          native.kv_heads = native.attention == "grouped" ? 4 : 0;
+          native.q_rank = native.kv_rank = 64;
+          RunSpec run;
+          run.train.seq_len = seq_len;
+          run.train.global_batch = 24;
+          run.train.micro_batches = 2;
+          run.train.threads = threads;
+          run.mesh.tp = tp;
+          const ModelSpec model = build_native_model(native);
+          const Mesh mesh = make_mesh(run.mesh, 4);
+          const int64_t planned = scratch_of(cpu, model, run, mesh),
+                        measured = measured_on_cpu(model, run, mesh, threads);
+          const std::string label = fmt::format("{} {} threads {} tp {}", attention, seq_len, threads, tp);
+          // Tensor parallelism cuts the widest product, which a plan does not.
+          if (tp == 1) {
+            EXPECT_EQ(planned, measured) << label;
+          }
+          EXPECT_GE(planned, measured) << label;
+          EXPECT_LE(planned, measured + (int64_t{1} << 20)) << label;
+
+          run.train.threads = 0;
+          cpu.threads = threads;
+          EXPECT_EQ(scratch_of(cpu, model, run, mesh), planned) << label;
+        }
+}
+
+// What streams reserve for cuDNN, whose numbers were read off its plans on an H200 (base/library_attention.h).
+TEST(ScratchRule, GpusTakeWhatTheirAttentionLibraryDoes) {
+  constexpr int64_t kMiB = int64_t{1} << 20, kOther = 96 * kMiB;
+  PlatformProfile gpu;
+  gpu.one_packed_form = true;
+  gpu.scratch_bytes = kOther;
+  NativeModel native;
+  native.width = 1024;
+  native.heads = 32;
+  native.kv_heads = 4;
+  native.head_dim = 128;
+  const auto scratch = [&](int64_t sequences, int64_t seq_len, int64_t tp = 1, const char* dtype = "bf16") {
+    RunSpec run;
+    run.train.dtype = dtype;
+    run.train.seq_len = seq_len;
+    run.train.global_batch = sequences;
+    run.mesh.tp = tp;
+    return scratch_of(gpu, build_native_model(native), run, make_mesh(run.mesh, static_cast<int>(tp)));
+  };
+  EXPECT_EQ(scratch(4, 4096), kOther);  // a profile that says nothing has it in its number
+
+  gpu.attention_library = true;
+  const auto of_heads = [](int64_t heads, int64_t rows, int64_t width) {  // scores, gradients of keys and values
+    return heads * rows * (2 * rows + (2 * width + 8) * 2) + kMiB + 256;
+  };
+  EXPECT_EQ(scratch(4, 4096), of_heads(32, 4096, 128));
+  EXPECT_EQ(scratch(4, 4096, 4), of_heads(32, 4096, 128));  // four of the rank's 8 heads at a time
+  EXPECT_EQ(scratch(1, 4096, 4), of_heads(8, 4096, 128));
+  EXPECT_EQ(scratch(1, 16384), of_heads(8, 16384, 128));  // one KV head at a time from here on
+  EXPECT_EQ(scratch(1, 16400), of_heads(8, 16512, 128));
+  EXPECT_EQ(scratch(1, 20000), of_heads(8, 20096, 128));
+  EXPECT_EQ(scratch(1, 22528), of_heads(8, 22528, 128));
+  EXPECT_LT(scratch(1, 32768), int64_t{2} << 30);  // too long for its deterministic pass, not for the other
+  EXPECT_EQ(scratch(1, 128), kOther);
+  EXPECT_EQ(scratch(4, 4096, 1, "fp32"), kOther);
+  EXPECT_EQ(scratch(1, 1 << 21, 1, "fp32"), 32 * (int64_t{1} << 21) * 4);  // own kernels: one number a token and head
+  native.head_dim = 260;                                                   // refused: own kernels
+  EXPECT_EQ(scratch(4, 4096), kOther);
+
+  native.attention = "latent";
+  native.head_dim = native.kv_heads = 0;
+  native.q_rank = native.kv_rank = 64;
+  const ModelSpec latent = build_native_model(native);
+  const AttentionSpec& a = latent.layers.front().attention;
+  EXPECT_EQ(scratch(1, 4096), a.heads * 4096 * (2 * 4096 + (a.head_dim + a.value_dim() + 8) * 2) + kMiB + 256);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/library_attention.h"
 #include "ops/gpu/attention_library.h"
 #include "ops/gpu/graph_cudnn.h"
 #include "ops/gpu/launch.h"
@@ -24,14 +25,13 @@ namespace mw::gpu {
 namespace {
 
 using namespace cudnn;
+namespace rule = library_attention;
 
 constexpr size_t kOldest = 91400;
 constexpr size_t kAnyLength = 91501;  // earlier cuDNNs give wrong gradients unless S is a multiple of kScoreRows
 constexpr int kHopper = 9;            // other GPUs need other graphs for a deterministic backward pass
-constexpr int64_t kMaxWidth = 256;
-constexpr int64_t kScoreRows = 128;                    // S is rounded up to it in scratch
-constexpr int64_t kPartBytes = int64_t{1} << 30;       // of either at a time, where one KV head has no more
-constexpr int64_t kMaxKvHeadBytes = int64_t{8} << 30;  // longer sequences go without cuDNN
+using rule::kScoreRows, rule::Part;
+static_assert(rule::kBorder == kAlignment);
 
 // --- Attention as a graph -------------------------------------------------------------------------------------------
 
@@ -39,11 +39,6 @@ constexpr int64_t kMaxKvHeadBytes = int64_t{8} << 30;  // longer sequences go wi
 Layout rows_of(int64_t sequences, int64_t heads, int64_t all_heads, int64_t seq_len, int64_t width) {
   return {{sequences, heads, seq_len, width}, {seq_len * all_heads * width, width, all_heads * width, 1}};
 }
-
-// What one run of a graph covers: `sequences` of B and `kv_heads` of G.
-struct Part {
-  int64_t sequences, kv_heads;
-};
 
 struct Layouts {
   Layouts(const AttentionShape& s, const Part& part)
@@ -147,49 +142,13 @@ Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Par
 
 // --- Plans of a stream ----------------------------------------------------------------------------------------------
 
-int64_t largest_divisor(int64_t of, int64_t at_most) {
-  int64_t divisor = std::clamp<int64_t>(at_most, 1, of);
-  while (of % divisor != 0) --divisor;
-  return divisor;
-}
-
-// Of gradients of scores in bf16, or of queries in fp32.
-int64_t bytes_of_kv_head(const AttentionShape& shape, bool deterministic) {
-  const int64_t rows = ceil_div(shape.seq_len, kScoreRows) * kScoreRows;
-  return shape.heads / shape.kv_heads * rows * (deterministic ? 2 * rows : 4 * shape.head_dim);
-}
-
-// Of the backward pass. All heads of several sequences, or some of the heads of one.
-Part part_of(const AttentionShape& shape, bool deterministic) {
-  const int64_t kv_heads = kPartBytes / bytes_of_kv_head(shape, deterministic);
-  if (kv_heads < shape.kv_heads) return {1, largest_divisor(shape.kv_heads, kv_heads)};
-  return {largest_divisor(shape.sequences, kv_heads / shape.kv_heads), shape.kv_heads};
-}
-
-// Those bytes, and for every query head the gradients of keys and values and a few statistics. cuDNN 9.19 takes less;
-// the spare is for what it rounds up.
-int64_t scratch_bound(const AttentionShape& shape, bool deterministic) {
-  constexpr int64_t kSpare = int64_t{1} << 20;
-  const Part part = part_of(shape, deterministic);
-  const int64_t kv_heads = part.sequences * part.kv_heads, rows = ceil_div(shape.seq_len, kScoreRows) * kScoreRows,
-                row_bytes = (shape.head_dim + shape.value_dim + 8) * 2;
-  return kv_heads * (bytes_of_kv_head(shape, deterministic) + shape.heads / shape.kv_heads * rows * row_bytes) + kSpare;
-}
-
-// cuDNN is told that operands lie on borders of 16 bytes; the lse of a later part lies wherever earlier ones end.
-bool is_aligned(const AttentionShape& s, bool deterministic) {
-  const Part part = part_of(s, deterministic);
-  const int64_t heads = part.sequences * part.kv_heads * (s.heads / s.kv_heads);
-  return heads == s.sequences * s.heads || heads * s.seq_len % 4 == 0;
+rule::Sizes sizes_of(const AttentionShape& s) {
+  return {s.sequences, s.seq_len, s.heads, s.kv_heads, s.head_dim, s.value_dim};
 }
 
 // Why the shape is not for cuDNN; null: it may be.
 const char* reason_against(const AttentionShape& s, bool deterministic) {
-  const auto is_width = [](int64_t width) { return width % 8 == 0 && width <= kMaxWidth; };
-  if (s.sequences == 0 || s.seq_len <= 1) return "a single token per sequence is no attention to it";
-  if (!is_width(s.head_dim) || !is_width(s.value_dim)) return "a width that is no multiple of 8 up to 256";
-  if (bytes_of_kv_head(s, deterministic) > kMaxKvHeadBytes) return "the sequence is too long";
-  if (!is_aligned(s, deterministic)) return "heads and length put parts on no border of 16 bytes";
+  if (const char* reason = rule::reason_against(sizes_of(s), deterministic)) return reason;
   if (cudnnGetVersion() < kOldest) return "older than 9.14.0";
   if (s.seq_len % kScoreRows != 0 && cudnnGetVersion() < kAnyLength)
     return "older than 9.15.1, and the length is no multiple of 128";
@@ -235,9 +194,9 @@ Attempt plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape
   check(cudnnSetStream(state.handle->handle, native(stream)), "giving cuDNN a stream");
   const bool deterministic = stream.is_deterministic();
   Plans plans{plan_forward(state.handle->handle, shape),
-              plan_backward(state.handle->handle, shape, part_of(shape, deterministic), deterministic)};
+              plan_backward(state.handle->handle, shape, rule::part_of(sizes_of(shape), deterministic), deterministic)};
   const int64_t bytes = std::max(plans.forward.scratch_bytes(), plans.backward.scratch_bytes()),
-                bound = scratch_bound(shape, deterministic);
+                bound = rule::scratch_bound(sizes_of(shape), deterministic);
   if (bytes > bound) return {std::nullopt, fmt::format("it wants {} bytes of scratch, {} are foreseen", bytes, bound)};
   return {std::move(plans), ""};
 } catch (const Refused&) {
@@ -290,7 +249,7 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
   if (plans == nullptr) return false;
   WorkspaceFrame frame(stream.workspace());
   std::byte* scratch = take_scratch(frame, plans->backward);
-  const Part part = part_of(shape, stream.is_deterministic());
+  const Part part = rule::part_of(sizes_of(shape), stream.is_deterministic());
   const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len;
   for (int64_t sequence = 0; sequence < shape.sequences; sequence += part.sequences)
     for (int64_t kv_head = 0; kv_head < G; kv_head += part.kv_heads) {
@@ -317,14 +276,12 @@ LibraryChoice choose_library(Stream& stream, const AttentionShape& shape) {
 }
 
 int64_t attention_library_workspace_bytes(const AttentionShape& shape) {
-  int64_t bytes = 0;
-  for (const bool deterministic : {true, false})
-    if (reason_against(shape, deterministic) == nullptr)
-      bytes = std::max(bytes, ceil_div(scratch_bound(shape, deterministic) + kAlignment, 64) * 64);
+  const bool takes_any = reason_against(shape, true) == nullptr || reason_against(shape, false) == nullptr;
+  if (!takes_any) return 0;
   int count = 0;
   if (!succeeded(count_devices(&count))) return 0;
   for (int device = 0; device < count; ++device)
-    if (is_hopper(device)) return bytes;
+    if (is_hopper(device)) return rule::scratch_bytes(sizes_of(shape));
   return 0;
 }
 
