@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 #include "plan/metrics_lines.h"
 
@@ -208,8 +209,13 @@ void shorten(PlatformProfile& p) {
 }  // namespace
 
 std::vector<MeasuredStep> read_measured_steps(const std::string& path) {
+  const MappedFile file(path);
+  return parse_measured_steps({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, path);
+}
+
+std::vector<MeasuredStep> parse_measured_steps(std::string_view text, const std::string& path) {
   std::vector<MeasuredStep> steps;
-  for_each_step(path, kMostSteps,
+  for_each_step(text, path, kMostSteps,
                 [&](const nlohmann::json& json, const std::string& where) { steps.push_back(read_step(json, where)); });
   return steps;
 }

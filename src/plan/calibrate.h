@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "plan/search.h"
@@ -27,6 +28,8 @@ struct MeasuredStep {
 // without its end is passed over: the run may be writing it. Errors: data, with path and line, for what is no step of a
 // run, and for files without one or of a version that does not name its layout.
 std::vector<MeasuredStep> read_measured_steps(const std::string& path);
+// The same of the file's text.
+std::vector<MeasuredStep> parse_measured_steps(std::string_view text, const std::string& path);
 
 struct Calibration {
   PlatformProfile profile;

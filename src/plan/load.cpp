@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kDraws = 400;
 constexpr size_t kMostSteps = 100;
+constexpr double kLeastRows = 1e-6, kMostRows = 1e18;  // of a layer; shares of 1 are rows too
 
 // The same numbers on every machine.
 class Draws {
@@ -95,10 +96,13 @@ double largest_block(int64_t experts, int64_t ep) {
 }
 
 std::vector<std::vector<double>> read_loads(const std::string& path, const ModelSpec& model) {
+  return parse_loads(read_text_file(path), path, model);
+}
+
+std::vector<std::vector<double>> parse_loads(const std::string& text, const std::string& path, const ModelSpec& model) {
   std::vector<int64_t> experts;  // of the MoE layers
   for (const LayerSpec& layer : model.layers)
     if (layer.feed_forward == FeedForwardKind::moe) experts.push_back(layer.moe.experts);
-  const std::string text = read_text_file(path);
   std::vector<std::vector<double>> loads;
   if (text.find_first_not_of(" \t\r\n") == text.find('[')) {
     loads.push_back(read_list(parse_json(text, path, Exit::config), path));
@@ -109,7 +113,7 @@ std::vector<std::vector<double>> read_loads(const std::string& path, const Model
   if (const nlohmann::json first = parse_json(text.substr(0, text.find('\n')), path, Exit::config);
       !first.is_object() || !first.contains("step"))
     refuse(path, "expected a list of numbers, the rows of every expert, or the steps of a run");
-  for_each_step(path, kMostSteps, [&](const nlohmann::json& step, const std::string& where) {
+  for_each_step(text, path, kMostSteps, [&](const nlohmann::json& step, const std::string& where) {
     const auto found = step.find("expert_load");
     if (found == step.end() || !found->is_array() || found->size() != experts.size())
       refuse(where, fmt::format("\"expert_load\" is no list of {} MoE layers, as the model has", experts.size()));
@@ -130,8 +134,9 @@ LoadModel::LoadModel(ExpertLoad load, const MoeRunSpec& moe)
   for (const std::vector<double>& rows : load_.measured) {
     const double sum = std::accumulate(rows.begin(), rows.end(), 0.0);
     const bool valid = std::all_of(rows.begin(), rows.end(), [](double share) { return share >= 0; });
-    if (!valid || !std::isfinite(sum) || sum <= 0)
-      fail(Exit::config, "the load of experts is not a list of rows by expert", "numbers, 0 or more, not all 0");
+    if (!valid || !(sum >= kLeastRows && sum <= kMostRows))
+      fail(Exit::config, fmt::format("the load of experts is no list of rows by expert: together they are {:g}", sum),
+           fmt::format("numbers, 0 or more, {:g} to {:g} together", kLeastRows, kMostRows));
   }
 }
 

@@ -24,6 +24,8 @@ struct ExpertLoad {
 // run, of which the last hundred steps count, layer by layer. Errors: data, config, naming path and line, for what is
 // neither or of another model.
 std::vector<std::vector<double>> read_loads(const std::string& path, const ModelSpec& model);
+// The same of the file's text.
+std::vector<std::vector<double>> parse_loads(const std::string& text, const std::string& path, const ModelSpec& model);
 
 // Experts of the rank that holds most over the mean of the ranks: 1.6 for 5 experts on 4.
 double largest_block(int64_t experts, int64_t ep);
@@ -36,7 +38,7 @@ struct RankLoad {
 class LoadModel {
  public:
   // moe: what a capacity drops is nobody's row, and padded exchanges give every expert the rows of the fullest one.
-  // Errors: config, for loads of no rows or with a share that is negative.
+  // Errors: config, for loads of next to no rows, of absurdly many, or with a share that is negative.
   LoadModel(ExpertLoad load, const MoeRunSpec& moe);
   // Experts in blocks over `ep` ranks. Measured loads count only for layers with as many experts. Deterministic.
   RankLoad of(int64_t experts, int64_t ep);

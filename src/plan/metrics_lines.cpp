@@ -3,18 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
-#include "base/file.h"
 #include "base/json.h"
 
 namespace mw {
 
-void for_each_step(const std::string& path, size_t most,
+void for_each_step(std::string_view text, const std::string& path, size_t most,
                    const std::function<void(const nlohmann::json& step, const std::string& where)>& take) {
-  const MappedFile file(path);
-  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   std::vector<std::string_view> lines;
   for (size_t begin = 0, end = 0; (end = text.find('\n', begin)) != std::string_view::npos; begin = end + 1)
     lines.push_back(text.substr(begin, end - begin));

@@ -20,6 +20,7 @@ constexpr const char* kFormat = "moewright-platform";
 constexpr int64_t kVersion = 1;
 constexpr size_t kMostEntries = 4096;
 constexpr double kMostRate = 1e21, kMostSeconds = 1e6, kLeastShare = 1e-6, kMostShare = 1e6;
+constexpr double kLeastSize = 1e-3, kNextSize = 1 + 1e-9;  // apart enough for the logarithm between two
 
 // Visits the fields of one object, in the order that files have them.
 template <class Rates, class Visit>
@@ -50,9 +51,9 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("one_packed_form", p.one_packed_form);
   visit("split_masters", p.split_masters);
   visit("scratch_bytes", p.scratch_bytes);
-  visit("logit_elements", p.logit_elements);
   visit("attention_library", p.attention_library);
   visit("threads", p.threads);
+  visit("logit_elements", p.logit_elements);
   visit("logit_gradient_rows", p.logit_gradient_rows);
   visit_rates(p.bf16, visit);
   visit("fp32", p.fp32);
@@ -279,7 +280,7 @@ class Validation {
     if (table.empty()) fail(Exit::config, fmt::format("{}: {} is empty", where_, name), "it needs one point at least");
     double before = 0;
     for (const RatePoint& point : table) {
-      range(name + ": a size", point.size, std::nextafter(before, kMostRate), kMostRate);
+      range(name + ": a size", point.size, std::max(kLeastSize, before * kNextSize), kMostRate);
       range(name + ": a rate", point.per_second, low, high);
       before = point.size;
     }
@@ -345,8 +346,8 @@ void validate(const PlatformProfile& p, const std::string& where) {
   check.rate("peak_flops_per_s", p.peak_flops_per_s);
   check.range("fp32_share", p.fp32_share, kLeastShare, kMostShare);
   check.range("scratch_bytes", static_cast<double>(p.scratch_bytes), 0, 0x1p50);
-  check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
   if (p.threads) check.range("threads", static_cast<double>(*p.threads), 1, 4096);
+  check.range("logit_elements", static_cast<double>(p.logit_elements), 1 << 20, 0x1p40);
   if (p.logit_gradient_rows) check.range("logit_gradient_rows", static_cast<double>(*p.logit_gradient_rows), 1, 0x1p30);
   check.rates("", p.bf16);
   if (p.fp32) check.rates("fp32: ", *p.fp32);

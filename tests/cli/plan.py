@@ -76,6 +76,9 @@ expect(0, ["of 4 measured loads", "gather_weights"], "small.toml", "--platform",
 pathlib.Path("load.json").write_text("[4, 3, 2]")
 expect(3, ["the rows of 3 experts, but no layer has so many", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2",
        "--load", "load.json")
+pathlib.Path("load.json").write_text("[5e-324, 0, 0, 0]")
+expect(3, ["no list of rows by expert", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1",
+       "--load", "load.json")
 pathlib.Path("load.json").write_text('{"a": 1}')
 expect(3, ["expected a list of numbers", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--load",
        "load.json")

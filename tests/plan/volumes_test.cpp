@@ -223,7 +223,8 @@ TEST(Load, OfAMeasuredOneIsExact) {
   EXPECT_DOUBLE_EQ(load.of(4, 2).p99, 1.5);
   EXPECT_DOUBLE_EQ(load.of(4, 4).mean, 2);
   EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 1, 1, 1, 1}}}, {}).of(5, 4).mean, 1.6);  // blocks of 2, 1, 1 and 1
-  EXPECT_THROW(LoadModel({8, {{0, 0}}}, {}), Error);
+  for (const double tiny : {0.0, 5e-324, 1e-300, 1e300}) EXPECT_THROW(LoadModel({8, {{tiny, 0}}}, {}), Error) << tiny;
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{0.75, 0.25}}}, {}).of(2, 2).mean, 1.5);
   EXPECT_THROW(LoadModel({8, {{1, 1}, {1, -1}}}, {}), Error);
 }
 

@@ -1,5 +1,6 @@
 #include "spec/platform_profile.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "base/json.h"
@@ -116,6 +117,13 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   using J = nlohmann::json;
   refuse([](J& j) { j["format"] = "gguf"; }, "not a platform profile");
   refuse([](J& j) { j["version"] = 2; }, "version 2");
+  refuse([](J& j) { j["dense_products"] = {{5e-324, 1e9}, {1e9, 2e9}}; }, "dense_products: a size is");
+  refuse(
+      [](J& j) {
+        j["dense_products"] = {{1e9, 1e9}, {std::nextafter(1e9, 2e9), 2e9}};
+      },
+      "dense_products: a size is");
+  refuse([](J& j) { j["threads"] = 0; }, "threads is 0");
   refuse([](J& j) { j.erase("levels"); }, "has no \"levels\"");
   refuse([](J& j) { j["row_tiles"] = 1; }, "did you mean \"row_tile\"?");
   refuse([](J& j) { j["levels"][0]["rank"] = 1; }, "did you mean \"ranks\"?");
