@@ -148,6 +148,17 @@ double Estimator::weights_gather(const Mesh& mesh, const std::array<int64_t, kRe
   return seconds;
 }
 
+// The ends of a pipeline, where they are two ranks, wait for both at the end of a step.
+double Estimator::tied_embeddings(const Layout& layout, const Mesh& mesh) const {
+  const PipelineShape shape = layout.pipeline();
+  const int64_t apart = std::abs(rank_of_stage(shape, layout.stages() - 1) - rank_of_stage(shape, 0));
+  if (!model_.tie_embeddings || apart == 0) return 0;
+  const int64_t elements = vocab_part(model_, mesh.tp, 0).count * model_.width;
+  const int64_t stride = apart * mesh.dp * mesh.tp;
+  return transfers_.ring({2, stride}, 4 * static_cast<double>(elements), 2) +
+         transfers_.message(0, stride + mesh.dp * mesh.tp - 1, 4 * static_cast<double>(elements));
+}
+
 double Estimator::update_time(const ByteSummary& states) const {
   const auto bytes = [&](ByteKind kind) { return static_cast<double>(states.by_kind[static_cast<int>(kind)]); };
   const double packed = bytes(ByteKind::packed), packed_from = packed * (profile_.native_bf16 ? 2 : 1);
@@ -194,6 +205,7 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
     ++pp;
   }
   states.optimizer += transfers_.ring({ranks_, 1}, 8, 2);
+  states.tied = tied_embeddings(layout, mesh);
   return states;
 }
 
@@ -306,7 +318,7 @@ Estimate Estimator::closed_form(const Layout& layout) {
   }
   const double sums =
       added_by_sums(profile_, states.gradient_sums[busiest], totals[busiest].input + totals[busiest].weight);
-  estimate.time.exchange = m * totals[busiest].exchanged + sums;
+  estimate.time.exchange = m * totals[busiest].exchanged + sums + states.tied;
   estimate.time.compute = m * (totals[busiest].work - totals[busiest].exchanged);
   estimate.time.bubble = bubble;
   estimate.time.optimizer = states.optimizer;
@@ -337,7 +349,7 @@ Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
     if (sends_activation(schedule.shape, stage)) waits += m * costs[static_cast<size_t>(stage) + 1].latency;
   }
   estimate.time.compute = work;
-  estimate.time.exchange = waits;
+  estimate.time.exchange = waits + states.tied;
   estimate.time.bubble = std::max(0.0, run.makespan - work - waits);
   estimate.time.optimizer = states.optimizer;
   if (timeline != nullptr) *timeline = std::move(run);

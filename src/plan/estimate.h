@@ -76,6 +76,7 @@ class Estimator {
     RankLoad load;  // of the layer where it is most, over the rows of the rank with most experts when all are even
     std::vector<double> gradient_sums;  // seconds, by pipeline rank
     double optimizer = 0;               // seconds of the slowest
+    double tied = 0;  // of tied embeddings on two pipeline ranks: gradients are summed, weights copied back
   };
   const States& states_of(const Layout& layout, const Mesh& mesh);
   std::vector<StageTime> stage_times(const Layout& layout, const Mesh& mesh);
@@ -83,6 +84,7 @@ class Estimator {
   void fill_memory(Estimate& estimate, const Mesh& mesh, const States& states);
   double replica_sums(const Layout& layout, const Mesh& mesh, const std::array<int64_t, kReplicas>& bytes) const;
   double weights_gather(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const;
+  double tied_embeddings(const Layout& layout, const Mesh& mesh) const;
   double update_time(const ByteSummary& states) const;
   std::vector<StageCost> stage_costs(const Layout& layout, const std::vector<StageTime>& times, const States& states);
 

@@ -8,6 +8,7 @@
 #include "plan/helpers.h"
 #include "plan/remedies.h"
 #include "plan/report.h"
+#include "plan/transfers.h"
 
 namespace mw::test {
 namespace {
@@ -64,6 +65,25 @@ TEST(Search, WeighsEveryLayoutOnceAndTrainTakesEach) {
   for (const char* text : {"pp=6 micro_batches=3", "pp=3 tp=2 micro_batches=24 zero=1", "ep=6 recompute=full",
                            "pp=3 schedule=interleaved micro_batches=24"})
     EXPECT_TRUE(names.count(describe(parse_layout(text, {}))) == 1) << text;
+}
+
+// Where no replica sums anything, tied embeddings differ from others in what both ends of the pipeline tell each other.
+TEST(Estimate, TiedEmbeddingsCostTheEndsOfAPipeline) {
+  Request own = odd_on(2), tied = odd_on(2);
+  tied.model = odd_model(true);
+  const auto exchange = [](const Request& request, const char* layout, bool simulated) {
+    Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+    const Layout asked = parse_layout(layout, {});
+    return (simulated ? estimator.simulated(asked) : estimator.closed_form(asked)).time.exchange;
+  };
+  const double bytes = 4.0 * 331 * 72;
+  const Transfers transfers(tied.profile, 2);
+  for (const bool simulated : {true, false}) {
+    EXPECT_NEAR(exchange(tied, "pp=2 micro_batches=4", simulated) - exchange(own, "pp=2 micro_batches=4", simulated),
+                transfers.ring({2, 1}, bytes, 2) + transfers.message(0, 1, bytes), 1e-9);
+    for (const char* layout : {"pp=2 schedule=zb_v micro_batches=4", "ep=2 micro_batches=4"})  // one rank has both ends
+      EXPECT_LE(exchange(tied, layout, simulated), exchange(own, layout, simulated) + 1e-9) << layout;
+  }
 }
 
 TEST(Search, RefusesMoreMessagesThanAGpuHasQueues) {
