@@ -33,10 +33,11 @@ std::vector<int64_t> divisors_of(int64_t n) {
   return small;
 }
 
-bool divides_heads(const ModelSpec& model, const RunSpec& run, int tp) {
+bool can_be_cut(const ModelSpec& model, const RunSpec& run, int tp) {
   try {
     Mesh mesh;
     mesh.tp = tp;
+    mesh.ted = run.moe.tp_mode == "ted";
     check_tensor_parallel(model, run, mesh, tp);
     return true;
   } catch (const Error&) {
@@ -67,7 +68,7 @@ std::vector<int> chunks_of(ScheduleKind schedule, int pp, int64_t layers, bool o
 std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunSpec& run, int ranks) {
   std::vector<int> tensor;
   for (const int64_t tp : divisors_of(ranks))
-    if (divides_heads(model, run, static_cast<int>(tp))) tensor.push_back(static_cast<int>(tp));
+    if (can_be_cut(model, run, static_cast<int>(tp))) tensor.push_back(static_cast<int>(tp));
   std::vector<std::pair<int, int>> meshes;
   for (const int64_t pp : divisors_of(ranks))
     for (const int tp : tensor)

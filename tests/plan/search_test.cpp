@@ -67,6 +67,18 @@ TEST(Search, WeighsEveryLayoutOnceAndTrainTakesEach) {
     EXPECT_TRUE(names.count(describe(parse_layout(text, {}))) == 1) << text;
 }
 
+TEST(Search, CutsNoExpertThatIsTooNarrow) {
+  Request request = odd_on(8);
+  request.run.moe.tp_mode = "ted";
+  for (LayerSpec& layer : request.model.layers) layer.moe.width = std::min<int64_t>(layer.moe.width, 3);
+  int widest = 0;
+  for (const Layout& layout : layouts_of(request)) {
+    EXPECT_NO_THROW(check_layout(request, layout)) << describe(layout);
+    widest = std::max(widest, layout.tp);
+  }
+  EXPECT_EQ(widest, 2);
+}
+
 // Where no replica sums anything, tied embeddings differ from others in what both ends of the pipeline tell each other.
 TEST(Estimate, TiedEmbeddingsCostTheEndsOfAPipeline) {
   Request own = odd_on(2), tied = odd_on(2);
