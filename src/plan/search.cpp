@@ -242,6 +242,22 @@ void check_layout(const Request& request, const Layout& layout) {
             platform_of(request.profile, request.model, request.run));
 }
 
+// The most ranks, fewer than those of the request, of which a data-parallel size divides the step.
+static int64_t most_ranks_below(const Request& request) {
+  const int64_t below = request.ranks - 1;
+  const std::vector<int64_t> sizes = divisors_of(request.run.train.global_batch);
+  int64_t most = 1, heads = below;
+  for (const LayerSpec& layer : request.model.layers) heads = std::min(heads, layer.attention.heads);
+  for (int64_t tp = 1; tp <= heads; ++tp) {
+    if (!can_be_cut(request.model, request.run, static_cast<int>(tp))) continue;
+    for (int64_t pp = 1; pp <= std::min<int64_t>(request.model.layer_count(), below / tp); ++pp) {
+      const auto dp = std::upper_bound(sizes.begin(), sizes.end(), below / (pp * tp)) - 1;
+      most = std::max(most, pp * tp * *dp);
+    }
+  }
+  return most;
+}
+
 void fail_without_layouts(const Request& request) {
   const int64_t batch = request.run.train.global_batch;
   // The smallest batch from `batch` on that some data-parallel size of so many ranks divides.
@@ -268,14 +284,12 @@ void fail_without_layouts(const Request& request) {
     fail(Exit::config, fmt::format("no layout of {} ranks is possible for this model and step", request.ranks),
          "--why \"pp=1 tp=2\", say, tells what stands against one layout");
   }
-  int fewer = request.ranks - 1;
-  while (fewer > 1 && batch_for(fewer) != batch) --fewer;
   fail(
       Exit::config,
       fmt::format("no layout of {} ranks can share a step of {} samples: whatever mesh.pp (at most {}, the layers) and "
                   "mesh.tp (of divisors of the attention heads) are, the data-parallel size does not divide them",
                   request.ranks, batch, request.model.layer_count()),
-      fmt::format("the nearest that works: train.global_batch={}, or --ranks {}", nearest, fewer));
+      fmt::format("the nearest that works: train.global_batch={}, or --ranks {}", nearest, most_ranks_below(request)));
 }
 
 // Sums of bytes must stay exact integers, with every micro-batch of a step alive.

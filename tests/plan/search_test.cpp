@@ -79,6 +79,26 @@ TEST(Search, CutsNoExpertThatIsTooNarrow) {
   EXPECT_EQ(widest, 2);
 }
 
+TEST(Search, NamesTheMostRanksThatWork) {
+  for (const int ranks : {11, 13, 97, 1 << 20}) {
+    Request request = odd_on(ranks);
+    if (ranks > 100) request.run.train.global_batch = 47;
+    ASSERT_TRUE(layouts_of(request).empty()) << ranks;
+    std::string hint;
+    try {
+      fail_without_layouts(request);
+    } catch (const Error& error) {
+      hint = error.hint();
+    }
+    ASSERT_NE(hint.find("--ranks "), std::string::npos) << ranks << ' ' << hint;
+    request.ranks = std::stoi(hint.substr(hint.find("--ranks ") + 8));
+    EXPECT_LT(request.ranks, ranks);
+    EXPECT_FALSE(layouts_of(request).empty()) << ranks;
+    for (++request.ranks; ranks < 100 && request.ranks < ranks; ++request.ranks)
+      EXPECT_TRUE(layouts_of(request).empty()) << request.ranks;
+  }
+}
+
 // Where no replica sums anything, tied embeddings differ from others in what both ends of the pipeline tell each other.
 TEST(Estimate, TiedEmbeddingsCostTheEndsOfAPipeline) {
   Request own = odd_on(2), tied = odd_on(2);
