@@ -30,16 +30,6 @@ std::string choose_layout(RunSpec& run) {
       result.weighed.size(), request.ranks, run.plan.platform, best.time.total() * 1e3);
 }
 
-// Keys that a plan chooses.
-void refuse_chosen_keys(const std::vector<std::string>& overrides) {
-  for (const std::string& item : overrides)
-    for (const char* key : {"mesh.pp", "mesh.tp", "mesh.ep", "mesh.zero", "mesh.schedule", "mesh.chunks",
-                            "mesh.placement", "train.micro_batches", "memory.recompute"})
-      if (item.starts_with(fmt::format("{}=", key)))
-        fail(Exit::usage, fmt::format("{} is what a plan chooses, and {} was given", key, printable(item)),
-             "leave it out, or leave out --platform and --ranks");
-}
-
 Exit init(InitOptions options) {
   if (options.path.find('=') != std::string::npos)  // no FILE: the first key stands in its place
     options.overrides.insert(options.overrides.begin(), std::exchange(options.path, ""));
@@ -54,7 +44,7 @@ Exit init(InitOptions options) {
   load_model_spec(run);  // refuses a folder that is none
   std::string text;
   if (!options.platform.empty() || options.ranks > 0) {
-    refuse_chosen_keys(options.overrides);
+    refuse_chosen_keys(options.overrides, "leave it out, or leave out --platform and --ranks");
     text = choose_layout(run);
   }
   text = commented_run_file(run) + (text.empty() ? "" : "\n" + text);

@@ -60,6 +60,9 @@ Exit write_calibrated(const PlanOptions& options) {
 
 Exit plan(const PlanOptions& options) {
   if (!options.metrics.empty()) return write_calibrated(options);
+  if (!options.why)
+    refuse_chosen_keys(options.overrides,
+                       "leave it out; --why \"\" explains the layout of the run file and these keys");
   const Request request = read_request(options);
   std::optional<Layout> asked;
   if (options.why) {
@@ -95,7 +98,7 @@ Command add_plan_command(CLI::App& app) {
   sub->add_option("RUN", options->run, "run file (TOML)")->required();
   sub->add_option("OVERRIDES", options->overrides, "key=value, applied in order");
   sub->add_option("--platform", options->platform, "profile of the machine (plan.platform)");
-  sub->add_option("--ranks", options->ranks, "ranks to plan for (plan.ranks)");
+  sub->add_option("--ranks", options->ranks, "ranks to plan for (plan.ranks)")->check(CLI::Range(1, 1 << 20));
   sub->add_option("--top", options->top, "layouts to print")->capture_default_str()->check(CLI::Range(1, 1000000));
   sub->add_option("--why", options->why,
                   "explain this layout, as in \"pp=4 ep=8\"; the run file says the rest, or all of it for \"\"");
@@ -104,7 +107,8 @@ Command add_plan_command(CLI::App& app) {
   sub->add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub->add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub->add_flag("--json", options->json, "print JSON");
-  sub->add_flag("--list-all", options->list_all, "one line for every layout weighed");
+  auto* list = sub->add_flag("--list-all", options->list_all, "one line for every layout weighed");
+  for (const char* other : {"--why", "--emit", "--plot", "--json"}) list->excludes(other);
   auto* calibrated = sub->add_option("--calibrate", options->metrics,
                                      "refine the profile by the metrics.jsonl of a run of this very run file");
   for (const char* other : {"--why", "--emit", "--plot", "--json", "--list-all"}) calibrated->excludes(other);

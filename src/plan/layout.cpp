@@ -83,6 +83,14 @@ RunSpec with_layout(RunSpec run, const Layout& layout) {
   return run;
 }
 
+void refuse_chosen_keys(const std::vector<std::string>& overrides, const std::string& hint) {
+  for (const std::string& item : overrides)
+    for (const char* key : {"mesh.pp", "mesh.tp", "mesh.ep", "mesh.zero", "mesh.schedule", "mesh.chunks",
+                            "mesh.placement", "train.micro_batches", "memory.recompute"})
+      if (item.starts_with(fmt::format("{}=", key)))
+        fail(Exit::usage, fmt::format("{} is what a plan chooses, and {} was given", key, printable(item)), hint);
+}
+
 Mesh mesh_of(const Layout& layout, int ranks) {
   MeshSpec spec;
   spec.pp = layout.pp;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "spec/mesh.h"
 #include "spec/recompute.h"
@@ -29,6 +30,8 @@ struct Layout {
 Layout layout_of(const RunSpec& run);
 // mesh.stage_layers stays where it lists as many stages.
 RunSpec with_layout(RunSpec run, const Layout& layout);
+// For searches, whose result these keys are. Errors: usage, with `hint`, for a key=value that sets one.
+void refuse_chosen_keys(const std::vector<std::string>& overrides, const std::string& hint);
 
 // The layout's mesh over so many ranks. Errors: as make_mesh.
 Mesh mesh_of(const Layout& layout, int ranks);
