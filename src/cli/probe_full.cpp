@@ -7,6 +7,7 @@
 #include "cli/run_commands.h"
 #include "comm/cores.h"
 #include "ops/device.h"
+#include "probe/peak.h"
 #include "probe/probe.h"
 #include "train/engine.h"
 #include "train/libraries.h"
@@ -17,6 +18,7 @@ namespace {
 struct ProbeArguments {
   std::string output = "profile.json", device = "auto", budget = "1m";
   int64_t threads = 0;
+  double peak_tflops = 0;
 };
 
 // As the kernel has it.
@@ -64,6 +66,13 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
                                           on_gpu ? describe(device)
                                                  : fmt::format("{}, {} thread{} each, {}", cpu_name(), threads,
                                                                threads == 1 ? "" : "s", cpu::matmul_traits().library)));
+  if (arguments.peak_tflops > 0) {
+    options.peak_flops_per_s = arguments.peak_tflops * 1e12;
+    options.peak_source = fmt::format("told: a peak of {:g} TFLOP/s, dense bf16", arguments.peak_tflops);
+  } else if (const std::optional<double> peak = on_gpu ? public_peak(describe(device)) : std::nullopt) {
+    options.peak_flops_per_s = *peak;
+    options.peak_source = fmt::format("public: a peak of {:g} TFLOP/s, dense bf16", *peak * 1e-12);
+  }
   if (comm.rank() == 0)
     std::printf("%s, budget %s\n", options.machine.c_str(), format_duration(options.budget_s).c_str());
   probe(world, stream, options, [](const std::string& line) {
@@ -86,6 +95,10 @@ Command add_probe_command(CLI::App& app, const Invocation& invocation) {
   sub->add_option("--device", arguments->device, "auto, cpu, cuda or hip")->capture_default_str();
   sub->add_option("--threads", arguments->threads, "per rank; 0: cores / ranks of the node")
       ->check(CLI::Range(0, 4096));
+  sub->add_option("--peak-tflops", arguments->peak_tflops,
+                  "dense bf16 peak of a rank, which MFU counts against; 0: the public one of known GPUs, else that of "
+                  "the fastest product")
+      ->check(CLI::Range(0.0, 1e6));
   // However long the probe takes: every row of calls begins at a barrier and lasts milliseconds or one call, and what
   // prepares it are operators, which a watchdog sees.
   auto seconds = add_watchdog_option(*sub);

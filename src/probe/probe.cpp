@@ -97,7 +97,7 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   if (options.resident) p.libraries.push_back({kTaken, 0, false});
   p.sources = {
       "measured by `moewright probe`, all ranks at once: products, attention, memory, latencies, links, libraries",
-      "the fastest product stands as the peak",
+      options.peak_flops_per_s > 0 ? options.peak_source : "the fastest product stands as the peak",
       fmt::format("assumed: {}row_chunks, micro_batch_latency_s as 75 operators{}", on_gpu ? "row_tile, " : "",
                   options.resident ? ", libraries in use a quarter beyond what was measured" : "")};
   return p;
@@ -195,6 +195,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     partial->profile.attention_library = profile.attention_library;
     partial->profile.threads = profile.threads;
     partial->profile.memory_bytes = profile.memory_bytes;
+    partial->profile.sources = profile.sources;
     profile = std::move(partial->profile);
     done = std::move(partial->done);
   }
@@ -264,6 +265,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
     say(fmt::format("{}: {} ({:.1f} s)", label, part.result(),
                     std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count()));
   }
+  if (options.peak_flops_per_s > 0) profile.peak_flops_per_s = options.peak_flops_per_s;
   if (leader) {
     write_text_file_atomically(options.output, to_json(profile));
     std::error_code ignored;  // the profile is complete: what is left is harmless

@@ -15,6 +15,8 @@ struct ProbeOptions {
   double budget_s = 60;  // that measuring may take, about
   std::string machine;   // what the numbers are of: they are not mixed with those of another one
   int64_t memory_bytes = 0, library_bytes = 0;  // of one rank
+  double peak_flops_per_s = 0;                  // dense bf16, of one rank; 0: that of its fastest product
+  std::string peak_source;                      // where it comes from
   // Memory of this process now, where libraries take more of it as they are used: on a CPU, for kernels that they
   // compile and messages under way.
   std::function<int64_t()> resident;

@@ -92,6 +92,10 @@ checks.expect("groups" not in pathlib.Path("three.json").read_text(), "three ran
 # Plans and runs take it.
 write_corpus("text")
 write_run_file()
+result = run(1, "probe", "-o", "told.json", "--budget", "1s", "--peak-tflops", "5", timeout=300)
+told = json.loads(pathlib.Path("told.json").read_text()) if result.code == 0 else {"sources": []}
+checks.expect(result.code == 0 and told["peak_flops_per_s"] == 5e12 and "told: a peak of 5 TFLOP/s, dense bf16" in told["sources"],
+              f"a peak that is told: exit {result.code}", result.output)
 result = run(1, "plan", "run.toml", "--platform", "two.json", "--ranks", "2")
 checks.expect(result.code == 0 and "recompute=none" in result.output and "memory by stage" in result.output, f"plan: exit {result.code}", result.output)
 result = run(2, "train", "run.toml", *outputs("run"), "mesh.ep=2", "train.threads=1", "plan.platform=two.json", "train.steps=4")

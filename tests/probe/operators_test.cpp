@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "probe/meter.h"
+#include "probe/peak.h"
 #include "support/test_device.h"
 
 namespace mw::test {
@@ -21,6 +22,15 @@ TEST(Meter, ComparesCallsInTurns) {
   };
   EXPECT_NEAR(meter.ratio_of(sleep(8000), sleep(4000)), 2, 0.5);
   EXPECT_NEAR(meter.ratio_of(sleep(500), sleep(4000)), 0.14, 0.1);  // rows of several calls, and of one
+}
+
+TEST(Probe, KnowsPublicPeaks) {
+  EXPECT_EQ(public_peak("NVIDIA H200, compute 9.0, 132 processors, 139.8 GiB"), 989.4e12);
+  EXPECT_EQ(public_peak("NVIDIA H100 80GB HBM3, compute 9.0"), 989.4e12);
+  EXPECT_EQ(public_peak("NVIDIA A100-SXM4-40GB"), 312e12);
+  EXPECT_EQ(public_peak("AMD Instinct MI250X"), 191.5e12);
+  for (const char* other : {"NVIDIA H100 PCIe", "NVIDIA H200 NVL", "NVIDIA L4", ""})
+    EXPECT_FALSE(public_peak(other)) << other;
 }
 
 // A CPU's states lie in the same memory wherever they are put: updating them takes as long. A GPU's take a bus.
