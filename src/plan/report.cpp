@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -68,11 +69,19 @@ int64_t most_on_host(const Estimate& estimate) {
   return most;
 }
 
+// "61.20", or over several stages from the least to the most, "54.31..61.20".
+std::string gib_of_stages(const Estimate& estimate) {
+  const auto [least, most] =
+      std::minmax_element(estimate.memory.begin(), estimate.memory.end(),
+                          [](const RankMemory& a, const RankMemory& b) { return a.needed() < b.needed(); });
+  const std::string range = fmt::format("{}..{}", in_gib(least->needed()), in_gib(most->needed()));
+  return estimate.memory.size() == 1 ? in_gib(most->needed()) : range;
+}
+
 std::string describe_memory(const Request& request, const Estimate& estimate) {
   std::string text = fmt::format(
       "memory by stage in GiB, of {} (of the largest rank; routed rows: room for the 99th percentile, and of those "
-      "what "
-      "an even load and the expected one take)\n",
+      "what an even load and the expected one take)\n",
       in_gib(request.profile.memory_bytes));
   text += "  stage    needed";
   for (int kind = 0; kind < kByteKinds; ++kind) text += fmt::format(" {:>15}", name_of(static_cast<ByteKind>(kind)));
@@ -120,13 +129,44 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   return "no layout that differs in three choices fits";
 }
 
+// One way to exchange the rows of a kind of MoE layer, and how long its bytes take the slower links.
+struct PricedExchange {
+  ExchangeVolume volume;
+  double seconds = 0;
+};
+
+// Whether `train` can run it.
+bool is_built(const PricedExchange& exchange) { return std::string_view(exchange.volume.transport) == "flat"; }
+
+std::vector<PricedExchange> price_exchanges(const Request& request, const LayerSpec& layer, double tokens,
+                                            RankGroup group, GroupShape shape) {
+  const Transfers transfers(request.profile, request.ranks);
+  std::vector<PricedExchange> priced;
+  for (const ExchangeVolume& v :
+       exchange_volumes(layer, request.model.width, tokens, shape, size_of(request.run.dtype()))) {
+    if (shape.nodes == 1 && v.passes_nodes) continue;  // they are what flat is
+    priced.push_back({v, transfers.at_best(group, v.within, v.between)});
+  }
+  return priced;
+}
+
+std::string describe_cheapest(const std::vector<PricedExchange>& exchanges, const LayerSpec& layer, int64_t layers) {
+  const auto cheaper = [](const PricedExchange& a, const PricedExchange& b) { return a.seconds < b.seconds; };
+  const PricedExchange& best = *std::min_element(exchanges.begin(), exchanges.end(), cheaper);
+  return fmt::format("  cheapest for {} layer{} of {} experts x {}, top-{}: {}{}\n", layers, layers == 1 ? "" : "s",
+                     layer.moe.experts, layer.moe.width, layer.moe.top_k, best.volume.transport,
+                     is_built(best) ? "" : fmt::format(", {} (not built)", in_seconds(best.seconds)));
+}
+
 // Loads that the plan reckons with, and what each way to bring tokens and experts together would send.
 std::string describe_exchanges(const Request& request, const Layout& layout) {
   const Mesh mesh = mesh_of(layout, request.ranks);
   const RankGroup group = ep_group(mesh);
-  const auto moe = std::find_if(request.model.layers.begin(), request.model.layers.end(),
+  const LayerKinds kinds(request.model);
+  const std::vector<LayerSpec>& layers = kinds.model.layers;
+  const auto moe = std::find_if(layers.begin(), layers.end(),
                                 [](const LayerSpec& layer) { return layer.feed_forward == FeedForwardKind::moe; });
-  if (moe == request.model.layers.end() || group.size == 1) return "";
+  if (moe == layers.end() || group.size == 1) return "";
   const RankLoad load = LoadModel(request.load, request.run.moe).of(moe->moe.experts, group.size);
   std::string text = fmt::format(
       "routed rows of the fullest of {} ranks: {:.2f} times the mean, {:.2f} times at the 99th percentile ({})\n",
@@ -138,18 +178,17 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
   const GroupShape shape{group.size / near, near};
   const int64_t tokens = request.run.train.global_batch / (layout.micro_batches * mesh.dp) * request.run.train.seq_len;
   const auto routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
-  text += fmt::format(
-      "an MoE layer's exchanges forward, of one rank and micro-batch with even loads, over {} node{} (`train` runs "
-      "flat)\n",
-      shape.nodes, shape.nodes == 1 ? "" : "s");
-  const Transfers transfers(request.profile, request.ranks);
-  for (const ExchangeVolume& v :
-       exchange_volumes(*moe, request.model.width, routed, shape, size_of(request.run.dtype()))) {
-    if (shape.nodes == 1 && v.passes_nodes) continue;  // they are what flat is
-    text += fmt::format("  {:<14} {:>10} within a node {:>10} between nodes, {:>9} at best\n", v.transport,
-                        format_bytes(static_cast<int64_t>(v.within)), format_bytes(static_cast<int64_t>(v.between)),
-                        in_seconds(transfers.at_best(group, v.within, v.between)));
-  }
+  text += fmt::format("an MoE layer's exchanges forward, of one rank and micro-batch with even loads, over {} node{}\n",
+                      shape.nodes, shape.nodes == 1 ? "" : "s");
+  for (const PricedExchange& e : price_exchanges(request, *moe, routed, group, shape))
+    text += fmt::format("  {:<14} {:>10} within a node {:>10} between nodes, {:>9} at best{}\n", e.volume.transport,
+                        format_bytes(static_cast<int64_t>(e.volume.within)),
+                        format_bytes(static_cast<int64_t>(e.volume.between)), in_seconds(e.seconds),
+                        is_built(e) ? ": `train` runs it" : "");
+  for (auto kind = moe; kind != layers.end(); ++kind)
+    if (kind->feed_forward == FeedForwardKind::moe)
+      text += describe_cheapest(price_exchanges(request, *kind, routed, group, shape), *kind,
+                                kinds.before[static_cast<size_t>(kind - layers.begin())].back());
   if (shape.nodes > 1) {
     const RowsBetweenNodes rows = rows_between_nodes(moe->moe, shape.nodes);
     text += fmt::format("  rows a token between nodes: {:.2f} flat, {:.2f} by bypass, {:.1f} % fewer\n", rows.flat,
@@ -200,15 +239,15 @@ std::string describe(const Request& request, const SearchResult& result, int top
   for (const std::string& reason : trainable(request).refused) text += fmt::format("left out: {}\n", reason);
   if (result.best.empty()) return text;
   const Estimate& best = result.best.front();
-  text += fmt::format("\n{:>3} {:>10} {:>9} {:>6} {:>8}  {:>7} {:>8} {:>7} {:>9}  {}\n", "", "step", "TFLOP/s", "MFU",
-                      "GiB", "compute", "exchange", "bubble", "optimizer", "layout");
+  text += fmt::format("\n{:>3} {:>10} {:>9} {:>6} {:>14}  {:>7} {:>8} {:>7} {:>9}  {}\n", "", "step", "TFLOP/s", "MFU",
+                      "GiB by stage", "compute", "exchange", "bubble", "optimizer", "layout");
   for (size_t i = 0; i < result.best.size() && i < static_cast<size_t>(top); ++i) {
     const Estimate& e = result.best[i];
     const StepTime& t = e.time;
     const Rates rates = rates_of(request, t.total());
     const auto share = [&](double seconds) { return fmt::format("{:.1f} %", 100 * seconds / t.total()); };
-    text += fmt::format("{:>3} {:>10} {:>9.1f} {:>4.1f} % {:>8}  {:>7} {:>8} {:>7} {:>9}  {}\n", i + 1,
-                        in_seconds(t.total()), rates.tflops_per_rank, 100 * rates.mfu, in_gib(e.needed),
+    text += fmt::format("{:>3} {:>10} {:>9.1f} {:>4.1f} % {:>14}  {:>7} {:>8} {:>7} {:>9}  {}\n", i + 1,
+                        in_seconds(t.total()), rates.tflops_per_rank, 100 * rates.mfu, gib_of_stages(e),
                         share(t.compute), share(t.exchange), share(t.bubble), share(t.optimizer), describe(e.layout));
     if (i == 0) continue;
     const std::string why = why_slower(t, best.time);

@@ -100,12 +100,14 @@ expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")
 # What would not be heeded is refused.
 for key in ("mesh.pp=2", "mesh.zero=1", "train.micro_batches=4", "memory.recompute=full"):
     expect(2, [f"{key.split('=')[0]} is what a plan chooses, and {key} was given", "hint:", "--why"], QWEN, key)
-expect(0, ["zero=1 micro_batches=8"], QWEN, "--why", "", "mesh.ep=8", "mesh.zero=1",
+expect(0, ["zero=1 micro_batches=8", "cheapest for 48 layers of 128 experts"], QWEN, "--why", "", "mesh.ep=8", "mesh.zero=1",
        "train.micro_batches=8")
 for option in (["--json"], ["--emit", "a.toml"], ["--plot", "a.svg"], ["--why", "ep=8"]):
     expect(2, ["--list-all", "excludes"], QWEN, "--list-all", *option)
 for ranks in ("0", "-1", "1048577"):
     expect(2, ["--ranks"], QWEN, "--ranks", ranks)
+expect(3, ["the nearest that works", "or --ranks 1048575"], "small.toml", "--platform", H200, "--ranks", "1048576",
+       "train.global_batch=1048575", "model.heads=1")
 
 # `init` for a model and a machine: the run file holds the layout that `plan` puts first, with every key explained.
 os.makedirs("qwen")

@@ -477,7 +477,7 @@ TEST(Report, ShowsTheBestAndWhyOthersLose) {
   Request request = qwen_on(8, 64);
   const SearchResult result = search(request, 50);
   const std::string text = describe(request, result, 3);
-  for (const char* part : {"weighed ", "MFU", "memory by stage", " %: bubble +", "libraries"})
+  for (const char* part : {"weighed ", "MFU", "GiB by stage", "memory by stage", " %: bubble +", "libraries"})
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   const std::string one = describe_one(request, result, estimator.simulated(parse_layout("ep=1 micro_batches=8", {})));
