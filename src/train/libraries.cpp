@@ -6,6 +6,7 @@
 
 #include "core/tensor_store.h"
 #include "model/attention_block.h"
+#include "ops/device.h"
 #include "ops/matmul.h"
 
 namespace mw {
@@ -146,6 +147,15 @@ void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline
   if (comms.gpu_library.empty()) return;
   start_groups(comms, stream, reserve, plan.run.mesh.zero > 0);
   start_links(pipeline, stream, reserve);
+}
+
+std::string describe_products(const std::string& dtype, Device device, const std::string& near_cores) {
+  if (device.kind != DeviceKind::cpu)
+    return fmt::format("computing in {} on {}{}", dtype, describe(device),
+                       near_cores.empty() ? "" : ", beside its cores " + near_cores);
+  const cpu::MatmulTraits traits = cpu::matmul_traits();
+  return fmt::format("products by {}, {}{}", traits.library, dtype,
+                     dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
 }
 
 std::string describe_kernels(const Plan& plan, ParamStore& params, Stream& stream) {

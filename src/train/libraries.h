@@ -21,6 +21,9 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
                      const Reserve& reserve);
 
+// "products by oneDNN 2.6.3, fp32" on the CPU; "computing in bf16 on NVIDIA H200, ..., beside its cores 0-15" on a GPU.
+std::string describe_products(const std::string& dtype, Device device, const std::string& near_cores);
+
 // "expert products by warpgroups (wgmma), attention by cuDNN 9.14.0": as the operators of a GPU choose for this model.
 std::string describe_kernels(const Plan& plan, ParamStore& params, Stream& stream);
 

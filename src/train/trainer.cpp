@@ -46,7 +46,6 @@ class Trainer {
 
  private:
   void prepare();
-  std::string describe_products() const;
   void print_header();
   void load_weights();
   void open_metrics();
@@ -139,23 +138,14 @@ void Trainer::prepare() {
   if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
 }
 
-std::string Trainer::describe_products() const {
-  if (engine_->device.kind != DeviceKind::cpu)
-    return fmt::format("computing in {} on {}{}", run_.train.dtype, describe(engine_->device),
-                       engine_->near_cores.empty() ? "" : ", beside its cores " + engine_->near_cores);
-  const cpu::MatmulTraits traits = cpu::matmul_traits();
-  return fmt::format(
-      "products by {}, {}{}", traits.library, run_.train.dtype,
-      run_.train.dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
-}
-
 void Trainer::print_header() {
   const Plan& plan = engine_->plan;
   say("{}", options_.version);
   say("model: {}", summary(plan.model));
   say("{}", describe(plan));
   say("{} node{}, {} thread{} per rank, messages by {}; {}", world_.nodes(), world_.nodes() == 1 ? "" : "s",
-      engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(), describe_products());
+      engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(),
+      describe_products(run_.train.dtype, engine_->device, engine_->near_cores));
   if (leader_ && engine_->device.kind != DeviceKind::cpu) {
     say("{}", describe_kernels(plan, engine_->params, engine_->stream));
     say("libraries and kernels: {} (measured)", format_bytes(library_bytes_));
