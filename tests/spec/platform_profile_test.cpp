@@ -50,7 +50,8 @@ TEST(PlatformProfile, RatesInFp32AreTheirOwnOrAShareOfThoseInBf16) {
 
 TEST(PlatformProfile, SharesByHeadWidthAreOptionalAndNoRates) {
   PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
-  ASSERT_FALSE(profile.bf16.attention_forward_widths);
+  profile.bf16.attention_forward_widths.reset();
+  profile.bf16.attention_backward_widths.reset();
   EXPECT_FALSE(contains(to_json(profile), "_widths"));
   profile.bf16.attention_forward_widths = {{64, 0.7}, {128, 1}};
   profile.bf16.attention_backward_widths = {{64, 0.6}, {128, 1}, {160, 0.9}};

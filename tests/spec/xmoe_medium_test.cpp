@@ -91,7 +91,7 @@ TEST(XMoeMedium, FitsEightGpus) {
                    in_all = static_cast<double>(summarise(all_rows(plan)).total()) / kGiB;
       // Only the first rank differs, by the embedding's master weights, which are never cut.
       EXPECT_NEAR(states, split ? 115.8 : 129.7, plan.rank == 0 ? 1 : 0.1) << plan.rank;
-      EXPECT_NEAR(in_all - states, 5.76, 0.01) << plan.rank;
+      EXPECT_NEAR(in_all - states, 5.05, 0.01) << plan.rank;
       EXPECT_GE(in_all, 120) << plan.rank;
       EXPECT_LE(in_all, 139) << plan.rank;
     }
