@@ -33,11 +33,13 @@ bool is_still_there(int fd, const std::string& path) {
          held.st_ino == named.st_ino;
 }
 
-std::string describe_process() {
+std::string host_name() {
   char host[65] = {};
   ::gethostname(host, sizeof host - 1);
-  return fmt::format("process {} on {}", ::getpid(), host);
+  return host;
 }
+
+std::string describe_process() { return fmt::format("process {} on {}", ::getpid(), host_name()); }
 
 std::string read_holder(int fd) {
   char text[128];
@@ -76,6 +78,14 @@ OutputLock::OutputLock(const std::string& path, std::chrono::milliseconds patien
   const int code = errno;
   ::close(fd_);
   fail_system("write", path, code, "free some space, or write to another file system");
+}
+
+bool is_held_elsewhere(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  const std::string holder = read_holder(fd), here = " on " + host_name();
+  ::close(fd);
+  return holder.size() < here.size() || holder.compare(holder.size() - here.size(), here.size(), here) != 0;
 }
 
 OutputLock::~OutputLock() {

@@ -24,4 +24,7 @@ class OutputLock {
   int fd_ = -1;
 };
 
+// Whether the file names a process of another host: it may be gone without its file system knowing yet.
+bool is_held_elsewhere(const std::string& path);
+
 }  // namespace mw

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
@@ -40,8 +41,17 @@ std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir) {
   if (error || ::access(dir.c_str(), W_OK) != 0)
     fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
          "check checkpoint.dir and its permissions");
+  const std::string path = dir + "/writer.lock";
+  const auto take = [&](int seconds) { return std::make_unique<OutputLock>(path, std::chrono::seconds(seconds)); };
   try {
-    return std::make_unique<OutputLock>(dir + "/writer.lock", std::chrono::seconds(10));
+    return take(10);
+  } catch (const Error& held) {
+    if (!is_held_elsewhere(path)) fail(Exit::checkpoint, held.what(), held.hint());
+    // A network file system keeps the locks of a node that broke down for a while.
+    std::fputs(fmt::format("moewright: {}; waiting two minutes for it\n", held.what()).c_str(), stderr);
+  }
+  try {
+    return take(110);
   } catch (const Error& held) {
     fail(Exit::checkpoint, held.what(), held.hint());
   }

@@ -24,6 +24,17 @@ TEST(OutputLock, IsHeldByOneAtATime) {
   EXPECT_TRUE(std::filesystem::exists(path));
 }
 
+// As another host leaves it, whose locks this one's file system tells of.
+TEST(OutputLock, TellsOtherHosts) {
+  const ScratchDir folder;
+  const std::string path = folder / "x.lock";
+  EXPECT_FALSE(is_held_elsewhere(path));
+  const OutputLock lock(path);
+  EXPECT_FALSE(is_held_elsewhere(path));
+  write_raw(path, "process 12 on another-host");
+  EXPECT_TRUE(is_held_elsewhere(path));
+}
+
 TEST(OutputLock, NamesWhatTheSystemRefuses) {
   const ScratchDir folder;
   EXPECT_TRUE(contains(error_of([&] { OutputLock lock(folder / "absent/x.lock"); }), "absent/x.lock: No such file"));
