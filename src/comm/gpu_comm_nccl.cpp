@@ -28,6 +28,24 @@ void check(ncclResult_t result, const char* call) {
        "another rank may have died: look for the first message of the job; NCCL_DEBUG=WARN says more");
 }
 
+// Calls that are made together. One that fails leaves none open, in which an abort would be lost.
+class CallGroup {
+ public:
+  CallGroup() { check(ncclGroupStart(), "ncclGroupStart"); }
+  ~CallGroup() {
+    if (open_) (void)ncclGroupEnd();
+  }
+  CallGroup(const CallGroup&) = delete;
+  CallGroup& operator=(const CallGroup&) = delete;
+  void end() {
+    open_ = false;
+    check(ncclGroupEnd(), "ncclGroupEnd");
+  }
+
+ private:
+  bool open_ = true;
+};
+
 // Ends all communicators, so that their kernels end too. As one group of calls: each waits for its queue to run empty,
 // where a kernel of the next may lie that has not been told yet (NCCL 2.22 and newer tell all first).
 void abort_all(GpuLink& link) {
@@ -145,12 +163,12 @@ class GpuComm : public Comm {
                                 ncclSum, group(), native()),
               "ncclReduceScatter");
       } else {
-        check(ncclGroupStart(), "ncclGroupStart");
+        CallGroup calls;
         for_each_part(values, counts, [&](std::span<float> part, int member) {
           check(ncclReduce(part.data(), part.data(), part.size(), ncclFloat32, ncclSum, member, group(), native()),
                 "ncclReduce");
         });
-        check(ncclGroupEnd(), "ncclGroupEnd");
+        calls.end();
       }
     }
     return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
@@ -168,12 +186,12 @@ class GpuComm : public Comm {
                             native()),
               "ncclAllGather");
       } else {
-        check(ncclGroupStart(), "ncclGroupStart");
+        CallGroup calls;
         for_each_part(bytes, counts, [&](std::span<std::byte> part, int member) {
           check(ncclBroadcast(part.data(), part.data(), part.size(), ncclUint8, member, group(), native()),
                 "ncclBroadcast");
         });
-        check(ncclGroupEnd(), "ncclGroupEnd");
+        calls.end();
       }
     }
     return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
@@ -210,7 +228,7 @@ class GpuComm : public Comm {
   void start_messages(Stream& stream, const RowExchange& x) {
     const int64_t rows = std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0});
     const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_to_all", {"bytes", rows * x.row_bytes});
-    check(ncclGroupStart(), "ncclGroupStart");
+    CallGroup calls;
     for (int peer = 0; peer < size(); ++peer) {
       const auto p = static_cast<size_t>(peer);
       const auto* from = static_cast<const std::byte*>(x.send) + x.send_offsets[p] * x.row_bytes;
@@ -221,7 +239,7 @@ class GpuComm : public Comm {
       if (const auto bytes = static_cast<size_t>(x.receive_counts[p] * x.row_bytes); bytes > 0)
         check(ncclRecv(to, bytes, ncclUint8, peer, group(), native()), "ncclRecv");
     }
-    check(ncclGroupEnd(), "ncclGroupEnd");
+    calls.end();
   }
   ncclComm_t group() const {
     if ((*link_->groups)[index_] == nullptr)

@@ -66,8 +66,8 @@ OutputLock::OutputLock(const std::string& path, std::chrono::milliseconds patien
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         continue;
       }
-      fail(Exit::data, fmt::format("{} is locked: {} writes this output", path, holder),
-           "wait until it is done, or name another output");
+      throw LockHeld(Exit::data, fmt::format("{} is locked: {} writes this output", path, holder),
+                     "wait until it is done, or name another output; if that host is gone, remove the file");
     }
     if (is_still_there(fd, path)) fd_ = fd;
     else ::close(fd);

@@ -15,6 +15,7 @@ constexpr PublicPeak kPeaks[] = {
 }  // namespace
 
 std::optional<double> public_peak(const std::string& device) {
+  if (device.find("MIG") != std::string::npos) return std::nullopt;  // a part of one
   for (const PublicPeak& peak : kPeaks)
     if (device.find(peak.name) != std::string::npos)
       return peak.tflops > 0 ? std::optional(peak.tflops * 1e12) : std::nullopt;

@@ -42,18 +42,24 @@ std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir) {
     fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
          "check checkpoint.dir and its permissions");
   const std::string path = dir + "/writer.lock";
-  const auto take = [&](int seconds) { return std::make_unique<OutputLock>(path, std::chrono::seconds(seconds)); };
+  const auto say = [](const std::string& text) { std::fputs(("moewright: " + text + "\n").c_str(), stderr); };
+  const auto take = [&](int seconds) {
+    auto lock = std::make_unique<OutputLock>(path, std::chrono::seconds(seconds));
+    if (!lock->is_held())
+      say(fmt::format("warning: the file system of {} takes no locks: nothing keeps another run from it", dir));
+    return lock;
+  };
   try {
-    return take(10);
-  } catch (const Error& held) {
-    if (!is_held_elsewhere(path)) fail(Exit::checkpoint, held.what(), held.hint());
-    // A network file system keeps the locks of a node that broke down for a while.
-    std::fputs(fmt::format("moewright: {}; waiting two minutes for it\n", held.what()).c_str(), stderr);
-  }
-  try {
+    try {
+      return take(10);
+    } catch (const LockHeld& held) {
+      if (!is_held_elsewhere(path)) throw;
+      // A network file system keeps the locks of a node that broke down for a while.
+      say(fmt::format("{}; waiting two minutes for it", held.what()));
+    }
     return take(110);
-  } catch (const Error& held) {
-    fail(Exit::checkpoint, held.what(), held.hint());
+  } catch (const Error& refused) {
+    fail(Exit::checkpoint, refused.what(), refused.hint());
   }
 }
 

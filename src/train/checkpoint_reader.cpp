@@ -21,7 +21,12 @@ std::string offer_older(const std::string& folder) {
   if (!path.has_filename()) path = path.parent_path();  // a trailing slash
   const std::string parent = path.parent_path().string();
   const int64_t refused = step_of_folder(path.filename().string());
-  const std::vector<std::string> all = list_checkpoints(parent.empty() ? "." : parent);
+  std::vector<std::string> all;
+  try {
+    all = list_checkpoints(parent.empty() ? "." : parent);
+  } catch (const Error& error) {
+    return fmt::format("what else is there cannot be told: {}", error.what());
+  }
   for (auto it = all.rbegin(); it != all.rend(); ++it)
     if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
       return fmt::format("move {} away and go on from the one before it: checkpoint.resume={}", path.string(), *it);
@@ -107,7 +112,7 @@ bool CheckpointReader::has_moments() const {
 }
 
 void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool needs_moments) const {
-  read_or_refuse(folder_, [&] { check_tensor_names(index_, rows, needs_moments, folder_); });
+  check_tensor_names(index_, rows, needs_moments, folder_);
 }
 
 void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <future>
@@ -83,7 +84,12 @@ class PieceReader {
 // Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
 // behind.
 void remove_oldest(const std::string& dir, int64_t keep, const std::string& written) {
-  std::vector<std::string> complete = list_checkpoints(dir);
+  std::vector<std::string> complete;
+  try {
+    complete = list_checkpoints(dir);
+  } catch (const Error& error) {  // the new one is there: the next save may find them again
+    std::fputs(fmt::format("moewright: warning: {}; older checkpoints stay\n", error.what()).c_str(), stderr);
+  }
   std::erase_if(complete, [&](const std::string& folder) { return fs::path(folder) == fs::path(written); });
   while (static_cast<int64_t>(complete.size()) > keep - 1) {
     std::error_code error;

@@ -122,15 +122,15 @@ StateDifference compare_state(Comm& comm, Engine* reference, Engine& layout, dou
       for_each_run(*own, own->held, [&](int64_t at, int64_t from, int64_t count) {
         for (int64_t i = 0; i < count; ++i) weights.add(own->master_at(at + i), global[static_cast<size_t>(from + i)]);
       });
-    const double step = lr * std::sqrt(static_cast<double>(weights.elements));
-    note(row, "weights", weights, step);
+    const auto steps = [&](const Sums& sums) { return lr * std::sqrt(static_cast<double>(sums.elements)); };
+    note(row, "weights", weights, steps(weights));
     Sums copies(0x1p-8);  // of what products read, rounded to bf16
     if (own != nullptr && own->copy_bf16.data != nullptr)
       for_each_run(*own, {0, own->numel()}, [&](int64_t at, int64_t from, int64_t count) {
         for (int64_t i = 0; i < count; ++i)
           copies.add(value_at(own->copy_bf16, at + i), global[static_cast<size_t>(from + i)]);
       });
-    note(row, "copies", copies, step);
+    note(row, "copies", copies, steps(copies));
     if (!row.trained) continue;
     const DType dtype = layout.plan.run.moment_dtype();
     for (const OwnedState* moment : {&kFirstMoment, &kSecondMoment}) {

@@ -17,9 +17,10 @@ void share_weights(Comm& comm, Engine* reference, Engine& layout);
 // Gradients, into the elements that each rank owns: both can then be updated from the same.
 void share_gradients(Comm& comm, Engine* reference, Engine& layout);
 
-// How far weights and moments of the layout are from the reference's, of all that its ranks hold.
+// How far weights, their copies in bf16 that products read, and moments of the layout are from the reference's, of all
+// that its ranks hold.
 struct StateDifference {
-  int64_t elements = 0, differing = 0;  // weights and moments on all ranks; beyond a rounding of fp32
+  int64_t elements = 0, differing = 0;  // on all ranks; beyond a rounding of fp32, of copies of bf16
   // Of a tensor, the largest over tensors, over a share of: |weights' differences| of lr * sqrt(n), |moments'| of their
   // own norm.
   double worst = 0;

@@ -143,6 +143,18 @@ TEST_F(GpuGroups, AreDestroyedInPeaceAndAbortedInFailure) {
   EXPECT_EQ(calls(), (Calls{"[", "abort of 1", "abort of 2", "]", "[", "]"}));
 }
 
+// An abort within a group of calls that was left open would wait for its end.
+TEST_F(GpuGroups, LeaveNoCallsOpen) {
+  RowExchange x;
+  x.send = x.receive = values.data();
+  x.send_counts = x.receive_counts = {1, 0, 1};
+  x.send_offsets = x.receive_offsets = {0, 1, 1};
+  x.row_bytes = 4;
+  nccl_calls.sends = false;
+  EXPECT_THROW(groups[0]->all_to_all(stream, x), Error);
+  EXPECT_EQ(calls(), (Calls{"[", "send 4 0", "]"}));
+}
+
 TEST_F(GpuGroups, EndWhenTold) {
   abort_exchanges(*first_link);
   EXPECT_EQ(calls(), (Calls{"[", "abort of 1", "abort of 2", "abort of 3", "]"}));

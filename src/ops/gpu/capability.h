@@ -9,8 +9,8 @@ namespace mw::gpu {
 // Lanes that run in lockstep. Kernels are written for either; the host never needs to know.
 #if defined(__HIP__) || defined(__HIPCC__)
 constexpr int kWave = 64;  // CDNA
-#if defined(__HIP_DEVICE_COMPILE__)
-static_assert(__AMDGCN_WAVEFRONT_SIZE == kWave, "sums and scans of a wave are written for 64 lanes");
+#if defined(__HIP_DEVICE_COMPILE__) && !defined(__GFX9__)
+#error "sums and scans of a wave are written for 64 lanes, as gfx9 has them"
 #endif
 template <class T>
 __device__ T shuffle_xor(T value, int lanes) {

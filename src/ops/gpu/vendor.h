@@ -30,7 +30,8 @@ constexpr const char* kHardwareQueues = "GPU_MAX_HW_QUEUES";
 inline bool shares_memory(const NativeProperties& p) {
   return p.concurrentManagedAccess != 0 && p.pageableMemoryAccess != 0;
 }
-constexpr const char* kSharingHint = "its driver must let it fault on pages: set HSA_XNACK=1";
+constexpr const char* kSharingHint =
+    "its driver must let it fault on pages: set HSA_XNACK=1; or set train.device = \"cpu\"";
 #else
 using NativeProperties = cudaDeviceProp;
 constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
@@ -39,8 +40,8 @@ constexpr const char* kBackendName = "cuda";
 constexpr const char* kHardwareQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 inline bool shares_memory(const NativeProperties& p) { return p.concurrentManagedAccess != 0; }
 constexpr const char* kSharingHint =
-    "its driver must give concurrent managed access, which Linux on bare metal has, and Windows and some virtual GPUs "
-    "not";
+    "its driver must give concurrent managed access, which Windows and some virtual GPUs lack; or set train.device = "
+    "\"cpu\"";
 
 // A function of the driver's library, which programs do not link, as of CUDA 12.0. Null where it has none.
 inline void* find_driver_function(const char* name) {
