@@ -268,6 +268,7 @@ ModelSpec build_native_model(const NativeModel& given) {
   model.norm_eps = n.norm_eps;
   model.tie_embeddings = n.tie_embeddings;
   model.init_std = n.init_std;
+  model.aux_loss_coef = n.selection_bias ? 0 : kNativeAuxLossCoef;
 
   LayerSpec layer;
   layer.activation = parse_activation(n.activation);

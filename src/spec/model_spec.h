@@ -116,6 +116,9 @@ struct NativeModel {
   int64_t expert_groups = 1, kept_groups = 1, group_best = 1;
   bool operator==(const NativeModel&) const = default;
 };
+// Load-balance loss of a [model] table without a selection bias: without one of the two, a router soon sends nearly all
+// tokens to a few experts.
+constexpr double kNativeAuxLossCoef = 0.01;
 ModelSpec build_native_model(const NativeModel& native);
 std::vector<std::string> preset_names();
 

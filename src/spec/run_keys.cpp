@@ -107,7 +107,10 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("mesh.stage_layers", mesh.stage_layers, "layers of each stage, as in \"8,8,7\"; empty: cut by FLOPs"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage: 1 cuts optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "0: from the launcher"),
-      REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6, "load balance loss; below 0: the model's own coefficient"),
+      REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6,
+           "coefficient of the load-balance loss; 0: none; below 0: that of config.json for model = \"hf:DIR\", 0.01 "
+           "for a "
+           "[model] table, 0 with a selection bias"),
       TEXT("moe.aux_scope", moe.aux_scope,
            "auxiliary loss by layer, by layer and sequence (DeepSeek; summed over layers, with a selection bias "
            "over the best scores), or of all layers together (Hugging Face); auto: the model's own, else layer",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "ops/adamw.h"
 #include "ops/cross_entropy.h"
@@ -32,17 +33,17 @@ void move_selection_bias(Engine& engine, const StepStats& stats) {
 
 }  // namespace
 
-double StepStats::imbalance() const {
-  double worst = 0;
-  for (const std::vector<double>& counts : load) {
-    double sum = 0, most = 0;
-    for (const double c : counts) {
-      sum += c;
-      most = std::max(most, c);
-    }
-    if (sum > 0) worst = std::max(worst, most * static_cast<double>(counts.size()) / sum);
+StepStats::Fullest StepStats::fullest() const {
+  Fullest found;
+  for (size_t l = 0; l < load.size(); ++l) {
+    const std::vector<double>& counts = load[l];
+    const double sum = std::accumulate(counts.begin(), counts.end(), 0.0);
+    if (sum <= 0) continue;
+    const auto most = std::max_element(counts.begin(), counts.end());
+    const double ratio = *most * static_cast<double>(counts.size()) / sum;
+    if (ratio > found.ratio) found = {l, static_cast<size_t>(most - counts.begin()), ratio};
   }
-  return worst;
+  return found;
 }
 
 std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches) {

@@ -29,8 +29,13 @@ struct StepStats {
   int64_t valid_labels = 0;  // of the whole step
   int64_t dropped_rows = 0;
   std::vector<std::vector<double>> load;  // [MoE layer][expert] choices of the whole step
-  // Largest over layers of (fullest expert / mean).
-  double imbalance() const;
+  // The expert with the most choices in relation to the mean of its layer.
+  struct Fullest {
+    size_t layer = 0, expert = 0;  // as in `load`
+    double ratio = 0;              // to the mean
+  };
+  Fullest fullest() const;
+  double imbalance() const { return fullest().ratio; }
 };
 
 using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;

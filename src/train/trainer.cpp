@@ -20,6 +20,7 @@
 #include "train/data.h"
 #include "train/hf_weights.h"
 #include "train/libraries.h"
+#include "train/load_watch.h"
 #include "train/memory_meter.h"
 #include "train/metrics.h"
 #include "train/sample.h"
@@ -83,6 +84,7 @@ class Trainer {
   RunLog log_;  // of the leader; of others, nowhere
   WorkClock work_clock_;
   ReportContext context_;
+  std::optional<LoadWatch> load_watch_;  // of the leader
   std::unique_ptr<CheckpointSave> saving_;
   RunState state_;
   ByteSummary bytes_;
@@ -135,7 +137,9 @@ void Trainer::prepare() {
   context_.world = world_.comm().size();
   context_.layout = describe(layout_of(engine_->plan.run));
   context_.dtype = engine_->plan.run.train.dtype;
-  if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
+  if (!leader_) return;
+  context_.forecast = make_forecast(engine_->plan, context_.world);
+  load_watch_.emplace(model, run_);
 }
 
 void Trainer::print_header() {
@@ -196,19 +200,7 @@ void Trainer::open_metrics() {
 
 // More rows met on a rank than the table of bytes had foreseen.
 void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
-  size_t layer = 0, expert = 0;
-  double worst = 0;
-  for (size_t l = 0; l < stats.load.size(); ++l) {
-    double sum = 0;
-    for (const double count : stats.load[l]) sum += count;
-    for (size_t e = 0; e < stats.load[l].size(); ++e) {
-      const double ratio = sum > 0 ? stats.load[l][e] * static_cast<double>(stats.load[l].size()) / sum : 0;
-      if (ratio <= worst) continue;
-      worst = ratio;
-      layer = l;
-      expert = e;
-    }
-  }
+  const StepStats::Fullest fullest = stats.fullest();
   const bool padded = engine_->plan.transport == TransportKind::padded;
   const std::string foreseen = padded && run_.moe.capacity_factor > 0
                                    ? fmt::format("moe.capacity_factor = {}", run_.moe.capacity_factor)
@@ -216,7 +208,7 @@ void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
   say("warning: step {}: {} went beyond {}, more memory was committed; the fullest is layer {}, expert {} with {:.1f} "
       "times the mean",
       step, padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen,
-      engine_->model.moe_index()[layer], expert, worst);
+      engine_->model.moe_index()[fullest.layer], fullest.expert, fullest.ratio);
 }
 
 std::optional<StepParts> Trainer::longest_parts(double seconds) const {
@@ -239,6 +231,8 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
     warn_growth(stats, step);
     warned_grows_ = grows;
   }
+  if (const std::string collapse = load_watch_->observe(step, stats.load); !collapse.empty())
+    say("warning: {}", collapse);
   StepReport r;
   r.step = step;
   r.stats = stats;
@@ -451,7 +445,7 @@ void Trainer::write_trace() const {
 }
 
 Exit Trainer::train() {
-  watch_stop_signals();
+  watch_stop_signals(leader_ ? interrupt_notice(run_.checkpoint.dir) : "");
   prepare();
   print_header();
   load_weights();

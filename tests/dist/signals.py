@@ -1,4 +1,4 @@
-"""SIGTERM or SIGUSR1 that reaches any rank: all ranks agree, save and stop after the same step with exit code 0, in
+"""SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) that reaches any rank: all ranks agree, save and stop after the same step with exit code 0, in
 training, in validation and while a checkpoint is written; the resumed run has the same numbers. mpirun gets SIGUSR1
 only: Open MPI's kills its ranks a second after a SIGTERM of its own."""
 
@@ -6,12 +6,13 @@ import os
 import pathlib
 import re
 import signal
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import (Checks, Job, checkpoints, last_step, launcher_forwards, outputs, read_metrics, run,  # noqa: E402
-                   same_bits, write_corpus, write_run_file)
+from _jobs import (SOURCE, Checks, Job, checkpoints, last_step, launcher_forwards, outputs, read_metrics,  # noqa: E402
+                   run, same_bits, write_corpus, write_run_file)
 
 checks = Checks()
 write_corpus("text")
@@ -63,6 +64,8 @@ cases = [
     ("term-to-a-rank", 4, to_rank(2, signal.SIGTERM)),
     ("usr1-to-a-rank", 2, to_rank(1, signal.SIGUSR1)),
     ("term-alone", 1, to_rank(0, signal.SIGTERM)),
+    ("int-alone", 1, to_rank(0, signal.SIGINT)),
+    ("int-to-a-rank", 2, to_rank(1, signal.SIGINT)),
 ]
 if launcher_forwards(signal.SIGUSR1):
     cases.insert(0, ("usr1-to-mpirun", 4, to_launcher))
@@ -74,6 +77,36 @@ for name, ranks, send in cases:
     if step is not None:
         checks.expect(3 <= step < 24, f"{name}: stopped after step {step}")
         same_bits(checks, name, whole[ranks], train(name, ranks))
+
+# Ctrl-C in a terminal: the first one answers at once and stops after the step, the second one ends the process.
+SLOW = ["train.global_batch=4096", "train.steps=24"]
+job = Job(1, "train", RUN, *outputs("twice"), *COMMON, *SLOW)
+if checks.expect(job.wait_until(lambda: "data:" in job.output()) and job.running(), "twice: ended early", job.output()):
+    os.kill(job.rank_pids()[0], signal.SIGINT)
+    checks.expect(job.wait_until(lambda: "press Ctrl-C again" in job.output(), 10), "twice: no answer", job.output())
+    checks.expect("twice/checkpoints" in job.output(), "twice: the answer names no folder", job.output())
+    time.sleep(0.6)  # sooner, it counts as the same key press
+    again = time.monotonic()
+    os.kill(job.process.pid, signal.SIGINT)
+    code = job.wait(20)
+    checks.expect(code == -signal.SIGINT, f"twice: exit {code}", job.output())
+    checks.expect(time.monotonic() - again < 5, "twice: the second Ctrl-C took long")
+job.end()
+
+# The launch script hands the first Ctrl-C on as a request to stop; a bare mpirun would kill its ranks.
+name = "script"
+environment = {**os.environ, "MOEWRIGHT_BIN": os.environ["MOEWRIGHT_BIN"]}
+with open("script.log", "w+", encoding="utf-8") as log:
+    script = subprocess.Popen([SOURCE / "examples/mpirun.sh", "2", RUN, *outputs(name), "train.steps=2000", "mesh.ep=2"],
+                              stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True)
+    end = time.monotonic() + 120
+    while last_step(name) < 3 and script.poll() is None and time.monotonic() < end:
+        time.sleep(0.05)
+    os.killpg(script.pid, signal.SIGINT)
+    code = script.wait(120)
+    text = pathlib.Path("script.log").read_text(encoding="utf-8")
+    checks.expect(code == 0 and "stopped on request" in text, f"script: exit {code}", text)
+    checks.expect(max(checkpoints(name), default=0) == last_step(name) >= 3, f"script: {checkpoints(name)}", text)
 
 # Validation is by far the longest part of a step here.
 name = "term-in-validation"
