@@ -125,4 +125,18 @@ void write_text_file_atomically(const std::string& path, const std::string& text
   sync_path(slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }
 
+void create_folder_of(const std::string& path) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error)
+    fail(Exit::data, fmt::format("cannot create the folder {} for {}: {}", folder.native(), path, error.message()),
+         "check the path and its permissions");
+}
+
+void write_output_text(const std::string& path, const std::string& text) {
+  create_folder_of(path);
+  write_text_file_atomically(path, text);
+}
+
 }  // namespace mw

@@ -39,6 +39,12 @@ std::string read_text_file(const std::string& path, size_t limit = size_t{64} <<
 // Writes through `path + ".tmp"`, fsync, rename: the file is there complete or not at all.
 void write_text_file_atomically(const std::string& path, const std::string& text);
 
+// Creates the folder that `path` is to lie in, with its parents, where it is missing. Errors: Exit::data naming it.
+void create_folder_of(const std::string& path);
+
+// A file that the user named: write_text_file_atomically, after create_folder_of.
+void write_output_text(const std::string& path, const std::string& text);
+
 // Whether something is there. Errors: `code` naming the path, when the system does not tell (no right, name too long).
 bool path_exists(const std::string& path, Exit code = Exit::data);
 

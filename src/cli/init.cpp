@@ -52,7 +52,7 @@ Exit init(InitOptions options) {
     std::fputs(text.c_str(), stdout);
     return Exit::ok;
   }
-  write_text_file_atomically(options.path, text);
+  write_output_text(options.path, text);
   std::printf("wrote %s\n", options.path.c_str());
   return Exit::ok;
 }

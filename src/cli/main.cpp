@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/usage_error.h"
 
 namespace mw {
 
@@ -22,6 +23,21 @@ void print_error(const Error& error, const std::string& prefix) {
   std::fflush(stderr);
 }
 
+// The arguments, with "help COMMAND" and "help" as what CLI11 calls them.
+static std::vector<std::string> command_line(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (!arguments.empty() && arguments[0] == "help") {
+    arguments.erase(arguments.begin());
+    arguments.resize(std::min<size_t>(arguments.size(), 1));
+    arguments.push_back("--help");
+  }
+  return arguments;
+}
+
+static std::string known_commands(const std::vector<std::string>& names) {
+  return fmt::format("one of: {}; `moewright help COMMAND` explains one", fmt::join(names, ", "));
+}
+
 static Exit run(int argc, char** argv) {
   CLI::App app{"Moewright trains Mixture-of-Experts transformers from a laptop to a cluster."};
   app.name("moewright");
@@ -31,14 +47,18 @@ static Exit run(int argc, char** argv) {
   const std::vector<Command> commands = register_commands(app, {&argc, &argv});
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.app->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(names.begin(), names.end(), argv[1]) == names.end()) {
-    fail(Exit::usage, fmt::format("unknown command \"{}\"{}", printable(argv[1]), did_you_mean(argv[1], names)),
-         fmt::format("one of: {}", fmt::join(names, ", ")));
-  }
+  const std::vector<std::string> arguments = command_line(argc, argv);
+  if (arguments.empty()) fail(Exit::usage, "no command is given", known_commands(names));
+  if (arguments[0][0] != '-' && std::find(names.begin(), names.end(), arguments[0]) == names.end())
+    fail(Exit::usage,
+         fmt::format("unknown command \"{}\"{}", printable(arguments[0]), did_you_mean(arguments[0], names)),
+         known_commands(names));
   try {
-    app.parse(argc, argv);
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the end
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? Exit::ok : Exit::usage;
+    if (error.get_exit_code() != 0) throw usage_error(app, error);
+    app.exit(error);  // prints the help or the version
+    return Exit::ok;
   }
   for (const Command& command : commands)
     if (command.app->parsed()) return command.run();

@@ -32,14 +32,14 @@ Request read_request(const PlanOptions& options, int64_t ranks = 0) {
 }
 
 void plot(const Request& request, const Estimate& estimate, const std::string& path) {
-  write_text_file_atomically(path, draw_plan_svg(request, estimate));
+  write_output_text(path, draw_plan_svg(request, estimate));
   std::fprintf(stderr, "wrote %s\n", path.c_str());
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void emit(const Request& request, const Layout& layout, const std::string& path) {
-  write_text_file_atomically(path, to_toml(with_layout(request.run, layout)));
+  write_output_text(path, to_toml(with_layout(request.run, layout)));
   std::fprintf(stderr, "wrote %s: %s\n", path.c_str(), describe(layout).c_str());
   if (request.run.data.path.empty() && request.run.data.blend.empty())
     std::fprintf(stderr, "it names no text or tokens yet: give `train` data.path=FILE\n");
@@ -53,7 +53,7 @@ Exit write_calibrated(const PlanOptions& options) {
   const Request request = read_request(options, steps.back().ranks);
   const Calibration calibration = calibrate(request, steps, options.metrics);
   for (const std::string& line : calibration.lines) std::printf("%s\n", line.c_str());
-  write_text_file_atomically(options.output, to_json(calibration.profile));
+  write_output_text(options.output, to_json(calibration.profile));
   std::printf("wrote %s\n", options.output.c_str());
   return Exit::ok;
 }

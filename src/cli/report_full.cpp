@@ -18,7 +18,7 @@ Exit run_report(const std::string& path, std::string output) {
     fail(Exit::data, fmt::format("{} is not there", metrics.native()),
          "a run writes it with log.jsonl=RUN_DIR/metrics.jsonl; a file of another name can be named itself");
   if (output.empty()) output = (metrics.parent_path() / "report.html").native();
-  write_text_file_atomically(output, draw_report(read_metrics(metrics.native(), kLoadSamples), metrics.native()));
+  write_output_text(output, draw_report(read_metrics(metrics.native(), kLoadSamples), metrics.native()));
   std::printf("wrote %s\n", output.c_str());
   return Exit::ok;
 }

@@ -92,13 +92,18 @@ const std::vector<std::string>& check_apart(const std::vector<std::string>& inpu
   return inputs;
 }
 
+std::string with_folder(const std::string& path) {
+  create_folder_of(path);
+  return path;
+}
+
 TokenizeRun::TokenizeRun(const TokenizeJob& job)
     : job_(job),
       files_(list_documents(check_apart(job.inputs, job.prefix))),
       tokenizer_(open_tokenizer(job.tokenizer)),
       end_of_document_(find_end_of_document(job, *tokenizer_)),
       type_(tokenizer_->vocab_size() < kSmallVocabulary ? TokenType::u16 : TokenType::i32),
-      lock_(job.prefix + ".tokenize.lock"),
+      lock_(with_folder(job.prefix + ".tokenize.lock")),
       state_path_(job.prefix + ".tokenize.json") {
   if (!lock_.is_held() && job.warn)
     job.warn(

@@ -188,6 +188,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
   Comm& comm = world.comm();
   const bool leader = comm.rank() == 0;
   const std::string partial_path = options.output + ".partial";
+  if (leader) create_folder_of(options.output);
   PlatformProfile profile = begin_profile(world, stream, options);
   std::vector<std::string> done;
   if (std::optional<Partial> partial = resume(comm, partial_path, options.machine)) {

@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "spec/run_keys.h"
 #include "spec/run_spec.h"
+#include "spec/unknown_key.h"
 
 namespace mw {
 namespace {
@@ -29,18 +30,11 @@ std::vector<std::string> section_names() {
   return names;
 }
 
-std::vector<std::string> key_names() {
-  std::vector<std::string> names;
-  for (const KeyRule& rule : key_rules()) names.push_back(rule.key);
-  for (const std::string& name : section_names()) names.push_back(name);
-  return names;
-}
-
 const KeyRule& find_rule(const std::string& key, const std::string& where) {
   for (const KeyRule& rule : key_rules())
     if (rule.key == key) return rule;
-  fail(Exit::config, fmt::format("{}: unknown key \"{}\"{}", where, printable(key), did_you_mean(key, key_names())),
-       "`moewright init` prints every key with its meaning");
+  const UnknownKey unknown = explain_unknown_key(key);
+  fail(Exit::config, fmt::format("{}: unknown key \"{}\"{}", where, printable(key), unknown.suggestion), unknown.hint);
 }
 
 std::string type_of(const toml::node& node) {
@@ -55,10 +49,23 @@ std::string type_of(const toml::node& node) {
   }
 }
 
-[[noreturn]] void fail_type(const std::string& where, const std::string& key, const char* expected,
+// How a value of the expected type is written.
+struct ExpectedType {
+  const char *name, *hint;
+};
+constexpr ExpectedType kInteger = {"an integer", "write a whole number without quotes, for example 4"};
+constexpr ExpectedType kNumber = {"a number", "write a number without quotes, for example 0.1 or 3e-4"};
+constexpr ExpectedType kBoolean = {"true or false", "write true or false without quotes"};
+constexpr ExpectedType kString = {"a string", "write it in double quotes"};
+constexpr ExpectedType kList = {"a list of strings",
+                                "write [\".py\", \".md\"], each item in double quotes; on a command line put single "
+                                "quotes around it all: 'key=[\".py\"]'"};
+
+[[noreturn]] void fail_type(const std::string& where, const std::string& key, const ExpectedType& expected,
                             const toml::node& node) {
-  fail(Exit::config, fmt::format("{}: {} expects {}, got {}", where, key, expected, type_of(node)),
-       node.is_string() ? "numbers and true/false stand without quotes" : "text stands in quotes, lists in [brackets]");
+  std::string got = type_of(node);
+  if (node.is_string()) got += fmt::format(" \"{}\"", printable(node.as_string()->get()));
+  fail(Exit::config, fmt::format("{}: {} expects {}, got {}", where, key, expected.name, got), expected.hint);
 }
 
 // What no file name may hold, and what the run file written from it could not hold either.
@@ -73,7 +80,7 @@ void check_text(const std::string& value, const std::string& key, const std::str
 void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std::string& where) {
   const std::string& key = rule.key;
   if (const auto* integer = std::get_if<IntegerKey>(&rule.kind)) {
-    if (!node.is_integer()) fail_type(where, key, "an integer", node);
+    if (!node.is_integer()) fail_type(where, key, kInteger, node);
     const int64_t value = node.as_integer()->get();
     if (value < integer->low || value > integer->high)
       fail(
@@ -82,7 +89,7 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
           rule.meaning);
     integer->field(run) = value;
   } else if (const auto* real = std::get_if<RealKey>(&rule.kind)) {
-    if (!node.is_number()) fail_type(where, key, "a number", node);
+    if (!node.is_number()) fail_type(where, key, kNumber, node);
     const double value =
         node.is_integer() ? static_cast<double>(node.as_integer()->get()) : node.as_floating_point()->get();
     if (!(value >= real->low && value <= real->high))
@@ -91,7 +98,7 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
            rule.meaning);
     real->field(run) = value;
   } else if (const auto* text = std::get_if<TextKey>(&rule.kind)) {
-    if (!node.is_string()) fail_type(where, key, "a string", node);
+    if (!node.is_string()) fail_type(where, key, kString, node);
     const std::string& value = node.as_string()->get();
     if (!text->choices.empty() && std::find(text->choices.begin(), text->choices.end(), value) == text->choices.end())
       fail(Exit::config,
@@ -101,14 +108,14 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
     check_text(value, key, where);
     text->field(run) = value;
   } else if (const auto* flag = std::get_if<BoolKey>(&rule.kind)) {
-    if (!node.is_boolean()) fail_type(where, key, "true or false", node);
+    if (!node.is_boolean()) fail_type(where, key, kBoolean, node);
     flag->field(run) = node.as_boolean()->get();
   } else {
     const toml::array* array = node.as_array();
-    if (array == nullptr) fail_type(where, key, "a list of strings", node);
+    if (array == nullptr) fail_type(where, key, kList, node);
     std::vector<std::string> values;
     for (const toml::node& item : *array) {
-      if (!item.is_string()) fail_type(where, key, "a list of strings", item);
+      if (!item.is_string()) fail_type(where, key, kList, item);
       check_text(item.as_string()->get(), key, where);
       values.push_back(item.as_string()->get());
     }
@@ -139,7 +146,9 @@ void assign_table(RunSpec& run, const toml::table& table, const std::string& pre
     if (key == "model" && node.is_string()) assign_model_text(run, node, at);
     else if (node.is_table() && (section || (prefix.empty() && !node.as_table()->empty())))
       assign_table(run, *node.as_table(), key, where);
-    else if (section) fail_type(at, key, "a section of keys", node);
+    else if (section)
+      fail_type(at, key, {"a section of keys", "put its keys under a line with the section's name in [brackets]"},
+                node);
     else assign(run, find_rule(key, at), node, at);
   }
 }
@@ -221,7 +230,8 @@ void apply_override(RunSpec& run, const std::string& text) {
   }
   const toml::node& node = *table.get("value");
   if (model_text) {
-    if (!node.is_string()) fail_type(where, key, "\"hf:DIR\"", node);
+    if (!node.is_string())
+      fail_type(where, key, {"\"hf:DIR\"", "DIR is a Hugging Face model folder with its config.json"}, node);
     assign_model_text(run, node, where);
   } else {
     if (key.rfind("model.", 0) == 0 && !run.hf_dir.empty())

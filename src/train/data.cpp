@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 
+#include "base/file.h"
+#include "base/text.h"
 #include "core/rng.h"
 
 namespace mw {
@@ -101,6 +104,23 @@ std::string SampleOrder::describe(int64_t steps, int64_t samples_per_step) const
   return text;
 }
 
+namespace {
+
+// Errors name the run-file key that the path came from.
+std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key) {
+  if (options.kind == "text" && !options.path.empty() && !path_exists(options.path))
+    fail(Exit::data, fmt::format("{} = \"{}\": there is no such file or folder", key, printable(options.path)),
+         fmt::format("name your text, for example {}=FILE_OR_FOLDER on the command line; the path is relative to {}",
+                     key, std::filesystem::current_path().native()));
+  try {
+    return open_token_source(options);
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("{}: {}", key, error.what()), error.hint());
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation) {
   const DataSpec& data = run.data;
   if (data.path.empty() == data.blend.empty())
@@ -121,10 +141,12 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
   } else if (data.val_fraction == 0) {
     options.split = Split::all;
   }
+  const char* key = data.blend.empty() ? "data.path" : "data.blend";
+  if (validation && !data.val_path.empty()) key = "data.val_path";
   std::vector<WeightedSource> sources;
   for (const BlendPart& part : parts) {
     options.path = part.path;
-    sources.push_back({part.weight, open_token_source(options)});
+    sources.push_back({part.weight, open_source(options, key)});
   }
   return std::make_unique<SampleOrder>(std::move(sources), run.train.seq_len, vocab,
                                        static_cast<uint64_t>(run.train.seed));
