@@ -1,11 +1,14 @@
 # make          installs what is missing and builds build/release/moewright
 # make demo     the same, and trains the example model
 # make test     the same, and runs every test that this machine can run
+# make install  the same, and puts moewright into /usr/local/bin, or PREFIX/bin
 CLANG_FORMAT ?= clang-format-14
 BUILD := build/release
 SOURCES := find $(wildcard src tests bench) -name '*.h' -o -name '*.cpp' -o -name '*.cu'
 
-.PHONY: all build test demo setup format check check-format check-rooms clean help
+PREFIX ?= /usr/local
+
+.PHONY: all build test demo install setup format check check-format check-rooms clean help
 all: build
 
 build: setup $(BUILD)/build.ninja  ## build/release/moewright
@@ -17,6 +20,11 @@ test: setup $(BUILD)/build.ninja  ## every test that this machine can run, MPI i
 
 demo: build  ## train examples/demo.toml on two ranks
 	tools/run_demo.sh
+
+install: build  ## moewright on PATH: into PREFIX/bin, by default /usr/local/bin
+	@cmake --install build/release --prefix "$(PREFIX)" >/dev/null || \
+	  { echo "install: cannot write to $(PREFIX); run it as root, or name another prefix: make install PREFIX=$$HOME/.local" >&2; exit 1; }
+	@echo "installed $(PREFIX)/bin/moewright"
 
 setup:
 	@tools/setup.sh

@@ -13,7 +13,7 @@ if [[ ${1:-} == --ci ]]; then
   packages+=(
     clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev
     hipcc clang-15 clang-tools-15 lld-15 rocm-device-libs libamdhip64-dev
-    slurmctld slurmd slurm-client munge
+    slurmctld slurmd slurm-client munge debootstrap
   )
 fi
 
