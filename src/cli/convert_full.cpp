@@ -52,7 +52,8 @@ Command add_export_command(CLI::App& app, const Invocation& invocation) {
   auto* sub = app.add_subcommand("export", "turn a checkpoint into a Hugging Face model folder");
   auto request = std::make_shared<HfExport>();
   request->dtype = "model";
-  sub->add_option("CHECKPOINT", request->checkpoint, "one checkpoint, for example run/step-00000100")->required();
+  sub->add_option("CHECKPOINT", request->checkpoint, "run folder, for its newest checkpoint, or one checkpoint")
+      ->required();
   sub->add_option("HF_DIR", request->out, "new folder to write")->required();
   sub->add_option("--dtype", request->dtype, "bf16, fp32, or model: as the model's config.json or the run says")
       ->check(CLI::IsMember({"model", "bf16", "fp32"}))
@@ -68,7 +69,10 @@ Command add_export_command(CLI::App& app, const Invocation& invocation) {
   return {sub, [=] {
             request->out = without_slash(request->out);
             request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));
-            return run_conversion(invocation, *seconds, [&](Comm& comm) { return export_checkpoint(comm, *request); });
+            return run_conversion(invocation, *seconds, [&](Comm& comm) {
+              request->checkpoint = choose_checkpoint(comm, request->checkpoint, stdout);
+              return export_checkpoint(comm, *request);
+            });
           }};
 }
 

@@ -2,15 +2,16 @@
 
 #include "cli/run_commands.h"
 #include "comm/cores.h"
+#include "train/model_path.h"
 #include "train/parity.h"
 
 namespace mw {
 
 Command add_parity_command(CLI::App& app, const Invocation&) {
-  auto* sub = app.add_subcommand("parity", "compare a Hugging Face model with a golden file, to the last gradient");
+  auto* sub = app.add_subcommand("parity", "compare a model with a golden file of transformers, to the last gradient");
   auto dir = std::make_shared<std::string>(), golden = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(0);
-  sub->add_option("HF_DIR", *dir, "model folder: config.json and safetensors")->required();
+  sub->add_option("MODEL", *dir, "Hugging Face model folder, run folder or checkpoint")->required();
   sub->add_option("GOLDEN", *golden, "golden.safetensors: inputs, logits, loss, gradients, trajectory")->required();
   sub->add_option("--threads", *threads, "threads; 0: all cores")->check(CLI::Range(0, 4096));
   auto device = std::make_shared<std::string>("auto");
@@ -18,7 +19,10 @@ Command add_parity_command(CLI::App& app, const Invocation&) {
       ->check(CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
   return {sub, [dir, golden, threads, device] {
             const std::unique_ptr<Comm> comm = make_self_comm();
-            const ParityReport report = run_parity(*dir, *golden, *comm, threads_per_rank(*threads, 1), *device);
+            ParityModel model;
+            if (find_model_path(*dir).kind == ModelPathKind::hf_folder) model.hf_dir = *dir;
+            else model.checkpoint = choose_checkpoint(*comm, *dir, stdout);
+            const ParityReport report = run_parity(model, *golden, *comm, threads_per_rank(*threads, 1), *device);
             std::fputs(format_report(report).c_str(), stdout);
             return report.ok() ? Exit::ok : Exit::check_failed;
           }};

@@ -1,6 +1,8 @@
 // Commands of the full build: those that compute.
 #pragma once
 
+#include <cstdio>
+
 #include "cli/commands.h"
 #include "comm/world.h"
 #include "spec/run_spec.h"
@@ -26,6 +28,10 @@ Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)
 
 // Runs `body` on every rank of the world under the watchdog (`seconds` as in start_watchdog). Collective.
 Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& body);
+
+// The complete checkpoint that `path` stands for, as rank 0 finds it: a run that trains may write a newer one
+// meanwhile. Rank 0 prints to `out` which one it takes of a run folder. Collective. Errors: as require_checkpoint.
+std::string choose_checkpoint(Comm& comm, const std::string& path, std::FILE* out);
 
 // --watchdog, of commands without a run file: the seconds for run_watched.
 std::shared_ptr<int64_t> add_watchdog_option(CLI::App& sub);

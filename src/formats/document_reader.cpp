@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "formats/json_events.h"
 #include "formats/text_corpus.h"
+#include "formats/text_stream.h"
 
 namespace mw {
 namespace {
@@ -67,23 +68,6 @@ std::string read_field(std::string_view line, const std::string& key, const std:
                      reader.instead() == nullptr ? "no such field" : reader.instead()),
          "--key names the field that holds the text");
   return *reader.text();
-}
-
-// Puts U+FFFD for each byte that is not part of well-formed UTF-8.
-int64_t repair_utf8(std::string_view text, std::string& out) {
-  int64_t replaced = 0;
-  for (size_t at = 0; at < text.size();) {
-    size_t next = at;
-    if (next_code_point(text, next)) {
-      out.append(text, at, next - at);
-      at = next;
-    } else {
-      out += "\xef\xbf\xbd";
-      ++replaced;
-      ++at;
-    }
-  }
-  return replaced;
 }
 
 }  // namespace

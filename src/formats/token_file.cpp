@@ -40,7 +40,9 @@ void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_vi
       fail(Exit::data,
            fmt::format("{}: token {}: expected an id in [0, {}), got {}", where, first + static_cast<int64_t>(i), vocab,
                        tokens[i]),
-           "the data was made with another tokenizer: set model.vocab to fit it, or tokenize again");
+           "the data was made with another tokenizer: tokenize it with the model's own (that of its hf: folder), or "
+           "give "
+           "a [model] table a larger model.vocab");
     }
   }
 }

@@ -23,16 +23,49 @@ std::string end_of_document_name(const std::string& path) {
   return {};
 }
 
+// "" where the folder has none.
+std::string tokenizer_of_folder(const std::string& dir) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+    const std::string file = (std::filesystem::path(dir) / name).native();
+    if (path_exists(file)) return file;
+  }
+  return {};
+}
+
+class ByteTokenizer final : public Tokenizer {
+ public:
+  std::unique_ptr<Tokenizer> clone() const override { return make_byte_tokenizer(); }
+  int64_t vocab_size() const override { return 256; }
+  bool has(int32_t id) const override { return id >= 0 && id < vocab_size(); }
+  void encode(std::string_view text, std::vector<int32_t>& ids) override {
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  }
+  std::string decode(std::span<const int32_t> ids) const override {
+    std::string text;
+    for (const int32_t id : ids) {
+      if (!has(id)) fail(Exit::data, fmt::format("{} is not a byte", id), "the ids come from another tokenizer");
+      text += static_cast<char>(id);
+    }
+    return text;
+  }
+  std::optional<int32_t> id_of(std::string_view token) const override {
+    return token.size() == 1 ? std::optional<int32_t>(static_cast<unsigned char>(token[0])) : std::nullopt;
+  }
+  std::optional<int32_t> end_of_document() const override { return 0; }
+  std::string describe() const override { return "bytes"; }
+};
+
 }  // namespace
+
+std::unique_ptr<Tokenizer> make_byte_tokenizer() { return std::make_unique<ByteTokenizer>(); }
+
+bool has_tokenizer_file(const std::string& dir) { return !tokenizer_of_folder(dir).empty(); }
 
 std::string find_tokenizer_file(const std::string& path) {
   if (!path_exists(path)) fail(Exit::data, fmt::format("{} is not there", path), "name a tokenizer or its folder");
   std::error_code ignored;  // it is there
   if (!std::filesystem::is_directory(path, ignored)) return path;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    const std::string file = (std::filesystem::path(path) / name).native();
-    if (path_exists(file)) return file;
-  }
+  if (const std::string file = tokenizer_of_folder(path); !file.empty()) return file;
   fail(Exit::data, fmt::format("{} holds neither tokenizer.json nor tokenizer.model", path), "name the file itself");
 }
 

@@ -17,6 +17,7 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
   virtual std::unique_ptr<Tokenizer> clone() const = 0;
   virtual int64_t vocab_size() const = 0;  // largest id + 1
+  virtual bool has(int32_t id) const = 0;  // ids below vocab_size() may have gaps
   // Appends the ids of `text`, which is UTF-8. Special tokens that stand in the text become their ids, as with Hugging
   // Face; none is added around it. Errors: Exit::data when the text is not UTF-8 or a pattern gives up on it.
   virtual void encode(std::string_view text, std::vector<int32_t>& ids) = 0;
@@ -29,6 +30,9 @@ class Tokenizer {
   virtual std::string describe() const = 0;  // one line: "byte-level BPE tokenizer.json, 128256 tokens"
 };
 
+// Whether the folder `dir` holds a file that open_tokenizer would read.
+bool has_tokenizer_file(const std::string& dir);
+
 // The file that open_tokenizer reads: `path` itself, or tokenizer.json or tokenizer.model of the folder `path`. Errors:
 // Exit::data when it is not there.
 std::string find_tokenizer_file(const std::string& path);
@@ -37,7 +41,10 @@ std::string find_tokenizer_file(const std::string& path);
 // file and the field when it is damaged; Exit::unsupported naming what is in it and not built.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
-// The two kinds. `end_of_document` is the name of a token, or empty.
+// Bytes as tokens: ids 0 to 255, of any text, UTF-8 or not. Byte 0 ends a document.
+std::unique_ptr<Tokenizer> make_byte_tokenizer();
+
+// The kinds with a file. `end_of_document` is the name of a token, or empty.
 std::unique_ptr<Tokenizer> open_bpe_tokenizer(const std::string& path, const std::string& end_of_document);
 std::unique_ptr<Tokenizer> parse_bpe_tokenizer(std::string_view json, const std::string& where,
                                                const std::string& end_of_document);

@@ -140,6 +140,9 @@ class BpeTokenizer final : public Tokenizer {
 
   std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<BpeTokenizer>(tables_); }
   int64_t vocab_size() const override { return std::ssize(tables_->texts); }
+  bool has(int32_t id) const override {
+    return id >= 0 && id < vocab_size() && tables_->known[static_cast<size_t>(id)];
+  }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
     if (!is_utf8(text)) fail(Exit::data, "a text to tokenize is not UTF-8", "convert it to UTF-8 first");
@@ -160,7 +163,7 @@ class BpeTokenizer final : public Tokenizer {
   std::string decode(std::span<const int32_t> ids) const override {
     std::string text;
     for (const int32_t id : ids) {
-      if (id < 0 || id >= vocab_size() || !tables_->known[static_cast<size_t>(id)])
+      if (!has(id))
         fail(Exit::data, fmt::format("{} has no token {}", tables_->name, id), "the ids come from another tokenizer");
       text += tables_->texts[static_cast<size_t>(id)];
     }

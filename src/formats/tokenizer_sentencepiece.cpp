@@ -17,6 +17,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::unique_ptr<Tokenizer> clone() const override { return std::make_unique<SentencePieceTokenizer>(path_, model_); }
   int64_t vocab_size() const override { return model_->GetPieceSize(); }
+  bool has(int32_t id) const override { return id >= 0 && id < vocab_size(); }
 
   void encode(std::string_view text, std::vector<int32_t>& ids) override {
     if (!is_utf8(text)) fail(Exit::data, "a text to tokenize is not UTF-8", "convert it to UTF-8 first");
@@ -28,7 +29,7 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::string decode(std::span<const int32_t> ids) const override {
     for (const int32_t id : ids)
-      if (id < 0 || id >= vocab_size())
+      if (!has(id))
         fail(Exit::data, fmt::format("{} has no token {}", path_, id), "the ids come from another tokenizer");
     std::string text;
     const auto status = model_->Decode(std::vector<int>(ids.begin(), ids.end()), &text);

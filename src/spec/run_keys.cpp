@@ -160,6 +160,9 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("watchdog.seconds", watchdog.seconds, 0, kMany,
               "the job ends with a report when a rank has been silent, or no rank has moved, for so long; 0: never"),
       TEXT("sample.prompt", sample.prompt, "text that `sample` and the end of training continue"),
+      TEXT("sample.tokenizer", sample.tokenizer,
+           "tokenizer.json, SentencePiece .model or a folder with one, for the prompt and the generated text; empty: "
+           "that of the hf: model folder, else bytes"),
       INTEGER("sample.tokens", sample.tokens, 0, 1 << 20, "tokens generated at the end of training; 0: none"),
       REAL("sample.temperature", sample.temperature, 0, 100, "0: the likeliest token"),
       INTEGER("sample.top_k", sample.top_k, 0, 1 << 24, "draw from the likeliest tokens only; 0: all"),

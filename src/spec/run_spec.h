@@ -80,6 +80,7 @@ struct WatchdogSpec {
 
 struct SampleSpec {
   std::string prompt;
+  std::string tokenizer;  // file or folder; empty: of the Hugging Face model folder, else bytes
   int64_t tokens = 0;
   double temperature = 0.8;
   int64_t top_k = 40, seed = 1;

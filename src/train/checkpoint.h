@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,9 @@ namespace mw {
 
 // What a run is besides its tensors.
 struct RunState {
-  int64_t step = 0;     // optimizer steps done
-  int64_t samples = 0;  // consumed: the global data cursor
+  int64_t step = 0;                 // optimizer steps done
+  int64_t samples = 0;              // consumed: the global data cursor
+  std::optional<double> loss = {};  // of the last step; older checkpoints and imported models have none
 };
 
 struct CheckpointSlice {
@@ -83,5 +85,7 @@ std::vector<std::string> list_checkpoints(const std::string& dir);
 std::string newest_checkpoint(const std::string& dir);
 // index.json of a folder, checked against DONE.
 CheckpointIndex read_checkpoint_index(const std::string& folder);
+// The run file that a checkpoint stores, changed by `overrides`. Errors: checkpoint, config.
+RunSpec read_stored_run(const std::string& folder, const std::vector<std::string>& overrides);
 
 }  // namespace mw

@@ -118,6 +118,7 @@ void complete_checkpoint(const std::string& folder, const CheckpointContents& co
                           {"version", 2},
                           {"step", contents.state.step},
                           {"samples", contents.state.samples}};
+  if (contents.state.loss) index["loss"] = *contents.state.loss;
   index["run"] = contents.run_toml;
   for (const ParamRow& row : rows) {
     index["tensors"]["param." + row.name] = row.shape;

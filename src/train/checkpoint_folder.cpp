@@ -96,6 +96,16 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
   return lines;
 }
 
+std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run) {
+  try {
+    std::vector<KeyChange> changes = changed_keys(parse_run_text(run_toml, "the checkpoint's run", {}), run);
+    std::erase_if(changes, [](const KeyChange& change) { return !changes_model(change); });
+    return changes;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 bool holds_checkpoint(const RunSpec& run, const std::string& folder) {
   if (run.checkpoint.dir.empty()) return false;
   const std::vector<std::string> complete = list_checkpoints(run.checkpoint.dir);

@@ -24,6 +24,9 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
 // others, or the weights those of another model. None where all is as it was.
 std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run);
 
+// The keys of the model that differ from those of the run that `run_toml` tells; none where it cannot be read.
+std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run);
+
 // Whether `folder`, a complete checkpoint, lies in checkpoint.dir.
 bool holds_checkpoint(const RunSpec& run, const std::string& folder);
 

@@ -44,6 +44,14 @@ std::string text(const json& object, const char* key, const std::string& where) 
   return value.get<std::string>();
 }
 
+// None where the field is missing.
+std::optional<double> optional_number(const json& object, const char* key, const std::string& where) {
+  if (!object.contains(key)) return std::nullopt;
+  const json& value = object.at(key);
+  if (!value.is_number()) refuse(where, fmt::format("\"{}\" expects a number, got {}", key, printable(value.dump())));
+  return value.get<double>();
+}
+
 // Slices of one box, by their first element: they must cover it exactly.
 void check_box(std::span<const TensorSlice> slices, int64_t elements, const std::string& where) {
   const std::string box = fmt::format("entries {} to {}", slices[0].begin, slices[0].begin + slices[0].count);
@@ -110,6 +118,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
   CheckpointIndex index;
   index.state.step = integer(root, "step", 0, where);
   index.state.samples = integer(root, "samples", 0, where);
+  index.state.loss = optional_number(root, "loss", where);
   index.run_toml = text(root, "run", where);
   std::map<std::string, std::vector<int64_t>> shapes;
   const json& tensors = field(root, "tensors", where);
@@ -181,6 +190,10 @@ std::vector<std::string> list_checkpoints(const std::string& dir) {
 std::string newest_checkpoint(const std::string& dir) {
   const std::vector<std::string> all = list_checkpoints(dir);
   return all.empty() ? std::string() : all.back();
+}
+
+RunSpec read_stored_run(const std::string& folder, const std::vector<std::string>& overrides) {
+  return parse_run_text(read_checkpoint_index(folder).run_toml, folder + "/index.json: run", overrides);
 }
 
 CheckpointIndex read_checkpoint_index(const std::string& folder) {

@@ -1,5 +1,7 @@
 #include "train/checkpoint_reader.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -8,6 +10,7 @@
 #include "formats/checksum.h"
 #include "ops/device.h"
 #include "ops/split_values.h"
+#include "train/checkpoint_folder.h"
 #include "train/checkpoint_slices.h"
 
 namespace mw {
@@ -30,7 +33,7 @@ std::string offer_older(const std::string& folder) {
   for (auto it = all.rbegin(); it != all.rend(); ++it)
     if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
       return fmt::format("move {} away and go on from the one before it: checkpoint.resume={}", path.string(), *it);
-  return "there is no older complete checkpoint; start anew with checkpoint.resume=none";
+  return "there is no older complete checkpoint beside it; training starts anew with checkpoint.resume=none";
 }
 
 // What `body` gives; errors of its files become errors of the checkpoint.
@@ -44,17 +47,28 @@ auto read_or_refuse(const std::string& folder, Body body) {
   }
 }
 
+// Why a checkpoint's tensors may be others than those of `run`.
+std::string explain_other_model(const std::string& run_toml, const RunSpec& run) {
+  std::vector<std::string> changes;
+  for (const KeyChange& change : find_model_changes(run_toml, run))
+    changes.push_back(fmt::format("{} was {} in the checkpoint, is {} now", change.key, change.from, change.to));
+  if (changes.empty()) return "the checkpoint belongs to another model";
+  return fmt::format("{}; a changed model starts anew, in another checkpoint.dir", fmt::join(changes, "; "));
+}
+
 void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow>& rows, bool needs_moments,
-                        const std::string& folder) {
+                        const RunSpec& run, const std::string& folder) {
   std::map<std::string, std::vector<int64_t>> found(index.tensors.begin(), index.tensors.end());
   const auto require = [&](const std::string& name, const std::vector<int64_t>& shape) {
     const auto it = found.find(name);
     if (it == found.end())
       fail(Exit::checkpoint, fmt::format("{}: tensor {} is missing", folder, name),
-           "the checkpoint belongs to another model");
+           explain_other_model(index.run_toml, run));
     if (it->second != shape)
-      fail(Exit::checkpoint, fmt::format("{}: tensor {} has another shape than the model's", folder, name),
-           "the checkpoint belongs to another model");
+      fail(Exit::checkpoint,
+           fmt::format("{}: tensor {} is {}, the model's is {}", folder, name, format_shape(it->second),
+                       format_shape(shape)),
+           explain_other_model(index.run_toml, run));
     found.erase(it);
   };
   for (const ParamRow& row : rows) {
@@ -66,7 +80,7 @@ void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow
   if (!found.empty())
     fail(Exit::checkpoint,
          fmt::format("{}: tensor {} does not belong to the model", folder, printable(found.begin()->first)),
-         "the checkpoint belongs to another model");
+         explain_other_model(index.run_toml, run));
 }
 
 // Stored elements, which lie anywhere, as values of a type.
@@ -111,8 +125,8 @@ bool CheckpointReader::has_moments() const {
                      [](const auto& tensor) { return tensor.first.rfind("adam_", 0) == 0; });
 }
 
-void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool needs_moments) const {
-  check_tensor_names(index_, rows, needs_moments, folder_);
+void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool needs_moments, const RunSpec& run) const {
+  check_tensor_names(index_, rows, needs_moments, run, folder_);
 }
 
 void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,

@@ -28,8 +28,9 @@ class CheckpointReader {
   // Whether the optimizer's moments are there. Checkpoints of imported models have none: they are zero.
   bool has_moments() const;
 
-  // The tensors must be those of this table; moments too, where they are there or `needs_moments`.
-  void check_tensors(const std::vector<ParamRow>& rows, bool needs_moments) const;
+  // The tensors must be those of this table; moments too, where they are there or `needs_moments`. `run` is the run
+  // that the table is of: an error names its keys that were others in the checkpoint's.
+  void check_tensors(const std::vector<ParamRow>& rows, bool needs_moments, const RunSpec& run) const;
 
   // The elements of a part of `tensor` into `values`, part.size of them, f32 or bf16: moments are converted where they
   // are stored as the other. Into u16 `values` go the rests of f32, and into `near` their upper halves. Both are in an

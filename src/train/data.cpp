@@ -152,6 +152,22 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
                                        static_cast<uint64_t>(run.train.seed));
 }
 
+void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab) {
+  constexpr int64_t kPlaces = 64, kTokens = 4096;  // 256k tokens: milliseconds on a disk
+  std::vector<int32_t> tokens;
+  for (size_t part = 0; part < order.sources(); ++part) {
+    const TokenSource& source = order.source(part);
+    if (run.data.kind == "text" && vocab >= 256) continue;
+    const int64_t places = std::clamp<int64_t>(source.size() / kTokens, 1, kPlaces);
+    for (int64_t i = 0; i < places; ++i) {
+      const int64_t first = source.size() / places * i;
+      tokens.resize(static_cast<size_t>(std::min(kTokens, source.size() - first)));
+      source.read(first, tokens);
+      check_tokens(tokens, vocab, source.describe(), first);
+    }
+  }
+}
+
 namespace {
 
 // This rank's slice of a micro-batch; `sample` reads the i-th sample of the whole micro-batch.

@@ -33,6 +33,7 @@ class SampleOrder {
   SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed);
 
   int64_t samples() const;  // windows of all sources
+  size_t sources() const { return parts_.size(); }
   const TokenSource& source(size_t part = 0) const { return *parts_[part].source; }
   // Sample `number` of the endless order: each source is shuffled anew in every epoch of its own. Errors: data, when a
   // token lies outside the vocabulary. `starts`, unless empty: the position of the first token of each id's document
@@ -61,6 +62,10 @@ class SampleOrder {
 
 // Opens the training or validation data of a run. For validation, null when the run has none.
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation);
+
+// Reads some of every source, spread over it, so that data of another tokenizer is refused before the training. Errors:
+// data, when a token lies outside the model's vocabulary.
+void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);
 
 // This rank's micro-batches of the step that begins at sample `cursor`.
 std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor);

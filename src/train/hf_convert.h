@@ -5,6 +5,7 @@
 #include <string>
 
 #include "comm/comm.h"
+#include "spec/run_spec.h"
 
 namespace mw {
 
@@ -13,6 +14,10 @@ namespace mw {
 // reading the folder gives them; numeric, when a weight is not finite; checkpoint, also when DIR/step-00000000 is
 // complete.
 std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::string& dir);
+
+// The model that export writes for a run: of its Hugging Face folder, or its [model] table as one of the family that it
+// fits, with the run's auxiliary loss. Errors: config; unsupported, for a table that fits no family.
+ModelSpec hf_model_of(const RunSpec& run);
 
 struct HfExport {
   std::string checkpoint;  // one folder, of any layout

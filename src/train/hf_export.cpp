@@ -40,11 +40,7 @@ const char* hf_name(DType dtype) { return dtype == DType::bf16 ? "bfloat16" : "f
 
 // A run of a [model] table: the family is found, and what config.json says beside the table comes from the run.
 void describe_native(const RunSpec& run, const HfExport& request, Target& target) {
-  target.model = fit_hf_family(build_native_model(run.native));
-  // DeepSeek's configs know the loss over sequences alone, the others' no scope.
-  const bool latent = target.model.layers.front().attention.is_latent();
-  target.model.sequence_aux = latent && aux_scope(run, target.model) == AuxScope::sequence;
-  target.model.aux_loss_coef = latent && !target.model.sequence_aux ? 0 : aux_loss_coef(run, target.model);
+  target.model = hf_model_of(run);
   target.dtype = choose_dtype(request.dtype, run.train.dtype);
   // Without these the family's own would stand in.
   const std::string more = fmt::format(
@@ -73,7 +69,7 @@ Target describe_target(const CheckpointReader& reader, const HfExport& request, 
   else describe_family(source, request, target);
   MW_CHECK(parse_hf_config(target.config, "the config.json to write") == target.model,
            "config.json does not say what the model is");
-  reader.check_tensors(param_table(target.model), false);
+  reader.check_tensors(param_table(target.model), false, run);
   target.tensors = hf_tensors(target.model);
   target.shards = cut_into_shards(target.tensors, target.dtype, request.shard_bytes);
   return target;
@@ -206,6 +202,16 @@ void copy_other_files(const std::string& from, const std::string& to) {
 }
 
 }  // namespace
+
+ModelSpec hf_model_of(const RunSpec& run) {
+  ModelSpec model = fit_hf_family(load_model_spec(run));
+  if (!run.hf_dir.empty()) return model;
+  // DeepSeek's configs know the loss over sequences alone, the others' no scope.
+  const bool latent = model.layers.front().attention.is_latent();
+  model.sequence_aux = latent && aux_scope(run, model) == AuxScope::sequence;
+  model.aux_loss_coef = latent && !model.sequence_aux ? 0 : aux_loss_coef(run, model);
+  return model;
+}
 
 std::string export_checkpoint(Comm& world, const HfExport& request) {
   CheckpointReader reader(request.checkpoint);

@@ -13,7 +13,9 @@
 #include "ops/cross_entropy.h"
 #include "spec/hf_config.h"
 #include "spec/hf_deepseek.h"
+#include "train/checkpoint.h"
 #include "train/engine.h"
+#include "train/hf_convert.h"
 #include "train/hf_weights.h"
 #include "train/step.h"
 
@@ -132,6 +134,11 @@ RunSpec parity_run(const std::string& hf_dir, const std::string& family, int64_t
   return run;
 }
 
+ModelSpec load_parity_model(const ParityModel& source) {
+  if (!source.hf_dir.empty()) return read_hf_config(source.hf_dir + "/config.json");
+  return hf_model_of(read_stored_run(source.checkpoint, {}));
+}
+
 void compare_router_logits(Engine& engine, const Golden& golden, ParityReport& report, std::set<std::string>& seen) {
   for (int64_t i = 0; i < engine.model.moe_layers(); ++i) {
     const std::string name = fmt::format("router_logits.{}", i);
@@ -199,9 +206,9 @@ bool ParityReport::ok() const {
   return std::all_of(lines.begin(), lines.end(), [](const ParityLine& line) { return line.ok(); });
 }
 
-ParityReport run_parity(const std::string& hf_dir, const std::string& golden_path, Comm& comm, int threads,
+ParityReport run_parity(const ParityModel& source, const std::string& golden_path, Comm& comm, int threads,
                         const std::string& device) {
-  const ModelSpec model = read_hf_config(hf_dir + "/config.json");
+  const ModelSpec model = load_parity_model(source);
   const Golden golden(golden_path);
   const SafetensorsEntry& input = golden.require("input_ids");
   if (input.shape.size() != 2 || input.shape[0] < 1 || input.shape[1] < 2)
@@ -213,11 +220,12 @@ ParityReport run_parity(const std::string& hf_dir, const std::string& golden_pat
     fail(Exit::data, fmt::format("{}: logits must be [{}, {}, {}]", golden_path, sequences, seq_len, model.vocab),
          "the golden file belongs to another model");
 
-  open_hf_folder(model, hf_dir);
-  RunSpec run = parity_run(hf_dir, model.family, sequences, seq_len);
+  if (!source.hf_dir.empty()) open_hf_folder(model, source.hf_dir);
+  RunSpec run = parity_run(source.hf_dir, model.family, sequences, seq_len);
   run.train.device = device;
   Engine engine(model, run, comm, threads);
-  import_hf_weights(engine, hf_dir);
+  if (source.hf_dir.empty()) load_checkpoint(engine, source.checkpoint, true);
+  else import_hf_weights(engine, source.hf_dir);
   ParityReport report;
   std::set<std::string> seen = {"input_ids", "labels", "logits", "loss", "aux_loss"};
   const MicroBatch batch = shifted_batch(golden.tokens("input_ids", model.vocab, false),

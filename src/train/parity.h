@@ -1,4 +1,4 @@
-// Parity: a Hugging Face model folder against a golden file of what transformers computed from it.
+// Parity: a Hugging Face model folder, or a checkpoint, against a golden file of what transformers computed from it.
 #pragma once
 
 #include <string>
@@ -18,6 +18,12 @@ struct ParityLine {
   bool ok() const { return norm_error <= norm_tolerance && element_error <= element_tolerance; }
 };
 
+// One of the two.
+struct ParityModel {
+  std::string hf_dir;      // model folder
+  std::string checkpoint;  // its weights, as `export` would write them
+};
+
 struct ParityReport {
   std::vector<ParityLine> lines;
   bool ok() const;
@@ -27,7 +33,7 @@ struct ParityReport {
 // trajectory (DESIGN section 9). Every tensor of the golden file must be understood and every trained parameter must
 // have its gradient there. Errors: config, data. `comm` is this process alone.
 // device: as train.device.
-ParityReport run_parity(const std::string& hf_dir, const std::string& golden_path, Comm& comm, int threads,
+ParityReport run_parity(const ParityModel& model, const std::string& golden_path, Comm& comm, int threads,
                         const std::string& device);
 
 std::string format_report(const ParityReport& report);

@@ -18,12 +18,13 @@
 #include "train/checkpoint.h"
 #include "train/checkpoint_folder.h"
 #include "train/data.h"
+#include "train/final_sample.h"
 #include "train/hf_weights.h"
 #include "train/libraries.h"
 #include "train/load_watch.h"
 #include "train/memory_meter.h"
 #include "train/metrics.h"
-#include "train/sample.h"
+#include "train/model_path.h"
 #include "train/signals.h"
 #include "train/validation.h"
 #include "train/watchdog.h"
@@ -64,7 +65,6 @@ class Trainer {
   int64_t memory_growth() const;
   std::string describe_growth(int64_t taken, int64_t tensors) const;
   void print_memory();
-  void print_sample();
   void write_trace() const;
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
@@ -80,6 +80,7 @@ class Trainer {
   std::unique_ptr<OutputLock> folder_lock_;  // of the leader
   std::unique_ptr<SampleOrder> data_, validation_;
   std::unique_ptr<ByteCountModel> baseline_;
+  std::unique_ptr<FinalSample> sample_;
   std::unique_ptr<Engine> engine_;
   RunLog log_;  // of the leader; of others, nowhere
   WorkClock work_clock_;
@@ -121,6 +122,9 @@ void Trainer::prepare() {
            "set train.byte_baseline = false");
     baseline_ = std::make_unique<ByteCountModel>(data_->source());
   }
+  sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
+  if (leader_) check_vocabulary(*data_, run_, model.vocab);
+  if (leader_ && validation_ != nullptr) check_vocabulary(*validation_, run_, model.vocab);
   if (device.kind == DeviceKind::cpu) {
     // Its own memory is not to be taken for the model's.
     Stream stream(1);
@@ -160,6 +164,7 @@ void Trainer::print_header() {
                                         : engine_->comms.gpu_library);
   say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
   if (validation_ != nullptr) say("validation: {}", validation_->describe(0, 0));
+  if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
 }
@@ -167,8 +172,8 @@ void Trainer::print_header() {
 void Trainer::load_weights() {
   std::string folder;
   const std::string& resume = run_.checkpoint.resume;
-  if (resume == "auto") folder = newest_checkpoint(run_.checkpoint.dir);
-  else if (resume != "none") folder = resume;
+  if (leader_ && resume == "auto") folder = newest_checkpoint(run_.checkpoint.dir);
+  else if (leader_ && resume != "none") folder = require_checkpoint(find_model_path(resume));
   // One rank looks and tells, so that all take the same.
   folder = broadcast_text(world_.comm(), folder, 0);
   if (!folder.empty()) {
@@ -305,6 +310,7 @@ StepStats Trainer::compute_step(int64_t step) {
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
   state_.step = step;
   state_.samples += run_.train.global_batch;
+  state_.loss = stats.loss;
   step_seconds_.push_back(now_seconds() - begin);
   engine_->stream.trace().settle();
   const StepParts after = waits_and_updates(engine_->stream.trace());
@@ -403,20 +409,6 @@ void Trainer::print_profile() const {
   }
 }
 
-void Trainer::print_sample() {
-  if (run_.sample.tokens == 0) return;
-  std::vector<int32_t> prompt;
-  for (const char c : run_.sample.prompt) prompt.push_back(static_cast<unsigned char>(c));
-  if (const std::string why = why_no_sample(engine_->plan.model, run_); !why.empty()) {
-    say("sample: skipped, {}", why);
-    return;
-  }
-  const std::vector<int32_t> tokens = generate(*engine_, prompt, run_.sample);
-  std::string text = run_.sample.prompt;
-  for (const int32_t t : tokens) text += t == 0 ? "\n[end of file]\n" : std::string(1, static_cast<char>(t));
-  say("---- sample, {} bytes after the prompt ----\n{}\n----", tokens.size(), text);
-}
-
 void Trainer::finish() {
   const double total_tokens = static_cast<double>(trained_steps_) * static_cast<double>(run_.train.global_batch) *
                               static_cast<double>(run_.train.seq_len);
@@ -479,7 +471,7 @@ Exit Trainer::train() {
   finish();
   validate(state_.step);
   if (val_loss_) log_.write_final_validation(state_.step, *val_loss_);
-  print_sample();
+  if (const std::string text = sample_->draw(*engine_); !text.empty()) say("{}", text);
   return Exit::ok;
 }
 

@@ -1,5 +1,6 @@
-"""Token ids equal those of the Hugging Face `tokenizers` and of the `sentencepiece` packages, on a megabyte of mixed text
-and for tokenizers of every kind that is built, trained here; what is not built is refused by name."""
+"""Token ids, and the text of token ids, equal those of the Hugging Face `tokenizers` and of the `sentencepiece` packages,
+on a megabyte of mixed text and for tokenizers of every kind that is built, trained here; what is not built is refused by
+name."""
 
 import array
 import io
@@ -7,6 +8,7 @@ import json
 import os
 import pathlib
 import struct
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
@@ -16,7 +18,7 @@ from _packages import require  # noqa: E402
 require("tokenizers", "sentencepiece")
 import sentencepiece  # noqa: E402
 import tokenizers  # noqa: E402
-from _jobs import Checks, run  # noqa: E402
+from _jobs import BIN, Checks, run  # noqa: E402
 from _mixed_text import documents  # noqa: E402
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers  # noqa: E402
 
@@ -100,7 +102,19 @@ def read_dataset(prefix):
     return found
 
 
-def compare(label, tokenizer, encode, end):
+def decode_bpe(oracle, ids):
+    """Added tokens apart: the package's decoder takes their letters for bytes."""
+    added, text, run_of_ids = {i: token.content for i, token in oracle.get_added_tokens_decoder().items()}, [], []
+    for i in [*ids, None]:
+        if i is not None and i not in added:
+            run_of_ids.append(i)
+            continue
+        text += [oracle.decode(run_of_ids), added.get(i, "")]
+        run_of_ids = []
+    return "".join(text)
+
+
+def compare(label, tokenizer, encode, end, decode):
     result = run(1, "tokenize", "texts.jsonl", "-t", tokenizer, "-o", label + "-tokens")
     if not checks.expect(result.code == 0, f"{label}: exit {result.code}", result.output):
         return
@@ -114,6 +128,10 @@ def compare(label, tokenizer, encode, end):
             at = next(k for k, pair in enumerate(zip(got[wrong[0]] + [-1], expected[wrong[0]] + [-1])) if pair[0] != pair[1])
             detail = f"{text[:200]!r}\ntoken {at}: {got[wrong[0]][at:at + 8]}, expected {expected[wrong[0]][at:at + 8]}"
         checks.expect(not wrong, f"{label}: {len(wrong)} of {len(got)} documents differ, first {wrong[:1]}", detail)
+        shown = subprocess.run([BIN, "inspect", f"{label}-tokens.idx", "--text", tokenizer], capture_output=True)
+        text = decode([i for document in got for i in document])
+        checks.expect(shown.returncode == 0 and shown.stdout.decode() == text, f"{label}: decoded text differs",
+                      f"{shown.stderr!r}, {len(shown.stdout.decode(errors='replace'))} of {len(text)} characters")
         print(f"{label}: {sum(map(len, got))} tokens in {len(got)} documents, {result.seconds:.1f} s", flush=True)
 
 
@@ -134,10 +152,11 @@ with open("texts.jsonl", "w") as lines:
 
 for kind in KINDS:
     oracle = train_bpe(kind)
-    compare(kind, kind, lambda text: oracle.encode(text, add_special_tokens=False).ids, oracle.token_to_id("<|endoftext|>"))
+    compare(kind, kind, lambda text: oracle.encode(text, add_special_tokens=False).ids, oracle.token_to_id("<|endoftext|>"),
+            lambda ids: decode_bpe(oracle, ids))
 for kind in ("unigram", "bpe"):
     oracle = train_sentencepiece(kind)
-    compare("sp-" + kind, kind + ".model", oracle.encode, oracle.eos_id())
+    compare("sp-" + kind, kind + ".model", oracle.encode, oracle.eos_id(), oracle.decode)
 
 refuse("WordPiece", UNSUPPORTED, "WordPiece", lambda d: d["model"].update(type="WordPiece"))
 refuse("Metaspace", UNSUPPORTED, "Metaspace", lambda d: d.update(pre_tokenizer={"type": "Metaspace", "replacement": "_"}))

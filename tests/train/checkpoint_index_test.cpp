@@ -54,6 +54,15 @@ void expect_refused(const json& index, std::string_view part) {
   EXPECT_TRUE(contains(message, part) && contains(message, "dir/index.json")) << message << "\n" << index.dump();
 }
 
+TEST(CheckpointIndex, ReadsALossWhereThereIsOne) {
+  json index = valid_index();
+  EXPECT_EQ(parse(index.dump()).state.loss, std::nullopt);
+  index["loss"] = 1.25;
+  EXPECT_EQ(parse(index.dump()).state.loss, 1.25);
+  index["loss"] = "low";
+  expect_refused(index, "\"loss\" expects a number");
+}
+
 TEST(CheckpointIndex, ReadsWhatIsThere) {
   const CheckpointIndex index = parse(valid_index().dump(1));
   EXPECT_EQ(index.state.step, 12);

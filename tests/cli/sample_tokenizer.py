@@ -1,0 +1,106 @@
+"""A model whose tokens are not bytes is sampled through a tokenizer: sample.tokenizer, or that of its Hugging Face folder.
+Without one, or with the wrong one, the run says so before it trains; so does data with tokens beyond the vocabulary."""
+
+import array
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+sys.dont_write_bytecode = True
+from _packages import require  # noqa: E402
+
+require("tokenizers", "sentencepiece")
+import io  # noqa: E402
+
+import sentencepiece  # noqa: E402
+import tokenizers  # noqa: E402
+from _jobs import BIN, SMALL, Checks, run, write_run_file  # noqa: E402
+
+CONFIG, DATA = 3, 4
+checks = Checks()
+LINES = ["the experts of a layer share the tokens 学习 of the batch", "a router sends each token to the best experts 😀",
+         "the batch is the sum of the tokens of all ranks"] * 150
+
+
+def expect(code, says, *arguments, never=()):
+    result = run(1, *arguments)
+    says = [says] if isinstance(says, str) else says
+    checks.expect(result.code == code and all(s in result.output for s in says) and
+                  not any(s in result.output for s in never), f"{arguments}: exit {result.code}, expected {code} and {says}",
+                  result.output)
+    return result.output
+
+
+def write_tokenizers():
+    bpe = tokenizers.Tokenizer(tokenizers.models.BPE())
+    bpe.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = tokenizers.decoders.ByteLevel()
+    bpe.train_from_iterator(LINES, tokenizers.trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<|endoftext|>"], show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet()))
+    os.makedirs("bpe")
+    bpe.save("bpe/tokenizer.json")
+    pathlib.Path("bpe/tokenizer_config.json").write_text(json.dumps({"eos_token": "<|endoftext|>"}))
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(LINES), model_writer=model, vocab_size=300,
+                                             model_type="bpe", byte_fallback=True, minloglevel=2, num_threads=1)
+    pathlib.Path("sp.model").write_bytes(model.getvalue())
+
+
+def sampled(*arguments):
+    result = subprocess.run([BIN, "sample", *map(str, arguments)], stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
+    checks.expect(result.returncode == 0, f"sample {arguments}: exit {result.returncode}", result.stderr.decode())
+    return result.stdout.decode()  # whole characters, or this fails
+
+
+write_tokenizers()
+pathlib.Path("lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in LINES))
+RUN = write_run_file(text=SMALL.replace("vocab = 256", "vocab = 320").replace("shared_experts = 1\n", "") + """
+[checkpoint]
+every = 60
+""")
+for name, tokenizer in (("bpe", "bpe"), ("sp", "sp.model")):
+    expect(0, "wrote", "tokenize", "lines.jsonl", "-t", tokenizer, "-o", f"{name}-tokens")
+    shown = run(1, "inspect", f"{name}-tokens.idx", "--text", tokenizer).output
+    checks.expect("学习" in shown and "😀" in shown and LINES[2] in shown, f"{name}: inspect --text", shown[:500])
+    data = ["data.kind=megatron", f"data.path={name}-tokens", f"checkpoint.dir={name}-run", "sample.tokens=30",
+            "sample.prompt=the experts", "train.steps=60"]
+    expect(0, ["---- sample, ", "after the prompt ----\nthe experts"], "train", RUN, *data, f"sample.tokenizer={tokenizer}",
+           never=["warning: no sample"])
+    # The stored run file names the tokenizer. Greedily, the model repeats what it learned.
+    text = sampled(f"{name}-run", "sample.temperature=0", "sample.tokens=12")
+    checks.expect(text.startswith("the experts of a layer share the"), f"{name}: {text!r}")
+    wild = [sampled(f"{name}-run", "sample.temperature=50", "sample.top_k=0", f"sample.seed={s}") for s in range(3)]
+    checks.expect(all(w.startswith("the experts") for w in wild), f"{name}: {wild!r}")
+    ended = sampled(f"{name}-run", f"sample.prompt={LINES[2]}", "sample.temperature=0", "sample.tokens=50")
+    checks.expect(ended == LINES[2] + "\n", f"{name}: the end of the document does not end the text: {ended!r}")
+    sampled(f"{name}-run", "sample.prompt=", "sample.tokens=5")
+
+# Nothing to decode with: said before the first step, with the key; and refused by `sample`.
+data = ["data.kind=megatron", "data.path=bpe-tokens", "sample.tokens=5", "train.steps=1"]
+output = expect(0, ["warning: no sample at the end", "set sample.tokenizer"], "train", RUN, *data)
+checks.expect(output.index("set sample.tokenizer") < output.index("step 1/1"), "said after the training", output)
+expect(CONFIG, ["the model's 320 tokens", "set sample.tokenizer"], "sample", "bpe-run", "sample.tokenizer=")
+expect(CONFIG, ["has 300 tokens, the model's vocabulary 290"], "train", RUN, *data, "model.vocab=290", "sample.tokenizer=bpe",
+       never=["step 1/1"])
+expect(DATA, "absent", "train", RUN, *data, "sample.tokenizer=absent", never=["step 1/1"])
+
+# A model folder brings its tokenizer, and tells no cure that it forbids.
+expect(0, "wrote", "export", "bpe-run", "folder")
+for name in ("tokenizer.json", "tokenizer_config.json"):
+    shutil.copy(f"bpe/{name}", "folder")
+checks.expect(sampled("folder", "sample.prompt=the experts", "sample.temperature=0", "sample.tokens=12")
+              .startswith("the experts of a layer share the"), "a folder with a tokenizer")
+expect(0, "byte-level BPE", "inspect", "folder")
+tokens = array.array("H", pathlib.Path("bpe-tokens.bin").read_bytes())
+tokens[len(tokens) // 2] = 400
+shutil.copy("bpe-tokens.idx", "large.idx")
+pathlib.Path("large.bin").write_bytes(tokens.tobytes())
+HF = write_run_file("hf.toml", 'model = "hf:folder"\n[data]' + SMALL.split("[data]")[1])
+expect(DATA, ["[0, 320), got 400", "that of its hf: folder"], "train", HF, "data.kind=megatron", "data.path=large",
+       "train.steps=1", "data.val_fraction=0", never=["step 1/1"])
+checks.finish()
