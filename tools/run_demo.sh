@@ -23,4 +23,12 @@ if [[ $version == *"Open MPI"* || $version == *OpenRTE* ]]; then
   [[ $(id -u) == 0 ]] && flags+=(--allow-run-as-root)
 fi
 rm -rf build/demo  # the demo starts anew each time
-exec "$mpirun" "${flags[@]}" -np 2 build/release/moewright train examples/demo.toml "$@"
+"$mpirun" "${flags[@]}" -np 2 build/release/moewright train examples/demo.toml "$@"
+if compgen -G "build/demo/step-*/DONE" >/dev/null; then
+  echo
+  echo "The model is in build/demo. Look at it further:"
+  echo "  build/release/moewright inspect build/demo"
+  echo "  build/release/moewright report build/demo                       # writes build/demo/report.html"
+  echo "  build/release/moewright sample build/demo sample.prompt='#include <'"
+  echo "  build/release/moewright export build/demo build/demo-hf          # for Hugging Face transformers"
+fi

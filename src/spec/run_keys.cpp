@@ -152,7 +152,7 @@ const std::vector<KeyRule>& key_rules() {
       FLAG("checkpoint.background", checkpoint.background,
            "write beside the gradients of the next step, whose update waits for it; else the run waits at once"),
       INTEGER("checkpoint.keep", checkpoint.keep, 1, 1 << 20, "complete checkpoints kept"),
-      TEXT("checkpoint.resume", checkpoint.resume, "none, auto (newest complete checkpoint) or a checkpoint folder"),
+      TEXT("checkpoint.resume", checkpoint.resume, "none, auto (newest complete checkpoint), a checkpoint or a run folder"),
       TEXT("log.jsonl", log.jsonl, "metrics file, one JSON object per step"),
       TEXT("log.tensorboard", log.tensorboard, "folder of TensorBoard event files"),
       TEXT("log.trace", log.trace, "Chrome trace of the last step"),

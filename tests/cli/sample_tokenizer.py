@@ -22,8 +22,9 @@ from _jobs import BIN, SMALL, Checks, run, write_run_file  # noqa: E402
 
 CONFIG, DATA = 3, 4
 checks = Checks()
-LINES = ["the experts of a layer share the tokens 学习 of the batch", "a router sends each token to the best experts 😀",
+LINES = ["the experts of a layer share the tokens", "a router sends each token to the best experts",
          "the batch is the sum of the tokens of all ranks"] * 150
+TEXT = "the experts share tokens 学习 of a batch 😀!"  # what the models learn by heart
 
 
 def expect(code, says, *arguments, never=()):
@@ -58,7 +59,7 @@ def sampled(*arguments):
 
 
 write_tokenizers()
-pathlib.Path("lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in LINES))
+pathlib.Path("lines.jsonl").write_text("".join(json.dumps({"text": line}) + "\n" for line in [TEXT] * 400))
 RUN = write_run_file(text=SMALL.replace("vocab = 256", "vocab = 320").replace("shared_experts = 1\n", "") + """
 [checkpoint]
 every = 60
@@ -66,19 +67,16 @@ every = 60
 for name, tokenizer in (("bpe", "bpe"), ("sp", "sp.model")):
     expect(0, "wrote", "tokenize", "lines.jsonl", "-t", tokenizer, "-o", f"{name}-tokens")
     shown = run(1, "inspect", f"{name}-tokens.idx", "--text", tokenizer).output
-    checks.expect("学习" in shown and "😀" in shown and LINES[2] in shown, f"{name}: inspect --text", shown[:500])
+    checks.expect(shown.count(TEXT) == 400, f"{name}: inspect --text", shown[:500])
     data = ["data.kind=megatron", f"data.path={name}-tokens", f"checkpoint.dir={name}-run", "sample.tokens=30",
-            "sample.prompt=the experts", "train.steps=60"]
+            "sample.prompt=the experts", "train.steps=60", "train.lr=1e-2"]
     expect(0, ["---- sample, ", "after the prompt ----\nthe experts"], "train", RUN, *data, f"sample.tokenizer={tokenizer}",
            never=["warning: no sample"])
-    # The stored run file names the tokenizer. Greedily, the model repeats what it learned.
-    text = sampled(f"{name}-run", "sample.temperature=0", "sample.tokens=12")
-    checks.expect(text.startswith("the experts of a layer share the"), f"{name}: {text!r}")
-    wild = [sampled(f"{name}-run", "sample.temperature=50", "sample.top_k=0", f"sample.seed={s}") for s in range(3)]
-    checks.expect(all(w.startswith("the experts") for w in wild), f"{name}: {wild!r}")
-    ended = sampled(f"{name}-run", f"sample.prompt={LINES[2]}", "sample.temperature=0", "sample.tokens=50")
-    checks.expect(ended == LINES[2] + "\n", f"{name}: the end of the document does not end the text: {ended!r}")
-    sampled(f"{name}-run", "sample.prompt=", "sample.tokens=5")
+    # The stored run file names the tokenizer. The end of the document ends the text.
+    text = sampled(f"{name}-run", "sample.temperature=0", "sample.tokens=90")
+    checks.expect(text == TEXT + "\n", f"{name}: {text!r}")
+    wild = sampled(f"{name}-run", "sample.temperature=50", "sample.top_k=0", "sample.prompt=", "sample.tokens=60")
+    checks.expect(len(wild) > 10, f"{name}: {wild!r}")
 
 # Nothing to decode with: said before the first step, with the key; and refused by `sample`.
 data = ["data.kind=megatron", "data.path=bpe-tokens", "sample.tokens=5", "train.steps=1"]
@@ -93,8 +91,8 @@ expect(DATA, "absent", "train", RUN, *data, "sample.tokenizer=absent", never=["s
 expect(0, "wrote", "export", "bpe-run", "folder")
 for name in ("tokenizer.json", "tokenizer_config.json"):
     shutil.copy(f"bpe/{name}", "folder")
-checks.expect(sampled("folder", "sample.prompt=the experts", "sample.temperature=0", "sample.tokens=12")
-              .startswith("the experts of a layer share the"), "a folder with a tokenizer")
+text = sampled("folder", "sample.prompt=the experts", "sample.temperature=0", "sample.tokens=90")
+checks.expect(text == TEXT + "\n", f"a folder with a tokenizer: {text!r}")
 expect(0, "byte-level BPE", "inspect", "folder")
 tokens = array.array("H", pathlib.Path("bpe-tokens.bin").read_bytes())
 tokens[len(tokens) // 2] = 400
