@@ -20,7 +20,7 @@ meaning. Unknown keys, wrong types and values out of range are errors before any
 - Paths are relative to the directory that the command runs in.
 - The data-parallel size follows from the number of ranks: ranks / (`mesh.pp` x `mesh.tp`). `train.global_batch` must
   be a multiple of `train.micro_batches` x data-parallel size.
-- Some values are known but not built yet; they end the run with exit code 9. [limits.md](limits.md) lists them.
+- Some values are accepted but not supported yet; they end the run with exit code 9. [limits.md](limits.md) lists them.
 HEAD
 
 "$bin" init | awk '
