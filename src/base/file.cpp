@@ -34,7 +34,8 @@ size_t size_of_regular(const Descriptor& file, const std::string& path) {
   struct stat info {};
   if (::fstat(file.fd, &info) != 0) fail_path("stat", path);
   if (!S_ISREG(info.st_mode))
-    fail(Exit::data, fmt::format("{} is not a regular file", path), "name a file, not a directory or device");
+    fail(Exit::data, fmt::format("{} is not a regular file", path),
+         "give the path of a file, not of a directory or device");
   return static_cast<size_t>(info.st_size);
 }
 
@@ -70,8 +71,8 @@ std::string read_text_file(const std::string& path, size_t limit) {
   const Descriptor file{::open(path.c_str(), kRead)};
   const size_t told = size_of_regular(file, path);
   const auto refuse = [&](size_t bytes) {
-    fail(Exit::data, fmt::format("{} has {} bytes, more than the {} allowed for such a file", path, bytes, limit),
-         "is this the right file?");
+    fail(Exit::data, fmt::format("{} has {} bytes, but a file of this kind has at most {}", path, bytes, limit),
+         "check that the path names the intended file");
   };
   const bool of_the_kernel = path.starts_with("/proc/") || path.starts_with("/sys/");  // which tells no true sizes
   if (told > limit && !of_the_kernel) refuse(told);
@@ -91,7 +92,7 @@ bool path_exists(const std::string& path, Exit code) {
   std::error_code error;
   const bool found = std::filesystem::exists(path, error);
   if (error)
-    fail(code, fmt::format("cannot look at {}: {}", path, error.message()), "check the path and its permissions");
+    fail(code, fmt::format("cannot access {}: {}", path, error.message()), "check the path and its permissions");
   return found;
 }
 

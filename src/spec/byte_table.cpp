@@ -262,8 +262,9 @@ std::string nearest_micro_batches(const TrainSpec& train, int dp) {
   for (int64_t m = train.micro_batches + 1; m <= train.global_batch && above.empty(); ++m)
     if (train.global_batch % (m * dp) == 0) above = fmt::format("{}", m);
   if (below.empty() && above.empty())
-    return fmt::format("make train.global_batch a multiple of the {} data-parallel ranks", dp);
-  return fmt::format("train.micro_batches can be {}{}{}", below, below.empty() || above.empty() ? "" : " or ", above);
+    return fmt::format("set train.global_batch to a multiple of the {} data-parallel ranks, such as {}", dp,
+                       (train.global_batch + dp - 1) / dp * dp);
+  return fmt::format("set train.micro_batches to {}{}{}", below, below.empty() || above.empty() ? "" : " or ", above);
 }
 
 }  // namespace
@@ -314,12 +315,13 @@ TransportKind choose_transport(const std::string& name, const Mesh& mesh) {
   if (name == "in_place") {
     if (mesh.ep > 1)
       fail(Exit::config,
-           fmt::format("moe.transport = \"in_place\" moves nothing, but mesh.ep = {} spreads the experts", mesh.ep),
-           "use \"flat\" or \"auto\", or mesh.ep=1");
+           fmt::format("moe.transport = \"in_place\" needs every expert on every rank, but mesh.ep = {} shards them",
+                       mesh.ep),
+           "set moe.transport = \"auto\", or mesh.ep = 1");
     return TransportKind::in_place;
   }
-  fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not built yet", name),
-       "use auto, in_place, flat or padded; docs/limits.md lists what is missing");
+  fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not supported yet", name),
+       "set moe.transport to auto, in_place, flat or padded; docs/limits.md lists what is missing");
 }
 
 std::string saved_prefix(int64_t layer, int64_t slot) {

@@ -43,14 +43,15 @@ std::vector<bool> find_sparse_layers(const HfFields& f, int64_t layers) {
 // fp8 weights with a scale for each block of 128 x 128, which import multiplies out; nothing else.
 void check_quantization(const HfFields& q) {
   const bool blocks = q.has("weight_block_size") && q.raw("weight_block_size") == json({128, 128});
-  if (!blocks || q.text("quant_method") != "fp8") q.unsupported("a quantised model but fp8 in blocks of 128 x 128");
+  if (!blocks || q.text("quant_method") != "fp8")
+    q.unsupported("quantization other than fp8 with weight_block_size [128, 128]");
 }
 
 void check_common(const HfFields& f) {
   // Real configs of some families leave hidden_act out; all then mean silu.
   const std::string act = f.has("hidden_act") ? f.text("hidden_act") : "silu";
   if (act != "silu") f.unsupported(fmt::format("hidden_act \"{}\"", printable(act)));
-  if (f.flag_or("attention_bias", false)) f.unsupported("attention_bias");
+  if (f.flag_or("attention_bias", false)) f.unsupported("attention_bias = true");
   const bool window_off = f.has("use_sliding_window") && !f.flag_or("use_sliding_window", false);
   if (f.has("sliding_window") && !window_off) {
     const int64_t window = f.integer("sliding_window");
@@ -73,7 +74,8 @@ void read_grouped(const HfFields& f, ModelSpec& model) {
   if (a.heads < 1 || a.heads > (1 << 16)) f.wrong("num_attention_heads", "1 to 65536", f.raw("num_attention_heads"));
   if (f.has("head_dim")) a.head_dim = f.integer("head_dim");
   else if (model.width % a.heads != 0)
-    f.wrong("hidden_size", "a multiple of num_attention_heads when head_dim is absent", f.raw("hidden_size"));
+    f.wrong("hidden_size", fmt::format("a multiple of num_attention_heads = {} where head_dim is absent", a.heads),
+            f.raw("hidden_size"));
   else a.head_dim = model.width / a.heads;
   a.rope_theta = read_hf_rope(f, false).theta;
   if (family == "qwen3_moe") a.qk_norm = QkNorm::per_head;
@@ -147,7 +149,8 @@ void write_grouped(const ModelSpec& model, const LayerSpec& sparse, ordered_json
 json parse_object(const std::string& text, const std::string& where) {
   json config = parse_json(text, where, Exit::config);
   if (!config.is_object())
-    fail(Exit::config, fmt::format("{}: expected a JSON object", where), "is this the model's config.json?");
+    fail(Exit::config, fmt::format("{}: expected a JSON object, got {}", where, config.type_name()),
+         "set model = \"hf:DIR\" to a folder with the config.json of a Hugging Face model");
   return config;
 }
 
@@ -159,8 +162,9 @@ ModelSpec parse_hf_config(const std::string& text, const std::string& where) {
   const std::string family = f.text("model_type");
   if (std::find(kFamilies.begin(), kFamilies.end(), family) == kFamilies.end())
     fail(Exit::config,
-         fmt::format("{}: model_type \"{}\" is not known{}", where, printable(family), did_you_mean(family, kFamilies)),
-         fmt::format("one of {}", fmt::join(kFamilies, ", ")));
+         fmt::format("{}: model_type \"{}\" is not supported{}", where, printable(family),
+                     did_you_mean(family, kFamilies)),
+         fmt::format("use a model of one of the families {}", fmt::join(kFamilies, ", ")));
   check_common(f);
 
   ModelSpec model;
@@ -181,17 +185,19 @@ ModelSpec read_hf_config(const std::string& path) {
   try {
     text = read_text_file(path, size_t{16} << 20);
   } catch (const Error& error) {
-    fail(Exit::config, error.what(), "a Hugging Face model folder holds a config.json");
+    fail(Exit::config, error.what(),
+         "set model = \"hf:DIR\" to a Hugging Face model folder, which contains a config.json");
   }
   return parse_hf_config(text, path);
 }
 
 std::string write_hf_config(const ModelSpec& model, const std::string& torch_dtype) {
   if (std::find(kFamilies.begin(), kFamilies.end(), model.family) == kFamilies.end())
-    fail(Exit::unsupported, fmt::format("a {} model has no Hugging Face family to export to", model.family),
-         "its family must be chosen first");
+    fail(Exit::unsupported, fmt::format("a {} model cannot be written as a Hugging Face config.json", model.family),
+         fmt::format("export a model of one of the families {}", fmt::join(kFamilies, ", ")));
   if (model.moe_layer_count() == 0)
-    fail(Exit::unsupported, "a model without MoE layers has no MoE family to export to");
+    fail(Exit::unsupported, "a model without MoE layers cannot be exported: every supported Hugging Face family is MoE",
+         "set model.dense_layers below model.layers");
   const LayerSpec& sparse = *std::find_if(model.layers.begin(), model.layers.end(), is_sparse);
   ordered_json out;
   out["architectures"] = {architecture_of(model.family)};

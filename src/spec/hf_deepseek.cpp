@@ -13,7 +13,7 @@ AttentionSpec read_attention(const HfFields& f, bool v3) {
   a.heads = f.integer("num_attention_heads");
   a.kv_heads = f.integer_or("num_key_value_heads", a.heads);
   if (a.kv_heads != a.heads)
-    f.wrong("num_key_value_heads", "as many as num_attention_heads", f.raw("num_key_value_heads"));
+    f.wrong("num_key_value_heads", fmt::format("num_attention_heads = {}", a.heads), f.raw("num_key_value_heads"));
   a.latent.q_rank = f.has("q_lora_rank") ? f.integer("q_lora_rank") : 0;
   a.latent.kv_rank = f.integer("kv_lora_rank");
   a.latent.nope_dim = f.integer("qk_nope_head_dim");
@@ -55,11 +55,12 @@ MoeSpec read_moe(const HfFields& f, bool v3) {
   m.shared_width = shared * m.width;
   m.score = v3 ? ScoreFunction::sigmoid : ScoreFunction::softmax;
   if (f.has("scoring_func") && f.text("scoring_func") != (v3 ? "sigmoid" : "softmax"))
-    f.unsupported(fmt::format("scoring_func \"{}\" in this family", printable(f.text("scoring_func"))));
+    f.unsupported(fmt::format("scoring_func \"{}\" in a {} model", printable(f.text("scoring_func")),
+                              v3 ? "deepseek_v3" : "deepseek_v2"));
   m.selection_bias = v3;
   m.renormalise = f.flag("norm_topk_prob");
   // The family's own code then leaves out routed_scaling_factor, and Hugging Face's does not renormalise.
-  if (m.renormalise && !v3) f.unsupported("norm_topk_prob in this family");
+  if (m.renormalise && !v3) f.unsupported("norm_topk_prob = true in a deepseek_v2 model");
   m.scale = f.real("routed_scaling_factor");
   read_groups(f, v3, m);
   return m;
@@ -70,11 +71,11 @@ MoeSpec read_moe(const HfFields& f, bool v3) {
 void read_deepseek(const HfFields& f, ModelSpec& model) {
   const bool v3 = model.family == "deepseek_v3";
   if (f.flag_or("mlp_bias", false)) f.unsupported("mlp_bias");
-  if (f.integer_or("moe_layer_freq", 1) != 1) f.unsupported("moe_layer_freq other than 1");
+  if (f.integer_or("moe_layer_freq", 1) != 1) f.unsupported("a moe_layer_freq other than 1");
   // Hugging Face's models have no auxiliary loss, and its configs may leave it out.
   model.aux_loss_coef = f.real_or("aux_loss_alpha", 0);
   model.sequence_aux = model.aux_loss_coef > 0 ? f.flag("seq_aux") : f.flag_or("seq_aux", false);
-  if (model.aux_loss_coef > 0 && !model.sequence_aux) f.unsupported("seq_aux false with an aux_loss_alpha");
+  if (model.aux_loss_coef > 0 && !model.sequence_aux) f.unsupported("seq_aux = false with a positive aux_loss_alpha");
   model.mtp_layers = f.integer_or("num_nextn_predict_layers", 0);
 
   LayerSpec sparse;
@@ -88,7 +89,8 @@ void read_deepseek(const HfFields& f, ModelSpec& model) {
   const int64_t layers = f.integer("num_hidden_layers"), first = f.integer("first_k_dense_replace");
   if (layers < 1 || layers > 10000) f.wrong("num_hidden_layers", "1 to 10000", f.raw("num_hidden_layers"));
   if (first < 0 || first > layers)
-    f.wrong("first_k_dense_replace", "0 to num_hidden_layers", f.raw("first_k_dense_replace"));
+    f.wrong("first_k_dense_replace", fmt::format("0 to num_hidden_layers = {}", layers),
+            f.raw("first_k_dense_replace"));
   if (first > 0) dense.dense_width = f.integer("intermediate_size");
   for (int64_t i = 0; i < layers; ++i) model.layers.push_back(i < first ? dense : sparse);
 }

@@ -98,7 +98,7 @@ std::vector<Candidate> weigh_families(const ModelSpec& model, const LayerSpec& s
 
 [[noreturn]] void refuse(const std::string& what) {
   fail(Exit::unsupported, fmt::format("this model fits no Hugging Face family: {}", what),
-       "Mixtral, Qwen3-MoE, OLMoE, DeepSeek-V2 and V3 are known; its checkpoints train and sample all the same");
+       "change these keys of [model] to fit one family; without export, the model still trains and samples");
 }
 
 }  // namespace
@@ -106,9 +106,9 @@ std::vector<Candidate> weigh_families(const ModelSpec& model, const LayerSpec& s
 ModelSpec fit_hf_family(ModelSpec model) {
   if (model.family != "native") return model;
   const auto sparse = std::find_if(model.layers.begin(), model.layers.end(), is_moe);
-  if (sparse == model.layers.end()) refuse("it has no MoE layers");
+  if (sparse == model.layers.end()) refuse("it has no MoE layers (model.dense_layers = model.layers)");
   if (const Features foreign = foreign_features(*sparse); !foreign.empty())
-    refuse(fmt::format("none has {}", fmt::join(foreign, ", ")));
+    refuse(fmt::format("none supports {}", fmt::join(foreign, ", ")));
   const std::vector<Candidate> candidates = weigh_families(model, *sparse);
   for (const Candidate& candidate : candidates) {
     if (!candidate.beyond.empty()) continue;
@@ -119,7 +119,7 @@ ModelSpec fit_hf_family(ModelSpec model) {
   }
   std::vector<std::string> reasons;
   for (const Candidate& c : candidates)
-    reasons.push_back(fmt::format("{} has no {}", c.family, fmt::join(c.beyond, ", ")));
+    reasons.push_back(fmt::format("{} does not support {}", c.family, fmt::join(c.beyond, ", ")));
   refuse(fmt::format("{}", fmt::join(reasons, "; ")));
 }
 

@@ -38,7 +38,7 @@ class HfFields {
     for (const char* key : names) {
       if (!has(key)) continue;
       const int64_t value = integer(key);
-      if (found && *found != value) wrong(key, fmt::format("{} as under its other name", *found), raw(key));
+      if (found && *found != value) wrong(key, fmt::format("the value of its other name, {}", *found), raw(key));
       found = value;
     }
     return found ? *found : integer(*names.begin());
@@ -68,18 +68,18 @@ class HfFields {
 
   [[noreturn]] void wrong(const char* key, const std::string& expected, const nlohmann::json& got) const {
     fail(Exit::config, fmt::format("{}: \"{}\" expects {}, got {}", where_, key, expected, printable(got.dump())),
-         "check the model's config.json");
+         fmt::format("correct \"{}\" in this file, or download the model's config.json again", key));
   }
   [[noreturn]] void unsupported(const std::string& what) const {
-    fail(Exit::unsupported, fmt::format("{}: {} is not built yet", where_, what),
-         "docs/limits.md lists what is missing");
+    fail(Exit::unsupported, fmt::format("{}: {} is not supported yet", where_, what),
+         "use a model without it; docs/limits.md lists what is missing");
   }
 
  private:
   const nlohmann::json& get(const char* key, const char* expected) const {
     if (!has(key))
       fail(Exit::config, fmt::format("{}: \"{}\" is missing, expected {}", where_, key, expected),
-           "is this the model's config.json?");
+           fmt::format("add \"{}\" to this file, or download the model's config.json again", key));
     return object_.at(key);
   }
   const nlohmann::json& object_;

@@ -13,15 +13,15 @@ std::string rope_type(const HfFields& rope) {
     if (!rope.has(key)) continue;
     const std::string value = rope.text(key);
     if (type && *type != value)
-      rope.wrong(key, fmt::format("\"{}\" as under its other name", printable(*type)), rope.raw(key));
+      rope.wrong(key, fmt::format("the value of its other name, \"{}\"", printable(*type)), rope.raw(key));
     type = value;
   }
   return type.value_or("default");
 }
 
 YarnSpec read_yarn(const HfFields& rope) {
-  if (rope.has("attention_factor")) rope.unsupported("attention_factor of YaRN");
-  if (!rope.flag_or("truncate", true)) rope.unsupported("YaRN without truncate");
+  if (rope.has("attention_factor")) rope.unsupported("YaRN with attention_factor");
+  if (!rope.flag_or("truncate", true)) rope.unsupported("YaRN with truncate = false");
   YarnSpec yarn;
   yarn.factor = rope.real("factor");
   yarn.positions = rope.integer("original_max_position_embeddings");
@@ -47,14 +47,14 @@ HfRope read_hf_rope(const HfFields& config, bool allow_yarn) {
     if (type != "default" && !(type == "yarn" && allow_yarn))
       config.unsupported(fmt::format("rope type \"{}\"", printable(type)));
     const YarnSpec found = type == "yarn" ? read_yarn(rope) : YarnSpec{};
-    if (yarn && !(*yarn == found)) config.wrong(key, "the same as rope_parameters", object);
+    if (yarn && !(*yarn == found)) config.wrong(key, "the same values as rope_parameters", object);
     yarn = found;
     if (rope.has("rope_theta")) theta = rope.real("rope_theta");
   }
   if (config.has("rope_theta")) {
     const double outer = config.real("rope_theta");
     if (theta && *theta != outer)
-      config.wrong("rope_theta", fmt::format("the {} of rope_parameters", *theta), config.raw("rope_theta"));
+      config.wrong("rope_theta", fmt::format("{}, as in rope_parameters", *theta), config.raw("rope_theta"));
     theta = outer;
   }
   return {theta ? *theta : config.real("rope_theta"), yarn.value_or(YarnSpec{})};

@@ -23,8 +23,9 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
   mesh.world = world;
   mesh.ep_first = spec.placement == "ep_first";
   if (world % (spec.pp * spec.tp) != 0)  // in 64 bits: each of them may be a million
-    fail(Exit::config, fmt::format("{} ranks cannot form mesh.pp {} x mesh.tp {}", world, spec.pp, spec.tp),
-         fmt::format("mesh.pp x mesh.tp can be one of {}", divisors_of(world)));
+    fail(Exit::config,
+         fmt::format("{} ranks are not a multiple of mesh.pp = {} x mesh.tp = {}", world, spec.pp, spec.tp),
+         fmt::format("choose mesh.pp and mesh.tp so that their product is one of {}", divisors_of(world)));
   mesh.pp = static_cast<int>(spec.pp);
   mesh.tp = static_cast<int>(spec.tp);
   const int stage = world / mesh.pp;
@@ -36,7 +37,7 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
          fmt::format("mesh.ep = {} does not divide the {} {}rank{} of {}", spec.ep, shared,
                      mesh.ted ? "data-parallel " : "", shared == 1 ? "" : "s",
                      mesh.pp == 1 ? "the run" : "a pipeline stage"),
-         fmt::format("mesh.ep can be one of {}", divisors_of(shared)));
+         fmt::format("set mesh.ep to one of {}", divisors_of(shared)));
   mesh.ep = static_cast<int>(spec.ep);
   mesh.edp = shared / mesh.ep;
   return mesh;

@@ -1,9 +1,12 @@
 #include "spec/model_spec.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -15,106 +18,187 @@ namespace {
 constexpr int64_t kMaxDimension = int64_t{1} << 24;
 constexpr int64_t kMaxElements = int64_t{1} << 48;
 
-void check_range(const std::string& where, const char* field, int64_t value, int64_t low, int64_t high) {
-  if (value < low || value > high)
-    fail(Exit::config, fmt::format("{}: {} = {}, expected {} to {}", where, field, value, low, high),
-         "check the model's configuration");
-}
+// What a value is called in the [model] table and in config.json.
+struct Field {
+  const char *key, *json;
+};
+constexpr Field kVocab{"vocab", "vocab_size"}, kWidth{"width", "hidden_size"}, kLayers{"layers", "num_hidden_layers"},
+    kHeads{"heads", "num_attention_heads"}, kKvHeads{"kv_heads", "num_key_value_heads"},
+    kHeadDim{"head_dim", "head_dim"}, kQkNorm{"qk_norm", "qk_norm"}, kClipQkv{"clip_qkv", "clip_qkv"},
+    kRopeTheta{"rope_theta", "rope_theta"}, kQRank{"q_rank", "q_lora_rank"}, kKvRank{"kv_rank", "kv_lora_rank"},
+    kNopeDim{"nope_dim", "qk_nope_head_dim"}, kRopeDim{"rope_dim", "qk_rope_head_dim"},
+    kValueDim{"value_dim", "v_head_dim"}, kDenseWidth{"dense_width", "intermediate_size"},
+    kTopK{"top_k", "num_experts_per_tok"}, kSharedExperts{"shared_experts", "n_shared_experts"},
+    kScale{"routed_scale", "routed_scaling_factor"}, kGroups{"expert_groups", "n_group"},
+    kKeptGroups{"kept_groups", "topk_group"};
 
-void check_real(const std::string& where, const char* field, double value, double low, double high) {
-  if (!(value >= low && value <= high))
-    fail(Exit::config, fmt::format("{}: {} = {}, expected {} to {}", where, field, value, low, high),
-         "check the model's configuration");
-}
-
-void check_product(const std::string& where, const char* what, std::initializer_list<int64_t> factors) {
-  int64_t product = 1;
-  for (const int64_t f : factors) {
-    if (f != 0 && product > kMaxElements / f)
-      fail(Exit::config, fmt::format("{}: {} has more than 2^48 elements", where, what),
-           "check the model's configuration");
-    product *= f;
+// The source of a model in the terms of its author.
+struct Source {
+  std::string where;   // "[model]" or a path, with the layer
+  std::string family;  // "native" for the [model] table
+  bool is_native() const { return family == "native"; }
+  bool is_deepseek() const { return family.starts_with("deepseek"); }
+  std::string name(const Field& field) const { return is_native() ? field.key : field.json; }
+  // For hints, where the table is not named beside it.
+  std::string full_name(const Field& field) const {
+    return is_native() ? fmt::format("model.{}", field.key) : fmt::format("\"{}\"", field.json);
   }
+  Field experts() const {
+    return {"experts", family == "mixtral" ? "num_local_experts" : is_deepseek() ? "n_routed_experts" : "num_experts"};
+  }
+  Field expert_width() const {
+    const bool shared = family == "mixtral" || family == "olmoe";
+    return {"expert_width", shared ? "intermediate_size" : "moe_intermediate_size"};
+  }
+};
+
+// NaN is out of every range.
+template <class Number>
+void check_range(const Source& source, const Field& field, Number value, std::type_identity_t<Number> low,
+                 std::type_identity_t<Number> high) {
+  if (value >= low && value <= high) return;
+  fail(Exit::config, fmt::format("{}: {} = {}, expected {} to {}", source.where, source.name(field), value, low, high),
+       value > high ? fmt::format("set {} to at most {}", source.full_name(field), high)
+                    : fmt::format("set {} to at least {}", source.full_name(field), low));
 }
 
-void check_even(const std::string& where, const char* field, int64_t value) {
+struct Factor {
+  Field field;
+  int64_t value;
+};
+
+void check_product(const Source& source, const char* what, int64_t matrices, std::initializer_list<Factor> factors) {
+  int64_t product = matrices;
+  const bool fits = std::all_of(factors.begin(), factors.end(), [&](const Factor& f) {
+    if (f.value != 0 && product > kMaxElements / f.value) return false;
+    product *= f.value;
+    return true;
+  });
+  if (fits) return;
+  std::vector<std::string> found, names;
+  for (const auto& [field, value] : factors) {
+    found.push_back(fmt::format("{} = {}", source.name(field), value));
+    names.push_back(source.full_name(field));
+  }
+  fail(Exit::config,
+       fmt::format("{}: {} would have more than 2^48 elements: {}", source.where, what, fmt::join(found, ", ")),
+       fmt::format("lower {}", fmt::join(names, " or ")));
+}
+
+void check_even(const Source& source, const Field& field, int64_t value) {
   if (value % 2 != 0)
-    fail(Exit::config, fmt::format("{}: {} = {} is odd, and rotary embedding turns pairs", where, field, value),
-         "make it even");
+    fail(Exit::config,
+         fmt::format("{}: {} = {} is odd, but rotary embedding rotates pairs of elements", source.where,
+                     source.name(field), value),
+         fmt::format("set {} to an even number, such as {}", source.full_name(field), value + 1));
 }
 
-void validate_latent(const ModelSpec& model, const AttentionSpec& a, const std::string& where) {
+int64_t largest_divisor(int64_t of, int64_t most) {
+  while (of % most != 0) --most;
+  return most;
+}
+
+void validate_latent(const ModelSpec& model, const AttentionSpec& a, const Source& source) {
   const LatentSpec& l = a.latent;
-  check_range(where, "query rank", l.q_rank, 0, kMaxDimension);
-  check_range(where, "key/value rank", l.kv_rank, 1, kMaxDimension);
-  check_range(where, "unrotated head width", l.nope_dim, 1, 1 << 14);
-  check_range(where, "rotated head width", l.rope_dim, 2, 1 << 14);
-  check_even(where, "rotated head width", l.rope_dim);
-  check_range(where, "value width", l.value_dim, 1, 1 << 14);
-  if (a.kv_heads != a.heads || a.head_dim != l.nope_dim + l.rope_dim || a.qk_norm != QkNorm::none || a.clip_qkv != 0)
-    fail(Exit::config, fmt::format("{}: latent attention with key/value heads, head_dim, qk_norm or clip_qkv", where),
-         "its heads follow from nope_dim, rope_dim and value_dim");
-  check_product(where, "the attention projection", {a.heads, l.nope_dim + l.value_dim, l.kv_rank});
-  check_product(where, "the attention projection", {a.heads, l.value_dim, model.width});
-  check_product(where, "the attention projection", {a.heads, a.head_dim, l.q_rank});
+  check_range(source, kQRank, l.q_rank, 0, kMaxDimension);
+  check_range(source, kKvRank, l.kv_rank, 1, kMaxDimension);
+  check_range(source, kNopeDim, l.nope_dim, 1, 1 << 14);
+  check_range(source, kRopeDim, l.rope_dim, 2, 1 << 14);
+  check_even(source, kRopeDim, l.rope_dim);
+  check_range(source, kValueDim, l.value_dim, 1, 1 << 14);
+  std::vector<std::string> unused;
+  if (a.kv_heads != a.heads) unused.push_back(source.full_name(kKvHeads));
+  if (a.head_dim != l.nope_dim + l.rope_dim) unused.push_back(source.full_name(kHeadDim));
+  if (a.qk_norm != QkNorm::none) unused.push_back(source.full_name(kQkNorm));
+  if (a.clip_qkv != 0) unused.push_back(source.full_name(kClipQkv));
+  if (!unused.empty())
+    fail(Exit::config,
+         fmt::format("{}: latent attention does not use {}; its heads follow from {}, {}, {} and {}", source.where,
+                     fmt::join(unused, ", "), source.name(kHeads), source.name(kNopeDim), source.name(kRopeDim),
+                     source.name(kValueDim)),
+         fmt::format("remove {}", fmt::join(unused, ", ")));
+  const char* const what = "an attention projection";
+  constexpr Field kBothDims{"nope_dim + value_dim", "qk_nope_head_dim + v_head_dim"};
+  check_product(source, what, 1, {{kHeads, a.heads}, {kBothDims, l.nope_dim + l.value_dim}, {kKvRank, l.kv_rank}});
+  check_product(source, what, 1, {{kHeads, a.heads}, {kValueDim, l.value_dim}, {kWidth, model.width}});
+  check_product(source, what, 1, {{kHeads, a.heads}, {kHeadDim, a.head_dim}, {kQRank, l.q_rank}});
 }
 
-void validate_yarn(const YarnSpec& yarn, const std::string& where) {
-  check_real(where, "YaRN factor", yarn.factor, 1, 1e6);
+// Only a config.json can ask for it.
+void validate_yarn(const YarnSpec& yarn, const Source& source) {
+  const auto field = [](const char* name) { return Field{name, name}; };
+  check_range(source, field("rope_scaling.factor"), yarn.factor, 1, 1e6);
   if (yarn.factor == 1) return;
-  check_real(where, "YaRN mscale", yarn.mscale, 0, 100);
-  check_real(where, "YaRN mscale_all_dim", yarn.mscale_all_dim, 0, 100);
-  check_real(where, "YaRN beta_slow", yarn.beta_slow, 1e-6, 1e6);
-  check_real(where, "YaRN beta_fast", yarn.beta_fast, yarn.beta_slow, 1e6);
-  check_range(where, "YaRN original positions", yarn.positions, 1, int64_t{1} << 40);
+  check_range(source, field("rope_scaling.mscale"), yarn.mscale, 0, 100);
+  check_range(source, field("rope_scaling.mscale_all_dim"), yarn.mscale_all_dim, 0, 100);
+  check_range(source, field("rope_scaling.beta_slow"), yarn.beta_slow, 1e-6, 1e6);
+  check_range(source, field("rope_scaling.beta_fast"), yarn.beta_fast, yarn.beta_slow, 1e6);
+  check_range(source, field("rope_scaling.original_max_position_embeddings"), yarn.positions, 1, int64_t{1} << 40);
 }
 
-void validate_groups(const MoeSpec& m, const std::string& where) {
-  check_range(where, "expert groups", m.groups, 1, m.experts);
+void validate_groups(const MoeSpec& m, const Source& source) {
+  check_range(source, kGroups, m.groups, 1, m.experts);
   if (m.experts % m.groups != 0)
-    fail(Exit::config, fmt::format("{}: {} experts are not a multiple of {} groups", where, m.experts, m.groups),
-         "groups of experts are equal");
-  check_range(where, "kept expert groups", m.kept_groups, 1, m.groups);
+    fail(Exit::config,
+         fmt::format("{}: {} = {} is not a multiple of {} = {}", source.where, source.name(source.experts()), m.experts,
+                     source.name(kGroups), m.groups),
+         fmt::format("set {} to {}", source.full_name(kGroups), largest_divisor(m.experts, m.groups)));
+  check_range(source, kKeptGroups, m.kept_groups, 1, m.groups);
   const int64_t each = m.experts / m.groups;
-  check_range(where, "experts that score a group", m.group_best, 1, each);
+  if (m.group_best < 1 || m.group_best > each)
+    fail(Exit::config,
+         fmt::format("{}: the {} best experts rank a group, but {} = {} leaves {} in each", source.where, m.group_best,
+                     source.name(kGroups), m.groups, each),
+         fmt::format("set {} to {}", source.full_name(kGroups),
+                     largest_divisor(
+                         m.experts, std::clamp<int64_t>(m.experts / std::max<int64_t>(m.group_best, 1), 1, m.groups))));
   if (m.kept_groups * each < m.top_k)
     fail(Exit::config,
-         fmt::format("{}: {} kept groups of {} experts are too few for top-{}", where, m.kept_groups, each, m.top_k),
-         "keep more groups, or lower top-k");
+         fmt::format("{}: {} = {} of {} experts each are too few for {} = {}", source.where, source.name(kKeptGroups),
+                     m.kept_groups, each, source.name(kTopK), m.top_k),
+         fmt::format("set {} to at least {}, or {} to at most {}", source.full_name(kKeptGroups),
+                     (m.top_k + each - 1) / each, source.full_name(kTopK), m.kept_groups * each));
 }
 
-void validate_layer(const ModelSpec& model, const LayerSpec& layer, const std::string& where) {
+void validate_layer(const ModelSpec& model, const LayerSpec& layer, const Source& source) {
   const AttentionSpec& a = layer.attention;
-  check_range(where, "attention heads", a.heads, 1, 1 << 16);
-  check_range(where, "key/value heads", a.kv_heads, 1, a.heads);
+  check_range(source, kHeads, a.heads, 1, 1 << 16);
+  check_range(source, kKvHeads, a.kv_heads, 1, a.heads);
   if (a.heads % a.kv_heads != 0)
     fail(Exit::config,
-         fmt::format("{}: {} attention heads are not a multiple of {} key/value heads", where, a.heads, a.kv_heads),
-         "choose a number of key/value heads that divides the heads");
-  check_range(where, "head_dim", a.head_dim, 2, 1 << 14);
-  if (a.is_latent()) validate_latent(model, a, where);
-  else check_even(where, "head_dim", a.head_dim);
-  validate_yarn(a.yarn, where);
-  if (a.yarn.factor > 1) check_real(where, "rope_theta with YaRN", a.rope_theta, 1.001, 1e12);
-  check_real(where, "clip_qkv", a.clip_qkv, 0, 1e30);
-  check_real(where, "rope_theta", a.rope_theta, 1, 1e12);
-  check_product(where, "the attention projection", {a.heads, a.head_dim, model.width});
+         fmt::format("{}: {} = {} is not a multiple of {} = {}", source.where, source.name(kHeads), a.heads,
+                     source.name(kKvHeads), a.kv_heads),
+         fmt::format("set {} to {}", source.full_name(kKvHeads), largest_divisor(a.heads, a.kv_heads)));
+  check_range(source, kHeadDim, a.head_dim, 2, 1 << 14);
+  if (a.is_latent()) validate_latent(model, a, source);
+  else check_even(source, kHeadDim, a.head_dim);
+  validate_yarn(a.yarn, source);
+  if (a.yarn.factor > 1) check_range(source, kRopeTheta, a.rope_theta, 1.001, 1e12);
+  check_range(source, kClipQkv, a.clip_qkv, 0, 1e30);
+  check_range(source, kRopeTheta, a.rope_theta, 1, 1e12);
+  check_product(source, "an attention projection", 1,
+                {{kHeads, a.heads}, {kHeadDim, a.head_dim}, {kWidth, model.width}});
   if (layer.feed_forward == FeedForwardKind::dense) {
-    check_range(where, "dense feed-forward width", layer.dense_width, 1, kMaxDimension);
-    check_product(where, "the dense feed-forward matrix", {2, layer.dense_width, model.width});
+    check_range(source, kDenseWidth, layer.dense_width, 1, kMaxDimension);
+    check_product(source, "the dense feed-forward", 2, {{kDenseWidth, layer.dense_width}, {kWidth, model.width}});
     return;
   }
   const MoeSpec& m = layer.moe;
-  check_range(where, "experts", m.experts, 1, 1 << 16);
-  check_range(where, "experts per token (top-k)", m.top_k, 1, m.experts);
-  check_range(where, "expert width", m.width, 1, kMaxDimension);
-  check_range(where, "shared expert width", m.shared_width, 0, kMaxDimension);
-  check_real(where, "routed scale", m.scale, 1e-6, 1e6);
-  check_product(where, "the expert matrices", {m.experts, 2, m.width, model.width});
-  validate_groups(m, where);
+  check_range(source, source.experts(), m.experts, 1, 1 << 16);
+  check_range(source, kTopK, m.top_k, 1, m.experts);
+  check_range(source, source.expert_width(), m.width, 1, kMaxDimension);
+  if (m.shared_width < 0 || m.shared_width > kMaxDimension)
+    fail(Exit::config,
+         fmt::format("{}: {} x {} = {}, expected 0 to {}", source.where, source.name(kSharedExperts),
+                     source.name(source.expert_width()), m.shared_width, kMaxDimension),
+         fmt::format("set {} to at most {}", source.full_name(kSharedExperts), kMaxDimension / m.width));
+  check_range(source, kScale, m.scale, 1e-6, 1e6);
+  check_product(source, "the experts of a layer", 2,
+                {{source.experts(), m.experts}, {source.expert_width(), m.width}, {kWidth, model.width}});
+  validate_groups(m, source);
   if (m.selection_bias && m.score != ScoreFunction::sigmoid)
-    fail(Exit::config, fmt::format("{}: a selection bias needs sigmoid scores", where),
-         "set model.score = \"sigmoid\"");
+    fail(Exit::config, fmt::format("{}: selection_bias = true needs score = \"sigmoid\"", source.where),
+         "set model.score = \"sigmoid\", or model.selection_bias = false");
 }
 
 Activation parse_activation(const std::string& text) {
@@ -124,7 +208,7 @@ Activation parse_activation(const std::string& text) {
   fail(Exit::config,
        fmt::format("model.activation = \"{}\" is not known{}", printable(text),
                    did_you_mean(text, {"swiglu", "gelu", "relu"})),
-       "one of swiglu, gelu, relu");
+       "use one of swiglu, gelu, relu");
 }
 
 QkNorm parse_qk_norm(const std::string& text) {
@@ -132,7 +216,7 @@ QkNorm parse_qk_norm(const std::string& text) {
   if (text == "per_head") return QkNorm::per_head;
   if (text == "full_width") return QkNorm::full_width;
   fail(Exit::config, fmt::format("model.qk_norm = \"{}\" is not known", printable(text)),
-       "one of none, per_head, full_width");
+       "use one of none, per_head, full_width");
 }
 
 AttentionSpec native_attention(const NativeModel& n) {
@@ -144,7 +228,9 @@ AttentionSpec native_attention(const NativeModel& n) {
   a.clip_qkv = n.clip_qkv;
   if (n.attention == "latent") {
     if (n.head_dim != 0)
-      fail(Exit::config, "[model]: head_dim is set, but heads of latent attention are nope_dim + rope_dim wide",
+      fail(Exit::config,
+           fmt::format("[model]: head_dim = {} is set, but with latent attention it is nope_dim + rope_dim = {}",
+                       n.head_dim, n.nope_dim + n.rope_dim),
            "remove model.head_dim");
     a.kind = AttentionKind::latent;
     a.latent = {n.q_rank, n.kv_rank, n.nope_dim, n.rope_dim, n.value_dim};
@@ -154,10 +240,12 @@ AttentionSpec native_attention(const NativeModel& n) {
   }
   if (n.attention != "grouped")
     fail(Exit::config, fmt::format("model.attention = \"{}\" is not known", printable(n.attention)),
-         "one of grouped, latent");
+         "use one of grouped, latent");
   if (n.head_dim == 0 && n.width % n.heads != 0)
-    fail(Exit::config, fmt::format("[model]: width {} is not a multiple of {} heads", n.width, n.heads),
-         "set model.head_dim");
+    fail(Exit::config,
+         fmt::format("[model]: width = {} is not a multiple of heads = {}, so head_dim cannot be derived", n.width,
+                     n.heads),
+         fmt::format("set model.head_dim, for example to {}", std::max<int64_t>(2, n.width / n.heads / 2 * 2)));
   a.head_dim = n.head_dim == 0 ? n.width / n.heads : n.head_dim;
   return a;
 }
@@ -193,7 +281,7 @@ NativeModel expand_preset(const NativeModel& native) {
   fail(Exit::config,
        fmt::format("model.preset = \"{}\" is not known{}", printable(native.preset),
                    did_you_mean(native.preset, preset_names())),
-       fmt::format("one of {}", fmt::join(preset_names(), ", ")));
+       fmt::format("use one of {}", fmt::join(preset_names(), ", ")));
 }
 
 }  // namespace
@@ -221,21 +309,25 @@ int64_t ModelSpec::moe_layer_count() const {
 }
 
 void validate(const ModelSpec& model, const std::string& where) {
-  check_range(where, "vocabulary", model.vocab, 1, kMaxDimension);
-  check_range(where, "model width", model.width, 1, kMaxDimension);
-  check_range(where, "number of layers", model.layer_count(), 1, 10000);
-  check_real(where, "norm_eps", model.norm_eps, 0, 1);
-  check_real(where, "init_std", model.init_std, 0, 100);
-  check_real(where, "aux_loss_coef", model.aux_loss_coef, 0, 1e6);
-  check_range(where, "multi-token prediction layers", model.mtp_layers, 0, 100);
-  check_product(where, "the embedding", {model.vocab, model.width});
+  const Source source{where, model.family};
+  check_range(source, kVocab, model.vocab, 1, kMaxDimension);
+  check_range(source, kWidth, model.width, 1, kMaxDimension);
+  check_range(source, kLayers, model.layer_count(), 1, 10000);
+  check_range(source, {"norm_eps", "rms_norm_eps"}, model.norm_eps, 0, 1);
+  check_range(source, {"init_std", "initializer_range"}, model.init_std, 0, 100);
+  check_range(source, {"aux_loss_coef", source.is_deepseek() ? "aux_loss_alpha" : "router_aux_loss_coef"},
+              model.aux_loss_coef, 0, 1e6);
+  check_range(source, {"mtp_layers", "num_nextn_predict_layers"}, model.mtp_layers, 0, 100);
+  check_product(source, "the embedding", 1, {{kVocab, model.vocab}, {kWidth, model.width}});
   int64_t elements = 0;
   for (int64_t i = 0; i < model.layer_count(); ++i)
-    validate_layer(model, model.layers[static_cast<size_t>(i)], fmt::format("{}: layer {}", where, i));
+    validate_layer(model, model.layers[static_cast<size_t>(i)], {fmt::format("{}: layer {}", where, i), model.family});
   for (const ParamRow& row : param_table(model)) {
     elements += row.numel();
     if (elements > kMaxElements)
-      fail(Exit::config, fmt::format("{}: more than 2^48 parameters", where), "check the model's configuration");
+      fail(Exit::config, fmt::format("{}: the model would have more than 2^48 parameters", where),
+           fmt::format("lower {}, {} or {}", source.full_name(kLayers), source.full_name(kWidth),
+                       source.full_name(source.experts())));
   }
 }
 
@@ -250,16 +342,17 @@ ModelSpec build_native_model(const NativeModel& given) {
   plain.preset = given.preset;
   if (!given.preset.empty() && !(given == plain))
     fail(Exit::config,
-         fmt::format("model.preset = \"{}\" fixes the architecture, but another [model] key is set too",
+         fmt::format("model.preset = \"{}\" sets the whole architecture, but other keys of [model] are set too",
                      printable(given.preset)),
-         "remove the preset or the other keys");
+         "remove model.preset, or every other key of [model]");
   const NativeModel n = given.preset.empty() ? given : expand_preset(given);
-  check_range("[model]", "layers", n.layers, 1, 10000);
-  check_range("[model]", "heads", n.heads, 1, 1 << 16);
-  check_range("[model]", "width", n.width, 1, kMaxDimension);
-  check_range("[model]", "dense_layers", n.dense_layers, 0, n.layers);
-  check_range("[model]", "shared_experts", n.shared_experts, 0, 1024);
-  check_range("[model]", "expert_width", n.expert_width, 1, kMaxDimension);
+  const Source source{"[model]", "native"};
+  check_range(source, kLayers, n.layers, 1, 10000);
+  check_range(source, kHeads, n.heads, 1, 1 << 16);
+  check_range(source, kWidth, n.width, 1, kMaxDimension);
+  check_range(source, {"dense_layers", "first_k_dense_replace"}, n.dense_layers, 0, n.layers);
+  check_range(source, kSharedExperts, n.shared_experts, 0, 1024);
+  check_range(source, source.expert_width(), n.expert_width, 1, kMaxDimension);
 
   ModelSpec model;
   model.family = "native";
@@ -274,7 +367,8 @@ ModelSpec build_native_model(const NativeModel& given) {
   layer.activation = parse_activation(n.activation);
   layer.attention = native_attention(n);
   if (n.score != "softmax" && n.score != "sigmoid")
-    fail(Exit::config, fmt::format("model.score = \"{}\" is not known", printable(n.score)), "one of softmax, sigmoid");
+    fail(Exit::config, fmt::format("model.score = \"{}\" is not known", printable(n.score)),
+         "use one of softmax, sigmoid");
   layer.moe.experts = n.experts;
   layer.moe.top_k = n.top_k;
   layer.moe.width = n.expert_width;

@@ -40,7 +40,7 @@ std::vector<int64_t> ExpertPlacement::rank_offsets() const {
 ExpertPlacement make_block_placement(int64_t experts, int ep) {
   if (ep > experts)
     fail(Exit::config, fmt::format("mesh.ep = {} is more than the {} experts of a layer", ep, experts),
-         "every expert-parallel rank needs an expert");
+         fmt::format("set mesh.ep to at most {}: every expert-parallel rank needs an expert", experts));
   ExpertPlacement placement;
   placement.ep = ep;
   const int64_t base = experts / ep, extra = experts % ep;
@@ -54,11 +54,14 @@ void validate(const ExpertPlacement& placement) {
   std::vector<std::vector<int>> slots(static_cast<size_t>(placement.ep));
   for (size_t e = 0; e < placement.homes.size(); ++e) {
     if (placement.homes[e].empty())
-      fail(Exit::config, fmt::format("expert {} has no place", e), "every expert needs a rank and a slot");
+      fail(Exit::config, fmt::format("the placement assigns expert {} to no rank", e),
+           "assign every expert to a rank and a slot");
     for (const ExpertHome& home : placement.homes[e]) {
       if (home.ep_rank < 0 || home.ep_rank >= placement.ep)
-        fail(Exit::config, fmt::format("expert {} is placed on rank {} of {}", e, home.ep_rank, placement.ep),
-             "ranks count from 0 inside the EP group");
+        fail(Exit::config,
+             fmt::format("the placement assigns expert {} to rank {}, expected 0 to {}", e, home.ep_rank,
+                         placement.ep - 1),
+             "number ranks from 0 within the expert-parallel group");
       slots[static_cast<size_t>(home.ep_rank)].push_back(home.slot);
     }
   }
@@ -66,8 +69,8 @@ void validate(const ExpertPlacement& placement) {
     std::sort(slots[rank].begin(), slots[rank].end());
     for (size_t i = 0; i < slots[rank].size(); ++i)
       if (slots[rank][i] != static_cast<int>(i))
-        fail(Exit::config, fmt::format("rank {} has no expert or two in slot {}", rank, i),
-             "slots count from 0 without holes");
+        fail(Exit::config, fmt::format("the placement leaves slot {} of rank {} empty, or fills it twice", i, rank),
+             "number the slots of a rank from 0, one expert each");
   }
 }
 

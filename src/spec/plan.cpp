@@ -27,8 +27,9 @@ static void check_total(const Plan& plan) {
   }
   if (bytes > 0x1p60)
     fail(Exit::memory,
-         fmt::format("the model and {} tokens per micro-batch need more than 2^60 bytes per rank", plan.batch.tokens()),
-         "use a smaller model, or raise train.micro_batches");
+         fmt::format("rank {} would need more than 2^60 bytes for the model and {} tokens per micro-batch", plan.rank,
+                     plan.batch.tokens()),
+         "lower the sizes of the model, or raise train.micro_batches");
 }
 
 // Placements are tables of every expert: a model that no machine holds must not fill the memory with them.
@@ -39,8 +40,8 @@ static void check_expert_count(const ModelSpec& model) {
     if (layer.feed_forward == FeedForwardKind::moe) experts += layer.moe.experts;
   if (experts > kMost)
     fail(Exit::config,
-         fmt::format("the model has {} routed experts in all its layers, at most {} are possible", experts, kMost),
-         "lower the number of experts or of layers");
+         fmt::format("the model has {} routed experts over all layers, at most {} are supported", experts, kMost),
+         "lower model.experts or model.layers");
 }
 
 // Rows are counted in 32 bits.
@@ -52,18 +53,18 @@ bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, Transpor
 
 static void check_gradients(const RunSpec& run) {
   if (run.expert_gradient_dtype() == DType::bf16 && run.dtype() != DType::bf16)
-    fail(Exit::config, "memory.expert_gradients = \"bf16\" beside train.dtype = \"fp32\"",
-         "set train.dtype = \"bf16\", or leave memory.expert_gradients out");
+    fail(Exit::config, "memory.expert_gradients = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"",
+         "set train.dtype = \"bf16\", or memory.expert_gradients = \"fp32\"");
 }
 
 static void plan_pipeline(Plan& plan) {
   plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
   if (splits_backward(plan.pipeline.kind) && weight_part(plan.run).empty())
     fail(Exit::config,
-         fmt::format("mesh.schedule = \"{}\" fills gaps with weight gradients, but memory.recompute = \"{}\" keeps "
-                     "nothing that they could be computed from later",
+         fmt::format("mesh.schedule = \"{}\" computes weight gradients later, but memory.recompute = \"{}\" keeps "
+                     "none of the activations that they need",
                      plan.run.mesh.schedule, plan.run.recompute),
-         "use memory.recompute = \"moe\", \"selective\" or \"none\", or mesh.schedule = \"1f1b\"");
+         "set memory.recompute to \"moe\", \"selective\" or \"none\", or mesh.schedule = \"1f1b\"");
   const std::vector<int64_t> first_layers =
       split_layers(plan.model, plan.pipeline, plan.run.train.seq_len, plan.run.mesh.stage_layers);
   Schedule schedule = make_schedule(plan.pipeline);
@@ -81,10 +82,12 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.batch = make_local_batch(run.train, plan.mesh);
   plan.transport = choose_transport(run.moe.transport, plan.mesh);
   if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)
-    fail(Exit::config, fmt::format("mesh.ep = {} but the model has no MoE layer", plan.mesh.ep), "use mesh.ep=1");
+    fail(Exit::config, fmt::format("mesh.ep = {}, but the model has no MoE layer", plan.mesh.ep), "set mesh.ep = 1");
   if (plan.batch.tokens() > kMostTokens)
-    fail(Exit::config, fmt::format("{} tokens per rank and micro-batch are more than 2^30", plan.batch.tokens()),
-         "raise train.micro_batches");
+    fail(Exit::config,
+         fmt::format("a micro-batch has {} tokens per rank, at most 2^30 are supported", plan.batch.tokens()),
+         fmt::format("raise train.micro_batches to at least {}",
+                     run.train.micro_batches * ((plan.batch.tokens() + kMostTokens - 1) / kMostTokens)));
   check_gradients(run);
   check_tensor_parallel(model, run, plan.mesh, plan.batch.sequences);
   check_expert_count(model);
@@ -96,7 +99,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
     if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.tokens()).count, layer.moe, plan.mesh.ep,
                             plan.transport))
       fail(Exit::config,
-           fmt::format("2^31 {} rows or more could meet on one rank",
+           fmt::format("one rank could receive 2^31 {} rows or more in a micro-batch",
                        plan.transport == TransportKind::padded ? "padded" : "routed"),
            "raise train.micro_batches");
     plan.placements.push_back(make_block_placement(layer.moe.experts, plan.mesh.ep));

@@ -111,14 +111,14 @@ void visit_library(Library& library, Visit&& visit) {
 class ObjectReader {
  public:
   ObjectReader(const nlohmann::json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json.is_object()) refuse(where_, "is not an object");
+    if (!json.is_object()) refuse(where_, fmt::format("must be an object, got {}", json.type_name()));
   }
 
   template <class T>
   void operator()(const char* name, T& field) {
     names_.emplace_back(name);
     const auto found = json_.find(name);
-    if (found == json_.end()) refuse(where_, fmt::format("has no \"{}\"", name));
+    if (found == json_.end()) refuse(where_, fmt::format("lacks the field \"{}\"", name));
     read(*found, fmt::format("{}: \"{}\"", where_, name), field);
   }
 
@@ -137,40 +137,42 @@ class ObjectReader {
 
  private:
   [[noreturn]] static void refuse(const std::string& where, const std::string& why) {
-    fail(Exit::config, fmt::format("{} {}", where, why), "docs/formats.md describes platform profiles");
+    fail(Exit::config, fmt::format("{} {}", where, why),
+         "correct it as docs/formats.md describes, or write a new profile with `moewright probe`");
   }
 
   static void read(const nlohmann::json& json, const std::string& where, std::string& field) {
-    if (!json.is_string()) refuse(where, "is not a text");
+    if (!json.is_string()) refuse(where, fmt::format("must be a string, got {}", json.type_name()));
     field = json.get<std::string>();
     if (field.size() > kMostEntries || printable(field, kMostEntries) != field)
-      refuse(where, "is not a printable ASCII text");
+      refuse(where, fmt::format("must be printable ASCII of at most {} characters", kMostEntries));
   }
   static void read(const nlohmann::json& json, const std::string& where, bool& field) {
-    if (!json.is_boolean()) refuse(where, "is not true or false");
+    if (!json.is_boolean()) refuse(where, fmt::format("must be true or false, got {}", printable(json.dump())));
     field = json.get<bool>();
   }
   static void read(const nlohmann::json& json, const std::string& where, int64_t& field) {
     if (!json.is_number_integer() || (json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{1} << 60))
-      refuse(where, "is not an integer below 2^60");
+      refuse(where, fmt::format("must be an integer below 2^60, got {}", printable(json.dump())));
     field = json.get<int64_t>();
   }
   static void read(const nlohmann::json& json, const std::string& where, double& field) {
-    if (!json.is_number()) refuse(where, "is not a number");
+    if (!json.is_number()) refuse(where, fmt::format("must be a number, got {}", printable(json.dump())));
     field = json.get<double>();
   }
   static void read(const nlohmann::json& json, const std::string& where, RatePoint& field) {
-    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [size, rate]");
+    if (!json.is_array() || json.size() != 2) refuse(where, "must be a pair [size, rate]");
     read(json[0], where, field.size);
     read(json[1], where, field.per_second);
   }
   static void read(const nlohmann::json& json, const std::string& where, LinkCost& field) {
-    if (!json.is_array() || json.size() != 2) refuse(where, "is not a pair [latency, rate or rates]");
+    if (!json.is_array() || json.size() != 2)
+      refuse(where, "must be a pair [latency, rate] or [latency, [[size, rate], ...]]");
     read(json[0], where, field.latency_s);
     field.rates.clear();
     if (!json[1].is_array()) return read(json[1], where, field.bytes_per_s);
     read(json[1], where, field.rates);
-    if (field.rates.empty()) refuse(where, "has no rate");
+    if (field.rates.empty()) refuse(where, "must have at least one [size, rate]");
     field.bytes_per_s = field.rates.back().per_second;
   }
   static void read(const nlohmann::json& json, const std::string& where, OperatorRates& field) {
@@ -201,7 +203,7 @@ class ObjectReader {
   template <class T>
   static void read(const nlohmann::json& json, const std::string& where, std::vector<T>& field) {
     if (!json.is_array() || json.size() > kMostEntries)
-      refuse(where, fmt::format("is not a list of at most {}", kMostEntries));
+      refuse(where, fmt::format("must be a list of at most {} entries", kMostEntries));
     field.clear();
     for (size_t i = 0; i < json.size(); ++i) read(json[i], fmt::format("{}[{}]", where, i), field.emplace_back());
   }
@@ -272,16 +274,17 @@ class Validation {
 
   void range(const std::string& name, double value, double low, double high) const {
     if (!(value >= low && value <= high))
-      fail(Exit::config, fmt::format("{}: {} is {}, expected {} to {}", where_, name, value, low, high),
-           "docs/formats.md describes platform profiles");
+      fail(Exit::config, fmt::format("{}: {} = {}, expected {} to {}", where_, name, value, low, high),
+           value > high ? fmt::format("set it to at most {}", high) : fmt::format("set it to at least {}", low));
   }
   void rate(const std::string& name, double value) const { range(name, value, 1, kMostRate); }
   void table(const std::string& name, const RateTable& table, double low = 1, double high = kMostRate) const {
-    if (table.empty()) fail(Exit::config, fmt::format("{}: {} is empty", where_, name), "it needs one point at least");
+    if (table.empty())
+      fail(Exit::config, fmt::format("{}: {} is empty", where_, name), "add at least one [size, rate]");
     double before = 0;
     for (const RatePoint& point : table) {
-      range(name + ": a size", point.size, std::max(kLeastSize, before * kNextSize), kMostRate);
-      range(name + ": a rate", point.per_second, low, high);
+      range(name + ": size", point.size, std::max(kLeastSize, before * kNextSize), kMostRate);
+      range(name + ": rate", point.per_second, low, high);
       before = point.size;
     }
   }
@@ -312,7 +315,8 @@ class Validation {
   }
   void expert_counts(const std::string& prefix, const std::vector<ExpertRates>& counts) const {
     if (counts.empty())
-      fail(Exit::config, fmt::format("{}: {}expert_counts is empty", where_, prefix), "leave it out, or fill it");
+      fail(Exit::config, fmt::format("{}: {}expert_counts is empty", where_, prefix),
+           "remove the field, or add an entry");
     int64_t before = 0;
     for (const ExpertRates& count : counts) {
       const std::string name = fmt::format("{}expert_counts of {}: ", prefix, count.experts);
@@ -389,11 +393,11 @@ PlatformProfile parse_platform_profile(const std::string& text, const std::strin
   reader("format", format);
   reader("version", version);
   if (format != kFormat)
-    fail(Exit::config, fmt::format("{} is not a platform profile: its format is \"{}\"", where, printable(format)),
-         fmt::format("expected \"{}\"", kFormat));
+    fail(Exit::config, fmt::format("{}: expected \"format\": \"{}\", got \"{}\"", where, kFormat, printable(format)),
+         "name a platform profile, such as one of profiles/ or one that `moewright probe` wrote");
   if (version != kVersion)
-    fail(Exit::config, fmt::format("{}: version {} of platform profiles is not known", where, version),
-         fmt::format("this program reads version {}", kVersion));
+    fail(Exit::config, fmt::format("{}: expected version {} of a platform profile, got {}", where, kVersion, version),
+         "write a new profile with `moewright probe`");
   visit_profile(profile, reader);
   reader.finish();
   validate(profile, where);
@@ -408,8 +412,9 @@ PlatformProfile read_platform_profile(const std::string& path, int ranks) {
   PlatformProfile profile = read_platform_profile(path);
   if (ranks > profile.levels.back().ranks)
     fail(Exit::config,
-         fmt::format("{} ranks, but the farthest links of {} join {}", ranks, path, profile.levels.back().ranks),
-         "plan for fewer ranks, or add a level to the profile");
+         fmt::format("{} describes links among {} ranks, but {} are planned", path, profile.levels.back().ranks, ranks),
+         fmt::format("plan for at most {} ranks (--ranks, plan.ranks), or add a level to the profile",
+                     profile.levels.back().ranks));
   return profile;
 }
 

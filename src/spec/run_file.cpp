@@ -71,10 +71,18 @@ constexpr ExpectedType kList = {"a list of strings",
 // What no file name may hold, and what the run file written from it could not hold either.
 void check_text(const std::string& value, const std::string& key, const std::string& where) {
   if (value.find('\0') != std::string::npos)
-    fail(Exit::config, fmt::format("{}: {} contains a NUL byte", where, key), "remove it");
+    fail(Exit::config, fmt::format("{}: {} contains a NUL byte", where, key), "remove the NUL byte");
   if (!is_utf8(value))
     fail(Exit::config, fmt::format("{}: {} = \"{}\" is not UTF-8", where, key, printable(value)),
-         "rename the file, or write the text in UTF-8");
+         "write the value in UTF-8; rename the file if its name is not UTF-8");
+}
+
+template <class Number>
+void check_range(const KeyRule& rule, Number value, Number low, Number high, const std::string& where) {
+  if (value >= low && value <= high) return;
+  fail(Exit::config, fmt::format("{}: {} = {} is out of range, expected {} to {}", where, rule.key, value, low, high),
+       fmt::format("set {} to at {} {} ({})", rule.key, value > high ? "most" : "least", value > high ? high : low,
+                   rule.meaning));
 }
 
 void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std::string& where) {
@@ -82,20 +90,13 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
   if (const auto* integer = std::get_if<IntegerKey>(&rule.kind)) {
     if (!node.is_integer()) fail_type(where, key, kInteger, node);
     const int64_t value = node.as_integer()->get();
-    if (value < integer->low || value > integer->high)
-      fail(
-          Exit::config,
-          fmt::format("{}: {} = {} is out of range, expected {} to {}", where, key, value, integer->low, integer->high),
-          rule.meaning);
+    check_range(rule, value, integer->low, integer->high, where);
     integer->field(run) = value;
   } else if (const auto* real = std::get_if<RealKey>(&rule.kind)) {
     if (!node.is_number()) fail_type(where, key, kNumber, node);
     const double value =
         node.is_integer() ? static_cast<double>(node.as_integer()->get()) : node.as_floating_point()->get();
-    if (!(value >= real->low && value <= real->high))
-      fail(Exit::config,
-           fmt::format("{}: {} = {} is out of range, expected {} to {}", where, key, value, real->low, real->high),
-           rule.meaning);
+    check_range(rule, value, real->low, real->high, where);
     real->field(run) = value;
   } else if (const auto* text = std::get_if<TextKey>(&rule.kind)) {
     if (!node.is_string()) fail_type(where, key, kString, node);
@@ -104,7 +105,7 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
       fail(Exit::config,
            fmt::format("{}: {} = \"{}\" is not known{}", where, key, printable(value),
                        did_you_mean(value, text->choices)),
-           fmt::format("one of: {}", fmt::join(text->choices, ", ")));
+           fmt::format("use one of: {}", fmt::join(text->choices, ", ")));
     check_text(value, key, where);
     text->field(run) = value;
   } else if (const auto* flag = std::get_if<BoolKey>(&rule.kind)) {
@@ -128,7 +129,7 @@ void assign_model_text(RunSpec& run, const toml::node& node, const std::string& 
   if (value.rfind("hf:", 0) != 0 || value.size() == 3)
     fail(Exit::config,
          fmt::format("{}: model = \"{}\", expected a [model] table or \"hf:DIR\"", where, printable(value)),
-         "\"hf:/path/to/folder\" names a Hugging Face model folder with its config.json");
+         "write \"hf:/path/to/folder\" for a Hugging Face model folder with a config.json");
   check_text(value, "model", where);
   run.hf_dir = value.substr(3);
 }
@@ -169,13 +170,14 @@ std::string ascii_toml(const std::string& text, const std::string& where) {
   for (size_t i = 0; i < text.size();) {
     const size_t start = i;
     const std::optional<uint32_t> code = next_code_point(text, i);
-    if (!code) refuse("not UTF-8", "write the file in UTF-8");
+    if (!code) refuse("not UTF-8", "save the file in UTF-8");
     const bool after_backslash = std::exchange(escaped, false);
     if (*code >= 0x80) {
-      if (!comment && quote == 0) refuse("a non-ASCII character outside quotes and comments", "put text in quotes");
+      if (!comment && quote == 0)
+        refuse("a non-ASCII character outside quotes and comments", "put the text in double quotes");
       if (quote == '\'' || after_backslash)
         refuse(fmt::format("a non-ASCII character {}", quote == '\'' ? "in single quotes" : "after a backslash"),
-               "double quotes take any text, with \\\\ for a backslash");
+               "use double quotes, and \\\\ for a backslash");
       out += comment ? "?" : fmt::format("\\U{:08x}", *code);
       continue;
     }
@@ -187,18 +189,18 @@ std::string ascii_toml(const std::string& text, const std::string& where) {
       comment = false;
       quote = 0;
     } else if (*code < 0x20 && c != '\t' && c != '\r') {
-      refuse(fmt::format("control byte 0x{:02x}", *code), "a run file is plain text");
+      refuse(fmt::format("control byte 0x{:02x}", *code), "remove it: a run file is plain text");
     } else if (quote != 0) {
       if (c == '\\') escaped = quote == '"' && !after_backslash;
       else if (c == quote && !after_backslash) quote = 0;
     } else if (!comment && (c == '"' || c == '\'')) {
       if (text.compare(start, 3, std::string(3, c)) == 0)
-        refuse("a string over several lines", "write \\n inside a string of one line");
+        refuse("strings over several lines are not supported", "write a string on one line, with \\n for a line break");
       quote = c;
     } else if (c == '#') {
       comment = true;
     } else if (c == '.' && !comment && ++dots > kMaxDots) {
-      refuse("a key of too many parts", "keys are of the form section.name");
+      refuse("a key has too many dots", "write keys as section.name");
     }
   }
   return out;
@@ -207,7 +209,8 @@ std::string ascii_toml(const std::string& text, const std::string& where) {
 void apply_override(RunSpec& run, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    fail(Exit::usage, fmt::format("\"{}\" is not of the form key=value", printable(text)), "for example train.lr=3e-4");
+    fail(Exit::usage, fmt::format("\"{}\" is not an override of the form key=value", printable(text)),
+         "write, for example, train.lr=3e-4");
   const std::string key = text.substr(0, equals), value = text.substr(equals + 1), where = "command line";
   // A value that is not TOML is meant as text: data.path=/usr/include needs no quotes. A text key takes what stands
   // there as text.
@@ -231,13 +234,13 @@ void apply_override(RunSpec& run, const std::string& text) {
   const toml::node& node = *table.get("value");
   if (model_text) {
     if (!node.is_string())
-      fail_type(where, key, {"\"hf:DIR\"", "DIR is a Hugging Face model folder with its config.json"}, node);
+      fail_type(where, key, {"\"hf:DIR\"", "write model=hf:DIR for a Hugging Face model folder with a config.json"},
+                node);
     assign_model_text(run, node, where);
   } else {
     if (key.rfind("model.", 0) == 0 && !run.hf_dir.empty())
       fail(Exit::config, fmt::format("{}: {} cannot change the model of {}", where, key, run.hf_dir),
-           fmt::format("its {}/config.json tells the model; a run file with a [model] table can be changed by key",
-                       run.hf_dir));
+           fmt::format("remove {}; {}/config.json defines the model", key, run.hf_dir));
     assign(run, find_rule(key, where), node, where);
   }
 }
@@ -301,7 +304,7 @@ RunSpec parse_run_text(const std::string& text, const std::string& where, const 
     fail(
         Exit::config,
         fmt::format("{}:{}: not valid TOML: {}", where, error.source().begin.line, printable(error.description(), 200)),
-        "`moewright init` writes a valid file to start from");
+        "correct this line; `moewright init` prints a valid run file to compare with");
   }
   for (const std::string& item : overrides) apply_override(run, item);
   return run;

@@ -124,7 +124,7 @@ ScheduleKind schedule_kind_of(const std::string& name) {
     if (names.back() == name) return kind;
   }
   fail(Exit::config, fmt::format("schedule \"{}\" is not known{}", printable(name), did_you_mean(name, names)),
-       "one of: gpipe, 1f1b, interleaved, zb_h1, zb_v");
+       "use one of: gpipe, 1f1b, interleaved, zb_h1, zb_v");
 }
 
 int rank_of_stage(const PipelineShape& shape, int stage) {
@@ -158,22 +158,25 @@ int most_links(const PipelineShape& shape) {
 void check_shape(const PipelineShape& shape) {
   if (shape.ranks < 1 || shape.micro_batches < 1 || shape.chunks < 1)
     fail(Exit::config,
-         fmt::format("a pipeline of {} ranks, {} stages per rank and {} micro-batches cannot be", shape.ranks,
+         fmt::format("a pipeline needs at least 1 rank, stage per rank and micro-batch, got {}, {} and {}", shape.ranks,
                      shape.chunks, shape.micro_batches),
-         "use 1 or more of each");
+         "set mesh.pp, mesh.chunks and train.micro_batches to at least 1");
   const bool zb_v = shape.kind == ScheduleKind::zb_v;
   if (zb_v && shape.chunks != 2)
-    fail(Exit::config, fmt::format("the schedule zb_v has 2 stages per rank, not {}", shape.chunks), "use 2 chunks");
+    fail(Exit::config, fmt::format("mesh.schedule = \"zb_v\" has 2 stages per rank, got {}", shape.chunks),
+         "set mesh.chunks = 2 (--chunks 2)");
   if (shape.kind == ScheduleKind::interleaved && shape.chunks < 2)
-    fail(Exit::config, "the schedule interleaved has 2 or more stages per rank, not 1", "use 2 chunks, or 1f1b");
+    fail(Exit::config, "mesh.schedule = \"interleaved\" needs at least 2 stages per rank, got 1",
+         "set mesh.chunks = 2 (--chunks 2), or mesh.schedule = \"1f1b\"");
   if (!zb_v && shape.kind != ScheduleKind::interleaved && shape.chunks != 1)
-    fail(Exit::config, fmt::format("the schedule {} has 1 stage per rank, not {}", name_of(shape.kind), shape.chunks),
-         "use 1 chunk, or the schedule interleaved");
+    fail(Exit::config,
+         fmt::format("mesh.schedule = \"{}\" has 1 stage per rank, got {}", name_of(shape.kind), shape.chunks),
+         "leave mesh.chunks (--chunks) out, or set mesh.schedule = \"interleaved\"");
   if (shape.micro_batches > kMostCells / shape.ranks / shape.chunks)
     fail(Exit::config,
-         fmt::format("{} stages x {} micro-batches are more than 2^24", int64_t{shape.ranks} * shape.chunks,
+         fmt::format("{} stages x {} micro-batches exceed the limit of 2^24", int64_t{shape.ranks} * shape.chunks,
                      shape.micro_batches),
-         "use fewer micro-batches");
+         fmt::format("set train.micro_batches to at most {}", kMostCells / shape.ranks / shape.chunks));
 }
 
 Schedule make_schedule(const PipelineShape& shape) {

@@ -12,7 +12,7 @@
 namespace mw {
 namespace {
 
-constexpr const char* kHint = "spec/schedule.h has the rules that every schedule keeps";
+constexpr const char* kHint = "this is a bug in Moewright or in a new schedule; src/spec/schedule.h lists the rules";
 
 constexpr int kKindCount = static_cast<int>(ActionKind::reduce_gradients) + 1;
 
@@ -37,7 +37,8 @@ class Check {
   explicit Check(const Schedule& schedule) : schedule_(schedule), shape_(schedule.shape) {
     check_shape(shape_);
     if (std::ssize(schedule.ranks) != shape_.ranks)
-      fail(Exit::internal, fmt::format("{} lists of actions for {}", schedule.ranks.size(), describe(shape_)), kHint);
+      fail(Exit::internal,
+           fmt::format("a schedule has {} lists of actions for {}", schedule.ranks.size(), describe(shape_)), kHint);
     stages_.resize(static_cast<size_t>(shape_.stages()));
   }
 
@@ -55,7 +56,7 @@ class Check {
     }
     for (int s = 0; s < shape_.stages(); ++s) check_complete(s);
     for (const StageState& stage : stages_) report.stage_peak.push_back(stage.live.peak);
-    simulate(schedule_);  // refuses what waits for ever
+    simulate(schedule_);  // refuses deadlocks
     return report;
   }
 
@@ -77,7 +78,7 @@ class Check {
 
   void check_place(const Action& action) const {
     require(action.stage >= 0 && action.stage < shape_.stages(), action, "there are {} stages", shape_.stages());
-    require(rank_of_stage(shape_, action.stage) == rank_, action, "that stage lies on rank {}",
+    require(rank_of_stage(shape_, action.stage) == rank_, action, "that stage is on rank {}",
             rank_of_stage(shape_, action.stage));
     require(action.micro_batch >= 0 && action.micro_batch < shape_.micro_batches, action, "there are {} micro-batches",
             shape_.micro_batches);
@@ -156,7 +157,7 @@ class Check {
     const Action& before = schedule_.ranks[rank_][index_ - 1];
     const bool weights = before.kind == ActionKind::backward || before.kind == ActionKind::backward_weight;
     require(before.stage == action.stage && (weights || before.kind == ActionKind::send_gradient), action,
-            "it must stand right behind the last backward and its send");
+            "it must directly follow the last backward and its send");
     if (receives_activation(shape_, action.stage))  // ranks that meet in the sums would wait for a message never sent
       require(own.of(ActionKind::send_gradient) == shape_.micro_batches, action,
               "send_gradient of micro-batch {} must come before", own.of(ActionKind::send_gradient));
@@ -164,12 +165,12 @@ class Check {
 
   // One buffer to send from: the payload of the micro-batch before must be on its way.
   void require_sent(int64_t sent, const Action& action) const {
-    require(sent == action.micro_batch, action, "what micro-batch {} gave was not sent yet", sent);
+    require(sent == action.micro_batch, action, "the output of micro-batch {} has not been sent yet", sent);
   }
 
   // One buffer to receive into.
   void require_used(int64_t used, const Action& action) const {
-    require(used == action.micro_batch, action, "what micro-batch {} received was not used yet", used);
+    require(used == action.micro_batch, action, "the input of micro-batch {} has not been used yet", used);
   }
 
   // Returns by how much the live activations of the rank change.

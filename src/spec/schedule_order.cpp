@@ -72,8 +72,8 @@ class Clock {
         }
     }
     for (size_t rank = 0; rank < order_.size(); ++rank)
-      MW_CHECK(next[rank] == order_[rank].size(), "{}: rank {} would wait for ever in its action {}", describe(shape_),
-               rank, next[rank]);
+      MW_CHECK(next[rank] == order_[rank].size(), "{}: rank {} would deadlock in its action {}", describe(shape_), rank,
+               next[rank]);
   }
 
   const PipelineShape& shape_;

@@ -115,16 +115,17 @@ class Simulation {
   }
 
   [[noreturn]] void fail_stuck() {
-    std::string text = fmt::format("the schedule ({}) waits for ever", describe(schedule_.shape));
+    std::string text = fmt::format("the schedule ({}) deadlocks", describe(schedule_.shape));
     for (size_t rank = 0; rank < clock_.size(); ++rank) {
       const size_t index = timeline_actions_[rank].size();
       if (index == schedule_.ranks[rank].size()) continue;
       const Action& action = schedule_.ranks[rank][index];
-      text += fmt::format("; rank {} in action {}, {}, for ", rank, index, describe(action));
+      text += fmt::format("; rank {} in action {}, {}, waits for ", rank, index, describe(action));
       if (is_message(action.kind)) text += "its send";
       else text += fmt::format("the receive of micro-batch {}", channel_of(action).last_sent);
     }
-    fail(Exit::internal, text, "the order of its actions must be changed: spec/schedule.h has the rules");
+    fail(Exit::internal, text,
+         "reorder the actions as src/spec/schedule.h describes; for a schedule of the program this is a bug");
   }
 
   Timeline finish() {

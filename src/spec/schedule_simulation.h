@@ -39,7 +39,7 @@ struct Timeline {
 // Runs the lists by the rules of spec/schedule.h. A rank does one action at a time. A message moves once its send was
 // reached and its receive is reached, and takes the sender's latency; the receive ends with it, a send takes no time.
 // `costs`: by stage. Deterministic. validate_schedule (spec/schedule_check.h) says what else a schedule must keep.
-// Errors: internal, where ranks would wait for ever: each with the action it waits in, and what for.
+// Errors: internal, where ranks deadlock: names the action of each rank and what it waits for.
 Timeline simulate(const Schedule& schedule, std::span<const StageCost> costs);
 // Every stage alike.
 Timeline simulate(const Schedule& schedule, const StageCost& cost = {});

@@ -158,29 +158,38 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
     if (a.heads < tp)
-      fail(Exit::config, fmt::format("mesh.tp = {} for {} attention heads", tp, a.heads), "lower mesh.tp");
+      fail(Exit::config, fmt::format("mesh.tp = {} is more than the {} attention heads", tp, a.heads),
+           fmt::format("set mesh.tp to at most {}", a.heads));
     if (a.kv_heads < tp && tp % a.kv_heads != 0)
       fail(Exit::config, fmt::format("mesh.tp = {} ranks cannot share {} key/value heads evenly", tp, a.kv_heads),
-           "mesh.tp must be a multiple of them, or not above them");
+           fmt::format("set mesh.tp to at most {}, or to a multiple of it", a.kv_heads));
     if (layer.feed_forward == FeedForwardKind::dense && layer.dense_width < tp)
-      fail(Exit::config, fmt::format("mesh.tp = {} for a dense width of {}", tp, layer.dense_width), "lower mesh.tp");
+      fail(Exit::config,
+           fmt::format("mesh.tp = {} cannot shard a dense feed-forward of width {}", tp, layer.dense_width),
+           fmt::format("set mesh.tp to at most {}", layer.dense_width));
     if (mesh.ted && layer.feed_forward == FeedForwardKind::moe &&
         (layer.moe.width < tp || (layer.moe.shared_width > 0 && layer.moe.shared_width < tp)))
-      fail(Exit::config,
-           fmt::format("mesh.tp = {} cannot cut experts of width {}{}", tp, layer.moe.width,
-                       layer.moe.shared_width > 0 ? fmt::format(" and {}", layer.moe.shared_width) : ""),
-           "lower mesh.tp, or use moe.tp_mode = \"ssmb\"");
+      fail(
+          Exit::config,
+          fmt::format(
+              "mesh.tp = {} cannot shard experts of width {}{}", tp, layer.moe.width,
+              layer.moe.shared_width > 0 ? fmt::format(" and shared experts of width {}", layer.moe.shared_width) : ""),
+          fmt::format(
+              "set mesh.tp to at most {}, or moe.tp_mode = \"ssmb\"",
+              layer.moe.shared_width > 0 ? std::min(layer.moe.width, layer.moe.shared_width) : layer.moe.width));
   }
   if (mesh.ted || sequences % tp == 0) return;  // with "ted" every rank routes whole sequences
   const auto cut = [&](const char* what) {
     fail(Exit::config,
-         fmt::format("{}, but mesh.tp = {} ranks would share {} sequence{}", what, tp, sequences,
-                     sequences == 1 ? "" : "s"),
-         "make train.global_batch / train.micro_batches / dp a multiple of mesh.tp");
+         fmt::format(
+             "{} needs whole sequences on a rank, but mesh.tp = {} does not divide the {} sequence{} of a micro-batch",
+             what, tp, sequences, sequences == 1 ? "" : "s"),
+         fmt::format("set train.global_batch to a multiple of train.micro_batches x dp x mesh.tp = {}",
+                     run.train.micro_batches * mesh.dp * tp));
   };
-  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") cut("capacity counts per sequence");
+  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") cut("moe.capacity_domain = \"sequence\"");
   if (aux_scope(run, model) == AuxScope::sequence && aux_loss_coef(run, model) > 0)
-    cut("moe.aux_scope counts per sequence");
+    cut("the auxiliary loss per sequence (moe.aux_scope)");
 }
 
 }  // namespace mw

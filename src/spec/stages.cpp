@@ -20,20 +20,23 @@ std::vector<int64_t> parse_counts(const std::string& wanted, int64_t layers, int
   const char* at = wanted.data();
   const char* const end = at + wanted.size();
   const std::string hint =
-      fmt::format("list the layers of each of the {} stages, {} in all, or leave it empty", stages, layers);
+      fmt::format("list the number of layers of each of the {} stages, {} in total, or leave mesh.stage_layers empty",
+                  stages, layers);
   while (at != end) {
     int64_t count = 0;
     const auto [next, error] = std::from_chars(at, end, count);
     const bool last = next == end;
     if (error != std::errc() || count < 1 || count > layers || (!last && (*next != ',' || next + 1 == end)))
-      fail(Exit::config, fmt::format("mesh.stage_layers = \"{}\" is not a list of layer counts", wanted), hint);
+      fail(Exit::config,
+           fmt::format("mesh.stage_layers = \"{}\" is not a comma-separated list of layer counts", wanted), hint);
     first.push_back(first.back() + count);
     at = last ? next : next + 1;
   }
   if (static_cast<int>(first.size()) != stages + 1 || first.back() != layers)
     fail(Exit::config,
-         fmt::format("mesh.stage_layers = \"{}\" names {} stages with {} layers", wanted, first.size() - 1,
-                     first.back()),
+         fmt::format(
+             "mesh.stage_layers = \"{}\" has {} stages with {} layers in total, expected {} stages and {} layers",
+             wanted, first.size() - 1, first.back(), stages, layers),
          hint);
   return first;
 }
@@ -129,8 +132,10 @@ std::vector<int64_t> split_layers(const ModelSpec& model, const PipelineShape& s
   const int64_t layers = model.layer_count();
   const int stages = shape.stages();
   if (layers < stages)
-    fail(Exit::config, fmt::format("{} pipeline stages for a model of {} layers", stages, layers),
-         "lower mesh.pp or mesh.chunks: every stage needs a layer");
+    fail(Exit::config, fmt::format("{} pipeline stages are too many for a model of {} layers", stages, layers),
+         shape.chunks > 1 ? fmt::format("lower mesh.pp = {} or mesh.chunks = {} until their product is at most {}",
+                                        shape.ranks, shape.chunks, layers)
+                          : fmt::format("set mesh.pp to at most {}", layers));
   if (!wanted.empty()) return parse_counts(wanted, layers, stages);
   std::vector<double> sums = {0};  // of the layers before
   for (int64_t i = 0; i < layers; ++i) sums.push_back(sums.back() + flops_of(model, i, seq_len));

@@ -13,11 +13,11 @@
 namespace mw {
 namespace {
 
-constexpr const char* kGeneralHint = "`moewright init` prints every key with its meaning";
+constexpr const char* kGeneralHint = "`moewright init` prints every key with its meaning; docs/run_file.md lists them";
 constexpr const char* kDataParallelHint =
     "the data-parallel size follows from the number of ranks: ranks / (mesh.pp x mesh.tp)";
 constexpr const char* kContextParallelHint =
-    "context parallelism is not built; mesh.tp splits the tokens of long sequences outside attention";
+    "context parallelism is not supported; mesh.tp shards the tokens of long sequences outside attention";
 constexpr const char* kMicroBatchHint = "train.micro_batches is the number of micro-batches per step, not their size";
 
 // Last parts of keys as PyTorch, Megatron, DeepSpeed, torchtitan and Hugging Face name them.

@@ -49,12 +49,12 @@ TEST(Json, RefusesZeroBytes) {
 TEST(Json, RefusesDeepNesting) {
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   EXPECT_NO_THROW(parse(nested(64)));
-  expect_refused(nested(66), "nested deeper");
-  expect_refused(nested(100'000), "nested deeper");
-  expect_refused(std::string(1'000'000, '['), "nested deeper");
+  expect_refused(nested(66), "nested more than 64 levels deep");
+  expect_refused(nested(100'000), "nested more than");
+  expect_refused(std::string(1'000'000, '['), "nested more than");
   std::string objects;
   for (int i = 0; i < 100'000; ++i) objects += "{\"a\":";
-  expect_refused(objects, "nested deeper");
+  expect_refused(objects, "nested more than");
 }
 
 TEST(Json, EveryCutIsAnError) {

@@ -180,10 +180,10 @@ def check_refusals():
     # A family for every feature, or the names of those that fit none.
     for overrides, parts in ((["model.activation=gelu"], ["activation"]),
                              (["model.score=sigmoid"], ["selection_bias"]),
-                             (["model.renormalise=false"], ["mixtral has no renormalise = false", "qwen3_moe", "olmoe"]),
-                             (["model.shared_experts=1"], ["mixtral has no shared_experts"]),
+                             (["model.renormalise=false"], ["mixtral does not support renormalise = false", "qwen3_moe", "olmoe"]),
+                             (["model.shared_experts=1"], ["mixtral does not support shared_experts"]),
                              (["model.dense_layers=3"], ["no MoE layers"]),
-                             (["model.attention=latent"], ["deepseek_v2 has no renormalise", "deepseek_v3 has no score"])):
+                             (["model.attention=latent"], ["deepseek_v2 does not support renormalise", "deepseek_v3 does not support score"])):
         name = "-".join(overrides).replace("=", "-")
         expect(0, "", "train", "mixtral.toml", *outputs(name), "train.steps=1", "model.kv_heads=0", *overrides)
         output = expect(UNSUPPORTED, "fits no Hugging Face family", "export", f"{name}/checkpoints/step-00000001", "none")

@@ -35,7 +35,7 @@ KEYS = {"pp": "mesh.pp", "tp": "mesh.tp", "ep": "mesh.ep", "schedule": "mesh.sch
 REFUSED = [  # values that `verify` refuses together, and how
     # A zero-bubble schedule defers weight gradients, whose operands full recompute does not keep.
     ({"schedule": ("zb_h1", "zb_v"), "recompute": ("full",)},
-     r'mesh\.schedule = "zb_\w+" fills gaps with weight gradients, but memory\.recompute = "full" keeps nothing'),
+     r'mesh\.schedule = "zb_\w+" computes weight gradients later, but memory\.recompute = "full" keeps none'),
 ]
 
 

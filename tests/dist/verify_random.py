@@ -62,15 +62,15 @@ LATENTS = [
 BF16 = [(0.3, "memory.expert_gradients=bf16"), (0.3, "memory.moments=bf16")]
 REFUSALS = [
     r"train\.global_batch = \d+ is not divisible by train\.micro_batches = \d+ x \d+ data-parallel ranks",
-    r"mesh\.stage_layers = \S+ (names \d+ stages with \d+ layers|is not a list of layer counts)",
-    r"\d+ pipeline stages for a model of \d+ layers",
-    r"\d+ experts are not a multiple of \d+ groups",
+    r"mesh\.stage_layers = \S+ (has \d+ stages with \d+ layers in total, expected|is not a comma-separated list of layer counts)",
+    r"\d+ pipeline stages are too many for a model of \d+ layers",
+    r"experts = \d+ is not a multiple of expert_groups = \d+",
     # Every rank has a copy of the key/value heads that it shares: the same number of ranks for each.
     r"mesh\.tp = \d+ ranks cannot share \d+ key/value heads evenly",
     # Weight gradients are deferred, whose operands full recompute does not keep.
-    r'mesh\.schedule = "zb_\w+" fills gaps with weight gradients, but memory\.recompute = "full" keeps nothing',
+    r'mesh\.schedule = "zb_\w+" computes weight gradients later, but memory\.recompute = "full" keeps none',
     # The ranks of TP share a micro-batch's tokens, and none of them has the whole of a sequence.
-    r"(moe\.aux_scope|capacity) counts per sequence, but mesh\.tp = \d+ ranks would share \d+ sequence",
+    r"needs whole sequences on a rank, but mesh\.tp = \d+ does not divide the \d+ sequences? of a micro-batch",
 ]
 
 

@@ -235,9 +235,11 @@ TEST(LocalBatchRule, NamesMicroBatchesThatWork) {
         const auto error = refusal_of([&] { make_local_batch(train, mesh); });
         ASSERT_TRUE(error);
         EXPECT_EQ(error->code(), Exit::config);
-        const std::string prefix = "train.micro_batches can be ";
+        const std::string prefix = "set train.micro_batches to ";
         if (global % dp != 0) {
-          EXPECT_EQ(error->hint(), fmt::format("make train.global_batch a multiple of the {} data-parallel ranks", dp));
+          EXPECT_EQ(error->hint(),
+                    fmt::format("set train.global_batch to a multiple of the {} data-parallel ranks, such as {}", dp,
+                                (global + dp - 1) / dp * dp));
           continue;
         }
         ASSERT_EQ(error->hint().rfind(prefix, 0), 0u) << error->hint();

@@ -136,7 +136,7 @@ TEST(Mesh, ProductsBeyondAnIntAreRefused) {
     const auto error = refusal_of([&] { make_mesh(spec, 8); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->code(), Exit::config);
-    EXPECT_TRUE(contains(error->what(), fmt::format("mesh.pp {} x mesh.tp {}", size, size))) << error->what();
+    EXPECT_TRUE(contains(error->what(), fmt::format("mesh.pp = {} x mesh.tp = {}", size, size))) << error->what();
   }
 }
 

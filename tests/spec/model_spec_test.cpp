@@ -181,6 +181,23 @@ TEST(NativeModelTable, DefaultsFollow) {
   EXPECT_TRUE(contains(summary(model), "3 MoE layers of 8 experts")) << summary(model);
 }
 
+TEST(NativeModelTable, HintsNameTheKeyAndAValueThatWorks) {
+  const auto hint_of = [](auto change) {
+    NativeModel n = small_native();
+    change(n);
+    const auto error = refusal_of([&] { build_native_model(n); });
+    return error ? error->hint() : "accepted";
+  };
+  EXPECT_EQ(hint_of([](NativeModel& n) { n.kv_heads = 3; }), "set model.kv_heads to 2");
+  EXPECT_EQ(hint_of([](NativeModel& n) { n.top_k = 7; }), "set model.top_k to at most 6");
+  EXPECT_EQ(hint_of([](NativeModel& n) { n.head_dim = 9; }), "set model.head_dim to an even number, such as 10");
+  EXPECT_EQ(hint_of([](NativeModel& n) { n.expert_groups = 4; }), "set model.expert_groups to 3");
+  EXPECT_EQ(hint_of([](NativeModel& n) { n.expert_groups = 3; }),
+            "set model.kept_groups to at least 2, or model.top_k to at most 2");
+  EXPECT_EQ(hint_of([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 2, n.group_best = 3; }),
+            "set model.expert_groups to 2");
+}
+
 TEST(NativeModelTable, RefusesWhatDoesNotFit) {
   const auto refuse = [](auto change, const char* why) {
     NativeModel n = small_native();
@@ -190,12 +207,12 @@ TEST(NativeModelTable, RefusesWhatDoesNotFit) {
     EXPECT_EQ(error->code(), Exit::config);
     EXPECT_TRUE(contains(error->what(), why)) << error->what();
   };
-  refuse([](NativeModel& n) { n.kv_heads = 3; }, "multiple of 3 key/value heads");
-  refuse([](NativeModel& n) { n.kv_heads = 8; }, "key/value heads");
+  refuse([](NativeModel& n) { n.kv_heads = 3; }, "heads = 4 is not a multiple of kv_heads = 3");
+  refuse([](NativeModel& n) { n.kv_heads = 8; }, "kv_heads = 8, expected 1 to 4");
   refuse([](NativeModel& n) { n.head_dim = 9; }, "odd");
-  refuse([](NativeModel& n) { n.head_dim = 0, n.heads = 5; }, "not a multiple of 5 heads");
-  refuse([](NativeModel& n) { n.top_k = 7; }, "top-k");
-  refuse([](NativeModel& n) { n.top_k = 0; }, "top-k");
+  refuse([](NativeModel& n) { n.head_dim = 0, n.heads = 5; }, "not a multiple of heads = 5");
+  refuse([](NativeModel& n) { n.top_k = 7; }, "top_k = 7, expected 1 to 6");
+  refuse([](NativeModel& n) { n.top_k = 0; }, "top_k = 0, expected 1 to 6");
   refuse([](NativeModel& n) { n.dense_layers = 3; }, "dense_layers");
   refuse([](NativeModel& n) { n.selection_bias = true; }, "sigmoid");
   refuse([](NativeModel& n) { n.activation = "silu"; }, "activation");
@@ -203,21 +220,24 @@ TEST(NativeModelTable, RefusesWhatDoesNotFit) {
   refuse([](NativeModel& n) { n.qk_norm = "yes"; }, "qk_norm");
   refuse([](NativeModel& n) { n.rope_theta = std::numeric_limits<double>::quiet_NaN(); }, "rope_theta");
   refuse([](NativeModel& n) { n.norm_eps = std::numeric_limits<double>::infinity(); }, "norm_eps");
-  refuse([](NativeModel& n) { n.vocab = int64_t{1} << 62; }, "vocabulary");
+  refuse([](NativeModel& n) { n.vocab = int64_t{1} << 62; }, "vocab = ");
   refuse([](NativeModel& n) { n.width = n.vocab = 1 << 24, n.expert_width = 1 << 24, n.experts = 1 << 16; }, "");
   refuse([](NativeModel& n) { n.layers = 10000, n.experts = 1 << 16, n.width = 1 << 14, n.expert_width = 1 << 16; },
          "2^48");
-  refuse([](NativeModel& n) { n.expert_groups = 4; }, "groups");
-  refuse([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 4; }, "kept expert groups");
-  refuse([](NativeModel& n) { n.expert_groups = 3; }, "too few for top-3");
-  refuse([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 2, n.group_best = 3; }, "score a group");
+  refuse([](NativeModel& n) { n.expert_groups = 4; }, "experts = 6 is not a multiple of expert_groups = 4");
+  refuse([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 4; }, "kept_groups = 4, expected 1 to 3");
+  refuse([](NativeModel& n) { n.expert_groups = 3; }, "kept_groups = 1 of 2 experts each are too few for top_k = 3");
+  refuse([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 2, n.group_best = 3; },
+         "the 3 best experts rank a group, but expert_groups = 3 leaves 2");
   refuse([](NativeModel& n) { n.attention = "linear"; }, "model.attention");
   refuse([](NativeModel& n) { n.attention = "latent"; }, "head_dim");
-  refuse([](NativeModel& n) { n = small_latent_native(), n.kv_heads = 2; }, "latent");
-  refuse([](NativeModel& n) { n = small_latent_native(), n.qk_norm = "per_head"; }, "latent");
+  refuse([](NativeModel& n) { n = small_latent_native(), n.kv_heads = 2; },
+         "latent attention does not use model.kv_heads");
+  refuse([](NativeModel& n) { n = small_latent_native(), n.qk_norm = "per_head"; },
+         "latent attention does not use model.qk_norm");
   refuse([](NativeModel& n) { n = small_latent_native(), n.rope_dim = 7; }, "odd");
   refuse([](NativeModel& n) { n = small_latent_native(), n.kv_rank = int64_t{1} << 62; }, "rank");
-  refuse([](NativeModel& n) { n.preset = "x-moe-small"; }, "another [model] key");
+  refuse([](NativeModel& n) { n.preset = "x-moe-small"; }, "other keys of [model]");
   refuse([](NativeModel& n) { n.layers = std::numeric_limits<int64_t>::max(); }, "layers");
   refuse([](NativeModel& n) { n.heads = std::numeric_limits<int64_t>::min(); }, "heads");
 }

@@ -79,9 +79,9 @@ TEST(Placement, BrokenTablesAreRefused) {
     EXPECT_EQ(error->code(), Exit::config);
     EXPECT_TRUE(contains(error->what(), why)) << error->what();
   };
-  refuse({2, {{{0, 0}}, {}}}, "expert 1 has no place");
-  refuse({2, {{{0, 0}}, {{2, 0}}}}, "rank 2 of 2");
-  refuse({2, {{{0, 0}}, {{-1, 0}}}}, "rank -1 of 2");
+  refuse({2, {{{0, 0}}, {}}}, "assigns expert 1 to no rank");
+  refuse({2, {{{0, 0}}, {{2, 0}}}}, "rank 2, expected 0 to 1");
+  refuse({2, {{{0, 0}}, {{-1, 0}}}}, "rank -1, expected 0 to 1");
   refuse({2, {{{0, 0}}, {{1, 1}}}}, "rank 1");            // a hole
   refuse({2, {{{0, 0}}, {{0, 0}}, {{1, 0}}}}, "rank 0");  // two in one slot
   refuse({2, {{{0, 0}}, {{1, -1}}}}, "rank 1");           // a negative slot

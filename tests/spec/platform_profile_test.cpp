@@ -116,72 +116,68 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
     EXPECT_TRUE(contains(error->what(), why)) << error->what();
   };
   using J = nlohmann::json;
-  refuse([](J& j) { j["format"] = "gguf"; }, "not a platform profile");
-  refuse([](J& j) { j["version"] = 2; }, "version 2");
-  refuse([](J& j) { j["dense_products"] = {{5e-324, 1e9}, {1e9, 2e9}}; }, "dense_products: a size is");
-  refuse(
-      [](J& j) {
-        j["dense_products"] = {{1e9, 1e9}, {std::nextafter(1e9, 2e9), 2e9}};
-      },
-      "dense_products: a size is");
-  refuse([](J& j) { j["threads"] = 0; }, "threads is 0");
-  refuse([](J& j) { j.erase("levels"); }, "has no \"levels\"");
+  refuse([](J& j) { j["format"] = "gguf"; }, "expected \"format\": \"moewright-platform\", got \"gguf\"");
+  refuse([](J& j) { j["version"] = 2; }, "of a platform profile, got 2");
+  refuse([](J& j) { j["dense_products"] = {{5e-324, 1e9}, {1e9, 2e9}}; }, "dense_products: size = ");
+  refuse([](J& j) { j["dense_products"] = {{1e9, 1e9}, {std::nextafter(1e9, 2e9), 2e9}}; }, "dense_products: size = ");
+  refuse([](J& j) { j["threads"] = 0; }, "threads = 0");
+  refuse([](J& j) { j.erase("levels"); }, "lacks the field \"levels\"");
   refuse([](J& j) { j["row_tiles"] = 1; }, "did you mean \"row_tile\"?");
   refuse([](J& j) { j["levels"][0]["rank"] = 1; }, "did you mean \"ranks\"?");
   const auto group = [](int ranks, int stride) {
     return J::array({{{"ranks", ranks}, {"stride", stride}, {"all_to_all", {1e-5, 1e9}}, {"ring", {1e-5, 1e9}}}});
   };
-  refuse([&](J& j) { j["levels"][0]["groups"] = group(4, 4); }, "group of level NVLink: ranks is 4, expected 1 to 2");
-  refuse([&](J& j) { j["levels"][0]["groups"] = group(2, 0); }, "group of level NVLink: stride is 0");
-  refuse([&](J& j) { j["levels"][1]["groups"] = group(2, 1); }, "group of level InfiniBand: ranks is 2, expected 9");
-  refuse([](J& j) { j["levels"][0]["groups"] = J::array({{{"ranks", 2}}}); }, "has no \"stride\"");
-  refuse([](J& j) { j["memory_bytes"] = "80 GB"; }, "\"memory_bytes\" is not an integer");
-  refuse([](J& j) { j["memory_bytes"] = 1e300; }, "\"memory_bytes\" is not an integer");
-  refuse([](J& j) { j["memory_bytes"] = -1; }, "memory_bytes is -1");
-  refuse([](J& j) { j["peak_flops_per_s"] = 0; }, "peak_flops_per_s is 0");
+  refuse([&](J& j) { j["levels"][0]["groups"] = group(4, 4); }, "group of level NVLink: ranks = 4, expected 1 to 2");
+  refuse([&](J& j) { j["levels"][0]["groups"] = group(2, 0); }, "group of level NVLink: stride = 0");
+  refuse([&](J& j) { j["levels"][1]["groups"] = group(2, 1); }, "group of level InfiniBand: ranks = 2, expected 9");
+  refuse([](J& j) { j["levels"][0]["groups"] = J::array({{{"ranks", 2}}}); }, "lacks the field \"stride\"");
+  refuse([](J& j) { j["memory_bytes"] = "80 GB"; }, "\"memory_bytes\" must be an integer below 2^60, got");
+  refuse([](J& j) { j["memory_bytes"] = 1e300; }, "\"memory_bytes\" must be an integer below 2^60, got 1e+300");
+  refuse([](J& j) { j["memory_bytes"] = -1; }, "memory_bytes = -1");
+  refuse([](J& j) { j["peak_flops_per_s"] = 0; }, "peak_flops_per_s = 0");
   refuse([](J& j) { j["dense_products"] = J::array(); }, "dense_products is empty");
-  refuse([](J& j) { j["dense_products"] = J::array({J::array({2, 1e12}), J::array({1, 1e12})}); }, "a size");
-  refuse([](J& j) { j["dense_products"][0] = 3; }, "is not a pair");
-  refuse([](J& j) { j["levels"][0]["owner"] = {1e-5, 0}; }, "owner of level NVLink: rate is 0");
-  refuse([](J& j) { j["from_host_bytes_per_s"] = 0; }, "from_host_bytes_per_s is 0");
+  refuse([](J& j) { j["dense_products"] = J::array({J::array({2, 1e12}), J::array({1, 1e12})}); }, "size");
+  refuse([](J& j) { j["dense_products"][0] = 3; }, "must be a pair");
+  refuse([](J& j) { j["levels"][0]["owner"] = {1e-5, 0}; }, "owner of level NVLink: rate = 0");
+  refuse([](J& j) { j["from_host_bytes_per_s"] = 0; }, "from_host_bytes_per_s = 0");
   const auto count = [](int experts, double rate) {
     const J table = J::array({J::array({1e6, rate})});
     return J{{"experts", experts}, {"products", table}, {"weight_products", table}};
   };
   refuse([](J& j) { j["expert_counts"] = J::array(); }, "expert_counts is empty");
-  refuse([&](J& j) { j["expert_counts"] = J::array({count(2, 1e9), count(2, 1e9)}); }, "experts is 2, expected 3");
-  refuse([&](J& j) { j["expert_counts"] = J::array({count(2, 0)}); }, "expert_counts of 2: products: a rate is 0");
-  refuse([](J& j) { j["attention_backward_documents"] = 0; }, "attention_backward_documents is 0");
-  refuse([](J& j) { j["attention_any_order"] = 0; }, "attention_any_order is 0");
+  refuse([&](J& j) { j["expert_counts"] = J::array({count(2, 1e9), count(2, 1e9)}); }, "experts = 2, expected 3");
+  refuse([&](J& j) { j["expert_counts"] = J::array({count(2, 0)}); }, "expert_counts of 2: products: rate = 0");
+  refuse([](J& j) { j["attention_backward_documents"] = 0; }, "attention_backward_documents = 0");
+  refuse([](J& j) { j["attention_any_order"] = 0; }, "attention_any_order = 0");
   refuse([](J& j) { j["attention_forward_widths"] = J::array(); }, "attention_forward_widths is empty");
-  refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 0})}); }, "a rate is 0");
-  refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 1e7})}); }, "a rate is 10000000");
-  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({64, -1})}); }, "a rate is -1");
-  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({0, 1})}); }, "a size is 0");
-  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({64, 1}), J::array({64, 1})}); }, "a size");
-  refuse([](J& j) { j["attention_backward_widths"] = 0.5; }, "is not a list");
+  refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 0})}); }, "rate = 0");
+  refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 1e7})}); }, "rate = 10000000");
+  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({64, -1})}); }, "rate = -1");
+  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({0, 1})}); }, "size = 0");
+  refuse([](J& j) { j["attention_backward_widths"] = J::array({J::array({64, 1}), J::array({64, 1})}); }, "size");
+  refuse([](J& j) { j["attention_backward_widths"] = 0.5; }, "must be a list");
   refuse([](J& j) { j["attention_width"] = J::array(); }, "has an unknown field");
-  refuse([](J& j) { j["host_bytes_per_s"] = 0; }, "host_bytes_per_s is 0");
-  refuse([](J& j) { j["pack_bytes_per_s"] = "fast"; }, "\"pack_bytes_per_s\" is not a number");
-  refuse([](J& j) { j["fp32"] = 3; }, "\"fp32\" is not an object");
-  refuse([](J& j) { j["fp32"] = {{"row_tile", 1}}; }, "\"fp32\" has no \"dense_products\"");
+  refuse([](J& j) { j["host_bytes_per_s"] = 0; }, "host_bytes_per_s = 0");
+  refuse([](J& j) { j["pack_bytes_per_s"] = "fast"; }, "\"pack_bytes_per_s\" must be a number");
+  refuse([](J& j) { j["fp32"] = 3; }, "\"fp32\" must be an object, got number");
+  refuse([](J& j) { j["fp32"] = {{"row_tile", 1}}; }, "\"fp32\" lacks the field \"dense_products\"");
   refuse([](J& j) { j["levels"][1]["ranks"] = 8; }, "ranks of level InfiniBand");
   refuse([](J& j) { j["levels"][0]["ring"] = J::array({-1, 1e9}); }, "latency");
-  refuse([](J& j) { j["levels"][0]["ring"] = J::array({0, J::array()}); }, "has no rate");
+  refuse([](J& j) { j["levels"][0]["ring"] = J::array({0, J::array()}); }, "must have at least one [size, rate]");
   refuse(
       [](J& j) {
         j["levels"][0]["ring"] = J::array({0, J::array({J::array({8, 1e9}), J::array({8, 1e9})})});
       },
-      "ring of level NVLink: a size");
+      "ring of level NVLink: size");
   refuse(
       [](J& j) {
         j["levels"][0]["ring"] = J::array({0, J::array({J::array({8, 0}), J::array({16, 1e9})})});
       },
-      "a rate is 0");
-  refuse([](J& j) { j["levels"][0]["ring"] = J::array({0, "fast"}); }, "is not a number");
-  refuse([](J& j) { j["levels"] = J::object(); }, "is not a list");
+      "rate = 0");
+  refuse([](J& j) { j["levels"][0]["ring"] = J::array({0, "fast"}); }, "must be a number");
+  refuse([](J& j) { j["levels"] = J::object(); }, "must be a list");
   refuse([](J& j) { j["name"] = "\n"; }, "printable");
-  refuse([](J& j) { j = J::array(); }, "is not an object");
+  refuse([](J& j) { j = J::array(); }, "must be an object, got array");
 }
 
 TEST(PlatformProfile, CutAndDamagedFilesAreErrors) {

@@ -232,7 +232,7 @@ TEST(RunFile, KnowsTheNamesOfOtherTrainers) {
   for (const char* wrong : {"mesh.dp=2", "mesh.cp=2"})
     EXPECT_FALSE(contains(refusal(wrong), "did you mean")) << refusal(wrong);
   EXPECT_TRUE(contains(refusal("mesh.dp=2"), "ranks / (mesh.pp x mesh.tp)")) << refusal("mesh.dp=2");
-  EXPECT_TRUE(contains(refusal("mesh.cp=2"), "context parallelism is not built")) << refusal("mesh.cp=2");
+  EXPECT_TRUE(contains(refusal("mesh.cp=2"), "context parallelism is not supported")) << refusal("mesh.cp=2");
 }
 
 TEST(RunFile, HintsSayHowToWriteTheExpectedType) {

@@ -73,7 +73,7 @@ TEST(ScheduleCheck, RefusesAMissingSend) {
                  [](Schedule& s) {
                    erase(s, 0, {send_activation, 0, 0});
                  },
-                 {"forward of micro-batch 1 in stage 0", "what micro-batch 0 gave was not sent yet"});
+                 {"forward of micro-batch 1 in stage 0", "the output of micro-batch 0 has not been sent yet"});
 }
 
 TEST(ScheduleCheck, RefusesTheSameTwice) {
@@ -124,16 +124,17 @@ TEST(ScheduleCheck, RefusesStatisticsThatMissTheirMessage) {
 }
 
 TEST(ScheduleCheck, RefusesASecondPayloadInOneBuffer) {
-  expect_refusal(kTwoRanks,
-                 [](Schedule& s) {
-                   move_before(s, 1, {forward, 1, 1}, {receive_activation, 1, 2});
-                 },
-                 {"receive_activation of micro-batch 2 in stage 1", "what micro-batch 1 received was not used yet"});
+  expect_refusal(
+      kTwoRanks,
+      [](Schedule& s) {
+        move_before(s, 1, {forward, 1, 1}, {receive_activation, 1, 2});
+      },
+      {"receive_activation of micro-batch 2 in stage 1", "the input of micro-batch 1 has not been used yet"});
   expect_refusal({ScheduleKind::gpipe, 2, 1, 3},
                  [](Schedule& s) {
                    move_before(s, 1, {send_gradient, 1, 0}, {backward, 1, 1});
                  },
-                 {"backward of micro-batch 1 in stage 1", "what micro-batch 0 gave was not sent yet"});
+                 {"backward of micro-batch 1 in stage 1", "the output of micro-batch 0 has not been sent yet"});
 }
 
 TEST(ScheduleCheck, RefusesActionsThatLieElsewhere) {
@@ -142,7 +143,7 @@ TEST(ScheduleCheck, RefusesActionsThatLieElsewhere) {
         {ScheduleKind::zb_v, 2, 2, 4}, [&](Schedule& s) { s.ranks[rank].insert(s.ranks[rank].begin(), action); },
         texts);
   };
-  added(0, {forward, 1, 0}, {"rank 0, action 0", "that stage lies on rank 1"});
+  added(0, {forward, 1, 0}, {"rank 0, action 0", "that stage is on rank 1"});
   added(0, {forward, 4, 0}, {"there are 4 stages"});
   added(0, {forward, -1, 0}, {"there are 4 stages"});
   added(0, {forward, 0, 4}, {"there are 4 micro-batches"});
@@ -198,7 +199,7 @@ TEST(ScheduleCheck, RefusesSumsAtTheWrongTime) {
                  [](Schedule& s) {
                    move_before(s, 0, {backward, 0, 1}, {reduce_gradients, 2, 0});
                  },
-                 {"right behind the last backward"});
+                 {"directly follow the last backward"});
   // The last stage would meet the first one, which waits for the message, in the sum of tied embeddings.
   for (const ScheduleKind kind : {ScheduleKind::one_f_one_b, ScheduleKind::zb_h1})
     expect_refusal({kind, 2, 1, 4},

@@ -55,11 +55,11 @@ TEST(Schedule, RefusesShapesThatCannotBe) {
     const std::string error = error_of([&] { make_schedule(shape); }, Exit::config);
     EXPECT_TRUE(contains(error, why)) << error;
   };
-  refuse({ScheduleKind::gpipe, 0, 1, 1}, "0 ranks");
-  refuse({ScheduleKind::gpipe, 1, 1, 0}, "0 micro-batches");
-  refuse({ScheduleKind::gpipe, 2, 2, 4}, "gpipe has 1 stage per rank, not 2");
-  refuse({ScheduleKind::interleaved, 2, 1, 4}, "2 or more stages per rank");
-  refuse({ScheduleKind::zb_v, 2, 3, 4}, "2 stages per rank, not 3");
+  refuse({ScheduleKind::gpipe, 0, 1, 1}, "got 0, 1 and 1");
+  refuse({ScheduleKind::gpipe, 1, 1, 0}, "got 1, 1 and 0");
+  refuse({ScheduleKind::gpipe, 2, 2, 4}, "mesh.schedule = \"gpipe\" has 1 stage per rank, got 2");
+  refuse({ScheduleKind::interleaved, 2, 1, 4}, "at least 2 stages per rank, got 1");
+  refuse({ScheduleKind::zb_v, 2, 3, 4}, "2 stages per rank, got 3");
   refuse({ScheduleKind::one_f_one_b, 1 << 20, 1, 1 << 20}, "2^24");
 }
 

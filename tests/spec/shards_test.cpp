@@ -164,7 +164,7 @@ TEST(TensorParallel, RefusesWhatCannotBeDealtOut) {
         r.moe.capacity_factor = 1;
         r.train.micro_batches = 8;
       },
-      2, Exit::config, "capacity counts per sequence");
+      2, Exit::config, "moe.capacity_domain = \"sequence\" needs whole sequences on a rank");
 }
 
 }  // namespace

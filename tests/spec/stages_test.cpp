@@ -95,7 +95,7 @@ TEST(SplitLayers, AListIsTakenAsItIsOrRefused) {
   }
   const auto error = refusal_of([&] { split_layers(model_of(3), pipeline(4), 16, ""); });
   ASSERT_TRUE(error);
-  EXPECT_TRUE(contains(error->what(), "4 pipeline stages for a model of 3 layers")) << error->what();
+  EXPECT_TRUE(contains(error->what(), "4 pipeline stages are too many for a model of 3 layers")) << error->what();
 }
 
 std::vector<StagePlan> plans_of(ScheduleKind kind, int ranks, int chunks, int64_t micro_batches, int rank) {

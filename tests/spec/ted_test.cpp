@@ -55,7 +55,7 @@ TEST(Ted, RefusesWhatCannotBeCut) {
     EXPECT_TRUE(contains(error->what(), why)) << error->what();
   };
   refuse(4, 20, "mesh.ep = 4 does not divide the 2 data-parallel ranks");
-  refuse(2, 1, "mesh.tp = 2 cannot cut experts of width 1");
+  refuse(2, 1, "mesh.tp = 2 cannot shard experts of width 1");
 }
 
 // Of every weight of the MoE block each element is on one rank of EP x TP; routers and norms on all.
