@@ -30,13 +30,15 @@ class ZstdInput final : public ByteInput {
         from_ = {buffer_.data(), file_->read(buffer_), 0};
         if (from_.size == 0) {
           if (in_frame_)
-            fail(Exit::data, fmt::format("{}: the compressed file ends within a frame", path_), "the file was cut");
+            fail(Exit::data, fmt::format("{}: the compressed file ends in the middle of a frame", path_),
+                 "the file is truncated: download or compress it again");
           return 0;
         }
       }
       const size_t left = ZSTD_decompressStream(stream_.get(), &to, &from_);
       if (ZSTD_isError(left) != 0)
-        fail(Exit::data, fmt::format("{}: not zstd: {}", path_, ZSTD_getErrorName(left)), "the file is damaged");
+        fail(Exit::data, fmt::format("{}: not valid zstd data: {}", path_, ZSTD_getErrorName(left)),
+             "the file is damaged: download or compress it again");
       in_frame_ = left != 0;
       full_ = to.pos == to.size && in_frame_;  // more may come out without more going in
     }

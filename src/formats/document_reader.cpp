@@ -61,12 +61,13 @@ class FieldReader final : public JsonEvents {
 std::string read_field(std::string_view line, const std::string& key, const std::string& where) {
   FieldReader reader(key);
   parse_json_events(line, where, 64, reader);
-  if (!reader.is_object()) fail(Exit::data, fmt::format("{}: expected a JSON object", where), "one object per line");
+  if (!reader.is_object())
+    fail(Exit::data, fmt::format("{}: expected a JSON object", where), "write one JSON object per line");
   if (!reader.text())
     fail(Exit::data,
-         fmt::format("{}: expected a text in \"{}\", got {}", where, key,
+         fmt::format("{}: expected a string in \"{}\", got {}", where, key,
                      reader.instead() == nullptr ? "no such field" : reader.instead()),
-         "--key names the field that holds the text");
+         "pass the name of the field with the text as --key NAME");
   return *reader.text();
 }
 
@@ -78,8 +79,8 @@ std::vector<std::string> list_documents(const std::vector<std::string>& paths) {
     for (const TextFile& file : find_text_files(path, {})) {
       for (const char* suffix : {".gz", ".xz", ".bz2", ".zip", ".parquet", ".arrow"})
         if (has_suffix(file.path, suffix))
-          fail(Exit::unsupported, fmt::format("{}: reading {} files is not built yet", file.path, suffix),
-               "text and JSON lines are read, plain or compressed with zstd (.zst)");
+          fail(Exit::unsupported, fmt::format("{}: reading {} files is not supported yet", file.path, suffix),
+               "convert it to text or JSON lines, plain or compressed with zstd (.zst)");
       files.push_back(file.path);
     }
   return files;
@@ -95,9 +96,9 @@ DocumentReader::DocumentReader(std::vector<std::string> files, const DocumentPla
   for (int64_t skipped = 0; skipped < start.offset;) {
     if (!fill())
       fail(Exit::data,
-           fmt::format("{}: expected more than {} bytes to go on from", files_[static_cast<size_t>(start.input)],
-                       start.offset),
-           "the file has changed; begin anew");
+           fmt::format("{}: the interrupted run had read {} bytes, but the file is shorter now",
+                       files_[static_cast<size_t>(start.input)], start.offset),
+           "start over with --restart, or restore the file");
     const size_t drop = std::min(buffer_.size(), static_cast<size_t>(start.offset - skipped));
     buffer_.erase(0, drop);
     skipped += static_cast<int64_t>(drop);
@@ -113,9 +114,9 @@ bool DocumentReader::fill() {
   const size_t size = buffer_.size();
   if (size > kLargestDocument)
     fail(Exit::data,
-         fmt::format("{}: a document above {}", files_[static_cast<size_t>(place_.input)],
+         fmt::format("{}: a document is larger than the limit of {}", files_[static_cast<size_t>(place_.input)],
                      format_bytes(static_cast<int64_t>(kLargestDocument))),
-         "split it");
+         "split the document");
   buffer_.resize(size + kPiece);
   const size_t got = input_->read(std::span(buffer_).subspan(size));
   buffer_.resize(size + got);

@@ -19,7 +19,8 @@ void check_prefix(const MappedFile& file, int64_t size, const std::string& expec
   const bool there = std::ssize(file.bytes()) >= size;
   if (there) hash.update(file.bytes().first(static_cast<size_t>(size)));
   if (!there || hash.hex() != expected)
-    fail(Exit::data, fmt::format("{} is not what the interrupted run left", file.path()), "begin anew with --restart");
+    fail(Exit::data, fmt::format("{} has changed since the interrupted run wrote it", file.path()),
+         "start over with --restart");
 }
 
 }  // namespace
@@ -44,7 +45,9 @@ GrowingDataset::GrowingDataset(const std::string& prefix, TokenType type, const 
 
 void GrowingDataset::add_document(std::span<const int32_t> tokens) {
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
-    fail(Exit::data, fmt::format("{}: a document of {} tokens exceeds 2^31 - 1", prefix_, tokens.size()), "split it");
+    fail(Exit::data,
+         fmt::format("{}: a document has {} tokens, at most 2^31 - 1 are supported", prefix_, tokens.size()),
+         "split the document");
   buffer_.resize(tokens.size() * static_cast<size_t>(size_of(type_)));
   encode_tokens(type_, tokens, buffer_.data(), fmt::format("{}, document {}", prefix_, documents()));
   bin_.append(buffer_);

@@ -25,8 +25,9 @@ std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet&
   for (const LayerSpec& layer : model.layers) experts += layer.moe.experts;
   const auto found = static_cast<int64_t>(files.names().size());
   if (experts > found + 1000)
-    fail(Exit::data, fmt::format("{}: {} tensors, but config.json describes {} experts", files.path(), found, experts),
-         "config.json and the weights do not fit together");
+    fail(Exit::data,
+         fmt::format("{}: found {} tensors, too few for the {} experts of config.json", files.path(), found, experts),
+         "use the config.json of these weights, or download the whole folder again");
   return hf_tensors(model);
 }
 
@@ -54,7 +55,7 @@ int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& n
       continue;
     }
     fail(Exit::data, fmt::format("{}: tensor \"{}\" does not belong to this model", files.path(), printable(name, 120)),
-         "config.json and the weights do not fit together; nothing is dropped silently");
+         "use the config.json of these weights, or download the whole folder again");
   }
   return skipped;
 }
@@ -82,7 +83,7 @@ void check_tied_head(const HfFolder& folder, const ModelSpec& model) {
     fail(Exit::data,
          fmt::format("{}: lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings is true",
                      folder.files.path()),
-         "set tie_word_embeddings to false in config.json, or remove one of them");
+         "set tie_word_embeddings to false in config.json, or remove lm_head.weight from the weights");
 }
 
 }  // namespace mw

@@ -63,8 +63,8 @@ void add_experts(std::vector<HfTensor>& out, const MoeSpec& m, int64_t width, co
 std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
   const bool mixtral = model.family == "mixtral";
   if (model.family == "native")
-    fail(Exit::unsupported, fmt::format("a {} model has no Hugging Face tensor names", model.family),
-         "models that came from a Hugging Face folder have");
+    fail(Exit::unsupported, fmt::format("a model of the family \"{}\" has no Hugging Face tensor names", model.family),
+         "use a model that was read from a Hugging Face folder (model = \"hf:DIR\")");
   const int64_t d = model.width;
   std::vector<HfTensor> out;
   out.push_back({"model.embed_tokens.weight", {model.vocab, d}, "embed", 0});

@@ -22,7 +22,7 @@ void check_shape(const SafetensorsLocation& at, const std::vector<int64_t>& shap
     fail(Exit::data,
          fmt::format("{}: tensor \"{}\" has shape {}, expected {}", at.file->path(), at.entry->name,
                      format_shape(at.entry->shape), format_shape(shape)),
-         "config.json and the weights do not fit together");
+         "use the config.json of these weights, or download the whole folder again");
 }
 
 // Multiplies elements [first, first + values.size()) of a matrix with `columns` columns by the scales of their blocks.
@@ -47,8 +47,8 @@ void check_hf_tensor(const SafetensorsSet& files, const HfTensor& tensor) {
   if (!is_fp8(*at.entry)) return;
   if (tensor.shape.size() != 2)
     fail(Exit::data,
-         fmt::format("{}: tensor \"{}\" is {}, but only matrices are expected in fp8", at.file->path(), tensor.name,
-                     format_shape(tensor.shape)),
+         fmt::format("{}: tensor \"{}\" is fp8 with shape {}, but only matrices may be fp8", at.file->path(),
+                     tensor.name, format_shape(tensor.shape)),
          "convert the tensor to BF16");
   const SafetensorsLocation scales = files.require(scale_name(tensor.name));
   check_shape(scales, {blocks_of(tensor.shape[0]), blocks_of(tensor.shape[1])});
@@ -56,7 +56,7 @@ void check_hf_tensor(const SafetensorsSet& files, const HfTensor& tensor) {
     fail(Exit::data,
          fmt::format("{}: tensor \"{}\": expected dtype F32, got {}", scales.file->path(), scales.entry->name,
                      scales.entry->dtype),
-         "scales of fp8 weights are F32");
+         "store the scales of fp8 weights as F32");
 }
 
 void read_hf_tensor(const SafetensorsSet& files, const HfTensor& tensor, int64_t first, std::span<float> out) {

@@ -9,7 +9,7 @@
 namespace mw {
 namespace {
 
-constexpr const char* kHint = "the file is damaged or has another format; fetch or write it again";
+constexpr const char* kHint = "the file is damaged or has another format: check the path, or write the file again";
 
 class Adapter final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -42,8 +42,7 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
  private:
   bool begin(bool is_object) {
     if (++depth_ > max_depth_) {
-      fail(Exit::data, fmt::format("{}: JSON nested deeper than the {} levels expected here", where_, max_depth_),
-           kHint);
+      fail(Exit::data, fmt::format("{}: the JSON is nested more than {} levels deep", where_, max_depth_), kHint);
     }
     return events_.on_begin(is_object), true;
   }

@@ -13,7 +13,7 @@ namespace {
 constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 constexpr size_t kHeaderSize = 34;
 constexpr const char* kHint =
-    "the file is cut, damaged or not a Megatron index, or .bin and .idx are of different datasets";
+    "check that .bin and .idx belong to one Megatron dataset and are complete, or tokenize the text again";
 
 // The arrays are unaligned.
 template <class T>
@@ -49,7 +49,8 @@ uint8_t code_of_type(TokenType type, const std::string& path) {
   for (const TypeCode& known : kTypeCodes) {
     if (known.type == type) return known.code;
   }
-  fail(Exit::data, fmt::format("{}: Megatron files cannot hold {} tokens", path, name_of(type)), "use i32 or u16");
+  fail(Exit::data, fmt::format("{}: Megatron files cannot hold {} tokens", path, name_of(type)),
+       "write the tokens as i32 or u16");
 }
 
 // Lengths and offsets are in order and within .bin; fills token_count, and starts when there are gaps.
@@ -63,8 +64,8 @@ void check_sequences(MegatronIndex& index, int64_t bin_size, std::string_view pa
     if (length < 0) fail(Exit::data, fmt::format("{}: sequence {}: negative length {}", path, i, length), kHint);
     if (offset < end || offset > bin_size || length * width > bin_size - offset) {
       fail(Exit::data,
-           fmt::format("{}: sequence {}: expected bytes within [{}, {}) of .bin, got {} bytes from {}", path, i, end,
-                       bin_size, length * width, offset),
+           fmt::format("{}: sequence {}: expected a range within bytes [{}, {}) of .bin, got {} bytes from byte {}",
+                       path, i, end, bin_size, length * width, offset),
            kHint);
     }
     gaps = gaps || offset != end;
@@ -115,7 +116,9 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_s
                                    std::string_view path_for_messages) {
   const std::string_view path = path_for_messages;
   if (idx.size() < kHeaderSize) {
-    fail(Exit::data, fmt::format("{}: expected at least {} bytes, got {}", path, kHeaderSize, idx.size()), kHint);
+    fail(Exit::data,
+         fmt::format("{}: expected a header of at least {} bytes, got a file of {}", path, kHeaderSize, idx.size()),
+         kHint);
   }
   if (std::memcmp(idx.data(), kMagic, sizeof kMagic) != 0) {
     const std::string_view got(reinterpret_cast<const char*>(idx.data()), sizeof kMagic);
@@ -250,7 +253,9 @@ MegatronWriter::MegatronWriter(const std::string& prefix, TokenType type)
 
 void MegatronWriter::add_sequence(std::span<const int32_t> tokens) {
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    fail(Exit::data, fmt::format("{}: a sequence of {} tokens exceeds 2^31 - 1", prefix_, tokens.size()), "split it");
+    fail(Exit::data,
+         fmt::format("{}: a sequence has {} tokens, at most 2^31 - 1 are supported", prefix_, tokens.size()),
+         "split the sequence");
   }
   buffer_.resize(tokens.size() * static_cast<size_t>(size_of(type_)));
   encode_tokens(type_, tokens, buffer_.data(), fmt::format("{}, sequence {}", prefix_, lengths_.size()));

@@ -120,7 +120,9 @@ MetricsHistory read_metrics(const std::string& path, int load_samples) {
     if (history.loads.empty() || history.loads.back().step != step->second) history.loads.push_back({step->second, {}});
     history.loads.back().load = std::move(reader.load);
   }
-  if (history.curves.empty()) fail(Exit::data, fmt::format("{} holds no step", path), "a run writes it with log.jsonl");
+  if (history.curves.empty())
+    fail(Exit::data, fmt::format("{} contains no training step", path),
+         "name the metrics file that a run writes to log.jsonl");
   return history;
 }
 

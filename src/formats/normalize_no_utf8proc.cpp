@@ -7,7 +7,7 @@ namespace mw {
 
 std::string normalize(std::string_view text, Normalization) {
   if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) >= 0x80; }))
-    fail(Exit::unsupported, "this build has no utf8proc, which this tokenizer needs for text that is not ASCII",
+    fail(Exit::unsupported, "this tokenizer needs utf8proc for text that is not ASCII, but this build has none",
          "install libutf8proc-dev and build again");
   return std::string(text);
 }

@@ -35,7 +35,8 @@ std::string normalize(std::string_view text, Normalization form) {
                                              static_cast<utf8proc_ssize_t>(text.size()), &mapped, options_of(form));
   const std::unique_ptr<utf8proc_uint8_t, Free> owned(mapped);
   if (size == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
-  if (size < 0) fail(Exit::data, fmt::format("cannot normalize a text: {}", utf8proc_errmsg(size)), "is it UTF-8?");
+  if (size < 0)
+    fail(Exit::data, fmt::format("cannot normalize the text: {}", utf8proc_errmsg(size)), "convert the text to UTF-8");
   return std::string(reinterpret_cast<const char*>(mapped), static_cast<size_t>(size));
 }
 

@@ -19,7 +19,7 @@ namespace {
   const bool full = code == ENOSPC || code == EDQUOT || code == EFBIG;
   fail(Exit::data, fmt::format("cannot {} {}: {} (errno {})", what, path, std::strerror(code), code),
        full ? "free some space, raise the quota, or write to another file system"
-            : "check that the folder exists and can be written to");
+            : "check that the folder exists and is writable");
 }
 
 }  // namespace
@@ -38,10 +38,11 @@ OutputFile OutputFile::resume(const std::string& path, int64_t size) {
   file.fd_ = ::open(temporary.c_str(), O_WRONLY | O_CLOEXEC);
   if (file.fd_ < 0) fail_system("open", temporary);
   const off_t there = ::lseek(file.fd_, 0, SEEK_END);
-  if (there < 0) fail_system("look into", temporary);
+  if (there < 0) fail_system("seek in", temporary);
   if (there < size)
-    fail(Exit::data, fmt::format("{}: expected at least {} bytes to go on from, got {}", temporary, size, there),
-         "the file was cut; begin anew");
+    fail(Exit::data,
+         fmt::format("{}: the interrupted run had written {} bytes, but the file has {} now", temporary, size, there),
+         "start over with --restart");
   if (::ftruncate(file.fd_, size) != 0) fail_system("cut", temporary);
   file.appended_ = size;
   return file;

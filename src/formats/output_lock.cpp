@@ -67,7 +67,7 @@ OutputLock::OutputLock(const std::string& path, std::chrono::milliseconds patien
         continue;
       }
       throw LockHeld(Exit::data, fmt::format("{} is locked: {} writes this output", path, holder),
-                     "wait until it is done, or name another output; if that host is gone, remove the file");
+                     "wait until it ends, or choose another output; if that host is gone for good, remove the file");
     }
     if (is_still_there(fd, path)) fd_ = fd;
     else ::close(fd);

@@ -6,7 +6,7 @@ namespace mw {
 struct Regex::Program {};
 
 Regex::Regex(std::string_view, bool, const std::string& where) {
-  fail(Exit::unsupported, fmt::format("{}: this build has no PCRE2, which tokenizer.json files need", where),
+  fail(Exit::unsupported, fmt::format("{}: tokenizer.json files need PCRE2, but this build has none", where),
        "install libpcre2-dev and build again");
 }
 

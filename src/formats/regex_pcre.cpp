@@ -29,15 +29,15 @@ std::string translate(std::string_view pattern, const std::string& where) {
       else if (next == 'S' && !in_set) out += fmt::format("[^{}]", kSpaces);
       else if (is_letter(next) && std::string_view("dDpPrntfvxu").find(next) == std::string_view::npos)
         fail(Exit::unsupported,
-             fmt::format("{}: \\{} in \"{}\" is not built yet", where, next, printable(pattern, 200)),
-             "libraries differ in what it means; write the set of characters instead");
+             fmt::format("{}: \\{} in the pattern \"{}\" is not supported yet", where, next, printable(pattern, 200)),
+             "replace it by an explicit set of characters: regex libraries disagree about its meaning");
       else out += {c, next};
       continue;
     }
     if (in_set && (c == '[' || pattern.substr(i, 2) == "&&"))
       fail(Exit::unsupported,
-           fmt::format("{}: a set inside a set, in \"{}\", is not built yet", where, printable(pattern, 200)),
-           "write the set without nested brackets");
+           fmt::format("{}: a nested set in the pattern \"{}\" is not supported yet", where, printable(pattern, 200)),
+           "write the set without nested brackets or &&");
     if (!in_set && c == '[') in_set = set_is_empty = true;
     else if (in_set && c == '^' && first_in_set) set_is_empty = true;
     else if (in_set && c == ']' && !first_in_set) in_set = false;
@@ -83,8 +83,9 @@ Regex::Regex(std::string_view pattern, bool literal, const std::string& where) {
   program->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), options, &error, &at, nullptr);
   if (program->code == nullptr)
     fail(Exit::data,
-         fmt::format("{}: the pattern \"{}\": {} at byte {}", where, printable(text, 200), message_of(error), at),
-         "the file is damaged, or uses what PCRE2 does not know");
+         fmt::format("{}: cannot compile the pattern \"{}\": {} at byte {}", where, printable(text, 200),
+                     message_of(error), at),
+         "write the pattern in the syntax of PCRE2, or download the file again if it is damaged");
   program->limits = pcre2_match_context_create(nullptr);
   if (program->limits == nullptr) throw std::bad_alloc();
   pcre2_set_match_limit(program->limits, kMatchLimit);
@@ -109,11 +110,14 @@ void Regex::find_all(std::string_view text, std::vector<TextSpan>& spans) const 
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) found = match(from, options | PCRE2_NO_JIT);
     if (found == PCRE2_ERROR_NOMATCH) return;
     if (found < 0)
-      fail(Exit::data, fmt::format("{}: the pattern gives up on a text: {}", program_->where, message_of(found)),
-           "split the text; a pattern of a known tokenizer needs no more steps than its text is long");
+      fail(Exit::data,
+           fmt::format("{}: matching the pattern failed on a text of {} bytes: {}", program_->where, text.size(),
+                       message_of(found)),
+           "split the text into smaller documents");
     const size_t* span = pcre2_get_ovector_pointer(data.get());
     if (span[0] > span[1])  // \K in a look-ahead can do this
-      fail(Exit::data, fmt::format("{}: the pattern ends a match before it begins", program_->where), "");
+      fail(Exit::data, fmt::format("{}: the pattern matched a range that ends before it begins", program_->where),
+           "remove \\K from look-around assertions of the pattern");
     spans.push_back({span[0], span[1]});
     after_empty = span[0] == span[1];
     from = span[1];

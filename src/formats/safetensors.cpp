@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors buffers are read in place as little-endian");
 
-constexpr const char* kHint = "the file is cut, damaged or not safetensors; fetch or write it again";
+constexpr const char* kHint = "the file is truncated, damaged or not safetensors: download or write it again";
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr size_t kRankLimit = 64;
 
@@ -62,7 +62,7 @@ class HeaderReader final : public JsonEvents {
   void on_end() override {
     switch (state_) {
       case State::entry:
-        if (fields_seen_ != 7) refuse("dtype, shape and data_offsets", "an entry that lacks one");
+        if (fields_seen_ != 7) refuse("dtype, shape and data_offsets", "an entry without one of them");
         state_ = State::top;
         return;
       case State::offsets:
@@ -101,7 +101,7 @@ class HeaderReader final : public JsonEvents {
 
   void on_integer(int64_t value) override {
     if (state_ != State::shape && state_ != State::offsets) refuse(expected(), "an integer");
-    if (value < 0) refuse("no negative number", fmt::format("{}", value));
+    if (value < 0) refuse("a number of at least 0", fmt::format("{}", value));
     if (state_ == State::shape) {
       if (entry().shape.size() == kRankLimit) refuse(fmt::format("at most {} dimensions", kRankLimit), "more");
       entry().shape.push_back(value);
@@ -163,7 +163,7 @@ void check_layout(const std::vector<SafetensorsEntry>& entries, int64_t buffer_s
       refuse(fmt::format("expected data_offsets within [0, {}], got [{}, {}]", buffer_size, entry.begin, entry.end));
     }
     const int64_t bytes = safetensors_bytes(entry.dtype, entry.shape);
-    if (bytes < 0) refuse("its shape overflows 64 bits, or is no whole number of bytes");
+    if (bytes < 0) refuse("the size of its shape exceeds 2^63 bytes, or is not a whole number of bytes");
     if (bytes != entry.end - entry.begin) {
       refuse(fmt::format("expected {} bytes for its dtype {} and shape, got data_offsets [{}, {}]: {} bytes", bytes,
                          entry.dtype, entry.begin, entry.end, entry.end - entry.begin));
@@ -179,7 +179,7 @@ void check_layout(const std::vector<SafetensorsEntry>& entries, int64_t buffer_s
       fail(Exit::data,
            fmt::format("{}: tensor \"{}\": expected it to begin at byte {} of the buffer, got {}: {}", path,
                        printable(entry->name), covered, entry->begin,
-                       entry->begin < covered ? "tensors overlap" : "a hole"),
+                       entry->begin < covered ? "tensors overlap" : "bytes belong to no tensor"),
            kHint);
     }
     covered = entry->end;

@@ -13,7 +13,7 @@ namespace mw {
 namespace {
 
 constexpr size_t kIndexLimit = size_t{32} << 20;  // bytes; the largest public model needs 9 MB
-constexpr const char* kHint = "the folder is incomplete or mixed up; fetch it again";
+constexpr const char* kHint = "the folder is incomplete or mixes two models: download it again";
 
 }  // namespace
 
@@ -59,8 +59,8 @@ SafetensorsLocation SafetensorsSet::find(std::string_view name) const {
 SafetensorsLocation SafetensorsSet::require(std::string_view name) const {
   const SafetensorsLocation location = find(name);
   if (!location) {
-    fail(Exit::data, fmt::format("{}: no tensor \"{}\"{}", path_, printable(name), did_you_mean(name, names())),
-         "config.json and the weights must be of the same model");
+    fail(Exit::data, fmt::format("{}: tensor \"{}\" is missing{}", path_, printable(name), did_you_mean(name, names())),
+         "use the config.json of these weights, or download the whole folder again");
   }
   return location;
 }
@@ -94,7 +94,8 @@ SafetensorsSet open_safetensors_folder(const std::string& dir) {
   for (const std::string& shard : shards) {
     const std::string path = dir + "/" + shard;
     if (!std::filesystem::exists(path, ignored)) {
-      fail(Exit::data, fmt::format("{}: the index names {}, which is not there", index, printable(shard)), kHint);
+      fail(Exit::data, fmt::format("{}: the index lists {}, but the file does not exist", index, printable(shard)),
+           kHint);
     }
     set.files_.emplace_back(path);
   }

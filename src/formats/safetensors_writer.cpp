@@ -16,7 +16,8 @@ std::string quote(const std::string& text) {
   try {
     return nlohmann::json(text).dump();
   } catch (const nlohmann::json::exception&) {
-    fail(Exit::data, fmt::format("safetensors: expected UTF-8 text, got \"{}\"", printable(text)), "rename the tensor");
+    fail(Exit::data, fmt::format("safetensors: expected a name in UTF-8, got \"{}\"", printable(text)),
+         "rename the tensor");
   }
 }
 
@@ -26,14 +27,14 @@ void SafetensorsWriter::declare(const std::string& name, std::string_view dtype,
   MW_CHECK(!file_.is_open(), "tensor \"{}\" declared after begin()", name);
   const auto refuse = [&](const std::string& what) {
     fail(Exit::data, fmt::format("safetensors: tensor \"{}\": {}", printable(name), what),
-         "each tensor needs its own name, a known dtype and a shape that fits 64 bits");
+         "give each tensor a unique name, a known dtype and a shape below 2^63 bytes");
   };
   quote(name);
   if (name == "__metadata__") refuse("the name is reserved");
   if (safetensors_dtype_bits(dtype) == 0) refuse(fmt::format("expected a known dtype, got \"{}\"", printable(dtype)));
   const int64_t bytes = safetensors_bytes(dtype, shape);
   if (bytes < 0)
-    refuse(fmt::format("shape [{}] is negative, too large or no whole number of bytes", fmt::join(shape, ", ")));
+    refuse(fmt::format("shape [{}] is negative, too large or not a whole number of bytes", fmt::join(shape, ", ")));
   if (!index_.emplace(name, tensors_.size()).second) refuse("declared twice");
   tensors_.push_back({.entry = {.name = name, .dtype = std::string(dtype), .shape = shape, .begin = 0, .end = bytes}});
 }
@@ -66,7 +67,8 @@ void SafetensorsWriter::begin(const std::string& path, Order order) {
     const int64_t bytes = entry.end - entry.begin;
     entry.begin = offset;
     if (__builtin_add_overflow(offset, bytes, &offset)) {
-      fail(Exit::data, fmt::format("{}: the tensors together exceed 2^63 bytes", path));
+      fail(Exit::data, fmt::format("{}: the tensors together exceed 2^63 bytes", path),
+           "write the tensors to several files");
     }
     entry.end = offset;
     if (header.size() > 1) header += ',';

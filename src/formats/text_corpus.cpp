@@ -75,10 +75,11 @@ std::vector<TextFile> search_tree(const std::string& root, const std::vector<std
   }
   if (found.empty()) {
     fail(Exit::data,
-         fmt::format("{}: expected a file with text{}, got none among {} files{}", root,
-                     suffixes.empty() ? "" : " whose name ends in one of " + quoted_list(suffixes), seen_count,
-                     seen.empty() ? "" : ", whose suffixes are " + quoted_list({seen.begin(), seen.end()})),
-         "check data.path and data.suffixes (\"\" stands for names without a dot)");
+         fmt::format("{}: expected a text file{}, got none among {} files{}", root,
+                     suffixes.empty() ? "" : " with a suffix of " + quoted_list(suffixes), seen_count,
+                     seen.empty() ? "" : " with the suffixes " + quoted_list({seen.begin(), seen.end()})),
+         "set data.path to a folder with text, and data.suffixes to suffixes that it contains (\"\" means no suffix; "
+         "[] means all files)");
   }
   std::sort(found.begin(), found.end(), [](const TextFile& a, const TextFile& b) { return a.name < b.name; });
   return found;
@@ -152,7 +153,7 @@ TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& 
     fail(Exit::data,
          fmt::format("{}: expected at most {} files in a corpus of {}, got {}", path, kMapLimit, format_bytes(total),
                      files.size()),
-         "join the files, or turn them into token files (data.kind = \"megatron\" or \"shards\")");
+         "concatenate the files, or convert them with `moewright tokenize` and set data.kind = \"megatron\"");
   }
   size_t used = 0;
   for (TextFile& file : files) {
@@ -174,9 +175,10 @@ TextCorpus::TextCorpus(const std::string& path, const std::vector<std::string>& 
   }
   if (size_ == std::ssize(parts_)) {  // separators alone
     fail(Exit::data,
-         fmt::format("{}: no text falls in the {} split with a validation fraction of {}", path,
+         fmt::format("{}: the {} split is empty with a validation fraction of {}", path,
                      split == Split::validation ? "validation" : "train", validation_fraction),
-         "use more text or a larger fraction");
+         split == Split::validation ? "raise data.val_fraction, or set data.val_path to validation text"
+                                    : "lower data.val_fraction, or use more files");
   }
 }
 

@@ -18,7 +18,7 @@ void TokenSource::check_range(int64_t first, size_t count) const {
 }
 
 std::vector<int64_t> TokenSource::document_begins(int64_t, int64_t) const {
-  fail(Exit::config, fmt::format("{} does not tell where documents begin", describe()),
+  fail(Exit::config, fmt::format("{} does not record where documents begin", describe()),
        "set data.document_mask = false");
 }
 
@@ -40,9 +40,8 @@ void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_vi
       fail(Exit::data,
            fmt::format("{}: token {}: expected an id in [0, {}), got {}", where, first + static_cast<int64_t>(i), vocab,
                        tokens[i]),
-           "the data was made with another tokenizer: tokenize it with the model's own (that of its hf: folder), or "
-           "give "
-           "a [model] table a larger model.vocab");
+           "tokenize the text with the tokenizer of the model (in its hf: folder), or, with a [model] table, set "
+           "model.vocab to the vocabulary of the tokenizer that made the data");
     }
   }
 }
@@ -95,12 +94,12 @@ std::unique_ptr<TokenSource> open_shards(const TokenSourceOptions& options) {
 std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options) {
   const double fraction = options.validation_fraction;
   if (!(fraction >= 0 && fraction < 1)) {
-    fail(Exit::config, fmt::format("data: expected a validation fraction in [0, 1), got {}", fraction),
-         "0.05 holds out one twentieth");
+    fail(Exit::config, fmt::format("data.val_fraction: expected a fraction in [0, 1), got {}", fraction),
+         "set data.val_fraction = 0.05, for example, to hold out 5 %");
   }
   if (options.split == Split::validation && fraction == 0) {
-    fail(Exit::config, "data: a validation split was asked for with a validation fraction of 0",
-         "set a fraction such as 0.05");
+    fail(Exit::config, "the validation split is empty: data.val_fraction = 0",
+         "set data.val_fraction = 0.05, for example, or data.val_path");
   }
   std::unique_ptr<TokenSource> source;
   if (options.kind == "text") {
@@ -112,14 +111,19 @@ std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options
   } else {
     fail(Exit::config,
          fmt::format("data.kind: expected \"text\", \"megatron\" or \"shards\", got \"{}\"{}", printable(options.kind),
-                     did_you_mean(options.kind, {"text", "megatron", "shards"})));
+                     did_you_mean(options.kind, {"text", "megatron", "shards"})),
+         "set data.kind to \"text\", \"megatron\" or \"shards\"");
   }
   const int64_t size = source->size();
   const auto held_out = static_cast<int64_t>(std::floor(static_cast<double>(size) * fraction));
   const int64_t count = options.split == Split::all ? size : options.split == Split::train ? size - held_out : held_out;
   if (count == 0) {
-    fail(Exit::data, fmt::format("{}: no tokens{}", options.path, size == 0 ? "" : " in this split"),
-         "use more data or another validation fraction");
+    fail(Exit::data,
+         fmt::format("{}: the {} is empty", options.path,
+                     size == 0                            ? "data"
+                     : options.split == Split::validation ? "validation split"
+                                                          : "training split"),
+         size == 0 ? "check data.path" : "use more data, or change data.val_fraction");
   }
   if (count == size) return source;
   return std::make_unique<TokenSlice>(std::move(source), options.split == Split::train ? 0 : size - held_out, count);

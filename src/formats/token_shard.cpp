@@ -15,7 +15,8 @@
 namespace mw {
 namespace {
 
-constexpr const char* kHint = "the file is cut, damaged or not a token shard (llm.c format)";
+constexpr const char* kHint =
+    "check that the path names a complete token shard in the format of llm.c, or tokenize the text again";
 
 struct Variant {
   int32_t magic, version;
@@ -138,14 +139,16 @@ std::vector<std::string> list_token_shards(const std::string& path) {
     for (std::filesystem::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
       if (has_suffix(at->path().native(), ".bin") && at->is_regular_file(ignored)) paths.push_back(at->path().native());
     }
-    if (error) fail(Exit::data, fmt::format("cannot list {}: {}", path, error.message()), "check its permissions");
+    if (error)
+      fail(Exit::data, fmt::format("cannot list {}: {}", path, error.message()), "check the permissions of the folder");
   } else if (std::filesystem::exists(path, ignored)) {
     paths = {path};
   } else {
     paths = match_pattern(path);
   }
   if (paths.empty()) {
-    fail(Exit::data, fmt::format("{}: no token shard found", path), "name a .bin file, a folder of them, or a pattern");
+    fail(Exit::data, fmt::format("{}: no token shard found", path),
+         "set data.path to a .bin file, a folder of .bin files, or a pattern such as \"data/train_*.bin\"");
   }
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -156,8 +159,8 @@ void write_token_shard(const std::string& path, std::span<const int32_t> tokens,
       std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& v) { return v.type == type; });
   MW_CHECK(variant != std::end(kVariants), "{}: token shards hold u16 or u32, not {}", path, name_of(type));
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
-    fail(Exit::data, fmt::format("{}: {} tokens exceed the 2^31 - 1 of one shard", path, tokens.size()),
-         "write several shards");
+    fail(Exit::data, fmt::format("{}: a shard holds at most 2^31 - 1 tokens, got {}", path, tokens.size()),
+         "split the tokens over several shards");
   }
   OutputFile file(path);
   std::array<int32_t, 256> header{};

@@ -44,7 +44,7 @@ void decode_tokens(TokenType type, const std::byte* from, std::span<int32_t> out
       std::memcpy(&value, from + i * sizeof value, sizeof value);
       if (!std::in_range<int32_t>(value)) {
         fail(Exit::data, fmt::format("{}: token {}: expected an id below 2^31, got {}", where, i, value),
-             "the file is damaged, or does not hold tokens");
+             "the file is damaged or has another format: check the path, or tokenize the text again");
       }
       out[i] = static_cast<int32_t>(value);
     }
@@ -55,8 +55,9 @@ void encode_tokens(TokenType type, std::span<const int32_t> tokens, std::byte* t
   with_type(type, [&](auto value) {
     for (size_t i = 0; i < tokens.size(); ++i) {
       if (!std::in_range<decltype(value)>(tokens[i])) {
-        fail(Exit::data, fmt::format("{}: token {}: id {} does not fit {}", where, i, tokens[i], name_of(type)),
-             "choose a wider token type");
+        fail(Exit::data,
+             fmt::format("{}: token {}: id {} does not fit the type {}", where, i, tokens[i], name_of(type)),
+             "write the tokens as i32 or u32");
       }
       value = static_cast<decltype(value)>(tokens[i]);
       std::memcpy(to + i * sizeof value, &value, sizeof value);

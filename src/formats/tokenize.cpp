@@ -42,13 +42,14 @@ std::optional<int32_t> find_end_of_document(const TokenizeJob& job, const Tokeni
   if (!job.end_of_document.empty()) {
     const std::optional<int32_t> id = tokenizer.id_of(job.end_of_document);
     if (!id)
-      fail(Exit::usage, fmt::format("--eod: \"{}\" is no token of {}", printable(job.end_of_document), job.tokenizer),
-           "for example <|endoftext|> or </s>, as the tokenizer writes it");
+      fail(Exit::usage,
+           fmt::format("--eod: \"{}\" is not a token of {}", printable(job.end_of_document), job.tokenizer),
+           "pass the token as the tokenizer spells it, for example --eod '<|endoftext|>'");
     return id;
   }
   if (!tokenizer.end_of_document())
-    fail(Exit::usage, fmt::format("nothing beside {} says which token ends a document", job.tokenizer),
-         "name it with --eod, or choose --eod none");
+    fail(Exit::usage, fmt::format("{} does not define a token that ends a document", job.tokenizer),
+         "name the token with --eod TOKEN, or pass --eod none to write no separator");
   return tokenizer.end_of_document();
 }
 
@@ -86,8 +87,8 @@ const std::vector<std::string>& check_apart(const std::vector<std::string>& inpu
     const fs::path folder = fs::weakly_canonical(fs::absolute(input));
     const auto [end, unused] = std::mismatch(folder.begin(), folder.end(), output.begin(), output.end());
     if (end == folder.end())
-      fail(Exit::config, fmt::format("{} would be written among its own inputs in {}", prefix, input),
-           "name an output outside of the folders that are read");
+      fail(Exit::config, fmt::format("the output {} lies in the input folder {}", prefix, input),
+           "choose an --output outside of the input folders");
   }
   return inputs;
 }
@@ -106,11 +107,12 @@ TokenizeRun::TokenizeRun(const TokenizeJob& job)
       lock_(with_folder(job.prefix + ".tokenize.lock")),
       state_path_(job.prefix + ".tokenize.json") {
   if (!lock_.is_held() && job.warn)
-    job.warn(
-        fmt::format("the file system of {} takes no locks: nothing keeps another run from this output", job.prefix));
+    job.warn(fmt::format("the file system of {} does not support locks: do not let two runs write this output at once",
+                         job.prefix));
   for (const char* suffix : {".bin", ".idx"})
     if (path_exists(job.prefix + suffix))
-      fail(Exit::data, fmt::format("{}{} exists", job.prefix, suffix), "name another output, or remove it");
+      fail(Exit::data, fmt::format("{}{} already exists", job.prefix, suffix),
+           "choose another --output, or remove the file");
   settings_ = {xxh3_hex(MappedFile(find_tokenizer_file(job.tokenizer)).bytes()), job.key,
                end_of_document_ ? *end_of_document_ : -1, std::string(name_of(type_)), describe_inputs(files_)};
   for (const TokenizeSettings::Input& input : settings_.inputs) progress_.total_bytes += input.size;

@@ -52,7 +52,8 @@ class TraceReader final : public JsonEvents {
     if (fields_.kind == "M" && fields_.name == "thread_name") summary_.lanes[fields_.lane] = fields_.lane_name;
     if (fields_.kind != "X") return;
     if (fields_.name.empty() || !(fields_.begin >= 0) || !(fields_.duration >= 0))
-      fail(Exit::data, fmt::format("{}: event {} lacks a name, a time or a duration", where_, events_), "");
+      fail(Exit::data, fmt::format("{}: event {} lacks a name, a time or a duration", where_, events_),
+           "the file is damaged: write a new trace with log.trace");
     TraceTotals& totals = summary_.totals[{fields_.lane, fields_.name}];
     ++totals.events;
     totals.milliseconds += fields_.duration;
@@ -76,7 +77,8 @@ TraceSummary summarise_trace(std::string_view text, const std::string& where) {
   TraceReader reader(where);
   parse_json_events(text, where, 16, reader);
   if (!reader.found())
-    fail(Exit::data, fmt::format("{}: no \"traceEvents\"", where), "a run writes one with log.trace");
+    fail(Exit::data, fmt::format("{}: the field \"traceEvents\" is missing", where),
+         "name a trace that a run writes with log.trace");
   return reader.summary();
 }
 

@@ -167,7 +167,7 @@ refuse("byte_fallback", UNSUPPORTED, "byte_fallback", lambda d: d["model"].updat
 refuse("truncation", UNSUPPORTED, "truncation", lambda d: d.update(truncation={"max_length": 3}))
 refuse("a new field", UNSUPPORTED, "novelty", lambda d: d["model"].update(novelty=1))
 refuse("single_word", UNSUPPORTED, "single_word", lambda d: d["added_tokens"][0].update(single_word=True))
-refuse("nested sets", UNSUPPORTED, "a set inside a set", lambda d: d.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [
+refuse("nested sets", UNSUPPORTED, "a nested set", lambda d: d.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [
     {"type": "Split", "pattern": {"Regex": "[a[bc]]"}, "behavior": "Isolated", "invert": False},
     {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}]}))
 refuse("a bad pattern", DATA, "pattern", lambda d: d.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [

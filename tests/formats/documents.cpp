@@ -56,7 +56,7 @@ TEST(DocumentReader, NamesFileAndLine) {
     write_raw(folder / "x.jsonl", "{\"text\": \"ok\"}\n" + text);
     return error_of([&] { read_all({folder / "x.jsonl"}); });
   };
-  EXPECT_TRUE(contains(error("{\"text\": 1}"), "x.jsonl:2: expected a text in \"text\", got a number"));
+  EXPECT_TRUE(contains(error("{\"text\": 1}"), "x.jsonl:2: expected a string in \"text\", got a number"));
   EXPECT_TRUE(contains(error("{\"text\": [\"a\"]}"), "got a list or an object"));
   EXPECT_TRUE(contains(error("{\"other\": \"a\"}"), "got no such field"));
   EXPECT_TRUE(contains(error("\"text\""), "expected a JSON object"));

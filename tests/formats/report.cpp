@@ -36,7 +36,7 @@ TEST(MetricsFile, ReadsNumbersObjectsAndLoadsAndPassesOverTheRest) {
   ASSERT_GE(history.loads.size(), 8u);
   EXPECT_EQ(history.loads[0].load, (std::vector<std::vector<double>>{{1, 3}, {2.5, 0}}));
   write_raw(folder / "empty.jsonl", "");
-  EXPECT_TRUE(contains(error_of([&] { read_metrics(folder / "empty.jsonl", 10); }), "holds no step"));
+  EXPECT_TRUE(contains(error_of([&] { read_metrics(folder / "empty.jsonl", 10); }), "contains no training step"));
 }
 
 void write_lines(const std::string& path, int first, int last, const std::string& fields) {

@@ -255,7 +255,7 @@ TEST_F(SafetensorsFolder, RefusesBadIndexes) {
         R"({"metadata":{"weight_map":{"model.a":"s1.safetensors"}}})"}) {
     expect_refused(text, "");
   }
-  expect_refused("{\"metadata\":" + std::string(100000, '['), "nested deeper");
+  expect_refused("{\"metadata\":" + std::string(100000, '['), "nested more than");
 }
 
 TEST_F(SafetensorsFolder, RefusesATensorInTwoFiles) {

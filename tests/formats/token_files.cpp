@@ -349,7 +349,7 @@ TEST(TokenSource, OpensByKindAndSplits) {
   EXPECT_TRUE(contains(error_of([&] { open_token_source(unknown); }, Exit::config), "did you mean \"megatron\""));
   write_token_shard(dir / "none.bin", Tokens{});
   const TokenSourceOptions empty{.kind = "shards", .path = dir / "none.bin", .suffixes = {}};
-  EXPECT_TRUE(contains(error_of([&] { open_token_source(empty); }), "no tokens"));
+  EXPECT_TRUE(contains(error_of([&] { open_token_source(empty); }), "the data is empty"));
 }
 
 TEST(TokenSource, ChecksTokensAgainstAVocabulary) {

@@ -134,7 +134,7 @@ TEST(Regex, SpacesAreThoseOfUnicodeAndLinesEndAsInRuby) {
   Regex(".", true, "test").find_all("a.b", spans);
   EXPECT_EQ(spans.size(), 1u);
   const std::string text(300, 'a');
-  EXPECT_TRUE(contains(error_of([&] { count("((a|aa)+)+[bc]", text); }), "test: the pattern gives up"));
+  EXPECT_TRUE(contains(error_of([&] { count("((a|aa)+)+[bc]", text); }), "test: matching the pattern failed"));
 }
 
 TEST(Normalize, MakesEachForm) {
