@@ -27,19 +27,19 @@ class LineFields {
 
   double number(const char* name, double low, double high) const {
     const auto found = json_.find(name);
-    if (found == json_.end() || !found->is_number()) refuse(name, "is no number");
+    if (found == json_.end() || !found->is_number()) refuse(name, "is missing or not a number");
     const auto value = found->get<double>();
     if (!(value >= low && value <= high)) refuse(name, fmt::format("is {}, expected {} to {}", value, low, high));
     return value;
   }
   std::string text(const char* name) const {
     const auto found = json_.find(name);
-    if (found == json_.end() || !found->is_string()) refuse(name, "is no text");
+    if (found == json_.end() || !found->is_string()) refuse(name, "is missing or not a string");
     return printable(found->get<std::string>(), 200);
   }
   [[noreturn]] void refuse(const char* name, const std::string& why) const {
     fail(Exit::data, fmt::format("{}: \"{}\" {}", where_, name, why),
-         "--calibrate takes the metrics.jsonl that a run of this version writes with log.jsonl");
+         "pass a metrics file (log.jsonl) that a run of this version wrote to --calibrate");
   }
 
  private:
@@ -146,11 +146,12 @@ double total_of(const StepTime& time) { return time.total(); }
 double waiting_of(const StepTime& time) { return time.exchange + time.bubble; }
 
 [[noreturn]] void refuse_ratio(const char* part, double measured, double predicted) {
-  fail(Exit::config,
-       fmt::format("{} is measured as {:.3f} ms and predicted as {:.3f} ms: rates up to {} times as fast or as slow do "
-                   "not meet it, so the profile is another machine's",
-                   part, measured * 1e3, predicted * 1e3, kMostFactor),
-       "begin with a profile of this machine, as `moewright probe` writes one, and a run that had the machine alone");
+  fail(
+      Exit::config,
+      fmt::format("{}: measured {:.3f} ms, predicted {:.3f} ms; calibration scales rates by a factor of at most {}, so "
+                  "the profile seems to be of another machine",
+                  part, measured * 1e3, predicted * 1e3, kMostFactor),
+      "start from a profile that `moewright probe` wrote on this machine, and a run that had the machine to itself");
 }
 
 // Those steps that ran what the request plans. Errors: where none or too few did.
@@ -174,13 +175,14 @@ std::vector<MeasuredStep> steps_of(const Request& request, const std::vector<Mea
       same.push_back(s);
   if (same.empty())
     fail(Exit::config,
-         fmt::format("{} has the steps of another run: {}; the run file plans {}", source, description(steps.back()),
+         fmt::format("{} is of another run: it has {}, but the run file plans {}", source, description(steps.back()),
                      description(wanted)),
-         "give the run file, overrides and --ranks that the run was started with");
+         "pass the run file, overrides and --ranks of the measured run");
   if (same.size() < kFewest)
-    fail(Exit::config, fmt::format("{} has {} steps of this run, expected {} or more", source, same.size(), kFewest),
-         fmt::format("train {} steps or more: the first {} prepare and do not count", kPreparingSteps + kFewest,
-                     kPreparingSteps));
+    fail(Exit::config,
+         fmt::format("{} has {} measured steps of this run, expected at least {}", source, same.size(), kFewest),
+         fmt::format("train for at least {} steps: the first {} are warm-up and do not count",
+                     kPreparingSteps + kFewest, kPreparingSteps));
   return same;
 }
 
@@ -261,7 +263,7 @@ Calibration calibrate(const Request& request, const std::vector<MeasuredStep>& s
       if (waiting && !fit.meet(&Factors::links, total_of, step)) fit.factors.links = 1;
     }
   } else {
-    out.lines.push_back("the run measured no parts of its steps: the rates of compute take all of the difference");
+    out.lines.push_back("the metrics have no times of the parts of a step: compute rates absorb the whole difference");
   }
   // What is left over. Where the run or the profile's own measurement was disturbed, the other parts may leave compute
   // no time at all: then all are off alike.

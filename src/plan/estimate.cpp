@@ -50,7 +50,7 @@ void check_offload(const RunSpec& run, const PlatformProfile& profile) {
     fail(Exit::config,
          fmt::format("memory.offload = \"{}\", but the profile of {} has no host_bytes_per_s", run.offload,
                      profile.name),
-         "`moewright probe` on GPUs measures it; or plan with memory.offload=none");
+         "measure it with `moewright probe` on these GPUs, or plan with memory.offload=none");
 }
 
 // Seconds of one micro-batch in a stage.

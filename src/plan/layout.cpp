@@ -26,7 +26,7 @@ std::vector<std::string> words_of(const std::string& text) {
 
 [[noreturn]] void refuse(const std::string& word, const std::string& why) {
   fail(Exit::usage, fmt::format("\"{}\" {}", printable(word), why),
-       "a layout is written as in \"pp=4 schedule=1f1b tp=1 ep=8 zero=1 micro_batches=16 recompute=moe\"");
+       "write a layout as, for example, \"pp=4 schedule=1f1b tp=1 ep=8 zero=1 micro_batches=16 recompute=moe\"");
 }
 
 int64_t number_of(const std::string& word, const std::string& value, int64_t low, int64_t high) {
@@ -39,14 +39,14 @@ int64_t number_of(const std::string& word, const std::string& value, int64_t low
 
 // Which of the two.
 int one_of(const std::string& word, const std::string& value, const char* first, const char* second) {
-  if (value != first && value != second) refuse(word, fmt::format("is neither {} nor {}", first, second));
+  if (value != first && value != second) refuse(word, fmt::format("must be {} or {}", first, second));
   return value == first ? 0 : 1;
 }
 
 Recompute recompute_of(const std::string& word, const std::string& value) {
   for (size_t mode = 0; mode < std::size(kRecomputeNames); ++mode)
     if (value == kRecomputeNames[mode]) return static_cast<Recompute>(mode);
-  refuse(word, "is none of none, selective, moe, full");
+  refuse(word, "must be one of none, selective, moe, full");
 }
 
 }  // namespace
@@ -88,7 +88,8 @@ void refuse_chosen_keys(const std::vector<std::string>& overrides, const std::st
     for (const char* key : {"mesh.pp", "mesh.tp", "mesh.ep", "mesh.zero", "mesh.schedule", "mesh.chunks",
                             "mesh.placement", "train.micro_batches", "memory.recompute"})
       if (item.starts_with(fmt::format("{}=", key)))
-        fail(Exit::usage, fmt::format("{} is what a plan chooses, and {} was given", key, printable(item)), hint);
+        fail(Exit::usage, fmt::format("{} is chosen by the planner, but the override {} sets it", key, printable(item)),
+             hint);
 }
 
 Mesh mesh_of(const Layout& layout, int ranks) {
@@ -129,7 +130,7 @@ Layout parse_layout(const std::string& text, const Layout& base) {
     else if (key == "micro_batches") layout.micro_batches = number(1, 1 << 24);
     else if (key == "recompute") layout.recompute = recompute_of(word, value);
     else if (key == "tp_mode") layout.ted = one_of(word, value, "ssmb", "ted") == 1;
-    else if (key != "placement") refuse(word, fmt::format("names no part of a layout{}", did_you_mean(key, keys)));
+    else if (key != "placement") refuse(word, fmt::format("is not a part of a layout{}", did_you_mean(key, keys)));
     else layout.ep_first = one_of(word, value, "ep_first", "dp_first") == 0;
   }
   const bool several = layout.schedule == ScheduleKind::interleaved || layout.schedule == ScheduleKind::zb_v;

@@ -1,11 +1,13 @@
 #include "plan/load.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -76,14 +78,17 @@ RankLoad load_of(std::vector<double> loads) {
 
 [[noreturn]] void refuse(const std::string& where, const std::string& why) {
   fail(Exit::config, fmt::format("{}: {}", where, why),
-       "--load takes a JSON list of rows by expert, as [120, 80, 300], or the metrics.jsonl of a run of this model");
+       "pass a JSON list with the rows of each expert, such as [120, 80, 300], or the metrics.jsonl of a run of this "
+       "model");
 }
 
 std::vector<double> read_list(const nlohmann::json& list, const std::string& where) {
   std::vector<double> rows;
-  if (!list.is_array()) refuse(where, "expected a list of numbers, the rows of every expert");
+  if (!list.is_array())
+    refuse(where, fmt::format("expected a list with the rows of each expert, got {}", list.type_name()));
   for (const nlohmann::json& share : list) {
-    if (!share.is_number()) refuse(where, "expected a list of numbers, the rows of every expert");
+    if (!share.is_number())
+      refuse(where, fmt::format("expected a number of rows per expert, got {}", share.type_name()));
     rows.push_back(share.get<double>());
   }
   return rows;
@@ -107,20 +112,24 @@ std::vector<std::vector<double>> parse_loads(const std::string& text, const std:
   if (text.find_first_not_of(" \t\r\n") == text.find('[')) {
     loads.push_back(read_list(parse_json(text, path, Exit::config), path));
     if (std::find(experts.begin(), experts.end(), std::ssize(loads.front())) == experts.end())
-      refuse(path, fmt::format("has the rows of {} experts, but no layer has so many", loads.front().size()));
+      refuse(path, fmt::format(
+                       "has the rows of {} experts, expected {}", loads.front().size(),
+                       experts.empty()
+                           ? "a model with MoE layers"
+                           : fmt::format("{}", fmt::join(std::set<int64_t>(experts.begin(), experts.end()), " or "))));
     return loads;
   }
   if (const nlohmann::json first = parse_json(text.substr(0, text.find('\n')), path, Exit::config);
       !first.is_object() || !first.contains("step"))
-    refuse(path, "expected a list of numbers, the rows of every expert, or the steps of a run");
+    refuse(path, "expected a list with the rows of each expert, or the metrics of a run");
   for_each_step(text, path, kMostSteps, [&](const nlohmann::json& step, const std::string& where) {
     const auto found = step.find("expert_load");
     if (found == step.end() || !found->is_array() || found->size() != experts.size())
-      refuse(where, fmt::format("\"expert_load\" is no list of {} MoE layers, as the model has", experts.size()));
+      refuse(where, fmt::format("\"expert_load\" must be a list over the {} MoE layers of the model", experts.size()));
     for (size_t layer = 0; layer < experts.size(); ++layer) {
       loads.push_back(read_list((*found)[layer], where));
       if (std::ssize(loads.back()) != experts[layer])
-        refuse(where, fmt::format("\"expert_load\" has {} experts in MoE layer {}, the model {}", loads.back().size(),
+        refuse(where, fmt::format("\"expert_load\" has {} experts in MoE layer {}, expected {}", loads.back().size(),
                                   layer, experts[layer]));
     }
   });
@@ -135,8 +144,9 @@ LoadModel::LoadModel(ExpertLoad load, const MoeRunSpec& moe)
     const double sum = std::accumulate(rows.begin(), rows.end(), 0.0);
     const bool valid = std::all_of(rows.begin(), rows.end(), [](double share) { return share >= 0; });
     if (!valid || !(sum >= kLeastRows && sum <= kMostRows))
-      fail(Exit::config, fmt::format("the load of experts is no list of rows by expert: together they are {:g}", sum),
-           fmt::format("numbers, 0 or more, {:g} to {:g} together", kLeastRows, kMostRows));
+      fail(Exit::config,
+           fmt::format("--load: expected non-negative row counts per expert; their sum {:g} is out of range", sum),
+           fmt::format("pass numbers of at least 0 with a sum from {:g} to {:g}", kLeastRows, kMostRows));
   }
 }
 

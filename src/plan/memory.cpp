@@ -51,8 +51,8 @@ LayerKinds::LayerKinds(const ModelSpec& whole) : model(whole) {
     if (same == model.layers.end()) model.layers.push_back(layer);
   }
   if (count() > kMostKinds)
-    fail(Exit::unsupported, fmt::format("plans for models with {} kinds of layers are not built yet", count()),
-         fmt::format("at most {} kinds can be told apart", kMostKinds));
+    fail(Exit::unsupported, fmt::format("the planner does not support models with {} kinds of layers yet", count()),
+         fmt::format("use a model with at most {} different kinds of layers", kMostKinds));
   before.assign(static_cast<size_t>(count()), {0});
   for (const int of : of_layer)
     for (int kind = 0; kind < count(); ++kind) {

@@ -20,15 +20,15 @@ void for_each_step(std::string_view text, const std::string& path, size_t most,
     const std::string where = fmt::format("{}, line {}", path, i + 1);
     const nlohmann::json json = parse_json(lines[i], where, Exit::data);
     if (!json.is_object() || !json.contains("step"))
-      fail(Exit::data, fmt::format("{}: \"step\" is not there: no metrics of a run", where),
-           "a run writes metrics.jsonl with log.jsonl, a line for each step");
-    if (json.contains("final_val_loss")) continue;  // tells no step
+      fail(Exit::data, fmt::format("{}: not a line of metrics: \"step\" is missing", where),
+           "pass the metrics file that a run writes with log.jsonl");
+    if (json.contains("final_val_loss")) continue;  // describes no step
     found = true;
     take(json, where);
   }
   if (!found)
-    fail(Exit::data, fmt::format("{} holds no measured step behind the first {}", path, kPreparingSteps),
-         "a run writes it with log.jsonl, a line for each step");
+    fail(Exit::data, fmt::format("{} has no step after the first {}, which are warm-up", path, kPreparingSteps),
+         "pass the metrics file of a longer run");
 }
 
 }  // namespace mw

@@ -70,7 +70,7 @@ std::string describe(const Remedies& remedies, const Request& request) {
   const int64_t reach = request.profile.levels.back().ranks;
   const std::string bound =
       reach < 2 * int64_t{request.ranks}
-          ? fmt::format("; more ranks were not tried, as the profile knows links of {} only", reach)
+          ? fmt::format("; more ranks were not tried, because the profile describes links among {} only", reach)
           : "";
   if (!remedies.enough.empty()) {
     const char* how = remedies.enough.size() > 1 ? "any one of these makes it fit: " : "it fits with ";

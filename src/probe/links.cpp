@@ -189,7 +189,8 @@ void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& 
   std::array<int64_t, 2> most = {local, -local};
   world.comm().all_reduce_max(std::span(most));
   if (most[0] != -most[1])
-    fail(Exit::usage, fmt::format("nodes hold {} to {} ranks", -most[1], most[0]), "start as many ranks on every node");
+    fail(Exit::usage, fmt::format("the number of ranks per node differs: {} to {}", -most[1], most[0]),
+         "start the same number of ranks on every node");
   profile.levels.clear();
   const std::vector<int> sizes = level_sizes(world);
   if (sizes.empty()) {

@@ -97,7 +97,7 @@ PlatformProfile begin_profile(const World& world, const Stream& stream, const Pr
   if (options.resident) p.libraries.push_back({kTaken, 0, false});
   p.sources = {
       "measured by `moewright probe`, all ranks at once: products, attention, memory, latencies, links, libraries",
-      options.peak_flops_per_s > 0 ? options.peak_source : "the fastest product stands as the peak",
+      options.peak_flops_per_s > 0 ? options.peak_source : "peak: the fastest measured product",
       fmt::format("assumed: {}row_chunks, micro_batch_latency_s as 75 operators{}", on_gpu ? "row_tile, " : "",
                   options.resident ? ", libraries in use a quarter beyond what was measured" : "")};
   return p;
@@ -151,7 +151,8 @@ std::optional<Partial> read_partial(const std::string& path, const std::string& 
   if (!path_exists(path)) return std::nullopt;
   const nlohmann::json json = parse_json(read_text_file(path), path, Exit::data);
   if (!json.is_object() || !json.contains("done") || !json["done"].is_array() || !json.contains("profile"))
-    fail(Exit::data, fmt::format("{} is not what a probe leaves", path), "remove it and start again");
+    fail(Exit::data, fmt::format("{}: expected the partial result of an interrupted probe", path),
+         "remove this file and start again");
   Partial partial{parse_platform_profile(json["profile"].dump(), path), {}};
   if (partial.profile.name != machine) return std::nullopt;
   for (const nlohmann::json& name : json["done"])

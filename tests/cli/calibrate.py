@@ -74,7 +74,7 @@ checks.expect(result.code == 0, "--force", result.output)
 for label, arguments in (("layout", ["mesh.ep=1"]), ("recompute", ["mesh.ep=2", "memory.recompute=moe"]),
                          ("dtype", ["mesh.ep=2", "train.dtype=bf16"]), ("batch", ["mesh.ep=2", "train.global_batch=32"]),
                          ("model", ["mesh.ep=2", "model.experts=16", "model.top_k=3"]), ("ranks", ["--ranks", "1"])):
-    refused(label, 3, ["has the steps of another run"], *arguments, "--calibrate", METRICS, "-o", "refused.json")
+    refused(label, 3, ["is of another run"], *arguments, "--calibrate", METRICS, "-o", "refused.json")
 
 # What is no metrics of a run.
 lines = pathlib.Path(METRICS).read_text().splitlines(keepends=True)
@@ -85,14 +85,14 @@ def hostile(label, text, code, *texts):
     refused(label, code, texts, "mesh.ep=2", "--ranks", "2", "--calibrate", "bad.jsonl", "-o", "refused.json")
 
 
-hostile("empty", "", 4, "holds no measured step")
-hostile("the first steps only", "".join(lines[:3]), 4, "holds no measured step")
-hostile("few steps", "".join(lines[:7]), 3, "has 4 steps of this run, expected 5")
+hostile("empty", "", 4, "has no step after the first 3")
+hostile("the first steps only", "".join(lines[:3]), 4, "has no step after the first 3")
+hostile("few steps", "".join(lines[:7]), 3, "has 4 measured steps of this run, expected at least 5")
 hostile("broken in the middle", "".join(lines[:5]) + lines[5][:40] + "\n" + "".join(lines[6:]), 4, "bad.jsonl, line 6")
 hostile("binary", bytes(range(256)) * 40, 4, "bad.jsonl")
 hostile("a profile", pathlib.Path("probed.json").read_text(), 4, "bad.jsonl, line 4")
-hostile("an older version", "".join(line.replace('"layout"', '"plan"') for line in lines), 4, '"layout" is no text')
-for factor, text in ((1e-3, "another machine's"), (1e4, "another machine's"), (-1, '"step_ms" is -')):
+hostile("an older version", "".join(line.replace('"layout"', '"plan"') for line in lines), 4, '"layout" is missing or not a string')
+for factor, text in ((1e-3, "of another machine"), (1e4, "of another machine"), (-1, '"step_ms" is -')):
     changed = [json.loads(line) for line in lines]
     for step in changed:
         step["step_ms"] *= factor
@@ -101,7 +101,7 @@ for factor, text in ((1e-3, "another machine's"), (1e4, "another machine's"), (-
 changed = [json.loads(line) for line in lines]
 for step in changed:
     step["step_ms"] = None
-hostile("no times", "".join(json.dumps(step) + "\n" for step in changed), 4, '"step_ms" is no number')
+hostile("no times", "".join(json.dumps(step) + "\n" for step in changed), 4, '"step_ms" is missing or not a number')
 refused("absent", 4, ["absent.jsonl"], "mesh.ep=2", "--calibrate", "absent.jsonl", "-o", "refused.json")
 # A run that was killed while it wrote its last line.
 pathlib.Path("killed.jsonl").write_text("".join(lines[:-1]) + lines[-1][:40])

@@ -74,13 +74,13 @@ result = run(2, "train", "best.toml", "train.steps=5", "log.jsonl=metrics.jsonl"
 expect(0, ["of 4 measured loads", "gather_weights"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1",
        "--load", "metrics.jsonl")
 pathlib.Path("load.json").write_text("[4, 3, 2]")
-expect(3, ["the rows of 3 experts, but no layer has so many", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2",
+expect(3, ["has the rows of 3 experts, expected 4", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2",
        "--load", "load.json")
 pathlib.Path("load.json").write_text("[5e-324, 0, 0, 0]")
-expect(3, ["no list of rows by expert", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1",
+expect(3, ["--load: expected non-negative row counts per expert", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--why", "ep=2 tp=1 pp=1",
        "--load", "load.json")
 pathlib.Path("load.json").write_text('{"a": 1}')
-expect(3, ["expected a list of numbers", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--load",
+expect(3, ["expected a list with the rows of each expert", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--load",
        "load.json")
 pathlib.Path("bad.json").write_text("{}")
 expect(3, ["has no \"format\"", "hint:"], "small.toml", "--platform", "bad.json", "--ranks", "2")
@@ -99,7 +99,7 @@ expect(2, ["did you mean \"zero\"?", "hint:"], QWEN, "--why", "zeros=1")
 
 # What would not be heeded is refused.
 for key in ("mesh.pp=2", "mesh.zero=1", "train.micro_batches=4", "memory.recompute=full"):
-    expect(2, [f"{key.split('=')[0]} is what a plan chooses, and {key} was given", "hint:", "--why"], QWEN, key)
+    expect(2, [f"{key.split('=')[0]} is chosen by the planner, but the override {key} sets it", "hint:", "--why"], QWEN, key)
 expect(0, ["zero=1 micro_batches=8", "cheapest for 48 layers of 128 experts"], QWEN, "--why", "", "mesh.ep=8", "mesh.zero=1",
        "train.micro_batches=8")
 for option in (["--json"], ["--emit", "a.toml"], ["--plot", "a.svg"], ["--why", "ep=8"]):
@@ -116,7 +116,7 @@ request = ["--platform", H200, "--ranks", "8"]
 keys = ["data.kind=megatron", "train.seq_len=4096", "train.global_batch=64"]
 result = run(1, "init", "made.toml", "--model", "qwen", *request, *keys)
 text = pathlib.Path("made.toml").read_text() if result.code == 0 else ""
-checks.expect('model = "hf:qwen"' in text and "# `plan`: profile of the machine" in text and "moewright plan" in text,
+checks.expect('model = "hf:qwen"' in text and "# `plan`: platform profile of the machine" in text and "moewright plan" in text,
               f"init: exit {result.code}", result.output + text[:500])
 best = json.loads(expect(0, [], "made.toml", "--json", "--top", "1"))["best"][0]["layout"]
 for word in best.split():
@@ -125,7 +125,7 @@ for word in best.split():
     checks.expect(re.search(rf"^{name} = \"?{value}\"? ", text, re.M), f"init: not the best layout: {best}", text)
 result = run(1, "init", "model.layers=9")
 checks.expect(result.code == 0 and re.search("^layers = 9 ", result.output, re.M), "init: a key without a file", result.output)
-for arguments, code, message in ((["made.toml"], 2, "made.toml exists"), (["--model", "absent"], 3, "absent/config.json"),
+for arguments, code, message in ((["made.toml"], 2, "made.toml already exists"), (["--model", "absent"], 3, "absent/config.json"),
                                  (["new.toml", *request, "mesh.ep=2"], 2, "mesh.ep is what a plan chooses"),
                                  (["new.toml", "train.lrr=1"], 3, "did you mean"), (["new.toml", "--ranks", "2"], 2, "no platform")):
     result = run(1, "init", *arguments)

@@ -429,8 +429,9 @@ TEST(Search, NamesChangesThatAreEnough) {
   request.profile.levels = {request.profile.levels.back()};
   Remedies remedies = find_remedies(request);
   EXPECT_EQ(remedies.enough, std::vector<std::string>{"memory.offload=optimizer"});
-  EXPECT_NE(describe(remedies, request).find("more ranks were not tried, as the profile knows links of 2 only"),
-            std::string::npos)
+  EXPECT_NE(
+      describe(remedies, request).find("more ranks were not tried, because the profile describes links among 2 only"),
+      std::string::npos)
       << describe(remedies, request);
   request.run.offload = "optimizer";
   request.profile.memory_bytes /= 4;
