@@ -29,7 +29,7 @@ Command add_schedule_command(CLI::App& app);
 Command add_plan_command(CLI::App& app);
 
 // For what the file system refused where no better message is at hand.
-constexpr const char* kFilesystemHint = "check the path, its permissions and the free space";
+constexpr const char* kFilesystemHint = "check the path, its permissions and the free space of the disk";
 
 // Prints an error as every command does: what, then the hint.
 void print_error(const Error& error, const std::string& prefix);

@@ -43,10 +43,11 @@ Exit run_doctor(World& world, const DoctorOptions& options) {
 
 Command add_doctor_command(CLI::App& app, const Invocation& invocation) {
   auto* sub =
-      app.add_subcommand("doctor", "check ranks, links and files before a run; exit 1 when something stands out");
+      app.add_subcommand("doctor", "benchmark ranks, links and disk before a job; exit 1 on outliers or errors");
   auto options = std::make_shared<DoctorOptions>();
-  sub->add_option("--dir", options->folder, "folder that the run will write to, such as checkpoint.dir");
-  sub->add_option("--threads", options->threads, "per rank; 0: cores / ranks of the node")->check(CLI::Range(0, 4096));
+  sub->add_option("--dir", options->folder, "existing folder that the run will write to, such as checkpoint.dir");
+  sub->add_option("--threads", options->threads, "threads per rank; 0: cores of the node / ranks of the node")
+      ->check(CLI::Range(0, 4096));
   return {sub, [options, invocation] {
             options->program = version_text();
             return run_in_world(invocation, [&](World& world) {

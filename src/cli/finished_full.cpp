@@ -6,16 +6,17 @@
 namespace mw {
 
 Command add_finished_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("finished", "for job scripts: exit code 0 if a run is done, 1 if steps remain");
+  auto* sub =
+      app.add_subcommand("finished", "for job scripts: exit with code 0 if a run is complete, 1 if steps remain");
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
-  sub->add_option("RUN", *path, "run file of the training")->required();
-  sub->add_option("OVERRIDES", *overrides, "key=value, the same as for `train`");
+  sub->add_option("RUN", *path, "run file (TOML)")->required();
+  sub->add_option("OVERRIDES", *overrides, "key=value overrides, as given to `train`");
   return {sub, [=] {
             const RunSpec run = read_run_file(*path, *overrides);
             if (run.checkpoint.dir.empty())
-              fail(Exit::config, "checkpoint.dir is empty: nothing tells how far this run has come",
-                   "name a folder of checkpoints");
+              fail(Exit::config, "checkpoint.dir is empty, so the progress of this run is not recorded",
+                   "set checkpoint.dir to the folder of its checkpoints");
             const std::string newest = newest_checkpoint(run.checkpoint.dir);
             const int64_t step = newest.empty() ? 0 : read_checkpoint_index(newest).state.step;
             std::printf("%lld of %lld steps are saved in %s\n", static_cast<long long>(step),

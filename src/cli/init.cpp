@@ -26,7 +26,7 @@ std::string choose_layout(RunSpec& run) {
   check_layout(request, best.layout);
   run = with_layout(run, best.layout);
   return fmt::format(
-      "# The layout is the fastest of {} that `moewright plan` weighed for {} ranks of {}: {:.0f} ms a step.\n",
+      "# Layout: the fastest of {} that `moewright plan` compared for {} ranks of {}: {:.0f} ms per step.\n",
       result.weighed.size(), request.ranks, run.plan.platform, best.time.total() * 1e3);
 }
 
@@ -35,7 +35,8 @@ Exit init(InitOptions options) {
     options.overrides.insert(options.overrides.begin(), std::exchange(options.path, ""));
   const bool printed = options.path.empty() || options.path == "-";
   if (!printed && !options.force && path_exists(options.path))
-    fail(Exit::usage, fmt::format("{} exists", options.path), "--force overwrites it");
+    fail(Exit::usage, fmt::format("{} already exists", options.path),
+         "choose another FILE, or pass --force to overwrite it");
   std::vector<std::string> keys = options.overrides;
   if (!options.model.empty()) keys.insert(keys.begin(), "model=hf:" + options.model);
   RunSpec run = parse_run_text("", "command line", keys);
@@ -44,7 +45,8 @@ Exit init(InitOptions options) {
   load_model_spec(run);  // refuses a folder that is none
   std::string text;
   if (!options.platform.empty() || options.ranks > 0) {
-    refuse_chosen_keys(options.overrides, "leave it out, or leave out --platform and --ranks");
+    refuse_chosen_keys(options.overrides,
+                       "remove this override, or remove --platform and --ranks to set the layout by hand");
     text = choose_layout(run);
   }
   text = commented_run_file(run) + (text.empty() ? "" : "\n" + text);
@@ -60,13 +62,13 @@ Exit init(InitOptions options) {
 }  // namespace
 
 Command add_init_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("init", "write a commented run file with every key, for a model and a machine");
+  auto* sub = app.add_subcommand("init", "write a commented run file with every key");
   auto options = std::make_shared<InitOptions>();
-  sub->add_option("FILE", options->path, "where to write; printed when left out, or for -");
-  sub->add_option("OVERRIDES", options->overrides, "key=value, what shall not stand at its default");
-  sub->add_option("--model", options->model, "Hugging Face model folder to train further");
-  sub->add_option("--platform", options->platform, "profile of the machine: the layout is planned for it");
-  sub->add_option("--ranks", options->ranks, "ranks to plan the layout for")->check(CLI::Range(1, 1 << 20));
+  sub->add_option("FILE", options->path, "file to write; default, or -: print to stdout");
+  sub->add_option("OVERRIDES", options->overrides, "key=value overrides of the defaults");
+  sub->add_option("--model", options->model, "Hugging Face model folder to continue training from");
+  sub->add_option("--platform", options->platform, "platform profile of the machine to plan the layout for");
+  sub->add_option("--ranks", options->ranks, "number of ranks to plan the layout for")->check(CLI::Range(1, 1 << 20));
   sub->add_flag("--force", options->force, "overwrite an existing file");
   return {sub, [options] { return init(*options); }};
 }

@@ -35,7 +35,7 @@ static std::vector<std::string> command_line(int argc, char** argv) {
 }
 
 static std::string known_commands(const std::vector<std::string>& names) {
-  return fmt::format("one of: {}; `moewright help COMMAND` explains one", fmt::join(names, ", "));
+  return fmt::format("use one of: {}; `moewright help COMMAND` explains one", fmt::join(names, ", "));
 }
 
 static Exit run(int argc, char** argv) {
@@ -48,7 +48,7 @@ static Exit run(int argc, char** argv) {
   std::vector<std::string> names;
   for (const Command& command : commands) names.push_back(command.app->get_name());
   const std::vector<std::string> arguments = command_line(argc, argv);
-  if (arguments.empty()) fail(Exit::usage, "no command is given", known_commands(names));
+  if (arguments.empty()) fail(Exit::usage, "no command given", known_commands(names));
   if (arguments[0][0] != '-' && std::find(names.begin(), names.end(), arguments[0]) == names.end())
     fail(Exit::usage,
          fmt::format("unknown command \"{}\"{}", printable(arguments[0]), did_you_mean(arguments[0], names)),
@@ -89,7 +89,9 @@ int main(int argc, char** argv) {
     mw::print_error(error, "");
     return static_cast<int>(error.code());
   } catch (const std::bad_alloc&) {
-    mw::print_error(mw::Error(mw::Exit::memory, "out of memory", "use a smaller model or batch"), "");
+    mw::print_error(mw::Error(mw::Exit::memory, "out of memory",
+                              "lower the sizes of the model or train.seq_len, or raise train.micro_batches"),
+                    "");
     return static_cast<int>(mw::Exit::memory);
   } catch (const std::filesystem::filesystem_error& error) {
     mw::print_error(mw::Error(mw::Exit::data, error.what(), mw::kFilesystemHint), "");

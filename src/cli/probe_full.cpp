@@ -26,7 +26,7 @@ std::string cpu_name() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);)
     if (line.starts_with("model name") && line.find(": ") != std::string::npos) return line.substr(line.find(": ") + 2);
-  return "a CPU without a name";
+  return "an unnamed CPU";
 }
 
 double parse_budget(const std::string& text) {
@@ -38,8 +38,8 @@ double parse_budget(const std::string& text) {
                          : unit == "h"               ? 3600 * value
                                                      : -1;
   if (!(seconds >= 1 && seconds <= 86400))
-    fail(Exit::usage, fmt::format("--budget {} is no time between 1s and 24h", printable(text)),
-         "for example 90s or 5m");
+    fail(Exit::usage, fmt::format("--budget {}: expected a time from 1s to 24h", printable(text)),
+         "pass a number of seconds, minutes or hours, for example 90s or 5m");
   return seconds;
 }
 
@@ -68,7 +68,7 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
                                                                threads == 1 ? "" : "s", cpu::matmul_traits().library)));
   if (arguments.peak_tflops > 0) {
     options.peak_flops_per_s = arguments.peak_tflops * 1e12;
-    options.peak_source = fmt::format("told: a peak of {:g} TFLOP/s, dense bf16", arguments.peak_tflops);
+    options.peak_source = fmt::format("given: a peak of {:g} TFLOP/s, dense bf16", arguments.peak_tflops);
   } else if (const std::optional<double> peak = on_gpu ? public_peak(describe(device)) : std::nullopt) {
     options.peak_flops_per_s = *peak;
     options.peak_source = fmt::format("public: a peak of {:g} TFLOP/s, dense bf16", *peak * 1e-12);
@@ -88,23 +88,24 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
 }  // namespace
 
 Command add_probe_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub = app.add_subcommand("probe", "measure this machine into a platform profile, for `plan`");
+  auto* sub = app.add_subcommand("probe", "benchmark this machine and write a platform profile for `plan`");
   auto arguments = std::make_shared<ProbeArguments>();
-  sub->add_option("-o,--output", arguments->output, "profile to write")->capture_default_str();
-  sub->add_option("--budget", arguments->budget, "time to take, about: 90s, 5m")->capture_default_str();
+  sub->add_option("-o,--output", arguments->output, "profile file to write")->capture_default_str();
+  sub->add_option("--budget", arguments->budget, "approximate run time, such as 90s or 5m")->capture_default_str();
   sub->add_option("--device", arguments->device, "auto, cpu, cuda or hip")->capture_default_str();
-  sub->add_option("--threads", arguments->threads, "per rank; 0: cores / ranks of the node")
+  sub->add_option("--threads", arguments->threads, "threads per rank; 0: cores of the node / ranks of the node")
       ->check(CLI::Range(0, 4096));
   sub->add_option("--peak-tflops", arguments->peak_tflops,
-                  "dense bf16 peak of a rank, which MFU counts against; 0: the public one of known GPUs, else that of "
-                  "the fastest product")
+                  "dense bf16 peak of a rank, for MFU; 0: the published peak of a known GPU, else the fastest measured "
+                  "matrix product")
       ->check(CLI::Range(0.0, 1e6));
   // However long the probe takes: every row of calls begins at a barrier and lasts milliseconds or one call, and what
   // prepares it are operators, which a watchdog sees.
   auto seconds = add_watchdog_option(*sub);
   sub->footer(
-      "Under mpirun, with as many ranks per node as a run will have, the links are measured too. Killed, it goes on\n"
-      "where it was when it is started again.");
+      "Under mpirun, with as many ranks per node as a run will have, it also benchmarks the links. If interrupted, "
+      "rerun\n"
+      "it to resume.");
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               return run_watched(world, *seconds, [&] { return run_probe(world, *arguments); });

@@ -25,17 +25,19 @@ PipelineShape shape_of(const ScheduleOptions& options) {
   check_shape(shape);
   if (shape.micro_batches > kMostPictured / shape.stages())
     fail(Exit::usage,
-         fmt::format("{} stages x {} micro-batches are more than the {} that a picture can show", shape.stages(),
+         fmt::format("{} stages x {} micro-batches exceed the {} cells that a picture can show", shape.stages(),
                      shape.micro_batches, kMostPictured),
-         "use fewer ranks or micro-batches");
+         fmt::format("set --micro-batches to at most {}, or lower --ranks", kMostPictured / shape.stages()));
   return shape;
 }
 
 StageCost cost_of(const ScheduleOptions& options) {
   for (const double cost : {options.costs[0], options.costs[1], options.costs[2], options.latency})
     if (!std::isfinite(cost) || cost < 0 || cost > 1e9)
-      fail(Exit::usage, fmt::format("a cost of {} cannot be", cost), "costs and latency go from 0 to 1e9");
-  if (options.costs[0] <= 0) fail(Exit::usage, "--costs: a forward must take time", "for example --costs 1,1,1");
+      fail(Exit::usage, fmt::format("--costs or --latency: expected 0 to 1e9, got {}", cost),
+           "pass, for example, --costs 1,1,1 --latency 0.1");
+  if (options.costs[0] <= 0)
+    fail(Exit::usage, "--costs: expected a forward cost above 0, got 0", "pass, for example, --costs 1,1,1");
   return {options.costs[0], options.costs[1], options.costs[2], options.latency};
 }
 
@@ -58,18 +60,18 @@ Exit print_schedule(const ScheduleOptions& options) {
 }  // namespace
 
 Command add_schedule_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("schedule", "show a pipeline schedule: what runs when, memory peaks and bubbles");
+  auto* sub = app.add_subcommand("schedule", "show a pipeline schedule: its timeline, memory peaks and bubbles");
   auto options = std::make_shared<ScheduleOptions>();
   sub->add_option("KIND", options->kind, "gpipe, 1f1b, interleaved, zb_h1 or zb_v")->required();
   sub->add_option("--ranks", options->ranks, "pipeline ranks (mesh.pp)")->capture_default_str();
   sub->add_option("--micro-batches", options->micro_batches, "train.micro_batches")->capture_default_str();
-  sub->add_option("--chunks", options->chunks, "stages per rank; 2 for interleaved and zb_v, else 1");
-  sub->add_option("--costs", options->costs, "F,I,W: forward, input part and weight part of backward in one stage")
+  sub->add_option("--chunks", options->chunks, "stages per rank; default: 2 for interleaved and zb_v, else 1");
+  sub->add_option("--costs", options->costs, "F,I,W: cost of one stage's forward, input gradients and weight gradients")
       ->delimiter(',')
       ->expected(3)
       ->capture_default_str();
-  sub->add_option("--latency", options->latency, "time of a message")->capture_default_str();
-  sub->add_option("--svg", options->svg, "also draw into this file");
+  sub->add_option("--latency", options->latency, "time of a message between stages")->capture_default_str();
+  sub->add_option("--svg", options->svg, "also draw the schedule into this SVG file");
   return {sub, [options] { return print_schedule(*options); }};
 }
 

@@ -56,9 +56,10 @@ Exit run_tokenize(TokenizeJob job) {
   const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   const TokenizeProgress& p = result.progress;
   std::printf("%s\n", result.tokenizer.c_str());
-  if (p.resumed_bytes > 0) std::printf("went on after %s of the input\n", format_bytes(p.resumed_bytes).c_str());
+  if (p.resumed_bytes > 0) std::printf("resumed after %s of the input\n", format_bytes(p.resumed_bytes).c_str());
   if (p.replaced_bytes > 0)
-    std::printf("warning: %lld bytes were not UTF-8 and became U+FFFD\n", static_cast<long long>(p.replaced_bytes));
+    std::printf("warning: %lld bytes were not valid UTF-8 and were replaced by U+FFFD\n",
+                static_cast<long long>(p.replaced_bytes));
   std::printf("wrote %s.bin and .idx: %lld %s tokens in %lld documents, from %s in %s\n", job.prefix.c_str(),
               static_cast<long long>(p.tokens), result.token_type.c_str(), static_cast<long long>(p.documents),
               format_bytes(p.total_bytes).c_str(), format_duration(seconds).c_str());
@@ -68,25 +69,29 @@ Exit run_tokenize(TokenizeJob job) {
 }  // namespace
 
 Command add_tokenize_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("tokenize", "token files from text");
+  auto* sub = app.add_subcommand("tokenize", "convert text to token files (Megatron .bin and .idx)");
   auto job = std::make_shared<TokenizeJob>();
   sub->add_option("INPUT", job->inputs,
-                  "text files (a document each), *.jsonl, either also as .zst, or folders of them")
+                  "text files (one document each) and *.jsonl files, plain or .zst, or folders of them")
       ->required();
-  sub->add_option("-t,--tokenizer", job->tokenizer, "tokenizer.json, a SentencePiece .model, or a folder with one")
+  sub->add_option("-t,--tokenizer", job->tokenizer,
+                  "a tokenizer.json, a SentencePiece .model, or a folder with one of them")
       ->required();
-  sub->add_option("-o,--output", job->prefix, "prefix of the .bin and .idx to write")->required();
-  sub->add_option("--key", job->key, "field of a JSON line that holds the text")->capture_default_str();
-  sub->add_option("--eod", job->end_of_document, "token that ends a document, or none; left out: the tokenizer's own");
-  sub->add_option("--threads", job->threads, "0: all cores")->check(CLI::Range(0, 4096))->default_val(0);
+  sub->add_option("-o,--output", job->prefix, "prefix of the .bin and .idx files to write")->required();
+  sub->add_option("--key", job->key, "field with the text in JSON lines")->capture_default_str();
+  sub->add_option("--eod", job->end_of_document,
+                  "token that ends each document, or none; default: the tokenizer's own");
+  sub->add_option("--threads", job->threads, "number of threads; 0: all cores")
+      ->check(CLI::Range(0, 4096))
+      ->default_val(0);
   auto read_ahead = std::make_shared<int64_t>(job->read_ahead >> 20);
-  sub->add_option("--read-ahead", *read_ahead, "MiB of text in memory at a time, beyond one document or 1 MiB of lines")
+  sub->add_option("--read-ahead", *read_ahead, "MiB of text to hold in memory; at least one document or 1 MiB of lines")
       ->check(CLI::Range(0, 1 << 20))
       ->capture_default_str();
-  sub->add_option("--save-every", job->save_seconds, "seconds of work that a kill may cost")
+  sub->add_option("--save-every", job->save_seconds, "seconds between saves of the progress")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
-  sub->add_flag("--restart", job->restart, "begin anew where an interrupted run could be gone on with");
+  sub->add_flag("--restart", job->restart, "start over instead of resuming an interrupted run");
   return {sub, [job, read_ahead] {
             job->read_ahead = *read_ahead << 20;
             return run_tokenize(*job);

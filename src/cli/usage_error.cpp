@@ -49,9 +49,9 @@ std::string missing_arguments(const CLI::App& command) {
 
 std::string unexpected_argument(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining();
-  if (extras.empty()) return "an argument was not expected";
+  if (extras.empty()) return "unexpected argument";
   const std::string& first = extras.front();
-  if (first.rfind("-", 0) != 0) return fmt::format("\"{}\" was not expected", printable(first));
+  if (first.rfind("-", 0) != 0) return fmt::format("unexpected argument \"{}\"", printable(first));
   return fmt::format("unknown option \"{}\"{}", printable(first), did_you_mean(first, flag_names(command)));
 }
 

@@ -27,8 +27,8 @@ Exit run_in_world(const Invocation& invocation, const std::function<Exit(World&)
   } catch (const Error& error) {
     take_down(error);
   } catch (const std::bad_alloc&) {
-    take_down(Error(Exit::memory, "out of memory",
-                    "use more ranks, a smaller micro-batch (raise train.micro_batches) or a shorter train.seq_len"));
+    take_down(
+        Error(Exit::memory, "out of memory", "use more ranks, raise train.micro_batches, or lower train.seq_len"));
   } catch (const std::filesystem::filesystem_error& error) {
     take_down(Error(Exit::data, error.what(), kFilesystemHint));
   } catch (const std::exception& error) {
@@ -55,7 +55,8 @@ Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& bod
 
 std::shared_ptr<int64_t> add_watchdog_option(CLI::App& sub) {
   auto seconds = std::make_shared<int64_t>(WatchdogSpec().seconds);
-  sub.add_option("--watchdog", *seconds, "seconds without a word or a move of the ranks that end the job; 0: never")
+  sub.add_option("--watchdog", *seconds,
+                 "end the job after this many seconds without a sign of life or progress; 0: never")
       ->check(CLI::Range(0, 1'000'000'000))
       ->capture_default_str();
   return seconds;

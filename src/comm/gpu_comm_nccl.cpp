@@ -25,7 +25,7 @@ namespace {
 void check(ncclResult_t result, const char* call) {
   if (result == ncclSuccess) return;
   fail(Exit::comm, fmt::format("{} failed: {}; {}", call, ncclGetErrorString(result), ncclGetLastError(nullptr)),
-       "another rank may have died: look for the first message of the job; NCCL_DEBUG=WARN says more");
+       "another rank may have died: look for the first error of the job; NCCL_DEBUG=WARN prints details");
 }
 
 // Calls that are made together. One that fails leaves none open, in which an abort would be lost.
@@ -243,7 +243,7 @@ class GpuComm : public Comm {
   }
   ncclComm_t group() const {
     if ((*link_->groups)[index_] == nullptr)
-      fail(Exit::comm, "the exchange between GPUs has failed", "see the first message");
+      fail(Exit::comm, "an earlier collective between GPUs failed", "look for the first error of the job");
     return (*link_->groups)[index_];
   }
   NativeQueue native() const { return {link_->queue->native()}; }

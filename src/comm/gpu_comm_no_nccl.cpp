@@ -4,7 +4,8 @@ namespace mw {
 namespace {
 
 [[noreturn]] void fail_without_library() {
-  fail(Exit::unsupported, "this build has neither NCCL nor RCCL", "install the one of your GPUs, and build again");
+  fail(Exit::unsupported, "several ranks on GPUs need NCCL (NVIDIA) or RCCL (AMD), but this build has neither",
+       "install libnccl-dev or rccl and build again, or set train.device = \"cpu\"");
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ PipelineComms make_pipeline_comms(const MeshComms& comms, const PipelineShape& s
   const bool gpu = !comms.gpu_library.empty();
   if (const int links = most_links(shape); gpu && links > kGpuLinks)
     fail(Exit::unsupported,
-         fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
+         fmt::format("the stages of one rank need {} message queues between GPUs, at most {} are supported", links,
                      kGpuLinks),
-         "use fewer stages per rank: a smaller mesh.chunks");
+         fmt::format("lower mesh.chunks, now {} stages per rank", shape.chunks));
   const auto connect = [&](int a, int b) {
     std::unique_ptr<Comm> pair = make_pair(*comms.pp, a, b);
     if (pair->size() == 1) return std::unique_ptr<Comm>();

@@ -17,7 +17,7 @@ void check(int status, const char* call) {
   int length = 0;
   MPI_Error_string(status, text, &length);
   fail(Exit::comm, fmt::format("{} failed: {}", call, std::string(text, static_cast<size_t>(length))),
-       "another rank may have died: look for the first message of the job");
+       "another rank may have died: look for the first error of the job");
 }
 
 // Elements per call. Libraries take scratch as large as what they sum, which no table of bytes knows; and the counts of
@@ -220,7 +220,7 @@ int processes_of(const char* name) {
   fail(Exit::comm,
        fmt::format("{}={} processes were launched, but they do not see each other through {}", name, processes_of(name),
                    library_version()),
-       "use the mpirun of that MPI library, or srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)");
+       "launch with the mpirun of that MPI library, or with srun --mpi=pmix (Open MPI) or --mpi=pmi2 (MPICH)");
 }
 
 // What Open MPI says of it is long and its own exit code.

@@ -25,7 +25,8 @@ std::unique_ptr<World> start_world(int*, char***) {
     const char* value = std::getenv(name);
     if (value != nullptr && std::atoi(value) > 1)
       fail(Exit::unsupported, fmt::format("{}={} ranks were launched, but this build has no MPI", name, value),
-           "build with MPI, or start one process");
+           "install MPI and build again, set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to use TCP, or start one "
+           "process");
   }
   return std::make_unique<LoneWorld>();
 }

@@ -21,7 +21,7 @@ size_t round_to_pages(size_t bytes) {
 [[noreturn]] void fail_memory(const char* what, size_t bytes) {
   fail(Exit::memory,
        fmt::format("cannot {} {} of memory: {}", what, format_bytes(static_cast<int64_t>(bytes)), std::strerror(errno)),
-       "use more ranks, a smaller micro-batch (raise train.micro_batches) or a shorter train.seq_len");
+       "use more ranks, raise train.micro_batches, or lower train.seq_len");
 }
 
 class HostReservation : public Reservation {

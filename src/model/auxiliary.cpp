@@ -19,8 +19,10 @@ Auxiliary::Auxiliary(const Plan& plan)
     if (layer.feed_forward != FeedForwardKind::moe) continue;
     if (first == nullptr) first = &layer.moe;
     if (layer.moe.experts != first->experts)
-      fail(Exit::config, "moe.aux_scope = \"model\" needs the same number of experts in every MoE layer",
-           "use aux_scope = \"layer\"");
+      fail(Exit::config,
+           fmt::format("moe.aux_scope = \"model\" needs the same number of experts in every MoE layer, got {} and {}",
+                       first->experts, layer.moe.experts),
+           "set moe.aux_scope = \"layer\"");
   }
 }
 

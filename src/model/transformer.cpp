@@ -39,8 +39,8 @@ void Transformer::fill_rope_table() {
   for (const LayerSpec& layer : plan_.model.layers) {
     const AttentionSpec& a = layer.attention;
     if (a.rope_dim() != first.rope_dim() || a.rope_theta != first.rope_theta || !(a.yarn == first.yarn))
-      fail(Exit::unsupported, "layers with different rotary embedding are not built yet",
-           "docs/limits.md lists what is missing");
+      fail(Exit::unsupported, "layers with different rotary embeddings are not supported yet",
+           "use the same rope_theta, rope_dim and rope_scaling in every layer");
   }
   const YarnSpec& yarn = first.yarn;
   const std::vector<float> frequencies =

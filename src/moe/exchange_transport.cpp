@@ -331,8 +331,8 @@ std::unique_ptr<Transport> make_exchange_transport(Comm& ep, const ExpertPlaceme
                                                    ExpertScratch scratch, ExchangeSaved saved,
                                                    ExchangeOptions options) {
   if (placement.has_replicas())
-    fail(Exit::unsupported, "expert replicas inside an expert-parallel group are not built yet",
-         "docs/limits.md lists what is missing");
+    fail(Exit::unsupported, "several replicas of an expert in one expert-parallel group are not supported yet",
+         "place each expert on one rank; docs/limits.md lists what is missing");
   return std::make_unique<ExchangeTransport>(ep, placement, std::move(experts), std::move(scratch), std::move(saved),
                                              options);
 }

@@ -6,7 +6,7 @@ namespace {
 
 [[noreturn]] void fail_without_gpu() {
   fail(Exit::unsupported, "this build has no GPU support",
-       "build with the preset cuda-sm90 or hip-gfx90a, or set train.device = \"cpu\"");
+       "configure with --preset cuda-sm90 or hip-gfx90a and build again, or set train.device = \"cpu\"");
 }
 
 }  // namespace

@@ -17,8 +17,8 @@ template <class Entry>
 Entry find(DeviceKind device, Entry Operators::*entry, const char* name) {
   const Operators& table = operators_of(device);
   if (table.*entry == nullptr)
-    fail(Exit::unsupported, fmt::format("{} is not built for the backend {}", name, table.backend),
-         "docs/limits.md lists what is missing; train.device = \"cpu\" has every operator");
+    fail(Exit::unsupported, fmt::format("the operator {} is not supported on {} yet", name, table.backend),
+         "set train.device = \"cpu\", which has every operator; docs/limits.md lists what is missing");
   return table.*entry;
 }
 

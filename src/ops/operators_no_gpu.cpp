@@ -4,7 +4,7 @@ namespace mw {
 
 const Operators& gpu_operators() {
   fail(Exit::unsupported, "this build has no GPU operators",
-       "build with the preset cuda-sm90 or hip-gfx90a, or set train.device = \"cpu\"");
+       "configure with --preset cuda-sm90 or hip-gfx90a and build again, or set train.device = \"cpu\"");
 }
 
 }  // namespace mw

@@ -41,8 +41,10 @@ std::vector<BlendPart> parse_blend(const std::vector<std::string>& items) {
     const std::string rest = end;
     const size_t path = rest.find_first_not_of(' ');
     if (end == item.c_str() || path == 0 || path == std::string::npos || !(weight >= 1e-9 && weight <= 1e9))
-      fail(Exit::config, fmt::format("data.blend: expected \"WEIGHT PATH\", got \"{}\"", printable(item)),
-           "for example [\"0.7 data/web\", \"0.3 data/code\"]; weights need not add up to 1");
+      fail(Exit::config,
+           fmt::format("data.blend: expected \"WEIGHT PATH\" with a weight from 1e-9 to 1e9, got \"{}\"",
+                       printable(item)),
+           "write, for example, data.blend = [\"0.7 data/web\", \"0.3 data/code\"]; weights need not add up to 1");
     parts.push_back({weight, rest.substr(path)});
     sum += weight;
   }

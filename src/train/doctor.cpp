@@ -29,7 +29,7 @@ double now_seconds() {
 
 std::string host_name() {
   char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "a host without a name";
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "an unnamed host";
 }
 
 // One number of each rank, on all.
@@ -138,7 +138,7 @@ void measure_folder(Comm& comm, const std::string& folder, RankHealth& own) {
       error_of([&] {
         const MappedFile file(file_of(next));
         if (file.bytes().size() != bytes.size() || file.bytes().back() != static_cast<std::byte>(next % 251))
-          fail(Exit::data, "another file");
+          fail(Exit::data, "the file has other contents", "another process writes to this folder");
       }).empty();
   comm.barrier();
   if (own.folder_error.empty()) ::unlink(file_of(comm.rank()).c_str());

@@ -32,7 +32,7 @@ void compare_texts(const JobHealth& health, std::string RankHealth::*text, const
       std::max_element(counts.begin(), counts.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   for (size_t r = 0; r < health.ranks.size(); ++r)
     if (health.ranks[r].*text != most->first)
-      problems.push_back(fmt::format("{}: {} is {}, that of most ranks {}", name_of(health, static_cast<int>(r)), what,
+      problems.push_back(fmt::format("{}: {} is {}, but most ranks have {}", name_of(health, static_cast<int>(r)), what,
                                      health.ranks[r].*text, most->first));
 }
 
@@ -48,13 +48,14 @@ void judge_compute(const JobHealth& health, std::vector<std::string>& problems) 
   for (const auto& [host, rates] : by_host) {
     slow[host] = median(rates) < kSlowHost * middle;
     if (slow[host])
-      problems.push_back(fmt::format("node {}: its ranks compute at {}, the median rank at {}", host,
+      problems.push_back(fmt::format("node {}: its ranks compute at {}, the median of all ranks is {}", host,
                                      rate(median(rates)), rate(middle)));
   }
   for (size_t r = 0; r < health.ranks.size(); ++r)
     if (!slow[health.ranks[r].host] && health.ranks[r].flops_per_s < kSlowRank * middle)
-      problems.push_back(fmt::format("{}: computes at {}, the median rank at {}", name_of(health, static_cast<int>(r)),
-                                     rate(health.ranks[r].flops_per_s), rate(middle)));
+      problems.push_back(fmt::format("{}: computes at {}, the median of all ranks is {}",
+                                     name_of(health, static_cast<int>(r)), rate(health.ranks[r].flops_per_s),
+                                     rate(middle)));
 }
 
 void judge_links(const JobHealth& health, std::vector<std::string>& problems) {
@@ -67,7 +68,7 @@ void judge_links(const JobHealth& health, std::vector<std::string>& problems) {
       if (within(link) == inside) rates.push_back(link.bytes_per_s);
     for (const LinkHealth& link : health.links)
       if (within(link) == inside && link.bytes_per_s < kSlowLink * median(rates))
-        problems.push_back(fmt::format("{} to {}: {}, the median {} {}", name_of(health, link.from),
+        problems.push_back(fmt::format("{} to {}: {}, the median {} is {}", name_of(health, link.from),
                                        name_of(health, link.to), speed(link.bytes_per_s),
                                        inside ? "within a node" : "between nodes", speed(median(rates))));
   }
@@ -84,10 +85,10 @@ void judge_folder(const JobHealth& health, const std::string& folder, std::vecto
     if (!rank.folder_error.empty()) {
       problems.push_back(fmt::format("{}: {}", name, rank.folder_error));
     } else if (!rank.sees_next && health.ranks[static_cast<size_t>(next)].folder_error.empty()) {
-      problems.push_back(fmt::format("{} does not see in {} what {} wrote: the folder is not shared", name, folder,
-                                     name_of(health, next)));
+      problems.push_back(fmt::format("{} cannot read in {} the file that {} wrote: the folder is not shared", name,
+                                     folder, name_of(health, next)));
     } else if (rank.write_bytes_per_s < kSlowDisk * middle) {
-      problems.push_back(fmt::format("{}: writes into {} at {}, the median rank at {}", name, folder,
+      problems.push_back(fmt::format("{}: writes to {} at {}, the median of all ranks is {}", name, folder,
                                      speed(rank.write_bytes_per_s), speed(middle)));
     }
   }
@@ -102,7 +103,8 @@ std::vector<std::string> find_problems(const JobHealth& health, const std::strin
   judge_compute(health, problems);
   judge_links(health, problems);
   if (!folder.empty()) judge_folder(health, folder, problems);
-  if (!health.sums_are_right) problems.push_back("a sum over all ranks came out wrong: the message library is broken");
+  if (!health.sums_are_right)
+    problems.push_back("an all-reduce over all ranks gave a wrong sum: the communication library is broken");
   return problems;
 }
 

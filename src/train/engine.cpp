@@ -18,14 +18,14 @@ void check_memory(const Plan& plan, Device device, int local_ranks, int gpu_rank
   const ByteSummary s = summarise(all_rows(plan));
   if (plan.run.offload != "none" && device.kind == DeviceKind::cpu)
     fail(Exit::config,
-         fmt::format("memory.offload = \"{}\" moves states from a GPU to the host, but this run computes on the CPU",
-                     plan.run.offload),
-         "leave memory.offload out, or set train.device = \"cuda\"");
+         fmt::format("memory.offload = \"{}\" needs a GPU, but this run computes on the CPU", plan.run.offload),
+         "set memory.offload = \"none\", or train.device = \"cuda\"");
   if (const int64_t share = available_share({}, std::max(1, local_ranks)); s.on_host > share)
     fail(Exit::memory,
-         fmt::format("rank {} needs {} of the host for memory.offload, its share of this node's free memory is {}",
-                     plan.rank, format_bytes(s.on_host), format_bytes(share)),
-         "use more ranks, mesh.zero = 1, or memory.offload = \"none\"");
+         fmt::format(
+             "rank {} needs {} of host memory for memory.offload, but its share of this node's free memory is {}",
+             plan.rank, format_bytes(s.on_host), format_bytes(share)),
+         "use more ranks, or set mesh.zero = 1 or memory.offload = \"none\"");
   const int64_t available =
       available_share(device, std::max(1, device.kind == DeviceKind::cpu ? local_ranks : gpu_ranks));
   if (s.total() <= available) return;
@@ -34,11 +34,11 @@ void check_memory(const Plan& plan, Device device, int local_ranks, int gpu_rank
     if (s.by_kind[kind] > s.by_kind[largest]) largest = kind;
   const bool state = static_cast<ByteKind>(largest) <= ByteKind::packed;
   fail(Exit::memory,
-       fmt::format("rank {} needs {}, its share of {} free memory is {}; the largest part is {} with {}", plan.rank,
+       fmt::format("rank {} needs {}, but its share of {} free memory is {}; the largest part is {} with {}", plan.rank,
                    format_bytes(s.total()), device.kind == DeviceKind::cpu ? "this node's" : "the GPU's",
                    format_bytes(available), name_of(static_cast<ByteKind>(largest)), format_bytes(s.by_kind[largest])),
-       state ? "use more ranks with a larger mesh.ep, mesh.tp or mesh.pp or with mesh.zero=1, or a smaller model"
-             : "raise train.micro_batches, set memory.recompute, or shorten train.seq_len");
+       state ? "use more ranks with a larger mesh.ep, mesh.tp or mesh.pp, set mesh.zero = 1, or use a smaller model"
+             : "raise train.micro_batches, set memory.recompute = \"moe\" or \"full\", or lower train.seq_len");
 }
 
 // Ranks that share a GPU see what all of them take: none goes on to its arenas before all have looked.
@@ -69,11 +69,12 @@ Device choose_device(const std::string& wanted, int local_rank) {
   if (count == 0) {
     if (wanted == "auto") return {};
     fail(Exit::unsupported, fmt::format("train.device = \"{}\", but this process sees no GPU", wanted),
-         "it takes a build with the preset cuda-sm90 or hip-gfx90a, and a driver; or set train.device = \"cpu\"");
+         "check the driver and CUDA_VISIBLE_DEVICES, use a build of the preset cuda-sm90 or hip-gfx90a, or set "
+         "train.device = \"cpu\"");
   }
   const char* built = gpu_kind() == DeviceKind::cuda ? "cuda" : "hip";
   if (wanted != "auto" && wanted != built)
-    fail(Exit::unsupported, fmt::format("train.device = \"{}\" in a build for {}", wanted, built),
+    fail(Exit::unsupported, fmt::format("train.device = \"{}\", but this build is for {}", wanted, built),
          fmt::format("set train.device = \"{}\" or \"auto\"", built));
   return {gpu_kind(), local_rank % count};
 }

@@ -129,7 +129,8 @@ void GradientPass::count_labels() {
   stats_.valid_labels = own;
   engine_.comms.dp->all_reduce_sum(std::span(&stats_.valid_labels, 1));
   if (stats_.valid_labels == 0)
-    fail(Exit::data, "no label of this step is valid: every one is -100", "check the data and its labels");
+    fail(Exit::data, "no label of this step is valid: all are -100 (ignored)",
+         "lower verify.ignore_fraction, or check the data and its labels");
   const int64_t denominator = plan_.run.fault == "wrong_denominator" ? std::max<int64_t>(own, 1) : stats_.valid_labels;
   loss_seed_ = static_cast<float>(1.0 / static_cast<double>(denominator));
 }

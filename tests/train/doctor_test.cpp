@@ -47,7 +47,7 @@ TEST(Doctor, ComparesLinksWithThoseOfTheirKind) {
 TEST(Doctor, NamesRanksThatDifferAndFoldersThatFail) {
   JobHealth health = healthy(8);
   health.ranks[6].program = "0.9";
-  EXPECT_TRUE(contains(only_problem(health), "rank 6 (node3): the program is 0.9, that of most ranks 1.0"));
+  EXPECT_TRUE(contains(only_problem(health), "rank 6 (node3): the program is 0.9, but most ranks have 1.0"));
   health = healthy(8);
   health.ranks[1].device = "a CPU";
   EXPECT_TRUE(contains(only_problem(health), "the device is a CPU"));
@@ -58,14 +58,14 @@ TEST(Doctor, NamesRanksThatDifferAndFoldersThatFail) {
   EXPECT_TRUE(contains(only_problem(health), "rank 2 (node1): disk full"));
   health = healthy(8);
   health.ranks[1].sees_next = false;
-  EXPECT_TRUE(contains(only_problem(health), "does not see in /data what rank 2 (node1) wrote"));
+  EXPECT_TRUE(contains(only_problem(health), "cannot read in /data the file that rank 2 (node1) wrote"));
   EXPECT_TRUE(find_problems(health, "").empty());
   health = healthy(8);
   health.ranks[7].write_bytes_per_s = 0.1e9;
-  EXPECT_TRUE(contains(only_problem(health), "rank 7 (node3): writes into /data"));
+  EXPECT_TRUE(contains(only_problem(health), "rank 7 (node3): writes to /data"));
   health = healthy(8);
   health.sums_are_right = false;
-  EXPECT_TRUE(contains(only_problem(health), "a sum over all ranks"));
+  EXPECT_TRUE(contains(only_problem(health), "an all-reduce over all ranks gave a wrong sum"));
 }
 
 }  // namespace
