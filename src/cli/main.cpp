@@ -1,5 +1,6 @@
 // moewright: the one place that turns errors into exit codes.
 #include <fmt/ranges.h>
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -79,10 +80,20 @@ void shorten_openmp_spin(char** argv) {
   execv("/proc/self/exe", argv);
 }
 
+// Where the matrix library takes buffers for each product, glibc's heap would keep them, and grow for as long as sizes
+// alternate: it gives back only what was too large for the heap, and raises that limit with each such buffer, unless it
+// is set.
+void keep_large_buffers_off_heap() {
+  if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 2 << 20);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   shorten_openmp_spin(argv);
+  keep_large_buffers_off_heap();
   try {
     return static_cast<int>(mw::run(argc, argv));
   } catch (const mw::Error& error) {

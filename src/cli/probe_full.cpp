@@ -48,7 +48,7 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
   const int local = std::max(1, world.local_size()), threads = threads_per_rank(arguments.threads, local);
   const Device device = choose_device(arguments.device, world.place().rank);
   const bool on_gpu = device.kind != DeviceKind::cpu;
-  const DeviceMemoryMeter memory(device);
+  const MemoryMeter memory(device);
   ProbeOptions options;
   options.output = arguments.output;
   options.budget_s = parse_budget(arguments.budget);

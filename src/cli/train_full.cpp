@@ -12,10 +12,11 @@ Command add_train_command(CLI::App& app, const Invocation& invocation) {
   sub->add_option("OVERRIDES", *overrides, "key=value, of run-file keys, for example train.lr=1e-3");
   sub->add_flag("--profile", *profile, "print at the end where the time went");
   return {sub, [=] {
+            const CpuTimes started = read_cpu_times();
             return run_in_world(invocation, [&](World& world) {
               const RunSpec run = read_run_file(*path, *overrides);
               return run_watched(world, run.watchdog.seconds, [&] {
-                return run_training(world, run, {*profile, version_text()});
+                return run_training(world, run, {*profile, version_text(), started});
               });
             });
           }};

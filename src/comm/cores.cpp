@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -13,25 +12,24 @@
 #include "ops/device.h"
 
 namespace mw {
-namespace {
 
 int cores_of_node() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
-// The cores that the launcher confined this process to, if it did.
-std::optional<cpu_set_t> binding() {
+std::vector<int> bound_cores() {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) == 0 && CPU_COUNT(&allowed) < cores_of_node()) return allowed;
-  return std::nullopt;
+  std::vector<int> cores;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) >= cores_of_node()) return cores;
+  for (int core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
+  return cores;
 }
-
-}  // namespace
 
 int threads_per_rank(int64_t asked, int local_size) {
   if (asked > 0) return static_cast<int>(asked);
   // A launcher that binds each rank to its own cores has already shared them out.
-  const std::optional<cpu_set_t> bound = binding();
-  return std::max(1, bound ? CPU_COUNT(&*bound) : cores_of_node() / std::max(1, local_size));
+  const auto bound = static_cast<int>(bound_cores().size());
+  return std::max(1, bound > 0 ? bound : cores_of_node() / std::max(1, local_size));
 }
 
 std::vector<int> parse_core_list(const std::string& text) {
@@ -51,7 +49,7 @@ std::vector<int> parse_core_list(const std::string& text) {
 }
 
 std::string stay_near(Device device) {
-  if (device.kind == DeviceKind::cpu || binding()) return "";
+  if (device.kind == DeviceKind::cpu || !bound_cores().empty()) return "";
   std::string text;
   try {
     text = read_text_file("/sys/bus/pci/devices/" + address_of(device) + "/local_cpulist", 4096);

@@ -8,6 +8,11 @@
 
 namespace mw {
 
+int cores_of_node();
+
+// The cores that the launcher confined this process to, in ascending order; none where it may use all of its node.
+std::vector<int> bound_cores();
+
 // Threads a rank gets: `asked`, or the cores this node lets the process use, shared by the node's ranks; at least 1.
 int threads_per_rank(int64_t asked, int local_size);
 

@@ -144,7 +144,7 @@ std::string describe(const Plan& plan) {
                   plan.run.train.micro_batches == 1 ? "" : "es");
   if (plan.mesh.pp > 1)
     text += fmt::format("pipeline {}; rank {} has {}\n", describe(plan.pipeline), plan.rank, describe(plan.stages));
-  text += fmt::format("memory {}: {} predicted",
+  text += fmt::format("memory {}: {} of tensors",
                       plan.mesh.pp * plan.mesh.tp > 1 ? fmt::format("of rank {}", plan.rank) : "per rank",
                       format_bytes(s.total()));
   for (int k = 0; k < kByteKinds; ++k) {

@@ -46,7 +46,8 @@ int64_t measure_libraries(Engine& engine) {
   start_libraries(engine.plan, engine.comms, engine.pipeline, engine.stream, arenas_of(engine.device));
   engine.world.barrier();
   // Others who let go of a shared GPU's memory meanwhile make it less than nothing.
-  const int64_t taken = std::max<int64_t>(0, engine.device_memory.taken());
+  const int64_t taken = std::max<int64_t>(0, engine.memory.taken_now());
+  engine.memory.forget_peak();  // of products whose operands are gone
   engine.world.barrier();
   return taken;
 }
@@ -97,7 +98,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       near_cores(stay_near(device)),
       world(world_comm),
       plan(plan_on_machine(model_spec, run, world_comm, device, threads, place.ranks)),
-      device_memory(device),
+      memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
       pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),
       stream(open_stream_of(run, device, threads)),

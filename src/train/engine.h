@@ -49,11 +49,11 @@ struct Engine {
   std::string near_cores;  // those next to the GPU, where this rank was bound to them
   Comm& world;
   Plan plan;
-  DeviceMemoryMeter device_memory;  // from here on
+  MemoryMeter memory;  // from here on
   MeshComms comms;
   PipelineComms pipeline;
   Stream stream;
-  int64_t library_bytes;  // of the device's memory, measured: libraries, their kernels and connections; 0 on the CPU
+  int64_t library_bytes;  // measured: what libraries, their kernels and connections take before there are tensors
   ParamStore params;
   Transformer model;
   ExchangesEnd exchanges_end;  // before all others

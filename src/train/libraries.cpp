@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "core/tensor_store.h"
 #include "model/attention_block.h"
@@ -111,6 +113,46 @@ std::vector<std::string> expert_kernels(const Plan& plan, ParamStore& params, St
   return found;
 }
 
+// The sizes [n, k] of the matrices that products of this rank read, each once.
+std::set<std::pair<int64_t, int64_t>> matrix_sizes(const Plan& plan) {
+  std::set<std::pair<int64_t, int64_t>> sizes;
+  for (const ParamRow& row : own_params(plan)) {
+    if (row.role != ParamRole::matrix && row.role != ParamRole::embedding) continue;
+    const LocalParam local = local_param(row, plan.model, plan.placements, plan.mesh, plan.coords);
+    if (local.numel() > 0) sizes.insert({local.n, local.k});
+  }
+  return sizes;
+}
+
+// The three products of a weight [n, k] with some rows, as a step of `dtype` computes them.
+void start_matrix(Stream& stream, DType dtype, int64_t rows, int64_t n, int64_t k) {
+  const bool packed = dtype == DType::bf16;
+  const int64_t scratch = matmul_workspace_bytes(n, k),
+                form = packed ? packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16) : 0;
+  TensorStore memory({{"scratch", DType::u8, {scratch}, 0},
+                      {"x", dtype, {rows, k}, 0},
+                      {"y", dtype, {rows, n}, 0},
+                      {"weight", DType::f32, {n, k}, 0},
+                      {"packed", DType::u8, {form}, 0}});
+  stream.workspace().attach(memory.fixed("scratch").data, static_cast<size_t>(scratch));
+  Weight weight{n, k, memory.fixed("weight"), {}, {}};
+  if (packed) {
+    weight.packed_forward = weight.packed_backward = memory.fixed("packed");
+    pack_weight(stream, weight);
+  }
+  matmul(stream, memory.fixed("x"), weight, memory.fixed("y"));
+  matmul_d_input(stream, memory.fixed("y"), weight, memory.fixed("x"));
+  matmul_d_weight(stream, memory.fixed("y"), memory.fixed("x"), memory.fixed("weight"));
+  stream.workspace().attach(nullptr, 0);
+}
+
+// The matrix library of a CPU generates code and takes buffers, of each thread, with the first products of a size.
+void start_matrices(const Plan& plan, Stream& stream) {
+  constexpr int64_t kMostElements = int64_t{4} << 20;  // of operands: what a panel of more rows takes is the same
+  for (const auto& [n, k] : matrix_sizes(plan))
+    start_matrix(stream, plan.run.dtype(), std::clamp<int64_t>(kMostElements / std::max(n, k), 16, 1024), n, k);
+}
+
 // Each text once.
 std::string join(std::vector<std::string> texts) {
   std::sort(texts.begin(), texts.end());
@@ -141,7 +183,10 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve) {
 
 void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
                      const Reserve& reserve) {
-  if (stream.device().kind == DeviceKind::cpu) return;
+  if (stream.device().kind == DeviceKind::cpu) {
+    start_matrices(plan, stream);
+    return;
+  }
   start_products(stream, plan.run.dtype(), reserve);
   attention_kernels(plan, stream);
   if (comms.gpu_library.empty()) return;

@@ -15,9 +15,10 @@ namespace mw {
 // Multiplies two small matrices, so that the matrix library takes its memory now. The stream's workspace is gone then.
 void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 
-// On a GPU, before there are arenas: makes the matrix and attention libraries and the groups' connections ready, so
-// that what they take of the device can be told from what the model takes. Collective over groups that move GPU memory.
-// Nothing on the CPU.
+// Before there are arenas: makes libraries ready, so that the memory they take can be told from what the model takes.
+// On a CPU computes one product of each size and kind that a step has; on a GPU starts the matrix and attention
+// libraries and the groups' connections. Collective over groups that move GPU memory. The stream's workspace is gone
+// then.
 void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
                      const Reserve& reserve);
 

@@ -9,6 +9,8 @@
 namespace mw {
 namespace {
 
+constexpr const char* kStatus = "/proc/self/status";
+
 int64_t read_number(const std::string& path) {
   std::ifstream file(path);
   int64_t value = -1;
@@ -42,8 +44,11 @@ int64_t left_of(const std::string& limit_file, const std::string& used_file, con
 
 }  // namespace
 
-int64_t peak_resident_bytes() { return read_kilobytes("/proc/self/status", "VmHWM"); }
-int64_t resident_bytes() { return read_kilobytes("/proc/self/status", "VmRSS"); }
+int64_t resident_bytes() { return read_kilobytes(kStatus, "VmRSS"); }
+int64_t own_resident_bytes() { return resident_bytes() - read_kilobytes(kStatus, "RssFile"); }
+// The kernel keeps no peak of RssFile. Pages of files only come, unless memory is short: those of now were there at the
+// peak.
+int64_t peak_own_resident_bytes() { return read_kilobytes(kStatus, "VmHWM") - read_kilobytes(kStatus, "RssFile"); }
 
 void reset_peak_resident() {
   std::ofstream file("/proc/self/clear_refs");
@@ -56,6 +61,23 @@ int64_t available_bytes(const std::string& cgroup) {
   const std::string v2 = cgroup + "/memory.", v1 = cgroup + "/memory/memory.";
   return std::min({available, left_of(v2 + "max", v2 + "current", v2 + "stat", ""),
                    left_of(v1 + "limit_in_bytes", v1 + "usage_in_bytes", v1 + "stat", "total_")});
+}
+
+MemoryMeter::MemoryMeter(Device device)
+    : device_(device), before_(device.kind == DeviceKind::cpu ? own_resident_bytes() : free_bytes(device)) {
+  forget_peak();
+}
+
+int64_t MemoryMeter::taken() const {
+  return device_.kind == DeviceKind::cpu ? peak_own_resident_bytes() - before_ : taken_now();
+}
+
+int64_t MemoryMeter::taken_now() const {
+  return device_.kind == DeviceKind::cpu ? own_resident_bytes() - before_ : before_ - free_bytes(device_);
+}
+
+void MemoryMeter::forget_peak() {
+  if (device_.kind == DeviceKind::cpu) reset_peak_resident();
 }
 
 }  // namespace mw

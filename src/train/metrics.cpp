@@ -21,10 +21,10 @@ double teraflops_per_rank(const StepReport& r, const ReportContext& c) {
 std::string format_step(const StepReport& r, const ReportContext& c) {
   std::string line = fmt::format(
       "step {}/{} | loss {:.4f} aux {:.3f} | gnorm {:.2f} | lr {:.1e} | {:.0f} ms | {} tok/s | {:.3f} TF/s per rank | "
-      "mem {} of {} | bal {:.2f}",
+      "mem {} | bal {:.2f}",
       r.step, c.steps, r.stats.loss, r.stats.aux_loss, r.stats.grad_norm, r.lr, r.seconds * 1e3,
-      format_count(static_cast<double>(r.tokens) / r.seconds), teraflops_per_rank(r, c), format_bytes(r.memory_peak),
-      format_bytes(r.memory_predicted + r.memory_libraries.value_or(0)), r.stats.imbalance());
+      format_count(static_cast<double>(r.tokens) / r.seconds), teraflops_per_rank(r, c),
+      measured_of_predicted(r.memory), r.stats.imbalance());
   if (r.stats.dropped_rows > 0) line += fmt::format(" drop {}", r.stats.dropped_rows);
   if (r.arena_grows > 0) line += fmt::format(" grows {}", r.arena_grows);
   return line + fmt::format(" | eta {}", format_duration(r.eta_seconds));
@@ -50,9 +50,9 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["ranks"] = c.world;
   line["layout"] = c.layout;
   line["dtype"] = c.dtype;
-  line["mem_peak_bytes"] = r.memory_peak;
-  line["mem_predicted_bytes"] = r.memory_predicted;
-  if (r.memory_libraries) line["mem_library_bytes"] = *r.memory_libraries;
+  line["mem_peak_bytes"] = r.memory.measured;
+  line["mem_predicted_bytes"] = r.memory.tensors();
+  line["mem_library_bytes"] = r.memory.libraries;
   if (c.forecast.exchanged_bytes > 0) {
     line["exchanged_bytes"] = r.exchanged_bytes;
     line["exchanged_predicted_bytes"] = c.forecast.exchanged_bytes;
@@ -90,8 +90,8 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
                                  {"speed/step_ms", r.seconds * 1e3},
                                  {"speed/tokens_per_s", static_cast<double>(r.tokens) / r.seconds},
                                  {"speed/tflops_per_rank", teraflops_per_rank(r, c)},
-                                 {"memory/peak_bytes", static_cast<double>(r.memory_peak)},
-                                 {"memory/predicted_bytes", static_cast<double>(r.memory_predicted)},
+                                 {"memory/peak_bytes", static_cast<double>(r.memory.measured)},
+                                 {"memory/predicted_bytes", static_cast<double>(r.memory.predicted())},
                                  {"moe/imbalance", r.stats.imbalance()},
                                  {"moe/dropped_rows", static_cast<double>(r.stats.dropped_rows)},
                                  {"moe/arena_grows", static_cast<double>(r.arena_grows)}};

@@ -12,6 +12,7 @@
 #include "formats/json_lines.h"
 #include "spec/plan.h"
 #include "train/forecast.h"
+#include "train/run_memory.h"
 #include "train/step.h"
 
 namespace mw {
@@ -22,12 +23,9 @@ struct StepReport {
   double lr = 0, seconds = 0;
   std::optional<StepParts> parts;  // of `seconds`
   int64_t tokens = 0;              // of the step, all ranks
-  int64_t memory_peak = 0;  // largest rank: growth of the resident set since the message and matrix libraries started,
-                            // or of the device memory in use
-  int64_t memory_predicted = 0;             // largest rank, the table of bytes
-  std::optional<int64_t> memory_libraries;  // largest rank, of a GPU: what libraries took before there were tensors
-  int64_t arena_grows = 0;                  // all ranks, since the start
-  int64_t exchanged_bytes = 0;              // of routed rows, sent to other ranks in this step, all ranks
+  RunMemory memory;                // of the largest rank
+  int64_t arena_grows = 0;         // all ranks, since the start
+  int64_t exchanged_bytes = 0;     // of routed rows, sent to other ranks in this step, all ranks
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
   // Seconds of rank 0 by kind of work; empty where nobody times it: on a GPU all but one step in a hundred, or

@@ -25,6 +25,7 @@
 #include "train/memory_meter.h"
 #include "train/metrics.h"
 #include "train/model_path.h"
+#include "train/run_memory.h"
 #include "train/signals.h"
 #include "train/validation.h"
 #include "train/watchdog.h"
@@ -62,8 +63,7 @@ class Trainer {
   bool finish_save();
   void finish();
   void print_profile() const;
-  int64_t memory_growth() const;
-  std::string describe_growth(int64_t taken, int64_t tensors) const;
+  RunMemory memory_of_largest_rank();
   void print_memory();
   void write_trace() const;
   template <class... T>
@@ -89,8 +89,9 @@ class Trainer {
   std::unique_ptr<CheckpointSave> saving_;
   RunState state_;
   ByteSummary bytes_;
+  RunMemory memory_;  // at the last report
   std::optional<double> val_loss_;
-  int64_t memory_before_ = 0, library_bytes_ = 0, saved_step_ = -1, warned_grows_ = 0;
+  int64_t saved_step_ = -1, warned_grows_ = 0;
   double trained_seconds_ = 0;
   std::vector<double> step_seconds_;  // of every step
   bool step_has_parts_ = false;
@@ -130,12 +131,8 @@ void Trainer::prepare() {
     Stream stream(1);
     start_products(stream, DType::f32, reserve_host);
   }
-  reset_peak_resident();
-  memory_before_ = resident_bytes();
   engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, place);
   bytes_ = summarise(all_rows(engine_->plan));
-  library_bytes_ = engine_->library_bytes;
-  world_.comm().all_reduce_max(std::span(&library_bytes_, 1));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
   context_.world = world_.comm().size();
@@ -151,12 +148,17 @@ void Trainer::print_header() {
   say("{}", options_.version);
   say("model: {}", summary(plan.model));
   say("{}", describe(plan));
+  const RunMemory memory = of_largest_rank(
+      world_.comm(), {bytes_.fixed, rows_taken(bytes_, 0, engine_->device.kind), engine_->library_bytes, 0});
+  say("memory of the largest rank: predicted {}", describe_prediction(memory));
   say("{} node{}, {} thread{} per rank, messages by {}; {}", world_.nodes(), world_.nodes() == 1 ? "" : "s",
       engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(),
       describe_products(run_.train.dtype, engine_->device, engine_->near_cores));
-  if (leader_ && engine_->device.kind != DeviceKind::cpu) {
+  if (leader_ && engine_->device.kind != DeviceKind::cpu)
     say("{}", describe_kernels(plan, engine_->params, engine_->stream));
-    say("libraries and kernels: {} (measured)", format_bytes(library_bytes_));
+  if (engine_->device.kind == DeviceKind::cpu) {
+    const std::string load = describe_load(measure_load(world_, options_.started, engine_->stream.threads()));
+    if (!load.empty()) say("warning: {}", load);
   }
   if (engine_->device.kind != DeviceKind::cpu && world_.comm().size() > 1)
     say("rows and gradients by {}", engine_->comms.gpu_library.empty()
@@ -179,7 +181,7 @@ void Trainer::load_weights() {
   if (!folder.empty()) {
     const CheckpointIndex loaded = load_checkpoint(*engine_, folder);
     state_ = loaded.state;
-    reset_peak_resident();  // the pages of the files that were read are not the run's memory
+    engine_->memory.forget_peak();  // the pages of the files that were read are not the run's memory
     if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
     // A checkpoint of another folder is not one of this run's yet, in its layout.
     int64_t is_saved = leader_ && holds_checkpoint(run_, folder) ? 1 : 0;
@@ -224,9 +226,8 @@ std::optional<StepParts> Trainer::longest_parts(double seconds) const {
 }
 
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
-  std::array<int64_t, 2> most = {memory_growth(), bytes_.total()};
+  memory_ = memory_of_largest_rank();
   std::array<int64_t, 2> sums = {engine_->model.activations().arena_grows(), step_sent_};
-  world_.comm().all_reduce_max(std::span(most));
   world_.comm().all_reduce_sum(std::span(sums));
   const std::optional<StepParts> parts = longest_parts(seconds);
   if (!leader_) return;
@@ -245,9 +246,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.seconds = seconds;
   r.parts = parts;
   r.tokens = run_.train.global_batch * run_.train.seq_len;
-  r.memory_peak = most[0];
-  r.memory_predicted = most[1];
-  if (engine_->device.kind != DeviceKind::cpu) r.memory_libraries = library_bytes_;
+  r.memory = memory_;
   r.arena_grows = grows;
   r.exchanged_bytes = sums[1];
   all_sent_ += static_cast<double>(sums[1]);
@@ -355,44 +354,25 @@ bool Trainer::finish_save() {
   return true;
 }
 
-// What the run took since it began: the peak of the resident set, or the device memory that is gone now (whoever took
-// it: the device does not tell by process).
-int64_t Trainer::memory_growth() const {
-  return engine_->device.kind == DeviceKind::cpu ? peak_resident_bytes() - memory_before_
-                                                 : engine_->device_memory.taken();
-}
-
-std::string Trainer::describe_growth(int64_t taken, int64_t tensors) const {
-  const auto percent = [](int64_t part, int64_t of) {
-    return 100.0 * static_cast<double>(part) / static_cast<double>(std::max<int64_t>(of, 1));
-  };
-  if (engine_->device.kind == DeviceKind::cpu)
-    return fmt::format("resident set grew by {} ({:+.1f} % of the {} predicted)", format_bytes(taken),
-                       percent(taken - tensors, tensors), format_bytes(tensors));
-  return fmt::format("device memory: {} of tensors predicted, {} of libraries measured, {} taken in all ({:+.1f} %)",
-                     format_bytes(tensors), format_bytes(library_bytes_), format_bytes(taken),
-                     percent(taken - tensors - library_bytes_, taken));
+RunMemory Trainer::memory_of_largest_rank() {
+  const int64_t rows = rows_taken(bytes_, engine_->model.activations().peak_growing_bytes(), engine_->device.kind);
+  return of_largest_rank(world_.comm(), {bytes_.fixed, rows, engine_->library_bytes, engine_->memory.taken()});
 }
 
 void Trainer::print_memory() {
-  // The largest rank: predicted fixed, arenas' fixed, predicted routed at start and at worst, measured routed, resident
-  // growth.
+  if (trained_steps_ == 0) memory_ = memory_of_largest_rank();  // else as the last step reported it
   TensorStore& activations = engine_->model.activations();
-  std::array<int64_t, 6> m = {bytes_.fixed,
-                              engine_->params.fixed_bytes() + activations.fixed_bytes(),
-                              bytes_.routed_committed,
-                              bytes_.routed_max,
-                              activations.peak_growing_bytes(),
-                              memory_growth()};
-  int64_t differs = m[0] == m[1] ? 0 : 1;
-  world_.comm().all_reduce_max(std::span(m));
+  // Of any rank: rows that depend on the load, as they came and as the table has them.
+  std::array<int64_t, 4> rows = {activations.peak_growing_bytes(), bytes_.routed_mean, bytes_.routed_committed,
+                                 bytes_.routed_max};
+  int64_t differs = bytes_.fixed == engine_->params.fixed_bytes() + activations.fixed_bytes() ? 0 : 1;
+  world_.comm().all_reduce_max(std::span(rows));
   world_.comm().all_reduce_max(std::span(&differs, 1));
-  // A host gives pages when they are used, a device all that is committed.
-  const int64_t routed = engine_->device.kind == DeviceKind::cpu ? m[4] : std::max(m[2], m[4]);
-  say("memory of the largest rank: fixed tensors {} predicted, {} in arenas ({}); routed rows {} used, {} committed at "
-      "start, {} at worst; {}",
-      format_bytes(m[0]), format_bytes(m[1]), differs == 0 ? "equal to the byte on every rank" : "NOT EQUAL",
-      format_bytes(m[4]), format_bytes(m[2]), format_bytes(m[3]), describe_growth(m[5], m[0] + routed));
+  say("memory of the largest rank: {}; fixed tensors {} on every rank", compare(memory_),
+      differs == 0 ? "equal to the byte" : "NOT EQUAL to the table of bytes");
+  if (rows[2] > 0)
+    say("rows that depend on the load: {} used, {} balanced, {} committed at start, {} at worst", format_bytes(rows[0]),
+        format_bytes(rows[1]), format_bytes(rows[2]), format_bytes(rows[3]));
 }
 
 void Trainer::print_profile() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/error.h"
+#include "comm/machine_load.h"
 #include "comm/world.h"
 #include "spec/run_spec.h"
 
@@ -10,6 +11,7 @@ namespace mw {
 struct TrainOptions {
   bool profile = false;  // print where the time went
   std::string version;   // for the log
+  CpuTimes started;      // when the command began
 };
 
 // Trains as the run file says, on all ranks of the world. Returns ok also when a signal stopped it after saving.

@@ -34,6 +34,11 @@ UNIT = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 failures = 0
 
 
+def in_bytes(text):
+    number, unit = text.split()
+    return float(number) * UNIT[unit]
+
+
 def measure(label, dtype, ranks, *overrides):
     """Runs once and judges its memory line; returns the bytes of fixed tensors."""
     global failures
@@ -42,21 +47,27 @@ def measure(label, dtype, ranks, *overrides):
     command = [*os.environ["MOEWRIGHT_MPIRUN"].split(), "-np", str(ranks), os.environ["MOEWRIGHT_BIN"], "train", "run.toml",
                *overrides]
     output = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
-    line = next((l for l in output.stdout.splitlines() if l.startswith("memory of the largest rank")), "")
+    lines = [l for l in output.stdout.splitlines() if l.startswith("memory of the largest rank: ")]
+    header, line = (lines[0], lines[-1]) if len(lines) == 2 else ("", "")
     print(f"{label}, {dtype} np {ranks}: {line}")
-    state = re.search(r"fixed tensors ([\d.]+) (MiB|GiB) predicted, .* \(equal to the byte on every rank\)", line)
-    routed = re.search(r"routed rows ([\d.]+) (B|KiB|MiB|GiB) used, ([\d.]+) (B|KiB|MiB|GiB) committed at start, ([\d.]+) (B|KiB|MiB|GiB) at worst", line)
-    grew = re.search(r"resident set grew by ([\d.]+) (MiB|GiB) \(([+-][\d.]+) % of the ([\d.]+) (MiB|GiB) predicted\)", line)
-    if output.returncode != 0 or not (state and routed and grew):
+    prediction = r"predicted ([\d.]+ [MG]iB) \(tensors ([\d.]+)(?:, rows that depend on the load ([\d.]+))?, libraries ([\d.]+)\)"
+    before, after = re.search(prediction, header), re.search(rf"measured ([\d.]+ [MG]iB) \([+-][\d.]+ %\), {prediction}; fixed tensors equal to the byte on every rank", line)
+    if output.returncode != 0 or not (before and after):
         print(output.stdout[-2000:], output.stderr[-2000:])
-        sys.exit("the run failed or printed no memory line")
-    if float(routed[1]) * UNIT[routed[2]] > float(routed[5]) * UNIT[routed[6]]:
-        sys.exit("more routed rows than the bound")
-    predicted, grown = float(grew[4]) * UNIT[grew[5]], float(grew[1]) * UNIT[grew[2]]
-    if abs(grown - predicted) > 0.05 * predicted + 16 * 2**20:
+        sys.exit("the run failed or printed no memory lines")
+    if after[4] is None and before[0] not in line:
+        sys.exit(f"the last line has another prediction than the header: {header}")
+    step = [l for l in output.stdout.splitlines() if l.startswith("step ")][-1]
+    if f"mem {after[1].split()[0]} of {after[2]}" not in step:
+        sys.exit(f"the step line has other numbers than the last line: {step}")
+    rows = re.search(r"rows that depend on the load: ([\d.]+ \w+) used, .* ([\d.]+ \w+) at worst", output.stdout)
+    if ranks > 1 and "mesh.ep=1" not in overrides and not (rows and in_bytes(rows[1]) <= in_bytes(rows[2])):
+        sys.exit("more routed rows than the bound, or none")
+    predicted, grown = in_bytes(after[2]), in_bytes(after[1])
+    if not 0.96 * predicted - 8 * 2**20 <= grown <= 1.03 * predicted + 8 * 2**20:
         print(f"FAIL: grew by {grown / 2**20:.0f} MiB, predicted {predicted / 2**20:.0f} MiB")
         failures += 1
-    return float(state[1]) * UNIT[state[2]]
+    return float(after[3]) * in_bytes("1 " + after[2].split()[1])
 
 
 if measure("fresh", "bf16", 1) < 500e6:

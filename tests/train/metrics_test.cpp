@@ -1,4 +1,4 @@
-// What a step reports of memory: a CPU says nothing of libraries.
+// What a step reports, and what a full disk does to it.
 #include "train/metrics.h"
 
 #include <sys/resource.h>
@@ -38,31 +38,44 @@ TEST(RunLog, AFullDiskEndsTheLogAndNotTheRun) {
   EXPECT_EQ(told.find("warning"), told.rfind("warning")) << told;
 }
 
-TEST(StepReport, LibrariesOfAGpuAreToldApart) {
+// The log, the metrics and what the report adds up show the same numbers.
+TEST(StepReport, MemoryIsMeasuredBesideTensorsAndLibraries) {
   StepReport r;
   r.seconds = 1;
-  r.memory_peak = 530 << 20;
-  r.memory_predicted = 400 << 20;
+  r.memory = {380 << 20, 20 << 20, 120 << 20, 530 << 20};
   const ReportContext context;
-  EXPECT_TRUE(contains(format_step(r, context), "mem 530.0 MiB of 400.0 MiB"));
-  r.memory_libraries = 120 << 20;
-  EXPECT_TRUE(contains(format_step(r, context), "mem 530.0 MiB of 520.0 MiB"));
+  EXPECT_TRUE(contains(format_step(r, context), "mem 530.0 of 520.0 MiB"));
 
   const ScratchDir dir;
-  for (const bool gpu : {true, false}) {
-    const std::string path = dir / (gpu ? "gpu.jsonl" : "cpu.jsonl");
-    if (!gpu) r.memory_libraries.reset();
-    {
-      JsonLinesWriter file(path);
-      write_step(file, r, context);
-    }
-    const nlohmann::json line = nlohmann::json::parse(read_raw(path));
-    EXPECT_EQ(line["mem_predicted_bytes"], 400 << 20);
-    EXPECT_EQ(line.contains("mem_library_bytes"), gpu);
-    if (gpu) {
-      EXPECT_EQ(line["mem_library_bytes"], 120 << 20);
-    }
+  const std::string path = dir / "metrics.jsonl";
+  {
+    JsonLinesWriter file(path);
+    write_step(file, r, context);
   }
+  const nlohmann::json line = nlohmann::json::parse(read_raw(path));
+  EXPECT_EQ(line["mem_peak_bytes"], 530 << 20);
+  EXPECT_EQ(line["mem_predicted_bytes"], 400 << 20);
+  EXPECT_EQ(line["mem_library_bytes"], 120 << 20);
+}
+
+TEST(RunMemory, NumbersOfOneLineHaveOneUnit) {
+  RunMemory memory{int64_t{880} << 20, 0, int64_t{60} << 20, int64_t{1152} << 20};
+  EXPECT_EQ(measured_of_predicted(memory), "1152.0 of 940.0 MiB");
+  EXPECT_EQ(describe_prediction(memory), "940.0 MiB (tensors 880.0, libraries 60.0)");
+  EXPECT_NEAR(memory.percent_above(), 22.55, 0.01);
+  memory.rows = int64_t{1} << 30;
+  EXPECT_EQ(describe_prediction(memory), "1.92 GiB (tensors 0.86, rows that depend on the load 1.00, libraries 0.06)");
+  EXPECT_EQ(RunMemory{}.percent_above(), 0);
+}
+
+TEST(RunMemory, ACpuTakesTheRowsThatCameAndAGpuAllThatAreCommitted) {
+  ByteSummary bytes;
+  bytes.routed_mean = 100;
+  bytes.routed_committed = 150;
+  EXPECT_EQ(rows_taken(bytes, 0, DeviceKind::cpu), 100);  // not known yet: a balanced load
+  EXPECT_EQ(rows_taken(bytes, 120, DeviceKind::cpu), 120);
+  EXPECT_EQ(rows_taken(bytes, 120, DeviceKind::cuda), 150);
+  EXPECT_EQ(rows_taken(bytes, 170, DeviceKind::cuda), 170);
 }
 
 }  // namespace
