@@ -19,11 +19,11 @@ import tempfile
 MIB = 2**20
 VOCAB = 8192
 MODELS = {  # name: (model table, tokens of a sequence, sequences of a step, steps)
-    "2M": ("width = 96\nlayers = 4\nheads = 4\nexperts = 8\ntop_k = 2\nexpert_width = 96", 128, 16, 12),
-    "10M": ("width = 192\nlayers = 4\nheads = 6\nexperts = 8\ntop_k = 2\nexpert_width = 384", 128, 16, 8),
-    "43M": ("width = 384\nlayers = 4\nheads = 6\nexperts = 16\ntop_k = 2\nexpert_width = 512\nshared_experts = 1", 256, 16, 6),
-    "150M": ("width = 512\nlayers = 6\nheads = 8\nexperts = 16\ntop_k = 2\nexpert_width = 896", 256, 16, 3),
-    "500M": ("width = 768\nlayers = 8\nheads = 12\nexperts = 32\ntop_k = 2\nexpert_width = 832", 256, 8, 2),
+    "2M": ("width = 96\nlayers = 4\nheads = 4\nexperts = 8\ntop_k = 2\nexpert_width = 96", 128, 8, 12),
+    "10M": ("width = 192\nlayers = 4\nheads = 6\nexperts = 8\ntop_k = 2\nexpert_width = 384", 128, 8, 6),
+    "43M": ("width = 384\nlayers = 4\nheads = 6\nexperts = 16\ntop_k = 2\nexpert_width = 512\nshared_experts = 1", 128, 8, 4),
+    "150M": ("width = 512\nlayers = 6\nheads = 8\nexperts = 16\ntop_k = 2\nexpert_width = 896", 128, 8, 3),
+    "500M": ("width = 768\nlayers = 8\nheads = 12\nexperts = 32\ntop_k = 2\nexpert_width = 832", 128, 8, 2),
 }
 RUNS = [  # model, dtype, ranks, threads of a rank (0: the default), overrides
     ("2M", "fp32", 1, 0, ""),

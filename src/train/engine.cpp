@@ -43,10 +43,11 @@ void check_memory(const Plan& plan, Device device, int local_ranks, int gpu_rank
 
 // Ranks that share a GPU see what all of them take: none goes on to its arenas before all have looked.
 int64_t measure_libraries(Engine& engine) {
-  start_libraries(engine.plan, engine.comms, engine.pipeline, engine.stream, arenas_of(engine.device));
+  const int64_t buffers =
+      start_libraries(engine.plan, engine.comms, engine.pipeline, engine.stream, arenas_of(engine.device));
   engine.world.barrier();
   // Others who let go of a shared GPU's memory meanwhile make it less than nothing.
-  const int64_t taken = std::max<int64_t>(0, engine.memory.taken_now());
+  const int64_t taken = std::max<int64_t>(0, engine.memory.taken_now()) + buffers;
   engine.memory.forget_peak();  // of products whose operands are gone
   engine.world.barrier();
   return taken;

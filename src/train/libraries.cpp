@@ -10,6 +10,7 @@
 #include "model/attention_block.h"
 #include "ops/device.h"
 #include "ops/matmul.h"
+#include "train/memory_meter.h"
 
 namespace mw {
 namespace {
@@ -124,14 +125,15 @@ std::set<std::pair<int64_t, int64_t>> matrix_sizes(const Plan& plan) {
   return sizes;
 }
 
-// The three products of a weight [n, k] with some rows, as a step of `dtype` computes them.
-void start_matrix(Stream& stream, DType dtype, int64_t rows, int64_t n, int64_t k) {
+// The three products of a weight [n, k] with 16 to `most_rows` rows, as a step of `dtype` computes them. Returns the
+// bytes that the library gave back after them.
+int64_t start_matrix(Stream& stream, DType dtype, int64_t most_rows, int64_t n, int64_t k) {
   const bool packed = dtype == DType::bf16;
   const int64_t scratch = matmul_workspace_bytes(n, k),
                 form = packed ? packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16) : 0;
   TensorStore memory({{"scratch", DType::u8, {scratch}, 0},
-                      {"x", dtype, {rows, k}, 0},
-                      {"y", dtype, {rows, n}, 0},
+                      {"x", dtype, {most_rows, k}, 0},
+                      {"y", dtype, {most_rows, n}, 0},
                       {"weight", DType::f32, {n, k}, 0},
                       {"packed", DType::u8, {form}, 0}});
   stream.workspace().attach(memory.fixed("scratch").data, static_cast<size_t>(scratch));
@@ -140,17 +142,26 @@ void start_matrix(Stream& stream, DType dtype, int64_t rows, int64_t n, int64_t 
     weight.packed_forward = weight.packed_backward = memory.fixed("packed");
     pack_weight(stream, weight);
   }
-  matmul(stream, memory.fixed("x"), weight, memory.fixed("y"));
-  matmul_d_input(stream, memory.fixed("y"), weight, memory.fixed("x"));
-  matmul_d_weight(stream, memory.fixed("y"), memory.fixed("x"), memory.fixed("weight"));
+  const MemoryMeter meter(stream.device());
+  for (int64_t rows = 16; rows <= most_rows; rows *= 2) {
+    const TensorView x = memory.fixed("x").slice(0, rows), y = memory.fixed("y").slice(0, rows);
+    matmul(stream, x, weight, y);
+    matmul_d_input(stream, y, weight, x);
+    matmul_d_weight(stream, y, x, memory.fixed("weight"));
+  }
   stream.workspace().attach(nullptr, 0);
+  return std::max<int64_t>(0, meter.taken() - meter.taken_now());
 }
 
-// The matrix library of a CPU generates code and takes buffers, of each thread, with the first products of a size.
-void start_matrices(const Plan& plan, Stream& stream) {
+// The matrix library of a CPU generates code with the first products of a size, and takes buffers for each product.
+// Returns the bytes of the largest ones.
+int64_t start_matrices(const Plan& plan, Stream& stream) {
   constexpr int64_t kMostElements = int64_t{4} << 20;  // of operands: what a panel of more rows takes is the same
+  int64_t most = 0;
   for (const auto& [n, k] : matrix_sizes(plan))
-    start_matrix(stream, plan.run.dtype(), std::clamp<int64_t>(kMostElements / std::max(n, k), 16, 1024), n, k);
+    most = std::max(most, start_matrix(stream, plan.run.dtype(),
+                                       std::clamp<int64_t>(kMostElements / std::max(n, k), 16, 1024), n, k));
+  return most;
 }
 
 // Each text once.
@@ -181,17 +192,15 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve) {
   stream.workspace().attach(nullptr, 0);
 }
 
-void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
-                     const Reserve& reserve) {
-  if (stream.device().kind == DeviceKind::cpu) {
-    start_matrices(plan, stream);
-    return;
-  }
+int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
+                        const Reserve& reserve) {
+  if (stream.device().kind == DeviceKind::cpu) return start_matrices(plan, stream);
   start_products(stream, plan.run.dtype(), reserve);
   attention_kernels(plan, stream);
-  if (comms.gpu_library.empty()) return;
+  if (comms.gpu_library.empty()) return 0;
   start_groups(comms, stream, reserve, plan.run.mesh.zero > 0);
   start_links(pipeline, stream, reserve);
+  return 0;
 }
 
 std::string describe_products(const std::string& dtype, Device device, const std::string& near_cores) {

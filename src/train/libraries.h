@@ -15,12 +15,12 @@ namespace mw {
 // Multiplies two small matrices, so that the matrix library takes its memory now. The stream's workspace is gone then.
 void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 
-// Before there are arenas: makes libraries ready, so that the memory they take can be told from what the model takes.
-// On a CPU computes one product of each size and kind that a step has; on a GPU starts the matrix and attention
-// libraries and the groups' connections. Collective over groups that move GPU memory. The stream's workspace is gone
-// then.
-void start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
-                     const Reserve& reserve);
+// Before there are arenas: makes libraries ready, so that the memory they take can be told from what the model takes. On
+// a CPU computes products of each size and kind that a step has; on a GPU starts the matrix and attention libraries and
+// the groups' connections. Returns the bytes that libraries take only while they compute, beyond what they keep.
+// Collective over groups that move GPU memory. The stream's workspace is gone then.
+int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
+                        const Reserve& reserve);
 
 // "products by oneDNN 2.6.3, fp32" on the CPU; "computing in bf16 on NVIDIA H200, ..., beside its cores 0-15" on a GPU.
 std::string describe_products(const std::string& dtype, Device device, const std::string& near_cores);
