@@ -136,7 +136,12 @@ std::string describe_hf_folder(const std::string& dir) {
   text += line("model", model.family) + line("size", summary(model));
   text += line("weights", or_reason([&] {
                  const HfFolder folder = open_hf_folder(model, dir);
-                 return fmt::format("{} tensors, {}", folder.files.names().size(), format_size(measure_folder(dir)));
+                 FolderSize size;
+                 for (const SafetensorsFile& file : folder.files.files()) {
+                   for (const SafetensorsEntry& entry : file.entries()) size.bytes += entry.end - entry.begin;
+                   ++size.weight_files;
+                 }
+                 return fmt::format("{} tensors, {}", folder.files.names().size(), format_size(size));
                }));
   text +=
       line("tokenizer",

@@ -48,7 +48,7 @@ def steps_and_validations(name):
 
 
 def sampled(output):
-    found = re.search(r"---- sample, 24 bytes after the prompt ----\n(.*?)\n----", output, re.S)
+    found = re.search(r"---- sample, 24 tokens after the prompt ----\n(.*?)\n----", output, re.S)
     return found[1] if found else None
 
 
