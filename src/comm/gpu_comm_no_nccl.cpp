@@ -4,8 +4,8 @@ namespace mw {
 namespace {
 
 [[noreturn]] void fail_without_library() {
-  fail(Exit::unsupported, "several ranks on GPUs need NCCL (NVIDIA) or RCCL (AMD), but this build has neither",
-       "install libnccl-dev or rccl and build again, or set train.device = \"cpu\"");
+  fail(Exit::unsupported, "exchanges between GPUs need NCCL (NVIDIA) or RCCL (AMD), but this build has neither",
+       "install the library of your GPUs and build again");
 }
 
 }  // namespace

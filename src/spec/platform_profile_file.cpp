@@ -412,7 +412,8 @@ PlatformProfile read_platform_profile(const std::string& path, int ranks) {
   PlatformProfile profile = read_platform_profile(path);
   if (ranks > profile.levels.back().ranks)
     fail(Exit::config,
-         fmt::format("{} describes links among {} ranks, but {} are planned", path, profile.levels.back().ranks, ranks),
+         fmt::format("{} describes links among {} rank{}, but {} are planned", path, profile.levels.back().ranks,
+                     profile.levels.back().ranks == 1 ? "" : "s", ranks),
          fmt::format("plan for at most {} ranks (--ranks, plan.ranks), or add a level to the profile",
                      profile.levels.back().ranks));
   return profile;

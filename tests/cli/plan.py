@@ -126,7 +126,7 @@ for word in best.split():
 result = run(1, "init", "model.layers=9")
 checks.expect(result.code == 0 and re.search("^layers = 9 ", result.output, re.M), "init: a key without a file", result.output)
 for arguments, code, message in ((["made.toml"], 2, "made.toml already exists"), (["--model", "absent"], 3, "absent/config.json"),
-                                 (["new.toml", *request, "mesh.ep=2"], 2, "mesh.ep is what a plan chooses"),
+                                 (["new.toml", *request, "mesh.ep=2"], 2, "mesh.ep is chosen by the planner"),
                                  (["new.toml", "train.lrr=1"], 3, "did you mean"), (["new.toml", "--ranks", "2"], 2, "no platform")):
     result = run(1, "init", *arguments)
     checks.expect(result.code == code and message in result.output and not pathlib.Path("new.toml").exists(),

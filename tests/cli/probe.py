@@ -101,7 +101,7 @@ checks.expect(result.code == 0 and "recompute=none" in result.output and "memory
 result = run(2, "train", "run.toml", *outputs("run"), "mesh.ep=2", "train.threads=1", "plan.platform=two.json", "train.steps=4")
 checks.expect(result.code == 0 and "ms predicted" in result.output, "train", result.output)
 result = run(2, "train", "run.toml", *outputs("run2"), "plan.platform=one.json", "train.steps=1", "train.threads=1")
-checks.expect(result.code == 0 and "one.json describes links among 1 ranks, but 2 are planned" in result.output, "reach", result.output)
+checks.expect(result.code == 0 and "one.json describes links among 1 rank, but 2 are planned" in result.output, "reach", result.output)
 
 for arguments, code, text in (
     (["--budget", "soon"], 2, "--budget soon: expected a time"),

@@ -95,7 +95,7 @@ TEST(HfReader, ScalesThatDoNotFitAreRefused) {
   refuse({weight, stored<float>("w_scale_inv", "F32", {1, 2}, {1, 1})}, "shape");
   refuse({weight, stored<int32_t>("w_scale_inv", "I32", {1, 1}, {1})}, "dtype");
   refuse({stored("w", "F8_E4M3", {8, 4}, codes_of(32))}, "shape");
-  refuse({stored("v", "F8_E4M3", {4, 8}, codes_of(32))}, "no tensor");
+  refuse({stored("v", "F8_E4M3", {4, 8}, codes_of(32))}, "is missing");
 }
 
 TEST(HfReader, OtherTypesNeedNoScales) {

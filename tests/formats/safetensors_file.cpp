@@ -240,7 +240,7 @@ TEST_F(SafetensorsFolder, PrefersTheSingleFile) {
 
 TEST_F(SafetensorsFolder, RefusesBadIndexes) {
   EXPECT_TRUE(contains(error_of([&] { open_safetensors_folder(dir_.path()); }), "got neither"));
-  expect_refused(R"({"weight_map":{"model.a":"s3.safetensors"}})", "s3.safetensors, which is not there");
+  expect_refused(R"({"weight_map":{"model.a":"s3.safetensors"}})", "s3.safetensors, but the file does not exist");
   expect_refused(R"({"weight_map":{"model.b":"s1.safetensors"}})", "\"model.b\" is not in s1.safetensors");
   expect_refused(R"({"weight_map":{"model.b":"s1.safetensors","model.a":"s2.safetensors"}})", "is not in");
   for (const char* name : {"../x", "/etc/passwd", "a/b", "..", ".", "", "a..b", "a\\u0000b", "./s1.safetensors"}) {

@@ -228,8 +228,8 @@ TEST(ScheduleCheck, NamesRanksThatWaitForEachOther) {
                                  {backward, 0, 1},          {reduce_gradients, 0, 0}};
                    move_before(s, 1, {backward, 1, 0}, {receive_activation, 1, 1});
                  },
-                 {"waits for ever", "rank 0 in action 3, receive_gradient of micro-batch 0 in stage 0, for its send",
-                  "rank 1 in action 3, receive_activation of micro-batch 1 in stage 1, for its send"});
+                 {"deadlocks", "rank 0 in action 3, receive_gradient of micro-batch 0 in stage 0, waits for its send",
+                  "rank 1 in action 3, receive_activation of micro-batch 1 in stage 1, waits for its send"});
 }
 
 // Two forwards more than 1F1B before the first backward: with a buffer for every message this would run.
@@ -241,8 +241,8 @@ TEST(ScheduleCheck, RefusesWhatNeedsEagerSends) {
           for (const ActionKind kind : {forward, reduce_statistics, send_activation})
             move_before(s, 0, {receive_gradient, 0, 0}, {kind, 0, j});
       },
-      {"waits for ever", "rank 0 in action 9, forward of micro-batch 3 in stage 0, for the receive of micro-batch 2",
-       "rank 1 in action 8, backward of micro-batch 1 in stage 1, for the receive of micro-batch 0"});
+      {"deadlocks", "rank 0 in action 9, forward of micro-batch 3 in stage 0, waits for the receive of micro-batch 2",
+       "rank 1 in action 8, backward of micro-batch 1 in stage 1, waits for the receive of micro-batch 0"});
 }
 
 // Whatever the lists hold: an error of ours or a proof, never a crash. What is doubled or gone is always refused.
