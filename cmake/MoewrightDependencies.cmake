@@ -47,6 +47,7 @@ set(MOEWRIGHT_HAS_GPU OFF)
 set(MOEWRIGHT_HAS_NCCL OFF)
 if(NOT MOEWRIGHT_PLAN_ONLY)
   moewright_header_library(moewright_xxhash HEADER xxhash.h LIBRARY xxhash HINT libxxhash-dev)
+  moewright_header_library(moewright_sodium HEADER sodium.h LIBRARY sodium HINT libsodium-dev)
   moewright_optional_library(PCRE HEADER pcre2.h LIBRARY pcre2-8 LACKS "tokenizer.json files")
   moewright_optional_library(UTF8PROC HEADER utf8proc.h LIBRARY utf8proc LACKS "tokenizers that normalize text")
   moewright_optional_library(SENTENCEPIECE HEADER sentencepiece_processor.h LIBRARY sentencepiece

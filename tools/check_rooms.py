@@ -49,6 +49,8 @@ def check_include(path, room, quote, header, report):
         report(f"{header} belongs in src/ops/gpu/graph_cudnn.h only")
     if NVTX.search(header) and path != "src/ops/gpu/ranges_nvtx.cu":
         report(f"{header} belongs in src/ops/gpu/ranges_nvtx.cu only")
+    if header == "sodium.h" and path != "src/comm/mac.cpp":
+        report("sodium.h belongs in src/comm/mac.cpp only")
     if ONEDNN.search(header):
         if not re.fullmatch(r"src/ops/cpu/[^/]*_onednn\.cpp", path):
             report(f"{header} belongs in one file src/ops/cpu/*_onednn.cpp only")
@@ -114,6 +116,7 @@ def self_test():
         ({f"src/ops/cpu/{f}_onednn.cpp": "#include <dnnl.hpp>\n" for f in "ab"}, "src/ops/cpu/b_onednn.cpp:1: a second"),
         ({"src/ops/gpu/a_cudnn.cu": "#include <cudnn.h>\n"}, "src/ops/gpu/a_cudnn.cu:1: cudnn.h belongs"),
         ({"src/core/a.cpp": "#include <nvtx3/nvToolsExt.h>\n"}, "src/core/a.cpp:1: nvtx3/nvToolsExt.h belongs"),
+        ({"src/comm/a.cpp": "#include <sodium.h>\n"}, "src/comm/a.cpp:1: sodium.h belongs"),
         ({"src/ops/gpu/a.cu": "\n  cudaMalloc(&p, 8);\n"}, "src/ops/gpu/a.cu:2: vendor name cudaMalloc"),
         ({"src/core/a.cpp": "hipFree(p);\n"}, "src/core/a.cpp:1: vendor name hipFree"),
         ({"src/core/a.cpp": "x = __CUDA_ARCH__;\n"}, "src/core/a.cpp:1: vendor name __CUDA_ARCH__"),

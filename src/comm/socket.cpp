@@ -41,7 +41,45 @@ void prepare_connection(const Descriptor& descriptor) {
 
 int to_milliseconds(double seconds) { return static_cast<int>(std::clamp(seconds * 1e3, 0.0, 1e6)) + 1; }
 
+template <class Ask>
+Endpoint end_of(const Descriptor& connection, Ask ask) {
+  sockaddr_in at{};
+  socklen_t size = sizeof at;
+  if (ask(connection.get(), reinterpret_cast<sockaddr*>(&at), &size) != 0) return {};
+  return {at.sin_addr.s_addr, ntohs(at.sin_port)};
+}
+
+// False: the time is over, or `stop` is readable.
+bool wait_for(int fd, short event, Deadline end, int stop) {
+  const double seconds = seconds_until(end);
+  if (seconds <= 0) return false;
+  pollfd wait[2] = {{fd, event, 0}, {stop, POLLIN, 0}};
+  poll(wait, 2, to_milliseconds(seconds));
+  return wait[1].revents == 0;
+}
+
 }  // namespace
+
+Deadline after(double seconds) {
+  return std::chrono::steady_clock::now() +
+         std::chrono::duration_cast<Deadline::duration>(std::chrono::duration<double>(seconds));
+}
+
+double seconds_until(Deadline end) {
+  return std::max(0.0, std::chrono::duration<double>(end - std::chrono::steady_clock::now()).count());
+}
+
+std::string describe_host(uint32_t host) {
+  char text[INET_ADDRSTRLEN] = {};
+  inet_ntop(AF_INET, &host, text, sizeof text);
+  return text;
+}
+
+std::string describe(const Endpoint& endpoint) {
+  return fmt::format("{}:{}", describe_host(endpoint.host), endpoint.port);
+}
+
+bool is_loopback(uint32_t host) { return (ntohl(host) >> 24) == IN_LOOPBACKNET; }
 
 Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
   close();
@@ -94,21 +132,41 @@ Descriptor connect_to(uint32_t host, uint16_t port, double seconds, int stop) {
     socklen_t size = sizeof error;
     if (getsockopt(descriptor.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) return Descriptor();
   }
-  // Where nobody listens yet, the system may choose that very port for this end, which then speaks to itself.
-  sockaddr_in own{}, other{};
-  socklen_t own_size = sizeof own, other_size = sizeof other;
-  if (getsockname(descriptor.get(), reinterpret_cast<sockaddr*>(&own), &own_size) != 0 ||
-      getpeername(descriptor.get(), reinterpret_cast<sockaddr*>(&other), &other_size) != 0 ||
-      (own.sin_port == other.sin_port && own.sin_addr.s_addr == other.sin_addr.s_addr))
-    return Descriptor();
+  // Where nobody listens yet, the system may choose that very port for this end, which then speaks to itself. A
+  // connection that is broken already has no ends.
+  if (local_end(descriptor) == remote_end(descriptor) || remote_end(descriptor) == Endpoint{}) return Descriptor();
   prepare_connection(descriptor);
   return descriptor;
 }
 
-Descriptor accept_from(const Descriptor& listener) {
-  Descriptor descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+Descriptor accept_from(const Descriptor& listener, Endpoint* other_end) {
+  sockaddr_in at{};
+  socklen_t size = sizeof at;
+  Descriptor descriptor(accept4(listener.get(), reinterpret_cast<sockaddr*>(&at), &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (descriptor.valid()) prepare_connection(descriptor);
+  if (other_end != nullptr) *other_end = {at.sin_addr.s_addr, ntohs(at.sin_port)};
   return descriptor;
+}
+
+Endpoint local_end(const Descriptor& connection) { return end_of(connection, getsockname); }
+Endpoint remote_end(const Descriptor& connection) { return end_of(connection, getpeername); }
+
+bool read_all(const Descriptor& from, std::span<std::byte> bytes, Deadline end, int stop) {
+  while (!bytes.empty()) {
+    const ssize_t got = recv(from.get(), bytes.data(), bytes.size(), 0);
+    if (got > 0) bytes = bytes.subspan(static_cast<size_t>(got));
+    else if (got == 0 || (errno != EAGAIN && errno != EINTR) || !wait_for(from.get(), POLLIN, end, stop)) return false;
+  }
+  return true;
+}
+
+bool write_all(const Descriptor& to, std::span<const std::byte> bytes, Deadline end, int stop) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(to.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent > 0) bytes = bytes.subspan(static_cast<size_t>(sent));
+    else if ((errno != EAGAIN && errno != EINTR) || !wait_for(to.get(), POLLOUT, end, stop)) return false;
+  }
+  return true;
 }
 
 void wait_readable(int one, int other, double seconds) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/comm.h"
+#include "comm/mac.h"
 #include "spec/mesh.h"
 
 namespace mw {
@@ -25,6 +26,10 @@ class World {
   virtual NodePlace place() const = 0;
   int local_size() const { return place().ranks; }
   virtual int nodes() const = 0;
+  // For handshakes of further connections between the ranks: the same on all of them, and known to no one else.
+  virtual JoinKey key() const = 0;
+  // The IPv4 address, as inet_ntoa takes it, at which the other ranks reach rank 0, on rank 0; 0: not known.
+  virtual uint32_t host() const { return 0; }
   // Takes the whole job down with this exit code, after the caller has written its reason. Does not return.
   [[noreturn]] virtual void abort(Exit code) = 0;
 };

@@ -245,6 +245,8 @@ class MpiWorld : public World {
     int64_t leaders = place_.rank == 0 ? 1 : 0;
     comm_->all_reduce_sum(std::span(&leaders, 1));
     nodes_ = static_cast<int>(leaders);
+    if (comm_->rank() == 0) fill_random(key_);
+    comm_->broadcast(std::as_writable_bytes(std::span(key_)), 0);
   }
   ~MpiWorld() override {
     comm_.reset();
@@ -254,6 +256,7 @@ class MpiWorld : public World {
   std::string library() const override { return library_version(); }
   NodePlace place() const override { return place_; }
   int nodes() const override { return nodes_; }
+  JoinKey key() const override { return key_; }
   [[noreturn]] void abort(Exit code) override {
     wait_until_output_is_read();
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
@@ -277,6 +280,7 @@ class MpiWorld : public World {
   std::unique_ptr<MpiComm> comm_;
   NodePlace place_;
   int nodes_ = 1;
+  JoinKey key_{};
 };
 
 }  // namespace

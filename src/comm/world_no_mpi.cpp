@@ -11,6 +11,7 @@ class LoneWorld : public World {
   std::string library() const override { return "none (built without MPI)"; }
   NodePlace place() const override { return {}; }
   int nodes() const override { return 1; }
+  JoinKey key() const override { return {}; }
   [[noreturn]] void abort(Exit code) override { std::_Exit(static_cast<int>(code)); }
 
  private:

@@ -231,7 +231,9 @@ class TcpWorld : public World {
  public:
   TcpWorld(int rank, JoinedRanks joined)
       : shared_{TcpLinks(rank, std::move(joined.connections)), {}, 1},
-        comm_(shared_, 0, first_ranks(shared_.links.size())) {
+        comm_(shared_, 0, first_ranks(shared_.links.size())),
+        key_(joined.key),
+        host_(joined.host) {
     const std::vector<uint64_t>& nodes = joined.nodes;
     const uint64_t own = nodes[static_cast<size_t>(rank)];
     place_.rank = static_cast<int>(std::count(nodes.begin(), nodes.begin() + rank, own));
@@ -242,6 +244,8 @@ class TcpWorld : public World {
   std::string library() const override { return "TCP, joined at MASTER_ADDR"; }
   NodePlace place() const override { return place_; }
   int nodes() const override { return nodes_; }
+  JoinKey key() const override { return key_; }
+  uint32_t host() const override { return host_; }
   [[noreturn]] void abort(Exit code) override {
     shared_.links.announce_end(code);
     std::_Exit(static_cast<int>(code));
@@ -250,6 +254,8 @@ class TcpWorld : public World {
  private:
   TcpShared shared_;
   TcpComm comm_;
+  JoinKey key_;
+  uint32_t host_;
   NodePlace place_;
   int nodes_ = 1;
 };

@@ -1,5 +1,6 @@
 #include "train/watchdog.h"
 
+#include <arpa/inet.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -64,12 +65,11 @@ void warn_off(const std::string& why) {
 }
 
 // Null, with a warning, where rank 0 cannot listen. `address` is then empty.
-std::unique_ptr<Running<RankZero>> start_listening(bool loopback, const WatchSettings& settings,
+std::unique_ptr<Running<RankZero>> start_listening(uint32_t host, const WatchSettings& settings,
                                                    WatchAddress& address) {
   try {
-    Descriptor listener = listen_for_ranks(loopback, settings.ranks, address);
-    return std::make_unique<Running<RankZero>>(
-        std::make_unique<RankZero>(settings, std::move(listener), address.token));
+    Descriptor listener = listen_for_ranks(host, settings.ranks, address);
+    return std::make_unique<Running<RankZero>>(std::make_unique<RankZero>(settings, std::move(listener)));
   } catch (const Error& error) {
     address = {};
     warn_off(error.what());
@@ -102,11 +102,12 @@ Beat OwnBeats::make(double now) {
 std::unique_ptr<Watchdog> start_watchdog(World& world, double seconds, EndJob end) {
   Comm& comm = world.comm();
   if (seconds <= 0 || comm.size() == 1) return nullptr;
-  const WatchSettings settings{comm.rank(), comm.size(), seconds, comm.progress(), std::move(end)};
+  const WatchSettings settings{comm.rank(), comm.size(), seconds, comm.progress(), std::move(end), world.key()};
   MW_CHECK(settings.progress != nullptr, "a world of {} ranks that notes no progress", comm.size());
   WatchAddress address;
   std::unique_ptr<Running<RankZero>> zero;
-  if (settings.rank == 0) zero = start_listening(world.nodes() == 1, settings, address);
+  const uint32_t host = world.nodes() == 1 ? htonl(INADDR_LOOPBACK) : world.host();
+  if (settings.rank == 0) zero = start_listening(host, settings, address);
   comm.broadcast(std::as_writable_bytes(std::span(&address, 1)), 0);
   if (address.count == 0) return nullptr;
   int64_t outside = 0;  // the highest rank that cannot reach rank 0

@@ -9,11 +9,11 @@
 namespace mw {
 namespace {
 
-constexpr uint64_t kMagic = 0x31474f4454415747;
+constexpr uint64_t kMagic = 0x32474f4454415747;
 
 // As it travels, in the byte order of the job's machines, which MPI asks to be the same.
 struct Wire {
-  uint64_t magic, token;
+  uint64_t magic;
   uint32_t kind;
   int32_t rank;
   int64_t step, collectives, awaited;
@@ -47,10 +47,9 @@ Beat make_beat(int rank, const ProgressNote& note, double idle_seconds, const st
           .host = host};
 }
 
-BeatBytes encode(const Beat& beat, uint64_t token) {
+BeatBytes encode(const Beat& beat) {
   Wire wire{};
   wire.magic = kMagic;
-  wire.token = token;
   wire.kind = static_cast<uint32_t>(beat.kind);
   wire.rank = beat.rank;
   wire.step = beat.step;
@@ -67,12 +66,12 @@ BeatBytes encode(const Beat& beat, uint64_t token) {
   return bytes;
 }
 
-std::optional<Beat> decode(std::span<const std::byte, kBeatBytes> bytes, uint64_t token, int ranks) {
+std::optional<Beat> decode(std::span<const std::byte, kBeatBytes> bytes, int ranks) {
   Wire wire;
   std::memcpy(&wire, bytes.data(), sizeof wire);
   const auto is_time = [](double seconds) { return std::isfinite(seconds) && seconds >= 0; };
-  const bool ours = wire.magic == kMagic && wire.token == token;
-  if (!ours || wire.rank < 0 || wire.rank >= ranks || wire.kind < 1 || wire.kind > 3) return std::nullopt;
+  if (wire.magic != kMagic || wire.rank < 0 || wire.rank >= ranks || wire.kind < 1 || wire.kind > 3)
+    return std::nullopt;
   if (wire.step < 0 || wire.collectives < 0 || wire.awaited < 0 || !is_time(wire.idle_seconds)) return std::nullopt;
   if (wire.quiet_rank < -1 || wire.quiet_rank >= ranks || !is_time(wire.quiet_seconds)) return std::nullopt;
   return Beat{static_cast<BeatKind>(wire.kind),

@@ -1,5 +1,5 @@
-// What ranks tell each other about where they are: one message of fixed size, both ways. Bytes come from the network
-// and are not trusted.
+// What ranks tell each other about where they are: one message of fixed size, both ways. Bytes come from the network:
+// the sender has proved that it belongs to the job, the values are checked all the same.
 #pragma once
 
 #include <array>
@@ -33,13 +33,12 @@ struct Beat {
 // `idle_seconds`: for how long the note has been the same.
 Beat make_beat(int rank, const ProgressNote& note, double idle_seconds, const std::string& host);
 
-constexpr size_t kBeatBytes = 192;
+constexpr size_t kBeatBytes = 184;
 using BeatBytes = std::array<std::byte, kBeatBytes>;
 
-// The token is the job's secret: messages of strangers do not have it.
-BeatBytes encode(const Beat& beat, uint64_t token);
+BeatBytes encode(const Beat& beat);
 
-// None: not a message of this job from one of its `ranks` ranks.
-std::optional<Beat> decode(std::span<const std::byte, kBeatBytes> bytes, uint64_t token, int ranks);
+// None: not a message from one of `ranks` ranks.
+std::optional<Beat> decode(std::span<const std::byte, kBeatBytes> bytes, int ranks);
 
 }  // namespace mw

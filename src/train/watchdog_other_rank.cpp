@@ -9,10 +9,9 @@ namespace mw {
 namespace {
 
 constexpr double kJoinSeconds = 15;    // for all addresses of rank 0 together
-constexpr double kConnectSeconds = 1;  // for one of them
-constexpr double kAnswerSeconds = 2;
-constexpr double kRetrySeconds = 1;  // between two attempts to connect again
-constexpr double kGraceSeconds = 3;  // for another rank to tell the reason and end the job
+constexpr double kConnectSeconds = 2;  // for one of them
+constexpr double kRetrySeconds = 1;    // between two attempts to connect again
+constexpr double kGraceSeconds = 3;    // for another rank to tell the reason and end the job
 
 void sleep_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
@@ -37,15 +36,24 @@ bool OtherRank::join() {
   return false;
 }
 
-// Another machine may have the same address: only an answer with the token is rank 0's.
+// Another machine may have the same address: only one that knows the key is rank 0.
 bool OtherRank::try_host(uint32_t host) {
-  socket_ = BeatSocket(connect_to(host, address_.port, kConnectSeconds, -1));
-  if (!socket_.valid() || !socket_.send(encode(own_.make(clock_.read()), address_.token))) return false;
-  wait_readable(socket_.get(), -1, kAnswerSeconds);
-  heard_ = -1;
-  take_answers(clock_.read());
+  socket_ = connect(host, -1);
   host_ = host;
-  return heard_ >= 0;
+  heard_ = clock_.read();
+  return socket_.valid() && socket_.send(encode(own_.make(heard_)));
+}
+
+BeatSocket OtherRank::connect(uint32_t host, int stop) const {
+  Descriptor connection = connect_to(host, address_.port, kConnectSeconds, stop);
+  if (!connection.valid()) return BeatSocket();
+  Hello hello;
+  hello.purpose = Purpose::watch;
+  hello.has_secret = true;
+  hello.rank = settings_.rank;
+  hello.size = settings_.ranks;
+  const bool admitted = enter(connection, hello, settings_.key, after(kConnectSeconds), stop).entry == Entry::admitted;
+  return admitted ? BeatSocket(std::move(connection)) : BeatSocket();
 }
 
 void OtherRank::run(int stop) {
@@ -72,7 +80,7 @@ void OtherRank::run(int stop) {
 }
 
 void OtherRank::connect_again(int stop, double now) {
-  socket_ = BeatSocket(connect_to(host_, address_.port, kConnectSeconds, stop));
+  socket_ = connect(host_, stop);
   if (zero_.link == RankLink::up) {
     zero_.link = RankLink::lost;
     heard_ = now;
@@ -83,7 +91,7 @@ void OtherRank::take_answers(double now) {
   std::vector<BeatBytes> messages;
   if (!socket_.receive(messages)) socket_ = BeatSocket();
   for (const BeatBytes& message : messages) {
-    const std::optional<Beat> beat = decode(message, address_.token, settings_.ranks);
+    const std::optional<Beat> beat = decode(message, settings_.ranks);
     if (!beat || beat->rank != 0) {
       socket_ = BeatSocket();
       return;
@@ -99,7 +107,7 @@ void OtherRank::tell(BeatKind kind, double now) {
   if (!socket_.valid() || zero_.link == RankLink::left) return;
   Beat beat = own_.make(now);
   beat.kind = kind;
-  if (!socket_.send(encode(beat, address_.token))) socket_ = BeatSocket();
+  if (!socket_.send(encode(beat))) socket_ = BeatSocket();
 }
 
 void OtherRank::judge(double now) {

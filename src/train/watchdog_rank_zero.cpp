@@ -2,23 +2,15 @@
 
 #include <algorithm>
 #include <array>
-#include <thread>
 
 #include "train/watchdog_sides.h"
 
 namespace mw {
-namespace {
 
-constexpr double kStrangerSeconds = 10;  // for a connection to say who it is
-constexpr size_t kMostStrangers = 64;
-
-}  // namespace
-
-RankZero::RankZero(WatchSettings settings, Descriptor listener, uint64_t token)
+RankZero::RankZero(WatchSettings settings, Descriptor listener)
     : settings_(std::move(settings)),
-      listener_(std::move(listener)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
-      token_(token),
+      guests_(std::move(listener), {Purpose::watch, 0, settings_.key, true}),
       clock_(2 * settings_.interval()),
       own_(settings_),
       ranks_(static_cast<size_t>(settings_.ranks)),
@@ -29,26 +21,25 @@ RankZero::RankZero(WatchSettings settings, Descriptor listener, uint64_t token)
 }
 
 void RankZero::run(int stop) {
-  for (const int fd : {stop, listener_.get()}) {
+  for (const int fd : {stop, guests_.get()}) {
     epoll_event event{EPOLLIN, {.fd = fd}};
     epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
   }
   double next_look = 0;
   while (true) {
     std::array<epoll_event, 64> events;
-    const double pause = std::max(0.0, next_look - clock_.read());
+    const double pause = std::clamp(next_look - clock_.read(), 0.0, guests_.pause());
     const int count =
         epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), static_cast<int>(pause * 1e3) + 1);
     const double now = clock_.read();
     for (int i = 0; i < count; ++i) {
       const int fd = events[static_cast<size_t>(i)].data.fd;
       if (fd == stop) return tell_all(BeatKind::leave, now);
-      if (fd == listener_.get()) accept_all(now);
-      else serve(fd, now);
+      if (fd != guests_.get()) serve(fd, now);
     }
+    for (AdmittedGuest& guest : guests_.admit()) welcome(std::move(guest), now);
     if (now < next_look) continue;
     next_look = now + settings_.interval() / 2;
-    drop_strangers(now);
     ranks_[0].last = own_.make(now);
     heard_[0] = now;
     if (!armed_) continue;
@@ -65,20 +56,18 @@ void RankZero::run(int stop) {
   }
 }
 
-void RankZero::accept_all(double now) {
-  while (true) {
-    Descriptor descriptor = accept_from(listener_);
-    if (!descriptor.valid()) {
-      // Without a free descriptor the listener stays readable: do not spin.
-      if (is_readable(listener_.get())) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      return;
-    }
-    if (connections_.size() >= ranks_.size() + kMostStrangers) continue;
-    const int fd = descriptor.get();
-    epoll_event event{EPOLLIN, {.fd = fd}};
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0)
-      connections_[fd] = {BeatSocket(std::move(descriptor)), -1, now};
-  }
+void RankZero::welcome(AdmittedGuest guest, double now) {
+  if (guest.hello.size != settings_.ranks) return;
+  const int rank = guest.hello.rank, fd = guest.connection.get();
+  const auto r = static_cast<size_t>(rank);
+  epoll_event event{EPOLLIN, {.fd = fd}};
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return;
+  // One that connects again may come before its old connection is known to be broken.
+  if (descriptors_[r] >= 0) connections_.erase(descriptors_[r]);
+  descriptors_[r] = fd;
+  connections_[fd] = {BeatSocket(std::move(guest.connection)), rank};
+  ranks_[r].link = RankLink::up;
+  heard_[r] = now;
 }
 
 void RankZero::serve(int fd, double now) {
@@ -92,37 +81,23 @@ void RankZero::serve(int fd, double now) {
 }
 
 bool RankZero::take(Connection& connection, const BeatBytes& message, double now) {
-  const std::optional<Beat> beat = decode(message, token_, settings_.ranks);
-  if (!beat || beat->rank == 0 || (connection.rank >= 0 && connection.rank != beat->rank)) return false;
+  const std::optional<Beat> beat = decode(message, settings_.ranks);
+  if (!beat || beat->rank != connection.rank) return false;
   const auto r = static_cast<size_t>(beat->rank);
-  if (connection.rank < 0) {
-    // One that connects again may come before its old connection is known to be broken.
-    const int old = descriptors_[r];
-    connection.rank = beat->rank;
-    descriptors_[r] = connection.socket.get();
-    if (old >= 0) connections_.erase(old);
-  }
   ranks_[r].last = *beat;
   ranks_[r].link = beat->kind == BeatKind::leave ? RankLink::left : RankLink::up;
   heard_[r] = now;
-  return connection.socket.send(encode(make_word(BeatKind::beat, now), token_));
+  return connection.socket.send(encode(make_word(BeatKind::beat, now)));
 }
 
 void RankZero::drop(int fd, double now) {
   const int rank = connections_.at(fd).rank;
   connections_.erase(fd);
-  if (rank < 0) return;
   const auto r = static_cast<size_t>(rank);
   descriptors_[r] = -1;
   if (ranks_[r].link == RankLink::left) return;
   ranks_[r].link = RankLink::lost;
   heard_[r] = now;
-}
-
-void RankZero::drop_strangers(double now) {
-  std::erase_if(connections_, [&](const auto& entry) {
-    return entry.second.rank < 0 && now - entry.second.since > kStrangerSeconds;
-  });
 }
 
 std::vector<WatchedRank> RankZero::table(double now) const {
@@ -140,9 +115,8 @@ Beat RankZero::make_word(BeatKind kind, double now) {
 }
 
 void RankZero::tell_all(BeatKind kind, double now) {
-  const BeatBytes word = encode(make_word(kind, now), token_);
-  for (auto& [fd, connection] : connections_)
-    if (connection.rank > 0) connection.socket.send(word);
+  const BeatBytes word = encode(make_word(kind, now));
+  for (auto& [fd, connection] : connections_) connection.socket.send(word);
 }
 
 }  // namespace mw

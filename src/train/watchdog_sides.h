@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "comm/guests.h"
 #include "train/watchdog.h"
 #include "train/watchdog_judge.h"
 #include "train/watchdog_socket.h"
@@ -17,6 +18,7 @@ struct WatchSettings {
   double limit = 0;  // watchdog.seconds
   const Progress* progress = nullptr;
   EndJob end;
+  JoinKey key{};  // World::key()
   // Seconds between two beats.
   double interval() const;
 };
@@ -47,7 +49,7 @@ class OwnBeats {
 class RankZero {
  public:
   // Judges nobody before arm().
-  RankZero(WatchSettings settings, Descriptor listener, uint64_t token);
+  RankZero(WatchSettings settings, Descriptor listener);
   void arm() { armed_ = true; }
   // Until `stop` becomes readable, or an alarm.
   void run(int stop);
@@ -55,23 +57,21 @@ class RankZero {
  private:
   struct Connection {
     BeatSocket socket;
-    int rank = -1;  // not known yet
-    double since = 0;
+    int rank = 0;
   };
-  void accept_all(double now);
+  void welcome(AdmittedGuest guest, double now);
   void serve(int fd, double now);
-  // False: not one of this job's.
+  // False: not a message of that rank.
   bool take(Connection& connection, const BeatBytes& message, double now);
   void drop(int fd, double now);
-  void drop_strangers(double now);
   std::vector<WatchedRank> table(double now) const;
   // Where rank 0 is, and whom it misses.
   Beat make_word(BeatKind kind, double now);
   void tell_all(BeatKind kind, double now);
 
   WatchSettings settings_;
-  Descriptor listener_, epoll_;
-  uint64_t token_;
+  Descriptor epoll_;
+  Guests guests_;
   AwakeClock clock_;
   OwnBeats own_;
   std::atomic<bool> armed_{false};
@@ -91,6 +91,8 @@ class OtherRank {
 
  private:
   bool try_host(uint32_t host);
+  // An admitted connection, or an invalid one. Takes kConnectSeconds at most.
+  BeatSocket connect(uint32_t host, int stop) const;
   void connect_again(int stop, double now);
   void take_answers(double now);
   void tell(BeatKind kind, double now);

@@ -3,7 +3,6 @@
 #include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,11 +16,7 @@ namespace mw {
 namespace {
 
 // Of this node's interfaces that are up.
-void find_hosts(bool loopback, WatchAddress& address) {
-  if (loopback) {
-    address.hosts[address.count++] = htonl(INADDR_LOOPBACK);
-    return;
-  }
+void find_hosts(WatchAddress& address) {
   ifaddrs* list = nullptr;
   if (getifaddrs(&list) != 0) fail_system("getifaddrs");
   for (const ifaddrs* at = list; at != nullptr && address.count < address.hosts.size(); at = at->ifa_next) {
@@ -39,19 +34,16 @@ void find_hosts(bool loopback, WatchAddress& address) {
 
 std::string describe(const WatchAddress& address) {
   std::string text;
-  for (uint32_t i = 0; i < address.count; ++i) {
-    char host[INET_ADDRSTRLEN] = {};
-    inet_ntop(AF_INET, &address.hosts[i], host, sizeof host);
-    text += fmt::format("{}{}:{}", i == 0 ? "" : ", ", host, address.port);
-  }
+  for (uint32_t i = 0; i < address.count; ++i)
+    text += (i == 0 ? "" : ", ") + describe(Endpoint{address.hosts[i], address.port});
   return text;
 }
 
-Descriptor listen_for_ranks(bool loopback, int ranks, WatchAddress& address) {
+Descriptor listen_for_ranks(uint32_t host, int ranks, WatchAddress& address) {
   make_room_for(ranks);
-  find_hosts(loopback, address);
-  if (getrandom(&address.token, sizeof address.token, 0) != sizeof address.token) fail_system("getrandom");
-  return listen_at(htonl(loopback ? INADDR_LOOPBACK : INADDR_ANY), address.port);
+  if (host == htonl(INADDR_ANY)) find_hosts(address);
+  else address.hosts[address.count++] = host;
+  return listen_at(host, address.port);
 }
 
 bool BeatSocket::flush() {

@@ -14,16 +14,15 @@ namespace mw {
 
 // Where rank 0 is found: plain bytes, so that one broadcast tells all.
 struct WatchAddress {
-  uint64_t token = 0;
   uint32_t count = 0;  // of addresses; 0: rank 0 could not listen
   uint16_t port = 0;
   std::array<uint32_t, 16> hosts{};  // IPv4, as inet_ntoa takes them
 };
 std::string describe(const WatchAddress& address);
 
-// Listens on the loopback address alone, or on all IPv4 addresses of this node that others may reach, with a fresh
-// token. Makes room for a connection from each of `ranks`. Errors: comm.
-Descriptor listen_for_ranks(bool loopback, int ranks, WatchAddress& address);
+// Listens at `host`, or at all IPv4 addresses of this node that others may reach where it is INADDR_ANY. Makes room for
+// a connection from each of `ranks`. Errors: comm.
+Descriptor listen_for_ranks(uint32_t host, int ranks, WatchAddress& address);
 
 // One connection.
 class BeatSocket {

@@ -112,6 +112,7 @@ class CrowdedWorld : public World {
   std::string library() const override { return "test"; }
   NodePlace place() const override { return {4, 6}; }
   int nodes() const override { return 1; }
+  JoinKey key() const override { return {}; }
   [[noreturn]] void abort(Exit) override { std::abort(); }
 
  private:

@@ -2,16 +2,17 @@
 computes what one process does. Who does not come, or comes twice, is named by all that came."""
 
 import os
-import pathlib
 import re
 import signal
 import socket
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import (Checks, Job, SOURCE, checkpoints, largest_difference, last_step, outputs, read_metrics,  # noqa: E402
-                   run, write_corpus, write_run_file)
+sys.path.insert(0, os.path.dirname(__file__))
+import _join  # noqa: E402
+from _join import connections_at, free_port, start  # noqa: E402
+from _jobs import (Checks, SOURCE, checkpoints, largest_difference, last_step, outputs, read_metrics, run,  # noqa: E402
+                   write_corpus, write_run_file)
 
 VERIFY = ["verify", SOURCE / "examples" / "verify.toml", "verify.steps=1", "train.threads=1"]
 checks = Checks()
@@ -19,35 +20,8 @@ write_corpus("text")
 RUN = write_run_file()
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def start(ranks, size, *arguments, port=None, local=True, **environment):
-    """One process for each of `ranks`. A value of the environment may be a function of the rank; None: not set."""
-    port, jobs = port or free_port(), []
-    for rank in ranks:
-        wanted = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank if local else None, "MASTER_ADDR": "localhost",
-                  "MASTER_PORT": port, "MOEWRIGHT_JOIN_SECONDS": 60, **environment}
-        for name, value in wanted.items():
-            value = value(rank) if callable(value) else value
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = str(value)
-        jobs.append(Job(1, *arguments))
-    for name in wanted:
-        os.environ.pop(name, None)
-    return jobs
-
-
-def expect(label, jobs, code, words):
-    """Every process ends so."""
-    for i, job in enumerate(jobs):
-        got = job.wait(120)
-        checks.expect(got == code and words in job.output(), f"{label}, process {i}: exit {got}, expected {code} and "
-                                                             f"\"{words}\"", job.output())
+def expect(*arguments):
+    _join.expect(checks, *arguments)
 
 
 for ranks, overrides in [(2, ["mesh.ep=2"]), (4, ["mesh.ep=2", "mesh.zero=1"]), (4, ["mesh.tp=2", "mesh.ep=4"]),
@@ -79,12 +53,6 @@ for name, value, words in [("RANK", None, "but RANK is not set"), ("MASTER_PORT"
     expect(f"{name}={value}", start([1], 2, *VERIFY, **{name: value}), 8, words)
 expect("one rank", start([0], 1, *VERIFY), 0, "verify: passed")
 
-
-
-def connections_at(port):
-    """Connections of this machine whose near end is that port."""
-    lines = [line.split() for line in pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return sum(int(at.rsplit(":", 1)[1], 16) == port and state == "01" for _, at, _, state, *_ in lines)
 
 
 def start_and_lose_one(size, *arguments, **environment):

@@ -3,6 +3,7 @@ a world of its own, which is refused, unless RANK and its like say how they meet
 SIGUSR1, requeues itself and ends bit-exact."""
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -18,7 +19,8 @@ write_corpus("text")
 write_run_file()
 
 
-JOIN = ["env", f"MASTER_PORT={free_ports(1)[0]}", "MASTER_ADDR=127.0.0.1", "WORLD_SIZE=4", "sh", "-c",
+JOIN = ["env", f"MASTER_PORT={free_ports(1)[0]}", "MASTER_ADDR=127.0.0.1", "WORLD_SIZE=4",
+        f"MOEWRIGHT_JOIN_SECRET={secrets.token_hex(32)}", "sh", "-c",
         'RANK=$SLURM_PROCID exec "$@"', "sh"]
 
 

@@ -15,7 +15,7 @@
 namespace mw::test {
 namespace {
 
-constexpr uint64_t kToken = 0x1234567890abcdef;
+const JoinKey kKey = key_from_secret("the key of a world");
 
 Beat beat_at(int rank, int64_t step, int64_t collectives, int64_t awaited, double idle) {
   return {BeatKind::beat,
@@ -34,7 +34,7 @@ TEST(WatchdogMessage, ComesBackAsItWasSent) {
   beat.kind = BeatKind::leave;
   beat.quiet_rank = 2;
   beat.quiet_seconds = 1.25;
-  const auto back = decode(encode(beat, kToken), kToken, 4);
+  const auto back = decode(encode(beat), 4);
   ASSERT_TRUE(back);
   EXPECT_EQ(back->quiet_rank, 2);
   EXPECT_EQ(back->quiet_seconds, 1.25);
@@ -52,7 +52,7 @@ TEST(WatchdogMessage, ComesBackAsItWasSent) {
 TEST(WatchdogMessage, LongTextsAreCut) {
   Beat beat = beat_at(0, 1, 1, 1, 0);
   beat.phase = beat.call = beat.host = std::string(500, 'x');
-  const auto back = decode(encode(beat, kToken), kToken, 1);
+  const auto back = decode(encode(beat), 1);
   ASSERT_TRUE(back);
   for (const std::string& text : {back->phase, back->call, back->host}) {
     EXPECT_GE(text.size(), 16u);
@@ -60,14 +60,13 @@ TEST(WatchdogMessage, LongTextsAreCut) {
   }
 }
 
-TEST(WatchdogMessage, StrangersAndBadNumbersAreRefused) {
+TEST(WatchdogMessage, BadNumbersAreRefused) {
   const Beat good = beat_at(3, 17, 412, 412, 2.5);
-  EXPECT_FALSE(decode(encode(good, kToken + 1), kToken, 4)) << "another job's token";
-  EXPECT_FALSE(decode(encode(good, kToken), kToken, 3)) << "a rank beyond the world";
+  EXPECT_FALSE(decode(encode(good), 3)) << "a rank beyond the world";
   const auto refused = [](auto change) {
     Beat beat = beat_at(1, 17, 412, 412, 2.5);
     change(beat);
-    return !decode(encode(beat, kToken), kToken, 4);
+    return !decode(encode(beat), 4);
   };
   EXPECT_TRUE(refused([](Beat& b) { b.rank = -1; }));
   EXPECT_TRUE(refused([](Beat& b) { b.step = -1; }));
@@ -85,13 +84,13 @@ TEST(WatchdogMessage, StrangersAndBadNumbersAreRefused) {
 
 TEST(WatchdogMessage, HostileBytesNeverGetThrough) {
   const RngKey key = make_rng_key(1, "watchdog");
-  const BeatBytes good = encode(beat_at(2, 5, 6, 0, 1), kToken);
+  const BeatBytes good = encode(beat_at(2, 5, 6, 0, 1));
   for (uint64_t i = 0; i < 20000; ++i) {
     BeatBytes bytes = good;
     const uint64_t from = bits_at(key, 2 * i) % kBeatBytes;
     for (size_t at = from; at < kBeatBytes && at < from + 16; ++at)
       bytes[at] = static_cast<std::byte>(bits_at(key, 1'000'000 + 16 * i + at));
-    const auto beat = decode(bytes, kToken, 4);
+    const auto beat = decode(bytes, 4);
     if (!beat) continue;
     EXPECT_TRUE(beat->rank >= 0 && beat->rank < 4 && beat->step >= 0 && beat->idle_seconds >= 0);
     for (const std::string& text : {beat->phase, beat->call, beat->host})
@@ -252,13 +251,18 @@ class WatchdogSides : public ::testing::Test {
     std::thread thread;
   };
   WatchSettings settings(int rank, const Progress& progress) {
-    return {rank, 2, kLimit, &progress, [this, rank](const Error* reason) {
+    return {rank,
+            2,
+            kLimit,
+            &progress,
+            [this, rank](const Error* reason) {
               if (rank == 0) reason_.set_value(reason == nullptr ? "" : reason->what());
-            }};
+            },
+            kKey};
   }
   void SetUp() override {
-    Descriptor listener = listen_for_ranks(true, 2, address_);
-    auto zero = std::make_unique<RankZero>(settings(0, progress_[0]), std::move(listener), address_.token);
+    Descriptor listener = listen_for_ranks(htonl(INADDR_LOOPBACK), 2, address_);
+    auto zero = std::make_unique<RankZero>(settings(0, progress_[0]), std::move(listener));
     zero_ = std::make_unique<Runner<RankZero>>(std::move(zero));
     auto one = std::make_unique<OtherRank>(settings(1, progress_[1]), address_);
     ASSERT_TRUE(one->join());
@@ -333,7 +337,7 @@ TEST(WatchdogSocket, OtherNodesAreToldAddressesThatReachThisOne) {
   WatchAddress address;
   Descriptor listener;
   try {
-    listener = listen_for_ranks(false, 2, address);
+    listener = listen_for_ranks(htonl(INADDR_ANY), 2, address);
   } catch (const Error&) {
     GTEST_SKIP() << "this machine has no address but loopback";
   }
@@ -344,23 +348,30 @@ TEST(WatchdogSocket, OtherNodesAreToldAddressesThatReachThisOne) {
 }
 
 TEST_F(WatchdogSides, StrangersAreShownTheDoor) {
-  std::vector<BeatSocket> strangers;
+  std::vector<BeatSocket> noisy, silent;
   BeatBytes garbage;
   garbage.fill(std::byte{0xff});
   Beat forged = beat_at(1, 1, 1, 0, 0);
   forged.kind = BeatKind::leave;
-  for (const BeatBytes& message :
-       {garbage, encode(forged, address_.token + 1), encode(beat_at(0, 1, 1, 0, 0), address_.token)}) {
-    strangers.emplace_back(connect_to(htonl(INADDR_LOOPBACK), address_.port, 1, -1));
-    ASSERT_TRUE(strangers.back().valid());
-    EXPECT_TRUE(strangers.back().send(message));
+  for (const BeatBytes& message : {garbage, encode(forged)}) {
+    noisy.emplace_back(connect_to(htonl(INADDR_LOOPBACK), address_.port, 1, -1));
+    ASSERT_TRUE(noisy.back().valid());
+    EXPECT_TRUE(noisy.back().send(message));
   }
-  for (BeatSocket& stranger : strangers) {
+  for (int i = 0; i < 300; ++i) silent.emplace_back(connect_to(htonl(INADDR_LOOPBACK), address_.port, 1, -1));
+  for (BeatSocket& stranger : noisy) {
     wait_readable(stranger.get(), -1, 2);
     std::vector<BeatBytes> answers;
     EXPECT_FALSE(stranger.receive(answers)) << "still open";
     EXPECT_TRUE(answers.empty());
   }
+  Hello hello;
+  hello.purpose = Purpose::watch;
+  hello.has_secret = true;
+  hello.rank = 1;
+  const Descriptor guessing = connect_to(htonl(INADDR_LOOPBACK), address_.port, 1, -1);
+  EXPECT_EQ(enter(guessing, hello, key_from_secret("guessed"), after(5), -1).entry, Entry::refused);
+  EXPECT_TRUE(OtherRank(settings(1, progress_[1]), address_).join()) << "a rank among 300 silent strangers";
   work(1.5 * kLimit);
   EXPECT_FALSE(alarmed(0));
 }

@@ -1,0 +1,74 @@
+// Connections that have not proved yet that they belong to the job: one loop serves all of them at once, waits for none
+// and bounds their number and their time.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "comm/handshake.h"
+#include "comm/socket.h"
+#include "comm/stranger_log.h"
+
+namespace mw {
+
+// A guest that knows the secret. Nothing that it sent after its proof has been read.
+struct AdmittedGuest {
+  Descriptor connection;
+  Hello hello;
+};
+
+struct GuestLimits {
+  size_t guests = 128;    // open at the same time
+  double seconds = 5;     // for a whole handshake
+  double patience = 0.1;  // a guest may be dropped for another one after so long
+};
+
+class Guests {
+ public:
+  Guests(Descriptor listener, const HandshakeHost& host, const GuestLimits& limits = {});
+  // Prints what has not been said about strangers.
+  ~Guests();
+  Guests(const Guests&) = delete;
+  Guests& operator=(const Guests&) = delete;
+
+  // A descriptor that becomes readable when admit() has something to do.
+  int get() const { return epoll_.get(); }
+  // Seconds after which admit() is to be called even if it does not.
+  double pause() const;
+
+  // Moves all handshakes on as far as they go without waiting, and returns the guests that were admitted. Guests that
+  // take too long are dropped. When there are too many, the oldest that is silent is dropped for a new one, or else the
+  // oldest; a rank that this hits tries again. Strangers are reported on stderr.
+  std::vector<AdmittedGuest> admit();
+
+ private:
+  struct Guest {
+    Descriptor connection;
+    HostHandshake handshake;
+    Endpoint at;
+    double since = 0;
+  };
+  using Table = std::map<uint64_t, Guest>;  // by number of arrival, so that the oldest comes first
+
+  void accept_all(std::vector<AdmittedGuest>& admitted, double now);
+  bool make_room(double now);
+  Table::iterator find_victim();
+  void listen(bool on, double now);
+  void serve(uint64_t number, std::vector<AdmittedGuest>& admitted, double now);
+  void drop_late(double now);
+  void drop(Table::iterator guest, const std::string& why, const std::string& details, double now);
+  void print(const std::optional<std::string>& line) const;
+
+  Descriptor listener_, epoll_;
+  HandshakeHost host_;
+  GuestLimits limits_;
+  Table guests_;
+  uint64_t next_number_ = 1;  // 0 is the listener
+  bool listening_ = false;
+  double stopped_ = 0;  // when listening_ became false
+  StrangerLog log_;
+};
+
+}  // namespace mw
