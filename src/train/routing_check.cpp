@@ -92,6 +92,8 @@ RoutingDifference compare_routing(const LayerRouting& expected, const LayerRouti
   return difference;
 }
 
+bool differs(const RoutingDifference& difference) { return difference.tokens > 0 || difference.drops > 0; }
+
 void RoutingDifference::add(const RoutingDifference& other) {
   tokens += other.tokens;
   drops += other.drops;

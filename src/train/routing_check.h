@@ -31,6 +31,7 @@ struct RoutingDifference {
   double widest_gap = 0;  // among those, in either run: of scores, or of gate weights about the capacity
   void add(const RoutingDifference& other);
 };
+bool differs(const RoutingDifference& difference);
 
 // capacity: of both runs; nothing is compared of drops without weights.
 RoutingDifference compare_routing(const LayerRouting& expected, const LayerRouting& got, int64_t tokens,

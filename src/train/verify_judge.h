@@ -1,0 +1,51 @@
+// What `verify` accepts: decides, from the numbers of a step in the layout and in the reference, whether they agree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "spec/model_spec.h"
+#include "spec/run_spec.h"
+#include "train/routing_check.h"
+#include "train/step.h"
+
+namespace mw {
+
+// kink: only gradients are wrong, and so little that a value rounded to the other side of a kink of relu or
+// model.clip_qkv would explain it.
+enum class Verdict : int64_t { passed, kink, failed };
+
+// Of one tensor, or of one expert's part of it.
+struct GradientDifference {
+  std::string name;
+  double difference = 0;  // norm of (layout - reference); infinite where one of them is not a number
+  double norm = 0;        // of the reference
+};
+
+// Largest relative errors that pass.
+struct Tolerances {
+  double loss = 0, sums = 0, gradient = 0;
+  double kink = 0;  // of gradients, for Verdict::kink; 0 without kinks
+  // fp32: loads and dropped rows must be equal, and routing may differ only where scores nearly tie.
+  bool exact = true;
+};
+Tolerances tolerances(const RunSpec& run, const ModelSpec& model);
+
+// Relative to the gradient's own norm, or to 1e-6 of the global norm if that is larger.
+double relative_error(const GradientDifference& gradient, double global_norm);
+
+struct Judgement {
+  Verdict verdict = Verdict::passed;
+  std::vector<std::string> lines;  // for the log
+};
+
+Judgement judge_step(const StepStats& expected, const StepStats& got, const std::vector<GradientDifference>& gradients,
+                     const Tolerances& tolerances);
+
+// difference: of free choices. replayed: of the choices that each layer would make when everything before it is the
+// reference's. Both must be explained by rounding.
+Judgement judge_routing(const RoutingDifference& difference, const RoutingDifference& replayed,
+                        const Tolerances& tolerances);
+
+}  // namespace mw
