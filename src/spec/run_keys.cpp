@@ -221,7 +221,7 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("debug.fault", fault, "tests only: inject this fault", "", "double_expert_gradient", "skip_router_sum",
            "drop_row", "wrong_choice", "fleeting_choice", "local_aux_counts", "wrong_denominator", "nan_gradient",
            "wrong_clip", "stale_gather", "skip_tied_sum", "copies_in_norm", "slight_gradient", "fleeting_gradient",
-           "hang"),
+           "slight_query_norm", "hang"),
   };
   return rules;
 }

@@ -17,6 +17,10 @@
 namespace mw {
 namespace {
 
+void multiply(TensorView tensor, float factor) {
+  for (float& value : std::span(tensor.as<float>(), static_cast<size_t>(tensor.numel()))) value *= factor;
+}
+
 // Faults that `verify` must catch; set by debug.fault.
 void inject_fault(Engine& engine, const std::string& fault) {
   for (Parameter& p : engine.params.all()) {
@@ -27,7 +31,11 @@ void inject_fault(Engine& engine, const std::string& fault) {
     }
     if ((fault == "slight_gradient" || fault == "fleeting_gradient") && p.row.trained && p.grad.numel() > 0 &&
         p.grad.dtype == DType::f32) {
-      for (float& value : std::span(p.grad.as<float>(), static_cast<size_t>(p.grad.numel()))) value *= 1.001F;
+      multiply(p.grad, 1.001F);
+      return;
+    }
+    if (fault == "slight_query_norm" && p.row.name.ends_with(".attn.q_norm")) {
+      multiply(p.grad, 1.001F);
       return;
     }
     if (fault == "nan_gradient" && p.row.trained && p.grad.numel() > 0) {

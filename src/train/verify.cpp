@@ -58,7 +58,7 @@ class Verifier {
 
  private:
   std::vector<MicroBatch> make_batches(const Plan& plan, int64_t step, int attempt) const;
-  Verdict judge(const StepStats& expected, const StepStats& got);
+  Verdict judge(const StepStats& expected, const StepStats& got, const Routing& global, int64_t step, int attempt);
   Verdict try_step(int64_t step, int attempt, StepStats& expected);
   bool judge_update(int64_t step, StepStats expected);
   void say(const std::string& text) const {
@@ -108,11 +108,18 @@ std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step, i
   return batches;
 }
 
-// Of one step's gradients, from equal weights and with equal routing.
-Verdict Verifier::judge(const StepStats& expected, const StepStats& got) {
-  const std::vector<GradientDifference> gradients = compare_gradients(comm_, reference_.get(), *layout_);
+// Of one step's gradients, from equal weights and with the routing `global`.
+Verdict Verifier::judge(const StepStats& expected, const StepStats& got, const Routing& global, int64_t step,
+                        int attempt) {
+  std::vector<GradientDifference> gradients = compare_gradients(comm_, reference_.get(), *layout_);
   Verdict verdict = Verdict::passed;
   if (leader_) {
+    if (needs_noise(gradients, expected.grad_norm, tolerances_)) {
+      Routing own = empty_routing(reference_->plan);
+      measure_rounding_noise(*reference_, stage(*reference_, make_batches(reference_->plan, step, attempt)),
+                             tap_routing(run_, own, &global, true), static_cast<uint64_t>(run_.train.seed + step),
+                             gradients);
+    }
     const Judgement judgement = judge_step(expected, got, gradients, tolerances_);
     for (const std::string& line : judgement.lines) say(line);
     verdict = judgement.verdict;
@@ -148,7 +155,7 @@ Verdict Verifier::try_step(int64_t step, int attempt, StepStats& expected) {
   const Judgement routing = judge_routing(difference, replayed, tolerances_);
   if (!forced || differs(difference))
     for (const std::string& line : routing.lines) say(line);
-  const Verdict gradients = judge(expected, got);
+  const Verdict gradients = judge(expected, got, global, step, attempt);
   expected.load.resize(got.load.size());
   return std::max(routing.verdict, gradients);
 }

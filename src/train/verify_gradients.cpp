@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/text.h"
+#include "core/rng.h"
 #include "spec/gradient_blocks.h"
 
 namespace mw {
 namespace {
+
+constexpr double kRounding = 0x1p-23;  // of fp32, relative
 
 // What is compared of a tensor: each expert, or all of it.
 struct Units {
@@ -23,12 +27,15 @@ std::vector<float> gradient_of(Engine& engine, const ParamRow& row) {
   return values;
 }
 
-std::vector<double> unit_norms(const Units& units, const std::vector<float>& values) {
+// |a - b| per unit; without b, |a|.
+std::vector<double> unit_norms(const Units& units, const std::vector<float>& a, const std::vector<float>* b = nullptr) {
   std::vector<double> norms(units.count);
   for (size_t u = 0; u < units.count; ++u) {
     double squares = 0;
-    for (size_t i = u * units.elements; i < (u + 1) * units.elements; ++i)
-      squares += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+    for (size_t i = u * units.elements; i < (u + 1) * units.elements; ++i) {
+      const double d = static_cast<double>(a[i]) - (b == nullptr ? 0.0 : static_cast<double>((*b)[i]));
+      squares += d * d;
+    }
     norms[u] = std::sqrt(squares);
   }
   return norms;
@@ -82,6 +89,40 @@ std::vector<GradientDifference> compare_gradients(Comm& comm, Engine* reference,
       differences.push_back({row.expert ? fmt::format("{}[{}]", row.name, u) : row.name, errors[u], norms[u]});
   }
   return differences;
+}
+
+void measure_rounding_noise(Engine& reference, std::span<const Batch> batches, const TapProvider& taps, uint64_t seed,
+                            std::vector<GradientDifference>& gradients) {
+  struct Saved {
+    const ParamRow& row;
+    std::vector<float> weights, gradient;
+  };
+  std::vector<Saved> saved;
+  const auto set_weights = [&](const ParamRow& row, const std::vector<float>& values) {
+    reference.params.find(row.name).set_master(reference.device, 0, values);
+  };
+  for (const ParamRow& row : reference.plan.params) {
+    if (!row.trained) continue;
+    const Parameter& p = reference.params.find(row.name);
+    std::vector<float> weights(static_cast<size_t>(row.numel()));
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] = p.master_at(static_cast<int64_t>(i));
+    std::vector<float> moved = weights;
+    const RngKey key = make_rng_key(seed, "rounding." + row.name);
+    for (size_t i = 0; i < moved.size(); ++i)
+      moved[i] = static_cast<float>(moved[i] * (1 + ((bits_at(key, i) & 1) != 0 ? kRounding : -kRounding)));
+    set_weights(row, moved);
+    saved.push_back({row, std::move(weights), gradient_of(reference, row)});
+  }
+  refresh_weights(reference);
+  accumulate_gradients(reference, batches, taps);
+  size_t at = 0;  // of gradients, which are in the order of compare_gradients
+  for (const Saved& s : saved) {
+    const std::vector<float> moved = gradient_of(reference, s.row);
+    for (const double norm : unit_norms(Units(s.row), moved, &s.gradient)) gradients[at++].noise = norm;
+    std::memcpy(reference.params.find(s.row.name).grad.data, s.gradient.data(), s.gradient.size() * sizeof(float));
+    set_weights(s.row, s.weights);
+  }
+  refresh_weights(reference);
 }
 
 }  // namespace mw

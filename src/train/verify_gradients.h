@@ -1,10 +1,13 @@
-// How far the gradients of `verify`'s two runs differ.
+// Gradients of `verify`'s two runs: how far they differ, and how far rounding alone moves them.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/comm.h"
 #include "train/engine.h"
+#include "train/step.h"
 #include "train/verify_judge.h"
 
 namespace mw {
@@ -14,5 +17,13 @@ namespace mw {
 // reference: on rank 0, null on the others. Collective over `comm`, the world of the layout; all ranks get the same
 // list.
 std::vector<GradientDifference> compare_gradients(Comm& comm, Engine* reference, Engine& layout);
+
+// Fills in what rounding alone changes in each gradient: computes the gradients of a step once more from weights that
+// are each moved by one rounding of fp32, and takes the norm of the change. A gradient whose terms cancel changes by
+// the rounding errors of those terms, however small the gradient itself is. reference: an fp32 run in one process that
+// holds the gradients of the step; weights and gradients are unchanged afterwards. batches, taps: of that step; taps
+// must replay its routing. seed: of the directions in which weights move.
+void measure_rounding_noise(Engine& reference, std::span<const Batch> batches, const TapProvider& taps, uint64_t seed,
+                            std::vector<GradientDifference>& gradients);
 
 }  // namespace mw

@@ -13,6 +13,9 @@ constexpr double kNearTie = 1e-5;       // score gaps that rounding can close
 constexpr double kSumsOverLoss = 10;    // bf16 rounds other sums more than the loss
 constexpr double kKinkError = 1e-2;     // most that a value on the other side of a kink changes in a gradient
 constexpr double kSmallestNorm = 1e-6;  // of the global norm
+// Noise is measured with one sample, and norms of few elements vary: of 160 gradients that cancel to zero, over tensor
+// parallelism of 2 and 4, half differed by less than the sample and the most by 3 times as much.
+constexpr double kNoiseFactor = 8;
 constexpr size_t kPrintedAlways = 3, kPrintedFailures = 40;
 
 // Whether the derivative of the model jumps somewhere, where rounding decides which side a value is on.
@@ -42,7 +45,7 @@ std::string line_of(const std::string& name, const std::string& value, double er
 
 struct JudgedGradient {
   std::string name;
-  double error = 0;
+  double error = 0, most = 0;
   Verdict verdict = Verdict::passed;
 };
 
@@ -51,8 +54,8 @@ std::vector<JudgedGradient> judge_each(const std::vector<GradientDifference>& gr
                                        const Tolerances& tolerances) {
   std::vector<JudgedGradient> judged;
   for (const GradientDifference& d : gradients) {
-    const double error = relative_error(d, global_norm);
-    judged.push_back({d.name, error, verdict_of(error, tolerances.gradient, tolerances.kink)});
+    const double error = relative_error(d, global_norm), most = largest_error(d, global_norm, tolerances);
+    judged.push_back({d.name, error, most, verdict_of(error, most, tolerances.kink)});
   }
   std::stable_sort(judged.begin(), judged.end(), [](const JudgedGradient& a, const JudgedGradient& b) {
     return std::pair(a.verdict, a.error) > std::pair(b.verdict, b.error);
@@ -63,18 +66,21 @@ std::vector<JudgedGradient> judge_each(const std::vector<GradientDifference>& gr
 void judge_gradients(const std::vector<GradientDifference>& gradients, double global_norm, const Tolerances& tolerances,
                      Judgement& judgement) {
   size_t printed = 0;
-  int64_t beyond = 0;
+  int64_t beyond = 0, noise_only = 0;
   double largest = 0;
   for (const JudgedGradient& g : judge_each(gradients, global_norm, tolerances)) {
-    const bool is_beyond = !(g.error <= tolerances.gradient);
+    const bool is_beyond = !(g.error <= tolerances.gradient), is_noise = is_beyond && g.verdict == Verdict::passed;
     beyond += is_beyond;
+    noise_only += is_noise;
     largest = std::max(largest, g.error);
     judgement.verdict = std::max(judgement.verdict, g.verdict);
     if (printed++ >= (g.verdict == Verdict::passed ? kPrintedAlways : kPrintedFailures)) continue;
-    judgement.lines.push_back(line_of("grad " + g.name, "", g.error, tolerances.gradient, g.verdict));
+    judgement.lines.push_back(line_of("grad " + g.name, "", g.error, g.most, g.verdict) +
+                              (is_noise ? fmt::format("   rounding noise explains {:.0e}", g.most) : ""));
   }
-  judgement.lines.push_back(fmt::format("  {} gradients compared, {} beyond {:.0e}, largest {:.2e}", gradients.size(),
-                                        beyond, tolerances.gradient, largest));
+  judgement.lines.push_back(fmt::format(
+      "  {} gradients compared, {} beyond {:.0e}{}, largest {:.2e}", gradients.size(), beyond, tolerances.gradient,
+      noise_only > 0 ? fmt::format(" ({} of them within rounding noise)", noise_only) : "", largest));
 }
 
 std::string count(int64_t n, const char* what) { return fmt::format("{} {}{}", n, what, n == 1 ? "" : "s"); }
@@ -97,6 +103,17 @@ Tolerances tolerances(const RunSpec& run, const ModelSpec& model) {
 double relative_error(const GradientDifference& gradient, double global_norm) {
   const double error = gradient.difference / scale_of(gradient, global_norm);
   return std::isnan(error) ? HUGE_VAL : error;
+}
+
+double largest_error(const GradientDifference& gradient, double global_norm, const Tolerances& tolerances) {
+  const double noise = kNoiseFactor * gradient.noise / scale_of(gradient, global_norm);
+  return std::isfinite(noise) ? std::max(tolerances.gradient, noise) : tolerances.gradient;
+}
+
+bool needs_noise(const std::vector<GradientDifference>& gradients, double global_norm, const Tolerances& tolerances) {
+  return tolerances.exact && std::any_of(gradients.begin(), gradients.end(), [&](const GradientDifference& d) {
+           return !(relative_error(d, global_norm) <= tolerances.gradient);
+         });
 }
 
 Judgement judge_step(const StepStats& expected, const StepStats& got, const std::vector<GradientDifference>& gradients,

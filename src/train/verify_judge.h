@@ -21,6 +21,7 @@ struct GradientDifference {
   std::string name;
   double difference = 0;  // norm of (layout - reference); infinite where one of them is not a number
   double norm = 0;        // of the reference
+  double noise = 0;  // norm of what rounding alone changes in the reference (measure_rounding_noise); 0: not measured
 };
 
 // Largest relative errors that pass.
@@ -34,6 +35,11 @@ Tolerances tolerances(const RunSpec& run, const ModelSpec& model);
 
 // Relative to the gradient's own norm, or to 1e-6 of the global norm if that is larger.
 double relative_error(const GradientDifference& gradient, double global_norm);
+// The largest relative error of this gradient that passes: the tolerance, or several times its rounding noise if that
+// is larger. A gradient that cancels to zero consists of noise and has no correct digits to compare.
+double largest_error(const GradientDifference& gradient, double global_norm, const Tolerances& tolerances);
+// Whether a gradient is beyond the tolerance, so that its rounding noise decides. Never in bf16.
+bool needs_noise(const std::vector<GradientDifference>& gradients, double global_norm, const Tolerances& tolerances);
 
 struct Judgement {
   Verdict verdict = Verdict::passed;

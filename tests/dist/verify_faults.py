@@ -62,6 +62,29 @@ for fault, model, code in (("slight_gradient", "clip_qkv=1.6", 1), ("fleeting_gr
     excusable = not model.endswith("=0") and not fault.startswith("double")
     checks.expect(tried == excusable, f"{fault} with {model}: other tokens: {tried}", result.output)
 
+# Where every document has one token, gradients of queries and keys cancel to zero and their rounding noise is excused;
+# faults elsewhere are not.
+ONE_TOKEN = "data.document_mask=true train.seq_len=3"
+for fault in ("", "double_expert_gradient", "skip_router_sum", "local_aux_counts", "slight_gradient"):
+    result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "mesh.tp=2", "verify.steps=1",
+                 "model.layers=3", *ONE_TOKEN.split(), f"debug.fault={fault}")
+    checks.expect("within rounding noise" in result.output, f"{fault or 'no fault'}: no noise to excuse", result.output)
+    checks.expect(result.code == (1 if fault else 0), f"{fault or 'no fault'} with documents of one token: exit "
+                  f"{result.code}", result.output)
+    named = [text for text in result.output.splitlines() if "FAIL: tolerance" in text]
+    line = r"grad embed " if fault == "slight_gradient" else FAULTS.get(fault, "")
+    checks.expect(not fault or any(re.search(line, text) for text in named), f"{fault}: no failed line matches {line}",
+                  result.output)
+
+# A small gradient, 1e-4 of the global norm, that is off by 1e-3: as much as the noise above, but far beyond its own.
+for tp in (1, 2):
+    result = run(2, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", f"mesh.tp={tp}", "verify.steps=1",
+                 "model.layers=3", "model.init_std=0.005", "data.document_mask=true", "train.seq_len=5",
+                 "debug.fault=slight_query_norm")
+    named = [text for text in result.output.splitlines() if "FAIL: tolerance" in text]
+    checks.expect(result.code == 1 and len(named) == 1 and "attn.q_norm" in named[0],
+                  f"slight_query_norm with tp={tp}: exit {result.code}", result.output)
+
 # Rounding excuses only itself: of tokens that are twins at the head of a sequence, one drops the other at a capacity's
 # border, and which one is chance. The step is redone, and still names the fault.
 for fault in ("wrong_choice", "double_expert_gradient", "skip_router_sum"):

@@ -126,6 +126,9 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, "mesh.tp=8 mesh.ep=8 train.seq_len=3 train.global_batch=8 train.micro_batches=4"),
     (8, "mesh.tp=4 mesh.ep=8 model.kv_heads=4 model.activation=gelu model.dense_width=70 moe.row_chunks=3"),
     (4, f"mesh.tp=2 mesh.ep=2 {PADDED} model.tie_embeddings=true moe.capacity_factor=1.0"),
+    # Documents of one token, whose gradients of queries and keys are rounding noise.
+    (2, "mesh.tp=2 mesh.ep=2 data.document_mask=true train.seq_len=3 model.qk_norm=full_width model.layers=4"),
+    (4, "mesh.tp=4 mesh.ep=4 data.document_mask=true train.seq_len=4 model.score=sigmoid model.kv_heads=1"),
     # Rounding decides what is dropped, or chosen, and later layers follow.
     (2, f"mesh.tp=2 {TWINS} verify.steps=2"),
     (2, "mesh.tp=2 model.experts=24 moe.aux_scope=sequence model.renormalise=false moe.aux_loss_coef=0"),
