@@ -73,7 +73,7 @@ TEST(Plan, RefusesWhatCannotBe) {
   refuse([](RunSpec& r, NativeModel& n) { r.mesh.ep = 2, n.dense_layers = 2; }, 2, Exit::config, "no MoE layer");
   refuse([](RunSpec&, NativeModel&) {}, 3, Exit::config, "not divisible");
   refuse([](RunSpec& r, NativeModel&) { r.train.dtype = "fp32", r.expert_gradients = "bf16"; }, 1, Exit::config,
-         "train.dtype = \"fp32\"");
+         "needs train.dtype = \"bf16\", got \"fp32\"");
   refuse([](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.transport = "in_place"; }, 2, Exit::config, "in_place");
   refuse([](RunSpec& r, NativeModel&) { r.train.seq_len = 1 << 22, r.train.global_batch = 1 << 12; }, 1, Exit::config,
          "2^30");

@@ -151,7 +151,7 @@ TEST(TensorParallel, RefusesWhatCannotBeDealtOut) {
     EXPECT_TRUE(contains(error->what(), why)) << error->what();
   };
   refuse([](NativeModel&, RunSpec&) {}, 3, Exit::config, "mesh.tp = 3 ranks cannot share 2 key/value heads evenly");
-  refuse([](NativeModel&, RunSpec&) {}, 8, Exit::config, "mesh.tp = 8 for 4 attention heads");
+  refuse([](NativeModel&, RunSpec&) {}, 8, Exit::config, "mesh.tp = 8 is more than the 4 attention heads");
   refuse(
       [](NativeModel& n, RunSpec&) {
         n.heads = 12;
