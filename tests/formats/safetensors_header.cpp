@@ -155,8 +155,8 @@ TEST(SafetensorsHeader, RefusesOverlapsHolesAndSizes) {
   EXPECT_EQ(parse(make_file(pair(4, 8, 0, 4), 8)).entries.size(), 2u);
   expect_refused(pair(0, 4, 0, 4), 4, "overlap");
   expect_refused(pair(0, 4, 2, 6), 6, "overlap");
-  expect_refused(pair(0, 4, 5, 9), 9, "hole");
-  expect_refused(pair(1, 5, 5, 9), 9, "hole");
+  expect_refused(pair(0, 4, 5, 9), 9, "bytes belong to no tensor");
+  expect_refused(pair(1, 5, 5, 9), 9, "bytes belong to no tensor");
   expect_refused(pair(0, 4, 4, 8), 9, "expected a buffer of 8 bytes, got 9");
   expect_refused(pair(0, 4, 4, 8), 7, "within [0, 7]");
   expect_refused(pair(0, 3, 3, 7), 7, "expected 4 bytes");
@@ -168,9 +168,9 @@ TEST(SafetensorsHeader, RefusesOverflowingShapes) {
     return fmt::format(R"({{"x":{{"dtype":"F32","shape":[{}],"data_offsets":[0,0]}}}})", shape);
   };
   EXPECT_EQ(parse(make_file(one("0,9223372036854775807"), 0)).entries[0].element_count(), 0);
-  expect_refused(one("4294967296,4294967296"), 0, "overflow");
-  expect_refused(one("4611686018427387904"), 0, "overflow");  // the product with 4 bytes wraps to 0
-  expect_refused(one("9223372036854775807,2,0"), 0, "overflow");
+  expect_refused(one("4294967296,4294967296"), 0, "exceeds 2^63 bytes");
+  expect_refused(one("4611686018427387904"), 0, "exceeds 2^63 bytes");  // the product with 4 bytes wraps to 0
+  expect_refused(one("9223372036854775807,2,0"), 0, "exceeds 2^63 bytes");
   std::string many = "1";
   for (int i = 0; i < 64; ++i) many += ",1";
   expect_refused(one(many), 0, "at most 64 dimensions");
