@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "spec/param_table.h"
+#include "spec/presets.h"
 
 namespace mw {
 namespace {
@@ -250,40 +251,6 @@ AttentionSpec native_attention(const NativeModel& n) {
   return a;
 }
 
-struct Preset {
-  const char* name;
-  int64_t width, expert_width, experts, top_k, layers, heads, seq_len;
-};
-// X-MoE table 3 and Piper V-D. Two matrices per expert, multi-head attention, no dense layers.
-constexpr Preset kPresets[] = {
-    {"x-moe-small", 2048, 1408, 64, 6, 28, 16, 2048},      {"x-moe-medium", 5120, 1536, 128, 6, 28, 40, 4096},
-    {"x-moe-large", 7168, 2048, 256, 8, 28, 56, 4096},     {"x-moe-super", 7168, 2560, 256, 8, 61, 56, 4096},
-    {"piper-m10b-16", 5120, 20480, 16, 2, 32, 40, 4096},   {"piper-m10b-128", 5120, 20480, 128, 2, 32, 40, 4096},
-    {"piper-m10b-256", 5120, 20480, 256, 2, 32, 40, 4096},
-};
-
-NativeModel expand_preset(const NativeModel& native) {
-  for (const Preset& p : kPresets) {
-    if (native.preset != p.name) continue;
-    NativeModel out;
-    out.vocab = 50304;  // GPT-2's vocabulary rounded up, as X-MoE's training scripts use
-    out.width = p.width;
-    out.layers = p.layers;
-    out.heads = p.heads;
-    out.experts = p.experts;
-    out.top_k = p.top_k;
-    out.expert_width = p.expert_width;
-    out.activation = "gelu";
-    out.renormalise = false;
-    out.init_std = 0.014;
-    return out;
-  }
-  fail(Exit::config,
-       fmt::format("model.preset = \"{}\" is not known{}", printable(native.preset),
-                   did_you_mean(native.preset, preset_names())),
-       fmt::format("use one of {}", fmt::join(preset_names(), ", ")));
-}
-
 }  // namespace
 
 static double yarn_magnitude(double factor, double scale) { return 0.1 * scale * std::log(factor) + 1.0; }
@@ -331,12 +298,6 @@ void validate(const ModelSpec& model, const std::string& where) {
   }
 }
 
-std::vector<std::string> preset_names() {
-  std::vector<std::string> names;
-  for (const Preset& p : kPresets) names.emplace_back(p.name);
-  return names;
-}
-
 ModelSpec build_native_model(const NativeModel& given) {
   NativeModel plain;
   plain.preset = given.preset;
@@ -345,7 +306,9 @@ ModelSpec build_native_model(const NativeModel& given) {
          fmt::format("model.preset = \"{}\" sets the whole architecture, but other keys of [model] are set too",
                      printable(given.preset)),
          "remove model.preset, or every other key of [model]");
-  const NativeModel n = given.preset.empty() ? given : expand_preset(given);
+  Preset preset = given.preset.empty() ? Preset{"", given} : find_preset(given.preset);
+  const NativeModel& n = preset.table;
+  if (given.preset.empty() && n.selection_bias) preset.aux_loss_coef = 0;
   const Source source{"[model]", "native"};
   check_range(source, kLayers, n.layers, 1, 10000);
   check_range(source, kHeads, n.heads, 1, 1 << 16);
@@ -355,17 +318,19 @@ ModelSpec build_native_model(const NativeModel& given) {
   check_range(source, source.expert_width(), n.expert_width, 1, kMaxDimension);
 
   ModelSpec model;
-  model.family = "native";
+  model.family = preset.family;
   model.vocab = n.vocab;
   model.width = n.width;
   model.norm_eps = n.norm_eps;
   model.tie_embeddings = n.tie_embeddings;
   model.init_std = n.init_std;
-  model.aux_loss_coef = n.selection_bias ? 0 : kNativeAuxLossCoef;
+  model.aux_loss_coef = preset.aux_loss_coef;
+  model.sequence_aux = preset.sequence_aux;
 
   LayerSpec layer;
   layer.activation = parse_activation(n.activation);
   layer.attention = native_attention(n);
+  layer.attention.yarn = preset.yarn;
   if (n.score != "softmax" && n.score != "sigmoid")
     fail(Exit::config, fmt::format("model.score = \"{}\" is not known", printable(n.score)),
          "use one of softmax, sigmoid");

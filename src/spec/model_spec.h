@@ -102,9 +102,9 @@ struct ModelSpec {
 // Checks every field and every derived size for range and consistency. Errors: config, naming `where` and the field.
 void validate(const ModelSpec& model, const std::string& where);
 
-// Native architecture table of a run file, and the named models of the papers.
+// Native architecture table of a run file.
 struct NativeModel {
-  std::string preset;  // "x-moe-small" ... ; other fields then override nothing
+  std::string preset;  // of spec/presets.h; all other fields must then be at their defaults
   int64_t vocab = 256, width = 256, layers = 4, heads = 8, kv_heads = 0 /* = heads */,
           head_dim = 0 /* = width / heads */;
   int64_t experts = 8, top_k = 2, expert_width = 256, shared_experts = 0, dense_layers = 0, dense_width = 0;
@@ -120,7 +120,6 @@ struct NativeModel {
 // tokens to a few experts.
 constexpr double kNativeAuxLossCoef = 0.01;
 ModelSpec build_native_model(const NativeModel& native);
-std::vector<std::string> preset_names();
 
 // FLOPs of one token's forward products (2 per multiply-add): active weights and causal attention at the given length.
 // Training is 3x.

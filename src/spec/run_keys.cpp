@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "spec/presets.h"
+
 namespace mw {
 
 constexpr int64_t kMany = int64_t{1} << 40;
@@ -16,11 +18,16 @@ constexpr int64_t kMany = int64_t{1} << 40;
 #define FLAG(key, path, meaning) \
   { key, BoolKey{FIELD(bool, path)}, meaning }
 
+static Choices preset_choices() {
+  Choices choices = preset_names();
+  choices.insert(choices.begin(), "");
+  return choices;
+}
+
 const std::vector<KeyRule>& key_rules() {
   static const std::vector<KeyRule> rules = {
-      TEXT("model.preset", native.preset,
-           "architecture of a published model; the other keys of [model] must then be absent", "", "x-moe-small",
-           "x-moe-medium", "x-moe-large", "x-moe-super", "piper-m10b-16", "piper-m10b-128", "piper-m10b-256"),
+      {"model.preset", TextKey{FIELD(std::string, native.preset), preset_choices()},
+       "architecture of a published model, with random weights; the other keys of [model] must then be absent"},
       INTEGER("model.vocab", native.vocab, 1, 1 << 24, "vocabulary size; 256 for byte tokens"),
       INTEGER("model.width", native.width, 1, 1 << 24, "hidden size D"),
       INTEGER("model.layers", native.layers, 1, 10000, "number of layers"),

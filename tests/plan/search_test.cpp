@@ -32,26 +32,6 @@ Request odd_on(int ranks) {
   return request;
 }
 
-// All but the scaling of rotary frequencies, which no run file can say and no plan needs.
-TEST(Examples, TheTableOfDeepSeekIsThePublishedModel) {
-  const RunSpec run = read_run_file(source_path("examples/plan-deepseek-v3.toml"), {});
-  const ModelSpec table = load_model_spec(run), published = config_model("deepseek-v3");
-  int64_t count = 0;
-  for (const ParamRow& row : param_table(table)) count += row.numel();
-  const nlohmann::json exact =
-      parse_json(read_text_file(source_path("tests/data/configs/exact_parameters.json")), "exact", Exit::data);
-  EXPECT_EQ(count, exact["exact_parameters"]["deepseek-v3"].get<int64_t>());
-  ASSERT_EQ(table.layer_count(), published.layer_count());
-  EXPECT_EQ(std::make_tuple(table.vocab, table.width, table.norm_eps, table.tie_embeddings),
-            std::make_tuple(published.vocab, published.width, published.norm_eps, published.tie_embeddings));
-  for (size_t i = 0; i < table.layers.size(); ++i) {
-    LayerSpec expected = published.layers[i];
-    expected.attention.yarn = table.layers[i].attention.yarn;
-    EXPECT_EQ(table.layers[i], expected) << i;
-  }
-  EXPECT_EQ(aux_loss_coef(run, table), published.aux_loss_coef);
-}
-
 TEST(Search, WeighsEveryLayoutOnceAndTrainTakesEach) {
   const Request request = odd_on(6);
   const std::vector<Layout> layouts = layouts_of(request);

@@ -5,19 +5,28 @@
 #include <set>
 
 #include "spec/helpers.h"
+#include "spec/hf_config.h"
 #include "spec/param_table.h"
+#include "spec/presets.h"
+#include "spec/run_spec.h"
 #include "spec/shards.h"
 
 namespace mw::test {
 namespace {
 
+ModelSpec preset_model(const std::string& name) {
+  NativeModel native;
+  native.preset = name;
+  return build_native_model(native);
+}
+
 TEST(Presets, ParameterCountsAreThoseOfThePapers) {
   const nlohmann::json exact = nlohmann::json::parse(read_config("exact_parameters")).at("exact_parameters");
-  ASSERT_EQ(preset_names().size(), 7u);
+  int papers = 0;
   for (const std::string& name : preset_names()) {
-    NativeModel native;
-    native.preset = name;
-    const ModelSpec model = build_native_model(native);
+    const ModelSpec model = preset_model(name);
+    if (model.family != "native") continue;
+    ++papers;
     // Their formula, L * (2*E*D*F + 4*D*D), leaves out the embedding, the head, norms and routers.
     int64_t count = 0;
     for (const ParamRow& row : param_table(model))
@@ -27,9 +36,26 @@ TEST(Presets, ParameterCountsAreThoseOfThePapers) {
     EXPECT_EQ(count, model.layer_count() *
                          (2 * layer.moe.experts * model.width * layer.moe.width + 4 * model.width * model.width));
   }
-  NativeModel unknown;
-  unknown.preset = "x-moe-smal";
-  EXPECT_TRUE(contains(error_of([&] { build_native_model(unknown); }, Exit::config), "did you mean \"x-moe-small\""));
+  EXPECT_EQ(papers, 7);
+}
+
+TEST(Presets, PublicModelsEqualTheirConfigs) {
+  const nlohmann::json exact = nlohmann::json::parse(read_config("exact_parameters")).at("exact_parameters");
+  for (const char* name :
+       {"mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "olmoe-1b-7b", "deepseek-v2-lite", "deepseek-v3"}) {
+    const ModelSpec model = preset_model(name);
+    ModelSpec expected = parse_hf_config(read_config(name), name);
+    expected.mtp_layers = 0;  // a preset has no folder that could hold such layers
+    EXPECT_TRUE(model == expected) << name;
+    EXPECT_EQ(parameter_count(model), exact.at(name).get<int64_t>()) << name;
+  }
+}
+
+TEST(Presets, AnUnknownNameGetsTheListOfAll) {
+  EXPECT_TRUE(contains(error_of([] { preset_model("x-moe-smal"); }, Exit::config), "did you mean \"x-moe-small\""));
+  const auto refused = refusal_of([] { parse_run_text("[model]\npreset = \"mixtral-8x7\"\n", "run.toml", {}); });
+  ASSERT_TRUE(refused.has_value());
+  for (const std::string& name : preset_names()) EXPECT_TRUE(contains(refused->hint(), name)) << name;
 }
 
 // One line for each row whose name starts with `prefix`.
