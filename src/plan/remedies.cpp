@@ -25,6 +25,9 @@ void try_change(Remedies& remedies, const std::string& change, const Request& ch
 }
 
 void try_memory(Remedies& remedies, const Request& request) {
+  Request full = request;
+  full.run.plan.memory_margin = 0;
+  if (request.run.plan.memory_margin > 0 && is_enough(full)) remedies.enough.push_back("plan.memory_margin=0");
   const auto try_key = [&](const char* key, std::string RunSpec::*value, const char* to, bool exists) {
     if (!exists || request.run.*value == to) return;
     Request changed = request;

@@ -3,32 +3,40 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "plan/remedies.h"
 #include "plan/transfers.h"
+#include "plan/units.h"
 #include "plan/volumes.h"
 
 namespace mw {
 namespace {
 
 struct Rates {
-  double tokens_per_s = 0, tflops_per_rank = 0, mfu = 0;
+  double tokens_per_s = 0, flops_per_rank = 0, mfu = 0;
 };
 
 Rates rates_of(const Request& request, double seconds) {
   const Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   const double flops_per_s = estimator.model_flops_per_step() / seconds;
-  return {estimator.tokens_per_step() / seconds, flops_per_s / request.ranks * 1e-12,
+  return {estimator.tokens_per_step() / seconds, flops_per_s / request.ranks,
           flops_per_s / estimator.peak_flops_per_s()};
 }
 
-std::string in_gib(int64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) * 0x1p-30); }
-
 std::string in_seconds(double seconds) {
-  return seconds < 10 ? fmt::format("{:.1f} ms", seconds * 1e3) : fmt::format("{:.2f} s", seconds);
+  const Unit unit = time_unit(seconds);
+  return fmt::format("{} {}", unit.of(seconds, seconds < 10 ? 1 : 2), unit.name);
+}
+
+std::string in_bytes(int64_t bytes, const Unit& unit) { return unit.of(static_cast<double>(bytes)); }
+
+// "3 %"
+std::string describe_margin(const Request& request) {
+  return fmt::format("{:g} %", 100 * request.run.plan.memory_margin);
 }
 
 // "bubble +12.0 %, exchange +3.1 %" of the best step; "" where nothing costs half a percent more.
@@ -70,32 +78,41 @@ int64_t most_on_host(const Estimate& estimate) {
 }
 
 // "61.20", or over several stages from the least to the most, "54.31..61.20".
-std::string gib_of_stages(const Estimate& estimate) {
+std::string range_of_stages(const Estimate& estimate, const Unit& unit) {
   const auto [least, most] =
       std::minmax_element(estimate.memory.begin(), estimate.memory.end(),
                           [](const RankMemory& a, const RankMemory& b) { return a.needed() < b.needed(); });
-  const std::string range = fmt::format("{}..{}", in_gib(least->needed()), in_gib(most->needed()));
-  return estimate.memory.size() == 1 ? in_gib(most->needed()) : range;
+  const std::string low = in_bytes(least->needed(), unit), high = in_bytes(most->needed(), unit);
+  return low == high ? high : low + ".." + high;
 }
 
+// The columns of a stage, without its number.
+std::string memory_columns(const RankMemory& rank, const Unit& unit) {
+  std::string text = fmt::format(" {:>9}", in_bytes(rank.needed(), unit));
+  for (int kind = 0; kind < kByteKinds; ++kind) {
+    const bool routed = static_cast<ByteKind>(kind) == ByteKind::routed;
+    const int64_t beyond = routed ? std::max<int64_t>(0, rank.rows_p99 - rank.table.routed_committed) : 0;
+    text += fmt::format(" {:>15}", in_bytes(rank.table.by_kind[kind] + beyond, unit));
+  }
+  return text + fmt::format(" {:>10} {:>11} {:>14}\n", in_bytes(rank.libraries, unit),
+                            in_bytes(rank.table.routed_mean, unit), in_bytes(rank.rows_fullest, unit));
+}
+
+// A line for each run of stages that need the same.
 std::string describe_memory(const Request& request, const Estimate& estimate) {
+  const Unit unit = byte_unit(estimate.needed);
   std::string text = fmt::format(
-      "memory by stage in GiB, of {} (of the largest rank; routed rows: room for the 99th percentile, and of those "
+      "memory by stage in {}, of {} (of the largest rank; routed rows: room for the 99th percentile, and of those "
       "what an even load and the expected one take)\n",
-      in_gib(request.profile.memory_bytes));
-  text += "  stage    needed";
+      unit.name, format_bytes(request.profile.memory_bytes));
+  text += "  stages    needed";
   for (int kind = 0; kind < kByteKinds; ++kind) text += fmt::format(" {:>15}", name_of(static_cast<ByteKind>(kind)));
   text += "  libraries   rows even  rows expected\n";
-  for (size_t i = 0; i < estimate.memory.size(); ++i) {
-    const RankMemory& rank = estimate.memory[i];
-    text += fmt::format("  {:>5} {:>9}", i, in_gib(rank.needed()));
-    for (int kind = 0; kind < kByteKinds; ++kind) {
-      const bool routed = static_cast<ByteKind>(kind) == ByteKind::routed;
-      const int64_t beyond = routed ? std::max<int64_t>(0, rank.rows_p99 - rank.table.routed_committed) : 0;
-      text += fmt::format(" {:>15}", in_gib(rank.table.by_kind[kind] + beyond));
-    }
-    text += fmt::format(" {:>10} {:>11} {:>14}\n", in_gib(rank.libraries), in_gib(rank.table.routed_mean),
-                        in_gib(rank.rows_fullest));
+  for (size_t first = 0, end = 0; first < estimate.memory.size(); first = end) {
+    const std::string columns = memory_columns(estimate.memory[first], unit);
+    for (end = first + 1; end < estimate.memory.size() && memory_columns(estimate.memory[end], unit) == columns;) ++end;
+    const std::string stages = end == first + 1 ? std::to_string(first) : fmt::format("{}-{}", first, end - 1);
+    text += fmt::format("  {:>6}", stages) + columns;
   }
   const int64_t on_host = most_on_host(estimate);
   if (on_host > 0)
@@ -106,11 +123,12 @@ std::string describe_memory(const Request& request, const Estimate& estimate) {
 std::string describe_rates(const Request& request, const StepTime& time) {
   const Rates rates = rates_of(request, time.total());
   const auto share = [&](double seconds) { return 100 * seconds / time.total(); };
+  const Unit unit = flops_unit(rates.flops_per_rank);
   return fmt::format(
       "step {}: compute {:.1f} %, exposed communication {:.1f} %, bubble {:.1f} %, optimizer {:.1f} %; {} tokens/s, "
-      "{:.1f} TFLOP/s per rank, MFU {:.1f} %\n",
+      "{} {} per rank, MFU {:.1f} %\n",
       in_seconds(time.total()), share(time.compute), share(time.exchange), share(time.bubble), share(time.optimizer),
-      format_count(rates.tokens_per_s), rates.tflops_per_rank, 100 * rates.mfu);
+      format_count(rates.tokens_per_s), unit.of(rates.flops_per_rank, 1), unit.name, 100 * rates.mfu);
 }
 
 // Layouts that differ from this one in one choice and fit, the fastest.
@@ -123,7 +141,7 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   };
   for (int changes = 1; changes <= 3; ++changes)
     for (const Weighed& weighed : result.weighed)
-      if (weighed.needed <= request.profile.memory_bytes && differences(weighed.layout) == changes)
+      if (fit_of(request, weighed.needed) == Fit::with_margin && differences(weighed.layout) == changes)
         return fmt::format("the fastest that fits with {} change{}: {}", changes, changes == 1 ? "" : "s",
                            describe(weighed.layout));
   return "no layout that differs in three choices fits";
@@ -221,15 +239,54 @@ std::string describe_limits(const Request& request, const SearchResult& result) 
   const auto share = [&](size_t i) {
     return fmt::format("{} ({:.1f} %)", parts[i].second, 100 * parts[i].first / t.total());
   };
+  const std::string margin = request.run.plan.memory_margin > 0
+                                 ? fmt::format(" with a margin of {} of the memory", describe_margin(request))
+                                 : "";
   std::string text = fmt::format(
-      "it fits: {} of {} layouts do; the best needs {} of {} in stage {}, most of it {}\n"
+      "it fits: {} of {} layouts do{}; the best needs {} of {} in stage {}, most of it {}\n"
       "what limits its speed: {}, then {}",
-      result.fitting, result.weighed.size(), format_bytes(largest.needed()), format_bytes(request.profile.memory_bytes),
-      stage, largest_kinds(largest), share(0), share(1));
+      result.fitting, result.weighed.size(), margin, format_bytes(largest.needed()),
+      format_bytes(request.profile.memory_bytes), stage, largest_kinds(largest), share(0), share(1));
   const auto faster = std::count_if(result.too_big.begin(), result.too_big.end(),
                                     [&](const Estimate& e) { return e.time.total() < t.total(); });
   return text +
          (faster > 0 ? "; and memory: faster layouts do not fit\n" : "; not memory: no faster layout needs more\n");
+}
+
+// Why a layout that is not recommended is not: "needs 70.1 GiB of 64.0 GiB".
+std::string describe_excess(const Request& request, int64_t needed) {
+  const std::string need =
+      fmt::format("needs {} of {}", format_bytes(needed), format_bytes(request.profile.memory_bytes));
+  if (fit_of(request, needed) == Fit::none) return need;
+  return fmt::format("{} and fits only without the margin of {}: set plan.memory_margin=0 to allow it", need,
+                     describe_margin(request));
+}
+
+// The best layouts, a line each, and under each of the others why it is slower than the first.
+std::string describe_best(const Request& request, const SearchResult& result, size_t count) {
+  const std::span<const Estimate> shown = std::span(result.best).first(std::min(count, result.best.size()));
+  const StepTime& best = shown.front().time;
+  const Unit time_in = time_unit(best.total()), flops_in = flops_unit(rates_of(request, best.total()).flops_per_rank);
+  int64_t most = 0;
+  for (const Estimate& e : shown) most = std::max(most, e.needed);
+  const Unit bytes_in = byte_unit(most);
+  std::string text =
+      fmt::format("\n{:>3} {:>10} {:>9} {:>6} {:>14}  {:>7} {:>8} {:>7} {:>9}  {}\n", "",
+                  fmt::format("step {}", time_in.name), flops_in.name, "MFU", fmt::format("{} by stage", bytes_in.name),
+                  "compute", "exchange", "bubble", "optimizer", "layout");
+  for (size_t i = 0; i < shown.size(); ++i) {
+    const StepTime& t = shown[i].time;
+    const Rates rates = rates_of(request, t.total());
+    const auto share = [&](double seconds) { return fmt::format("{:.1f} %", 100 * seconds / t.total()); };
+    text += fmt::format("{:>3} {:>10} {:>9} {:>4.1f} % {:>14}  {:>7} {:>8} {:>7} {:>9}  {}\n", i + 1,
+                        time_in.of(t.total()), flops_in.of(rates.flops_per_rank, 1), 100 * rates.mfu,
+                        range_of_stages(shown[i], bytes_in), share(t.compute), share(t.exchange), share(t.bubble),
+                        share(t.optimizer), describe(shown[i].layout));
+    if (i == 0) continue;
+    const std::string why = why_slower(t, best);
+    text += fmt::format("    {:+.1f} %{}{}\n", 100 * (t.total() / best.total() - 1), why.empty() ? "" : ": ", why);
+  }
+  return text;
 }
 
 }  // namespace
@@ -239,34 +296,20 @@ std::string describe(const Request& request, const SearchResult& result, int top
   for (const std::string& reason : trainable(request).refused) text += fmt::format("left out: {}\n", reason);
   if (result.best.empty()) return text;
   const Estimate& best = result.best.front();
-  text += fmt::format("\n{:>3} {:>10} {:>9} {:>6} {:>14}  {:>7} {:>8} {:>7} {:>9}  {}\n", "", "step", "TFLOP/s", "MFU",
-                      "GiB by stage", "compute", "exchange", "bubble", "optimizer", "layout");
-  for (size_t i = 0; i < result.best.size() && i < static_cast<size_t>(top); ++i) {
-    const Estimate& e = result.best[i];
-    const StepTime& t = e.time;
-    const Rates rates = rates_of(request, t.total());
-    const auto share = [&](double seconds) { return fmt::format("{:.1f} %", 100 * seconds / t.total()); };
-    text += fmt::format("{:>3} {:>10} {:>9.1f} {:>4.1f} % {:>14}  {:>7} {:>8} {:>7} {:>9}  {}\n", i + 1,
-                        in_seconds(t.total()), rates.tflops_per_rank, 100 * rates.mfu, gib_of_stages(e),
-                        share(t.compute), share(t.exchange), share(t.bubble), share(t.optimizer), describe(e.layout));
-    if (i == 0) continue;
-    const std::string why = why_slower(t, best.time);
-    text += fmt::format("    {:+.1f} %{}{}\n", 100 * (t.total() / best.time.total() - 1), why.empty() ? "" : ": ", why);
-  }
+  text += describe_best(request, result, static_cast<size_t>(top));
   text += "\n" + describe_limits(request, result) + describe_memory(request, best) +
           describe_exchanges(request, best.layout);
   for (const Estimate& e : result.too_big)
     if (e.time.total() < best.time.total())
-      text +=
-          fmt::format("faster by {:.1f} %, but needs {} of {}: {}\n", 100 * (1 - e.time.total() / best.time.total()),
-                      format_bytes(e.needed), format_bytes(request.profile.memory_bytes), describe(e.layout));
+      text += fmt::format("faster by {:.1f} %, but {}: {}\n", 100 * (1 - e.time.total() / best.time.total()),
+                          describe_excess(request, e.needed), describe(e.layout));
   return text;
 }
 
 std::string describe_one(const Request& request, const SearchResult& result, const Estimate& estimate) {
   std::string text = describe_request(request, result) + "\n" + describe(estimate.layout) + "\n";
   text += describe_rates(request, estimate.time);
-  const bool fits = estimate.needed <= request.profile.memory_bytes;
+  const Fit fit = fit_of(request, estimate.needed);
   if (!result.best.empty()) {
     const StepTime& best = result.best.front().time;
     // Among equals: all were weighed in closed form, and this one with them.
@@ -274,19 +317,20 @@ std::string describe_one(const Request& request, const SearchResult& result, con
                                   [&](const Weighed& w) { return w.layout == estimate.layout; });
     const double seconds = own == result.weighed.end() ? estimate.time.total() : own->seconds;
     const auto before = std::count_if(result.weighed.begin(), result.weighed.end(), [&](const Weighed& w) {
-      return w.seconds < seconds && w.needed <= request.profile.memory_bytes;
+      return w.seconds < seconds && fit_of(request, w.needed) == Fit::with_margin;
     });
     const std::string why = why_slower(estimate.time, best);
     text += fmt::format("{} of the layouts that fit are faster; beside the best, {}: {:+.1f} %{}{}\n", before,
                         describe(result.best.front().layout), 100 * (estimate.time.total() / best.total() - 1),
                         why.empty() ? "" : ": ", why);
   }
-  if (!fits) {
+  if (fit != Fit::with_margin) {
     size_t rank = 0;
     const RankMemory& largest = largest_of(estimate, &rank);
-    text += fmt::format("does not fit: stage {} needs {} of {}, most of it {}\n{}\n", rank,
-                        format_bytes(largest.needed()), format_bytes(request.profile.memory_bytes),
-                        largest_kinds(largest), smallest_change(request, result, estimate.layout));
+    text += fmt::format("{}: stage {} {}; most of it is {}\n{}\n",
+                        fit == Fit::none ? "does not fit" : "fits, but is not recommended", rank,
+                        describe_excess(request, largest.needed()), largest_kinds(largest),
+                        smallest_change(request, result, estimate.layout));
   }
   return text + describe_exchanges(request, estimate.layout) + describe_memory(request, estimate);
 }
@@ -296,14 +340,16 @@ nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate)
   nlohmann::ordered_json json;
   const RunSpec run = with_layout(request.run, estimate.layout);
   json["layout"] = describe(estimate.layout);
-  json["fits"] = estimate.needed <= request.profile.memory_bytes;
+  const Fit fit = fit_of(request, estimate.needed);
+  json["fits"] = fit != Fit::none;
+  json["fits_with_margin"] = fit == Fit::with_margin;
   json["step_s"] = estimate.time.total();
   json["compute_s"] = estimate.time.compute;
   json["exchange_s"] = estimate.time.exchange;
   json["bubble_s"] = estimate.time.bubble;
   json["optimizer_s"] = estimate.time.optimizer;
   json["tokens_per_s"] = rates.tokens_per_s;
-  json["tflops_per_rank"] = rates.tflops_per_rank;
+  json["tflops_per_rank"] = rates.flops_per_rank * 1e-12;
   json["mfu"] = rates.mfu;
   json["needed_bytes"] = estimate.needed;
   for (const RankMemory& rank : estimate.memory) {
@@ -328,6 +374,7 @@ nlohmann::ordered_json to_json(const Request& request, const SearchResult& resul
   json["platform"] = request.profile.name;
   json["ranks"] = request.ranks;
   json["memory_bytes"] = request.profile.memory_bytes;
+  json["memory_margin"] = request.run.plan.memory_margin;
   json["weighed"] = result.weighed.size();
   json["fitting"] = result.fitting;
   json["closed_form_s"] = result.closed_form_s;
@@ -339,10 +386,11 @@ nlohmann::ordered_json to_json(const Request& request, const SearchResult& resul
 }
 
 std::string list_all(const Request& request, const SearchResult& result) {
+  static constexpr const char* kNames[] = {"fits", "small-margin", "too-big"};  // by Fit
   std::string text;
   for (const Weighed& weighed : result.weighed)
     text += fmt::format("{:.6f}\t{}\t{}\t{}\n", weighed.seconds, weighed.needed,
-                        weighed.needed <= request.profile.memory_bytes ? "fits" : "too-big", describe(weighed.layout));
+                        kNames[static_cast<size_t>(fit_of(request, weighed.needed))], describe(weighed.layout));
   return text;
 }
 
@@ -354,9 +402,13 @@ void fail_without_room(const Request& request, const SearchResult& result) {
   size_t stage = 0;
   const RankMemory& largest = largest_of(estimate, &stage);
   fail(Exit::memory,
-       fmt::format("none of {} layouts fits: the nearest, {}, needs {} of {} in stage {}, most of it {}",
-                   result.weighed.size(), describe(nearest->layout), format_bytes(estimate.needed),
-                   format_bytes(request.profile.memory_bytes), stage, largest_kinds(largest)),
+       fmt::format("none of {} layouts fits{}: the nearest, {}, needs {} of {} in stage {}, most of it {}",
+                   result.weighed.size(),
+                   fit_of(request, estimate.needed) == Fit::none
+                       ? ""
+                       : fmt::format(" with the margin of {}", describe_margin(request)),
+                   describe(nearest->layout), format_bytes(estimate.needed), format_bytes(request.profile.memory_bytes),
+                   stage, largest_kinds(largest)),
        describe(find_remedies(request), request));
 }
 

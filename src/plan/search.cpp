@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <exception>
@@ -19,7 +20,7 @@
 namespace mw {
 namespace {
 
-constexpr size_t kTooBig = 5;
+constexpr int64_t kTooBig = 5;  // layouts that are faster but too big, and as many that leave too small a margin
 constexpr int64_t kMostCells = int64_t{1} << 20;  // stages x micro-batches that are worth a simulation
 
 std::vector<int64_t> divisors_of(int64_t n) {
@@ -165,6 +166,13 @@ Request make_request(const RunSpec& run) {
   request.profile = read_platform_profile(run.plan.platform, request.ranks);
   request.load.concentration = run.plan.balance;
   return request;
+}
+
+Fit fit_of(const Request& request, int64_t needed) {
+  const int64_t memory = request.profile.memory_bytes;
+  const auto margin = static_cast<int64_t>(request.run.plan.memory_margin * static_cast<double>(memory));
+  if (needed <= memory - margin) return Fit::with_margin;
+  return needed <= memory ? Fit::without_margin : Fit::none;
 }
 
 Trainable trainable(const Request& request) {
@@ -326,12 +334,16 @@ SearchResult search(const Request& request, int simulated) {
 
   begin = std::chrono::steady_clock::now();
   std::vector<Layout> chosen;
-  size_t too_big = 0;
+  std::array<int64_t, 3> taken{};  // by Fit
   for (const Weighed& weighed : result.weighed) {
-    const bool fits = weighed.needed <= request.profile.memory_bytes;
+    const Fit fit = fit_of(request, weighed.needed);
+    const bool fits = fit == Fit::with_margin;
+    if (!fits && result.fitting > 0) continue;
     if (fits) ++result.fitting;
-    if (fits && std::ssize(chosen) < simulated + static_cast<int64_t>(too_big)) chosen.push_back(weighed.layout);
-    else if (!fits && too_big < kTooBig && result.fitting < 1) chosen.push_back(weighed.layout), ++too_big;
+    int64_t& alike = taken[static_cast<size_t>(fit)];
+    if (alike >= (fits ? simulated : kTooBig)) continue;
+    ++alike;
+    chosen.push_back(weighed.layout);
   }
   std::vector<Estimate> exact(chosen.size());
   for_each_estimated(request, alike(chosen),
@@ -340,7 +352,7 @@ SearchResult search(const Request& request, int simulated) {
     return std::make_tuple(a.time.total(), a.needed) < std::make_tuple(b.time.total(), b.needed);
   });
   for (Estimate& estimate : exact) {
-    const bool fits = estimate.needed <= request.profile.memory_bytes;
+    const bool fits = fit_of(request, estimate.needed) == Fit::with_margin;
     (fits ? result.best : result.too_big).push_back(std::move(estimate));
   }
   result.simulation_s = seconds_since(begin);
@@ -351,7 +363,7 @@ bool fits_somehow(const Request& request) {
   const std::vector<Layout> layouts = layouts_of(request);
   std::atomic<bool> fits{false};
   for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
-    if (!fits && estimator.closed_form(layouts[i]).needed <= request.profile.memory_bytes) fits = true;
+    if (!fits && fit_of(request, estimator.closed_form(layouts[i]).needed) == Fit::with_margin) fits = true;
   });
   return fits;
 }

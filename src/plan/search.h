@@ -21,6 +21,10 @@ struct Request {
 // What a run file asks for: its model, and the platform, ranks and balance of its [plan] table. Errors: config, usage.
 Request make_request(const RunSpec& run);
 
+// Whether a rank that needs so much is recommended: plan.memory_margin of its memory must stay free.
+enum class Fit : uint8_t { with_margin, without_margin, none };
+Fit fit_of(const Request& request, int64_t needed);
+
 // Schedules and modes of recompute that `train` does not refuse for this model. Errors: as make_plan, where it refuses
 // them all.
 struct Trainable {
@@ -47,9 +51,9 @@ struct Weighed {
 
 struct SearchResult {
   std::vector<Weighed> weighed;  // every layout, fastest first; those that do not fit too
-  int64_t fitting = 0;
-  std::vector<Estimate> best;     // that fit, simulated, fastest first
-  std::vector<Estimate> too_big;  // faster than the best of those, but they do not fit; simulated, fastest first
+  int64_t fitting = 0;            // with the margin
+  std::vector<Estimate> best;     // of those, simulated, fastest first
+  std::vector<Estimate> too_big;  // faster than the best of those, and do not fit so; simulated, fastest first
   double closed_form_s = 0, simulation_s = 0;  // that this took
 };
 constexpr int kSimulated = 200;
@@ -57,7 +61,7 @@ constexpr int kSimulated = 200;
 // On two threads. Deterministic. simulated: how many of the best are.
 SearchResult search(const Request& request, int simulated = kSimulated);
 
-// Whether any layout fits, in closed form. Errors: as layouts_of.
+// Whether any layout fits with the margin, in closed form. Errors: as layouts_of.
 bool fits_somehow(const Request& request);
 
 }  // namespace mw

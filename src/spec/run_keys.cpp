@@ -225,6 +225,8 @@ const std::vector<KeyRule>& key_rules() {
       REAL("plan.balance", plan.balance, 0.01, 1e6,
            "`plan`: evenness of expert loads; 1: no balancing at all; 8: the fullest of 128 experts gets "
            "twice the mean"),
+      REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
+           "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
       TEXT("debug.fault", fault, "tests only: inject this fault", "", "double_expert_gradient", "skip_router_sum",
            "drop_row", "wrong_choice", "fleeting_choice", "local_aux_counts", "wrong_denominator", "nan_gradient",
            "wrong_clip", "stale_gather", "skip_tied_sum", "copies_in_norm", "slight_gradient", "fleeting_gradient",

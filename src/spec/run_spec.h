@@ -90,7 +90,8 @@ struct SampleSpec {
 struct PlanSpec {
   std::string platform;  // a platform profile
   int64_t ranks = 0;
-  double balance = 8;  // concentration of the Dirichlet distribution that shares of experts are drawn from
+  double balance = 8;           // concentration of the Dirichlet distribution that shares of experts are drawn from
+  double memory_margin = 0.03;  // share of a rank's memory that a recommended layout leaves free
 };
 
 struct VerifySpec {
