@@ -50,7 +50,7 @@ struct Weighed {
 };
 
 struct SearchResult {
-  std::vector<Weighed> weighed;  // every layout, fastest first; those that do not fit too
+  std::vector<Weighed> weighed;   // every layout, fastest first; those that do not fit too
   int64_t fitting = 0;            // with the margin
   std::vector<Estimate> best;     // of those, simulated, fastest first
   std::vector<Estimate> too_big;  // faster than the best of those, and do not fit so; simulated, fastest first
