@@ -1,3 +1,5 @@
+#include <fmt/ranges.h>
+
 #include <cstdio>
 #include <utility>
 
@@ -6,6 +8,7 @@
 #include "cli/commands.h"
 #include "plan/report.h"
 #include "spec/plan.h"
+#include "spec/presets.h"
 
 namespace mw {
 namespace {
@@ -70,6 +73,7 @@ Command add_init_command(CLI::App& app) {
   sub->add_option("--platform", options->platform, "platform profile of the machine to plan the layout for");
   sub->add_option("--ranks", options->ranks, "number of ranks to plan the layout for")->check(CLI::Range(1, 1 << 20));
   sub->add_flag("--force", options->force, "overwrite an existing file");
+  sub->footer(fmt::format("Named models (model.preset=NAME): {}", fmt::join(preset_names(), ", ")));
   return {sub, [options] { return init(*options); }};
 }
 

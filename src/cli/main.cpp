@@ -12,6 +12,7 @@
 
 #include "base/text.h"
 #include "cli/commands.h"
+#include "cli/examples.h"
 #include "cli/usage_error.h"
 
 namespace mw {
@@ -47,7 +48,11 @@ static Exit run(int argc, char** argv) {
   app.footer("`moewright COMMAND --help` explains a command. Exit codes: docs/troubleshooting.md.");
   const std::vector<Command> commands = register_commands(app, {&argc, &argv});
   std::vector<std::string> names;
-  for (const Command& command : commands) names.push_back(command.app->get_name());
+  for (const Command& command : commands) {
+    names.push_back(command.app->get_name());
+    const std::string more = command.app->get_footer();
+    command.app->footer((more.empty() ? "" : more + "\n\n") + examples_of(names.back()));
+  }
   const std::vector<std::string> arguments = command_line(argc, argv);
   if (arguments.empty()) fail(Exit::usage, "no command given", known_commands(names));
   if (arguments[0][0] != '-' && std::find(names.begin(), names.end(), arguments[0]) == names.end())
