@@ -29,11 +29,12 @@ class LineReader final : public JsonEvents {
   }
   void on_string(std::string& text) override {
     if (depth() == 1 && (key_ == "layout" || key_ == "dtype")) setup_[key_] = text;
+    if (depth() == 2 && open_.back() && key_ == "run") run.emplace_back(inner_key_, text);
   }
   void on_integer(int64_t value) override { on_number(static_cast<double>(value)); }
   void on_number(double value) override {
     if (depth() == 1) numbers[key_] = value;
-    else if (depth() == 2 && open_.back()) numbers[key_ + "." + inner_key_] = value;
+    else if (depth() == 2 && open_.back() && key_ != "run") numbers[key_ + "." + inner_key_] = value;
     else if (in_load() && depth() == 3 && !load.empty()) load.back().push_back(value);
   }
 
@@ -47,6 +48,7 @@ class LineReader final : public JsonEvents {
 
   std::map<std::string, double> numbers;
   std::vector<std::vector<double>> load;
+  std::vector<std::pair<std::string, std::string>> run;
 
  private:
   size_t depth() const { return open_.size(); }
@@ -66,6 +68,7 @@ void forget_from(double step, MetricsHistory& history) {
       curve.values.pop_back();
     }
   while (!history.loads.empty() && history.loads.back().step >= step) history.loads.pop_back();
+  while (!history.runs.empty() && history.runs.back().step >= step) history.runs.pop_back();
   history.setup_from = std::min(history.setup_from, step);
 }
 
@@ -116,6 +119,7 @@ MetricsHistory read_metrics(const std::string& path, int load_samples) {
       }
       curve.values.back() = value;
     }
+    if (!reader.run.empty()) history.runs.push_back({step->second, std::move(reader.run)});
     if (reader.load.empty()) continue;
     if (history.loads.empty() || history.loads.back().step != step->second) history.loads.push_back({step->second, {}});
     history.loads.back().load = std::move(reader.load);

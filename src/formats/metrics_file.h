@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace mw {
@@ -18,9 +19,16 @@ struct LoadSample {
   std::vector<std::vector<double>> load;  // [MoE layer][expert], as in the file
 };
 
+// What a run said of itself before its first step (docs/formats.md, `run`).
+struct RunDescription {
+  double step = 0;                                          // whose line holds it
+  std::vector<std::pair<std::string, std::string>> fields;  // in the order of the file
+};
+
 struct MetricsHistory {
   std::map<std::string, Curve> curves;  // by field; those of an object are named "work_ms.matmul"
   std::vector<LoadSample> loads;        // of at most `load_samples` steps, evenly spread over the lines
+  std::vector<RunDescription> runs;     // one for each start; none in files of older versions
   int64_t broken_lines = 0;             // passed over: no JSON objects with a step
   // Where ranks, layout or dtype last changed, as they may when a run is resumed.
   double setup_from = std::numeric_limits<double>::lowest();

@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "base/text.h"
@@ -31,7 +33,12 @@ h1 { font-size: 22px; margin: 0 0 16px; overflow-wrap: anywhere; } h2 { font-siz
 p { margin: 8px 0 12px; color: var(--soft); max-width: 80ch; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(168px, 1fr)); gap: 10px; }
 .tile { background: var(--card); border-radius: 8px; padding: 10px 14px; }
-table { border-collapse: collapse; margin-top: 8px; } th, td { padding: 5px 18px 5px 0; text-align: left; }
+table { border-collapse: collapse; margin-top: 8px; } th, td { padding: 5px 18px 5px 0; text-align: left;
+  vertical-align: baseline; }
+.run { margin: 0 0 12px; } .run th { white-space: nowrap; } .run td { overflow-wrap: anywhere; white-space: pre-line; }
+.run th, .run td { padding: 3px 18px 3px 0; border-top: 0; }
+details { margin: 0 0 20px; } summary { color: var(--soft); cursor: pointer; }
+pre { background: var(--card); border-radius: 8px; padding: 12px 14px; overflow-x: auto; font-size: 13px; }
 th { color: var(--soft); font-weight: 400; } td { border-top: 1px solid var(--grid); }
 .tile b { display: block; font-size: 19px; font-weight: 600; } .tile span { color: var(--soft); font-size: 13px; }
 .charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 22px 28px;
@@ -112,6 +119,37 @@ std::string tile(const std::string& value, const std::string& what) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape_markup(value), escape_markup(what));
 }
 
+std::string run_row(const std::string& what, const std::string& text) {
+  return fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", escape_markup(what), escape_markup(text));
+}
+
+std::string field_of(const RunDescription& run, const std::string& name) {
+  for (const auto& [key, text] : run.fields)
+    if (key == name) return text;
+  return {};
+}
+
+// Which run it is, as its last start says, and the starts before. Nothing of files that do not say it.
+std::string draw_run(const std::vector<RunDescription>& runs) {
+  if (runs.empty()) return {};
+  std::string rows, run_file;
+  for (const auto& [key, text] : runs.back().fields) {
+    std::string label = key;
+    std::replace(label.begin(), label.end(), '_', ' ');
+    if (key == "run_file") run_file = text;
+    else rows += run_row(label, text);
+  }
+  std::string before;
+  for (const RunDescription& run : std::span(runs).first(runs.size() - 1))
+    before += fmt::format("{}step {:.0f}: {}", before.empty() ? "" : "; ", run.step, field_of(run, "started"));
+  if (!before.empty()) rows += run_row("started before", before);
+  std::string out = "<table class=\"run\">\n" + rows + "</table>\n";
+  if (!run_file.empty())
+    out += fmt::format("<details><summary>run file, every key</summary><pre>{}</pre></details>\n",
+                       escape_markup(run_file));
+  return out;
+}
+
 double sum_of(const Curve& curve) { return std::accumulate(curve.values.begin(), curve.values.end(), 0.0); }
 
 // The field of the validation that came last: the one after the last step may be of a run that was gone on with.
@@ -127,11 +165,19 @@ std::string draw_tiles(const Page& page) {
   if (page.has("tokens")) out += tile(format_count(sum_of(h.curve("tokens"))), "tokens");
   if (page.has("loss"))
     out += tile(fmt::format("{:.4f}", h.curve("loss").values.back()), "loss of the last step, nats");
-  if (const std::string field = last_validation(page); page.has(field))
-    out += tile(fmt::format("{:.4f}", h.curve(field).values.back()), "last validation loss, nats");
+  const bool has_bits = page.has("bits_per_byte");
+  if (has_bits)
+    out += tile(fmt::format("{:.3f}", h.curve("bits_per_byte").values.back()), "bits per byte of the last step");
+  if (const std::string field = last_validation(page); page.has(field)) {
+    const double loss = h.curve(field).values.back();
+    out += tile(fmt::format("{:.4f}", loss), "last validation loss, nats");
+    if (has_bits) out += tile(fmt::format("{:.3f}", loss / std::numbers::ln2), "bits per byte, last validation");
+  }
   if (const auto speed = page.now("tokens_per_s")) out += tile(format_count(*speed), "tokens/s");
   if (const auto time = page.now("step_ms")) out += tile(fmt::format("{:.0f} ms", *time), "per step");
-  if (const auto rate = page.now("tflops_per_rank")) out += tile(fmt::format("{:.3g}", *rate), "TFLOP/s per rank");
+  if (const auto rate = page.now("tflops_per_rank"))
+    out += tile(fmt::format("{:.3g}", *rate < 1 ? *rate * 1e3 : *rate),
+                *rate < 1 ? "GFLOP/s per rank" : "TFLOP/s per rank");
   if (const auto bytes = page.latest("mem_peak_bytes"))
     out += tile(format_bytes(static_cast<int64_t>(*bytes)), "memory of the largest rank");
   if (const auto ratio = page.now("imbalance"))
@@ -206,7 +252,7 @@ std::string draw_loss(const Page& page) {
   }
   const bool validated = page.has("val_loss") || page.has("final_val_loss");
   if (validated) series[series.size() - 2].name = "validation";
-  return draw_lines(page.frame("Loss", "nats per token"), series);
+  return draw_lines(page.frame("Loss", page.has("bits_per_byte") ? "nats per byte" : "nats per token"), series);
 }
 
 std::string draw_memory(const Page& page) {
@@ -347,7 +393,7 @@ std::string draw_report(const MetricsHistory& history, const std::string& title)
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width\">\n<title>{0}</title>\n{1}\n</head>\n<body>\n<h1>{0}</h1>\n",
       name, kStyle);
-  html += draw_tiles(page) + draw_predictions(page) + draw_curves(page) + draw_loads(page);
+  html += draw_run(history.runs) + draw_tiles(page) + draw_predictions(page) + draw_curves(page) + draw_loads(page);
   if (history.broken_lines > 0)
     html += fmt::format("<p>{} lines of the metrics were no steps and are left out.</p>\n", history.broken_lines);
   return html + "</body>\n</html>\n";

@@ -1,4 +1,4 @@
-// One self-contained HTML page about a run: curves, memory, time, and the load of experts.
+// One self-contained HTML page about a run: which run it is, curves, memory, time, and the load of experts.
 #pragma once
 
 #include <string>

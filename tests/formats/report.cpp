@@ -65,6 +65,42 @@ TEST(MetricsFile, LeavesOutStepsThatWereComputedAnew) {
   EXPECT_LT(history.setup_from, 0);
 }
 
+TEST(MetricsFile, ReadsWhichRunItWas) {
+  const ScratchDir folder;
+  const std::string path = folder / "m.jsonl";
+  write_lines(path, 1, 2, "\"loss\": 1");
+  EXPECT_TRUE(read_metrics(path, 1).runs.empty());
+  for (const char* start : {"3", "7", "5"})
+    write_lines(path, std::stoi(start), 8,
+                fmt::format("\"loss\": 1, \"run\": {{\"model\": \"<m>\", \"started\": \"day {}\", \"size\": 3, "
+                            "\"run_file\": \"[train]\\nlr = 1\"}}",
+                            start)
+                    .c_str());
+  const MetricsHistory history = read_metrics(path, 1);
+  // Every line of this file has a description; the last run computed steps 5 to 8 anew.
+  ASSERT_EQ(history.runs.size(), 6u);
+  EXPECT_EQ(history.runs[1].fields[1].second, "day 3");
+  EXPECT_EQ(history.runs.back().step, 8);
+  EXPECT_EQ(history.runs.back().fields, (std::vector<std::pair<std::string, std::string>>{
+                                            {"model", "<m>"}, {"started", "day 5"}, {"run_file", "[train]\nlr = 1"}}));
+  EXPECT_TRUE(history.curve("run.size").values.empty());
+  const std::string html = draw_report(history, "t");
+  for (const char* part : {"&lt;m&gt;", "<td>day 5</td>", "step 3: day 3", "<pre>[train]\nlr = 1</pre>"})
+    EXPECT_TRUE(contains(html, part)) << part;
+}
+
+TEST(Report, TellsBitsPerByteOfByteData) {
+  MetricsHistory history;
+  history.curves["step"] = history.curves["loss"] = history.curves["val_loss"] = {{1, 2}, {1, 2}};
+  EXPECT_FALSE(contains(draw_report(history, "t"), "bits per byte"));
+  EXPECT_TRUE(contains(draw_report(history, "t"), "nats per token"));
+  history.curves["bits_per_byte"] = {{1, 2}, {1.5, 3.25}};
+  const std::string html = draw_report(history, "t");
+  EXPECT_TRUE(contains(html, "<b>3.250</b><span>bits per byte of the last step"));
+  EXPECT_TRUE(contains(html, "<b>2.885</b><span>bits per byte, last validation"));
+  EXPECT_TRUE(contains(html, "nats per byte"));
+}
+
 TEST(MetricsFile, TellsWhereTheSetupChanged) {
   const ScratchDir folder;
   for (const char* change : {"\"ranks\": 1, \"layout\": \"ep=2\", \"dtype\": \"bf16\"",
