@@ -141,7 +141,7 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   };
   for (int changes = 1; changes <= 3; ++changes)
     for (const Weighed& weighed : result.weighed)
-      if (fit_of(request, weighed.needed) == Fit::with_margin && differences(weighed.layout) == changes)
+      if (fit_of(request, weighed.needed) == MemoryFit::with_margin && differences(weighed.layout) == changes)
         return fmt::format("the fastest that fits with {} change{}: {}", changes, changes == 1 ? "" : "s",
                            describe(weighed.layout));
   return "no layout that differs in three choices fits";
@@ -257,7 +257,7 @@ std::string describe_limits(const Request& request, const SearchResult& result) 
 std::string describe_excess(const Request& request, int64_t needed) {
   const std::string need =
       fmt::format("needs {} of {}", format_bytes(needed), format_bytes(request.profile.memory_bytes));
-  if (fit_of(request, needed) == Fit::none) return need;
+  if (fit_of(request, needed) == MemoryFit::none) return need;
   return fmt::format("{} and fits only without the margin of {}: set plan.memory_margin=0 to allow it", need,
                      describe_margin(request));
 }
@@ -309,7 +309,7 @@ std::string describe(const Request& request, const SearchResult& result, int top
 std::string describe_one(const Request& request, const SearchResult& result, const Estimate& estimate) {
   std::string text = describe_request(request, result) + "\n" + describe(estimate.layout) + "\n";
   text += describe_rates(request, estimate.time);
-  const Fit fit = fit_of(request, estimate.needed);
+  const MemoryFit fit = fit_of(request, estimate.needed);
   if (!result.best.empty()) {
     const StepTime& best = result.best.front().time;
     // Among equals: all were weighed in closed form, and this one with them.
@@ -317,18 +317,18 @@ std::string describe_one(const Request& request, const SearchResult& result, con
                                   [&](const Weighed& w) { return w.layout == estimate.layout; });
     const double seconds = own == result.weighed.end() ? estimate.time.total() : own->seconds;
     const auto before = std::count_if(result.weighed.begin(), result.weighed.end(), [&](const Weighed& w) {
-      return w.seconds < seconds && fit_of(request, w.needed) == Fit::with_margin;
+      return w.seconds < seconds && fit_of(request, w.needed) == MemoryFit::with_margin;
     });
     const std::string why = why_slower(estimate.time, best);
     text += fmt::format("{} of the layouts that fit are faster; beside the best, {}: {:+.1f} %{}{}\n", before,
                         describe(result.best.front().layout), 100 * (estimate.time.total() / best.total() - 1),
                         why.empty() ? "" : ": ", why);
   }
-  if (fit != Fit::with_margin) {
+  if (fit != MemoryFit::with_margin) {
     size_t rank = 0;
     const RankMemory& largest = largest_of(estimate, &rank);
     text += fmt::format("{}: stage {} {}; most of it is {}\n{}\n",
-                        fit == Fit::none ? "does not fit" : "fits, but is not recommended", rank,
+                        fit == MemoryFit::none ? "does not fit" : "fits, but is not recommended", rank,
                         describe_excess(request, largest.needed()), largest_kinds(largest),
                         smallest_change(request, result, estimate.layout));
   }
@@ -340,9 +340,9 @@ nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate)
   nlohmann::ordered_json json;
   const RunSpec run = with_layout(request.run, estimate.layout);
   json["layout"] = describe(estimate.layout);
-  const Fit fit = fit_of(request, estimate.needed);
-  json["fits"] = fit != Fit::none;
-  json["fits_with_margin"] = fit == Fit::with_margin;
+  const MemoryFit fit = fit_of(request, estimate.needed);
+  json["fits"] = fit != MemoryFit::none;
+  json["fits_with_margin"] = fit == MemoryFit::with_margin;
   json["step_s"] = estimate.time.total();
   json["compute_s"] = estimate.time.compute;
   json["exchange_s"] = estimate.time.exchange;
@@ -386,7 +386,7 @@ nlohmann::ordered_json to_json(const Request& request, const SearchResult& resul
 }
 
 std::string list_all(const Request& request, const SearchResult& result) {
-  static constexpr const char* kNames[] = {"fits", "small-margin", "too-big"};  // by Fit
+  static constexpr const char* kNames[] = {"fits", "small-margin", "too-big"};  // by MemoryFit
   std::string text;
   for (const Weighed& weighed : result.weighed)
     text += fmt::format("{:.6f}\t{}\t{}\t{}\n", weighed.seconds, weighed.needed,
@@ -404,7 +404,7 @@ void fail_without_room(const Request& request, const SearchResult& result) {
   fail(Exit::memory,
        fmt::format("none of {} layouts fits{}: the nearest, {}, needs {} of {} in stage {}, most of it {}",
                    result.weighed.size(),
-                   fit_of(request, estimate.needed) == Fit::none
+                   fit_of(request, estimate.needed) == MemoryFit::none
                        ? ""
                        : fmt::format(" with the margin of {}", describe_margin(request)),
                    describe(nearest->layout), format_bytes(estimate.needed), format_bytes(request.profile.memory_bytes),

@@ -168,11 +168,11 @@ Request make_request(const RunSpec& run) {
   return request;
 }
 
-Fit fit_of(const Request& request, int64_t needed) {
+MemoryFit fit_of(const Request& request, int64_t needed) {
   const int64_t memory = request.profile.memory_bytes;
   const auto margin = static_cast<int64_t>(request.run.plan.memory_margin * static_cast<double>(memory));
-  if (needed <= memory - margin) return Fit::with_margin;
-  return needed <= memory ? Fit::without_margin : Fit::none;
+  if (needed <= memory - margin) return MemoryFit::with_margin;
+  return needed <= memory ? MemoryFit::without_margin : MemoryFit::none;
 }
 
 Trainable trainable(const Request& request) {
@@ -334,10 +334,10 @@ SearchResult search(const Request& request, int simulated) {
 
   begin = std::chrono::steady_clock::now();
   std::vector<Layout> chosen;
-  std::array<int64_t, 3> taken{};  // by Fit
+  std::array<int64_t, 3> taken{};  // by MemoryFit
   for (const Weighed& weighed : result.weighed) {
-    const Fit fit = fit_of(request, weighed.needed);
-    const bool fits = fit == Fit::with_margin;
+    const MemoryFit fit = fit_of(request, weighed.needed);
+    const bool fits = fit == MemoryFit::with_margin;
     if (!fits && result.fitting > 0) continue;
     if (fits) ++result.fitting;
     int64_t& alike = taken[static_cast<size_t>(fit)];
@@ -352,7 +352,7 @@ SearchResult search(const Request& request, int simulated) {
     return std::make_tuple(a.time.total(), a.needed) < std::make_tuple(b.time.total(), b.needed);
   });
   for (Estimate& estimate : exact) {
-    const bool fits = fit_of(request, estimate.needed) == Fit::with_margin;
+    const bool fits = fit_of(request, estimate.needed) == MemoryFit::with_margin;
     (fits ? result.best : result.too_big).push_back(std::move(estimate));
   }
   result.simulation_s = seconds_since(begin);
@@ -363,7 +363,7 @@ bool fits_somehow(const Request& request) {
   const std::vector<Layout> layouts = layouts_of(request);
   std::atomic<bool> fits{false};
   for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
-    if (!fits && fit_of(request, estimator.closed_form(layouts[i]).needed) == Fit::with_margin) fits = true;
+    if (!fits && fit_of(request, estimator.closed_form(layouts[i]).needed) == MemoryFit::with_margin) fits = true;
   });
   return fits;
 }

@@ -22,8 +22,8 @@ struct Request {
 Request make_request(const RunSpec& run);
 
 // Whether a rank that needs so much is recommended: plan.memory_margin of its memory must stay free.
-enum class Fit : uint8_t { with_margin, without_margin, none };
-Fit fit_of(const Request& request, int64_t needed);
+enum class MemoryFit : uint8_t { with_margin, without_margin, none };
+MemoryFit fit_of(const Request& request, int64_t needed);
 
 // Schedules and modes of recompute that `train` does not refuse for this model. Errors: as make_plan, where it refuses
 // them all.
