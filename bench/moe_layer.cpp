@@ -44,6 +44,7 @@ struct Options {
   std::vector<std::string> shapes;
   std::vector<int64_t> sizes = {1024, 512, 32, 4, 8192}, tokens = {16384};
   int repeats = 20, calls = 1, threads = 0;
+  bool scopes = false;
   bench::Ceiling ceiling;
 };
 
@@ -125,6 +126,26 @@ class Bench {
       backward();
     });
     return times;
+  }
+
+  // Milliseconds on the GPU of each scope in one forward and backward pass, inner scopes included.
+  std::map<std::string, double> scope_times(int repeats) {
+    Trace& trace = stream_.trace();
+    trace.time_device(&stream_.queue());
+    trace.keep_events(true);
+    const size_t first = trace.events().size();
+    for (int i = 0; i < repeats; ++i) {
+      forward();
+      backward();
+    }
+    trace.settle();
+    std::map<std::string, double> ms;
+    for (size_t i = first; i < trace.events().size(); ++i)
+      if (const TraceEvent& event = trace.events()[i]; event.lane == Lane::compute)
+        ms[event.label] += static_cast<double>(event.end_ns - event.begin_ns) * 1e-6 / repeats;
+    trace.keep_events(false);
+    trace.time_device(nullptr);
+    return ms;
   }
 
   // One checksum over the output and every gradient of a forward and a backward pass.
@@ -322,6 +343,11 @@ nlohmann::ordered_json measure_layer(const std::string& name, const MoeShape& sh
     result.update(compare_with_library(both_tflops, threads, o.repeats));
   } else {
     result.update(compare_with_floor(shape, times, o.ceiling));
+    if (o.scopes)
+      for (const auto& [scope, ms] : layer.scope_times(o.repeats)) {
+        fmt::print("  {:<24} {:9.3f} ms\n", scope, ms);
+        result["scopes_ms"][scope] = ms;
+      }
   }
   fmt::print("  fullest expert {:.2f} x the mean; {} kept for backward, {} taken; two runs are {}\n", layer.imbalance(),
              format_bytes(layer.saved_bytes()), format_bytes(memory), bit_equal ? "bit-equal" : "NOT bit-equal");
@@ -387,6 +413,7 @@ int main(int argc, char** argv) {
   app.add_option("--calls", o.calls, "calls back to back in each repeat")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_flag("--scopes", o.scopes, "on a GPU also the time of each scope of the trace");
   app.add_option("--threads", o.threads, "host threads; 0: all cores")->check(CLI::Range(0, 4096));
   app.add_option("--peak", peak_tflops, "TFLOP/s of dense products on this GPU, for the floor")->capture_default_str();
   app.add_option("--bandwidth", bandwidth_tb, "TB/s of its memory, for the floor")->capture_default_str();

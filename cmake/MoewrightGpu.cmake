@@ -68,6 +68,14 @@ if(MOEWRIGHT_GPU_SOURCES AND (MOEWRIGHT_CUDA OR MOEWRIGHT_HIP))
   set(MOEWRIGHT_HAS_GPU ON)
 endif()
 
+# What every target with CUDA sources is compiled with.
+function(moewright_cuda_options target)
+  target_link_libraries(${target} PRIVATE moewright_flags fmt::fmt CUDA::cudart)
+  # constexpr functions of base/ may be called from kernels; nvcc does not follow fmt's compile-time checks.
+  target_compile_definitions(${target} PRIVATE FMT_CONSTEVAL= FMT_USE_CONSTEXPR=1)
+  target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
+endfunction()
+
 # Compiles the GPU sources and, once there are any, adds them to the ops room.
 function(moewright_gpu)
   if(NOT MOEWRIGHT_CUDA AND NOT MOEWRIGHT_HIP)
@@ -133,11 +141,8 @@ function(moewright_gpu)
       list(APPEND gpu_targets mw_gpu_hopper)
     endif()
     foreach(target IN LISTS gpu_targets)
-      target_link_libraries(${target} PRIVATE moewright_flags fmt::fmt CUDA::cudart
-        $<TARGET_NAME_IF_EXISTS:moewright_cudnn>)
-      # constexpr functions of base/ may be called from kernels; nvcc does not follow fmt's compile-time checks.
-      target_compile_definitions(${target} PRIVATE FMT_CONSTEVAL= FMT_USE_CONSTEXPR=1)
-      target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
+      moewright_cuda_options(${target})
+      target_link_libraries(${target} PRIVATE $<TARGET_NAME_IF_EXISTS:moewright_cudnn>)
       list(APPEND objects $<TARGET_OBJECTS:${target}>)
     endforeach()
     set(runtime CUDA::cudart CUDA::cublasLt $<TARGET_NAME_IF_EXISTS:moewright_cudnn>)

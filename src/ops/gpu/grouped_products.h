@@ -1,0 +1,196 @@
+// Grouped products on Hopper: what the kernels of grouped_wgmma.h load and store for rows and for weight gradients, and
+// how the host chooses tile shapes and loaders for them.
+#pragma once
+
+#include "ops/gpu/grouped.h"
+#include "ops/gpu/grouped_rows.h"
+#include "ops/gpu/grouped_wgmma.h"
+
+namespace mw::gpu {
+
+// Rows that an operand comes from. The map describes them where they have no index: then boxes bring them.
+struct Operand {
+  TensorMap map;
+  Rows<const bf16> rows;
+};
+
+// y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]). Boxes of x
+// go on into the next expert's rows: what comes of those is not stored.
+template <Along kWeights, class U, class Shape, bool kBoxes>
+struct RowsProduct {
+  static constexpr Along kA = Along::depth, kB = kWeights;
+  static constexpr int kWidth = Shape::kWidth;
+  static constexpr bool kBoxesA = kBoxes, kBoxesB = true, kPaired = Shape::kPaired;
+  using LoaderB = BoxLoader<kB, kWidth, kPaired>;
+
+  TensorMap weights;
+  Operand x;
+  Rows<U> y;
+  bool add;
+
+  __device__ int64_t depth(const Tile&) const { return x.rows.width; }
+  __device__ int64_t height(const Tile& tile) const { return tile.end - tile.begin - tile.top; }
+  __device__ auto load_a(const Tile& tile) const {
+    const int first = static_cast<int>(tile.begin + tile.top);
+    if constexpr (kBoxes) return BoxLoader<kA, kHeight>{x.map, 0, 0, first};
+    else return DepthLoader<kHeight>(source_of(x.rows, tile.end), first);
+  }
+  __device__ auto load_b(const Tile& tile) const {
+    return LoaderB{weights, tile.expert, 0, static_cast<int>(tile.left), tile.shared};
+  }
+  __device__ int width(const Tile& tile) const { return static_cast<int>(y.width - tile.left); }
+  __device__ TileRows<U> place(const Tile& tile) const {
+    return find_tile_rows<U>(height(tile), width(tile),
+                             [&](int r) { return y.row(tile.begin + tile.top + r) + tile.left; });
+  }
+};
+
+// dw_e[n, k] (=|+=) sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
+// rows; copies of the other end in zeros there. So those rows count for nothing as long as they are finite.
+template <class U, class Shape, bool kBoxesOfDy, bool kBoxesOfX>
+struct WeightsProduct {
+  static_assert(kBoxesOfX ? !kBoxesOfDy : !Shape::kPaired);
+  static constexpr Along kA = Along::width, kB = Along::width;
+  static constexpr int kWidth = Shape::kWidth;
+  static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX, kPaired = Shape::kPaired;
+
+  Operand dy, x;
+  U* dw;
+  bool add;
+
+  __device__ int64_t depth(const Tile& tile) const { return tile.end - tile.begin; }
+  __device__ int64_t height(const Tile& tile) const { return dy.rows.width - tile.top; }
+  template <bool kBoxes, int kColumns, bool kPairs = false>
+  __device__ static auto load(const Operand& from, const Tile& tile, int64_t left) {
+    const int first = static_cast<int>(tile.begin), column = static_cast<int>(left);
+    if constexpr (kBoxes) return BoxLoader<Along::width, kColumns, kPairs>{from.map, 0, first, column, tile.shared};
+    else return WidthLoader<kColumns>(source_of(from.rows, tile.end), first, column);
+  }
+  __device__ auto load_a(const Tile& tile) const { return load<kBoxesA, kHeight>(dy, tile, tile.top); }
+  __device__ auto load_b(const Tile& tile) const { return load<kBoxesB, kWidth, kPaired>(x, tile, tile.left); }
+  __device__ int width(const Tile& tile) const { return static_cast<int>(x.rows.width - tile.left); }
+  __device__ TileRows<U> place(const Tile& tile) const {
+    U* const first = dw + (tile.expert * dy.rows.width + tile.top) * x.rows.width + tile.left;
+    return find_tile_rows<U>(height(tile), width(tile), [&](int r) { return first + r * x.rows.width; });
+  }
+};
+
+// Calls body with the shape of the tiles.
+template <class Body>
+bool with_shape(const Tiling& tiling, const Body& body) {
+  if (tiling.paired) return body(TileShape<kWideTile, true>{});
+  if (tiling.width == kWideTile) return body(TileShape<kWideTile, false>{});
+  return body(TileShape<kNarrowTile, false>{});
+}
+
+// Calls body(std::true_type) or body(std::false_type).
+template <class Body>
+bool with_flag(bool flag, const Body& body) {
+  return flag ? body(std::true_type{}) : body(std::false_type{});
+}
+
+template <Along kAlong, int kColumns>
+bool describe_operand(Operand& operand, int64_t rows) {
+  const Matrices all{operand.rows.data, 1, rows, operand.rows.width, rows * operand.rows.width};
+  return describe_matrices(all, BoxLoader<kAlong, kColumns>::kBoxRows, &operand.map);
+}
+
+// False where the copy engine cannot read the operands: weights must lie at even distances.
+template <Along kWeights, class U, class Meter>
+bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& processors, const Matrices& weights,
+                   const Rows<const bf16>& x, const Rows<U>& y, bool add, const Meter& meter) {
+  if (tiling.rows() == 0) return true;
+  return with_shape(tiling, [&](auto shape) {
+    return with_flag(x.index == nullptr, [&](auto boxes) {
+      constexpr bool kBoxes = decltype(boxes)::value;
+      using Product = RowsProduct<kWeights, U, decltype(shape), kBoxes>;
+      Product product{{}, {{}, x}, y, add};
+      if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
+      if (kBoxes && !describe_operand<Along::depth, kHeight>(product.x, tiling.rows())) return false;
+      launch_tiles(stream, tiling, processors, product, meter);
+      return true;
+    });
+  });
+}
+
+// Boxes bring one operand without an index, x rather than dy: its tiles are wider.
+template <class U, class Meter>
+bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& processors, const Rows<const bf16>& dy,
+                      const Rows<const bf16>& x, U* dw, bool add, const Meter& meter) {
+  return with_shape(tiling, [&](auto shape) {
+    return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
+      return with_flag(!boxes_of_x && dy.index == nullptr, [&](auto boxes_of_dy) {
+        constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfDy = decltype(boxes_of_dy)::value && !kBoxesOfX;
+        using Shape = TileShape<decltype(shape)::kWidth, decltype(shape)::kPaired && kBoxesOfX>;
+        using Product = WeightsProduct<U, Shape, kBoxesOfDy, kBoxesOfX>;
+        Product product{{{}, dy}, {{}, x}, dw, add};
+        if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;
+        if (kBoxesOfX && !describe_operand<Along::width, Product::kWidth>(product.x, tiling.rows())) return false;
+        launch_tiles(stream, tiling, processors, product, meter);
+        return true;
+      });
+    });
+  });
+}
+
+// The weights as one tensor, where they lie at even distances.
+inline bool find_matrices(std::span<const Weight> weights, Matrices* out) {
+  const auto data = [&](size_t e) { return static_cast<const bf16*>(weights[e].packed_forward.data); };
+  const int64_t n = weights[0].n, k = weights[0].k;
+  *out = {data(0), static_cast<int64_t>(weights.size()), n, k, weights.size() > 1 ? data(1) - data(0) : n * k};
+  for (size_t e = 0; e < weights.size(); ++e)
+    if (data(e) == nullptr || !is_aligned(data(e)) || data(e) != out->first + static_cast<int64_t>(e) * out->spacing)
+      return false;
+  return out->spacing >= n * k;
+}
+
+inline bool find_operands(Stream& stream, const SortedRows& x, std::span<const Weight> weights, const SortedRows& y,
+                          Matrices* matrices) {
+  return find_processors(stream).blocks > 0 && fits_chunks(x) && y.data.cols() % kChunk == 0 &&
+         is_aligned(y.data.data) && find_matrices(weights, matrices);
+}
+
+// Blocks of a pair wait for each other where a tile ends: on an H200 that costs 5 % at a depth of 768, while from 1408
+// on pairs gain 0 to 11 %.
+constexpr int64_t kPairDepth = 1024;
+
+// multiply_by_warpgroups and multiply_weights_by_warpgroups of ops/gpu/grouped.h, under a meter.
+template <class Meter>
+bool multiply_metered(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
+                      std::span<const Weight> weights, const SortedRows& y, Store store, const Meter& meter) {
+  Matrices matrices;
+  if (!find_operands(stream, x, weights, y, &matrices)) return false;
+  Processors processors = find_processors(stream);
+  if (x.data.cols() < kPairDepth) processors.pairs = 0;
+  const Tiling tiling =
+      cut_tiles(offsets, y.data.cols(), processors, [](int64_t rows) { return ceil_div(rows, kHeight); });
+  const bool add = store == Store::accumulate;
+  bool done = false;
+  with_float_type(y.data.dtype, [&](auto type) {
+    using U = decltype(type);
+    const auto multiply_along =
+        kind == ProductKind::forward ? multiply_rows<Along::depth, U, Meter> : multiply_rows<Along::width, U, Meter>;
+    done = multiply_along(stream, tiling, processors, matrices, rows_of<const bf16>(x), rows_of<U>(y), add, meter);
+  });
+  return warn_unless(stream, done);
+}
+
+template <class Meter>
+bool multiply_weights_metered(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                              std::span<const int64_t> offsets, TensorView dw_eNK, Store store, const Meter& meter) {
+  Processors processors = find_processors(stream);
+  if (processors.blocks == 0 || !fits_chunks(dy) || !fits_chunks(x) || !is_aligned(dw_eNK.data)) return false;
+  const bool add = store == Store::accumulate;
+  const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
+  if (x.index != nullptr) processors.pairs = 0;  // they share boxes of x
+  const Tiling tiling =
+      cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
+  bool done = false;
+  with_float_type(dw_eNK.dtype, [&](auto type) {
+    done = multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
+                            dw_eNK.as<decltype(type)>(), add, meter);
+  });
+  return warn_unless(stream, done);
+}
+
+}  // namespace mw::gpu

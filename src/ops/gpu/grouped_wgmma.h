@@ -1,0 +1,202 @@
+// Grouped products of bf16 on Hopper's warpgroup instructions. A block computes 128 rows of tiles of an expert's
+// result: one warpgroup fills a ring of stages in shared memory, 64 summands each, gathering rows by their index on the
+// way; two multiply 64 rows each. Blocks stay and take the next tile that none has taken, so that its first stages come
+// while the sums of the last one are stored, and that a block which came late, or shares its processor with an
+// exchange, takes fewer. Which block computes a tile does not change its bits. Pairs of blocks compute two tiles of the
+// same columns: each fetches half of the second operand for both, since the second level of cache limits them.
+#pragma once
+
+#include "ops/gpu/grouped.h"
+#include "ops/gpu/tile_loaders.h"
+#include "ops/gpu/tile_queue.h"
+#include "ops/gpu/tile_ring.h"
+#include "ops/gpu/tile_stores.h"
+#include "ops/gpu/tiling.h"
+
+namespace mw::gpu {
+
+constexpr int kBlockThreads = 3 * kWarpgroup;            // one copies, two multiply
+constexpr int kCopyRegisters = 56, kSumRegisters = 224;  // 56 + 2 * 224 = 3 * 168, what a thread has at the start
+template <bool kPaired>
+using BlockQueue = TileQueue<kBlockThreads / 32, kPaired>;
+
+// What a warp spends its cycles on: waiting for the number of the next tile, waiting for a stage to be filled or read,
+// copying or multiplying, storing.
+enum class Spent : int { number, stage, work, store };
+// Roles: the warpgroup that copies and the two that multiply.
+constexpr int kSpentKinds = 4, kRoles = 3;
+
+// A meter times parts of a kernel. This one measures nothing and costs nothing; bench/hopper_products.cu has one that
+// counts cycles.
+struct NoMeter {
+  static constexpr bool kMultiplies = true;  // false: stages are filled and released only
+  __device__ void begin() {}
+  template <class Body>
+  __device__ void time(Spent, const Body& body) {
+    body();
+  }
+  __device__ void end(int) const {}
+};
+
+__device__ inline int count_steps(int64_t depth) { return static_cast<int>((depth + kDepth - 1) / kDepth); }
+
+template <class Meter, class Queue>
+__device__ int get_number(Meter& meter, Queue& queue) {
+  int number = 0;
+  meter.time(Spent::number, [&] { number = queue.get(); });
+  return number;
+}
+
+template <class Product, class Meter>
+__device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> walk, Ring<Product::kWidth> ring,
+                           BlockQueue<Product::kPaired> queue, Meter& meter) {
+  if (queue.takes()) queue.take(walk.table.taken);
+  for (int number = get_number(meter, queue); number < walk.table.tiles; number = get_number(meter, queue)) {
+    if (queue.takes()) meter.time(Spent::number, [&] { queue.take(walk.table.taken); });
+    const Tile tile = walk.find(number, Product::kWidth);
+    const int steps = count_steps(product.depth(tile));
+    if (steps == 0) continue;
+    auto a = product.load_a(tile);
+    auto b = product.load_b(tile);
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+      a.prepare(step);
+      b.prepare(step);
+      meter.time(Spent::stage, [&] { wait_for_phase(ring.read(), ring.parity ^ 1); });
+      meter.time(Spent::work, [&] {
+        b.load(step, ring.b(), ring.filled());
+        a.load(step, ring.a(), ring.filled());
+        arrive_after_copies(ring.filled());
+      });
+      ring.advance();
+    }
+  }
+}
+
+// sums = a b over all stages of a tile, of which there is one at least. One batch of products is always under way: a
+// stage is released one step late.
+template <class Product, class Meter>
+__device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, float (&sums)[Product::kWidth / 2],
+                         Meter& meter) {
+  constexpr int kBytesA = Product::kA == Along::depth ? 32 : 16 * kRowBytes;  // of 16 summands
+  constexpr int kBytesB = Product::kB == Along::depth ? 32 : 16 * kRowBytes;
+  unsigned last = 0;
+#pragma unroll 1
+  for (int step = 0; step < steps; ++step) {
+    meter.time(Spent::stage, [&] { wait_for_phase(ring.filled(), ring.parity); });
+    meter.time(Spent::work, [&] {
+      if constexpr (!Product::kBoxesA || !Product::kBoxesB) fence_products();
+      begin_products();
+#pragma unroll
+      for (int i = 0; i < kDepth / 16; ++i)
+        multiply_async<Product::kA, Product::kB>(
+            sums, describe_tile(ring.a() + group * kPanelBytes + i * kBytesA, kPanelBytes),
+            describe_tile(ring.b() + i * kBytesB, kPanelBytes), step > 0 || i > 0);
+      commit_products();
+      wait_for_products<1>();
+    });
+    if (step > 0) release<Product::kPaired>(last);
+    last = ring.read();
+    ring.advance();
+  }
+  meter.time(Spent::work, [&] {
+    wait_for_products<0>();
+    keep_sums(sums);
+  });
+  release<Product::kPaired>(last);
+}
+
+// Beyond the last row and the last column of the result there is nothing to multiply.
+template <bool kPaired, int kWidth>
+__device__ void skip(int steps, Ring<kWidth>& ring) {
+  for (int step = 0; step < steps; ++step) {
+    wait_for_phase(ring.filled(), ring.parity);
+    release<kPaired>(ring.read());
+    ring.advance();
+  }
+}
+
+template <class Product, class Meter>
+__device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired> walk, Ring<Product::kWidth> ring,
+                               BlockQueue<Product::kPaired> queue, int group, Meter& meter) {
+  for (int number = get_number(meter, queue); number < walk.table.tiles; number = get_number(meter, queue)) {
+    const Tile tile = walk.find(number, Product::kWidth);
+    const int steps = count_steps(product.depth(tile));
+    if (!Meter::kMultiplies || product.height(tile) <= group * kHeight / 2 ||
+        (Product::kPaired && product.width(tile) <= 0)) {
+      skip<Product::kPaired>(steps, ring);
+      continue;
+    }
+    const auto place = product.place(tile);
+    if (product.add) place.prefetch(Product::kWidth);
+    float sums[Product::kWidth / 2] = {};
+    if (steps > 0) multiply<Product>(group, steps, ring, sums, meter);
+    meter.time(Spent::store, [&] { place.store(sums, product.add); });
+  }
+}
+
+template <class Product, class Meter>
+__device__ void compute_tiles(const Product& product, TileTable table, Meter meter) {
+  constexpr bool kPaired = Product::kPaired;
+  Ring<Product::kWidth> ring{first_tile_address()};
+  BlockQueue<kPaired> queue{ring.memory + Ring<Product::kWidth>::kBytes};
+  if (threadIdx.x == 0) {
+    ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB, (kPaired ? kPair : 1) * 2 * kWarpgroup / 32);
+    queue.init();
+  }
+  fence_barriers();
+  if constexpr (kPaired) sync_pair();
+  else __syncthreads();
+  const int group = shuffle_from(static_cast<int>(threadIdx.x) / kWarpgroup, 0);
+  if (group == 0) {
+    shrink_registers<kCopyRegisters>();
+    meter.begin();
+    load_tiles(product, {table}, ring, queue, meter);
+  } else {
+    grow_registers<kSumRegisters>();
+    meter.begin();
+    multiply_tiles(product, {table}, ring, queue, group - 1, meter);
+  }
+  meter.end(group);
+  if constexpr (kPaired) sync_pair();  // a block's memory lives as long as the block
+}
+
+template <class Product, class Meter>
+__global__ void __launch_bounds__(kBlockThreads, 1)
+    tiles_kernel(const __grid_constant__ Product product, TileTable table, Meter meter) {
+  compute_tiles(product, table, meter);
+}
+template <class Product, class Meter>
+__global__ void __launch_bounds__(kBlockThreads, 1) __cluster_dims__(kPair, 1, 1)
+    pairs_kernel(const __grid_constant__ Product product, TileTable table, Meter meter) {
+  compute_tiles(product, table, meter);
+}
+
+template <class Product>
+constexpr size_t kSharedBytes = kAtomBytes + Ring<Product::kWidth>::kBytes + BlockQueue<Product::kPaired>::kBytes;
+
+// What runs these kernels: no block on any other GPU.
+const Processors& find_processors(Stream& stream);
+
+// Returns `done`. If a tensor map was refused, says so once: the kernels that take over are slower.
+bool warn_unless(Stream& stream, bool done);
+
+template <class Product, class Meter>
+void launch_tiles(Stream& stream, const Tiling& tiling, const Processors& processors, const Product& product,
+                  const Meter& meter) {
+  constexpr bool kPaired = Product::kPaired;
+  constexpr auto kKernel = [] {
+    if constexpr (kPaired) return pairs_kernel<Product, Meter>;
+    else return tiles_kernel<Product, Meter>;
+  }();
+  static_assert((kMaxExperts + 2) * sizeof(ExpertTiles) + 64 <= kGroupedWorkspaceBytes);  // frames round up to 64
+  WorkspaceFrame frame(stream.workspace());
+  ExpertTiles* const memory = device_copy(stream, frame, std::span<const ExpertTiles>(tiling.counter_and_experts));
+  const TileTable table{memory + 1, tiling.tiles(), static_cast<int>(tiling.columns), &memory->first_tile};
+  check(allow_shared_bytes(reinterpret_cast<const void*>(kKernel), kSharedBytes<Product>), "asking for shared memory");
+  const int blocks =
+      kPaired ? kPair * std::min(tiling.tiles(), processors.pairs) : std::min(tiling.tiles(), processors.blocks);
+  launch(stream, kKernel, blocks, kBlockThreads, kSharedBytes<Product>, product, table, meter);
+}
+
+}  // namespace mw::gpu
