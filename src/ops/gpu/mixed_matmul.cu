@@ -1,10 +1,14 @@
 // Mixed products on tensor cores. An fp32 value is the sum of three bf16 parts, and a product of two parts is exact in
-// fp32: bf16 products of the parts that matter, by the library with fp32 sums, are together an fp32 product. Where the
-// library does not take them, rows are converted to fp32.
+// fp32: bf16 products of the parts that matter, with fp32 sums, are together an fp32 product. The library computes
+// them, except on Hopper the ones that are added to a bf16 result, which our grouped kernels compute. Where neither
+// takes a product, rows are converted to fp32.
 #include "ops/mixed_matmul.h"
+
+#include <array>
 
 #include "ops/converted_matmul.h"
 #include "ops/gpu/blas.h"
+#include "ops/gpu/grouped.h"
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
@@ -113,13 +117,20 @@ int64_t sum_rows(int64_t rows, int64_t n) { return std::min(chunk_rows(rows, n),
 
 int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
-// Of the products of parts those that bf16 can tell: first * first, first * second and second * first. The library
-// would round them to bf16 before it adds.
-bool multiply_parts(Stream& stream, TensorView dy, TensorView w_parts, TensorView dx) {
+// dx += dy_parts w_parts, rounded once.
+bool add_by_warpgroups(Stream& stream, TensorView dy_parts, TensorView w_parts, TensorView dx) {
+  const std::array<int64_t, 2> offsets = {0, dx.rows()};
+  const Weight weight{w_parts.rows(), w_parts.cols(), {}, w_parts, {}};
+  return multiply_by_warpgroups(stream, ProductKind::d_input, {dy_parts}, offsets, {&weight, 1}, {dx},
+                                Store::accumulate);
+}
+
+// The same by the library. It would round the product to bf16 before the addition, so the product stays in fp32 and is
+// added by a kernel of ours.
+bool add_by_library(Stream& stream, TensorView dy_parts, TensorView w_parts, TensorView dx) {
   WorkspaceFrame frame(stream.workspace());
   const TensorView sums(frame.take<float>(static_cast<size_t>(dx.numel())), DType::f32, {dx.rows(), dx.cols()});
-  const BlasProduct product{split<0, 0, 1>(stream, frame, dy), w_parts, sums};
-  if (!multiply_by_library(stream, product)) return false;
+  if (!multiply_by_library(stream, {dy_parts, w_parts, sums})) return false;
   const AddRounded body{sums.as<float>(), dx.as<bf16>()};
   constexpr int kAdded = kWidePack<bf16>;
   for_each_pack<kAdded>(stream, dx.numel(), allow_packs<kAdded>(body.from) && allow_packs<kAdded>(body.to), body);
@@ -152,15 +163,23 @@ void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorV
   }
 }
 
+// Three products of parts matter to a bf16 result: first * first, first * second and second * first.
 void mixed_matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK) {
-  const int64_t rows = dy_MN.rows(), chunk = sum_rows(rows, weight.n);
+  const int64_t rows = dy_MN.rows(), chunk = chunk_rows(rows, weight.n), step = sum_rows(rows, weight.n);
   if (rows == 0) return;
   WorkspaceFrame frame(stream.workspace());
   const TensorView w = split_weight<0, 1, 0>(stream, frame, weight);
   for (int64_t begin = 0; begin < rows; begin += chunk) {
-    const int64_t count = std::min(chunk, rows - begin);
-    const TensorView dy = dy_MN.slice(begin, count), dx = dx_MK.slice(begin, count);
-    if (!multiply_parts(stream, dy, w, dx)) converted_matmul_d_input(stream, dy, weight, dx, kConvertedRows);
+    const int64_t end = std::min(begin + chunk, rows);
+    WorkspaceFrame of_chunk(stream.workspace());
+    const TensorView parts = split<0, 0, 1>(stream, of_chunk, dy_MN.slice(begin, end - begin));
+    if (add_by_warpgroups(stream, parts, w, dx_MK.slice(begin, end - begin))) continue;
+    for (int64_t first = begin; first < end; first += step) {
+      const int64_t count = std::min(step, end - first);
+      const TensorView dx = dx_MK.slice(first, count);
+      if (!add_by_library(stream, parts.slice(first - begin, count), w, dx))
+        converted_matmul_d_input(stream, dy_MN.slice(first, count), weight, dx, kConvertedRows);
+    }
   }
 }
 

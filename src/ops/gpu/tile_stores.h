@@ -66,17 +66,30 @@ template <bool kAdd, int kCount>
 __device__ void store_bf16_row(bf16* row, int half, int limit, const float (&sums)[kCount]) {
   static_assert(kCount % 32 == 0);
   const auto pair = RowPair<bf16>::find(row);
+  const auto column_of = [](int j) {
+    return 8 * (j + (holds_second_row() ? 4 : 0) + static_cast<int>(threadIdx.x) % kLanesOfRow);
+  };
+  // All loads come before the first store. The compiler cannot move them there: it must assume that a store changes
+  // what a later load reads.
+  uint4 before[kAdd ? kCount / 32 : 1][2] = {};
+  if constexpr (kAdd) {
+#pragma unroll
+    for (int j = 0; j < kCount / 4; j += 8)
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (const bf16* from = pair.place(i, column_of(j), limit))
+          before[j / 8][i] = *reinterpret_cast<const uint4*>(from);
+  }
 #pragma unroll
   for (int j = 0; j < kCount / 4; j += 8) {
-    const int column = 8 * (j + (holds_second_row() ? 4 : 0) + static_cast<int>(threadIdx.x) % kLanesOfRow);
+    const int column = column_of(j);
     unsigned words[2][4] = {};
     if constexpr (kAdd) {
 #pragma unroll
-      for (int i = 0; i < 2; ++i)
-        if (const bf16* from = pair.place(i, column, limit)) {
-          const uint4 there = *reinterpret_cast<const uint4*>(from);
-          words[i][0] = there.x, words[i][1] = there.y, words[i][2] = there.z, words[i][3] = there.w;
-        }
+      for (int i = 0; i < 2; ++i) {
+        const uint4 there = before[j / 8][i];
+        words[i][0] = there.x, words[i][1] = there.y, words[i][2] = there.z, words[i][3] = there.w;
+      }
       RowPair<bf16>::swap(words);
     }
 #pragma unroll
@@ -87,9 +100,9 @@ __device__ void store_bf16_row(bf16* row, int half, int limit, const float (&sum
         const int own = 4 * (j + 4 * part + i) + 2 * half;
         float left = sums[own], right = sums[own + 1];
         if constexpr (kAdd) {
-          const auto* before = reinterpret_cast<const bf16*>(&words[part][i]);
-          left += to_float(before[0]);
-          right += to_float(before[1]);
+          const auto* there = reinterpret_cast<const bf16*>(&words[part][i]);
+          left += to_float(there[0]);
+          right += to_float(there[1]);
         }
         words[part][i] = round_pair(left, right);
       }
