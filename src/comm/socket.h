@@ -53,7 +53,7 @@ Descriptor listen_at(uint32_t host, uint16_t& port);
 
 // Invalid: not within `seconds`, or `stop` became readable.
 Descriptor connect_to(uint32_t host, uint16_t port, double seconds, int stop);
-// `other_end`, if given, is where the connection comes from. Invalid: nobody waits to be accepted, or errno says why not.
+// Invalid: nobody waits to be accepted, or errno says why not. `other_end`, if given: where the connection comes from.
 Descriptor accept_from(const Descriptor& listener, Endpoint* other_end = nullptr);
 
 // Of a connection; zeros when it is broken.

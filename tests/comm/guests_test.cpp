@@ -175,7 +175,7 @@ TEST(StrangerLog, TellsTheFirstOfEachKindAndSumsUpTheRest) {
   EXPECT_EQ(lines.back(), "refused a connection from 10.0.0.99: it does not know the secret (rank 1)");
   const auto rest = log.sum_up(11, true);
   ASSERT_TRUE(rest);
-  EXPECT_NE(rest->find("more connections from 10.0.0.0, 10.0.0.1"), std::string::npos) << *rest;
+  EXPECT_NE(rest->find("more connections from 10.0.0.1, 10.0.0.2, "), std::string::npos) << *rest;
   EXPECT_NE(rest->find(" and others: "), std::string::npos) << *rest;
   EXPECT_NE(rest->find(" x it is silent"), std::string::npos) << *rest;
   EXPECT_FALSE(log.sum_up(1e6, true));
