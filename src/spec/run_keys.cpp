@@ -199,6 +199,9 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("log.tensorboard", log.tensorboard, "folder of TensorBoard event files to write"),
       TEXT("log.trace", log.trace, "Chrome trace of the last step to write"),
       INTEGER("log.every", log.every, 1, kMany, "steps between log lines"),
+      TEXT("log.format", log.format,
+           "short: lines of at most 120 columns; long: more figures per step, and messages are not wrapped", "short",
+           "long"),
       INTEGER("watchdog.seconds", watchdog.seconds, 0, kMany,
               "end the job with a report when a rank has sent no sign of life, or no rank has made progress, "
               "for this many seconds; 0: never"),

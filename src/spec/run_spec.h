@@ -72,6 +72,7 @@ struct CheckpointSpec {
 struct LogSpec {
   std::string jsonl, tensorboard, trace;
   int64_t every = 10;
+  std::string format = "short";  // short: lines of at most 120 columns | long: every figure, one line each
 };
 
 struct WatchdogSpec {

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/checksum.h"
+#include "train/disk_need.h"
 
 namespace mw {
 
@@ -82,17 +83,18 @@ void prepare_checkpoint_folder(const std::string& dir, const std::string& folder
   std::error_code error;
   fs::remove(folder + "/DONE", error);  // a rewritten checkpoint is incomplete until it is done again
   remove_parts(folder);
+  // Before the folder is made: nothing of a checkpoint that cannot be written stays.
+  if (const std::optional<int64_t> free = free_disk_bytes(dir); free && *free < bytes) {
+    fs::remove(folder, error);  // one that was there before, if it is empty now
+    fail(Exit::checkpoint,
+         fmt::format("{} has {} free, a checkpoint may need {}", dir, format_bytes(*free), format_bytes(bytes)),
+         "free space: older checkpoints go only when the new one is complete, so remove step-* folders by hand, or "
+         "set checkpoint.dir to a larger disk");
+  }
   fs::create_directories(folder, error);
   if (error)
     fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),
          "check checkpoint.dir and its permissions");
-  const fs::space_info space = fs::space(folder, error);
-  if (!error && static_cast<int64_t>(space.available) < bytes)
-    fail(Exit::checkpoint,
-         fmt::format("{} has {} free, a checkpoint may need {}", dir,
-                     format_bytes(static_cast<int64_t>(space.available)), format_bytes(bytes)),
-         "free space: older checkpoints go only when the new one is complete, so remove step-* folders by hand, or "
-         "set checkpoint.dir to a larger disk");
 }
 
 nlohmann::json slice_entry(const CheckpointSlice& slice) {

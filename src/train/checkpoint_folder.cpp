@@ -8,6 +8,7 @@
 
 #include "train/checkpoint.h"
 #include "train/checkpoint_files.h"
+#include "train/model_path.h"
 
 namespace mw {
 namespace {
@@ -40,19 +41,27 @@ bool changes_model(const KeyChange& change) {
 
 }  // namespace
 
-std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run) {
+void check_checkpoint_folder(const RunSpec& run) {
   const std::string& dir = run.checkpoint.dir;
-  if (dir.empty()) {
-    if (run.checkpoint.resume == "auto")
-      fail(Exit::config, "checkpoint.resume = \"auto\" needs checkpoint.dir", "name the folder of checkpoints");
-    return nullptr;
-  }
-  std::unique_ptr<OutputLock> lock = lock_checkpoints(dir);
-  const std::string found = newest_checkpoint(dir);
-  if (run.checkpoint.resume == "none" && !found.empty())
+  if (dir.empty() && run.checkpoint.resume == "auto")
+    fail(Exit::config, "checkpoint.resume = \"auto\" needs checkpoint.dir", "name the folder of checkpoints");
+  if (dir.empty() || run.checkpoint.resume != "none") return;
+  if (const std::string found = newest_checkpoint(dir); !found.empty())
     fail(Exit::checkpoint, fmt::format("{} exists, and checkpoint.resume = \"none\" starts anew", found),
          "checkpoint.resume=auto goes on from it; a new run needs another checkpoint.dir, or the old one removed");
+}
+
+std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run) {
+  std::unique_ptr<OutputLock> lock;
+  if (!run.checkpoint.dir.empty()) lock = lock_checkpoints(run.checkpoint.dir);
+  check_checkpoint_folder(run);
   return lock;
+}
+
+std::string folder_to_resume(const RunSpec& run) {
+  const std::string& resume = run.checkpoint.resume;
+  if (resume == "none") return "";
+  return resume == "auto" ? newest_checkpoint(run.checkpoint.dir) : require_checkpoint(find_model_path(resume));
 }
 
 void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder) {

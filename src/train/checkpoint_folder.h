@@ -11,9 +11,16 @@
 
 namespace mw {
 
+// Errors: config, for checkpoint.resume = "auto" without checkpoint.dir; checkpoint, where a run that starts anew would
+// find the checkpoints of another.
+void check_checkpoint_folder(const RunSpec& run);
+
 // What would go wrong at the first save goes wrong now; makes the folder, and keeps other runs out of it for as long as
 // the result lives. Null without checkpoint.dir. Errors: config, checkpoint.
 std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run);
+
+// The checkpoint that checkpoint.resume names, or ""; where it is "auto", the newest of checkpoint.dir.
+std::string folder_to_resume(const RunSpec& run);
 
 // A run that goes back to `step` of `folder` leaves a branch behind, which pruning would remove piece by piece and the
 // next checkpoint.resume = "auto" would take for the newest. Errors: checkpoint, when checkpoint.dir holds later steps.

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numbers>
 #include <numeric>
 #include <utility>
 
@@ -11,6 +12,8 @@
 
 namespace mw {
 namespace {
+
+double bits(double nats) { return nats / std::numbers::ln2; }
 
 double teraflops_per_rank(const StepReport& r, const ReportContext& c) {
   return c.flops_per_token * static_cast<double>(r.tokens) / r.seconds / c.world * 1e-12;
@@ -30,10 +33,29 @@ std::string format_step(const StepReport& r, const ReportContext& c) {
   return line + fmt::format(" | eta {}", format_duration(r.eta_seconds));
 }
 
-void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext& c) {
+std::string format_short_step(const StepReport& r, const ReportContext& c, size_t columns) {
+  std::string loss = fmt::format("loss {:.4f}", r.stats.loss);
+  if (c.byte_tokens) loss += fmt::format(" bpb {:.3f}", bits(r.stats.loss));
+  std::string balance = fmt::format("bal {:.2f}", r.stats.imbalance());
+  if (r.stats.dropped_rows > 0) balance += fmt::format(" drop {}", r.stats.dropped_rows);
+  if (r.arena_grows > 0) balance += fmt::format(" grows {}", r.arena_grows);
+  const std::string parts[] = {
+      fmt::format("{} gnorm {:.3g} lr {:.1e}", loss, r.stats.grad_norm, r.lr),
+      fmt::format("{:.0f} ms {} tok/s", r.seconds * 1e3, format_count(static_cast<double>(r.tokens) / r.seconds)),
+      fmt::format("{} mem {}", balance, format_bytes(r.memory_peak)),
+      fmt::format("eta {}", format_duration(r.eta_seconds)),
+  };
+  std::string line = fmt::format("step {}/{}", r.step, c.steps);
+  for (const std::string& part : parts)
+    if (line.size() + 3 + part.size() <= columns) line += " | " + part;
+  return line;
+}
+
+void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext& c, const nlohmann::ordered_json& run) {
   nlohmann::ordered_json line;
   line["step"] = r.step;
   line["loss"] = r.stats.loss;
+  if (c.byte_tokens) line["bits_per_byte"] = bits(r.stats.loss);
   line["aux_loss"] = r.stats.aux_loss;
   line["z_loss"] = r.stats.z_loss;
   line["total_loss"] = r.stats.total_loss;
@@ -77,6 +99,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (const std::vector<double>& load : r.stats.load) layers.push_back(load);
   line["expert_load"] = layers;
+  if (!run.empty()) line["run"] = run;
   file.write(line);
 }
 
@@ -95,6 +118,7 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
                                  {"moe/imbalance", r.stats.imbalance()},
                                  {"moe/dropped_rows", static_cast<double>(r.stats.dropped_rows)},
                                  {"moe/arena_grows", static_cast<double>(r.arena_grows)}};
+  if (c.byte_tokens) scalars.push_back({"loss/bits_per_byte", bits(r.stats.loss)});
   if (r.val_loss) scalars.push_back({"loss/validation", *r.val_loss});
   for (size_t layer = 0; layer < r.stats.load.size(); ++layer) {
     const std::vector<double>& load = r.stats.load[layer];
@@ -147,7 +171,7 @@ void RunLog::end(const Error& reason) {
 
 void RunLog::write(const StepReport& report, const ReportContext& context) {
   try {
-    if (lines_ != nullptr) write_step(*lines_, report, context);
+    if (lines_ != nullptr) write_step(*lines_, report, context, std::exchange(run_, {}));
     if (events_ != nullptr) events_->write(report.step, step_scalars(report, context));
   } catch (const Error& error) {
     end(error);

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/trace.h"
@@ -38,6 +40,7 @@ struct ReportContext {
   double flops_per_token = 0;  // forward and backward
   int64_t steps = 0;
   int world = 1;
+  bool byte_tokens = false;   // a loss in nats per label is ln 2 times bits per byte
   std::string layout, dtype;  // as plan/layout.h describes it; train.dtype
   Forecast forecast;
 };
@@ -55,9 +58,14 @@ class WorkClock {
   bool timed_device_ = false;
 };
 
+// Every figure.
 std::string format_step(const StepReport& report, const ReportContext& context);
-// One object per step; docs/formats.md lists the fields. mfu is null where no profile tells the peak rate.
-void write_step(JsonLinesWriter& file, const StepReport& report, const ReportContext& context);
+// What an operator watches. The last figures are left out where they do not fit into `columns`.
+std::string format_short_step(const StepReport& report, const ReportContext& context, size_t columns);
+// One object per step; docs/formats.md lists the fields. mfu is null where no profile tells the peak rate. run: unless
+// empty, a field of the line.
+void write_step(JsonLinesWriter& file, const StepReport& report, const ReportContext& context,
+                const nlohmann::ordered_json& run = {});
 // The same as scalars for TensorBoard, of loads the largest and smallest share per MoE layer.
 std::vector<Scalar> step_scalars(const StepReport& report, const ReportContext& context);
 
@@ -68,6 +76,8 @@ class RunLog {
   // Steps after `last_step` that an earlier run left are taken out. Errors: data naming the path.
   RunLog(const LogSpec& log, int64_t last_step);
   int64_t lines_removed() const { return removed_; }  // from log.jsonl
+  // The next step's line says which run it is (docs/formats.md, `run`).
+  void describe_run(nlohmann::ordered_json run) { run_ = std::move(run); }
   // A file that cannot be written (a full disk) ends with a warning on stderr; the run is worth more.
   void write(const StepReport& report, const ReportContext& context);
   void write_final_validation(int64_t step, double loss);
@@ -77,6 +87,7 @@ class RunLog {
 
   std::unique_ptr<JsonLinesWriter> lines_;
   std::unique_ptr<EventFileWriter> events_;
+  nlohmann::ordered_json run_;
   int64_t removed_ = 0;
 };
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <numbers>
@@ -17,15 +16,18 @@
 #include "train/byte_model.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_folder.h"
+#include "train/console.h"
 #include "train/data.h"
+#include "train/disk_need.h"
+#include "train/dry_run.h"
 #include "train/final_sample.h"
 #include "train/hf_weights.h"
 #include "train/libraries.h"
 #include "train/load_watch.h"
 #include "train/memory_meter.h"
 #include "train/metrics.h"
-#include "train/model_path.h"
 #include "train/run_memory.h"
+#include "train/run_text.h"
 #include "train/signals.h"
 #include "train/validation.h"
 #include "train/watchdog.h"
@@ -43,9 +45,14 @@ double now_seconds() {
 class Trainer {
  public:
   Trainer(World& world, const RunSpec& run, const TrainOptions& options)
-      : world_(world), run_(run), options_(options), leader_(world.comm().rank() == 0) {}
+      : world_(world),
+        run_(run),
+        options_(options),
+        leader_(world.comm().rank() == 0),
+        console_(leader_, run.log.format == "short" ? kColumns : 0) {}
 
   Exit train();
+  Exit dry_run();
 
  private:
   void prepare();
@@ -57,26 +64,23 @@ class Trainer {
   StepStats compute_step(int64_t step);
   std::optional<StepParts> longest_parts(double seconds) const;
   void report(const StepStats& stats, int64_t step, double seconds);
-  void warn_growth(const StepStats& stats, int64_t step) const;
   void validate(int64_t step);
   void save(int64_t step);
   bool finish_save();
   void finish();
-  void print_profile() const;
   RunMemory memory_of_largest_rank();
   void print_memory();
   void write_trace() const;
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
-    if (!leader_) return;
-    std::fputs((fmt::format(format, std::forward<T>(arguments)...) + "\n").c_str(), stdout);
-    std::fflush(stdout);
+    console_.say(format, std::forward<T>(arguments)...);
   }
 
   World& world_;
   RunSpec run_;
   TrainOptions options_;
   bool leader_;
+  Console console_;
   std::unique_ptr<OutputLock> folder_lock_;  // of the leader
   std::unique_ptr<SampleOrder> data_, validation_;
   std::unique_ptr<ByteCountModel> baseline_;
@@ -92,6 +96,7 @@ class Trainer {
   RunMemory memory_;  // at the last report
   std::optional<double> val_loss_;
   int64_t saved_step_ = -1, warned_grows_ = 0;
+  int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
   double trained_seconds_ = 0;
   std::vector<double> step_seconds_;  // of every step
   bool step_has_parts_ = false;
@@ -109,9 +114,16 @@ void Trainer::prepare() {
   const NodePlace place = place_on_node(world_, run_.mesh);
   const int threads = threads_per_rank(run_.train.threads, place.ranks);
   const Device device = choose_device(run_.train.device, place.rank);
+  if (options_.dry_run)
+    free_memory_ = available_share(
+        device, std::max(1, device.kind == DeviceKind::cpu ? place.ranks : ranks_on_gpu(world_.comm(), device)));
   plan_on_machine(model, run_, world_.comm(), device, threads, place.ranks);  // refuses before anything is read
-  if (leader_) folder_lock_ = claim_checkpoint_folder(run_);
-  if (leader_ && !run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
+  if (leader_ && options_.dry_run) {
+    check_output_folders(run_);
+  } else if (leader_) {
+    folder_lock_ = claim_checkpoint_folder(run_);
+    if (!run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
+  }
   data_ = open_samples(run_, model.vocab, false);
   if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
   if (run_.train.val_batches > 0 && run_.train.val_every > 0 && validation_ == nullptr)
@@ -135,6 +147,7 @@ void Trainer::prepare() {
   bytes_ = summarise(all_rows(engine_->plan));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
+  context_.byte_tokens = run_.data.kind == "text";
   context_.world = world_.comm().size();
   context_.layout = describe(layout_of(engine_->plan.run));
   context_.dtype = engine_->plan.run.train.dtype;
@@ -172,12 +185,8 @@ void Trainer::print_header() {
 }
 
 void Trainer::load_weights() {
-  std::string folder;
-  const std::string& resume = run_.checkpoint.resume;
-  if (leader_ && resume == "auto") folder = newest_checkpoint(run_.checkpoint.dir);
-  else if (leader_ && resume != "none") folder = require_checkpoint(find_model_path(resume));
   // One rank looks and tells, so that all take the same.
-  folder = broadcast_text(world_.comm(), folder, 0);
+  const std::string folder = broadcast_text(world_.comm(), leader_ ? folder_to_resume(run_) : "", 0);
   if (!folder.empty()) {
     const CheckpointIndex loaded = load_checkpoint(*engine_, folder);
     state_ = loaded.state;
@@ -201,21 +210,9 @@ void Trainer::load_weights() {
 void Trainer::open_metrics() {
   if (!leader_) return;
   log_ = RunLog(run_.log, state_.step);
+  log_.describe_run(describe_run(world_, *engine_, *data_, options_.version, state_.step));
   if (log_.lines_removed() > 0)
     say("metrics: {} lines after step {} removed from {}", log_.lines_removed(), state_.step, run_.log.jsonl);
-}
-
-// More rows met on a rank than the table of bytes had foreseen.
-void Trainer::warn_growth(const StepStats& stats, int64_t step) const {
-  const StepStats::Fullest fullest = stats.fullest();
-  const bool padded = engine_->plan.transport == TransportKind::padded;
-  const std::string foreseen = padded && run_.moe.capacity_factor > 0
-                                   ? fmt::format("moe.capacity_factor = {}", run_.moe.capacity_factor)
-                                   : fmt::format("moe.row_headroom = {}", run_.moe.row_headroom);
-  say("warning: step {}: {} went beyond {}, more memory was committed; the fullest is layer {}, expert {} with {:.1f} "
-      "times the mean",
-      step, padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen,
-      engine_->model.moe_index()[fullest.layer], fullest.expert, fullest.ratio);
 }
 
 std::optional<StepParts> Trainer::longest_parts(double seconds) const {
@@ -234,7 +231,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   if (parts) step_parts_.push_back(*parts);
   const int64_t grows = sums[0];
   if (grows > 0 && grows >= 2 * warned_grows_) {  // not at every step of a load that creeps up
-    warn_growth(stats, step);
+    say("warning: step {}: {}", step, describe_grown_rows(engine_->plan, engine_->model.moe_index(), stats));
     warned_grows_ = grows;
   }
   if (const std::string collapse = load_watch_->observe(step, stats.load); !collapse.empty())
@@ -255,7 +252,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
   log_.write(r, context_);
   if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
-    say("{}", format_step(r, context_));
+    say("{}", run_.log.format == "long" ? format_step(r, context_) : format_short_step(r, context_, kColumns));
 }
 
 // A GPU computes beside the host, whose scopes then tell nothing. Stamps on the device cost a step 1 to 3 %: one in a
@@ -375,20 +372,6 @@ void Trainer::print_memory() {
         format_bytes(rows[1]), format_bytes(rows[2]), format_bytes(rows[3]));
 }
 
-void Trainer::print_profile() const {
-  Trace& trace = engine_->stream.trace();
-  trace.settle();
-  double total = 0;
-  for (int w = 0; w < kWorkKinds; ++w) total += trace.seconds(static_cast<Work>(w));
-  say("where the time of rank 0{} went ({:.1f} s from the first step on):", trace.times_device() ? "'s GPU" : "",
-      total);
-  for (int w = 0; w < kWorkKinds; ++w) {
-    const double seconds = trace.seconds(static_cast<Work>(w));
-    if (seconds > 0)
-      say("  {:<12} {:>8.2f} s  {:>5.1f} %", name_of(static_cast<Work>(w)), seconds, 100.0 * seconds / total);
-  }
-}
-
 void Trainer::finish() {
   const double total_tokens = static_cast<double>(trained_steps_) * static_cast<double>(run_.train.global_batch) *
                               static_cast<double>(run_.train.seq_len);
@@ -397,7 +380,7 @@ void Trainer::finish() {
         format_count(total_tokens / trained_seconds_));
   for (const std::string& line : compare(context_.forecast, step_seconds_, step_parts_, all_sent_)) say("{}", line);
   print_memory();
-  if (options_.profile) print_profile();
+  if (options_.profile) say("{}", describe_profile(engine_->stream.trace()));
   engine_->stream.trace().time_device(nullptr);
 }
 
@@ -416,11 +399,27 @@ void Trainer::write_trace() const {
   }
 }
 
+// Allocates everything, but neither loads nor draws weights.
+Exit Trainer::dry_run() {
+  prepare();
+  print_header();
+  StartCheck start;
+  if (leader_) start = check_start(engine_->plan);
+  world_.comm().all_reduce_max(std::span(&start.state.samples, 1));
+  read_step(*data_, engine_->plan, start.state.samples);  // tokens outside the vocabulary are refused
+  std::array<int64_t, 2> memory = {bytes_.total(), -free_memory_};
+  world_.comm().all_reduce_max(std::span(memory));
+  for (const std::string& line : describe(start, engine_->plan, memory[0], -memory[1])) say("{}", line);
+  return Exit::ok;
+}
+
 Exit Trainer::train() {
   watch_stop_signals(leader_ ? interrupt_notice(run_.checkpoint.dir) : "");
   prepare();
   print_header();
   load_weights();
+  if (leader_ && state_.step < run_.train.steps)
+    check_disk(run_.checkpoint, checkpoint_need(engine_->plan, state_.step));
   open_metrics();
   if (state_.step >= run_.train.steps)
     say("nothing to train: {} steps are done and train.steps = {}", state_.step, run_.train.steps);
@@ -458,7 +457,8 @@ Exit Trainer::train() {
 }  // namespace
 
 Exit run_training(World& world, const RunSpec& run, const TrainOptions& options) {
-  return Trainer(world, run, options).train();
+  Trainer trainer(world, run, options);
+  return options.dry_run ? trainer.dry_run() : trainer.train();
 }
 
 }  // namespace mw

@@ -12,9 +12,11 @@ struct TrainOptions {
   bool profile = false;  // print where the time went
   std::string version;   // for the log
   CpuTimes started;      // when the command began
+  bool dry_run = false;  // check everything up to the first step, write nothing
 };
 
-// Trains as the run file says, on all ranks of the world. Returns ok also when a signal stopped it after saving.
+// Trains as the run file says, on all ranks of the world. Returns ok also when a signal stopped it after saving, and
+// from a dry run that found nothing to refuse.
 // Errors: all kinds.
 Exit run_training(World& world, const RunSpec& run, const TrainOptions& options);
 

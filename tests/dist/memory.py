@@ -45,7 +45,7 @@ def measure(label, dtype, ranks, *overrides):
     with open("run.toml", "w") as f:
         f.write(RUN.replace("DTYPE", dtype).replace("ep = 2", f"ep = {ranks}"))
     command = [*os.environ["MOEWRIGHT_MPIRUN"].split(), "-np", str(ranks), os.environ["MOEWRIGHT_BIN"], "train", "run.toml",
-               *overrides]
+               "log.format=long", *overrides]
     output = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=600)
     lines = [l for l in output.stdout.splitlines() if l.startswith("memory of the largest rank: ")]
     header, line = (lines[0], lines[-1]) if len(lines) == 2 else ("", "")

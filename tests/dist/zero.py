@@ -56,7 +56,7 @@ def same_states(label, a, b, step=12):
 
 
 def optimizer_bytes(output):
-    found = re.search(r"memory per rank: .*optimizer ([\d.]+) (B|KiB|MiB)", output)
+    found = re.search(r"memory per rank: .*?optimizer\s+([\d.]+)\s+(B|KiB|MiB)", output, re.S)
     return float(found[1]) * UNIT[found[2]]
 
 

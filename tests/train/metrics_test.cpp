@@ -3,9 +3,12 @@
 
 #include <sys/resource.h>
 
+#include <cmath>
 #include <csignal>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
+#include "train/console.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -76,6 +79,82 @@ TEST(RunMemory, ACpuTakesTheRowsThatCameAndAGpuAllThatAreCommitted) {
   EXPECT_EQ(rows_taken(bytes, 120, DeviceKind::cpu), 120);
   EXPECT_EQ(rows_taken(bytes, 120, DeviceKind::cuda), 150);
   EXPECT_EQ(rows_taken(bytes, 170, DeviceKind::cuda), 170);
+}
+
+StepReport usual_step() {
+  StepReport r;
+  r.step = 100;
+  r.stats.loss = 2.3456;
+  r.stats.grad_norm = 0.5234;
+  r.stats.load = {{3, 1}};
+  r.lr = 3e-4;
+  r.seconds = 0.845;
+  r.tokens = 10400;
+  r.memory_peak = int64_t{1} << 30;
+  r.eta_seconds = 725;
+  return r;
+}
+
+TEST(StepReport, TheShortLineSaysWhatAnOperatorWatches) {
+  ReportContext context;
+  context.steps = 1000;
+  StepReport r = usual_step();
+  EXPECT_EQ(
+      format_short_step(r, context, 120),
+      "step 100/1000 | loss 2.3456 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s | bal 1.50 mem 1.0 GiB | eta 12m05s");
+  context.byte_tokens = true;
+  r.stats.dropped_rows = 7;
+  r.arena_grows = 2;
+  EXPECT_EQ(
+      format_short_step(r, context, 200),
+      "step 100/1000 | loss 2.3456 bpb 3.384 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s | bal 1.50 drop 7 grows 2 "
+      "mem 1.0 GiB | eta 12m05s");
+}
+
+TEST(StepReport, TheShortLineFitsWhateverItsFigures) {
+  ReportContext context;
+  context.steps = 123456789;
+  context.byte_tokens = true;
+  StepReport r = usual_step();
+  r.step = 123456788;
+  r.stats.loss = 12345.6789;
+  r.stats.grad_norm = 1.5e10;
+  r.stats.dropped_rows = 123456789012;
+  r.arena_grows = 123456;
+  r.seconds = 1234567;
+  r.eta_seconds = 1e9;
+  const std::string line = format_short_step(r, context, 120);
+  EXPECT_LE(line.size(), 120u) << line;
+  EXPECT_TRUE(contains(line, "loss 12345.6789 bpb")) << line;
+}
+
+TEST(StepReport, BitsPerByteAndTheRunStandInTheMetrics) {
+  const ScratchDir dir;
+  LogSpec spec;
+  spec.jsonl = dir / "metrics.jsonl";
+  RunLog log(spec, 0);
+  log.describe_run({{"model", "small"}});
+  ReportContext context;
+  for (const bool bytes : {true, false}) {
+    context.byte_tokens = bytes;
+    log.write(usual_step(), context);
+  }
+  std::istringstream text(read_raw(spec.jsonl));
+  std::string first, second;
+  std::getline(text, first);
+  std::getline(text, second);
+  EXPECT_NEAR(nlohmann::json::parse(first).at("bits_per_byte").get<double>(), 2.3456 / std::log(2), 1e-9);
+  EXPECT_EQ(nlohmann::json::parse(first).at("run").at("model"), "small");
+  EXPECT_FALSE(contains(second, "bits_per_byte") || contains(second, "\"run\"")) << second;
+}
+
+TEST(Console, WrapsLongLinesAtSpaces) {
+  EXPECT_EQ(wrap_text("short\n  also short", 20), "short\n  also short");
+  EXPECT_EQ(wrap_text("one two three four", 10), "one two\n    three\n    four");
+  EXPECT_EQ(wrap_text("  one two three four", 15), "  one two three\n      four");
+  EXPECT_EQ(wrap_text("see /a/very/long/path/to/a/file now", 12), "see\n    /a/very/long/path/to/a/file\n    now");
+  EXPECT_EQ(wrap_text("\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9", 7), "\u00e9\u00e9\u00e9 \u00e9\u00e9\u00e9");
+  EXPECT_EQ(wrap_text("", 10), "");
 }
 
 }  // namespace

@@ -1,0 +1,67 @@
+"""`train --dry-run` meets what a run would meet before its first step and writes nothing; a disk that is too small for the
+checkpoints of a run is refused before the first step, and no folder of a checkpoint stays."""
+
+import os
+import pathlib
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
+
+checks = Checks()
+write_corpus("text")
+write_run_file()
+
+
+def names():
+    return {str(path) for path in pathlib.Path(".").rglob("*") if not path.name.startswith("job-")}
+
+
+def dry_run(ranks, code, texts, *overrides):
+    before = names()
+    result = run(ranks, "train", "run.toml", "--dry-run", *overrides)
+    checks.expect(result.code == code, f"{overrides}: exit {result.code}, expected {code}", result.output)
+    for text in texts:
+        checks.expect(re.search(text, result.output), f"{overrides}: no {text!r}", result.output)
+    checks.expect(names() == before, f"{overrides}: made {names() - before}")
+    checks.expect("step 1/" not in result.output, f"{overrides}: trained", result.output)
+    return result.output
+
+
+everything = [*outputs("run"), "log.trace=trace/t.json", "log.tensorboard=tb", "checkpoint.every=5"]
+for ranks in (1, 2):
+    text = dry_run(ranks, 0, ["nothing was written", "steps: 1 to 12, 512 tokens each", "3 steps of warm-up to 0.003, then cosine",
+                              r"the largest rank needs [\d.]+ MiB; the smallest share of free memory is", "drawn at random",
+                              r"every 5 steps in run/checkpoints: up to 3 more of [\d.]+ KiB at a time, [\d.]+ (KiB|MiB) in all; [\d.]+ \wiB\s+free",
+                              r"mesh \d rank"],
+                   *everything, f"mesh.ep={ranks}")
+    checks.expect(text.count("dry run:") == 1, f"{ranks} ranks: told more than once", text)
+dry_run(1, 0, ["one at the end in run: up to 1 more"], "checkpoint.dir=run")
+dry_run(1, 0, ["checkpoints: none"])
+
+# What a run would refuse.
+dry_run(1, 4, ["cannot read absent|absent"], "data.path=absent")
+dry_run(1, 3, ["mesh.ep = 3 does not divide"], "mesh.ep=3")
+dry_run(1, 6, ["free memory is"], "model.experts=60000", "model.expert_width=100000")
+dry_run(1, 5, ["there is no checkpoint absent"], "checkpoint.resume=absent")
+dry_run(1, 5, ["run.toml is not a folder"], "checkpoint.dir=run.toml/a")
+dry_run(1, 4, ["run.toml is not a folder"], "log.jsonl=run.toml/a/metrics.jsonl")
+dry_run(1, 4, [r"expected an id in \[0, 90\)"], "model.vocab=90")
+
+# A run that goes on from a checkpoint, and one that may not begin beside it.
+result = run(1, "train", "run.toml", *outputs("run"), "train.steps=4")
+checks.expect(result.code == 0, "train", result.output)
+dry_run(1, 0, ["resumed from run/checkpoints/step-00000004 after step 4, 64 samples", "steps: 5 to 12"], *everything, "checkpoint.resume=auto")
+dry_run(1, 5, ["starts anew"], *everything)
+dry_run(1, 5, ["another shape"], *everything, "checkpoint.resume=auto", "model.width=64")
+
+# More checkpoints than any disk holds: refused with the numbers before the first step, in a dry run and in a run.
+huge = ["checkpoint.keep=1000000", "checkpoint.every=1", "train.steps=1000000000", "model.vocab=16384"]
+told = [r"up to 1000001 more checkpoints of [\d.]+ MiB at a time", r"checkpoint.keep = 1000000", r"are free", r"hint: checkpoint.keep=\d+ fits|hint: free space"]
+dry_run(1, 5, told, "checkpoint.dir=huge", *huge)
+result = run(1, "train", "run.toml", "checkpoint.dir=huge", "log.jsonl=huge/metrics.jsonl", *huge)
+for text in told:
+    checks.expect(result.code == 5 and re.search(text, result.output), f"train: exit {result.code}, no {text!r}", result.output)
+checks.expect("step 1/" not in result.output and not list(pathlib.Path("huge").glob("step-*")), "train: began", result.output)
+checks.finish()
