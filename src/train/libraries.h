@@ -15,9 +15,9 @@ namespace mw {
 // Multiplies two small matrices, so that the matrix library takes its memory now. The stream's workspace is gone then.
 void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 
-// Before there are arenas: makes libraries ready, so that the memory they take can be told from what the model takes. On
-// a CPU computes products of each size and kind that a step has; on a GPU starts the matrix and attention libraries and
-// the groups' connections. Returns the bytes that libraries take only while they compute, beyond what they keep.
+// Before there are arenas: makes libraries ready, so that the memory they take can be told from what the model takes.
+// On a CPU computes products of each size and kind that a step has; on a GPU starts the matrix and attention libraries
+// and the groups' connections. Returns the bytes that libraries take only while they compute, beyond what they keep.
 // Collective over groups that move GPU memory. The stream's workspace is gone then.
 int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
                         const Reserve& reserve);
