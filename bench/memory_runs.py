@@ -131,7 +131,7 @@ def main():
     print(f"{len(rows) - len(outside)} of {len(rows)} runs within prediction + 3 % + 8 MiB and - 4 % - 8 MiB")
     if output:
         summary = {"benchmark": "memory_runs", "machine": machine(), "commit": commit(),
-                   "command": "bench/memory_runs.py build/release/moewright --json FILE",
+                   "command": f"bench/memory_runs.py build/release/moewright --isa {' '.join(options.isa)} --json FILE",
                    "bounds": "prediction + 3 % + 8 MiB, prediction - 4 % - 8 MiB", "runs": len(rows), "outside": len(outside), "rows": rows}
         output.write_text(json.dumps(summary, indent=1) + "\n")
     sys.exit(1 if outside else 0)

@@ -100,9 +100,9 @@ std::string describe_load(const MachineLoad& load) {
                                  ? fmt::format("set train.threads={}, or stop the other processes", threads)
                                  : "stop the other processes, or start fewer ranks";
   return fmt::format(
-      "other processes use {:.1f} of the {:.0f} cores that {:.0f} threads of this run compute on: steps "
-      "will be slower; {}",
-      load.others, load.available, load.wanted, remedy);
+      "other processes use {:.1f} of the {:.0f} cores that this run computes on ({:.0f} thread{}): steps will be "
+      "slower; {}",
+      load.others, load.available, load.wanted, load.wanted == 1 ? "" : "s", remedy);
 }
 
 }  // namespace mw

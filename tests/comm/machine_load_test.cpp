@@ -42,7 +42,7 @@ TEST(MachineLoad, ARunWithCoresOfItsOwnIsNotWarned) {
 
 TEST(MachineLoad, SharedCoresComeWithTheThreadsThatAreLeft) {
   EXPECT_EQ(describe_load({1.0, 2, 2, 1}),
-            "other processes use 1.0 of the 2 cores that 2 threads of this run compute on: steps will be slower; set "
+            "other processes use 1.0 of the 2 cores that this run computes on (2 threads): steps will be slower; set "
             "train.threads=1, or stop the other processes");
   EXPECT_TRUE(contains(describe_load({16.0, 64, 64, 4}), "train.threads=12"));
   // Fewer threads than one a rank cannot be.
