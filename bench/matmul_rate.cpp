@@ -1,11 +1,17 @@
 // GFLOP/s of the matrix products of ops/matmul.h beside those of the matrix library itself. Medians of 20 runs.
 //   bench_matmul_rate [threads]
+//   bench_matmul_rate threads --dtype fp32|bf16 --shapes ROWS:N:K:EXPERTS...
+// The second form prints a line of JSON for each shape: the seconds that one product of each kind (forward, d_input and
+// d_weight) takes for a weight [N, K] and ROWS rows, of each of that many experts where there are several.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/rng.h"
@@ -101,10 +107,53 @@ void measure_experts(Stream& stream, DType dtype, int64_t experts, int64_t rows_
       1e3 * median_seconds([&] { pack_weight(stream, weights[0]); }));
 }
 
+// A shape as a training step has it: every expert's weights and gradients are other memory than the last one's, and
+// all rows are contiguous.
+void measure_shape(Stream& stream, DType dtype, int64_t rows_each, int64_t n, int64_t k, int64_t experts) {
+  std::vector<Weight> weights;
+  std::vector<int64_t> offsets = {0};
+  for (int64_t e = 0; e < experts; ++e) {
+    weights.push_back(make_weight(stream, n, k));
+    offsets.push_back(offsets.back() + rows_each);
+  }
+  const TensorView x = make_tensor(dtype, {offsets.back(), k}), y = make_tensor(dtype, {offsets.back(), n}),
+                   dw = make_tensor(DType::f32, {experts, n, k});
+  const auto total = [&](const auto& forward, const auto& d_input, const auto& d_weight) {
+    return median_seconds(forward) + median_seconds(d_input) + median_seconds(d_weight);
+  };
+  const double seconds =
+      experts == 1 ? total([&] { matmul(stream, x, weights[0], y); }, [&] { matmul_d_input(stream, y, weights[0], x); },
+                           [&] { matmul_d_weight(stream, y, x, dw.at(0)); })
+                   : total([&] { esmm(stream, {x}, offsets, weights, {y}); },
+                           [&] { esmm_d_input(stream, {y}, offsets, weights, {x}); },
+                           [&] { estmm(stream, {y}, {x}, offsets, dw, Store::overwrite); });
+  const double flops = 6.0 * static_cast<double>(rows_each * experts) * static_cast<double>(n * k);
+  fmt::print("{{\"rows\": {}, \"n\": {}, \"k\": {}, \"experts\": {}, \"seconds\": {:.6g}, \"gflops\": {:.1f}}}\n",
+             rows_each, n, k, experts, seconds, 1e-9 * flops / seconds);
+}
+
+int measure_shapes(int threads, DType dtype, std::span<char*> shapes) {
+  Stream stream(threads);
+  for (const char* text : shapes) {
+    long long rows = 0, n = 0, k = 0, experts = 0;
+    if (std::sscanf(text, "%lld:%lld:%lld:%lld", &rows, &n, &k, &experts) != 4) {
+      fmt::print(stderr, "shape {}: expected ROWS:N:K:EXPERTS\n", text);
+      return 2;
+    }
+    TensorStore scratch({{"scratch", DType::u8, {matmul_workspace_bytes(n, k)}, 0}});
+    stream.workspace().attach(scratch.fixed("scratch").data, static_cast<size_t>(scratch.fixed_bytes()));
+    measure_shape(stream, dtype, rows, n, k, experts);
+  }
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : 2;
+  if (argc > 4 && std::string_view(argv[2]) == "--dtype" && std::string_view(argv[4]) == "--shapes")
+    return measure_shapes(threads, std::string_view(argv[3]) == "bf16" ? DType::bf16 : DType::f32,
+                          std::span(argv + 5, argv + argc));
   Stream stream(threads);
   TensorStore scratch({{"scratch", DType::u8, {matmul_workspace_bytes(1024, 1024)}, 0}});
   stream.workspace().attach(scratch.fixed("scratch").data, static_cast<size_t>(scratch.fixed_bytes()));

@@ -4,6 +4,9 @@ examples/bench/qwen3_30b_8_layers.toml. Random tokens, grouped_mm experts, gradi
 
     bench/train_step_transformers.py --json FILE
 
+--serve is the other side of bench/train_step_cpu.py: it reads numbers of steps from standard input and answers each with
+the seconds of these steps, on the device and with the model and the threads that the other options name.
+
 Weights, gradients and the states of fused AdamW are in bf16, as torch makes them for a bf16 model, without fp32 master
 weights: less than half the optimizer's memory traffic of ours, which keeps master weights in fp32, and gradients and
 states too unless memory.expert_gradients and memory.moments say bf16. The first three steps are left out; the median of
@@ -14,6 +17,7 @@ import gc
 import json
 import pathlib
 import statistics
+import sys
 import time
 
 import torch
@@ -62,6 +66,39 @@ def measure(mode, sequences, seq_len, steps, device="cuda"):
             "first_step_s": seconds[0]}
 
 
+def config_of(model, seq_len):
+    """The transformers model of a model in Moewright's words."""
+    return transformers.Qwen3MoeConfig(
+        vocab_size=model["vocab"], hidden_size=model["width"], num_hidden_layers=model["layers"],
+        num_attention_heads=model["heads"], num_key_value_heads=model["kv_heads"], head_dim=model["head_dim"],
+        num_experts=model["experts"], num_experts_per_tok=model["top_k"], moe_intermediate_size=model["expert_width"],
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}, norm_topk_prob=True, use_cache=False,
+        max_position_embeddings=seq_len)
+
+
+def serve(args):
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(1)
+    config = config_of(json.loads(args.model), args.seq_len)
+    with torch.device(args.device):
+        model = transformers.AutoModelForCausalLM.from_config(
+            config, dtype={"fp32": torch.float32, "bf16": torch.bfloat16}[args.dtype], attn_implementation="sdpa",
+            experts_implementation=args.experts)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    print(json.dumps({"torch": torch.__version__, "transformers": transformers.__version__}), flush=True)
+    for line in sys.stdin:
+        seconds = []
+        for _ in range(int(line)):
+            ids = torch.randint(config.vocab_size, (args.sequences, args.seq_len), device=args.device)
+            begin = time.perf_counter()
+            optimizer.zero_grad(set_to_none=True)
+            model(input_ids=ids, labels=ids).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            seconds.append(time.perf_counter() - begin)
+        print(json.dumps(seconds), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--modes", nargs="+", choices=["eager", "compile"], default=["eager", "compile"])
@@ -69,7 +106,15 @@ def main():
     parser.add_argument("--seq-len", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--json")
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda", help="with --serve, like all that follow")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--dtype", choices=["fp32", "bf16"], default="bf16")
+    parser.add_argument("--experts", default="grouped_mm", help="implementation of the experts")
+    parser.add_argument("--model", help="JSON of the shape, in the words of a run file")
     args = parser.parse_args()
+    if args.serve:
+        return serve(args)
     results = []
     for mode in args.modes:
         result = {"benchmark": "train_step_transformers", "mode": mode, "shape": "qwen3_30b_8_layers",
