@@ -8,7 +8,8 @@ namespace {
 
 // The rule of cpu::matmul_workspace_bytes, repeated here because a plan links no operators.
 int64_t product_scratch_bytes(int64_t n, int64_t k) {
-  const int64_t row_bytes = (n + k) * size_of(DType::f32);
+  constexpr int64_t kGap = 16;
+  const int64_t row_bytes = (n + kGap + k) * size_of(DType::f32);
   const int64_t sum_bytes = std::min(n * k * size_of(DType::f32), int64_t{16} << 20);
   return std::min(1024 * row_bytes + sum_bytes, std::max(int64_t{32} << 20, 16 * row_bytes + sum_bytes)) + 192;
 }

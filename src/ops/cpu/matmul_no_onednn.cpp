@@ -77,17 +77,17 @@ void pack_weight(Stream& stream, const Weight& weight) {
 }
 
 void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c) {
-  const auto [kind, height, n, k, in, out, packed, store] = product;
+  const auto [kind, height, n, k, in, out, packed, store, a_row] = product;
   MW_CHECK(in == DType::f32 && out == DType::f32, "a product of {} panels", name_of(in));
   const auto* left = static_cast<const float*>(a);
   const auto* right = static_cast<const float*>(b);
   auto* to = static_cast<float*>(c);
   switch (kind) {
     case ProductKind::forward:
-      multiply(stream, height, n, k, {left, k, 1}, packed ? Strided{right, n, 1} : Strided{right, 1, k}, to, store);
+      multiply(stream, height, n, k, {left, a_row, 1}, packed ? Strided{right, n, 1} : Strided{right, 1, k}, to, store);
       break;
-    case ProductKind::d_input: multiply(stream, height, k, n, {left, n, 1}, {right, k, 1}, to, store); break;
-    case ProductKind::d_weight: multiply(stream, n, k, height, {left, 1, n}, {right, k, 1}, to, store); break;
+    case ProductKind::d_input: multiply(stream, height, k, n, {left, a_row, 1}, {right, k, 1}, to, store); break;
+    case ProductKind::d_weight: multiply(stream, n, k, height, {left, 1, a_row}, {right, k, 1}, to, store); break;
   }
 }
 

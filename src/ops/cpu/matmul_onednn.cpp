@@ -108,8 +108,9 @@ struct PreparedProduct {
 struct ProductHash {
   size_t operator()(const PanelProduct& p) const {
     size_t hash = 0;
-    for (int64_t part : {static_cast<int64_t>(p.kind), p.height, p.n, p.k, static_cast<int64_t>(p.in),
-                         static_cast<int64_t>(p.out), static_cast<int64_t>(p.packed), static_cast<int64_t>(p.store)})
+    for (int64_t part :
+         {static_cast<int64_t>(p.kind), p.height, p.n, p.k, static_cast<int64_t>(p.in), static_cast<int64_t>(p.out),
+          static_cast<int64_t>(p.packed), static_cast<int64_t>(p.store), p.a_row})
       hash = (hash ^ static_cast<size_t>(part)) * 0x9e3779b97f4a7c15u;
     return hash ^ hash >> 32;
   }
@@ -150,11 +151,11 @@ PreparedProduct prepare(const dnnl::engine& engine, const PanelProduct& p) {
   const bool forward = p.kind == ProductKind::forward;
   Desc a, b, c;
   if (p.kind == ProductKind::d_weight) {
-    a = matrix(p.n, p.height, p.in, Tag::ba);
+    a = {{p.n, p.height}, to_dnnl(p.in), {1, p.a_row}};
     b = matrix(p.height, p.k, p.in);
     c = matrix(p.n, p.k, p.out);
   } else {
-    a = matrix(p.height, forward ? p.k : p.n, p.in);
+    a = {{p.height, forward ? p.k : p.n}, to_dnnl(p.in), {p.a_row, 1}};
     b = p.packed ? packed_layout(engine, p.kind, p.n, p.k) : plain_layout(p.kind, p.n, p.k);
     c = matrix(p.height, forward ? p.n : p.k, p.out);
   }

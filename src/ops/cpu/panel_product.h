@@ -25,11 +25,12 @@ struct PanelProduct {
   DType out;    // of c: f32; with bf16 panels also bf16
   bool packed;  // b is a packed form of the weight, else its f32 values [n, k]; of no meaning for d_weight
   Store store;
+  int64_t a_row;  // elements from one row of `a` to the next; other matrices have none between their rows
 
   bool operator==(const PanelProduct&) const = default;
 };
 
-// Runs one product. All matrices are contiguous; accumulation is for an f32 c only.
+// Runs one product. Accumulation is for an f32 c only.
 void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c);
 
 }  // namespace mw::cpu
