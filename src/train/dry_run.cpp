@@ -70,7 +70,7 @@ StartCheck check_start(const Plan& plan) {
   start.resumed = folder_to_resume(plan.run);
   if (!start.resumed.empty()) {
     const CheckpointReader reader(start.resumed);
-    reader.check_tensors(plan.params, false);
+    reader.check_tensors(plan.params, false, plan.run);
     start.state = reader.index().state;
     refuse_newer_checkpoints(plan.run, start.state.step, start.resumed);
   }

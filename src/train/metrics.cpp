@@ -42,7 +42,7 @@ std::string format_short_step(const StepReport& r, const ReportContext& c, size_
   const std::string parts[] = {
       fmt::format("{} gnorm {:.3g} lr {:.1e}", loss, r.stats.grad_norm, r.lr),
       fmt::format("{:.0f} ms {} tok/s", r.seconds * 1e3, format_count(static_cast<double>(r.tokens) / r.seconds)),
-      fmt::format("{} mem {}", balance, format_bytes(r.memory_peak)),
+      fmt::format("{} mem {}", balance, measured_of_predicted(r.memory)),
       fmt::format("eta {}", format_duration(r.eta_seconds)),
   };
   std::string line = fmt::format("step {}/{}", r.step, c.steps);

@@ -90,7 +90,7 @@ StepReport usual_step() {
   r.lr = 3e-4;
   r.seconds = 0.845;
   r.tokens = 10400;
-  r.memory_peak = int64_t{1} << 30;
+  r.memory = {int64_t{1} << 30, 0, 0, int64_t{1} << 30};
   r.eta_seconds = 725;
   return r;
 }
@@ -99,16 +99,16 @@ TEST(StepReport, TheShortLineSaysWhatAnOperatorWatches) {
   ReportContext context;
   context.steps = 1000;
   StepReport r = usual_step();
-  EXPECT_EQ(
-      format_short_step(r, context, 120),
-      "step 100/1000 | loss 2.3456 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s | bal 1.50 mem 1.0 GiB | eta 12m05s");
+  EXPECT_EQ(format_short_step(r, context, 120),
+            "step 100/1000 | loss 2.3456 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s | bal 1.50 mem 1.00 of 1.00 GiB | "
+            "eta 12m05s");
   context.byte_tokens = true;
   r.stats.dropped_rows = 7;
   r.arena_grows = 2;
   EXPECT_EQ(
       format_short_step(r, context, 200),
       "step 100/1000 | loss 2.3456 bpb 3.384 gnorm 0.523 lr 3.0e-04 | 845 ms 12.3k tok/s | bal 1.50 drop 7 grows 2 "
-      "mem 1.0 GiB | eta 12m05s");
+      "mem 1.00 of 1.00 GiB | eta 12m05s");
 }
 
 TEST(StepReport, TheShortLineFitsWhateverItsFigures) {
