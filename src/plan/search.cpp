@@ -158,9 +158,8 @@ Request make_request(const RunSpec& run) {
   request.run = run;
   if (run.plan.platform.empty())
     fail(Exit::usage, "no platform profile to plan for",
-         "--platform profiles/h200x8.json, or plan.platform in the run file; `moewright probe` measures one");
-  if (run.plan.ranks == 0)
-    fail(Exit::usage, "no number of ranks to plan for", "--ranks 8, or plan.ranks in the run file");
+         "pass --platform profiles/h200x8.json or set plan.platform; `moewright probe` measures your machine");
+  if (run.plan.ranks == 0) fail(Exit::usage, "no number of ranks to plan for", "pass --ranks 8 or set plan.ranks");
   request.ranks = static_cast<int>(run.plan.ranks);
   request.model = load_model_spec(run);
   request.profile = read_platform_profile(run.plan.platform, request.ranks);

@@ -47,8 +47,8 @@ void check_checkpoint_folder(const RunSpec& run) {
     fail(Exit::config, "checkpoint.resume = \"auto\" needs checkpoint.dir", "name the folder of checkpoints");
   if (dir.empty() || run.checkpoint.resume != "none") return;
   if (const std::string found = newest_checkpoint(dir); !found.empty())
-    fail(Exit::checkpoint, fmt::format("{} exists, and checkpoint.resume = \"none\" starts anew", found),
-         "checkpoint.resume=auto goes on from it; a new run needs another checkpoint.dir, or the old one removed");
+    fail(Exit::checkpoint, fmt::format("{} exists, but checkpoint.resume = \"none\" would start from scratch", found),
+         "set checkpoint.resume=auto to continue, or choose another checkpoint.dir");
 }
 
 std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run) {

@@ -75,9 +75,9 @@ std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_l
                                    ? fmt::format("moe.capacity_factor = {}", moe.capacity_factor)
                                    : fmt::format("moe.row_headroom = {}", moe.row_headroom);
   return fmt::format(
-      "{} went beyond {}, more memory was committed; the fullest is layer {}, expert {} with {:.1f} times the mean",
-      padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen, moe_layers[fullest.layer],
-      fullest.expert, fullest.ratio);
+      "{} exceeded {}, so more memory was allocated; the fullest is expert {} of layer {} with {:.1f} times the mean",
+      padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen, fullest.expert,
+      moe_layers[fullest.layer], fullest.ratio);
 }
 
 std::string describe_profile(Trace& trace) {

@@ -300,7 +300,7 @@ StepStats Trainer::compute_step(int64_t step) {
   world_.comm().all_reduce_max(std::span(&any_bad, 1));
   if (any_bad != 0)
     fail(Exit::numeric,
-         fmt::format("step {}: {}", step, bad.empty() ? "another rank met a value that is not finite" : bad),
+         fmt::format("step {}: {}", step, bad.empty() ? "another rank found a value that is not finite" : bad),
          "lower train.lr, raise train.warmup, or resume from an earlier checkpoint; the weights of this step were not "
          "changed");
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});

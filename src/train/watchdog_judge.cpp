@@ -96,6 +96,13 @@ Alarm name_behind(std::span<const WatchedRank> ranks, std::vector<int> behind, d
 
 }  // namespace
 
+std::string describe_lost_rank(const Beat& last) {
+  return fmt::format(
+      "the connection to rank {}{} closed ({}); if that rank printed no error, it was killed: `dmesg` on its node says "
+      "whether memory ran out there",
+      last.rank, last.host.empty() ? "" : " on " + last.host, describe_point(last));
+}
+
 std::string describe_ranks(std::span<const int> ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   size_t ranges = 0;

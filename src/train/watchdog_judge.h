@@ -46,6 +46,10 @@ std::optional<Alarm> judge_rank_zero(const WatchedRank& zero, const Beat& own, d
 // For Beat::quiet_rank: the rank that is silent for longest, and for more than `late` seconds. Null: none.
 const WatchedRank* find_quiet(std::span<const WatchedRank> ranks, double late);
 
+// For the log, when a connection breaks without a word: which rank, where it was, and what most often ends a process
+// so. A launcher that then ends the job only names a signal.
+std::string describe_lost_rank(const Beat& last);
+
 // {0, 1, 2, 5}: "ranks 0-2, 5". Ascending; a long list is cut, with the number of those left out.
 std::string describe_ranks(std::span<const int> ranks);
 

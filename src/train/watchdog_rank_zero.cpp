@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
+#include <utility>
 
 #include "train/watchdog_sides.h"
 
@@ -98,6 +100,8 @@ void RankZero::drop(int fd, double now) {
   if (ranks_[r].link == RankLink::left) return;
   ranks_[r].link = RankLink::lost;
   heard_[r] = now;
+  if (std::exchange(lost_one_, true)) return;  // the launcher ends the others then
+  std::fputs(fmt::format("moewright: {}\n", describe_lost_rank(ranks_[r].last)).c_str(), stderr);
 }
 
 std::vector<WatchedRank> RankZero::table(double now) const {

@@ -80,6 +80,7 @@ class RankZero {
   std::vector<double> heard_;     // when, per rank
   int quiet_ = -1;                // as Beat::quiet_rank
   std::vector<int> descriptors_;  // per rank; -1: none
+  bool lost_one_ = false;         // the log says so
 };
 
 class OtherRank {

@@ -53,7 +53,7 @@ dry_run(1, 4, [r"expected an id in \[0, 90\)"], "model.vocab=90")
 result = run(1, "train", "run.toml", *outputs("run"), "train.steps=4")
 checks.expect(result.code == 0, "train", result.output)
 dry_run(1, 0, ["resumed from run/checkpoints/step-00000004 after step 4, 64 samples", "steps: 5 to 12"], *everything, "checkpoint.resume=auto")
-dry_run(1, 5, ["starts anew"], *everything)
+dry_run(1, 5, ["would start from scratch"], *everything)
 dry_run(1, 5, ["another shape"], *everything, "checkpoint.resume=auto", "model.width=64")
 
 # More checkpoints than any disk holds: refused with the numbers before the first step, in a dry run and in a run.

@@ -10,6 +10,6 @@ checks = Checks()
 write_corpus("text", files=2)
 result = run(1, "train", write_run_file(), "train.steps=1", "moe.transport=padded", "moe.row_headroom=1")
 checks.expect(result.code == 0, f"exit {result.code}", result.output)
-checks.expect("padded to those of the fullest expert, went beyond moe.row_headroom = 1" in result.output,
+checks.expect("padded to those of the fullest expert, exceeded moe.row_headroom = 1" in result.output,
               "the warning does not name padding", result.output)
 checks.finish()

@@ -53,6 +53,9 @@ def kill_one(name, ranks):
     checks.expect(seconds < 15, f"{name}: the job took {seconds:.0f} s to end", job.output())
     checks.expect(code > 0, f"{name}: exit code {code}", job.output())
     checks.expect(re.search(r"signal 9|Killed|KILLED", job.output()), f"{name}: no reason given", job.output())
+    if step > saved and victim > 0:  # rank 0 watches the others from the first step on
+        checks.expect(f"the connection to rank {victim}" in job.output(), f"{name}: rank 0 does not name rank {victim}",
+                      job.output())
     checks.expect(job.rank_pids() == [], f"{name}: ranks are left over")
 
 

@@ -225,6 +225,14 @@ TEST(WatchdogJudge, TextStaysShortForThousandsOfRanks) {
   EXPECT_LT(alarm->text.size(), 6000u);
 }
 
+TEST(WatchdogJudge, ALostRankIsNamedWithItsPlace) {
+  Beat last = beat_at(3, 17, 412, 412, 0);
+  last.host = "node7";
+  const std::string text = describe_lost_rank(last);
+  EXPECT_NE(text.find("rank 3 on node7 closed (in collective 412"), std::string::npos) << text;
+  EXPECT_NE(text.find("step 17"), std::string::npos) << text;
+}
+
 TEST(WatchdogJudge, RanksAreToldAsRanges) {
   EXPECT_EQ(describe_ranks(Numbers{4}), "rank 4");
   EXPECT_EQ(describe_ranks(Numbers{0, 1, 2, 5, 7, 8}), "ranks 0-2, 5, 7-8");
