@@ -162,11 +162,12 @@ TEST(Calibration, RefusesOtherRunsAndImpossibleSteps) {
     for (MeasuredStep& step : changed) change(step);
     EXPECT_NE(refusal(request, changed).find("is of another run"), std::string::npos);
   }
-  EXPECT_NE(refusal(request, steps_of(request, time, true, 4)).find("has 4 steps of this run"), std::string::npos);
+  EXPECT_NE(refusal(request, steps_of(request, time, true, 4)).find("has 4 measured steps of this run"),
+            std::string::npos);
   for (const double factor : {1e-3, 1e3}) {
     std::vector<MeasuredStep> changed = steps;
     for (MeasuredStep& step : changed) step.seconds *= factor, step.parts.reset();
-    EXPECT_NE(refusal(request, changed).find("another machine's"), std::string::npos) << factor;
+    EXPECT_NE(refusal(request, changed).find("another machine"), std::string::npos) << factor;
     for (MeasuredStep& step : changed) step.parts = {time.compute * factor, 0, 0};
     EXPECT_NE(refusal(request, changed).find("so the profile seems to be of another machine"), std::string::npos)
         << factor;

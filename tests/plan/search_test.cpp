@@ -172,7 +172,7 @@ void expect_closed_form_finds_the_best(const Request& request) {
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   std::vector<std::pair<double, size_t>> truth;
   for (size_t i = 0; i < found.weighed.size(); ++i)
-    if (found.weighed[i].needed <= request.profile.memory_bytes)
+    if (fit_of(request, found.weighed[i].needed) == MemoryFit::with_margin)
       truth.emplace_back(estimator.simulated(found.weighed[i].layout).time.total(), i);
   std::sort(truth.begin(), truth.end());
   ASSERT_GE(truth.size(), 200u);
@@ -444,9 +444,9 @@ TEST(Report, CountsFasterLayoutsAmongEquals) {
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   int64_t seen = 0;
   for (const Weighed& weighed : result.weighed) {
-    if (weighed.needed > request.profile.memory_bytes) continue;
+    if (fit_of(request, weighed.needed) != MemoryFit::with_margin) continue;
     const auto faster = std::count_if(result.weighed.begin(), result.weighed.end(), [&](const Weighed& w) {
-      return w.seconds < weighed.seconds && w.needed <= request.profile.memory_bytes;
+      return w.seconds < weighed.seconds && fit_of(request, w.needed) == MemoryFit::with_margin;
     });
     const std::string text = describe_one(request, result, estimator.simulated(weighed.layout));
     EXPECT_NE(text.find(fmt::format("\n{} of the layouts that fit are faster", faster)), std::string::npos) << text;
