@@ -61,7 +61,12 @@ std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run) {
 std::string folder_to_resume(const RunSpec& run) {
   const std::string& resume = run.checkpoint.resume;
   if (resume == "none") return "";
-  return resume == "auto" ? newest_checkpoint(run.checkpoint.dir) : require_checkpoint(find_model_path(resume));
+  if (resume == "auto") return newest_checkpoint(run.checkpoint.dir);
+  try {
+    return require_checkpoint(find_model_path(resume));
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("checkpoint.resume: {}", error.what()), error.hint());
+  }
 }
 
 void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder) {

@@ -32,8 +32,8 @@ std::string offer_older(const std::string& folder) {
   }
   for (auto it = all.rbegin(); it != all.rend(); ++it)
     if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
-      return fmt::format("move {} away and go on from the one before it: checkpoint.resume={}", path.string(), *it);
-  return "there is no older complete checkpoint beside it; training starts anew with checkpoint.resume=none";
+      return fmt::format("move {} away and resume from the one before it: checkpoint.resume={}", path.string(), *it);
+  return "there is no older complete checkpoint beside it; start from scratch with checkpoint.resume=none";
 }
 
 // What `body` gives; errors of its files become errors of the checkpoint.
@@ -53,7 +53,7 @@ std::string explain_other_model(const std::string& run_toml, const RunSpec& run)
   for (const KeyChange& change : find_model_changes(run_toml, run))
     changes.push_back(fmt::format("{} was {} in the checkpoint, is {} now", change.key, change.from, change.to));
   if (changes.empty()) return "the checkpoint belongs to another model";
-  return fmt::format("{}; a changed model starts anew, in another checkpoint.dir", fmt::join(changes, "; "));
+  return fmt::format("{}; set it back, or train the changed model in another checkpoint.dir", fmt::join(changes, "; "));
 }
 
 void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow>& rows, bool needs_moments,

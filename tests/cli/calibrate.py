@@ -64,7 +64,7 @@ for ranks, layout in ((1, ["train.micro_batches=4"]), (2, ["mesh.ep=2"]), (2, ["
 
 # Nothing is overwritten unasked; without --ranks those of the metrics count.
 METRICS = "run-2-mesh.ep=2/metrics.jsonl"
-refused("an existing file", 2, ["run-1-train.micro_batches=4.json exists", "--force"], "mesh.ep=2", "--calibrate", METRICS,
+refused("an existing file", 2, ["run-1-train.micro_batches=4.json already exists", "--force"], "mesh.ep=2", "--calibrate", METRICS,
         "-o", "run-1-train.micro_batches=4.json")
 refused("no output", 2, ["needs a file"], "mesh.ep=2", "--calibrate", METRICS)
 result = plan("mesh.ep=2", "--calibrate", METRICS, "-o", "run-1-train.micro_batches=4.json", "--force")

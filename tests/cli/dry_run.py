@@ -44,7 +44,7 @@ dry_run(1, 0, ["checkpoints: none"])
 dry_run(1, 4, ["cannot read absent|absent"], "data.path=absent")
 dry_run(1, 3, ["mesh.ep = 3 does not divide"], "mesh.ep=3")
 dry_run(1, 6, ["free memory is"], "model.experts=60000", "model.expert_width=100000")
-dry_run(1, 5, ["there is no checkpoint absent"], "checkpoint.resume=absent")
+dry_run(1, 5, ["checkpoint.resume: absent does not exist"], "checkpoint.resume=absent")
 dry_run(1, 5, ["run.toml is not a folder"], "checkpoint.dir=run.toml/a")
 dry_run(1, 4, ["run.toml is not a folder"], "log.jsonl=run.toml/a/metrics.jsonl")
 dry_run(1, 4, [r"expected an id in \[0, 90\)"], "model.vocab=90")
@@ -54,7 +54,7 @@ result = run(1, "train", "run.toml", *outputs("run"), "train.steps=4")
 checks.expect(result.code == 0, "train", result.output)
 dry_run(1, 0, ["resumed from run/checkpoints/step-00000004 after step 4, 64 samples", "steps: 5 to 12"], *everything, "checkpoint.resume=auto")
 dry_run(1, 5, ["would start from scratch"], *everything)
-dry_run(1, 5, ["another shape"], *everything, "checkpoint.resume=auto", "model.width=64")
+dry_run(1, 5, ["tensor param.embed is [256, 32], the model's is [256, 64]", "model.width was 32"], *everything, "checkpoint.resume=auto", "model.width=64")
 
 # More checkpoints than any disk holds: refused with the numbers before the first step, in a dry run and in a run.
 huge = ["checkpoint.keep=1000000", "checkpoint.every=1", "train.steps=1000000000", "model.vocab=16384"]
