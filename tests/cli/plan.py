@@ -83,7 +83,7 @@ pathlib.Path("load.json").write_text('{"a": 1}')
 expect(3, ["expected a list with the rows of each expert", "hint:"], "small.toml", "--platform", XEON, "--ranks", "2", "--load",
        "load.json")
 pathlib.Path("bad.json").write_text("{}")
-expect(3, ["has no \"format\"", "hint:"], "small.toml", "--platform", "bad.json", "--ranks", "2")
+expect(3, ["lacks the field \"format\"", "hint:"], "small.toml", "--platform", "bad.json", "--ranks", "2")
 expect(2, ["no platform profile", "hint:"], "small.toml")
 expect(2, ["no number of ranks", "hint:"], "small.toml", "--platform", XEON)
 expect(3, ["no layout of 3 ranks can share a step of 8 samples", "--ranks 2"], "small.toml", "--platform", XEON,

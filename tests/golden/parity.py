@@ -18,7 +18,7 @@ from _safetensors import Tensors  # noqa: E402
 BINARY = os.environ["MOEWRIGHT_BIN"]
 ON_GPU = os.environ.get("MOEWRIGHT_TEST_DEVICE") == "gpu"
 MODELS = pathlib.Path(os.environ["MOEWRIGHT_SOURCE"]) / "tests/golden/models"
-DIFFERENT, USAGE, CONFIG, DATA, UNSUPPORTED = 1, 2, 3, 4, 9  # exit codes, as docs/troubleshooting.md lists them
+DIFFERENT, USAGE, CONFIG, DATA, CHECKPOINT, UNSUPPORTED = 1, 2, 3, 4, 5, 9  # exit codes of docs/troubleshooting.md
 STEP = 1e-2
 
 
@@ -187,7 +187,7 @@ def broken_golden_cases(cases, model):
 
 def broken_file_cases(cases, model):
     config = (model.path / "config.json").read_bytes()
-    cases.file(model, "no config.json", "config.json", None, CONFIG, "config.json")
+    cases.file(model, "no config.json", "config.json", None, CHECKPOINT, "config.json")
     cases.file(model, "empty config.json", "config.json", b"", CONFIG, "config.json")
     for size in range(64, len(config.rstrip()), 64):
         cases.file(model, f"config.json cut after {size} bytes", "config.json", config[:size], CONFIG, "config.json")
