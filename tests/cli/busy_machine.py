@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, run, skip, write_corpus, write_run_file  # noqa: E402
+from _jobs import Checks, run, skip, unwrapped, write_corpus, write_run_file  # noqa: E402
 
 cores = len(os.sched_getaffinity(0))
 if cores < 2 or cores > 16:
@@ -39,8 +39,7 @@ finally:
     for process in busy:
         process.kill()
         process.wait()
-unwrapped = re.sub(r"\s+", " ", output)
-checks.expect(re.search(r"warning: other processes use [\d.]+ of the \d+ cores .*train\.threads=\d+, or stop", unwrapped),
+checks.expect(re.search(r"warning: other processes use [\d.]+ of the \d+ cores .*train\.threads=\d+, or stop", unwrapped(output)),
               "no warning about other processes", output)
 # Threads that spin for milliseconds at every barrier take tens of times as long.
 print(f"{shared:.0f} tokens/s with all threads, {alone:.0f} with one")

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -73,6 +74,11 @@ def launcher_forwards(what):
             if line.strip() == "got it":
                 return True
     return False
+
+
+def unwrapped(output):
+    """What a run printed, with lines that were broken at 120 columns joined again."""
+    return re.sub(r"(?<=\S)\n {4,}(?=\S)", " ", output)
 
 
 class Result:
