@@ -54,7 +54,8 @@ result = run(1, "train", "run.toml", *outputs("run"), "train.steps=4")
 checks.expect(result.code == 0, "train", result.output)
 dry_run(1, 0, ["resumed from run/checkpoints/step-00000004 after step 4, 64 samples", "steps: 5 to 12"], *everything, "checkpoint.resume=auto")
 dry_run(1, 5, ["would start from scratch"], *everything)
-dry_run(1, 5, ["tensor param.embed is [256, 32], the model's is [256, 64]", "model.width was 32"], *everything, "checkpoint.resume=auto", "model.width=64")
+dry_run(1, 5, [r"param.embed is \[256, 32\], the model's is \[256, 64\]", "model.width was 32"], *everything,
+        "checkpoint.resume=auto", "model.width=64")
 
 # More checkpoints than any disk holds: refused with the numbers before the first step, in a dry run and in a run.
 huge = ["checkpoint.keep=1000000", "checkpoint.every=1", "train.steps=1000000000", "model.vocab=16384"]

@@ -7,7 +7,3 @@ if ! diff -u "$MOEWRIGHT_SOURCE/docs/run_file.md" run_file.md; then
   exit 1
 fi
 grep -q '^| `global_batch` |' run_file.md  # not two equal empty files
-
-# README.md shows examples/text.toml as it is.
-awk '/^```toml$/ { inside = 1; next } /^```$/ { inside = 0 } inside' "$MOEWRIGHT_SOURCE/README.md" > text.toml
-diff -u "$MOEWRIGHT_SOURCE/examples/text.toml" text.toml
