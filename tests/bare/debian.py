@@ -28,7 +28,7 @@ if os.environ.get("MOEWRIGHT_OWN_MOUNTS") != "1":  # what is mounted below ends 
 
 checks = Checks()
 ROOT = pathlib.Path("root").resolve()
-CLONE = "/root/moewright"
+CLONE = "/opt/moewright"
 MARK = re.compile(r"<!-- needs: (gpu|slurm|download) -->")
 BLOCK = re.compile(r"(?:^(?P<mark><!--.*-->)\n)?^```sh\n(?P<code>.*?)^```", re.M | re.S)
 
