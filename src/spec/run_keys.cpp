@@ -141,7 +141,7 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "ranks per node; 0: as the launcher reports"),
       REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6,
            "coefficient of the load-balancing loss; 0: off; negative: the value of config.json for model = "
-           "\"hf:DIR\", 0.01 for a [model] table, 0 with a selection bias"),
+           "\"hf:DIR\", 0.05 for a [model] table, 0 with a selection bias"),
       TEXT("moe.aux_scope", moe.aux_scope,
            "compute the load-balancing loss per layer; per layer and sequence, summed over layers (DeepSeek; "
            "with a "

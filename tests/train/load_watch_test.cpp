@@ -36,7 +36,7 @@ TEST(LoadWatch, NamesLayerExpertsAndTheKeyToSet) {
   const std::vector<std::string> told = warnings(watch, {even(), collapsed()}, kPatience, kPatience);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_TRUE(contains(told[0], "step 10: layer 2: 2 of 8 experts")) << told[0];
-  EXPECT_TRUE(contains(told[0], "set moe.aux_loss_coef=0.01")) << told[0];
+  EXPECT_TRUE(contains(told[0], "set moe.aux_loss_coef=0.05")) << told[0];
 }
 
 TEST(LoadWatch, RepeatsRarely) {
