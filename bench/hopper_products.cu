@@ -171,7 +171,7 @@ class Layer {
   std::vector<Weight> up_weights_, down_weights_;
 };
 
-// Median seconds of `body` over calls one after the other, of which there are as many as last `seconds`.
+// Median seconds of one call of `body`, called again and again for `seconds`.
 double time_calls(Stream& stream, double seconds, const auto& body) {
   NativeEvent begin, end;
   check(create_timed_event(&begin), "making an event");

@@ -14,7 +14,7 @@
 namespace mw {
 namespace {
 
-constexpr double kAnswerSeconds = 10;  // for a rank to take what it is told
+constexpr double kAnswerSeconds = 10;  // for a rank to receive the answer
 
 // The address of MASTER_ADDR, as soon as the name is known.
 uint32_t find_own_address(const JoinSpec& spec, Deadline end) {

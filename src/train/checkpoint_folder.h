@@ -11,7 +11,7 @@
 
 namespace mw {
 
-// Errors: config, for checkpoint.resume = "auto" without checkpoint.dir; checkpoint, where a run that starts anew would
+// Errors: config, for checkpoint.resume = "auto" without checkpoint.dir; checkpoint, where a run from scratch would
 // find the checkpoints of another.
 void check_checkpoint_folder(const RunSpec& run);
 

@@ -22,7 +22,7 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, unreadable);
 }
 
-// A subfolder of which `wanted` holds, the first by name; "" without one.
+// The first subfolder by name for which `wanted` is true; "" if there is none.
 template <class Wanted>
 std::string find_subfolder(const std::string& folder, Wanted wanted) {
   std::string found;

@@ -41,7 +41,7 @@ RunMemory of_largest_rank(Comm& world, const RunMemory& own) {
   const auto size = [](const RunMemory& m) { return m.measured != 0 ? m.measured : m.predicted(); };
   int64_t largest = size(own);
   world.all_reduce_max(std::span(&largest, 1));
-  // Ranks of the same size, if there are several, are told apart by their number.
+  // Of several ranks with the same size, the one with the highest number is chosen.
   int64_t chosen = size(own) == largest ? world.rank() : -1;
   world.all_reduce_max(std::span(&chosen, 1));
   std::array<int64_t, 4> parts = {};

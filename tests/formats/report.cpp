@@ -77,7 +77,7 @@ TEST(MetricsFile, ReadsWhichRunItWas) {
                             start)
                     .c_str());
   const MetricsHistory history = read_metrics(path, 1);
-  // Every line of this file has a description; the last run computed steps 5 to 8 anew.
+  // Every line of this file has a description; the last run repeated steps 5 to 8.
   ASSERT_EQ(history.runs.size(), 6u);
   EXPECT_EQ(history.runs[1].fields[1].second, "day 3");
   EXPECT_EQ(history.runs.back().step, 8);

@@ -73,7 +73,7 @@ __device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> wa
   }
 }
 
-// sums = a b over all stages of a tile, of which there is one at least. One batch of products is always under way: a
+// sums = a b over all stages of a tile, at least one. One batch of products is always under way: a
 // stage is released one step late.
 template <class Product, class Meter>
 __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, float (&sums)[Product::kWidth / 2],
