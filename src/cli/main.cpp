@@ -1,22 +1,18 @@
 // moewright: the one place that turns errors into exit codes.
 #include <fmt/ranges.h>
-#include <malloc.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <new>
-#include <thread>
 #include <vector>
 
 #include "base/text.h"
 #include "cli/commands.h"
 #include "cli/examples.h"
+#include "cli/process_settings.h"
 #include "cli/usage_error.h"
 
 namespace mw {
@@ -77,49 +73,11 @@ static Exit run(int argc, char** argv) {
 
 }  // namespace mw
 
-namespace {
-
-// Tasks of this machine that run or wait for a core, this one among them; 0 where /proc does not tell. The median of a
-// few moments.
-int runnable_tasks() {
-  std::vector<int> seen;
-  for (int i = 0; i < 5; ++i) {
-    std::ifstream file("/proc/loadavg");  // "0.20 0.18 0.12 RUNNABLE/ALL LAST_PID"
-    double average = 0;
-    int runnable = 0;
-    file >> average >> average >> average >> runnable;
-    seen.push_back(file ? runnable : 0);
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  std::sort(seen.begin(), seen.end());
-  return seen[seen.size() / 2];
-}
-
-// The OpenMP runtime reads its settings when it is loaded, before main. Its default, to spin for milliseconds at every
-// barrier, makes steps tens of times slower as soon as cores are shared: start once more with a short spin, and a
-// shorter one where tasks already wait for cores, unless the user has chosen.
-void shorten_openmp_spin(char** argv) {
-  for (const char* name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"})
-    if (std::getenv(name) != nullptr) return;
-  const bool crowded = runnable_tasks() > static_cast<int>(std::thread::hardware_concurrency());
-  setenv("GOMP_SPINCOUNT", crowded ? "1000" : "10000", 1);
-  execv("/proc/self/exe", argv);
-}
-
-// Where the matrix library takes buffers for each product, glibc's heap would keep them, and grow for as long as sizes
-// alternate: it gives back only what was too large for the heap, and raises that limit with each such buffer, unless it
-// is set.
-void keep_large_buffers_off_heap() {
-  if (std::getenv("MALLOC_MMAP_THRESHOLD_") != nullptr) return;
-  mallopt(M_MMAP_THRESHOLD, 1 << 20);
-  mallopt(M_TRIM_THRESHOLD, 2 << 20);
-}
-
-}  // namespace
+namespace {}  // namespace
 
 int main(int argc, char** argv) {
-  shorten_openmp_spin(argv);
-  keep_large_buffers_off_heap();
+  mw::restart_with_settings(argv);
+  mw::keep_large_buffers_off_heap();
   try {
     return static_cast<int>(mw::run(argc, argv));
   } catch (const mw::Error& error) {

@@ -77,6 +77,9 @@ kept = measure("fresh", "bf16", 2)
 if measure("recomputed", "bf16", 2, "memory.recompute=full") >= kept:
     print("FAIL: recompute saves nothing")
     failures += 1
+# Buffers of 0.8 MB for each product in the heap of the second thread.
+measure("two threads", "bf16", 1, "model.width=256", "model.layers=4", "model.heads=4", "model.experts=8", "model.expert_width=384",
+        "model.shared_experts=0", "train.seq_len=256", "train.global_batch=16", "train.threads=2")
 measure("fresh", "fp32", 2, "checkpoint.dir=checkpoints")
 # Large sums and gathers take no memory of their own; moments and masters are cut in two.
 whole = measure("whole", "bf16", 2, "mesh.ep=1")

@@ -1,0 +1,13 @@
+// Settings of the C library and of the OpenMP runtime that this process needs.
+#pragma once
+
+namespace mw {
+
+// Both runtimes read some settings before main. Sets those that the user has not chosen and starts the program once
+// more with the same arguments; returns if there is nothing to set, or if that fails.
+void restart_with_settings(char** argv);
+
+// Lets malloc return large buffers to the system at once, unless MALLOC_MMAP_THRESHOLD_ is set.
+void keep_large_buffers_off_heap();
+
+}  // namespace mw
