@@ -4,7 +4,7 @@
 
 #include "model/attention_block.h"
 #include "model/latent_attention_block.h"
-#include "moe/exchange_transport.h"
+#include "moe/transport_padded.h"
 #include "spec/recompute.h"
 
 namespace mw {
@@ -194,6 +194,21 @@ std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64
                 : make_grouped_attention(plan, index, slot, params, store, shards);
 }
 
+static std::unique_ptr<Transport> make_transport(const Plan& plan, const ExpertPlacement& placement, MeshComms& comms,
+                                                 TensorStore& store, const LayerRows& act, ResidentExperts experts,
+                                                 const ExpertScratch& scratch) {
+  if (plan.transport == TransportKind::in_place) return make_in_place_transport(std::move(experts), scratch);
+  const FlatSaved saved{store.rows(act("received")), store.rows(act("received_index")),
+                        store.rows(act("received_weights"))};
+  const int64_t automatic = comms.gpu_library.empty() ? 1 : 2;
+  const FlatOptions options{plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic,
+                            is_recomputed(recompute_mode(plan.run), "received")};
+  if (plan.transport == TransportKind::flat)
+    return std::make_unique<FlatTransport>(*comms.ep, placement, std::move(experts), scratch, saved, options);
+  const PaddedSaved padded{store.rows(act("padded_token_ids")), store.fixed(act("padded_row_of"))};
+  return std::make_unique<PaddedTransport>(*comms.ep, placement, std::move(experts), scratch, saved, padded, options);
+}
+
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                          TensorStore& store, MeshComms& comms) {
   const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
@@ -214,21 +229,8 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   }
   const ExpertPlacement& placement = plan.placements[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
-  std::unique_ptr<Transport> transport;
-  if (plan.transport == TransportKind::in_place) {
-    transport = make_in_place_transport(resident_experts(params, param + "moe."), moe_work.experts);
-  } else {
-    ExchangeSaved exchange{
-        store.rows(act("received")), store.rows(act("received_index")), store.rows(act("received_weights")), {}, {}};
-    if (plan.transport == TransportKind::padded) {
-      exchange.padded_token_ids = store.rows(act("padded_token_ids"));
-      exchange.padded_row_of_TK = store.fixed(act("padded_row_of"));
-    }
-    const int64_t automatic = comms.gpu_library.empty() ? 1 : 2;
-    const int64_t chunks = plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic;
-    transport = make_exchange_transport(*comms.ep, placement, resident_experts(params, param + "moe."),
-                                        moe_work.experts, exchange, {plan.transport == TransportKind::padded, chunks});
-  }
+  std::unique_ptr<Transport> transport =
+      make_transport(plan, placement, comms, store, act, resident_experts(params, param + "moe."), moe_work.experts);
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";

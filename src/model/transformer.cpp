@@ -118,6 +118,11 @@ TensorView Transformer::input_gradient(int stage, int64_t micro_batch, int64_t t
   return own.plan.receives ? rows(own.input_gradient, tokens) : output_gradient(stage - 1, micro_batch, tokens);
 }
 
+// Weights that a transport gathers travel while attention is computed.
+static void begin_weights(Stream& stream, DecoderLayer& layer, Pass pass) {
+  if (layer.moe() != nullptr) layer.moe()->weights_begin(stream, pass);
+}
+
 void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bool training,
                           const std::vector<RoutingTap>& taps) {
   const int64_t tokens = batch.tokens();
@@ -133,6 +138,7 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
   for (size_t i = 0; i < layers.size(); ++i) {
     const TensorView out = i + 1 < layers.size() ? layers[i + 1].input(tokens) : output(stage, micro_batch, tokens);
     const TraceScope part(stream_.trace(), "layer", {"layer", own.first_layer + static_cast<int64_t>(i)});
+    begin_weights(stream_, layers[i], Pass::forward);
     const bool tapped = layers[i].moe() != nullptr && !taps.empty();
     layers[i].forward(stream_, batch, out, training, tapped ? &*tap++ : nullptr);
     if (own.has_head) last_output_ = out;
@@ -160,12 +166,14 @@ void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, S
   const StagePlan& own = stage_of(stage).plan;
   std::vector<DecoderLayer>& layers = slot_of(stage, micro_batch).layers;
   const TensorView d_x = output_gradient(stage, micro_batch, tokens);
+  begin_weights(stream_, layers.back(), Pass::backward);
   for (size_t i = layers.size(); i-- > 0;) {
     const int64_t number = own.first_layer + static_cast<int64_t>(i);
     const TraceScope part(stream_.trace(), "layer_backward", {"layer", number});
     layers[i].recompute_attention(stream_, batch);
     layers[i].backward_feed_forward(stream_, tokens, d_x, expert_gradients);
     if (done && !splits_) done(number);
+    if (i > 0) begin_weights(stream_, layers[i - 1], Pass::backward);
     layers[i].backward_attention(stream_, batch, d_x, i == 0 ? input_gradient(stage, micro_batch, tokens) : d_x);
   }
   if (own.embeds) embedding_->backward(stream_, batch, input_gradient(stage, micro_batch, tokens));

@@ -12,10 +12,10 @@ namespace {
 // Pre-activations as products see them: one row of both halves.
 TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h_RcF.dim(1) * h_RcF.dim(2)}); }
 
-void expert_hidden(Stream& stream, const ExpertBatch& batch, const ExpertWeights& weights, TensorView h_RcF,
+void expert_hidden(Stream& stream, const ExpertBatch& rows, const ExpertWeights& weights, TensorView h_RcF,
                    ExpertProducts by) {
   const TraceScope part(stream.trace(), "expert_up");
-  esmm(stream, batch.x, batch.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
+  esmm(stream, rows.in, rows.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
 }
 
 void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
@@ -24,27 +24,28 @@ void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, c
   expert_hidden(stream, batch, weights, h_RcF, by);
   activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
   const TraceScope part(stream.trace(), "expert_down");
-  esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.y, by);
+  esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.out, by);
 }
 
 // Down to d_x, so that it can travel while the rest is computed. The activation is recomputed from h, and the
 // gate-weight gradient is taken as <d_a, a>: expert outputs are never kept. Leaves d_h in h.
-void expert_backward(Stream& stream, Activation kind, const Transport::GradientBatch& g, const ExpertWeights& weights,
+void expert_backward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
                      TensorView h_RcF, TensorView a_RF, Store gradients, ExpertProducts by) {
-  const ExpertBatch& rows = g.rows;
-  const int64_t begin = rows.offsets.front(), count = rows.offsets.back() - begin;
+  const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
   const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
   {
     const TraceScope part(stream.trace(), "expert_down_d_input");
-    esmm_d_input(stream, g.d_y, rows.offsets, weights.down, {a_RF, nullptr}, by);
+    esmm_d_input(stream, batch.in, batch.offsets, weights.down, {a_RF, nullptr}, by);
   }
-  activate_backward(stream, kind, h, a, rows.weights_R.slice(begin, count), h, a, rows.d_weights_R.slice(begin, count));
+  activate_backward(stream, kind, h, a, batch.weights_R.slice(begin, count), h, a,
+                    batch.d_weights_R.slice(begin, count));
   {
     const TraceScope part(stream.trace(), "expert_down_d_weight");
-    estmm(stream, g.d_y, {a_RF, nullptr}, rows.offsets, weights.d_down, gradients, by);
+    estmm(stream, batch.in, {a_RF, nullptr}, batch.offsets, weights.d_down,
+          batch.accumulates ? Store::accumulate : gradients, by);
   }
   const TraceScope part(stream.trace(), "expert_up_d_input");
-  esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, rows.offsets, weights.up, g.d_x, by);
+  esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, batch.offsets, weights.up, batch.out, by);
 }
 
 }  // namespace
@@ -267,41 +268,40 @@ TensorView MoeLayer::shared_forward(Stream& stream, TensorView x_TD, TensorView 
   return out_TD;
 }
 
+void MoeLayer::weights_begin(Stream& stream, Pass pass) { transport_->weights_begin(stream, pass); }
+
 void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len,
                        bool training, const RoutingTap* tap) {
   const TraceScope part(stream.trace(), "moe");
-  const MoeSpec& m = layer_.moe;
   tokens_ = x_TD.dim(0);
   route_tokens(stream, x_TD, seq_len, tap);
-  transport_->prepare(stream, layout_, x_TD, training && !options_.recompute.dispatched);
-  // Shared experts need no exchange: they run while the first rows travel, or while the host learns the counts.
-  TensorView base = base_TD;
-  if (!transport_->travels()) base = shared_forward(stream, x_TD, base_TD, out_TD);
-  rows_ = transport_->begin(stream);  // waits
-  sum_statistics();
-  const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
-  transport_->dispatch_begin(stream, 0, x_TD);
-  if (transport_->travels()) base = shared_forward(stream, x_TD, base_TD, out_TD);
+  transport_->prepare(stream, layout_, tokens_of(saved_.gate_weights, layer_.moe.top_k), training);
+  transport_->dispatch_begin(stream, Pass::forward, 0, x_TD);
+  // Shared experts need no exchange: they run while the first rows travel, or while the host waits for the counts.
+  const TensorView base = shared_forward(stream, x_TD, base_TD, out_TD);
   const int64_t chunks = transport_->chunks();
   for (int64_t c = 0; c < chunks; ++c) {
-    if (c + 1 < chunks) transport_->dispatch_begin(stream, c + 1, x_TD);
-    const ExpertBatch batch = transport_->dispatch_finish(stream, c);
-    expert_forward(stream, layer_.activation, batch, transport_->weights(c), h, a, options_.products);
-    transport_->combine_begin(stream, c);
+    if (c + 1 < chunks) transport_->dispatch_begin(stream, Pass::forward, c + 1, x_TD);
+    const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::forward, c, x_TD);
+    rows_ = transport_->rows();
+    expert_forward(stream, layer_.activation, batch, transport_->weights(stream, Pass::forward, c),
+                   saved_.h.take(rows_), scratch_.experts.a.take(rows_), options_.products);
+    transport_->combine_begin(stream, Pass::forward, c);
   }
-  for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, c);
-  const TraceScope combine(stream.trace(), "combine_tokens");
-  transport_->combine(stream, tokens_of(saved_.gate_weights, m.top_k), base, out_TD);
+  sum_statistics();  // dispatch_finish has waited for what they sum
+  for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, Pass::forward, c, {base, out_TD, {}});
 }
 
 // Expert outputs are not needed, so nothing comes back from this exchange. What needs no exchange is computed beside
 // it.
 void MoeLayer::dispatch_again(Stream& stream, TensorView x_TD) {
   const int64_t chunks = transport_->chunks();
-  transport_->begin_again(stream);
-  for (int64_t c = 0; c < chunks; ++c) transport_->dispatch_begin(stream, c, x_TD);
+  transport_->dispatch_begin(stream, Pass::again, 0, x_TD);
   recompute_by_token(stream, x_TD);
-  for (int64_t c = 0; c < chunks; ++c) transport_->dispatch_finish(stream, c);
+  for (int64_t c = 0; c < chunks; ++c) {
+    if (c + 1 < chunks) transport_->dispatch_begin(stream, Pass::again, c + 1, x_TD);
+    transport_->dispatch_finish(stream, Pass::again, c, x_TD);
+  }
 }
 
 void MoeLayer::recompute_by_token(Stream& stream, TensorView x_TD) {
@@ -320,7 +320,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     const TraceScope again(stream.trace(), "recompute");
     dispatch_again(stream, x_TD);
   }
-  transport_->gradient_begin(stream, 0, d_out_TD);
+  transport_->dispatch_begin(stream, Pass::backward, 0, d_out_TD);
   if (recompute.hidden && !recompute.dispatched) {
     const TraceScope again(stream.trace(), "recompute");
     recompute_by_token(stream, x_TD);
@@ -334,24 +334,20 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   }
   const int64_t chunks = transport_->chunks();
   for (int64_t c = 0; c < chunks; ++c) {
-    if (c + 1 < chunks) transport_->gradient_begin(stream, c + 1, d_out_TD);
-    const ExpertWeights weights = transport_->weights(c);
+    if (c + 1 < chunks) transport_->dispatch_begin(stream, Pass::backward, c + 1, d_out_TD);
+    const ExpertWeights weights = transport_->weights(stream, Pass::backward, c);
     if (recompute.hidden) {  // while gradients travel
       const TraceScope again(stream.trace(), "recompute");
-      expert_hidden(stream, transport_->dispatched(c, x_TD), weights, h, options_.products);
+      expert_hidden(stream, transport_->forward_rows(c, x_TD), weights, h, options_.products);
     }
-    const Transport::GradientBatch gradient = transport_->gradient_finish(stream, c, x_TD);
-    expert_backward(stream, layer_.activation, gradient, weights, h, a, expert_gradients, options_.products);
-    transport_->gradient_return_begin(stream, c);
+    const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::backward, c, d_out_TD);
+    expert_backward(stream, layer_.activation, batch, weights, h, a, expert_gradients, options_.products);
+    transport_->combine_begin(stream, Pass::backward, c);
     if (!options_.defer_up) expert_up_gradient(stream, c, x_TD, expert_gradients);
   }
-  for (int64_t c = 0; c < chunks; ++c) transport_->gradient_return_finish(stream, c);
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),
                    d_logits = take_front(scratch_.d_logits, {tokens_, m.experts});
-  {
-    const TraceScope combine(stream.trace(), "combine_gradient");
-    transport_->combine_gradient(stream, base, d_x_TD, d_gate);
-  }
+  for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, Pass::backward, c, {base, d_x_TD, d_gate});
   choose_experts_backward(stream, d_gate, aux, d_logits);
   router_backward(stream, x_TD, d_logits, d_x_TD);
 }
@@ -359,9 +355,11 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
 // From the gradient that expert_backward left in h.
 void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients) {
   const TraceScope part(stream.trace(), "expert_up_d_weight");
-  const ExpertBatch rows = transport_->dispatched(chunk, x_TD);
-  estmm(stream, {flat_halves(saved_.h.take(rows_)), nullptr}, rows.x, rows.offsets, transport_->weights(chunk).d_up,
-        expert_gradients, options_.products);
+  const ExpertBatch rows = transport_->forward_rows(chunk, x_TD);
+  estmm(stream, {flat_halves(saved_.h.take(rows_)), nullptr}, rows.in, rows.offsets,
+        transport_->weights(stream, Pass::backward, chunk).d_up,
+        rows.accumulates ? Store::accumulate : expert_gradients, options_.products);
+  transport_->weights_done(stream, chunk);
 }
 
 void MoeLayer::backward_up(Stream& stream, TensorView x_TD, Store expert_gradients) {

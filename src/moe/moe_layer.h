@@ -110,6 +110,9 @@ class MoeLayer {
   MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expert, MoeWeights weights, MoeSaved saved,
            MoeScratch scratch, std::unique_ptr<Transport> transport, MoeOptions options);
 
+  // May be called before what precedes forward or backward: starts to gather the weights of the pass, if they are not
+  // resident. Collective over EP.
+  void weights_begin(Stream& stream, Pass pass);
   // out = base + routed(x) + shared(x); out may alias base, an empty one is zero. Collective over EP. x [T, D]: the
   // layer's normed input, T = sequences x seq_len.
   void forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len, bool training,

@@ -1,13 +1,17 @@
-// Transport: how the rows of a TokenLayout and the experts meet. Routing, experts and combine do not know which one is
-// at work.
+// Transport: moves rows between tokens and experts. The router, the layer and the experts do not know which transport
+// moves them. Two motions serve every pass: dispatch brings rows of a [T, D] tensor to the experts, combine brings the
+// experts' rows back and sums them by token.
 //
-// One object serves one layer and one live micro-batch. The rows travel in chunks of local slots, so that the exchange
-// of one chunk runs beside the expert compute of another:
-//   prepare(layout); begin();
-//   for each chunk c: dispatch_begin(c) .. batch = dispatch_finish(c) .. experts write batch.y .. combine_begin(c);
-//   for each c: combine_finish(c); combine(...).
-// Backward moves gradients the same way round: rows of d_out go to the experts, rows of d_x and the gate-weight
-// gradients come back.
+// One object serves one layer and one micro-batch in flight. The rows of a pass move in chunks, so that the exchange of
+// one chunk overlaps with the expert compute of another:
+//   prepare(layout, ...);                              // once, before the forward pass
+//   dispatch_begin(pass, 0, source);
+//   for each chunk c:
+//     dispatch_begin(pass, c + 1, source);             // if there is such a chunk
+//     batch = dispatch_finish(pass, c, source); the experts read batch.in and write batch.out; combine_begin(pass, c);
+//   for each chunk c: combine_finish(pass, c, target);
+// At most two chunks are in flight before dispatch_finish. All calls are collective over the EP group where rows move
+// between ranks; a rank without rows takes part.
 #pragma once
 
 #include <cstdint>
@@ -22,24 +26,74 @@
 
 namespace mw {
 
-// Rows of one chunk as the experts see them. Sorted rows are numbered over all chunks, by (slot, source rank, source
-// order).
+enum class Pass : uint8_t {
+  forward,   // dispatch x; combine y with the gate weights
+  again,     // dispatch x once more, for a backward pass whose forward rows were not kept; nothing comes back
+  backward,  // dispatch d_out; combine d_x without weights, and bring back the gate gradients
+};
+
+// Rows of one chunk as the experts see them. Sorted rows are numbered over all chunks; those of a chunk are contiguous
+// and sorted by (slot, source rank, order at the source).
 struct ExpertBatch {
   int64_t slot_begin = 0, slot_count = 0;
   std::span<const int64_t> offsets;  // slot_count + 1, in sorted rows
-  SortedRows x;                      // rows to read
-  SortedRows y;                      // rows to write
-  TensorView weights_R;              // f32 gate weight of each sorted row; backward only
-  TensorView d_weights_R;            // f32, to be written by backward
+  // An earlier chunk holds rows of the same experts: their weight gradients are added to, never overwritten.
+  bool accumulates = false;
+  SortedRows in;           // rows to read: x, or d_out in the backward pass
+  SortedRows out;          // rows to write: y, or d_x in the backward pass
+  TensorView weights_R;    // backward: f32 gate weight of each sorted row
+  TensorView d_weights_R;  // backward: f32 gate gradient of each sorted row, written by the experts
 };
 
-// The weights of a chunk's experts, resident or gathered, and where their gradients are summed.
+// The weights of a chunk's experts, resident or gathered, and the memory of their gradients.
 struct ExpertWeights {
   std::span<const Weight> up, down;  // [slot_count] of [c * F, D] and [D, F]
   TensorView d_up, d_down;           // f32 [slot_count, ...]
 };
 
-// The rows of each expert, on their way to the host.
+// Where combine puts its sums.
+struct CombineTarget {
+  TensorView base_TD;  // added to the sum; empty: zero; may alias out
+  // out[t] = base[t] + sum over k, in order, of the returned row of choice (t, k): times its gate weight in the forward
+  // pass, without weight in the backward pass. Overwritten.
+  TensorView out_TD;
+  TensorView d_weights_TK;  // backward: f32 gate gradients, overwritten; 0 for dropped choices
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Starts to read the rows per expert. Nothing else is read from the device until dispatch_begin of the forward pass.
+  // gate_weights [T, K], f32: must stay unchanged until the last combine_finish. trains: a backward pass follows.
+  virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) = 0;
+  // The number of chunks, the same on all ranks of the EP group and in all passes.
+  virtual int64_t chunks() const = 0;
+  // The rows that the experts of this rank get, over all chunks; valid after the first dispatch_finish.
+  virtual int64_t rows() const = 0;
+
+  // source [T, D]: the tensor whose rows move, the same for all chunks; must stay unchanged until the last
+  // dispatch_finish of the pass. The transport decides what else travels with the rows.
+  virtual void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
+  virtual ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
+  // The rows that the forward pass, or `again`, dispatched: for weight gradients and recompute. x_TD: the forward
+  // input, to the bit. Only in, offsets and accumulates are set; waits for nothing.
+  virtual ExpertBatch forward_rows(int64_t chunk, TensorView x_TD) = 0;
+  // Starts to return the rows that the experts wrote to batch.out, and in the backward pass the gate gradients.
+  virtual void combine_begin(Stream& stream, Pass pass, int64_t chunk) = 0;
+  // `target` is complete after the last chunk's combine_finish. The same target for all chunks of a pass.
+  virtual void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) = 0;
+
+  // Starts to gather the weights that a pass needs, if they are not resident; may be called before the attention that
+  // precedes the layer. Without the call, weights() gathers them itself.
+  virtual void weights_begin(Stream& /*stream*/, Pass /*pass*/) {}
+  virtual ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) = 0;
+  // The weight gradients of a chunk are complete: called once for each chunk and backward pass, after the backward pass
+  // or later where a schedule defers them.
+  virtual void weights_done(Stream& /*stream*/, int64_t /*chunk*/) {}
+};
+
+// The rows of each expert, read to the host.
 class RowCounts {
  public:
   void read(Stream& stream, TensorView rows_per_expert_E);
@@ -48,48 +102,6 @@ class RowCounts {
  private:
   std::vector<int64_t> rows_;
   DeviceQueue::Mark read_;
-};
-
-class Transport {
- public:
-  virtual ~Transport() = default;
-
-  // Asks the device how many rows each expert gets, and enqueues what needs no answer. Nothing is read from the device
-  // between this and begin. x [T, D] must stay untouched until the last dispatch_finish. with_weights: the gate weights
-  // travel too, which gradients need.
-  virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView x_TD, bool with_weights) = 0;
-  // Waits for the answer, and for nothing enqueued behind prepare; collective over the EP group where rows travel.
-  // Returns the rows that this rank's experts get.
-  virtual int64_t begin(Stream& stream) = 0;
-  // Whether rows travel: then the device has better to do between dispatch_begin and dispatch_finish than before begin.
-  virtual bool travels() const = 0;
-  virtual int64_t chunks() const = 0;
-  virtual ExpertWeights weights(int64_t chunk) = 0;
-
-  virtual void dispatch_begin(Stream& stream, int64_t chunk, TensorView x_TD) = 0;
-  virtual ExpertBatch dispatch_finish(Stream& stream, int64_t chunk) = 0;
-  virtual void combine_begin(Stream& stream, int64_t chunk) = 0;
-  virtual void combine_finish(Stream& stream, int64_t chunk) = 0;
-  // out[t] = base[t] + sum over k of weights[t, k] * y of that choice. All chunks must have finished.
-  virtual void combine(Stream& stream, TensorView weights_TK, TensorView base_TD, TensorView out_TD) = 0;
-
-  // Before backward where the dispatched rows were not kept: they travel once more, with their gate weights and the
-  // counts that begin learned. Every chunk's dispatch_begin and dispatch_finish follow, with the same x.
-  virtual void begin_again(Stream& stream) = 0;
-  // The forward rows of a chunk, dispatched and kept; x_TD is the forward input again. Waits for nothing.
-  virtual ExpertBatch dispatched(int64_t chunk, TensorView x_TD) = 0;
-
-  // Backward. x_TD is the forward input again. In the batch x are the forward rows, and d_y / d_x the gradient rows.
-  struct GradientBatch {
-    ExpertBatch rows;
-    SortedRows d_y, d_x;
-  };
-  virtual void gradient_begin(Stream& stream, int64_t chunk, TensorView d_out_TD) = 0;
-  virtual GradientBatch gradient_finish(Stream& stream, int64_t chunk, TensorView x_TD) = 0;
-  virtual void gradient_return_begin(Stream& stream, int64_t chunk) = 0;
-  virtual void gradient_return_finish(Stream& stream, int64_t chunk) = 0;
-  // d_x[t] = base[t] + sum over k of the returned rows; d_weights[t, k] = the returned gate gradients.
-  virtual void combine_gradient(Stream& stream, TensorView base_TD, TensorView d_x_TD, TensorView d_weights_TK) = 0;
 };
 
 // The experts of this rank: all slots, in slot order.
@@ -103,8 +115,13 @@ struct ResidentExperts {
 // Scratch that all layers share.
 struct ExpertScratch {
   GrowingTensor a, y, row_weights, d_row_weights;  // by sorted row
-  GrowingTensor exchange_rows, exchange_weights;   // source side; unused in place
+  GrowingTensor exchange_rows, exchange_weights;   // by row at its token's rank; unused in place
 };
+
+// The sums of combine_finish, where every choice's row lies in rows_RD and its gate gradient in d_weights_R (backward;
+// f32), both at row_of [T, K].
+void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView d_weights_R, TensorView row_of_TK,
+                       TensorView gate_weights_TK, const CombineTarget& target);
 
 // EP = 1: experts read token rows through the layout's index; nothing is copied.
 std::unique_ptr<Transport> make_in_place_transport(ResidentExperts experts, ExpertScratch scratch);

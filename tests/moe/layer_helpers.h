@@ -11,8 +11,8 @@
 
 #include "comm/comm.h"
 #include "core/rng.h"
-#include "moe/exchange_transport.h"
 #include "moe/moe_layer.h"
+#include "moe/transport_padded.h"
 #include "support/counting_comm.h"
 #include "support/op_case.h"
 
@@ -65,15 +65,7 @@ class TestLayer {
                                 store_.rows("d_sorted_weights"),
                                 store_.rows("exchange_rows"),
                                 store_.rows("exchange_weights")};
-    std::unique_ptr<Transport> transport;
-    if (o_.transport == "in_place") {
-      transport = make_in_place_transport(std::move(experts), scratch);
-    } else {
-      const ExchangeSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights"),
-                                store_.rows("padded_token_ids"), store_.fixed("padded_row_of")};
-      transport = make_exchange_transport(comm_, placement, std::move(experts), scratch, saved,
-                                          {o_.transport == "padded", o_.row_chunks});
-    }
+    std::unique_ptr<Transport> transport = make_transport(placement, std::move(experts), scratch);
     const MoeSaved saved{store_.fixed("logits"),    store_.fixed("expert_choice"),   store_.fixed("gate_weights"),
                          store_.fixed("token_ids"), store_.fixed("expert_ids"),      store_.fixed("row_weights"),
                          store_.fixed("row_of"),    store_.fixed("rows_per_expert"), store_.fixed("shared_h"),
@@ -118,6 +110,16 @@ class TestLayer {
   const CountingComm& comm() const { return comm_; }
 
  private:
+  std::unique_ptr<Transport> make_transport(const ExpertPlacement& placement, ResidentExperts experts,
+                                            const ExpertScratch& scratch) {
+    if (o_.transport == "in_place") return make_in_place_transport(std::move(experts), scratch);
+    const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
+    const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched};
+    if (o_.transport == "flat")
+      return std::make_unique<FlatTransport>(comm_, placement, std::move(experts), scratch, saved, options);
+    const PaddedSaved padded{store_.rows("padded_token_ids"), store_.fixed("padded_row_of")};
+    return std::make_unique<PaddedTransport>(comm_, placement, std::move(experts), scratch, saved, padded, options);
+  }
   // Spoils what the layer says that it does not keep.
   void forget() {
     const auto spoil = [&](std::initializer_list<const char*> names) {

@@ -180,7 +180,7 @@ TEST(Transport, RefusesReplicas) {
   ExpertPlacement placement = make_block_placement(2, 1);
   placement.homes[0].push_back({0, 2});
   const auto comm = make_self_comm();
-  error_of([&] { make_exchange_transport(*comm, placement, {}, {}, {}, {}); }, Exit::unsupported);
+  error_of([&] { FlatTransport(*comm, placement, {}, {}, {}, {}); }, Exit::unsupported);
 }
 
 }  // namespace

@@ -1,0 +1,36 @@
+#include "moe/transport.h"
+
+#include "ops/index.h"
+
+namespace mw {
+
+void RowCounts::read(Stream& stream, TensorView rows_per_expert_E) {
+  rows_.resize(static_cast<size_t>(rows_per_expert_E.numel()));
+  stream.queue().read(rows_.data(), rows_per_expert_E.as<int64_t>(), rows_.size() * sizeof(int64_t));
+  read_ = stream.queue().mark();
+}
+
+const std::vector<int64_t>& RowCounts::wait(Stream& stream) {
+  stream.queue().wait_until(read_);
+  return rows_;
+}
+
+ExpertWeights ResidentExperts::slice(int64_t begin, int64_t count) const {
+  const auto first = static_cast<size_t>(begin), n = static_cast<size_t>(count);
+  return {std::span(up).subspan(first, n), std::span(down).subspan(first, n), d_up.slice(begin, count),
+          d_down.slice(begin, count)};
+}
+
+void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView d_weights_R, TensorView row_of_TK,
+                       TensorView gate_weights_TK, const CombineTarget& target) {
+  if (pass == Pass::forward) {
+    const TraceScope part(stream.trace(), "combine_tokens");
+    combine_rows(stream, rows_RD, row_of_TK, gate_weights_TK, target.base_TD, target.out_TD);
+    return;
+  }
+  const TraceScope part(stream.trace(), "combine_gradient");
+  combine_rows(stream, rows_RD, row_of_TK, {}, target.base_TD, target.out_TD);
+  gather_values(stream, d_weights_R, row_of_TK, target.d_weights_TK);
+}
+
+}  // namespace mw
