@@ -1,5 +1,5 @@
-// Element types. bf16 is the project's own type: the same bits on CPU, CUDA and HIP. Its functions are constexpr, which
-// makes them callable from kernels too.
+// Element types. bf16 is the project's own type: the same bits on CPU, CUDA and HIP. Its functions are constexpr, so
+// that kernels can call them too.
 #pragma once
 
 #include <bit>
@@ -29,7 +29,7 @@ constexpr bf16 to_bf16(float x) {
   return bf16{static_cast<uint16_t>(nan ? (word >> 16) | 0x40u : rounded)};
 }
 
-// 32 bits that look random, the same for the same numbers and seed.
+// A hash of two values and a seed, 32 bits: the random number of stochastic rounding. A pure function of its arguments.
 constexpr uint32_t chance_of(float x, float y, uint32_t seed) {
   uint32_t bits = std::bit_cast<uint32_t>(x) ^ ((std::bit_cast<uint32_t>(y) ^ seed) * 0x9e3779b9u);
   bits = (bits ^ (bits >> 16)) * 0x7feb352du;
@@ -37,15 +37,17 @@ constexpr uint32_t chance_of(float x, float y, uint32_t seed) {
   return bits ^ (bits >> 16);
 }
 
-// Rounds up or down by chance, evenly distributed, so that many roundings are right on average.
+// Stochastic rounding: rounds up or down with probabilities that make the expected value equal to x. chance: random
+// bits, the lower 16 are used.
 constexpr bf16 to_bf16_by_chance(float x, uint32_t chance) {
   const auto word = std::bit_cast<uint32_t>(x);
   if ((word & 0x7f800000u) == 0x7f800000u) return to_bf16(x);  // infinities and NaNs
   return bf16{static_cast<uint16_t>((word + (chance & 0xffffu)) >> 16)};
 }
 
-// An fp32 value in two halves that lose nothing: the nearest bf16, of two equally near ones that away from 0, and the
-// bits that tell how far off it is. (Ties must go one way, or the rest could not tell them apart.)
+// An fp32 value as two 16-bit parts, without loss: `near` is the nearest bf16 (ties away from zero), `rest` the low 16
+// bits that recover x from it. Ties must always go the same way: otherwise `rest` could not tell which way `near` was
+// rounded.
 struct SplitFloat {
   bf16 near;
   uint16_t rest;
@@ -53,11 +55,11 @@ struct SplitFloat {
 
 constexpr SplitFloat split_float(float x) {
   const auto word = std::bit_cast<uint32_t>(x);
-  if ((word & 0x7fffffffu) > 0x7f800000u) return {to_bf16(x), 0};  // the sum below would make a number of some NaNs
+  if ((word & 0x7fffffffu) > 0x7f800000u) return {to_bf16(x), 0};  // adding would turn some NaNs into numbers
   return {bf16{static_cast<uint16_t>((word + 0x8000u) >> 16)}, static_cast<uint16_t>(word)};
 }
 
-// The value, to the bit; of a NaN, a NaN.
+// Inverse of split_float, bit for bit; a NaN stays a NaN.
 constexpr float join_float(bf16 near, uint16_t rest) {
   const uint32_t rounded_up = static_cast<uint32_t>(rest & 0x8000u) << 1;
   return std::bit_cast<float>((static_cast<uint32_t>(near.bits) << 16) - rounded_up + rest);

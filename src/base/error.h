@@ -9,7 +9,7 @@
 
 namespace mw {
 
-// Process exit codes, listed for users in docs/troubleshooting.md. Never a signal.
+// Process exit codes, listed for users in docs/troubleshooting.md. Errors never end the process by a signal.
 enum class Exit : int {
   ok = 0,
   check_failed = 1,  // verify / parity: the numbers differ beyond tolerance
@@ -20,8 +20,8 @@ enum class Exit : int {
   memory = 6,        // does not fit
   numeric = 7,       // NaN or Inf in training
   comm = 8,          // a collective or another rank failed
-  unsupported = 9,   // known, but not built
-  stalled = 10,      // a rank fell silent or none moved: the watchdog's
+  unsupported = 9,   // recognized, but not implemented or not compiled into this build
+  stalled = 10,      // the watchdog: a rank stopped answering, or no rank made progress
   internal = 70,     // a broken invariant: our bug
 };
 
@@ -37,10 +37,11 @@ class Error : public std::runtime_error {
   std::string hint_;
 };
 
-// Throws Error. `message` says what, where, expected and got; `hint` says what to do (may be empty).
+// Throws Error. `message` names what failed, where, the expected value and the actual one; `hint` says what to do about
+// it (may be empty).
 [[noreturn]] void fail(Exit code, const std::string& message, const std::string& hint = {});
 
-// For broken invariants only: what a user can cause gets `fail` with a hint.
+// For broken invariants only. Errors that a user can cause use `fail` with a hint.
 [[noreturn]] void fail_invariant(const char* condition, const char* file, int line, const std::string& message);
 
 }  // namespace mw

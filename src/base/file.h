@@ -32,23 +32,23 @@ class MappedFile {
   std::string path_;
 };
 
-// The whole file as text, of the kernel's file systems too, whose files cannot be mapped. Errors: Exit::data naming the
-// path; files above `limit` bytes are refused.
+// Reads a whole file as text. Also works for files in /proc and /sys, which cannot be mapped. Errors: Exit::data naming
+// the path; files above `limit` bytes are refused.
 std::string read_text_file(const std::string& path, size_t limit = size_t{64} << 20);
 
-// Writes through `path + ".tmp"`, fsync, rename: the file is there complete or not at all.
+// Writes to `path + ".tmp"`, calls fsync and renames: readers see the complete file or none.
 void write_text_file_atomically(const std::string& path, const std::string& text);
 
-// Creates the folder that `path` is to lie in, with its parents, where it is missing. Errors: Exit::data naming it.
+// Creates the parent directories of `path` where they are missing. Errors: Exit::data naming the directory.
 void create_folder_of(const std::string& path);
 
-// A file that the user named: write_text_file_atomically, after create_folder_of.
+// Writes an output file that the user named: create_folder_of, then write_text_file_atomically.
 void write_output_text(const std::string& path, const std::string& text);
 
-// Whether something is there. Errors: `code` naming the path, when the system does not tell (no right, name too long).
+// Whether `path` exists. Errors: `code` naming the path, when the system cannot answer (no permission, name too long).
 bool path_exists(const std::string& path, Exit code = Exit::data);
 
-// A name that stays within its folder: nothing that leads out of it, is hidden or ends early in a system call.
+// Whether `name` is safe as a file name inside a directory: not empty, not hidden, without '/', ".." or a NUL byte.
 bool is_plain_file_name(std::string_view name);
 
 // fsync of a file or directory. Errors: Exit::data naming the path.

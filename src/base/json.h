@@ -1,4 +1,4 @@
-// Strict JSON: what nlohmann-json takes, less duplicate keys and deep nesting.
+// Strict JSON: nlohmann-json, but duplicate keys and deep nesting are errors.
 #pragma once
 
 #include <nlohmann/json.hpp>

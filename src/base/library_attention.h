@@ -1,31 +1,32 @@
-// Causal attention by a GPU's library (cuDNN), as far as it is arithmetic on sizes: which of them the library gets, and
-// the scratch that it is given. The operator obeys it, and a plan, which links no operators, counts with it.
+// Arithmetic on sizes for causal attention by a GPU library (cuDNN): which sizes the library gets, and how much scratch
+// it needs. The attention operator follows these rules, and the planner, which does not link the operators, counts
+// memory with them.
 #pragma once
 
 #include <cstdint>
 
 namespace mw::library_attention {
 
-constexpr int64_t kScoreRows = 128;  // sequences are rounded up to it in scratch
-constexpr int64_t kBorder = 256;     // that scratch lies on
+constexpr int64_t kScoreRows = 128;  // sequence lengths in scratch are rounded up to a multiple of this
+constexpr int64_t kBorder = 256;     // alignment of scratch, in bytes
 
 struct Sizes {
   int64_t sequences = 0, seq_len = 0, heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
 };
 
-// What one run of the backward pass covers: all heads of several sequences, or some of the heads of one.
+// The work of one launch of the backward pass: all heads of several sequences, or some heads of one sequence.
 struct Part {
   int64_t sequences = 0, kv_heads = 0;
 };
 Part part_of(const Sizes& sizes, bool deterministic);
 
-// Why sizes are not for the library, whatever its version; null: they may be.
+// Why these sizes cannot go to the library, whatever its version; null where they can.
 const char* reason_against(const Sizes& sizes, bool deterministic);
 
-// What either pass of such sizes takes at most.
+// Upper bound of the scratch bytes of either pass.
 int64_t scratch_bound(const Sizes& sizes, bool deterministic);
 
-// What is reserved for both, in whichever order gradients are summed; 0 where neither is for the library.
+// Scratch bytes to reserve for both passes, deterministic or not; 0 where the library serves neither.
 int64_t scratch_bytes(const Sizes& sizes);
 
 }  // namespace mw::library_attention

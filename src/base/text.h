@@ -20,7 +20,7 @@ std::string format_count(double count);
 // "[2, 64, 96]".
 std::string format_shape(std::span<const int64_t> shape);
 
-// The candidate with the smallest edit distance, or "" when none is near (more than a third of its letters differ).
+// The candidate with the smallest edit distance, or "" when even that one differs in more than a third of its letters.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 
 // `, did you mean "x"?` or "".
@@ -28,10 +28,10 @@ std::string did_you_mean(std::string_view word, const std::vector<std::string>& 
 
 bool has_suffix(std::string_view text, std::string_view suffix);
 
-// The code point that starts at text[at], which must exist; moves `at` behind it. None: not well-formed UTF-8 (overlong
-// forms, surrogates and anything above U+10FFFF are not), `at` is then of no use.
+// Returns the code point that starts at text[at], which must exist, and moves `at` behind it. Returns none for UTF-8
+// that is not well-formed (overlong forms, surrogates, anything above U+10FFFF); `at` is then unspecified.
 std::optional<uint32_t> next_code_point(std::string_view text, size_t& at);
-// Well-formed UTF-8 throughout.
+// Whether the whole text is well-formed UTF-8.
 bool is_utf8(std::string_view text);
 
 // Printable form of untrusted text for a message: control and non-ASCII bytes escaped, cut after `limit` bytes.
