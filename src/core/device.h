@@ -1,5 +1,5 @@
-// Devices and what a stream needs of one beside operators: copies and waiting. The CPU's queue does at once what it is
-// told; a GPU's enqueues it. Implementations for GPUs lie in ops/gpu, next to the kernels.
+// Devices and their queues (copies, marks, timing, waiting). The CPU's queue works synchronously; a GPU's queue
+// enqueues. GPU implementations are in ops/gpu, next to the kernels.
 #pragma once
 
 #include <cstddef>
@@ -19,34 +19,34 @@ struct Device {
 class DeviceQueue {
  public:
   virtual ~DeviceQueue() = default;
-  // Enqueues a copy between any two places that the device can reach. Both must live until it is done, and what is
-  // copied must stay as it is.
+  // Enqueues a copy between any two addresses that the device can reach. Until the copy is done, both must stay valid
+  // and the source must not change.
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
-  // Enqueues a copy from the host, whose bytes may change or be gone once this returns. May wait.
+  // Enqueues a copy from the host. The source may change or be freed once this returns. May wait.
   virtual void write(void* to, const void* from, size_t bytes) = 0;
-  // Enqueues a copy to the host, which has the bytes after the next wait or wait_until. Until then `to` must live and
-  // nobody may touch it. Waits itself where too much was asked for since the last one.
+  // Enqueues a copy to the host. The bytes are valid after the next wait or wait_until; until then `to` must stay valid
+  // and must not be read or written. Waits by itself when too many bytes are in flight.
   virtual void read(void* to, const void* from, size_t bytes) = 0;
-  // A point in this queue, behind what was enqueued so far; null on the CPU.
+  // A point in this queue, after everything enqueued so far (like a CUDA event); null on the CPU.
   using Mark = std::shared_ptr<void>;
   virtual Mark mark() = 0;
-  // What is enqueued from here on starts after the mark, which may be of another queue of the device.
+  // Work enqueued after this call starts only after the mark, which may be of another queue of the same device.
   virtual void wait_for(const Mark& mark) = 0;
-  // A moment of this queue on the device's clock: when what was enqueued so far is done. Null where it could not be
-  // had: never throws, since scopes end while errors are under way. The queue keeps stamps and takes them again, so
-  // that warm ones cost no allocation.
+  // A timestamp on the device's clock: the moment when everything enqueued so far is done. Null where none could be
+  // taken. Never throws, because scopes also end while an exception unwinds. The queue reuses its stamps, so that warm
+  // calls do not allocate.
   using Stamp = void*;
   virtual Stamp stamp() noexcept = 0;
-  // From one stamp to another, which may be of two queues of the device. Both have passed.
+  // Nanoseconds from one stamp to another; they may be of two queues of the same device. Both must have been passed.
   virtual int64_t nanoseconds(Stamp from, Stamp to) = 0;
-  // All stamps of this queue are of no more use.
+  // Recycles all stamps of this queue: they become invalid.
   virtual void take_stamps_back() = 0;
-  // What waits calls `check` now and then, which throws when waiting is of no use any more.
+  // Registers `check`, which every wait calls now and then; it throws when waiting has become pointless.
   virtual void watch(std::function<void()> check) = 0;
-  // Returns when all that was enqueued is done. Errors: internal, with the reason, when a kernel failed.
+  // Returns when all enqueued work is done. Errors: internal, with the reason, when a kernel failed.
   virtual void wait() = 0;
-  // Returns when what is before this mark of the queue is done, and what was read so far is there: none of it behind
-  // the mark. Errors: as wait().
+  // Returns when the work before this mark is done and all reads before the mark have arrived. Does not wait for work
+  // after the mark. Errors: as wait().
   virtual void wait_until(const Mark& mark) = 0;
   // The vendor's stream handle, for kernels; null on the CPU.
   virtual void* native() = 0;

@@ -1,5 +1,5 @@
-// Scopes timed on a device: their ends are stamped on its queues while the host goes on, and turned into times once the
-// device has got there.
+// Scopes timed on a device: begin and end are stamped on the device's queues while the host goes on, and converted to
+// times once the device has reached the stamps.
 #pragma once
 
 #include <cstdint>
@@ -13,23 +13,24 @@ namespace mw {
 
 class DeviceTrace {
  public:
-  // Scopes of `queue` are the lane of computing, those of another queue of its device the lane of communication.
-  // `now_ns`: the host's clock, on which all events are told. Waits for the queue.
+  // Scopes of `queue` go to the compute lane, scopes of any other queue of its device to the communication lane.
+  // `now_ns`: the host's clock, to which all event times are converted. Waits for the queue.
   DeviceTrace(DeviceQueue& queue, std::function<int64_t()> now_ns);
   DeviceQueue& queue() { return queue_; }
 
-  // Scopes of one queue are nested.
+  // Scopes of one queue must be nested.
   void begin(DeviceQueue& queue, const TraceLabel& label);
   void end(DeviceQueue& queue) noexcept;
 
-  // Waits for the queues that were stamped, adds up what came since the last time, and hands the scopes that ended to
-  // `keep`. The time that this takes is nobody's.
+  // Waits for the stamped queues, adds up the times since the last call, and passes each finished scope to `keep`. The
+  // time of this call itself is not counted.
   void settle(const std::function<void(const TraceEvent&)>& keep);
-  // So much was stamped that it is time to settle: bounds the memory of stamps.
+  // Whether so many stamps are pending that the caller should settle: bounds the memory of stamps.
   bool is_full() const;
 
-  // Seconds of the computing queue per kind of work up to the last settle(), time of inner scopes taken out of outer
-  // ones. What lies in no scope is `other`, and so is a device that idles between scopes.
+  // Seconds of the compute queue per kind of work up to the last settle(), exclusive: time of inner scopes is not part
+  // of the outer scope. Time outside all scopes is `other`, including the time in which the device idles between
+  // scopes.
   double seconds(Work work) const { return seconds_[static_cast<int>(work)]; }
   void reset();
 
@@ -37,16 +38,16 @@ class DeviceTrace {
   struct Moment {
     DeviceQueue::Stamp stamp;
     bool begins;
-    TraceLabel label;  // of a scope that begins
+    TraceLabel label;  // for begins only
   };
   struct Open {
     TraceLabel label;
     int64_t begin_ns;
   };
   struct Track {
-    DeviceQueue* queue;  // may be gone while there are no moments
+    DeviceQueue* queue;  // may dangle while `moments` is empty
     Lane lane;
-    std::vector<Moment> moments;  // since the anchor, in the queue's order
+    std::vector<Moment> moments;  // since the anchor, in queue order
     std::vector<Open> open;
   };
   void mark(DeviceQueue& queue, bool begins, const TraceLabel& label);
@@ -57,7 +58,7 @@ class DeviceTrace {
   std::function<int64_t()> now_ns_;
   std::vector<Track> tracks_;  // the first is that of queue_
   DeviceQueue::Stamp anchor_ = nullptr;
-  int64_t anchor_ns_ = 0;  // when the anchor was passed, on the host's clock
+  int64_t anchor_ns_ = 0;  // time of the anchor on the host's clock
   int64_t latest_ns_ = 0;  // no event ends later
   double seconds_[kWorkKinds] = {};
 };

@@ -1,5 +1,5 @@
-// Progress: where one rank is, noted by its main thread for whoever watches it from another one. A note costs a few
-// plain stores.
+// Progress of one rank: its main thread records step, phase and collective, and the watchdog's thread reads them.
+// Recording costs a few plain stores.
 #pragma once
 
 #include <atomic>
@@ -7,19 +7,19 @@
 
 namespace mw {
 
-// What was noted, as numbers and literals.
+// A snapshot of the progress.
 struct ProgressNote {
-  int64_t step = 0;         // under way; 0: none yet
-  int64_t moves = 0;        // notes taken so far: while it stands still, so does the rank
-  int64_t collectives = 0;  // begun so far
-  int64_t awaited = 0;      // the collective that the rank waits in; 0: in none
+  int64_t step = 0;         // the current one; 0: none yet
+  int64_t moves = 0;        // updates so far: while it does not change, the rank makes no progress
+  int64_t collectives = 0;  // started so far
+  int64_t awaited = 0;      // number of the collective that the rank waits in; 0: none
   const char* phase = "";   // the innermost open scope of the trace
-  const char* call = "";    // what the awaited collective does
+  const char* call = "";    // name of the awaited collective
 };
 
 class Progress {
  public:
-  // By the one thread that does the rank's work. Texts must outlive it (literals).
+  // To be called by the rank's main thread only. Texts must outlive this object (literals).
   void begin_step(int64_t step) {
     step_.store(step, std::memory_order_relaxed);
     move();
@@ -28,7 +28,7 @@ class Progress {
     phase_.store(phase, std::memory_order_relaxed);
     move();
   }
-  // Returns the number of the collective, from 1.
+  // Returns the number of the new collective, counted from 1.
   int64_t begin_collective() {
     const int64_t number = collectives_.load(std::memory_order_relaxed) + 1;
     collectives_.store(number, std::memory_order_relaxed);
@@ -36,7 +36,7 @@ class Progress {
     return number;
   }
 
-  // By any thread. What changes meanwhile may be seen in part.
+  // May be called by any thread. Fields are read one by one: a concurrent update may be visible in part.
   ProgressNote read() const {
     return {step_.load(std::memory_order_relaxed),        moves_.load(std::memory_order_relaxed),
             collectives_.load(std::memory_order_relaxed), awaited_.load(std::memory_order_relaxed),
@@ -56,13 +56,13 @@ class Progress {
   std::atomic<const char*> phase_{""}, call_{""};
 };
 
-// The rank waits in a collective for its lifetime.
+// Marks the rank as waiting in a collective for the lifetime of this object.
 class CollectiveWait {
  public:
   CollectiveWait(Progress& progress, const char* call, int64_t number) : progress_(progress) {
     progress_.wait_in(number, call);
   }
-  // In one that begins here.
+  // Starts a new collective.
   CollectiveWait(Progress& progress, const char* call) : CollectiveWait(progress, call, progress.begin_collective()) {}
   ~CollectiveWait() { progress_.wait_in(0, ""); }
   CollectiveWait(const CollectiveWait&) = delete;

@@ -1,4 +1,4 @@
-// Memory that is reserved for the worst case and committed as it is needed: what arenas are made of.
+// Address ranges reserved for the worst case and committed on demand: the memory of TensorStore's tensors.
 #pragma once
 
 #include <cstddef>
@@ -7,14 +7,14 @@
 
 namespace mw {
 
-// A range of reserved address space of which a prefix is committed. A device brings its own kind.
+// A reserved address range; its first committed() bytes are usable. Each kind of device has its own implementation.
 class Reservation {
  public:
   virtual ~Reservation() = default;
   virtual std::byte* data() const = 0;
   virtual size_t committed() const = 0;
   virtual size_t reserved() const = 0;
-  // Makes the first `bytes` usable (rounded up to pages). Never shrinks, never moves. Errors: memory.
+  // Makes at least the first `bytes` usable (rounded up to pages). Never shrinks and never moves. Errors: memory.
   virtual void commit(size_t bytes) = 0;
   // Fills the first `bytes`, which must be committed, with zeros.
   virtual void zero(size_t bytes) = 0;

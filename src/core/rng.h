@@ -25,7 +25,7 @@ float uniform_at(RngKey key, uint64_t index);
 uint64_t bits_at(RngKey key, uint64_t index);
 // Standard normal for element `index` (Box-Muller on the words of one counter).
 float normal_at(RngKey key, uint64_t index);
-// Those of elements `begin` on, for half the time each.
+// Fills `out` with normal_at for elements begin, begin + 1, ...; faster than one call per element.
 void fill_normal(RngKey key, uint64_t begin, std::span<float> out);
 
 }  // namespace mw

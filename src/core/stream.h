@@ -1,5 +1,5 @@
-// A Stream is where operators run: a device, its threads, the scratch memory operators may use, and the trace they
-// report to. On the CPU work is done when the operator returns; on a GPU it is enqueued.
+// A Stream is what an operator runs on: a device with its queue, CPU threads, scratch memory and a trace. On the CPU an
+// operator's work is done when it returns; on a GPU it is enqueued.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +15,8 @@
 
 namespace mw {
 
-// Scratch memory of one stream: a stack that operators open a frame on. Fixed in size; part of the byte table as
-// `work.ops`.
+// Scratch memory of one stream, a stack from which operators allocate in frames. Its size is fixed: the row `work.ops`
+// of the byte table.
 class Workspace {
  public:
   void attach(void* memory, size_t bytes);
@@ -29,7 +29,7 @@ class Workspace {
   size_t capacity_ = 0, used_ = 0, peak_ = 0;
 };
 
-// Takes scratch (64-byte aligned, uninitialised) and gives all of it back when the frame ends.
+// Allocates scratch (64-byte aligned, uninitialised) and releases all of it when the frame is destroyed.
 class WorkspaceFrame {
  public:
   explicit WorkspaceFrame(Workspace& workspace) : workspace_(workspace), base_(workspace.used_) {}
@@ -37,7 +37,7 @@ class WorkspaceFrame {
   WorkspaceFrame(const WorkspaceFrame&) = delete;
   WorkspaceFrame& operator=(const WorkspaceFrame&) = delete;
 
-  // Errors: internal, when the workspace is too small: the byte table must have foreseen it.
+  // Errors: internal, when the workspace is too small: the byte table did not reserve enough.
   template <class T>
   T* take(size_t count) {
     return static_cast<T*>(take_bytes(count * sizeof(T)));
@@ -49,29 +49,31 @@ class WorkspaceFrame {
   size_t base_;
 };
 
-// Per-stream state of a library (primitive caches, handles), made on first use by the operator that needs it.
+// Per-stream state of a library (primitive caches, handles), created on first use by the operator that needs it.
 struct StreamState {
   virtual ~StreamState() = default;
 };
 
 class Stream {
  public:
-  // A stream of the CPU. threads: OpenMP threads that its operators use.
+  // A stream on the CPU. threads: OpenMP threads of its operators.
   explicit Stream(int threads);
-  // A stream of a GPU (ops/device.h opens queues). threads: of what runs on the host on its behalf.
+  // A stream on a GPU; `queue` is from open_queue (ops/device.h). threads: for the work that the stream does on the
+  // host.
   Stream(Device device, int threads, std::unique_ptr<DeviceQueue> queue)
       : device_(device), threads_(threads), queue_(std::move(queue)) {}
 
   Device device() const { return device_; }
   int threads() const { return threads_; }
-  // Whether operators give the same bits whenever they are called: they all do, but for those whose contract says
-  // otherwise where a stream need not be, and which are faster then.
+  // Whether operators must be deterministic: the same operands give the same bits. Only operators whose contract says
+  // so become faster, and nondeterministic, when this is false.
   bool is_deterministic() const { return deterministic_; }
   void set_deterministic(bool deterministic) { deterministic_ = deterministic; }
   Trace& trace() { return trace_; }
   Workspace& workspace() { return workspace_; }
   DeviceQueue& queue() { return *queue_; }
-  // Returns when all that was enqueued is done: before the host reads or writes what operators use. Free on the CPU.
+  // Returns when all enqueued work is done. Call it before the host reads or writes memory that operators use. Free on
+  // the CPU.
   void wait() { queue_->wait(); }
 
   template <class State>
@@ -93,8 +95,8 @@ class Stream {
   std::vector<std::pair<std::type_index, std::unique_ptr<StreamState>>> states_;
 };
 
-// The elements of a tensor of the stream's device, on the host. Waits for all that was enqueued before.
-// Errors: internal, when T is not the tensor's dtype.
+// Copies the elements of a tensor on the stream's device to the host. Waits for all work enqueued before. Errors:
+// internal, when T is not the tensor's dtype.
 template <class T>
 std::vector<T> read_values(Stream& stream, TensorView view) {
   std::vector<T> values(static_cast<size_t>(view.numel()));
@@ -103,8 +105,8 @@ std::vector<T> read_values(Stream& stream, TensorView view) {
   return values;
 }
 
-// Copies values to the front of the tensor, in the stream's order; they may change once this returns.
-// Errors: internal, when T is not the tensor's dtype or there are too many.
+// Copies values to the front of the tensor, in stream order; the source may change once this returns. Errors: internal,
+// when T is not the tensor's dtype or there are too many values.
 template <class T>
 void write_values(Stream& stream, std::span<const T> values, TensorView view) {
   MW_CHECK(static_cast<int64_t>(values.size()) <= view.numel(), "{} values for {}", values.size(), view.describe());

@@ -1,4 +1,4 @@
-// TensorView: a typed, shaped, contiguous (row-major) view of memory that somebody else owns.
+// TensorView: a typed, shaped, contiguous (row-major) view. It does not own its memory.
 #pragma once
 
 #include <array>
@@ -56,7 +56,8 @@ struct TensorView {
   int64_t dim(int axis) const { return shape[static_cast<size_t>(axis)]; }
   int64_t numel() const;
   int64_t bytes() const { return numel() * size_of(dtype); }
-  // The tensor seen as a matrix: the last axis is a row's width, all others are rows. A rank-1 tensor is one row.
+  // The tensor as a matrix: the last axis is the row width, all other axes together are the rows. A rank-1 tensor is
+  // one row.
   int64_t cols() const { return rank == 0 ? 1 : dim(rank - 1); }
   int64_t rows() const;
 
@@ -71,7 +72,7 @@ struct TensorView {
   TensorView slice(int64_t begin, int64_t count) const;
   // Entry `index` of axis 0, with that axis dropped.
   TensorView at(int64_t index) const;
-  // The same elements under another shape.
+  // The same elements with another shape.
   TensorView reshape(std::initializer_list<int64_t> dims) const;
 
   std::string describe() const;  // "bf16[128, 64]"
@@ -82,15 +83,16 @@ inline std::span<std::byte> bytes_of(const TensorView& view) {
   return {static_cast<std::byte*>(view.data), static_cast<size_t>(view.bytes())};
 }
 
-// The first elements of `view` under another shape.
+// The first elements of `view` with another shape.
 TensorView take_front(TensorView view, std::initializer_list<int64_t> dims);
 
-// Element i of an f32 or bf16 tensor, in memory that the host reads.
+// Element i of an f32 or bf16 tensor, as fp32. The memory must be readable by the host.
 inline float value_at(const TensorView& view, int64_t i) {
   return view.dtype == DType::bf16 ? to_float(view.as<bf16>()[i]) : view.as<float>()[i];
 }
 
-// Calls body with a value of the C++ type of dtype: f32 or bf16. Errors: internal, for any other.
+// Calls body with a value of the C++ type of dtype (float or bf16), to select a template instance. Errors: internal,
+// for any other dtype.
 template <class Body>
 void with_float_type(DType dtype, Body&& body) {
   MW_CHECK(dtype == DType::f32 || dtype == DType::bf16, "{} where f32 or bf16 is needed", name_of(dtype));

@@ -1,6 +1,6 @@
-// TensorStore: memory for a list of named tensors, all known before the first step. Fixed tensors lie back to back in
-// one committed block; tensors that grow by rows get their own address range, reserved for the worst case and committed
-// on demand, so that views never move.
+// TensorStore: the memory of a list of named tensors, all known before the first step. Fixed tensors lie back to back
+// in one committed block. Each growing tensor has an address range of its own, reserved for the worst case and
+// committed on demand, so that views stay valid when it grows.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,19 @@ namespace mw {
 struct TensorSlot {
   std::string name;
   DType dtype = DType::f32;
-  std::vector<int64_t> shape;  // of a growing tensor: axis 0 is the rows committed at start
-  int64_t max_rows = 0;        // above 0: grows by rows up to this
+  std::vector<int64_t> shape;  // for a growing tensor, axis 0 is the number of rows committed at start
+  int64_t max_rows = 0;        // above 0: a growing tensor of at most so many rows
   int64_t bytes() const;       // of `shape`, rounded up to 64
 };
 
 constexpr int64_t kTensorAlignment = 64;
 
-// A tensor of which the first rows are taken, as many as the data needs. Copies refer to the same memory.
+// A tensor whose number of rows depends on the data: callers take as many of its first rows as they need. Copies refer
+// to the same memory.
 class GrowingTensor {
  public:
   GrowingTensor() = default;
-  // The first `rows` rows, committing more when needed. Errors: memory; internal beyond max_rows.
+  // Returns the first `rows` rows, committing memory where needed. Errors: memory; internal beyond max_rows.
   TensorView take(int64_t rows);
   int64_t committed_rows() const { return shared_ == nullptr ? max_rows_ : shared_->committed_rows; }
   int64_t grows() const { return shared_ == nullptr ? 0 : shared_->grows; }  // how often take() had to commit more
@@ -40,26 +41,26 @@ class GrowingTensor {
     std::unique_ptr<Reservation> memory;
     int64_t committed_rows = 0, peak_rows = 0, grows = 0;
   };
-  std::shared_ptr<Shared> shared_;  // null: rows of a fixed tensor
-  TensorView shape_;                // axis 0 is replaced
+  std::shared_ptr<Shared> shared_;  // null: the tensor is fixed
+  TensorView shape_;                // axis 0 is replaced by the rows taken
   int64_t max_rows_ = 0, row_bytes_ = 0;
 };
 
 class TensorStore {
  public:
-  // Allocates every slot; fixed memory is zeroed (and so committed). Errors: memory, naming what was asked.
+  // Allocates every slot; fixed memory is zeroed (and so committed). Errors: memory, naming the slot.
   explicit TensorStore(const std::vector<TensorSlot>& slots, const Reserve& reserve = reserve_host);
 
   bool has(const std::string& name) const { return entries_.count(name) != 0; }
-  // Errors: internal for a name that is not in the table; fixed() also for a tensor that grows.
+  // Errors: internal for an unknown name; fixed() also for a growing tensor.
   TensorView fixed(const std::string& name);
-  // Rows of a growing tensor, or of a fixed one whose row count the table knows exactly.
+  // A growing tensor, or a fixed one whose number of rows the byte table knows exactly.
   GrowingTensor rows(const std::string& name);
 
-  int64_t fixed_bytes() const { return fixed_bytes_; }  // where the bump pointer of the fixed block stands
-  int64_t peak_growing_bytes() const;                   // rows ever taken
+  int64_t fixed_bytes() const { return fixed_bytes_; }  // size of the fixed block in use
+  int64_t peak_growing_bytes() const;                   // at the largest number of rows ever taken
   int64_t arena_grows() const;
-  // Names that nothing asked for: a table row without a user is a bug.
+  // Names that were never requested: a table row without a user is a bug.
   std::vector<std::string> unused() const;
 
  private:

@@ -1,5 +1,5 @@
-// Where the time goes: nested scopes on the host thread, summed per kind of work as exclusive time, and kept one by one
-// when a Chrome trace is asked for. On a GPU the host only enqueues: there the same scopes can be timed on the device.
+// Timing: nested scopes on the host thread, summed per kind of work as exclusive time, and kept as single events when a
+// Chrome trace is requested. On a GPU the host only enqueues; there the same scopes can also be timed on the device.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace mw {
 
-// Shows scopes to a profiler of the vendor's. Null: to none.
+// Callbacks that pass scopes on to the vendor's profiler (NVTX ranges). Null: none.
 struct RangeMarker {
   void (*push)(const char* label) = nullptr;
   void (*pop)() = nullptr;
@@ -23,29 +23,30 @@ struct RangeMarker {
 class Trace {
  public:
   Trace();
-  // When true every scope is kept as a TraceEvent (bounded to one million), not only summed.
+  // When true, every scope is kept as a TraceEvent (at most one million) in addition to the sums.
   void keep_events(bool keep) { keep_events_ = keep; }
   const std::vector<TraceEvent>& events() const { return events_; }
 
-  // Scopes that begin from now on are shown to a profiler too. Not while one is open.
+  // Passes scopes that begin from now on to a profiler too. Must not be called while a scope is open.
   void show_ranges(RangeMarker marker) { marker_ = marker; }
-  // The innermost open scope is noted there from now on; null: nowhere.
+  // Records the innermost open scope in `progress` from now on; null: nowhere.
   void note_phases(Progress* progress) { progress_ = progress; }
 
-  // Scopes are timed on the device of `queue` too from now on, and seconds() is the device's time; null: no more. Each
-  // scope then costs two stamps. Waits for the queue, which must live until the trace ends or lets go of it.
+  // Also times scopes on the device of `queue` from now on; seconds() then returns the device's time. Null switches
+  // this off. Each scope costs two stamps. Waits for the queue, which must stay alive until the trace is destroyed or
+  // time_device is called with another one.
   void time_device(DeviceQueue* queue);
   bool times_device() const { return device_ != nullptr; }
-  // Brings seconds() and events() of a timed device up to now, for which it waits.
+  // Brings seconds() and events() of a timed device up to date. Waits for the device.
   void settle();
 
-  // Seconds per kind of work since the last reset, time of inner scopes taken out of outer ones.
+  // Seconds per kind of work since the last reset, exclusive: time of inner scopes is not part of the outer scope.
   double seconds(Work work) const {
     return device_ != nullptr ? device_->seconds(work) : seconds_[static_cast<int>(work)];
   }
   void reset();
 
-  // Bytes of routed rows that this rank sent to others, since the trace began.
+  // Counts the bytes of routed rows that this rank sent to other ranks, since the trace was created.
   void count_sent(int64_t bytes) { sent_bytes_ += bytes; }
   int64_t sent_bytes() const { return sent_bytes_; }
 
@@ -68,14 +69,14 @@ class Trace {
   bool keep_events_ = false;
   RangeMarker marker_;
   Progress* progress_ = nullptr;
-  std::unique_ptr<DeviceTrace> device_;  // while the device is timed
+  std::unique_ptr<DeviceTrace> device_;  // null unless the device is timed
 };
 
 // Opens a scope for its lifetime. Texts must outlive the trace (literals).
 class TraceScope {
  public:
   TraceScope(Trace& trace, Work work, const char* label, TraceArgument argument = {});
-  // Names a part of a step: what the scopes inside leave of its time is `other`.
+  // A named part of a step: its time outside inner scopes is `other`.
   TraceScope(Trace& trace, const char* part, TraceArgument argument = {})
       : TraceScope(trace, Work::other, part, argument) {}
   ~TraceScope();
@@ -86,7 +87,8 @@ class TraceScope {
   Trace& trace_;
 };
 
-// The same for what is enqueued on another queue of a timed device, beside the scopes of the host; else nothing.
+// The same for work on another queue of a timed device, in parallel with the host's scopes. Does nothing when the
+// device is not timed.
 class QueueScope {
  public:
   QueueScope(Trace& trace, DeviceQueue& queue, Work work, const char* label, TraceArgument argument = {});

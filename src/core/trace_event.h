@@ -1,11 +1,11 @@
-// What a trace is made of.
+// The events of a trace: kinds of work, lanes, labels.
 #pragma once
 
 #include <cstdint>
 
 namespace mw {
 
-// The kinds of work that a step is split into when it is reported.
+// The kinds of work by which the time of a step is reported.
 enum class Work : uint8_t {
   matmul,
   attention,
@@ -21,12 +21,12 @@ enum class Work : uint8_t {
 constexpr int kWorkKinds = 10;
 const char* name_of(Work work);
 
-// Where an event took place: on the host thread, or on one of the queues of its GPU.
+// Where the work of an event ran: on the host thread, or on a queue of its GPU.
 enum class Lane : uint8_t { host, compute, communication };
 constexpr int kLanes = 3;
 const char* name_of(Lane lane);
 
-// A number that is told with an event. Without a name: none.
+// A named number attached to an event. No name: none.
 struct TraceArgument {
   const char* name = nullptr;
   int64_t value = 0;
