@@ -11,12 +11,15 @@ struct AdamW {
 };
 
 // w -= lr * decay * w; then w -= lr / (1 - beta1^step) * m / (sqrt(v / (1 - beta2^step)) + eps), with m and v updated
-// from grad * grad_scale (the clip factor). step counts from 1. Same element count; grad f32 or bf16, m and v both f32
-// or both bf16, w f32 or u16. Updates w, m, v in place; w before m and v are rounded. To bf16 they are rounded up or
-// down by chance (step, value and weight decide, nothing else): to the nearest, a v that hardly changes would never
-// move. copy_bf16: overwritten with w rounded to bf16; empty: none is wanted. Where w is u16 it has the rests of fp32
-// weights whose nearest bf16 are in copy_bf16 (SplitFloat in base/dtype.h): read and updated together, as in one
-// piece (but ties of copy_bf16 go away from 0, not to even).
+// from grad * grad_scale (the clip factor). step counts from 1. Updates w, m and v in place; w is updated before m and
+// v are rounded.
+// Operands have the same element count. grad: f32 or bf16. m and v: both f32 or both bf16. w: f32, or u16 for split
+// master weights.
+// bf16 moments use deterministic stochastic rounding, a function of step, value and weight only: with rounding to
+// nearest, a v that hardly changes would never move.
+// copy_bf16: overwritten with w rounded to bf16; empty: no copy. With w in u16, w holds the low parts of split fp32
+// weights (SplitFloat in base/dtype.h) and copy_bf16 the high parts: both are read and updated together, with the
+// result of an fp32 w (except that ties of copy_bf16 round away from zero, not to even).
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16 = {});
 

@@ -1,4 +1,5 @@
-// Causal attention with grouped KV heads, tiled with a running softmax (Dao et al. 2022): no S x S tensor is kept.
+// Causal attention with grouped KV heads, tiled with an online softmax as in FlashAttention (Dao et al. 2022): no S x S
+// tensor is stored.
 #pragma once
 
 #include <limits>
@@ -17,37 +18,38 @@ struct AttentionShape {
   int64_t head_dim = 0;    // h of queries and keys
   int64_t value_dim = 0;   // h of values and outputs
   float scale = 1.0f;      // of the scores, usually head_dim^-0.5
-  bool documents = false;  // tokens see their own document alone: both passes take first_T
+  bool documents = false;  // attention is masked across documents: both passes take first_T
 };
 
-// What running maxima start from, below any score. Finite: a query that has seen no key yet must not subtract
-// infinities.
+// Initial value of the running maxima, below any score. Finite, so that a query that has seen no key yet does not
+// compute inf - inf.
 constexpr float kLowestScore = -0.5f * std::numeric_limits<float>::max();
 
-// Scratch that either pass takes at most on a stream of `threads` threads. On the CPU forward needs a few tiles per
-// thread, backward the fp32 d_k and d_v of one (sequence, KV head) per thread as well. On a GPU the library's backward
-// pass takes up to about 1 GiB (more beyond 16384 tokens per sequence) for bf16.
+// Scratch bytes of either pass, at most, on a stream of `threads` threads. On the CPU, forward needs a few tiles per
+// thread; backward also needs the fp32 d_k and d_v of one (sequence, KV head) per thread. On a GPU with bf16, the
+// library's backward pass takes up to about 1 GiB (more beyond 16384 tokens per sequence).
 int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int threads,
                                   DeviceKind device = DeviceKind::cpu);
 
-// o[t] = softmax over s <= t in the same sequence of scale * q[t].k[s], times v[s]; with first_T over s >= first[t]
-// too. first_T: i32 [T], positions in their sequence, which the caller vouches for: 0 <= first[t] <= the position of t,
-// and never falling from one token of a sequence to the next. Keys before the first of a whole tile cost nothing.
+// o[t] = softmax over s <= t in the same sequence of scale * q[t].k[s], times v[s]; with first_T also restricted to s
+// >= first[t]. first_T: i32 [T], positions in their sequence, not checked: 0 <= first[t] <= the position of t,
+// nondecreasing within a sequence. Tiles of keys that lie completely before the first visible key cost nothing.
 // q: [T, H, h], k: [T, Hkv, h], v: [T, Hkv, hv], o: [T, H, hv], all f32 or all bf16; lse_HT: f32 [H, T], log-sum-exp of
-// the scaled scores, saved for backward in the backend's own order of heads and tokens. Sums are fp32; a GPU may round
-// probabilities of bf16 operands to bf16. Overwrites. Any h. Deterministic whatever the thread count.
+// the scaled scores, saved for backward; the backend chooses its own order of heads and tokens. Any h. Sums are fp32; a
+// GPU may round probabilities to bf16 when the operands are bf16. Overwrites o and lse. Deterministic for any thread
+// count.
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T = {});
 
-// d_q, d_k, d_v (same dtype as q) are overwritten. o and lse are those of the forward pass on this stream, first_T is
-// as it was there. Work is shared by (sequence, KV head). Deterministic whatever the thread count; on a stream that
-// need not be, a GPU's library may add to d_q in any order.
+// d_q, d_k, d_v (same dtype as q) are overwritten. o and lse must come from the forward pass on this stream, with the
+// same first_T. Threads share the work by (sequence, KV head). Deterministic for any thread count; when the stream is
+// not deterministic, a GPU's library may accumulate d_q in any order.
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T = {});
 
-// On a GPU: what attention and its gradient go to on this stream, and why not to the library where they do not: "cuDNN
-// 9.14.0", "own kernels (...)". Prepares what the choice takes.
+// On a GPU: the implementation that attention and its gradient use on this stream, with the reason when it is not the
+// library: "cuDNN 9.14.0", "own kernels (...)". Also prepares that implementation.
 std::string describe_attention(Stream& stream, const AttentionShape& shape, DType dtype);
 
 }  // namespace mw

@@ -1,6 +1,6 @@
-// What the operators' headers ask of dtypes and shapes, checked once for all backends: the functions of those headers
-// call check_<operator> before a backend sees the operands. A backend checks what it alone knows: values that it can
-// look at, limits of its own, the forms in which it reads weights.
+// Checks of dtypes and shapes, as the operators' headers require them, once for all backends: the public functions call
+// check_<operator> before they call the backend. Backends only check what they alone know: values that they can read,
+// limits of their own, their packed forms of weights.
 // Errors: internal, naming the operands.
 #pragma once
 
@@ -10,7 +10,7 @@ namespace mw {
 
 void check_convert(const TensorView& x, const TensorView& y);
 void check_add(const TensorView& a, const TensorView& b, const TensorView& out);
-// Of either direction; y is what clamp writes, or the gradient.
+// For both directions: y is the output of clamp, or the gradient.
 void check_clamp(const TensorView& x, const TensorView& y);
 
 void check_rms_norm(const TensorView& x, const TensorView& gain, const TensorView& y, const TensorView& rstd,
@@ -25,7 +25,7 @@ void check_row_products(const TensorView& a, const TensorView& b, const TensorVi
 
 void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,
                 const TensorView& first_T);
-// Of either direction; `many` is the side with as many rows as the other or a multiple.
+// For both directions; `many` is the operand with as many rows as `few`, or a multiple of them.
 void check_columns(const Columns& few, const Columns& many, int64_t count);
 
 void check_activate(Activation kind, const TensorView& h_RcF, const TensorView& a_RF);
@@ -33,7 +33,7 @@ void check_activate_backward(Activation kind, const TensorView& h_RcF, const Ten
                              const TensorView& weight_R, const TensorView& d_h_RcF, const TensorView& a_RF,
                              const TensorView& d_weight_R);
 
-// Of either direction: the table and y, or their gradients.
+// For both directions: the table and y, or their gradients.
 void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD);
 
 void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C, const TensorView& loss_C,
@@ -60,7 +60,7 @@ void check_pack_weight(const Weight& weight);
 void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN, Store store);
 void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK, Store store);
 void check_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK);
-// Of either direction: x and y, or their gradients.
+// For both directions: x and y, or their gradients.
 void check_mixed_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN);
 void check_mixed_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK);
 void check_esmm(const SortedRows& x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,

@@ -1,5 +1,5 @@
-// Mixed products as any backend can do them: bf16 rows are converted to fp32, some rows at a time, and multiplied in
-// fp32. Contracts: ops/mixed_matmul.h; `chunk_rows` bounds the scratch.
+// Mixed-precision products in a form that every backend supports: bf16 rows are converted to fp32, a chunk of rows at a
+// time, and multiplied in fp32. Contracts: ops/mixed_matmul.h; `chunk_rows` bounds the scratch.
 #pragma once
 
 #include "core/stream.h"
@@ -13,7 +13,7 @@ void converted_matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& we
                               int64_t chunk_rows);
 void converted_matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK, int64_t chunk_rows);
 
-// Scratch beside that of the fp32 products.
+// Scratch bytes, in addition to those of the fp32 products.
 int64_t converted_matmul_bytes(int64_t rows, int64_t k, int64_t chunk_rows);
 
 }  // namespace mw

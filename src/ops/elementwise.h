@@ -1,4 +1,4 @@
-// Elementwise helpers over whole tensors.
+// Elementwise operators on whole tensors, and reductions over all of their elements.
 #pragma once
 
 #include <span>
@@ -15,12 +15,12 @@ void convert(Stream& stream, TensorView x, TensorView y);
 void add(Stream& stream, TensorView a, TensorView b, TensorView out);
 // y = clamp(x, -limit, limit) (OLMoE's clip_qkv); y may alias x. A NaN passes.
 void clamp(Stream& stream, TensorView x, float limit, TensorView y);
-// d = 0 where |x| > limit, x being the tensor before clamp.
+// Gradient of clamp, in place: sets d to 0 where |x| > limit; x is the tensor before clamp.
 void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d);
-// Sum of squares over all elements of tensors, each f32 or bf16, in double, in an order that does not depend on the
-// thread count. Waits once for all of them.
+// Sum of squares over all elements of the tensors, each f32 or bf16, accumulated in double in an order that does not
+// depend on the thread count. Waits for the stream once.
 double sum_squares(Stream& stream, std::span<const TensorView> tensors);
-// True when every element of an f32 or bf16 tensor is finite.
+// Whether every element of an f32 or bf16 tensor is finite. Waits for the stream.
 bool all_finite(Stream& stream, TensorView x);
 
 }  // namespace mw

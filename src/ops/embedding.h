@@ -1,4 +1,4 @@
-// Token embedding.
+// Token embedding: lookup of table rows by id, and its gradient.
 #pragma once
 
 #include "core/stream.h"
@@ -7,16 +7,16 @@
 
 namespace mw {
 
-// y[t] = the row of ids[t] in the table, or zeros for an id that lies in another part. table: f32 [v, D], v = 0 is
-// legal; ids: i32 [T], each in [0, part.vocab); y: f32 or bf16 [T, D]. Overwrites.
+// y[t] = row ids[t] of the table, or zeros for an id of another part of the vocabulary. table: f32 [v, D], v = 0 is
+// legal; ids: i32 [T], each in [0, part.vocab); y: f32 or bf16 [T, D], overwritten.
 // Errors: internal on an id out of range (data loading has checked them); a GPU, which cannot throw, gives NaN.
 void embed(Stream& stream, TensorView table_vD, VocabPart part, TensorView ids_T, TensorView y_TD);
 
-// The row of ids[t] += d_y[t] in token order, deterministic; ids of other parts are passed over. d_table: f32 [v, D],
+// d_table row ids[t] += d_y[t], in token order; deterministic. Skips ids of other parts. d_table: f32 [v, D],
 // accumulated.
 void embed_backward(Stream& stream, TensorView d_y_TD, VocabPart part, TensorView ids_T, TensorView d_table_vD);
 
-// Scratch of embed_backward: GPUs sort the tokens by id.
+// Scratch bytes of embed_backward: GPUs sort the tokens by id.
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab, DeviceKind device = DeviceKind::cpu);
 
 }  // namespace mw

@@ -1,8 +1,8 @@
-// Dense and per-expert matrix products. Weights are [N, K] ("out, in"): y = x W^T.
+// Dense matrix products and grouped GEMM over experts. Weights are [N, K] ("out, in"): y = x W^T.
 //
-// Names of the per-expert products follow Hexa-MoE: esmm (expert-specific product), estmm (expert-specific transposed
-// product, the weight gradient), ess (expert-specific sum). Rows of one expert are contiguous in sorted order;
-// the gather (or scatter) of rows is fused into the product through an optional row index.
+// Grouped products have their names from Hexa-MoE: esmm (expert-specific product: the grouped GEMM of forward), estmm
+// (its transposed form: the weight gradient) and ess (expert-specific sum: the bias gradient). The rows of one expert
+// are contiguous in sorted order; an optional row index fuses the gather (or scatter) of rows into the product.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace mw {
 
-// A weight matrix as products read it.
-// fp32 products read `values`; bf16 products read the packed forms, in an opaque layout of the backend.
+// A weight matrix in the forms that products read: fp32 products read `values`; bf16 products read the packed forms, in
+// a layout that only the backend knows.
 struct Weight {
   int64_t n = 0, k = 0;
   TensorView values;           // f32 [N, K]: the master weights
@@ -33,38 +33,38 @@ void pack_weight(Stream& stream, const Weight& weight);
 
 namespace cpu {
 
-// How bf16 products run on this CPU: in bf16 where that is the fastest way (AMX, or AVX-512 at full rate), else
-// operands are converted to fp32 panel by panel. Honours ONEDNN_MAX_CPU_ISA; MOEWRIGHT_CPU_BF16=native|fp32 overrides
-// the choice (native only where the library has bf16 products). Constant within a process.
+// How bf16 products run on this CPU: natively where that is fastest (AMX, or AVX-512 at full rate), otherwise operands
+// are converted to fp32 panel by panel. Respects ONEDNN_MAX_CPU_ISA; MOEWRIGHT_CPU_BF16=native|fp32 overrides the
+// choice (native only where the library has bf16 products). Constant within a process.
 struct MatmulTraits {
   bool native_bf16 = false;  // packed weights are bf16, otherwise fp32
   const char* library = "";  // "oneDNN 2.6.3", "OpenMP loops"
 };
 MatmulTraits matmul_traits();
 
-// Median GFLOP/s, over `repeats` runs, of the matrix library itself in one [size, size] x [size, size] product of f32
-// or bf16 operands, with a plain or a pre-packed second one: the ceiling that benchmarks and probes compare with. 0
-// where there is no library, or it has no such product.
+// Median GFLOP/s over `repeats` runs of the matrix library itself, for one [size, size] x [size, size] product of f32
+// or bf16 operands, the second one plain or pre-packed: the ceiling for benchmarks and probes. 0 where there is no
+// library, or it has no such product.
 double measure_library_gflops(DType dtype, int64_t size, bool packed, int threads, int repeats = 20);
 
 }  // namespace cpu
 
-// Scratch bytes that any product of this file needs at most with matrices up to `max_n` x `max_k`: the panels of rows
-// that are gathered, padded or converted. What a library keeps for itself (some MiB a thread at most) comes on top.
+// Scratch bytes of any product in this file, at most, with matrices up to `max_n` x `max_k`: panels of rows that are
+// gathered, padded or converted. Memory that a library keeps for itself (at most some MiB per thread) is not included.
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device = DeviceKind::cpu);
 
-// What esmm, esmm_d_input and estmm take on top of that, with at most max_rows rows an expert, weights up to [max_n,
-// max_k] and their gradients in f32 or bf16: 0 unless such products `by` may go to the vendor's library, or a CPU
-// rounds the gradient of an expert.
+// Additional scratch bytes of esmm, esmm_d_input and estmm, with at most max_rows rows per expert, weights up to
+// [max_n, max_k] and gradients in f32 or bf16. 0 unless the products `by` may go to the vendor's library, or a CPU
+// rounds an expert's gradient to bf16.
 int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k,
                              DeviceKind device = DeviceKind::cpu, DType gradients = DType::f32);
 
-// What a product does to its destination.
+// Whether a product overwrites its destination or adds to it.
 enum class Store : uint8_t { overwrite, accumulate };
 
 // y[M, N] (=|+=) x[M, K] W^T. x: f32 or bf16. y: f32 or bf16 (accumulate: f32 only). An f32 x reads weight.values and
-// is true fp32; a bf16 x reads packed_forward. Sums are fp32. M = 0 and N = 0 are legal, in the two that follow too.
-// Deterministic for a given thread count.
+// is true fp32; a bf16 x reads packed_forward. Sums are fp32. M = 0 and N = 0 are legal, also in the next two
+// functions. Deterministic for a given thread count.
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store = Store::overwrite);
 
 // dx[M, K] (=|+=) dy[M, N] W. Dtypes as in matmul (packed_backward).
@@ -81,8 +81,9 @@ struct SortedRows {
 };
 
 // offsets[e+1]: expert i owns sorted rows [offsets[i], offsets[i+1]). Experts without rows are legal everywhere.
-// y[r] = W_e x[r] for every sorted row r of expert e. Overwrites the rows it names. y rows named twice are not allowed.
-// by: of this and the next two, on a GPU whose vendor's library is linked; anywhere else there is one way.
+// Grouped GEMM: y[r] = W_e x[r] for every sorted row r of expert e. Overwrites the rows of y that it names; each may be
+// named only once. by: selects the kernels of this and the next two functions on a GPU with a vendor library; ignored
+// elsewhere.
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
           SortedRows y_RN, ExpertProducts by = ExpertProducts::automatic);
 
@@ -90,13 +91,14 @@ void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK, ExpertProducts by = ExpertProducts::automatic);
 
-// On a GPU: which kernels take products of rows like these with these weights, of which there is one at least, where an
-// average expert has so many rows. Rows need no memory: x and y may be empty.
+// On a GPU: the names of the kernels that compute grouped products of such rows with these weights (at least one), for
+// a given average number of rows per expert. Rows need no memory: x and y may have null data.
 std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
                           double rows_of_an_expert, ExpertProducts by);
 
-// dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: [e, N, K], f32, or bf16 when dy and x are: the fp32
-// sum is then rounded, after what was there is added to it. Overwritten with zeros for an expert without rows.
+// dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: [e, N, K], f32, or bf16 when dy and x are bf16: the
+// old value is then added to the fp32 sum before it is rounded. With Store::overwrite, an expert without rows gets
+// zeros.
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
            Store store = Store::accumulate, ExpertProducts by = ExpertProducts::automatic);
 

@@ -1,9 +1,9 @@
-// Products of bf16 activations with fp32 weights: the router of a bf16 run, which is fp32 whatever the run's dtype.
+// Products of bf16 activations with fp32 weights, for the router: it computes in fp32 also in bf16 runs.
 //
-// Precision is that of fp32: a sum of L products is wrong by at most (L + 3) 2^-23 of the sum of their magnitudes. Only
-// in mixed_matmul_d_input, whose result is rounded to bf16, each product may be wrong by another 2^-15 of itself. What
-// is not finite in fp32 is not finite here, though mixed_matmul_d_input may have a NaN for an infinity. Magnitudes
-// below 2^-126 may be lost.
+// The precision is that of fp32: the error of a sum of L products is at most (L + 3) 2^-23 of the sum of their
+// magnitudes. Only in mixed_matmul_d_input, whose result is rounded to bf16, each product may have an additional
+// relative error of 2^-15. Results that are not finite in fp32 are not finite here, but mixed_matmul_d_input may return
+// NaN instead of infinity. Magnitudes below 2^-126 may be lost.
 #pragma once
 
 #include "core/stream.h"
@@ -12,7 +12,7 @@
 
 namespace mw {
 
-// y[M, N] = x[M, K] W^T. x: bf16, y: f32, overwritten. Of the weight only `values` is read, here and below. M = 0 is
+// y[M, N] = x[M, K] W^T. x: bf16, y: f32, overwritten. Only `values` of the weight is read, here and below. M = 0 is
 // legal. Deterministic for a given thread count.
 void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN);
 
@@ -22,7 +22,7 @@ void mixed_matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight
 // dw[N, K] += dy[M, N]^T x[M, K]. dy: f32, x: bf16, dw: f32.
 void mixed_matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK);
 
-// Scratch of any of these with up to `rows` rows, that of the products within included.
+// Scratch bytes of any of these functions with up to `rows` rows, including the products that they call.
 int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k, DeviceKind device = DeviceKind::cpu);
 
 }  // namespace mw

@@ -1,5 +1,5 @@
-// The table of operators of one backend. The functions of the operators' headers look up the table of their stream's
-// device and call its entry, so that one binary runs on CPUs and GPUs alike.
+// The operator table of one backend. The public operator functions look up the table of their stream's device and call
+// the entry, so that one binary runs on CPUs and GPUs.
 #pragma once
 
 #include "ops/activation.h"
@@ -19,7 +19,7 @@
 
 namespace mw {
 
-// A null entry is an operator that the backend lacks: calling it is an error that names it.
+// A null entry is an operator that the backend does not have: calling it is an error that names it.
 struct Operators {
   const char* backend = "";
 
@@ -74,7 +74,7 @@ struct Operators {
   decltype(&mw::gather_values) gather_values = nullptr;
   decltype(&mw::scatter_values) scatter_values = nullptr;
 
-  // Scratch that the operators above take: the contracts of their headers.
+  // Scratch sizes; contracts in the operators' headers.
   int64_t (*norm_workspace_bytes)(int64_t rows, int64_t width) = nullptr;
   int64_t (*embedding_workspace_bytes)(int64_t tokens, int64_t vocab) = nullptr;
   int64_t (*attention_workspace_bytes)(const AttentionShape& shape, DType dtype, int threads) = nullptr;

@@ -1,4 +1,4 @@
-// fp32 values in halves, on the host.
+// Splits and joins arrays of fp32 values (SplitFloat in base/dtype.h) on the host.
 #pragma once
 
 #include <span>

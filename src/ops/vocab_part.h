@@ -1,12 +1,12 @@
-// The part of a vocabulary that an operand has.
+// The part of the vocabulary that a rank holds (tensor parallelism).
 #pragma once
 
 #include <cstdint>
 
 namespace mw {
 
-// Rows of an embedding or columns of logits, as many as the operand has: those of the ids from `begin` on. The whole
-// vocabulary has the ids [0, vocab).
+// The rows of an embedding, or columns of logits, for the ids from `begin` on; their number is that of the operand. The
+// whole vocabulary has the ids [0, vocab).
 struct VocabPart {
   int64_t begin = 0, vocab = 0;
 };

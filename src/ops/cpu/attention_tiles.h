@@ -1,7 +1,7 @@
-// What the forward and the backward pass of CPU attention share: tile sizes and the loading of tiles.
+// Shared by the forward and backward pass of CPU attention: tile sizes and the loading of tiles.
 //
-// Scores are held transposed, s_kq[key][query]: the statistics of a query then live in one lane, the softmax needs no
-// sums across lanes, and of the operands only the queries have to be transposed, once per query tile.
+// Scores are stored transposed, s_kq[key][query]. The statistics of a query are then in one vector lane, the softmax
+// needs no sums across lanes, and only the queries must be transposed, once per query tile.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline int threads_used(int64_t items, int threads) { return static_cast<int>(st
 // Scratch of one thread of the backward pass.
 int64_t backward_scratch_floats(const AttentionShape& shape);
 
-// Floats of a tile row that holds `width` values, so that vectors cover it.
+// Floats in a tile row of `width` values, rounded up to whole vectors.
 inline int64_t padded(int64_t width) { return tile::round_up(width, tile::kLanes); }
 
 // dst[r] = scale * src[r] for r < rows in fp32, zero in the columns up to padded(width) and in rows up to padded_rows.
@@ -45,23 +45,24 @@ void load_tile(const T* src, int64_t src_row, int64_t rows, int64_t padded_rows,
   std::fill(dst, dst + (padded_rows - rows) * dst_row, 0.0f);
 }
 
-// The first key that each query of a tile sees, by position in the sequence; null: key 0.
+// The first key visible to each query of a tile, by position in the sequence; null: key 0.
 struct FirstKeys {
   const int32_t* of_query;
   int64_t queries;
 
-  // Where the tiles of keys begin that the queries see.
+  // Begin of the first tile of keys that the queries see.
   int64_t first_tile() const { return of_query == nullptr ? 0 : *of_query / kKeys * kKeys; }
-  // From which query on, of `columns` with padding, the key is not seen. Padding sees what the last query does.
+  // The first query (of `columns`, including padding) that no longer sees the key. Padding sees what the last query
+  // sees.
   int64_t end_of(int64_t key, int64_t columns) const {
     if (of_query == nullptr || of_query[queries - 1] <= key) return columns;
     return std::upper_bound(of_query, of_query + queries, key) - of_query;
   }
 };
 
-// A key at position `shift` relative to the query tile is seen by queries c >= shift, before the `end` that FirstKeys
-// tells. Returns the first column of scores that has to be computed, a multiple of the vector, and hides those from
-// there on that do not see the key.
+// Masks one row of scores. A key at position `shift` relative to the query tile is visible to queries c >= shift, up to
+// the `end` from FirstKeys. Returns the first column of scores that must be computed, a multiple of the vector size,
+// and sets the scores from there on of queries that do not see the key to -inf.
 inline int64_t mask_row(float* scores, int64_t shift, int64_t end, int64_t columns) {
   constexpr float kHidden = -std::numeric_limits<float>::infinity();
   const int64_t visible = std::clamp<int64_t>(shift, 0, columns), begin = visible / tile::kLanes * tile::kLanes;

@@ -1,4 +1,4 @@
-// The CPU's operators: their contracts are those of the functions of the same name in ops/*.h.
+// CPU implementations of the operators; contracts are those of the functions with the same name in ops/*.h.
 #pragma once
 
 #include "ops/operators.h"

@@ -1,5 +1,6 @@
-// The products that matmul.cpp is made of: one weight times one panel of rows. A panel has one of a few fixed heights,
-// so that a matrix library prepares each product once. Implemented by matmul_onednn.cpp or matmul_no_onednn.cpp.
+// The building block of matmul.cpp: the product of one weight and one panel of rows. A panel has one of a few fixed
+// heights, so that a matrix library prepares each product once. Implemented by matmul_onednn.cpp or
+// matmul_no_onednn.cpp.
 #pragma once
 
 #include <array>
@@ -23,14 +24,14 @@ struct PanelProduct {
   int64_t height, n, k;
   DType in;     // of the panels: f32, or bf16 with MatmulTraits::native_bf16
   DType out;    // of c: f32; with bf16 panels also bf16
-  bool packed;  // b is a packed form of the weight, else its f32 values [n, k]; of no meaning for d_weight
+  bool packed;  // b is a packed form of the weight, else its f32 values [n, k]; ignored for d_weight
   Store store;
-  int64_t a_row;  // elements from one row of `a` to the next; other matrices have none between their rows
+  int64_t a_row;  // row stride of `a` in elements; the other matrices are contiguous
 
   bool operator==(const PanelProduct&) const = default;
 };
 
-// Runs one product. Accumulation is for an f32 c only.
+// Runs one product. Accumulation requires an f32 c.
 void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c);
 
 }  // namespace mw::cpu

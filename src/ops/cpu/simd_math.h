@@ -1,4 +1,4 @@
-// Branch-free fp32 mathematics that compilers turn into vector code inside plain loops: no calls, no tables, no flags.
+// Branch-free fp32 functions that compilers vectorize inside plain loops: no calls, no tables, no compiler flags.
 #pragma once
 
 #include <bit>

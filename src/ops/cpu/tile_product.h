@@ -1,5 +1,5 @@
-// Matrix products of small fp32 tiles held in scratch, for operators that compute tile by tile (attention). Written
-// with the vector types of GCC and Clang: one source for AVX-512, AVX2, SSE and NEON.
+// Matrix products of small fp32 tiles in scratch, for operators that compute tile by tile (attention). Written with the
+// vector types of GCC and Clang: one source for AVX-512, AVX2, SSE and NEON.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ typedef float Vec __attribute__((vector_size(kLanes * sizeof(float)), may_alias)
 
 constexpr int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
-// Which part of a product matters for a block of kRows rows of the result: columns from `col_begin`, summands [k_begin,
-// k_end).
+// The part of a product that is needed for a block of kRows rows of the result: columns from `col_begin` on, summands
+// [k_begin, k_end).
 struct Part {
   int64_t col_begin, k_begin, k_end;
 };
@@ -44,7 +44,7 @@ inline void product_block(const float* a, int64_t a_row, int64_t a_k, const floa
 
 // c[r, n] (=|+=) sum over k of a[r, k] b[k, n] for r < rows, n < cols. b and c: 64-byte aligned, rows of a multiple of
 // kLanes floats; `a` has element (r, k) at r * a_row + k * a_k. rows is rounded up to kRows and cols to kLanes: the
-// tiles must reach that far. part_of(r) tells what to compute of rows [r, r + kRows); what it leaves out is not
+// tiles must reach that far. part_of(r) returns the part to compute for rows [r, r + kRows); columns outside it are not
 // written.
 template <bool kAccumulate, class PartOf>
 inline void product(int64_t rows, int64_t cols, const float* a, int64_t a_row, int64_t a_k, const float* b, int64_t b_k,
@@ -64,7 +64,7 @@ inline void product(int64_t rows, int64_t cols, const float* a, int64_t a_row, i
   }
 }
 
-// The lower (kHalf = 0) or upper halves of two registers, element by element in turn.
+// Interleaves the elements of the lower (kHalf = 0) or upper halves of two registers.
 template <int kHalf, int... kLane>
 inline Vec interleave(Vec a, Vec b, std::integer_sequence<int, kLane...>) {
   return __builtin_shufflevector(a, b, (kLane / 2 + kHalf * (kLanes / 2) + (kLane % 2) * kLanes)...);

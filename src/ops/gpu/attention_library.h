@@ -1,5 +1,4 @@
-// Causal attention by the vendor's library (cuDNN), where there is one: contracts as in ops/attention.h, for bf16
-// operands.
+// Causal attention by the vendor's library (cuDNN), if available: contracts as in ops/attention.h, for bf16 operands.
 #pragma once
 
 #include <string>
@@ -8,26 +7,26 @@
 
 namespace mw::gpu {
 
-// Both are false, with nothing done, where the library is missing or does not take the shape on the stream's GPU; for
-// one shape and stream they agree, since the library has its own order of lse: [B, H, S]. Deterministic where the
-// stream is, which must not change between them.
+// Both return false and do nothing where the library is missing or does not support the shape on the stream's GPU. For
+// one shape and stream both give the same answer, because the library has its own order of lse: [B, H, S].
+// Deterministic when the stream is; that must not change between forward and backward.
 bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                           TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView first_T);
 bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
                                    TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T);
 
-// The library gets bf16 alone.
+// Only bf16 goes to the library.
 inline bool is_for_library(DType dtype) { return dtype == DType::bf16; }
 
-// The library's name and version, and why it does not take the shape on the stream's GPU; no reason: it does.
+// The library's name and version, and the reason why it does not take the shape on the stream's GPU; empty: it does.
 struct LibraryChoice {
   std::string library, refusal;
 };
 LibraryChoice choose_library(Stream& stream, const AttentionShape& shape);
 
-// What either of them takes at most on any stream; 0 where none of this machine's GPUs has the library's attention for
-// the shape.
+// Scratch bytes of either pass, at most, on any stream; 0 where none of this machine's GPUs supports the library's
+// attention for the shape.
 int64_t attention_library_workspace_bytes(const AttentionShape& shape);
 
 }  // namespace mw::gpu

@@ -1,12 +1,13 @@
-// What the kernels of causal attention share. Each block owns one tile of 64 rows (queries or keys of one head) and
-// walks over the tiles of the other kind. Its work is made of two products:
+// Shared by the kernels of causal attention. Each thread block owns one tile of 64 rows (queries or keys of one head)
+// and loops over the tiles of the other operand. It computes two kinds of products:
 //   dot_rows:    sum[m][n] = owned row m . walked row n       (scores; gradients of the probabilities)
 //   add_product: sum[m][c] += tile[n][m] * walked row n, col c   (outputs; gradients of q, k and v)
 // Both stage their operands in shared memory, kDepth steps of the inner dimension at a time, and keep sums in
 // registers: thread (y, x) of (64 / R) x 16 has R neighbouring rows and 4 neighbouring columns of each 64.
 //
-// Widths are not limited: an inner dimension is walked in steps, and an output wider than 64 * C columns is cut into
-// chunks of columns, one block each, which repeat the scores. Rows and columns outside a tensor are staged as zeros.
+// Head widths are not limited: inner dimensions are processed in steps, and outputs wider than 64 * C columns are split
+// into chunks of columns, one block each, which recompute the scores. Rows and columns outside a tensor are staged as
+// zeros.
 #pragma once
 
 #include <limits>
@@ -34,7 +35,7 @@ struct alignas(16) Quad {
   float x[4];
 };
 
-// Consecutive tokens of one head: row r is the `width` values at first + r * stride. Rows from `count` on count as
+// Consecutive tokens of one head: row r is the `width` values at first + r * stride. Rows from `count` on are read as
 // zeros.
 template <class T>
 struct Rows {
@@ -43,8 +44,8 @@ struct Rows {
   int count, width;
 };
 
-// What a block owns. Chunks of columns are numbered fastest, then tiles, heads and sequences: neighbours in time then
-// share keys and values in cache.
+// The tile that a block owns. Blocks are numbered with chunks of columns fastest, then tiles, heads and sequences:
+// blocks that run at the same time then share keys and values in cache.
 struct Block {
   int64_t sequence, head;
   int tile, column;
@@ -133,8 +134,8 @@ __device__ void multiply(const float* a, const float* b, int b_pitch, float (&su
   }
 }
 
-// Products of rows. Its first barrier comes before any write: whoever calls may have read stage and tiles
-// until now, and may write tiles afterwards.
+// Products of rows. Begins with a barrier before any write: callers may have read stage and tiles until the call, and
+// may write tiles after it.
 template <int R, class T>
 __device__ void dot_rows(const Rows<T>& owned, const Rows<T>& walked, float* stage, float (&sum)[R][4]) {
 #pragma unroll
@@ -177,7 +178,7 @@ __device__ void store_part(float* tile, const float (&values)[R][4]) {
           Quad{{values[i][j], values[i + 1][j], values[i + 2][j], values[i + 3][j]}};
 }
 
-// rows[row i][column j] = factor * sum[i][j], where there is such a row and column.
+// rows[row i][column j] = factor * sum[i][j], for rows and columns that exist.
 template <int R, int C, class T>
 __device__ void store_rows(const Rows<T>& rows, float factor, const float (&sum)[R][4 * C]) {
 #pragma unroll
@@ -210,7 +211,7 @@ __device__ inline void load_first_keys(const int32_t* first_T, const AttentionSh
 
 inline int64_t tiles_of(const AttentionShape& shape) { return ceil_div(shape.seq_len, kTile); }
 
-// Calls body with the C of outputs that wide, as a type.
+// Calls body with C, the quads of output columns for outputs of this width, as a type.
 template <class Body>
 void with_column_quads(int64_t width, const Body& body) {
   if (width <= kTile) body(std::integral_constant<int, 1>());

@@ -1,4 +1,5 @@
-// What kernels may assume of the hardware they are compiled for. With vendor.h the only file that names a vendor.
+// Hardware properties that kernels are compiled for: wave size, shuffles, stores. Beside vendor.h the only file that
+// distinguishes vendors for kernels.
 #pragma once
 
 #include "base/dtype.h"
@@ -6,7 +7,7 @@
 
 namespace mw::gpu {
 
-// Lanes that run in lockstep. Kernels are written for either; the host never needs to know.
+// Lanes that run in lockstep (a warp or wavefront). Kernels support both sizes; the host does not need to know.
 #if defined(__HIP__) || defined(__HIPCC__)
 constexpr int kWave = 64;  // CDNA
 #if defined(__HIP_DEVICE_COMPILE__) && !defined(__GFX9__)
@@ -28,8 +29,8 @@ template <class Word>
 __device__ void store_word(Word* to, Word word) {
   *to = word;
 }
-// What a pointer to it points to is in device memory. The compiler cannot know it of a pointer that was read from
-// memory itself: it then makes loads that may also be of shared memory, and whoever reads that waits for them.
+// Marks a pointee as device memory. The compiler cannot know this for a pointer that was itself read from memory;
+// without it, it would emit generic loads that may also access shared memory and cost extra waits.
 template <class T>
 using DeviceMemory = T __attribute__((address_space(1)));
 __device__ inline uint32_t round_pair(float low, float high) {
@@ -50,7 +51,7 @@ template <class T>
 __device__ T shuffle_from(T value, int lane) {
   return __shfl_sync(kAllLanes, value, lane);
 }
-// To device memory. An assignment of up to 16 bytes may be split into one store per element.
+// Stores to device memory. A plain assignment of up to 16 bytes may be split into one store per element.
 template <class Word>
 __device__ void store_word(Word* to, Word word) {
   __stwb(to, word);

@@ -1,4 +1,4 @@
-// Dense products: the vendor's library where it takes them, else the grouped kernels.
+// Dense products: by the vendor's library if it supports the operands, otherwise by the grouped kernels.
 #pragma once
 
 #include "core/stream.h"
@@ -7,7 +7,8 @@
 
 namespace mw::gpu {
 
-// The weight as products of this dtype read it: [N, K], f32 or the bf16 copy. Errors: internal, where that is missing.
+// The form of the weight that products of this dtype read: [N, K], f32 or the bf16 copy. Errors: internal, where it is
+// missing.
 TensorView matrix_of(const Weight& weight, DType dtype);
 
 // Contracts as matmul, matmul_d_input and matmul_d_weight. rows_vary: as in BlasProduct.

@@ -1,5 +1,5 @@
-// Graphs of cuDNN: tensors and operations are described, cuDNN makes a plan of them, and the plan runs many times.
-// The one file that includes cuDNN's header.
+// cuDNN graphs: describe tensors and operations, let cuDNN build a plan, and run the plan many times. The only file
+// that includes cuDNN's header.
 #pragma once
 
 #include <cudnn.h>
@@ -50,7 +50,7 @@ inline Layout transposed(Layout layout) {
   return layout;
 }
 
-// A graph under construction, then the plan that runs it. Keeps all that cuDNN was told until the end.
+// A graph under construction, then the plan that runs it. Owns all cuDNN descriptors.
 class Graph {
  public:
   explicit Graph(cudnnHandle_t handle) : handle_(handle) {}
@@ -59,13 +59,13 @@ class Graph {
     for (auto part = parts_.rbegin(); part != parts_.rend(); ++part) (void)cudnnBackendDestroyDescriptor(*part);
   }
 
-  // Operands are numbered in the order of these calls, which is that of `operands` in run().
-  // `alignment`: borders of memory on which they lie, in bytes.
+  // Adds an operand. Operands are numbered in the order of these calls, which is the order of `operands` in run().
+  // `alignment`: of their addresses, in bytes.
   Tensor operand(const Layout& layout, cudnnDataType_t type = CUDNN_DATA_BFLOAT16, int64_t alignment = 16) {
     memory_ids_.push_back(next_id_);
     return finish(tensor(layout, type, alignment));
   }
-  // A tensor that lies in scratch, at a border of kAlignment.
+  // A tensor in scratch, aligned to kAlignment.
   Tensor scratch(const Layout& layout) {
     memory_ids_.push_back(next_id_);
     scratch_offsets_.push_back(scratch_bytes_);
@@ -73,7 +73,7 @@ class Graph {
     scratch_bytes_ += ceil_div(bytes, kAlignment) * kAlignment;
     return finish(tensor(layout, CUDNN_DATA_FLOAT));
   }
-  // A tensor that need not exist in memory.
+  // An intermediate tensor that need not exist in memory.
   Tensor computed(const Layout& layout, cudnnDataType_t type = CUDNN_DATA_FLOAT) {
     const Tensor t = tensor(layout, type);
     set(t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, true);
@@ -87,7 +87,7 @@ class Graph {
     return finish(t);
   }
 
-  // Operations return where they write to.
+  // Each operation returns its output tensor.
   Tensor multiply(Tensor a, Tensor b, Tensor to) {
     const auto product = create(CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     set(product, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
@@ -99,7 +99,7 @@ class Graph {
     set(operation, CUDNN_ATTR_OPERATION_MATMUL_DESC, CUDNN_TYPE_BACKEND_DESCRIPTOR, product);
     return add(operation, to);
   }
-  // Over the dimensions that `to` has shorter.
+  // Reduces over the dimensions in which `to` is shorter.
   Tensor reduce(cudnnReduceTensorOp_t by, Tensor x, Tensor to) {
     const auto reduction = create(CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     set(reduction, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, CUDNN_DATA_FLOAT);
@@ -134,7 +134,7 @@ class Graph {
     return pointwise(CUDNN_POINTWISE_GEN_INDEX, CUDNN_DATA_FLOAT, {x, nullptr, nullptr, to}, axis);
   }
 
-  // Turns the graph into a plan: the first that cuDNN can build of those that it proposes, best first.
+  // Turns the graph into a plan: the first of cuDNN's proposals, best first, that can be built.
   void plan() {
     const auto graph = create(CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     require(cudnnBackendSetAttribute(graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR,

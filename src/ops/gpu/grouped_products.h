@@ -1,5 +1,5 @@
-// Grouped products on Hopper: what the kernels of grouped_wgmma.h load and store for rows and for weight gradients, and
-// how the host chooses tile shapes and loaders for them.
+// Grouped GEMM on Hopper: what the kernels of grouped_wgmma.h load and store, for row products and for weight
+// gradients, and how the host selects tile shapes and loaders.
 #pragma once
 
 #include "ops/gpu/grouped.h"
@@ -8,14 +8,14 @@
 
 namespace mw::gpu {
 
-// Rows that an operand comes from. The map describes them where they have no index: then boxes bring them.
+// The rows of an operand. Without an index the tensor map describes them, and TMA copies load them as boxes.
 struct Operand {
   TensorMap map;
   Rows<const bf16> rows;
 };
 
 // y[r] (=|+=) x[r] W^T (weights along the depth: [out, depth]) or x[r] W (along the width: [depth, out]). Boxes of x
-// go on into the next expert's rows: what comes of those is not stored.
+// may extend into the next expert's rows: those results are not stored.
 template <Along kWeights, class U, class Shape, bool kBoxes>
 struct RowsProduct {
   static constexpr Along kA = Along::depth, kB = kWeights;
@@ -45,8 +45,9 @@ struct RowsProduct {
   }
 };
 
-// dw_e[n, k] (=|+=) sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand go on into the next expert's
-// rows; copies of the other end in zeros there. So those rows count for nothing as long as they are finite.
+// dw_e[n, k] (=|+=) sum over rows r of expert e of dy[r, n] x[r, k]. Boxes of one operand may extend into the next
+// expert's rows, where the copies of the other operand are zeros: those rows contribute nothing as long as they are
+// finite.
 template <class U, class Shape, bool kBoxesOfDy, bool kBoxesOfX>
 struct WeightsProduct {
   static_assert(kBoxesOfX ? !kBoxesOfDy : !Shape::kPaired);
@@ -95,7 +96,7 @@ bool describe_operand(Operand& operand, int64_t rows) {
   return describe_matrices(all, BoxLoader<kAlong, kColumns>::kBoxRows, &operand.map);
 }
 
-// False where the copy engine cannot read the operands: weights must lie at even distances.
+// Returns false where the copy engine (TMA) cannot read the operands: weights must lie at equal distances.
 template <Along kWeights, class U, class Meter>
 bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& processors, const Matrices& weights,
                    const Rows<const bf16>& x, const Rows<U>& y, bool add, const Meter& meter) {
@@ -113,7 +114,7 @@ bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& proce
   });
 }
 
-// Boxes bring one operand without an index, x rather than dy: its tiles are wider.
+// Only one operand without an index is loaded as boxes: x rather than dy, because its tiles are wider.
 template <class U, class Meter>
 bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& processors, const Rows<const bf16>& dy,
                       const Rows<const bf16>& x, U* dw, bool add, const Meter& meter) {
@@ -133,7 +134,7 @@ bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& pr
   });
 }
 
-// The weights as one tensor, where they lie at even distances.
+// The weights as one tensor, if they lie at equal distances.
 inline bool find_matrices(std::span<const Weight> weights, Matrices* out) {
   const auto data = [&](size_t e) { return static_cast<const bf16*>(weights[e].packed_forward.data); };
   const int64_t n = weights[0].n, k = weights[0].k;
@@ -150,11 +151,11 @@ inline bool find_operands(Stream& stream, const SortedRows& x, std::span<const W
          is_aligned(y.data.data) && find_matrices(weights, matrices);
 }
 
-// Blocks of a pair wait for each other where a tile ends: on an H200 that costs 5 % at a depth of 768, while from 1408
-// on pairs gain 0 to 11 %.
+// Blocks of a pair wait for each other at the end of a tile: on an H200 this costs 5 % at a depth of 768; from 1408 on,
+// pairs gain 0 to 11 %.
 constexpr int64_t kPairDepth = 1024;
 
-// multiply_by_warpgroups and multiply_weights_by_warpgroups of ops/gpu/grouped.h, under a meter.
+// multiply_by_warpgroups and multiply_weights_by_warpgroups of ops/gpu/grouped.h, with a meter.
 template <class Meter>
 bool multiply_metered(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                       std::span<const Weight> weights, const SortedRows& y, Store store, const Meter& meter) {

@@ -1,4 +1,5 @@
-// What the kernels of grouped products share: rows behind an index, and the way from a block to its expert.
+// Shared by the kernels of grouped GEMM: rows addressed through an index, and the mapping from a thread block to its
+// expert.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ struct RowTile {
   int64_t expert, begin, end;
 };
 
-// Row tiles of `height` rows are numbered over all experts; an expert's last one may be lower.
+// Finds a row tile by its number over all experts. Tiles have `height` rows; the last one of an expert may have fewer.
 __device__ inline RowTile find_tile(const int64_t* offsets, int64_t tile, int height) {
   int64_t e = 0, before = 0;
   for (;; ++e) {
@@ -45,7 +46,7 @@ inline int64_t count_row_tiles(std::span<const int64_t> offsets, int height) {
   return tiles;
 }
 
-// Tensor cores are fed 16 bytes at a time.
+// Tensor core kernels load 16 bytes at a time.
 constexpr int kChunk = 8;  // elements of bf16
 inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 inline bool fits_chunks(const SortedRows& rows) {

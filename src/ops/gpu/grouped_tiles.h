@@ -1,12 +1,12 @@
-// Grouped products of bf16 by tiles of an expert's result, whatever instructions multiply tiles. The file that knows
-// them describes them as a class Cores:
+// Grouped GEMM in bf16, tile by tile of an expert's result, independent of the tensor core instruction. The file of an
+// instruction provides a class Cores:
 //   kTile, kThreads: a block of kThreads threads computes kTile x kTile sums.
-//   Sums: a thread's share of them.
-//   start<U>(sums, add, visit): makes them zeros, or what they are added to; may call visit as store_tile does.
+//   Sums: a thread's share of the sums.
+//   start<U>(sums, add, visit): sets the sums to zero, or to the values to add to; may call visit as store_tile does.
 //   multiply(a, b, depth, sums): sums += a b^T, of two TileOperands, by all threads of a block.
-//   store_tile(sums, visit): calls visit(row, column, values) for each run of a thread's sums that are neighbours.
-//   store_values(to, values, add): what a visit does to such a place in the result, of bf16 or f32: writes, or adds.
-//   shared_bytes<kA, kB>(): dynamic shared memory that multiply takes.
+//   store_tile(sums, visit): calls visit(row, column, values) for each run of neighbouring sums of a thread.
+//   store_values(to, values, add): called by visit to write to, or add to, the result in bf16 or f32.
+//   shared_bytes<kA, kB>(): dynamic shared memory of multiply.
 #pragma once
 
 #include <algorithm>
@@ -17,17 +17,17 @@
 
 namespace mw::gpu {
 
-// How a tile lies in global memory: rows along the depth, the summands of a product, or one row a summand.
+// Memory layout of a tile in global memory: rows along the depth (the summed dimension), or one row per summand.
 enum class Along { depth, width };
 
-// One operand of a tile. rows(r): the start of row r in global memory, which is one of the tile's rows, or one of the
-// summands. `row_limit` bounds the rows, `column_limit` the elements of a row.
+// One operand of a tile. rows(r): the start of row r in global memory; a row of the tile, or a summand, by the layout.
+// `row_limit` bounds the rows, `column_limit` the elements of a row.
 template <Along kAlong, class RowsOf>
 struct TileOperand {
   RowsOf rows;
   int64_t first_row, row_limit, first_column, column_limit;
 
-  // Of the chunk in row r and column c of the stage of summands that begins at `depth`.
+  // The address of the chunk in row r and column c of the stage of summands that begins at `depth`.
   struct Place {
     int64_t row, column;
     bool valid;

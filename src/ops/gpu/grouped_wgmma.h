@@ -1,9 +1,11 @@
-// Grouped products of bf16 on Hopper's warpgroup instructions. A block computes 128 rows of tiles of an expert's
-// result: one warpgroup fills a ring of stages in shared memory, 64 summands each, gathering rows by their index on the
-// way; two multiply 64 rows each. Blocks stay and take the next tile that none has taken, so that its first stages come
-// while the sums of the last one are stored, and that a block which came late, or shares its processor with an
-// exchange, takes fewer. Which block computes a tile does not change its bits. Pairs of blocks compute two tiles of the
-// same columns: each fetches half of the second operand for both, since the second level of cache limits them.
+// Grouped GEMM in bf16 with Hopper's warpgroup instructions (wgmma). A block computes tiles of 128 rows of an expert's
+// result. One warpgroup copies: it fills a ring of stages in shared memory, 64 summands each, and gathers rows by their
+// index on the way. Two warpgroups multiply, 64 rows each.
+// Blocks are persistent and take the next free tile from a counter. The first stages of a tile then load while the sums
+// of the previous one are stored, and a block that started late, or shares its processor with an exchange, takes fewer
+// tiles. Results do not depend on which block computes a tile.
+// Pairs of blocks (clusters) compute two tiles of the same columns: each loads half of the second operand for both,
+// because the L2 cache is the bottleneck.
 #pragma once
 
 #include "ops/gpu/grouped.h"
@@ -73,8 +75,8 @@ __device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> wa
   }
 }
 
-// sums = a b over all stages of a tile, at least one. One batch of products is always under way: a
-// stage is released one step late.
+// sums = a b over all stages of a tile, at least one. One batch of products is always in flight, so each stage is
+// released one step late.
 template <class Product, class Meter>
 __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, float (&sums)[Product::kWidth / 2],
                          Meter& meter) {
@@ -106,7 +108,7 @@ __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, floa
   release<Product::kPaired>(last);
 }
 
-// Beyond the last row and the last column of the result there is nothing to multiply.
+// Rows and columns outside the result are not multiplied.
 template <bool kPaired, int kWidth>
 __device__ void skip(int steps, Ring<kWidth>& ring) {
   for (int step = 0; step < steps; ++step) {
@@ -175,10 +177,10 @@ __global__ void __launch_bounds__(kBlockThreads, 1) __cluster_dims__(kPair, 1, 1
 template <class Product>
 constexpr size_t kSharedBytes = kAtomBytes + Ring<Product::kWidth>::kBytes + BlockQueue<Product::kPaired>::kBytes;
 
-// What runs these kernels: no block on any other GPU.
+// The processors that can run these kernels: none on any GPU but Hopper.
 const Processors& find_processors(Stream& stream);
 
-// Returns `done`. If a tensor map was refused, says so once: the kernels that take over are slower.
+// Returns `done`. If a tensor map was refused, warns once that slower kernels take over.
 bool warn_unless(Stream& stream, bool done);
 
 template <class Product, class Meter>

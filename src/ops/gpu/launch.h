@@ -1,4 +1,4 @@
-// Starting kernels on a stream, and the loops that most of them are.
+// Kernel launches on a stream, and parallel loops for simple kernels.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ void check(Status status, const char* what);
 
 inline NativeStream native(Stream& stream) { return static_cast<NativeStream>(stream.queue().native()); }
 
-// Enqueues kernel<<<blocks, threads, shared_bytes>>>(arguments...). No blocks: nothing to do.
+// Enqueues kernel<<<blocks, threads, shared_bytes>>>(arguments...). Does nothing for zero blocks.
 template <class... Parameters, class... Arguments>
 void launch(Stream& stream, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
             const Arguments&... arguments) {
@@ -35,7 +35,8 @@ __global__ void for_each_kernel(int64_t count, Body body) {
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) body(i);
 }
 
-// Calls body(i) on the device for each i in [0, count), in no order. body: a struct with a const __device__ operator().
+// Calls body(i) on the device for each i in [0, count), in no particular order. body: a struct with a const __device__
+// operator().
 template <class Body>
 void for_each(Stream& stream, int64_t count, const Body& body) {
   const int64_t blocks = std::min(kMaxBlocks, ceil_div(count, kThreads));
@@ -50,8 +51,8 @@ __global__ void for_each_pack_kernel(int64_t count, Body body) {
   if (rest < count) body.template apply<1>(rest);
 }
 
-// Calls body.apply<N>(i) on the device for each run of N elements from i on, of those in [0, count), and apply<1> for
-// those left over; only that where packs are not allowed (see pack.h). In no order.
+// Calls body.apply<N>(i) on the device for each run of N elements in [0, count), starting at i, and apply<1> for the
+// remaining ones; only apply<1> where packs are not allowed (see pack.h). In no particular order.
 template <int N, class Body>
 void for_each_pack(Stream& stream, int64_t count, bool allowed, const Body& body) {
   const int64_t blocks = std::min(kMaxBlocks, ceil_div(count, int64_t{kThreads} * (allowed ? N : 1)));

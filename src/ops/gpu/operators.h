@@ -1,5 +1,5 @@
-// The GPU's operators: their contracts are those of the functions of the same name in ops/*.h. All pointers are device
-// memory; spans are host memory.
+// GPU implementations of the operators; contracts are those of the functions with the same name in ops/*.h. All
+// pointers are device memory; spans are host memory.
 #pragma once
 
 #include "ops/operators.h"

@@ -1,4 +1,4 @@
-// Several neighbouring elements that one thread moves at once, up to 16 bytes an access.
+// Packs: several neighbouring elements that one thread loads or stores at once, up to 16 bytes per access.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T at[N];
 };
 
-// The pack of the widest access.
+// The pack of the widest access (16 bytes).
 template <class T>
 constexpr int kWidePack = static_cast<int>(16 / sizeof(T));
 
-// What one access moves of a pack.
+// The unit that one access of a pack moves.
 template <class Pack>
 using WordOf = std::conditional_t<
     alignof(Pack) == 16, int4,
     std::conditional_t<alignof(Pack) == 8, int2, std::conditional_t<alignof(Pack) == 4, int32_t, int16_t>>>;
 
-// In device memory. kAligned: the address is a multiple of the pack's alignment. Otherwise each element is an access of
-// its own.
+// Loads and stores in device memory. kAligned: the address is a multiple of the pack's alignment. Otherwise each
+// element is accessed by itself.
 template <int N, bool kAligned = true, class T>
 __device__ Pack<T, N> load(const T* from) {
   if constexpr (kAligned) {
@@ -56,7 +56,7 @@ Pack<T, N>* packs_of(T* elements) {
   return reinterpret_cast<Pack<T, N>*>(elements);
 }
 
-// The elements as T.
+// Converts the elements to T.
 template <class T, int N>
 __device__ Pack<T, N> round_pack(const Pack<float, N>& values) {
   if constexpr (std::is_same_v<T, float>) {
@@ -75,7 +75,7 @@ __device__ Pack<T, N> round_pack(const Pack<float, N>& values) {
   }
 }
 
-// Whether packs of N elements may begin at all of these addresses. No memory allows them.
+// Whether packs of N elements may begin at all of these addresses. Null pointers are allowed.
 template <int N, class... T>
 __host__ __device__ bool allow_packs(const T*... elements) {
   return ((reinterpret_cast<std::uintptr_t>(elements) % alignof(Pack<T, N>) == 0) && ...);

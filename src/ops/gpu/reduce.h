@@ -1,4 +1,4 @@
-// Sums and maxima over a wave or a block, in an order that the shape of the block alone fixes.
+// Sums and maxima over a wave or a block, in an order that depends only on the block's shape: deterministic.
 #pragma once
 
 #include "ops/gpu/capability.h"
@@ -25,8 +25,8 @@ __device__ T reduce_wave(T value, Op op) {
   return value;
 }
 
-// Every thread of the block gets the result. blockDim.x is a multiple of 64 and all threads take part. May be called
-// again at once.
+// Every thread of the block gets the result. blockDim.x must be a multiple of 64 and all threads must take part. May be
+// called again at once.
 template <class T, class Op>
 __device__ T reduce_block(T value, Op op) {
   __shared__ T of_wave[1024 / kWave];
@@ -40,8 +40,8 @@ __device__ T reduce_block(T value, Op op) {
   return result;
 }
 
-// Over groups of `lanes` neighbouring threads: a power of two that is part of a wave, or all threads of the block.
-// Every thread of a group gets its result; all threads of the block take part.
+// Over groups of `lanes` neighbouring threads: a power of two within a wave, or all threads of the block. Every thread
+// of a group gets its result; all threads of the block must take part.
 template <class T, class Op>
 __device__ T reduce_lanes(T value, int lanes, Op op) {
   if (lanes > kWave) return reduce_block(value, op);

@@ -1,4 +1,5 @@
-// Choosing and sorting: floats as integers of the same order, prefix sums, and the largest or the n-th of many values.
+// Selection and sorting on the GPU: floats as order-preserving integers, prefix sums, and the largest or the n-th of
+// many values.
 #pragma once
 
 #include <bit>
@@ -12,7 +13,7 @@ namespace mw::gpu {
 // A value in the upper half, a tie breaker in the lower. (Not uint64_t: the shuffles are declared for this type.)
 using SortKey = unsigned long long;
 
-// The larger float has the larger integer; NaNs lie beyond the infinity of their sign.
+// Order-preserving: the larger float has the larger integer. NaNs sort beyond the infinity of their sign.
 constexpr uint32_t ordered_bits(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
   return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
@@ -54,13 +55,13 @@ __device__ T scan_block(T value, T* total) {
   return before + inclusive - value;
 }
 
-// --- The largest values of an array that a wave shares: lane l alone reads and writes entries l, l + kWave, ..., so
+// --- The largest values of an array that a wave shares: lane l reads and writes only entries l, l + kWave, ..., so
 // that lanes never wait for each other's stores.
 
 // Entries of the lane in [begin, end): for (i = first_own(begin, lane); i < end; i += kWave).
 inline __device__ int first_own(int begin, int lane) { return begin + (lane - begin % kWave + kWave) % kWave; }
 
-// Larger values have larger keys, ties go to the lower index. 0 stands for nothing: what is -inf is never chosen.
+// Larger values have larger keys; ties go to the lower index. Key 0 means none: -inf is never chosen.
 inline __device__ SortKey make_choice_key(float value, int index) {
   if (value == -std::numeric_limits<float>::infinity()) return 0;
   return static_cast<SortKey>(ordered_bits(value)) << 32 | ~static_cast<uint32_t>(index);
@@ -69,7 +70,7 @@ inline __device__ float value_of(SortKey key) { return from_ordered_bits(static_
 inline __device__ int index_of(SortKey key) { return static_cast<int>(~static_cast<uint32_t>(key)); }
 constexpr SortKey kNoLimit = ~SortKey{0};
 
-// The largest key of the lane's own entries in [begin, end) that is below `limit`; 0 when there is none.
+// The largest key among the lane's own entries in [begin, end) that is below `limit`; 0 when there is none.
 inline __device__ SortKey largest_own(const float* values, int begin, int end, SortKey limit, int lane) {
   SortKey best = 0;
   for (int i = first_own(begin, lane); i < end; i += kWave) {
@@ -79,7 +80,7 @@ inline __device__ SortKey largest_own(const float* values, int begin, int end, S
   return best;
 }
 
-// The same over the entries of all lanes; every lane gets it.
+// The same over the entries of all lanes; every lane gets the result.
 inline __device__ SortKey largest_of_wave(const float* values, int begin, int end, SortKey limit, int lane) {
   return reduce_wave(largest_own(values, begin, end, limit, lane), Maximum());
 }
@@ -97,8 +98,9 @@ inline __device__ float sum_largest(const float* values, int begin, int end, int
   return sum > kLeast ? sum : kLeast;
 }
 
-// Values lie in equal groups of `width`, scored by the sum of their `best` largest. Sets all outside the `kept` groups
-// of largest score to -inf; returns the gap between the last kept group and the next. of_group: one float per group.
+// Group-limited selection. Values lie in equal groups of `width`, scored by the sum of their `best` largest. Sets the
+// values outside the `kept` groups of largest score to -inf; returns the gap between the last kept group and the next
+// one. of_group: one float per group.
 inline __device__ float keep_groups(float* values, float* of_group, int groups, int width, int64_t kept, int64_t best,
                                     int lane) {
   for (int g = 0; g < groups; ++g) {
@@ -120,8 +122,8 @@ inline __device__ float keep_groups(float* values, float* of_group, int groups, 
 
 // --- The n-th of many keys
 
-// The key of the given rank (1: the smallest) among different keys, eight bits at a time, by a block of kThreads. The
-// digits are counted by integer atomics, whose order does not matter. May be called again at once.
+// The key of the given rank (1: the smallest) among distinct keys, by radix selection with eight bits at a time, by a
+// block of kThreads. Digits are counted by integer atomics, whose order does not matter. May be called again at once.
 inline __device__ SortKey select_key(const SortKey* keys, int64_t count, int64_t rank) {
   static_assert(kThreads == 256, "a thread per digit");
   __shared__ int32_t of_digit[kThreads];

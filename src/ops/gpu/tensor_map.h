@@ -1,4 +1,4 @@
-// Boxes of the experts' matrices, fetched from memory by the copy engine of compute capability 9.0 (TMA).
+// Tensor maps of the experts' matrices, for box copies by the copy engine of compute capability 9.0 (TMA).
 #pragma once
 
 #include <cuda.h>
@@ -7,7 +7,7 @@
 
 namespace mw::gpu {
 
-// Matrices [rows, columns] of bf16 at even distances in memory, and the box of 64 columns that one copy takes.
+// A tensor map: describes matrices to the copy engine, and the box of 64 columns that one copy loads.
 struct TensorMap {
   CUtensorMap map;
 };
@@ -17,13 +17,13 @@ struct Matrices {
   int64_t count, rows, columns, spacing;  // spacing: in elements
 };
 
-// The driver has a function for it.
+// Whether the driver has the function that creates tensor maps.
 bool can_describe_matrices();
-// False where the engine cannot read them.
+// Returns false where the engine cannot read the matrices.
 bool describe_matrices(const Matrices& matrices, int box_rows, TensorMap* out);
 
-// Copies the box that begins at (row, column) of a matrix; zeros stand for what lies outside. Its bytes count towards
-// the phase of `barrier`.
+// Copies the box that begins at (row, column) of a matrix; elements outside the matrix are zeros. Its bytes count
+// towards the phase of `barrier`.
 __device__ inline void copy_box(unsigned to, const TensorMap& map, int matrix, int row, int column, unsigned barrier) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
@@ -32,7 +32,7 @@ __device__ inline void copy_box(unsigned to, const TensorMap& map, int matrix, i
       : "memory");
 }
 
-// The same to that place of both blocks of a pair, and to the barrier of each.
+// The same to this place in both blocks of a pair, and to the barrier of each.
 __device__ inline void copy_box_to_pair(unsigned to, const TensorMap& map, int matrix, int row, int column,
                                         unsigned barrier) {
   asm volatile(

@@ -1,6 +1,6 @@
-// How one warpgroup fills the stages of a product: a loader for each way that an operand lies in memory. A stage holds
-// a tile of 64 summands. Loaders have prepare(step), before the stage is free, and load(step, tile, filled): all
-// threads call both, and then arrive_after_copies(filled).
+// Loaders by which one warpgroup fills the stages of a product, one for each memory layout of an operand. A stage holds
+// a tile of 64 summands. All threads call prepare(step) before the stage is free, then load(step, tile, filled), then
+// arrive_after_copies(filled).
 #pragma once
 
 #include "ops/gpu/grouped_rows.h"
@@ -14,7 +14,7 @@ constexpr int kPanelBytes = kDepth * kRowBytes;  // of a panel, and of 64 rows a
 constexpr int kCopyRows = kWarpgroup / 8;        // rows that the copying warpgroup fills at a time
 constexpr int kCopyWarps = kWarpgroup / 32;
 
-// The chunk of each sixteenth row that a copying thread moves.
+// The row and the chunk that a copying thread moves, in every sixteenth row.
 __device__ inline int copy_row() { return static_cast<int>(threadIdx.x) / 8; }
 __device__ inline int copy_column() { return static_cast<int>(threadIdx.x) % 8 * 8; }
 __device__ inline unsigned copy_offset() {
@@ -29,7 +29,7 @@ struct Source {
   int64_t width;
   int limit;  // of sorted rows: there are some before it
 
-  // Sorted row r, or the last one where r is past it; and where that lies.
+  // Sorted row r, or the last one where r is past it; and its place in memory.
   __device__ int clamp(int r) const { return min(r, limit - 1); }
   __device__ int place(int r) const { return index == nullptr ? clamp(r) : index[clamp(r)]; }
   // One multiplication of 32 bits.
@@ -39,7 +39,7 @@ struct Source {
   }
 };
 
-// Loads kRows rows of an operand that lies along the depth, from sorted row `first` on.
+// Loads kRows rows of an operand stored along the depth, from sorted row `first` on.
 template <int kRows>
 struct DepthLoader {
   Source source;
@@ -61,7 +61,7 @@ struct DepthLoader {
   }
 };
 
-// Loads columns [left, left + kColumns) of an operand with one row a summand, from sorted row `first` on.
+// Loads columns [left, left + kColumns) of an operand stored as one row per summand, from sorted row `first` on.
 template <int kColumns>
 struct WidthLoader {
   static constexpr int kRows = kDepth / kCopyRows;  // of each thread
@@ -73,7 +73,7 @@ struct WidthLoader {
       : source(from), first(first_row + copy_row()), column(left + copy_column()) {
     look_up(0);
   }
-  // Indices come from memory: they are asked for one step ahead, and not touched before.
+  // Row indices come from memory: they are requested one step ahead and not used before.
   __device__ void prepare(int step) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) place[i] = source.index == nullptr ? source.clamp(row(step, i)) : next[i];
@@ -98,10 +98,10 @@ struct WidthLoader {
   }
 };
 
-// Loads boxes of a matrix, which one thread of each warp in turn asks for, as asking takes time: columns [left, left +
-// kColumns) of the operand, with summands from `first` on. Where it lies along the depth, they are rows of the matrix
-// and come as one box, else as panels. Boxes end in zeros at the borders of the matrix. Of what is shared by paired
-// blocks, each brings one half for both.
+// Loads boxes of a matrix by TMA: columns [left, left + kColumns) of the operand, with summands from `first` on. One
+// thread of each warp in turn issues a copy, because issuing takes time. Along the depth, the columns are rows of the
+// matrix and come as one box, otherwise as panels. Outside the matrix, boxes are filled with zeros. In a pair of blocks
+// that share the operand, each block loads one half for both.
 template <Along kAlong, int kColumns, bool kPaired = false>
 struct BoxLoader {
   static constexpr int kBoxColumns = kAlong == Along::width ? kPanel : kPaired ? kColumns / kPair : kColumns;

@@ -1,14 +1,14 @@
-// Which tile a block, or a pair of them, computes next.
+// The queue that distributes tile numbers to a block, or to a pair of blocks.
 #pragma once
 
 #include "ops/gpu/wgmma.h"
 
 namespace mw::gpu {
 
-// Hands the numbers of tiles from the thread that takes them to all warps of a block, of each to its first lane. Lies
-// in shared memory: in each slot two barriers, for a number put there and read by all warps, and the number. A pair
-// gets the same numbers: the first block puts them into the queues of both, once all warps of both have told it that
-// the slot is read.
+// Passes tile numbers from the thread that takes them to the first lane of every warp of a block. It lies in shared
+// memory: each slot has a number and two barriers, "number written" and "number read by all warps". Both blocks of a
+// pair get the same numbers: the first block writes them into both queues once all warps of both blocks have reported
+// the slot as read.
 template <int kWarps, bool kPaired>
 struct TileQueue {
   static constexpr int kSlots = 4, kSlotBytes = 32, kBytes = kSlots * kSlotBytes;
@@ -27,9 +27,9 @@ struct TileQueue {
     }
     slot = 0;
   }
-  // The thread that takes, of the block or the pair.
+  // Whether this is the thread of the block, or of the pair, that takes tiles.
   __device__ static bool takes() { return threadIdx.x == 0 && (!kPaired || place_in_pair() == 0); }
-  // Takes the tile that the next get() will hand out. For that thread, which itself has handed out all before.
+  // Takes the tile that the next get() returns. Only for that thread, after it has passed on all earlier ones.
   __device__ void take(int* taken) const {
     wait_for_phase(read(), parity ^ 1);
     const auto tile = static_cast<unsigned>(atomicAdd(taken, 1));
@@ -42,7 +42,7 @@ struct TileQueue {
       arrive(ready());
     }
   }
-  // Only the lane that frees the slot looks at it: another one might see the number after next there.
+  // Only the lane that releases the slot may read it: another lane could already see a later number there.
   __device__ int get() {
     int tile = 0;
     if (threadIdx.x % 32 == 0) {

@@ -1,4 +1,4 @@
-// The ring of stages through which tiles of operands pass from the warpgroup that copies to those that multiply.
+// The ring of stages in shared memory that passes tiles of operands from the copying warpgroup to the multiplying ones.
 #pragma once
 
 #include "ops/gpu/tiling.h"
@@ -36,8 +36,8 @@ struct Ring {
   }
 };
 
-// One arrival a warp, when all of it has read the stage. Paired blocks tell each other of every stage, shared or not:
-// so either may write to the other's when its own says that it is read.
+// One arrival per warp, when all of its lanes have read the stage. Paired blocks report every stage to each other,
+// shared or not: so either may write into the other's stage when its own barrier says that it was read.
 template <bool kPaired>
 __device__ void release(unsigned barrier) {
   __syncwarp();

@@ -1,13 +1,13 @@
-// How the warpgroups that multiply store a tile of 128 rows, whose sums lie in their registers as multiply_async leaves
-// them: a thread has columns 2 * (lane % 4) and the next one of each eight, of row lane / 4 of its warp's sixteen and
-// of the row 8 below that.
+// Stores of a 128-row tile by the multiplying warpgroups. The sums are in registers as multiply_async leaves them: of
+// every eight columns a thread has columns 2 * (lane % 4) and the next one, in row lane / 4 of its warp's sixteen rows
+// and in the row 8 below.
 #pragma once
 
 #include "ops/gpu/wgmma.h"
 
 namespace mw::gpu {
 
-// Selections, not branches: those cost registers.
+// Selects instead of branching: branches cost registers.
 __device__ inline unsigned choose(bool first, unsigned a, unsigned b) { return first ? a : b; }
 
 // Swaps words among four neighbouring lanes: word i of lane j becomes word j of lane i.
@@ -26,24 +26,24 @@ __device__ inline void transpose(unsigned (&words)[4]) {
 }
 
 constexpr int kLanesOfRow = 4;
-// Of lanes that hold neighbouring rows, whether this one holds the second.
+// Among lanes that hold two neighbouring rows, whether this one holds the second.
 __device__ inline bool holds_second_row() { return static_cast<int>(threadIdx.x) / kLanesOfRow % 2 == 1; }
 
-// Two neighbouring rows, which eight lanes store in whole lines of 128 bytes, as a store costs by the lines that it
-// touches. Lanes 0 to 3 of the first row take the first half of both, those of the second row the other half, 16 bytes
-// each. A null row is none.
+// Two neighbouring rows that eight lanes store in whole lines of 128 bytes, because the cost of a store is the number
+// of lines it touches. Lanes 0 to 3 (of the first row) take the first half of both rows, the lanes of the second row
+// the second half, 16 bytes each. A null row does not exist.
 template <class U>
 struct RowPair {
   U *first, *second;
 
-  // Of this thread's row and its neighbour's. All lanes call it.
+  // The pair of this thread's row and its neighbour's. All lanes must call it.
   __device__ static RowPair find(U* own) {
     const auto bits = shuffle_xor(reinterpret_cast<unsigned long long>(own), kLanesOfRow);
     U* const other = reinterpret_cast<U*>(bits);
     return holds_second_row() ? RowPair{other, own} : RowPair{own, other};
   }
-  // Words [0] and [1] are of a lane's own row, in both halves of a line: swaps them with the lane of the other row, so
-  // that they are of both rows in one half. And back.
+  // Exchanges words with the lane of the other row. Before: words [0] and [1] are the two halves of a line of the
+  // lane's own row. After: they are one half of both rows. A second call undoes it.
   __device__ static void swap(unsigned (&words)[2][4]) {
     const bool second_row = holds_second_row();
 #pragma unroll
@@ -59,8 +59,8 @@ struct RowPair {
   }
 };
 
-// store_row(): stores the columns below `limit` of this thread's sums and its neighbours' of one row, the thread's
-// second one when half is 1.
+// store_row(): stores the columns below `limit` of one row of this thread's sums and its neighbour's; half = 1 selects
+// the thread's second row.
 
 template <bool kAdd, int kCount>
 __device__ void store_bf16_row(bf16* row, int half, int limit, const float (&sums)[kCount]) {
@@ -121,7 +121,7 @@ __device__ void store_row(bf16* row, int half, int limit, const float (&sums)[kC
   else store_bf16_row<false>(row, half, limit, sums);
 }
 
-// Adding is left to the memory, so that no thread waits for what was there. Each element is added to once in a product:
+// Adds with reductions in memory, so that no thread waits for the old value. Each element is added to once per product:
 // the result does not depend on the order.
 template <int kCount>
 __device__ void store_row(float* row, int half, int limit, const float (&sums)[kCount], bool add) {
@@ -155,14 +155,14 @@ __device__ void store_row(float* row, int half, int limit, const float (&sums)[k
   }
 }
 
-// Where the two rows of this thread lie in the result, from the tile's first column on, of which there are `width` up
-// to the result's end. A null row is none.
+// Where the two rows of this thread lie in the result, from the tile's first column on, and the `width` of columns up
+// to the end of the result. A null row does not exist.
 template <class U>
 struct TileRows {
   U *upper, *lower;
   int width;
 
-  // Four lanes share a row: brings what will be added to into the cache while products are under way.
+  // Prefetches the values to be added to into the cache while products are in flight; four lanes share a row.
   __device__ void prefetch(int tile_width) const {
     constexpr int kLine = kRowBytes / sizeof(U);
     for (const U* row : {upper, lower})
@@ -177,7 +177,7 @@ struct TileRows {
   }
 };
 
-// Of a tile with rows [0, height), found by row_at(r).
+// The rows of a tile with rows [0, height), addressed by row_at(r).
 template <class U, class RowAt>
 __device__ TileRows<U> find_tile_rows(int64_t height, int width, const RowAt& row_at) {
   const int thread = static_cast<int>(threadIdx.x) - kWarpgroup, own = thread / 32 * 16 + thread % 32 / kLanesOfRow;

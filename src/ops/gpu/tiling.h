@@ -1,4 +1,4 @@
-// How a grouped product is cut into tiles of its result: by the host, and as blocks find them.
+// How a grouped product is split into tiles of its result: by the host, and as blocks look them up.
 #pragma once
 
 #include <span>
@@ -13,8 +13,8 @@ constexpr int kHeight = 128;                       // of a tile
 constexpr int kWideTile = 256, kNarrowTile = 128;  // their widths
 constexpr int kBand = 16;                          // row tiles that share column tiles of the other operand
 
-// Where an expert's rows and tiles begin (or what pairs of blocks take at a time: two tiles), and how many rows of
-// tiles it has; one entry more holds where the last one's end.
+// Where an expert's rows and tiles begin (for pairs of blocks: their units of two tiles), and its number of row tiles.
+// One extra entry holds the end of the last expert.
 struct ExpertTiles {
   int64_t first_row;
   int first_tile, row_tiles;
@@ -26,29 +26,29 @@ struct TileTable {
   int* taken;          // how many tiles blocks have taken
 };
 
-// The tiles that kernels know: pairs of blocks are for wide ones.
+// The tile shapes that kernels support: pairs of blocks require wide tiles.
 template <int kTileWidth, bool kInPairs>
 struct TileShape {
   static constexpr int kWidth = kTileWidth;
   static constexpr bool kPaired = kInPairs;
 };
 
-// A tile at [top, left) of the result of an expert that owns rows [begin, end). It may lie beyond the last column.
+// A tile at [top, left) of the result of an expert that owns rows [begin, end). It may extend beyond the last column.
 struct Tile {
   int expert;
   int64_t begin, end, top, left;
   bool shared;  // the other block of the pair computes a tile of the same columns
 };
 
-// Finds tiles that are asked for in rising order. A pair takes two row tiles at the same columns, or neighbouring ones
-// of an expert's last row tile where that is left over.
+// Looks tiles up by number, in ascending order. A pair takes two row tiles at the same columns; for an odd last row
+// tile of an expert, two neighbouring column tiles.
 template <bool kPaired>
 struct TileWalk {
   static constexpr int kRows = kPaired ? kPair : 1, kBandRows = kBand / kRows;  // row tiles taken at a time
   TileTable table;
   int expert = 0;
 
-  // Bands of an expert's row tiles go through all columns together, so that tiles under way share operands in cache.
+  // Bands of an expert's row tiles go through all columns together, so that tiles in flight share operands in cache.
   __device__ Tile find(int number, int width) {
     while (table.experts[expert + 1].first_tile <= number) ++expert;
     const ExpertTiles here = table.experts[expert];
@@ -64,13 +64,13 @@ struct TileWalk {
   }
 };
 
-// How many blocks run at a time, one a processor, and how many pairs of them.
+// How many blocks run at the same time, one per processor, and how many pairs.
 struct Processors {
   int blocks = 0, pairs = 0;
 };
 
-// How the host cuts a product into tiles. The device gets a zero to count the tiles taken in, and then the experts: one
-// copy costs less than two.
+// How the host splits a product into tiles. The device gets a zero (the counter of tiles taken) followed by the
+// experts, because one copy costs less than two.
 struct Tiling {
   std::vector<ExpertTiles> counter_and_experts = {ExpertTiles{}};
   int64_t width, columns;
@@ -81,8 +81,9 @@ struct Tiling {
   int tiles() const { return counter_and_experts.back().first_tile; }
 };
 
-// Narrow tiles where wide ones would leave processors idle or compute many columns in vain. Pairs where two thirds of
-// the row tiles have another one of their expert to share with: the others gain nothing, and wait for each other.
+// Chooses narrow tiles where wide ones would leave processors idle or compute many columns in vain. Chooses pairs where
+// at least two thirds of the row tiles can share with another one of their expert: the others gain nothing and wait for
+// each other.
 template <class RowTiles>
 Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, const Processors& processors,
                  const RowTiles& row_tiles_of) {

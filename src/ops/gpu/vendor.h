@@ -1,4 +1,5 @@
-// The one file, beside capability.h and vendor_blas.h, that names CUDA or HIP: all below means the same under both.
+// The abstraction of CUDA and HIP: beside capability.h and vendor_blas.h the only file that names them. Everything
+// below means the same under both.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +27,7 @@ using NativeProperties = hipDeviceProp_t;
 constexpr DeviceKind kDeviceKind = DeviceKind::hip;
 constexpr const char* kBackendName = "hip";
 constexpr const char* kHardwareQueues = "GPU_MAX_HW_QUEUES";
-// Without page faults of the device such memory is the host's, and every access crosses the bus.
+// Without device page faults, such memory stays on the host and every access crosses the bus.
 inline bool shares_memory(const NativeProperties& p) {
   return p.concurrentManagedAccess != 0 && p.pageableMemoryAccess != 0;
 }
@@ -36,14 +37,15 @@ constexpr const char* kSharingHint =
 using NativeProperties = cudaDeviceProp;
 constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
 constexpr const char* kBackendName = "cuda";
-// Environment variable: hardware queues that streams share, read when the driver starts.
+// Environment variable: the number of hardware queues that streams share, read when the driver starts.
 constexpr const char* kHardwareQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 inline bool shares_memory(const NativeProperties& p) { return p.concurrentManagedAccess != 0; }
 constexpr const char* kSharingHint =
     "its driver must give concurrent managed access, which Windows and some virtual GPUs lack; or set train.device = "
     "\"cpu\"";
 
-// A function of the driver's library, which programs do not link, as of CUDA 12.0. Null where it has none.
+// A function of the driver library (as of CUDA 12.0), which programs do not link directly. Null where it does not
+// exist.
 inline void* find_driver_function(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
@@ -51,7 +53,7 @@ inline void* find_driver_function(const char* name) {
   return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
 }
 
-// How many clusters of so many blocks of a kernel run at a time.
+// How many clusters of `blocks` blocks of a kernel run at the same time.
 inline Status count_clusters(const void* kernel, int blocks, int threads, size_t shared_bytes, int* count) {
   cudaLaunchAttribute size{};
   size.id = cudaLaunchAttributeClusterDimension;
@@ -92,7 +94,7 @@ inline Status move_to_device(const void* memory, size_t bytes, int device) {
   return cudaMemPrefetchAsync(memory, bytes, {cudaMemLocationTypeDevice, device}, 0, nullptr);
 }
 #endif
-// Pinned memory of the host, at one address for it and every device.
+// Pinned host memory, at the same address for the host and every device.
 #if defined(__HIP__) || defined(__HIPCC__)
 constexpr bool kPinsInPlace = false;  // a device may see memory that is pinned later elsewhere
 inline Status allocate_host(void** memory, size_t bytes) { return hipHostMalloc(memory, bytes, hipHostMallocPortable); }
@@ -110,7 +112,7 @@ inline Status memory_info(size_t* free_bytes, size_t* total_bytes) {
   return MW_VENDOR(MemGetInfo)(free_bytes, total_bytes);
 }
 
-// Streams do not wait for the default stream. Blocks of an urgent one come first where others wait for room too.
+// Streams do not wait for the default stream. Blocks of an urgent (high-priority) stream are scheduled first.
 inline Status create_stream(NativeStream* stream, bool urgent) {
   int least = 0, greatest = 0;
   const Status status = MW_VENDOR(DeviceGetStreamPriorityRange)(&least, &greatest);

@@ -1,5 +1,5 @@
-// The vendors' matrix libraries under one set of names: cuBLASLt, and hipBLASLt, which has most of its interface. As
-// vendor.h does it for their runtimes. A library's matrices lie column by column.
+// One set of names for the vendors' matrix libraries: cuBLASLt, and hipBLASLt, which has most of its interface; as
+// vendor.h does for the runtimes. Matrices of these libraries are column-major.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +49,7 @@ inline Status transpose_operands(Operation operation, bool first, bool second) {
 }
 inline Status destroy(Operation operation) { return MW_BLAS(LtMatmulDescDestroy)(operation); }
 
-// Columns of so many rows, one after the other, of bf16 or fp32.
+// A column-major bf16 or fp32 matrix with `rows` rows.
 inline Status create(Matrix* matrix, bool is_bf16, int64_t rows, int64_t columns) {
   return MW_BLAS(LtMatrixLayoutCreate)(matrix, is_bf16 ? MW_BLAS_DATA(16BF) : MW_BLAS_DATA(32F),
                                        static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), rows);
@@ -58,10 +58,10 @@ inline Status destroy(Matrix matrix) { return MW_BLAS(LtMatrixLayoutDestroy)(mat
 
 struct Problem {
   Operation operation;
-  Matrix first, second, result;  // result: what is added to as well
+  Matrix first, second, result;  // result: also the operand of the addition
 };
 
-// What an algorithm has to put up with.
+// What an algorithm must support.
 struct Demands {
   size_t scratch_bytes;
   uint32_t first_alignment, second_alignment, result_alignment;  // bytes
@@ -93,7 +93,7 @@ inline Status multiply(Handle handle, const Problem& p, const void* first, const
 #if defined(__HIP__) || defined(__HIPCC__)
 inline std::string reason_of(Status status) { return "hipBLASLt's status " + std::to_string(static_cast<int>(status)); }
 
-// hipBLASLt can be told neither of addresses nor of how to sum: what it may not know is not asked of it.
+// hipBLASLt accepts no requirements about alignment or about how to sum: problems that need them are not passed to it.
 inline bool can_meet(const Demands& d) {
   constexpr uint32_t kAligned = 16;
   return !d.whole_sums && d.first_alignment >= kAligned && d.second_alignment >= kAligned &&

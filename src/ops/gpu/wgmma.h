@@ -1,6 +1,7 @@
-// Hopper's instructions for a warpgroup, four warps that multiply together (wgmma, compute capability 9.0a): products
-// of tiles in shared memory, the barriers that hand tiles over, and the copies that fill them. Addresses of shared
-// memory are 32 bits wide. Rows of a tile are 128 bytes, swizzled: chunk c of 16 bytes of row r lies at c ^ (r % 8).
+// Wrappers of Hopper's warpgroup instructions (wgmma, compute capability 9.0a), by which four warps multiply together:
+// products of tiles in shared memory, the barriers that pass tiles on, and the copies that fill them. Addresses of
+// shared memory are 32 bits wide. Rows of a tile are 128 bytes, swizzled: 16-byte chunk c of row r is stored at c ^ (r
+// % 8).
 #pragma once
 
 #include "base/dtype.h"
@@ -12,12 +13,13 @@ constexpr int kWarpgroup = 128;            // threads
 constexpr int kRowBytes = 128;             // of a row of a tile
 constexpr int kAtomBytes = 8 * kRowBytes;  // after which the swizzle repeats
 
-// How a row of an operand's tile lies: along the depth of the product, or along its width, one row a summand.
+// Memory layout of an operand's tile: rows along the depth of the product (the summed dimension), or along its width,
+// one row per summand.
 enum class Along : int { depth, width };
 
 __device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
 
-// The first place in dynamic shared memory where a tile may begin. Leaves out up to kAtomBytes.
+// The first address in dynamic shared memory where a tile may begin; skips up to kAtomBytes.
 __device__ inline unsigned first_tile_address() {
   extern __shared__ uint4 memory[];
   return (shared_address(memory) + kAtomBytes - 1) / kAtomBytes * kAtomBytes;
@@ -28,10 +30,10 @@ __device__ inline void copy_chunk(unsigned to, const bf16* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 
-// Brings 128 bytes into the second level of cache.
+// Prefetches 128 bytes into the L2 cache.
 __device__ inline void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 
-// Adds four floats to memory, which does the sums; the thread goes on at once. Subnormal sums become zero.
+// Adds four floats with a reduction in memory; the thread does not wait. Subnormal sums become zero.
 __device__ inline void add_async(float* to, float4 values) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(values.x), "f"(values.y), "f"(values.z),
                "f"(values.w)
@@ -54,7 +56,7 @@ __device__ inline void init_barrier(unsigned barrier, int arrivals) {
 __device__ inline void arrive(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and makes the phase wait for so many bytes of copied boxes too.
+// Arrives, and makes the phase also wait for `bytes` bytes of box copies.
 __device__ inline void arrive_expecting(unsigned barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -62,7 +64,7 @@ __device__ inline void arrive_expecting(unsigned barrier, int bytes) {
 __device__ inline void arrive_after_copies(unsigned barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-// Waits for the end of a phase. The phase before the first counts as ended.
+// Waits for the end of a phase. The phase before the first one counts as ended.
 __device__ inline void wait_for_phase(unsigned barrier, unsigned parity) {
   asm volatile(
       "{\n.reg .pred done;\n"
@@ -81,14 +83,14 @@ __device__ inline unsigned address_in(int block, unsigned address) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
   return there;
 }
-// All threads of both blocks meet.
+// Barrier of all threads of both blocks.
 __device__ inline void sync_pair() {
   asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 __device__ inline void arrive_there(unsigned barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and stores a word on the way: the phase waits for it too.
+// Stores a word and arrives: the phase also waits for the store.
 __device__ inline void send_there(unsigned to, unsigned word, unsigned barrier) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cluster.b64 _, [%2], 4;\n"
@@ -97,10 +99,10 @@ __device__ inline void send_there(unsigned to, unsigned word, unsigned barrier) 
       : "memory");
 }
 
-// What other threads wrote becomes visible to products.
+// Makes writes of other threads visible to products.
 __device__ inline void fence_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// What this thread did to barriers becomes visible to copied boxes.
+// Makes this thread's barrier operations visible to box copies.
 __device__ inline void fence_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -115,8 +117,8 @@ __device__ void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-// A swizzled tile as products read it. Along the depth, groups of eight rows follow each other. Along the width, so do
-// groups of eight summands, and panels of 64 columns begin `panel_bytes` apart.
+// The descriptor of a swizzled tile for products. Along the depth, groups of eight rows follow each other. Along the
+// width, so do groups of eight summands, and panels of 64 columns begin `panel_bytes` apart.
 __device__ inline uint64_t describe_tile(unsigned address, unsigned panel_bytes) {
   constexpr uint64_t kSwizzle128 = uint64_t{1} << 62, kStride = uint64_t{kAtomBytes / 16} << 32;
   return kSwizzle128 | kStride | static_cast<uint64_t>(panel_bytes / 16) << 16 | (address & 0x3ffff) / 16;
@@ -126,7 +128,7 @@ __device__ inline uint64_t describe_tile(unsigned address, unsigned panel_bytes)
 // not be touched before wait_for_products<0>() and keep_sums().
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most kPending batches are under way.
+// Waits until at most kPending batches are in flight.
 template <int kPending>
 __device__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
