@@ -1,4 +1,4 @@
-// A file that grows by whole records, visible at once.
+// An append-only file of whole records, each visible to readers at once.
 #pragma once
 
 #include <string>
@@ -7,10 +7,10 @@
 
 namespace mw {
 
-// For one thread. Movable, not copyable. Errors: Exit::data naming the path and the system's reason, with the hint.
+// Not thread-safe. Movable, not copyable. Errors: Exit::data naming the path and the system's reason, with `hint`.
 class AppendFile {
  public:
-  enum class Open { append, anew };  // opens or creates; or creates a file that must not be there
+  enum class Open { append, anew };  // append: opens or creates; anew: creates a file that must not exist
   AppendFile(std::string path, Open how, std::string hint);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept
@@ -24,7 +24,7 @@ class AppendFile {
   AppendFile(const AppendFile&) = delete;
   AppendFile& operator=(const AppendFile&) = delete;
 
-  // In one system call where the system takes it all: a crash breaks at most the last record.
+  // Writes one record, in one system call if possible: a crash can damage only the last record.
   void append(std::string_view record);
 
  private:

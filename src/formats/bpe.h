@@ -1,4 +1,4 @@
-// Byte pair encoding of one word: neighbouring tokens are merged in the order that training found the merges.
+// Byte pair encoding (BPE) of one word: repeatedly merges the pair of neighbouring tokens with the lowest merge rank.
 #pragma once
 
 #include <array>
@@ -8,16 +8,16 @@
 
 namespace mw {
 
-// Filled once, then immutable; for use by many threads at once.
+// The merge table. Filled once, then immutable and thread-safe.
 class BpeMerges {
  public:
   struct Merge {
-    uint32_t rank = 0;  // lower ones first
+    uint32_t rank = 0;  // lower ranks are merged first
     int32_t result = -1;
   };
 
-  explicit BpeMerges(size_t count);  // room for so many pairs
-  // A pair that is there already gets the new merge. Ids are not negative; a rank is below 2^32 - 1.
+  explicit BpeMerges(size_t count);  // count: expected number of pairs
+  // Sets a merge; replaces an earlier one of the same pair. Ids must not be negative; ranks must be below 2^32 - 1.
   void set(int32_t left, int32_t right, Merge merge);
   const Merge* find(int32_t left, int32_t right) const;  // null: the pair does not merge
 
@@ -32,8 +32,8 @@ class BpeMerges {
   size_t mask_;
 };
 
-// Appends the tokens of `word` to `ids`: the bytes' own tokens, of which the pair of lowest rank, the leftmost first,
-// is merged until none is left. Takes O(n log n). `word` is shorter than 2^31 bytes.
+// Appends the tokens of `word` to `ids`: starts from the tokens of its bytes and merges the pair of lowest rank (ties:
+// the leftmost) until no pair merges. O(n log n). `word` must be shorter than 2^31 bytes.
 void encode_word(const BpeMerges& merges, const std::array<int32_t, 256>& byte_ids, std::string_view word,
                  std::vector<int32_t>& ids);
 

@@ -1,4 +1,4 @@
-// A file read from front to back, decompressed on the way where its name ends in .zst.
+// Sequential reading of a file, decompressed on the fly when its name ends in .zst.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,13 @@
 
 namespace mw {
 
-// For one thread. Errors (all functions): Exit::data naming the path and the reason.
+// Not thread-safe. Errors (all functions): Exit::data naming the path and the reason.
 class ByteInput {
  public:
   virtual ~ByteInput() = default;
-  // Fills the front of `out`; returns how much, 0 only at the end of the file.
+  // Reads into the front of `out` and returns the number of bytes; 0 only at the end of the file.
   virtual size_t read(std::span<char> out) = 0;
-  virtual int64_t consumed() const = 0;  // bytes of the file itself that were needed so far
+  virtual int64_t consumed() const = 0;  // bytes of the (compressed) file consumed so far
 };
 
 // Errors also: Exit::unsupported for .zst in a build without zstd.

@@ -1,4 +1,4 @@
-// XXH3 64-bit checksums: against damage and mix-ups, not against an adversary.
+// XXH3 64-bit checksums: they detect damage and mix-ups, not deliberate changes.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ uint64_t xxh3(std::string_view text);
 // The same as 16 lower-case hex digits.
 std::string xxh3_hex(std::span<const std::byte> bytes);
 
-// The hash of data that arrives in pieces: equal to xxh3 of the pieces joined, however they are cut.
+// Incremental hash: equal to xxh3 of the concatenated pieces, however they are split.
 class Xxh3Stream {
  public:
   Xxh3Stream();

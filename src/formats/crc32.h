@@ -1,4 +1,4 @@
-// Cyclic checksums of 32 bits.
+// 32-bit cyclic redundancy checks (CRC).
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,6 @@
 namespace mw {
 
 uint32_t crc32c(std::span<const std::byte> bytes);      // Castagnoli's polynomial: TFRecord files
-uint32_t crc32_ieee(std::span<const std::byte> bytes);  // of Ethernet: PNG files
+uint32_t crc32_ieee(std::span<const std::byte> bytes);  // the polynomial of Ethernet: PNG files
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// Documents of text files and JSON-lines files, in blocks that workers can take apart.
+// Reads documents from text files and JSON-lines files, in blocks that worker threads can split up.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,14 @@
 
 namespace mw {
 
-// The files that `paths` name: files as they are, folders searched in depth in bytewise order of names. Errors:
-// Exit::data when one is not there or a folder holds nothing.
+// The files that `paths` name: a file is taken as it is; a folder is searched recursively, in bytewise order of names.
+// Errors: Exit::data when a path does not exist or a folder contains no file.
 std::vector<std::string> list_documents(const std::vector<std::string>& paths);
 
-// Where the next document begins.
+// The position of the next document.
 struct DocumentPlace {
-  int64_t input = 0;   // which file
-  int64_t offset = 0;  // in it, decompressed
+  int64_t input = 0;   // index of the file
+  int64_t offset = 0;  // in the file, decompressed
   int64_t line = 0;    // lines before it
 };
 
@@ -29,32 +29,32 @@ struct DocumentBlock {
   bool json_lines = false;
   std::string path;
   int64_t first_line = 1;  // of `bytes`
-  DocumentPlace end;       // behind it
+  DocumentPlace end;       // position after this block
 };
 
-// For one thread.
+// Not thread-safe.
 class DocumentReader {
  public:
   // Errors (all functions): Exit::data naming the path, also for a line, or a file of plain text, above 1 GiB.
   DocumentReader(std::vector<std::string> files, const DocumentPlace& start);
-  // None at the end of the last file. A block of lines has about 1 MiB.
+  // Returns none at the end of the last file. A block of lines has about 1 MiB.
   std::optional<DocumentBlock> next();
-  int64_t consumed() const;  // bytes of the files themselves, compressed or not, up to here
+  int64_t consumed() const;  // bytes read so far, as stored (compressed or not)
 
  private:
   void open(int64_t input);
-  bool fill();  // reads a piece; false at the end of the file
+  bool fill();  // reads more; false at the end of the file
 
   std::vector<std::string> files_;
   DocumentPlace place_;
   std::unique_ptr<ByteInput> input_;  // of place_.input; null: not opened
-  std::string buffer_;                // what is read and not given away
-  int64_t before_ = 0;                // bytes of the files before this one
+  std::string buffer_;                // bytes read but not yet returned
+  int64_t before_ = 0;                // bytes of all earlier files
 };
 
-// Calls `work` with every document of the block: text of the field `key` of a line's object, or the file. Documents
-// without text are passed over; text that is not UTF-8 gets U+FFFD for what is not. Returns how many bytes were
-// replaced so. Errors: Exit::data naming file and line when a line is no JSON object, or has no text in `key`.
+// Calls `work` with every document of the block: the text in the field `key` of each line's object, or the whole file.
+// Skips documents without text; replaces bytes that are not UTF-8 by U+FFFD. Returns the number of replaced bytes.
+// Errors: Exit::data naming file and line when a line is not a JSON object, or has no text in `key`.
 int64_t for_each_document(const DocumentBlock& block, const std::string& key,
                           const std::function<void(std::string_view)>& work);
 

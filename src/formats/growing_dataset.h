@@ -1,4 +1,4 @@
-// A Megatron dataset that is written over several runs: what was saved survives a kill, and the next run goes on there.
+// A Megatron dataset that is written over several runs: saved data survives a kill, and the next run continues from it.
 #pragma once
 
 #include <cstdint>
@@ -12,24 +12,24 @@
 
 namespace mw {
 
-// How far a dataset has come.
+// A point from which writing can continue.
 struct DatasetMark {
   int64_t documents = 0;
   int64_t bytes = 0;                   // of .bin
-  std::string bin_xxh3, lengths_xxh3;  // of what is written so far
+  std::string bin_xxh3, lengths_xxh3;  // of the data written so far
 };
 
-// One sequence per document. Writes `prefix.bin.tmp`, and the lengths beside it into `prefix.lengths.tmp`; both stay
-// when this is destroyed before finish(). For one thread. Errors (all functions): Exit::data.
+// One sequence per document. Writes `prefix.bin.tmp`, and the lengths into `prefix.lengths.tmp`; both remain when this
+// object is destroyed before finish(). Not thread-safe. Errors (all functions): Exit::data.
 class GrowingDataset {
  public:
   GrowingDataset(const std::string& prefix, TokenType type);
-  // Goes on from a mark: later bytes are cut off. Errors also when what is there is not what the mark says.
+  // Continues from a mark and cuts off later bytes. Errors also when the existing files do not match the mark.
   GrowingDataset(const std::string& prefix, TokenType type, const DatasetMark& mark);
 
   void add_document(std::span<const int32_t> tokens);
-  DatasetMark save();  // everything so far survives a crash
-  // Makes `prefix.bin` and `prefix.idx` appear, and removes the lengths.
+  DatasetMark save();  // all data so far survives a crash
+  // Writes `prefix.idx`, renames the data to `prefix.bin`, and removes the file of lengths.
   void finish();
   int64_t documents() const { return std::ssize(lengths_); }
   int64_t tokens() const { return bin_.appended() / size_of(type_); }

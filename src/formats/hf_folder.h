@@ -1,4 +1,4 @@
-// A Hugging Face model folder whose weights are those of a model.
+// Opens a Hugging Face model folder and checks its weights against a model.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace mw {
 
 struct HfFolder {
   SafetensorsSet files;
-  std::vector<HfTensor>
-      tensors;       // those of the model, under the names that this folder has: experts one by one or fused
-  std::string note;  // for the log: what is left out on purpose, multi-token prediction; "" for nothing
+  std::vector<HfTensor> tensors;  // the model's tensors, under this folder's names (experts one by one or fused)
+  std::string note;  // for the log: names what is ignored on purpose (multi-token prediction); "" if nothing is
 };
 
-// Maps DIR's safetensors and checks every name and shape against the model, from the headers alone. Errors: data,
-// naming the tensor that is missing, extra or misshapen; nothing is dropped silently.
+// Memory-maps DIR's safetensors and checks every name and shape against the model, from the headers alone. Errors:
+// data, naming the tensor that is missing, unexpected or of the wrong shape; nothing is ignored silently.
 HfFolder open_hf_folder(const ModelSpec& model, const std::string& dir);
 
-// A tied model may carry lm_head.weight all the same: then it must be the embedding. Reads both. Errors: data.
+// The folder of a tied model may contain lm_head.weight all the same: checks that it equals the embedding. Reads both.
+// Errors: data.
 void check_tied_head(const HfFolder& folder, const ModelSpec& model);
 
 }  // namespace mw

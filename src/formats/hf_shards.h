@@ -1,4 +1,4 @@
-// How a model folder is cut into files: names and contents of its shards and of their index.
+// How a model folder is split into files: names and contents of its shards and of their index.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace mw {
 
-// What a tensor is written in, in a folder of `dtype`.
+// The dtype in which a tensor is written, in a folder of `dtype`.
 DType written_dtype(const HfTensor& tensor, DType dtype);
 
 struct HfShard {
   std::string file;             // "model.safetensors", or "model-00001-of-00003.safetensors"
-  std::vector<size_t> tensors;  // places in the list that was cut
+  std::vector<size_t> tensors;  // indices into the list of tensors
 };
 
-// Cuts `tensors`, in their order, into files of at most `limit` bytes of weights; a larger tensor has a file of its
-// own. At least one file.
+// Splits `tensors`, in their order, into files of at most `limit` bytes of weights; a larger tensor gets a file of its
+// own. Returns at least one file.
 std::vector<HfShard> cut_into_shards(const std::vector<HfTensor>& tensors, DType dtype, int64_t limit);
 
 // The text of model.safetensors.index.json: total_size in bytes, and the file of each tensor.

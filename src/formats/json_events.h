@@ -1,4 +1,4 @@
-// JSON of untrusted files as a stream of events: nothing is built in memory, and nesting is limited.
+// Event-based (SAX) parser for JSON of untrusted files: it builds nothing in memory and limits nesting.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace mw {
 
-// What a reader overrides; every default ignores the event. Handlers refuse a document by throwing mw::Error.
+// Handler interface; every default ignores the event. Handlers reject a document by throwing mw::Error.
 class JsonEvents {
  public:
   virtual ~JsonEvents() = default;

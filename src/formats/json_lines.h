@@ -1,4 +1,4 @@
-// Metrics as JSON lines: one object per line, appended and visible at once.
+// Metrics as JSON lines: one object per line, appended and visible to readers at once.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace mw {
 
-// Appends to a file, for one thread. Movable, not copyable.
+// Appends to a file. Not thread-safe. Movable, not copyable.
 class JsonLinesWriter {
  public:
   // Opens or creates. Errors (all functions): Exit::data naming the path and the system's reason.
   explicit JsonLinesWriter(const std::string& path);
 
-  // One line in one system call, so that a crash breaks at most the last line. NaN and Inf become null; bad UTF-8 is
-  // replaced.
+  // Appends one line in one system call, so that a crash damages at most the last line. NaN and Inf become null;
+  // invalid UTF-8 is replaced.
   void write(const nlohmann::ordered_json& object);
 
  private:
@@ -29,8 +29,8 @@ struct TruncatedLines {
   int64_t broken = 0;  // lines dropped because they are not JSON objects, such as a last line cut by a crash
 };
 
-// Before a resume at `step`: drops the lines whose "step" is larger, and broken lines; lines without a step stay.
-// The file is replaced in one move, and left alone when nothing is dropped; a missing file is an empty one.
+// To be called before a run resumes at `step`: removes the lines with a larger "step" and broken lines; lines without a
+// step stay. The file is replaced atomically, and not touched when nothing is removed; a missing file counts as empty.
 TruncatedLines truncate_after_step(const std::string& path, int64_t step);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// A file that becomes visible only when it is complete: written as `path.tmp`, synced, renamed.
+// An output file that becomes visible only when it is complete: written as `path.tmp`, synced, renamed.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace mw {
 
-// Movable, not copyable, for one thread. Destroyed before finish(), it removes `path.tmp`, unless told to keep it, and
-// leaves `path` as it was. Errors (all functions): Exit::data naming the path and the system's reason (disk full, no
-// permission...).
+// Movable, not copyable, not thread-safe. When destroyed before finish(), it removes `path.tmp` (unless
+// keep_unfinished() was called) and leaves `path` as it was. Errors (all functions): Exit::data naming the path and the
+// system's reason (disk full, no permission...).
 class OutputFile {
  public:
   OutputFile() = default;
   explicit OutputFile(const std::string& path);  // creates or empties `path.tmp`
-  // Goes on with the first `size` bytes of the `path.tmp` that an interrupted run left; what follows is cut off. Errors
-  // also when there are fewer.
+  // Continues after the first `size` bytes of the `path.tmp` that an interrupted run left and cuts off the rest. Errors
+  // also when the file is shorter.
   static OutputFile resume(const std::string& path, int64_t size);
   ~OutputFile();
   OutputFile(OutputFile&& other) noexcept;
@@ -25,8 +25,8 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write_at(int64_t offset, std::span<const std::byte> bytes);
-  void append(std::span<const std::byte> bytes);  // after everything appended before
-  void sync();                                    // what was written survives a crash
+  void append(std::span<const std::byte> bytes);  // after all earlier appends
+  void sync();                                    // data written so far survives a crash
   void finish();                                  // sync, rename to `path`, sync the folder
   void keep_unfinished() { keep_ = true; }        // `path.tmp` stays when this is destroyed before finish()
   bool is_open() const { return fd_ >= 0; }

@@ -1,4 +1,4 @@
-// Keeps a second process from what one is writing.
+// A lock file that keeps a second process from writing the same output.
 #pragma once
 
 #include <chrono>
@@ -8,19 +8,19 @@
 
 namespace mw {
 
-// The error of a lock that another one holds.
+// Another process holds the lock.
 class LockHeld : public Error {
  public:
   using Error::Error;
 };
 
-// Holds a file of this name, with the process and its host in it, locked until it is destroyed, which removes the file.
-// A process that dies leaves the file, but no lock. Nothing is held where the file system takes no locks (Lustre, as it
-// is often mounted). Neither movable nor copyable.
+// Creates a file of this name that contains the process id and host, and holds a lock on it until destroyed, which also
+// removes the file. A process that dies leaves the file, but not the lock. Nothing is locked where the file system does
+// not support locks (Lustre, as it is often mounted). Neither movable nor copyable.
 class OutputLock {
  public:
-  // Waits for another holder, which may be about to end, for `patience`. Errors: LockHeld (Exit::data) when it
-  // still holds it, with what that one wrote; Exit::data naming the system's reason.
+  // Waits up to `patience` for another holder, which may be about to exit. Errors: LockHeld (Exit::data) when it still
+  // holds the lock, with the contents of its file; Exit::data naming the system's reason.
   explicit OutputLock(const std::string& path, std::chrono::milliseconds patience = {});
   ~OutputLock();
   OutputLock(const OutputLock&) = delete;
@@ -32,7 +32,7 @@ class OutputLock {
   int fd_ = -1;
 };
 
-// Whether the file names a process of another host: it may be gone without its file system knowing yet.
+// Whether the file names a process of another host: such a process may be gone without the file system knowing yet.
 bool is_held_elsewhere(const std::string& path);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// Small images: PNG without compression.
+// PNG encoder for small images, without compression; and base64.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// One self-contained HTML page about a run: which run it is, curves, memory, time, and the load of experts.
+// A self-contained HTML report about a run: its description, curves, memory, time, and expert load.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace mw {
 
-// No scripts, nothing from elsewhere: it opens from a file. `title` stands at the top.
+// The page has no scripts and loads nothing: it can be opened from a file. `title` is printed at the top.
 std::string draw_report(const MetricsHistory& history, const std::string& title);
 
 }  // namespace mw

@@ -39,21 +39,21 @@ inline constexpr int64_t kSafetensorsHeaderLimit = 100'000'000;
 
 // Bits per element of a dtype string, 0 when it is not known.
 int64_t safetensors_dtype_bits(std::string_view dtype);
-// Bytes of a tensor of a known dtype; -1 where 64 bits do not count them, a size is negative, or the elements fill no
-// whole number of bytes.
+// Bytes of a tensor of a known dtype; -1 where the count overflows 64 bits, a size is negative, or the elements do not
+// fill whole bytes.
 int64_t safetensors_bytes(std::string_view dtype, const std::vector<int64_t>& shape);
 // The dtype string of an element type: "F32", "BF16", ...
 std::string_view safetensors_dtype(DType dtype);
 
-// Parses and fully checks the header of a file given as bytes. Errors: Exit::data naming `path_for_messages`, the
-// tensor, what was expected and what was found; an accepted header describes the buffer exactly.
+// Parses and validates the header of a file given as bytes. Errors: Exit::data naming `path_for_messages`, the tensor,
+// the expected value and the actual one; a header that passes describes the buffer exactly.
 SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file_bytes, std::string_view path_for_messages);
 
-// A memory-mapped file. Movable; entries and data stay valid while the file lives. The file must not be truncated
-// meanwhile.
+// A memory-mapped file. Movable; entries and data stay valid as long as the file object. The file on disk must not be
+// truncated meanwhile.
 class SafetensorsFile {
  public:
-  // Errors: as MappedFile and parse_safetensors_header.
+  // Errors: those of MappedFile and parse_safetensors_header.
   explicit SafetensorsFile(const std::string& path);
 
   const std::vector<SafetensorsEntry>& entries() const { return header_.entries; }
@@ -69,22 +69,22 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// Elements [first_element, first_element + out.size()) of a tensor, converted from F32, BF16, F16 or F8_E4M3.
-// Errors: Exit::data naming file, tensor and dtype when the dtype is another; Exit::internal when out of range.
+// Reads elements [first_element, first_element + out.size()) of a tensor, converted from F32, BF16, F16 or F8_E4M3.
+// Errors: Exit::data naming file, tensor and dtype for any other dtype; Exit::internal when out of range.
 void read_as_f32(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t first_element,
                  std::span<float> out);
 // The same from I64 or I32.
 void read_as_i64(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t first_element,
                  std::span<int64_t> out);
 
-// Where a tensor of a folder lies; both null when there is none.
+// The location of a tensor in a folder; both null when it does not exist.
 struct SafetensorsLocation {
   const SafetensorsFile* file = nullptr;
   const SafetensorsEntry* entry = nullptr;
   explicit operator bool() const { return entry != nullptr; }
 };
 
-// All tensors of a model folder by name. Movable; locations stay valid while the set lives.
+// All tensors of a model folder by name. Movable; locations stay valid as long as the set.
 class SafetensorsSet {
  public:
   SafetensorsLocation find(std::string_view name) const;
@@ -105,7 +105,7 @@ class SafetensorsSet {
 
 // Opens `dir/model.safetensors`, or else the shards that `dir/model.safetensors.index.json` names. Every tensor of
 // every shard is found. Errors: Exit::data when neither is there, a shard is missing or damaged, the index names a path
-// outside the folder or a tensor that its file lacks, or a tensor is in two files.
+// outside the folder or a tensor that is not in its file, or two files contain the same tensor.
 SafetensorsSet open_safetensors_folder(const std::string& dir);
 
 // The "weight_map" of an index: tensor -> file name. `text` is the JSON. Errors: Exit::data naming `path_for_messages`.

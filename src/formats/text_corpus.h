@@ -1,4 +1,4 @@
-// Text as bytes: every file of a tree, joined; token ids are the bytes 0 to 255.
+// Byte-level token source: all text files of a directory tree, concatenated; token ids are the bytes 0 to 255.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +13,12 @@
 namespace mw {
 
 struct TextFile {
-  std::string name;  // relative to what was searched
+  std::string name;  // relative to the searched folder
   std::string path;
   int64_t size = 0;  // bytes
 };
 
-// The file `path`, or the files of the folder `path` in bytewise order of names: see TextCorpus for which. Errors:
+// The file `path`, or the files of the folder `path` in bytewise order of names (TextCorpus says which). Errors:
 // Exit::data naming the path when it cannot be read, is empty or nothing matches.
 std::vector<TextFile> find_text_files(const std::string& path, const std::vector<std::string>& suffixes);
 
@@ -29,12 +29,13 @@ std::vector<TextFile> find_text_files(const std::string& path, const std::vector
 // end of their name; "" selects names without a dot; an empty list selects all.
 //
 // Split by whole files: a file is held out for validation when xxh3(relative path) mod 10000 < validation_fraction *
-// 10000, wherever the tree lies. With two files or more and 0 < fraction < 1, each side gets at least one. A single
-// file is cut in two instead: its last floor(fraction * size) bytes are held out.
+// 10000, independent of the location of the tree. With two files or more and 0 < fraction < 1, each side gets at least
+// one. A single file is split in two instead: its last floor(fraction * size) bytes are held out.
 //
-// Each file, with its zero byte, is a document.
+// Each file, including its zero byte, is a document.
 //
-// Up to 1 GiB is copied into memory, so that a tree edited during training does no harm; larger trees are mapped.
+// Up to 1 GiB is copied into memory, so that editing the tree during training does no harm; larger trees are
+// memory-mapped.
 class TextCorpus final : public TokenSource {
  public:
   // Errors: Exit::data naming the path when it cannot be read, nothing matches (with suffixes seen), the split is
@@ -63,7 +64,7 @@ class TextCorpus final : public TokenSource {
   int64_t size_ = 0;
 };
 
-// For each file whether it is held out; `names` are relative paths. See TextCorpus for the rule.
+// Whether each file is held out for validation; `names` are relative paths. TextCorpus describes the rule.
 std::vector<bool> choose_held_out(const std::vector<std::string>& names, double validation_fraction);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// Tokens to text while they are generated: only whole UTF-8 characters come out.
+// Incremental detokenization while tokens are generated: emits only whole UTF-8 characters.
 #pragma once
 
 #include <cstdint>
@@ -11,18 +11,18 @@
 
 namespace mw {
 
-// Appends `text` to `out`, with U+FFFD for each byte that is not part of well-formed UTF-8. Returns how many were
+// Appends `text` to `out`, with U+FFFD for each byte that is not part of well-formed UTF-8. Returns the number of bytes
 // replaced.
 int64_t repair_utf8(std::string_view text, std::string& out);
 
-// All pieces together are the text that decode() gives for all ids, as valid UTF-8.
+// The concatenation of all pieces is decode() of all ids, as valid UTF-8.
 class TextStream {
  public:
-  // `context`: ids whose text is known already, such as those of a prompt. The tokenizer must outlive the stream.
+  // `context`: ids whose text was already printed, such as those of a prompt. The tokenizer must outlive the stream.
   explicit TextStream(const Tokenizer& tokenizer, std::span<const int32_t> context = {});
-  // The text that `id` completes; "" where it ends within a character. An id without a token is U+FFFD.
+  // Returns the text that `id` completes; "" where it ends within a character. An id without a token gives U+FFFD.
   std::string add(int32_t id);
-  // What add() held back because its character is not complete.
+  // Returns the bytes that add() held back because their character was incomplete.
   std::string finish();
 
  private:

@@ -1,4 +1,4 @@
-// Token sources: one stream of token ids, whatever files it comes from.
+// Token sources: a stream of token ids, independent of the file format that it is read from.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ class TokenSource {
   // file and position when a stored id does not fit 32 bits. Ids may be negative or beyond the vocabulary: see
   // check_tokens.
   virtual void read(int64_t first, std::span<int32_t> out) const = 0;
-  // Where documents begin among tokens [first, first + count), ascending. Errors: as read; config where the source does
-  // not know.
+  // The positions where documents begin within tokens [first, first + count), ascending. Errors: as read; config where
+  // the source has no documents.
   virtual std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
   virtual std::string describe() const = 0;  // one line for the log: "megatron data/web: 1.20B tokens, 31204 documents"
 
@@ -29,12 +29,12 @@ class TokenSource {
   void check_range(int64_t first, size_t count) const;
 };
 
-// For tokens [first, first + starts.size()): how far from `first` each one's document begins, 0 where that is before
-// `first`. Errors: as document_begins.
+// For each token of [first, first + starts.size()): the beginning of its document relative to `first`, or 0 where that
+// is before `first`. Errors: as document_begins.
 void find_document_starts(const TokenSource& source, int64_t first, std::span<int32_t> starts);
 
-// Errors: Exit::data naming `where`, the index of the token in the stream (`first` + i), its id and the vocabulary size
-// for the first id outside [0, vocab).
+// Checks that all ids are in [0, vocab). Errors: Exit::data naming `where`, the vocabulary size, and the first id that
+// is not, with its index in the stream (`first` + i).
 void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_view where, int64_t first = 0);
 
 struct TokenRange {
@@ -43,7 +43,7 @@ struct TokenRange {
 // Reads the whole source; {0, 0} when it is empty.
 TokenRange find_token_range(const TokenSource& source);
 
-// A run of tokens of another source.
+// A contiguous range of another source.
 class TokenSlice final : public TokenSource {
  public:
   TokenSlice(std::unique_ptr<TokenSource> source, int64_t first, int64_t count);
@@ -65,13 +65,13 @@ struct TokenSourceOptions {
   std::vector<std::string> suffixes;  // text only
   double validation_fraction = 0;     // in [0, 1): share of the files (text), or of the tokens, taken from the end
   Split split = Split::all;
-  bool documents = false;       // document_begins will be asked for
+  bool documents = false;       // document_begins will be called
   int64_t document_token = -1;  // shards: begins each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in u32
 };
 
-// Opens a source that holds at least one token. Errors: Exit::config on an unknown kind, a fraction outside [0, 1), a
-// validation split of fraction 0, or shards in whose first file no document begins where `documents` asks for them;
-// Exit::data for everything about the files.
+// Opens a source with at least one token. Errors: Exit::config on an unknown kind, a fraction outside [0, 1), a
+// validation split of fraction 0, or, when `documents` is set, shards whose first file contains no beginning of a
+// document; Exit::data for all errors about the files.
 std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options);
 
 }  // namespace mw

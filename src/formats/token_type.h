@@ -1,4 +1,4 @@
-// How token ids are stored, and their conversion to and from 32 bits. Shared by the token file formats.
+// Storage types of token ids, and their conversion to and from 32 bits. Shared by the token file formats.
 #pragma once
 
 #include <cstddef>

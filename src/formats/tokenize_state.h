@@ -1,4 +1,4 @@
-// `prefix.tokenize.json`: how far an interrupted tokenization is. docs/formats.md lists the fields.
+// `prefix.tokenize.json`: the progress of an interrupted tokenization. docs/formats.md lists the fields.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace mw {
 
-// What has to be the same for a run to go on from another's files.
+// The settings that must be equal for a run to resume from another run's files.
 struct TokenizeSettings {
   std::string tokenizer_xxh3, key;
   int64_t end_of_document = -1;  // -1: none
@@ -27,12 +27,12 @@ struct TokenizeState {
   int64_t consumed = 0;  // bytes of the input files
 };
 
-// Sizes and times of the files. Errors: Exit::data.
+// Sizes and modification times of the files. Errors: Exit::data.
 std::vector<TokenizeSettings::Input> describe_inputs(const std::vector<std::string>& files);
 
 void write_tokenize_state(const std::string& path, const TokenizeSettings& settings, const TokenizeState& state);
 
-// Errors: Exit::data when the file is damaged, or names the first setting that differs.
+// Reads the state. Errors: Exit::data when the file is damaged, or a setting differs; names the first such setting.
 TokenizeState read_tokenize_state(const std::string& path, const TokenizeSettings& settings);
 
 }  // namespace mw

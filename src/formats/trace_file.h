@@ -1,4 +1,4 @@
-// Chrome trace: JSON that chrome://tracing and ui.perfetto.dev open.
+// Writes Chrome traces: JSON for chrome://tracing and ui.perfetto.dev.
 #pragma once
 
 #include <string>
@@ -8,11 +8,12 @@
 
 namespace mw {
 
-// Before a run that ends by writing one: makes its folder. Errors: Exit::data where no file can be written there.
+// Creates the folder of a trace, before the run that will write it. Errors: Exit::data where no file can be written
+// there.
 void prepare_trace_file(const std::string& path);
 
-// Complete ("X") events in microseconds. One lane per kind of work where all of them are the host's; else one for what
-// the host did, one for the GPU's computing and one for its communication. Errors: Exit::data naming the path.
+// Writes complete ("X") events in microseconds. When all events are the host's, one lane per kind of work; otherwise
+// one lane each for the host, the GPU's compute and its communication. Errors: Exit::data naming the path.
 void write_chrome_trace(const std::string& path, const std::vector<TraceEvent>& events, int rank);
 
 }  // namespace mw

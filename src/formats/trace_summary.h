@@ -1,4 +1,4 @@
-// What a Chrome trace holds, by lane and name.
+// Summarizes a Chrome trace by lane and name.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace mw {
 
 struct TraceTotals {
   int64_t events = 0;
-  double milliseconds = 0;  // of all of them, inner ones included
+  double milliseconds = 0;  // total duration, including inner scopes
 };
 
 struct TraceSummary {
@@ -20,8 +20,8 @@ struct TraceSummary {
   double begin_ms = 0, end_ms = 0;                                // of the first and the last event
 };
 
-// Reads the complete ("X") events and the names of lanes. Errors: Exit::data naming `where`, when it is no JSON or no
-// trace, or an event lacks name, time or lane.
+// Reads the complete ("X") events and the names of lanes. Errors: Exit::data naming `where`, when it is not JSON or not
+// a trace, or an event has no name, time or lane.
 TraceSummary summarise_trace(std::string_view text, const std::string& where);
 
 }  // namespace mw

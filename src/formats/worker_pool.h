@@ -1,4 +1,4 @@
-// Threads that work through tasks in the order they come.
+// A thread pool that runs tasks in the order of their submission.
 #pragma once
 
 #include <condition_variable>
@@ -10,8 +10,8 @@
 
 namespace mw {
 
-// A task gets the number of its thread, 0 to threads - 1, and must not throw (a std::packaged_task keeps what is
-// thrown). Destroyed, it waits for the tasks that run and drops the others.
+// A task gets the number of its thread, 0 to threads - 1, and must not throw (std::packaged_task keeps exceptions). The
+// destructor waits for running tasks and drops the others.
 class WorkerPool {
  public:
   explicit WorkerPool(int threads);
