@@ -1,6 +1,6 @@
-// Comm: one group of ranks and its collectives, over host memory or in the order of a stream. Every member calls the
-// same collectives in the same order, over all of its groups, from one thread. Zero-length messages are legal
-// everywhere. Sums are deterministic for a fixed layout and equal on all members.
+// Comm: a group of ranks (a process group) and its collectives, over host memory or in the order of a stream. Every
+// member must call the same collectives in the same order, over all of its groups, from one thread. Zero-length
+// messages are legal everywhere. Sums are deterministic for a fixed layout and equal on all members.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +14,23 @@
 
 namespace mw {
 
-// An exchange or a sum under way. After wait() what it receives is there and what it sends is free: for the host, or,
-// where it was started on a stream, for what is enqueued there from then on. Waiting twice is legal; destroying one
-// that was not waited for waits, unless an error unwinds and it is a message or on a stream.
+// An asynchronous communication, as returned by collectives. After wait(), received data is valid and send buffers may
+// be reused: by the host, or, when it was started on a stream, by work enqueued on that stream afterwards. Waiting
+// twice is legal. The destructor waits if nobody did, unless an exception unwinds and it is a message or was started on
+// a stream.
 class Pending {
  public:
   virtual ~Pending() = default;
   virtual void wait() = 0;
 };
 
-// One that was over when it was asked for.
+// A communication that is already complete.
 class DonePending : public Pending {
  public:
   void wait() override {}
 };
 
-// Rows to and from every member. Counts and offsets are in rows of `row_bytes`, one per member.
+// The arguments of an uneven all-to-all of rows. Counts and offsets are in rows of `row_bytes`, one per member.
 struct RowExchange {
   const void* send = nullptr;
   std::vector<int64_t> send_counts, send_offsets;
@@ -44,51 +45,54 @@ class Comm {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // In place, over all members. Errors: comm.
+  // In place, over all members. Errors (of all collectives): comm.
   virtual void all_reduce_sum(std::span<float> values) = 0;
   virtual void all_reduce_sum(std::span<double> values) = 0;
   virtual void all_reduce_sum(std::span<int64_t> values) = 0;
   virtual void all_reduce_max(std::span<double> values) = 0;
   virtual void all_reduce_max(std::span<int64_t> values) = 0;
-  // In place: `root` has the sum of all members, the others keep their values.
+  // In place: `root` gets the sum over all members, the others keep their values.
   virtual void reduce_sum(std::span<float> values, int root) = 0;
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;
-  // Starts an uneven all-to-all. The buffers must stay untouched until wait().
+  // Starts an uneven all-to-all. Buffers must not be touched until wait().
   virtual std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) = 0;
-  // Start a message to or from another member; the n-th one sent meets the n-th one received, of the same size. What
-  // is sent must stay untouched until wait(), which may last until the other side receives.
+  // Start a point-to-point message. The n-th message sent to a member matches the n-th one that it receives, and must
+  // have the same size. The buffer must not be touched until wait(), which may block until the other side has called
+  // receive.
   virtual std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) = 0;
   virtual std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) = 0;
 
-  // The same over memory of the stream's device, in its order: they start when what was enqueued before is done, and
-  // what they touch must be left alone until wait(). By default the host waits for the stream and does all of it
-  // itself.
+  // The same on memory of the stream's device, in stream order: they start when the work enqueued before is done, and
+  // their buffers must not be touched until wait(). The default implementation waits for the stream and runs the
+  // collective on the host.
   virtual std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values);
   virtual std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange);
   virtual std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to);
   virtual std::unique_ptr<Pending> receive(Stream& stream, std::span<std::byte> bytes, int from);
-  // `values` is one part per member, in their order; counts: elements of each, none is legal. In place: this member's
-  // part becomes the sum over all members; what the other parts hold is not defined.
+  // `values` holds one part per member, in rank order; counts: elements of each part, 0 is legal. In place: this
+  // member's part becomes the sum over all members; the other parts are undefined afterwards.
   virtual std::unique_ptr<Pending> reduce_scatter_sum(Stream& stream, std::span<float> values,
                                                       std::span<const int64_t> counts);
-  // `bytes` is one part per member, likewise, and each member holds its own. In place: the others' arrive.
+  // `bytes` holds one part per member, in rank order, and this member's part is filled in. In place: fills in the parts
+  // of the others.
   virtual std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
                                               std::span<const int64_t> counts);
 
-  // Members of the same color form a new group, ordered by key.
+  // Collective. Members with the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
 
-  // For whoever waits elsewhere, without a collective: whether others of the world are known to have ended the job, or
-  // to be gone. Errors: as of a collective with them. Where a launcher ends the job there is nothing to know.
+  // To be called now and then by code that waits for something else; not collective. Throws when other ranks are known
+  // to have ended the job or to be gone. Errors: as a collective with them. Does nothing where a launcher ends the job
+  // itself.
   virtual void check_peers() {}
 
-  // Where this rank's collectives are noted, over all of its groups; null: nowhere.
+  // Where this rank's collectives are recorded, over all of its groups; null: nowhere.
   virtual Progress* progress() { return nullptr; }
 };
 
-// Calls body(part, member) for every member's part of `whole` that is not empty. Errors: internal, when the counts are
-// not those of `whole`.
+// Calls body(part, member) for every member's part of `whole` that is not empty. Errors: internal, when the counts do
+// not add up to the size of `whole`.
 template <class T, class Body>
 void for_each_part(std::span<T> whole, std::span<const int64_t> counts, Body&& body) {
   size_t at = 0;
@@ -104,7 +108,7 @@ void for_each_part(std::span<T> whole, std::span<const int64_t> counts, Body&& b
 // A group of one.
 std::unique_ptr<Comm> make_self_comm();
 
-// The same text on every member, from `root`.
+// Collective. Returns the text of `root` on every member.
 std::string broadcast_text(Comm& comm, const std::string& text, int root);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// Which cores of its node a rank computes on.
+// CPU affinity: which cores of its node a rank computes on.
 #pragma once
 
 #include <string>
@@ -10,17 +10,18 @@ namespace mw {
 
 int cores_of_node();
 
-// The cores that the launcher confined this process to, in ascending order; none where it may use all of its node.
+// The cores to which the launcher bound this process, ascending; empty where it may use its whole node.
 std::vector<int> bound_cores();
 
-// Threads a rank gets: `asked`, or the cores this node lets the process use, shared by the node's ranks; at least 1.
+// Threads per rank: `asked`, or the cores that this process may use divided by the node's ranks; at least 1.
 int threads_per_rank(int64_t asked, int local_size);
 
-// "0-3,8" as numbers; none where the text is not of that form.
+// Parses "0-3,8"; empty where the text does not have that form.
 std::vector<int> parse_core_list(const std::string& text);
 
-// Keeps the calling thread, and those it starts from then on, on the cores next to a GPU, where the launcher left it
-// free to move. Returns these cores, or "" where nothing was changed: a CPU, a bound process, an unknown topology.
+// Binds the calling thread, and threads that it starts later, to the cores next to a GPU, unless the launcher already
+// bound the process. Returns these cores, or "" where nothing was changed: on a CPU, in a bound process, or with an
+// unknown topology.
 std::string stay_near(Device device);
 
 }  // namespace mw

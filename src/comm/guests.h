@@ -1,5 +1,5 @@
-// Connections that have not proved yet that they belong to the job: one loop serves all of them at once, waits for none
-// and bounds their number and their time.
+// Incoming connections that have not yet proved that they belong to the job ("guests"). One event loop serves all of
+// them, never blocks on one, and bounds their number and time.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace mw {
 
-// A guest that knows the secret. Nothing that it sent after its proof has been read.
+// A guest that proved that it knows the secret. Nothing that it sent after its proof has been read yet.
 struct AdmittedGuest {
   Descriptor connection;
   Hello hello;
@@ -22,25 +22,25 @@ struct AdmittedGuest {
 struct GuestLimits {
   size_t guests = 128;    // open at the same time
   double seconds = 5;     // for a whole handshake
-  double patience = 0.1;  // a guest may be dropped for another one after so long
+  double patience = 0.1;  // seconds after which a guest may be dropped to make room for another
 };
 
 class Guests {
  public:
   Guests(Descriptor listener, const HandshakeHost& host, const GuestLimits& limits = {});
-  // Prints what has not been said about strangers.
+  // Prints the pending summary of rejected connections.
   ~Guests();
   Guests(const Guests&) = delete;
   Guests& operator=(const Guests&) = delete;
 
   // A descriptor that becomes readable when admit() has something to do.
   int get() const { return epoll_.get(); }
-  // Seconds after which admit() is to be called even if it does not.
+  // Seconds after which admit() must be called even if get() did not become readable.
   double pause() const;
 
-  // Moves all handshakes on as far as they go without waiting, and returns the guests that were admitted. Guests that
-  // take too long are dropped. When there are too many, the oldest that is silent is dropped for a new one, or else the
-  // oldest; a rank that this hits tries again. Strangers are reported on stderr.
+  // Advances all handshakes as far as possible without blocking, and returns the guests that were admitted. Drops
+  // guests that take too long. When there are too many, drops the oldest guest that has sent nothing, or else the
+  // oldest, for a new one; a rank that this hits tries again. Reports rejected connections on stderr.
   std::vector<AdmittedGuest> admit();
 
  private:

@@ -1,6 +1,6 @@
-// The messages by which processes join a job and connect to each other, as bytes of fixed size in the byte order of the
-// job's machines. Bytes come from the network and are not trusted: the parsers are pure functions that return nothing
-// unless every field has a value that a rank could send.
+// The messages by which processes join a job and connect to each other: fixed-size, in the machines' byte order. Bytes
+// from the network are not trusted: parsers are pure functions that return nothing unless every field has a value that
+// a rank could send.
 #pragma once
 
 #include <array>
@@ -15,14 +15,14 @@
 
 namespace mw {
 
-// What a connection is for. A proof for one purpose is worth nothing for another.
+// The purpose of a connection. A proof for one purpose is not valid for another.
 enum class Purpose : uint32_t {
   join = 1,  // to rank 0, to become a rank
   link = 2,  // between two ranks, for their messages
   watch = 3  // to the watchdog of rank 0
 };
 
-// Why a host does not let a guest in.
+// Why a host refuses a guest.
 enum class Refusal : uint32_t {
   none = 0,
   wrong_secret = 1,
@@ -42,7 +42,7 @@ struct Hello {
   Endpoint guest, host;            // both ends of the connection, as the guest sees them
   Nonce nonce{};
   uint64_t node = 0;  // equal for ranks of one node
-  uint16_t port = 0;  // where the guest listens for other ranks; 0: nowhere
+  uint16_t port = 0;  // port on which the guest listens for other ranks; 0: none
   std::string name;   // of its node, for messages; cut to what fits; printable
 };
 
@@ -62,15 +62,15 @@ struct Verdict {
   Mac mac{};
 };
 
-// After a verdict for Purpose::join, once all ranks have come: `ranks` rows follow, or `reason_bytes` bytes of text
-// that says why there will be no job. One of both is 0.
+// After a verdict for Purpose::join, once all ranks have connected: `ranks` rows follow, or `reason_bytes` bytes of
+// text that say why the job cannot start. One of the two is 0.
 struct Answer {
   Nonce token{};  // of this world
   uint32_t ranks = 0, reason_bytes = 0;
 };
 struct RankRow {
   uint64_t node = 0;
-  Endpoint at;       // where the rank listens; host 0: at MASTER_ADDR
+  Endpoint at;       // address on which the rank listens; host 0: MASTER_ADDR
   std::string name;  // as in Hello
 };
 
@@ -90,7 +90,7 @@ VerdictBytes encode(const Verdict& verdict);
 AnswerBytes encode(const Answer& answer);
 RowBytes encode(const RankRow& row);
 
-// None: not such a message. The size of the span must be that of the message, else none.
+// Return none when the bytes are not a valid message, or the span does not have the message's size.
 std::optional<Hello> parse_hello(std::span<const std::byte> bytes);
 std::optional<Challenge> parse_challenge(std::span<const std::byte> bytes);
 std::optional<Proof> parse_proof(std::span<const std::byte> bytes);

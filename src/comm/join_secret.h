@@ -1,4 +1,4 @@
-// The secret that only the processes of one job know.
+// The shared secret of a job, by which its processes recognize each other.
 #pragma once
 
 #include <optional>
@@ -7,12 +7,12 @@
 
 namespace mw {
 
-// How a user makes one, for hints and warnings.
+// The command that creates a secret, for hints and warnings.
 extern const char* const kMakeSecret;
 
-// From MOEWRIGHT_JOIN_SECRET, or from the file that MOEWRIGHT_JOIN_SECRET_FILE names, whose white space at the end does
-// not count. None where neither is set. Errors: comm, when both are set, the secret has fewer than 16 characters, or
-// the file cannot be read, belongs to another user or is open to others.
+// Reads the secret from MOEWRIGHT_JOIN_SECRET, or from the file that MOEWRIGHT_JOIN_SECRET_FILE names (without trailing
+// white space). None where neither is set. Errors: comm, when both are set, the secret has fewer than 16 characters, or
+// the file cannot be read, belongs to another user or is accessible to others.
 std::optional<JoinKey> read_join_secret();
 
 }  // namespace mw

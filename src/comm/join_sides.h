@@ -1,4 +1,5 @@
-// The two sides of a join: rank 0, where all meet, and every other rank, which comes to it. And what both need.
+// The two sides of joining a job over TCP: rank 0, to which all ranks connect, and every other rank; and helpers of
+// both.
 #pragma once
 
 #include "comm/join_messages.h"
@@ -9,24 +10,24 @@ namespace mw {
 inline constexpr const char* kJoinHint =
     "start every process with the same WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and a RANK of its own";
 
-// A key of zeros where the job has no secret.
+// The key of the job's secret; zeros where it has none.
 JoinKey key_of(const JoinSpec& spec);
-// Of this world alone. `token` is drawn by its rank 0.
+// A key for this world only. `token` is drawn at random by its rank 0.
 JoinKey world_key(const JoinSpec& spec, const Nonce& token);
 
-// MASTER_ADDR as an IPv4 address; 0: the name is not known, yet.
+// Resolves MASTER_ADDR to an IPv4 address; 0: the name cannot be resolved (yet).
 uint32_t resolve(const std::string& host);
 
-// Error: comm, where MASTER_ADDR leads to another machine, or to this one by an address that others reach, and the job
-// has no secret.
+// Errors: comm, where the job has no secret although MASTER_ADDR is another machine, or an address of this one that
+// others can reach.
 void check_secret(const JoinSpec& spec, uint32_t master);
 
-// At which address rank 0 listens, and every rank on its node: at `master` alone, but for a name other than localhost
-// that leads to the loopback interface, as /etc/hosts of many systems has it for the machine's own name. Other nodes
-// then know this one by another address, and it listens at all of them.
+// The address on which rank 0, and every rank on its node, listens: `master` alone, or all addresses when a name other
+// than localhost resolves to the loopback interface (as /etc/hosts of many systems does for the machine's own name),
+// because other nodes then know this one by another address.
 uint32_t listening_host(const JoinSpec& spec, uint32_t master);
 
-// The node of this process, without an address.
+// Describes the node of this process, without an address.
 RankRow introduce();
 
 // Collective. Errors: those of join_ranks().

@@ -1,4 +1,4 @@
-// TCP over IPv4, with descriptors that never block.
+// Non-blocking TCP sockets over IPv4, and helpers with deadlines.
 #pragma once
 
 #include <chrono>
@@ -28,7 +28,7 @@ class Descriptor {
 
 using Deadline = std::chrono::steady_clock::time_point;
 Deadline after(double seconds);
-// 0 once it is over.
+// Seconds left; 0 after the deadline.
 double seconds_until(Deadline end);
 
 // One end of a connection: an IPv4 address as inet_ntoa takes it, and a port.
@@ -41,33 +41,34 @@ std::string describe_host(uint32_t host);        // "10.0.0.7"
 std::string describe(const Endpoint& endpoint);  // "10.0.0.7:29500"
 bool is_loopback(uint32_t host);
 
-// Error: comm, with the reason of the system.
+// Throws comm with the system's reason (errno).
 [[noreturn]] void fail_system(const char* call);
 
-// Raises the limit of open files, if need be, to one for each of `ranks` and some to spare. Errors: comm.
+// Raises the limit of open files, if needed, to one per rank and some spare ones. Errors: comm.
 void make_room_for(int ranks);
 
-// Port 0 lets the system choose; the one taken is returned in `port`.
-// Errors: comm, naming the call.
+// Listens at an address. Port 0 lets the system choose; `port` returns the actual one. Errors: comm, naming the call.
 Descriptor listen_at(uint32_t host, uint16_t& port);
 
-// Invalid: not within `seconds`, or `stop` became readable.
+// Connects. The result is invalid when this takes longer than `seconds` or `stop` becomes readable.
 Descriptor connect_to(uint32_t host, uint16_t port, double seconds, int stop);
-// Invalid: nobody waits to be accepted, or errno says why not. `other_end`, if given: where the connection comes from.
+// Accepts a connection. The result is invalid when none is pending or accepting failed (see errno). `other_end`, if
+// given, returns the address of the peer.
 Descriptor accept_from(const Descriptor& listener, Endpoint* other_end = nullptr);
 
-// Of a connection; zeros when it is broken.
+// Addresses of a connection's two ends; zeros when it is broken.
 Endpoint local_end(const Descriptor& connection);
 Endpoint remote_end(const Descriptor& connection);
 
-// Until all bytes are read or written. False: the other side has closed, `end` has come, or `stop` is readable.
+// Block until all bytes are read or written. Return false when the other side has closed, `end` is reached, or `stop`
+// becomes readable.
 bool read_all(const Descriptor& from, std::span<std::byte> bytes, Deadline end, int stop = -1);
 bool write_all(const Descriptor& to, std::span<const std::byte> bytes, Deadline end, int stop = -1);
 
-// Waits until one of both can be read, or for so long. Negative descriptors are passed over.
+// Waits until one of the two is readable, or for `seconds`. Negative descriptors are ignored.
 void wait_readable(int one, int other, double seconds);
 bool is_readable(int fd);
-// True: all that the other side sent has been read, and no more will come; or the connection broke.
+// Whether the connection is finished: the other side has closed it and everything it sent has been read, or it broke.
 bool is_closed(const Descriptor& connection);
 
 }  // namespace mw

@@ -1,5 +1,5 @@
-// Messages between the ranks of a world that is joined by TCP alone: one connection to every other rank. What arrives
-// before it is asked for is kept, so that no order of sends and receives on the two sides can lock them.
+// Messages between ranks that are connected by TCP alone: one connection to every other rank. Messages that arrive
+// before their receive is posted are buffered, so that no order of sends and receives can deadlock.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace mw {
 
-// One message under way, in either direction.
+// One message in flight, in either direction.
 struct TcpTransfer {
   int peer = 0;
   bool done = false;
@@ -25,24 +25,24 @@ struct TcpTransfer {
 
 class TcpLinks {
  public:
-  // connections[r] leads to rank r; that to `rank` itself is invalid.
+  // connections[r] is the connection to rank r; that of `rank` itself is invalid.
   TcpLinks(int rank, std::vector<Descriptor> connections);
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(peers_.size()); }
 
-  // The n-th message sent on a channel meets the n-th one received from that rank, of the same size. `bytes` must stay
-  // untouched until wait(). Errors: comm, also when the sizes differ.
+  // Start a message. The n-th message sent on a channel matches the n-th one received from that rank, and must have the
+  // same size. `bytes` must not be touched until wait(). Errors: comm, also when the sizes differ.
   std::shared_ptr<TcpTransfer> send(int to, uint64_t channel, std::span<const std::byte> bytes);
   std::shared_ptr<TcpTransfer> receive(int from, uint64_t channel, std::span<std::byte> bytes);
-  // Until the message is received, or handed to the system. Errors: comm, when the other rank is lost; the exit code of
-  // a rank that has ended the job.
+  // Waits until the message is received, or passed to the system. Errors: comm, when the other rank is lost; the exit
+  // code of a rank that has ended the job.
   void wait(const TcpTransfer& transfer);
 
-  // Without waiting. Errors: those of wait(), where any rank has ended the job or been lost for a while: one that had
-  // done its part would not be missed so long.
+  // Checks for errors without waiting. Errors: those of wait(), when any rank has ended the job, or has been lost for a
+  // while (a rank that had finished its work would not be missed for so long).
   void check();
 
-  // Tells all others that this rank ends the job, as far as they listen within a second. Nothing can be sent then.
+  // Tells all other ranks that this rank ends the job, waiting at most a second. No messages can be sent afterwards.
   void announce_end(Exit code);
 
  private:
@@ -61,7 +61,7 @@ class TcpLinks {
   };
   struct Peer {
     Descriptor connection;
-    std::string lost;  // why the connection is closed; "" while it is not
+    std::string lost;  // why the connection is closed; "" while it is open
     std::chrono::steady_clock::time_point lost_at;
     std::deque<Outgoing> outgoing;
     Header header;        // of the message that is arriving
@@ -82,7 +82,7 @@ class TcpLinks {
   int rank_;
   std::vector<Peer> peers_;
   std::map<Key, Posted> posted_;
-  std::map<Key, std::vector<std::byte>> early_;  // arriving or arrived, and not asked for yet
+  std::map<Key, std::vector<std::byte>> early_;  // arriving or arrived before their receive was posted
 };
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// The world of one process: how it was launched, its ranks and nodes, and the groups of the mesh.
+// The world of one process: how it was launched, its ranks and nodes, and the process groups of the mesh.
 #pragma once
 
 #include <memory>
@@ -11,13 +11,13 @@
 
 namespace mw {
 
-// A rank among those of its node: it takes a GPU by `rank`, and shares cores and memory with all `ranks`.
+// The place of a rank among the ranks of its node: `rank` selects its GPU, and all `ranks` share cores and memory.
 struct NodePlace {
   int rank = 0, ranks = 1;
 };
 
-// Made once per process; ends the message library when destroyed. A process started without a launcher is a world of
-// one, unless its environment says how to join others (comm/tcp_join.h).
+// Created once per process; finalizes the message library when destroyed. A process started without a launcher is a
+// world of one, unless its environment says how to join others (comm/tcp_join.h).
 class World {
  public:
   virtual ~World() = default;
@@ -26,39 +26,40 @@ class World {
   virtual NodePlace place() const = 0;
   int local_size() const { return place().ranks; }
   virtual int nodes() const = 0;
-  // For handshakes of further connections between the ranks: the same on all of them, and known to no one else.
+  // A key for handshakes of further connections between the ranks: the same on all ranks, and unknown to anyone else.
   virtual JoinKey key() const = 0;
-  // The IPv4 address, as inet_ntoa takes it, at which the other ranks reach rank 0, on rank 0; 0: not known.
+  // On rank 0, the IPv4 address (as in inet_ntoa) at which other ranks reach it; 0: unknown.
   virtual uint32_t host() const { return 0; }
-  // Takes the whole job down with this exit code, after the caller has written its reason. Does not return.
+  // Ends the whole job with this exit code, after the caller has printed the reason. Does not return.
   [[noreturn]] virtual void abort(Exit code) = 0;
 };
 
-// A launcher that is told to abort may drop what it has not read yet from a rank's output, and with it the reason.
-// Waits until it has read all, for two seconds at most.
+// Waits, for two seconds at most, until the launcher has read all output: a launcher that is told to abort may drop
+// unread output of a rank, and with it the reason.
 void wait_until_output_is_read();
 
 // Errors: comm; unsupported, when a launcher started several ranks of a build without MPI.
 std::unique_ptr<World> start_world(int* argc, char*** argv);
 
-// The groups of one rank, by mesh axis.
+// The process groups of one rank, by mesh axis.
 struct MeshComms {
   std::unique_ptr<Comm> dp, tp, ep, edp, pp;
   std::unique_ptr<Comm> stage;  // DP x TP: all ranks that work on the same layers
   Comm& of(Replicas replicas) const;
-  bool cuts_experts = false;                 // over TP (Mesh::ted)
-  std::shared_ptr<struct GpuLink> gpu_link;  // of the groups that move GPU memory (comm/gpu_comm.h)
-  std::string gpu_library;                   // what moves GPU memory between ranks; "": the host does
+  bool cuts_experts = false;                 // experts are sharded over TP (Mesh::ted)
+  std::shared_ptr<struct GpuLink> gpu_link;  // null unless groups move GPU memory directly (comm/gpu_comm.h)
+  std::string gpu_library;                   // the library that moves GPU memory; "": through the host
 };
-// Where every rank computes on a GPU of its own, the groups move GPU memory directly. Collective over the world, whose
-// size the mesh must have. Errors: comm.
+// If every rank has a GPU of its own, the groups move GPU memory directly. Collective over the world, whose size must
+// match the mesh. Errors: comm.
 MeshComms make_mesh_comms(Comm& world, const Mesh& mesh, Device device = {});
 
-// What the launcher did, with as many ranks as mesh.ranks_per_node says where the run sets it.
+// The rank's place on its node as the launcher set it up, with mesh.ranks_per_node ranks where the run file sets that
+// key.
 NodePlace place_on_node(const World& world, const MeshSpec& mesh);
 
-// Ranks of the world that compute on this rank's GPU, itself included, whatever each process calls it; 0 on a CPU.
-// Collective over the world.
+// The number of ranks of the world on this rank's GPU, including itself, by bus address rather than by each process's
+// numbering; 0 on a CPU. Collective over the world.
 int ranks_on_gpu(Comm& world, Device device);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// A world without MPI: ranks that were started one by one and send one another messages over TCP.
+// A world without MPI: ranks that were started one by one and exchange messages over TCP.
 #pragma once
 
 #include "comm/tcp_join.h"
@@ -6,7 +6,7 @@
 
 namespace mw {
 
-// Collective over the ranks to be. Errors: comm.
+// Collective over the future ranks. Errors: comm.
 std::unique_ptr<World> start_tcp_world(const JoinSpec& spec);
 
 }  // namespace mw
