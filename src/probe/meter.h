@@ -1,4 +1,4 @@
-// Times calls on all ranks at once: as in training, ranks that share a node compete for its memory and links.
+// Times calls on all ranks at the same time: as in training, ranks on a node compete for its memory and links.
 #pragma once
 
 #include <functional>
@@ -10,19 +10,19 @@ namespace mw {
 
 class Meter {
  public:
-  // seconds: that one measurement may take, about; at least three batches of calls are timed. References must outlive
+  // seconds: approximate time of one measurement; at least three batches of calls are timed. References must outlive
   // the meter.
   Meter(Comm& world, Stream& stream, double seconds) : world_(world), stream_(stream), seconds_(seconds) {}
 
-  // Seconds of one call in a row of calls, waiting at the end only: the median of several rows, of the slowest rank.
-  // The same on every rank. Collective over the world; `call` may be so too.
+  // Seconds per call: batches of calls with one wait at the end; the median over batches, of the slowest rank. The same
+  // on every rank. Collective over the world; `call` may be collective too.
   double seconds_of(const std::function<void()>& call);
-  // Seconds of `call` over those of `other`, whose rows take turns: what slows the machine for a while slows both.
-  // Takes the time of two measurements. Else as seconds_of.
+  // The time of `call` divided by that of `other`; their batches alternate, so that a temporary slowdown of the machine
+  // affects both. Takes the time of two measurements. Otherwise as seconds_of.
   double ratio_of(const std::function<void()>& call, const std::function<void()>& other);
 
  private:
-  struct Row {  // so many calls that the clock does not count
+  struct Row {  // a batch of enough calls to make the clock's overhead negligible
     const std::function<void()>& call;
     int64_t calls;
     double seconds;  // about

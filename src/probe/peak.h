@@ -1,4 +1,4 @@
-// What MFU is counted against: the dense bf16 peak of a device by its maker's data sheet.
+// The peak FLOP/s that MFU is relative to: a device's dense bf16 peak according to its data sheet.
 #pragma once
 
 #include <optional>
@@ -6,7 +6,7 @@
 
 namespace mw {
 
-// FLOP/s of the device with this name, as drivers give it; none where it is not in the table.
+// Peak FLOP/s of the device with this name, as drivers report it; none where it is not in the table.
 std::optional<double> public_peak(const std::string& device);
 
 }  // namespace mw

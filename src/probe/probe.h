@@ -1,4 +1,4 @@
-// The micro-benchmark suite: measures a machine into a platform profile.
+// The micro-benchmark suite: measures a machine and writes its platform profile.
 #pragma once
 
 #include <functional>
@@ -11,19 +11,20 @@
 namespace mw {
 
 struct ProbeOptions {
-  std::string output;    // the profile; "OUTPUT.partial" holds what is known until it is complete
-  double budget_s = 60;  // that measuring may take, about
-  std::string machine;   // what the numbers are of: they are not mixed with those of another one
+  std::string output;                           // the profile; OUTPUT.partial holds it until it is complete
+  double budget_s = 60;                         // approximate time to measure
+  std::string machine;                          // names the machine: its numbers are not mixed with another's
   int64_t memory_bytes = 0, library_bytes = 0;  // of one rank
-  double peak_flops_per_s = 0;                  // dense bf16, of one rank; 0: that of its fastest product
-  std::string peak_source;                      // where it comes from
-  // Memory of this process now, where libraries take more of it as they are used: on a CPU, for kernels that they
-  // compile and messages under way.
+  double peak_flops_per_s = 0;                  // dense bf16, of one rank; 0: use its fastest product
+  std::string peak_source;                      // source of the peak
+  // Current memory of this process, where libraries take more of it as they are used (on a CPU: for kernels that they
+  // compile and messages in flight).
   std::function<int64_t()> resident;
 };
 
-// Measures all parts, or those that an interrupted probe of the same machine left, and writes the profile from rank 0.
-// say: called on rank 0 with a line of progress for each part. Collective over the world. Errors: data, comm.
+// Measures all parts, or only those that an interrupted probe of the same machine did not reach, and writes the profile
+// from rank 0. say: called on rank 0 with a line of progress for each part. Collective over the world. Errors: data,
+// comm.
 PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
                       const std::function<void(const std::string&)>& say);
 

@@ -1,4 +1,4 @@
-// What the measurements of operators are made on: sizes of products and attention, and tensors for them.
+// Shapes and tensors for the measurements of operators.
 #pragma once
 
 #include <cstdint>
@@ -25,29 +25,30 @@ struct HeadWidth {
   bool operator==(const HeadWidth&) const = default;
 };
 
-// Sizes that take from microseconds to some 20 ms on such a device.
+// Sizes with run times from microseconds to about 20 ms on such a device.
 struct ProbeSizes {
   std::vector<Product> dense;
   int64_t experts = 0;
-  std::vector<int64_t> expert_counts;  // that are measured, ascending; `experts` is one of them
-  std::vector<Product> expert;         // rows: of one expert, on average
+  std::vector<int64_t> expert_counts;  // numbers of experts to measure, ascending; `experts` is one of them
+  std::vector<Product> expert;         // rows: average per expert
   std::vector<int64_t> seq_lens;
   int64_t attention_tokens = 0;  // at least; longer sequences are measured one at a time
   int64_t heads = 0, kv_heads = 0;
-  HeadWidth width;                // of all lengths
-  std::vector<HeadWidth> widths;  // their means ascend
-  int64_t width_seq_len = 0;      // of all widths
-  int64_t elements = 0;           // of a tensor that no cache holds
+  HeadWidth width;                // used for all lengths
+  std::vector<HeadWidth> widths;  // in ascending order of their means
+  int64_t width_seq_len = 0;      // used for all widths
+  int64_t elements = 0;           // of a tensor larger than any cache
 };
 
 ProbeSizes sizes_for(DeviceKind device);
-// Those of which so many experts have tensors below 4 GiB.
+// The expert products whose tensors stay below 4 GiB with this number of experts.
 std::vector<Product> expert_products(const ProbeSizes& sizes, int64_t experts);
-// That training is done in: fp32 on GPUs is for tests.
+// The dtypes used in training: fp32 on GPUs is for tests only.
 std::vector<DType> dtypes_on(DeviceKind device);
-// Of all lengths and widths.
+// The shapes of all lengths and head widths.
 std::vector<AttentionShape> attention_shapes(const ProbeSizes& sizes);
-// Latent attention, which alone has two widths, has keys and values for every head.
+// The shape with this length and width. Latent attention, the only kind with two head widths, has keys and values for
+// every head.
 AttentionShape attention_shape(const ProbeSizes& sizes, int64_t seq_len, HeadWidth width);
 
 // Tensors of one measurement, filled with random values.
@@ -55,7 +56,7 @@ class ProbeTensors {
  public:
   ProbeTensors(Stream& stream, const std::vector<TensorSlot>& slots);
   TensorView operator()(const std::string& name) { return store_.fixed(name); }
-  // The weights of weight_slots, which hold `count` matrices of [n, k].
+  // The weights of weight_slots: `count` matrices of [n, k].
   std::vector<Weight> weights(DType dtype, int64_t count, int64_t n, int64_t k);
 
  private:
@@ -65,7 +66,7 @@ class ProbeTensors {
 
 std::vector<TensorSlot> weight_slots(Stream& stream, DType dtype, int64_t count, int64_t n, int64_t k);
 
-// Of a measured time the part that is not an operator's latency.
+// A measured time minus the operator's latency, at least a tenth of it.
 double net(double seconds, const PlatformProfile& profile);
 
 }  // namespace mw
