@@ -1,4 +1,4 @@
-// Self-attention of one layer for one live micro-batch, of either kind.
+// The interface of self-attention, for one layer and one micro-batch in flight.
 #pragma once
 
 #include "core/stream.h"
@@ -8,10 +8,10 @@
 
 namespace mw {
 
-// How the T tokens of a micro-batch are cut: into sequences of `length`, and these into documents.
+// How the T tokens of a micro-batch are divided: into sequences of `length`, and these into documents.
 struct Sequences {
   int64_t length = 0;
-  TensorView first_T;  // of documents, as ops/attention.h wants it; empty: a sequence is one
+  TensorView first_T;  // beginnings of documents, as in ops/attention.h; empty: each sequence is one document
   bool has_documents() const { return first_T.data != nullptr; }
 };
 
@@ -19,17 +19,17 @@ class Attention {
  public:
   virtual ~Attention() = default;
 
-  // out[T, D] (overwritten) = attention of the normed input x.
+  // out[T, D] (overwritten) = attention of the normed input x. Saves what backward needs.
   virtual void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) = 0;
-  // d_x (overwritten) from d_out, with the saved tensors of forward; adds to the weight gradients, but for those of the
-  // matrices that read x. d_x must not alias d_out.
+  // d_x (overwritten) from d_out, with the tensors that forward saved. Accumulates weight gradients, except those of
+  // the matrices that read x. d_x must not alias d_out.
   virtual void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) = 0;
-  // Adds to the gradients of the matrices that read x. After backward, before any other block's; at any time after it
-  // where the block keeps what it takes.
+  // Accumulates the weight gradients of the matrices that read x. Must be called after backward and before backward of
+  // any other block, or at any later time where the block keeps the gradients that this needs.
   virtual void backward_inputs(Stream& stream, TensorView x_TD) = 0;
 };
 
-// What the operators are asked for, of whole sequences.
+// The shape passed to the attention operators; whole sequences only.
 AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_t seq_len, bool documents);
 
 }  // namespace mw

@@ -1,5 +1,4 @@
-// Attention with grouped key/value heads: projections, query/key norm, clamp, rotary embedding, attention, output
-// projection.
+// Grouped-query attention: projections, query/key norm, clamp, rotary embedding, attention, output projection.
 #pragma once
 
 #include "model/attention.h"
@@ -16,7 +15,8 @@ struct AttentionWeights {
   TensorView q_gain, k_gain, d_q_gain, d_k_gain;  // f32, with query/key norm only
 };
 
-// Kept for backward: projections before norm, clamp and rotation (recomputed), the output and its log-sum-exp.
+// Saved for backward: projections before norm, clamp and rotation (these are recomputed), the output and its
+// log-sum-exp.
 struct AttentionSaved {
   TensorView q, k, v, o, lse, q_rstd, k_rstd;
 };
@@ -27,11 +27,11 @@ struct AttentionScratch {
   TensorView rope_cos, rope_sin;  // f32 [S_max, h/2]
 };
 
-// Norms of queries and keys over the heads of all ranks of TP. What a norm averages over are the columns of all ranks
-// together: where ranks share key/value heads, each counts as often as it is held, in sums and in widths, and each
-// rank's gradient takes its share of what is subtracted.
+// Query/key norms over the heads of all TP ranks. A norm averages over the columns of all ranks together. Where ranks
+// share key/value heads, each copy of a head counts, both in sums and in widths, and each rank's gradient takes its
+// share of the subtracted term.
 struct HeadSums {
-  const TokenShards* shards = nullptr;  // null: the norms need no other rank
+  const TokenShards* shards = nullptr;  // null: the norms need no communication
   int64_t q_width = 0, k_width = 0;     // columns of all ranks
   TensorView own_2T, of_ranks;          // f32 scratch; of_ranks [TP, 2, T]
 };
@@ -43,28 +43,28 @@ class AttentionBlock : public Attention {
 
   void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
   void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
-  // At any time after backward with defer_inputs: the gradients of queries, keys and values then lie where they
-  // themselves were saved.
+  // With defer_inputs, may be called at any time after backward, which then leaves the gradients of queries, keys and
+  // values in the buffers where these were saved.
   void backward_inputs(Stream& stream, TensorView x_TD) override;
 
  private:
   struct Views {
     TensorView q, k, v;
   };
-  // Queries, keys and values as attention reads them, from the saved projections.
+  // Computes queries, keys and values as the attention operator reads them, from the saved projections.
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
   void rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction, TensorView y_THh);
-  // Of queries and keys: of this rank's columns, or over those of all ranks.
+  // Row sums for the norms of queries and keys: over this rank's columns, or over those of all ranks.
   struct Sums {
     RowSums q, k;
   };
-  // Sums of the rows of a * b, with gains of gain * a * b, over all ranks; nothing where norms need no other rank.
+  // Row sums of a * b, or of gain * a * b, over all ranks; empty where the norms need no communication.
   Sums sum_products(Stream& stream, const Views& a, const Views& b, bool with_gains);
-  // Norms of the saved queries and keys into `out`; statistics are stored, or those stored are taken.
+  // Normalises the saved queries and keys into `out`; stores the statistics, or uses the stored ones.
   void normalise(Stream& stream, const Views& saved, const Views& out, bool store_statistics);
-  // The gradients of what the norms read, in place of those of what they wrote.
+  // In place: turns gradients of the norms' outputs into gradients of their inputs.
   void normalise_backward(Stream& stream, const Views& saved, const Views& d);
-  // [T, heads, h] as rows over which a norm goes.
+  // Views [T, heads, h] as the rows that a norm averages over.
   TensorView norm_rows(TensorView x_THh) const;
 
   AttentionSpec spec_;

@@ -1,6 +1,7 @@
-// Auxiliary losses of routing, from load statistics that are linear in tokens: summed over all tokens of a micro-batch
-// they are the same in every layout. Sources: Switch Transformer (aux, per layer), DeepSeek-V2 section 2.2.3 (aux, per
-// layer and sequence), Hugging Face's load_balancing_loss_func (aux, over all layers), ST-MoE (z).
+// Auxiliary losses of the router (load balance and z-loss), computed from load statistics that are linear in tokens:
+// summed over all tokens of a micro-batch, they are the same in every layout. Sources: Switch Transformer (aux, per
+// layer), DeepSeek-V2 section 2.2.3 (aux, per layer and sequence), Hugging Face's load_balancing_loss_func (aux, over
+// all layers), ST-MoE (z).
 #pragma once
 
 #include <cstdint>
@@ -14,30 +15,31 @@ namespace mw {
 
 // Auxiliary terms of one micro-batch, from statistics summed over the data-parallel world.
 struct AuxLosses {
-  // Unweighted, at balance: 1 with scope "layer", K with scope "model", the number of MoE layers with scope "sequence",
-  // which is the mean over sequences of the sum over layers.
+  // Unweighted. With a balanced load it is 1 for scope "layer", K for scope "model", and the number of MoE layers for
+  // scope "sequence", which is the mean over sequences of the sum over layers.
   double aux = 0;
   double z = 0;         // unweighted mean over layers and tokens
-  double weighted = 0;  // coefficients applied: what is added to the loss
+  double weighted = 0;  // with coefficients: the term added to the loss
 };
 
-// Doubles that one MoE layer has in a vector of statistics: counts[E], prob_sums[E], z_sum, dropped, sequence_sum.
+// Number of doubles per MoE layer in a vector of statistics: counts[E], prob_sums[E], z_sum, dropped, sequence_sum.
 int64_t statistics_size(const MoeSpec& moe);
 
 class Auxiliary {
  public:
   explicit Auxiliary(const Plan& plan);
 
-  // Whether loss and gradients of a layer need the statistics of all: scope "model".
+  // Whether the loss and gradients of a layer depend on the statistics of all layers: scope "model".
   bool couples_layers() const { return scope_ == AuxScope::model && layers_ > 0; }
-  // Of the MoE layers `layers` (numbers in the model), whose statistics stand one after the other in `summed`. Scope
-  // "layer" or "sequence": each layer's share; shares add up. Scope "model": layers must be all MoE layers of the
-  // model.
+  // Losses of the MoE layers `layers` (layer numbers of the model), whose statistics are concatenated in `summed`.
+  // Scope "layer" or "sequence": the contribution of these layers; contributions add up. Scope "model": layers must be
+  // all MoE layers of the model.
   AuxLosses losses(std::span<const int64_t> layers, std::span<const double> summed, int64_t tokens) const;
-  // Share of the choices that each expert got over the tokens of all layers: what couples them. Of all MoE layers.
+  // The share of the choices that each expert received over the tokens of all layers, which couples the layers. Needs
+  // all MoE layers.
   std::vector<double> mean_load(std::span<const int64_t> layers, std::span<const double> summed, int64_t tokens) const;
-  // Of one layer, scaled by `seed`. `counts` [E] summed over the micro-batch; `mean_load` is read with scope "model"
-  // alone.
+  // The gradient for one layer, scaled by `seed`. `counts` [E] must be summed over the micro-batch; `mean_load` is only
+  // read with scope "model".
   AuxGradient gradient(int64_t layer, std::span<const double> counts, std::span<const double> mean_load, int64_t tokens,
                        double seed) const;
 

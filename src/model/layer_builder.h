@@ -1,4 +1,4 @@
-// Binds rows of the table of bytes, by name, to the layers that work on them.
+// Builds layers: looks up their tensors in the byte table by name.
 #pragma once
 
 #include <memory>
@@ -13,11 +13,11 @@
 
 namespace mw {
 
-// Weights "<at>w_up" and "<at>w_down".
+// The weights named "<at>w_up" and "<at>w_down".
 FeedForwardWeights feed_forward_weights(ParamStore& params, const std::string& at);
 
-// Layer `index` of the plan for one live micro-batch, over its rows (spec/recompute.h) and work.*. Everything given
-// must outlive the result.
+// Layer `index` of the plan for one micro-batch in flight, with its rows of the byte table (spec/recompute.h) and the
+// shared rows work.*. All arguments must outlive the result.
 std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                           TensorStore& store, const TokenShards& shards);
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,

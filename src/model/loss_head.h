@@ -1,4 +1,4 @@
-// The end of a model: final norm, vocabulary product, cross-entropy.
+// The output head: final norm, vocabulary projection and cross-entropy.
 #pragma once
 
 #include <vector>
@@ -8,23 +8,23 @@
 
 namespace mw {
 
-// Over TP each rank computes the logits of its part of the vocabulary, for the tokens of all shards.
+// With tensor parallelism each rank computes the logits of its part of the vocabulary, for the tokens of all shards.
 class LossHead {
  public:
-  // All must outlive it.
+  // All references must outlive this object.
   LossHead(const Plan& plan, ParamStore& params, TensorStore& store, Comm& tp, const TokenShards& shards);
 
-  // Cross-entropy of the tokens of the rank's shard, 0 without a valid label, from the output x [T, D] of the last
-  // layer: into `losses`, by the next Stream::wait(). With `seed` > 0 also the gradients of seed * the sum over all
-  // shards: d_x [T, D] is overwritten, those of the weights are added to. Collective over TP.
+  // Writes the cross-entropy of each token of this rank's shard (0 without a valid label) into `losses` by the next
+  // Stream::wait(). x [T, D]: the output of the last layer. With `seed` > 0 also computes the gradients of seed * (sum
+  // over all shards): d_x [T, D] is overwritten, weight gradients are accumulated. Collective over TP.
   void loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD,
             std::vector<float>& losses);
-  // Logits of tokens [begin, begin + count) of a micro-batch of `tokens` in all, [count, V], on the host; x: of the
+  // Logits of tokens [begin, begin + count) of a micro-batch of `tokens` tokens, [count, V], on the host; x: this
   // rank's shard. Collective over TP.
   std::vector<float> logits(Stream& stream, int64_t tokens, TensorView x_TD, int64_t begin, int64_t count);
 
  private:
-  // Normed rows of all shards.
+  // The normed rows of all shards.
   TensorView normalise(Stream& stream, int64_t tokens, TensorView x_TD);
   void differentiate(Stream& stream, TensorView logits_Cv, TensorView labels_C, float scale, TensorView loss_C,
                      TensorView d_logits_Cv);
@@ -33,7 +33,7 @@ class LossHead {
   float norm_eps_;
   Comm& tp_;
   const TokenShards& shards_;
-  std::vector<Block> parts_;  // of the vocabulary, by rank of TP
+  std::vector<Block> parts_;  // of the vocabulary, by TP rank
   VocabPart part_;
   Parameter &gain_, &head_;
   TensorView rstd_, normed_, d_normed_, logits_, d_logits_, token_loss_;

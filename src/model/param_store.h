@@ -1,4 +1,5 @@
-// Parameters of one rank: the rows of the parameter table with their memory.
+// The parameters of one rank: rows of the parameter table and their memory (master weights, gradients, moments, packed
+// forms).
 #pragma once
 
 #include <cstdint>
@@ -15,41 +16,44 @@ namespace mw {
 
 struct Parameter {
   ParamRow row;
-  bool is_copy = false;              // tied embeddings beside the head: the first stage's are the ones that count
-  std::vector<SlicePiece> pieces;    // which parts of the global tensor make up the local one
-  Replicas replicas = Replicas::dp;  // that sum its gradient
-  // Elements of the local tensor: what this rank updates and has moments of, and what `master` holds. All of them
-  // without ZeRO (spec/gradient_blocks.h).
+  bool is_copy = false;              // last stage's copy of tied embeddings; the first stage's is authoritative
+  std::vector<SlicePiece> pieces;    // the parts of the global tensor that form the local one
+  Replicas replicas = Replicas::dp;  // the ranks that sum its gradient
+  // Ranges of elements of the local tensor. owned: updated by this rank, which has their moments. held: stored in
+  // `master`. Without ZeRO both are all elements (spec/gradient_blocks.h).
   ElementRange owned, held;
-  bool holds_cut = false;     // `held` is what is owned, on every rank
-  int64_t block_begin = 0;    // of the gradient in its block
-  TensorView master;          // f32, local shape; the owned elements where a cut is held; empty where split
-  TensorView rest;            // u16, held elements of split master weights: what copy_bf16 lacks of them; else empty
+  bool holds_cut = false;   // every rank holds only the elements that it owns
+  int64_t block_begin = 0;  // offset of the gradient in its block
+  TensorView master;        // f32, local shape, or only the owned elements (holds_cut); empty where split
+  TensorView
+      rest;  // u16: low 16 bits of split master weights (the held elements), high bits are in copy_bf16; else empty
   TensorView grad;            // local shape, f32 or as memory.expert_gradients says; empty when not trained by gradient
   TensorView adam_m, adam_v;  // f32 or bf16, of the owned elements; empty also when the plan has none
   std::vector<Weight> weights;  // one per matrix (e for experts), without values where the master is cut or split;
                                 // none when no product reads it
-  TensorView copy_bf16;         // the packed forms, where they are a plain copy of the local tensor; else empty
+  TensorView copy_bf16;         // the packed forms, if they are a plain bf16 copy of the local tensor; else empty
 
   int64_t numel() const;  // of the local tensor
   bool is_split() const { return rest.dtype == DType::u16; }
-  // The upper halves of held master weights that are split.
+  // The high parts of held master weights that are split.
   TensorView held_near() const;
-  // Held master weights from `at` on, in one piece or split. From any thread; finish_writes() ends it (ops/device.h).
+  // Writes held master weights from `at` on, split or not. Thread-safe; call finish_writes() (ops/device.h) after the
+  // last.
   void set_master(Device device, int64_t at, std::span<const float> values) const;
-  float master_at(int64_t at) const;  // a page at a time where the memory is a GPU's
-  // What the update of the owned elements reads and writes, flat: the master weights or their rests.
+  float master_at(int64_t at) const;  // slow on a GPU: migrates pages
+  // The operands of the update of the owned elements, flat: the master weights (or their low parts), gradients, and
+  // copies.
   TensorView owned_master() const;
   TensorView owned_grad() const;
-  TensorView owned_copy() const;  // empty where there is none
+  TensorView owned_copy() const;  // empty if there is no copy
 };
 
-// Slots of a table of bytes, for TensorStore.
+// Converts rows of the byte table to slots for TensorStore.
 std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows);
 
 class ParamStore {
  public:
-  // Takes memory for plan.parameter_rows, of offloaded ones by `reserve_offloaded`. Errors: memory.
+  // Allocates plan.parameter_rows, the offloaded ones with `reserve_offloaded`. Errors: memory.
   explicit ParamStore(const Plan& plan, const Reserve& reserve = reserve_host,
                       const Reserve& reserve_offloaded = reserve_host);
 
@@ -59,24 +63,24 @@ class ParamStore {
   Parameter& find(const std::string& name);
   bool has(const std::string& name) const;
 
-  // Initial weights as a pure function of (seed, name, global index): the same in every layout and on any number of
-  // threads.
-  // Each tensor is a scope of the trace: on a large model this takes minutes, and a watchdog must see it move.
+  // Initial weights as a pure function of (seed, name, global index): the same in every layout and for any number of
+  // threads. Each tensor is a scope of the trace: on a large model this takes minutes, and the watchdog must see
+  // progress.
   void initialise(uint64_t seed, Stream& stream);
-  // How the gradients that these ranks sum are cut over them.
+  // How the gradients that these ranks sum are divided among them (ZeRO).
   const GradientBlock& block(Replicas replicas) const { return blocks_.of(replicas); }
-  // Room for the fp32 values of one matrix that is to be packed; empty where no cut matrix needs it.
+  // Scratch for the fp32 values of one matrix to be packed; empty where no sharded matrix needs it.
   TensorView gathered() const { return gathered_; }
-  // f32 [2, n]: in which bf16 gradients of replicas are summed; empty where there are none.
+  // f32 [2, n]: two buffers in which bf16 gradients of replicas are summed; empty where there are none.
   TensorView sum_pieces() const { return sum_pieces_; }
 
-  // Refreshes the packed forms of every weight from the master weights, but of those held as a cut: parallel/zero.h
-  // does all. Nothing to do in fp32 runs, and for split weights.
+  // Recomputes the packed forms of every weight from the master weights, except of those whose masters are sharded
+  // (parallel/zero.h refreshes all). No-op in fp32 runs, and for split weights.
   void repack(Stream& stream);
-  // The same after an update that has written the owned part of every Parameter::copy_bf16 and gathered the others: as
-  // copies where the master weights are held as a cut, else as master weights.
+  // The same after an update that has written the owned part of every Parameter::copy_bf16 and gathered the rest: from
+  // the copies where the master weights are sharded, otherwise from the master weights.
   void repack_updated(Stream& stream);
-  // Of all but the routed experts, whose gradients the first backward pass of a step overwrites.
+  // Zeroes all gradients except those of routed experts, which the first backward pass of a step overwrites.
   void zero_gradients(Stream& stream);
   int64_t fixed_bytes() const { return store_.fixed_bytes(); }  // of the device
 

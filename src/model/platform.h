@@ -1,4 +1,4 @@
-// What a machine brings to the table of bytes.
+// The inputs of the byte table that depend on the machine and build.
 #pragma once
 
 #include "core/device.h"
@@ -6,8 +6,8 @@
 
 namespace mw {
 
-// Scratch that the operators of this build need for a run of this model with `threads` threads a rank on such a
-// device, and the form of weights that its products take.
+// Determines the scratch that this build's operators need for a run of this model with `threads` threads per rank on
+// such a device, and the form of weights that its products read.
 Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
                           DeviceKind device = DeviceKind::cpu);
 

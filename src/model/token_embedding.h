@@ -1,4 +1,4 @@
-// The beginning of a model: a row of the embedding for each token.
+// The token embedding: a row of the embedding table for each token.
 #pragma once
 
 #include "model/decoder_layer.h"
@@ -8,12 +8,12 @@ namespace mw {
 
 class TokenEmbedding {
  public:
-  // All must outlive it.
+  // All references must outlive this object.
   TokenEmbedding(const Plan& plan, ParamStore& params, TensorStore& store, const TokenShards& shards);
 
-  // x [T, D] of the rank's shard (overwritten), each row from the rank that holds it. Collective over TP.
+  // x [T, D] of this rank's shard (overwritten); each row comes from the rank that holds it. Collective over TP.
   void forward(Stream& stream, const Batch& batch, TensorView x_TD);
-  // Adds to the gradient of the rows that this rank holds, from the d_x [T, D] of all shards. Collective over TP.
+  // Accumulates the gradient of the table rows that this rank holds, from d_x [T, D] of all shards. Collective over TP.
   void backward(Stream& stream, const Batch& batch, TensorView d_x_TD);
 
  private:

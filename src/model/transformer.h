@@ -1,5 +1,5 @@
-// The decoder of one rank: the stages of a model that it holds, each with its live micro-batches; explicit forward and
-// backward over tensors of the byte table.
+// The decoder of one rank: the pipeline stages that it holds, each with its micro-batches in flight; explicit forward
+// and backward over tensors of the byte table.
 #pragma once
 
 #include <cstdint>
@@ -15,68 +15,69 @@
 
 namespace mw {
 
-// Memory of the table of bytes for the tokens of a step: i32 [micro-batch, T].
+// Buffers of the byte table for the tokens of a step: i32 [micro-batch, T].
 struct StepTokens {
   TensorView ids, labels;
   TensorView document_starts;  // with data.document_mask only
 };
 
-// Hears how far backward has come: the gradients of this layer's feed-forward and of all rows that follow it in the
-// table of parameters are complete for what is enqueued from here on.
+// Callback during backward: the gradients of this layer's feed-forward, and of all later rows of the parameter table,
+// are complete for work enqueued from here on.
 using FeedForwardDone = std::function<void(int64_t layer)>;
 
 class Transformer {
  public:
-  // `params` and `comms` must outlive it. Takes memory for plan.activation_rows. Errors: memory.
+  // `params` and `comms` must outlive this object. Allocates plan.activation_rows. Errors: memory.
   Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream,
               const Reserve& reserve = reserve_host);
 
-  // One stage of the plan and one micro-batch. What a stage reads and writes stands in views of [T, D], of the rank's
-  // shard of `tokens` in all, that belong to the model, so that messages can fill and fetch them:
+  // Buffers of one stage and one micro-batch. They are views [T, D] of this rank's shard (`tokens`: of the whole
+  // micro-batch), owned by the model; messages between stages read and fill them directly:
   //   input            read by forward of all stages but the first
   //   output           written by forward of all stages but the last; the next stage's input where this rank holds it
   //   output_gradient  read and overwritten by backward of all stages but the last
   //   input_gradient   written by backward of all stages but the first
-  // A micro-batch takes a slot of a stage when its input is first asked for, and leaves it in backward,
-  // backward_weights where backward is split, or release.
+  // A micro-batch occupies a slot of a stage from the first call of input() until backward (or backward_weights, where
+  // backward is split) or release().
   TensorView input(int stage, int64_t micro_batch, int64_t tokens);
   TensorView output(int stage, int64_t micro_batch, int64_t tokens);
   TensorView output_gradient(int stage, int64_t micro_batch, int64_t tokens);
   TensorView input_gradient(int stage, int64_t micro_batch, int64_t tokens);
 
-  // The stage's layers. taps: one per MoE layer of the model, or empty. Collective over EP and TP.
+  // Forward through the stage's layers. taps: one per MoE layer of the model, or empty. Collective over EP and TP.
   void forward(int stage, int64_t micro_batch, const Batch& batch, bool training,
                const std::vector<RoutingTap>& taps = {});
-  // After forward of the last stage: cross-entropy of the tokens of this rank's shard, 0 without a valid label, into
-  // `losses` by the next wait of the stream. With `seed` > 0 also starts backward: every gradient gets d(seed * sum of
-  // all shards). Collective over TP.
+  // After forward of the last stage: writes the cross-entropy of each token of this rank's shard (0 without a valid
+  // label) into `losses` by the next wait of the stream. With `seed` > 0 also starts backward: gradients of seed * (sum
+  // over all shards). Collective over TP.
   void loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses);
-  // The stage's layers in reverse, after set_auxiliary, on the last stage after loss(seed > 0). Adds to the gradients,
-  // or overwrites those of the routed experts. Collective over EP and TP. Where the schedule splits it, the gradients
-  // of the weight part (spec/recompute.h) are missing, `done` is not called, and the micro-batch keeps its slot until
-  // backward_weights, which may come at any later time. Collective over TP.
+  // Backward through the stage's layers, after set_auxiliary and, on the last stage, after loss(seed > 0). Accumulates
+  // gradients; those of routed experts are overwritten or accumulated as `expert_gradients` says. Collective over EP
+  // and TP. When the schedule splits backward, the gradients of the weight part (spec/recompute.h) are not computed
+  // yet, `done` is not called, and the micro-batch keeps its slot until backward_weights, which may be called at any
+  // later time. That is collective over TP.
   void backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
                 const FeedForwardDone& done = {});
   void backward_weights(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
                         const FeedForwardDone& done = {});
-  // Ends a micro-batch that has no backward pass.
+  // Frees the slot of a micro-batch that has no backward pass.
   void release(int stage, int64_t micro_batch);
-  int64_t live(int stage) const;  // micro-batches that hold a slot
+  int64_t live(int stage) const;  // micro-batches in flight
 
-  // Load statistics of the stage's last forward of this micro-batch, as one vector to be summed over ranks: per MoE
-  // layer counts[E], prob_sums[E], z_sum, dropped, sequence_sum.
+  // Load statistics of the stage's last forward of this micro-batch, as one vector that ranks can sum: per MoE layer
+  // counts[E], prob_sums[E], z_sum, dropped, sequence_sum.
   std::vector<double> statistics(int stage, int64_t micro_batch);
-  // The gradients of the auxiliary terms for the stage's layers, from its summed statistics; mean_load as
-  // Auxiliary::gradient wants it.
+  // Sets the gradients of the auxiliary losses for the stage's layers, from its summed statistics; mean_load as in
+  // Auxiliary::gradient.
   void set_auxiliary(int stage, int64_t micro_batch, std::span<const double> summed, std::span<const double> mean_load,
                      int64_t tokens, double seed);
   const Auxiliary& auxiliary() const { return auxiliary_; }
-  // Numbers of a stage's MoE layers, of which there may be none.
+  // Layer numbers of a stage's MoE layers; may be empty.
   const std::vector<int64_t>& moe_layers_of(int stage) const;
 
-  // The whole model at once, where this rank holds all of it in one stage; micro-batch 0.
+  // The whole model at once, if this rank holds all of it in one stage; micro-batch 0.
   void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
-  double loss(const Batch& batch, float seed);  // the sum, for which it waits
+  double loss(const Batch& batch, float seed);  // the sum; waits for the stream
   std::vector<double> statistics() { return statistics(0, 0); }
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
   void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});
@@ -105,8 +106,8 @@ class Transformer {
     StagePlan plan;
     std::vector<Slot> slots;
     std::vector<int64_t> moe_layers;
-    TensorView output, input_gradient;         // of messages
-    std::vector<TensorView> output_gradients;  // micro-batches take them in turn
+    TensorView output, input_gradient;         // buffers of messages
+    std::vector<TensorView> output_gradients;  // used by micro-batches in turn
   };
   void fill_rope_table();
   Stage make_stage(const StagePlan& plan, MeshComms& comms);
@@ -122,7 +123,7 @@ class Transformer {
   TensorStore store_;
   TokenShards shards_;
   Auxiliary auxiliary_;
-  bool splits_;  // backward, in two
+  bool splits_;  // whether backward is split in two
   std::vector<Stage> stages_;
   std::unique_ptr<TokenEmbedding> embedding_;
   std::unique_ptr<LossHead> head_;
