@@ -1,6 +1,7 @@
-// Gradients over replicas (spec/mesh.h): plain sums in fp32, of bf16 gradients too, whose sums are rounded once. The
-// loss was seeded with 1/N of the whole step, so nothing is averaged or rescaled (DESIGN section 4). With ZeRO each
-// rank gets the sums of what it owns only (Parameter::owned); the other elements then hold nothing of use.
+// Gradient reduction over replicas (spec/mesh.h): plain sums in fp32; bf16 gradients are summed in fp32 too and rounded
+// once. The loss is seeded with 1/N, N being the valid labels of the whole step, so that nothing is averaged or
+// rescaled. With ZeRO each rank gets only the sums of the elements that it owns (Parameter::owned); the other elements
+// are undefined afterwards.
 #pragma once
 
 #include <array>
@@ -16,28 +17,28 @@
 
 namespace mw {
 
-// The sums of one step, in place, over every trained gradient: all-reduce, or reduce-scatter of a block that is cut.
-// Where the groups move GPU memory themselves, they go on beside the last backward pass; the host would only hold it
-// up, and does them after it. What is summed together is a function of sizes alone, and its order is the same on every
-// rank, whatever experts it holds.
+// The reductions of one step, in place, over every trained gradient: all-reduce, or reduce-scatter for blocks that are
+// sharded (ZeRO). Where the groups move GPU memory directly, they overlap with the last backward pass; otherwise the
+// host would delay it, so they run after it. The grouping into messages depends on sizes only, and its order is the
+// same on every rank, whatever experts it holds.
 class GradientSums {
  public:
-  // All must outlive it. skip_router: a test-only fault.
+  // All references must outlive this object. skip_router: injected fault, for tests.
   GradientSums(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, bool skip_router = false);
 
-  // A FeedForwardDone (model/transformer.h) of the step's last backward pass. Collective over DP, EDP and, with TP, the
-  // stage.
+  // The FeedForwardDone callback (model/transformer.h) of the step's last backward pass. Collective over DP, EDP and,
+  // with TP, the stage.
   void feed_forward_done(int64_t layer);
-  // After the last backward pass: sums what is left, and all sums are there for what is enqueued from then on.
-  // Collective over DP, EDP and, with TP, the stage.
+  // To be called after the last backward pass: reduces the remaining gradients. All sums are valid for work enqueued
+  // afterwards. Collective over DP, EDP and, with TP, the stage.
   void finish();
 
  private:
-  // Neighbours in memory that are complete, taken from the end. `widest`: the elements of the rank that has most, by
-  // which all ranks cut; never below `size`.
+  // Complete gradients that are neighbours in memory; messages take elements from its end. `widest`: the size on the
+  // rank that has most elements, by which all ranks split ranges into messages; at least `size`.
   struct Range {
     std::byte* begin;
-    int64_t at;  // of `begin` in its block
+    int64_t at;  // offset of `begin` in its block
     int64_t size, widest;
   };
   struct Group {
@@ -64,10 +65,10 @@ class GradientSums {
   bool overlap_, skip_router_;
   std::vector<size_t> feed_forward_;             // first row, by layer
   std::vector<int64_t> layers_;                  // that this rank holds
-  size_t collected_;                             // rows from here on are
+  size_t collected_;                             // rows from here on are collected
   int64_t total_ = 0, early_ = 0, started_ = 0;  // elements, of `widest`; early: complete in the last feed_forward_done
   std::vector<std::unique_ptr<Pending>> pending_;
-  // A sum under way in one of ParamStore::sum_pieces, and what becomes of it.
+  // A reduction in flight in one of ParamStore::sum_pieces, and its destination.
   struct Piece {
     std::unique_ptr<Pending> pending;
     TensorView sums, gradients;
@@ -77,16 +78,16 @@ class GradientSums {
 };
 
 // Tied embeddings that the first and the last stage of a pipeline hold on two ranks: both get the sum of their
-// gradients. After the last backward pass, before GradientSums::finish; collective over `ends`.
+// gradients. To be called after the last backward pass, before GradientSums::finish. Collective over `ends`.
 void sum_tied_gradients(Stream& stream, ParamStore& params, Comm& ends);
 
-// After the update: the last stage's copy of tied embeddings becomes the first stage's, bit for bit, packed forms and
-// all. The two sum their gradients over different ranks and in different places of their blocks, and would drift apart
-// by rounding. Collective over `ends`.
+// To be called after the update: copies tied embeddings, including packed forms, from the first stage to the last, bit
+// for bit. The two stages sum their gradients over different ranks and in different blocks, and would drift apart by
+// rounding. Collective over `ends`.
 void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends);
 
-// L2 norm of the whole model's gradient, every element counted once. Equal on all ranks. Collective over EP, TP and
-// PP; with ZeRO over the replicas too. counts_copies: a test-only fault.
+// L2 norm of the whole model's gradient, counting every element once. Equal on all ranks. Collective over EP, TP and
+// PP; with ZeRO also over the replicas. counts_copies: injected fault, for tests.
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, bool counts_copies = false);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// Activations and gradients between the stages of a pipeline, asynchronously: a message that was sent is waited for
+// Asynchronous messages between pipeline stages: activations forward, gradients backward. A send is only waited for
 // when its buffer is needed again.
 #pragma once
 
@@ -14,25 +14,26 @@ namespace mw {
 
 class StageMessages {
  public:
-  // All must outlive it.
+  // All references must outlive this object.
   StageMessages(Transformer& model, PipelineComms& comms) : model_(model), comms_(comms) {}
 
-  // Before the stage writes its output, or the gradient of its input: the message before has left.
+  // To be called before the stage writes its output, or the gradient of its input: waits until the previous message has
+  // left that buffer.
   void before_output(int stage);
   void before_input_gradient(int stage);
 
-  // Doubles `riding` go along; the receiver knows how many. Sends start; what was received is there for what is
-  // enqueued on the stream from then on.
+  // Send or receive the stage's buffer together with the doubles `riding`, whose number the receiver must know. Sends
+  // are asynchronous; received data is valid for work enqueued on the stream afterwards.
   void send_activation(int stage, int64_t micro_batch, int64_t tokens, const std::vector<double>& riding);
   void receive_activation(int stage, int64_t micro_batch, int64_t tokens, std::vector<double>& riding);
   void send_gradient(int stage, int64_t micro_batch, int64_t tokens, const std::vector<double>& riding);
   void receive_gradient(int stage, int64_t micro_batch, int64_t tokens, std::vector<double>& riding);
 
-  // All that was sent has left.
+  // Waits until all messages have been sent.
   void finish();
 
  private:
-  // A message of one buffer, and what rides along with it.
+  // A message in flight: a buffer and its riding doubles.
   struct Sent {
     std::unique_ptr<Pending> rows, host;
     std::vector<double> riding;

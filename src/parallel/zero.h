@@ -1,5 +1,5 @@
-// ZeRO stage 1: every rank updates the cut of the weights that it owns (spec/gradient_blocks.h), and what forward reads
-// is gathered from all owners.
+// ZeRO stage 1: every rank updates the shard of the weights that it owns (spec/gradient_blocks.h); then the weights
+// that forward reads are gathered from all owners.
 #pragma once
 
 #include <memory>
@@ -11,19 +11,19 @@
 
 namespace mw {
 
-// Gathers updated weights: fp32 ones where the master weights are whole, bf16 ones where a packed form is a plain copy,
-// and matrix by matrix what must be whole to be packed. Nothing to do for blocks that are not cut.
+// Gathers updated weights: in fp32 where ranks hold whole master weights, in bf16 where a packed form is a plain copy,
+// and matrix by matrix in fp32 where packing needs the whole matrix. No-op for blocks that are not sharded.
 class WeightGathers {
  public:
-  // All must outlive it.
+  // All references must outlive this object.
   WeightGathers(ParamStore& params, MeshComms& comms, Stream& stream)
       : params_(params), comms_(comms), stream_(stream) {}
 
-  // The owned elements of `p` and of its copy_bf16 are written. Begins to gather them, beside what is enqueued next.
-  // Collective over the replicas of p, in one order on all ranks.
+  // To be called when the owned elements of `p` and of its copy_bf16 are written. Starts gathering them, overlapping
+  // with work enqueued next. Collective over the replicas of p, in the same order on all ranks.
   void add(Parameter& p);
-  // All weights that were added are there for what is enqueued from then on, but for packed forms of whole masters
-  // (ParamStore::repack_updated). Collective over the replicas of all.
+  // Finishes all gathers: the weights are valid for work enqueued afterwards, except the packed forms of whole masters
+  // (ParamStore::repack_updated). Collective over the replicas of all of them.
   void finish();
 
  private:
@@ -37,7 +37,8 @@ class WeightGathers {
   std::vector<const Parameter*> to_pack_;
 };
 
-// After the master weights were set: refreshes all that forward reads beside them. Collective over the replicas of all.
+// To be called after the master weights were set: refreshes all copies that forward reads. Collective over the replicas
+// of all parameters.
 void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream);
 
 }  // namespace mw
