@@ -1,5 +1,5 @@
-// Weighted blends of data sets: which of them gives sample n. A pure function, so that a run resumes and any layout
-// reads the same.
+// Weighted blends of data sets: which data set sample n comes from. A pure function, so that resumed runs and all
+// layouts read the same data.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,19 @@ struct BlendPart {
   std::string path;
 };
 
-// Reads "WEIGHT PATH" of each item and divides the weights by their sum. Errors: config naming the item.
+// Parses items of the form "WEIGHT PATH" and normalizes the weights. Errors: config naming the item.
 std::vector<BlendPart> parse_blend(const std::vector<std::string>& items);
 
-// Samples that each part has among the first `count`: for two parts within 1 of its share, for k parts within k / 2.
+// The number of samples from each part among the first `count`: for two parts within 1 of its share, for k parts within
+// k / 2.
 std::vector<int64_t> blend_counts(std::span<const BlendPart> parts, int64_t count);
 
 struct BlendPlace {
   size_t part = 0;
-  int64_t number = 0;  // how many samples before this one came from the part
+  int64_t number = 0;  // index of the sample within the part
 };
-// Sample `number` of the blend. The i-th sample of a part is due at (i + 1/2) / share; those due earlier come first,
-// of equal ones the lower part. Takes O(k^2) for k parts, at any place.
+// Locates sample `number` of the blend. The i-th sample of a part is due at (i + 1/2) / share; samples are taken in the
+// order of their due times, ties from the lower part. O(k^2) for k parts, at any position.
 BlendPlace blend_place(std::span<const BlendPart> parts, int64_t number);
 
 }  // namespace mw

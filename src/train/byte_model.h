@@ -1,5 +1,4 @@
-// An order-2 byte-count model: what a table of counts reaches on the same data, printed beside the trained model's
-// loss.
+// An order-2 byte-count model: a baseline of simple counts on the same data, printed next to the trained model's loss.
 #pragma once
 
 #include <cstdint>
@@ -10,13 +9,13 @@
 
 namespace mw {
 
-// P(next | two bytes before), backing off to order 1 and 0 (each order mixed with the lower one by a fixed weight).
-// Tokens are bytes.
+// P(next | previous two bytes), backing off to order 1 and 0 (each order is mixed with the lower one by a fixed
+// weight). Tokens must be bytes.
 class ByteCountModel {
  public:
   // Counts a whole source of bytes.
   explicit ByteCountModel(const TokenSource& source);
-  // Sum of -ln P(labels[t] | ids[t-1], ids[t]) over one window; the first position knows one byte only.
+  // Sum of -ln P(labels[t] | ids[t-1], ids[t]) over one window; the first position only has one byte of context.
   double window_loss(std::span<const int32_t> ids, std::span<const int32_t> labels) const;
 
  private:

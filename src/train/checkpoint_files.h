@@ -1,4 +1,4 @@
-// What makes files of slices a checkpoint: the folder, the index and DONE.
+// The files of a checkpoint beside the slices: its folder, the lock, the index and DONE.
 #pragma once
 
 #include <memory>
@@ -16,24 +16,24 @@ namespace mw {
 
 // DIR/step-N.
 std::string checkpoint_folder(const std::string& dir, int64_t step);
-// The file that a rank writes.
+// The name of a rank's file.
 std::string rank_file_name(int rank);
 
-// Makes DIR and keeps other writers out of it for as long as the result lives; one that is about to end is waited for.
-// For one rank. Errors: checkpoint, naming who writes there.
+// Creates DIR and locks it against other writers while the result lives; waits for a writer that is about to exit. To
+// be called on one rank. Errors: checkpoint, naming the other writer.
 std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir);
 
-// For one rank, before anything is written: the folder is made, is no complete checkpoint any more, holds nothing of
-// one that was there, and has room for `bytes`. Errors: checkpoint.
+// Prepares the folder of a checkpoint before anything is written: creates it, removes DONE and any files of an earlier
+// attempt, and checks that the disk has room for `bytes`. To be called on one rank. Errors: checkpoint.
 void prepare_checkpoint_folder(const std::string& dir, const std::string& folder, int64_t bytes);
 
-// Removes what saves before `step` began and never completed, as after a kill or on a full disk.
+// Removes the remains of incomplete saves of earlier steps than `step`, as after a kill or on a full disk.
 void remove_incomplete_checkpoints(const std::string& dir, int64_t step);
 
-// An entry of the index's list of slices.
+// The JSON entry of a slice in the index.
 nlohmann::json slice_entry(const CheckpointSlice& slice);
 
-// The entries of all ranks, on rank 0; empty on the others. Collective.
+// Gathers the entries of all ranks on rank 0; empty on the others. Collective.
 nlohmann::json gather_entries(Comm& world, const nlohmann::json& own);
 
 struct CheckpointContents {
@@ -41,8 +41,8 @@ struct CheckpointContents {
   std::string run_toml;
   bool has_moments = true;
 };
-// Writes index.json, then DONE, over files that are complete, and proves first that it loads. For one rank. Errors:
-// checkpoint, data.
+// Writes index.json, then DONE, after all files are complete; first checks that the index can be loaded. To be called
+// on one rank. Errors: checkpoint, data.
 void complete_checkpoint(const std::string& folder, const CheckpointContents& contents,
                          const std::vector<ParamRow>& rows, const nlohmann::json& slices);
 

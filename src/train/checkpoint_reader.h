@@ -1,4 +1,4 @@
-// Reading the tensors of a checkpoint by parts, whatever layout wrote it.
+// Reads parts of a checkpoint's tensors, whatever layout wrote it.
 #pragma once
 
 #include <map>
@@ -15,9 +15,9 @@
 
 namespace mw {
 
-// Takes no memory for tensors: files are mapped as they are needed. Every stored slice that is read from is checked
-// against its checksum first, once. Errors (all functions): checkpoint, naming file and tensor and an older checkpoint
-// to fall back to.
+// Allocates no memory for tensors: files are memory-mapped as needed. Every stored slice is verified against its
+// checksum once, before its first use. Errors (all functions): checkpoint, naming file and tensor and an older
+// checkpoint to fall back to.
 class CheckpointReader {
  public:
   explicit CheckpointReader(const std::string& folder);
@@ -25,16 +25,17 @@ class CheckpointReader {
 
   const CheckpointIndex& index() const { return index_; }
 
-  // Whether the optimizer's moments are there. Checkpoints of imported models have none: they are zero.
+  // Whether the checkpoint contains the optimizer's moments. Checkpoints of imported models do not: their moments are
+  // zero.
   bool has_moments() const;
 
-  // The tensors must be those of this table; moments too, where they are there or `needs_moments`. `run` is the run
-  // that the table is of: an error names its keys that were others in the checkpoint's.
+  // Checks that the checkpoint contains the tensors of this table, and the moments if it has any or `needs_moments`.
+  // `run` is the run that the table belongs to: errors name its keys that differ from the checkpoint's.
   void check_tensors(const std::vector<ParamRow>& rows, bool needs_moments, const RunSpec& run) const;
 
-  // The elements of a part of `tensor` into `values`, part.size of them, f32 or bf16: moments are converted where they
-  // are stored as the other. Into u16 `values` go the rests of f32, and into `near` their upper halves. Both are in an
-  // arena of `device`. `shape` is the tensor's, of the index.
+  // Reads a part of `tensor` into `values`: part.size elements, f32 or bf16; moments are converted when stored in the
+  // other dtype. For split master weights `values` is u16 and receives the low parts of the f32 weights, and `near` the
+  // high parts. Both are in an arena of `device`. `shape` is the tensor's shape in the index.
   void read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part, Device device,
             TensorView values, TensorView near = {});
 

@@ -1,4 +1,4 @@
-// What a run prints on stdout.
+// Console output of a run, with line wrapping.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,21 +11,21 @@ namespace mw {
 
 constexpr size_t kColumns = 120;  // of log.format = "short"
 
-// Breaks every line that is longer than `columns` at spaces. What follows a break is indented by four more spaces than
-// the line. A word that fits into no line stays whole.
+// Wraps every line longer than `columns` at spaces. Continuation lines are indented by four more spaces than the line.
+// A word longer than a line stays whole.
 std::string wrap_text(std::string_view text, size_t columns);
 
-// Of one rank: the leader's prints, the others' do nothing.
+// The console of one rank: only the leader prints.
 class Console {
  public:
-  // columns: where longer lines are broken; 0: nowhere.
+  // columns: width for wrapping; 0: no wrapping.
   Console(bool prints, size_t columns) : prints_(prints), columns_(columns) {}
 
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
     if (prints_) print(fmt::format(format, std::forward<T>(arguments)...), columns_);
   }
-  // As it is, however long.
+  // Prints without wrapping.
   void say_unbroken(const std::string& text) const {
     if (prints_) print(text, 0);
   }

@@ -1,5 +1,5 @@
-// Data order: which tokens step n sees. A pure function of (seed, samples consumed); the layout only decides who reads
-// what.
+// Data order: which tokens step n reads. A pure function of (seed, samples consumed), independent of the layout, which
+// only decides which rank reads which samples.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct WeightedSource {
   std::unique_ptr<TokenSource> source;
 };
 
-// Windows of seq_len + 1 tokens of one source, or of several in a blend: ids are the first seq_len, labels the last.
-// Neighbouring windows of a source share one token.
+// Windows of seq_len + 1 tokens of one source, or of a blend of several: ids are the first seq_len tokens, labels the
+// last seq_len. Consecutive windows of a source overlap by one token.
 class SampleOrder {
  public:
   // Errors: data, when a source has fewer than seq_len + 1 tokens.
@@ -35,16 +35,15 @@ class SampleOrder {
   int64_t samples() const;  // windows of all sources
   size_t sources() const { return parts_.size(); }
   const TokenSource& source(size_t part = 0) const { return *parts_[part].source; }
-  // Sample `number` of the endless order: each source is shuffled anew in every epoch of its own. Errors: data, when a
-  // token lies outside the vocabulary. `starts`, unless empty: the position of the first token of each id's document
-  // (formats/token_file.h); errors: config, where a source knows none.
+  // Sample `number` of the infinite training order: each source is reshuffled in every epoch of its own. Errors: data,
+  // when a token is outside the vocabulary. `starts`, unless empty: for each id the position of its document's first
+  // token (formats/token_file.h); errors: config, when a source has no documents.
   void shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
                 std::span<int32_t> starts = {}) const;
-  // Window `index` of `count`, blended, and spread evenly over each source: validation.
+  // Validation window `index` of `count`: blended, and spread evenly over each source.
   void spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels,
               std::span<int32_t> starts = {}) const;
-  // For the log, a line for each source: what it is, and how many epochs of it so many steps see (without steps:
-  // nothing of epochs).
+  // One log line per source: what it is, and how many epochs of it are read in `steps` steps (omitted for 0 steps).
   std::string describe(int64_t steps, int64_t samples_per_step) const;
 
  private:
@@ -63,13 +62,13 @@ class SampleOrder {
 // Opens the training or validation data of a run. For validation, null when the run has none.
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation);
 
-// Reads some of every source, spread over it, so that data of another tokenizer is refused before the training. Errors:
-// data, when a token lies outside the model's vocabulary.
+// Reads samples spread over every source, so that data of another tokenizer is refused before training starts. Errors:
+// data, when a token is outside the model's vocabulary.
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);
 
-// This rank's micro-batches of the step that begins at sample `cursor`.
+// Reads this rank's micro-batches of the step that begins at sample `cursor`.
 std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor);
-// This rank's part of validation micro-batch `index` of `count`.
+// Reads this rank's part of validation micro-batch `index` of `count`.
 MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// The disk that the checkpoints of a run take.
+// Disk space needed by a run's checkpoints.
 #pragma once
 
 #include <cstdint>
@@ -9,22 +9,21 @@
 
 namespace mw {
 
-// Free bytes of the file system of `path`, or of the nearest folder above it that exists; nothing where the system does
-// not tell.
+// Free bytes of the file system of `path`, or of its nearest existing parent folder; none where the system cannot say.
 std::optional<int64_t> free_disk_bytes(const std::string& path);
 
 struct DiskNeed {
   int64_t each = 0;         // bytes of one checkpoint
-  int64_t checkpoints = 0;  // at most at a time, beside those that are there: old ones go once a new one is complete
+  int64_t checkpoints = 0;  // most at one time, beside existing ones: an old one is deleted after a new one is complete
   std::optional<int64_t> free;
   int64_t bytes() const { return each * checkpoints; }
 };
 
-// Of what a run that goes on from `step` writes into checkpoint.dir. Nothing without such a folder. For one rank.
-// Errors: checkpoint, where the folder cannot be read.
+// The need of a run that continues from `step` and writes into checkpoint.dir; zero without checkpoint.dir. To be
+// called on one rank. Errors: checkpoint, when the folder cannot be read.
 DiskNeed checkpoint_need(const Plan& plan, int64_t step);
 
-// Errors: checkpoint, where more is needed than is free, with the largest checkpoint.keep that fits.
+// Errors: checkpoint, when the need exceeds the free space, naming the largest checkpoint.keep that fits.
 void check_disk(const CheckpointSpec& checkpoint, const DiskNeed& need);
 
 }  // namespace mw

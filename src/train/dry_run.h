@@ -1,4 +1,4 @@
-// `train --dry-run`: what a run would meet before its first step, without writing anything.
+// `train --dry-run`: checks everything up to the first step without writing anything.
 #pragma once
 
 #include <string>
@@ -9,21 +9,22 @@
 
 namespace mw {
 
-// Every output of the run (checkpoints, metrics, TensorBoard, trace) can be made where it shall stand, and nothing is
-// there that a run would refuse. Creates nothing. For one rank. Errors: config, data, checkpoint.
+// Checks that every output of the run (checkpoints, metrics, TensorBoard, trace) can be created in its place, and that
+// no existing file would make the run refuse. Creates nothing. To be called on one rank. Errors: config, data,
+// checkpoint.
 void check_output_folders(const RunSpec& run);
 
 struct StartCheck {
-  std::string resumed;  // folder of a checkpoint; empty: none
-  RunState state;       // that the run would go on from
+  std::string resumed;  // checkpoint to resume from; empty: none
+  RunState state;       // the state from which the run would continue
   DiskNeed disk;
 };
 
-// The checkpoint that a run would go on from fits the model, and its own checkpoints fit on the disk. Reads no tensor.
-// For one rank. Errors: checkpoint.
+// Checks that the checkpoint to resume from fits the model, and that the run's own checkpoints fit on the disk. Reads
+// no tensor. To be called on one rank. Errors: checkpoint.
 StartCheck check_start(const Plan& plan);
 
-// Lines for the log. needed, available: memory of the largest rank, and the smallest share of a rank.
+// Log lines. needed: memory of the largest rank; available: the smallest share of a rank.
 std::vector<std::string> describe(const StartCheck& start, const Plan& plan, int64_t needed, int64_t available);
 
 }  // namespace mw

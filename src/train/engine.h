@@ -1,4 +1,4 @@
-// Engine: one rank's model with everything it computes on.
+// Engine: everything that one rank trains with: device, plan, process groups, stream, parameters and model.
 #pragma once
 
 #include <string>
@@ -13,21 +13,21 @@
 
 namespace mw {
 
-// Where a rank computes: train.device, with "auto" a GPU if the process sees one; ranks of a node take its GPUs in
+// Selects the device of a rank: train.device; "auto" is a GPU if the process sees one. Ranks of a node take its GPUs in
 // turn. Errors: unsupported.
 Device choose_device(const std::string& wanted, int local_rank);
 
-// What one of `sharers` ranks may take of the memory that is free now: of the node's that they share, or of the GPU's.
+// The share of the currently free memory (of the node, or of the GPU) for one of `sharers` ranks that share it.
 int64_t available_share(Device device, int sharers);
 
-// The plan of this rank on its device. Refuses, before anything is allocated, what cannot fit when `local_ranks` share
-// the node, or several the GPU. Collective over the world. Errors: config, unsupported; memory, with the largest part
-// and what would help.
+// Makes the plan of this rank on its device. Refuses, before anything is allocated, runs that cannot fit when
+// `local_ranks` ranks share the node, or several share the GPU. Collective over the world. Errors: config, unsupported;
+// memory, naming the largest part and remedies.
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      int local_ranks);
 
-// Queues of a GPU are waited for when they close, where a failure takes them down too, and what lies on them may then
-// wait for peers that never come: that is ended first.
+// Aborts communication when an exception destroys an Engine. Queues of a GPU wait for their work when they are
+// destroyed, and that work may wait for peers that never come.
 class ExchangesEnd {
  public:
   explicit ExchangesEnd(const MeshComms& comms) : comms_(comms) {}
@@ -46,20 +46,20 @@ struct Engine {
   Engine& operator=(const Engine&) = delete;
 
   Device device;
-  std::string near_cores;  // those next to the GPU, where this rank was bound to them
+  std::string near_cores;  // the cores next to the GPU, if this rank was bound to them
   Comm& world;
   Plan plan;
-  MemoryMeter memory;  // from here on
+  MemoryMeter memory;  // measures from this member's construction on
   MeshComms comms;
   PipelineComms pipeline;
   Stream stream;
-  int64_t library_bytes;  // measured: what libraries, their kernels and connections take before there are tensors
+  int64_t library_bytes;  // measured: memory of libraries, kernels and connections before tensors are allocated
   ParamStore params;
   Transformer model;
-  ExchangesEnd exchanges_end;  // before all others
+  ExchangesEnd exchanges_end;  // destroyed before all others
 };
 
-// After the master weights were set: refreshes all that forward reads beside them. Collective over the world.
+// To be called after the master weights were set: refreshes all copies that forward reads. Collective over the world.
 void refresh_weights(Engine& engine);
 
 }  // namespace mw

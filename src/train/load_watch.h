@@ -14,9 +14,9 @@ class LoadWatch {
  public:
   LoadWatch(const ModelSpec& model, const RunSpec& run);
 
-  // load: [MoE layer][expert], the choices of one whole step. Returns the warning to print, or "". A layer counts as
-  // collapsed when at most a quarter of its experts (or top-k, if that is more) got 90 % of the choices in each of the
-  // last kPatience steps. It warns again after ten times as many steps.
+  // load: [MoE layer][expert], the number of choices in one whole step. Returns the warning to print, or "". A layer
+  // counts as collapsed when at most a quarter of its experts (or top-k, if that is more) received 90 % of the choices
+  // in each of the last kPatience steps. Warns again after ten times as many steps.
   std::string observe(int64_t step, const std::vector<std::vector<double>>& load);
 
   static constexpr int64_t kPatience = 10;

@@ -1,4 +1,4 @@
-// What a path is to the commands that read a model: a run folder, a checkpoint, a Hugging Face model folder.
+// Classifies the paths given to commands that read a model: run folder, checkpoint, Hugging Face model folder.
 #pragma once
 
 #include <cstdint>

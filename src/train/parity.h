@@ -1,4 +1,4 @@
-// Parity: a Hugging Face model folder, or a checkpoint, against a golden file of what transformers computed from it.
+// Parity: compares a Hugging Face model folder, or a checkpoint, with a golden file that transformers computed from it.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ struct ParityLine {
   bool ok() const { return norm_error <= norm_tolerance && element_error <= element_tolerance; }
 };
 
-// One of the two.
+// Exactly one of the two is set.
 struct ParityModel {
   std::string hf_dir;      // model folder
   std::string checkpoint;  // its weights, as `export` would write them
@@ -29,10 +29,9 @@ struct ParityReport {
   bool ok() const;
 };
 
-// Computes in fp32 what the golden file holds: logits, router_logits.I, loss, aux_loss, every grad.*, and the AdamW
-// trajectory (DESIGN section 9). Every tensor of the golden file must be understood and every trained parameter must
-// have its gradient there. Errors: config, data. `comm` is this process alone.
-// device: as train.device.
+// Computes in fp32 everything that the golden file contains: logits, router_logits.I, loss, aux_loss, every grad.*, and
+// 20 AdamW steps. Every tensor of the golden file must be recognized, and every trained parameter must have its
+// gradient in it. Errors: config, data. `comm` must be this process alone. device: as train.device.
 ParityReport run_parity(const ParityModel& model, const std::string& golden_path, Comm& comm, int threads,
                         const std::string& device);
 

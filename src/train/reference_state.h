@@ -1,5 +1,5 @@
-// The state of `verify`'s reference, one process that holds the whole model, into what each rank of a layout holds of
-// it, and the comparison of the two after an update.
+// Shares the state of `verify`'s reference (one process with the whole model) with the ranks of a layout, and compares
+// the two states after an update.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace mw {
 
-// `reference`: on rank 0, null on the others. All calls are collective over `comm`, the world of the layout.
+// `reference`: null on all ranks but rank 0. All functions are collective over `comm`, the world of the layout.
 
-// Master weights and moments; then what forward reads of them is refreshed.
+// Copies master weights and moments to the layout, then refreshes the copies that forward reads.
 void share_weights(Comm& comm, Engine* reference, Engine& layout);
-// Gradients, into the elements that each rank owns: both can then be updated from the same.
+// Copies gradients into the elements that each rank owns, so that both can be updated from the same gradients.
 void share_gradients(Comm& comm, Engine* reference, Engine& layout);
 
-// How far weights, their copies in bf16 that products read, and moments of the layout are from the reference's, of all
-// that its ranks hold.
+// How far the layout's weights, their bf16 copies and moments are from the reference's, over everything that its ranks
+// hold.
 struct StateDifference {
-  int64_t elements = 0, differing = 0;  // on all ranks; beyond a rounding of fp32, of copies of bf16
-  // Of a tensor, the largest over tensors, over a share of: |weights' differences| of lr * sqrt(n), |moments'| of their
-  // own norm.
+  int64_t elements = 0, differing = 0;  // on all ranks; differing: by more than a rounding of fp32 (copies: of bf16)
+  // The largest relative difference over tensors: |difference of weights| / (lr * sqrt(n)), |difference of moments| /
+  // their norm.
   double worst = 0;
-  std::string name;  // whose
+  std::string name;  // the tensor of `worst`
 };
 StateDifference compare_state(Comm& comm, Engine* reference, Engine& layout, double lr);
 

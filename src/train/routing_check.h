@@ -1,4 +1,4 @@
-// What `verify` keeps of the routing of a step, and how two runs of it differ.
+// The routing of a step as `verify` records it, and the comparison of two such records.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace mw {
 
-// Of one step: [micro-batch][MoE layer], over `tokens` tokens each. Behind all layers they stand once more with the
-// experts of best score, empty where the loss does not count those, and always without weights.
+// The routing of one step: [micro-batch][MoE layer], `tokens` tokens each. After all layers a second set follows: the
+// experts with the best scores, which is empty where the loss does not count those, and never has weights.
 struct Routing {
   int64_t tokens = 0;
   std::vector<std::vector<std::vector<int32_t>>> ids;    // [T, K]
@@ -18,7 +18,7 @@ struct Routing {
   std::vector<std::vector<std::vector<float>>> weights;  // [T, K], empty where nothing is dropped
 };
 
-// One layer of it.
+// The record of one layer.
 struct LayerRouting {
   std::span<const int32_t> ids;
   std::span<const float> gaps, weights;
@@ -26,14 +26,14 @@ struct LayerRouting {
 LayerRouting layer_of(const Routing& routing, size_t micro_batch, size_t layer);
 
 struct RoutingDifference {
-  int64_t tokens = 0;  // that chose another set of experts
-  int64_t drops = 0;   // choices that one run dropped and the other kept, in sequences where all tokens chose the same
-  double widest_gap = 0;  // among those, in either run: of scores, or of gate weights about the capacity
+  int64_t tokens = 0;     // tokens that chose different sets of experts
+  int64_t drops = 0;      // choices that only one run dropped, in sequences where all tokens chose the same experts
+  double widest_gap = 0;  // largest gap among those, in either run: of scores, or of gate weights around the capacity
   void add(const RoutingDifference& other);
 };
 bool differs(const RoutingDifference& difference);
 
-// capacity: of both runs; nothing is compared of drops without weights.
+// capacity: of both runs. Drops are not compared without weights.
 RoutingDifference compare_routing(const LayerRouting& expected, const LayerRouting& got, int64_t tokens,
                                   CapacityRule capacity);
 

@@ -1,5 +1,5 @@
-// The memory of a run, predicted and measured: the one source of what the header, the step line, the metrics (and from
-// them the report) and the last line print.
+// Predicted and measured memory of a run: the one source for what the header, the step line, the metrics (and from them
+// the report) and the last line print.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace mw {
 struct RunMemory {
   int64_t fixed = 0;      // tensors of the byte table whose size is known
   int64_t rows = 0;       // its tensors whose rows depend on the load, see rows_taken
-  int64_t libraries = 0;  // what libraries take, measured before there are tensors
+  int64_t libraries = 0;  // memory of libraries, measured before tensors are allocated
   int64_t measured = 0;   // growth of the peak resident set on a CPU, device memory taken on a GPU; 0: not yet
 
   int64_t tensors() const { return fixed + rows; }
@@ -24,13 +24,12 @@ struct RunMemory {
   double percent_above() const;
 };
 
-// Memory that rows which depend on the load take when at most `used` bytes of them were used so far. Before the first
-// step (used = 0) a balanced load is assumed. A CPU takes pages when they are first used, a GPU all that is committed
-// at start.
+// Memory of the load-dependent rows when at most `used` bytes of them were used so far. Before the first step (used =
+// 0) a balanced load is assumed. A CPU takes pages at first use, a GPU takes all committed memory at the start.
 int64_t rows_taken(const ByteSummary& bytes, int64_t used, DeviceKind device);
 
-// The memory of one rank: the one that measured most, or before any measurement the one with the largest prediction.
-// Every rank gets it. Collective over `world`.
+// The memory of the rank that measured most, or before any measurement of the one with the largest prediction. Every
+// rank gets it. Collective over `world`.
 RunMemory of_largest_rank(Comm& world, const RunMemory& own);
 
 // "173.9 of 114.1 MiB": measured and predicted. All texts are in the unit of the prediction.

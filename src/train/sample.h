@@ -1,5 +1,4 @@
-// Text from a model: one token after another, each from a full forward pass over the context (there is no key/value
-// cache).
+// Text generation: one token at a time, each from a full forward pass over the context (there is no key/value cache).
 #pragma once
 
 #include <cstdint>
@@ -13,23 +12,22 @@
 
 namespace mw {
 
-// "" or why this layout cannot generate.
+// The reason why this layout cannot generate, or "".
 std::string why_no_sample(const RunSpec& run);
 
-// What turns text into the tokens of this run and back: sample.tokenizer, or the tokenizer in the Hugging Face folder
-// that the model comes from, or bytes (data.kind = "text", or a vocabulary of up to 256). Errors: config, when there is
-// none, or it has more tokens than the model; otherwise as open_tokenizer.
+// The tokenizer of a run: sample.tokenizer, or the tokenizer in the Hugging Face folder of the model, or bytes
+// (data.kind = "text", or a vocabulary of up to 256). Errors: config, when there is none, or it has more tokens than
+// the model; otherwise as open_tokenizer.
 std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpec& model);
 
 struct GeneratedText {
   int64_t tokens = 0;
-  bool ended = false;  // by the token that ends a document, which is not part of the text
+  bool ended = false;  // whether generation stopped at the end-of-document token, which is not part of the text
 };
 
-// Continues spec.prompt by up to spec.tokens tokens; the context is the last train.seq_len of them. Rank 0 has the
-// tokenizer, on the others it is null; there `show` is never called. `show` gets each piece of text after the prompt as
-// it comes, as whole UTF-8 characters. Collective over the world. Errors: config, data, when the prompt cannot be
-// encoded.
+// Continues spec.prompt by up to spec.tokens tokens; the context is the last train.seq_len tokens. tokenizer: null on
+// all ranks but rank 0; `show` is only called on rank 0, with each piece of text after the prompt as it is generated,
+// in whole UTF-8 characters. Collective over the world. Errors: config, data, when the prompt cannot be encoded.
 GeneratedText generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
                        const std::function<void(std::string_view)>& show);
 

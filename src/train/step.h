@@ -1,4 +1,4 @@
-// One optimizer step: gradients over the plan's schedule, then the update.
+// One optimizer step: gradients by the plan's schedule, then the update.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace mw {
 
-// Tokens of one micro-batch on the host. labels are shifted: labels[t] is the token after ids[t], or -100.
+// The tokens of one micro-batch, on the host. labels are shifted: labels[t] is the token after ids[t], or -100.
 struct MicroBatch {
   std::vector<int32_t> ids, labels;
   int64_t sequences = 0, seq_len = 0;
-  std::vector<int32_t> document_starts = {};  // as Batch has them; with data.document_mask only
+  std::vector<int32_t> document_starts = {};  // as in Batch; with data.document_mask only
 };
-// Copies the micro-batches of a step to where the engine's operators read them.
+// Copies the micro-batches of a step to memory that the engine's operators read.
 std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches);
 
 struct StepStats {
@@ -29,9 +29,9 @@ struct StepStats {
   int64_t valid_labels = 0;  // of the whole step
   int64_t dropped_rows = 0;
   std::vector<std::vector<double>> load;  // [MoE layer][expert] choices of the whole step
-  // The expert with the most choices in relation to the mean of its layer.
+  // The most loaded expert, relative to the mean of its layer.
   struct Fullest {
-    size_t layer = 0, expert = 0;  // as in `load`
+    size_t layer = 0, expert = 0;  // indices into `load`
     double ratio = 0;              // to the mean
   };
   Fullest fullest() const;
@@ -40,27 +40,28 @@ struct StepStats {
 
 using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;
 
-// Clears the gradients and leaves the sum over micro-batches and replicas, in the elements that this rank owns.
-// batches: this rank's, one per micro-batch of the plan. Collective over the world. Errors: data when no label of the
-// step is valid.
+// Computes the gradients of a step from zero: the sum over micro-batches and replicas, in the elements that this rank
+// owns. batches: this rank's, one per micro-batch of the plan. Collective over the world. Errors: data when no label of
+// the step is valid.
 StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps = {});
 
-// A forward pass without gradients through all stages. The sum of cross-entropy over this rank's labels where it holds
-// the last stage, whose logits can be asked for then; else 0. Collective over the pipeline and EP.
+// A forward pass without gradients through all stages. Returns the sum of cross-entropy over this rank's labels if it
+// holds the last stage (whose logits can then be read); otherwise 0. Collective over the pipeline and EP.
 double evaluate(Engine& engine, const Batch& batch);
 
 struct UpdateRule {
   double lr = 0;
   int64_t step = 1;  // counts from 1
 };
-// Clips, applies AdamW to what this rank owns of every trained parameter, moves the selection bias and refreshes packed
-// weights; with ZeRO gathers the weights from their owners. Collective over the world.
+// Clips gradients, applies AdamW to the elements that this rank owns of every trained parameter, moves the selection
+// bias and refreshes packed weights; with ZeRO gathers the weights from their owners. Collective over the world.
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule);
 
 // Learning rate of step 1..steps: linear warm-up, then cosine to min_lr_ratio, or constant.
 double learning_rate(const TrainSpec& train, int64_t step);
 
-// "" when loss and gradient norm are finite, else what is not, with the first tensor on this rank that holds it.
+// Returns "" when loss and gradient norm are finite; otherwise says which is not, with the first tensor on this rank
+// that contains a non-finite value.
 std::string find_non_finite(Engine& engine, const StepStats& stats);
 
 }  // namespace mw

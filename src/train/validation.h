@@ -1,4 +1,4 @@
-// Validation: mean loss over windows spread evenly over held-out data.
+// Validation: mean loss over windows spread evenly over the held-out data.
 #pragma once
 
 #include "train/data.h"
@@ -9,13 +9,13 @@ class ByteCountModel;
 
 struct ValidationResult {
   double loss = 0;           // nats per label
-  double baseline_loss = 0;  // of the byte-count model on the same labels; 0 without one
+  double baseline_loss = 0;  // of the byte-count model on the same labels; 0 without a baseline
   int64_t labels = 0;
-  bool stopped = false;  // a stop request came: the numbers are of a part only
+  bool stopped = false;  // a stop request came: the results cover only a part
 };
 
-// train.val_batches global batches, split over ranks as training is. baseline: this rank's byte-count model, or null on
-// all ranks. Stop requests are polled between micro-batches. Collective over the world.
+// Evaluates train.val_batches global batches, split over ranks as in training. baseline: this rank's byte-count model,
+// or null on all ranks. Polls stop requests between micro-batches. Collective over the world.
 ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ByteCountModel* baseline);
 
 }  // namespace mw

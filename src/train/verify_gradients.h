@@ -1,4 +1,4 @@
-// Gradients of `verify`'s two runs: how far they differ, and how far rounding alone moves them.
+// Compares the gradients of `verify`'s two runs, and measures how far rounding alone moves them.
 #pragma once
 
 #include <cstdint>

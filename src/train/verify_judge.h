@@ -1,4 +1,5 @@
-// What `verify` accepts: decides, from the numbers of a step in the layout and in the reference, whether they agree.
+// The acceptance rules of `verify`: decides, from the numbers of a step in the layout and in the reference, whether
+// they agree.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,11 @@
 
 namespace mw {
 
-// kink: only gradients are wrong, and so little that a value rounded to the other side of a kink of relu or
+// kink: only gradients differ, and by so little that a value rounded to the other side of a kink of relu or
 // model.clip_qkv would explain it.
 enum class Verdict : int64_t { passed, kink, failed };
 
-// Of one tensor, or of one expert's part of it.
+// The difference for one tensor, or for one expert's part of it.
 struct GradientDifference {
   std::string name;
   double difference = 0;  // norm of (layout - reference); infinite where one of them is not a number
@@ -27,7 +28,7 @@ struct GradientDifference {
 // Largest relative errors that pass.
 struct Tolerances {
   double loss = 0, sums = 0, gradient = 0;
-  double kink = 0;  // of gradients, for Verdict::kink; 0 without kinks
+  double kink = 0;  // of gradients, limit for Verdict::kink; 0 without kinks
   // fp32: loads and dropped rows must be equal, and routing may differ only where scores nearly tie.
   bool exact = true;
 };
@@ -49,8 +50,8 @@ struct Judgement {
 Judgement judge_step(const StepStats& expected, const StepStats& got, const std::vector<GradientDifference>& gradients,
                      const Tolerances& tolerances);
 
-// difference: of free choices. replayed: of the choices that each layer would make when everything before it is the
-// reference's. Both must be explained by rounding.
+// difference: when both runs choose freely. replayed: when everything before each layer is the reference's. Both must
+// be explained by rounding.
 Judgement judge_routing(const RoutingDifference& difference, const RoutingDifference& replayed,
                         const Tolerances& tolerances);
 

@@ -1,6 +1,6 @@
-// The watchdog: every rank tells rank 0 over TCP, from a thread of its own, where it is. A rank that is stopped is
-// known by its silence, one that is alive and stuck by standing still; then rank 0 says who and where, and ends the
-// job. When rank 0 itself falls silent, the others end it.
+// The watchdog: a thread of every rank reports its progress to rank 0 over TCP. A stopped rank is detected by its
+// silence, a rank that is alive but stuck by the lack of progress; rank 0 then prints which rank is stuck and where,
+// and ends the job. When rank 0 itself falls silent, the others end it.
 #pragma once
 
 #include <functional>
@@ -11,26 +11,27 @@
 
 namespace mw {
 
-// Ends the process, while its main thread may be stuck anywhere. Called from the watchdog's thread. Null: another rank
-// tells the reason.
+// Ends the process while its main thread may be stuck anywhere. Called on the watchdog's thread. Null: another rank
+// prints the reason.
 using EndJob = std::function<void(const Error* reason)>;
 
-// While it lives, the ranks are watched. Its end is not collective, takes no time, and is told to the others, who then
-// no longer miss this rank.
+// The ranks are watched while this object lives. Its destruction is not collective and does not block; it tells the
+// others that this rank has left.
 class Watchdog {
  public:
   virtual ~Watchdog() = default;
 };
 
-// Alarm after `seconds` of silence, or without a move of any rank (comm().progress() of the world). Null where there is
-// nothing to watch: seconds = 0, or one rank. Collective. A rank that cannot reach rank 0 within 15 s turns the
-// watchdog off for all, with a warning. Time in which the whole job is suspended does not count.
+// Raises an alarm after `seconds` of silence of a rank, or without progress of any rank (comm().progress() of the
+// world). Returns null where there is nothing to watch: seconds = 0, or one rank. Collective. When a rank cannot reach
+// rank 0 within 15 s, the watchdog is off for all ranks, with a warning. Time in which the whole job is suspended does
+// not count.
 std::unique_ptr<Watchdog> start_watchdog(World& world, double seconds, EndJob end);
 
-// Tells those who watch that `step` begins. With debug.fault = "hang" the last rank stays here at step 3.
+// Records that `step` begins. With debug.fault = "hang" (an injected fault) the last rank stays here at step 3.
 void begin_step(Comm& world, const RunSpec& run, int64_t step);
 
-// Tells them that the rank is at `work` (a literal): where neither steps nor scopes of a trace do.
+// Records that the rank does `work` (a literal), in phases that have neither steps nor trace scopes.
 void note_work(Comm& world, const char* work);
 
 }  // namespace mw

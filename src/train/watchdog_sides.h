@@ -1,4 +1,4 @@
-// The two sides of the watchdog: rank 0, which listens and judges, and every other rank, which tells where it is.
+// The two sides of the watchdog: rank 0, which listens and judges, and every other rank, which reports its progress.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,8 @@ struct WatchSettings {
   double interval() const;
 };
 
-// Seconds that this process was awake: a gap longer than `longest` between two readings was spent suspended.
+// A clock of the time that this process was awake: a gap longer than `longest` between two readings was spent
+// suspended.
 class AwakeClock {
  public:
   explicit AwakeClock(double longest);
@@ -33,7 +34,7 @@ class AwakeClock {
   double longest_, last_, awake_ = 0;
 };
 
-// What a rank says of itself.
+// Creates this rank's own beats.
 class OwnBeats {
  public:
   explicit OwnBeats(const WatchSettings& settings);
@@ -48,10 +49,10 @@ class OwnBeats {
 
 class RankZero {
  public:
-  // Judges nobody before arm().
+  // Raises no alarm before arm().
   RankZero(WatchSettings settings, Descriptor listener);
   void arm() { armed_ = true; }
-  // Until `stop` becomes readable, or an alarm.
+  // Runs until `stop` becomes readable, or an alarm.
   void run(int stop);
 
  private:
@@ -61,11 +62,11 @@ class RankZero {
   };
   void welcome(AdmittedGuest guest, double now);
   void serve(int fd, double now);
-  // False: not a message of that rank.
+  // Returns false when the message is not of that rank.
   bool take(Connection& connection, const BeatBytes& message, double now);
   void drop(int fd, double now);
   std::vector<WatchedRank> table(double now) const;
-  // Where rank 0 is, and whom it misses.
+  // The beat of rank 0: its own progress, and which rank it misses.
   Beat make_word(BeatKind kind, double now);
   void tell_all(BeatKind kind, double now);
 
@@ -77,22 +78,22 @@ class RankZero {
   std::atomic<bool> armed_{false};
   std::unordered_map<int, Connection> connections_;  // by descriptor
   std::vector<WatchedRank> ranks_;
-  std::vector<double> heard_;     // when, per rank
+  std::vector<double> heard_;     // time of the last beat, per rank
   int quiet_ = -1;                // as Beat::quiet_rank
   std::vector<int> descriptors_;  // per rank; -1: none
-  bool lost_one_ = false;         // the log says so
+  bool lost_one_ = false;         // already reported in the log
 };
 
 class OtherRank {
  public:
   OtherRank(WatchSettings settings, const WatchAddress& address);
-  // Finds the address at which rank 0 answers. False: none does.
+  // Finds the address at which rank 0 answers. Returns false if none does.
   bool join();
   void run(int stop);
 
  private:
   bool try_host(uint32_t host);
-  // An admitted connection, or an invalid one. Takes kConnectSeconds at most.
+  // Returns an admitted connection, or an invalid one. Takes at most kConnectSeconds.
   BeatSocket connect(uint32_t host, int stop) const;
   void connect_again(int stop, double now);
   void take_answers(double now);
@@ -104,10 +105,10 @@ class OtherRank {
   AwakeClock clock_;
   OwnBeats own_;
   BeatSocket socket_;
-  uint32_t host_ = 0;  // the one that answered
+  uint32_t host_ = 0;  // the address that answered
   WatchedRank zero_;   // its age is counted in heard_
   double heard_ = 0;
-  bool ended_ = false;  // rank 0 said so
+  bool ended_ = false;  // rank 0 ended the job
 };
 
 }  // namespace mw

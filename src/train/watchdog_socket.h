@@ -12,7 +12,7 @@
 
 namespace mw {
 
-// Where rank 0 is found: plain bytes, so that one broadcast tells all.
+// The addresses of rank 0: plain bytes, so that one broadcast distributes them.
 struct WatchAddress {
   uint32_t count = 0;  // of addresses; 0: rank 0 could not listen
   uint16_t port = 0;
@@ -20,8 +20,8 @@ struct WatchAddress {
 };
 std::string describe(const WatchAddress& address);
 
-// Listens at `host`, or at all IPv4 addresses of this node that others may reach where it is INADDR_ANY. Makes room for
-// a connection from each of `ranks`. Errors: comm.
+// Listens at `host`, or, for INADDR_ANY, at all IPv4 addresses of this node that others can reach. Raises the limit of
+// open files for a connection from each of `ranks`. Errors: comm.
 Descriptor listen_for_ranks(uint32_t host, int ranks, WatchAddress& address);
 
 // One connection.
@@ -30,9 +30,10 @@ class BeatSocket {
   explicit BeatSocket(Descriptor descriptor = Descriptor()) : descriptor_(std::move(descriptor)) {}
   int get() const { return descriptor_.get(); }
   bool valid() const { return descriptor_.valid(); }
-  // False: the connection is broken. A message that does not fit into the connection's buffer is dropped.
+  // Returns false when the connection is broken. A message that does not fit into the connection's buffer is dropped.
   bool send(const BeatBytes& message);
-  // Appends the messages that have come in full. False: the other side has closed, or the connection is broken.
+  // Appends the messages that have arrived completely. Returns false when the other side has closed, or the connection
+  // is broken.
   bool receive(std::vector<BeatBytes>& messages);
 
  private:
