@@ -1,4 +1,4 @@
-// Scopes timed on a device: begin and end are stamped on the device's queues while the host goes on, and converted to
+// Scopes timed on a device: begin and end are stamped on the device's queues while the host continues, and converted to
 // times once the device has reached the stamps.
 #pragma once
 
@@ -25,7 +25,7 @@ class DeviceTrace {
   // Waits for the stamped queues, adds up the times since the last call, and passes each finished scope to `keep`. The
   // time of this call itself is not counted.
   void settle(const std::function<void(const TraceEvent&)>& keep);
-  // Whether so many stamps are pending that the caller should settle: bounds the memory of stamps.
+  // Whether the caller should settle because many stamps are pending: bounds the memory of stamps.
   bool is_full() const;
 
   // Seconds of the compute queue per kind of work up to the last settle(), exclusive: time of inner scopes is not part

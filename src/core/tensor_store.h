@@ -18,7 +18,7 @@ struct TensorSlot {
   std::string name;
   DType dtype = DType::f32;
   std::vector<int64_t> shape;  // for a growing tensor, axis 0 is the number of rows committed at start
-  int64_t max_rows = 0;        // above 0: a growing tensor of at most so many rows
+  int64_t max_rows = 0;        // above 0: a growing tensor with at most this many rows
   int64_t bytes() const;       // of `shape`, rounded up to 64
 };
 

@@ -42,7 +42,7 @@ struct TraceLabel {
 struct TraceEvent {
   const char* label;
   Work work;
-  int64_t begin_ns;  // since the Trace was made
+  int64_t begin_ns;  // since the Trace was created
   int64_t end_ns;
   Lane lane = Lane::host;
   TraceArgument argument;

@@ -18,7 +18,7 @@ struct TokenizeProgress {
 struct TokenizeJob {
   std::string tokenizer;            // see open_tokenizer
   std::vector<std::string> inputs;  // files and folders, see DocumentReader
-  std::string prefix;               // of .bin and .idx; beside them `prefix.tokenize.json` tells how far a run is, and
+  std::string prefix;               // of .bin and .idx; beside them `prefix.tokenize.json` holds a run's progress, and
                                     // `prefix.tokenize.lock` that it is at work
   std::string key = "text";         // the field of a JSON line
   std::string end_of_document;      // a token; empty: the tokenizer's own; "none"

@@ -25,7 +25,7 @@ struct ModelPath {
   int64_t checkpoints = 0;  // complete ones of a run
 };
 
-// Errors: checkpoint, when the file system does not tell.
+// Errors: checkpoint, when the file system cannot answer.
 ModelPath find_model_path(const std::string& path);
 
 // The complete checkpoint that a command reads for this path. Errors: checkpoint, saying what the path is instead and
