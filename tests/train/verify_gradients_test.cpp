@@ -56,8 +56,8 @@ bool is_of_scores(const std::string& name) {
   return false;
 }
 
-// With one key, a token's attention is 1 whatever its score: the gradients of scores are zero but for rounding. Where the
-// compiler adds all dot products in one order, as without vectors, they are zero, and so is their noise.
+// With one key, a token's attention is 1 whatever its score: the gradients of scores are zero but for rounding. Where
+// the compiler adds all dot products in one order, as without vectors, they are zero, and so is their noise.
 TEST(RoundingNoise, IsAllThatRemainsOfAGradientThatCancels) {
   RunSpec run = run_with_documents();
   run.native.head_dim = 16;  // of shorter heads all dot products are added in the same order, and nothing remains
