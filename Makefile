@@ -42,6 +42,7 @@ check-format:
 check-rooms:
 	python3 tools/check_rooms.py --self-test
 	python3 tools/check_rooms.py
+	python3 tools/draw_rooms.py --check
 
 clean:  ## remove build/
 	rm -rf build

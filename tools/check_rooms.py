@@ -1,26 +1,21 @@
 #!/usr/bin/env python3
-"""Checks the rules of the house that a compiler does not: which room may include which, who may name a vendor or a
+"""Checks rules that a compiler does not: which room may include which (src/rooms.txt), who may name a vendor or a
 library, no #ifdef, no long files, a comment that opens each header. Prints file:line: message; exit 1 on a violation."""
 
 import pathlib
 import re
 import sys
 
-ALLOWED = {  # room: the rooms it may include, beside itself and base
-    "base": "",
-    "spec": "",
-    "core": "",
-    "ops": "core",
-    "comm": "spec core ops",
-    "moe": "spec core ops comm",
-    "model": "spec core ops comm moe",
-    "parallel": "spec core ops comm moe model",
-    "formats": "spec core",
-    "plan": "spec",
-    "probe": "spec core ops comm",
-    "train": "spec core ops comm moe model parallel formats plan",
-    "cli": "spec core ops comm moe model parallel formats plan probe train",
-}
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def read_rooms(text):
+    """{room: the rooms it may include, beside itself and base}, in the order of src/rooms.txt."""
+    lines = [line.split("#")[0] for line in text.splitlines()]
+    return {room.strip(): rooms.split() for room, _, rooms in (line.partition(":") for line in lines if line.strip())}
+
+
+ALLOWED = read_rooms((ROOT / "src/rooms.txt").read_text())
 VENDOR_FILES = {"src/ops/gpu/vendor.h", "src/ops/gpu/vendor_blas.h", "src/ops/gpu/capability.h"}
 MAX_LINES = 500
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
@@ -36,8 +31,8 @@ ONEDNN = re.compile(r"(^|/)dnnl[\w.]*\.h(pp)?$")
 def check_include(path, room, quote, header, report):
     target = header.split("/")[0]
     if target in ALLOWED and "/" in header:
-        if target not in {room, "base", *ALLOWED[room].split()}:
-            allowed = " ".join(["base", *ALLOWED[room].split()])
+        if target not in {room, "base", *ALLOWED[room]}:
+            allowed = " ".join(["base", *ALLOWED[room]])
             report(f"room {room} may not include {header} (allowed: {allowed})")
         if header.startswith("comm/mpi_") and room != "comm":
             report(f"{header} is private to the room comm")
@@ -91,6 +86,31 @@ def check(files):
     return [f"{path}:{number}: {message}" for path, number, message in sorted(set(found))]
 
 
+def check_lists(cmake, architecture):
+    """Compares the rooms of CMakeLists.txt and of the table of docs/architecture.md with src/rooms.txt."""
+    linked = {}
+    for room, arguments in re.findall(r"moewright_room\((\w+)([^)]*)\)", cmake):
+        words = re.sub(r"#.*", "", arguments).split()
+        begin = words.index("DEPENDS") + 1 if "DEPENDS" in words else len(words)
+        end = next((i for i in range(begin, len(words)) if re.fullmatch("[A-Z]+", words[i])), len(words))
+        linked[room] = [word for word in words[begin:end] if word != "base"]
+    documented = {
+        room: [] if rooms.strip() == "-" else rooms.split()
+        for room, rooms in re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", architecture.split("\n## ")[1], re.M)
+    }
+    found = []
+    for place, lists, rooms in (
+        ("CMakeLists.txt", linked, [room for room in ALLOWED if room != "cli"]),  # which is the program itself
+        ("docs/architecture.md", documented, list(ALLOWED)),
+    ):
+        found += [f"{place}:1: no room {room}, which src/rooms.txt has" for room in rooms if room not in lists]
+        found += [f"{place}:1: {room} is not a room of src/rooms.txt" for room in lists if room not in rooms]
+        for room in rooms:
+            if room in lists and set(lists[room]) != set(ALLOWED[room]):
+                found.append(f"{place}:1: {room} has \"{' '.join(lists[room])}\", src/rooms.txt \"{' '.join(ALLOWED[room])}\"")
+    return found
+
+
 def self_test():
     """Each bad tree must give a violation that names the line and the reason; the good tree none."""
     good = {
@@ -131,17 +151,30 @@ def self_test():
         lines = check(files)
         if not any(line.startswith(expected) for line in lines):
             failures.append(f"not reported: {expected} (got {lines})")
-    print("\n".join(failures) if failures else f"check_rooms: self-test of {len(bad)} violations passed")
+    cmake = "".join(f"moewright_room({room} DEPENDS base {' '.join(rooms)} LINKS x)\n" for room, rooms in ALLOWED.items() if room != "cli")
+    table = "# A\n## Rooms\n" + "".join(f"| `{room}` | it | {' '.join(rooms) or '-'} |\n" for room, rooms in ALLOWED.items())
+    failures += [f"good lists are refused: {line}" for line in check_lists(cmake, table)]
+    bad_lists = [
+        (cmake.replace("plan DEPENDS base spec", "plan DEPENDS base spec core"), table, 'CMakeLists.txt:1: plan has "spec core"'),
+        (cmake, table.replace("| `ops` | it | core |", "| `ops` | it | - |"), 'docs/architecture.md:1: ops has ""'),
+        (cmake, table.replace("| `moe` | it", "| `attic` | it"), "docs/architecture.md:1: no room moe"),
+        (cmake + "moewright_room(attic)\n", table, "CMakeLists.txt:1: attic is not a room"),
+    ]
+    for cmake_text, table_text, expected in bad_lists:
+        lines = check_lists(cmake_text, table_text)
+        if not any(line.startswith(expected) for line in lines):
+            failures.append(f"not reported: {expected} (got {lines})")
+    print("\n".join(failures) if failures else f"check_rooms: self-test of {len(bad) + len(bad_lists)} violations passed")
     return 1 if failures else 0
 
 
 def main():
     if sys.argv[1:] == ["--self-test"]:
         return self_test()
-    root = pathlib.Path(__file__).resolve().parent.parent
-    paths = [p for folder in ("src", "tests", "bench", "tools", "cmake") for p in sorted((root / folder).rglob("*"))]
-    files = {p.relative_to(root).as_posix(): p.read_text(errors="replace") for p in paths if p.suffix in SUFFIXES}
+    paths = [p for folder in ("src", "tests", "bench", "tools", "cmake") for p in sorted((ROOT / folder).rglob("*"))]
+    files = {p.relative_to(ROOT).as_posix(): p.read_text(errors="replace") for p in paths if p.suffix in SUFFIXES}
     violations = check(files)
+    violations += check_lists(*((ROOT / name).read_text() for name in ("CMakeLists.txt", "docs/architecture.md")))
     print("\n".join(violations) if violations else f"check_rooms: {len(files)} files, no violation")
     return 1 if violations else 0
 
