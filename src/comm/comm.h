@@ -16,8 +16,8 @@ namespace mw {
 
 // An asynchronous communication, as returned by collectives. After wait(), received data is valid and send buffers may
 // be reused: by the host, or, when it was started on a stream, by work enqueued on that stream afterwards. Waiting
-// twice is legal. The destructor waits if nobody did, unless an exception unwinds and it is a message or was started on
-// a stream.
+// twice is legal. The destructor waits too, except that while an exception unwinds, messages and communications on a
+// stream are abandoned.
 class Pending {
  public:
   virtual ~Pending() = default;

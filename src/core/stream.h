@@ -15,8 +15,8 @@
 
 namespace mw {
 
-// Scratch memory of one stream, a stack from which operators allocate in frames. Its size is fixed: the row `work.ops`
-// of the byte table.
+// Scratch memory of one stream: a stack from which operators allocate in frames. Its size is fixed by the row
+// `work.ops` of the byte table.
 class Workspace {
  public:
   void attach(void* memory, size_t bytes);

@@ -24,8 +24,8 @@ struct TensorSlot {
 
 constexpr int64_t kTensorAlignment = 64;
 
-// A tensor whose number of rows depends on the data: callers take as many of its first rows as they need. Copies refer
-// to the same memory.
+// A tensor whose number of rows depends on the data: callers take as many of its first rows as they need. Copies of
+// this object refer to the same memory.
 class GrowingTensor {
  public:
   GrowingTensor() = default;
@@ -57,7 +57,7 @@ class TensorStore {
   // A growing tensor, or a fixed one whose number of rows the byte table knows exactly.
   GrowingTensor rows(const std::string& name);
 
-  int64_t fixed_bytes() const { return fixed_bytes_; }  // size of the fixed block in use
+  int64_t fixed_bytes() const { return fixed_bytes_; }  // bytes of all fixed tensors
   int64_t peak_growing_bytes() const;                   // at the largest number of rows ever taken
   int64_t arena_grows() const;
   // Names that were never requested: a table row without a user is a bug.

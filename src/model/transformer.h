@@ -37,8 +37,8 @@ class Transformer {
   //   output           written by forward of all stages but the last; the next stage's input where this rank holds it
   //   output_gradient  read and overwritten by backward of all stages but the last
   //   input_gradient   written by backward of all stages but the first
-  // A micro-batch occupies a slot of a stage from the first call of input() until backward (or backward_weights, where
-  // backward is split) or release().
+  // A micro-batch occupies a slot of a stage from the first call of input() for it, until backward (where backward is
+  // split: backward_weights) or release().
   TensorView input(int stage, int64_t micro_batch, int64_t tokens);
   TensorView output(int stage, int64_t micro_batch, int64_t tokens);
   TensorView output_gradient(int stage, int64_t micro_batch, int64_t tokens);
@@ -55,7 +55,7 @@ class Transformer {
   // gradients; those of routed experts are overwritten or accumulated as `expert_gradients` says. Collective over EP
   // and TP. When the schedule splits backward, the gradients of the weight part (spec/recompute.h) are not computed
   // yet, `done` is not called, and the micro-batch keeps its slot until backward_weights, which may be called at any
-  // later time. That is collective over TP.
+  // later time. backward_weights is collective over TP.
   void backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
                 const FeedForwardDone& done = {});
   void backward_weights(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,

@@ -80,14 +80,14 @@ struct SortedRows {
   const int32_t* index = nullptr;
 };
 
-// offsets[e+1]: expert i owns sorted rows [offsets[i], offsets[i+1]). Experts without rows are legal everywhere.
-// Grouped GEMM: y[r] = W_e x[r] for every sorted row r of expert e. Overwrites the rows of y that it names; each may be
-// named only once. by: selects the kernels of this and the next two functions on a GPU with a vendor library; ignored
-// elsewhere.
+// offsets has one entry more than there are experts: expert i owns sorted rows [offsets[i], offsets[i+1]). Experts
+// without rows are legal everywhere. Grouped GEMM: y[r] = W_i x[r] for every sorted row r of expert i. Overwrites the
+// rows of y that it names; each may be named only once. by: selects the kernels of this and the next two functions on a
+// GPU with a vendor library; ignored elsewhere.
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
           SortedRows y_RN, ExpertProducts by = ExpertProducts::automatic);
 
-// dx[r] = W_e^T dy[r]. Overwrites.
+// dx[r] = W_i^T dy[r] for every sorted row r of expert i. Overwrites.
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK, ExpertProducts by = ExpertProducts::automatic);
 

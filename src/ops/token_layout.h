@@ -1,6 +1,6 @@
-// TokenLayout: the permutation between (token, choice) and rows sorted by expert: which row of the sorted buffer holds
-// which choice. These are the ERI arrays of X-MoE (section 4.1), built by a stable counting sort in O(T K + E), plus
-// the inverse map by which combine gathers and sums in a fixed order.
+// TokenLayout: the permutation between choices (token, k) and rows sorted by expert. It corresponds to the ERI arrays
+// of X-MoE (section 4.1), built by a stable counting sort in O(T K + E), plus the inverse map by which combine gathers
+// and sums in a fixed order.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct CapacityRule {
 // 0..E-1), stably in (token, choice) order, so that equal inputs give equal layouts everywhere. With a capacity, each
 // expert keeps the rows with the largest weights in each domain (X-MoE's rule; ties to the lower token, choice) and
 // drops the others; with ranking (f32 [T, K], or empty), the rows with the largest ranking values instead. The caller
-// fills in the views of `layout` (capacity T * K) and tokens, top_k, experts; everything else is an output.
+// sets the views of `layout` (with room for T * K rows), tokens, top_k and experts; everything else is an output.
 void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK, TensorView ranking_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout);
 

@@ -18,9 +18,9 @@
 namespace mw {
 
 // The reductions of one step, in place, over every trained gradient: all-reduce, or reduce-scatter for blocks that are
-// sharded (ZeRO). Where the groups move GPU memory directly, they overlap with the last backward pass; otherwise the
-// host would delay it, so they run after it. The grouping into messages depends on sizes only, and its order is the
-// same on every rank, whatever experts it holds.
+// sharded (ZeRO). Where the groups move GPU memory directly, reductions overlap with the last backward pass. Otherwise
+// they run after it, because reductions on the host would delay the pass. The grouping into messages depends on sizes
+// only, and its order is the same on every rank, whatever experts it holds.
 class GradientSums {
  public:
   // All references must outlive this object. skip_router: injected fault, for tests.

@@ -71,9 +71,9 @@ class CheckpointSave {
 // Synchronous save: start and finish.
 void save_checkpoint(Engine& engine, const std::string& dir, const RunState& state, int64_t keep);
 
-// Loads the checkpoint in `folder`; each slice is checked against its checksum before it is used; then repacks weights.
-// weights_only does not touch the optimizer state. Returns the checkpoint's index. Collective over the world. Errors:
-// checkpoint, naming file and tensor and an older checkpoint to fall back to.
+// Loads the checkpoint in `folder`; each slice is checked against its checksum before it is used. Then updates the
+// packed forms of the weights. weights_only does not touch the optimizer state. Returns the checkpoint's index.
+// Collective over the world. Errors: checkpoint, naming file and tensor and an older checkpoint to fall back to.
 CheckpointIndex load_checkpoint(Engine& engine, const std::string& folder, bool weights_only = false);
 
 // The step in a folder name ("step-" and digits); -1 for any other name.
