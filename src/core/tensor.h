@@ -91,8 +91,8 @@ inline float value_at(const TensorView& view, int64_t i) {
   return view.dtype == DType::bf16 ? to_float(view.as<bf16>()[i]) : view.as<float>()[i];
 }
 
-// Calls body with a value of the C++ type of dtype (float or bf16), to select a template instance. Errors: internal,
-// for any other dtype.
+// Calls body with a value of the C++ type of dtype, which must be f32 or bf16, to select a template instance. Errors:
+// internal, for any other dtype.
 template <class Body>
 void with_float_type(DType dtype, Body&& body) {
   MW_CHECK(dtype == DType::f32 || dtype == DType::bf16, "{} where f32 or bf16 is needed", name_of(dtype));

@@ -7,7 +7,8 @@
 
 namespace mw::gpu {
 
-// A tensor map: describes matrices to the copy engine, and the box of 64 columns that one copy loads.
+// A tensor map: describes bf16 matrices [rows, columns] at equal distances to the copy engine, and the box of 64
+// columns that one copy loads.
 struct TensorMap {
   CUtensorMap map;
 };
