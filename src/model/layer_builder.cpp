@@ -4,7 +4,7 @@
 
 #include "model/attention_block.h"
 #include "model/latent_attention_block.h"
-#include "moe/transport_padded.h"
+#include "model/make_transport.h"
 #include "spec/recompute.h"
 
 namespace mw {
@@ -54,7 +54,7 @@ MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
   s.experts.y = store.rows("work.expert_y");
   s.experts.row_weights = store.rows("work.row_weights");
   s.experts.d_row_weights = store.rows("work.d_row_weights");
-  if (plan.transport != TransportKind::in_place) {
+  if (store.has("exchange.rows")) {
     s.experts.exchange_rows = store.rows("exchange.rows");
     s.experts.exchange_weights = store.rows("exchange.weights");
   }
@@ -194,21 +194,6 @@ std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64
                 : make_grouped_attention(plan, index, slot, params, store, shards);
 }
 
-static std::unique_ptr<Transport> make_transport(const Plan& plan, const ExpertPlacement& placement, MeshComms& comms,
-                                                 TensorStore& store, const LayerRows& act, ResidentExperts experts,
-                                                 const ExpertScratch& scratch) {
-  if (plan.transport == TransportKind::in_place) return make_in_place_transport(std::move(experts), scratch);
-  const FlatSaved saved{store.rows(act("received")), store.rows(act("received_index")),
-                        store.rows(act("received_weights"))};
-  const int64_t automatic = comms.gpu_library.empty() ? 1 : 2;
-  const FlatOptions options{plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic,
-                            is_recomputed(recompute_mode(plan.run), "received")};
-  if (plan.transport == TransportKind::flat)
-    return std::make_unique<FlatTransport>(*comms.ep, placement, std::move(experts), scratch, saved, options);
-  const PaddedSaved padded{store.rows(act("padded_token_ids")), store.fixed(act("padded_row_of"))};
-  return std::make_unique<PaddedTransport>(*comms.ep, placement, std::move(experts), scratch, saved, padded, options);
-}
-
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                          TensorStore& store, MeshComms& comms) {
   const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
@@ -229,8 +214,11 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   }
   const ExpertPlacement& placement = plan.placements[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
-  std::unique_ptr<Transport> transport =
-      make_transport(plan, placement, comms, store, act, resident_experts(params, param + "moe."), moe_work.experts);
+  const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : 2;
+  std::unique_ptr<Transport> transport = make_transport(
+      plan.transports[static_cast<size_t>(index)],
+      {comms, placement, resident_experts(params, param + "moe."), moe_work.experts, store, act,
+       plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks, is_recomputed(mode, "received")});
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";

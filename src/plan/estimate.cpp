@@ -182,9 +182,13 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   states.ranks = largest_in_stage(layout, mesh);
   for (const LibraryBytes& library : profile_.libraries)
     states.libraries += library.bytes * (library.per_group ? groups_of(layout, mesh) : 1);
-  for (const LayerSpec& layer : memory_.kinds().model.layers) {
+  const LayerKinds& kinds = memory_.kinds();
+  for (int kind = 0; kind < kinds.count(); ++kind) {
+    const LayerSpec& layer = kinds.spec(kind);
     if (layer.feed_forward != FeedForwardKind::moe) continue;
-    const RankLoad load = times_.load().of(layer.moe.experts, mesh.ep);
+    const bool equal_rows =
+        traits_of(choose_transport(kinds.transports[static_cast<size_t>(kind)], mesh.ep)).equal_rows;
+    const RankLoad load = times_.load().of(layer.moe.experts, mesh.ep, equal_rows);
     const double most = largest_block(layer.moe.experts, mesh.ep);
     states.load = {std::max(states.load.mean, load.mean / most), std::max(states.load.p99, load.p99 / most)};
   }

@@ -15,10 +15,10 @@ namespace mw {
 struct LayerTimeModel::Shape {
   Mesh mesh;
   Recompute recompute = Recompute::none;
-  WeightPart weight_part;  // of a schedule that splits
-  TransportKind transport = TransportKind::in_place;
-  double tokens = 0, own = 0;  // of the data-parallel rank, of this rank's shard
-  double routed = 0;           // that its MoE blocks route
+  WeightPart weight_part;                             // of a schedule that splits
+  TransportKind transport = TransportKind::in_place;  // of the layer
+  double tokens = 0, own = 0;                         // of the data-parallel rank, of this rank's shard
+  double routed = 0;                                  // that its MoE blocks route
 };
 
 namespace {
@@ -216,8 +216,10 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
   const auto f = static_cast<double>(m.width), c = static_cast<double>(halves_of(layer.activation)),
              k = static_cast<double>(m.top_k), e = static_cast<double>(m.experts),
              s = static_cast<double>(m.shared_width);
-  const bool travels = shape.transport != TransportKind::in_place;
-  const double load = load_.of(m.experts, shape.mesh.ep).mean, local = std::max(1.0, e / shape.mesh.ep);
+  const TransportTraits& traits = traits_of(shape.transport);
+  const bool travels = traits.exchanges;
+  const double load = load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
+               local = std::max(1.0, e / shape.mesh.ep);
   const double rows = load * t * k;
   const double row_bytes = t * k * d * b;
 
@@ -319,12 +321,13 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
   shape.weight_part = weight_part(split);
   shape.mesh = mesh;
   shape.recompute = layout.recompute;
-  shape.transport = choose_transport(run_.moe.transport, mesh);
   shape.tokens = static_cast<double>(tokens);
   shape.own = static_cast<double>(block_of(tokens, mesh.tp, 0).count);
   shape.routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
-  for (const LayerSpec& layer : kinds_.model.layers) {
+  for (int kind = 0; kind < kinds_.count(); ++kind) {
+    const LayerSpec& layer = kinds_.spec(kind);
     const LayerSpec local = local_layer(layer, mesh, {});
+    shape.transport = choose_transport(kinds_.transports[static_cast<size_t>(kind)], mesh.ep);
     LayerTime time = attention(local, shape);
     add(time, layer.feed_forward == FeedForwardKind::moe ? experts(local, shape) : dense(local, shape));
     times.kinds.push_back(time);

@@ -138,8 +138,7 @@ std::vector<std::vector<double>> parse_loads(const std::string& text, const std:
 
 LoadModel::LoadModel(ExpertLoad load, const MoeRunSpec& moe)
     : load_(std::move(load)),
-      capacity_(moe.capacity_factor > 0 ? moe.capacity_factor : std::numeric_limits<double>::infinity()),
-      padded_(moe.transport == "padded") {
+      capacity_(moe.capacity_factor > 0 ? moe.capacity_factor : std::numeric_limits<double>::infinity()) {
   for (const std::vector<double>& rows : load_.measured) {
     const double sum = std::accumulate(rows.begin(), rows.end(), 0.0);
     const bool valid = std::all_of(rows.begin(), rows.end(), [](double share) { return share >= 0; });
@@ -160,13 +159,13 @@ const std::vector<std::vector<double>>& LoadModel::drawn(int64_t experts) {
   return draws;
 }
 
-RankLoad LoadModel::of(int64_t experts, int64_t ep) {
-  if (experts <= 1 || (ep == 1 && !padded_)) return {};
-  const auto [entry, is_new] = known_.try_emplace({experts, ep});
+RankLoad LoadModel::of(int64_t experts, int64_t ep, bool equal_rows) {
+  if (experts <= 1 || (ep == 1 && !equal_rows)) return {};
+  const auto [entry, is_new] = known_.try_emplace({experts, ep, equal_rows});
   if (!is_new) return entry->second;
   const auto fullest = [&](const std::vector<double>& shares) {
-    return padded_ ? largest_block(experts, ep) * fullest_expert(shares, capacity_)
-                   : fullest_rank(shares, ep, capacity_);
+    return equal_rows ? largest_block(experts, ep) * fullest_expert(shares, capacity_)
+                      : fullest_rank(shares, ep, capacity_);
   };
   std::vector<double> loads;
   for (const std::vector<double>& rows : load_.measured)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -37,20 +38,20 @@ struct RankLoad {
 
 class LoadModel {
  public:
-  // moe: what a capacity drops is nobody's row, and padded exchanges give every expert the rows of the fullest one.
+  // moe: rows that its capacity drops do not count.
   // Errors: config, for loads of next to no rows, of absurdly many, or with a share that is negative.
   LoadModel(ExpertLoad load, const MoeRunSpec& moe);
-  // Experts in blocks over `ep` ranks. Measured loads count only for layers with as many experts. Deterministic.
-  RankLoad of(int64_t experts, int64_t ep);
+  // Experts in blocks over `ep` ranks. equal_rows: every expert gets as many rows as the fullest one. Measured loads
+  // count only for layers with as many experts. Deterministic.
+  RankLoad of(int64_t experts, int64_t ep, bool equal_rows = false);
 
  private:
   const std::vector<std::vector<double>>& drawn(int64_t experts);
 
   ExpertLoad load_;
   double capacity_;
-  bool padded_;
   std::map<int64_t, std::vector<std::vector<double>>> drawn_;  // by number of experts
-  std::map<std::pair<int64_t, int64_t>, RankLoad> known_;
+  std::map<std::tuple<int64_t, int64_t, bool>, RankLoad> known_;
 };
 
 }  // namespace mw

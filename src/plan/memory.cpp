@@ -43,12 +43,17 @@ void add(ByteSummary& into, const ByteSummary& from, int64_t times) {
   into.routed_max += times * from.routed_max;
 }
 
-LayerKinds::LayerKinds(const ModelSpec& whole) : model(whole) {
+LayerKinds::LayerKinds(const ModelSpec& whole, const std::string& transport) : model(whole) {
+  const std::vector<std::string> names = transport_names(transport, whole);
   model.layers.clear();
-  for (const LayerSpec& layer : whole.layers) {
-    const auto same = std::find(model.layers.begin(), model.layers.end(), layer);
-    of_layer.push_back(static_cast<int>(same - model.layers.begin()));
-    if (same == model.layers.end()) model.layers.push_back(layer);
+  for (size_t i = 0; i < whole.layers.size(); ++i) {
+    size_t kind = 0;
+    while (kind < model.layers.size() && !(model.layers[kind] == whole.layers[i] && transports[kind] == names[i]))
+      ++kind;
+    of_layer.push_back(static_cast<int>(kind));
+    if (kind < model.layers.size()) continue;
+    model.layers.push_back(whole.layers[i]);
+    transports.push_back(names[i]);
   }
   if (count() > kMostKinds)
     fail(Exit::unsupported, fmt::format("the planner does not support models with {} kinds of layers yet", count()),
@@ -62,7 +67,7 @@ LayerKinds::LayerKinds(const ModelSpec& whole) : model(whole) {
 }
 
 MemoryModel::MemoryModel(const ModelSpec& model, const RunSpec& run, const Platform& platform)
-    : kinds_(model), run_(run), platform_(platform), param_rows_(param_table(kinds_.model)) {}
+    : kinds_(model, run.moe.transport), run_(run), platform_(platform), param_rows_(param_table(kinds_.model)) {}
 
 const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   std::vector<ExpertPlacement>& placements = placements_[ep];
@@ -88,7 +93,8 @@ std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, 
     stages.push_back(stage);
   }
   stages.back().has_head = head;
-  return activation_bytes(kinds_.model, run, mesh, coords, stages, placements_of(mesh.ep), platform_);
+  return activation_bytes(kinds_.model, run, mesh, coords, stages, placements_of(mesh.ep),
+                          choose_transports(kinds_.transports, mesh.ep), platform_);
 }
 
 MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, const Mesh& mesh,

@@ -18,12 +18,14 @@ namespace mw {
 
 // The layers of a model, each as the index of its kind: layers that are equal are of one kind.
 struct LayerKinds {
-  ModelSpec model;            // with one layer of each kind
-  std::vector<int> of_layer;  // by layer of the whole model
+  ModelSpec model;                      // with one layer of each kind
+  std::vector<std::string> transports;  // by kind: their names, as transport_names gives them
+  std::vector<int> of_layer;            // by layer of the whole model
   // By kind, one more than layers: how many of the layers before are of that kind.
   std::vector<std::vector<int64_t>> before;
-  // At most 16 kinds. Errors: unsupported beyond.
-  explicit LayerKinds(const ModelSpec& whole);
+  // Layers of one kind have equal specs and transports. At most 16 kinds. Errors: unsupported beyond; of
+  // transport_names.
+  LayerKinds(const ModelSpec& whole, const std::string& transport);
   int count() const { return static_cast<int>(model.layers.size()); }
   int64_t layers_in(const StagePlan& stage, int kind) const {
     const std::vector<int64_t>& of_kind = before[static_cast<size_t>(kind)];

@@ -180,12 +180,14 @@ std::string describe_cheapest(const std::vector<PricedExchange>& exchanges, cons
 std::string describe_exchanges(const Request& request, const Layout& layout) {
   const Mesh mesh = mesh_of(layout, request.ranks);
   const RankGroup group = ep_group(mesh);
-  const LayerKinds kinds(request.model);
+  const LayerKinds kinds(request.model, request.run.moe.transport);
   const std::vector<LayerSpec>& layers = kinds.model.layers;
   const auto moe = std::find_if(layers.begin(), layers.end(),
                                 [](const LayerSpec& layer) { return layer.feed_forward == FeedForwardKind::moe; });
   if (moe == layers.end() || group.size == 1) return "";
-  const RankLoad load = LoadModel(request.load, request.run.moe).of(moe->moe.experts, group.size);
+  const std::string& transport = kinds.transports[static_cast<size_t>(moe - layers.begin())];
+  const bool equal_rows = traits_of(choose_transport(transport, mesh.ep)).equal_rows;
+  const RankLoad load = LoadModel(request.load, request.run.moe).of(moe->moe.experts, group.size, equal_rows);
   std::string text = fmt::format(
       "routed rows of the fullest of {} ranks: {:.2f} times the mean, {:.2f} times at the 99th percentile ({})\n",
       group.size, load.mean, load.p99,

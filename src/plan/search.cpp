@@ -87,13 +87,16 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
   const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
   if (cuts_sequences && sequences % layout.tp != 0) return false;
   const Mesh mesh = mesh_of(layout, request.ranks);
-  const TransportKind transport = choose_transport(run.moe.transport, mesh);
+  const std::vector<TransportKind> transports =
+      choose_transports(transport_names(run.moe.transport, request.model), mesh.ep);
   const int64_t routed = routed_tokens(mesh, {}, tokens).count;
   const std::vector<LayerSpec>& layers = request.model.layers;
-  return tokens <= kMostTokens && std::all_of(layers.begin(), layers.end(), [&](const LayerSpec& layer) {
-           return layer.feed_forward != FeedForwardKind::moe ||
-                  are_rows_countable(routed, layer.moe, layout.ep, transport);
-         });
+  if (tokens > kMostTokens) return false;
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (layers[i].feed_forward == FeedForwardKind::moe &&
+        !are_rows_countable(routed, layers[i].moe, layout.ep, transports[i]))
+      return false;
+  return true;
 }
 
 // The layout with every placement and ZeRO stage that makes a difference.
@@ -176,7 +179,7 @@ MemoryFit fit_of(const Request& request, int64_t needed) {
 
 Trainable trainable(const Request& request) {
   // Two layers of each kind are enough to ask about.
-  ModelSpec model = LayerKinds(request.model).model;
+  ModelSpec model = LayerKinds(request.model, "auto").model;
   const std::vector<LayerSpec> again = model.layers;
   model.layers.insert(model.layers.end(), again.begin(), again.end());
   Trainable out;
@@ -193,7 +196,7 @@ Trainable trainable(const Request& request) {
       RunSpec run = with_layout(request.run, layout);
       run.train.global_batch = 1;
       run.mesh.stage_layers.clear();
-      if (run.moe.transport == "in_place") run.moe.transport = "auto";
+      run.moe.transport = "auto";
       try {
         make_plan(model, run, 1, 0, platform_of(request.profile, model, run));
         out.pairs.emplace_back(schedule, recompute);
@@ -220,7 +223,7 @@ std::vector<Layout> layouts_of(const Request& request) {
     layout.ted = run.moe.tp_mode == "ted";
     const int64_t shared = layout.ted ? dp : stage;  // ranks that share the experts out
     for (const int64_t ep : divisors_of(shared)) {
-      if (ep > experts || (ep > 1 && run.moe.transport == "in_place")) continue;
+      if (ep > experts || (ep > 1 && !allows_sharded_experts(run.moe.transport))) continue;
       layout.ep = static_cast<int>(ep);
       for (const int64_t micro_batches : divisors_of(run.train.global_batch / dp)) {
         layout.micro_batches = micro_batches;

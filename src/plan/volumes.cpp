@@ -4,16 +4,16 @@
 
 namespace mw {
 
-double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, TransportKind transport) {
-  if (transport == TransportKind::in_place) return 0;
+double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                       const std::vector<TransportKind>& transports) {
   const double passes = is_recomputed(recompute_mode(run), "received") ? 5 : 4;
   const double row = passes * static_cast<double>(model.width * size_of(run.dtype())) + 2 * sizeof(float);
   // Tensor-sharded experts: every rank of TP routes all tokens.
   const double tokens = static_cast<double>(run.train.global_batch * run.train.seq_len) * (mesh.ted ? mesh.tp : 1);
   const double elsewhere = 1 - 1.0 / mesh.ep;
   double choices = 0;  // of a token, in all layers
-  for (const LayerSpec& layer : model.layers)
-    if (layer.moe.experts > 0) choices += static_cast<double>(layer.moe.top_k);
+  for (size_t i = 0; i < model.layers.size(); ++i)
+    if (traits_of(transports[i]).exchanges) choices += static_cast<double>(model.layers[i].moe.top_k);
   return tokens * choices * elsewhere * row;
 }
 

@@ -14,8 +14,9 @@ namespace mw {
 
 // Bytes that all ranks together send to other ranks in a step for the routed experts, when every expert gets as many
 // rows: rows and gradients there and back - rows once more where they are recomputed - and gate weights with their
-// gradients. The last line of a run has them beside what was sent.
-double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, TransportKind transport);
+// gradients. transports: by layer. The last line of a run has them beside what was sent.
+double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                       const std::vector<TransportKind>& transports);
 
 // Groups of ranks (nodes) that one token's k experts lie in, of `groups` with equally many of the E experts, for
 // uniform choices without repetition: N * (1 - C(E - E/N, k) / C(E, k)).

@@ -13,7 +13,6 @@
 #include "spec/gradient_blocks.h"
 #include "spec/logit_chunks.h"
 #include "spec/recompute.h"
-#include "spec/routed_rows.h"
 
 namespace mw {
 namespace {
@@ -82,8 +81,40 @@ void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int
   }
 }
 
-void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const LayerSpec& layer, const RunSpec& run,
-             TransportKind transport, const Tokens& of, int ep, int64_t local_experts) {
+// What the byte table needs to know of a layer of this rank.
+struct LocalLayer {
+  LayerSpec spec;
+  TransportKind transport = TransportKind::in_place;
+  int64_t ep = 1, experts = 0;
+};
+
+RoutedShape routed_shape(const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
+  return {layer.spec.moe, run, tokens.routed, tokens.most_routed, layer.ep, layer.experts};
+}
+
+// What a transport keeps of a micro-batch.
+void add_kept(Rows& out, const std::string& at, int64_t width, const LocalLayer& layer, const RunSpec& run,
+              const Tokens& tokens) {
+  const TransportTraits& traits = traits_of(layer.transport);
+  const RoutedShape shape = routed_shape(layer, run, tokens);
+  for (const TransportTensor& tensor : traits.kept) {
+    using Type = TransportTensor::Type;
+    const DType dtype = tensor.type == Type::run ? run.dtype() : tensor.type == Type::f32 ? DType::f32 : DType::i32;
+    std::vector<int64_t> tail;
+    if (tensor.wide) tail.push_back(width);
+    if (tensor.rows == TransportTensor::Rows::choice) {
+      out.add(at + tensor.name, ByteKind::activation, dtype, {tokens.routed, layer.spec.moe.top_k});
+    } else {
+      const RoutedRows rows =
+          tensor.rows == TransportTensor::Rows::expert ? traits.expert_rows(shape) : traits.send_rows(shape);
+      out.rows.push_back(routed_row(at + tensor.name, ByteKind::routed, dtype, rows, tail));
+    }
+  }
+}
+
+void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,
+             const Tokens& of) {
+  const LayerSpec& layer = local.spec;
   const MoeSpec& m = layer.moe;
   const DType dtype = run.dtype();
   const int64_t tokens = of.routed;
@@ -97,29 +128,21 @@ void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const Lay
   out.add(at + "row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   out.add(at + "rows_per_expert", ByteKind::activation, DType::i64, {m.experts});
   if (m.shared_width > 0) out.add(at + "shared.h", ByteKind::activation, dtype, {tokens, c, m.shared_width});
-  const RoutedRows r = routed_rows(m, run, transport, of.routed, of.most_routed, ep, local_experts);
+  const RoutedRows r = traits_of(local.transport).expert_rows(routed_shape(local, run, of));
   out.rows.push_back(routed_row(at + "h", ByteKind::routed, dtype, r, {c, m.width}));
-  if (transport == TransportKind::in_place) return;
-  out.rows.push_back(routed_row(at + "received", ByteKind::routed, dtype, r, {model.width}));
-  out.rows.push_back(routed_row(at + "received_index", ByteKind::routed, DType::i32, r, {}));
-  out.rows.push_back(routed_row(at + "received_weights", ByteKind::routed, DType::f32, r, {}));
-  if (transport == TransportKind::padded) {
-    const RoutedRows send = padded_send_rows(m, run, of.most_routed);
-    out.rows.push_back(routed_row(at + "padded_token_ids", ByteKind::routed, DType::i32, send, {}));
-    out.add(at + "padded_row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
-  }
+  add_kept(out, at, model.width, local, run, of);
 }
 
-void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const LayerSpec& layer, const RunSpec& run,
-               TransportKind transport, const Tokens& tokens, int ep, int64_t local_experts) {
+void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,
+               const Tokens& tokens) {
+  const LayerSpec& layer = local.spec;
   const DType dtype = run.dtype();
   out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens.own});
   add_attention(out, at, layer.attention, tokens.batch, dtype);
   out.add(at + "x_mid", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens.own});
-  if (layer.feed_forward == FeedForwardKind::moe)
-    add_moe(out, at, model, layer, run, transport, tokens, ep, local_experts);
+  if (layer.feed_forward == FeedForwardKind::moe) add_moe(out, at, model, local, run, tokens);
   else
     out.add(at + "ffn.h", ByteKind::activation, dtype, {tokens.batch, halves_of(layer.activation), layer.dense_width});
 }
@@ -143,11 +166,12 @@ struct Widest {
   int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
   int64_t dense = 0;                                        // elements of an activated hidden state
   bool sums_over_heads = false;                             // of all ranks of TP
+  bool exchanges = false;                                   // rows, to other ranks of EP
   RoutedRows routed, send;
 };
 
 void widen(RoutedRows& into, const RoutedRows& r) {
-  into.grows = r.grows;
+  into.grows |= r.grows;
   into.committed = std::max(into.committed, r.committed);
   into.mean = std::max(into.mean, r.mean);
   into.max = std::max(into.max, r.max);
@@ -171,8 +195,8 @@ void widen_by_attention(Widest& widest, const AttentionSpec& a) {
   widen_to(widest.kv_heads, a.heads * (a.latent.nope_dim + a.latent.value_dim));
 }
 
-void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, TransportKind transport,
-                    const Tokens& tokens, int ep, int64_t local_experts) {
+void widen_by_layer(Widest& widest, const LocalLayer& local, const RunSpec& run, const Tokens& tokens) {
+  const LayerSpec& layer = local.spec;
   widen_by_attention(widest, layer.attention);
   if (layer.feed_forward == FeedForwardKind::dense) {
     widest.dense = std::max(widest.dense, tokens.batch * layer.dense_width);
@@ -183,13 +207,16 @@ void widen_by_layer(Widest& widest, const LayerSpec& layer, const RunSpec& run, 
   widest.expert = std::max(widest.expert, m.width);
   widest.top_k = std::max(widest.top_k, m.top_k);
   widest.experts = std::max(widest.experts, m.experts);
-  widen(widest.routed, routed_rows(m, run, transport, tokens.routed, tokens.most_routed, ep, local_experts));
-  if (transport == TransportKind::padded) widen(widest.send, padded_send_rows(m, run, tokens.most_routed));
-  else widest.send.committed = std::max(widest.send.committed, tokens.routed * m.top_k);
+  const TransportTraits& traits = traits_of(local.transport);
+  const RoutedShape shape = routed_shape(local, run, tokens);
+  widen(widest.routed, traits.expert_rows(shape));
+  if (traits.send_rows == nullptr) return;
+  widest.exchanges = true;
+  widen(widest.send, traits.send_rows(shape));
 }
 
-void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, TransportKind transport, const Widest& w,
-                   const Tokens& tokens, int64_t ops_bytes) {
+void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const Widest& w, const Tokens& tokens,
+                   int64_t ops_bytes) {
   const DType dtype = run.dtype();
   const int64_t d = model.width;
   for (const char* name : {"normed", "branch", "d_branch"})
@@ -219,7 +246,7 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, Transp
     out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.routed, {d}));
     out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
     out.rows.push_back(routed_row("work.d_row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
-    if (transport != TransportKind::in_place) {
+    if (w.exchanges) {
       out.rows.push_back(routed_row("exchange.rows", ByteKind::exchange, dtype, w.send, {d}));
       out.rows.push_back(routed_row("exchange.weights", ByteKind::exchange, DType::f32, w.send, {}));
     }
@@ -308,22 +335,6 @@ LocalBatch make_local_batch(const TrainSpec& train, const Mesh& mesh) {
   return {train.global_batch / (train.micro_batches * mesh.dp), train.seq_len};
 }
 
-TransportKind choose_transport(const std::string& name, const Mesh& mesh) {
-  if (name == "auto") return mesh.ep == 1 ? TransportKind::in_place : TransportKind::flat;
-  if (name == "flat") return TransportKind::flat;
-  if (name == "padded") return TransportKind::padded;
-  if (name == "in_place") {
-    if (mesh.ep > 1)
-      fail(Exit::config,
-           fmt::format("moe.transport = \"in_place\" needs every expert on every rank, but mesh.ep = {} shards them",
-                       mesh.ep),
-           "set moe.transport = \"auto\", or mesh.ep = 1");
-    return TransportKind::in_place;
-  }
-  fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not supported yet", name),
-       "set moe.transport to auto, in_place, flat or padded; docs/limits.md lists what is missing");
-}
-
 std::string saved_prefix(int64_t layer, int64_t slot) {
   return slot == 0 ? fmt::format("act.{}.", layer) : fmt::format("act.{}#{}.", layer, slot);
 }
@@ -410,9 +421,9 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
 
 std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                                       const MeshCoords& coords, const std::vector<StagePlan>& stages,
-                                      const std::vector<ExpertPlacement>& placements, const Platform& platform) {
+                                      const std::vector<ExpertPlacement>& placements,
+                                      const std::vector<TransportKind>& transports, const Platform& platform) {
   Rows out;
-  const TransportKind transport = choose_transport(run.moe.transport, mesh);
   const int64_t batch = make_local_batch(run.train, mesh).tokens();
   const Tokens tokens{batch, block_of(batch, mesh.tp, coords.tp).count, block_of(batch, mesh.tp, 0).count,
                       routed_tokens(mesh, coords, batch).count, routed_tokens(mesh, {}, batch).count};
@@ -424,20 +435,19 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   Widest widest;
   for (const StagePlan& stage : stages) {
     for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
-      const LayerSpec layer = local_layer(model.layers[static_cast<size_t>(i)], mesh, coords);
-      const int64_t local_experts =
-          layer.feed_forward == FeedForwardKind::moe
-              ? static_cast<int64_t>(placements[static_cast<size_t>(i)].experts_of(coords.ep).size())
-              : 0;
+      const auto index = static_cast<size_t>(i);
+      LocalLayer layer{local_layer(model.layers[index], mesh, coords), transports[index], mesh.ep, 0};
+      if (layer.spec.feed_forward == FeedForwardKind::moe)
+        layer.experts = std::ssize(placements[index].experts_of(coords.ep));
       for (int64_t slot = 0; slot < stage.slots; ++slot)
-        add_layer(out, saved_prefix(i, slot), model, layer, run, transport, tokens, mesh.ep, local_experts);
-      widen_by_layer(widest, layer, run, transport, tokens, mesh.ep, local_experts);
-      widest.sums_over_heads |= norms_span_ranks(layer.attention, mesh.tp);
+        add_layer(out, saved_prefix(i, slot), model, layer, run, tokens);
+      widen_by_layer(widest, layer, run, tokens);
+      widest.sums_over_heads |= norms_span_ranks(layer.spec.attention, mesh.tp);
     }
     add_stage(out, stage, {tokens.own, model.width}, run.dtype());
   }
   out.rows = share_recomputed(recompute_mode(run), std::move(out.rows));
-  add_workspace(out, model, run, transport, widest, tokens,
+  add_workspace(out, model, run, widest, tokens,
                 std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform)));
   add_gathered(out, model, run.dtype(), widest, tokens, mesh.tp);
   if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);

@@ -13,6 +13,7 @@
 #include "spec/run_spec.h"
 #include "spec/shards.h"
 #include "spec/stages.h"
+#include "spec/transport.h"
 
 namespace mw {
 
@@ -65,11 +66,6 @@ struct LocalBatch {
 // micro_batches that work.
 LocalBatch make_local_batch(const TrainSpec& train, const Mesh& mesh);
 
-enum class TransportKind : uint8_t { in_place, flat, padded };
-// "auto" is in_place for EP = 1 and flat otherwise. Errors: unsupported for transports not built; config where one
-// cannot serve this EP.
-TransportKind choose_transport(const std::string& name, const Mesh& mesh);
-
 // Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1."
 // (spec/recompute.h says what it does not keep);
 // the output of the last layer; what a stage exchanges with its neighbours.
@@ -83,7 +79,8 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& rows, const Mo
                                      const std::vector<ExpertPlacement>& placements, const Platform& platform);
 std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                                       const MeshCoords& coords, const std::vector<StagePlan>& stages,
-                                      const std::vector<ExpertPlacement>& placements, const Platform& platform);
+                                      const std::vector<ExpertPlacement>& placements,
+                                      const std::vector<TransportKind>& transports, const Platform& platform);
 
 struct ByteSummary {
   int64_t by_kind[kByteKinds] = {};  // as committed at start

@@ -48,7 +48,7 @@ static void check_expert_count(const ModelSpec& model) {
 bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport) {
   constexpr int64_t kTooMany = int64_t{1} << 31;
   if (tokens > kMostTokens || tokens * moe.top_k * ep >= kTooMany) return false;
-  return transport != TransportKind::padded || tokens * (moe.experts + ep) < kTooMany;
+  return !traits_of(transport).equal_rows || tokens * (moe.experts + ep) < kTooMany;
 }
 
 static void check_gradients(const RunSpec& run) {
@@ -80,7 +80,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.rank = rank;
   plan.coords = coords_of(plan.mesh, rank);
   plan.batch = make_local_batch(run.train, plan.mesh);
-  plan.transport = choose_transport(run.moe.transport, plan.mesh);
+  plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);
   if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)
     fail(Exit::config, fmt::format("mesh.ep = {}, but the model has no MoE layer", plan.mesh.ep), "set mesh.ep = 1");
   if (plan.batch.tokens() > kMostTokens)
@@ -91,16 +91,17 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   check_gradients(run);
   check_tensor_parallel(model, run, plan.mesh, plan.batch.sequences);
   check_expert_count(model);
-  for (const LayerSpec& layer : model.layers) {
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerSpec& layer = model.layers[i];
     if (layer.feed_forward != FeedForwardKind::moe) {
       plan.placements.emplace_back();
       continue;
     }
     if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.tokens()).count, layer.moe, plan.mesh.ep,
-                            plan.transport))
+                            plan.transports[i]))
       fail(Exit::config,
            fmt::format("one rank could receive 2^31 {} rows or more in a micro-batch",
-                       plan.transport == TransportKind::padded ? "padded" : "routed"),
+                       traits_of(plan.transports[i]).equal_rows ? "padded" : "routed"),
            "raise train.micro_batches");
     plan.placements.push_back(make_block_placement(layer.moe.experts, plan.mesh.ep));
     validate(plan.placements.back());
@@ -109,7 +110,8 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan_pipeline(plan);
   plan.parameter_rows =
       parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements, platform);
-  plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements, platform);
+  plan.activation_rows =
+      activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements, plan.transports, platform);
   check_total(plan);
   return plan;
 }

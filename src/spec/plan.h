@@ -22,7 +22,7 @@ struct Plan {
   int rank = 0;
   MeshCoords coords;
   LocalBatch batch;
-  TransportKind transport = TransportKind::in_place;
+  std::vector<TransportKind> transports;    // by layer; in_place for dense layers
   std::vector<ExpertPlacement> placements;  // by layer; empty tables for dense layers
   std::vector<ParamRow> params;             // of the whole model
   PipelineShape pipeline;

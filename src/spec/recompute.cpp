@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "spec/schedule.h"
+#include "spec/transport.h"
 
 namespace mw {
 namespace {
@@ -16,16 +17,11 @@ struct Recomputed {
   uint8_t modes;
 };
 
-// Every tensor of a layer that some mode recomputes. "ffn.h" is of dense layers.
-constexpr std::array<Recomputed, 23> kRecomputed = {{
+// Every tensor of a layer that some mode recomputes, beside what its transport keeps. "ffn.h" is of dense layers.
+constexpr std::array<Recomputed, 18> kRecomputed = {{
     {"h", kSelective | kMoe | kFull},
     {"shared.h", kSelective | kMoe | kFull},
     {"ffn.h", kSelective | kFull},
-    {"received", kMoe | kFull},
-    {"received_index", kMoe | kFull},
-    {"received_weights", kMoe | kFull},
-    {"padded_token_ids", kMoe | kFull},
-    {"padded_row_of", kMoe | kFull},
     {"logits", kFull},
     {"attn_rstd", kFull},
     {"q", kFull},
@@ -80,6 +76,7 @@ Recompute recompute_mode(const RunSpec& run) {
 }
 
 bool is_recomputed(Recompute mode, std::string_view name) {
+  if (is_kept_by_transport(name)) return (bit_of(mode) & (kMoe | kFull)) != 0;
   return std::any_of(kRecomputed.begin(), kRecomputed.end(),
                      [&](const Recomputed& r) { return r.name == name && (r.modes & bit_of(mode)) != 0; });
 }

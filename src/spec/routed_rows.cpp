@@ -19,32 +19,35 @@ int64_t times(int64_t rows, double factor) {
 
 }  // namespace
 
-RoutedRows routed_rows(const MoeSpec& moe, const RunSpec& run, TransportKind transport, int64_t own_tokens,
-                       int64_t most_tokens, int ep, int64_t local_experts) {
-  RoutedRows r;
-  if (transport == TransportKind::in_place) {
-    r.committed = r.mean = r.max = own_tokens * moe.top_k;
-    return r;
-  }
-  r.grows = true;
-  const int64_t choices = most_tokens * moe.top_k,
-                of_full_experts = local_experts * ep * most_kept(moe, run, most_tokens);
-  if (transport == TransportKind::padded) {
-    r.max = of_full_experts;
-    r.mean = std::min(r.max, local_experts * ep * std::max<int64_t>(1, (choices + moe.experts - 1) / moe.experts));
-    r.committed =
-        std::min(r.max, times(r.mean, run.moe.capacity_factor > 0 ? run.moe.capacity_factor : run.moe.row_headroom));
-    return r;
-  }
-  r.max = std::min(ep * most_tokens * std::min(moe.top_k, local_experts), of_full_experts);
-  r.mean = std::min<int64_t>(
-      r.max, std::llround(static_cast<double>(ep * local_experts * choices) / static_cast<double>(moe.experts)));
-  r.committed = std::min(r.max, times(r.mean, run.moe.row_headroom));
+RoutedRows own_rows(const RoutedShape& shape) {
+  const int64_t rows = shape.own_tokens * shape.moe.top_k;
+  return {false, rows, rows, rows};
+}
+
+RoutedRows padded_rows_of_experts(const RoutedShape& shape) {
+  const MoeSpec& moe = shape.moe;
+  const MoeRunSpec& run = shape.run.moe;
+  const int64_t experts = shape.local_experts * shape.ep, choices = shape.most_tokens * moe.top_k;
+  RoutedRows r{true, 0, 0, experts * most_kept(moe, shape.run, shape.most_tokens)};
+  r.mean = std::min(r.max, experts * std::max<int64_t>(1, (choices + moe.experts - 1) / moe.experts));
+  r.committed = std::min(r.max, times(r.mean, run.capacity_factor > 0 ? run.capacity_factor : run.row_headroom));
   return r;
 }
 
-RoutedRows padded_send_rows(const MoeSpec& moe, const RunSpec& run, int64_t tokens) {
-  return routed_rows(moe, run, TransportKind::padded, tokens, tokens, 1, moe.experts);
+RoutedRows rows_of_experts(const RoutedShape& shape) {
+  const MoeSpec& moe = shape.moe;
+  const int64_t experts = shape.local_experts * shape.ep, choices = shape.most_tokens * moe.top_k;
+  RoutedRows r{true, 0, 0, 0};
+  r.max = std::min(shape.ep * shape.most_tokens * std::min(moe.top_k, shape.local_experts),
+                   experts * most_kept(moe, shape.run, shape.most_tokens));
+  r.mean =
+      std::min<int64_t>(r.max, std::llround(static_cast<double>(experts * choices) / static_cast<double>(moe.experts)));
+  r.committed = std::min(r.max, times(r.mean, shape.run.moe.row_headroom));
+  return r;
+}
+
+RoutedRows padded_send_rows(const RoutedShape& shape) {
+  return padded_rows_of_experts({shape.moe, shape.run, shape.most_tokens, shape.most_tokens, 1, shape.moe.experts});
 }
 
 }  // namespace mw

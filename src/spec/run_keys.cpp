@@ -162,8 +162,9 @@ const std::vector<KeyRule>& key_rules() {
            "experts",
            "ssmb", "ted"),
       TEXT("moe.transport", moe.transport,
-           "how tokens reach their experts; auto: in_place if mesh.ep = 1, else flat (all-to-all)", "auto", "flat",
-           "halo", "bypass", "gather_tokens", "gather_weights", "in_place", "padded"),
+           "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat), in_place, flat (all-to-all) or "
+           "padded "
+           "(GShard's equal buffers); or a list over the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
               "chunks of an all-to-all to overlap with expert compute; 0: 2 between GPUs, else 1"),
       TEXT("moe.expert_products", moe.expert_products,

@@ -38,7 +38,7 @@ double median(std::span<const T> steps, Value&& value) {
 
 Forecast make_forecast(const Plan& plan, int ranks) {
   Forecast forecast;
-  forecast.exchanged_bytes = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.transport);
+  forecast.exchanged_bytes = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.transports);
   forecast.platform = plan.run.plan.platform;
   if (forecast.platform.empty()) return forecast;
   try {

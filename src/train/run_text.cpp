@@ -70,14 +70,15 @@ nlohmann::ordered_json describe_run(const World& world, const Engine& engine, co
 std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_layers, const StepStats& stats) {
   const StepStats::Fullest fullest = stats.fullest();
   const MoeRunSpec& moe = plan.run.moe;
-  const bool padded = plan.transport == TransportKind::padded;
+  const int64_t layer = moe_layers[fullest.layer];
+  const bool padded = traits_of(plan.transports[static_cast<size_t>(layer)]).equal_rows;
   const std::string foreseen = padded && moe.capacity_factor > 0
                                    ? fmt::format("moe.capacity_factor = {}", moe.capacity_factor)
                                    : fmt::format("moe.row_headroom = {}", moe.row_headroom);
   return fmt::format(
       "{} exceeded {}, so more memory was allocated; the fullest is expert {} of layer {} with {:.1f} times the mean",
-      padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen, fullest.expert,
-      moe_layers[fullest.layer], fullest.ratio);
+      padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen, fullest.expert, layer,
+      fullest.ratio);
 }
 
 std::string describe_profile(Trace& trace) {

@@ -107,17 +107,20 @@ TEST(Volumes, ExchangedInAStep) {
   run.mesh.ep = 4;
   const ModelSpec model = build_native_model(run.native);
   const Mesh mesh = make_mesh(run.mesh, 4);
+  const std::vector<TransportKind> flat(3, TransportKind::flat), in_place(3, TransportKind::in_place);
   const double rows = 16 * 9 * 2 * 2 * 0.75;
-  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, TransportKind::flat), rows * (4 * 32 + 8));
-  EXPECT_EQ(exchanged_bytes(model, run, mesh, TransportKind::in_place), 0);
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, flat), rows * (4 * 32 + 8));
+  EXPECT_EQ(exchanged_bytes(model, run, mesh, in_place), 0);
+  const std::vector<TransportKind> mixed = {TransportKind::in_place, TransportKind::flat, TransportKind::in_place};
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, mixed), rows / 2 * (4 * 32 + 8));
   run.recompute = "moe";  // dispatched once more
-  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, TransportKind::flat), rows * (5 * 32 + 8));
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, flat), rows * (5 * 32 + 8));
   run.recompute = "none";
   run.mesh.ep = 2;
   run.mesh.tp = 2;
-  const double kept = exchanged_bytes(model, run, make_mesh(run.mesh, 4), TransportKind::flat);
+  const double kept = exchanged_bytes(model, run, make_mesh(run.mesh, 4), flat);
   run.moe.tp_mode = "ted";
-  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, make_mesh(run.mesh, 4, "ted"), TransportKind::flat), 2 * kept);
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, make_mesh(run.mesh, 4, "ted"), flat), 2 * kept);
 }
 
 // X-MoE, table 4: 4096 tokens, k = 8, D 7168, F 2048, two matrices. The paper prints GiB as GB.
@@ -161,7 +164,7 @@ TEST(Volumes, OfTokensThatTensorParallelismMoves) {
     native.head_dim = 16;
     native.experts = 8;
     native.top_k = 2;
-    const LayerKinds kinds(build_native_model(native));
+    const LayerKinds kinds(build_native_model(native), "auto");
     PlatformProfile profile = shipped_profile("h200x8");
     profile.levels = {{"near", 8, {0, 1}, {0, 1}, {0, 1}}};
     const auto expect = [&](const char* mode, TokenMoves dense_layer, TokenMoves moe_layer) {
@@ -239,18 +242,14 @@ TEST(Load, OfSeveralHasTheirMeanAndTheirWorst) {
 // A capacity of 1.2 takes 3.6 of the six rows; a padded exchange gives each of the four experts as many as the fullest.
 TEST(Load, FollowsCapacityAndPadding) {
   MoeRunSpec moe;
-  moe.transport = "padded";
-  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 2);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2, true).mean, 2);
   moe.capacity_factor = 1.2;
-  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 1.2);
-  moe.transport = "flat";
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2, true).mean, 1.2);
   EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 1.1);
   EXPECT_LE(LoadModel({1}, moe).of(64, 64).p99, 1.2);
   // The fullest expert counts where nothing travels far, too, and a rank with more experts has more padding.
-  MoeRunSpec padded;
-  padded.transport = "padded";
-  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, padded).of(4, 1).mean, 2);
-  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 1, 1, 1, 1}}}, padded).of(5, 4).mean, 1.6);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, {}).of(4, 1, true).mean, 2);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 1, 1, 1, 1}}}, {}).of(5, 4, true).mean, 1.6);
 }
 
 TEST(Load, IsReadFromListsAndRuns) {

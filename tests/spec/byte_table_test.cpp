@@ -110,7 +110,7 @@ TEST(ByteTable, MoeLayerKeepsInputAndPreActivationOnly) {
   const Plan plan = small_plan(run);
   const int64_t t = plan.batch.tokens(), d = 48, f = 20, k = 3, e = 6, shared = 40;
   EXPECT_EQ(t, 4 * 16);
-  EXPECT_EQ(plan.transport, TransportKind::in_place);
+  EXPECT_EQ(plan.transports, std::vector(plan.model.layers.size(), TransportKind::in_place));
   EXPECT_EQ(row_of(plan.activation_rows, "act.1.x_mid").bytes(), round_up(2 * t * d));
   const ByteRow h = row_of(plan.activation_rows, "act.1.h");
   EXPECT_EQ(h.shape, (std::vector<int64_t>{t * k, 2, f}));
@@ -151,7 +151,7 @@ TEST(ByteTable, ReceivedRowsAreBounded) {
   run.moe.row_headroom = 1.5;
   for (int rank = 0; rank < 4; ++rank) {
     const Plan plan = small_plan(run, 4, rank);
-    EXPECT_EQ(plan.transport, TransportKind::flat);
+    EXPECT_EQ(plan.transports, std::vector(plan.model.layers.size(), TransportKind::flat));
     const int64_t tokens = 16, local = rank < 2 ? 2 : 1;
     const ByteRow h = row_of(plan.activation_rows, "act.1.h"),
                   received = row_of(plan.activation_rows, "act.1.received");
@@ -264,16 +264,46 @@ TEST(LocalBatchRule, NamesMicroBatchesThatWork) {
 }
 
 TEST(Transports, AreChosenOrRefused) {
-  Mesh one, two;
-  two.world = two.dp = two.ep = 2;
-  EXPECT_EQ(choose_transport("auto", one), TransportKind::in_place);
-  EXPECT_EQ(choose_transport("auto", two), TransportKind::flat);
-  EXPECT_EQ(choose_transport("flat", one), TransportKind::flat);
-  EXPECT_EQ(choose_transport("padded", two), TransportKind::padded);
-  EXPECT_EQ(choose_transport("in_place", one), TransportKind::in_place);
-  error_of([&] { choose_transport("in_place", two); }, Exit::config);
+  EXPECT_EQ(choose_transport("auto", 1), TransportKind::in_place);
+  EXPECT_EQ(choose_transport("auto", 2), TransportKind::flat);
+  EXPECT_EQ(choose_transport("flat", 1), TransportKind::flat);
+  EXPECT_EQ(choose_transport("padded", 2), TransportKind::padded);
+  EXPECT_EQ(choose_transport("in_place", 1), TransportKind::in_place);
+  EXPECT_EQ(choose_transport("", 2), TransportKind::in_place);
+  error_of([&] { choose_transport("in_place", 2); }, Exit::config);
+  error_of([&] { choose_transport("flta", 2); }, Exit::config);
   for (const char* name : {"halo", "bypass", "gather_tokens", "gather_weights"})
-    error_of([&] { choose_transport(name, two); }, Exit::unsupported);
+    error_of([&] { choose_transport(name, 2); }, Exit::unsupported);
+}
+
+TEST(Transports, AreChosenByLayer) {
+  NativeModel native;
+  native.layers = 5;
+  native.dense_layers = 1;
+  native.dense_width = 8;
+  const ModelSpec model = build_native_model(native);
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(transport_names("auto", model), (Names{"", "auto", "auto", "auto", "auto"}));
+  EXPECT_EQ(transport_names("flat*3,padded", model), (Names{"", "flat", "flat", "flat", "padded"}));
+  EXPECT_EQ(transport_names("in_place,flat,auto*2", model), (Names{"", "in_place", "flat", "auto", "auto"}));
+  using K = TransportKind;
+  EXPECT_EQ(choose_transports({"", "auto", "padded"}, 2), (std::vector{K::in_place, K::flat, K::padded}));
+  for (const char* bad : {"flat*3", "flat*5", "flat*2,", "flat*0,flat*4", "flat*-1,flat*5", "flat*x", "flat*9999999",
+                          ",", "flat *4", "*4", ""})
+    error_of([&] { transport_names(bad, model); }, Exit::config);
+  error_of([&] { transport_names("flat*3,halo", model); }, Exit::unsupported);
+}
+
+TEST(Transports, HaveOneRecordEach) {
+  std::set<std::string_view> names;
+  for (const TransportTraits& t : transport_table()) {
+    EXPECT_EQ(&traits_of(t.kind), &t);
+    EXPECT_TRUE(names.insert(t.name).second) << t.name;
+    EXPECT_NE(t.expert_rows, nullptr) << t.name;
+    EXPECT_EQ(t.exchanges, t.send_rows != nullptr) << t.name;
+    for (const TransportTensor& tensor : t.kept) EXPECT_TRUE(is_kept_by_transport(tensor.name)) << tensor.name;
+  }
+  EXPECT_FALSE(is_kept_by_transport("h"));
 }
 
 TEST(LogitChunk, StaysSmall) {

@@ -1,0 +1,29 @@
+// The transport of an MoE layer, made from its kind and the layer's memory.
+#pragma once
+
+#include <memory>
+
+#include "comm/world.h"
+#include "moe/transport.h"
+#include "spec/placement.h"
+#include "spec/recompute.h"
+#include "spec/transport.h"
+
+namespace mw {
+
+// What a transport can be made of. comms and store must outlive it.
+struct TransportParts {
+  MeshComms& comms;
+  const ExpertPlacement& placement;
+  ResidentExperts experts;
+  ExpertScratch scratch;
+  TensorStore& store;
+  const LayerRows& row;  // names of the layer's rows in the store
+  int64_t row_chunks = 1;
+  bool dispatches_again = false;  // rows are dispatched once more before the backward pass
+};
+
+// Errors: unsupported, for a placement that the transport cannot serve.
+std::unique_ptr<Transport> make_transport(TransportKind kind, const TransportParts& parts);
+
+}  // namespace mw
