@@ -228,10 +228,10 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   options.products = plan.run.moe.products();
   options.recompute = {is_recomputed(mode, "logits"), is_recomputed(mode, "received"), is_recomputed(mode, "h")};
   options.defer_up = weight_part(plan.run).moe;
-  options.drop_one_row = plan.run.fault == "drop_row" && plan.coords.dp == 0 && plan.coords.tp == 0;
+  options.drop_one_row = plan.faults.drop_row && plan.coords.dp == 0 && plan.coords.tp == 0;
   if (index + 1 == plan.model.layer_count()) {
-    options.choose_wrongly = plan.run.fault == "wrong_choice" || plan.run.fault == "fleeting_choice";
-    options.also_when_replayed = plan.run.fault == "wrong_choice";
+    options.choose_wrongly = plan.faults.wrong_choice || plan.faults.fleeting_choice;
+    options.also_when_replayed = plan.faults.wrong_choice;
   }
   return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
                                     std::move(transport), options);

@@ -79,6 +79,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.mesh = make_mesh(run.mesh, world, run.moe.tp_mode);
   plan.rank = rank;
   plan.coords = coords_of(plan.mesh, rank);
+  plan.faults = faults_of(run.fault);
   plan.batch = make_local_batch(run.train, plan.mesh);
   plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);
   if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)

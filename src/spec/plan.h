@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "spec/byte_table.h"
+#include "spec/faults.h"
 #include "spec/mesh.h"
 #include "spec/model_spec.h"
 #include "spec/param_table.h"
@@ -25,6 +26,7 @@ struct Plan {
   std::vector<TransportKind> transports;    // by layer; in_place for dense layers
   std::vector<ExpertPlacement> placements;  // by layer; empty tables for dense layers
   std::vector<ParamRow> params;             // of the whole model
+  Faults faults;                            // injected by tests
   PipelineShape pipeline;
   std::vector<Action> schedule;   // of this rank
   std::vector<StagePlan> stages;  // that this rank holds

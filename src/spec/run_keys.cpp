@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "spec/faults.h"
 #include "spec/presets.h"
 
 namespace mw {
@@ -18,15 +19,14 @@ constexpr int64_t kMany = int64_t{1} << 40;
 #define FLAG(key, path, meaning) \
   { key, BoolKey{FIELD(bool, path)}, meaning }
 
-static Choices preset_choices() {
-  Choices choices = preset_names();
-  choices.insert(choices.begin(), "");
-  return choices;
+static Choices or_none(Choices names) {
+  names.insert(names.begin(), "");
+  return names;
 }
 
 const std::vector<KeyRule>& key_rules() {
   static const std::vector<KeyRule> rules = {
-      {"model.preset", TextKey{FIELD(std::string, native.preset), preset_choices()},
+      {"model.preset", TextKey{FIELD(std::string, native.preset), or_none(preset_names())},
        "architecture of a published model, with random weights; the other keys of [model] must then be absent"},
       INTEGER("model.vocab", native.vocab, 1, 1 << 24, "vocabulary size; 256 for byte tokens"),
       INTEGER("model.width", native.width, 1, 1 << 24, "hidden size D"),
@@ -231,10 +231,7 @@ const std::vector<KeyRule>& key_rules() {
            "twice the mean"),
       REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
            "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
-      TEXT("debug.fault", fault, "tests only: inject this fault", "", "double_expert_gradient", "skip_router_sum",
-           "drop_row", "wrong_choice", "fleeting_choice", "local_aux_counts", "wrong_denominator", "nan_gradient",
-           "wrong_clip", "stale_gather", "skip_tied_sum", "copies_in_norm", "slight_gradient", "fleeting_gradient",
-           "slight_query_norm", "hang"),
+      {"debug.fault", TextKey{FIELD(std::string, fault), or_none(fault_names())}, "tests only: inject this fault"},
   };
   return rules;
 }
