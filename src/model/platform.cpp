@@ -17,7 +17,7 @@ namespace mw {
 
 Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
                           DeviceKind device) {
-  const LocalBatch batch = make_local_batch(run.train, mesh);
+  const LocalBatch batch = largest_local_batch(run, mesh.dp);
   const int64_t tokens = batch.tokens(), d = model.width;
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),

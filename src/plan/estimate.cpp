@@ -88,7 +88,7 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
   const PipelineShape shape = layout.pipeline();
   const LayerKinds& kinds = memory_.kinds();
   const RankGroup stage_group = replica_group(mesh, Replicas::stage);
-  const int64_t tokens = run_.train.global_batch / (layout.micro_batches * mesh.dp) * run_.train.seq_len;
+  const int64_t tokens = most_samples(run_, layout.micro_batches, mesh.dp) * run_.train.seq_len;
   const auto message_bytes =
       static_cast<double>(block_of(tokens, mesh.tp, 0).count * model_.width * size_of(run_.dtype()));
   std::vector<StageTime> stages(static_cast<size_t>(layout.stages()));

@@ -309,7 +309,7 @@ LayerTime LayerTimeModel::embedding(const Shape& shape) const {
 }
 
 const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
-  const int64_t sequences = run_.train.global_batch / (layout.micro_batches * mesh.dp);
+  const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
   const auto [entry, is_new] =
       known_.try_emplace({mesh.tp, mesh.ep, ep_group(mesh).stride, sequences, layout.recompute});
   LayerTimes& times = entry->second;

@@ -78,12 +78,15 @@ const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   return placements;
 }
 
-// The rows of a rank that has one layer of each of these kinds and one live micro-batch.
-std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
-                                        uint32_t kinds, bool head) {
+// The rows of a rank that has one layer of each of these kinds and one live micro-batch, with the largest share of the
+// samples.
+std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, MeshCoords coords, uint32_t kinds,
+                                        bool head) {
   RunSpec run = with_layout(run_, layout);
   run.train.global_batch /= run.train.micro_batches;
   run.train.micro_batches = 1;
+  const std::vector<int64_t> samples = samples_by_rank(run, 1, mesh.dp);
+  coords.dp = static_cast<int>(std::max_element(samples.begin(), samples.end()) - samples.begin());
   std::vector<StagePlan> stages;
   for (int kind = 0; kind < kinds_.count(); ++kind) {
     if ((kinds >> kind & 1) == 0) continue;
@@ -99,7 +102,7 @@ std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, 
 
 MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, const Mesh& mesh,
                                                       const MeshCoords& coords) {
-  const int64_t sequences = run_.train.global_batch / (layout.micro_batches * mesh.dp);
+  const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
   const auto [entry, is_new] =
       activations_[shape_of(mesh, coords)].try_emplace(sequences * 4 + static_cast<int>(layout.recompute));
   Activations& parts = entry->second;

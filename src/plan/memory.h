@@ -87,8 +87,7 @@ class MemoryModel {
   using Shape = std::array<int, 4>;  // sizes of TP and EP, and the rank's place in them
 
   Activations& activations_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
-  std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords, uint32_t kinds,
-                             bool head);
+  std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, MeshCoords coords, uint32_t kinds, bool head);
   const ByteSummary& shared_of(Activations& parts, const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                                uint32_t kinds);
   const RankParams& params_of(const Mesh& mesh, const MeshCoords& coords);

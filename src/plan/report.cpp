@@ -196,7 +196,7 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
   const int64_t near = members_near(group, request.profile.ranks_per_node, request.ranks);
   if (group.size % near != 0) return text;
   const GroupShape shape{group.size / near, near};
-  const int64_t tokens = request.run.train.global_batch / (layout.micro_batches * mesh.dp) * request.run.train.seq_len;
+  const int64_t tokens = most_samples(request.run, layout.micro_batches, mesh.dp) * request.run.train.seq_len;
   const auto routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
   text += fmt::format("an MoE layer's exchanges forward, of one rank and micro-batch with even loads, over {} node{}\n",
                       shape.nodes, shape.nodes == 1 ? "" : "s");

@@ -80,12 +80,14 @@ std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunS
 // Whether a rank may have so many tokens and rows at a time, as make_plan asks.
 bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
   const RunSpec& run = request.run;
-  const int64_t sequences = run.train.global_batch / dp / layout.micro_batches, tokens = sequences * run.train.seq_len;
+  const int64_t sequences = most_samples(run, layout.micro_batches, dp), tokens = sequences * run.train.seq_len;
   const bool per_sequence =
       (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") ||
       (aux_scope(run, request.model) == AuxScope::sequence && aux_loss_coef(run, request.model) > 0);
   const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
-  if (cuts_sequences && sequences % layout.tp != 0) return false;
+  if (cuts_sequences)
+    for (const int64_t samples : samples_by_rank(run, layout.micro_batches, dp))
+      if (samples % layout.tp != 0) return false;
   const Mesh mesh = mesh_of(layout, request.ranks);
   const std::vector<TransportKind> transports =
       choose_transports(transport_names(run.moe.transport, request.model), mesh.ep);
@@ -197,6 +199,7 @@ Trainable trainable(const Request& request) {
       run.train.global_batch = 1;
       run.mesh.stage_layers.clear();
       run.moe.transport = "auto";
+      run.mesh.shares.clear();
       try {
         make_plan(model, run, 1, 0, platform_of(request.profile, model, run));
         out.pairs.emplace_back(schedule, recompute);
@@ -217,6 +220,7 @@ std::vector<Layout> layouts_of(const Request& request) {
   for (const auto& [pp, tp] : dense_meshes(request.model, run, request.ranks)) {
     const int64_t stage = request.ranks / pp, dp = stage / tp;
     if (run.train.global_batch % dp != 0) continue;
+    if (!run.mesh.shares.empty() && std::ssize(parse_shares(run.mesh.shares, "mesh.shares")) != dp) continue;
     Layout layout;
     layout.pp = pp;
     layout.tp = tp;

@@ -48,7 +48,7 @@ int64_t of_layer(const AttentionSpec& a, const LocalBatch& batch, DType dtype, c
 int64_t attention_scratch_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                                 const Platform& platform) {
   if (platform.attention == AttentionRule::asked) return 0;
-  const LocalBatch batch = make_local_batch(run.train, mesh);
+  const LocalBatch batch = largest_local_batch(run, mesh.dp);
   int64_t bytes = 0;
   for (const LayerSpec& layer : model.layers)  // the first of TP has the most heads
     bytes = std::max(bytes, of_layer(local_layer(layer, mesh, {}).attention, batch, run.dtype(), platform));

@@ -282,18 +282,6 @@ void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, c
   out.add("work.statistics", ByteKind::exchange, DType::f32, {mesh.tp, chunk, 3});
 }
 
-std::string nearest_micro_batches(const TrainSpec& train, int dp) {
-  std::string below, above;
-  for (int64_t m = train.micro_batches; m >= 1 && below.empty(); --m)
-    if (train.global_batch % (m * dp) == 0) below = fmt::format("{}", m);
-  for (int64_t m = train.micro_batches + 1; m <= train.global_batch && above.empty(); ++m)
-    if (train.global_batch % (m * dp) == 0) above = fmt::format("{}", m);
-  if (below.empty() && above.empty())
-    return fmt::format("set train.global_batch to a multiple of the {} data-parallel ranks, such as {}", dp,
-                       (train.global_batch + dp - 1) / dp * dp);
-  return fmt::format("set train.micro_batches to {}{}{}", below, below.empty() || above.empty() ? "" : " or ", above);
-}
-
 }  // namespace
 
 bool is_plain_copy(const LocalParam& p, const Platform& platform) {
@@ -324,15 +312,6 @@ int64_t ByteRow::bytes() const {
   int64_t n = size_of(dtype);
   for (const int64_t extent : shape) n *= extent;
   return round_up(n, kAlignment);
-}
-
-LocalBatch make_local_batch(const TrainSpec& train, const Mesh& mesh) {
-  if (train.global_batch % (train.micro_batches * mesh.dp) != 0)
-    fail(Exit::config,
-         fmt::format("train.global_batch = {} is not divisible by train.micro_batches = {} x {} data-parallel ranks",
-                     train.global_batch, train.micro_batches, mesh.dp),
-         nearest_micro_batches(train, mesh.dp));
-  return {train.global_batch / (train.micro_batches * mesh.dp), train.seq_len};
 }
 
 std::string saved_prefix(int64_t layer, int64_t slot) {
@@ -424,9 +403,10 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
                                       const std::vector<ExpertPlacement>& placements,
                                       const std::vector<TransportKind>& transports, const Platform& platform) {
   Rows out;
-  const int64_t batch = make_local_batch(run.train, mesh).tokens();
+  const LocalBatch local = make_local_batch(run, mesh.dp, coords.dp);
+  const int64_t batch = local.tokens();
   const Tokens tokens{batch, block_of(batch, mesh.tp, coords.tp).count, block_of(batch, mesh.tp, 0).count,
-                      routed_tokens(mesh, coords, batch).count, routed_tokens(mesh, {}, batch).count};
+                      routed_tokens(mesh, coords, batch).count, routed_tokens(mesh, {}, local.most_tokens()).count};
   // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
   out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});

@@ -12,6 +12,7 @@
 #include "spec/placement.h"
 #include "spec/run_spec.h"
 #include "spec/shards.h"
+#include "spec/shares.h"
 #include "spec/stages.h"
 #include "spec/transport.h"
 
@@ -55,16 +56,6 @@ bool is_plain_copy(const LocalParam& matrices, const Platform& platform);
 // What the table keeps of a parameter's fp32 master weights: all of them (f32), or beside a packed form that is their
 // nearest bf16 values the rest alone (u16, SplitFloat in base/dtype.h).
 DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform);
-
-// Sizes of one rank's micro-batch.
-struct LocalBatch {
-  int64_t sequences = 0;  // samples per rank and micro-batch
-  int64_t seq_len = 0;
-  int64_t tokens() const { return sequences * seq_len; }
-};
-// Errors: config when micro-batches or data-parallel ranks do not divide the global batch; names the nearest
-// micro_batches that work.
-LocalBatch make_local_batch(const TrainSpec& train, const Mesh& mesh);
 
 // Names of rows: what a layer keeps for one live micro-batch of its stage, "act.3." or, of further ones, "act.3#1."
 // (spec/recompute.h says what it does not keep);

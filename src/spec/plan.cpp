@@ -80,17 +80,18 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.rank = rank;
   plan.coords = coords_of(plan.mesh, rank);
   plan.faults = faults_of(run.fault);
-  plan.batch = make_local_batch(run.train, plan.mesh);
+  plan.batch = make_local_batch(run, plan.mesh.dp, plan.coords.dp);
   plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);
   if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)
     fail(Exit::config, fmt::format("mesh.ep = {}, but the model has no MoE layer", plan.mesh.ep), "set mesh.ep = 1");
-  if (plan.batch.tokens() > kMostTokens)
+  if (plan.batch.most_tokens() > kMostTokens)
     fail(Exit::config,
-         fmt::format("a micro-batch has {} tokens per rank, at most 2^30 are supported", plan.batch.tokens()),
+         fmt::format("a micro-batch has {} tokens per rank, at most 2^30 are supported", plan.batch.most_tokens()),
          fmt::format("raise train.micro_batches to at least {}",
-                     run.train.micro_batches * ((plan.batch.tokens() + kMostTokens - 1) / kMostTokens)));
+                     run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
   check_gradients(run);
-  check_tensor_parallel(model, run, plan.mesh, plan.batch.sequences);
+  for (const int64_t samples : samples_by_rank(run, run.train.micro_batches, plan.mesh.dp))
+    check_tensor_parallel(model, run, plan.mesh, samples);
   check_expert_count(model);
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const LayerSpec& layer = model.layers[i];
@@ -98,7 +99,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
       plan.placements.emplace_back();
       continue;
     }
-    if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.tokens()).count, layer.moe, plan.mesh.ep,
+    if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.most_tokens()).count, layer.moe, plan.mesh.ep,
                             plan.transports[i]))
       fail(Exit::config,
            fmt::format("one rank could receive 2^31 {} rows or more in a micro-batch",
@@ -141,10 +142,11 @@ std::string describe(const Plan& plan) {
   const std::map<ByteKind, const char*> notes = {halves(ByteKind::master, DType::u16, " (what packed weights lack)"),
                                                  halves(ByteKind::gradient, DType::bf16, " (those of experts in bf16)"),
                                                  halves(ByteKind::moment, DType::bf16, " (in bf16)")};
-  std::string text =
-      fmt::format("mesh {}; {} sequences x {} tokens per rank and micro-batch, {} micro-batch{} per step\n",
-                  describe(plan.mesh), plan.batch.sequences, plan.batch.seq_len, plan.run.train.micro_batches,
-                  plan.run.train.micro_batches == 1 ? "" : "es");
+  std::string text = fmt::format(
+      "mesh {}; {} sequences{} x {} tokens per rank and micro-batch, {} micro-batch{} per step\n", describe(plan.mesh),
+      plan.batch.sequences,
+      plan.run.mesh.shares.empty() ? "" : fmt::format(" (of {}, shared {})", plan.batch.all, plan.run.mesh.shares),
+      plan.batch.seq_len, plan.run.train.micro_batches, plan.run.train.micro_batches == 1 ? "" : "es");
   if (plan.mesh.pp > 1)
     text += fmt::format("pipeline {}; rank {} has {}\n", describe(plan.pipeline), plan.rank, describe(plan.stages));
   text += fmt::format("memory {}: {} of tensors",

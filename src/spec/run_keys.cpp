@@ -137,6 +137,10 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("mesh.chunks", mesh.chunks, 2, 1 << 10, "stages per rank of the interleaved schedule"),
       TEXT("mesh.stage_layers", mesh.stage_layers,
            "number of layers of each stage, such as \"8,8,7\"; empty: balance stages by FLOPs"),
+      TEXT("mesh.shares", mesh.shares,
+           "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
+           "first "
+           "rank is three times as fast; empty: equal shares"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "ranks per node; 0: as the launcher reports"),
       REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6,

@@ -182,7 +182,7 @@ MicroBatch read_slice(const Plan& plan, const ReadSample& sample) {
       return of.empty() ? std::span<int32_t>()
                         : std::span(of).subspan(static_cast<size_t>(b * length), static_cast<size_t>(length));
     };
-    sample(plan.coords.dp * sequences + b, part(slice.ids), part(slice.labels), part(slice.document_starts));
+    sample(plan.batch.first + b, part(slice.ids), part(slice.labels), part(slice.document_starts));
   }
   return slice;
 }

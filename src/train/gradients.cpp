@@ -92,7 +92,7 @@ class GradientPass {
   // Tokens of a micro-batch over which statistics were summed.
   int64_t counted_tokens(const Action& a) const {
     if (plan_.faults.local_aux_counts) return routed_tokens(plan_.mesh, plan_.coords, batch_of(a).tokens()).count;
-    return batch_of(a).tokens() * engine_.comms.dp->size();
+    return plan_.batch.all * batch_of(a).seq_len;
   }
 
   Engine& engine_;

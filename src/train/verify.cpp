@@ -88,7 +88,7 @@ std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step, i
     batch.sequences = plan.batch.sequences;
     batch.seq_len = seq_len;
     for (int64_t b = 0; b < batch.sequences; ++b) {
-      const int64_t sample = j * per_micro_batch + plan.coords.dp * batch.sequences + b;
+      const int64_t sample = j * per_micro_batch + plan.batch.first + b;
       const double ignored = std::min(0.95, 2.0 * run_.verify.ignore_fraction * static_cast<double>(sample + 1) /
                                                 static_cast<double>(run_.train.global_batch));
       for (int64_t t = 0; t < seq_len; ++t) {

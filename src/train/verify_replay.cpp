@@ -92,7 +92,7 @@ void share_routing(Comm& comm, Routing& global) {
 Routing local_part(const Plan& plan, const Routing& global) {
   Routing local = empty_routing(plan);
   const int64_t first =
-      plan.coords.dp * plan.batch.tokens() + routed_tokens(plan.mesh, plan.coords, plan.batch.tokens()).begin;
+      plan.batch.first * plan.batch.seq_len + routed_tokens(plan.mesh, plan.coords, plan.batch.tokens()).begin;
   for (size_t j = 0; j < local.ids.size(); ++j)
     for (size_t l = 0; l < local.ids[j].size(); ++l) {
       const std::vector<int32_t>& ids = local.ids[j][l];

@@ -223,16 +223,15 @@ TEST(LocalBatchRule, NamesMicroBatchesThatWork) {
   for (const int dp : {1, 2, 3, 4, 6, 8})
     for (int64_t global = 1; global <= 40; ++global)
       for (int64_t micro = 1; micro <= 12; ++micro) {
-        TrainSpec train;
-        train.global_batch = global;
-        train.micro_batches = micro;
-        Mesh mesh;
-        mesh.world = mesh.dp = mesh.edp = dp;
+        RunSpec run;
+        run.train.global_batch = global;
+        run.train.micro_batches = micro;
         if (global % (micro * dp) == 0) {
-          EXPECT_EQ(make_local_batch(train, mesh).sequences, global / micro / dp);
+          EXPECT_EQ(make_local_batch(run, dp, dp - 1).sequences, global / micro / dp);
+          EXPECT_EQ(make_local_batch(run, dp, dp - 1).first, global / micro / dp * (dp - 1));
           continue;
         }
-        const auto error = refusal_of([&] { make_local_batch(train, mesh); });
+        const auto error = refusal_of([&] { make_local_batch(run, dp, 0); });
         ASSERT_TRUE(error);
         EXPECT_EQ(error->code(), Exit::config);
         const std::string prefix = "set train.micro_batches to ";
