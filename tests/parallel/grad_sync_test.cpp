@@ -8,6 +8,7 @@
 
 #include "support/delayed_comm.h"
 #include "support/small_run.h"
+#include "support/thread_comm.h"
 
 namespace mw::test {
 namespace {
@@ -30,7 +31,7 @@ struct Shape {
 // Four ranks for six experts: two of them hold one more.
 Plan plan_of(const Shape& shape, int rank) {
   RunSpec run = small_run();
-  run.native.vocab = 100003;  // a head of several shares, beside experts that matter
+  run.native.vocab = 50021;  // a head of several shares, beside experts that matter
   run.native.expert_width = 4001;
   run.native.tie_embeddings = shape.tied;
   run.mesh.ep = shape.ep;
@@ -49,26 +50,53 @@ Plan plan_of(const Shape& shape, int rank) {
   return plan;
 }
 
-std::vector<Message> messages_of(const Shape& shape, int rank) {
-  const Plan plan = plan_of(shape, rank);
-  ParamStore params(plan);
-  Stream stream(1);
-  std::vector<StartedSum> started;
-  MeshComms comms;
-  comms.dp = std::make_unique<DelayedComm>(plan.mesh.dp, started, plan.coords.dp);
-  comms.edp = std::make_unique<DelayedComm>(plan.mesh.edp, started, plan.coords.edp);
-  comms.ep = make_self_comm();
-  comms.pp = make_self_comm();
-  comms.stage = make_self_comm();
-  comms.gpu_library = "test";
-  const float* first[2] = {nullptr, nullptr};
-  for (Parameter& p : params.all()) {
+void fill_gradients(ParamStore& params) {
+  for (Parameter& p : params.all())
+    if (p.row.trained)
+      with_float_type(p.grad.dtype,
+                      [&]<class T>(T) { std::fill_n(p.grad.as<T>(), p.grad.numel(), from_float<T>(kFirst)); });
+}
+
+// The first gradient of a kind, from which places are counted; of bf16, the first piece.
+const float* first_gradient(ParamStore& params, bool expert) {
+  for (Parameter& p : params.all())
+    if (p.row.trained && p.row.expert == expert)
+      return (p.grad.dtype == DType::f32 ? p.grad : params.sum_pieces()).as<float>();
+  return nullptr;
+}
+
+// Every element that a rank owns is the sum over the replicas.
+void expect_sums(const Shape& shape, const Plan& plan, ParamStore& params) {
+  int64_t owned = 0;
+  for (const Parameter& p : params.all()) {
     if (!p.row.trained) continue;
-    with_float_type(p.grad.dtype,
-                    [&]<class T>(T) { std::fill_n(p.grad.as<T>(), p.grad.numel(), from_float<T>(kFirst)); });
-    if (first[p.row.expert] == nullptr)
-      first[p.row.expert] = (p.grad.dtype == DType::f32 ? p.grad : params.sum_pieces()).as<float>();
+    const float expected = kFirst * static_cast<float>(p.row.expert ? plan.mesh.edp : plan.mesh.dp);
+    EXPECT_TRUE(shape.zero || p.owned.count == p.grad.numel()) << p.row.name;
+    owned += p.owned.count;
+    int64_t wrong = 0;
+    for (int64_t i = 0; i < p.owned.count; ++i) wrong += value_at(p.owned_grad(), i) == expected ? 0 : 1;
+    EXPECT_EQ(wrong, 0) << p.row.name << " of rank " << plan.rank;
   }
+  EXPECT_GT(owned, 0);
+}
+
+// The groups of a rank, whose sums over replicas are delayed.
+MeshComms delayed_comms(Comm& world, const Plan& plan, std::vector<StartedSum>& started) {
+  MeshComms comms = make_mesh_comms(world, plan.mesh);
+  comms.dp = std::make_unique<DelayedComm>(std::move(comms.dp), started);
+  comms.edp = std::make_unique<DelayedComm>(std::move(comms.edp), started);
+  return comms;
+}
+
+// What one rank sends. Collective.
+std::vector<Message> messages_of_rank(const Shape& shape, Comm& world, Stream& stream) {
+  const Plan plan = plan_of(shape, world.rank());
+  ParamStore params(plan);
+  std::vector<StartedSum> started;
+  MeshComms comms = delayed_comms(world, plan, started);
+  comms.gpu_library = "test";
+  fill_gradients(params);
+  const float* first[2] = {first_gradient(params, false), first_gradient(params, true)};
 
   std::vector<Message> messages;
   size_t window = 0;
@@ -88,18 +116,17 @@ std::vector<Message> messages_of(const Shape& shape, int rank) {
   }
   sums.finish();
   note();
-  int64_t owned = 0;
-  for (const Parameter& p : params.all()) {
-    if (!p.row.trained) continue;
-    const float expected = kFirst * static_cast<float>(p.row.expert ? plan.mesh.edp : plan.mesh.dp);
-    EXPECT_TRUE(shape.zero || p.owned.count == p.grad.numel()) << p.row.name;
-    owned += p.owned.count;
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < p.owned.count; ++i) wrong += value_at(p.owned_grad(), i) == expected ? 0 : 1;
-    EXPECT_EQ(wrong, 0) << p.row.name << " of rank " << rank;
-  }
-  EXPECT_GT(owned, 0);
+  expect_sums(shape, plan, params);
   return messages;
+}
+
+// Of every rank.
+std::vector<std::vector<Message>> messages_of(const Shape& shape) {
+  std::vector<std::vector<Message>> ranks(static_cast<size_t>(shape.world));
+  run_ranks(shape.world, [&](Comm& world, Stream& stream) {
+    ranks[static_cast<size_t>(world.rank())] = messages_of_rank(shape, world, stream);
+  });
+  return ranks;
 }
 
 std::vector<Message> only(const std::vector<Message>& messages, bool expert) {
@@ -110,8 +137,7 @@ std::vector<Message> only(const std::vector<Message>& messages, bool expert) {
 }
 
 void expect_one_order(const Shape& shape) {
-  std::vector<std::vector<Message>> ranks;
-  for (int rank = 0; rank < shape.world; ++rank) ranks.push_back(messages_of(shape, rank));
+  const std::vector<std::vector<Message>> ranks = messages_of(shape);
   for (int rank = 0; rank < shape.world; ++rank) {
     const std::vector<Message>& own = ranks[static_cast<size_t>(rank)];
     EXPECT_EQ(only(own, false), only(ranks[0], false)) << "rank " << rank;
@@ -144,24 +170,24 @@ TEST(GradientSums, OfBf16GoInPieces) {
   expect_one_order({.world = 4, .ep = 4, .bf16 = true});
   expect_one_order({.world = 4, .ep = 1, .zero = true, .bf16 = true});
   expect_one_order({.zero = true, .bf16 = true});
-  const std::vector<Message> pieces = only(messages_of({.bf16 = true}, 0), true);
+  const std::vector<std::vector<Message>> halves = messages_of({.bf16 = true});
+  const std::vector<Message> pieces = only(halves[0], true);
   std::set<int64_t> ends;
   for (const Message& piece : pieces) ends.insert(piece.end - piece.size);
   EXPECT_EQ(ends.size(), 2u);
   EXPECT_GT(pieces.size(), 4u);
-  EXPECT_EQ(only(messages_of({.bf16 = true}, 0), false), only(messages_of({}, 0), false));
+  EXPECT_EQ(only(halves[0], false), only(messages_of({})[0], false));
 }
 
 // Cutting a block over its owners changes what a sum gives, not when it goes.
-TEST(GradientSums, GoInTheSameMessagesWithZero) {
-  for (const int rank : {0, 3, 5}) EXPECT_EQ(messages_of({.zero = true}, rank), messages_of({}, rank));
-}
+TEST(GradientSums, GoInTheSameMessagesWithZero) { EXPECT_EQ(messages_of({.zero = true}), messages_of({})); }
 
 TEST(GradientSums, LeaveOutRanksWithoutExperts) {
   const Shape shape{.idle_rank = true};
+  const std::vector<std::vector<Message>> ranks = messages_of(shape);
   std::set<size_t> idle;
   for (int rank = 0; rank < shape.world; ++rank)
-    idle.insert(plan_of(shape, rank).coords.ep == 3 ? only(messages_of(shape, rank), true).size() : 0);
+    if (plan_of(shape, rank).coords.ep == 3) idle.insert(only(ranks[static_cast<size_t>(rank)], true).size());
   EXPECT_EQ(idle, std::set<size_t>{0});
 }
 
@@ -176,7 +202,7 @@ TEST(GradientSums, TakeEqualSharesInEachWindow) {
   int64_t head_begin = 0;
   for (const ParamRow& row : plan.params)
     if (row.trained && !row.expert && row.name != "head") head_begin += (row.numel() + 15) / 16 * 16;
-  for (const Message& m : messages_of({}, 0)) {
+  for (const Message& m : messages_of({})[0]) {
     sizes[m.window] += m.size;
     cuts_the_head |= !m.expert && m.window > 0 && m.end > head_begin;
   }
@@ -187,22 +213,20 @@ TEST(GradientSums, TakeEqualSharesInEachWindow) {
 }
 
 TEST(GradientSums, OfTheHostAreOneMessagePerGroup) {
-  const Plan plan = plan_of({}, 0);
-  ParamStore params(plan);
-  Stream stream(1);
-  std::vector<StartedSum> started;
-  MeshComms comms;
-  comms.dp = std::make_unique<DelayedComm>(8, started);
-  comms.edp = std::make_unique<DelayedComm>(2, started);
-  comms.stage = make_self_comm();
-  GradientSums sums(plan, params, comms, stream);
-  for (int64_t layer = plan.model.layer_count(); layer-- > 0;) sums.feed_forward_done(layer);
-  EXPECT_TRUE(started.empty());
-  sums.finish();
-  ASSERT_EQ(started.size(), 2u);
-  const TensorView embed = params.find("embed").grad, head = params.find("head").grad;
-  EXPECT_EQ(started[0].values.data(), embed.as<float>());
-  EXPECT_EQ(started[0].values.data() + started[0].values.size(), head.as<float>() + head.numel());
+  run_ranks(8, [](Comm& world, Stream& stream) {
+    const Plan plan = plan_of({}, world.rank());
+    ParamStore params(plan);
+    std::vector<StartedSum> started;
+    MeshComms comms = delayed_comms(world, plan, started);
+    GradientSums sums(plan, params, comms, stream);
+    for (int64_t layer = plan.model.layer_count(); layer-- > 0;) sums.feed_forward_done(layer);
+    EXPECT_TRUE(started.empty());
+    sums.finish();
+    ASSERT_EQ(started.size(), 2u);
+    const TensorView embed = params.find("embed").grad, head = params.find("head").grad;
+    EXPECT_EQ(started[0].values.data(), embed.as<float>());
+    EXPECT_EQ(started[0].values.data() + started[0].values.size(), head.as<float>() + head.numel());
+  });
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A group of one that counts its exchanges.
+// Counts the exchanges of any group.
 #pragma once
 
 #include <cstdint>
@@ -6,50 +6,33 @@
 #include <memory>
 #include <span>
 
-#include "comm/comm.h"
+#include "support/forwarding_comm.h"
 
 namespace mw::test {
 
-class CountingComm : public Comm {
+class CountingComm : public ForwardingComm {
  public:
-  using Comm::all_reduce_sum;
   using Comm::all_to_all;
-  using Comm::receive;
-  using Comm::send;
+  using ForwardingComm::all_reduce_max;
+  using ForwardingComm::ForwardingComm;
 
-  // All-to-alls of rows of this size since the start, whatever they held. Those on a stream end in the same place.
+  // All-to-alls of rows of this size since the start, whatever they held, on a stream or not.
   int64_t exchanges(int64_t row_bytes) const {
     const auto it = by_row_bytes_.find(row_bytes);
     return it == by_row_bytes_.end() ? 0 : it->second;
   }
-
-  int rank() const override { return 0; }
-  int size() const override { return 1; }
-  void all_reduce_sum(std::span<float> values) override { self_->all_reduce_sum(values); }
-  void all_reduce_sum(std::span<double> values) override { self_->all_reduce_sum(values); }
-  void all_reduce_sum(std::span<int64_t> values) override { self_->all_reduce_sum(values); }
-  void all_reduce_max(std::span<double> values) override { self_->all_reduce_max(values); }
-  void all_reduce_max(std::span<int64_t> values) override {
-    ++maxima;
-    self_->all_reduce_max(values);
-  }
-  void reduce_sum(std::span<float> values, int root) override { self_->reduce_sum(values, root); }
-  void broadcast(std::span<std::byte> bytes, int root) override { self_->broadcast(bytes, root); }
-  void barrier() override { self_->barrier(); }
-  std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) override {
-    ++by_row_bytes_[exchange.row_bytes];
-    return self_->all_to_all(exchange);
-  }
-  std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) override { return self_->send(bytes, to); }
-  std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) override {
-    return self_->receive(bytes, from);
-  }
-  std::unique_ptr<Comm> split(int color, int key) override { return self_->split(color, key); }
-
   int64_t maxima = 0;
 
+  void all_reduce_max(std::span<int64_t> values) override {
+    ++maxima;
+    ForwardingComm::all_reduce_max(values);
+  }
+  std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) override {
+    ++by_row_bytes_[exchange.row_bytes];
+    return ForwardingComm::all_to_all(exchange);
+  }
+
  private:
-  std::unique_ptr<Comm> self_ = make_self_comm();
   std::map<int64_t, int64_t> by_row_bytes_;
 };
 

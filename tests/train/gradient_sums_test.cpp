@@ -1,6 +1,7 @@
 // The step with groups that sum beside backward: every gradient once, when it is complete, and before it is read.
 #include "parallel/grad_sync.h"
 #include "support/delayed_comm.h"
+#include "support/thread_comm.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -8,43 +9,65 @@ namespace {
 
 constexpr int kDp = 4, kEdp = 2;  // powers of two: sums are exact
 
-struct Replicated {
-  explicit Replicated(const RunSpec& run) : engine(build_native_model(run.native), run, *world, 1) {
+// An engine that has the whole model and data of its own world of one.
+struct Alone {
+  explicit Alone(const RunSpec& run) : engine(build_native_model(run.native), run, *world, 1) {
     engine.params.initialise(1, engine.stream);
     engine.params.repack(engine.stream);
   }
-  void replicate(const std::string& gpu_library) {
-    engine.comms.dp = std::make_unique<DelayedComm>(kDp, started);
-    engine.comms.edp = std::make_unique<DelayedComm>(kEdp, started);
-    engine.comms.gpu_library = gpu_library;
-  }
   StepStats step() { return accumulate_gradients(engine, stage(engine, random_batches(engine.plan))); }
 
-  std::vector<StartedSum> started;
   std::unique_ptr<Comm> world = make_self_comm();
   Engine engine;
 };
 
+// The same as one of kDp replicas, all with the same data: the labels of a step are kDp times as many.
+struct Replicated : Alone {
+  Replicated(const RunSpec& run, Comm& replicas, const std::string& gpu_library) : Alone(run) {
+    const int rank = replicas.rank();
+    engine.comms.dp = std::make_unique<DelayedComm>(replicas.split(0, rank), started);
+    engine.comms.edp = std::make_unique<DelayedComm>(replicas.split(rank / kEdp, rank), started);
+    engine.comms.gpu_library = gpu_library;
+  }
+  std::vector<StartedSum> started;
+};
+
+using Gradients = std::map<std::string, std::vector<float>>;
+
+Gradients gradients_of(Engine& engine) {
+  Gradients gradients;
+  for (const Parameter& p : engine.params.all())
+    if (p.row.trained) gradients[p.row.name].assign(p.grad.as<float>(), p.grad.as<float>() + p.grad.numel());
+  return gradients;
+}
+
+// What the replicas must have of the gradient that one process has.
+float share_of(const ParamRow& row, const std::string& fault) {
+  if (fault == "skip_router_sum" && row.role == ParamRole::router) return 1.0f / kDp;
+  return row.expert ? static_cast<float>(kEdp) / kDp : 1.0f;
+}
+
 void expect_exact_sums(RunSpec run, const std::string& gpu_library) {
   run.moe.aux_loss_coef = run.moe.z_loss_coef = 0;  // their gradients count the tokens of all ranks
   run.train.device = "cpu";                         // the sums read at once what a GPU has still to compute
-  Replicated alone(run), many(run);
-  many.replicate(gpu_library);
+  Alone alone(run);
   alone.step();
-  for (int repeat = 0; repeat < 2; ++repeat) {
-    many.started.clear();
-    const StepStats stats = many.step();
-    EXPECT_EQ(stats.grad_norm, global_gradient_norm(many.engine.stream, many.engine.params, many.engine.comms));
-    for (const Parameter& p : many.engine.params.all()) {
-      if (!p.row.trained) continue;
-      const float* expected = alone.engine.params.find(p.row.name).grad.as<float>();
-      const bool skipped = run.fault == "skip_router_sum" && p.row.role == ParamRole::router;
-      const auto factor = static_cast<float>(skipped ? 1 : p.row.expert ? kEdp : kDp);
-      int64_t wrong = 0;
-      for (int64_t i = 0; i < p.grad.numel(); ++i) wrong += p.grad.as<float>()[i] == factor * expected[i] ? 0 : 1;
-      EXPECT_EQ(wrong, 0) << p.row.name;
+  const Gradients expected = gradients_of(alone.engine);
+  run_ranks(kDp, [&](Comm& world, Stream&) {
+    Replicated many(run, world, gpu_library);
+    for (int repeat = 0; repeat < 2; ++repeat) {
+      const StepStats stats = many.step();
+      EXPECT_EQ(stats.grad_norm, global_gradient_norm(many.engine.stream, many.engine.params, many.engine.comms));
+      for (const Parameter& p : many.engine.params.all()) {
+        if (!p.row.trained) continue;
+        const std::vector<float>& whole = expected.at(p.row.name);
+        const float share = share_of(p.row, run.fault);
+        int64_t wrong = 0;
+        for (size_t i = 0; i < whole.size(); ++i) wrong += p.grad.as<float>()[i] == share * whole[i] ? 0 : 1;
+        EXPECT_EQ(wrong, 0) << p.row.name << " of rank " << world.rank();
+      }
     }
-  }
+  });
 }
 
 TEST(AccumulateGradients, SumsOverReplicasBesideBackward) {
@@ -69,15 +92,15 @@ TEST(AccumulateGradients, LeavesOutTheRouterWhereTheFaultSaysSo) {
 
 // The tests above would also pass if every sum began at the end.
 TEST(AccumulateGradients, StartsSumsBeforeTheEmbeddingIsComplete) {
-  RunSpec run = small_run();
-  Replicated many(run);
-  many.replicate("test");
-  many.step();
-  const float* embed = many.engine.params.find("embed").grad.as<float>();
-  const auto last = std::find_if(many.started.begin(), many.started.end(),
-                                 [&](const StartedSum& sum) { return sum.values.data() == embed; });
-  EXPECT_GE(last - many.started.begin(), 2);
-  EXPECT_EQ(many.started.end() - last, 1);
+  run_ranks(kDp, [](Comm& world, Stream&) {
+    Replicated many(small_run(), world, "test");
+    many.step();
+    const float* embed = many.engine.params.find("embed").grad.as<float>();
+    const auto last = std::find_if(many.started.begin(), many.started.end(),
+                                   [&](const StartedSum& sum) { return sum.values.data() == embed; });
+    EXPECT_GE(last - many.started.begin(), 2);
+    EXPECT_EQ(many.started.end() - last, 1);
+  });
 }
 
 }  // namespace

@@ -1,0 +1,236 @@
+#include "moe/layer_helpers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "core/rng.h"
+#include "moe/transport_padded.h"
+
+namespace mw::test {
+
+LayerInput LayerInput::slice(int64_t begin, int64_t count) const {
+  const auto rows = [&](const CaseTensor& whole) {
+    CaseTensor part{{count, whole.shape[1]}, {}, whole.dtype};
+    const auto first = whole.values.begin() + static_cast<std::ptrdiff_t>(begin * whole.shape[1]);
+    part.values.assign(first, first + static_cast<std::ptrdiff_t>(count * whole.shape[1]));
+    return part;
+  };
+  LayerInput part{rows(x), rows(base), rows(d_out), {}, aux};
+  if (ids.empty()) return part;
+  const int64_t k = static_cast<int64_t>(ids.size()) / tokens();
+  part.ids.assign(ids.begin() + static_cast<std::ptrdiff_t>(begin * k),
+                  ids.begin() + static_cast<std::ptrdiff_t>((begin + count) * k));
+  return part;
+}
+
+TestLayer::TestLayer(const LayerOptions& options)
+    : o_(options),
+      alone_(make_self_comm()),
+      own_stream_(std::make_unique<TestStream>(1)),
+      comm_(*alone_),
+      stream_(own_stream_->stream),
+      placement_(make_block_placement(o_.experts, 1)),
+      store_(slots()),
+      layer_(make_layer()) {}
+
+TestLayer::TestLayer(const LayerOptions& options, Comm& ep, Stream& stream)
+    : o_(options),
+      comm_(ep),
+      stream_(stream),
+      placement_(o_.placement.homes.empty() ? make_block_placement(o_.experts, ep.size()) : o_.placement),
+      store_(slots()),
+      layer_(make_layer()) {}
+
+LayerSpec TestLayer::spec() const {
+  LayerSpec spec;
+  spec.feed_forward = FeedForwardKind::moe;
+  spec.activation = o_.activation;
+  spec.moe.experts = o_.experts;
+  spec.moe.top_k = o_.top_k;
+  spec.moe.width = kExpertWidth;
+  spec.moe.shared_width = o_.shared_width;
+  spec.moe.renormalise = true;
+  return spec;
+}
+
+MoeWeights TestLayer::token_weights() {
+  const int64_t c = halves_of(o_.activation);
+  MoeWeights weights;
+  weights.router = weight("router", o_.experts, kWidth, DType::f32);
+  weights.d_router = gradient("router", {o_.experts, kWidth});
+  if (o_.shared_width > 0)
+    weights.shared = {weight("shared_up", c * o_.shared_width, kWidth, o_.dtype),
+                      weight("shared_down", kWidth, o_.shared_width, o_.dtype),
+                      gradient("shared_up", {c * o_.shared_width, kWidth}),
+                      gradient("shared_down", {kWidth, o_.shared_width})};
+  return weights;
+}
+
+ResidentExperts TestLayer::resident_experts() {
+  const int64_t c = halves_of(o_.activation);
+  const std::vector<int> own = placement_.experts_of(comm_.rank());
+  const auto count = static_cast<int64_t>(own.size());
+  ResidentExperts experts;
+  for (const int e : own) {
+    experts.up.push_back(weight(fmt::format("up.{}", e), c * kExpertWidth, kWidth, o_.dtype));
+    experts.down.push_back(weight(fmt::format("down.{}", e), kWidth, kExpertWidth, o_.dtype));
+  }
+  experts.d_up = gradient("up", {count, c * kExpertWidth, kWidth});
+  experts.d_down = gradient("down", {count, kWidth, kExpertWidth});
+  return experts;
+}
+
+ExpertScratch TestLayer::expert_scratch() {
+  return {store_.rows("a"),
+          store_.rows("y"),
+          store_.rows("sorted_weights"),
+          store_.rows("d_sorted_weights"),
+          store_.rows("exchange_rows"),
+          store_.rows("exchange_weights")};
+}
+
+std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
+  if (o_.transport == "in_place") return make_in_place_transport(std::move(experts), expert_scratch());
+  const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
+  const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched};
+  if (o_.transport == "flat")
+    return std::make_unique<FlatTransport>(comm_, placement_, std::move(experts), expert_scratch(), saved, options);
+  return std::make_unique<PaddedTransport>(comm_, placement_, std::move(experts), expert_scratch(), saved,
+                                           PaddedSaved{store_.rows("padded_token_ids"), store_.fixed("padded_row_of")},
+                                           options);
+}
+
+std::unique_ptr<MoeLayer> TestLayer::make_layer() {
+  const MoeSaved saved{store_.fixed("logits"),    store_.fixed("expert_choice"),   store_.fixed("gate_weights"),
+                       store_.fixed("token_ids"), store_.fixed("expert_ids"),      store_.fixed("row_weights"),
+                       store_.fixed("row_of"),    store_.fixed("rows_per_expert"), store_.fixed("shared_h"),
+                       store_.rows("h")};
+  const MoeScratch scratch{expert_scratch(), store_.fixed("d_gate"), store_.fixed("d_logits"), store_.fixed("shared_a"),
+                           store_.fixed("branch")};
+  MoeWeights weights = token_weights();
+  return std::make_unique<MoeLayer>(spec(), placement_.position_of_expert(), std::move(weights), saved, scratch,
+                                    make_transport(resident_experts()), o_.moe);
+}
+
+LayerInput TestLayer::random_input(int64_t tokens, DType dtype) {
+  const auto tensor = [&](const char* name) { return random_tensor(name, {tokens, kWidth}, dtype); };
+  return {tensor("x"), tensor("base"), tensor("d_out"), {}, {}};
+}
+
+TestLayer::Outcome TestLayer::run(int64_t tokens, const std::vector<int32_t>& ids, const AuxGradient& aux) {
+  LayerInput input = random_input(tokens, o_.dtype);
+  input.ids = ids;
+  input.aux = aux;
+  return run(input);
+}
+
+TestLayer::Outcome TestLayer::run(const LayerInput& input) {
+  clear_gradients();
+  const Owned x = to_operand(input.x), base = to_operand(input.base), d_out = to_operand(input.d_out);
+  Owned out = make_output(o_.dtype, input.x.shape), d_x = make_output(o_.dtype, input.x.shape);
+  const RoutingTap tap{.replay_ids = input.ids.data()};
+  layer_->forward(stream_, x.view, base.view, out.view, o_.seq_len, true, input.ids.empty() ? nullptr : &tap);
+  Outcome result;
+  result.statistics = layer_->statistics();
+  result.rows = layer_->expert_rows();
+  forget();
+  layer_->backward(stream_, x.view, d_out.view, d_x.view, input.aux, Store::overwrite);
+  if (o_.moe.defer_up) layer_->backward_up(stream_, x.view, Store::overwrite);
+  result.out = to_case_tensor(out).values;
+  result.d_x = to_case_tensor(d_x).values;
+  result.gradients = gradients_;
+  return result;
+}
+
+// Those of the experts are overwritten.
+void TestLayer::clear_gradients() {
+  for (auto& [name, values] : gradients_) {
+    const bool expert = name == "up" || name == "down";
+    std::fill(values.begin(), values.end(), expert ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
+  }
+}
+
+// Spoils what the layer says that it does not keep.
+void TestLayer::forget() {
+  const auto spoil = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      GrowingTensor rows = store_.rows(name);
+      const TensorView all = rows.take(rows.committed_rows());
+      std::memset(all.data, 0xff, static_cast<size_t>(all.bytes()));
+    }
+  };
+  if (o_.moe.recompute.hidden) spoil({"h", "shared_h"});
+  if (o_.moe.recompute.logits) spoil({"logits"});
+  if (o_.moe.recompute.dispatched)
+    spoil({"received", "received_index", "received_weights", "padded_token_ids", "padded_row_of", "exchange_rows",
+           "exchange_weights"});
+}
+
+std::vector<TensorSlot> TestLayer::slots() const {
+  const int64_t t = o_.tokens, k = o_.top_k, c = halves_of(o_.activation);
+  const int64_t rows = comm_.size() * t * (o_.transport == "padded" ? o_.experts : k);  // at most
+  std::vector<TensorSlot> list = {{"logits", DType::f32, {t, o_.experts}},
+                                  {"expert_choice", DType::i32, {t, k}},
+                                  {"gate_weights", DType::f32, {t, k}},
+                                  {"token_ids", DType::i32, {t * k}},
+                                  {"expert_ids", DType::i32, {t * k}},
+                                  {"row_weights", DType::f32, {t * k}},
+                                  {"row_of", DType::i32, {t, k}},
+                                  {"rows_per_expert", DType::i64, {o_.experts}},
+                                  {"shared_h", o_.dtype, {t, c, o_.shared_width}},
+                                  {"padded_row_of", DType::i32, {t, k}},
+                                  {"d_gate", DType::f32, {t, k}},
+                                  {"d_logits", DType::f32, {t, o_.experts}},
+                                  {"shared_a", o_.dtype, {t, o_.shared_width}},
+                                  {"branch", o_.dtype, {t, kWidth}}};
+  const auto growing = [&](const char* name, DType dtype, std::vector<int64_t> tail) {
+    tail.insert(tail.begin(), 1);  // one row at start: the rest must grow
+    list.push_back({name, dtype, std::move(tail), rows});
+  };
+  growing("h", o_.dtype, {c, kExpertWidth});
+  growing("a", o_.dtype, {kExpertWidth});
+  growing("y", o_.dtype, {kWidth});
+  growing("exchange_rows", o_.dtype, {kWidth});
+  growing("received", o_.dtype, {kWidth});
+  for (const char* name : {"sorted_weights", "d_sorted_weights", "exchange_weights", "received_weights"})
+    growing(name, DType::f32, {});
+  for (const char* name : {"received_index", "padded_token_ids"}) growing(name, DType::i32, {});
+  return list;
+}
+
+Weight TestLayer::weight(const std::string& name, int64_t n, int64_t k, DType dtype) {
+  std::vector<float>& values = weights_[name];
+  for (int64_t i = 0; i < n * k; ++i) {
+    const float value = 0.3f * normal_at(make_rng_key(1, name), static_cast<uint64_t>(i));
+    values.push_back(o_.exact ? std::round(value * 8) / 8 : value);
+  }
+  Weight w;
+  w.n = n;
+  w.k = k;
+  w.values = TensorView(values.data(), DType::f32, {n, k});
+  if (dtype == DType::f32) return w;
+  const int64_t bytes = packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16);
+  const auto packed = [&](const std::string& form) {
+    std::vector<std::byte>& memory = packed_[name + form];
+    memory.resize(static_cast<size_t>(bytes) + kTensorAlignment);
+    const auto at = reinterpret_cast<uintptr_t>(memory.data());
+    return TensorView(memory.data() + (kTensorAlignment - at % kTensorAlignment) % kTensorAlignment, DType::u8,
+                      {bytes});
+  };
+  w.packed_forward = packed(".forward");
+  w.packed_backward = packed(".backward");
+  pack_weight(stream_, w);
+  return w;
+}
+
+TensorView TestLayer::gradient(const std::string& name, std::initializer_list<int64_t> shape) {
+  std::vector<float>& values = gradients_[name];
+  int64_t n = 1;
+  for (const int64_t d : shape) n *= d;
+  values.resize(static_cast<size_t>(n));
+  return TensorView(values.data(), DType::f32, shape);
+}
+
+}  // namespace mw::test

@@ -1,0 +1,52 @@
+// Cases of the transport matrix, and the comparison of one with a single process that has all tokens and all experts.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "moe/layer_helpers.h"
+
+namespace mw::test {
+
+enum class Tokens { uneven, none_on_one_rank, one_expert };
+enum class Homes { blocks, scattered, none_on_last };
+
+struct MatrixCase {
+  int ranks = 2;
+  const char* transport = "flat";
+  int64_t row_chunks = 1, top_k = 3;
+  Tokens tokens = Tokens::uneven;
+  Homes homes = Homes::blocks;
+  bool shared = true, capacity = false, defer_up = false;
+  MoeRecompute recompute;
+  Activation activation = Activation::swiglu;
+  bool drop_one_row = false;  // the fault, on the last rank that has tokens
+};
+
+std::string describe(const MatrixCase& c);
+
+// Of all combinations each `stride`-th: with a stride that has no factor in common with their number, every two values
+// of two dimensions meet in some case as long as there are some forty.
+std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int stride);
+
+// Tokens of each rank.
+std::vector<int64_t> tokens_of_ranks(const MatrixCase& c);
+
+// The layer over one process, on the tokens of all ranks in their order. Cases that differ in nothing that it sees
+// share one: `reference_name` tells them apart.
+std::string reference_name(const MatrixCase& c);
+LayerInput input_of(const MatrixCase& c);
+TestLayer::Outcome reference_of(const MatrixCase& c);
+
+// Runs one rank's part and says where it differs, by name and by how much; "" where it does not. Collective.
+// All operands are small multiples of powers of two, so that sums of products are exact in any order and the bits of
+// router logits, of expert outputs under ReLU and of their gradients by weights and input depend on nothing else. Equal
+// to the bit are therefore
+// - outputs, where the activation is ReLU; else where experts get their rows in the order of the reference (flat) and
+//   no shared expert sees the tokens in panels of another height;
+// - gradients of experts under flat, of which each gets the same rows in the same order;
+// - the gradient of the input, where the outputs are, under flat and with one choice, which leaves the router none.
+// All else is summed in another order: equal within kSumBound.
+std::string differences(const MatrixCase& c, const TestLayer::Outcome& reference, Comm& ep, Stream& stream);
+
+}  // namespace mw::test

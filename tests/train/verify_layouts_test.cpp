@@ -1,0 +1,95 @@
+// `verify` over ranks that are threads: gradient sums, ZeRO, the executor of every schedule and the exchanges of all
+// axes give what one process gives, gradient by gradient and update by update.
+#include "support/comm_world.h"
+#include "support/thread_comm.h"
+#include "train/helpers.h"
+#include "train/verify.h"
+
+namespace mw::test {
+namespace {
+
+struct LayoutCase {
+  const char* name;
+  int ranks;
+  MeshSpec mesh;
+  const char* transport = "auto";
+  const char* shares = "";
+};
+
+MeshSpec mesh_of(int64_t pp, int64_t tp, int64_t ep, int64_t zero, const char* schedule = "1f1b") {
+  MeshSpec mesh;
+  mesh.pp = pp;
+  mesh.tp = tp;
+  mesh.ep = ep;
+  mesh.zero = zero;
+  mesh.schedule = schedule;
+  return mesh;
+}
+
+const LayoutCase kLayouts[] = {
+    {"data_parallel", 4, mesh_of(1, 1, 1, 0)},
+    {"zero", 4, mesh_of(1, 1, 2, 1)},
+    {"experts_padded", 4, mesh_of(1, 1, 4, 0), "padded"},
+    {"pipeline_1f1b", 4, mesh_of(2, 1, 2, 0)},
+    {"pipeline_gpipe_zero", 6, mesh_of(3, 1, 2, 1, "gpipe")},
+    {"pipeline_zb_h1", 4, mesh_of(2, 1, 1, 0, "zb_h1")},
+    {"pipeline_interleaved", 4, mesh_of(2, 1, 2, 0, "interleaved")},
+    {"pipeline_zb_v", 4, mesh_of(2, 1, 2, 1, "zb_v")},
+    {"tensor_parallel", 4, mesh_of(1, 2, 2, 1)},
+    {"all_axes", 16, mesh_of(2, 2, 4, 1)},
+    {"transports_by_layer", 4, mesh_of(1, 1, 2, 0), "flat,padded,auto"},
+    {"in_place_and_flat", 2, mesh_of(1, 1, 1, 1), "in_place,flat,padded"},
+    {"shares_3_1", 2, mesh_of(1, 1, 2, 0), "auto", "3,1"},
+    {"shares_1_3_zero", 4, mesh_of(1, 2, 2, 1), "padded", "1,3"},
+    {"shares_5_2_1", 6, mesh_of(2, 1, 3, 1, "zb_h1"), "auto", "5,2,1"},
+};
+
+struct Verdict {
+  std::vector<Exit> codes;  // by rank
+  std::string told;         // by rank 0, and the error that ended it
+};
+
+Verdict verify(const LayoutCase& layout, const std::string& fault = "") {
+  RunSpec run = small_run();
+  run.native.layers = 4;
+  run.mesh = layout.mesh;
+  run.moe.transport = layout.transport;
+  run.mesh.shares = layout.shares;
+  if (!run.mesh.shares.empty()) run.train.micro_batches = 2;  // of eight samples
+  run.train.threads = 1;
+  run.fault = fault;
+  Verdict verdict{std::vector<Exit>(static_cast<size_t>(layout.ranks), Exit::internal), ""};
+  std::string error;
+  testing::internal::CaptureStdout();
+  try {
+    run_ranks(layout.ranks, [&](Comm& comm, Stream&) {
+      CommWorld world(comm);
+      verdict.codes[static_cast<size_t>(comm.rank())] = run_verify(world, run);
+    });
+  } catch (const Error& e) {
+    error = e.what();
+  }
+  verdict.told = testing::internal::GetCapturedStdout() + error;
+  return verdict;
+}
+
+class VerifyLayout : public testing::TestWithParam<LayoutCase> {};
+
+TEST_P(VerifyLayout, GivesWhatOneProcessGives) {
+  const Verdict verdict = verify(GetParam());
+  EXPECT_EQ(verdict.codes, std::vector<Exit>(verdict.codes.size(), Exit::ok)) << verdict.told;
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, VerifyLayout, testing::ValuesIn(kLayouts),
+                         [](const auto& tested) { return tested.param.name; });
+
+// The tests above would also pass if nothing were compared.
+TEST(VerifyLayout, TellsOfAFaultOnEveryRank) {
+  for (const char* fault : {"skip_router_sum", "double_expert_gradient", "drop_row"}) {
+    const Verdict verdict = verify({"faulty", 4, mesh_of(1, 1, 2, 0)}, fault);
+    EXPECT_EQ(verdict.codes, std::vector<Exit>(4, Exit::check_failed)) << fault << verdict.told;
+  }
+}
+
+}  // namespace
+}  // namespace mw::test
