@@ -93,6 +93,8 @@ ExpertScratch TestLayer::expert_scratch() {
 
 std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
   if (o_.transport == "in_place") return make_in_place_transport(std::move(experts), expert_scratch());
+  if (o_.transport == "token_chunks")
+    return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, calls_);
   const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
   const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched};
   if (o_.transport == "flat")

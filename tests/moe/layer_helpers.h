@@ -10,13 +10,15 @@
 
 #include "comm/comm.h"
 #include "moe/moe_layer.h"
+#include "moe/token_chunks_transport.h"
+#include "spec/placement.h"
 #include "support/counting_comm.h"
 #include "support/op_case.h"
 
 namespace mw::test {
 
 struct LayerOptions {
-  std::string transport = "in_place";  // in_place | flat | padded
+  std::string transport = "in_place";  // in_place | flat | padded | token_chunks
   DType dtype = DType::f32;
   int64_t row_chunks = 1, tokens = 37, seq_len = 37;  // tokens: of the rank that has most
   int64_t experts = 7, top_k = 3;
@@ -58,6 +60,7 @@ class TestLayer {
   Outcome run(int64_t tokens, const std::vector<int32_t>& ids = {}, const AuxGradient& aux = {});
 
   const CountingComm& comm() const { return comm_; }
+  const TransportCalls& calls() const { return calls_; }  // of token_chunks
 
  private:
   LayerSpec spec() const;
@@ -81,6 +84,7 @@ class TestLayer {
   Stream& stream_;
   ExpertPlacement placement_;
   TensorStore store_;
+  TransportCalls calls_;
   std::map<std::string, std::vector<float>> weights_, gradients_;
   std::map<std::string, std::vector<std::byte>> packed_;
   std::unique_ptr<MoeLayer> layer_;

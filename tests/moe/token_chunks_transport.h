@@ -1,0 +1,24 @@
+// A transport for tests, on one rank: it uses what the product's transports do not need yet. Its chunks are of tokens,
+// so every chunk has rows of all experts and later ones add to the weight gradients; it copies rows in both directions;
+// its weights are there only after weights_begin or weights, until weights_done has been called for every chunk.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "moe/transport.h"
+
+namespace mw::test {
+
+// Calls that a layer made.
+struct TransportCalls {
+  int begun_forward = 0, begun_backward = 0;  // weights_begin
+  std::vector<int> done;                      // weights_done, by chunk
+  int in_flight = 0, most_in_flight = 0;      // chunks between dispatch_begin and dispatch_finish
+};
+
+// fp32 on a CPU. chunks: at least 1; `calls` must outlive the transport.
+std::unique_ptr<Transport> make_token_chunks_transport(ResidentExperts experts, ExpertScratch scratch, int64_t chunks,
+                                                       TransportCalls& calls);
+
+}  // namespace mw::test
