@@ -63,6 +63,12 @@ if(sanitizers)
 endif()
 target_compile_options(moewright_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
 
+# For code whose speed nobody notices: compiled in less time. The flag beside -O1 keeps sums and products what -O3 makes
+# of them, one fused instruction where the CPU has it.
+add_library(moewright_light INTERFACE)
+target_compile_options(moewright_light INTERFACE
+  "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1;$<$<CXX_COMPILER_ID:GNU>:-fexpensive-optimizations>>")
+
 # Sets <result> to what `git describe` says now; the build re-configures after each commit.
 function(moewright_commit result)
   set(commit "")
