@@ -30,6 +30,7 @@ class Transformer {
   // `params` and `comms` must outlive it. Takes memory for plan.activation_rows. Errors: memory.
   Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream,
               const Reserve& reserve = reserve_host);
+  ~Transformer();
 
   // One stage of the plan and one micro-batch. What a stage reads and writes stands in views of [T, D], of the rank's
   // shard of `tokens` in all, that belong to the model, so that messages can fill and fetch them:
