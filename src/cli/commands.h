@@ -1,17 +1,18 @@
 // Sub-commands: one file each. A command registers its options and returns the exit code of its run.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "cli/command_line.h"
 
 namespace mw {
 
 struct Command {
-  CLI::App* app = nullptr;
+  Subcommand sub;
   std::function<Exit()> run;
 };
 
@@ -22,11 +23,11 @@ struct Invocation {
 };
 
 // Commands of this build, in the order that the help prints them.
-std::vector<Command> register_commands(CLI::App& app, const Invocation& invocation);
+std::vector<Command> register_commands(CommandLine& line, const Invocation& invocation);
 
-Command add_init_command(CLI::App& app);
-Command add_schedule_command(CLI::App& app);
-Command add_plan_command(CLI::App& app);
+Command add_init_command(CommandLine& line);
+Command add_schedule_command(CommandLine& line);
+Command add_plan_command(CommandLine& line);
 
 // For what the file system refused where no better message is at hand.
 constexpr const char* kFilesystemHint = "check the path, its permissions and the free space of the disk";

@@ -3,22 +3,22 @@
 
 namespace mw {
 
-std::vector<Command> register_commands(CLI::App& app, const Invocation& invocation) {
-  return {add_train_command(app, invocation),
-          add_finished_command(app),
-          add_verify_command(app, invocation),
-          add_parity_command(app, invocation),
-          add_sample_command(app, invocation),
-          add_import_command(app, invocation),
-          add_export_command(app, invocation),
-          add_tokenize_command(app),
-          add_inspect_command(app),
-          add_report_command(app),
-          add_init_command(app),
-          add_schedule_command(app),
-          add_plan_command(app),
-          add_doctor_command(app, invocation),
-          add_probe_command(app, invocation)};
+std::vector<Command> register_commands(CommandLine& line, const Invocation& invocation) {
+  return {add_train_command(line, invocation),
+          add_finished_command(line),
+          add_verify_command(line, invocation),
+          add_parity_command(line, invocation),
+          add_sample_command(line, invocation),
+          add_import_command(line, invocation),
+          add_export_command(line, invocation),
+          add_tokenize_command(line),
+          add_inspect_command(line),
+          add_report_command(line),
+          add_init_command(line),
+          add_schedule_command(line),
+          add_plan_command(line),
+          add_doctor_command(line, invocation),
+          add_probe_command(line, invocation)};
 }
 
 }  // namespace mw

@@ -2,8 +2,8 @@
 
 namespace mw {
 
-std::vector<Command> register_commands(CLI::App& app, const Invocation&) {
-  return {add_init_command(app), add_schedule_command(app), add_plan_command(app)};
+std::vector<Command> register_commands(CommandLine& line, const Invocation&) {
+  return {add_init_command(line), add_schedule_command(line), add_plan_command(line)};
 }
 
 }  // namespace mw

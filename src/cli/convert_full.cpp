@@ -35,12 +35,12 @@ Exit run_conversion(const Invocation& invocation, int64_t watchdog_seconds,
 
 }  // namespace
 
-Command add_import_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub = app.add_subcommand("import", "turn a Hugging Face model folder into a checkpoint");
+Command add_import_command(CommandLine& line, const Invocation& invocation) {
+  Subcommand sub = line.add_command("import", "turn a Hugging Face model folder into a checkpoint");
   auto dir = std::make_shared<std::string>(), out = std::make_shared<std::string>();
-  sub->add_option("HF_DIR", *dir, "model folder: config.json and safetensors")->required();
-  sub->add_option("CHECKPOINT_DIR", *out, "folder of checkpoints to write step-00000000 into")->required();
-  auto seconds = add_watchdog_option(*sub);
+  sub.add_option("HF_DIR", *dir, "model folder: config.json and safetensors").required();
+  sub.add_option("CHECKPOINT_DIR", *out, "folder of checkpoints to write step-00000000 into").required();
+  auto seconds = add_watchdog_option(sub);
   return {sub, [=] {
             return run_conversion(invocation, *seconds, [&](Comm& comm) {
               return import_hf_folder(comm, without_slash(*dir), without_slash(*out));
@@ -48,24 +48,23 @@ Command add_import_command(CLI::App& app, const Invocation& invocation) {
           }};
 }
 
-Command add_export_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub = app.add_subcommand("export", "turn a checkpoint into a Hugging Face model folder");
+Command add_export_command(CommandLine& line, const Invocation& invocation) {
+  Subcommand sub = line.add_command("export", "turn a checkpoint into a Hugging Face model folder");
   auto request = std::make_shared<HfExport>();
   request->dtype = "model";
-  sub->add_option("CHECKPOINT", request->checkpoint, "run folder, for its newest checkpoint, or one checkpoint")
-      ->required();
-  sub->add_option("HF_DIR", request->out, "new folder to write")->required();
-  sub->add_option("--dtype", request->dtype, "bf16, fp32, or model: as the model's config.json or the run says")
-      ->check(CLI::IsMember({"model", "bf16", "fp32"}))
-      ->capture_default_str();
+  sub.add_option("CHECKPOINT", request->checkpoint, "run folder, for its newest checkpoint, or one checkpoint")
+      .required();
+  sub.add_option("HF_DIR", request->out, "new folder to write").required();
+  sub.add_option("--dtype", request->dtype, "bf16, fp32, or model: as the model's config.json or the run says")
+      .one_of({"model", "bf16", "fp32"})
+      .show_default();
   auto shard_size = std::make_shared<uint64_t>(5'000'000'000);
-  sub->add_option("--shard-size", *shard_size, "most bytes of weights in a file, for example 500MB or 2GiB")
-      ->transform(CLI::AsSizeValue(true))
-      ->check(CLI::PositiveNumber)
-      ->default_str("5GB");
-  sub->add_option("--source", request->source,
-                  "model folder whose config.json and tokenizer go along; left out: the one that the run began with");
-  auto seconds = add_watchdog_option(*sub);
+  sub.add_option("--shard-size", *shard_size, "most bytes of weights in a file, for example 500MB or 2GiB")
+      .byte_count()
+      .show_default("5GB");
+  sub.add_option("--source", request->source,
+                 "model folder whose config.json and tokenizer go along; left out: the one that the run began with");
+  auto seconds = add_watchdog_option(sub);
   return {sub, [=] {
             request->out = without_slash(request->out);
             request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));

@@ -41,13 +41,13 @@ Exit run_doctor(World& world, const DoctorOptions& options) {
 
 }  // namespace
 
-Command add_doctor_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub =
-      app.add_subcommand("doctor", "benchmark ranks, links and disk before a job; exit 1 on outliers or errors");
+Command add_doctor_command(CommandLine& line, const Invocation& invocation) {
+  Subcommand sub =
+      line.add_command("doctor", "benchmark ranks, links and disk before a job; exit 1 on outliers or errors");
   auto options = std::make_shared<DoctorOptions>();
-  sub->add_option("--dir", options->folder, "existing folder that the run will write to, such as checkpoint.dir");
-  sub->add_option("--threads", options->threads, "threads per rank; 0: cores of the node / ranks of the node")
-      ->check(CLI::Range(0, 4096));
+  sub.add_option("--dir", options->folder, "existing folder that the run will write to, such as checkpoint.dir");
+  sub.add_option("--threads", options->threads, "threads per rank; 0: cores of the node / ranks of the node")
+      .range(0, 4096);
   return {sub, [options, invocation] {
             options->program = version_text();
             return run_in_world(invocation, [&](World& world) {

@@ -5,13 +5,13 @@
 
 namespace mw {
 
-Command add_finished_command(CLI::App& app) {
-  auto* sub =
-      app.add_subcommand("finished", "for job scripts: exit with code 0 if a run is complete, 1 if steps remain");
+Command add_finished_command(CommandLine& line) {
+  Subcommand sub =
+      line.add_command("finished", "for job scripts: exit with code 0 if a run is complete, 1 if steps remain");
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
-  sub->add_option("RUN", *path, "run file (TOML)")->required();
-  sub->add_option("OVERRIDES", *overrides, "key=value overrides, as given to `train`");
+  sub.add_option("RUN", *path, "run file (TOML)").required();
+  sub.add_option("OVERRIDES", *overrides, "key=value overrides, as given to `train`");
   return {sub, [=] {
             const RunSpec run = read_run_file(*path, *overrides);
             if (run.checkpoint.dir.empty())

@@ -64,16 +64,16 @@ Exit init(InitOptions options) {
 
 }  // namespace
 
-Command add_init_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("init", "write a commented run file with every key");
+Command add_init_command(CommandLine& line) {
+  Subcommand sub = line.add_command("init", "write a commented run file with every key");
   auto options = std::make_shared<InitOptions>();
-  sub->add_option("FILE", options->path, "file to write; default, or -: print to stdout");
-  sub->add_option("OVERRIDES", options->overrides, "key=value overrides of the defaults");
-  sub->add_option("--model", options->model, "Hugging Face model folder to continue training from");
-  sub->add_option("--platform", options->platform, "platform profile of the machine to plan the layout for");
-  sub->add_option("--ranks", options->ranks, "number of ranks to plan the layout for")->check(CLI::Range(1, 1 << 20));
-  sub->add_flag("--force", options->force, "overwrite an existing file");
-  sub->footer(fmt::format("Named models (model.preset=NAME): {}", fmt::join(preset_names(), ", ")));
+  sub.add_option("FILE", options->path, "file to write; default, or -: print to stdout");
+  sub.add_option("OVERRIDES", options->overrides, "key=value overrides of the defaults");
+  sub.add_option("--model", options->model, "Hugging Face model folder to continue training from");
+  sub.add_option("--platform", options->platform, "platform profile of the machine to plan the layout for");
+  sub.add_option("--ranks", options->ranks, "number of ranks to plan the layout for").range(1, 1 << 20);
+  sub.add_flag("--force", options->force, "overwrite an existing file");
+  sub.set_footer(fmt::format("Named models (model.preset=NAME): {}", fmt::join(preset_names(), ", ")));
   return {sub, [options] { return init(*options); }};
 }
 

@@ -132,16 +132,16 @@ void inspect(const InspectOptions& options) {
 
 }  // namespace
 
-Command add_inspect_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("inspect", "describe a run, a checkpoint, a model folder, a data file or a trace");
+Command add_inspect_command(CommandLine& line) {
+  Subcommand sub = line.add_command("inspect", "describe a run, a checkpoint, a model folder, a data file or a trace");
   auto options = std::make_shared<InspectOptions>();
-  sub->add_option("PATH", options->path,
-                  "a run folder, a checkpoint, a Hugging Face model folder, a .safetensors file, a Megatron .idx or "
-                  ".bin, an llm.c .bin, a Chrome trace .json")
-      ->required();
-  sub->add_flag("--tensors", options->tensors, "list name and shape of every tensor of a folder");
-  sub->add_flag("--run-file", options->run_file, "print the run file that a checkpoint stores, and nothing else");
-  sub->add_option("--text", options->tokenizer, "print the text of a token file, decoded by this tokenizer");
+  sub.add_option("PATH", options->path,
+                 "a run folder, a checkpoint, a Hugging Face model folder, a .safetensors file, a Megatron .idx or "
+                 ".bin, an llm.c .bin, a Chrome trace .json")
+      .required();
+  sub.add_flag("--tensors", options->tensors, "list name and shape of every tensor of a folder");
+  sub.add_flag("--run-file", options->run_file, "print the run file that a checkpoint stores, and nothing else");
+  sub.add_option("--text", options->tokenizer, "print the text of a token file, decoded by this tokenizer");
   return {sub, [options] {
             inspect(*options);
             return Exit::ok;

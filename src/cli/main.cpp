@@ -13,7 +13,6 @@
 #include "cli/commands.h"
 #include "cli/examples.h"
 #include "cli/process_settings.h"
-#include "cli/usage_error.h"
 
 namespace mw {
 
@@ -41,17 +40,14 @@ static std::string known_commands(const std::vector<std::string>& names) {
 }
 
 static Exit run(int argc, char** argv) {
-  CLI::App app{"Moewright trains Mixture-of-Experts transformers from a laptop to a cluster."};
-  app.name("moewright");
-  app.set_version_flag("--version", version_text());
-  app.require_subcommand(1);
-  app.footer("`moewright COMMAND --help` explains a command. Exit codes: docs/troubleshooting.md.");
-  const std::vector<Command> commands = register_commands(app, {&argc, &argv});
+  CommandLine line("moewright", "Moewright trains Mixture-of-Experts transformers from a laptop to a cluster.",
+                   version_text(),
+                   "`moewright COMMAND --help` explains a command. Exit codes: docs/troubleshooting.md.");
+  std::vector<Command> commands = register_commands(line, {&argc, &argv});
   std::vector<std::string> names;
-  for (const Command& command : commands) {
-    names.push_back(command.app->get_name());
-    const std::string more = command.app->get_footer();
-    command.app->footer((more.empty() ? "" : more + "\n\n") + examples_of(names.back()));
+  for (Command& command : commands) {
+    names.push_back(command.sub.name());
+    command.sub.add_footer(examples_of(names.back()));
   }
   const std::vector<std::string> arguments = command_line(argc, argv);
   if (arguments.empty()) fail(Exit::usage, "no command given", known_commands(names));
@@ -59,15 +55,9 @@ static Exit run(int argc, char** argv) {
     fail(Exit::usage,
          fmt::format("unknown command \"{}\"{}", printable(arguments[0]), did_you_mean(arguments[0], names)),
          known_commands(names));
-  try {
-    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the end
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0) throw usage_error(app, error);
-    app.exit(error);  // prints the help or the version
-    return Exit::ok;
-  }
+  if (!line.parse(arguments)) return Exit::ok;  // it has printed the help or the version
   for (const Command& command : commands)
-    if (command.app->parsed()) return command.run();
+    if (command.sub.called()) return command.run();
   return Exit::usage;
 }
 

@@ -7,16 +7,16 @@
 
 namespace mw {
 
-Command add_parity_command(CLI::App& app, const Invocation&) {
-  auto* sub = app.add_subcommand("parity", "compare a model with a golden file of transformers, to the last gradient");
+Command add_parity_command(CommandLine& line, const Invocation&) {
+  Subcommand sub =
+      line.add_command("parity", "compare a model with a golden file of transformers, to the last gradient");
   auto dir = std::make_shared<std::string>(), golden = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(0);
-  sub->add_option("MODEL", *dir, "Hugging Face model folder, run folder or checkpoint")->required();
-  sub->add_option("GOLDEN", *golden, "golden.safetensors: inputs, logits, loss, gradients, trajectory")->required();
-  sub->add_option("--threads", *threads, "threads; 0: all cores")->check(CLI::Range(0, 4096));
+  sub.add_option("MODEL", *dir, "Hugging Face model folder, run folder or checkpoint").required();
+  sub.add_option("GOLDEN", *golden, "golden.safetensors: inputs, logits, loss, gradients, trajectory").required();
+  sub.add_option("--threads", *threads, "threads; 0: all cores").range(0, 4096);
   auto device = std::make_shared<std::string>("auto");
-  sub->add_option("--device", *device, "where to compute: auto, cpu, cuda, hip")
-      ->check(CLI::IsMember({"auto", "cpu", "cuda", "hip"}));
+  sub.add_option("--device", *device, "where to compute: auto, cpu, cuda, hip").one_of({"auto", "cpu", "cuda", "hip"});
   return {sub, [dir, golden, threads, device] {
             const std::unique_ptr<Comm> comm = make_self_comm();
             ParityModel model;

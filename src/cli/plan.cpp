@@ -92,28 +92,27 @@ Exit plan(const PlanOptions& options) {
 
 }  // namespace
 
-Command add_plan_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("plan", "predict memory and step time, and find the best layout");
+Command add_plan_command(CommandLine& line) {
+  Subcommand sub = line.add_command("plan", "predict memory and step time, and find the best layout");
   auto options = std::make_shared<PlanOptions>();
-  sub->add_option("RUN", options->run, "run file (TOML)")->required();
-  sub->add_option("OVERRIDES", options->overrides, "key=value, applied in order");
-  sub->add_option("--platform", options->platform, "profile of the machine (plan.platform)");
-  sub->add_option("--ranks", options->ranks, "ranks to plan for (plan.ranks)")->check(CLI::Range(1, 1 << 20));
-  sub->add_option("--top", options->top, "layouts to print")->capture_default_str()->check(CLI::Range(1, 1000000));
-  sub->add_option("--why", options->why,
-                  "explain one layout, for example \"pp=4 ep=8\"; omitted fields come from the run file");
-  sub->add_option("--load", options->load,
-                  "rows of every expert, measured: a JSON list, or the metrics.jsonl of a run");
-  sub->add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
-  sub->add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
-  sub->add_flag("--json", options->json, "print JSON");
-  auto* list = sub->add_flag("--list-all", options->list_all, "print one line for every layout considered");
-  for (const char* other : {"--why", "--emit", "--plot", "--json"}) list->excludes(other);
-  auto* calibrated = sub->add_option("--calibrate", options->metrics,
+  sub.add_option("RUN", options->run, "run file (TOML)").required();
+  sub.add_option("OVERRIDES", options->overrides, "key=value, applied in order");
+  sub.add_option("--platform", options->platform, "profile of the machine (plan.platform)");
+  sub.add_option("--ranks", options->ranks, "ranks to plan for (plan.ranks)").range(1, 1 << 20);
+  sub.add_option("--top", options->top, "layouts to print").show_default().range(1, 1000000);
+  sub.add_option("--why", options->why,
+                 "explain one layout, for example \"pp=4 ep=8\"; omitted fields come from the run file");
+  sub.add_option("--load", options->load, "rows of every expert, measured: a JSON list, or the metrics.jsonl of a run");
+  sub.add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
+  sub.add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
+  sub.add_flag("--json", options->json, "print JSON");
+  Option list = sub.add_flag("--list-all", options->list_all, "print one line for every layout considered");
+  for (const char* other : {"--why", "--emit", "--plot", "--json"}) list.excludes(other);
+  Option calibrated = sub.add_option("--calibrate", options->metrics,
                                      "calibrate the profile with the metrics.jsonl of a run of this run file");
-  for (const char* other : {"--why", "--emit", "--plot", "--json", "--list-all"}) calibrated->excludes(other);
-  sub->add_option("-o,--output", options->output, "where --calibrate writes the new profile")->needs(calibrated);
-  sub->add_flag("--force", options->force, "let -o overwrite a file")->needs(calibrated);
+  for (const char* other : {"--why", "--emit", "--plot", "--json", "--list-all"}) calibrated.excludes(other);
+  sub.add_option("-o,--output", options->output, "where --calibrate writes the new profile").needs(calibrated);
+  sub.add_flag("--force", options->force, "let -o overwrite a file").needs(calibrated);
   return {sub, [options] { return plan(*options); }};
 }
 

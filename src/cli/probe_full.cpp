@@ -87,22 +87,22 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
 
 }  // namespace
 
-Command add_probe_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub = app.add_subcommand("probe", "benchmark this machine and write a platform profile for `plan`");
+Command add_probe_command(CommandLine& line, const Invocation& invocation) {
+  Subcommand sub = line.add_command("probe", "benchmark this machine and write a platform profile for `plan`");
   auto arguments = std::make_shared<ProbeArguments>();
-  sub->add_option("-o,--output", arguments->output, "profile file to write")->capture_default_str();
-  sub->add_option("--budget", arguments->budget, "approximate run time, such as 90s or 5m")->capture_default_str();
-  sub->add_option("--device", arguments->device, "auto, cpu, cuda or hip")->capture_default_str();
-  sub->add_option("--threads", arguments->threads, "threads per rank; 0: cores of the node / ranks of the node")
-      ->check(CLI::Range(0, 4096));
-  sub->add_option("--peak-tflops", arguments->peak_tflops,
-                  "dense bf16 peak of a rank, for MFU; 0: the published peak of a known GPU, else the fastest measured "
-                  "matrix product")
-      ->check(CLI::Range(0.0, 1e6));
+  sub.add_option("-o,--output", arguments->output, "profile file to write").show_default();
+  sub.add_option("--budget", arguments->budget, "approximate run time, such as 90s or 5m").show_default();
+  sub.add_option("--device", arguments->device, "auto, cpu, cuda or hip").show_default();
+  sub.add_option("--threads", arguments->threads, "threads per rank; 0: cores of the node / ranks of the node")
+      .range(0, 4096);
+  sub.add_option("--peak-tflops", arguments->peak_tflops,
+                 "dense bf16 peak of a rank, for MFU; 0: the published peak of a known GPU, else the fastest measured "
+                 "matrix product")
+      .range(0.0, 1e6);
   // However long the probe takes: every row of calls begins at a barrier and lasts milliseconds or one call, and what
   // prepares it are operators, which a watchdog sees.
-  auto seconds = add_watchdog_option(*sub);
-  sub->footer(
+  auto seconds = add_watchdog_option(sub);
+  sub.set_footer(
       "Under mpirun, with as many ranks per node as a run will have, it also benchmarks the links. If interrupted, "
       "rerun\n"
       "it to resume.");

@@ -26,11 +26,11 @@ Exit run_report(const std::string& path, std::string output) {
 
 }  // namespace
 
-Command add_report_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("report", "write an HTML report of a run: curves, memory, time, expert load");
+Command add_report_command(CommandLine& line) {
+  Subcommand sub = line.add_command("report", "write an HTML report of a run: curves, memory, time, expert load");
   auto path = std::make_shared<std::string>(), output = std::make_shared<std::string>();
-  sub->add_option("RUN_DIR", *path, "folder with metrics.jsonl, or a metrics file")->required();
-  sub->add_option("-o,--output", *output, "file to write; default: report.html beside the metrics");
+  sub.add_option("RUN_DIR", *path, "folder with metrics.jsonl, or a metrics file").required();
+  sub.add_option("-o,--output", *output, "file to write; default: report.html beside the metrics");
   return {sub, [path, output] { return run_report(*path, *output); }};
 }
 

@@ -9,18 +9,18 @@
 
 namespace mw {
 
-Command add_train_command(CLI::App& app, const Invocation& invocation);
-Command add_verify_command(CLI::App& app, const Invocation& invocation);
-Command add_parity_command(CLI::App& app, const Invocation& invocation);
-Command add_sample_command(CLI::App& app, const Invocation& invocation);
-Command add_import_command(CLI::App& app, const Invocation& invocation);
-Command add_export_command(CLI::App& app, const Invocation& invocation);
-Command add_tokenize_command(CLI::App& app);
-Command add_inspect_command(CLI::App& app);
-Command add_finished_command(CLI::App& app);
-Command add_report_command(CLI::App& app);
-Command add_doctor_command(CLI::App& app, const Invocation& invocation);
-Command add_probe_command(CLI::App& app, const Invocation& invocation);
+Command add_train_command(CommandLine& line, const Invocation& invocation);
+Command add_verify_command(CommandLine& line, const Invocation& invocation);
+Command add_parity_command(CommandLine& line, const Invocation& invocation);
+Command add_sample_command(CommandLine& line, const Invocation& invocation);
+Command add_import_command(CommandLine& line, const Invocation& invocation);
+Command add_export_command(CommandLine& line, const Invocation& invocation);
+Command add_tokenize_command(CommandLine& line);
+Command add_inspect_command(CommandLine& line);
+Command add_finished_command(CommandLine& line);
+Command add_report_command(CommandLine& line);
+Command add_doctor_command(CommandLine& line, const Invocation& invocation);
+Command add_probe_command(CommandLine& line, const Invocation& invocation);
 
 // Starts the message library and runs `body` on every rank. A failing rank writes its reason first and takes the others
 // down.
@@ -34,6 +34,6 @@ Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& bod
 std::string choose_checkpoint(Comm& comm, const std::string& path, std::FILE* out);
 
 // --watchdog, of commands without a run file: the seconds for run_watched.
-std::shared_ptr<int64_t> add_watchdog_option(CLI::App& sub);
+std::shared_ptr<int64_t> add_watchdog_option(Subcommand& sub);
 
 }  // namespace mw

@@ -96,15 +96,15 @@ Exit run_sample(World& world, const SampleSource& source) {
 
 }  // namespace
 
-Command add_sample_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub = app.add_subcommand("sample", "continue a prompt with a trained model");
+Command add_sample_command(CommandLine& line, const Invocation& invocation) {
+  Subcommand sub = line.add_command("sample", "continue a prompt with a trained model");
   auto path = std::make_shared<std::string>(), checkpoint = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
-  sub->add_option("MODEL", *path, "run folder, checkpoint, run file or Hugging Face model folder")->required();
-  sub->add_option("OVERRIDES", *overrides, "key=value, for example sample.prompt=\"int main(\" sample.tokens=200");
-  sub->add_option("--checkpoint", *checkpoint,
-                  "checkpoint or run folder with the weights; left out: those of MODEL, of a run file the newest of "
-                  "checkpoint.dir");
+  sub.add_option("MODEL", *path, "run folder, checkpoint, run file or Hugging Face model folder").required();
+  sub.add_option("OVERRIDES", *overrides, "key=value, for example sample.prompt=\"int main(\" sample.tokens=200");
+  sub.add_option("--checkpoint", *checkpoint,
+                 "checkpoint or run folder with the weights; left out: those of MODEL, of a run file the newest of "
+                 "checkpoint.dir");
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               const SampleSource source = find_source(world.comm(), *path, *checkpoint, *overrides);

@@ -59,19 +59,18 @@ Exit print_schedule(const ScheduleOptions& options) {
 
 }  // namespace
 
-Command add_schedule_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("schedule", "show a pipeline schedule: its timeline, memory peaks and bubbles");
+Command add_schedule_command(CommandLine& line) {
+  Subcommand sub = line.add_command("schedule", "show a pipeline schedule: its timeline, memory peaks and bubbles");
   auto options = std::make_shared<ScheduleOptions>();
-  sub->add_option("KIND", options->kind, "gpipe, 1f1b, interleaved, zb_h1 or zb_v")->required();
-  sub->add_option("--ranks", options->ranks, "pipeline ranks (mesh.pp)")->capture_default_str();
-  sub->add_option("--micro-batches", options->micro_batches, "train.micro_batches")->capture_default_str();
-  sub->add_option("--chunks", options->chunks, "stages per rank; default: 2 for interleaved and zb_v, else 1");
-  sub->add_option("--costs", options->costs, "F,I,W: cost of one stage's forward, input gradients and weight gradients")
-      ->delimiter(',')
-      ->expected(3)
-      ->capture_default_str();
-  sub->add_option("--latency", options->latency, "time of a message between stages")->capture_default_str();
-  sub->add_option("--svg", options->svg, "also draw the schedule into this SVG file");
+  sub.add_option("KIND", options->kind, "gpipe, 1f1b, interleaved, zb_h1 or zb_v").required();
+  sub.add_option("--ranks", options->ranks, "pipeline ranks (mesh.pp)").show_default();
+  sub.add_option("--micro-batches", options->micro_batches, "train.micro_batches").show_default();
+  sub.add_option("--chunks", options->chunks, "stages per rank; default: 2 for interleaved and zb_v, else 1");
+  sub.add_option("--costs", options->costs, "F,I,W: cost of one stage's forward, input gradients and weight gradients")
+      .values(',', 3)
+      .show_default();
+  sub.add_option("--latency", options->latency, "time of a message between stages").show_default();
+  sub.add_option("--svg", options->svg, "also draw the schedule into this SVG file");
   return {sub, [options] { return print_schedule(*options); }};
 }
 

@@ -68,30 +68,27 @@ Exit run_tokenize(TokenizeJob job) {
 
 }  // namespace
 
-Command add_tokenize_command(CLI::App& app) {
-  auto* sub = app.add_subcommand("tokenize", "convert text to token files (Megatron .bin and .idx)");
+Command add_tokenize_command(CommandLine& line) {
+  Subcommand sub = line.add_command("tokenize", "convert text to token files (Megatron .bin and .idx)");
   auto job = std::make_shared<TokenizeJob>();
-  sub->add_option("INPUT", job->inputs,
-                  "text files (one document each) and *.jsonl files, plain or .zst, or folders of them")
-      ->required();
-  sub->add_option("-t,--tokenizer", job->tokenizer,
-                  "a tokenizer.json, a SentencePiece .model, or a folder with one of them")
-      ->required();
-  sub->add_option("-o,--output", job->prefix, "prefix of the .bin and .idx files to write")->required();
-  sub->add_option("--key", job->key, "field with the text in JSON lines")->capture_default_str();
-  sub->add_option("--eod", job->end_of_document,
-                  "token that ends each document, or none; default: the tokenizer's own");
-  sub->add_option("--threads", job->threads, "number of threads; 0: all cores")
-      ->check(CLI::Range(0, 4096))
-      ->default_val(0);
+  sub.add_option("INPUT", job->inputs,
+                 "text files (one document each) and *.jsonl files, plain or .zst, or folders of them")
+      .required();
+  sub.add_option("-t,--tokenizer", job->tokenizer,
+                 "a tokenizer.json, a SentencePiece .model, or a folder with one of them")
+      .required();
+  sub.add_option("-o,--output", job->prefix, "prefix of the .bin and .idx files to write").required();
+  sub.add_option("--key", job->key, "field with the text in JSON lines").show_default();
+  sub.add_option("--eod", job->end_of_document, "token that ends each document, or none; default: the tokenizer's own");
+  sub.add_option("--threads", job->threads, "number of threads; 0: all cores").range(0, 4096).show_default("0");
   auto read_ahead = std::make_shared<int64_t>(job->read_ahead >> 20);
-  sub->add_option("--read-ahead", *read_ahead, "MiB of text to hold in memory; at least one document or 1 MiB of lines")
-      ->check(CLI::Range(0, 1 << 20))
-      ->capture_default_str();
-  sub->add_option("--save-every", job->save_seconds, "seconds between saves of the progress")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  sub->add_flag("--restart", job->restart, "start over instead of resuming an interrupted run");
+  sub.add_option("--read-ahead", *read_ahead, "MiB of text to hold in memory; at least one document or 1 MiB of lines")
+      .range(0, 1 << 20)
+      .show_default();
+  sub.add_option("--save-every", job->save_seconds, "seconds between saves of the progress")
+      .not_negative()
+      .show_default();
+  sub.add_flag("--restart", job->restart, "start over instead of resuming an interrupted run");
   return {sub, [job, read_ahead] {
             job->read_ahead = *read_ahead << 20;
             return run_tokenize(*job);

@@ -3,16 +3,16 @@
 
 namespace mw {
 
-Command add_train_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub = app.add_subcommand("train", "train a model; under mpirun or srun every rank runs the same command");
+Command add_train_command(CommandLine& line, const Invocation& invocation) {
+  Subcommand sub = line.add_command("train", "train a model; under mpirun or srun every rank runs the same command");
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
   auto profile = std::make_shared<bool>(false), dry_run = std::make_shared<bool>(false);
-  sub->add_option("RUN", *path, "run file (TOML); `moewright init` writes one")->required();
-  sub->add_option("OVERRIDES", *overrides, "key=value, of run-file keys, for example train.lr=1e-3");
-  sub->add_flag("--profile", *profile, "print at the end where the time went");
-  sub->add_flag("--dry-run", *dry_run,
-                "check everything up to the first step (mesh, memory, data, disk space, checkpoint), write nothing");
+  sub.add_option("RUN", *path, "run file (TOML); `moewright init` writes one").required();
+  sub.add_option("OVERRIDES", *overrides, "key=value, of run-file keys, for example train.lr=1e-3");
+  sub.add_flag("--profile", *profile, "print at the end where the time went");
+  sub.add_flag("--dry-run", *dry_run,
+               "check everything up to the first step (mesh, memory, data, disk space, checkpoint), write nothing");
   return {sub, [=] {
             const CpuTimes started = read_cpu_times();
             return run_in_world(invocation, [&](World& world) {

@@ -3,13 +3,13 @@
 
 namespace mw {
 
-Command add_verify_command(CLI::App& app, const Invocation& invocation) {
-  auto* sub = app.add_subcommand("verify", "check that this layout computes what a single process computes");
+Command add_verify_command(CommandLine& line, const Invocation& invocation) {
+  Subcommand sub = line.add_command("verify", "check that this layout computes what a single process computes");
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
-  sub->add_option("RUN", *path, "run file (TOML)")->required();
-  sub->add_option("OVERRIDES", *overrides,
-                  "key=value overrides, for example mesh.ep=4 moe.transport=padded train.dtype=bf16");
+  sub.add_option("RUN", *path, "run file (TOML)").required();
+  sub.add_option("OVERRIDES", *overrides,
+                 "key=value overrides, for example mesh.ep=4 moe.transport=padded train.dtype=bf16");
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               const RunSpec run = read_run_file(*path, *overrides);

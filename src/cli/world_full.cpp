@@ -53,12 +53,12 @@ Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& bod
   return code;
 }
 
-std::shared_ptr<int64_t> add_watchdog_option(CLI::App& sub) {
+std::shared_ptr<int64_t> add_watchdog_option(Subcommand& sub) {
   auto seconds = std::make_shared<int64_t>(WatchdogSpec().seconds);
   sub.add_option("--watchdog", *seconds,
                  "end the job after this many seconds without a sign of life or progress; 0: never")
-      ->check(CLI::Range(0, 1'000'000'000))
-      ->capture_default_str();
+      .range(0, 1'000'000'000)
+      .show_default();
   return seconds;
 }
 

@@ -8,6 +8,8 @@
 
 namespace mw {
 
+Transformer::~Transformer() = default;
+
 Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, const Reserve& reserve)
     : plan_(plan),
       params_(params),

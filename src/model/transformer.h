@@ -30,6 +30,7 @@ class Transformer {
   // `params` and `comms` must outlive this object. Allocates plan.activation_rows. Errors: memory.
   Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream,
               const Reserve& reserve = reserve_host);
+  ~Transformer();
 
   // Buffers of one stage and one micro-batch. They are views [T, D] of this rank's shard (`tokens`: of the whole
   // micro-batch), owned by the model; messages between stages read and fill them directly:

@@ -64,6 +64,8 @@ struct Estimator::StageTime {
   double exchanged() const { return work.forward_exchange + work.backward_exchange + statistics; }
 };
 
+Estimator::~Estimator() = default;
+
 Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
                      int ranks)
     : model_(model),

@@ -51,6 +51,7 @@ class Estimator {
   // References must outlive the estimator. Not for several threads at once: each takes its own. Errors: check_offload.
   Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
             int ranks);
+  ~Estimator();
 
   // The layout must be one that the ranks, the batch and the model allow (plan/search.h); all of one estimator have the
   // same `ted`.

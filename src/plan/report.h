@@ -1,7 +1,7 @@
 // What `moewright plan` prints about a search.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "plan/search.h"

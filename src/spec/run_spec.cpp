@@ -2,6 +2,13 @@
 
 namespace mw {
 
+RunSpec::RunSpec() = default;
+RunSpec::~RunSpec() = default;
+RunSpec::RunSpec(const RunSpec&) = default;
+RunSpec::RunSpec(RunSpec&&) noexcept = default;
+RunSpec& RunSpec::operator=(const RunSpec&) = default;
+RunSpec& RunSpec::operator=(RunSpec&&) noexcept = default;
+
 AuxScope aux_scope(const RunSpec& run, const ModelSpec& model) {
   if (run.moe.aux_scope == "model") return AuxScope::model;
   const bool automatic = run.moe.aux_scope == "auto";

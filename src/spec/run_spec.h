@@ -105,6 +105,14 @@ struct VerifySpec {
 };
 
 struct RunSpec {
+  // Of many members: not for every file that copies one to compile.
+  RunSpec();
+  ~RunSpec();
+  RunSpec(const RunSpec&);
+  RunSpec(RunSpec&&) noexcept;
+  RunSpec& operator=(const RunSpec&);
+  RunSpec& operator=(RunSpec&&) noexcept;
+
   std::string hf_dir;  // model = "hf:DIR"; empty: the native table
   NativeModel native;
   DataSpec data;

@@ -110,6 +110,8 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
   stream.trace().note_phases(world.progress());
 }
 
+Engine::~Engine() = default;
+
 void refresh_weights(Engine& engine) {
   finish_writes(engine.device);
   refresh_weights(engine.params, engine.comms, engine.stream);

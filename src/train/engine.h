@@ -44,6 +44,7 @@ struct Engine {
   Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, NodePlace place = {});
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+  ~Engine();
 
   Device device;
   std::string near_cores;  // the cores next to the GPU, if this rank was bound to them

@@ -1,6 +1,7 @@
 // What `moewright plan` prints: the margin of memory, units, and stages that are alike.
 #include "plan/report.h"
 
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "plan/helpers.h"

@@ -1,0 +1,200 @@
+#include "cli/command_line.h"
+
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace mw {
+namespace {
+
+const CLI::App& called_command(const CLI::App& app) {
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  return parsed.empty() ? app : *parsed.front();
+}
+
+std::string full_name(const CLI::App& command) {
+  return command.get_parent() == nullptr ? command.get_name() : "moewright " + command.get_name();
+}
+
+// "moewright train RUN [OVERRIDES...]".
+std::string usage_of(const CLI::App& command) {
+  std::string text = full_name(command);
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string name = option->get_name(true) + (option->get_expected_max() > 1 ? "..." : "");
+    const bool positional = option->get_positional();
+    if (option->get_required()) text += positional ? " " + name : fmt::format(" {} VALUE", option->get_name());
+    else if (positional) text += fmt::format(" [{}]", name);
+  }
+  return text;
+}
+
+std::vector<std::string> flag_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::string missing_arguments(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    if (option->get_required() && option->count() == 0)
+      names.push_back(option->get_positional() ? option->get_name(true) : option->get_name());
+  if (names.empty()) return "an argument is missing";
+  return fmt::format("{} {} missing", fmt::join(names, ", "), names.size() == 1 ? "is" : "are");
+}
+
+std::string unexpected_argument(const CLI::App& command) {
+  const std::vector<std::string> extras = command.remaining();
+  if (extras.empty()) return "unexpected argument";
+  const std::string& first = extras.front();
+  if (first.rfind("-", 0) != 0) return fmt::format("unexpected argument \"{}\"", printable(first));
+  return fmt::format("unknown option \"{}\"{}", printable(first), did_you_mean(first, flag_names(command)));
+}
+
+// `error` came from app.parse() and is neither a call for help nor for the version.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
+  const CLI::App& command = called_command(app);
+  const std::string help = fmt::format("`{} --help` explains every option", full_name(command));
+  if (&command == &app) return {Exit::usage, printable(error.what(), 400), help};
+  std::string what = printable(error.what(), 400);
+  if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) what = missing_arguments(command);
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) what = unexpected_argument(command);
+  return {Exit::usage, fmt::format("{}: {}", command.get_name(), what),
+          fmt::format("usage: {}; {}", usage_of(command), help)};
+}
+
+}  // namespace
+
+Option& Option::required() {
+  option_->required();
+  return *this;
+}
+
+Option& Option::show_default() {
+  option_->capture_default_str();
+  return *this;
+}
+
+Option& Option::show_default(std::string text) {
+  option_->default_str(std::move(text));
+  return *this;
+}
+
+Option& Option::one_of(std::vector<std::string> values) {
+  option_->check(CLI::IsMember(std::move(values)));
+  return *this;
+}
+
+Option& Option::range(int least, int most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::range(double least, double most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+Option& Option::not_negative() {
+  option_->check(CLI::NonNegativeNumber);
+  return *this;
+}
+
+Option& Option::byte_count() {
+  option_->transform(CLI::AsSizeValue(true))->check(CLI::PositiveNumber);
+  return *this;
+}
+
+Option& Option::values(char separator, int count) {
+  option_->delimiter(separator)->expected(count);
+  return *this;
+}
+
+Option& Option::needs(const Option& other) {
+  option_->needs(other.option_);
+  return *this;
+}
+
+Option& Option::excludes(const char* other) {
+  option_->excludes(other);
+  return *this;
+}
+
+Option Subcommand::add_option(const char* name, std::string& value, std::string help) {
+  return Option(app_->add_option(name, value, std::move(help)));
+}
+
+Option Subcommand::add_option(const char* name, std::optional<std::string>& value, std::string help) {
+  return Option(app_->add_option(name, value, std::move(help)));
+}
+
+Option Subcommand::add_option(const char* name, std::vector<std::string>& values, std::string help) {
+  return Option(app_->add_option(name, values, std::move(help)));
+}
+
+Option Subcommand::add_option(const char* name, int& value, std::string help) {
+  return Option(app_->add_option(name, value, std::move(help)));
+}
+
+Option Subcommand::add_option(const char* name, int64_t& value, std::string help) {
+  return Option(app_->add_option(name, value, std::move(help)));
+}
+
+Option Subcommand::add_option(const char* name, uint64_t& value, std::string help) {
+  return Option(app_->add_option(name, value, std::move(help)));
+}
+
+Option Subcommand::add_option(const char* name, double& value, std::string help) {
+  return Option(app_->add_option(name, value, std::move(help)));
+}
+
+Option Subcommand::add_option(const char* name, std::vector<double>& values, std::string help) {
+  return Option(app_->add_option(name, values, std::move(help)));
+}
+
+Option Subcommand::add_flag(const char* name, bool& value, std::string help) {
+  return Option(app_->add_flag(name, value, std::move(help)));
+}
+
+void Subcommand::set_footer(const std::string& text) { app_->footer(text); }
+
+void Subcommand::add_footer(const std::string& text) {
+  const std::string before = app_->get_footer();
+  app_->footer((before.empty() ? "" : before + "\n\n") + text);
+}
+
+const std::string& Subcommand::name() const { return app_->get_name(); }
+
+bool Subcommand::called() const { return app_->parsed(); }
+
+CommandLine::CommandLine(const char* program, std::string description, std::string version, std::string footer)
+    : app_(std::make_unique<CLI::App>(std::move(description))) {
+  app_->name(program);
+  app_->set_version_flag("--version", std::move(version));
+  app_->require_subcommand(1);
+  app_->footer(std::move(footer));
+}
+
+CommandLine::~CommandLine() = default;
+
+Subcommand CommandLine::add_command(const char* name, std::string help) {
+  return Subcommand(app_->add_subcommand(name, std::move(help)));
+}
+
+bool CommandLine::parse(const std::vector<std::string>& arguments) {
+  try {
+    app_->parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the end
+    return true;
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() != 0) throw usage_error(*app_, error);
+    app_->exit(error);  // prints the help or the version
+    return false;
+  }
+}
+
+}  // namespace mw

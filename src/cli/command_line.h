@@ -1,0 +1,81 @@
+// The command line: commands, their options, and the help. Only command_line.cpp includes CLI11, whose header takes
+// longer to compile than a command.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace mw {
+
+// An option of a command, or an argument without a name.
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+
+  Option& required();
+  Option& show_default();                  // in the help: the value that the variable has now
+  Option& show_default(std::string text);  // in the help: `text`
+  Option& one_of(std::vector<std::string> values);
+  Option& range(int least, int most);
+  Option& range(double least, double most);
+  Option& not_negative();
+  Option& byte_count();                       // a number above 0, perhaps with a unit: 500MB, 2GiB
+  Option& values(char separator, int count);  // exactly so many values; the separator or a space parts two of them
+  Option& needs(const Option& other);
+  Option& excludes(const char* other);
+
+ private:
+  CLI::Option* option_;
+};
+
+// A command under registration. Copies stand for the same command. Variables must live until the command has run.
+// `name`: "NAME" for an argument without a name, "--name" or "-n,--name" for an option.
+class Subcommand {
+ public:
+  explicit Subcommand(CLI::App* app) : app_(app) {}
+
+  Option add_option(const char* name, std::string& value, std::string help);
+  Option add_option(const char* name, std::optional<std::string>& value, std::string help);
+  Option add_option(const char* name, std::vector<std::string>& values, std::string help);
+  Option add_option(const char* name, int& value, std::string help);
+  Option add_option(const char* name, int64_t& value, std::string help);
+  Option add_option(const char* name, uint64_t& value, std::string help);
+  Option add_option(const char* name, double& value, std::string help);
+  Option add_option(const char* name, std::vector<double>& values, std::string help);
+  Option add_flag(const char* name, bool& value, std::string help);
+  void set_footer(const std::string& text);  // what the help ends with, in place of the program's
+  void add_footer(const std::string& text);  // one more paragraph
+
+  const std::string& name() const;
+  bool called() const;
+
+ private:
+  CLI::App* app_;
+};
+
+class CommandLine {
+ public:
+  CommandLine(const char* program, std::string description, std::string version, std::string footer);
+  ~CommandLine();
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  Subcommand add_command(const char* name, std::string help);
+
+  // false: the help or the version was asked for, and is printed. Errors: usage, with what is wrong, the usage of the
+  // command that was called, and what a mistyped option may have meant.
+  bool parse(const std::vector<std::string>& arguments);
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+};
+
+}  // namespace mw
