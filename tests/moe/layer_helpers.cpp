@@ -9,6 +9,12 @@
 #include "moe/transport_padded.h"
 
 namespace mw::test {
+namespace {
+
+// Of a layer alone. AddressSanitizer marks all of it each time.
+constexpr size_t kWorkspaceBytes = size_t{16} << 20;
+
+}  // namespace
 
 LayerInput LayerInput::slice(int64_t begin, int64_t count) const {
   const auto rows = [&](const CaseTensor& whole) {
@@ -28,7 +34,7 @@ LayerInput LayerInput::slice(int64_t begin, int64_t count) const {
 TestLayer::TestLayer(const LayerOptions& options)
     : o_(options),
       alone_(make_self_comm()),
-      own_stream_(std::make_unique<TestStream>(1)),
+      own_stream_(std::make_unique<TestStream>(1, kWorkspaceBytes)),
       comm_(*alone_),
       stream_(own_stream_->stream),
       placement_(make_block_placement(o_.experts, 1)),
@@ -204,8 +210,9 @@ std::vector<TensorSlot> TestLayer::slots() const {
 
 Weight TestLayer::weight(const std::string& name, int64_t n, int64_t k, DType dtype) {
   std::vector<float>& values = weights_[name];
+  const RngKey key = make_rng_key(1, name);
   for (int64_t i = 0; i < n * k; ++i) {
-    const float value = 0.3f * normal_at(make_rng_key(1, name), static_cast<uint64_t>(i));
+    const float value = 0.3f * normal_at(key, static_cast<uint64_t>(i));
     values.push_back(o_.exact ? std::round(value * 8) / 8 : value);
   }
   Weight w;

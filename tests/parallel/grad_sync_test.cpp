@@ -202,7 +202,8 @@ TEST(GradientSums, TakeEqualSharesInEachWindow) {
   int64_t head_begin = 0;
   for (const ParamRow& row : plan.params)
     if (row.trained && !row.expert && row.name != "head") head_begin += (row.numel() + 15) / 16 * 16;
-  for (const Message& m : messages_of({})[0]) {
+  const std::vector<std::vector<Message>> ranks = messages_of({});
+  for (const Message& m : ranks[0]) {
     sizes[m.window] += m.size;
     cuts_the_head |= !m.expert && m.window > 0 && m.end > head_begin;
   }
