@@ -321,7 +321,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     dispatch_again(stream, x_TD);
   }
   transport_->dispatch_begin(stream, Pass::backward, 0, d_out_TD);
-  if (recompute.hidden && !recompute.dispatched) {
+  if ((recompute.hidden || recompute.logits) && !recompute.dispatched) {
     const TraceScope again(stream.trace(), "recompute");
     recompute_by_token(stream, x_TD);
   }
