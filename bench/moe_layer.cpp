@@ -15,13 +15,13 @@
 #include "base/text.h"
 #include "comm/cores.h"
 #include "core/rng.h"
-#include "formats/checksum.h"
+#include "engine/engine.h"
+#include "engine/memory_meter.h"
+#include "formats/io/checksum.h"
 #include "model/layer_builder.h"
 #include "model/platform.h"
 #include "ops/device.h"
 #include "roofline.h"
-#include "train/engine.h"
-#include "train/memory_meter.h"
 
 namespace {
 

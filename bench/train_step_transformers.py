@@ -30,7 +30,7 @@ MODEL = dict(vocab_size=151936, hidden_size=2048, num_hidden_layers=8, num_atten
 
 
 def flops_per_token(config, seq_len):
-    """Training is 3 x forward_flops_per_token of src/spec/model_spec.h: active weights and causal attention."""
+    """Training is 3 x forward_flops_per_token of src/config/model_spec.h: active weights and causal attention."""
     d, q, kv = config.hidden_size, *(heads * config.head_dim for heads in
                                      (config.num_attention_heads, config.num_key_value_heads))
     attention = 2 * d * (2 * q + 2 * kv) + 2 * (seq_len + 1) * q

@@ -10,12 +10,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def read_rooms(text):
-    """{room: the rooms it may include, beside itself and base}, in the order of src/rooms.txt."""
+    """{room: the rooms it may include, beside itself and base} and {"room/folder": the folders it may include, beside
+    itself; "." is the room's own}, both in the order of src/rooms.txt."""
     lines = [line.split("#")[0] for line in text.splitlines()]
-    return {room.strip(): rooms.split() for room, _, rooms in (line.partition(":") for line in lines if line.strip())}
+    entries = {name.strip(): names.split() for name, _, names in (line.partition(":") for line in lines if line.strip())}
+    return [{name: names for name, names in entries.items() if ("/" in name) == folders} for folders in (False, True)]
 
 
-ALLOWED = read_rooms((ROOT / "src/rooms.txt").read_text())
+ALLOWED, FOLDERS = read_rooms((ROOT / "src/rooms.txt").read_text())
 VENDOR_FILES = {"src/ops/gpu/vendor.h", "src/ops/gpu/vendor_blas.h", "src/ops/gpu/capability.h"}
 MAX_LINES = 500
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
@@ -28,8 +30,23 @@ NVTX = re.compile(r"(^|/)(nvToolsExt\w*|nvtx3)\.h(pp)?$")
 ONEDNN = re.compile(r"(^|/)dnnl[\w.]*\.h(pp)?$")
 
 
+def folder_of(path):
+    """Of "room/file": ".", of "room/folder/file": "folder"."""
+    return path.split("/")[1] if path.count("/") > 1 else "."
+
+
+def check_folders(path, room, header, report):
+    """The folders of a room have an order, too."""
+    own, target = folder_of(path.removeprefix("src/")), folder_of(header)
+    name = f"{room}/{own}"
+    if own != target and name in FOLDERS and target not in FOLDERS[name]:
+        report(f"{name} may not include {header} (allowed: {' '.join(FOLDERS[name]) or 'no other folder'})")
+
+
 def check_include(path, room, quote, header, report):
     target = header.split("/")[0]
+    if target == room:
+        check_folders(path, room, header, report)
     if target in ALLOWED and "/" in header:
         if target not in {room, "base", *ALLOWED[room]}:
             allowed = " ".join(["base", *ALLOWED[room]])
@@ -44,8 +61,8 @@ def check_include(path, room, quote, header, report):
         report(f"{header} belongs in src/ops/gpu/graph_cudnn.h only")
     if NVTX.search(header) and path != "src/ops/gpu/ranges_nvtx.cu":
         report(f"{header} belongs in src/ops/gpu/ranges_nvtx.cu only")
-    if header == "sodium.h" and path != "src/comm/mac.cpp":
-        report("sodium.h belongs in src/comm/mac.cpp only")
+    if header == "sodium.h" and path != "src/comm/bootstrap/mac.cpp":
+        report("sodium.h belongs in src/comm/bootstrap/mac.cpp only")
     if ONEDNN.search(header):
         if not re.fullmatch(r"src/ops/cpu/[^/]*_onednn\.cpp", path):
             report(f"{header} belongs in one file src/ops/cpu/*_onednn.cpp only")
@@ -67,6 +84,8 @@ def check(files):
         if room not in ALLOWED:
             found.append((path, 1, f"src/{room} is not a room (known: {' '.join(ALLOWED)})"))
             continue
+        if path.count("/") > 2 and f"{room}/{folder_of(path[4:])}" not in FOLDERS:
+            found.append((path, 1, f"src/{room}/{folder_of(path[4:])} is not in src/rooms.txt"))
         if path.endswith(".h") and not any(line.lstrip().startswith(("//", "/*")) for line in lines[:3]):
             found.append((path, 1, "no comment in the first 3 lines says what this header is for"))
         for number, line in enumerate(lines, 1):
@@ -87,27 +106,22 @@ def check(files):
 
 
 def check_lists(cmake, architecture):
-    """Compares the rooms of CMakeLists.txt and of the table of docs/architecture.md with src/rooms.txt."""
-    linked = {}
-    for room, arguments in re.findall(r"moewright_room\((\w+)([^)]*)\)", cmake):
-        words = re.sub(r"#.*", "", arguments).split()
-        begin = words.index("DEPENDS") + 1 if "DEPENDS" in words else len(words)
-        end = next((i for i in range(begin, len(words)) if re.fullmatch("[A-Z]+", words[i])), len(words))
-        linked[room] = [word for word in words[begin:end] if word != "base"]
+    """Compares the rooms of CMakeLists.txt and the table of docs/architecture.md with src/rooms.txt."""
+    linked = re.findall(r"moewright_room\((\w+)", cmake)
     documented = {
         room: [] if rooms.strip() == "-" else rooms.split()
         for room, rooms in re.findall(r"^\| `(\w+)` \|.*\|([^|]*)\|$", architecture.split("\n## ")[1], re.M)
     }
     found = []
-    for place, lists, rooms in (
+    for place, listed, rooms in (
         ("CMakeLists.txt", linked, [room for room in ALLOWED if room != "cli"]),  # which is the program itself
-        ("docs/architecture.md", documented, list(ALLOWED)),
+        ("docs/architecture.md", list(documented), list(ALLOWED)),
     ):
-        found += [f"{place}:1: no room {room}, which src/rooms.txt has" for room in rooms if room not in lists]
-        found += [f"{place}:1: {room} is not a room of src/rooms.txt" for room in lists if room not in rooms]
-        for room in rooms:
-            if room in lists and set(lists[room]) != set(ALLOWED[room]):
-                found.append(f"{place}:1: {room} has \"{' '.join(lists[room])}\", src/rooms.txt \"{' '.join(ALLOWED[room])}\"")
+        found += [f"{place}:1: no room {room}, which src/rooms.txt has" for room in rooms if room not in listed]
+        found += [f"{place}:1: {room} is not a room of src/rooms.txt" for room in listed if room not in rooms]
+    for room, rooms in documented.items():
+        if room in ALLOWED and set(rooms) != set(ALLOWED[room]):
+            found.append(f"docs/architecture.md:1: {room} has \"{' '.join(rooms)}\", src/rooms.txt \"{' '.join(ALLOWED[room])}\"")
     return found
 
 
@@ -121,13 +135,16 @@ def self_test():
         "src/ops/gpu/graph_cudnn.h": "// Graphs.\n#include <cudnn.h>\n",
         "src/ops/gpu/vendor.h": "// Vendors.\n#ifdef __HIP__\nhipMalloc(&p, 1);\n#endif\n",
         "src/ops/gpu/gather.cu": "// cudaMalloc() is not used here\nint cuda_like(int);\n",
-        "src/train/step.cpp": '#include "model/stage.h"\n#include "plan/cost.h"\n',
+        "src/train/loop/step.cpp": '#include "model/stage.h"\n#include "planner/cost.h"\n#include "train/data/d.h"\n',
     }
     bad = [
         ({"src/core/a.cpp": '\n#include "ops/gemm.h"\n'}, "src/core/a.cpp:2: room core may not include"),
-        ({"src/plan/a.cpp": '#include "core/view.h"\n'}, "src/plan/a.cpp:1: room plan may not include"),
-        ({"src/base/a.h": '// A.\n#include "spec/model.h"\n'}, "src/base/a.h:2: room base may not include"),
-        ({"src/train/a.cpp": '#include "probe/p.h"\n'}, "src/train/a.cpp:1: room train may not include"),
+        ({"src/planner/a.cpp": '#include "core/view.h"\n'}, "src/planner/a.cpp:1: room planner may not include"),
+        ({"src/train/data/a.cpp": '#include "train/loop/l.h"\n'}, "src/train/data/a.cpp:1: train/data may not include"),
+        ({"src/comm/bootstrap/a.cpp": '#include "comm/c.h"\n'}, "src/comm/bootstrap/a.cpp:1: comm/bootstrap may not"),
+        ({"src/train/attic/a.cpp": "\n"}, "src/train/attic/a.cpp:1: src/train/attic is not in src/rooms.txt"),
+        ({"src/base/a.h": '// A.\n#include "config/model.h"\n'}, "src/base/a.h:2: room base may not include"),
+        ({"src/train/loop/a.cpp": '#include "probe/p.h"\n'}, "src/train/loop/a.cpp:1: room train may not include"),
         ({"src/ops/a.cpp": '#include "view.h"\n'}, "src/ops/a.cpp:1: \"view.h\" is not named from src/"),
         ({"src/moe/a.cpp": '#include "comm/mpi_types.h"\n'}, "src/moe/a.cpp:1: comm/mpi_types.h is private"),
         ({"src/train/a_mpi.cpp": "#include <mpi.h>\n"}, "src/train/a_mpi.cpp:1: mpi.h belongs"),
@@ -151,11 +168,11 @@ def self_test():
         lines = check(files)
         if not any(line.startswith(expected) for line in lines):
             failures.append(f"not reported: {expected} (got {lines})")
-    cmake = "".join(f"moewright_room({room} DEPENDS base {' '.join(rooms)} LINKS x)\n" for room, rooms in ALLOWED.items() if room != "cli")
+    cmake = "".join(f"moewright_room({room} LINKS x)\n" for room in ALLOWED if room != "cli")
     table = "# A\n## Rooms\n" + "".join(f"| `{room}` | it | {' '.join(rooms) or '-'} |\n" for room, rooms in ALLOWED.items())
     failures += [f"good lists are refused: {line}" for line in check_lists(cmake, table)]
     bad_lists = [
-        (cmake.replace("plan DEPENDS base spec", "plan DEPENDS base spec core"), table, 'CMakeLists.txt:1: plan has "spec core"'),
+        (cmake.replace("moewright_room(planner LINKS x)", ""), table, "CMakeLists.txt:1: no room planner"),
         (cmake, table.replace("| `ops` | it | core |", "| `ops` | it | - |"), 'docs/architecture.md:1: ops has ""'),
         (cmake, table.replace("| `moe` | it", "| `attic` | it"), "docs/architecture.md:1: no room moe"),
         (cmake + "moewright_room(attic)\n", table, "CMakeLists.txt:1: attic is not a room"),

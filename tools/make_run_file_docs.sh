@@ -8,7 +8,7 @@ bin=${MOEWRIGHT_BIN:-$(dirname "$0")/../build/release/moewright}
 cat <<'HEAD'
 # Run file
 
-<!-- Written by tools/make_run_file_docs.sh from `moewright init`; change the table of keys in src/spec/run_keys.cpp. -->
+<!-- Written by tools/make_run_file_docs.sh from `moewright init`; change the table of keys in src/config/run_keys.cpp. -->
 
 A run file is TOML; every key is optional. `moewright init run.toml` writes one with every key, its default and its
 meaning. Unknown keys, wrong types and values out of range are errors before anything is allocated.

@@ -1,5 +1,5 @@
 #include "cli/run_commands.h"
-#include "train/model_path.h"
+#include "train/checkpoint/model_path.h"
 
 namespace mw {
 

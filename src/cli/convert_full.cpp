@@ -4,8 +4,8 @@
 #include <cstdlib>
 
 #include "cli/run_commands.h"
-#include "comm/tcp_join.h"
-#include "train/hf_convert.h"
+#include "comm/bootstrap/tcp_join.h"
+#include "train/convert/hf_convert.h"
 
 namespace mw {
 namespace {
@@ -63,7 +63,7 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
       .byte_count()
       .show_default("5GB");
   sub.add_option("--source", request->source,
-                 "model folder whose config.json and tokenizer go along; left out: the one that the run began with");
+                 "folder to copy config.json and the tokenizer from; default: the one that the run started from");
   auto seconds = add_watchdog_option(sub);
   return {sub, [=] {
             request->out = without_slash(request->out);

@@ -2,7 +2,7 @@
 
 #include "base/text.h"
 #include "cli/run_commands.h"
-#include "train/doctor.h"
+#include "train/doctor/doctor.h"
 
 namespace mw {
 namespace {

@@ -1,7 +1,7 @@
 #include <cstdio>
 
 #include "cli/run_commands.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace mw {
 

@@ -6,9 +6,9 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/commands.h"
-#include "plan/report.h"
-#include "spec/plan.h"
-#include "spec/presets.h"
+#include "config/presets.h"
+#include "layout/plan.h"
+#include "planner/report.h"
 
 namespace mw {
 namespace {

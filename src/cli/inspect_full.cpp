@@ -5,13 +5,13 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "cli/run_commands.h"
-#include "formats/safetensors.h"
-#include "formats/text_stream.h"
-#include "formats/token_file.h"
-#include "formats/trace_summary.h"
-#include "train/checkpoint.h"
-#include "train/describe_model.h"
-#include "train/model_path.h"
+#include "formats/report/trace_summary.h"
+#include "formats/tokens/text_stream.h"
+#include "formats/tokens/token_file.h"
+#include "formats/weights/safetensors.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/describe_model.h"
+#include "train/checkpoint/model_path.h"
 
 namespace mw {
 namespace {

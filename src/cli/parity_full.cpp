@@ -2,14 +2,14 @@
 
 #include "cli/run_commands.h"
 #include "comm/cores.h"
-#include "train/model_path.h"
-#include "train/parity.h"
+#include "train/checkpoint/model_path.h"
+#include "train/verify/parity.h"
 
 namespace mw {
 
 Command add_parity_command(CommandLine& line, const Invocation&) {
-  Subcommand sub =
-      line.add_command("parity", "compare a model with a golden file of transformers, to the last gradient");
+  Subcommand sub = line.add_command(
+      "parity", "compare logits, loss, every gradient and 20 AdamW steps with stored results of transformers");
   auto dir = std::make_shared<std::string>(), golden = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(0);
   sub.add_option("MODEL", *dir, "Hugging Face model folder, run folder or checkpoint").required();

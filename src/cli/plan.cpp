@@ -4,10 +4,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/commands.h"
-#include "plan/calibrate.h"
-#include "plan/picture.h"
-#include "plan/report.h"
-#include "spec/plan.h"
+#include "layout/plan.h"
+#include "planner/calibrate.h"
+#include "planner/picture.h"
+#include "planner/report.h"
 
 namespace mw {
 namespace {
@@ -96,13 +96,14 @@ Command add_plan_command(CommandLine& line) {
   Subcommand sub = line.add_command("plan", "predict memory and step time, and find the best layout");
   auto options = std::make_shared<PlanOptions>();
   sub.add_option("RUN", options->run, "run file (TOML)").required();
-  sub.add_option("OVERRIDES", options->overrides, "key=value, applied in order");
+  sub.add_option("OVERRIDES", options->overrides, "key=value overrides of the run file; the last one of a key counts");
   sub.add_option("--platform", options->platform, "profile of the machine (plan.platform)");
   sub.add_option("--ranks", options->ranks, "ranks to plan for (plan.ranks)").range(1, 1 << 20);
   sub.add_option("--top", options->top, "layouts to print").show_default().range(1, 1000000);
   sub.add_option("--why", options->why,
                  "explain one layout, for example \"pp=4 ep=8\"; omitted fields come from the run file");
-  sub.add_option("--load", options->load, "rows of every expert, measured: a JSON list, or the metrics.jsonl of a run");
+  sub.add_option("--load", options->load,
+                 "measured expert loads: a JSON list of rows per expert, or the metrics.jsonl of a run");
   sub.add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub.add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub.add_flag("--json", options->json, "print JSON");

@@ -6,11 +6,11 @@
 #include "base/text.h"
 #include "cli/run_commands.h"
 #include "comm/cores.h"
+#include "engine/engine.h"
+#include "engine/libraries.h"
 #include "ops/device.h"
 #include "probe/peak.h"
 #include "probe/probe.h"
-#include "train/engine.h"
-#include "train/libraries.h"
 
 namespace mw {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "cli/run_commands.h"
-#include "formats/report.h"
+#include "formats/report/report.h"
 
 namespace mw {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "cli/commands.h"
 #include "comm/world.h"
-#include "spec/run_spec.h"
+#include "config/run_spec.h"
 
 namespace mw {
 

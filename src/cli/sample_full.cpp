@@ -3,10 +3,10 @@
 
 #include "cli/run_commands.h"
 #include "comm/cores.h"
-#include "train/checkpoint.h"
-#include "train/hf_weights.h"
-#include "train/model_path.h"
-#include "train/sample.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/model_path.h"
+#include "train/convert/hf_weights.h"
+#include "train/loop/sample.h"
 
 namespace mw {
 namespace {
@@ -102,9 +102,10 @@ Command add_sample_command(CommandLine& line, const Invocation& invocation) {
   auto overrides = std::make_shared<std::vector<std::string>>();
   sub.add_option("MODEL", *path, "run folder, checkpoint, run file or Hugging Face model folder").required();
   sub.add_option("OVERRIDES", *overrides, "key=value, for example sample.prompt=\"int main(\" sample.tokens=200");
-  sub.add_option("--checkpoint", *checkpoint,
-                 "checkpoint or run folder with the weights; left out: those of MODEL, of a run file the newest of "
-                 "checkpoint.dir");
+  sub.add_option(
+      "--checkpoint", *checkpoint,
+      "checkpoint or run folder with the weights; default: the weights of MODEL, or for a run file the newest "
+      "checkpoint in checkpoint.dir");
   return {sub, [=] {
             return run_in_world(invocation, [&](World& world) {
               const SampleSource source = find_source(world.comm(), *path, *checkpoint, *overrides);

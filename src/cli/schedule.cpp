@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "cli/commands.h"
-#include "spec/schedule_picture.h"
+#include "layout/schedule/schedule_picture.h"
 
 namespace mw {
 namespace {

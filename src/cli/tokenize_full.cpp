@@ -7,7 +7,7 @@
 
 #include "base/text.h"
 #include "cli/run_commands.h"
-#include "formats/tokenize.h"
+#include "formats/tokens/tokenize.h"
 
 namespace mw {
 namespace {

@@ -1,5 +1,5 @@
 #include "cli/run_commands.h"
-#include "train/verify.h"
+#include "train/verify/verify.h"
 
 namespace mw {
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "cli/run_commands.h"
-#include "train/watchdog.h"
+#include "comm/watchdog/watchdog.h"
 
 namespace mw {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/world.h"
-#include "spec/schedule.h"
+#include "layout/schedule/schedule.h"
 
 namespace mw {
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "base/error.h"
+#include "comm/bootstrap/mac.h"
 #include "comm/comm.h"
-#include "comm/mac.h"
-#include "spec/mesh.h"
+#include "layout/mesh.h"
 
 namespace mw {
 
@@ -17,7 +17,7 @@ struct NodePlace {
 };
 
 // Created once per process; finalizes the message library when destroyed. A process started without a launcher is a
-// world of one, unless its environment says how to join others (comm/tcp_join.h).
+// world of one, unless its environment says how to join others (comm/bootstrap/tcp_join.h).
 class World {
  public:
   virtual ~World() = default;

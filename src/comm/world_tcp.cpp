@@ -5,7 +5,7 @@
 #include <exception>
 #include <set>
 
-#include "comm/tcp_links.h"
+#include "comm/bootstrap/tcp_links.h"
 
 namespace mw {
 namespace {

@@ -1,7 +1,7 @@
 // A world without MPI: ranks that were started one by one and exchange messages over TCP.
 #pragma once
 
-#include "comm/tcp_join.h"
+#include "comm/bootstrap/tcp_join.h"
 #include "comm/world.h"
 
 namespace mw {

@@ -1,10 +1,10 @@
 // The interface of self-attention, for one layer and one micro-batch in flight.
 #pragma once
 
+#include "config/model_spec.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "ops/attention.h"
-#include "spec/model_spec.h"
 
 namespace mw {
 

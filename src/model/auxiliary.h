@@ -8,8 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "layout/plan.h"
 #include "moe/moe_layer.h"
-#include "spec/plan.h"
 
 namespace mw {
 

@@ -6,12 +6,12 @@
 #include <memory>
 
 #include "comm/world.h"
+#include "layout/plan.h"
+#include "layout/recompute.h"
 #include "model/attention.h"
 #include "model/param_store.h"
 #include "model/token_shards.h"
 #include "moe/moe_layer.h"
-#include "spec/plan.h"
-#include "spec/recompute.h"
 
 namespace mw {
 
@@ -60,8 +60,8 @@ class DecoderLayer {
   // gradients.
   void backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD);
 
-  // The weight part of a split backward (zero-bubble schedules, spec/recompute.h), at any time after the two functions
-  // above. Collective over TP.
+  // The weight part of a split backward (zero-bubble schedules, layout/recompute.h), at any time after the two
+  // functions above. Collective over TP.
   void backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, Store expert_gradients);
   void backward_attention_weights(Stream& stream, const Batch& batch);
 
@@ -79,7 +79,7 @@ class DecoderLayer {
   void attention_weights(Stream& stream, const Batch& batch);
   // Recomputes the normed input of a block.
   TensorView normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, int64_t batch_tokens);
-  // The MoE block, and its gradient, with TED (spec/mesh.h): every TP rank routes all tokens of the micro-batch.
+  // The MoE block, and its gradient, with TED (layout/mesh.h): every TP rank routes all tokens of the micro-batch.
   void ted_forward(Stream& stream, const Batch& batch, TensorView normed_TD, TensorView out_TD, bool training,
                    const RoutingTap* tap);
   void ted_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD, TensorView d_x_TD,

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
+#include "layout/recompute.h"
 #include "model/attention_block.h"
 #include "model/latent_attention_block.h"
 #include "model/make_transport.h"
-#include "spec/recompute.h"
 
 namespace mw {
 namespace {

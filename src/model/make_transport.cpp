@@ -1,6 +1,6 @@
 #include "model/make_transport.h"
 
-#include "moe/transport_padded.h"
+#include "moe/transports/transport_padded.h"
 
 namespace mw {
 namespace {

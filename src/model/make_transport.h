@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "comm/world.h"
+#include "layout/placement.h"
+#include "layout/recompute.h"
+#include "layout/transport.h"
 #include "moe/transport.h"
-#include "spec/placement.h"
-#include "spec/recompute.h"
-#include "spec/transport.h"
 
 namespace mw {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "core/tensor_store.h"
+#include "layout/gradient_blocks.h"
+#include "layout/plan.h"
 #include "ops/matmul.h"
-#include "spec/gradient_blocks.h"
-#include "spec/plan.h"
 
 namespace mw {
 
@@ -20,7 +20,7 @@ struct Parameter {
   std::vector<SlicePiece> pieces;    // the parts of the global tensor that form the local one
   Replicas replicas = Replicas::dp;  // the ranks that sum its gradient
   // Ranges of elements of the local tensor. owned: updated by this rank, which has their moments. held: stored in
-  // `master`. Without ZeRO both are all elements (spec/gradient_blocks.h).
+  // `master`. Without ZeRO both are all elements (layout/gradient_blocks.h).
   ElementRange owned, held;
   bool holds_cut = false;   // every rank holds only the elements that it owns
   int64_t block_begin = 0;  // offset of the gradient in its block
@@ -75,7 +75,7 @@ class ParamStore {
   TensorView sum_pieces() const { return sum_pieces_; }
 
   // Recomputes the packed forms of every weight from the master weights, except of those whose masters are sharded
-  // (parallel/zero.h refreshes all). No-op in fp32 runs, and for split weights.
+  // (engine/zero.h refreshes all). No-op in fp32 runs, and for split weights.
   void repack(Stream& stream);
   // The same after an update that has written the owned part of every Parameter::copy_bf16 and gathered the rest: from
   // the copies where the master weights are sharded, otherwise from the master weights.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "layout/logit_chunks.h"
+#include "layout/shards.h"
 #include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/index.h"
@@ -10,8 +12,6 @@
 #include "ops/norm.h"
 #include "ops/router.h"
 #include "ops/token_layout.h"
-#include "spec/logit_chunks.h"
-#include "spec/shards.h"
 
 namespace mw {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/device.h"
-#include "spec/plan.h"
+#include "layout/plan.h"
 
 namespace mw {
 

@@ -1,11 +1,12 @@
-// Sequence-sharded tokens: each rank of a tensor-parallel group has a block of a micro-batch's tokens (spec/shards.h).
+// Sequence-sharded tokens: each rank of a tensor-parallel group has a block of a micro-batch's tokens
+// (layout/shards.h).
 #pragma once
 
 #include <cstdint>
 
 #include "comm/comm.h"
 #include "core/tensor_store.h"
-#include "spec/plan.h"
+#include "layout/plan.h"
 
 namespace mw {
 

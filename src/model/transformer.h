@@ -54,7 +54,7 @@ class Transformer {
   void loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses);
   // Backward through the stage's layers, after set_auxiliary and, on the last stage, after loss(seed > 0). Accumulates
   // gradients; those of routed experts are overwritten or accumulated as `expert_gradients` says. Collective over EP
-  // and TP. When the schedule splits backward, the gradients of the weight part (spec/recompute.h) are not computed
+  // and TP. When the schedule splits backward, the gradients of the weight part (layout/recompute.h) are not computed
   // yet, `done` is not called, and the micro-batch keeps its slot until backward_weights, which may be called at any
   // later time. backward_weights is collective over TP.
   void backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
+#include "config/model_spec.h"
 #include "moe/transport.h"
 #include "ops/router.h"
-#include "spec/model_spec.h"
 
 namespace mw {
 

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "comm/world.h"
+#include "layout/platform_profile.h"
 #include "probe/meter.h"
-#include "spec/platform_profile.h"
 
 namespace mw {
 

@@ -1,8 +1,8 @@
 // Measures the operators of one rank: products, attention and memory-bound operators.
 #pragma once
 
+#include "layout/platform_profile.h"
 #include "probe/meter.h"
-#include "spec/platform_profile.h"
 
 namespace mw {
 

@@ -12,11 +12,11 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "core/tensor_store.h"
+#include "layout/logit_chunks.h"
 #include "ops/device.h"
 #include "ops/matmul.h"
 #include "probe/links.h"
 #include "probe/operators.h"
-#include "spec/logit_chunks.h"
 
 namespace mw {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "comm/world.h"
 #include "core/stream.h"
-#include "spec/platform_profile.h"
+#include "layout/platform_profile.h"
 
 namespace mw {
 

@@ -7,10 +7,10 @@
 
 #include "core/stream.h"
 #include "core/tensor_store.h"
+#include "layout/platform_profile.h"
 #include "ops/attention.h"
 #include "ops/matmul.h"
 #include "probe/meter.h"
-#include "spec/platform_profile.h"
 
 namespace mw {
 

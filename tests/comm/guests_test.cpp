@@ -1,4 +1,4 @@
-#include "comm/guests.h"
+#include "comm/bootstrap/guests.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "comm/handshake.h"
+#include "comm/bootstrap/handshake.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

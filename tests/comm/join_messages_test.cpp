@@ -1,4 +1,4 @@
-#include "comm/join_messages.h"
+#include "comm/bootstrap/join_messages.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "comm/join_secret.h"
+#include "comm/bootstrap/join_secret.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,8 +1,8 @@
 // The table of bytes repeats a rule of the operators, because a plan links none. This room links both.
 #include <gtest/gtest.h>
 
+#include "layout/byte_table.h"
 #include "ops/matmul.h"
-#include "spec/byte_table.h"
 
 namespace mw::test {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <span>
 
+#include "comm/bootstrap/socket.h"
+#include "comm/bootstrap/tcp_join.h"
 #include "comm/comm_cases.h"
-#include "comm/socket.h"
-#include "comm/tcp_join.h"
 #include "comm/world_tcp.h"
 #include "support/thread_comm.h"
 

@@ -1,4 +1,4 @@
-#include "comm/tcp_links.h"
+#include "comm/bootstrap/tcp_links.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -18,9 +18,9 @@
 #include <vector>
 
 #include "comm/stage_links.h"
-#include "parallel/executor.h"
-#include "spec/schedule_check.h"
-#include "spec/schedule_simulation.h"
+#include "engine/executor.h"
+#include "layout/schedule/schedule_check.h"
+#include "layout/schedule/schedule_simulation.h"
 
 namespace mw {
 namespace {

@@ -8,8 +8,8 @@
 #include <map>
 #include <string_view>
 
-#include "spec/schedule_check.h"
-#include "train/step.h"
+#include "engine/step.h"
+#include "layout/schedule/schedule_check.h"
 
 namespace mw {
 namespace {

@@ -1,10 +1,10 @@
 #include <numeric>
 
-#include "formats/byte_input.h"
-#include "formats/document_reader.h"
-#include "formats/growing_dataset.h"
 #include "formats/helpers.h"
-#include "formats/megatron.h"
+#include "formats/io/byte_input.h"
+#include "formats/tokens/document_reader.h"
+#include "formats/tokens/growing_dataset.h"
+#include "formats/tokens/megatron.h"
 
 namespace mw::test {
 namespace {

@@ -1,7 +1,7 @@
-#include "formats/event_file.h"
+#include "formats/report/event_file.h"
 
-#include "formats/crc32.h"
 #include "formats/helpers.h"
+#include "formats/io/crc32.h"
 
 namespace mw::test {
 namespace {

@@ -1,9 +1,9 @@
-#include "formats/hf_reader.h"
+#include "formats/weights/hf_reader.h"
 
 #include <cmath>
 
 #include "formats/helpers.h"
-#include "formats/safetensors_writer.h"
+#include "formats/weights/safetensors_writer.h"
 
 namespace mw::test {
 namespace {

@@ -1,4 +1,4 @@
-#include "formats/hf_shards.h"
+#include "formats/weights/hf_shards.h"
 
 #include <nlohmann/json.hpp>
 

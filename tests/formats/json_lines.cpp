@@ -1,4 +1,4 @@
-#include "formats/json_lines.h"
+#include "formats/io/json_lines.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "formats/output_lock.h"
+#include "formats/io/output_lock.h"
 
 #include <optional>
 

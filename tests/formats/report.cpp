@@ -1,10 +1,10 @@
-#include "formats/report.h"
+#include "formats/report/report.h"
 
 #include <limits>
 
-#include "formats/chart.h"
 #include "formats/helpers.h"
-#include "formats/png.h"
+#include "formats/report/chart.h"
+#include "formats/report/png.h"
 
 namespace mw::test {
 namespace {

@@ -6,9 +6,9 @@
 #include <csignal>
 #include <limits>
 
-#include "formats/checksum.h"
-#include "formats/safetensors.h"
-#include "formats/safetensors_writer.h"
+#include "formats/io/checksum.h"
+#include "formats/weights/safetensors.h"
+#include "formats/weights/safetensors_writer.h"
 #include "helpers.h"
 
 namespace mw::test {

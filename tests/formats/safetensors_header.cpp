@@ -1,5 +1,5 @@
 // The header parser against damaged and hostile files.
-#include "formats/safetensors.h"
+#include "formats/weights/safetensors.h"
 #include "helpers.h"
 
 namespace mw::test {

@@ -1,4 +1,4 @@
-#include "formats/text_corpus.h"
+#include "formats/tokens/text_corpus.h"
 
 #include <sys/stat.h>
 

@@ -1,10 +1,10 @@
-#include "formats/text_stream.h"
+#include "formats/tokens/text_stream.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 
-#include "formats/byte_level.h"
+#include "formats/tokens/byte_level.h"
 
 namespace mw::test {
 namespace {

@@ -2,9 +2,9 @@
 #include <limits>
 #include <numeric>
 
-#include "formats/megatron.h"
-#include "formats/token_file.h"
-#include "formats/token_shard.h"
+#include "formats/tokens/megatron.h"
+#include "formats/tokens/token_file.h"
+#include "formats/tokens/token_shard.h"
 #include "helpers.h"
 
 namespace mw::test {

@@ -1,14 +1,14 @@
-#include "formats/tokenizer.h"
+#include "formats/tokens/tokenizer.h"
 
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "formats/added_tokens.h"
-#include "formats/bpe.h"
-#include "formats/byte_level.h"
 #include "formats/helpers.h"
-#include "formats/normalize.h"
-#include "formats/regex.h"
+#include "formats/tokens/added_tokens.h"
+#include "formats/tokens/bpe.h"
+#include "formats/tokens/byte_level.h"
+#include "formats/tokens/normalize.h"
+#include "formats/tokens/regex.h"
 
 namespace mw::test {
 namespace {

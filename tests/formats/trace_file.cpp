@@ -1,5 +1,5 @@
 // The Chrome trace as tools read it.
-#include "formats/trace_file.h"
+#include "formats/report/trace_file.h"
 
 #include <nlohmann/json.hpp>
 #include <set>

@@ -1,7 +1,7 @@
-#include "formats/trace_summary.h"
+#include "formats/report/trace_summary.h"
 
 #include "formats/helpers.h"
-#include "formats/trace_file.h"
+#include "formats/report/trace_file.h"
 
 namespace mw::test {
 namespace {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/error.h"
-#include "spec/hf_config.h"
-#include "spec/param_table.h"
+#include "config/hf_config.h"
+#include "config/param_table.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   mw::ModelSpec model;

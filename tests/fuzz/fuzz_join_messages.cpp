@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "comm/join_messages.h"
+#include "comm/bootstrap/join_messages.h"
 
 namespace {
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "plan/load.h"
+#include "planner/load.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   mw::NativeModel native;

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "plan/calibrate.h"
+#include "planner/calibrate.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "spec/platform_profile.h"
+#include "layout/platform_profile.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   mw::PlatformProfile profile;

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/error.h"
-#include "spec/run_spec.h"
+#include "config/run_spec.h"
 
 namespace {
 

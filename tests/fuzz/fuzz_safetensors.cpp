@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "formats/safetensors.h"
+#include "formats/weights/safetensors.h"
 
 namespace {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "formats/megatron.h"
-#include "formats/token_shard.h"
+#include "formats/tokens/megatron.h"
+#include "formats/tokens/token_shard.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "formats/tokenizer.h"
+#include "formats/tokens/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);

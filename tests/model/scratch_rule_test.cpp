@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "layout/attention_scratch.h"
+#include "layout/platform_profile.h"
 #include "model/platform.h"
-#include "spec/attention_scratch.h"
-#include "spec/platform_profile.h"
 
 namespace mw::test {
 namespace {

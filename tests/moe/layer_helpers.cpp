@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "core/rng.h"
-#include "moe/transport_padded.h"
+#include "moe/transports/transport_padded.h"
 
 namespace mw::test {
 namespace {

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "layout/placement.h"
 #include "moe/moe_layer.h"
 #include "moe/token_chunks_transport.h"
-#include "spec/placement.h"
 #include "support/counting_comm.h"
 #include "support/op_case.h"
 

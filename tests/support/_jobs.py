@@ -216,7 +216,7 @@ every = 1
 """
 
 
-# All sides of its matrices multiples of 64, in bf16: on a GPU master weights are split (spec/byte_table.h).
+# All sides of its matrices multiples of 64, in bf16: on a GPU master weights are split (layout/byte_table.h).
 EVEN = ["train.dtype=bf16", "model.width=64", "model.head_dim=16", "model.kv_heads=4", "model.expert_width=64"]
 
 

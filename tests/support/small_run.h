@@ -2,7 +2,7 @@
 // can be odd.
 #pragma once
 
-#include "spec/run_spec.h"
+#include "config/run_spec.h"
 
 namespace mw::test {
 
@@ -31,7 +31,7 @@ inline RunSpec small_run() {
   return run;
 }
 
-// In bf16, all sides of its matrices multiples of 64: on a GPU its master weights are split (spec/byte_table.h).
+// In bf16, all sides of its matrices multiples of 64: on a GPU its master weights are split (layout/byte_table.h).
 inline RunSpec even_run() {
   RunSpec run = small_run();
   run.train.dtype = "bf16";

@@ -1,4 +1,4 @@
-#include "train/byte_model.h"
+#include "train/loop/byte_model.h"
 
 #include <cmath>
 

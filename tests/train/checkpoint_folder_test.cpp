@@ -1,5 +1,5 @@
 // The folder of checkpoints: what is kept, what is offered, and how much is written.
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <fmt/ranges.h>
 
@@ -8,7 +8,7 @@
 #include <limits>
 #include <thread>
 
-#include "train/checkpoint_folder.h"
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/helpers.h"
 
 namespace mw::test {

@@ -2,9 +2,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "formats/checksum.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_reader.h"
+#include "formats/io/checksum.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_reader.h"
 #include "train/helpers.h"
 
 namespace mw::test {

@@ -4,9 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
-#include "formats/checksum.h"
-#include "formats/safetensors_writer.h"
-#include "train/checkpoint.h"
+#include "formats/io/checksum.h"
+#include "formats/weights/safetensors_writer.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/helpers.h"
 
 namespace mw::test {

@@ -1,12 +1,12 @@
 // The order of samples, and who reads which.
-#include "train/data.h"
+#include "train/data/data.h"
 
 #include <algorithm>
 #include <limits>
 #include <numeric>
 #include <set>
 
-#include "formats/megatron.h"
+#include "formats/tokens/megatron.h"
 #include "train/helpers.h"
 
 namespace mw::test {

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
+#include "engine/engine.h"
 #include "ops/device.h"
-#include "train/engine.h"
 
 namespace mw::test {
 namespace {

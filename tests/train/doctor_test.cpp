@@ -1,5 +1,5 @@
 // What a preflight finds wrong with made-up jobs.
-#include "train/doctor.h"
+#include "train/doctor/doctor.h"
 
 #include "train/helpers.h"
 

@@ -1,5 +1,5 @@
 // The step with groups that sum beside backward: every gradient once, when it is complete, and before it is read.
-#include "parallel/grad_sync.h"
+#include "engine/grad_sync.h"
 #include "support/delayed_comm.h"
 #include "support/thread_comm.h"
 #include "train/helpers.h"

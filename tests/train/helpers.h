@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "engine/engine.h"
+#include "engine/step.h"
 #include "formats/helpers.h"
-#include "formats/token_file.h"
+#include "formats/tokens/token_file.h"
 #include "support/small_run.h"
-#include "train/engine.h"
-#include "train/step.h"
 
 namespace mw::test {
 

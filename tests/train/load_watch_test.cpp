@@ -1,5 +1,5 @@
 // The warning about a collapsed router: when it comes, what it names, and that healthy loads do not cause it.
-#include "train/load_watch.h"
+#include "train/loop/load_watch.h"
 
 #include "train/helpers.h"
 

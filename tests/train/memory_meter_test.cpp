@@ -1,5 +1,5 @@
 // Memory that is left, as a made-up cgroup tells it.
-#include "train/memory_meter.h"
+#include "engine/memory_meter.h"
 
 #include "train/helpers.h"
 

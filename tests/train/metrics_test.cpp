@@ -1,5 +1,5 @@
 // What a step reports, and what a full disk does to it.
-#include "train/metrics.h"
+#include "train/loop/metrics.h"
 
 #include <sys/resource.h>
 
@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "train/console.h"
 #include "train/helpers.h"
+#include "train/loop/console.h"
 
 namespace mw::test {
 namespace {

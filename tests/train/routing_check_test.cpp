@@ -1,4 +1,4 @@
-#include "train/routing_check.h"
+#include "train/verify/routing_check.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // One optimizer step: learning rate, accumulation over micro-batches, and the guard against values that are not finite.
-#include "train/step.h"
+#include "engine/step.h"
 
 #include <cmath>
 #include <limits>

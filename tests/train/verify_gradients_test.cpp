@@ -1,5 +1,5 @@
 // Rounding noise of gradients: all that is left of those whose terms cancel, and hardly anything of the others.
-#include "train/verify_gradients.h"
+#include "train/verify/verify_gradients.h"
 
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // What `verify` accepts and what it reports, from numbers alone.
-#include "train/verify_judge.h"
+#include "train/verify/verify_judge.h"
 
 #include <gtest/gtest.h>
 

@@ -3,7 +3,7 @@
 #include "support/comm_world.h"
 #include "support/thread_comm.h"
 #include "train/helpers.h"
-#include "train/verify.h"
+#include "train/verify/verify.h"
 
 namespace mw::test {
 namespace {

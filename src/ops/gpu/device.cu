@@ -209,7 +209,7 @@ void in_parallel(size_t bytes, const Body& body) {
 }
 
 // Null where the host gives none. Large pages, placed by several threads before they are pinned, where that is allowed;
-// train/engine.h has looked before that there are enough.
+// engine/engine.h has looked before that there are enough.
 std::shared_ptr<std::byte> allocate_pinned(size_t bytes) {
   const size_t size = std::max<size_t>(bytes, 1);
   if constexpr (!kPinsInPlace) {

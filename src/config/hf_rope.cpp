@@ -1,0 +1,76 @@
+#include "config/hf_rope.h"
+
+#include <optional>
+
+namespace mw {
+namespace {
+
+using nlohmann::json;
+
+std::string rope_type(const HfFields& rope) {
+  std::optional<std::string> type;
+  for (const char* key : {"rope_type", "type"}) {
+    if (!rope.has(key)) continue;
+    const std::string value = rope.text(key);
+    if (type && *type != value)
+      rope.wrong(key, fmt::format("the value of its other name, \"{}\"", printable(*type)), rope.raw(key));
+    type = value;
+  }
+  return type.value_or("default");
+}
+
+YarnSpec read_yarn(const HfFields& rope) {
+  if (rope.has("attention_factor")) rope.unsupported("YaRN with attention_factor");
+  if (!rope.flag_or("truncate", true)) rope.unsupported("YaRN with truncate = false");
+  YarnSpec yarn;
+  yarn.factor = rope.real("factor");
+  yarn.positions = rope.integer("original_max_position_embeddings");
+  yarn.mscale = rope.real_or("mscale", 0);
+  yarn.mscale_all_dim = rope.real_or("mscale_all_dim", 0);
+  yarn.beta_fast = rope.real_or("beta_fast", 32);
+  yarn.beta_slow = rope.real_or("beta_slow", 1);
+  if (yarn.factor == 1) return YarnSpec{};  // stretches nothing
+  return yarn;
+}
+
+}  // namespace
+
+HfRope read_hf_rope(const HfFields& config, bool allow_yarn) {
+  std::optional<double> theta;
+  std::optional<YarnSpec> yarn;
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!config.has(key)) continue;
+    const json& object = config.raw(key);
+    if (!object.is_object()) config.wrong(key, "null or an object", object);
+    const HfFields rope(object, fmt::format("{}: {}", config.where(), key));
+    const std::string type = rope_type(rope);
+    if (type != "default" && !(type == "yarn" && allow_yarn))
+      config.unsupported(fmt::format("rope type \"{}\"", printable(type)));
+    const YarnSpec found = type == "yarn" ? read_yarn(rope) : YarnSpec{};
+    if (yarn && !(*yarn == found)) config.wrong(key, "the same values as rope_parameters", object);
+    yarn = found;
+    if (rope.has("rope_theta")) theta = rope.real("rope_theta");
+  }
+  if (config.has("rope_theta")) {
+    const double outer = config.real("rope_theta");
+    if (theta && *theta != outer)
+      config.wrong("rope_theta", fmt::format("{}, as in rope_parameters", *theta), config.raw("rope_theta"));
+    theta = outer;
+  }
+  return {theta ? *theta : config.real("rope_theta"), yarn.value_or(YarnSpec{})};
+}
+
+nlohmann::ordered_json write_hf_rope_scaling(const YarnSpec& yarn) {
+  if (yarn.factor == 1) return nullptr;
+  nlohmann::ordered_json out;
+  out["type"] = "yarn";
+  out["factor"] = yarn.factor;
+  if (yarn.mscale > 0) out["mscale"] = yarn.mscale;
+  if (yarn.mscale_all_dim > 0) out["mscale_all_dim"] = yarn.mscale_all_dim;
+  out["beta_fast"] = yarn.beta_fast;
+  out["beta_slow"] = yarn.beta_slow;
+  out["original_max_position_embeddings"] = yarn.positions;
+  return out;
+}
+
+}  // namespace mw

@@ -1,0 +1,353 @@
+// Reading, checking, overriding and printing a run file by its table of keys.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "config/run_keys.h"
+#include "config/run_spec.h"
+#include "config/unknown_key.h"
+
+namespace mw {
+namespace {
+
+std::vector<std::string> section_names() {
+  std::vector<std::string> names;
+  for (const KeyRule& rule : key_rules()) {
+    const std::string name = rule.key.substr(0, rule.key.find('.'));
+    if (names.empty() || names.back() != name) names.push_back(name);
+  }
+  return names;
+}
+
+const KeyRule& find_rule(const std::string& key, const std::string& where) {
+  for (const KeyRule& rule : key_rules())
+    if (rule.key == key) return rule;
+  const UnknownKey unknown = explain_unknown_key(key);
+  fail(Exit::config, fmt::format("{}: unknown key \"{}\"{}", where, printable(key), unknown.suggestion), unknown.hint);
+}
+
+std::string type_of(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::table: return "a table";
+    case toml::node_type::array: return "an array";
+    case toml::node_type::string: return "a string";
+    case toml::node_type::integer: return "an integer";
+    case toml::node_type::floating_point: return "a number";
+    case toml::node_type::boolean: return "true/false";
+    default: return "a date or time";
+  }
+}
+
+// How a value of the expected type is written.
+struct ExpectedType {
+  const char *name, *hint;
+};
+constexpr ExpectedType kInteger = {"an integer", "write a whole number without quotes, for example 4"};
+constexpr ExpectedType kNumber = {"a number", "write a number without quotes, for example 0.1 or 3e-4"};
+constexpr ExpectedType kBoolean = {"true or false", "write true or false without quotes"};
+constexpr ExpectedType kString = {"a string", "write it in double quotes"};
+constexpr ExpectedType kList = {"a list of strings",
+                                "write [\".py\", \".md\"], each item in double quotes; on a command line put single "
+                                "quotes around it all: 'key=[\".py\"]'"};
+
+[[noreturn]] void fail_type(const std::string& where, const std::string& key, const ExpectedType& expected,
+                            const toml::node& node) {
+  std::string got = type_of(node);
+  if (node.is_string()) got += fmt::format(" \"{}\"", printable(node.as_string()->get()));
+  fail(Exit::config, fmt::format("{}: {} expects {}, got {}", where, key, expected.name, got), expected.hint);
+}
+
+// What no file name may hold, and what the run file written from it could not hold either.
+void check_text(const std::string& value, const std::string& key, const std::string& where) {
+  if (value.find('\0') != std::string::npos)
+    fail(Exit::config, fmt::format("{}: {} contains a NUL byte", where, key), "remove the NUL byte");
+  if (!is_utf8(value))
+    fail(Exit::config, fmt::format("{}: {} = \"{}\" is not UTF-8", where, key, printable(value)),
+         "write the value in UTF-8; rename the file if its name is not UTF-8");
+}
+
+template <class Number>
+void check_range(const KeyRule& rule, Number value, Number low, Number high, const std::string& where) {
+  if (value >= low && value <= high) return;
+  fail(Exit::config, fmt::format("{}: {} = {} is out of range, expected {} to {}", where, rule.key, value, low, high),
+       fmt::format("set {} to at {} {} ({})", rule.key, value > high ? "most" : "least", value > high ? high : low,
+                   rule.meaning));
+}
+
+void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std::string& where) {
+  const std::string& key = rule.key;
+  if (const auto* integer = std::get_if<IntegerKey>(&rule.kind)) {
+    if (!node.is_integer()) fail_type(where, key, kInteger, node);
+    const int64_t value = node.as_integer()->get();
+    check_range(rule, value, integer->low, integer->high, where);
+    integer->field(run) = value;
+  } else if (const auto* real = std::get_if<RealKey>(&rule.kind)) {
+    if (!node.is_number()) fail_type(where, key, kNumber, node);
+    const double value =
+        node.is_integer() ? static_cast<double>(node.as_integer()->get()) : node.as_floating_point()->get();
+    check_range(rule, value, real->low, real->high, where);
+    real->field(run) = value;
+  } else if (const auto* text = std::get_if<TextKey>(&rule.kind)) {
+    if (!node.is_string()) fail_type(where, key, kString, node);
+    const std::string& value = node.as_string()->get();
+    if (!text->choices.empty() && std::find(text->choices.begin(), text->choices.end(), value) == text->choices.end())
+      fail(Exit::config,
+           fmt::format("{}: {} = \"{}\" is not known{}", where, key, printable(value),
+                       did_you_mean(value, text->choices)),
+           fmt::format("use one of: {}", fmt::join(text->choices, ", ")));
+    check_text(value, key, where);
+    text->field(run) = value;
+  } else if (const auto* flag = std::get_if<BoolKey>(&rule.kind)) {
+    if (!node.is_boolean()) fail_type(where, key, kBoolean, node);
+    flag->field(run) = node.as_boolean()->get();
+  } else {
+    const toml::array* array = node.as_array();
+    if (array == nullptr) fail_type(where, key, kList, node);
+    std::vector<std::string> values;
+    for (const toml::node& item : *array) {
+      if (!item.is_string()) fail_type(where, key, kList, item);
+      check_text(item.as_string()->get(), key, where);
+      values.push_back(item.as_string()->get());
+    }
+    std::get<ListKey>(rule.kind).field(run) = std::move(values);
+  }
+}
+
+void assign_model_text(RunSpec& run, const toml::node& node, const std::string& where) {
+  const std::string& value = node.as_string()->get();
+  if (value.rfind("hf:", 0) != 0 || value.size() == 3)
+    fail(Exit::config,
+         fmt::format("{}: model = \"{}\", expected a [model] table or \"hf:DIR\"", where, printable(value)),
+         "write \"hf:/path/to/folder\" for a Hugging Face model folder with a config.json");
+  check_text(value, "model", where);
+  run.hf_dir = value.substr(3);
+}
+
+bool is_section(const std::string& name) {
+  const std::vector<std::string> names = section_names();
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+void assign_table(RunSpec& run, const toml::table& table, const std::string& prefix, const std::string& where) {
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix.empty() ? std::string(name.str()) : prefix + "." + std::string(name.str());
+    const std::string at = fmt::format("{}:{}", where, node.source().begin.line);
+    const bool section = prefix.empty() && is_section(key);
+    if (key == "model" && node.is_string()) assign_model_text(run, node, at);
+    else if (node.is_table() && (section || (prefix.empty() && !node.as_table()->empty())))
+      assign_table(run, *node.as_table(), key, where);
+    else if (section)
+      fail_type(at, key, {"a section of keys", "put its keys under a line with the section's name in [brackets]"},
+                node);
+    else assign(run, find_rule(key, at), node, at);
+  }
+}
+
+// The text as toml++ 3.3 survives it. Non-ASCII characters are undefined behaviour there wherever it does not see a
+// string, and a hostile file makes it see other strings than we do: so it gets ASCII alone, with \u escapes for the
+// rest. Refused: non-ASCII where no escape can stand, strings over several lines (this scan would have to follow them)
+// and keys of many parts (they become tables nested as deep, which are destroyed recursively).
+std::string ascii_toml(const std::string& text, const std::string& where) {
+  constexpr int kMaxDots = 16;
+  std::string out;
+  int line = 1, dots = 0;
+  char quote = 0;
+  bool comment = false, escaped = false;
+  const auto refuse = [&](const std::string& what, const char* hint) {
+    fail(Exit::config, fmt::format("{}:{}: {}", where, line, what), hint);
+  };
+  for (size_t i = 0; i < text.size();) {
+    const size_t start = i;
+    const std::optional<uint32_t> code = next_code_point(text, i);
+    if (!code) refuse("not UTF-8", "save the file in UTF-8");
+    const bool after_backslash = std::exchange(escaped, false);
+    if (*code >= 0x80) {
+      if (!comment && quote == 0)
+        refuse("a non-ASCII character outside quotes and comments", "put the text in double quotes");
+      if (quote == '\'' || after_backslash)
+        refuse(fmt::format("a non-ASCII character {}", quote == '\'' ? "in single quotes" : "after a backslash"),
+               "use double quotes, and \\\\ for a backslash");
+      out += comment ? "?" : fmt::format("\\U{:08x}", *code);
+      continue;
+    }
+    const char c = text[start];
+    out += c;
+    if (c == '\n') {
+      ++line;
+      dots = 0;
+      comment = false;
+      quote = 0;
+    } else if (*code < 0x20 && c != '\t' && c != '\r') {
+      refuse(fmt::format("control byte 0x{:02x}", *code), "remove it: a run file is plain text");
+    } else if (quote != 0) {
+      if (c == '\\') escaped = quote == '"' && !after_backslash;
+      else if (c == quote && !after_backslash) quote = 0;
+    } else if (!comment && (c == '"' || c == '\'')) {
+      if (text.compare(start, 3, std::string(3, c)) == 0)
+        refuse("strings over several lines are not supported", "write a string on one line, with \\n for a line break");
+      quote = c;
+    } else if (c == '#') {
+      comment = true;
+    } else if (c == '.' && !comment && ++dots > kMaxDots) {
+      refuse("a key has too many dots", "write keys as section.name");
+    }
+  }
+  return out;
+}
+
+void apply_override(RunSpec& run, const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    fail(Exit::usage, fmt::format("\"{}\" is not an override of the form key=value", printable(text)),
+         "write, for example, train.lr=3e-4");
+  const std::string key = text.substr(0, equals), value = text.substr(equals + 1), where = "command line";
+  // A value that is not TOML is meant as text: data.path=/usr/include needs no quotes. A text key takes what stands
+  // there as text.
+  const bool model_text = key == "model";
+  if (!model_text) find_rule(key, where);
+  const bool text_key = model_text || std::holds_alternative<TextKey>(find_rule(key, where).kind);
+  toml::table table;
+  bool parsed = false;
+  if (!text_key || (!value.empty() && (value.front() == '"' || value.front() == '\''))) {
+    try {
+      table = toml::parse(ascii_toml("value = " + value, where));
+      parsed = table.size() == 1;
+    } catch (const std::runtime_error&) {  // of either
+      parsed = false;
+    }
+  }
+  if (!parsed) {
+    table.clear();
+    table.insert("value", value);
+  }
+  const toml::node& node = *table.get("value");
+  if (model_text) {
+    if (!node.is_string())
+      fail_type(where, key, {"\"hf:DIR\"", "write model=hf:DIR for a Hugging Face model folder with a config.json"},
+                node);
+    assign_model_text(run, node, where);
+  } else {
+    if (key.rfind("model.", 0) == 0 && !run.hf_dir.empty())
+      fail(Exit::config, fmt::format("{}: {} cannot change the model of {}", where, key, run.hf_dir),
+           fmt::format("remove {}; {}/config.json defines the model", key, run.hf_dir));
+    assign(run, find_rule(key, where), node, where);
+  }
+}
+
+std::string toml_string(const std::string& text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') out += fmt::format("\\{}", c);
+    else if (byte < 0x20 || byte == 0x7f) out += fmt::format("\\u{:04x}", byte);
+    else out += c;
+  }
+  return out + "\"";
+}
+
+std::string value_text(const KeyRule& rule, RunSpec& run) {
+  if (const auto* integer = std::get_if<IntegerKey>(&rule.kind)) return fmt::format("{}", integer->field(run));
+  if (const auto* real = std::get_if<RealKey>(&rule.kind)) {
+    std::string text = fmt::format("{}", real->field(run));
+    if (text.find_first_of(".en") == std::string::npos) text += ".0";
+    return text;
+  }
+  if (const auto* text = std::get_if<TextKey>(&rule.kind)) return toml_string(text->field(run));
+  if (const auto* flag = std::get_if<BoolKey>(&rule.kind)) return flag->field(run) ? "true" : "false";
+  std::vector<std::string> quoted;
+  for (const std::string& item : std::get<ListKey>(rule.kind).field(run)) quoted.push_back(toml_string(item));
+  return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
+
+std::string print_run(RunSpec run, bool comments) {
+  std::string out, section;
+  if (!run.hf_dir.empty()) out += fmt::format("model = {}\n", toml_string("hf:" + run.hf_dir));
+  for (const KeyRule& rule : key_rules()) {
+    const size_t dot = rule.key.find('.');
+    const std::string group = rule.key.substr(0, dot);
+    if (group == "model" && !run.hf_dir.empty()) continue;
+    if (comments && group == "debug") continue;
+    if (group != section) out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", group);
+    section = group;
+    const std::string line = fmt::format("{} = {}", rule.key.substr(dot + 1), value_text(rule, run));
+    if (!comments) {
+      out += line + "\n";
+      continue;
+    }
+    std::string meaning = rule.meaning;
+    if (const auto* text = std::get_if<TextKey>(&rule.kind); text != nullptr && !text->choices.empty())
+      meaning += fmt::format(" ({})", fmt::join(text->choices, " | "));
+    out += fmt::format("{:<36} # {}\n", line, meaning);
+  }
+  return out;
+}
+
+}  // namespace
+
+RunSpec parse_run_text(const std::string& text, const std::string& where, const std::vector<std::string>& overrides) {
+  RunSpec run;
+  const std::string ascii = ascii_toml(text, where);
+  try {
+    assign_table(run, toml::parse(ascii, where), "", where);
+  } catch (const toml::parse_error& error) {
+    fail(
+        Exit::config,
+        fmt::format("{}:{}: not valid TOML: {}", where, error.source().begin.line, printable(error.description(), 200)),
+        "correct this line; `moewright init` prints a valid run file to compare with");
+  }
+  for (const std::string& item : overrides) apply_override(run, item);
+  return run;
+}
+
+RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides) {
+  std::string text;
+  try {
+    text = read_text_file(path, size_t{1} << 20);
+  } catch (const Error& error) {
+    fail(Exit::config, error.what(), "`moewright init` writes a run file to start from");
+  }
+  return parse_run_text(text, path, overrides);
+}
+
+std::string to_toml(const RunSpec& run) { return print_run(run, false); }
+
+std::vector<KeyChange> changed_keys(RunSpec from, RunSpec to) {
+  std::vector<KeyChange> changes;
+  const bool has_folder = !from.hf_dir.empty() || !to.hf_dir.empty();
+  const auto folder = [](const RunSpec& run) {
+    return run.hf_dir.empty() ? "a table of its own" : toml_string("hf:" + run.hf_dir);
+  };
+  if (from.hf_dir != to.hf_dir) changes.push_back({"model", folder(from), folder(to)});
+  for (const KeyRule& rule : key_rules()) {
+    if (has_folder && rule.key.rfind("model.", 0) == 0) continue;
+    std::string before = value_text(rule, from), now = value_text(rule, to);
+    if (before != now) changes.push_back({rule.key, std::move(before), std::move(now)});
+  }
+  return changes;
+}
+
+std::string commented_run_file(const RunSpec& run) {
+  return "# A Moewright run file. Every key is optional; `key=value` on the command line overrides it.\n"
+         "# Instead of the [model] table: model = \"hf:DIR\" takes a Hugging Face model folder.\n" +
+         print_run(run, true);
+}
+
+std::vector<KeyDoc> run_file_reference() {
+  std::vector<KeyDoc> docs;
+  RunSpec defaults;
+  for (const KeyRule& rule : key_rules()) docs.push_back({rule.key, value_text(rule, defaults), rule.meaning});
+  return docs;
+}
+
+}  // namespace mw

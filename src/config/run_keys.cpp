@@ -1,0 +1,243 @@
+#include "config/run_keys.h"
+
+#include <limits>
+
+#include "config/faults.h"
+#include "config/presets.h"
+
+namespace mw {
+
+constexpr int64_t kMany = int64_t{1} << 40;
+
+#define FIELD(type, path) [](RunSpec& r) -> type& { return r.path; }
+#define INTEGER(key, path, low, high, meaning) \
+  { key, IntegerKey{FIELD(int64_t, path), low, high}, meaning }
+#define REAL(key, path, low, high, meaning) \
+  { key, RealKey{FIELD(double, path), low, high}, meaning }
+#define TEXT(key, path, meaning, ...) \
+  { key, TextKey{FIELD(std::string, path), Choices{__VA_ARGS__}}, meaning }
+#define FLAG(key, path, meaning) \
+  { key, BoolKey{FIELD(bool, path)}, meaning }
+
+static Choices or_none(Choices names) {
+  names.insert(names.begin(), "");
+  return names;
+}
+
+const std::vector<KeyRule>& key_rules() {
+  static const std::vector<KeyRule> rules = {
+      {"model.preset", TextKey{FIELD(std::string, native.preset), or_none(preset_names())},
+       "architecture of a published model, with random weights; the other keys of [model] must then be absent"},
+      INTEGER("model.vocab", native.vocab, 1, 1 << 24, "vocabulary size; 256 for byte tokens"),
+      INTEGER("model.width", native.width, 1, 1 << 24, "hidden size D"),
+      INTEGER("model.layers", native.layers, 1, 10000, "number of layers"),
+      INTEGER("model.heads", native.heads, 1, 1 << 16, "number of attention heads"),
+      INTEGER("model.kv_heads", native.kv_heads, 0, 1 << 16, "number of key/value heads; 0: as many as heads"),
+      INTEGER("model.head_dim", native.head_dim, 0, 1 << 14, "width of an attention head; 0: width / heads"),
+      INTEGER("model.experts", native.experts, 1, 1 << 16, "routed experts per MoE layer"),
+      INTEGER("model.top_k", native.top_k, 1, 1 << 16, "experts per token"),
+      INTEGER("model.expert_width", native.expert_width, 1, 1 << 24, "hidden width F of an expert"),
+      INTEGER("model.shared_experts", native.shared_experts, 0, 1024,
+              "number of shared experts, which process every token"),
+      INTEGER("model.dense_layers", native.dense_layers, 0, 10000,
+              "number of leading layers with a dense feed-forward instead of MoE"),
+      INTEGER("model.dense_width", native.dense_width, 0, 1 << 24, "hidden width of dense feed-forwards; 0: 4 x width"),
+      TEXT("model.activation", native.activation,
+           "activation of feed-forwards and experts; swiglu has gate, up and down projections, gelu and "
+           "relu only up and down",
+           "swiglu", "gelu", "relu"),
+      TEXT("model.score", native.score, "function from router logits to scores", "softmax", "sigmoid"),
+      TEXT("model.qk_norm", native.qk_norm, "RMSNorm of queries and keys", "none", "per_head", "full_width"),
+      FLAG("model.selection_bias", native.selection_bias,
+           "auxiliary-loss-free load balancing: a bias on the scores that select experts (needs sigmoid "
+           "scores)"),
+      FLAG("model.renormalise", native.renormalise, "normalize gate weights to sum to 1 over the selected experts"),
+      FLAG("model.tie_embeddings", native.tie_embeddings,
+           "share the weights of the token embedding and the output head"),
+      REAL("model.routed_scale", native.routed_scale, 1e-6, 1e6, "factor on the gate weights"),
+      REAL("model.rope_theta", native.rope_theta, 1, 1e12, "base of the rotary position embedding"),
+      REAL("model.norm_eps", native.norm_eps, 0, 1, "epsilon of RMSNorm"),
+      REAL("model.init_std", native.init_std, 0, 100, "standard deviation of the initial weights"),
+      REAL("model.clip_qkv", native.clip_qkv, 0, 1e30, "clamp queries, keys and values to [-x, x]; 0: off"),
+      TEXT("model.attention", native.attention,
+           "grouped: multi-head or grouped-query attention; latent: multi-head latent attention (MLA) of "
+           "DeepSeek",
+           "grouped", "latent"),
+      INTEGER("model.q_rank", native.q_rank, 0, 1 << 24,
+              "latent attention: rank of the query projection; 0: full rank"),
+      INTEGER("model.kv_rank", native.kv_rank, 1, 1 << 24, "latent attention: rank of the compressed keys and values"),
+      INTEGER("model.nope_dim", native.nope_dim, 1, 1 << 14,
+              "latent attention: width of a query/key head without rotary embedding"),
+      INTEGER("model.rope_dim", native.rope_dim, 2, 1 << 14,
+              "latent attention: width of a query/key head with rotary embedding"),
+      INTEGER("model.value_dim", native.value_dim, 1, 1 << 14, "latent attention: width of a value head"),
+      INTEGER("model.expert_groups", native.expert_groups, 1, 1 << 16,
+              "number of equal groups of experts for group-limited routing; 1: off"),
+      INTEGER("model.kept_groups", native.kept_groups, 1, 1 << 16, "groups that a token may select experts from"),
+      INTEGER("model.group_best", native.group_best, 1, 1 << 16, "number of best scores whose sum ranks a group"),
+      TEXT("data.kind", data.kind,
+           "format of the training data; text: files as bytes; megatron: .bin/.idx; shards: llm.c .bin", "text",
+           "megatron", "shards"),
+      TEXT("data.path", data.path, "file, directory or prefix of the training data"),
+      {"data.blend", ListKey{FIELD(std::vector<std::string>, data.blend)},
+       "several weighted data sets instead of data.path: [\"0.7 data/web\", \"0.3 data/code\"]"},
+      {"data.suffixes", ListKey{FIELD(std::vector<std::string>, data.suffixes)},
+       "text: suffixes of the files to read in a directory; \"\": files without a suffix; []: all files"},
+      TEXT("data.val_path", data.val_path,
+           "separate validation data; empty: hold out data.val_fraction of the training data"),
+      REAL("data.val_fraction", data.val_fraction, 0, 0.9,
+           "fraction held out for validation: whole files (text), or the last tokens (other kinds)"),
+      FLAG("data.document_mask", data.document_mask,
+           "mask attention across documents and restart position ids; a document is a file (text), an "
+           "entry of the index (megatron), or starts at data.document_token (shards)"),
+      INTEGER("data.document_token", data.document_token, -1, (int64_t{1} << 31) - 1,
+              "shards: token that starts each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in "
+              "u32 files"),
+      INTEGER("train.steps", train.steps, 1, kMany, "number of optimizer steps"),
+      INTEGER("train.seq_len", train.seq_len, 1, 1 << 22, "tokens per sample"),
+      INTEGER("train.global_batch", train.global_batch, 1, 1 << 24, "samples per optimizer step, over all ranks"),
+      INTEGER("train.micro_batches", train.micro_batches, 1, 1 << 24,
+              "micro-batches per optimizer step (gradient accumulation), the same number for every layout"),
+      REAL("train.lr", train.lr, 0, 10, "peak learning rate"),
+      REAL("train.min_lr_ratio", train.min_lr_ratio, 0, 1,
+           "final learning rate of the cosine schedule, as a fraction of train.lr"),
+      INTEGER("train.warmup", train.warmup, 0, kMany, "steps of linear learning-rate warm-up"),
+      TEXT("train.schedule", train.schedule, "learning-rate schedule after warm-up", "cosine", "constant"),
+      REAL("train.weight_decay", train.weight_decay, 0, 10,
+           "AdamW weight decay of tensors with two or more dimensions"),
+      REAL("train.clip", train.clip, 0, 1e9, "clip gradients to this global norm; 0: off"),
+      REAL("train.beta1", train.beta1, 0, 0.999999, "AdamW beta1"),
+      REAL("train.beta2", train.beta2, 0, 0.999999, "AdamW beta2"),
+      REAL("train.eps", train.eps, 1e-30, 1, "AdamW epsilon"),
+      INTEGER("train.seed", train.seed, 0, std::numeric_limits<int64_t>::max(),
+              "random seed of initialization and data order"),
+      TEXT("train.dtype", train.dtype, "bf16: bf16 compute with fp32 master weights; fp32: full fp32, without TF32",
+           "bf16", "fp32"),
+      TEXT("train.device", train.device, "device to compute on; auto: a GPU if there is one", "auto", "cpu", "cuda",
+           "hip"),
+      INTEGER("train.threads", train.threads, 0, 4096,
+              "CPU threads per rank; 0: cores of the node / ranks of the node"),
+      FLAG("train.deterministic", train.deterministic,
+           "bit-identical results in every run; false: attention on a GPU accumulates gradients in any "
+           "order, which is faster"),
+      INTEGER("train.val_every", train.val_every, 0, kMany, "steps between validations; 0: validate only at the end"),
+      INTEGER("train.val_batches", train.val_batches, 0, 1 << 24, "global batches per validation; 0: no validation"),
+      FLAG("train.byte_baseline", train.byte_baseline,
+           "byte data: print the loss of an order-2 byte-count model beside the validation loss"),
+      INTEGER("mesh.pp", mesh.pp, 1, 1 << 20, "pipeline-parallel size"),
+      INTEGER("mesh.tp", mesh.tp, 1, 1 << 20,
+              "tensor-parallel size: shards attention heads, dense feed-forwards and the vocabulary, and "
+              "tokens between them (sequence parallelism)"),
+      INTEGER("mesh.ep", mesh.ep, 1, 1 << 20, "expert-parallel size"),
+      TEXT("mesh.placement", mesh.placement,
+           "ep_first: the ranks of an expert-parallel group are adjacent; dp_first: the replicas of an "
+           "expert are adjacent",
+           "ep_first", "dp_first"),
+      TEXT("mesh.schedule", mesh.schedule, "pipeline schedule", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"),
+      INTEGER("mesh.chunks", mesh.chunks, 2, 1 << 10, "stages per rank of the interleaved schedule"),
+      TEXT("mesh.stage_layers", mesh.stage_layers,
+           "number of layers of each stage, such as \"8,8,7\"; empty: balance stages by FLOPs"),
+      TEXT("mesh.shares", mesh.shares,
+           "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
+           "first "
+           "rank is three times as fast; empty: equal shares"),
+      INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
+      INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "ranks per node; 0: as the launcher reports"),
+      REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6,
+           "coefficient of the load-balancing loss; 0: off; negative: the value of config.json for model = "
+           "\"hf:DIR\", 0.05 for a [model] table, 0 with a selection bias"),
+      TEXT("moe.aux_scope", moe.aux_scope,
+           "compute the load-balancing loss per layer; per layer and sequence, summed over layers (DeepSeek; "
+           "with a "
+           "selection bias, over the top-k of the unbiased scores); or over all layers together (Hugging "
+           "Face); auto: "
+           "as the model's family does, else layer",
+           "auto", "layer", "sequence", "model"),
+      REAL("moe.z_loss_coef", moe.z_loss_coef, 0, 1e6, "coefficient of the router z-loss; 0: off"),
+      REAL("moe.bias_rate", moe.bias_rate, 0, 10, "update step of the selection bias"),
+      REAL("moe.capacity_factor", moe.capacity_factor, 0, 1e6,
+           "rows an expert accepts, as a multiple of the mean; the rest is dropped; 0: dropless"),
+      TEXT("moe.capacity_domain", moe.capacity_domain,
+           "apply the capacity per sequence (independent of the layout) or per rank", "sequence", "rank"),
+      REAL("moe.row_headroom", moe.row_headroom, 1, 1e6,
+           "memory for received rows to allocate at the start, as a multiple of the mean"),
+      TEXT("moe.tp_mode", moe.tp_mode,
+           "MoE layers under tensor parallelism; ssmb: shard tokens by sequence (X-MoE); ted: shard the "
+           "experts",
+           "ssmb", "ted"),
+      TEXT("moe.transport", moe.transport,
+           "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat), in_place, flat (all-to-all) or "
+           "padded "
+           "(GShard's equal buffers); or a list over the MoE layers, such as \"flat*4,padded*2\""),
+      INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
+              "chunks of an all-to-all to overlap with expert compute; 0: 2 between GPUs, else 1"),
+      TEXT("moe.expert_products", moe.expert_products,
+           "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert", "auto", "grouped",
+           "per_expert"),
+      TEXT("memory.recompute", recompute,
+           "activations to recompute in backward instead of storing them; selective: pre-activations of "
+           "feed-forwards; moe: pre-activations of experts and their dispatched rows; full: all but layer "
+           "inputs and routing",
+           "none", "moe", "selective", "full"),
+      TEXT("memory.offload", offload,
+           "optimizer: keep AdamW's moments, and the low 16 bits of the fp32 master weights of bf16 matrices, "
+           "in host "
+           "memory; a GPU reads and writes them once per step",
+           "none", "optimizer"),
+      TEXT("memory.expert_gradients", expert_gradients,
+           "dtype in which gradients of routed experts accumulate; bf16 (with train.dtype = \"bf16\"): "
+           "half the memory, each micro-batch is summed in fp32 and rounded when it is added",
+           "fp32", "bf16"),
+      TEXT("memory.moments", moments,
+           "dtype of AdamW's moments; bf16: half the memory, with deterministic stochastic rounding", "fp32", "bf16"),
+      TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: no checkpoints"),
+      INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
+      FLAG("checkpoint.background", checkpoint.background,
+           "write checkpoints while the next step computes its gradients, and wait only before its update; "
+           "false: wait "
+           "at once"),
+      INTEGER("checkpoint.keep", checkpoint.keep, 1, 1 << 20, "number of complete checkpoints to keep"),
+      TEXT("checkpoint.resume", checkpoint.resume,
+           "none: start from scratch; auto: resume from the newest complete checkpoint of checkpoint.dir; "
+           "or a checkpoint folder"),
+      TEXT("log.jsonl", log.jsonl, "metrics file to write, one JSON object per step"),
+      TEXT("log.tensorboard", log.tensorboard, "folder of TensorBoard event files to write"),
+      TEXT("log.trace", log.trace, "Chrome trace of the last step to write"),
+      INTEGER("log.every", log.every, 1, kMany, "steps between log lines"),
+      TEXT("log.format", log.format,
+           "short: lines of at most 120 columns; long: more figures per step, and messages are not wrapped", "short",
+           "long"),
+      INTEGER("watchdog.seconds", watchdog.seconds, 0, kMany,
+              "end the job with a report when a rank has sent no sign of life, or no rank has made progress, "
+              "for this many seconds; 0: never"),
+      TEXT("sample.prompt", sample.prompt, "prompt of `sample` and of the text generated at the end of training"),
+      TEXT("sample.tokenizer", sample.tokenizer,
+           "tokenizer.json, SentencePiece .model or a folder with one, for the prompt and the generated text; empty: "
+           "the tokenizer of the model = \"hf:DIR\" folder, else bytes"),
+      INTEGER("sample.tokens", sample.tokens, 0, 1 << 20, "tokens to generate at the end of training; 0: none"),
+      REAL("sample.temperature", sample.temperature, 0, 100, "sampling temperature; 0: greedy"),
+      INTEGER("sample.top_k", sample.top_k, 0, 1 << 24, "sample from the k most likely tokens only; 0: from all"),
+      INTEGER("sample.seed", sample.seed, 0, std::numeric_limits<int64_t>::max(), "random seed of sampling"),
+      INTEGER("verify.steps", verify.steps, 1, 10000, "number of steps that `verify` compares"),
+      REAL("verify.tolerance", verify.tolerance, 0, 1, "largest gradient error allowed in fp32"),
+      REAL("verify.loss_tolerance_bf16", verify.loss_tolerance_bf16, 0, 1,
+           "largest relative loss error allowed in bf16"),
+      REAL("verify.grad_tolerance_bf16", verify.grad_tolerance_bf16, 0, 10, "largest gradient error allowed in bf16"),
+      TEXT("verify.routing", verify.routing,
+           "learned, or forced extreme loads: all tokens to one expert, or one expert without tokens", "learned",
+           "one_expert", "skip_expert"),
+      REAL("verify.ignore_fraction", verify.ignore_fraction, 0, 0.9,
+           "fraction of labels to ignore, unevenly over samples"),
+      TEXT("plan.platform", plan.platform, "`plan`: platform profile of the machine, such as those in profiles/"),
+      INTEGER("plan.ranks", plan.ranks, 0, 1 << 20, "`plan`: number of ranks to plan for; 0: given by --ranks"),
+      REAL("plan.balance", plan.balance, 0.01, 1e6,
+           "`plan`: evenness of expert loads; 1: no balancing at all; 8: the fullest of 128 experts gets "
+           "twice the mean"),
+      REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
+           "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
+      {"debug.fault", TextKey{FIELD(std::string, fault), or_none(fault_names())}, "tests only: inject this fault"},
+  };
+  return rules;
+}
+
+}  // namespace mw

@@ -1,0 +1,28 @@
+#include "config/run_spec.h"
+
+namespace mw {
+
+RunSpec::RunSpec() = default;
+RunSpec::~RunSpec() = default;
+RunSpec::RunSpec(const RunSpec&) = default;
+RunSpec::RunSpec(RunSpec&&) noexcept = default;
+RunSpec& RunSpec::operator=(const RunSpec&) = default;
+RunSpec& RunSpec::operator=(RunSpec&&) noexcept = default;
+
+AuxScope aux_scope(const RunSpec& run, const ModelSpec& model) {
+  if (run.moe.aux_scope == "model") return AuxScope::model;
+  const bool automatic = run.moe.aux_scope == "auto";
+  return run.moe.aux_scope == "sequence" || (automatic && model.sequence_aux) ? AuxScope::sequence : AuxScope::layer;
+}
+
+double aux_loss_coef(const RunSpec& run, const ModelSpec& model) {
+  return run.moe.aux_loss_coef >= 0 ? run.moe.aux_loss_coef : model.aux_loss_coef;
+}
+
+bool counts_best_scores(const RunSpec& run, const ModelSpec& model, const LayerSpec& layer) {
+  return layer.feed_forward == FeedForwardKind::moe && layer.moe.selection_bias &&
+         layer.moe.top_k < layer.moe.experts && aux_scope(run, model) == AuxScope::sequence &&
+         aux_loss_coef(run, model) > 0;
+}
+
+}  // namespace mw

@@ -1,0 +1,170 @@
+// RunSpec: what a run file says, as plain data. One table of keys (run_file.cpp) reads, checks, prints and documents
+// it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/kinds.h"
+#include "config/model_spec.h"
+
+namespace mw {
+
+struct DataSpec {
+  std::string kind = "text";  // text | megatron | shards
+  std::string path;
+  std::vector<std::string> blend;  // "WEIGHT PATH" of several data sets, instead of path
+  std::vector<std::string>
+      suffixes;                 // text: which files of a directory; "" means files without an extension; empty: all
+  std::string val_path;         // validation data of its own; empty: a part of `path` is held out
+  double val_fraction = 0.05;   // share held out: whole files (text), the last tokens (others)
+  bool document_mask = false;   // tokens see their own document alone
+  int64_t document_token = -1;  // shards: begins each document; -1: as the files' type tells
+};
+
+struct TrainSpec {
+  int64_t steps = 100, seq_len = 256, global_batch = 8, micro_batches = 1;
+  double lr = 3e-4, min_lr_ratio = 0.1, weight_decay = 0.1, clip = 1.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
+  int64_t warmup = 0, seed = 1;
+  std::string schedule = "cosine";  // cosine | constant
+  std::string dtype = "bf16", device = "auto";
+  int64_t threads = 0;  // per rank; 0: cores of the node / ranks of the node
+  bool deterministic = true;
+  int64_t val_every = 0, val_batches = 8;
+  bool byte_baseline = false;  // compare the validation loss with an order-2 byte-count model
+};
+
+struct MeshSpec {
+  int64_t pp = 1, tp = 1, ep = 1;
+  std::string placement = "ep_first";    // ep_first | dp_first
+  std::string schedule = "1f1b";         // gpipe | 1f1b | interleaved | zb_h1 | zb_v
+  int64_t chunks = 2;                    // stages per rank of the interleaved schedule
+  std::string stage_layers;              // layers of each stage, "8,8,7"; empty: cut by FLOPs
+  std::string shares;                    // samples of each data-parallel rank, as weights "3,1"; empty: equal
+  int64_t zero = 0, ranks_per_node = 0;  // 0: from the launcher
+};
+
+struct MoeRunSpec {
+  double aux_loss_coef = -1;       // below 0: the model's own
+  std::string aux_scope = "auto";  // auto (the model's own) | layer | sequence | model (the Hugging Face definition)
+  double z_loss_coef = 0, bias_rate = 0.001;
+  double capacity_factor = 0;                // 0: dropless
+  std::string capacity_domain = "sequence";  // sequence | rank
+  double row_headroom = 1.5;
+  std::string tp_mode = "ssmb", transport = "auto";
+  int64_t row_chunks = 0;                // 0: 2 where exchanges run beside compute (between GPUs), else 1
+  std::string expert_products = "auto";  // auto | grouped | per_expert
+
+  ExpertProducts products() const {
+    if (expert_products == "grouped") return ExpertProducts::grouped;
+    return expert_products == "per_expert" ? ExpertProducts::per_expert : ExpertProducts::automatic;
+  }
+};
+
+struct CheckpointSpec {
+  std::string dir;  // empty: no checkpoints
+  int64_t every = 0, keep = 3;
+  bool background = true;
+  std::string resume = "none";  // none | auto | a checkpoint folder
+};
+
+struct LogSpec {
+  std::string jsonl, tensorboard, trace;
+  int64_t every = 10;
+  std::string format = "short";  // short: lines of at most 120 columns | long: every figure, one line each
+};
+
+struct WatchdogSpec {
+  int64_t seconds = 600;  // 0: off
+};
+
+struct SampleSpec {
+  std::string prompt;
+  std::string tokenizer;  // file or folder; empty: of the Hugging Face model folder, else bytes
+  int64_t tokens = 0;
+  double temperature = 0.8;
+  int64_t top_k = 40, seed = 1;
+};
+
+// What `moewright plan` asks about; nothing that a run reads.
+struct PlanSpec {
+  std::string platform;  // a platform profile
+  int64_t ranks = 0;
+  double balance = 8;           // concentration of the Dirichlet distribution that shares of experts are drawn from
+  double memory_margin = 0.03;  // share of a rank's memory that a recommended layout leaves free
+};
+
+struct VerifySpec {
+  int64_t steps = 2;
+  double tolerance = 1e-5, loss_tolerance_bf16 = 2e-3, grad_tolerance_bf16 = 0.3;
+  std::string routing =
+      "learned";  // learned | one_expert | skip_expert: where the selection is forced for hostile layouts
+  double ignore_fraction = 0.1;  // share of labels set to -100, unevenly over samples
+};
+
+struct RunSpec {
+  // Of many members: not for every file that copies one to compile.
+  RunSpec();
+  ~RunSpec();
+  RunSpec(const RunSpec&);
+  RunSpec(RunSpec&&) noexcept;
+  RunSpec& operator=(const RunSpec&);
+  RunSpec& operator=(RunSpec&&) noexcept;
+
+  std::string hf_dir;  // model = "hf:DIR"; empty: the native table
+  NativeModel native;
+  DataSpec data;
+  TrainSpec train;
+  MeshSpec mesh;
+  MoeRunSpec moe;
+  std::string recompute = "none", offload = "none", expert_gradients = "fp32", moments = "fp32";
+  CheckpointSpec checkpoint;
+  LogSpec log;
+  WatchdogSpec watchdog;
+  SampleSpec sample;
+  VerifySpec verify;
+  PlanSpec plan;
+  std::string fault;  // debug.fault: test-only, makes `verify` fail on purpose
+
+  DType dtype() const { return train.dtype == "bf16" ? DType::bf16 : DType::f32; }
+  // Of the gradients that a rank keeps of routed experts' matrices; all others are f32.
+  DType expert_gradient_dtype() const { return expert_gradients == "bf16" ? DType::bf16 : DType::f32; }
+  DType moment_dtype() const { return moments == "bf16" ? DType::bf16 : DType::f32; }  // of AdamW
+};
+
+// Over what the auxiliary loss of routing is taken, and its coefficient: the run's, or the model's own.
+enum class AuxScope : uint8_t { layer, sequence, model };
+AuxScope aux_scope(const RunSpec& run, const ModelSpec& model);
+double aux_loss_coef(const RunSpec& run, const ModelSpec& model);
+// Whether a layer's loss counts each token's experts of best score, instead of those that a selection bias, within
+// groups, made it choose: per sequence, as in DeepSeek-V3 (section 2.1.2, eq. 17 to 20).
+bool counts_best_scores(const RunSpec& run, const ModelSpec& model, const LayerSpec& layer);
+
+// Reads a run file and applies `key=value` overrides in order. Every key, type and range is checked here, before
+// anything is allocated. Relative paths in the file are kept as written (relative to the working directory). Errors:
+// config; an unknown key names the nearest valid one, a bad value names what is expected.
+RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides);
+RunSpec parse_run_text(const std::string& text, const std::string& where, const std::vector<std::string>& overrides);
+
+// The resolved run as TOML that read_run_file takes back unchanged.
+std::string to_toml(const RunSpec& run);
+
+// Keys whose values differ, in the order of a run file and as it writes them. Models of a Hugging Face folder are one
+// key, "model", against the table of another run too, which is then "a table of its own".
+struct KeyChange {
+  std::string key, from, to;
+};
+std::vector<KeyChange> changed_keys(RunSpec from, RunSpec to);
+
+// A commented run file with every key, its value and its meaning (`moewright init`).
+std::string commented_run_file(const RunSpec& run = {});
+
+// Every key: name, default, meaning.
+struct KeyDoc {
+  std::string key, value, meaning;
+};
+std::vector<KeyDoc> run_file_reference();
+
+}  // namespace mw

@@ -1,0 +1,120 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "base/text.h"
+#include "comm/cores.h"
+#include "comm/gpu_comm.h"
+#include "engine/libraries.h"
+#include "engine/zero.h"
+#include "model/platform.h"
+#include "ops/device.h"
+
+namespace mw {
+namespace {
+
+void check_memory(const Plan& plan, Device device, int local_ranks, int gpu_ranks) {
+  const ByteSummary s = summarise(all_rows(plan));
+  if (plan.run.offload != "none" && device.kind == DeviceKind::cpu)
+    fail(Exit::config,
+         fmt::format("memory.offload = \"{}\" needs a GPU, but this run computes on the CPU", plan.run.offload),
+         "set memory.offload = \"none\", or train.device = \"cuda\"");
+  if (const int64_t share = available_share({}, std::max(1, local_ranks)); s.on_host > share)
+    fail(Exit::memory,
+         fmt::format(
+             "rank {} needs {} of host memory for memory.offload, but its share of this node's free memory is {}",
+             plan.rank, format_bytes(s.on_host), format_bytes(share)),
+         "use more ranks, or set mesh.zero = 1 or memory.offload = \"none\"");
+  const int64_t available =
+      available_share(device, std::max(1, device.kind == DeviceKind::cpu ? local_ranks : gpu_ranks));
+  if (s.total() <= available) return;
+  int largest = 0;
+  for (int kind = 1; kind < kByteKinds; ++kind)
+    if (s.by_kind[kind] > s.by_kind[largest]) largest = kind;
+  const bool state = static_cast<ByteKind>(largest) <= ByteKind::packed;
+  fail(Exit::memory,
+       fmt::format("rank {} needs {}, but its share of {} free memory is {}; the largest part is {} with {}", plan.rank,
+                   format_bytes(s.total()), device.kind == DeviceKind::cpu ? "this node's" : "the GPU's",
+                   format_bytes(available), name_of(static_cast<ByteKind>(largest)), format_bytes(s.by_kind[largest])),
+       state ? "use more ranks with a larger mesh.ep, mesh.tp or mesh.pp, set mesh.zero = 1, or use a smaller model"
+             : "raise train.micro_batches, set memory.recompute = \"moe\" or \"full\", or lower train.seq_len");
+}
+
+// Ranks that share a GPU see what all of them take: none goes on to its arenas before all have looked.
+int64_t measure_libraries(Engine& engine) {
+  const int64_t buffers =
+      start_libraries(engine.plan, engine.comms, engine.pipeline, engine.stream, arenas_of(engine.device));
+  engine.world.barrier();
+  // Others who let go of a shared GPU's memory meanwhile make it less than nothing.
+  const int64_t taken = std::max<int64_t>(0, engine.memory.taken_now()) + buffers;
+  engine.memory.forget_peak();  // of products whose operands are gone
+  engine.world.barrier();
+  return taken;
+}
+
+Stream open_stream_of(const RunSpec& run, Device device, int threads) {
+  Stream stream = open_stream(device, threads);
+  stream.set_deterministic(run.train.deterministic);
+  return stream;
+}
+
+}  // namespace
+
+int64_t available_share(Device device, int sharers) {
+  return (device.kind == DeviceKind::cpu ? available_bytes() : free_bytes(device)) / sharers;
+}
+
+Device choose_device(const std::string& wanted, int local_rank) {
+  if (wanted == "cpu") return {};
+  const int count = count_gpus();
+  if (count == 0) {
+    if (wanted == "auto") return {};
+    fail(Exit::unsupported, fmt::format("train.device = \"{}\", but this process sees no GPU", wanted),
+         "check the driver and CUDA_VISIBLE_DEVICES, use a build of the preset cuda-sm90 or hip-gfx90a, or set "
+         "train.device = \"cpu\"");
+  }
+  const char* built = gpu_kind() == DeviceKind::cuda ? "cuda" : "hip";
+  if (wanted != "auto" && wanted != built)
+    fail(Exit::unsupported, fmt::format("train.device = \"{}\", but this build is for {}", wanted, built),
+         fmt::format("set train.device = \"{}\" or \"auto\"", built));
+  return {gpu_kind(), local_rank % count};
+}
+
+Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
+                     int local_ranks) {
+  const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
+  Plan plan =
+      make_plan(model, run, world.size(), world.rank(), measure_platform(model, run, mesh, threads, device.kind));
+  check_memory(plan, device, local_ranks, ranks_on_gpu(world, device));
+  return plan;
+}
+
+ExchangesEnd::~ExchangesEnd() {
+  if (comms_.gpu_link != nullptr && std::uncaught_exceptions() > 0) abort_exchanges(*comms_.gpu_link);
+}
+
+Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, NodePlace place)
+    : device(choose_device(run.train.device, place.rank)),
+      near_cores(stay_near(device)),
+      world(world_comm),
+      plan(plan_on_machine(model_spec, run, world_comm, device, threads, place.ranks)),
+      memory(device),
+      comms(make_mesh_comms(world_comm, plan.mesh, device)),
+      pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),
+      stream(open_stream_of(run, device, threads)),
+      library_bytes(measure_libraries(*this)),
+      params(plan, arenas_of(device), host_arenas_of(device)),
+      model(plan, params, comms, stream, arenas_of(device)),
+      exchanges_end(comms) {
+  stream.trace().note_phases(world.progress());
+}
+
+Engine::~Engine() = default;
+
+void refresh_weights(Engine& engine) {
+  finish_writes(engine.device);
+  refresh_weights(engine.params, engine.comms, engine.stream);
+}
+
+}  // namespace mw

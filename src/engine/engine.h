@@ -1,0 +1,66 @@
+// Engine: everything that one rank trains with: device, plan, process groups, stream, parameters and model.
+#pragma once
+
+#include <string>
+
+#include "comm/stage_links.h"
+#include "comm/world.h"
+#include "core/stream.h"
+#include "engine/memory_meter.h"
+#include "layout/plan.h"
+#include "model/param_store.h"
+#include "model/transformer.h"
+
+namespace mw {
+
+// Selects the device of a rank: train.device; "auto" is a GPU if the process sees one. Ranks of a node take its GPUs in
+// turn. Errors: unsupported.
+Device choose_device(const std::string& wanted, int local_rank);
+
+// The share of the currently free memory (of the node, or of the GPU) for one of `sharers` ranks that share it.
+int64_t available_share(Device device, int sharers);
+
+// Makes the plan of this rank on its device. Refuses, before anything is allocated, runs that cannot fit when
+// `local_ranks` ranks share the node, or several share the GPU. Collective over the world. Errors: config, unsupported;
+// memory, naming the largest part and remedies.
+Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
+                     int local_ranks);
+
+// Aborts communication when an exception destroys an Engine. Queues of a GPU wait for their work when they are
+// destroyed, and that work may wait for peers that never come.
+class ExchangesEnd {
+ public:
+  explicit ExchangesEnd(const MeshComms& comms) : comms_(comms) {}
+  ~ExchangesEnd();
+  ExchangesEnd(const ExchangesEnd&) = delete;
+  ExchangesEnd& operator=(const ExchangesEnd&) = delete;
+
+ private:
+  const MeshComms& comms_;
+};
+
+struct Engine {
+  // Collective over `world`, which must outlive it. Errors: config, unsupported, memory.
+  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, NodePlace place = {});
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+  ~Engine();
+
+  Device device;
+  std::string near_cores;  // the cores next to the GPU, if this rank was bound to them
+  Comm& world;
+  Plan plan;
+  MemoryMeter memory;  // measures from this member's construction on
+  MeshComms comms;
+  PipelineComms pipeline;
+  Stream stream;
+  int64_t library_bytes;  // measured: memory of libraries, kernels and connections before tensors are allocated
+  ParamStore params;
+  Transformer model;
+  ExchangesEnd exchanges_end;  // destroyed before all others
+};
+
+// To be called after the master weights were set: refreshes all copies that forward reads. Collective over the world.
+void refresh_weights(Engine& engine);
+
+}  // namespace mw

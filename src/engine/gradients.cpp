@@ -1,0 +1,321 @@
+// The gradients of one step: the actions of the plan's schedule.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "engine/executor.h"
+#include "engine/grad_sync.h"
+#include "engine/stage_messages.h"
+#include "engine/step.h"
+#include "ops/cross_entropy.h"
+#include "ops/elementwise.h"
+
+namespace mw {
+namespace {
+
+void multiply(TensorView tensor, float factor) {
+  for (float& value : std::span(tensor.as<float>(), static_cast<size_t>(tensor.numel()))) value *= factor;
+}
+
+// Faults that `verify` must catch; set by debug.fault.
+void inject_fault(Engine& engine, const Faults& faults) {
+  for (Parameter& p : engine.params.all()) {
+    if (faults.double_expert_gradient && p.row.expert) {
+      add(engine.stream, p.grad, p.grad, p.grad);
+      engine.stream.wait();
+      return;
+    }
+    if ((faults.slight_gradient || faults.fleeting_gradient) && p.row.trained && p.grad.numel() > 0 &&
+        p.grad.dtype == DType::f32) {
+      multiply(p.grad, 1.001F);
+      return;
+    }
+    if (faults.slight_query_norm && p.row.name.ends_with(".attn.q_norm")) {
+      multiply(p.grad, 1.001F);
+      return;
+    }
+    if (faults.nan_gradient && p.row.trained && p.grad.numel() > 0) {
+      p.grad.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+      return;
+    }
+  }
+}
+
+// One step's passes over its micro-batches on this rank; each action is a member function.
+class GradientPass {
+ public:
+  GradientPass(Engine& engine, std::span<const Batch> batches, const TapProvider& taps)
+      : engine_(engine),
+        plan_(engine.plan),
+        batches_(batches),
+        taps_(taps),
+        couples_layers_(engine.model.auxiliary().couples_layers()),
+        aux_seed_(1.0 / static_cast<double>(plan_.run.train.micro_batches)),
+        messages_(engine.model, engine.pipeline),
+        sums_(plan_, engine.params, engine.comms, engine.stream, plan_.faults.skip_router_sum),
+        token_losses_(batches.size()) {}
+
+  StepStats run();
+
+ private:
+  void count_labels();
+  void receive_activation(const Action& a);
+  void forward(const Action& a);
+  void reduce_statistics(const Action& a);
+  void send_activation(const Action& a);
+  void receive_gradient(const Action& a);
+  void backward(const Action& a);
+  void backward_weights(const Action& a);
+  void send_gradient(const Action& a);
+  void reduce_gradients();
+  void add_load(int stage, const std::vector<double>& summed);
+  void add_losses(const AuxLosses& losses);
+  void share_statistics();
+
+  const StagePlan& stage_of(int stage) const {
+    return *std::find_if(plan_.stages.begin(), plan_.stages.end(),
+                         [&](const StagePlan& s) { return s.stage == stage; });
+  }
+  // Of a stage's pass that follows `done` others: the gradients of routed experts, who hears of the last one.
+  static Store store_of(int64_t done) { return done == 0 ? Store::overwrite : Store::accumulate; }
+  FeedForwardDone hear_of(int64_t done) {
+    if (done + 1 < plan_.run.train.micro_batches) return {};
+    return [this](int64_t layer) { sums_.feed_forward_done(layer); };
+  }
+  const Batch& batch_of(const Action& a) const { return batches_[static_cast<size_t>(a.micro_batch)]; }
+  int64_t statistics_before(int64_t layer) const;
+  int64_t experts_of_first_moe_layer() const;
+  // Tokens of a micro-batch over which statistics were summed.
+  int64_t counted_tokens(const Action& a) const {
+    if (plan_.faults.local_aux_counts) return routed_tokens(plan_.mesh, plan_.coords, batch_of(a).tokens()).count;
+    return plan_.batch.all * batch_of(a).seq_len;
+  }
+
+  Engine& engine_;
+  const Plan& plan_;
+  std::span<const Batch> batches_;
+  const TapProvider& taps_;
+  bool couples_layers_;
+  double aux_seed_;
+  StageMessages messages_;
+  GradientSums sums_;
+
+  StepStats stats_;
+  std::vector<std::vector<float>> token_losses_;  // by micro-batch, once the stream was waited for
+  double loss_sum_ = 0, weighted_aux_ = 0;
+  float loss_seed_ = 0;
+  // By stage and micro-batch, from its forward to its backward: summed statistics of the stage's layers.
+  std::map<std::pair<int, int64_t>, std::vector<double>> summed_;
+  // Where the auxiliary loss couples all layers, by micro-batch: statistics of the layers so far, on the way down; the
+  // mean load, on the way back.
+  std::map<int64_t, std::vector<double>> riding_, mean_load_;
+  std::map<int, int64_t> backwards_, weight_parts_;  // done, by stage
+  size_t reduced_stages_ = 0;
+};
+
+int64_t GradientPass::statistics_before(int64_t layer) const {
+  int64_t size = 0;
+  for (int64_t i = 0; i < layer; ++i)
+    if (const LayerSpec& spec = plan_.model.layers[static_cast<size_t>(i)]; spec.feed_forward == FeedForwardKind::moe)
+      size += statistics_size(spec.moe);
+  return size;
+}
+
+int64_t GradientPass::experts_of_first_moe_layer() const {
+  const std::vector<int64_t>& layers = engine_.model.moe_index();
+  return layers.empty() ? 0 : plan_.model.layers[static_cast<size_t>(layers.front())].moe.experts;
+}
+
+void GradientPass::count_labels() {
+  int64_t own = 0;
+  for (const Batch& batch : batches_) own += batch.valid_labels;
+  stats_.valid_labels = own;
+  engine_.comms.dp->all_reduce_sum(std::span(&stats_.valid_labels, 1));
+  if (stats_.valid_labels == 0)
+    fail(Exit::data, "no label of this step is valid: all are -100 (ignored)",
+         "lower verify.ignore_fraction, or check the data and its labels");
+  const int64_t denominator = plan_.faults.wrong_denominator ? std::max<int64_t>(own, 1) : stats_.valid_labels;
+  loss_seed_ = static_cast<float>(1.0 / static_cast<double>(denominator));
+}
+
+void GradientPass::receive_activation(const Action& a) {
+  std::vector<double> riding;
+  if (couples_layers_) riding.resize(static_cast<size_t>(statistics_before(stage_of(a.stage).first_layer)));
+  messages_.receive_activation(a.stage, a.micro_batch, batch_of(a).tokens(), riding);
+  if (couples_layers_) riding_[a.micro_batch] = std::move(riding);
+}
+
+void GradientPass::forward(const Action& a) {
+  messages_.before_output(a.stage);
+  engine_.model.forward(a.stage, a.micro_batch, batch_of(a), true,
+                        taps_ ? taps_(a.micro_batch) : std::vector<RoutingTap>{});
+}
+
+void GradientPass::reduce_statistics(const Action& a) {
+  const TraceScope scope(engine_.stream.trace(), Work::reduce, "statistics");
+  std::vector<double> summed = engine_.model.statistics(a.stage, a.micro_batch);
+  // Of the ranks that route the same tokens one counts.
+  Comm& routing = plan_.mesh.ted ? *engine_.comms.dp : *engine_.comms.stage;
+  if (!plan_.faults.local_aux_counts) routing.all_reduce_sum(std::span(summed));
+  add_load(a.stage, summed);
+  const Auxiliary& auxiliary = engine_.model.auxiliary();
+  if (!couples_layers_) {
+    add_losses(auxiliary.losses(engine_.model.moe_layers_of(a.stage), summed, counted_tokens(a)));
+  } else {
+    std::vector<double>& all = riding_[a.micro_batch];
+    all.insert(all.end(), summed.begin(), summed.end());
+    if (stage_of(a.stage).has_head) {
+      add_losses(auxiliary.losses(engine_.model.moe_index(), all, counted_tokens(a)));
+      mean_load_[a.micro_batch] = auxiliary.mean_load(engine_.model.moe_index(), all, counted_tokens(a));
+      riding_.erase(a.micro_batch);
+    }
+  }
+  summed_[{a.stage, a.micro_batch}] = std::move(summed);
+}
+
+void GradientPass::send_activation(const Action& a) {
+  messages_.send_activation(a.stage, a.micro_batch, batch_of(a).tokens(),
+                            couples_layers_ ? riding_[a.micro_batch] : std::vector<double>{});
+  riding_.erase(a.micro_batch);
+}
+
+void GradientPass::receive_gradient(const Action& a) {
+  std::vector<double> riding;
+  if (couples_layers_) riding.resize(static_cast<size_t>(experts_of_first_moe_layer()));
+  messages_.receive_gradient(a.stage, a.micro_batch, batch_of(a).tokens(), riding);
+  if (couples_layers_) mean_load_[a.micro_batch] = std::move(riding);
+}
+
+void GradientPass::backward(const Action& a) {
+  const StagePlan& stage = stage_of(a.stage);
+  if (stage.has_head)
+    engine_.model.loss(a.micro_batch, batch_of(a), loss_seed_, token_losses_[static_cast<size_t>(a.micro_batch)]);
+  const auto summed = summed_.extract({a.stage, a.micro_batch});
+  const bool seeds = !plan_.mesh.ted || plan_.coords.tp == 0;
+  engine_.model.set_auxiliary(a.stage, a.micro_batch, summed.mapped(), mean_load_[a.micro_batch], counted_tokens(a),
+                              seeds ? aux_seed_ : 0.0);
+  messages_.before_input_gradient(a.stage);
+  const int64_t done = backwards_[a.stage]++;
+  engine_.model.backward(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
+}
+
+void GradientPass::backward_weights(const Action& a) {
+  const int64_t done = weight_parts_[a.stage]++;
+  engine_.model.backward_weights(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
+}
+
+void GradientPass::send_gradient(const Action& a) {
+  messages_.send_gradient(a.stage, a.micro_batch, batch_of(a).tokens(),
+                          couples_layers_ ? mean_load_[a.micro_batch] : std::vector<double>{});
+}
+
+// Stages end from the last to the first: what is left is summed behind the last of them.
+void GradientPass::reduce_gradients() {
+  if (++reduced_stages_ < plan_.stages.size()) return;
+  messages_.finish();
+  if (plan_.model.tie_embeddings && !plan_.faults.skip_tied_sum)
+    sum_tied_gradients(engine_.stream, engine_.params, *engine_.pipeline.ends);
+  sums_.finish();
+}
+
+void GradientPass::add_load(int stage, const std::vector<double>& summed) {
+  size_t at = 0;
+  for (size_t i = 0; i < stats_.load.size(); ++i) {
+    if (!stage_of(stage).has_layer(engine_.model.moe_index()[i])) continue;
+    std::vector<double>& load = stats_.load[i];
+    for (size_t e = 0; e < load.size(); ++e) load[e] += summed[at + e];
+    stats_.dropped_rows += std::llround(summed[at + 2 * load.size() + 1]);
+    at +=
+        static_cast<size_t>(statistics_size(plan_.model.layers[static_cast<size_t>(engine_.model.moe_index()[i])].moe));
+  }
+}
+
+void GradientPass::add_losses(const AuxLosses& losses) {
+  stats_.aux_loss += losses.aux * aux_seed_;
+  stats_.z_loss += losses.z * aux_seed_;
+  weighted_aux_ += losses.weighted * aux_seed_;
+}
+
+// What each stage knows of its own layers, to all stages.
+void GradientPass::share_statistics() {
+  std::vector<double> shared = {loss_sum_, stats_.aux_loss, stats_.z_loss, weighted_aux_,
+                                static_cast<double>(stats_.dropped_rows)};
+  for (const std::vector<double>& load : stats_.load) shared.insert(shared.end(), load.begin(), load.end());
+  engine_.comms.pp->all_reduce_sum(std::span(shared));
+  loss_sum_ = shared[0];
+  stats_.aux_loss = shared[1];
+  stats_.z_loss = shared[2];
+  weighted_aux_ = shared[3];
+  stats_.dropped_rows = std::llround(shared[4]);
+  auto at = shared.begin() + 5;
+  for (std::vector<double>& load : stats_.load) {
+    std::copy_n(at, load.size(), load.begin());
+    at += std::ssize(load);
+  }
+}
+
+StepStats GradientPass::run() {
+  engine_.params.zero_gradients(engine_.stream);
+  count_labels();
+  for (const int64_t layer : engine_.model.moe_index())
+    stats_.load.emplace_back(static_cast<size_t>(plan_.model.layers[static_cast<size_t>(layer)].moe.experts));
+  ActionHandlers handlers;
+  const auto on = [&](ActionKind kind, void (GradientPass::*member)(const Action&)) {
+    handlers[kind] = [this, member](const Action& a) { (this->*member)(a); };
+  };
+  on(ActionKind::receive_activation, &GradientPass::receive_activation);
+  on(ActionKind::forward, &GradientPass::forward);
+  on(ActionKind::reduce_statistics, &GradientPass::reduce_statistics);
+  on(ActionKind::send_activation, &GradientPass::send_activation);
+  on(ActionKind::receive_gradient, &GradientPass::receive_gradient);
+  on(ActionKind::backward, &GradientPass::backward);
+  on(ActionKind::backward_input, &GradientPass::backward);
+  on(ActionKind::backward_weight, &GradientPass::backward_weights);
+  on(ActionKind::send_gradient, &GradientPass::send_gradient);
+  handlers[ActionKind::reduce_gradients] = [this](const Action&) { reduce_gradients(); };
+  run_schedule(plan_.schedule, handlers, engine_.stream.trace());
+  engine_.stream.wait();
+  inject_fault(engine_, plan_.faults);
+  for (const std::vector<float>& losses : token_losses_)
+    loss_sum_ = std::accumulate(losses.begin(), losses.end(), loss_sum_);
+
+  {  // where ranks that are done wait for the others
+    const TraceScope scope(engine_.stream.trace(), Work::reduce, "share_losses");
+    engine_.comms.stage->all_reduce_sum(std::span(&loss_sum_, 1));
+    share_statistics();
+  }
+  stats_.loss = loss_sum_ / static_cast<double>(stats_.valid_labels);
+  stats_.total_loss = stats_.loss + weighted_aux_;
+  const TraceScope scope(engine_.stream.trace(), Work::optimizer, "grad_norm");
+  stats_.grad_norm = global_gradient_norm(engine_.stream, engine_.params, engine_.comms, plan_.faults.copies_in_norm);
+  return std::move(stats_);
+}
+
+}  // namespace
+
+StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps) {
+  MW_CHECK(static_cast<int64_t>(batches.size()) == engine.plan.run.train.micro_batches,
+           "{} micro-batches for a schedule of {}", batches.size(), engine.plan.run.train.micro_batches);
+  return GradientPass(engine, batches, taps).run();
+}
+
+double evaluate(Engine& engine, const Batch& batch) {
+  StageMessages messages(engine.model, engine.pipeline);
+  std::vector<double> nothing;
+  double loss = 0;
+  for (const StagePlan& stage : engine.plan.stages) {
+    if (stage.receives) messages.receive_activation(stage.stage, 0, batch.tokens(), nothing);
+    engine.model.forward(stage.stage, 0, batch, false);
+    if (stage.sends) messages.send_activation(stage.stage, 0, batch.tokens(), nothing);
+    if (stage.has_head && batch.labels != nullptr) loss = engine.model.loss(batch, 0.0f);
+  }
+  messages.finish();
+  for (const StagePlan& stage : engine.plan.stages) engine.model.release(stage.stage, 0);
+  return loss;
+}
+
+}  // namespace mw

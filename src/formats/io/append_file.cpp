@@ -1,0 +1,37 @@
+#include "formats/io/append_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace mw {
+
+void AppendFile::fail_system(const char* what) const {
+  fail(Exit::data, fmt::format("cannot {} {}: {} (errno {})", what, path_, std::strerror(errno), errno), hint_);
+}
+
+AppendFile::AppendFile(std::string path, Open how, std::string hint) : path_(std::move(path)), hint_(std::move(hint)) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | (how == Open::append ? O_APPEND : O_EXCL), 0644);
+  if (fd_ < 0) fail_system(how == Open::append ? "open" : "create");
+}
+
+AppendFile::~AppendFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void AppendFile::append(std::string_view record) {
+  while (!record.empty()) {
+    const ssize_t written = ::write(fd_, record.data(), record.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      fail_system("write");
+    }
+    record.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+}  // namespace mw

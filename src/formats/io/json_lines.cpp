@@ -1,0 +1,93 @@
+#include "formats/io/json_lines.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "formats/io/json_events.h"
+#include "formats/io/output_file.h"
+
+namespace mw {
+namespace {
+
+// Looks for "step" at the top level of an object.
+class StepReader final : public JsonEvents {
+ public:
+  explicit StepReader(int64_t limit) : limit_(limit) {}
+
+  void on_begin(bool is_object) override {
+    if (depth_++ == 0) is_object_ = is_object;
+  }
+  void on_end() override { --depth_; }
+  void on_key(std::string& key) override { at_step_ = depth_ == 1 && key == "step"; }
+  void on_integer(int64_t value) override { beyond_ = beyond_ || (here() && value > limit_); }
+  void on_number(double value) override { beyond_ = beyond_ || (here() && value > static_cast<double>(limit_)); }
+
+  bool is_object() const { return is_object_; }
+  bool beyond() const { return beyond_; }
+
+ private:
+  bool here() const { return at_step_ && depth_ == 1; }
+
+  int64_t limit_;
+  int depth_ = 0;
+  bool is_object_ = false, at_step_ = false, beyond_ = false;
+};
+
+enum class Verdict { keep, beyond, broken };
+
+Verdict judge(std::string_view line, int64_t step) {
+  StepReader reader(step);
+  try {
+    parse_json_events(line, "metrics", 64, reader);
+  } catch (const Error&) {
+    return Verdict::broken;
+  }
+  if (!reader.is_object()) return Verdict::broken;
+  return reader.beyond() ? Verdict::beyond : Verdict::keep;
+}
+
+}  // namespace
+
+JsonLinesWriter::JsonLinesWriter(const std::string& path)
+    : file_(path, AppendFile::Open::append, "check that the folder exists, can be written to and has free space") {}
+
+void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
+  file_.append(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+}
+
+TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
+  TruncatedLines result;
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return result;
+  const MappedFile file(path);
+  const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  std::optional<OutputFile> output;  // from the first line on that goes: a full disk takes no copy of a whole log
+  const auto keep = [&](std::string_view part) { output->append(std::as_bytes(std::span(part))); };
+  bool unfinished = false;  // the last line lacks its newline
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t newline = text.find('\n', begin);
+    unfinished = newline == std::string_view::npos;
+    const std::string_view line = text.substr(begin, unfinished ? std::string_view::npos : newline - begin);
+    const Verdict verdict = judge(line, step);
+    if ((verdict != Verdict::keep || unfinished) && !output) {
+      output.emplace(path);
+      keep(text.substr(0, begin));
+    }
+    begin = unfinished ? text.size() : newline + 1;
+    if (verdict == Verdict::beyond) ++result.beyond;
+    if (verdict == Verdict::broken) ++result.broken;
+    if (verdict != Verdict::keep) continue;
+    ++result.kept;
+    if (!output) continue;
+    keep(line);
+    keep("\n");
+  }
+  if (output) output->finish();
+  return result;
+}
+
+}  // namespace mw

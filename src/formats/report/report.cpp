@@ -1,0 +1,402 @@
+#include "formats/report/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "base/text.h"
+#include "formats/report/chart.h"
+
+namespace mw {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr size_t kMostExpertMaps = 96, kMostExperts = 1 << 16, kMostParts = 6;
+
+constexpr const char* kStyle = R"(<style>
+:root { color-scheme: light dark; --ink: #1f2328; --soft: #656d76; --grid: #e3e7ec; --page: #ffffff; --card: #f6f8fa;
+  --c0: #0969da; --c1: #cf222e; --c2: #1a7f37; --c3: #9a6700; --c4: #8250df; --c5: #bf3989; --c6: #0a7ea4; --c7: #57606a;
+  --c8: #bc4c00; --c9: #8c959f; }
+@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --grid: #30363d; --page: #0d1117;
+  --card: #161b22; --c0: #4493f8; --c1: #f85149; --c2: #3fb950; --c3: #d29922; --c4: #ab7df8; --c5: #db61a2; --c6: #39c5cf;
+  --c7: #9198a1; --c8: #f0883e; --c9: #6e7681; } }
+body { margin: 0 auto; padding: 24px; max-width: 1240px; background: var(--page); color: var(--ink);
+  font: 15px/1.45 system-ui, "DejaVu Sans", sans-serif; }
+h1 { font-size: 22px; margin: 0 0 16px; overflow-wrap: anywhere; } h2 { font-size: 17px; margin: 32px 0 4px; }
+p { margin: 8px 0 12px; color: var(--soft); max-width: 80ch; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(168px, 1fr)); gap: 10px; }
+.tile { background: var(--card); border-radius: 8px; padding: 10px 14px; }
+table { border-collapse: collapse; margin-top: 8px; } th, td { padding: 5px 18px 5px 0; text-align: left;
+  vertical-align: baseline; }
+.run { margin: 0 0 12px; } .run th { white-space: nowrap; } .run td { overflow-wrap: anywhere; white-space: pre-line; }
+.run th, .run td { padding: 3px 18px 3px 0; border-top: 0; }
+details { margin: 0 0 20px; } summary { color: var(--soft); cursor: pointer; }
+pre { background: var(--card); border-radius: 8px; padding: 12px 14px; overflow-x: auto; font-size: 13px; }
+th { color: var(--soft); font-weight: 400; } td { border-top: 1px solid var(--grid); }
+.tile b { display: block; font-size: 19px; font-weight: 600; } .tile span { color: var(--soft); font-size: 13px; }
+.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 22px 28px;
+  margin-top: 18px; }
+.maps { grid-template-columns: repeat(auto-fill, minmax(min(100%, 360px), 1fr)); }
+svg { width: 100%; height: auto; display: block; } svg.scale { max-width: 340px; }
+svg text { font-size: 11px; fill: var(--soft); } svg .title { font-size: 13px; font-weight: 600; fill: var(--ink); }
+svg .unit { font-weight: 400; fill: var(--soft); } svg .grid { stroke: var(--grid); }
+svg .line, svg .faint { fill: none; stroke-width: 1.6; stroke-linejoin: round; } svg .faint { opacity: 0.3; }
+svg image { image-rendering: pixelated; }
+</style>)";
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// The page's charts share the axis of steps.
+struct Page {
+  explicit Page(const MetricsHistory& h) : history(h), now_from(h.setup_from) {
+    const std::vector<double>& steps = h.curve("step").values;
+    if (steps.empty()) return;
+    first = steps.front();
+    last = steps.back();
+    const auto setup = std::lower_bound(steps.begin(), steps.end(), h.setup_from);
+    if (setup != steps.end()) now_from = *(setup + (steps.end() - setup) * 3 / 4);
+  }
+
+  const MetricsHistory& history;
+  double first = 0, last = 1;
+  double now_from;  // the last quarter of the steps in the run's last layout: how it stands now
+
+  ChartFrame frame(const std::string& title, const std::string& unit = "") const {
+    ChartFrame frame;
+    frame.title = title;
+    frame.unit = unit;
+    frame.x_low = first;
+    frame.x_high = last;
+    return frame;
+  }
+  ChartSeries series(const std::string& field, const std::string& name, int color, double factor = 1) const {
+    const Curve& curve = history.curve(field);
+    ChartSeries out{name, curve.steps, curve.values, color, false, false};
+    for (double& value : out.y) value *= factor;
+    return out;
+  }
+  bool has(const std::string& field) const { return !history.curve(field).values.empty(); }
+  // The median of its values there; nothing where there are none.
+  std::optional<double> now(const std::string& field) const {
+    const Curve& curve = history.curve(field);
+    const auto begin = std::lower_bound(curve.steps.begin(), curve.steps.end(), now_from) - curve.steps.begin();
+    if (begin == std::ssize(curve.values)) return std::nullopt;
+    return median({curve.values.begin() + begin, curve.values.end()});
+  }
+  // The last value in the run's last layout.
+  std::optional<double> latest(const std::string& field) const {
+    const Curve& curve = history.curve(field);
+    if (curve.values.empty() || curve.steps.back() < history.setup_from) return std::nullopt;
+    return curve.values.back();
+  }
+};
+
+// A running mean over about a twentieth of the curve, from both sides alike.
+ChartSeries smoothed(ChartSeries series) {
+  const auto reach = static_cast<std::ptrdiff_t>(series.y.size() / 40);
+  std::vector<double> sums(series.y.size() + 1);
+  std::partial_sum(series.y.begin(), series.y.end(), sums.begin() + 1);
+  for (std::ptrdiff_t i = 0; i < std::ssize(series.y); ++i) {
+    const std::ptrdiff_t near = std::min({reach, i, std::ssize(series.y) - 1 - i});
+    series.y[static_cast<size_t>(i)] = (sums[static_cast<size_t>(i + near + 1)] - sums[static_cast<size_t>(i - near)]) /
+                                       static_cast<double>(2 * near + 1);
+  }
+  return series;
+}
+
+std::string tile(const std::string& value, const std::string& what) {
+  return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape_markup(value), escape_markup(what));
+}
+
+std::string run_row(const std::string& what, const std::string& text) {
+  return fmt::format("<tr><th>{}</th><td>{}</td></tr>\n", escape_markup(what), escape_markup(text));
+}
+
+std::string field_of(const RunDescription& run, const std::string& name) {
+  for (const auto& [key, text] : run.fields)
+    if (key == name) return text;
+  return {};
+}
+
+// Which run it is, as its last start says, and the starts before. Nothing of files that do not say it.
+std::string draw_run(const std::vector<RunDescription>& runs) {
+  if (runs.empty()) return {};
+  std::string rows, run_file;
+  for (const auto& [key, text] : runs.back().fields) {
+    std::string label = key;
+    std::replace(label.begin(), label.end(), '_', ' ');
+    if (key == "run_file") run_file = text;
+    else rows += run_row(label, text);
+  }
+  std::string before;
+  for (const RunDescription& run : std::span(runs).first(runs.size() - 1))
+    before += fmt::format("{}step {:.0f}: {}", before.empty() ? "" : "; ", run.step, field_of(run, "started"));
+  if (!before.empty()) rows += run_row("started before", before);
+  std::string out = "<table class=\"run\">\n" + rows + "</table>\n";
+  if (!run_file.empty())
+    out += fmt::format("<details><summary>run file, every key</summary><pre>{}</pre></details>\n",
+                       escape_markup(run_file));
+  return out;
+}
+
+double sum_of(const Curve& curve) { return std::accumulate(curve.values.begin(), curve.values.end(), 0.0); }
+
+// The field of the validation that came last: the one after the last step may be of a run that was gone on with.
+std::string last_validation(const Page& page) {
+  const Curve &final = page.history.curve("final_val_loss"), &during = page.history.curve("val_loss");
+  const bool ended = !final.steps.empty() && (during.steps.empty() || during.steps.back() <= final.steps.back());
+  return ended ? "final_val_loss" : "val_loss";
+}
+
+std::string draw_tiles(const Page& page) {
+  const MetricsHistory& h = page.history;
+  std::string out = "<div class=\"tiles\">\n" + tile(fmt::format("{:.0f} to {:.0f}", page.first, page.last), "steps");
+  if (page.has("tokens")) out += tile(format_count(sum_of(h.curve("tokens"))), "tokens");
+  if (page.has("loss"))
+    out += tile(fmt::format("{:.4f}", h.curve("loss").values.back()), "loss of the last step, nats");
+  const bool has_bits = page.has("bits_per_byte");
+  if (has_bits)
+    out += tile(fmt::format("{:.3f}", h.curve("bits_per_byte").values.back()), "bits per byte of the last step");
+  if (const std::string field = last_validation(page); page.has(field)) {
+    const double loss = h.curve(field).values.back();
+    out += tile(fmt::format("{:.4f}", loss), "last validation loss, nats");
+    if (has_bits) out += tile(fmt::format("{:.3f}", loss / std::numbers::ln2), "bits per byte, last validation");
+  }
+  if (const auto speed = page.now("tokens_per_s")) out += tile(format_count(*speed), "tokens/s");
+  if (const auto time = page.now("step_ms")) out += tile(fmt::format("{:.0f} ms", *time), "per step");
+  if (const auto rate = page.now("tflops_per_rank"))
+    out += tile(fmt::format("{:.3g}", *rate < 1 ? *rate * 1e3 : *rate),
+                *rate < 1 ? "GFLOP/s per rank" : "TFLOP/s per rank");
+  if (const auto bytes = page.latest("mem_peak_bytes"))
+    out += tile(format_bytes(static_cast<int64_t>(*bytes)), "memory of the largest rank");
+  if (const auto ratio = page.now("imbalance"))
+    out += tile(fmt::format("{:.2f}", *ratio), "fullest expert over the mean");
+  if (page.has("dropped_rows")) out += tile(format_count(sum_of(h.curve("dropped_rows"))), "rows dropped");
+  const std::string since =
+      h.setup_from > page.first
+          ? fmt::format(" from {:.0f} on, where the number of ranks, the layout or the dtype changed", h.setup_from)
+          : "";
+  return out + fmt::format(
+                   "</div>\n<p>Rates, times and imbalance: median over the last quarter of the steps{}. All "
+                   "curves run over steps.</p>\n",
+                   since);
+}
+
+std::string table_row(const std::string& what, const std::string& predicted, const std::string& measured,
+                      std::optional<double> percent = {}) {
+  return fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n", what, predicted, measured,
+                     percent ? fmt::format("{:+.1f} %", *percent) : "");
+}
+
+// Rank 0's time as a prediction divides it. What has no kind of its own, waiting for other stages too, is the rest.
+std::string describe_work(const Page& page) {
+  double others = 0, optimizer = 0, compute = 0, rest = 0;
+  for (const auto& [field, curve] : page.history.curves) {
+    if (!field.starts_with("work_ms.")) continue;
+    const std::string kind = field.substr(field.find('.') + 1);
+    (kind == "exchange" || kind == "reduce"                      ? others
+     : kind == "optimizer"                                       ? optimizer
+     : kind == "other" || kind == "data" || kind == "checkpoint" ? rest
+                                                                 : compute) += page.now(field).value_or(0);
+  }
+  return fmt::format("compute {:.1f}, waiting for others {:.1f}, optimizer {:.1f}, the rest {:.1f} (rank 0)", compute,
+                     others, optimizer, rest);
+}
+
+// What was predicted beside what was measured; nothing where nothing was.
+std::string draw_predictions(const Page& page) {
+  std::string rows;
+  const auto bytes = [](double value) { return format_bytes(static_cast<int64_t>(value)); };
+  const auto above = [](double measured, double predicted) { return 100 * (measured / std::max(predicted, 1e-9) - 1); };
+  const std::optional<double> peak = page.latest("mem_peak_bytes"), tensors = page.latest("mem_predicted_bytes");
+  if (peak && tensors) {
+    const double predicted = *tensors + page.latest("mem_library_bytes").value_or(0);
+    rows += table_row("memory of the largest rank", bytes(predicted), bytes(*peak), above(*peak, predicted));
+  }
+  const std::optional<double> time = page.now("step_ms"), foreseen = page.now("predicted_step_ms");
+  if (time && foreseen) {
+    const auto part = [&](const char* name) { return page.now(fmt::format("predicted_ms.{}", name)).value_or(0); };
+    rows += table_row("time of a step", fmt::format("{:.1f} ms", *foreseen), fmt::format("{:.1f} ms", *time),
+                      above(*time, *foreseen));
+    rows += table_row("its parts",
+                      fmt::format("compute {:.1f}, waiting for others {:.1f}, optimizer {:.1f}", part("compute"),
+                                  part("exchange") + part("bubble"), part("optimizer")),
+                      page.now("work_ms.matmul") ? describe_work(page) : "");
+  }
+  const std::optional<double> sent = page.now("exchanged_bytes"), even = page.now("exchanged_predicted_bytes");
+  if (sent && even)
+    rows += table_row("routed rows sent to other ranks in a step", bytes(*even), bytes(*sent), above(*sent, *even));
+  if (rows.empty()) return {};
+  return "<h2>Predicted and measured</h2>\n<table><tr><th></th><th>predicted</th><th>measured</th><th></th></tr>\n" +
+         rows + "</table>\n";
+}
+
+std::string draw_loss(const Page& page) {
+  std::vector<ChartSeries> series = {page.series("loss", "", 0)};
+  series[0].faint = series[0].y.size() > 20;
+  if (series[0].faint) series.push_back(smoothed(page.series("loss", "running mean", 0)));
+  for (const char* field : {"val_loss", "final_val_loss"}) {
+    series.push_back(page.series(field, "", 1));
+    series.back().points = true;
+  }
+  const bool validated = page.has("val_loss") || page.has("final_val_loss");
+  if (validated) series[series.size() - 2].name = "validation";
+  return draw_lines(page.frame("Loss", page.has("bits_per_byte") ? "nats per byte" : "nats per token"), series);
+}
+
+std::string draw_memory(const Page& page) {
+  const bool small = page.history.curve("mem_peak_bytes").values.back() < kGiB;
+  const double factor = (small ? 1024 : 1) / kGiB;
+  std::vector<ChartSeries> series = {page.series("mem_peak_bytes", "measured peak", 0, factor),
+                                     page.series("mem_predicted_bytes", "predicted tensors", 1, factor)};
+  if (page.has("mem_library_bytes")) series.push_back(page.series("mem_library_bytes", "libraries", 7, factor));
+  ChartFrame frame = page.frame("Memory of the largest rank", small ? "MiB" : "GiB");
+  frame.from_zero = true;
+  return draw_lines(frame, series);
+}
+
+// Parts of a step's time on rank 0, where every step tells them.
+std::string draw_time(const Page& page) {
+  std::vector<ChartSeries> parts;
+  const std::string prefix = "work_ms.";
+  for (const auto& [field, curve] : page.history.curves)
+    if (field.starts_with(prefix) && curve.steps.size() > 1 && sum_of(curve) > 0)
+      parts.push_back(page.series(field, field.substr(prefix.size()), 0));
+  if (parts.empty()) return {};
+  for (const ChartSeries& part : parts)
+    if (part.x != parts[0].x) return {};
+  std::stable_sort(parts.begin(), parts.end(), [](const ChartSeries& a, const ChartSeries& b) {
+    return std::accumulate(a.y.begin(), a.y.end(), 0.0) > std::accumulate(b.y.begin(), b.y.end(), 0.0);
+  });
+  if (parts.size() > kMostParts) {
+    ChartSeries& rest = parts[kMostParts - 1];
+    for (size_t k = kMostParts; k < parts.size(); ++k)
+      for (size_t i = 0; i < rest.y.size(); ++i) rest.y[i] += parts[k].y[i];
+    rest.name = "the rest";
+    parts.resize(kMostParts);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) parts[i].color = static_cast<int>(i % 10);
+  return draw_stack(page.frame("Where the time of rank 0 goes", "ms per step"), parts);
+}
+
+std::string draw_curves(const Page& page) {
+  std::string out = "<div class=\"charts\">\n";
+  if (page.has("loss")) out += draw_loss(page);
+  if (page.has("grad_norm")) {
+    ChartFrame frame = page.frame("Gradient norm", "before clipping");
+    const auto [low, high] = std::minmax_element(page.history.curve("grad_norm").values.begin(),
+                                                 page.history.curve("grad_norm").values.end());
+    frame.logarithmic = *low > 0 && *high > 20 * *low;
+    out += draw_lines(frame, {page.series("grad_norm", "", 0)});
+  }
+  const auto simple = [&](const char* field, const char* title, const char* unit, int color, bool from_zero) {
+    if (!page.has(field)) return;
+    ChartFrame frame = page.frame(title, unit);
+    frame.from_zero = from_zero;
+    out += draw_lines(frame, {page.series(field, "", color)});
+  };
+  simple("lr", "Learning rate", "", 2, true);
+  simple("tokens_per_s", "Speed", "tokens/s, all ranks", 2, true);
+  if (page.has("mem_peak_bytes")) out += draw_memory(page);
+  out += draw_time(page);
+  simple("aux_loss", "Load-balance loss", "unweighted", 3, false);
+  simple("imbalance", "Imbalance", "rows of the fullest expert over the mean, worst layer", 1, false);
+  if (sum_of(page.history.curve("dropped_rows")) > 0) simple("dropped_rows", "Dropped rows", "per step", 1, true);
+  return out + "</div>\n";
+}
+
+// A row per layer: rows of the fullest expert over the mean.
+HeatMap imbalance_map(const std::vector<LoadSample>& loads, size_t layers) {
+  HeatMap map;
+  map.rows = static_cast<int>(layers);
+  map.columns = static_cast<int>(loads.size());
+  map.values.assign(layers * loads.size(), std::numeric_limits<double>::quiet_NaN());
+  map.low = 1;
+  map.row_name = "layer";
+  for (size_t column = 0; column < loads.size(); ++column)
+    for (size_t layer = 0; layer < std::min(layers, loads[column].load.size()); ++layer) {
+      const std::vector<double>& load = loads[column].load[layer];
+      const double sum = std::accumulate(load.begin(), load.end(), 0.0);
+      if (sum > 0)
+        map.values[layer * loads.size() + column] =
+            *std::max_element(load.begin(), load.end()) * static_cast<double>(load.size()) / sum;
+    }
+  for (const double value : map.values)
+    if (value > map.high) map.high = std::ceil(value);
+  map.middle = 0.5 * (map.low + map.high);
+  return map;
+}
+
+// A row per expert of one layer: its rows over the mean.
+HeatMap expert_map(const std::vector<LoadSample>& loads, size_t layer) {
+  size_t experts = 1;
+  for (const LoadSample& sample : loads)
+    if (layer < sample.load.size()) experts = std::max(experts, std::min(sample.load[layer].size(), kMostExperts));
+  HeatMap map;
+  map.rows = static_cast<int>(experts);
+  map.columns = static_cast<int>(loads.size());
+  map.values.assign(experts * loads.size(), std::numeric_limits<double>::quiet_NaN());
+  map.row_name = "expert";
+  for (size_t column = 0; column < loads.size(); ++column) {
+    if (layer >= loads[column].load.size()) continue;
+    const std::vector<double>& load = loads[column].load[layer];
+    const double sum = std::accumulate(load.begin(), load.end(), 0.0);
+    for (size_t expert = 0; expert < std::min(load.size(), experts) && sum > 0; ++expert)
+      map.values[expert * loads.size() + column] = load[expert] * static_cast<double>(load.size()) / sum;
+  }
+  return map;
+}
+
+std::string draw_loads(const Page& page) {
+  const std::vector<LoadSample>& loads = page.history.loads;
+  size_t layers = 0;
+  for (const LoadSample& sample : loads) layers = std::max(layers, sample.load.size());
+  if (layers == 0) return {};
+  layers = std::min(layers, kMostExperts);
+  std::string out = fmt::format(
+      "<h2>Load of the experts</h2>\n<p>At {} of the steps. 1 is a fair share; grey: no data. Layers are counted among "
+      "the MoE layers, from 0.</p>\n<div class=\"charts\">\n",
+      loads.size());
+  const auto frame = [&](const std::string& title) {
+    ChartFrame f = page.frame(title);
+    f.x_low = loads.front().step;
+    f.x_high = loads.back().step;
+    return f;
+  };
+  const HeatMap worst = imbalance_map(loads, layers);
+  out += "<div>" + draw_heat_map(frame("Fullest expert of each layer over the mean"), worst) +
+         draw_heat_scale(worst, "of the mean") + "</div>\n</div>\n<div class=\"charts maps\">\n";
+  for (size_t layer = 0; layer < std::min(layers, kMostExpertMaps); ++layer)
+    out += draw_heat_map(frame(fmt::format("MoE layer {}", layer)), expert_map(loads, layer));
+  out += "</div>\n" + draw_heat_scale(expert_map(loads, 0), "of the mean");
+  if (layers > kMostExpertMaps) out += fmt::format("<p>The first {} of {} layers.</p>\n", kMostExpertMaps, layers);
+  return out;
+}
+
+}  // namespace
+
+std::string draw_report(const MetricsHistory& history, const std::string& title) {
+  const Page page(history);
+  const std::string name = escape_markup(title);
+  std::string html = fmt::format(
+      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
+      "content=\"width=device-width\">\n<title>{0}</title>\n{1}\n</head>\n<body>\n<h1>{0}</h1>\n",
+      name, kStyle);
+  html += draw_run(history.runs) + draw_tiles(page) + draw_predictions(page) + draw_curves(page) + draw_loads(page);
+  if (history.broken_lines > 0)
+    html += fmt::format("<p>{} lines of the metrics were no steps and are left out.</p>\n", history.broken_lines);
+  return html + "</body>\n</html>\n";
+}
+
+}  // namespace mw

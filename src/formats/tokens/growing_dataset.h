@@ -1,0 +1,47 @@
+// A Megatron dataset that is written over several runs: saved data survives a kill, and the next run continues from it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "formats/io/checksum.h"
+#include "formats/io/output_file.h"
+#include "formats/tokens/token_type.h"
+
+namespace mw {
+
+// A point from which writing can continue.
+struct DatasetMark {
+  int64_t documents = 0;
+  int64_t bytes = 0;                   // of .bin
+  std::string bin_xxh3, lengths_xxh3;  // of the data written so far
+};
+
+// One sequence per document. Writes `prefix.bin.tmp`, and the lengths into `prefix.lengths.tmp`; both remain when this
+// object is destroyed before finish(). Not thread-safe. Errors (all functions): Exit::data.
+class GrowingDataset {
+ public:
+  GrowingDataset(const std::string& prefix, TokenType type);
+  // Continues from a mark and cuts off later bytes. Errors also when the existing files do not match the mark.
+  GrowingDataset(const std::string& prefix, TokenType type, const DatasetMark& mark);
+
+  void add_document(std::span<const int32_t> tokens);
+  DatasetMark save();  // all data so far survives a crash
+  // Writes `prefix.idx`, renames the data to `prefix.bin`, and removes the file of lengths.
+  void finish();
+  int64_t documents() const { return std::ssize(lengths_); }
+  int64_t tokens() const { return bin_.appended() / size_of(type_); }
+
+ private:
+  std::string prefix_;
+  TokenType type_;
+  OutputFile bin_, lengths_file_;
+  Xxh3Stream bin_hash_, lengths_hash_;
+  std::vector<int32_t> lengths_;
+  size_t lengths_written_ = 0;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace mw

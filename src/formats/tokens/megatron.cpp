@@ -1,0 +1,284 @@
+#include "formats/tokens/megatron.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace mw {
+namespace {
+
+constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
+constexpr size_t kHeaderSize = 34;
+constexpr const char* kHint =
+    "check that .bin and .idx belong to one Megatron dataset and are complete, or tokenize the text again";
+
+// The arrays are unaligned.
+template <class T>
+T load(std::span<const std::byte> bytes, size_t offset) {
+  T value;
+  std::memcpy(&value, bytes.data() + offset, sizeof value);
+  return value;
+}
+
+template <class T>
+T element(std::span<const std::byte> array, int64_t i) {
+  return load<T>(array, static_cast<size_t>(i) * sizeof(T));
+}
+
+struct TypeCode {
+  uint8_t code;
+  TokenType type;
+};
+constexpr TypeCode kTypeCodes[] = {{1, TokenType::u8},  {2, TokenType::i8},  {3, TokenType::i16},
+                                   {4, TokenType::i32}, {5, TokenType::i64}, {8, TokenType::u16}};
+
+TokenType type_of_code(uint8_t code, std::string_view path) {
+  for (const TypeCode& known : kTypeCodes) {
+    if (known.code == code) return known.type;
+  }
+  fail(Exit::data,
+       fmt::format("{}: dtype code at byte 17: expected an integer type (1 to 5, or 8), got {}{}", path, code,
+                   code == 6 || code == 7 ? ", a floating-point type" : ""),
+       kHint);
+}
+
+uint8_t code_of_type(TokenType type, const std::string& path) {
+  for (const TypeCode& known : kTypeCodes) {
+    if (known.type == type) return known.code;
+  }
+  fail(Exit::data, fmt::format("{}: Megatron files cannot hold {} tokens", path, name_of(type)),
+       "write the tokens as i32 or u16");
+}
+
+// Lengths and offsets are in order and within .bin; fills token_count, and starts when there are gaps.
+void check_sequences(MegatronIndex& index, int64_t bin_size, std::string_view path) {
+  const int64_t width = size_of(index.type);
+  int64_t end = 0;  // of the previous sequence in .bin; at most bin_size, so nothing below overflows
+  bool gaps = false;
+  for (int64_t i = 0; i < index.sequence_count; ++i) {
+    const int64_t length = index.length(i);
+    const int64_t offset = index.offset(i);
+    if (length < 0) fail(Exit::data, fmt::format("{}: sequence {}: negative length {}", path, i, length), kHint);
+    if (offset < end || offset > bin_size || length * width > bin_size - offset) {
+      fail(Exit::data,
+           fmt::format("{}: sequence {}: expected a range within bytes [{}, {}) of .bin, got {} bytes from byte {}",
+                       path, i, end, bin_size, length * width, offset),
+           kHint);
+    }
+    gaps = gaps || offset != end;
+    end = offset + length * width;
+    index.token_count += length;
+  }
+  if (end != bin_size) {
+    fail(Exit::data, fmt::format("{}: expected a .bin of {} bytes, got {}", path, end, bin_size), kHint);
+  }
+  if (!gaps) return;
+  index.starts.reserve(static_cast<size_t>(index.sequence_count));
+  int64_t start = 0;
+  for (int64_t i = 0; i < index.sequence_count; ++i) {
+    index.starts.push_back(start);
+    start += index.length(i);
+  }
+}
+
+void check_documents(const MegatronIndex& index, std::string_view path) {
+  int64_t previous = 0;
+  for (int64_t i = 0; i <= index.document_count; ++i) {
+    const int64_t bound = index.document_begin(i);
+    const bool last = i == index.document_count;
+    if (bound < previous || bound > index.sequence_count || (i == 0 && bound != 0) ||
+        (last && bound != index.sequence_count)) {
+      fail(Exit::data,
+           fmt::format("{}: document entry {}: expected a sequence index in [{}, {}], got {}", path, i,
+                       last ? index.sequence_count : previous, i == 0 ? 0 : index.sequence_count, bound),
+           kHint);
+    }
+    previous = bound;
+  }
+}
+
+}  // namespace
+
+int64_t MegatronIndex::length(int64_t sequence) const { return element<int32_t>(lengths, sequence); }
+int64_t MegatronIndex::offset(int64_t sequence) const { return element<int64_t>(offsets, sequence); }
+int64_t MegatronIndex::document_begin(int64_t document) const { return element<int64_t>(documents, document); }
+
+int64_t MegatronIndex::first_token(int64_t document) const {
+  const int64_t sequence = document_begin(document);
+  if (sequence == sequence_count) return token_count;
+  return starts.empty() ? offset(sequence) / size_of(type) : starts[static_cast<size_t>(sequence)];
+}
+
+MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_size,
+                                   std::string_view path_for_messages) {
+  const std::string_view path = path_for_messages;
+  if (idx.size() < kHeaderSize) {
+    fail(Exit::data,
+         fmt::format("{}: expected a header of at least {} bytes, got a file of {}", path, kHeaderSize, idx.size()),
+         kHint);
+  }
+  if (std::memcmp(idx.data(), kMagic, sizeof kMagic) != 0) {
+    const std::string_view got(reinterpret_cast<const char*>(idx.data()), sizeof kMagic);
+    fail(Exit::data, fmt::format("{}: expected the magic \"MMIDIDX\", got \"{}\"", path, printable(got)), kHint);
+  }
+  if (const auto version = load<uint64_t>(idx, 9); version != 1) {
+    fail(Exit::data, fmt::format("{}: version at byte 9: expected 1, got {}", path, version), kHint);
+  }
+  MegatronIndex index;
+  index.type = type_of_code(load<uint8_t>(idx, 17), path);
+
+  // Each count is bounded by the file before it is multiplied.
+  const size_t room = idx.size() - kHeaderSize;
+  const auto sequences = load<uint64_t>(idx, 18);
+  const auto entries = load<uint64_t>(idx, 26);
+  if (sequences > room / 12) {
+    fail(Exit::data,
+         fmt::format("{}: sequence count at byte 18: expected at most {} in a file of {} bytes, got {}", path,
+                     room / 12, idx.size(), sequences),
+         kHint);
+  }
+  const size_t room_for_documents = room - sequences * 12;
+  if (entries == 0 || entries > room_for_documents / 8) {
+    fail(Exit::data,
+         fmt::format("{}: document entry count at byte 26: expected 1 to {} in a file of {} bytes, got {}", path,
+                     room_for_documents / 8, idx.size(), entries),
+         kHint);
+  }
+  const size_t trailing = room_for_documents - entries * 8;
+  if (trailing != 0 && trailing != sequences) {
+    fail(Exit::data,
+         fmt::format("{}: expected {} bytes (or {} with modes) for {} sequences and {} document entries, got {}", path,
+                     idx.size() - trailing, idx.size() - trailing + sequences, sequences, entries, idx.size()),
+         kHint);
+  }
+  index.sequence_count = static_cast<int64_t>(sequences);
+  index.document_count = static_cast<int64_t>(entries) - 1;
+  index.lengths = idx.subspan(kHeaderSize, sequences * 4);
+  index.offsets = idx.subspan(kHeaderSize + sequences * 4, sequences * 8);
+  index.documents = idx.subspan(kHeaderSize + sequences * 12, entries * 8);
+  check_sequences(index, bin_size, path);
+  check_documents(index, path);
+  return index;
+}
+
+void read_megatron_tokens(const MegatronIndex& index, std::span<const std::byte> bin, int64_t first,
+                          std::span<int32_t> out, std::string_view path_for_messages) {
+  if (out.empty()) return;
+  const int64_t width = size_of(index.type);
+  const auto where = [&](int64_t token) { return fmt::format("{}, from token {}", path_for_messages, token); };
+  if (index.starts.empty()) {
+    decode_tokens(index.type, bin.data() + first * width, out, where(first));
+    return;
+  }
+  // The last sequence that starts at or before `first`: with empty sequences about, the one that holds it.
+  auto sequence = std::upper_bound(index.starts.begin(), index.starts.end(), first) - index.starts.begin() - 1;
+  int64_t within = first - index.starts[static_cast<size_t>(sequence)];
+  for (; !out.empty(); ++sequence, within = 0) {
+    const auto count = static_cast<size_t>(std::min<int64_t>(index.length(sequence) - within, std::ssize(out)));
+    decode_tokens(index.type, bin.data() + index.offset(sequence) + within * width, out.first(count),
+                  where(index.starts[static_cast<size_t>(sequence)] + within));
+    out = out.subspan(count);
+  }
+}
+
+namespace {
+
+std::string strip_suffix(const std::string& path) {
+  return has_suffix(path, ".bin") || has_suffix(path, ".idx") ? path.substr(0, path.size() - 4) : path;
+}
+
+}  // namespace
+
+MegatronDataset::MegatronDataset(const std::string& prefix_or_path)
+    : prefix_(strip_suffix(prefix_or_path)),
+      idx_(prefix_ + ".idx"),
+      bin_(prefix_ + ".bin"),
+      index_(parse_megatron_index(idx_.bytes(), static_cast<int64_t>(bin_.bytes().size()), idx_.path())) {}
+
+void MegatronDataset::read(int64_t first, std::span<int32_t> out) const {
+  check_range(first, out.size());
+  read_megatron_tokens(index_, bin_.bytes(), first, out, bin_.path());
+}
+
+std::vector<int64_t> MegatronDataset::document_begins(int64_t first, int64_t count) const {
+  check_range(first, static_cast<size_t>(count));
+  int64_t low = 0, high = index_.document_count;  // the first document at or after `first` is one of these
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    if (index_.first_token(middle) < first) low = middle + 1;
+    else high = middle;
+  }
+  std::vector<int64_t> begins;
+  for (int64_t document = low; document < index_.document_count; ++document) {
+    const int64_t begin = index_.first_token(document);
+    if (begin >= first + count) break;
+    if (begins.empty() || begins.back() != begin) begins.push_back(begin);  // the one before was empty
+  }
+  return begins;
+}
+
+std::string MegatronDataset::describe() const {
+  return fmt::format("megatron {}: {} {} tokens, {} documents", prefix_, format_count(static_cast<double>(size())),
+                     name_of(index_.type), index_.document_count);
+}
+
+void append_megatron_index(OutputFile& idx, TokenType type, std::span<const int32_t> lengths,
+                           std::span<const int64_t> documents) {
+  const uint64_t version = 1;
+  const uint8_t code = code_of_type(type, idx.path());
+  const uint64_t counts[2] = {lengths.size(), documents.size()};
+  std::vector<int64_t> offsets;
+  offsets.reserve(lengths.size());
+  int64_t offset = 0;
+  for (const int32_t length : lengths) {
+    offsets.push_back(offset);
+    offset += length * size_of(type);
+  }
+  idx.append(std::as_bytes(std::span(kMagic)));
+  idx.append(std::as_bytes(std::span(&version, 1)));
+  idx.append(std::as_bytes(std::span(&code, 1)));
+  idx.append(std::as_bytes(std::span(counts)));
+  idx.append(std::as_bytes(lengths));
+  idx.append(std::as_bytes(std::span(offsets)));
+  idx.append(std::as_bytes(documents));
+}
+
+MegatronWriter::MegatronWriter(const std::string& prefix, TokenType type)
+    : prefix_(prefix), type_(type), bin_(prefix + ".bin"), idx_(prefix + ".idx") {
+  code_of_type(type, prefix);
+}
+
+void MegatronWriter::add_sequence(std::span<const int32_t> tokens) {
+  if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    fail(Exit::data,
+         fmt::format("{}: a sequence has {} tokens, at most 2^31 - 1 are supported", prefix_, tokens.size()),
+         "split the sequence");
+  }
+  buffer_.resize(tokens.size() * static_cast<size_t>(size_of(type_)));
+  encode_tokens(type_, tokens, buffer_.data(), fmt::format("{}, sequence {}", prefix_, lengths_.size()));
+  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  bin_.append(buffer_);
+}
+
+void MegatronWriter::end_document() { documents_.push_back(static_cast<int64_t>(lengths_.size())); }
+
+void MegatronWriter::finish() {
+  if (documents_.back() != static_cast<int64_t>(lengths_.size())) end_document();
+  append_megatron_index(idx_, type_, lengths_, documents_);
+  bin_.finish();
+  idx_.finish();
+}
+
+void write_megatron(const std::string& prefix, const std::vector<std::vector<int32_t>>& sequences, TokenType type) {
+  MegatronWriter writer(prefix, type);
+  for (const auto& sequence : sequences) {
+    writer.add_sequence(sequence);
+    writer.end_document();
+  }
+  writer.finish();
+}
+
+}  // namespace mw

@@ -1,0 +1,181 @@
+#include "formats/tokens/token_shard.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <filesystem>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/io/output_file.h"
+
+namespace mw {
+namespace {
+
+constexpr const char* kHint =
+    "check that the path names a complete token shard in the format of llm.c, or tokenize the text again";
+
+struct Variant {
+  int32_t magic, version;
+  TokenType type;
+};
+constexpr Variant kVariants[] = {{20240520, 1, TokenType::u16}, {20240801, 7, TokenType::u32}};
+
+std::vector<std::string> match_pattern(const std::string& pattern) {
+  glob_t found{};
+  const int status = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
+  std::vector<std::string> paths;
+  if (status == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  return paths;
+}
+
+std::vector<int64_t> positions_of(int64_t token, const TokenSource& source, int64_t first, int64_t count) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  source.read(first, tokens);
+  std::vector<int64_t> positions;
+  for (auto at = tokens.begin(); (at = std::find(at, tokens.end(), token)) != tokens.end(); ++at)
+    positions.push_back(first + (at - tokens.begin()));
+  return positions;
+}
+
+}  // namespace
+
+TokenShardHeader parse_token_shard(std::span<const std::byte> file_bytes, std::string_view path_for_messages) {
+  const std::string_view path = path_for_messages;
+  if (file_bytes.size() < kTokenShardHeaderSize) {
+    fail(Exit::data, fmt::format("{}: expected a header of 1024 bytes, got a file of {}", path, file_bytes.size()),
+         kHint);
+  }
+  std::array<int32_t, 3> header;
+  std::memcpy(header.data(), file_bytes.data(), sizeof header);
+  const auto [magic, version, count] = header;
+  const auto variant =
+      std::find_if(std::begin(kVariants), std::end(kVariants), [m = magic](const Variant& v) { return v.magic == m; });
+  if (variant == std::end(kVariants)) {
+    const char* known = magic == 20240522 ? " (an evaluation file)" : magic == 20240527 ? " (a state file)" : "";
+    fail(Exit::data, fmt::format("{}: magic: expected 20240520 or 20240801, got {}{}", path, magic, known), kHint);
+  }
+  if (version != variant->version) {
+    fail(Exit::data, fmt::format("{}: version: expected {}, got {}", path, variant->version, version), kHint);
+  }
+  if (count < 0) fail(Exit::data, fmt::format("{}: token count: expected 0 or more, got {}", path, count), kHint);
+  const int64_t expected = kTokenShardHeaderSize + count * size_of(variant->type);
+  if (static_cast<int64_t>(file_bytes.size()) != expected) {
+    fail(Exit::data,
+         fmt::format("{}: expected {} bytes for {} {} tokens, got {}", path, expected, count, name_of(variant->type),
+                     file_bytes.size()),
+         kHint);
+  }
+  return {.type = variant->type, .token_count = count};
+}
+
+TokenShard::TokenShard(const std::string& path) : file_(path), header_(parse_token_shard(file_.bytes(), path)) {}
+
+void TokenShard::read(int64_t first, std::span<int32_t> out) const {
+  check_range(first, out.size());
+  if (out.empty()) return;
+  decode_tokens(header_.type, file_.bytes().data() + kTokenShardHeaderSize + first * size_of(header_.type), out,
+                fmt::format("{}, from token {}", file_.path(), first));
+}
+
+std::string TokenShard::describe() const {
+  return fmt::format("shard {}: {} {} tokens", file_.path(), format_count(static_cast<double>(size())),
+                     name_of(header_.type));
+}
+
+TokenShards::TokenShards(const std::vector<std::string>& paths) : starts_{0} {
+  shards_.reserve(paths.size());
+  for (const std::string& path : paths) {
+    shards_.emplace_back(path);
+    starts_.push_back(starts_.back() + shards_.back().size());
+  }
+}
+
+void TokenShards::read(int64_t first, std::span<int32_t> out) const {
+  check_range(first, out.size());
+  if (out.empty()) return;
+  auto shard = static_cast<size_t>(std::upper_bound(starts_.begin(), starts_.end(), first) - starts_.begin()) - 1;
+  for (; !out.empty(); ++shard) {
+    const int64_t within = first - starts_[shard];
+    const int64_t count = std::min<int64_t>(shards_[shard].size() - within, std::ssize(out));
+    shards_[shard].read(within, out.first(static_cast<size_t>(count)));
+    out = out.subspan(static_cast<size_t>(count));
+    first += count;
+  }
+}
+
+void TokenShards::cut_documents(int64_t token) {
+  const auto shard =
+      std::find_if(shards_.begin(), shards_.end(), [](const TokenShard& some) { return some.size() > 0; });
+  if (shard == shards_.end()) return;
+  document_token_ = token >= 0 ? token : shard->type() == TokenType::u16 ? 50256 : 128000;
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  for (int64_t first = 0; first < shard->size(); first += kPiece)
+    if (!positions_of(document_token_, *shard, first, std::min(kPiece, shard->size() - first)).empty()) return;
+  fail(Exit::config,
+       fmt::format("{}: expected documents that begin with token {}, got none", shard->describe(), document_token_),
+       "set data.document_token to the token that begins each document, or data.document_mask = false");
+}
+
+std::vector<int64_t> TokenShards::document_begins(int64_t first, int64_t count) const {
+  if (document_token_ < 0) return TokenSource::document_begins(first, count);
+  return positions_of(document_token_, *this, first, count);
+}
+
+std::string TokenShards::describe() const {
+  const std::string cut = document_token_ < 0 ? "" : fmt::format(", token {} begins a document", document_token_);
+  return fmt::format("{} shards: {} tokens{}", shards_.size(), format_count(static_cast<double>(size())), cut);
+}
+
+std::vector<std::string> list_token_shards(const std::string& path) {
+  std::error_code ignored;
+  std::vector<std::string> paths;
+  if (std::filesystem::is_directory(path, ignored)) {
+    std::error_code error;
+    for (std::filesystem::directory_iterator at(path, error), end; !error && at != end; at.increment(error)) {
+      if (has_suffix(at->path().native(), ".bin") && at->is_regular_file(ignored)) paths.push_back(at->path().native());
+    }
+    if (error)
+      fail(Exit::data, fmt::format("cannot list {}: {}", path, error.message()), "check the permissions of the folder");
+  } else if (std::filesystem::exists(path, ignored)) {
+    paths = {path};
+  } else {
+    paths = match_pattern(path);
+  }
+  if (paths.empty()) {
+    fail(Exit::data, fmt::format("{}: no token shard found", path),
+         "set data.path to a .bin file, a folder of .bin files, or a pattern such as \"data/train_*.bin\"");
+  }
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+void write_token_shard(const std::string& path, std::span<const int32_t> tokens, TokenType type) {
+  const auto variant =
+      std::find_if(std::begin(kVariants), std::end(kVariants), [&](const Variant& v) { return v.type == type; });
+  MW_CHECK(variant != std::end(kVariants), "{}: token shards hold u16 or u32, not {}", path, name_of(type));
+  if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max())) {
+    fail(Exit::data, fmt::format("{}: a shard holds at most 2^31 - 1 tokens, got {}", path, tokens.size()),
+         "split the tokens over several shards");
+  }
+  OutputFile file(path);
+  std::array<int32_t, 256> header{};
+  header[0] = variant->magic;
+  header[1] = variant->version;
+  header[2] = static_cast<int32_t>(tokens.size());
+  file.append(std::as_bytes(std::span(header)));
+  constexpr size_t kPiece = size_t{1} << 16;
+  std::vector<std::byte> buffer(kPiece * static_cast<size_t>(size_of(type)));
+  for (size_t first = 0; first < tokens.size(); first += kPiece) {
+    const auto piece = tokens.subspan(first, std::min(kPiece, tokens.size() - first));
+    encode_tokens(type, piece, buffer.data(), fmt::format("{}, from token {}", path, first));
+    file.append(std::span(buffer).first(piece.size() * static_cast<size_t>(size_of(type))));
+  }
+  file.finish();
+}
+
+}  // namespace mw

@@ -1,0 +1,69 @@
+// llm.c token shards: a header of 256 i32 (1024 bytes), then the token ids; little-endian.
+// Header: [0] magic 20240520, [1] version 1: u16 ids; or magic 20240801, version 7: u32 ids. [2] token count.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/file.h"
+#include "formats/tokens/token_file.h"
+#include "formats/tokens/token_type.h"
+
+namespace mw {
+
+inline constexpr int64_t kTokenShardHeaderSize = 1024;  // bytes
+
+struct TokenShardHeader {
+  TokenType type = TokenType::u16;
+  int64_t token_count = 0;
+};
+
+// Parses and validates a header. Errors: Exit::data naming `path_for_messages`, the field, the expected value and the
+// actual one; the file size must be exactly 1024 + count * width.
+TokenShardHeader parse_token_shard(std::span<const std::byte> file_bytes, std::string_view path_for_messages);
+
+// One memory-mapped shard; it may be empty.
+class TokenShard final : public TokenSource {
+ public:
+  explicit TokenShard(const std::string& path);
+  int64_t size() const override { return header_.token_count; }
+  void read(int64_t first, std::span<int32_t> out) const override;
+  std::string describe() const override;
+  TokenType type() const { return header_.type; }
+
+ private:
+  MappedFile file_;
+  TokenShardHeader header_;
+};
+
+// Shards joined in the order given.
+class TokenShards final : public TokenSource {
+ public:
+  explicit TokenShards(const std::vector<std::string>& paths);
+  int64_t size() const override { return starts_.back(); }
+  void read(int64_t first, std::span<int32_t> out) const override;
+  // Enables document_begins: a document begins at each `token`; -1: at 50256 (GPT-2) where the first shard holds u16,
+  // at 128000 (Llama 3) where it holds u32. Errors: Exit::config where the first shard that is not empty contains none.
+  void cut_documents(int64_t token = -1);
+  std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
+  std::string describe() const override;
+
+ private:
+  std::vector<TokenShard> shards_;
+  std::vector<int64_t> starts_;  // first token of each shard, then the total
+  int64_t document_token_ = -1;  // -1: unknown
+};
+
+// The shards that `path` names: a file, all `*.bin` of a folder, or a pattern with * ? [ ]; sorted bytewise. Errors:
+// Exit::data when nothing matches.
+std::vector<std::string> list_token_shards(const std::string& path);
+
+// Writes a shard. `type` is u16 or u32. Errors: Exit::data on an id that does not fit, 2^31 tokens or more, or a failed
+// write.
+void write_token_shard(const std::string& path, std::span<const int32_t> tokens, TokenType type = TokenType::u16);
+
+}  // namespace mw

@@ -1,0 +1,89 @@
+#include "formats/weights/hf_folder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "formats/weights/hf_reader.h"
+
+namespace mw {
+namespace {
+
+// Which names this folder uses for experts: one by one, or fused per layer.
+std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet& files) {
+  const auto present = [&](const std::vector<HfTensor>& names) {
+    return std::all_of(names.begin(), names.end(),
+                       [&](const HfTensor& t) { return files.find(t.name).file != nullptr; });
+  };
+  std::vector<HfTensor> fused = hf_fused_tensors(model);
+  if (present(fused)) return fused;
+  // A config that asks for far more experts than there are tensors is refused before its names are listed.
+  int64_t experts = 0;
+  for (const LayerSpec& layer : model.layers) experts += layer.moe.experts;
+  const auto found = static_cast<int64_t>(files.names().size());
+  if (experts > found + 1000)
+    fail(Exit::data,
+         fmt::format("{}: found {} tensors, too few for the {} experts of config.json", files.path(), found, experts),
+         "use the config.json of these weights, or download the whole folder again");
+  return hf_tensors(model);
+}
+
+// Whether a tensor is of one of the `count` layers of multi-token prediction, which follow the last.
+bool is_of_mtp_layer(const std::string& name, int64_t layers, int64_t count) {
+  for (int64_t i = layers; i < layers + count; ++i)
+    if (name.rfind(fmt::format("model.layers.{}.", i), 0) == 0) return true;
+  return false;
+}
+
+// Refuses what does not belong to the model; returns how many tensors of multi-token prediction there are.
+int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& names, const ModelSpec& model) {
+  std::set<std::string> known;
+  for (const HfTensor& t : names) {
+    known.insert(t.name);
+    const SafetensorsLocation at = files.find(t.name);
+    if (at.entry != nullptr && at.entry->dtype == "F8_E4M3") known.insert(scale_name(t.name));
+  }
+  if (model.tie_embeddings) known.insert("lm_head.weight");
+  int64_t skipped = 0;
+  for (const std::string& name : files.names()) {
+    if (known.count(name) != 0 || has_suffix(name, "rotary_emb.inv_freq")) continue;
+    if (is_of_mtp_layer(name, model.layer_count(), model.mtp_layers)) {
+      ++skipped;
+      continue;
+    }
+    fail(Exit::data, fmt::format("{}: tensor \"{}\" does not belong to this model", files.path(), printable(name, 120)),
+         "use the config.json of these weights, or download the whole folder again");
+  }
+  return skipped;
+}
+
+}  // namespace
+
+HfFolder open_hf_folder(const ModelSpec& model, const std::string& dir) {
+  HfFolder folder;
+  folder.files = open_safetensors_folder(dir);
+  folder.tensors = choose_names(model, folder.files);
+  const int64_t skipped = check_extras(folder.files, folder.tensors, model);
+  for (const HfTensor& tensor : folder.tensors) check_hf_tensor(folder.files, tensor);
+  if (skipped > 0)
+    folder.note = fmt::format("{}: {} tensors of multi-token prediction (layer {} on) are left out", dir, skipped,
+                              model.layer_count());
+  return folder;
+}
+
+void check_tied_head(const HfFolder& folder, const ModelSpec& model) {
+  const SafetensorsLocation head = folder.files.find("lm_head.weight");
+  if (!head || !model.tie_embeddings) return;
+  const SafetensorsLocation embed = folder.files.require("model.embed_tokens.weight");
+  const auto a = head.file->data(*head.entry), b = embed.file->data(*embed.entry);
+  if (head.entry->dtype != embed.entry->dtype || !std::equal(a.begin(), a.end(), b.begin(), b.end()))
+    fail(Exit::data,
+         fmt::format("{}: lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings is true",
+                     folder.files.path()),
+         "set tie_word_embeddings to false in config.json, or remove lm_head.weight from the weights");
+}
+
+}  // namespace mw

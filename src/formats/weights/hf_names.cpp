@@ -1,0 +1,112 @@
+#include "formats/weights/hf_names.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+void add_latent_attention(std::vector<HfTensor>& out, const AttentionSpec& a, int64_t width, int64_t i) {
+  const LatentSpec& l = a.latent;
+  const std::string hf = fmt::format("model.layers.{}.self_attn.", i), own = fmt::format("layers.{}.attn.", i);
+  const int64_t q = a.heads * a.head_dim;
+  if (l.q_rank == 0) {
+    out.push_back({hf + "q_proj.weight", {q, width}, own + "wq", 0});
+  } else {
+    out.push_back({hf + "q_a_proj.weight", {l.q_rank, width}, own + "wq_a", 0});
+    out.push_back({hf + "q_a_layernorm.weight", {l.q_rank}, own + "q_norm", 0});
+    out.push_back({hf + "q_b_proj.weight", {q, l.q_rank}, own + "wq_b", 0});
+  }
+  out.push_back({hf + "kv_a_proj_with_mqa.weight", {l.kv_rank + l.rope_dim, width}, own + "wkv_a", 0});
+  out.push_back({hf + "kv_a_layernorm.weight", {l.kv_rank}, own + "kv_norm", 0});
+  out.push_back({hf + "kv_b_proj.weight", {a.heads * (l.nope_dim + l.value_dim), l.kv_rank}, own + "wkv_b", 0});
+  out.push_back({hf + "o_proj.weight", {width, a.heads * l.value_dim}, own + "wo", 0});
+}
+
+void add_attention(std::vector<HfTensor>& out, const AttentionSpec& a, int64_t width, int64_t i) {
+  if (a.is_latent()) {
+    add_latent_attention(out, a, width, i);
+    return;
+  }
+  const std::string hf = fmt::format("model.layers.{}.self_attn.", i), own = fmt::format("layers.{}.attn.", i);
+  const int64_t q = a.heads * a.head_dim, kv = a.kv_heads * a.head_dim;
+  out.push_back({hf + "q_proj.weight", {q, width}, own + "wq", 0});
+  out.push_back({hf + "k_proj.weight", {kv, width}, own + "wk", 0});
+  out.push_back({hf + "v_proj.weight", {kv, width}, own + "wv", 0});
+  out.push_back({hf + "o_proj.weight", {width, q}, own + "wo", 0});
+  if (a.qk_norm == QkNorm::none) return;
+  const bool per_head = a.qk_norm == QkNorm::per_head;
+  out.push_back({hf + "q_norm.weight", {per_head ? a.head_dim : q}, own + "q_norm", 0});
+  out.push_back({hf + "k_norm.weight", {per_head ? a.head_dim : kv}, own + "k_norm", 0});
+}
+
+void add_feed_forward(std::vector<HfTensor>& out, int64_t f, int64_t width, const std::string& hf,
+                      const std::string& own) {
+  out.push_back({hf + "gate_proj.weight", {f, width}, own + "w_up", 0});
+  out.push_back({hf + "up_proj.weight", {f, width}, own + "w_up", f * width});
+  out.push_back({hf + "down_proj.weight", {width, f}, own + "w_down", 0});
+}
+
+void add_experts(std::vector<HfTensor>& out, const MoeSpec& m, int64_t width, const std::string& hf,
+                 const std::string& own, bool mixtral) {
+  const int64_t matrix = m.width * width;
+  for (int64_t e = 0; e < m.experts; ++e) {
+    const std::string at = fmt::format("{}experts.{}.", hf, e);
+    out.push_back({at + (mixtral ? "w1.weight" : "gate_proj.weight"), {m.width, width}, own + "w_up", 2 * e * matrix});
+    out.push_back(
+        {at + (mixtral ? "w3.weight" : "up_proj.weight"), {m.width, width}, own + "w_up", (2 * e + 1) * matrix});
+    out.push_back({at + (mixtral ? "w2.weight" : "down_proj.weight"), {width, m.width}, own + "w_down", e * matrix});
+  }
+}
+
+std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
+  const bool mixtral = model.family == "mixtral";
+  if (model.family == "native")
+    fail(Exit::unsupported, fmt::format("a model of the family \"{}\" has no Hugging Face tensor names", model.family),
+         "use a model that was read from a Hugging Face folder (model = \"hf:DIR\")");
+  const int64_t d = model.width;
+  std::vector<HfTensor> out;
+  out.push_back({"model.embed_tokens.weight", {model.vocab, d}, "embed", 0});
+  for (int64_t i = 0; i < model.layer_count(); ++i) {
+    const LayerSpec& layer = model.layers[static_cast<size_t>(i)];
+    const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
+    out.push_back({hf + "input_layernorm.weight", {d}, own + "attn_norm", 0});
+    out.push_back({hf + "post_attention_layernorm.weight", {d}, own + "ffn_norm", 0});
+    add_attention(out, layer.attention, d, i);
+    if (layer.feed_forward == FeedForwardKind::dense) {
+      add_feed_forward(out, layer.dense_width, d, hf + "mlp.", own + "ffn.");
+      continue;
+    }
+    const MoeSpec& m = layer.moe;
+    const std::string block = hf + (mixtral && !fused ? "block_sparse_moe." : "mlp.");
+    out.push_back({block + "gate.weight", {m.experts, d}, own + "moe.router", 0});
+    if (m.selection_bias) {
+      out.push_back({block + "gate.e_score_correction_bias", {m.experts}, own + "moe.bias", 0});
+      out.back().keeps_f32 = true;
+    }
+    if (m.shared_width > 0) add_feed_forward(out, m.shared_width, d, block + "shared_experts.", own + "moe.shared.");
+    if (fused) {
+      out.push_back({block + "experts.gate_up_proj", {m.experts, 2 * m.width, d}, own + "moe.w_up", 0});
+      out.push_back({block + "experts.down_proj", {m.experts, d, m.width}, own + "moe.w_down", 0});
+    } else {
+      add_experts(out, m, d, block, own + "moe.", mixtral);
+    }
+  }
+  out.push_back({"model.norm.weight", {d}, "final_norm", 0});
+  if (!model.tie_embeddings) out.push_back({"lm_head.weight", {model.vocab, d}, "head", 0});
+  return out;
+}
+
+}  // namespace
+
+int64_t HfTensor::numel() const {
+  int64_t n = 1;
+  for (const int64_t extent : shape) n *= extent;
+  return n;
+}
+
+std::vector<HfTensor> hf_tensors(const ModelSpec& model) { return list_tensors(model, false); }
+std::vector<HfTensor> hf_fused_tensors(const ModelSpec& model) { return list_tensors(model, true); }
+
+}  // namespace mw

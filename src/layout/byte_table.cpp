@@ -1,0 +1,458 @@
+#include "layout/byte_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <numeric>
+
+#include "base/error.h"
+#include "layout/attention_scratch.h"
+#include "layout/gradient_blocks.h"
+#include "layout/logit_chunks.h"
+#include "layout/recompute.h"
+
+namespace mw {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
+int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
+  return round_up(n, 64) * round_up(k, 64) * (native_bf16 ? 2 : 4);
+}
+
+// Collects the rows of one table.
+class Rows {
+ public:
+  void add(std::string name, ByteKind kind, DType dtype, std::vector<int64_t> shape, bool on_host = false) {
+    rows.push_back({std::move(name), kind, dtype, std::move(shape), 0, 0, on_host});
+  }
+  std::vector<ByteRow> rows;
+};
+
+// Tokens of a micro-batch: of the data-parallel rank, of this rank's shard, of the largest shard; those that MoE blocks
+// route here, and the most that they route on any rank.
+struct Tokens {
+  int64_t batch = 0, own = 0, most = 0;
+  int64_t routed = 0, most_routed = 0;
+};
+
+ByteRow routed_row(std::string name, ByteKind kind, DType dtype, const RoutedRows& r, std::vector<int64_t> width) {
+  std::vector<int64_t> shape = {r.committed};
+  shape.insert(shape.end(), width.begin(), width.end());
+  return {std::move(name), kind, dtype, std::move(shape), r.grows ? r.max : 0, r.mean};
+}
+
+// The latents before their norms; keys, values and compressed queries are built again from them.
+void add_latent_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+  const LatentSpec& l = a.latent;
+  if (l.q_rank == 0) {
+    out.add(at + "q", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
+  } else {
+    out.add(at + "c_q", ByteKind::activation, dtype, {tokens, l.q_rank});
+    out.add(at + "q_rstd", ByteKind::activation, DType::f32, {tokens});
+  }
+  out.add(at + "c_kv", ByteKind::activation, dtype, {tokens, l.kv_rank});
+  out.add(at + "kv_rstd", ByteKind::activation, DType::f32, {tokens});
+  out.add(at + "k_rope", ByteKind::activation, dtype, {tokens, l.rope_dim});
+  out.add(at + "o", ByteKind::activation, dtype, {tokens, a.heads, l.value_dim});
+  out.add(at + "lse", ByteKind::activation, DType::f32, {a.heads, tokens});
+}
+
+void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+  if (a.is_latent()) {
+    add_latent_attention(out, at, a, tokens, dtype);
+    return;
+  }
+  out.add(at + "q", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
+  out.add(at + "k", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
+  out.add(at + "v", ByteKind::activation, dtype, {tokens, a.kv_heads, a.head_dim});
+  out.add(at + "o", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
+  out.add(at + "lse", ByteKind::activation, DType::f32, {a.heads, tokens});
+  if (a.qk_norm != QkNorm::none) {
+    const bool per_head = a.qk_norm == QkNorm::per_head;
+    out.add(at + "q_rstd", ByteKind::activation, DType::f32, {tokens * (per_head ? a.heads : 1)});
+    out.add(at + "k_rstd", ByteKind::activation, DType::f32, {tokens * (per_head ? a.kv_heads : 1)});
+  }
+}
+
+// What the byte table needs to know of a layer of this rank.
+struct LocalLayer {
+  LayerSpec spec;
+  TransportKind transport = TransportKind::in_place;
+  int64_t ep = 1, experts = 0;
+};
+
+RoutedShape routed_shape(const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
+  return {layer.spec.moe, run, tokens.routed, tokens.most_routed, layer.ep, layer.experts};
+}
+
+// What a transport keeps of a micro-batch.
+void add_kept(Rows& out, const std::string& at, int64_t width, const LocalLayer& layer, const RunSpec& run,
+              const Tokens& tokens) {
+  const TransportTraits& traits = traits_of(layer.transport);
+  const RoutedShape shape = routed_shape(layer, run, tokens);
+  for (const TransportTensor& tensor : traits.kept) {
+    using Type = TransportTensor::Type;
+    const DType dtype = tensor.type == Type::run ? run.dtype() : tensor.type == Type::f32 ? DType::f32 : DType::i32;
+    std::vector<int64_t> tail;
+    if (tensor.wide) tail.push_back(width);
+    if (tensor.rows == TransportTensor::Rows::choice) {
+      out.add(at + tensor.name, ByteKind::activation, dtype, {tokens.routed, layer.spec.moe.top_k});
+    } else {
+      const RoutedRows rows =
+          tensor.rows == TransportTensor::Rows::expert ? traits.expert_rows(shape) : traits.send_rows(shape);
+      out.rows.push_back(routed_row(at + tensor.name, ByteKind::routed, dtype, rows, tail));
+    }
+  }
+}
+
+void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,
+             const Tokens& of) {
+  const LayerSpec& layer = local.spec;
+  const MoeSpec& m = layer.moe;
+  const DType dtype = run.dtype();
+  const int64_t tokens = of.routed;
+  const int64_t c = halves_of(layer.activation), choices = tokens * m.top_k;
+  out.add(at + "logits", ByteKind::activation, DType::f32, {tokens, m.experts});
+  out.add(at + "expert_choice", ByteKind::activation, DType::i32, {tokens, m.top_k});
+  out.add(at + "gate_weights", ByteKind::activation, DType::f32, {tokens, m.top_k});
+  out.add(at + "token_ids", ByteKind::activation, DType::i32, {choices});
+  out.add(at + "expert_ids", ByteKind::activation, DType::i32, {choices});
+  out.add(at + "row_weights", ByteKind::activation, DType::f32, {choices});
+  out.add(at + "row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
+  out.add(at + "rows_per_expert", ByteKind::activation, DType::i64, {m.experts});
+  if (m.shared_width > 0) out.add(at + "shared.h", ByteKind::activation, dtype, {tokens, c, m.shared_width});
+  const RoutedRows r = traits_of(local.transport).expert_rows(routed_shape(local, run, of));
+  out.rows.push_back(routed_row(at + "h", ByteKind::routed, dtype, r, {c, m.width}));
+  add_kept(out, at, model.width, local, run, of);
+}
+
+void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,
+               const Tokens& tokens) {
+  const LayerSpec& layer = local.spec;
+  const DType dtype = run.dtype();
+  out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
+  out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens.own});
+  add_attention(out, at, layer.attention, tokens.batch, dtype);
+  out.add(at + "x_mid", ByteKind::activation, dtype, {tokens.own, model.width});
+  out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens.own});
+  if (layer.feed_forward == FeedForwardKind::moe) add_moe(out, at, model, local, run, tokens);
+  else
+    out.add(at + "ffn.h", ByteKind::activation, dtype, {tokens.batch, halves_of(layer.activation), layer.dense_width});
+}
+
+// What a stage keeps besides its layers: the model's last output, and what it exchanges with its neighbours.
+void add_stage(Rows& out, const StagePlan& stage, const std::vector<int64_t>& shape, DType dtype) {
+  if (stage.receives) out.add(stage_row(stage.stage, "d_in"), ByteKind::exchange, dtype, shape);
+  if (stage.sends) out.add(stage_row(stage.stage, "out"), ByteKind::exchange, dtype, shape);
+  if (stage.has_head) {
+    for (int64_t slot = 0; slot < stage.slots; ++slot) out.add(final_row(slot), ByteKind::activation, dtype, shape);
+  } else {
+    for (int64_t i = 0; i < stage.gradients; ++i)
+      out.add(stage_row(stage.stage, "d_out", i), stage.sends ? ByteKind::exchange : ByteKind::activation, dtype,
+              shape);
+  }
+}
+
+// Scratch that all layers share, sized by the largest.
+struct Widest {
+  int64_t q = 0, d_q = 0, o = 0, k = 0, v = 0, d_v = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
+  int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
+  int64_t dense = 0;                                        // elements of an activated hidden state
+  bool sums_over_heads = false;                             // of all ranks of TP
+  bool exchanges = false;                                   // rows, to other ranks of EP
+  RoutedRows routed, send;
+};
+
+void widen(RoutedRows& into, const RoutedRows& r) {
+  into.grows |= r.grows;
+  into.committed = std::max(into.committed, r.committed);
+  into.mean = std::max(into.mean, r.mean);
+  into.max = std::max(into.max, r.max);
+}
+
+void widen_by_attention(Widest& widest, const AttentionSpec& a) {
+  const auto widen_to = [](int64_t& into, int64_t width) { into = std::max(into, width); };
+  const int64_t q = a.heads * a.head_dim, values = a.kv_heads * a.value_dim();
+  widen_to(widest.d_q, q);
+  widen_to(widest.o, a.heads * a.value_dim());
+  widen_to(widest.k, a.kv_heads * a.head_dim);
+  widen_to(widest.d_v, values);
+  widen_to(widest.half_head, a.rope_dim() / 2);
+  if (a.is_latent() || a.clip_qkv > 0) widen_to(widest.v, values);
+  // Uncompressed queries of latent attention are rotated where they are kept.
+  if (!a.is_latent() || a.latent.q_rank > 0) widen_to(widest.q, q);
+  if (!a.is_latent()) return;
+  widen_to(widest.q_rank, a.latent.q_rank);
+  widen_to(widest.kv_rank, a.latent.kv_rank);
+  widen_to(widest.rope, a.latent.rope_dim);
+  widen_to(widest.kv_heads, a.heads * (a.latent.nope_dim + a.latent.value_dim));
+}
+
+void widen_by_layer(Widest& widest, const LocalLayer& local, const RunSpec& run, const Tokens& tokens) {
+  const LayerSpec& layer = local.spec;
+  widen_by_attention(widest, layer.attention);
+  if (layer.feed_forward == FeedForwardKind::dense) {
+    widest.dense = std::max(widest.dense, tokens.batch * layer.dense_width);
+    return;
+  }
+  const MoeSpec& m = layer.moe;
+  widest.dense = std::max(widest.dense, tokens.routed * m.shared_width);
+  widest.expert = std::max(widest.expert, m.width);
+  widest.top_k = std::max(widest.top_k, m.top_k);
+  widest.experts = std::max(widest.experts, m.experts);
+  const TransportTraits& traits = traits_of(local.transport);
+  const RoutedShape shape = routed_shape(local, run, tokens);
+  widen(widest.routed, traits.expert_rows(shape));
+  if (traits.send_rows == nullptr) return;
+  widest.exchanges = true;
+  widen(widest.send, traits.send_rows(shape));
+}
+
+void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const Widest& w, const Tokens& tokens,
+                   int64_t ops_bytes) {
+  const DType dtype = run.dtype();
+  const int64_t d = model.width;
+  for (const char* name : {"normed", "branch", "d_branch"})
+    out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.own, d});
+  const auto by_token = [&](const char* name, int64_t width) {
+    if (width > 0) out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.batch * width});
+  };
+  by_token("q", w.q);
+  by_token("d_q", w.d_q);
+  by_token("d_o", w.o);
+  by_token("k", w.k);
+  by_token("d_k", w.k);
+  by_token("d_v", w.d_v);
+  by_token("v", w.v);
+  by_token("latent_q", w.q_rank);
+  by_token("latent_kv", w.kv_rank);
+  by_token("d_latent", std::max(w.q_rank, w.kv_rank));
+  by_token("kv_a", w.kv_rank + w.rope);
+  by_token("kv_heads", w.kv_heads);
+  out.add("work.rope_cos", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
+  out.add("work.rope_sin", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
+  if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {w.dense});
+  if (w.experts > 0) {
+    out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens.routed * w.top_k});
+    out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens.routed * w.experts});
+    out.rows.push_back(routed_row("work.expert_a", ByteKind::workspace, dtype, w.routed, {w.expert}));
+    out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.routed, {d}));
+    out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
+    out.rows.push_back(routed_row("work.d_row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
+    if (w.exchanges) {
+      out.rows.push_back(routed_row("exchange.rows", ByteKind::exchange, dtype, w.send, {d}));
+      out.rows.push_back(routed_row("exchange.weights", ByteKind::exchange, DType::f32, w.send, {}));
+    }
+  }
+  out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(ops_bytes, 64)});
+}
+
+// Where tokens are gathered over TP, and what was computed for all of them goes back to their shards; numbers of each
+// token, for queries and for keys, that are summed.
+void add_gathered(Rows& out, const ModelSpec& model, DType dtype, const Widest& w, const Tokens& tokens, int tp) {
+  if (tp == 1) return;
+  for (const char* name : {"whole_in", "whole_d_out", "whole_out", "whole_branch"})
+    out.add(fmt::format("work.{}", name), ByteKind::exchange, dtype, {tokens.most * tp, model.width});
+  out.add("work.shard_order", ByteKind::exchange, DType::i32, {tokens.most, tp});
+  if (!w.sums_over_heads) return;
+  out.add("work.head_sums", ByteKind::exchange, DType::f32, {2, tokens.batch});
+  out.add("work.head_sums_of_ranks", ByteKind::exchange, DType::f32, {tp, 2, tokens.batch});
+}
+
+void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                        const MeshCoords& coords, const Tokens& tokens, const Platform& platform) {
+  const DType dtype = run.dtype();
+  const int64_t own = vocab_part(model, mesh.tp, coords.tp).count, most = vocab_part(model, mesh.tp, 0).count;
+  const int64_t chunk = logit_chunk_rows(most, tokens.batch, platform.logit_elements);
+  out.add("work.d_x", ByteKind::workspace, dtype, {tokens.own, model.width});
+  out.add("work.final_rstd", ByteKind::workspace, DType::f32, {tokens.own});
+  out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, own});
+  const int64_t gradients = logit_gradient_rows(chunk, tokens.batch, platform.logit_gradient_rows);
+  if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {gradients, own});
+  out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens.batch});
+  if (mesh.tp == 1) return;
+  out.add("work.own_statistics", ByteKind::exchange, DType::f32, {chunk, 3});  // of each row's softmax
+  out.add("work.statistics", ByteKind::exchange, DType::f32, {mesh.tp, chunk, 3});
+}
+
+}  // namespace
+
+bool is_plain_copy(const LocalParam& p, const Platform& platform) {
+  return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
+}
+
+DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform) {
+  const bool splits = platform.split_masters && run.dtype() == DType::bf16 && row.role == ParamRole::matrix &&
+                      is_plain_copy(local, platform);
+  return splits ? DType::u16 : DType::f32;
+}
+
+const char* name_of(ByteKind kind) {
+  switch (kind) {
+    case ByteKind::master: return "master weights";
+    case ByteKind::gradient: return "gradients";
+    case ByteKind::moment: return "optimizer";
+    case ByteKind::packed: return "packed weights";
+    case ByteKind::activation: return "activations";
+    case ByteKind::routed: return "routed rows";
+    case ByteKind::workspace: return "workspace";
+    case ByteKind::exchange: return "exchange";
+  }
+  return "?";
+}
+
+int64_t ByteRow::bytes() const {
+  int64_t n = size_of(dtype);
+  for (const int64_t extent : shape) n *= extent;
+  return round_up(n, kAlignment);
+}
+
+std::string saved_prefix(int64_t layer, int64_t slot) {
+  return slot == 0 ? fmt::format("act.{}.", layer) : fmt::format("act.{}#{}.", layer, slot);
+}
+
+std::string final_row(int64_t slot) { return slot == 0 ? "act.final_x" : fmt::format("act.final_x#{}", slot); }
+
+std::string stage_row(int stage, const std::string& name, int64_t slot) {
+  return slot == 0 ? fmt::format("stage.{}.{}", stage, name) : fmt::format("stage.{}.{}#{}", stage, name, slot);
+}
+
+namespace {
+
+// Where replicas sum bf16 gradients of experts in fp32.
+void add_sum_pieces(Rows& out, const std::vector<ParamRow>& params, const std::vector<LocalParam>& locals,
+                    const Mesh& mesh, const RunSpec& run) {
+  if (mesh.edp == 1 || run.expert_gradient_dtype() != DType::bf16) return;
+  std::map<int64_t, int64_t> layers;  // elements
+  int64_t block = 0, largest = 0;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].trained || locals[i].replicas != Replicas::edp) continue;
+    const int64_t elements = padded_gradient(locals[i].numel(), DType::bf16);
+    block += elements;
+    largest = std::max(largest, layers[params[i].layer] += elements);
+  }
+  if (block > 0) out.add(kSumPieces, ByteKind::workspace, DType::f32, {2, sum_piece_elements(largest, block)});
+}
+
+}  // namespace
+
+std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const ModelSpec& model, const RunSpec& run,
+                                     const Mesh& mesh, const MeshCoords& coords,
+                                     const std::vector<ExpertPlacement>& placements, const Platform& platform) {
+  Rows out;
+  std::vector<LocalParam> locals;
+  for (const ParamRow& row : params) locals.push_back(local_param(row, model, placements, mesh, coords));
+  const GradientBlocks blocks = make_gradient_blocks(params, locals, mesh, coords, run);
+  const auto block_of_row = [&](size_t i) -> const GradientBlock& { return blocks.of(locals[i].replicas); };
+  // With ZeRO the cut that this rank owns, else the whole.
+  const auto cut_shape = [&](size_t i, bool is_cut) {
+    if (!is_cut) return locals[i].shape;
+    return std::vector<int64_t>{block_of_row(i).own(blocks.begins[i], locals[i].numel()).count};
+  };
+  const bool offloads = run.offload == "optimizer";
+  for (size_t i = 0; i < params.size(); ++i) {
+    // Only the update reads these.
+    const bool on_host = offloads && run.dtype() == DType::bf16 && params[i].role == ParamRole::matrix;
+    out.add("param." + params[i].name, ByteKind::master, master_dtype(params[i], locals[i], run, platform),
+            cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())), on_host);
+  }
+  // Each set that is summed together is one contiguous block.
+  for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
+    for (size_t i = 0; i < params.size(); ++i)
+      if (params[i].trained && locals[i].replicas == replicas)
+        out.add("grad." + params[i].name, ByteKind::gradient, gradient_dtype(replicas, run), locals[i].shape);
+  add_sum_pieces(out, params, locals, mesh, run);
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].trained) continue;
+    for (const char* moment : {"adam_m.", "adam_v."})
+      out.add(moment + params[i].name, ByteKind::moment, run.moment_dtype(), cut_shape(i, block_of_row(i).is_cut()),
+              offloads);
+  }
+  if (run.dtype() == DType::bf16) {
+    // The head of a tied model reads the embedding; a rank without it only looks rows up.
+    const bool has_head =
+        std::any_of(params.begin(), params.end(), [](const ParamRow& row) { return row.name == "final_norm"; });
+    int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
+    for (size_t i = 0; i < params.size(); ++i) {
+      const ParamRow& row = params[i];
+      const LocalParam& local = locals[i];
+      const bool read_by_products =
+          row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings && has_head);
+      if (!read_by_products) continue;
+      const int64_t bytes = packed_bytes(local.n, local.k, platform.native_bf16);
+      out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
+      if (!platform.one_packed_form)
+        out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
+      if (cuts_master(row, block_of_row(i), run.dtype()) && !is_plain_copy(local, platform))
+        gathered = std::max(gathered, local.n * local.k);
+    }
+    if (gathered > 0) out.add("zero.gathered", ByteKind::workspace, DType::f32, {gathered});
+  }
+  return out.rows;
+}
+
+std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                                      const MeshCoords& coords, const std::vector<StagePlan>& stages,
+                                      const std::vector<ExpertPlacement>& placements,
+                                      const std::vector<TransportKind>& transports, const Platform& platform) {
+  Rows out;
+  const LocalBatch local = make_local_batch(run, mesh.dp, coords.dp);
+  const int64_t batch = local.tokens();
+  const Tokens tokens{batch, block_of(batch, mesh.tp, coords.tp).count, block_of(batch, mesh.tp, 0).count,
+                      routed_tokens(mesh, coords, batch).count, routed_tokens(mesh, {}, local.most_tokens()).count};
+  // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
+  out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
+  out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
+  if (run.data.document_mask)
+    out.add("data.document_starts", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
+  Widest widest;
+  for (const StagePlan& stage : stages) {
+    for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
+      const auto index = static_cast<size_t>(i);
+      LocalLayer layer{local_layer(model.layers[index], mesh, coords), transports[index], mesh.ep, 0};
+      if (layer.spec.feed_forward == FeedForwardKind::moe)
+        layer.experts = std::ssize(placements[index].experts_of(coords.ep));
+      for (int64_t slot = 0; slot < stage.slots; ++slot)
+        add_layer(out, saved_prefix(i, slot), model, layer, run, tokens);
+      widen_by_layer(widest, layer, run, tokens);
+      widest.sums_over_heads |= norms_span_ranks(layer.spec.attention, mesh.tp);
+    }
+    add_stage(out, stage, {tokens.own, model.width}, run.dtype());
+  }
+  out.rows = share_recomputed(recompute_mode(run), std::move(out.rows));
+  add_workspace(out, model, run, widest, tokens,
+                std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform)));
+  add_gathered(out, model, run.dtype(), widest, tokens, mesh.tp);
+  if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);
+  return out.rows;
+}
+
+ByteSummary summarise(const std::vector<ByteRow>& rows) {
+  ByteSummary s;
+  for (const ByteRow& row : rows) {
+    if (row.on_host) {
+      s.on_host += row.bytes();
+      continue;
+    }
+    s.by_kind[static_cast<int>(row.kind)] += row.bytes();
+    if (row.max_rows == 0) {
+      s.fixed += row.bytes();
+      continue;
+    }
+    int64_t row_bytes = size_of(row.dtype);
+    for (size_t i = 1; i < row.shape.size(); ++i) row_bytes *= row.shape[i];
+    s.routed_mean += row.mean_rows * row_bytes;
+    s.routed_committed += row.shape[0] * row_bytes;
+    s.routed_max += row.max_rows * row_bytes;
+  }
+  return s;
+}
+
+}  // namespace mw

@@ -1,0 +1,74 @@
+#include "layout/gradient_blocks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+int64_t unit_of(DType dtype) { return 64 / size_of(dtype); }
+
+void cut(GradientBlock& block, int members, int member, DType dtype) {
+  const int64_t elements = block.cuts.back();
+  block.member = member;
+  block.cuts.clear();
+  for (int64_t m = 0; m <= members; ++m) block.cuts.push_back(cut_begin(elements, members, m, dtype));
+}
+
+}  // namespace
+
+DType gradient_dtype(Replicas replicas, const RunSpec& run) {
+  return replicas == Replicas::edp ? run.expert_gradient_dtype() : DType::f32;
+}
+
+int64_t padded_gradient(int64_t elements, DType dtype) {
+  const int64_t unit = unit_of(dtype);
+  return (elements + unit - 1) / unit * unit;
+}
+
+int64_t cut_begin(int64_t elements, int64_t members, int64_t m, DType dtype) {
+  return padded_gradient(elements / members * m + elements % members * m / members, dtype);
+}
+
+int64_t sum_piece_elements(int64_t largest_layer, int64_t block) {
+  return padded_gradient(std::min(largest_layer / 2, block / 8), DType::bf16);
+}
+
+std::vector<int64_t> GradientBlock::counts(int64_t begin, int64_t count) const {
+  MW_CHECK(begin >= 0 && begin + count <= cuts.back(), "elements {} + {} of a block of {}", begin, count, cuts.back());
+  std::vector<int64_t> list;
+  for (size_t m = 0; m + 1 < cuts.size(); ++m)
+    list.push_back(std::clamp(cuts[m + 1], begin, begin + count) - std::clamp(cuts[m], begin, begin + count));
+  return list;
+}
+
+ElementRange GradientBlock::own(int64_t begin, int64_t count) const {
+  const auto m = static_cast<size_t>(member);
+  const int64_t first = std::clamp(cuts[m], begin, begin + count);
+  return {first - begin, std::clamp(cuts[m + 1], begin, begin + count) - first};
+}
+
+GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<LocalParam>& locals,
+                                    const Mesh& mesh, const MeshCoords& coords, const RunSpec& run) {
+  GradientBlocks out;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    int64_t& end = out.blocks[static_cast<size_t>(locals[i].replicas)].cuts.back();
+    out.begins.push_back(rows[i].trained ? end : 0);
+    if (rows[i].trained) end += padded_gradient(locals[i].numel(), gradient_dtype(locals[i].replicas, run));
+  }
+  if (run.mesh.zero == 0) return out;
+  const auto cut_over = [&](Replicas replicas, int members, int member) {
+    if (members > 1) cut(out.blocks[static_cast<size_t>(replicas)], members, member, gradient_dtype(replicas, run));
+  };
+  cut_over(Replicas::dp, mesh.dp, coords.dp);
+  cut_over(Replicas::stage, mesh.dp * mesh.tp, coords.dp * mesh.tp + coords.tp);
+  cut_over(Replicas::edp, mesh.edp, coords.edp);
+  return out;
+}
+
+bool cuts_master(const ParamRow& row, const GradientBlock& block, DType dtype) {
+  return block.is_cut() && dtype == DType::bf16 && row.role == ParamRole::matrix;
+}
+
+}  // namespace mw

@@ -1,0 +1,98 @@
+#include "layout/mesh.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+std::string divisors_of(int n) {
+  std::vector<int> divisors;
+  for (int d = 1; d <= n; ++d)
+    if (n % d == 0) divisors.push_back(d);
+  return fmt::format("{}", fmt::join(divisors, ", "));
+}
+
+}  // namespace
+
+Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
+  MW_CHECK(world >= 1, "a world of {} ranks", world);
+  Mesh mesh;
+  mesh.world = world;
+  mesh.ep_first = spec.placement == "ep_first";
+  if (world % (spec.pp * spec.tp) != 0)  // in 64 bits: each of them may be a million
+    fail(Exit::config,
+         fmt::format("{} ranks are not a multiple of mesh.pp = {} x mesh.tp = {}", world, spec.pp, spec.tp),
+         fmt::format("choose mesh.pp and mesh.tp so that their product is one of {}", divisors_of(world)));
+  mesh.pp = static_cast<int>(spec.pp);
+  mesh.tp = static_cast<int>(spec.tp);
+  const int stage = world / mesh.pp;
+  mesh.dp = stage / mesh.tp;
+  mesh.ted = mesh.tp > 1 && tp_mode == "ted";
+  const int shared = mesh.ted ? mesh.dp : stage;  // ranks that share the experts out
+  if (spec.ep > shared || shared % spec.ep != 0)
+    fail(Exit::config,
+         fmt::format("mesh.ep = {} does not divide the {} {}rank{} of {}", spec.ep, shared,
+                     mesh.ted ? "data-parallel " : "", shared == 1 ? "" : "s",
+                     mesh.pp == 1 ? "the run" : "a pipeline stage"),
+         fmt::format("set mesh.ep to one of {}", divisors_of(shared)));
+  mesh.ep = static_cast<int>(spec.ep);
+  mesh.edp = shared / mesh.ep;
+  return mesh;
+}
+
+PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches) {
+  PipelineShape shape;
+  shape.kind = schedule_kind_of(spec.schedule);
+  shape.ranks = static_cast<int>(spec.pp);
+  if (shape.kind == ScheduleKind::interleaved) shape.chunks = static_cast<int>(spec.chunks);
+  if (shape.kind == ScheduleKind::zb_v) shape.chunks = 2;
+  shape.micro_batches = micro_batches;
+  return shape;
+}
+
+MeshCoords coords_of(const Mesh& mesh, int rank) {
+  MW_CHECK(rank >= 0 && rank < mesh.world, "rank {} of {}", rank, mesh.world);
+  MeshCoords c;
+  const int stage = mesh.dp * mesh.tp;
+  const int r = rank % stage;
+  c.pp = rank / stage;
+  c.dp = r / mesh.tp;
+  c.tp = r % mesh.tp;
+  const int shared = mesh.ted ? c.dp : r;
+  c.ep = mesh.ep_first ? shared % mesh.ep : shared / mesh.edp;
+  c.edp = mesh.ep_first ? shared / mesh.ep : shared % mesh.edp;
+  return c;
+}
+
+std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
+  const MeshCoords own = coords_of(mesh, rank);
+  std::vector<int> group;
+  for (int other = 0; other < mesh.world; ++other) {
+    const MeshCoords c = coords_of(mesh, other);
+    bool same = true;
+    const bool same_slices = !mesh.ted || c.tp == own.tp;
+    switch (axis) {
+      case MeshAxis::world: break;
+      case MeshAxis::pp: same = c.dp == own.dp && c.tp == own.tp; break;
+      case MeshAxis::dp: same = c.pp == own.pp && c.tp == own.tp; break;
+      case MeshAxis::tp: same = c.pp == own.pp && c.dp == own.dp; break;
+      case MeshAxis::ep: same = c.pp == own.pp && c.edp == own.edp && same_slices; break;
+      case MeshAxis::stage: same = c.pp == own.pp; break;
+      case MeshAxis::edp: same = c.pp == own.pp && c.ep == own.ep && same_slices; break;
+    }
+    if (same) group.push_back(other);
+  }
+  return group;
+}
+
+std::string describe(const Mesh& mesh) {
+  return fmt::format("{} rank{}: {}dp {}, {}ep {} x edp {} ({}{})", mesh.world, mesh.world == 1 ? "" : "s",
+                     mesh.pp > 1 ? fmt::format("pp {}, ", mesh.pp) : "", mesh.dp,
+                     mesh.tp > 1 ? fmt::format("tp {}, ", mesh.tp) : "", mesh.ep, mesh.edp,
+                     mesh.ep_first ? "ep-first" : "dp-first", mesh.ted ? ", experts cut over tp" : "");
+}
+
+}  // namespace mw

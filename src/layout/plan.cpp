@@ -1,0 +1,169 @@
+#include "layout/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "config/hf_config.h"
+#include "layout/recompute.h"
+
+namespace mw {
+
+ModelSpec load_model_spec(const RunSpec& run) {
+  return run.hf_dir.empty() ? build_native_model(run.native) : read_hf_config(run.hf_dir + "/config.json");
+}
+
+// Sums of bytes must stay exact integers, at the worst load too.
+static void check_total(const Plan& plan) {
+  double bytes = 0;
+  for (const ByteRow& row : all_rows(plan)) {
+    double row_bytes = static_cast<double>(size_of(row.dtype));
+    for (size_t i = 1; i < row.shape.size(); ++i) row_bytes *= static_cast<double>(row.shape[i]);
+    bytes += row_bytes * static_cast<double>(std::max(row.max_rows, row.shape[0])) + 64;
+  }
+  if (bytes > 0x1p60)
+    fail(Exit::memory,
+         fmt::format("rank {} would need more than 2^60 bytes for the model and {} tokens per micro-batch", plan.rank,
+                     plan.batch.tokens()),
+         "lower the sizes of the model, or raise train.micro_batches");
+}
+
+// Placements are tables of every expert: a model that no machine holds must not fill the memory with them.
+static void check_expert_count(const ModelSpec& model) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  int64_t experts = 0;
+  for (const LayerSpec& layer : model.layers)
+    if (layer.feed_forward == FeedForwardKind::moe) experts += layer.moe.experts;
+  if (experts > kMost)
+    fail(Exit::config,
+         fmt::format("the model has {} routed experts over all layers, at most {} are supported", experts, kMost),
+         "lower model.experts or model.layers");
+}
+
+// Rows are counted in 32 bits.
+bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport) {
+  constexpr int64_t kTooMany = int64_t{1} << 31;
+  if (tokens > kMostTokens || tokens * moe.top_k * ep >= kTooMany) return false;
+  return !traits_of(transport).equal_rows || tokens * (moe.experts + ep) < kTooMany;
+}
+
+static void check_gradients(const RunSpec& run) {
+  if (run.expert_gradient_dtype() == DType::bf16 && run.dtype() != DType::bf16)
+    fail(Exit::config, "memory.expert_gradients = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"",
+         "set train.dtype = \"bf16\", or memory.expert_gradients = \"fp32\"");
+}
+
+static void plan_pipeline(Plan& plan) {
+  plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
+  if (splits_backward(plan.pipeline.kind) && weight_part(plan.run).empty())
+    fail(Exit::config,
+         fmt::format("mesh.schedule = \"{}\" computes weight gradients later, but memory.recompute = \"{}\" keeps "
+                     "none of the activations that they need",
+                     plan.run.mesh.schedule, plan.run.recompute),
+         "set memory.recompute to \"moe\", \"selective\" or \"none\", or mesh.schedule = \"1f1b\"");
+  const std::vector<int64_t> first_layers =
+      split_layers(plan.model, plan.pipeline, plan.run.train.seq_len, plan.run.mesh.stage_layers);
+  Schedule schedule = make_schedule(plan.pipeline);
+  plan.stages = plan_stages(schedule, plan.coords.pp, first_layers);
+  plan.schedule = std::move(schedule.ranks[static_cast<size_t>(plan.coords.pp)]);
+}
+
+Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform) {
+  Plan plan;
+  plan.model = model;
+  plan.run = run;
+  plan.mesh = make_mesh(run.mesh, world, run.moe.tp_mode);
+  plan.rank = rank;
+  plan.coords = coords_of(plan.mesh, rank);
+  plan.faults = faults_of(run.fault);
+  plan.batch = make_local_batch(run, plan.mesh.dp, plan.coords.dp);
+  plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);
+  if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)
+    fail(Exit::config, fmt::format("mesh.ep = {}, but the model has no MoE layer", plan.mesh.ep), "set mesh.ep = 1");
+  if (plan.batch.most_tokens() > kMostTokens)
+    fail(Exit::config,
+         fmt::format("a micro-batch has {} tokens per rank, at most 2^30 are supported", plan.batch.most_tokens()),
+         fmt::format("raise train.micro_batches to at least {}",
+                     run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
+  check_gradients(run);
+  for (const int64_t samples : samples_by_rank(run, run.train.micro_batches, plan.mesh.dp))
+    check_tensor_parallel(model, run, plan.mesh, samples);
+  check_expert_count(model);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerSpec& layer = model.layers[i];
+    if (layer.feed_forward != FeedForwardKind::moe) {
+      plan.placements.emplace_back();
+      continue;
+    }
+    if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.most_tokens()).count, layer.moe, plan.mesh.ep,
+                            plan.transports[i]))
+      fail(Exit::config,
+           fmt::format("one rank could receive 2^31 {} rows or more in a micro-batch",
+                       traits_of(plan.transports[i]).equal_rows ? "padded" : "routed"),
+           "raise train.micro_batches");
+    plan.placements.push_back(make_block_placement(layer.moe.experts, plan.mesh.ep));
+    validate(plan.placements.back());
+  }
+  plan.params = param_table(model);
+  plan_pipeline(plan);
+  plan.parameter_rows =
+      parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements, platform);
+  plan.activation_rows =
+      activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements, plan.transports, platform);
+  check_total(plan);
+  return plan;
+}
+
+std::vector<ParamRow> own_params(const Plan& plan) {
+  std::vector<ParamRow> rows;
+  for (const ParamRow& row : plan.params)
+    if (holds(plan.stages, row, plan.model.tie_embeddings)) rows.push_back(row);
+  return rows;
+}
+
+std::vector<ByteRow> all_rows(const Plan& plan) {
+  std::vector<ByteRow> rows = plan.parameter_rows;
+  rows.insert(rows.end(), plan.activation_rows.begin(), plan.activation_rows.end());
+  return rows;
+}
+
+std::string describe(const Plan& plan) {
+  const std::vector<ByteRow> rows = all_rows(plan);
+  const ByteSummary s = summarise(rows);
+  const auto halves = [&](ByteKind kind, DType dtype, const char* note) {
+    const bool any = std::any_of(rows.begin(), rows.end(),
+                                 [&](const ByteRow& row) { return row.kind == kind && row.dtype == dtype; });
+    return std::pair(kind, any ? note : "");
+  };
+  const std::map<ByteKind, const char*> notes = {halves(ByteKind::master, DType::u16, " (what packed weights lack)"),
+                                                 halves(ByteKind::gradient, DType::bf16, " (those of experts in bf16)"),
+                                                 halves(ByteKind::moment, DType::bf16, " (in bf16)")};
+  std::string text = fmt::format(
+      "mesh {}; {} sequences{} x {} tokens per rank and micro-batch, {} micro-batch{} per step\n", describe(plan.mesh),
+      plan.batch.sequences,
+      plan.run.mesh.shares.empty() ? "" : fmt::format(" (of {}, shared {})", plan.batch.all, plan.run.mesh.shares),
+      plan.batch.seq_len, plan.run.train.micro_batches, plan.run.train.micro_batches == 1 ? "" : "es");
+  if (plan.mesh.pp > 1)
+    text += fmt::format("pipeline {}; rank {} has {}\n", describe(plan.pipeline), plan.rank, describe(plan.stages));
+  text += fmt::format("memory {}: {} of tensors",
+                      plan.mesh.pp * plan.mesh.tp > 1 ? fmt::format("of rank {}", plan.rank) : "per rank",
+                      format_bytes(s.total()));
+  for (int k = 0; k < kByteKinds; ++k) {
+    if (s.by_kind[k] == 0) continue;
+    const auto kind = static_cast<ByteKind>(k);
+    const auto note = notes.find(kind);
+    text += fmt::format("{} {} {}{}", k == 0 ? ":" : ",", name_of(kind), format_bytes(s.by_kind[k]),
+                        note == notes.end() ? "" : note->second);
+  }
+  if (s.on_host > 0) text += fmt::format("; {} more on the host", format_bytes(s.on_host));
+  if (s.routed_committed > 0)
+    text += fmt::format("; rows that depend on the load: {} balanced, {} committed, {} at worst",
+                        format_bytes(s.routed_mean), format_bytes(s.routed_committed), format_bytes(s.routed_max));
+  return text;
+}
+
+}  // namespace mw

@@ -1,0 +1,55 @@
+// Plan: ModelSpec x RunSpec x Platform -> everything a run will do, as data. The run obeys it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "config/faults.h"
+#include "config/model_spec.h"
+#include "config/param_table.h"
+#include "config/run_spec.h"
+#include "layout/byte_table.h"
+#include "layout/mesh.h"
+#include "layout/placement.h"
+#include "layout/schedule/schedule.h"
+#include "layout/stages.h"
+
+namespace mw {
+
+struct Plan {
+  ModelSpec model;
+  RunSpec run;
+  Mesh mesh;
+  int rank = 0;
+  MeshCoords coords;
+  LocalBatch batch;
+  std::vector<TransportKind> transports;    // by layer; in_place for dense layers
+  std::vector<ExpertPlacement> placements;  // by layer; empty tables for dense layers
+  std::vector<ParamRow> params;             // of the whole model
+  Faults faults;                            // injected by tests
+  PipelineShape pipeline;
+  std::vector<Action> schedule;   // of this rank
+  std::vector<StagePlan> stages;  // that this rank holds
+  std::vector<ByteRow> parameter_rows, activation_rows;
+};
+
+// The model a run names: its [model] table or hf:DIR/config.json.
+ModelSpec load_model_spec(const RunSpec& run);
+
+constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch
+// Whether rows of a layer can be counted in 32 bits, as many of `tokens` of each of `ep` ranks as may meet on one rank.
+bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport);
+
+// The plan of one rank. Pure: reads no file, asks no machine. Errors: config, unsupported.
+Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform);
+
+// The rows of plan.params that this rank holds, in their order.
+std::vector<ParamRow> own_params(const Plan& plan);
+
+// Every byte of the plan, parameters then activations.
+std::vector<ByteRow> all_rows(const Plan& plan);
+
+// A few lines for the log: mesh, batch, bytes by kind.
+std::string describe(const Plan& plan);
+
+}  // namespace mw

@@ -1,0 +1,130 @@
+#include "layout/platform_profile.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mw {
+namespace {
+
+// The rule of cpu::matmul_workspace_bytes, repeated here because a plan links no operators.
+int64_t product_scratch_bytes(int64_t n, int64_t k) {
+  constexpr int64_t kGap = 16;
+  const int64_t row_bytes = (n + kGap + k) * size_of(DType::f32);
+  const int64_t sum_bytes = std::min(n * k * size_of(DType::f32), int64_t{16} << 20);
+  return std::min(1024 * row_bytes + sum_bytes, std::max(int64_t{32} << 20, 16 * row_bytes + sum_bytes)) + 192;
+}
+
+// As measure_platform (model/platform.h) has it where products need the most; a test holds the two together.
+int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
+  constexpr int64_t kRouterRows = 512;  // that a router's product in fp32 converts at a time
+  int64_t widest = std::max(model.vocab, model.width), router = 0, rounded = 0;
+  for (const LayerSpec& layer : model.layers) {
+    const AttentionSpec& a = layer.attention;
+    const LatentSpec& l = a.latent;
+    const int64_t c = halves_of(layer.activation);
+    widest = std::max({widest, a.heads * a.head_dim, a.heads * a.value_dim()});
+    if (a.is_latent())
+      widest = std::max({widest, a.heads * (l.nope_dim + l.value_dim), l.q_rank, l.kv_rank + l.rope_dim});
+    widest = std::max({widest, c * layer.dense_width, c * layer.moe.width, c * layer.moe.shared_width});
+    if (layer.feed_forward == FeedForwardKind::moe && run.dtype() == DType::bf16)
+      router = std::max(router, kRouterRows * model.width * size_of(DType::f32) +
+                                    product_scratch_bytes(layer.moe.experts, model.width));
+    if (layer.feed_forward == FeedForwardKind::moe && run.expert_gradient_dtype() == DType::bf16)  // summed in fp32
+      rounded = std::max(rounded, std::max(c * layer.moe.width, model.width) * std::max(layer.moe.width, model.width) *
+                                          size_of(DType::f32) +
+                                      64);
+  }
+  return std::max(product_scratch_bytes(widest, widest) + rounded, router);
+}
+
+}  // namespace
+
+double rate_at(const RateTable& table, double size) {
+  const auto above =
+      std::lower_bound(table.begin(), table.end(), size, [](const RatePoint& p, double s) { return p.size < s; });
+  if (above == table.begin()) return table.front().per_second;
+  if (above == table.end()) return table.back().per_second;
+  const RatePoint& below = *(above - 1);
+  const double share = std::log(size / below.size) / std::log(above->size / below.size);
+  return below.per_second + share * (above->per_second - below.per_second);
+}
+
+namespace {
+
+double expert_rate(const OperatorRates& rates, RateTable OperatorRates::*any, RateTable ExpertRates::*of_count,
+                   double experts, double flops) {
+  if (!rates.expert_counts) return rate_at(rates.*any, flops);
+  RateTable by_count;
+  for (const ExpertRates& count : *rates.expert_counts)
+    by_count.push_back({static_cast<double>(count.experts), rate_at(count.*of_count, flops)});
+  return rate_at(by_count, experts);
+}
+
+}  // namespace
+
+double expert_rate(const OperatorRates& rates, double experts, double flops) {
+  return expert_rate(rates, &OperatorRates::expert_products, &ExpertRates::products, experts, flops);
+}
+
+double expert_weight_rate(const OperatorRates& rates, double experts, double flops) {
+  return expert_rate(rates, &OperatorRates::expert_weight_products, &ExpertRates::weight_products, experts, flops);
+}
+
+std::vector<LinkCost*> link_costs(LinkLevel& level) {
+  std::vector<LinkCost*> costs = {&level.all_to_all, &level.ring, &level.message};
+  if (level.owner) costs.push_back(&*level.owner);
+  if (level.groups)
+    for (GroupCosts& group : *level.groups) {
+      costs.insert(costs.end(), {&group.all_to_all, &group.ring});
+      if (group.owner) costs.push_back(&*group.owner);
+    }
+  return costs;
+}
+
+std::vector<RateTable*> rate_tables(PlatformProfile& profile) {
+  std::vector<RateTable*> tables;
+  const auto add = [&](OperatorRates& r) {
+    for (RateTable* table : {&r.dense_products, &r.expert_products, &r.expert_weight_products, &r.attention_forward,
+                             &r.attention_backward})
+      tables.push_back(table);
+    if (r.expert_counts)
+      for (ExpertRates& count : *r.expert_counts)
+        tables.insert(tables.end(), {&count.products, &count.weight_products});
+  };
+  add(profile.bf16);
+  if (profile.fp32) add(*profile.fp32);
+  return tables;
+}
+
+OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
+  if (dtype == DType::bf16) return profile.bf16;
+  if (profile.fp32) return *profile.fp32;
+  PlatformProfile copy = profile;
+  for (RateTable* table : rate_tables(copy))
+    for (RatePoint& point : *table) point.per_second *= profile.fp32_share;
+  // Of libraries, which have no fp32.
+  for (std::optional<double>* share : {&copy.bf16.attention_any_order, &copy.bf16.attention_forward_documents,
+                                       &copy.bf16.attention_backward_documents})
+    share->reset();
+  return copy.bf16;
+}
+
+Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {
+  Platform platform;
+  platform.native_bf16 = profile.native_bf16;
+  platform.one_packed_form = profile.one_packed_form;
+  platform.logit_elements = profile.logit_elements;
+  platform.logit_gradient_rows = profile.logit_gradient_rows.value_or(0);
+  platform.split_masters = profile.split_masters.value_or(true);
+  if (!profile.one_packed_form) {
+    platform.ops_workspace_bytes = cpu_scratch_bytes(model, run);
+    platform.attention = AttentionRule::on_cpu;
+    platform.threads = run.train.threads > 0 ? run.train.threads : profile.threads.value_or(1);
+    return platform;
+  }
+  platform.ops_workspace_bytes = profile.scratch_bytes;
+  platform.attention = profile.attention_library.value_or(false) ? AttentionRule::by_library : AttentionRule::on_gpu;
+  return platform;
+}
+
+}  // namespace mw

@@ -1,0 +1,35 @@
+// How many rows the routed experts of a rank get, and how many a rank sends, as the byte table reserves them.
+#pragma once
+
+#include <cstdint>
+
+#include "config/model_spec.h"
+#include "config/run_spec.h"
+
+namespace mw {
+
+// Exact where rows do not grow, else what is committed at the start, the mean under even loads, and the most.
+struct RoutedRows {
+  bool grows = false;
+  int64_t committed = 0, mean = 0, max = 0;
+};
+
+// A rank of an EP group of `ep` ranks: it routes `own_tokens` tokens, no rank routes more than `most_tokens`, and it
+// holds `local_experts` experts.
+struct RoutedShape {
+  const MoeSpec& moe;
+  const RunSpec& run;
+  int64_t own_tokens = 0, most_tokens = 0;
+  int64_t ep = 1, local_experts = 0;
+};
+
+// Rows of the rank's own tokens: one per (token, choice), exact.
+RoutedRows own_rows(const RoutedShape& shape);
+// Rows that the tokens of all ranks send to the rank's experts; rows that a capacity drops do not count.
+RoutedRows rows_of_experts(const RoutedShape& shape);
+// The same where every expert gets as many rows from each rank as the fullest one.
+RoutedRows padded_rows_of_experts(const RoutedShape& shape);
+// Rows that a rank sends to all experts with such padding.
+RoutedRows padded_send_rows(const RoutedShape& shape);
+
+}  // namespace mw

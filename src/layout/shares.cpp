@@ -1,0 +1,120 @@
+#include "layout/shares.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace mw {
+namespace {
+
+std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
+  std::string below, above;
+  for (int64_t m = train.micro_batches; m >= 1 && below.empty(); --m)
+    if (train.global_batch % (m * dp) == 0) below = fmt::format("{}", m);
+  for (int64_t m = train.micro_batches + 1; m <= train.global_batch && above.empty(); ++m)
+    if (train.global_batch % (m * dp) == 0) above = fmt::format("{}", m);
+  if (below.empty() && above.empty())
+    return fmt::format("set train.global_batch to a multiple of the {} data-parallel ranks, such as {}", dp,
+                       (train.global_batch + dp - 1) / dp * dp);
+  return fmt::format("set train.micro_batches to {}{}{}", below, below.empty() || above.empty() ? "" : " or ", above);
+}
+
+std::vector<int64_t> uneven_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
+  const std::vector<int64_t> weights = parse_shares(run.mesh.shares, "mesh.shares");
+  const int64_t global = run.train.global_batch;
+  if (std::ssize(weights) != dp)
+    fail(Exit::config,
+         fmt::format("mesh.shares = \"{}\" has {} shares, but the layout has {} data-parallel ranks", run.mesh.shares,
+                     weights.size(), dp),
+         "list one share per data-parallel rank, or leave mesh.shares empty");
+  if (global % micro_batches != 0 || global / micro_batches < dp)
+    fail(Exit::config,
+         fmt::format(
+             "train.global_batch = {} cannot be divided into {} micro-batches of at least one sample for each of "
+             "{} data-parallel ranks",
+             global, micro_batches, dp),
+         fmt::format("set train.global_batch to a multiple of train.micro_batches, and to at least {}",
+                     micro_batches * dp));
+  return divide_by_shares(global / micro_batches, weights);
+}
+
+}  // namespace
+
+std::vector<int64_t> parse_shares(const std::string& text, const std::string& key) {
+  constexpr int64_t kMost = int64_t{1} << 20;
+  std::vector<int64_t> weights;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    int64_t weight = 0;
+    const auto [next, error] = std::from_chars(text.data() + begin, text.data() + end, weight);
+    if (error != std::errc() || next != text.data() + end || weight < 1 || weight > kMost)
+      fail(Exit::config,
+           fmt::format("{} = \"{}\" is not a comma-separated list of integers from 1 to {}", key, printable(text),
+                       kMost),
+           "write for example \"3,1\": three quarters and one quarter");
+    weights.push_back(weight);
+    begin = end + 1;
+  }
+  return weights;
+}
+
+std::vector<int64_t> divide_by_shares(int64_t units, const std::vector<int64_t>& weights) {
+  const auto count = std::ssize(weights);
+  MW_CHECK(units >= count && count > 0, "{} units for {} shares", units, count);
+  const int64_t sum = std::accumulate(weights.begin(), weights.end(), int64_t{0}), rest = units - count;
+  std::vector<int64_t> parts, order(weights.size());
+  std::vector<int64_t> remainders;
+  for (const int64_t weight : weights) {
+    // One unit is everyone's: the others bring each part as near to its exact share as that allows.
+    const int64_t wanted = std::max<int64_t>(units * weight - sum, 0);
+    parts.push_back(wanted / sum);
+    remainders.push_back(wanted % sum);
+  }
+  int64_t left = rest - std::accumulate(parts.begin(), parts.end(), int64_t{0});
+  std::iota(order.begin(), order.end(), 0);
+  const auto by = [](const std::vector<int64_t>& keys) {
+    return [&keys](int64_t a, int64_t b) { return keys[static_cast<size_t>(a)] > keys[static_cast<size_t>(b)]; };
+  };
+  std::stable_sort(order.begin(), order.end(), by(remainders));
+  for (size_t i = 0; left > 0; i = (i + 1) % order.size(), --left) ++parts[static_cast<size_t>(order[i])];
+  // Members below one unit took more than their share: the largest parts give it back.
+  for (; left < 0; ++left) --*std::max_element(parts.begin(), parts.end());
+  for (int64_t& part : parts) ++part;
+  return parts;
+}
+
+std::vector<int64_t> samples_by_rank(const RunSpec& run, int64_t micro_batches, int64_t dp) {
+  if (!run.mesh.shares.empty()) return uneven_samples(run, micro_batches, dp);
+  const TrainSpec& train = run.train;
+  if (train.global_batch % (micro_batches * dp) != 0)
+    fail(Exit::config,
+         fmt::format("train.global_batch = {} is not divisible by train.micro_batches = {} x {} data-parallel ranks",
+                     train.global_batch, micro_batches, dp),
+         nearest_micro_batches(train, dp));
+  return std::vector<int64_t>(static_cast<size_t>(dp), train.global_batch / (micro_batches * dp));
+}
+
+int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
+  const std::vector<int64_t> samples = samples_by_rank(run, micro_batches, dp);
+  return *std::max_element(samples.begin(), samples.end());
+}
+
+LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank) {
+  const std::vector<int64_t> samples = samples_by_rank(run, run.train.micro_batches, dp);
+  const auto own = samples.begin() + rank;
+  return {*own, run.train.seq_len, std::accumulate(samples.begin(), own, int64_t{0}),
+          *std::max_element(samples.begin(), samples.end()),
+          std::accumulate(samples.begin(), samples.end(), int64_t{0})};
+}
+
+LocalBatch largest_local_batch(const RunSpec& run, int64_t dp) {
+  const std::vector<int64_t> samples = samples_by_rank(run, run.train.micro_batches, dp);
+  return make_local_batch(run, dp, std::max_element(samples.begin(), samples.end()) - samples.begin());
+}
+
+}  // namespace mw

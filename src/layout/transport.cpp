@@ -1,0 +1,156 @@
+#include "layout/transport.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+
+namespace mw {
+namespace {
+
+using Rows = TransportTensor::Rows;
+using Type = TransportTensor::Type;
+
+// Designed, and not built: docs/limits.md.
+constexpr std::string_view kPlanned[] = {"halo", "bypass", "gather_tokens", "gather_weights"};
+
+const std::vector<TransportTraits>& table() {
+  static const std::vector<TransportTraits> all = {
+      {TransportKind::in_place, "in_place", false, true, false, own_rows, nullptr, {}},
+      {TransportKind::flat,
+       "flat",
+       true,
+       false,
+       false,
+       rows_of_experts,
+       own_rows,
+       {{"received", Rows::expert, Type::run, true},
+        {"received_index", Rows::expert, Type::i32},
+        {"received_weights", Rows::expert, Type::f32}}},
+      {TransportKind::padded,
+       "padded",
+       true,
+       false,
+       true,
+       padded_rows_of_experts,
+       padded_send_rows,
+       {{"received", Rows::expert, Type::run, true},
+        {"received_index", Rows::expert, Type::i32},
+        {"received_weights", Rows::expert, Type::f32},
+        {"padded_token_ids", Rows::send, Type::i32},
+        {"padded_row_of", Rows::choice, Type::i32}}},
+  };
+  return all;
+}
+
+std::string all_names() {
+  std::vector<std::string_view> names = {"auto"};
+  for (const TransportTraits& t : table()) names.push_back(t.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+void check_name(std::string_view name) {
+  if (name == "auto") return;
+  for (const TransportTraits& t : table())
+    if (t.name == name) return;
+  const std::string hint =
+      fmt::format("set moe.transport to one of {}, or to a list of them such as \"flat*4,padded*2\"", all_names());
+  if (std::find(std::begin(kPlanned), std::end(kPlanned), name) != std::end(kPlanned))
+    fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not supported yet", name),
+         hint + "; docs/limits.md lists what is missing");
+  fail(Exit::config, fmt::format("moe.transport: unknown transport \"{}\"", name), hint);
+}
+
+// "flat*4": name and count; "flat": once.
+std::pair<std::string, int64_t> parse_item(std::string_view item) {
+  const size_t star = item.find('*');
+  int64_t count = 1;
+  if (star != std::string_view::npos) {
+    const std::string_view digits = item.substr(star + 1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+    if (error != std::errc() || end != digits.data() + digits.size() || count < 1 || count > (int64_t{1} << 20))
+      fail(Exit::config, fmt::format("moe.transport: expected NAME*COUNT with a positive count, got \"{}\"", item),
+           "write for example moe.transport = \"flat*4,padded*2\"");
+  }
+  const std::string name(item.substr(0, star));
+  check_name(name);
+  return {name, count};
+}
+
+std::vector<std::string> parse_list(std::string_view setting) {
+  std::vector<std::string> names;
+  for (size_t begin = 0; begin <= setting.size();) {
+    const size_t end = std::min(setting.find(',', begin), setting.size());
+    const auto [name, count] = parse_item(setting.substr(begin, end - begin));
+    names.insert(names.end(), static_cast<size_t>(count), name);
+    begin = end + 1;
+  }
+  return names;
+}
+
+}  // namespace
+
+std::span<const TransportTraits> transport_table() { return table(); }
+
+const TransportTraits& traits_of(TransportKind kind) {
+  for (const TransportTraits& t : table())
+    if (t.kind == kind) return t;
+  MW_CHECK(false, "no traits of transport {}", static_cast<int>(kind));
+}
+
+std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model) {
+  const bool is_list = setting.find_first_of(",*") != std::string::npos;
+  std::vector<std::string> of_moe;
+  if (is_list) of_moe = parse_list(setting);
+  else check_name(setting);
+  const int64_t moe_layers = model.moe_layer_count();
+  if (is_list && std::ssize(of_moe) != moe_layers)
+    fail(Exit::config,
+         fmt::format("moe.transport = \"{}\" names {} transports, but the model has {} MoE layers", setting,
+                     of_moe.size(), moe_layers),
+         "name one transport per MoE layer, or a single one for all");
+  std::vector<std::string> names;
+  size_t next = 0;
+  for (const LayerSpec& layer : model.layers) {
+    if (layer.feed_forward != FeedForwardKind::moe) names.emplace_back();
+    else names.push_back(is_list ? of_moe[next++] : setting);
+  }
+  return names;
+}
+
+TransportKind choose_transport(const std::string& name, int64_t ep) {
+  if (name.empty()) return TransportKind::in_place;
+  check_name(name);
+  if (name == "auto") return ep == 1 ? TransportKind::in_place : TransportKind::flat;
+  const auto traits = std::find_if(table().begin(), table().end(), [&](const auto& t) { return t.name == name; });
+  if (traits->needs_all_experts && ep > 1)
+    fail(Exit::config,
+         fmt::format("moe.transport = \"{}\" needs every expert on every rank, but mesh.ep = {} shards them", name, ep),
+         "set moe.transport = \"auto\", or mesh.ep = 1");
+  return traits->kind;
+}
+
+std::vector<TransportKind> choose_transports(const std::vector<std::string>& names, int64_t ep) {
+  std::vector<TransportKind> kinds;
+  for (const std::string& name : names) kinds.push_back(choose_transport(name, ep));
+  return kinds;
+}
+
+bool is_kept_by_transport(std::string_view name) {
+  for (const TransportTraits& t : table())
+    for (const TransportTensor& tensor : t.kept)
+      if (tensor.name == name) return true;
+  return false;
+}
+
+bool allows_sharded_experts(const std::string& setting) {
+  for (const std::string& name : parse_list(setting))
+    for (const TransportTraits& t : table())
+      if (t.name == name && t.needs_all_experts) return false;
+  return true;
+}
+
+}  // namespace mw

@@ -1,0 +1,99 @@
+// flat: each (token, choice) is a row that one uneven all-to-all per direction and chunk sends to its expert's rank,
+// and back. Chunks are of local slots.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "comm/comm.h"
+#include "layout/placement.h"
+#include "moe/transport.h"
+#include "ops/index.h"
+
+namespace mw {
+
+// What a layer keeps of its dispatched rows for the backward pass, or fills again before it (Pass::again).
+struct FlatSaved {
+  GrowingTensor received;          // rows as they arrived, [R, D]
+  GrowingTensor received_index;    // i32 [R]: sorted row -> arrived row
+  GrowingTensor received_weights;  // f32 [R], in arrival order
+};
+
+struct FlatOptions {
+  int64_t row_chunks = 1;         // chunks, at most as many as the largest number of slots of a rank
+  bool dispatches_again = false;  // Pass::again precedes the backward pass
+};
+
+class FlatTransport : public Transport {
+ public:
+  // `ep` must outlive the transport. Errors: unsupported, for a placement with replicas.
+  FlatTransport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch,
+                FlatSaved saved, FlatOptions options);
+
+  void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
+  int64_t chunks() const override { return chunks_; }
+  int64_t rows() const override { return rows_; }
+  void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;
+  ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;
+  ExpertBatch forward_rows(int64_t chunk, TensorView x_TD) override;
+  void combine_begin(Stream& stream, Pass pass, int64_t chunk) override;
+  void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) override;
+  ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) override;
+
+ protected:
+  // The rows to send: how many, the token and the gate weight of each, and the row of every choice.
+  struct SendRows {
+    int64_t count = 0;
+    const int32_t* tokens = nullptr;
+    TensorView weights_R, row_of_TK;
+  };
+  // Changes the rows to send of each expert, by (rank, slot); the sorted rows as they are: nothing to do.
+  virtual void set_send_counts(std::vector<int64_t>& /*by_position*/) {}
+  // Whether place_send needs the counts; otherwise rows are packed while the host waits for them.
+  virtual bool places_by_counts() const { return false; }
+  virtual SendRows place_send(Stream& stream);
+
+  Comm& ep_;
+  ExpertScratch scratch_;
+  TokenLayout layout_;
+
+ private:
+  enum class Direction : uint8_t { to_experts, to_tokens };
+  // Rows by (peer, slot): on the source side the peer is the destination, on the expert side the source.
+  using PeerSlots = std::vector<std::vector<int64_t>>;
+
+  int64_t slots_of(int rank) const;
+  std::pair<int64_t, int64_t> slot_range(int rank, int64_t chunk) const;
+  void start(Stream& stream, Pass pass, TensorView source_TD);
+  void plan(Stream& stream);
+  void pack(Stream& stream, TensorView source_TD);
+  void exchange_counts();
+  void plan_receive();
+  void index_received(Stream& stream);
+  void post(Stream& stream, int64_t chunk, TensorView from, TensorView to, Direction direction);
+  void wait(Stream& stream, int64_t chunk);
+  std::span<const int64_t> chunk_offsets(int64_t chunk) const;
+  std::pair<int64_t, int64_t> chunk_rows(int64_t chunk) const;  // first sorted row, and their number
+
+  std::vector<int64_t> rank_offsets_;
+  std::vector<int32_t> position_;
+  ResidentExperts experts_;
+  FlatSaved saved_;
+  FlatOptions options_;
+  int64_t local_slots_ = 0, chunks_ = 1;
+
+  bool sends_weights_ = false;  // with the rows of this dispatch
+  TensorView gate_weights_;
+  RowCounts counts_;
+  SendRows send_;
+  PeerSlots sent_, received_;
+  int64_t rows_ = 0;
+  TensorView send_rows_, send_weights_;
+  std::vector<IndexRun> received_runs_;
+  std::vector<int64_t> offsets_;
+  std::vector<std::vector<int64_t>> arrival_;  // [chunk][source]: first arrived row
+  std::vector<std::vector<std::unique_ptr<Pending>>> pending_;
+};
+
+}  // namespace mw

@@ -1,0 +1,340 @@
+#include "planner/layer_time.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "layout/logit_chunks.h"
+#include "planner/volumes.h"
+
+namespace mw {
+
+// What a rank computes with.
+struct LayerTimeModel::Shape {
+  Mesh mesh;
+  Recompute recompute = Recompute::none;
+  WeightPart weight_part;                             // of a schedule that splits
+  TransportKind transport = TransportKind::in_place;  // of the layer
+  double tokens = 0, own = 0;                         // of the data-parallel rank, of this rank's shard
+  double routed = 0;                                  // that its MoE blocks route
+};
+
+namespace {
+
+constexpr double kBackwardAttention = 2.5;  // FLOP over those of forward
+constexpr double kRouterShare = 0.25;       // of the rate of dense products: fp32 accuracy, few columns
+constexpr int kStatisticsBytes = 12;        // of a row's softmax in one part of the vocabulary
+constexpr int kHeadSumsBytes = 8;           // of a token's norms over heads of several ranks
+constexpr double kLogitBytes = 12;          // per logit, beside its products: fp32 read twice, bf16 gradient written
+
+// An exchange out and back around `compute`, in pieces: the first piece out and the last one back are waited for, the
+// rest as far as compute does not hide it.
+struct Overlap {
+  double waited = 0, hidden = 0;
+};
+Overlap overlap(double out, double back, double compute, double before, double pieces) {
+  const double ends = std::max(0.0, out / pieces - before) + back / pieces;
+  const double between = (out + back) * (pieces - 1) / pieces, room = compute * (pieces - 1) / pieces;
+  return {ends + std::max(0.0, between - room), std::min(between, room)};
+}
+
+// FLOP/s of attention with heads of `width`, the mean of keys' and values'.
+double attention_rate(const RateTable& by_length, const std::optional<RateTable>& by_width, double seq_len,
+                      double width) {
+  return rate_at(by_length, seq_len) * (by_width ? rate_at(*by_width, width) : 1);
+}
+
+// Weight gradients that can wait are a part of their own.
+void put_weights(LayerTime& time, double seconds, bool can_wait) {
+  (can_wait ? time.backward_weight : time.backward_input) += seconds;
+}
+
+void add(LayerTime& into, const LayerTime& from) {
+  into.forward += from.forward;
+  into.backward_input += from.backward_input;
+  into.backward_weight += from.backward_weight;
+  into.forward_exchange += from.forward_exchange;
+  into.backward_exchange += from.backward_exchange;
+}
+
+}  // namespace
+
+LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile,
+                               const ExpertLoad& load, int64_t ranks)
+    : kinds_(kinds),
+      run_(run),
+      profile_(profile),
+      transfers_(profile, ranks),
+      load_(load, run.moe),
+      rates_(rates_of(profile, run.dtype())),
+      element_bytes_(static_cast<double>(size_of(run.dtype()))),
+      gradient_bytes_(static_cast<double>(size_of(run.expert_gradient_dtype()))) {}
+
+double LayerTimeModel::traffic(double bytes) const {
+  return bytes > 0 ? bytes / profile_.elementwise_bytes_per_s + profile_.operator_latency_s : 0;
+}
+
+// Operands come while it computes. A GPU adds to gradients on the way, a CPU afterwards.
+double LayerTimeModel::bound(double computing, double operand_bytes, double sum_bytes) const {
+  const double operands = operand_bytes / profile_.stream_bytes_per_s, sums = sum_bytes / profile_.stream_bytes_per_s;
+  return profile_.one_packed_form ? std::max(computing, operands + sums) : std::max(computing, operands) + sums;
+}
+
+double LayerTimeModel::product(double rows, double n, double k) const {
+  const double flops = 2 * rows * n * k;
+  if (flops <= 0) return 0;
+  return bound(flops / rate_at(rates_.dense_products, flops), (rows * k + n * k + rows * n) * element_bytes_) +
+         profile_.operator_latency_s;
+}
+
+// Adds to fp32 gradients.
+double LayerTimeModel::weight_product(double rows, double n, double k) const {
+  const double flops = 2 * rows * n * k;
+  if (flops <= 0) return 0;
+  return bound(flops / rate_at(rates_.dense_products, flops), rows * (n + k) * element_bytes_, 8 * n * k) +
+         profile_.operator_latency_s;
+}
+
+double LayerTimeModel::expert_product(double rows, double experts, double n, double k) const {
+  if (rows <= 0) return 0;
+  const double each = 2 * rows / experts * n * k;
+  const double tiled_rows = rows + experts * static_cast<double>(rates_.row_tile) / 2;
+  return bound(2 * tiled_rows * n * k / expert_rate(rates_, experts, each),
+               (rows * (n + k) + experts * n * k) * element_bytes_) +
+         profile_.operator_latency_s;
+}
+
+double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
+  if (rows <= 0) return 0;
+  const double each = 2 * rows / experts * n * k;
+  return bound(2 * rows * n * k / expert_weight_rate(rates_, experts, each), rows * (n + k) * element_bytes_,
+               2 * gradient_bytes_ * experts * n * k) +
+         profile_.operator_latency_s;
+}
+
+LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) const {
+  const double n = shape.tokens, t = shape.own, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
+  const AttentionSpec& a = layer.attention;
+  const LatentSpec& l = a.latent;
+  const bool latent = a.is_latent();
+  const auto heads = static_cast<double>(a.heads), s = static_cast<double>(run_.train.seq_len);
+  const double q = heads * static_cast<double>(latent ? l.nope_dim + l.rope_dim : a.head_dim),
+               kv = latent ? q : static_cast<double>(a.kv_heads * a.head_dim),
+               o = latent ? heads * static_cast<double>(l.value_dim) : q;
+  const double scores = n * (s + 1) * (q + o), width = (q + o) / (2 * heads);
+  const double norm = traffic(2 * t * d * b), residual = traffic(3 * t * d * b);
+  // Of products that give queries, keys and values: width of the result, width of what it comes from.
+  std::vector<std::pair<double, double>> projections = {{q, d}, {kv, d}, {kv, d}};
+  if (latent) {
+    const auto q_rank = static_cast<double>(l.q_rank), kv_rank = static_cast<double>(l.kv_rank);
+    projections = {{kv_rank + static_cast<double>(l.rope_dim), d},
+                   {heads * static_cast<double>(l.nope_dim + l.value_dim), kv_rank},
+                   {q, q_rank > 0 ? q_rank : d}};
+    if (q_rank > 0) projections.emplace_back(q_rank, d);
+  }
+  double inputs = 0, input_weights = 0;
+  for (const auto& [to, from] : projections) {
+    inputs += product(n, to, from);
+    input_weights += weight_product(n, to, from);
+  }
+  // Of latents: their norms, and the columns that become heads. Backward makes heads from the latents again.
+  double assemble = 0, rebuild = 0;
+  if (latent) {
+    assemble = traffic(2 * n * static_cast<double>(l.kv_rank + l.q_rank) * b) + traffic(2 * n * (kv + o) * b);
+    rebuild = product(n, heads * static_cast<double>(l.nope_dim + l.value_dim), static_cast<double>(l.kv_rank));
+    if (l.q_rank > 0) rebuild += product(n, q, static_cast<double>(l.q_rank));
+  }
+  const double output = product(n, d, o);
+  const double rotation = traffic(2 * n * (q + kv) * b);
+  double prepare = rotation + assemble;
+  if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
+  if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
+  const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
+               backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
+  const auto share_of = [](const std::optional<double>& share, bool counts) { return counts ? share.value_or(1) : 1; };
+  const bool documents = run_.data.document_mask;
+  const double forward_share = share_of(rates_.attention_forward_documents, documents),
+               backward_share = share_of(rates_.attention_backward_documents, documents) *
+                                share_of(rates_.attention_any_order, !run_.train.deterministic);
+  const double core = scores / (forward_rate * forward_share) + profile_.operator_latency_s;
+  const double core_backward =
+      kBackwardAttention * scores / (backward_rate * backward_share) + profile_.operator_latency_s;
+
+  LayerTime time;
+  time.forward = norm + inputs + prepare + core + output + residual;
+  time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + rotation +
+                        inputs + rebuild + assemble + 2 * traffic(3 * n * d * b);
+  if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
+  put_weights(time, input_weights, shape.weight_part.attention);
+  if (shape.recompute == Recompute::full) time.backward_input += time.forward;
+  if (shape.mesh.tp > 1) {
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), n * d * b);
+    const double order = traffic(2 * n * d * b);
+    const TokenMoves moves = attention_moves(shape.recompute);
+    time.forward_exchange = moves.forward * gather;
+    time.backward_exchange = moves.backward * gather;
+    time.forward += 2 * order;
+    time.backward_input += 3 * order;
+  }
+  if (norms_span_ranks(a, shape.mesh.tp)) {
+    // Both directions share sums of two numbers a token, forward of squares, backward of products.
+    const double statistics = static_cast<double>(shape.mesh.tp * kHeadSumsBytes) * n;
+    const double share = transfers_.all_to_all(tp_group(shape.mesh), statistics);
+    const double squares = traffic(n * (q + kv) * b) + traffic(statistics);
+    const bool again = shape.recompute == Recompute::full;
+    time.forward += squares;
+    time.backward_input += traffic(2 * n * (q + kv) * b) + traffic(statistics) + (again ? squares : 0);
+    time.forward_exchange += share;
+    time.backward_exchange += (again ? 2 : 1) * share;
+  }
+  return time;
+}
+
+LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) const {
+  const double n = shape.tokens, t = shape.own, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
+  const auto f = static_cast<double>(layer.dense_width), c = static_cast<double>(halves_of(layer.activation));
+  const double up = product(n, c * f, d), down = product(n, d, f), activate = traffic(n * (c + 1) * f * b);
+  LayerTime time;
+  time.forward = traffic(2 * t * d * b) + up + activate + down + traffic(3 * t * d * b);
+  time.backward_input = traffic(7 * t * d * b) + down + weight_product(n, d, f) + 2 * activate + up;
+  if (is_recomputed(shape.recompute, "ffn.h")) time.backward_input += up;
+  put_weights(time, weight_product(n, c * f, d), shape.weight_part.dense);
+  if (shape.mesh.tp > 1) {
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), n * d * b);
+    const TokenMoves moves = feed_forward_moves(layer.feed_forward, false);
+    time.forward_exchange = moves.forward * gather;
+    time.backward_exchange = moves.backward * gather;
+  }
+  return time;
+}
+
+LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
+  const MoeSpec& m = layer.moe;
+  const double t = shape.routed, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
+  const auto f = static_cast<double>(m.width), c = static_cast<double>(halves_of(layer.activation)),
+             k = static_cast<double>(m.top_k), e = static_cast<double>(m.experts),
+             s = static_cast<double>(m.shared_width);
+  const TransportTraits& traits = traits_of(shape.transport);
+  const bool travels = traits.exchanges;
+  const double load = load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
+               local = std::max(1.0, e / shape.mesh.ep);
+  const double rows = load * t * k;
+  const double row_bytes = t * k * d * b;
+
+  const double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
+  const double pack = travels ? traffic(2 * row_bytes) : 0;
+  const double up = expert_product(rows, local, c * f, d), down = expert_product(rows, local, d, f),
+               activate = traffic(rows * (c + 1) * f * b);
+  const double combine = traffic(row_bytes + 2 * t * d * b);
+  const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s);
+  const auto pieces = static_cast<double>(run_.moe.row_chunks > 0 ? run_.moe.row_chunks
+                                          : travels               ? profile_.row_chunks
+                                                                  : 1);
+  const double exchange = travels ? pieces * transfers_.all_to_all(ep_group(shape.mesh), load * row_bytes / pieces) : 0;
+
+  LayerTime time;
+  const Overlap there = overlap(exchange, exchange, up + activate + down, s > 0 ? shared : 0, pieces);
+  const double slower = profile_.overlap_slowdown - 1;
+  time.forward = traffic(2 * t * d * b) + route + pack + up + activate + down + combine + slower * there.hidden +
+                 profile_.routing_latency_s;
+  if (s > 0) time.forward += shared + traffic(3 * t * d * b);
+  time.forward_exchange = there.waited;
+
+  double shared_back = 0;
+  if (s > 0) shared_back = shared + product(t, s, d) + weight_product(t, d, s);
+  double work = expert_product(rows, local, f, d) + traffic(rows * (2 * c + 2) * f * b) +
+                expert_weight_product(rows, local, d, f) + expert_product(rows, local, d, c * f);
+  double again = 0;
+  if (is_recomputed(shape.recompute, "h")) work += up;
+  if (is_recomputed(shape.recompute, "shared.h") && s > 0) again += shared_up;
+  if (is_recomputed(shape.recompute, "logits")) again += product(t, e, d) / kRouterShare;
+  if (is_recomputed(shape.recompute, "received") && travels) {
+    again += pack;
+    time.backward_exchange += exchange;
+  }
+  const Overlap back = overlap(exchange, exchange, work, shared_back, pieces);
+  time.backward_input = traffic(6 * t * d * b) + pack + work + again + shared_back + combine + traffic(16 * t * e) +
+                        2 * product(t, e, d) / kRouterShare + slower * back.hidden + profile_.routing_latency_s;
+  double weights = expert_weight_product(rows, local, c * f, d);
+  if (s > 0) weights += weight_product(t, c * s, d);
+  put_weights(time, weights, shape.weight_part.moe);
+  time.backward_exchange += back.waited;
+  if (shape.mesh.ted) {  // tokens are gathered before the router, shares of the width summed
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), t * d * b);
+    const TokenMoves moves = feed_forward_moves(layer.feed_forward, true);
+    time.forward_exchange += moves.forward * gather;
+    time.backward_exchange += moves.backward * gather;
+  }
+  return time;
+}
+
+// The loss and its gradient, all in the backward action.
+LayerTime LayerTimeModel::head(const Shape& shape) const {
+  const int64_t part = vocab_part(kinds_.model, shape.mesh.tp, 0).count;
+  const double n = shape.tokens, d = static_cast<double>(kinds_.model.width), v = static_cast<double>(part);
+  const auto rows = static_cast<int64_t>(std::max(n, 1.0)),
+             chunk_rows = logit_chunk_rows(part, rows, profile_.logit_elements);
+  const auto chunk = static_cast<double>(chunk_rows);
+  // Gradients in groups of chunks, each of which adds to the whole gradient of the head's weights.
+  const int64_t wanted = element_bytes_ == 2 ? profile_.logit_gradient_rows.value_or(0) : 0;
+  const auto group = static_cast<double>(logit_gradient_rows(chunk_rows, rows, wanted));
+  const double chunks = std::ceil(n / chunk), groups = std::ceil(n / group);
+  LayerTime time;
+  time.backward_input = n / chunk * product(chunk, v, d) + 2 * n / group * product(group, v, d) +
+                        groups * 4 * v * d / profile_.stream_bytes_per_s + traffic(kLogitBytes * n * v) +
+                        traffic(8 * shape.own * d * element_bytes_);
+  if (shape.mesh.tp > 1) {
+    // Normed rows are gathered, their gradients summed; each chunk exchanges three numbers a row.
+    const double statistics = static_cast<double>(shape.mesh.tp * kStatisticsBytes) * chunk;
+    time.backward_exchange = 2 * transfers_.all_to_all(tp_group(shape.mesh), n * d * element_bytes_) +
+                             chunks * transfers_.all_to_all(tp_group(shape.mesh), statistics);
+    time.backward_input += traffic(2 * n * d * element_bytes_);
+  }
+  return time;
+}
+
+LayerTime LayerTimeModel::embedding(const Shape& shape) const {
+  const double elements = shape.tokens * static_cast<double>(kinds_.model.width);
+  LayerTime time;
+  time.forward = traffic(elements * (4 + element_bytes_));
+  time.backward_input = traffic(elements * (8 + element_bytes_));
+  if (shape.mesh.tp > 1) {  // what was found is summed, its gradients gathered
+    const double gather = transfers_.all_to_all(tp_group(shape.mesh), elements * element_bytes_);
+    time.forward_exchange = time.backward_exchange = gather;
+    time.forward += traffic(2 * elements * element_bytes_);
+  }
+  return time;
+}
+
+const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
+  const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
+  const auto [entry, is_new] =
+      known_.try_emplace({mesh.tp, mesh.ep, ep_group(mesh).stride, sequences, layout.recompute});
+  LayerTimes& times = entry->second;
+  if (!is_new) return times;
+  const int64_t tokens = sequences * run_.train.seq_len;
+  RunSpec split = with_layout(run_, layout);
+  split.mesh.schedule = name_of(ScheduleKind::zb_h1);
+  Shape shape;
+  shape.weight_part = weight_part(split);
+  shape.mesh = mesh;
+  shape.recompute = layout.recompute;
+  shape.tokens = static_cast<double>(tokens);
+  shape.own = static_cast<double>(block_of(tokens, mesh.tp, 0).count);
+  shape.routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
+  for (int kind = 0; kind < kinds_.count(); ++kind) {
+    const LayerSpec& layer = kinds_.spec(kind);
+    const LayerSpec local = local_layer(layer, mesh, {});
+    shape.transport = choose_transport(kinds_.transports[static_cast<size_t>(kind)], mesh.ep);
+    LayerTime time = attention(local, shape);
+    add(time, layer.feed_forward == FeedForwardKind::moe ? experts(local, shape) : dense(local, shape));
+    times.kinds.push_back(time);
+  }
+  times.embedding = embedding(shape);
+  times.head = head(shape);
+  return times;
+}
+
+}  // namespace mw

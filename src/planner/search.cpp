@@ -1,0 +1,377 @@
+#include "planner/search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <thread>
+#include <tuple>
+
+#include "base/error.h"
+#include "layout/plan.h"
+
+namespace mw {
+namespace {
+
+constexpr int64_t kTooBig = 5;  // layouts that are faster but too big, and as many that leave too small a margin
+constexpr int64_t kMostCells = int64_t{1} << 20;  // stages x micro-batches that are worth a simulation
+
+std::vector<int64_t> divisors_of(int64_t n) {
+  std::vector<int64_t> small, large;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    small.push_back(d);
+    if (d * d != n) large.push_back(n / d);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+bool can_be_cut(const ModelSpec& model, const RunSpec& run, int tp) {
+  try {
+    Mesh mesh;
+    mesh.tp = tp;
+    mesh.ted = run.moe.tp_mode == "ted";
+    check_tensor_parallel(model, run, mesh, tp);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+int64_t most_ep(const ModelSpec& model) {
+  int64_t most = 0;
+  for (const LayerSpec& layer : model.layers)
+    if (layer.feed_forward == FeedForwardKind::moe)
+      most = most == 0 ? layer.moe.experts : std::min(most, layer.moe.experts);
+  return std::max<int64_t>(most, 1);
+}
+
+// Stages per rank worth trying: all that the layers allow, in powers of two. Without a pipeline all schedules are 1F1B.
+std::vector<int> chunks_of(ScheduleKind schedule, int pp, int64_t layers, bool on_gpu) {
+  if (pp == 1 && schedule != ScheduleKind::one_f_one_b) return {};
+  if (schedule == ScheduleKind::zb_v) return 2 * pp <= layers ? std::vector<int>{2} : std::vector<int>{};
+  if (schedule != ScheduleKind::interleaved) return {1};
+  std::vector<int> chunks;
+  for (int c = 2; int64_t{c} * pp <= layers; c *= 2)
+    if (!on_gpu || most_links({schedule, pp, c, pp}) <= kGpuLinks) chunks.push_back(c);
+  return chunks;
+}
+
+// Pipeline and tensor-parallel sizes that the ranks and the model allow.
+std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunSpec& run, int ranks) {
+  std::vector<int> tensor;
+  for (const int64_t tp : divisors_of(ranks))
+    if (can_be_cut(model, run, static_cast<int>(tp))) tensor.push_back(static_cast<int>(tp));
+  std::vector<std::pair<int, int>> meshes;
+  for (const int64_t pp : divisors_of(ranks))
+    for (const int tp : tensor)
+      if (pp <= model.layer_count() && ranks / pp % tp == 0) meshes.emplace_back(static_cast<int>(pp), tp);
+  return meshes;
+}
+
+// Whether a rank may have so many tokens and rows at a time, as make_plan asks.
+bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
+  const RunSpec& run = request.run;
+  const int64_t sequences = most_samples(run, layout.micro_batches, dp), tokens = sequences * run.train.seq_len;
+  const bool per_sequence =
+      (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") ||
+      (aux_scope(run, request.model) == AuxScope::sequence && aux_loss_coef(run, request.model) > 0);
+  const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
+  if (cuts_sequences)
+    for (const int64_t samples : samples_by_rank(run, layout.micro_batches, dp))
+      if (samples % layout.tp != 0) return false;
+  const Mesh mesh = mesh_of(layout, request.ranks);
+  const std::vector<TransportKind> transports =
+      choose_transports(transport_names(run.moe.transport, request.model), mesh.ep);
+  const int64_t routed = routed_tokens(mesh, {}, tokens).count;
+  const std::vector<LayerSpec>& layers = request.model.layers;
+  if (tokens > kMostTokens) return false;
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (layers[i].feed_forward == FeedForwardKind::moe &&
+        !are_rows_countable(routed, layers[i].moe, layout.ep, transports[i]))
+      return false;
+  return true;
+}
+
+// The layout with every placement and ZeRO stage that makes a difference.
+void add_placements(std::vector<Layout>& layouts, Layout layout, int64_t stage, int64_t shared) {
+  for (const bool ep_first : {true, false}) {
+    if (!ep_first && (layout.ep == 1 || layout.ep == shared)) continue;
+    layout.ep_first = ep_first;
+    for (const int zero : {0, 1}) {
+      if (zero == 1 && stage == 1) continue;
+      layout.zero = zero;
+      layouts.push_back(layout);
+    }
+  }
+}
+
+bool faster(const Weighed& a, const Weighed& b) {
+  return std::tie(a.seconds, a.needed) < std::tie(b.seconds, b.needed);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point begin) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// Calls body(estimator, index) for every index of every group on two threads; one group is one thread's. The first
+// error is thrown.
+void for_each_estimated(const Request& request, const std::vector<std::vector<size_t>>& groups,
+                        const std::function<void(Estimator&, size_t)>& body) {
+  std::atomic<size_t> next{0};
+  std::exception_ptr error;
+  std::mutex mutex;
+  const auto work = [&] {
+    try {
+      Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+      for (size_t group = next++; group < groups.size(); group = next++)
+        for (const size_t i : groups[group]) body(estimator, i);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      next = groups.size();
+    }
+  };
+  std::thread other(work);
+  work();
+  other.join();
+  if (error) std::rethrow_exception(error);
+}
+
+// Layouts that share what an estimator remembers, by their indices; the largest group first.
+std::vector<std::vector<size_t>> alike(const std::vector<Layout>& layouts) {
+  std::map<std::pair<int, int>, std::vector<size_t>> by_shape;
+  for (size_t i = 0; i < layouts.size(); ++i) by_shape[{layouts[i].tp, layouts[i].ep}].push_back(i);
+  std::vector<std::vector<size_t>> groups;
+  for (auto& [shape, members] : by_shape) groups.push_back(std::move(members));
+  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  return groups;
+}
+
+}  // namespace
+
+Request make_request(const RunSpec& run) {
+  Request request;
+  request.run = run;
+  if (run.plan.platform.empty())
+    fail(Exit::usage, "no platform profile to plan for",
+         "pass --platform profiles/h200x8.json or set plan.platform; `moewright probe` measures your machine");
+  if (run.plan.ranks == 0) fail(Exit::usage, "no number of ranks to plan for", "pass --ranks 8 or set plan.ranks");
+  request.ranks = static_cast<int>(run.plan.ranks);
+  request.model = load_model_spec(run);
+  request.profile = read_platform_profile(run.plan.platform, request.ranks);
+  request.load.concentration = run.plan.balance;
+  return request;
+}
+
+MemoryFit fit_of(const Request& request, int64_t needed) {
+  const int64_t memory = request.profile.memory_bytes;
+  const auto margin = static_cast<int64_t>(request.run.plan.memory_margin * static_cast<double>(memory));
+  if (needed <= memory - margin) return MemoryFit::with_margin;
+  return needed <= memory ? MemoryFit::without_margin : MemoryFit::none;
+}
+
+Trainable trainable(const Request& request) {
+  // Two layers of each kind are enough to ask about.
+  ModelSpec model = LayerKinds(request.model, "auto").model;
+  const std::vector<LayerSpec> again = model.layers;
+  model.layers.insert(model.layers.end(), again.begin(), again.end());
+  Trainable out;
+  std::optional<Error> first;
+  std::set<std::string> reasons;
+  for (const ScheduleKind schedule : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
+                                      ScheduleKind::zb_h1, ScheduleKind::zb_v})
+    for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
+      Layout layout;
+      layout.schedule = schedule;
+      layout.recompute = recompute;
+      if (schedule == ScheduleKind::interleaved || schedule == ScheduleKind::zb_v) layout.chunks = 2;
+      if (layout.chunks > request.model.layer_count()) continue;
+      RunSpec run = with_layout(request.run, layout);
+      run.train.global_batch = 1;
+      run.mesh.stage_layers.clear();
+      run.moe.transport = "auto";
+      run.mesh.shares.clear();
+      try {
+        make_plan(model, run, 1, 0, platform_of(request.profile, model, run));
+        out.pairs.emplace_back(schedule, recompute);
+      } catch (const Error& error) {
+        if (!first) first = error;
+        if (reasons.insert(error.what()).second) out.refused.emplace_back(error.what());
+      }
+    }
+  if (out.pairs.empty()) throw *first;
+  return out;
+}
+
+std::vector<Layout> layouts_of(const Request& request) {
+  const RunSpec& run = request.run;
+  const std::vector<std::pair<ScheduleKind, Recompute>> pairs = trainable(request).pairs;
+  const int64_t layers = request.model.layer_count(), experts = most_ep(request.model);
+  std::vector<Layout> layouts;
+  for (const auto& [pp, tp] : dense_meshes(request.model, run, request.ranks)) {
+    const int64_t stage = request.ranks / pp, dp = stage / tp;
+    if (run.train.global_batch % dp != 0) continue;
+    if (!run.mesh.shares.empty() && std::ssize(parse_shares(run.mesh.shares, "mesh.shares")) != dp) continue;
+    Layout layout;
+    layout.pp = pp;
+    layout.tp = tp;
+    layout.ted = run.moe.tp_mode == "ted";
+    const int64_t shared = layout.ted ? dp : stage;  // ranks that share the experts out
+    for (const int64_t ep : divisors_of(shared)) {
+      if (ep > experts || (ep > 1 && !allows_sharded_experts(run.moe.transport))) continue;
+      layout.ep = static_cast<int>(ep);
+      for (const int64_t micro_batches : divisors_of(run.train.global_batch / dp)) {
+        layout.micro_batches = micro_batches;
+        if (!holds_tokens(request, layout, dp)) continue;
+        for (const auto& [schedule, recompute] : pairs) {
+          layout.schedule = schedule;
+          layout.recompute = recompute;
+          for (const int chunks : chunks_of(schedule, pp, layers, request.profile.one_packed_form)) {
+            layout.chunks = chunks;
+            if (micro_batches * layout.stages() <= kMostCells) add_placements(layouts, layout, stage, shared);
+          }
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+void check_layout(const Request& request, const Layout& layout) {
+  if (const int links = most_links(layout.pipeline()); request.profile.one_packed_form && links > kGpuLinks)
+    fail(Exit::unsupported,
+         fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
+                     kGpuLinks),
+         "use fewer stages per rank: a smaller chunks");
+  make_plan(request.model, with_layout(request.run, layout), request.ranks, 0,
+            platform_of(request.profile, request.model, request.run));
+}
+
+// The most ranks, fewer than those of the request, of which a data-parallel size divides the step.
+static int64_t most_ranks_below(const Request& request) {
+  const int64_t below = request.ranks - 1;
+  const std::vector<int64_t> sizes = divisors_of(request.run.train.global_batch);
+  int64_t most = 1, heads = below;
+  for (const LayerSpec& layer : request.model.layers) heads = std::min(heads, layer.attention.heads);
+  for (int64_t tp = 1; tp <= heads; ++tp) {
+    if (!can_be_cut(request.model, request.run, static_cast<int>(tp))) continue;
+    for (int64_t pp = 1; pp <= std::min<int64_t>(request.model.layer_count(), below / tp); ++pp) {
+      const auto dp = std::upper_bound(sizes.begin(), sizes.end(), below / (pp * tp)) - 1;
+      most = std::max(most, pp * tp * *dp);
+    }
+  }
+  return most;
+}
+
+void fail_without_layouts(const Request& request) {
+  const int64_t batch = request.run.train.global_batch;
+  // The smallest batch from `batch` on that some data-parallel size of so many ranks divides.
+  const auto batch_for = [&](int ranks) {
+    int64_t smallest = 0;
+    for (const auto& [pp, tp] : dense_meshes(request.model, request.run, ranks)) {
+      const int64_t dp = ranks / pp / tp, above = (batch + dp - 1) / dp * dp;
+      if (smallest == 0 || above < smallest) smallest = above;
+    }
+    return smallest;
+  };
+  const int64_t nearest = batch_for(request.ranks);
+  if (nearest == batch) {  // it is not the batch: the plainest layouts say what it is
+    for (const auto& [pp, tp] : dense_meshes(request.model, request.run, request.ranks)) {
+      const int64_t dp = request.ranks / pp / tp;
+      if (batch % dp != 0) continue;
+      Layout plain;
+      plain.pp = pp;
+      plain.tp = tp;
+      plain.ted = request.run.moe.tp_mode == "ted";
+      plain.micro_batches = batch / dp;
+      check_layout(request, plain);
+    }
+    fail(Exit::config, fmt::format("no layout of {} ranks is possible for this model and step", request.ranks),
+         "--why \"pp=1 tp=2\", say, tells what stands against one layout");
+  }
+  fail(
+      Exit::config,
+      fmt::format("no layout of {} ranks can share a step of {} samples: whatever mesh.pp (at most {}, the layers) and "
+                  "mesh.tp (of divisors of the attention heads) are, the data-parallel size does not divide them",
+                  request.ranks, batch, request.model.layer_count()),
+      fmt::format("the nearest that works: train.global_batch={}, or --ranks {}", nearest, most_ranks_below(request)));
+}
+
+// Sums of bytes must stay exact integers, with every micro-batch of a step alive.
+static void check_countable(const Request& request) {
+  constexpr double kMostBytesOfAnElement = 64;
+  double elements = 0;  // of a token
+  for (const LayerSpec& layer : request.model.layers) {
+    const MoeSpec& m = layer.moe;
+    elements += static_cast<double>(request.model.width + layer.attention.heads * layer.attention.head_dim + m.experts +
+                                    m.shared_width + layer.dense_width) +
+                static_cast<double>(m.top_k) * static_cast<double>(request.model.width + m.width);
+  }
+  const TrainSpec& train = request.run.train;
+  const double tokens = static_cast<double>(train.global_batch) * static_cast<double>(train.seq_len);
+  if (tokens * elements * kMostBytesOfAnElement > 0x1p60)
+    fail(Exit::config, fmt::format("a step of {:.3g} tokens is more than a plan can count", tokens),
+         "lower train.global_batch or train.seq_len");
+}
+
+SearchResult search(const Request& request, int simulated) {
+  check_countable(request);
+  check_offload(request.run, request.profile);
+  auto begin = std::chrono::steady_clock::now();
+  const std::vector<Layout> layouts = layouts_of(request);
+  if (layouts.empty()) fail_without_layouts(request);
+  SearchResult result;
+  result.weighed.resize(layouts.size());
+  for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
+    const Estimate estimate = estimator.closed_form(layouts[i]);
+    result.weighed[i] = {layouts[i], estimate.time.total(), estimate.needed};
+  });
+  std::stable_sort(result.weighed.begin(), result.weighed.end(), faster);
+  result.closed_form_s = seconds_since(begin);
+
+  begin = std::chrono::steady_clock::now();
+  std::vector<Layout> chosen;
+  std::array<int64_t, 3> taken{};  // by MemoryFit
+  for (const Weighed& weighed : result.weighed) {
+    const MemoryFit fit = fit_of(request, weighed.needed);
+    const bool fits = fit == MemoryFit::with_margin;
+    if (!fits && result.fitting > 0) continue;
+    if (fits) ++result.fitting;
+    int64_t& alike = taken[static_cast<size_t>(fit)];
+    if (alike >= (fits ? simulated : kTooBig)) continue;
+    ++alike;
+    chosen.push_back(weighed.layout);
+  }
+  std::vector<Estimate> exact(chosen.size());
+  for_each_estimated(request, alike(chosen),
+                     [&](Estimator& estimator, size_t i) { exact[i] = estimator.simulated(chosen[i]); });
+  std::stable_sort(exact.begin(), exact.end(), [](const Estimate& a, const Estimate& b) {
+    return std::make_tuple(a.time.total(), a.needed) < std::make_tuple(b.time.total(), b.needed);
+  });
+  for (Estimate& estimate : exact) {
+    const bool fits = fit_of(request, estimate.needed) == MemoryFit::with_margin;
+    (fits ? result.best : result.too_big).push_back(std::move(estimate));
+  }
+  result.simulation_s = seconds_since(begin);
+  return result;
+}
+
+bool fits_somehow(const Request& request) {
+  const std::vector<Layout> layouts = layouts_of(request);
+  std::atomic<bool> fits{false};
+  for_each_estimated(request, alike(layouts), [&](Estimator& estimator, size_t i) {
+    if (!fits && fit_of(request, estimator.closed_form(layouts[i]).needed) == MemoryFit::with_margin) fits = true;
+  });
+  return fits;
+}
+
+}  // namespace mw

@@ -1,0 +1,67 @@
+// The search: every layout that a run's batch, model and ranks allow, weighed in closed form; the best simulated.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "planner/estimate.h"
+
+namespace mw {
+
+struct Request {
+  ModelSpec model;
+  RunSpec run;  // its [mesh] keys, micro-batches and recompute are what the search chooses
+  PlatformProfile profile;
+  ExpertLoad load;
+  int ranks = 1;
+};
+
+// What a run file asks for: its model, and the platform, ranks and balance of its [plan] table. Errors: config, usage.
+Request make_request(const RunSpec& run);
+
+// Whether a rank that needs so much is recommended: plan.memory_margin of its memory must stay free.
+enum class MemoryFit : uint8_t { with_margin, without_margin, none };
+MemoryFit fit_of(const Request& request, int64_t needed);
+
+// Schedules and modes of recompute that `train` does not refuse for this model. Errors: as make_plan, where it refuses
+// them all.
+struct Trainable {
+  std::vector<std::pair<ScheduleKind, Recompute>> pairs;
+  std::vector<std::string> refused;  // why not, once per reason
+};
+Trainable trainable(const Request& request);
+
+// Every layout that passes divisibility. Empty: none does; fail_without_layouts says why.
+std::vector<Layout> layouts_of(const Request& request);
+
+// Whether the model, batch and ranks allow this layout. Errors: as make_plan, with the constraint and what would work.
+void check_layout(const Request& request, const Layout& layout);
+
+// The sentence for a request without any layout, and the smallest change of the batch or the ranks that gives one.
+// Errors: always; config, or what else stands against the smallest layout.
+[[noreturn]] void fail_without_layouts(const Request& request);
+
+struct Weighed {
+  Layout layout;
+  double seconds = 0;
+  int64_t needed = 0;
+};
+
+struct SearchResult {
+  std::vector<Weighed> weighed;   // every layout, fastest first; those that do not fit too
+  int64_t fitting = 0;            // with the margin
+  std::vector<Estimate> best;     // of those, simulated, fastest first
+  std::vector<Estimate> too_big;  // faster than the best of those, and do not fit so; simulated, fastest first
+  double closed_form_s = 0, simulation_s = 0;  // that this took
+};
+constexpr int kSimulated = 200;
+
+// On two threads. Deterministic. simulated: how many of the best are.
+SearchResult search(const Request& request, int simulated = kSimulated);
+
+// Whether any layout fits with the margin, in closed form. Errors: as layouts_of.
+bool fits_somehow(const Request& request);
+
+}  // namespace mw

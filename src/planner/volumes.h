@@ -1,0 +1,85 @@
+// Closed forms of the papers' memory and communication, corrected (docs/resource_model.md): for what a plan reports
+// about exchanges between nodes, and to compare with published numbers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config/model_spec.h"
+#include "layout/byte_table.h"
+#include "layout/mesh.h"
+#include "layout/recompute.h"
+
+namespace mw {
+
+// Bytes that all ranks together send to other ranks in a step for the routed experts, when every expert gets as many
+// rows: rows and gradients there and back - rows once more where they are recomputed - and gate weights with their
+// gradients. transports: by layer. The last line of a run has them beside what was sent.
+double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+                       const std::vector<TransportKind>& transports);
+
+// Groups of ranks (nodes) that one token's k experts lie in, of `groups` with equally many of the E experts, for
+// uniform choices without repetition: N * (1 - C(E - E/N, k) / C(E, k)).
+double distinct_groups(int64_t experts, int64_t top_k, int64_t groups);
+// Share of the rows between nodes that a de-duplicating exchange (X-MoE's RBD) need not send.
+double redundancy(int64_t experts, int64_t top_k, int64_t groups);
+
+// The same of nodes, where the choice is limited to the kept ones of the model's groups of experts (MoeSpec): each set
+// of groups and each set of experts in them is as likely as any other.
+double distinct_nodes(const MoeSpec& moe, int64_t nodes);
+
+// Rows per token that leave the node.
+struct RowsBetweenNodes {
+  double flat = 0;    // one for each expert elsewhere
+  double bypass = 0;  // one for each node elsewhere
+};
+RowsBetweenNodes rows_between_nodes(const MoeSpec& moe, int64_t nodes);
+
+// Ranks of an expert-parallel group: `nodes` of `near` each.
+struct GroupShape {
+  int64_t nodes = 1, near = 1;
+  int64_t ranks() const { return nodes * near; }
+};
+
+// Bytes that one rank sends in an MoE layer's forward pass, there and back, to others of its node and to other nodes.
+struct ExchangeVolume {
+  const char* transport;
+  double within = 0, between = 0;
+  bool passes_nodes = false;  // what it does differs from flat between nodes only
+};
+
+// Of every way to bring `tokens` tokens of each rank and the experts together, uniform choices:
+//   flat            a row for each expert elsewhere, straight there
+//   halo            the same rows, between nodes only to the rank that has one's own place there, which passes them on
+//                   (Piper, algorithm 1)
+//   bypass          between nodes one row for each node, whose rank there copies it for the others (X-MoE's RBD)
+//   gather_tokens   all tokens to all ranks around a ring, partial results summed on the way back (Hexa-MoE,
+//   data-centric) gather_weights  all experts to all ranks around a ring, nothing back (Hexa-MoE, model-centric)
+std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t width, double tokens, GroupShape group,
+                                             int64_t element_bytes);
+
+// Bytes that one rank keeps of an MoE layer's routed rows with every tensor kept once in `element_bytes`: dispatched
+// and returned rows (2 D), and for each of `matrices` but the last one the hidden width F; with gated experts the
+// activated one too. X-MoE's table 4 has two matrices and one activation: 2 D + 2 F.
+double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes);
+
+// X-MoE, appendix C.2: what sharding the sequence in MoE blocks over `tp` ranks saves of activations, and what it costs
+// in model states beside cutting the experts over them. Bytes per rank and layer, bf16, ZeRO-1, one expert per rank.
+double ssmb_saving(double capacity, int64_t top_k, int64_t tokens, int64_t width, int64_t tp);
+double ssmb_cost(int64_t expert_width, int64_t width, int64_t tp);
+
+// How often the ranks of TP gather the tokens of their shards around a block, or sum what each has of all tokens into
+// shards, for one micro-batch. Each time a rank sends (TP - 1) / TP of all tokens' rows of the residual stream. X-MoE's
+// SSMB gathers all tokens behind an MoE block and again in backward; here the stream lies in shards, and such a block
+// moves none. Dense layers and tensor-sharded experts (TED) move them.
+struct TokenMoves {
+  int forward = 0, backward = 0;
+};
+TokenMoves attention_moves(Recompute mode);
+TokenMoves feed_forward_moves(FeedForwardKind kind, bool ted);
+
+// Bytes of all experts of a layer that one of `ranks` ranks sends when every expert moves; three matrices.
+double migration_bytes(int64_t experts, int64_t width, int64_t expert_width, int64_t ranks,
+                       int64_t bytes_per_parameter);
+
+}  // namespace mw

@@ -1,0 +1,23 @@
+#include "train/checkpoint/checkpoint.h"
+
+#include "train/checkpoint/checkpoint_reader.h"
+#include "train/checkpoint/checkpoint_slices.h"
+
+namespace mw {
+
+CheckpointIndex load_checkpoint(Engine& engine, const std::string& folder, bool weights_only) {
+  const TraceScope scope(engine.stream.trace(), Work::checkpoint, "load_checkpoint");
+  CheckpointReader reader(folder);
+  // Only before the first step are moments zero, as they were made.
+  const bool moments = !weights_only && (reader.has_moments() || reader.index().state.step > 0);
+  reader.check_tensors(engine.plan.params, moments, engine.plan.run);
+  for (const LocalSlice& local : local_slices(engine, moments)) {
+    const TraceScope tensor_scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
+    reader.read(local.tensor, local.global_shape, local.part, engine.device, local.values, local.near);
+  }
+  refresh_weights(engine);
+  engine.world.barrier();
+  return reader.index();
+}
+
+}  // namespace mw

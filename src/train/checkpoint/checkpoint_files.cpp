@@ -1,0 +1,139 @@
+#include "train/checkpoint/checkpoint_files.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "formats/io/checksum.h"
+#include "train/checkpoint/disk_need.h"
+
+namespace mw {
+
+namespace fs = std::filesystem;
+
+std::string checkpoint_folder(const std::string& dir, int64_t step) { return fmt::format("{}/step-{:08}", dir, step); }
+
+std::string rank_file_name(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
+
+namespace {
+
+// What ranks and index left in the folder of a checkpoint; other files stay, and the folder with them.
+void remove_parts(const fs::path& folder) {
+  std::vector<fs::path> parts;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.rfind("rank-", 0) == 0 || name.rfind("index.json", 0) == 0 || name.rfind("DONE", 0) == 0)
+      parts.push_back(it->path());
+  }
+  for (const fs::path& part : parts) fs::remove(part, error);
+}
+
+}  // namespace
+
+std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir) {
+  std::error_code error;
+  fs::create_directories(dir, error);
+  if (error || ::access(dir.c_str(), W_OK) != 0)
+    fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
+         "check checkpoint.dir and its permissions");
+  const std::string path = dir + "/writer.lock";
+  const auto say = [](const std::string& text) { std::fputs(("moewright: " + text + "\n").c_str(), stderr); };
+  const auto take = [&](int seconds) {
+    auto lock = std::make_unique<OutputLock>(path, std::chrono::seconds(seconds));
+    if (!lock->is_held())
+      say(fmt::format("warning: the file system of {} takes no locks: nothing keeps another run from it", dir));
+    return lock;
+  };
+  try {
+    try {
+      return take(10);
+    } catch (const LockHeld& held) {
+      if (!is_held_elsewhere(path)) throw;
+      // A network file system keeps the locks of a node that broke down for a while.
+      say(fmt::format("{}; waiting two minutes for it", held.what()));
+    }
+    return take(110);
+  } catch (const Error& refused) {
+    fail(Exit::checkpoint, refused.what(), refused.hint());
+  }
+}
+
+void remove_incomplete_checkpoints(const std::string& dir, int64_t step) {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error)) {
+    const int64_t other = step_of_folder(it->path().filename().string());
+    std::error_code unreadable;
+    if (other >= 0 && other < step && !fs::exists(it->path() / "DONE", unreadable) && !unreadable)
+      folders.push_back(it->path());
+  }
+  for (const fs::path& folder : folders) {
+    remove_parts(folder);
+    fs::remove(folder, error);  // if it is empty
+  }
+}
+
+void prepare_checkpoint_folder(const std::string& dir, const std::string& folder, int64_t bytes) {
+  std::error_code error;
+  fs::remove(folder + "/DONE", error);  // a rewritten checkpoint is incomplete until it is done again
+  remove_parts(folder);
+  // Before the folder is made: nothing of a checkpoint that cannot be written stays.
+  if (const std::optional<int64_t> free = free_disk_bytes(dir); free && *free < bytes) {
+    fs::remove(folder, error);  // one that was there before, if it is empty now
+    fail(Exit::checkpoint,
+         fmt::format("{} has {} free, a checkpoint may need {}", dir, format_bytes(*free), format_bytes(bytes)),
+         "free space: older checkpoints go only when the new one is complete, so remove step-* folders by hand, or "
+         "set checkpoint.dir to a larger disk");
+  }
+  fs::create_directories(folder, error);
+  if (error)
+    fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),
+         "check checkpoint.dir and its permissions");
+}
+
+nlohmann::json slice_entry(const CheckpointSlice& slice) {
+  return {{"tensor", slice.tensor},    {"axis", slice.part.axis},   {"begin", slice.part.begin},
+          {"count", slice.part.count}, {"first", slice.part.first}, {"size", slice.part.size},
+          {"file", slice.file},        {"key", slice.key},          {"xxh3", slice.checksum}};
+}
+
+nlohmann::json gather_entries(Comm& world, const nlohmann::json& own) {
+  const std::string text = own.dump();
+  nlohmann::json all = nlohmann::json::array();
+  for (int rank = 0; rank < world.size(); ++rank) {
+    const std::string part = broadcast_text(world, text, rank);
+    if (world.rank() == 0)
+      for (nlohmann::json& slice : nlohmann::json::parse(part)) all.push_back(std::move(slice));
+  }
+  return all;
+}
+
+void complete_checkpoint(const std::string& folder, const CheckpointContents& contents,
+                         const std::vector<ParamRow>& rows, const nlohmann::json& slices) {
+  nlohmann::json index = {{"format", "moewright-checkpoint"},
+                          {"version", 2},
+                          {"step", contents.state.step},
+                          {"samples", contents.state.samples}};
+  if (contents.state.loss) index["loss"] = *contents.state.loss;
+  index["run"] = contents.run_toml;
+  for (const ParamRow& row : rows) {
+    index["tensors"]["param." + row.name] = row.shape;
+    if (!row.trained || !contents.has_moments) continue;
+    index["tensors"]["adam_m." + row.name] = row.shape;
+    index["tensors"]["adam_v." + row.name] = row.shape;
+  }
+  index["slices"] = slices;
+  const std::string text = index.dump(1) + "\n";
+  parse_checkpoint_index(text, folder + "/index.json");  // what is written must load: coverage is proven before DONE
+  write_text_file_atomically(folder + "/index.json", text);
+  write_text_file_atomically(folder + "/DONE", xxh3_hex(std::as_bytes(std::span(text))) + "\n");
+}
+
+}  // namespace mw

@@ -1,0 +1,49 @@
+// The files of a checkpoint beside the slices: its folder, the lock, the index and DONE.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/comm.h"
+#include "config/param_table.h"
+#include "config/run_spec.h"
+#include "formats/io/output_lock.h"
+#include "train/checkpoint/checkpoint.h"
+
+namespace mw {
+
+// DIR/step-N.
+std::string checkpoint_folder(const std::string& dir, int64_t step);
+// The name of a rank's file.
+std::string rank_file_name(int rank);
+
+// Creates DIR and locks it against other writers while the result lives; waits for a writer that is about to exit. To
+// be called on one rank. Errors: checkpoint, naming the other writer.
+std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir);
+
+// Prepares the folder of a checkpoint before anything is written: creates it, removes DONE and any files of an earlier
+// attempt, and checks that the disk has room for `bytes`. To be called on one rank. Errors: checkpoint.
+void prepare_checkpoint_folder(const std::string& dir, const std::string& folder, int64_t bytes);
+
+// Removes the remains of incomplete saves of earlier steps than `step`, as after a kill or on a full disk.
+void remove_incomplete_checkpoints(const std::string& dir, int64_t step);
+
+// The JSON entry of a slice in the index.
+nlohmann::json slice_entry(const CheckpointSlice& slice);
+
+// Gathers the entries of all ranks on rank 0; empty on the others. Collective.
+nlohmann::json gather_entries(Comm& world, const nlohmann::json& own);
+
+struct CheckpointContents {
+  RunState state;
+  std::string run_toml;
+  bool has_moments = true;
+};
+// Writes index.json, then DONE, after all files are complete; first checks that the index can be loaded. To be called
+// on one rank. Errors: checkpoint, data.
+void complete_checkpoint(const std::string& folder, const CheckpointContents& contents,
+                         const std::vector<ParamRow>& rows, const nlohmann::json& slices);
+
+}  // namespace mw

@@ -1,0 +1,130 @@
+#include "train/checkpoint/checkpoint_folder.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_files.h"
+#include "train/checkpoint/model_path.h"
+
+namespace mw {
+namespace {
+
+bool is_one_of(const std::string& name, std::initializer_list<const char*> names) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code none_there;
+  return std::filesystem::equivalent(a, b, none_there);
+}
+
+bool changes_training(const KeyChange& change) {
+  const std::string section = change.key.substr(0, change.key.find('.'));
+  return !is_one_of(section, {"checkpoint", "log", "watchdog", "sample", "verify", "plan", "debug"});
+}
+
+// Which tokens a sample has, or which sample is the n-th.
+bool changes_samples(const KeyChange& change) {
+  const std::string none = "\"\"";
+  if (change.key == "data.val_path") return (change.from == none) != (change.to == none);
+  return is_one_of(change.key, {"data.kind", "data.path", "data.blend", "data.suffixes", "data.val_fraction",
+                                "train.seq_len", "train.seed"});
+}
+
+bool changes_model(const KeyChange& change) {
+  return change.key.rfind("model", 0) == 0 && change.key != "model.init_std";
+}
+
+}  // namespace
+
+void check_checkpoint_folder(const RunSpec& run) {
+  const std::string& dir = run.checkpoint.dir;
+  if (dir.empty() && run.checkpoint.resume == "auto")
+    fail(Exit::config, "checkpoint.resume = \"auto\" needs checkpoint.dir", "name the folder of checkpoints");
+  if (dir.empty() || run.checkpoint.resume != "none") return;
+  if (const std::string found = newest_checkpoint(dir); !found.empty())
+    fail(Exit::checkpoint, fmt::format("{} exists, but checkpoint.resume = \"none\" would start from scratch", found),
+         "set checkpoint.resume=auto to continue, or choose another checkpoint.dir");
+}
+
+std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run) {
+  std::unique_ptr<OutputLock> lock;
+  if (!run.checkpoint.dir.empty()) lock = lock_checkpoints(run.checkpoint.dir);
+  check_checkpoint_folder(run);
+  return lock;
+}
+
+std::string folder_to_resume(const RunSpec& run) {
+  const std::string& resume = run.checkpoint.resume;
+  if (resume == "none") return "";
+  if (resume == "auto") return newest_checkpoint(run.checkpoint.dir);
+  try {
+    return require_checkpoint(find_model_path(resume));
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("checkpoint.resume: {}", error.what()), error.hint());
+  }
+}
+
+void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder) {
+  if (run.checkpoint.dir.empty()) return;
+  std::vector<std::string> others;
+  for (const std::string& other : list_checkpoints(run.checkpoint.dir)) {
+    const std::string name = std::filesystem::path(other).filename().string();
+    if (step_of_folder(name) >= step && !is_same_file(other, folder)) others.push_back(name);
+  }
+  if (others.empty()) return;
+  fail(Exit::checkpoint,
+       fmt::format("checkpoint.resume goes back to step {} ({}), but {} holds other checkpoints from there on: {}",
+                   step, folder, run.checkpoint.dir, fmt::join(others, ", ")),
+       "give the new branch another checkpoint.dir, or move the newer ones away; checkpoint.resume=auto goes on from "
+       "the newest");
+}
+
+std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run) {
+  std::vector<std::string> all, samples, model;
+  try {
+    for (const KeyChange& change : changed_keys(parse_run_text(run_toml, "the checkpoint's run", {}), run)) {
+      if (!changes_training(change)) continue;
+      all.push_back(fmt::format("{} = {} (was {})", change.key, change.to, change.from));
+      if (changes_samples(change)) samples.push_back(change.key);
+      if (changes_model(change)) model.push_back(change.key);
+    }
+  } catch (const Error& error) {
+    return {
+        fmt::format("warning: whether settings have changed since the checkpoint cannot be told: {}", error.what())};
+  }
+  std::vector<std::string> lines;
+  if (!all.empty()) lines.push_back(fmt::format("changed since the checkpoint: {}", fmt::join(all, ", ")));
+  if (!samples.empty())
+    lines.push_back(
+        fmt::format("warning: {} changed: of the samples from here on, some were seen before the checkpoint "
+                    "and some will never be",
+                    fmt::join(samples, ", ")));
+  if (!model.empty())
+    lines.push_back(
+        fmt::format("warning: {} changed: the weights were trained as another model", fmt::join(model, ", ")));
+  return lines;
+}
+
+std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run) {
+  try {
+    std::vector<KeyChange> changes = changed_keys(parse_run_text(run_toml, "the checkpoint's run", {}), run);
+    std::erase_if(changes, [](const KeyChange& change) { return !changes_model(change); });
+    return changes;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+bool holds_checkpoint(const RunSpec& run, const std::string& folder) {
+  if (run.checkpoint.dir.empty()) return false;
+  const std::vector<std::string> complete = list_checkpoints(run.checkpoint.dir);
+  return std::any_of(complete.begin(), complete.end(),
+                     [&](const std::string& other) { return is_same_file(other, folder); });
+}
+
+}  // namespace mw

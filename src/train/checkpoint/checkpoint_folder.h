@@ -1,0 +1,42 @@
+// Checks of a run's checkpoint folder before training starts: locking, resuming, changed settings. To be called on one
+// rank, before any checkpoint is written.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "config/run_spec.h"
+#include "formats/io/output_lock.h"
+
+namespace mw {
+
+// Errors: config, for checkpoint.resume = "auto" without checkpoint.dir; checkpoint, when a run that starts from
+// scratch finds the checkpoints of another run.
+void check_checkpoint_folder(const RunSpec& run);
+
+// Detects errors of the first save early: creates the folder and locks it against other runs while the result lives.
+// Null without checkpoint.dir. Errors: config, checkpoint.
+std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run);
+
+// The checkpoint to resume from: the one that checkpoint.resume names, or the newest of checkpoint.dir for "auto"; ""
+// where there is none.
+std::string folder_to_resume(const RunSpec& run);
+
+// Refuses to resume from `step` of `folder` when checkpoint.dir contains later steps: retention would delete the
+// abandoned branch piece by piece, and the next checkpoint.resume = "auto" would resume from it. Errors: checkpoint.
+void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder);
+
+// Log lines when `run` resumes from a checkpoint of the run `run_toml`: the keys that changed, except those that only
+// select output files; with warnings for changes that alter the order of samples already counted, or make the weights
+// those of another model. Empty when nothing changed.
+std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run);
+
+// The model keys that differ from those of the run `run_toml`; empty where it cannot be parsed.
+std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run);
+
+// Whether `folder`, a complete checkpoint, is in checkpoint.dir.
+bool holds_checkpoint(const RunSpec& run, const std::string& folder);
+
+}  // namespace mw

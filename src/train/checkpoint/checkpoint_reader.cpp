@@ -1,0 +1,167 @@
+#include "train/checkpoint/checkpoint_reader.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "base/text.h"
+#include "formats/io/checksum.h"
+#include "ops/device.h"
+#include "ops/split_values.h"
+#include "train/checkpoint/checkpoint_folder.h"
+#include "train/checkpoint/checkpoint_slices.h"
+
+namespace mw {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Complete checkpoints beside `folder`, for a hint. Beside one of another name any is older.
+std::string offer_older(const std::string& folder) {
+  fs::path path(folder);
+  if (!path.has_filename()) path = path.parent_path();  // a trailing slash
+  const std::string parent = path.parent_path().string();
+  const int64_t refused = step_of_folder(path.filename().string());
+  std::vector<std::string> all;
+  try {
+    all = list_checkpoints(parent.empty() ? "." : parent);
+  } catch (const Error& error) {
+    return fmt::format("what else is there cannot be told: {}", error.what());
+  }
+  for (auto it = all.rbegin(); it != all.rend(); ++it)
+    if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
+      return fmt::format("move {} away and resume from the one before it: checkpoint.resume={}", path.string(), *it);
+  return "there is no older complete checkpoint beside it; start from scratch with checkpoint.resume=none";
+}
+
+// What `body` gives; errors of its files become errors of the checkpoint.
+template <class Body>
+auto read_or_refuse(const std::string& folder, Body body) {
+  try {
+    return body();
+  } catch (const Error& error) {
+    if (error.code() != Exit::checkpoint && error.code() != Exit::data) throw;
+    fail(Exit::checkpoint, fmt::format("checkpoint {} is refused: {}", folder, error.what()), offer_older(folder));
+  }
+}
+
+// Why a checkpoint's tensors may be others than those of `run`.
+std::string explain_other_model(const std::string& run_toml, const RunSpec& run) {
+  std::vector<std::string> changes;
+  for (const KeyChange& change : find_model_changes(run_toml, run))
+    changes.push_back(fmt::format("{} was {} in the checkpoint, is {} now", change.key, change.from, change.to));
+  if (changes.empty()) return "the checkpoint belongs to another model";
+  return fmt::format("{}; set it back, or train the changed model in another checkpoint.dir", fmt::join(changes, "; "));
+}
+
+void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow>& rows, bool needs_moments,
+                        const RunSpec& run, const std::string& folder) {
+  std::map<std::string, std::vector<int64_t>> found(index.tensors.begin(), index.tensors.end());
+  const auto require = [&](const std::string& name, const std::vector<int64_t>& shape) {
+    const auto it = found.find(name);
+    if (it == found.end())
+      fail(Exit::checkpoint, fmt::format("{}: tensor {} is missing", folder, name),
+           explain_other_model(index.run_toml, run));
+    if (it->second != shape)
+      fail(Exit::checkpoint,
+           fmt::format("{}: tensor {} is {}, the model's is {}", folder, name, format_shape(it->second),
+                       format_shape(shape)),
+           explain_other_model(index.run_toml, run));
+    found.erase(it);
+  };
+  for (const ParamRow& row : rows) {
+    require("param." + row.name, row.shape);
+    if (!row.trained) continue;
+    for (const char* kind : {"adam_m.", "adam_v."})
+      if (needs_moments || found.count(kind + row.name) != 0) require(kind + row.name, row.shape);
+  }
+  if (!found.empty())
+    fail(Exit::checkpoint,
+         fmt::format("{}: tensor {} does not belong to the model", folder, printable(found.begin()->first)),
+         explain_other_model(index.run_toml, run));
+}
+
+// Stored elements, which lie anywhere, as values of a type.
+template <class Stored, class Value, class Convert>
+std::vector<Value> converted(const std::byte* from, int64_t count, Convert convert) {
+  std::vector<Value> values(static_cast<size_t>(count));
+  for (size_t i = 0; i < values.size(); ++i) {
+    Stored element;
+    std::memcpy(&element, from + i * sizeof element, sizeof element);
+    values[i] = convert(element);
+  }
+  return values;
+}
+
+// Stored elements into a tensor, or into a pair of halves.
+void copy_elements(Device device, const std::byte* from, DType dtype, TensorView to, TensorView near) {
+  const auto write = [&](const TensorView& view, const auto& values) {
+    write_to(device, view.data, values.data(), static_cast<size_t>(view.bytes()));
+  };
+  if (dtype == to.dtype) {
+    write_to(device, to.data, from, static_cast<size_t>(to.bytes()));
+  } else if (dtype == DType::bf16) {
+    write(to, converted<bf16, float>(from, to.numel(), [](bf16 x) { return to_float(x); }));
+  } else if (to.dtype == DType::bf16) {
+    write(to, converted<float, bf16>(from, to.numel(), [](float x) { return to_bf16(x); }));
+  } else {
+    const SplitValues halves(converted<float, float>(from, to.numel(), [](float x) { return x; }));
+    write(near, halves.near);
+    write(to, halves.rest);
+  }
+}
+
+}  // namespace
+
+CheckpointReader::CheckpointReader(const std::string& folder)
+    : folder_(folder), index_(read_or_refuse(folder, [&] { return read_checkpoint_index(folder); })) {
+  for (const CheckpointSlice& slice : index_.slices) by_tensor_[slice.tensor].push_back(&slice);
+}
+
+bool CheckpointReader::has_moments() const {
+  return std::any_of(index_.tensors.begin(), index_.tensors.end(),
+                     [](const auto& tensor) { return tensor.first.rfind("adam_", 0) == 0; });
+}
+
+void CheckpointReader::check_tensors(const std::vector<ParamRow>& rows, bool needs_moments, const RunSpec& run) const {
+  check_tensor_names(index_, rows, needs_moments, run, folder_);
+}
+
+void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t>& shape, const TensorSlice& part,
+                            Device device, TensorView values, TensorView near) {
+  constexpr int64_t kPiece = 1 << 20;
+  read_or_refuse(folder_, [&] {
+    for (const CheckpointSlice* slice : by_tensor_[tensor])
+      for_each_shared_run(shape, slice->part, part, [&](int64_t from, int64_t to, int64_t count) {
+        const Stored& found = stored(*slice, shape);
+        for (int64_t i = 0; i < count; i += kPiece) {
+          const int64_t piece = std::min(kPiece, count - i);
+          copy_elements(device, found.bytes.data() + (from + i) * size_of(found.dtype), found.dtype,
+                        values.slice(to + i, piece), near.data == nullptr ? near : near.slice(to + i, piece));
+        }
+      });
+  });
+}
+
+const CheckpointReader::Stored& CheckpointReader::stored(const CheckpointSlice& slice,
+                                                         const std::vector<int64_t>& shape) {
+  Stored& known = verified_[&slice];
+  if (!known.bytes.empty()) return known;
+  auto& file = files_[slice.file];
+  if (file == nullptr) file = std::make_unique<SafetensorsFile>(folder_ + "/" + slice.file);
+  const SafetensorsEntry* entry = file->find(slice.key);
+  const std::string where = fmt::format("{}/{}: tensor \"{}\"", folder_, slice.file, slice.key);
+  if (entry == nullptr) fail(Exit::checkpoint, where + " is missing");
+  const bool is_bf16 = entry->dtype == "BF16" && slice.tensor.rfind("adam_", 0) == 0;
+  if ((entry->dtype != "F32" && !is_bf16) || entry->shape != stored_shape(shape, slice.part))
+    fail(Exit::checkpoint, where + " has another dtype or shape than the index says");
+  const auto found = file->data(*entry);
+  const std::string checksum = xxh3_hex(found);
+  if (checksum != slice.checksum)
+    fail(Exit::checkpoint, fmt::format("{} is corrupt: checksum {}, expected {}", where, checksum, slice.checksum));
+  return known = {found, is_bf16 ? DType::bf16 : DType::f32};
+}
+
+}  // namespace mw

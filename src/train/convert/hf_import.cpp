@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "comm/watchdog/watchdog.h"
+#include "config/hf_config.h"
+#include "formats/io/checksum.h"
+#include "formats/weights/hf_folder.h"
+#include "formats/weights/hf_reader.h"
+#include "formats/weights/safetensors_writer.h"
+#include "train/checkpoint/checkpoint_files.h"
+#include "train/checkpoint/checkpoint_slices.h"
+#include "train/convert/hf_convert.h"
+
+namespace mw {
+namespace {
+
+constexpr int64_t kPiece = int64_t{4} << 20;  // elements in memory at a time
+
+// What the checkpoint says of its run: the model, and nothing that was trained.
+RunSpec untrained_run(const std::string& hf_dir) {
+  RunSpec run;
+  run.hf_dir = hf_dir;
+  run.train.dtype = "fp32";
+  run.train.seq_len = 1;
+  run.train.global_batch = 1;
+  return run;
+}
+
+// Which parameters this rank writes: each goes to the one that has least, so that all agree.
+std::vector<ParamRow> rows_to_write(const std::vector<ParamRow>& rows, const Comm& world) {
+  std::vector<int64_t> load(static_cast<size_t>(world.size()));
+  std::vector<ParamRow> mine;
+  for (const ParamRow& row : rows) {
+    const auto least = std::min_element(load.begin(), load.end());
+    *least += row.numel();
+    if (least - load.begin() == world.rank()) mine.push_back(row);
+  }
+  return mine;
+}
+
+void check_finite(std::span<const float> values, const std::string& name, const std::string& dir) {
+  if (std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); })) return;
+  fail(Exit::numeric, fmt::format("{}: tensor \"{}\" holds a value that is not finite", dir, name),
+       "the model is broken; fetch it again");
+}
+
+// Streams the tensors of a folder into this rank's file of a checkpoint.
+class RankWriter {
+ public:
+  RankWriter(Comm& world, const HfFolder& folder, std::vector<ParamRow> rows, const std::string& checkpoint)
+      : world_(world), folder_(folder), rows_(std::move(rows)), file_(rank_file_name(world.rank())) {
+    for (const HfTensor& tensor : folder_.tensors) sources_[tensor.param].push_back(&tensor);
+    for (const ParamRow& row : rows_) writer_.declare(key(row), "F32", row.shape);
+    writer_.begin(checkpoint + "/" + file_);
+  }
+
+  // Its part of the index.
+  nlohmann::json write() {
+    nlohmann::json entries = nlohmann::json::array();
+    for (const ParamRow& row : rows_)
+      entries.push_back(slice_entry({"param." + row.name, whole_tensor(row.shape), file_, key(row), write_row(row)}));
+    note_work(world_, "finish_file");
+    writer_.finish();
+    return entries;
+  }
+
+ private:
+  static std::string key(const ParamRow& row) { return slice_key("param." + row.name, whole_tensor(row.shape)); }
+
+  // The checksum of what was written.
+  std::string write_row(const ParamRow& row) {
+    std::vector<const HfTensor*>& parts = sources_[row.name];
+    std::sort(parts.begin(), parts.end(), [](const HfTensor* a, const HfTensor* b) { return a->begin < b->begin; });
+    Xxh3Stream checksum;
+    int64_t at = 0;
+    for (const HfTensor* part : parts) {
+      MW_CHECK(part->begin == at, "{} begins at {} of {}, expected {}", part->name, part->begin, row.name, at);
+      for (int64_t first = 0; first < part->numel(); first += kPiece) {
+        note_work(world_, "convert_tensor");
+        values_.resize(static_cast<size_t>(std::min(kPiece, part->numel() - first)));
+        read_hf_tensor(folder_.files, *part, first, values_);
+        check_finite(values_, part->name, folder_.files.path());
+        const auto bytes = std::as_bytes(std::span(values_));
+        checksum.update(bytes);
+        writer_.write(key(row), bytes);
+      }
+      at += part->numel();
+    }
+    MW_CHECK(at == row.numel(), "{} has {} elements, its tensors {}", row.name, row.numel(), at);
+    return checksum.hex();
+  }
+
+  Comm& world_;
+  const HfFolder& folder_;
+  std::vector<ParamRow> rows_;
+  std::string file_;
+  std::map<std::string, std::vector<const HfTensor*>> sources_;  // by parameter
+  SafetensorsWriter writer_;
+  std::vector<float> values_;
+};
+
+}  // namespace
+
+std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::string& dir) {
+  const ModelSpec model = read_hf_config(hf_dir + "/config.json");
+  const HfFolder folder = open_hf_folder(model, hf_dir);
+  const std::vector<ParamRow> rows = param_table(model);
+  const std::string checkpoint = checkpoint_folder(dir, 0);
+  std::unique_ptr<OutputLock> lock;
+  if (world.rank() == 0) {
+    check_tied_head(folder, model);
+    lock = lock_checkpoints(dir);
+    if (path_exists(checkpoint + "/DONE", Exit::checkpoint))
+      fail(Exit::checkpoint, fmt::format("{} is there already", checkpoint),
+           "import into another folder, or remove it");
+    prepare_checkpoint_folder(dir, checkpoint, parameter_count(model) * size_of(DType::f32));
+  }
+  world.barrier();
+  const nlohmann::json slices =
+      gather_entries(world, RankWriter(world, folder, rows_to_write(rows, world), checkpoint).write());
+  if (world.rank() == 0) {
+    complete_checkpoint(checkpoint, {RunState{}, to_toml(untrained_run(hf_dir)), false}, rows, slices);
+    sync_path(dir);
+  }
+  world.barrier();
+  return (folder.note.empty() ? "" : folder.note + "\n") + fmt::format("wrote {}", checkpoint);
+}
+
+}  // namespace mw

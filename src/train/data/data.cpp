@@ -1,0 +1,209 @@
+#include "train/data/data.h"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "core/rng.h"
+
+namespace mw {
+
+int64_t permute(int64_t index, int64_t n, uint64_t seed) {
+  MW_CHECK(index >= 0 && index < n, "element {} of a permutation of {}", index, n);
+  // Two halves of equal width cover 2^(2 half) >= n numbers; walking on from numbers beyond n stays a permutation.
+  const int half = std::max(1, (static_cast<int>(std::bit_width(static_cast<uint64_t>(n - 1))) + 1) / 2);
+  const uint64_t mask = (uint64_t{1} << half) - 1;
+  const RngKey key = make_rng_key(seed, "data_order");
+  auto x = static_cast<uint64_t>(index);
+  do {
+    uint64_t left = x >> half, right = x & mask;
+    for (uint64_t round = 0; round < 4; ++round) {
+      const uint64_t mixed = bits_at(key, (right << 3) | round) & mask;
+      left ^= mixed;
+      std::swap(left, right);
+    }
+    x = (left << half) | right;
+  } while (x >= static_cast<uint64_t>(n));
+  return static_cast<int64_t>(x);
+}
+
+namespace {
+
+std::vector<WeightedSource> only(std::unique_ptr<TokenSource> source) {
+  std::vector<WeightedSource> sources;
+  sources.push_back({1, std::move(source)});
+  return sources;
+}
+
+}  // namespace
+
+SampleOrder::SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed)
+    : SampleOrder(only(std::move(source)), seq_len, vocab, seed) {}
+
+SampleOrder::SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed)
+    : seq_len_(seq_len), vocab_(vocab) {
+  for (WeightedSource& weighted : sources) {
+    const int64_t samples = (weighted.source->size() - 1) / seq_len;
+    if (samples < 1)
+      fail(Exit::data,
+           fmt::format("{} holds fewer than train.seq_len + 1 = {} tokens", weighted.source->describe(), seq_len + 1),
+           "use more data or a shorter train.seq_len");
+    shares_.push_back({weighted.weight, {}});
+    // A source that stands twice in a blend is not to come in the same order.
+    const uint64_t part_seed = seed + static_cast<uint64_t>(parts_.size()) * 0xd1342543de82ef95ull;
+    parts_.push_back({std::move(weighted.source), samples, part_seed});
+  }
+}
+
+int64_t SampleOrder::samples() const {
+  int64_t sum = 0;
+  for (const Part& part : parts_) sum += part.samples;
+  return sum;
+}
+
+void SampleOrder::read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels,
+                       std::span<int32_t> starts) const {
+  const int64_t first = window * seq_len_;
+  part.source->read(first, ids);
+  part.source->read(first + 1, labels);
+  check_tokens(ids, vocab_, part.source->describe(), first);
+  check_tokens(labels, vocab_, part.source->describe(), first + 1);
+  if (!starts.empty()) find_document_starts(*part.source, first, starts);
+}
+
+void SampleOrder::shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
+                           std::span<int32_t> starts) const {
+  const BlendPlace place = blend_place(shares_, number);
+  const Part& part = parts_[place.part];
+  const int64_t epoch = place.number / part.samples;
+  const uint64_t seed = part.seed + static_cast<uint64_t>(epoch) * 0x9e3779b97f4a7c15ull;
+  read(part, permute(place.number % part.samples, part.samples, seed), ids, labels, starts);
+}
+
+void SampleOrder::spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels,
+                         std::span<int32_t> starts) const {
+  const BlendPlace place = blend_place(shares_, index % count);
+  const Part& part = parts_[place.part];
+  __extension__ using Wide = __int128;  // the product has up to 126 bits
+  const int64_t windows = blend_counts(shares_, count)[place.part];
+  read(part, static_cast<int64_t>(static_cast<Wide>(place.number) * part.samples / windows), ids, labels, starts);
+}
+
+std::string SampleOrder::describe(int64_t steps, int64_t samples_per_step) const {
+  std::string text;
+  const double samples = static_cast<double>(steps) * static_cast<double>(samples_per_step);
+  for (size_t k = 0; k < parts_.size(); ++k) {
+    if (k > 0) text += "\n      ";
+    if (parts_.size() > 1) text += fmt::format("{:.1f} % ", 100 * shares_[k].weight);
+    text += fmt::format("{}; {} samples of {} tokens", parts_[k].source->describe(), parts_[k].samples, seq_len_);
+    if (samples > 0)
+      text += fmt::format(", {:.3g} epochs", samples * shares_[k].weight / static_cast<double>(parts_[k].samples));
+  }
+  return text;
+}
+
+namespace {
+
+// Errors name the run-file key that the path came from.
+std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key) {
+  if (options.kind == "text" && !options.path.empty() && !path_exists(options.path))
+    fail(Exit::data, fmt::format("{} = \"{}\": there is no such file or folder", key, printable(options.path)),
+         fmt::format("name your text, for example {}=FILE_OR_FOLDER on the command line; the path is relative to {}",
+                     key, std::filesystem::current_path().native()));
+  try {
+    return open_token_source(options);
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("{}: {}", key, error.what()), error.hint());
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation) {
+  const DataSpec& data = run.data;
+  if (data.path.empty() == data.blend.empty())
+    fail(Exit::config, data.path.empty() ? "data.path is empty" : "data.path and data.blend exclude each other",
+         "name a file, a directory or a prefix of token files in data.path, or several with weights in data.blend");
+  std::vector<BlendPart> parts = parse_blend(data.blend);
+  if (parts.empty()) parts.push_back({1, data.path});
+  TokenSourceOptions options{data.kind,          "", data.suffixes, data.val_fraction, Split::train, data.document_mask,
+                             data.document_token};
+  if (validation) {
+    if (data.val_path.empty() && data.val_fraction == 0) return nullptr;
+    options.split = Split::validation;
+  }
+  if (!data.val_path.empty()) {
+    options.split = Split::all;
+    options.validation_fraction = 0;
+    if (validation) parts = {{1, data.val_path}};
+  } else if (data.val_fraction == 0) {
+    options.split = Split::all;
+  }
+  const char* key = data.blend.empty() ? "data.path" : "data.blend";
+  if (validation && !data.val_path.empty()) key = "data.val_path";
+  std::vector<WeightedSource> sources;
+  for (const BlendPart& part : parts) {
+    options.path = part.path;
+    sources.push_back({part.weight, open_source(options, key)});
+  }
+  return std::make_unique<SampleOrder>(std::move(sources), run.train.seq_len, vocab,
+                                       static_cast<uint64_t>(run.train.seed));
+}
+
+void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab) {
+  constexpr int64_t kPlaces = 64, kTokens = 4096;  // 256k tokens: milliseconds on a disk
+  std::vector<int32_t> tokens;
+  for (size_t part = 0; part < order.sources(); ++part) {
+    const TokenSource& source = order.source(part);
+    if (run.data.kind == "text" && vocab >= 256) continue;
+    const int64_t places = std::clamp<int64_t>(source.size() / kTokens, 1, kPlaces);
+    for (int64_t i = 0; i < places; ++i) {
+      const int64_t first = source.size() / places * i;
+      tokens.resize(static_cast<size_t>(std::min(kTokens, source.size() - first)));
+      source.read(first, tokens);
+      check_tokens(tokens, vocab, source.describe(), first);
+    }
+  }
+}
+
+namespace {
+
+// This rank's slice of a micro-batch; `sample` reads the i-th sample of the whole micro-batch.
+template <class ReadSample>
+MicroBatch read_slice(const Plan& plan, const ReadSample& sample) {
+  const int64_t sequences = plan.batch.sequences, length = plan.batch.seq_len;
+  const auto tokens = static_cast<size_t>(sequences * length);
+  MicroBatch slice{std::vector<int32_t>(tokens), std::vector<int32_t>(tokens), sequences, length};
+  if (plan.run.data.document_mask) slice.document_starts.resize(tokens);
+  for (int64_t b = 0; b < sequences; ++b) {
+    const auto part = [&](std::vector<int32_t>& of) {
+      return of.empty() ? std::span<int32_t>()
+                        : std::span(of).subspan(static_cast<size_t>(b * length), static_cast<size_t>(length));
+    };
+    sample(plan.batch.first + b, part(slice.ids), part(slice.labels), part(slice.document_starts));
+  }
+  return slice;
+}
+
+}  // namespace
+
+std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor) {
+  const TrainSpec& train = plan.run.train;
+  const int64_t per_micro_batch = train.global_batch / train.micro_batches;
+  std::vector<MicroBatch> batches;
+  for (int64_t j = 0; j < train.micro_batches; ++j)
+    batches.push_back(read_slice(
+        plan, [&](int64_t i, auto... parts) { order.shuffled(cursor + j * per_micro_batch + i, parts...); }));
+  return batches;
+}
+
+MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count) {
+  const int64_t per_micro_batch = plan.run.train.global_batch / plan.run.train.micro_batches;
+  return read_slice(plan, [&](int64_t i, auto... parts) {
+    order.spread(index * per_micro_batch + i, count * per_micro_batch, parts...);
+  });
+}
+
+}  // namespace mw

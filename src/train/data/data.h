@@ -1,0 +1,74 @@
+// Data order: which tokens step n reads. A pure function of (seed, samples consumed), independent of the layout, which
+// only decides which rank reads which samples.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/step.h"
+#include "formats/tokens/token_file.h"
+#include "layout/plan.h"
+#include "train/data/blend.h"
+
+namespace mw {
+
+// A pseudo-random permutation of 0..n-1 (Feistel network with cycle walking): element `index` in O(1), no table.
+int64_t permute(int64_t index, int64_t n, uint64_t seed);
+
+// A source and its share of the samples.
+struct WeightedSource {
+  double weight = 1;
+  std::unique_ptr<TokenSource> source;
+};
+
+// Windows of seq_len + 1 tokens of one source, or of a blend of several: ids are the first seq_len tokens, labels the
+// last seq_len. Consecutive windows of a source overlap by one token.
+class SampleOrder {
+ public:
+  // Errors: data, when a source has fewer than seq_len + 1 tokens.
+  SampleOrder(std::unique_ptr<TokenSource> source, int64_t seq_len, int64_t vocab, uint64_t seed);
+  SampleOrder(std::vector<WeightedSource> sources, int64_t seq_len, int64_t vocab, uint64_t seed);
+
+  int64_t samples() const;  // windows of all sources
+  size_t sources() const { return parts_.size(); }
+  const TokenSource& source(size_t part = 0) const { return *parts_[part].source; }
+  // Sample `number` of the infinite training order: each source is reshuffled in every epoch of its own. Errors: data,
+  // when a token is outside the vocabulary. `starts`, unless empty: for each id the position of its document's first
+  // token (formats/tokens/token_file.h); errors: config, when a source has no documents.
+  void shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
+                std::span<int32_t> starts = {}) const;
+  // Validation window `index` of `count`: blended, and spread evenly over each source.
+  void spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels,
+              std::span<int32_t> starts = {}) const;
+  // One log line per source: what it is, and how many epochs of it are read in `steps` steps (omitted for 0 steps).
+  std::string describe(int64_t steps, int64_t samples_per_step) const;
+
+ private:
+  struct Part {
+    std::unique_ptr<TokenSource> source;
+    int64_t samples;
+    uint64_t seed;
+  };
+  void read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels,
+            std::span<int32_t> starts) const;
+  std::vector<Part> parts_;
+  std::vector<BlendPart> shares_;  // of parts_
+  int64_t seq_len_, vocab_;
+};
+
+// Opens the training or validation data of a run. For validation, null when the run has none.
+std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation);
+
+// Reads samples spread over every source, so that data of another tokenizer is refused before training starts. Errors:
+// data, when a token is outside the model's vocabulary.
+void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);
+
+// Reads this rank's micro-batches of the step that begins at sample `cursor`.
+std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor);
+// Reads this rank's part of validation micro-batch `index` of `count`.
+MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count);
+
+}  // namespace mw

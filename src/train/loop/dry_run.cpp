@@ -1,0 +1,98 @@
+#include "train/loop/dry_run.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/text.h"
+#include "engine/step.h"
+#include "train/checkpoint/checkpoint_folder.h"
+#include "train/checkpoint/checkpoint_reader.h"
+
+namespace mw {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The nearest of `folder` and those above it that exists must be a folder that can be written into.
+void check_can_make(const char* key, const fs::path& folder, Exit code) {
+  std::error_code error;
+  fs::path at = fs::absolute(folder, error);
+  while (!fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
+  const bool is_folder = fs::is_directory(at, error);
+  if (is_folder && ::access(at.c_str(), W_OK | X_OK) == 0) return;
+  fail(code,
+       fmt::format("{}: cannot write into {}: {}", key, folder.string(),
+                   is_folder ? fmt::format("{} ({})", std::strerror(errno), at.string())
+                             : fmt::format("{} is not a folder", at.string())),
+       fmt::format("set {} to a place that can be written to", key));
+}
+
+std::string describe_learning_rate(const TrainSpec& train) {
+  std::string text = train.warmup > 0 ? fmt::format("{} steps of warm-up to {:g}", train.warmup, train.lr)
+                                      : fmt::format("{:g} from the first step on", train.lr);
+  return text + (train.schedule == "constant" ? ", then constant"
+                                              : fmt::format(", then {} to {:g} at step {}", train.schedule,
+                                                            learning_rate(train, train.steps), train.steps));
+}
+
+std::string describe_weights(const StartCheck& start, const Plan& plan) {
+  if (!start.resumed.empty())
+    return fmt::format("resumed from {} after step {}, {} samples", start.resumed, start.state.step,
+                       start.state.samples);
+  if (!plan.run.hf_dir.empty()) return fmt::format("of the Hugging Face folder {}", plan.run.hf_dir);
+  return fmt::format("drawn at random, train.seed = {}", plan.run.train.seed);
+}
+
+std::string describe_disk(const CheckpointSpec& checkpoint, const DiskNeed& disk) {
+  if (checkpoint.dir.empty()) return "none: checkpoint.dir is empty";
+  return fmt::format("{} in {}: up to {} more of {} at a time, {} in all; {} free",
+                     checkpoint.every > 0 ? fmt::format("every {} steps", checkpoint.every) : "one at the end",
+                     checkpoint.dir, disk.checkpoints, format_bytes(disk.each), format_bytes(disk.bytes()),
+                     disk.free ? format_bytes(*disk.free) : "an unknown amount is");
+}
+
+}  // namespace
+
+void check_output_folders(const RunSpec& run) {
+  check_checkpoint_folder(run);
+  const auto folder_of = [](const std::string& file) { return fs::absolute(file).parent_path(); };
+  if (!run.checkpoint.dir.empty()) check_can_make("checkpoint.dir", run.checkpoint.dir, Exit::checkpoint);
+  if (!run.log.tensorboard.empty()) check_can_make("log.tensorboard", run.log.tensorboard, Exit::data);
+  if (!run.log.jsonl.empty()) check_can_make("log.jsonl", folder_of(run.log.jsonl), Exit::data);
+  if (!run.log.trace.empty()) check_can_make("log.trace", folder_of(run.log.trace), Exit::data);
+}
+
+StartCheck check_start(const Plan& plan) {
+  StartCheck start;
+  start.resumed = folder_to_resume(plan.run);
+  if (!start.resumed.empty()) {
+    const CheckpointReader reader(start.resumed);
+    reader.check_tensors(plan.params, false, plan.run);
+    start.state = reader.index().state;
+    refuse_newer_checkpoints(plan.run, start.state.step, start.resumed);
+  }
+  start.disk = checkpoint_need(plan, start.state.step);
+  if (start.state.step < plan.run.train.steps) check_disk(plan.run.checkpoint, start.disk);
+  return start;
+}
+
+std::vector<std::string> describe(const StartCheck& start, const Plan& plan, int64_t needed, int64_t available) {
+  const TrainSpec& train = plan.run.train;
+  const int64_t tokens = train.global_batch * train.seq_len, left = train.steps - start.state.step;
+  std::vector<std::string> lines = {"dry run: every check before the first step passed, and nothing was written"};
+  lines.push_back(left <= 0 ? fmt::format("  steps: none are left of train.steps = {}", train.steps)
+                            : fmt::format("  steps: {} to {}, {} tokens each ({} samples of {}), {} in all",
+                                          start.state.step + 1, train.steps, tokens, train.global_batch, train.seq_len,
+                                          format_count(static_cast<double>(left) * static_cast<double>(tokens))));
+  lines.push_back("  learning rate: " + describe_learning_rate(train));
+  lines.push_back(fmt::format("  memory: the largest rank needs {}; the smallest share of free memory is {}",
+                              format_bytes(needed), format_bytes(available)));
+  lines.push_back("  weights: " + describe_weights(start, plan));
+  lines.push_back("  checkpoints: " + describe_disk(plan.run.checkpoint, start.disk));
+  return lines;
+}
+
+}  // namespace mw

@@ -1,0 +1,30 @@
+// `train --dry-run`: checks everything up to the first step without writing anything.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/disk_need.h"
+
+namespace mw {
+
+// Checks that every output of the run (checkpoints, metrics, TensorBoard, trace) can be created in its place, and that
+// no existing file would make the run refuse. Creates nothing. To be called on one rank. Errors: config, data,
+// checkpoint.
+void check_output_folders(const RunSpec& run);
+
+struct StartCheck {
+  std::string resumed;  // checkpoint to resume from; empty: none
+  RunState state;       // the state from which the run would continue
+  DiskNeed disk;
+};
+
+// Checks that the checkpoint to resume from fits the model, and that the run's own checkpoints fit on the disk. Reads
+// no tensor. To be called on one rank. Errors: checkpoint.
+StartCheck check_start(const Plan& plan);
+
+// Log lines. needed: memory of the largest rank; available: the smallest share of a rank.
+std::vector<std::string> describe(const StartCheck& start, const Plan& plan, int64_t needed, int64_t available);
+
+}  // namespace mw

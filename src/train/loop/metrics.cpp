@@ -1,0 +1,190 @@
+#include "train/loop/metrics.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numbers>
+#include <numeric>
+#include <utility>
+
+#include "base/text.h"
+
+namespace mw {
+namespace {
+
+double bits(double nats) { return nats / std::numbers::ln2; }
+
+double teraflops_per_rank(const StepReport& r, const ReportContext& c) {
+  return c.flops_per_token * static_cast<double>(r.tokens) / r.seconds / c.world * 1e-12;
+}
+
+}  // namespace
+
+std::string format_step(const StepReport& r, const ReportContext& c) {
+  std::string line = fmt::format(
+      "step {}/{} | loss {:.4f} aux {:.3f} | gnorm {:.2f} | lr {:.1e} | {:.0f} ms | {} tok/s | {:.3f} TF/s per rank | "
+      "mem {} | bal {:.2f}",
+      r.step, c.steps, r.stats.loss, r.stats.aux_loss, r.stats.grad_norm, r.lr, r.seconds * 1e3,
+      format_count(static_cast<double>(r.tokens) / r.seconds), teraflops_per_rank(r, c),
+      measured_of_predicted(r.memory), r.stats.imbalance());
+  if (r.stats.dropped_rows > 0) line += fmt::format(" drop {}", r.stats.dropped_rows);
+  if (r.arena_grows > 0) line += fmt::format(" grows {}", r.arena_grows);
+  return line + fmt::format(" | eta {}", format_duration(r.eta_seconds));
+}
+
+std::string format_short_step(const StepReport& r, const ReportContext& c, size_t columns) {
+  std::string loss = fmt::format("loss {:.4f}", r.stats.loss);
+  if (c.byte_tokens) loss += fmt::format(" bpb {:.3f}", bits(r.stats.loss));
+  std::string balance = fmt::format("bal {:.2f}", r.stats.imbalance());
+  if (r.stats.dropped_rows > 0) balance += fmt::format(" drop {}", r.stats.dropped_rows);
+  if (r.arena_grows > 0) balance += fmt::format(" grows {}", r.arena_grows);
+  const std::string parts[] = {
+      fmt::format("{} gnorm {:.3g} lr {:.1e}", loss, r.stats.grad_norm, r.lr),
+      fmt::format("{:.0f} ms {} tok/s", r.seconds * 1e3, format_count(static_cast<double>(r.tokens) / r.seconds)),
+      fmt::format("{} mem {}", balance, measured_of_predicted(r.memory)),
+      fmt::format("eta {}", format_duration(r.eta_seconds)),
+  };
+  std::string line = fmt::format("step {}/{}", r.step, c.steps);
+  for (const std::string& part : parts)
+    if (line.size() + 3 + part.size() <= columns) line += " | " + part;
+  return line;
+}
+
+void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext& c, const nlohmann::ordered_json& run) {
+  nlohmann::ordered_json line;
+  line["step"] = r.step;
+  line["loss"] = r.stats.loss;
+  if (c.byte_tokens) line["bits_per_byte"] = bits(r.stats.loss);
+  line["aux_loss"] = r.stats.aux_loss;
+  line["z_loss"] = r.stats.z_loss;
+  line["total_loss"] = r.stats.total_loss;
+  line["grad_norm"] = r.stats.grad_norm;
+  line["lr"] = r.lr;
+  line["step_ms"] = r.seconds * 1e3;
+  line["tokens"] = r.tokens;
+  line["valid_labels"] = r.stats.valid_labels;
+  line["tokens_per_s"] = static_cast<double>(r.tokens) / r.seconds;
+  line["flops_per_token"] = c.flops_per_token;
+  line["tflops_per_rank"] = teraflops_per_rank(r, c);
+  line["mfu"] = nullptr;
+  if (c.forecast.time) line["mfu"] = teraflops_per_rank(r, c) * 1e12 / c.forecast.peak_flops_per_s;
+  line["ranks"] = c.world;
+  line["layout"] = c.layout;
+  line["dtype"] = c.dtype;
+  line["mem_peak_bytes"] = r.memory.measured;
+  line["mem_predicted_bytes"] = r.memory.tensors();
+  line["mem_library_bytes"] = r.memory.libraries;
+  if (c.forecast.exchanged_bytes > 0) {
+    line["exchanged_bytes"] = r.exchanged_bytes;
+    line["exchanged_predicted_bytes"] = c.forecast.exchanged_bytes;
+  }
+  if (const std::optional<StepTime>& time = c.forecast.time) {
+    line["predicted_step_ms"] = time->total() * 1e3;
+    line["predicted_ms"] = {{"compute", time->compute * 1e3},
+                            {"exchange", time->exchange * 1e3},
+                            {"bubble", time->bubble * 1e3},
+                            {"optimizer", time->optimizer * 1e3}};
+  }
+  if (r.parts)
+    line["measured_ms"] = {{"compute", r.parts->compute * 1e3},
+                           {"waiting", r.parts->waiting * 1e3},
+                           {"optimizer", r.parts->optimizer * 1e3}};
+  line["imbalance"] = r.stats.imbalance();
+  line["dropped_rows"] = r.stats.dropped_rows;
+  line["arena_grows"] = r.arena_grows;
+  if (r.val_loss) line["val_loss"] = *r.val_loss;
+  for (size_t w = 0; w < r.work_seconds.size(); ++w)
+    line["work_ms"][name_of(static_cast<Work>(w))] = r.work_seconds[w] * 1e3;
+  nlohmann::ordered_json layers = nlohmann::ordered_json::array();
+  for (const std::vector<double>& load : r.stats.load) layers.push_back(load);
+  line["expert_load"] = layers;
+  if (!run.empty()) line["run"] = run;
+  file.write(line);
+}
+
+std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
+  std::vector<Scalar> scalars = {{"loss/train", r.stats.loss},
+                                 {"loss/aux", r.stats.aux_loss},
+                                 {"loss/z", r.stats.z_loss},
+                                 {"loss/total", r.stats.total_loss},
+                                 {"optimizer/grad_norm", r.stats.grad_norm},
+                                 {"optimizer/lr", r.lr},
+                                 {"speed/step_ms", r.seconds * 1e3},
+                                 {"speed/tokens_per_s", static_cast<double>(r.tokens) / r.seconds},
+                                 {"speed/tflops_per_rank", teraflops_per_rank(r, c)},
+                                 {"memory/peak_bytes", static_cast<double>(r.memory.measured)},
+                                 {"memory/predicted_bytes", static_cast<double>(r.memory.predicted())},
+                                 {"moe/imbalance", r.stats.imbalance()},
+                                 {"moe/dropped_rows", static_cast<double>(r.stats.dropped_rows)},
+                                 {"moe/arena_grows", static_cast<double>(r.arena_grows)}};
+  if (c.byte_tokens) scalars.push_back({"loss/bits_per_byte", bits(r.stats.loss)});
+  if (r.val_loss) scalars.push_back({"loss/validation", *r.val_loss});
+  for (size_t layer = 0; layer < r.stats.load.size(); ++layer) {
+    const std::vector<double>& load = r.stats.load[layer];
+    const double sum = std::accumulate(load.begin(), load.end(), 0.0);
+    if (sum <= 0) continue;
+    const auto [low, high] = std::minmax_element(load.begin(), load.end());
+    const double mean = sum / static_cast<double>(load.size());
+    scalars.push_back({fmt::format("load_max/moe_layer_{}", layer), *high / mean});
+    scalars.push_back({fmt::format("load_min/moe_layer_{}", layer), *low / mean});
+  }
+  return scalars;
+}
+
+StepParts waits_and_updates(const Trace& trace) {
+  return {0, trace.seconds(Work::exchange) + trace.seconds(Work::reduce), trace.seconds(Work::optimizer)};
+}
+
+std::vector<double> WorkClock::take(const Trace& trace, bool on_device) {
+  if (on_device && !trace.times_device()) {
+    timed_device_ = false;
+    return {};
+  }
+  if (timed_device_ != trace.times_device()) before_.assign(kWorkKinds, 0);  // another clock, from zero
+  timed_device_ = trace.times_device();
+  std::vector<double> taken;
+  for (int w = 0; w < kWorkKinds; ++w) {
+    const double now = trace.seconds(static_cast<Work>(w));
+    taken.push_back(std::max(0.0, now - std::exchange(before_[static_cast<size_t>(w)], now)));
+  }
+  return taken;
+}
+
+RunLog::RunLog(const LogSpec& log, int64_t last_step) {
+  if (!log.jsonl.empty()) {
+    const std::filesystem::path folder = std::filesystem::path(log.jsonl).parent_path();
+    std::error_code ignored;  // what went wrong shows when the file is opened
+    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+    removed_ = truncate_after_step(log.jsonl, last_step).beyond;
+    lines_ = std::make_unique<JsonLinesWriter>(log.jsonl);
+  }
+  if (!log.tensorboard.empty()) events_ = std::make_unique<EventFileWriter>(log.tensorboard, last_step);
+}
+
+void RunLog::end(const Error& reason) {
+  std::fputs(fmt::format("moewright: warning: {}; the run goes on without its metrics\n", reason.what()).c_str(),
+             stderr);
+  lines_.reset();
+  events_.reset();
+}
+
+void RunLog::write(const StepReport& report, const ReportContext& context) {
+  try {
+    if (lines_ != nullptr) write_step(*lines_, report, context, std::exchange(run_, {}));
+    if (events_ != nullptr) events_->write(report.step, step_scalars(report, context));
+  } catch (const Error& error) {
+    end(error);
+  }
+}
+
+void RunLog::write_final_validation(int64_t step, double loss) {
+  try {
+    if (lines_ != nullptr) lines_->write({{"step", step}, {"final_val_loss", loss}});
+    if (events_ != nullptr) events_->write(step, std::vector<Scalar>{{"loss/validation", loss}});
+  } catch (const Error& error) {
+    end(error);
+  }
+}
+
+}  // namespace mw

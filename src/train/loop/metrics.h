@@ -1,0 +1,94 @@
+// Reports of steps: the console line, the metrics file and TensorBoard scalars.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/trace.h"
+#include "engine/step.h"
+#include "formats/io/json_lines.h"
+#include "formats/report/event_file.h"
+#include "layout/plan.h"
+#include "train/loop/forecast.h"
+#include "train/loop/run_memory.h"
+
+namespace mw {
+
+struct StepReport {
+  int64_t step = 0;
+  StepStats stats;
+  double lr = 0, seconds = 0;
+  std::optional<StepParts> parts;  // of `seconds`
+  int64_t tokens = 0;              // of the step, on all ranks
+  RunMemory memory;                // of the largest rank
+  int64_t arena_grows = 0;         // all ranks, since the start
+  int64_t exchanged_bytes = 0;     // of routed rows, sent to other ranks in this step, all ranks
+  double eta_seconds = 0;
+  std::optional<double> val_loss;  // nats
+  // Seconds of rank 0 by kind of work; empty where they are not timed: on a GPU only every hundredth step is, or all
+  // with `--profile`.
+  std::vector<double> work_seconds;
+};
+
+// Facts about the run from which rates are derived.
+struct ReportContext {
+  double flops_per_token = 0;  // forward and backward
+  int64_t steps = 0;
+  int world = 1;
+  bool byte_tokens = false;   // tokens are bytes: the loss can be printed in bits per byte
+  std::string layout, dtype;  // description by planner/layout.h; train.dtype
+  Forecast forecast;
+};
+
+// The time that this rank spent waiting and updating since `trace` was last reset (compute is not filled in).
+StepParts waits_and_updates(const Trace& trace);
+
+// Returns the seconds by kind of work since the last call, or empty: see StepReport.
+class WorkClock {
+ public:
+  std::vector<double> take(const Trace& trace, bool on_device);
+
+ private:
+  std::vector<double> before_ = std::vector<double>(kWorkKinds);
+  bool timed_device_ = false;
+};
+
+// The long line, with every figure.
+std::string format_step(const StepReport& report, const ReportContext& context);
+// The short line. The last figures are omitted where they do not fit into `columns`.
+std::string format_short_step(const StepReport& report, const ReportContext& context, size_t columns);
+// Writes one object per step; docs/formats.md lists the fields. mfu is null where no profile provides the peak rate.
+// run: added as a field unless empty.
+void write_step(JsonLinesWriter& file, const StepReport& report, const ReportContext& context,
+                const nlohmann::ordered_json& run = {});
+// The same as scalars for TensorBoard; of the load only the largest and smallest share per MoE layer.
+std::vector<Scalar> step_scalars(const StepReport& report, const ReportContext& context);
+
+// The files into which a run writes its steps, as the run file asks for.
+class RunLog {
+ public:
+  RunLog() = default;
+  // Removes the steps after `last_step` that an earlier run left. Errors: data naming the path.
+  RunLog(const LogSpec& log, int64_t last_step);
+  int64_t lines_removed() const { return removed_; }  // removed from log.jsonl
+  // The next line will also describe the run (docs/formats.md, `run`).
+  void describe_run(nlohmann::ordered_json run) { run_ = std::move(run); }
+  // A file that cannot be written (a full disk) is given up with a warning on stderr; the run continues.
+  void write(const StepReport& report, const ReportContext& context);
+  void write_final_validation(int64_t step, double loss);
+
+ private:
+  void end(const Error& reason);
+
+  std::unique_ptr<JsonLinesWriter> lines_;
+  std::unique_ptr<EventFileWriter> events_;
+  nlohmann::ordered_json run_;
+  int64_t removed_ = 0;
+};
+
+}  // namespace mw

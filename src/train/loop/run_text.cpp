@@ -1,0 +1,99 @@
+#include "train/loop/run_text.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "base/text.h"
+#include "engine/libraries.h"
+#include "planner/layout.h"
+
+namespace mw {
+namespace {
+
+std::string now_utc() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  std::array<char, 32> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &parts)};
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string("an unknown host");
+}
+
+const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
+
+std::string describe_attention(const AttentionSpec& a) {
+  if (a.is_latent()) return fmt::format("latent attention with {} heads of {}", a.heads, a.head_dim);
+  return fmt::format("{} heads of {}, {} key/value heads", a.heads, a.head_dim, a.kv_heads);
+}
+
+std::string describe_optimizer(const TrainSpec& train) {
+  const std::string schedule = train.schedule == "constant"
+                                   ? "constant"
+                                   : fmt::format("{} to {:g}", train.schedule, train.lr * train.min_lr_ratio);
+  return fmt::format("AdamW, peak {:g}, {} steps of warm-up, then {}; weight decay {:g}, clip {:g}", train.lr,
+                     train.warmup, schedule, train.weight_decay, train.clip);
+}
+
+}  // namespace
+
+nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,
+                                    const std::string& version, int64_t step) {
+  const Plan& plan = engine.plan;
+  const TrainSpec& train = plan.run.train;
+  const int threads = engine.stream.threads(), ranks = engine.world.size();
+  return {
+      {"model", summary(plan.model)},
+      {"attention", describe_attention(plan.model.layers.back().attention)},
+      {"data", data.describe(train.steps, train.global_batch)},
+      {"batch", fmt::format("{} samples x {} tokens, {} micro-batch{}", train.global_batch, train.seq_len,
+                            train.micro_batches, train.micro_batches == 1 ? "" : "es")},
+      {"steps", fmt::format("{} to {}", step + 1, train.steps)},
+      {"optimizer", describe_optimizer(train)},
+      {"seed", std::to_string(train.seed)},
+      {"layout", fmt::format("{} rank{}: {}", ranks, plural(ranks), describe(layout_of(plan.run)))},
+      {"machine", fmt::format("{}, {} node{}, {} thread{} per rank; {}; messages by {}", host_name(), world.nodes(),
+                              plural(world.nodes()), threads, plural(threads),
+                              describe_products(train.dtype, engine.device, engine.near_cores), world.library())},
+      {"started", now_utc()},
+      {"version", version},
+      {"run_file", to_toml(plan.run)},
+  };
+}
+
+std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_layers, const StepStats& stats) {
+  const StepStats::Fullest fullest = stats.fullest();
+  const MoeRunSpec& moe = plan.run.moe;
+  const int64_t layer = moe_layers[fullest.layer];
+  const bool padded = traits_of(plan.transports[static_cast<size_t>(layer)]).equal_rows;
+  const std::string foreseen = padded && moe.capacity_factor > 0
+                                   ? fmt::format("moe.capacity_factor = {}", moe.capacity_factor)
+                                   : fmt::format("moe.row_headroom = {}", moe.row_headroom);
+  return fmt::format(
+      "{} exceeded {}, so more memory was allocated; the fullest is expert {} of layer {} with {:.1f} times the mean",
+      padded ? "rows, padded to those of the fullest expert," : "routed rows", foreseen, fullest.expert, layer,
+      fullest.ratio);
+}
+
+std::string describe_profile(Trace& trace) {
+  trace.settle();
+  double total = 0;
+  for (int w = 0; w < kWorkKinds; ++w) total += trace.seconds(static_cast<Work>(w));
+  std::string text = fmt::format("where the time of rank 0{} went ({:.1f} s from the first step on):",
+                                 trace.times_device() ? "'s GPU" : "", total);
+  for (int w = 0; w < kWorkKinds; ++w) {
+    const double seconds = trace.seconds(static_cast<Work>(w));
+    if (seconds > 0)
+      text += fmt::format("\n  {:<12} {:>8.2f} s  {:>5.1f} %", name_of(static_cast<Work>(w)), seconds,
+                          100.0 * seconds / total);
+  }
+  return text;
+}
+
+}  // namespace mw

@@ -1,0 +1,27 @@
+// Texts about a run besides its steps: description, warnings, profile.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+
+#include "comm/world.h"
+#include "engine/engine.h"
+#include "engine/step.h"
+#include "train/data/data.h"
+
+namespace mw {
+
+// Describes the run: model, data, settings, machine, date and version, and the whole run file. Every field is text for
+// people (docs/formats.md, `run`). step: the last completed one. To be called on one rank.
+nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,
+                                    const std::string& version, int64_t step);
+
+// The warning that a rank received more rows than the byte table had foreseen, with the fullest expert of the step.
+// moe_layers: the layer numbers of stats.load.
+std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_layers, const StepStats& stats);
+
+// Lines with the time of rank 0 by kind of work, since the trace was reset.
+std::string describe_profile(Trace& trace);
+
+}  // namespace mw

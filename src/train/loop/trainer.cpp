@@ -1,0 +1,464 @@
+#include "train/loop/trainer.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <numbers>
+
+#include "base/text.h"
+#include "comm/cores.h"
+#include "comm/watchdog/watchdog.h"
+#include "engine/libraries.h"
+#include "engine/memory_meter.h"
+#include "formats/report/trace_file.h"
+#include "formats/weights/hf_folder.h"
+#include "ops/device.h"
+#include "planner/layout.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_folder.h"
+#include "train/checkpoint/disk_need.h"
+#include "train/convert/hf_weights.h"
+#include "train/data/data.h"
+#include "train/loop/byte_model.h"
+#include "train/loop/console.h"
+#include "train/loop/dry_run.h"
+#include "train/loop/final_sample.h"
+#include "train/loop/load_watch.h"
+#include "train/loop/metrics.h"
+#include "train/loop/run_memory.h"
+#include "train/loop/run_text.h"
+#include "train/loop/signals.h"
+#include "train/loop/validation.h"
+
+namespace mw {
+namespace {
+
+constexpr int64_t kPartsEvery = 100, kFirstParts = 3;  // steps of which parts are known on GPUs
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+// Everything of one run; the loop's phases are its member functions.
+class Trainer {
+ public:
+  Trainer(World& world, const RunSpec& run, const TrainOptions& options)
+      : world_(world),
+        run_(run),
+        options_(options),
+        leader_(world.comm().rank() == 0),
+        console_(leader_, run.log.format == "short" ? kColumns : 0) {}
+
+  Exit train();
+  Exit dry_run();
+
+ private:
+  void prepare();
+  void print_header();
+  void load_weights();
+  void open_metrics();
+  void time_device_from(int64_t step);
+  bool train_step(int64_t step);
+  StepStats compute_step(int64_t step);
+  std::optional<StepParts> longest_parts(double seconds) const;
+  void report(const StepStats& stats, int64_t step, double seconds);
+  void validate(int64_t step);
+  void save(int64_t step);
+  bool finish_save();
+  void finish();
+  RunMemory memory_of_largest_rank();
+  void print_memory();
+  void write_trace() const;
+  template <class... T>
+  void say(fmt::format_string<T...> format, T&&... arguments) const {
+    console_.say(format, std::forward<T>(arguments)...);
+  }
+
+  World& world_;
+  RunSpec run_;
+  TrainOptions options_;
+  bool leader_;
+  Console console_;
+  std::unique_ptr<OutputLock> folder_lock_;  // of the leader
+  std::unique_ptr<SampleOrder> data_, validation_;
+  std::unique_ptr<ByteCountModel> baseline_;
+  std::unique_ptr<FinalSample> sample_;
+  std::unique_ptr<Engine> engine_;
+  RunLog log_;  // of the leader; of others, nowhere
+  WorkClock work_clock_;
+  ReportContext context_;
+  std::optional<LoadWatch> load_watch_;  // of the leader
+  std::unique_ptr<CheckpointSave> saving_;
+  RunState state_;
+  ByteSummary bytes_;
+  RunMemory memory_;  // at the last report
+  std::optional<double> val_loss_;
+  int64_t saved_step_ = -1, warned_grows_ = 0;
+  int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
+  double trained_seconds_ = 0;
+  std::vector<double> step_seconds_;  // of every step
+  bool step_has_parts_ = false;
+  StepParts own_parts_;                // of the last step on this rank, where it has them
+  std::vector<StepParts> step_parts_;  // of those steps, all ranks
+  int64_t step_sent_ = 0;              // bytes of routed rows in the last step
+  double all_sent_ = 0;                // of all steps and ranks
+  int64_t trained_steps_ = 0;
+  bool stopped_ = false;
+};
+
+void Trainer::prepare() {
+  const ModelSpec model = load_model_spec(run_);
+  if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
+  const NodePlace place = place_on_node(world_, run_.mesh);
+  const int threads = threads_per_rank(run_.train.threads, place.ranks);
+  const Device device = choose_device(run_.train.device, place.rank);
+  if (options_.dry_run)
+    free_memory_ = available_share(
+        device, std::max(1, device.kind == DeviceKind::cpu ? place.ranks : ranks_on_gpu(world_.comm(), device)));
+  plan_on_machine(model, run_, world_.comm(), device, threads, place.ranks);  // refuses before anything is read
+  if (leader_ && options_.dry_run) {
+    check_output_folders(run_);
+  } else if (leader_) {
+    folder_lock_ = claim_checkpoint_folder(run_);
+    if (!run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
+  }
+  data_ = open_samples(run_, model.vocab, false);
+  if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
+  if (run_.train.val_batches > 0 && run_.train.val_every > 0 && validation_ == nullptr)
+    fail(Exit::config, fmt::format("train.val_every = {}, but there is no data to validate on", run_.train.val_every),
+         "name some in data.val_path, hold some out by data.val_fraction, or set train.val_every = 0");
+  if (run_.train.byte_baseline && validation_ != nullptr) {
+    if (run_.data.kind != "text" || !run_.data.blend.empty())
+      fail(Exit::config, "train.byte_baseline counts the bytes of data.path, with data.kind = \"text\"",
+           "set train.byte_baseline = false");
+    baseline_ = std::make_unique<ByteCountModel>(data_->source());
+  }
+  sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
+  if (leader_) check_vocabulary(*data_, run_, model.vocab);
+  if (leader_ && validation_ != nullptr) check_vocabulary(*validation_, run_, model.vocab);
+  if (device.kind == DeviceKind::cpu) {
+    // Its own memory is not to be taken for the model's.
+    Stream stream(1);
+    start_products(stream, DType::f32, reserve_host);
+  }
+  engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, place);
+  bytes_ = summarise(all_rows(engine_->plan));
+  context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
+  context_.steps = run_.train.steps;
+  context_.byte_tokens = run_.data.kind == "text";
+  context_.world = world_.comm().size();
+  context_.layout = describe(layout_of(engine_->plan.run));
+  context_.dtype = engine_->plan.run.train.dtype;
+  if (!leader_) return;
+  context_.forecast = make_forecast(engine_->plan, context_.world);
+  load_watch_.emplace(model, run_);
+}
+
+void Trainer::print_header() {
+  const Plan& plan = engine_->plan;
+  say("{}", options_.version);
+  say("model: {}", summary(plan.model));
+  say("{}", describe(plan));
+  const RunMemory memory = of_largest_rank(
+      world_.comm(), {bytes_.fixed, rows_taken(bytes_, 0, engine_->device.kind), engine_->library_bytes, 0});
+  say("memory of the largest rank: predicted {}", describe_prediction(memory));
+  say("{} node{}, {} thread{} per rank, messages by {}; {}", world_.nodes(), world_.nodes() == 1 ? "" : "s",
+      engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(),
+      describe_products(run_.train.dtype, engine_->device, engine_->near_cores));
+  if (leader_ && engine_->device.kind != DeviceKind::cpu)
+    say("{}", describe_kernels(plan, engine_->params, engine_->stream));
+  if (engine_->device.kind == DeviceKind::cpu) {
+    const std::string load = describe_load(measure_load(world_, options_.started, engine_->stream.threads()));
+    if (!load.empty()) say("warning: {}", load);
+  }
+  if (engine_->device.kind != DeviceKind::cpu && world_.comm().size() > 1)
+    say("rows and gradients by {}", engine_->comms.gpu_library.empty()
+                                        ? "host memory: ranks share a GPU, or this build has neither NCCL nor RCCL"
+                                        : engine_->comms.gpu_library);
+  say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
+  if (validation_ != nullptr) say("validation: {}", validation_->describe(0, 0));
+  if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
+  if (run_.data.document_mask) say("documents of a sample are kept apart");
+  if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
+}
+
+void Trainer::load_weights() {
+  // One rank looks and tells, so that all take the same.
+  const std::string folder = broadcast_text(world_.comm(), leader_ ? folder_to_resume(run_) : "", 0);
+  if (!folder.empty()) {
+    const CheckpointIndex loaded = load_checkpoint(*engine_, folder);
+    state_ = loaded.state;
+    engine_->memory.forget_peak();  // the pages of the files that were read are not the run's memory
+    if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
+    // A checkpoint of another folder is not one of this run's yet, in its layout.
+    int64_t is_saved = leader_ && holds_checkpoint(run_, folder) ? 1 : 0;
+    world_.comm().all_reduce_max(std::span(&is_saved, 1));
+    if (is_saved != 0) saved_step_ = state_.step;
+    say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
+    if (leader_ && state_.samples > 0)
+      for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
+    return;
+  }
+  if (!run_.hf_dir.empty()) {
+    if (const std::string note = import_hf_weights(*engine_, run_.hf_dir); !note.empty()) say("{}", note);
+  } else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed), engine_->stream);
+  refresh_weights(*engine_);
+}
+
+void Trainer::open_metrics() {
+  if (!leader_) return;
+  log_ = RunLog(run_.log, state_.step);
+  log_.describe_run(describe_run(world_, *engine_, *data_, options_.version, state_.step));
+  if (log_.lines_removed() > 0)
+    say("metrics: {} lines after step {} removed from {}", log_.lines_removed(), state_.step, run_.log.jsonl);
+}
+
+std::optional<StepParts> Trainer::longest_parts(double seconds) const {
+  if (!step_has_parts_) return std::nullopt;
+  std::array<double, 2> longest = {own_parts_.compute, own_parts_.optimizer};
+  world_.comm().all_reduce_max(std::span(longest));
+  return StepParts{longest[0], std::max(0.0, seconds - longest[0] - longest[1]), longest[1]};
+}
+
+void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
+  memory_ = memory_of_largest_rank();
+  std::array<int64_t, 2> sums = {engine_->model.activations().arena_grows(), step_sent_};
+  world_.comm().all_reduce_sum(std::span(sums));
+  const std::optional<StepParts> parts = longest_parts(seconds);
+  if (!leader_) return;
+  if (parts) step_parts_.push_back(*parts);
+  const int64_t grows = sums[0];
+  if (grows > 0 && grows >= 2 * warned_grows_) {  // not at every step of a load that creeps up
+    say("warning: step {}: {}", step, describe_grown_rows(engine_->plan, engine_->model.moe_index(), stats));
+    warned_grows_ = grows;
+  }
+  if (const std::string collapse = load_watch_->observe(step, stats.load); !collapse.empty())
+    say("warning: {}", collapse);
+  StepReport r;
+  r.step = step;
+  r.stats = stats;
+  r.lr = learning_rate(run_.train, step);
+  r.seconds = seconds;
+  r.parts = parts;
+  r.tokens = run_.train.global_batch * run_.train.seq_len;
+  r.memory = memory_;
+  r.arena_grows = grows;
+  r.exchanged_bytes = sums[1];
+  all_sent_ += static_cast<double>(sums[1]);
+  r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
+  r.val_loss = std::exchange(val_loss_, std::nullopt);
+  r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
+  log_.write(r, context_);
+  if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
+    say("{}", run_.log.format == "long" ? format_step(r, context_) : format_short_step(r, context_, kColumns));
+}
+
+// A GPU computes beside the host, whose scopes then tell nothing. Stamps on the device cost a step 1 to 3 %: one in a
+// hundred has them, and all where somebody asked.
+void Trainer::time_device_from(int64_t step) {
+  const bool on_gpu = engine_->device.kind != DeviceKind::cpu,
+             traced = step == run_.train.steps && !run_.log.trace.empty();
+  step_has_parts_ = !on_gpu || trained_steps_ % kPartsEvery == kFirstParts;
+  Trace& trace = engine_->stream.trace();
+  const bool wanted = on_gpu && (step_has_parts_ || (leader_ && (options_.profile || traced)));
+  if (wanted != trace.times_device()) trace.time_device(wanted ? &engine_->stream.queue() : nullptr);
+  if (traced) trace.keep_events(true);
+}
+
+// Returns false when a stop was asked for.
+bool Trainer::train_step(int64_t step) {
+  const StepStats stats = compute_step(step);
+  if (stopped_) return false;
+  const bool stop = stop_requested(world_.comm());
+  if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
+  report(stats, step, step_seconds_.back());
+  return !stop;
+}
+
+StepStats Trainer::compute_step(int64_t step) {
+  begin_step(world_.comm(), run_, step);
+  const TraceScope whole(engine_->stream.trace(), "step", {"step", step});
+  const double begin = now_seconds();
+  const StepParts before = waits_and_updates(engine_->stream.trace());
+  std::vector<Batch> batches;
+  {
+    const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
+    batches = stage(*engine_, read_step(*data_, engine_->plan, state_.samples));
+  }
+  step_sent_ = -engine_->stream.trace().sent_bytes();
+  const StepStats stats = accumulate_gradients(*engine_, batches);
+  step_sent_ += engine_->stream.trace().sent_bytes();
+  if (finish_save() && stop_requested(world_.comm())) {  // what was saved is the run's last step
+    stopped_ = true;
+    return {};
+  }
+  // Sums are the same everywhere, a bad tensor may lie on one rank: it stops all before the weights are touched.
+  std::string bad = find_non_finite(*engine_, stats);
+  int64_t any_bad = bad.empty() ? 0 : 1;
+  world_.comm().all_reduce_max(std::span(&any_bad, 1));
+  if (any_bad != 0)
+    fail(Exit::numeric,
+         fmt::format("step {}: {}", step, bad.empty() ? "another rank found a value that is not finite" : bad),
+         "lower train.lr, raise train.warmup, or resume from an earlier checkpoint; the weights of this step were not "
+         "changed");
+  apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
+  state_.step = step;
+  state_.samples += run_.train.global_batch;
+  state_.loss = stats.loss;
+  step_seconds_.push_back(now_seconds() - begin);
+  engine_->stream.trace().settle();
+  const StepParts after = waits_and_updates(engine_->stream.trace());
+  own_parts_ = {0, after.waiting - before.waiting, after.optimizer - before.optimizer};
+  own_parts_.compute = step_seconds_.back() - own_parts_.waiting - own_parts_.optimizer;
+  trained_seconds_ += step_seconds_.back();
+  ++trained_steps_;
+  return stats;
+}
+
+void Trainer::validate(int64_t step) {
+  if (validation_ == nullptr) return;
+  const ValidationResult result = validate_model(*engine_, *validation_, baseline_.get());
+  if (result.stopped) {
+    stopped_ = true;
+    return;
+  }
+  val_loss_ = result.loss;
+  std::string text =
+      fmt::format("validation after step {}: loss {:.4f} over {} labels", step, result.loss, result.labels);
+  if (run_.data.kind == "text") text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);
+  if (baseline_ != nullptr)
+    text += fmt::format(" (order-2 byte counts on the same labels: {:.3f})", result.baseline_loss / std::numbers::ln2);
+  say("{}", text);
+}
+
+void Trainer::save(int64_t step) {
+  if (run_.checkpoint.dir.empty() || saved_step_ == step) return;
+  saving_ = std::make_unique<CheckpointSave>(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
+  saved_step_ = step;
+  if (!run_.checkpoint.background) finish_save();
+}
+
+// Before the weights change. False when nothing was under way.
+bool Trainer::finish_save() {
+  if (saving_ == nullptr) return false;
+  const double begin = now_seconds();
+  saving_->finish();
+  say("checkpoint {} written in {:.1f} s, waited for {:.1f} s", saving_->folder(), saving_->write_seconds(),
+      now_seconds() - begin);
+  saving_.reset();
+  return true;
+}
+
+RunMemory Trainer::memory_of_largest_rank() {
+  const int64_t rows = rows_taken(bytes_, engine_->model.activations().peak_growing_bytes(), engine_->device.kind);
+  return of_largest_rank(world_.comm(), {bytes_.fixed, rows, engine_->library_bytes, engine_->memory.taken()});
+}
+
+void Trainer::print_memory() {
+  if (trained_steps_ == 0) memory_ = memory_of_largest_rank();  // else as the last step reported it
+  TensorStore& activations = engine_->model.activations();
+  // Of any rank: rows that depend on the load, as they came and as the table has them.
+  std::array<int64_t, 4> rows = {activations.peak_growing_bytes(), bytes_.routed_mean, bytes_.routed_committed,
+                                 bytes_.routed_max};
+  int64_t differs = bytes_.fixed == engine_->params.fixed_bytes() + activations.fixed_bytes() ? 0 : 1;
+  world_.comm().all_reduce_max(std::span(rows));
+  world_.comm().all_reduce_max(std::span(&differs, 1));
+  say("memory of the largest rank: {}; fixed tensors {} on every rank", compare(memory_),
+      differs == 0 ? "equal to the byte" : "NOT EQUAL to the table of bytes");
+  if (rows[2] > 0)
+    say("rows that depend on the load: {} used, {} balanced, {} committed at start, {} at worst", format_bytes(rows[0]),
+        format_bytes(rows[1]), format_bytes(rows[2]), format_bytes(rows[3]));
+}
+
+void Trainer::finish() {
+  const double total_tokens = static_cast<double>(trained_steps_) * static_cast<double>(run_.train.global_batch) *
+                              static_cast<double>(run_.train.seq_len);
+  if (trained_steps_ > 0)
+    say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(trained_seconds_),
+        format_count(total_tokens / trained_seconds_));
+  for (const std::string& line : compare(context_.forecast, step_seconds_, step_parts_, all_sent_)) say("{}", line);
+  print_memory();
+  if (options_.profile) say("{}", describe_profile(engine_->stream.trace()));
+  engine_->stream.trace().time_device(nullptr);
+}
+
+void Trainer::write_trace() const {
+  if (run_.log.trace.empty() || !leader_) return;
+  engine_->stream.trace().settle();
+  const std::vector<TraceEvent>& events = engine_->stream.trace().events();
+  if (events.empty()) {
+    say("no trace is written to {}: step {} was not run", run_.log.trace, run_.train.steps);
+    return;
+  }
+  try {
+    write_chrome_trace(run_.log.trace, events, world_.comm().rank());
+  } catch (const Error& error) {  // what was trained is not to be lost for it
+    say("warning: {}; there is no trace", error.what());
+  }
+}
+
+// Allocates everything, but neither loads nor draws weights.
+Exit Trainer::dry_run() {
+  prepare();
+  print_header();
+  StartCheck start;
+  if (leader_) start = check_start(engine_->plan);
+  world_.comm().all_reduce_max(std::span(&start.state.samples, 1));
+  read_step(*data_, engine_->plan, start.state.samples);  // tokens outside the vocabulary are refused
+  std::array<int64_t, 2> memory = {bytes_.total(), -free_memory_};
+  world_.comm().all_reduce_max(std::span(memory));
+  for (const std::string& line : describe(start, engine_->plan, memory[0], -memory[1])) say("{}", line);
+  return Exit::ok;
+}
+
+Exit Trainer::train() {
+  watch_stop_signals(leader_ ? interrupt_notice(run_.checkpoint.dir) : "");
+  prepare();
+  print_header();
+  load_weights();
+  if (leader_ && state_.step < run_.train.steps)
+    check_disk(run_.checkpoint, checkpoint_need(engine_->plan, state_.step));
+  open_metrics();
+  if (state_.step >= run_.train.steps)
+    say("nothing to train: {} steps are done and train.steps = {}", state_.step, run_.train.steps);
+  else if (engine_->device.kind == DeviceKind::cpu && !cpu::matmul_traits().native_bf16)
+    say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps",
+        format_duration(estimate_seconds(*engine_, run_.train.steps - state_.step)), run_.train.steps - state_.step);
+  engine_->stream.trace().keep_events(false);
+  engine_->stream.trace().reset();
+  for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {
+    time_device_from(step);
+    if (!train_step(step)) stopped_ = true;
+    if (stopped_ || (run_.checkpoint.every > 0 && step % run_.checkpoint.every == 0)) save(state_.step);
+    if (!stopped_ && saved_step_ == step) stopped_ = stop_requested(world_.comm());
+  }
+  finish_save();  // before what may fail
+  write_trace();
+  if (stopped_) {
+    save(state_.step);
+    finish_save();
+    finish();
+    say("stopped on request after step {}{}", state_.step,
+        run_.checkpoint.dir.empty() ? "; nothing was saved: checkpoint.dir is empty" : "");
+    return Exit::ok;
+  }
+  engine_->stream.trace().keep_events(false);
+  save(state_.step);
+  finish_save();
+  finish();
+  validate(state_.step);
+  if (val_loss_) log_.write_final_validation(state_.step, *val_loss_);
+  if (const std::string text = sample_->draw(*engine_); !text.empty()) say("{}", text);
+  return Exit::ok;
+}
+
+}  // namespace
+
+Exit run_training(World& world, const RunSpec& run, const TrainOptions& options) {
+  Trainer trainer(world, run, options);
+  return options.dry_run ? trainer.dry_run() : trainer.train();
+}
+
+}  // namespace mw

@@ -1,0 +1,36 @@
+#include "train/loop/validation.h"
+
+#include <array>
+
+#include "train/loop/byte_model.h"
+#include "train/loop/signals.h"
+
+namespace mw {
+
+ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ByteCountModel* baseline) {
+  const TrainSpec& train = engine.plan.run.train;
+  const int64_t count = train.val_batches * train.micro_batches;
+  std::array<double, 3> sums{};  // loss, baseline loss, labels
+  ValidationResult result;
+  for (int64_t i = 0; i < count && !result.stopped; ++i) {
+    const MicroBatch tokens = read_validation(data, engine.plan, i, count);
+    const Batch batch = stage(engine, std::span(&tokens, 1)).front();
+    sums[0] += evaluate(engine, batch);
+    sums[2] += static_cast<double>(engine.model.own_tokens(batch).count);
+    const auto length = static_cast<size_t>(batch.seq_len);
+    for (size_t at = 0; baseline != nullptr && engine.plan.coords.tp == 0 && at < tokens.ids.size(); at += length)
+      sums[1] += baseline->window_loss(std::span(tokens.ids).subspan(at, length),
+                                       std::span(tokens.labels).subspan(at, length));
+    result.stopped = stop_requested(engine.world);
+  }
+  engine.comms.stage->all_reduce_sum(std::span(sums));
+  engine.comms.pp->all_reduce_sum(std::span(sums.data(), 1));  // only the last stage knows the loss
+  result.labels = static_cast<int64_t>(sums[2]);
+  if (result.labels > 0) {
+    result.loss = sums[0] / sums[2];
+    result.baseline_loss = sums[1] / sums[2];
+  }
+  return result;
+}
+
+}  // namespace mw

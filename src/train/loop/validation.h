@@ -1,0 +1,21 @@
+// Validation: mean loss over windows spread evenly over the held-out data.
+#pragma once
+
+#include "train/data/data.h"
+
+namespace mw {
+
+class ByteCountModel;
+
+struct ValidationResult {
+  double loss = 0;           // nats per label
+  double baseline_loss = 0;  // of the byte-count model on the same labels; 0 without a baseline
+  int64_t labels = 0;
+  bool stopped = false;  // a stop request came: the results cover only a part
+};
+
+// Evaluates train.val_batches global batches, split over ranks as in training. baseline: this rank's byte-count model,
+// or null on all ranks. Polls stop requests between micro-batches. Collective over the world.
+ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ByteCountModel* baseline);
+
+}  // namespace mw

@@ -1,0 +1,93 @@
+#include "layout/placement.h"
+
+#include <algorithm>
+
+#include "layout/helpers.h"
+
+namespace mw::test {
+namespace {
+
+TEST(Placement, BlocksAreUnevenWhenTheyMust) {
+  for (int64_t experts = 1; experts <= 20; ++experts)
+    for (int ep = 1; ep <= experts; ++ep) {
+      const ExpertPlacement p = make_block_placement(experts, ep);
+      EXPECT_NO_THROW(validate(p));
+      EXPECT_EQ(p.experts(), experts);
+      EXPECT_FALSE(p.has_replicas());
+      const std::vector<int64_t> offsets = p.rank_offsets();
+      ASSERT_EQ(offsets.size(), static_cast<size_t>(ep) + 1);
+      EXPECT_EQ(offsets.front(), 0);
+      EXPECT_EQ(offsets.back(), experts);
+      for (int rank = 0; rank < ep; ++rank) {
+        const std::vector<int> own = p.experts_of(rank);
+        EXPECT_EQ(static_cast<int64_t>(own.size()), experts / ep + (rank < experts % ep ? 1 : 0));
+        EXPECT_EQ(offsets[static_cast<size_t>(rank) + 1] - offsets[static_cast<size_t>(rank)],
+                  static_cast<int64_t>(own.size()));
+        // Consecutive experts are one piece, from the first slot.
+        EXPECT_EQ(expert_pieces(p, rank),
+                  (std::vector<SlicePiece>{{0, own.front(), 0, static_cast<int64_t>(own.size())}}));
+      }
+      std::vector<int32_t> identity;
+      for (int e = 0; e < experts; ++e) identity.push_back(e);
+      EXPECT_EQ(p.position_of_expert(), identity);
+    }
+  const auto error = refusal_of([] { make_block_placement(4, 5); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), Exit::config);
+  EXPECT_TRUE(contains(error->what(), "mesh.ep = 5") && contains(error->what(), "4 experts"));
+}
+
+// Six experts on three ranks: 2, 3 and 1 of them, out of order.
+ExpertPlacement scattered() { return {3, {{{1, 1}}, {{0, 1}}, {{1, 0}}, {{0, 0}}, {{2, 0}}, {{1, 2}}}}; }
+
+TEST(Placement, PositionsAreAPermutation) {
+  const ExpertPlacement p = scattered();
+  EXPECT_NO_THROW(validate(p));
+  EXPECT_EQ(p.experts_of(0), (std::vector<int>{3, 1}));
+  EXPECT_EQ(p.experts_of(1), (std::vector<int>{2, 0, 5}));
+  EXPECT_EQ(p.experts_of(2), (std::vector<int>{4}));
+  EXPECT_EQ(p.rank_offsets(), (std::vector<int64_t>{0, 2, 5, 6}));
+  EXPECT_EQ(p.position_of_expert(), (std::vector<int32_t>{3, 1, 2, 0, 5, 4}));
+  std::vector<int32_t> sorted = p.position_of_expert();
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(sorted, (std::vector<int32_t>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(Placement, PiecesCoverTheLocalExpertsInSlotOrder) {
+  const ExpertPlacement p = scattered();
+  EXPECT_EQ(expert_pieces(p, 0), (std::vector<SlicePiece>{{0, 3, 0, 1}, {0, 1, 1, 1}}));
+  EXPECT_EQ(expert_pieces(p, 1), (std::vector<SlicePiece>{{0, 2, 0, 1}, {0, 0, 1, 1}, {0, 5, 2, 1}}));
+  const ExpertPlacement runs = {2, {{{0, 2}}, {{0, 0}}, {{0, 1}}, {{1, 0}}, {{1, 1}}}};
+  EXPECT_EQ(expert_pieces(runs, 0), (std::vector<SlicePiece>{{0, 1, 0, 2}, {0, 0, 2, 1}}));  // neighbours merged
+  EXPECT_EQ(expert_pieces(runs, 1), (std::vector<SlicePiece>{{0, 3, 0, 2}}));
+}
+
+TEST(Placement, ReplicasAreLegalWhereTheyAreUnderstood) {
+  const ExpertPlacement p = {2, {{{0, 0}, {1, 1}}, {{1, 0}}}};
+  EXPECT_NO_THROW(validate(p));
+  EXPECT_TRUE(p.has_replicas());
+  EXPECT_EQ(p.experts_of(1), (std::vector<int>{1, 0}));
+  EXPECT_EQ(p.rank_offsets(), (std::vector<int64_t>{0, 1, 3}));
+  EXPECT_EQ(expert_pieces(p, 1), (std::vector<SlicePiece>{{0, 1, 0, 1}, {0, 0, 1, 1}}));
+  error_of([&] { p.position_of_expert(); }, Exit::internal);
+}
+
+TEST(Placement, BrokenTablesAreRefused) {
+  const auto refuse = [](const ExpertPlacement& p, const char* why) {
+    const auto error = refusal_of([&] { validate(p); });
+    ASSERT_TRUE(error) << why;
+    EXPECT_EQ(error->code(), Exit::config);
+    EXPECT_TRUE(contains(error->what(), why)) << error->what();
+  };
+  refuse({2, {{{0, 0}}, {}}}, "assigns expert 1 to no rank");
+  refuse({2, {{{0, 0}}, {{2, 0}}}}, "rank 2, expected 0 to 1");
+  refuse({2, {{{0, 0}}, {{-1, 0}}}}, "rank -1, expected 0 to 1");
+  refuse({2, {{{0, 0}}, {{1, 1}}}}, "rank 1");            // a hole
+  refuse({2, {{{0, 0}}, {{0, 0}}, {{1, 0}}}}, "rank 0");  // two in one slot
+  refuse({2, {{{0, 0}}, {{1, -1}}}}, "rank 1");           // a negative slot
+  EXPECT_NO_THROW(validate({2, {{{0, 0}}}}));             // a rank without experts is legal in a table
+  EXPECT_NO_THROW(validate({}));
+}
+
+}  // namespace
+}  // namespace mw::test

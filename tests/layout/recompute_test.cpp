@@ -1,0 +1,160 @@
+#include "layout/recompute.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <map>
+
+#include "layout/helpers.h"
+
+namespace mw::test {
+namespace {
+
+constexpr const char* kModes[] = {"none", "selective", "moe", "full"};
+
+// Without rounding; of rows that depend on the load what a balanced one takes.
+int64_t mean_bytes(const ByteRow& row) {
+  int64_t bytes = size_of(row.dtype);
+  for (size_t i = 0; i < row.shape.size(); ++i) bytes *= i == 0 && row.mean_rows > 0 ? row.mean_rows : row.shape[i];
+  return bytes;
+}
+
+int64_t kept_bytes(const Plan& plan, const std::string& prefix) {
+  int64_t bytes = 0;
+  for (const ByteRow& row : plan.activation_rows)
+    if (row.name.rfind(prefix, 0) == 0) bytes += mean_bytes(row);
+  return bytes;
+}
+
+Plan plan_of(const std::string& mode, int ep, int tp, const char* dtype) {
+  RunSpec run = small_run();
+  run.train.dtype = dtype;
+  run.recompute = mode;
+  run.mesh.ep = ep;
+  run.mesh.tp = tp;
+  return small_plan(run, ep);
+}
+
+// What a weight part reads is kept in a layer's own rows.
+TEST(RecomputeTable, WeightPartsReadWhatIsKept) {
+  for (const char* schedule : {"zb_h1", "zb_v"})
+    for (const std::string mode : kModes) {
+      RunSpec run = small_run();
+      run.mesh.schedule = schedule;
+      run.mesh.ep = 2;
+      run.recompute = mode;
+      const WeightPart part = weight_part(run);
+      EXPECT_EQ(part.empty(), mode == "full");
+      if (part.empty()) {
+        const auto error = refusal_of([&] { small_plan(run, 2); });
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->code(), Exit::config);
+        EXPECT_TRUE(contains(error->what(), schedule)) << error->what();
+        continue;
+      }
+      const Plan plan = small_plan(run, 2);
+      const auto kept = [&](bool deferred, const std::string& at, std::initializer_list<const char*> names) {
+        for (const char* name : names) {
+          const auto row = std::find_if(plan.activation_rows.begin(), plan.activation_rows.end(),
+                                        [&](const ByteRow& r) { return r.name == at + name; });
+          EXPECT_TRUE(!deferred || row != plan.activation_rows.end()) << mode << ": " << at << name;
+        }
+      };
+      kept(part.attention, "act.0.", {"x", "attn_rstd", "q", "k", "v"});
+      kept(part.dense, "act.0.", {"x_mid", "ffn_rstd", "ffn.h"});
+      kept(part.moe, "act.1.", {"x_mid", "ffn_rstd", "h", "shared.h", "received", "received_index", "token_ids"});
+      EXPECT_EQ(part.attention && part.dense && part.moe, mode == "none");
+    }
+  RunSpec whole = small_run();
+  EXPECT_TRUE(weight_part(whole).empty());
+}
+
+// The formulas of layout/recompute.h.
+TEST(RecomputeTable, KeepsWhatTheFormulasSay) {
+  const int64_t d = 48, h = 10, e = 6, k = 3, f = 20, shared = 40, c = 2;
+  for (const auto& [ep, tp] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2)})
+    for (const char* dtype : {"bf16", "fp32"})
+      for (const std::string mode : kModes) {
+        const Plan plan = plan_of(mode, ep, tp, dtype);
+        const int64_t heads = 4 / tp, kv = 2 / tp, dense = 70 / tp, n = plan.batch.tokens(), t = n / tp;
+        const int64_t b = std::string(dtype) == "bf16" ? 2 : 4, received = t * k;
+        const int64_t attention = 2 * b * t * d + 8 * t + 2 * b * n * (heads + kv) * h + 4 * n * heads,
+                      routing = 24 * t * k + 8 * e, logits = 4 * t * e,
+                      dispatched = ep == 1 ? 0 : received * (b * d + 8), hidden = b * c * (received * f + t * shared),
+                      dense_hidden = b * c * n * dense;
+        std::map<std::string, int64_t> of_moe = {{"none", attention + routing + logits + dispatched + hidden},
+                                                 {"selective", attention + routing + logits + dispatched},
+                                                 {"moe", attention + routing + logits},
+                                                 {"full", b * t * d + routing}};
+        std::map<std::string, int64_t> of_dense = {{"none", attention + dense_hidden},
+                                                   {"selective", attention},
+                                                   {"moe", attention + dense_hidden},
+                                                   {"full", b * t * d}};
+        EXPECT_EQ(kept_bytes(plan, "act.1."), of_moe[mode]) << mode << " ep " << ep << " tp " << tp;
+        EXPECT_EQ(kept_bytes(plan, "act.0."), of_dense[mode]) << mode << " ep " << ep << " tp " << tp;
+        // The shared set is what the layers together no longer keep, each tensor once.
+        const int64_t once = of_moe["none"] - of_moe[mode];
+        const int64_t of_the_dense_one = mode == "selective" || mode == "full" ? dense_hidden : 0;
+        EXPECT_EQ(kept_bytes(plan, "recomputed."), once + of_the_dense_one) << mode << " ep " << ep << " tp " << tp;
+      }
+}
+
+TEST(RecomputeTable, SharedRowsAreAsLargeAsTheLargestLayerAsks) {
+  RunSpec run = small_run();
+  run.recompute = "full";
+  ModelSpec model = build_native_model(small_native());
+  LayerSpec wide = model.layers[0], narrow = model.layers[0];
+  wide.dense_width = 90;
+  narrow.attention.heads = 2;
+  model.layers = {narrow, wide, model.layers[1], narrow};
+  const std::vector<ByteRow> rows = make_plan(model, run, 1, 0, {}).activation_rows;
+  const int64_t t = 64;
+  EXPECT_EQ(row_of(rows, "recomputed.ffn.h").shape, (std::vector<int64_t>{t, 2, 90}));
+  EXPECT_EQ(row_of(rows, "recomputed.q").shape, (std::vector<int64_t>{t, 4, 10}));
+  EXPECT_EQ(row_of(rows, "recomputed.h").shape, (std::vector<int64_t>{t * 3, 2, 20}));
+  EXPECT_EQ(row_of(rows, "recomputed.h").kind, ByteKind::workspace);
+}
+
+// Once for all micro-batches that live at a time in a pipeline, and for all layers.
+TEST(RecomputeTable, SharedRowsDoNotCountMicroBatches) {
+  const auto bytes = [](const char* mode, const char* prefix) {
+    RunSpec run = small_run();
+    run.recompute = mode;
+    run.mesh.pp = 2;
+    run.mesh.schedule = "gpipe";
+    NativeModel native = small_native();
+    native.layers = 6;
+    return kept_bytes(make_plan(build_native_model(native), run, 2, 1, {}), prefix);
+  };
+  // Three MoE layers with two slots each.
+  EXPECT_EQ(bytes("none", "act.3.") - bytes("full", "act.3."), bytes("full", "recomputed."));
+  EXPECT_EQ(bytes("full", "act.5#1."), bytes("full", "act.3."));
+}
+
+TEST(RecomputeTable, EachModePredictsLessThanTheOneBefore) {
+  const auto total = [](const char* mode) {
+    RunSpec run = small_run();
+    run.recompute = mode;
+    run.mesh.ep = 2;
+    NativeModel native = small_native();
+    native.layers = 9;
+    return summarise(all_rows(make_plan(build_native_model(native), run, 2, 0, {}))).total();
+  };
+  for (size_t i = 1; i < std::size(kModes); ++i) EXPECT_LT(total(kModes[i]), total(kModes[i - 1])) << kModes[i];
+}
+
+TEST(RecomputeTable, RowsHaveTheNamesThatLayersAskFor) {
+  EXPECT_EQ(LayerRows(Recompute::none, 3, 0)("h"), "act.3.h");
+  EXPECT_EQ(LayerRows(Recompute::none, 3, 1)("h"), "act.3#1.h");
+  EXPECT_EQ(LayerRows(Recompute::selective, 3, 1)("h"), "recomputed.h");
+  EXPECT_EQ(LayerRows(Recompute::selective, 3, 1)("received"), "act.3#1.received");
+  EXPECT_EQ(LayerRows(Recompute::moe, 3, 1)("received"), "recomputed.received");
+  EXPECT_EQ(LayerRows(Recompute::full, 3, 1)("expert_choice"), "act.3#1.expert_choice");
+  // Only rows of layers are shared.
+  const std::vector<ByteRow> rows = {{"act.final_x", ByteKind::activation, DType::f32, {4}, 0, 0},
+                                     {"work.q", ByteKind::workspace, DType::f32, {4}, 0, 0}};
+  EXPECT_EQ(share_recomputed(Recompute::full, rows).size(), 2u);
+  EXPECT_EQ(share_recomputed(Recompute::full, rows)[0].name, "act.final_x");
+}
+
+}  // namespace
+}  // namespace mw::test

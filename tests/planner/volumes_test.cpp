@@ -1,0 +1,382 @@
+#include "planner/volumes.h"
+
+#include <bitset>
+#include <fstream>
+#include <map>
+#include <set>
+
+#include "planner/helpers.h"
+#include "planner/layer_time.h"
+#include "planner/load.h"
+#include "planner/transfers.h"
+
+namespace mw::test {
+namespace {
+
+// X-MoE, figure 4 and section 5.4.2: 256 experts, k = 8, 8 ranks per node.
+TEST(Volumes, RedundancyOfXMoe) {
+  const double percent[] = {87.5, 75.09, 54.82, 33.8, 18.5, 9.2};
+  for (int i = 0; i < 6; ++i) EXPECT_NEAR(100 * redundancy(256, 8, 1 << i), percent[i], 0.05) << (1 << i) << " nodes";
+  EXPECT_DOUBLE_EQ(redundancy(8, 1, 8), 0);
+  EXPECT_NEAR(distinct_groups(4, 4, 4), 4, 1e-12);
+  MoeSpec moe;
+  moe.experts = 256;
+  moe.top_k = 8;
+  const RowsBetweenNodes rows = rows_between_nodes(moe, 4);
+  EXPECT_NEAR(1 - rows.bypass / rows.flat, 0.5482, 1e-4);
+}
+
+// Every way to keep 2 of 4 groups of 3 experts and to choose 3 experts in them, counted.
+TEST(Volumes, NodesOfChoicesLimitedToGroups) {
+  MoeSpec moe;
+  moe.experts = 12;
+  moe.top_k = 3;
+  moe.groups = 4;
+  moe.kept_groups = 2;
+  for (const int nodes : {1, 2, 4, 12}) {
+    int ways = 0, reached = 0;
+    for (int groups = 0; groups < 16; ++groups)
+      for (int chosen = 0; chosen < 1 << 12; ++chosen) {
+        if (std::bitset<4>(static_cast<unsigned>(groups)).count() != 2) continue;
+        if (std::bitset<12>(static_cast<unsigned>(chosen)).count() != 3) continue;
+        bool is_kept = true;
+        std::set<int> on;
+        for (int e = 0; e < 12; ++e) {
+          if ((chosen >> e & 1) == 0) continue;
+          is_kept = is_kept && (groups >> e / 3 & 1) == 1;
+          on.insert(e * nodes / 12);
+        }
+        if (!is_kept) continue;
+        ++ways;
+        reached += static_cast<int>(on.size());
+      }
+    EXPECT_NEAR(distinct_nodes(moe, nodes), static_cast<double>(reached) / ways, 1e-12) << nodes;
+  }
+  moe.groups = moe.kept_groups = 1;
+  EXPECT_DOUBLE_EQ(distinct_nodes(moe, 4), distinct_groups(12, 3, 4));
+}
+
+// By hand: 2 nodes of 2 ranks, 4 experts of which a token takes 2, rows of 10 bytes, 100 tokens a rank; matrices of
+// 8 x 5 elements. Every second row goes to the other node; 5 / 6 of the tokens have a choice on each node.
+TEST(Volumes, OfEveryWayToExchange) {
+  LayerSpec layer;
+  layer.moe.experts = 4;
+  layer.moe.top_k = 2;
+  layer.moe.width = 8;
+  const auto volumes = [&](GroupShape shape) {
+    std::map<std::string, std::pair<double, double>> by_name;
+    for (const ExchangeVolume& v : exchange_volumes(layer, 5, 100, shape, 2))
+      by_name[v.transport] = {v.within, v.between};
+    return by_name;
+  };
+  const int64_t matrices = halves_of(layer.activation) + 1;
+  auto v = volumes({2, 2});
+  const double rows = 2 * 100 * 10, copies = 2 * 5.0 / 6;
+  EXPECT_NEAR(v["flat"].first, rows * 0.5, 1e-9);
+  EXPECT_NEAR(v["flat"].second, rows * 1, 1e-9);
+  EXPECT_NEAR(v["halo"].first, rows * (0.5 + 0.5), 1e-9);
+  EXPECT_NEAR(v["halo"].second, rows * 1, 1e-9);
+  EXPECT_NEAR(v["bypass"].second, rows * copies / 2, 1e-9);
+  EXPECT_NEAR(v["bypass"].first, rows * (2 - copies / 2) / 2, 1e-9);
+  EXPECT_NEAR(v["gather_tokens"].first, rows * 2, 1e-9);
+  EXPECT_NEAR(v["gather_tokens"].second, rows * 1, 1e-9);
+  EXPECT_NEAR(v["gather_weights"].first, static_cast<double>(matrices * 40 * 2 * 2), 1e-9);
+  EXPECT_NEAR(v["gather_weights"].second, static_cast<double>(matrices * 40 * 2), 1e-9);
+  for (const auto& [name, one_node] : volumes({1, 4})) EXPECT_EQ(one_node.second, 0) << name;
+  for (const auto& [name, apart] : volumes({4, 1})) EXPECT_EQ(apart.first, 0) << name;
+  // X-MoE, section 5.4.2: over four nodes a bypass sends 54.8 % less between them; a bound of 2.21 times.
+  layer.moe.experts = 256;
+  layer.moe.top_k = 8;
+  v = volumes({4, 8});
+  EXPECT_NEAR(v["flat"].second / v["bypass"].second, 2.21, 0.01);
+}
+
+// Two MoE layers of three: 16 * 9 tokens, top-2, bf16 rows of 16 there and back, their gradients too, and fp32 gate
+// weights with their gradients; three quarters of the experts are elsewhere.
+TEST(Volumes, ExchangedInAStep) {
+  RunSpec run;
+  run.native.width = 16;
+  run.native.layers = 3;
+  run.native.dense_layers = 1;
+  run.native.dense_width = 20;
+  run.native.experts = 8;
+  run.native.top_k = 2;
+  run.train.seq_len = 9;
+  run.train.global_batch = 16;
+  run.train.dtype = "bf16";
+  run.mesh.ep = 4;
+  const ModelSpec model = build_native_model(run.native);
+  const Mesh mesh = make_mesh(run.mesh, 4);
+  const std::vector<TransportKind> flat(3, TransportKind::flat), in_place(3, TransportKind::in_place);
+  const double rows = 16 * 9 * 2 * 2 * 0.75;
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, flat), rows * (4 * 32 + 8));
+  EXPECT_EQ(exchanged_bytes(model, run, mesh, in_place), 0);
+  const std::vector<TransportKind> mixed = {TransportKind::in_place, TransportKind::flat, TransportKind::in_place};
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, mixed), rows / 2 * (4 * 32 + 8));
+  run.recompute = "moe";  // dispatched once more
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, flat), rows * (5 * 32 + 8));
+  run.recompute = "none";
+  run.mesh.ep = 2;
+  run.mesh.tp = 2;
+  const double kept = exchanged_bytes(model, run, make_mesh(run.mesh, 4), flat);
+  run.moe.tp_mode = "ted";
+  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, make_mesh(run.mesh, 4, "ted"), flat), 2 * kept);
+}
+
+// X-MoE, table 4: 4096 tokens, k = 8, D 7168, F 2048, two matrices. The paper prints GiB as GB.
+TEST(Volumes, ActivationMemoryOfXMoe) {
+  EXPECT_EQ(kept_row_bytes(4096 * 8, 7168, 2048, false, 2), 1.125 * 0x1p30);
+  EXPECT_EQ(kept_row_bytes(4096 * 8, 7168, 2048, true, 2), 1.25 * 0x1p30);
+}
+
+// X-MoE, figure 17: SSMB saves more than TED for DeepSeek, less for Mixtral, at every length; Arctic turns at k*S =
+// 2*F.
+TEST(Volumes, CrossoverOfSequenceShardingAndTed) {
+  const auto favours_sharding = [](int64_t top_k, int64_t width, int64_t expert_width, int64_t tokens) {
+    return ssmb_saving(1, top_k, tokens, width, 4) > ssmb_cost(expert_width, width, 4);
+  };
+  for (const int64_t tokens : {2048, 4096, 8192}) {
+    EXPECT_TRUE(favours_sharding(8, 7168, 2048, tokens)) << tokens;    // DeepSeek-V3
+    EXPECT_TRUE(favours_sharding(6, 2048, 1408, tokens)) << tokens;    // DeepSeek-MoE
+    EXPECT_FALSE(favours_sharding(2, 4096, 14336, tokens)) << tokens;  // Mixtral 8x7B
+    EXPECT_FALSE(favours_sharding(2, 6144, 16384, tokens)) << tokens;  // Mixtral 8x22B
+  }
+  EXPECT_FALSE(favours_sharding(2, 7168, 4864, 4096));  // Arctic
+  EXPECT_TRUE(favours_sharding(2, 7168, 4864, 8192));
+}
+
+// X-MoE, appendix C.2, the volume of tensor parallelism over G ranks: of S tokens of width H each gather or sum is
+// S*H*(G-1)/G elements of a rank. The time model on links of a byte a second takes as many seconds.
+TEST(Volumes, OfTokensThatTensorParallelismMoves) {
+  struct Shape {
+    int64_t g, tokens, width;
+    const char* recompute;
+  };
+  for (const Shape& s : {Shape{2, 512, 128, "none"}, Shape{4, 1024, 192, "moe"}, Shape{4, 256, 320, "full"},
+                         Shape{8, 2048, 256, "full"}}) {
+    NativeModel native;
+    native.vocab = 64;
+    native.width = s.width;
+    native.layers = 2;
+    native.dense_layers = 1;
+    native.dense_width = native.expert_width = 64;
+    native.heads = native.kv_heads = 8;
+    native.head_dim = 16;
+    native.experts = 8;
+    native.top_k = 2;
+    const LayerKinds kinds(build_native_model(native), "auto");
+    PlatformProfile profile = shipped_profile("h200x8");
+    profile.levels = {{"near", 8, {0, 1}, {0, 1}, {0, 1}}};
+    const auto expect = [&](const char* mode, TokenMoves dense_layer, TokenMoves moe_layer) {
+      RunSpec run;
+      run.train.dtype = "bf16";
+      run.train.seq_len = s.tokens;
+      run.train.global_batch = run.train.micro_batches = 1;
+      run.mesh.tp = s.g;
+      run.moe.tp_mode = mode;
+      run.recompute = s.recompute;
+      LayerTimeModel model(kinds, run, profile, ExpertLoad{}, s.g);
+      const LayerTimes& times = model.of(layout_of(run), make_mesh(run.mesh, static_cast<int>(s.g), mode));
+      const auto bytes = static_cast<double>(2 * s.tokens * s.width * (s.g - 1) / s.g);
+      const TokenMoves wanted[] = {dense_layer, moe_layer};
+      for (size_t kind = 0; kind < 2; ++kind) {
+        EXPECT_DOUBLE_EQ(times.kinds[kind].forward_exchange, wanted[kind].forward * bytes) << mode << " " << s.g;
+        EXPECT_DOUBLE_EQ(times.kinds[kind].backward_exchange, wanted[kind].backward * bytes) << mode << " " << s.g;
+      }
+    };
+    const int again = std::string(s.recompute) == "full" ? 2 : 0;  // attention
+    expect("ssmb", {4, 6 + again}, {2, 3 + again});
+    expect("ted", {4, 6 + again}, {4, 6 + again});
+  }
+}
+
+// Piper, table IV, with bytes as bytes: GB for the first and GLaM, GiB for the others, as the paper mixes them.
+TEST(Volumes, MigrationOfPiper) {
+  const struct {
+    int64_t experts, width, expert_width;
+    double printed, unit, ms;
+  } rows[] = {
+      {128, 768, 2048, 1.21, 1e9, 24.2},       {8, 4096, 14336, 2.63, 0x1p30, 56.4},
+      {8, 6144, 16384, 4.50, 0x1p30, 96.6},    {8, 6144, 32768, 9.00, 0x1p30, 193.3},
+      {64, 8192, 32768, 103.08, 1e9, 2061.6},  {160, 5120, 1536, 7.04, 0x1p30, 151.0},
+      {256, 7168, 2048, 21.00, 0x1p30, 451.0},
+  };
+  for (const auto& r : rows) {
+    const double bytes = migration_bytes(r.experts, r.width, r.expert_width, 8, 16);
+    EXPECT_NEAR(bytes / r.unit, r.printed, 0.01) << r.experts << " x " << r.width;
+    EXPECT_NEAR(bytes / 50e9 * 1e3, r.ms, 0.2) << r.experts << " x " << r.width;
+  }
+}
+
+TEST(Load, FollowsItsDistribution) {
+  LoadModel even({1e6}, {}), plain({8}, {}), wild({1}, {});
+  EXPECT_NEAR(even.of(128, 8).p99, 1, 0.01);
+  EXPECT_DOUBLE_EQ(wild.of(128, 1).p99, 1);
+  for (const int64_t ep : {2, 8, 128}) {
+    EXPECT_GT(plain.of(128, ep).mean, 1);
+    EXPECT_GT(plain.of(128, ep).p99, plain.of(128, ep).mean);
+    EXPECT_GT(wild.of(128, ep).mean, plain.of(128, ep).mean);
+  }
+  EXPECT_NEAR(wild.of(128, 128).mean, 5.4, 0.3);  // of 128 exponential shares the largest: the harmonic number
+}
+
+TEST(Load, OfAMeasuredOneIsExact) {
+  LoadModel load({8, {{1, 2, 3, 6}}}, {});
+  EXPECT_DOUBLE_EQ(load.of(4, 2).mean, 1.5);
+  EXPECT_DOUBLE_EQ(load.of(4, 2).p99, 1.5);
+  EXPECT_DOUBLE_EQ(load.of(4, 4).mean, 2);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 1, 1, 1, 1}}}, {}).of(5, 4).mean, 1.6);  // blocks of 2, 1, 1 and 1
+  for (const double tiny : {0.0, 5e-324, 1e-300, 1e300}) EXPECT_THROW(LoadModel({8, {{tiny, 0}}}, {}), Error) << tiny;
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{0.75, 0.25}}}, {}).of(2, 2).mean, 1.5);
+  EXPECT_THROW(LoadModel({8, {{1, 1}, {1, -1}}}, {}), Error);
+}
+
+TEST(Load, OfSeveralHasTheirMeanAndTheirWorst) {
+  std::vector<std::vector<double>> measured(99, {1, 1});
+  measured.push_back({1, 3});
+  LoadModel load({8, measured}, {});
+  EXPECT_DOUBLE_EQ(load.of(2, 2).mean, 1.005);
+  EXPECT_DOUBLE_EQ(load.of(2, 2).p99, 1.5);
+}
+
+// A capacity of 1.2 takes 3.6 of the six rows; a padded exchange gives each of the four experts as many as the fullest.
+TEST(Load, FollowsCapacityAndPadding) {
+  MoeRunSpec moe;
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2, true).mean, 2);
+  moe.capacity_factor = 1.2;
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2, true).mean, 1.2);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, moe).of(4, 2).mean, 1.1);
+  EXPECT_LE(LoadModel({1}, moe).of(64, 64).p99, 1.2);
+  // The fullest expert counts where nothing travels far, too, and a rank with more experts has more padding.
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 2, 3, 6}}}, {}).of(4, 1, true).mean, 2);
+  EXPECT_DOUBLE_EQ(LoadModel({8, {{1, 1, 1, 1, 1}}}, {}).of(5, 4, true).mean, 1.6);
+}
+
+TEST(Load, IsReadFromListsAndRuns) {
+  NativeModel native;
+  native.layers = 3;
+  native.dense_layers = 1;
+  native.experts = 4;
+  const ModelSpec model = build_native_model(native);
+  const std::string path = testing::TempDir() + "read_loads";
+  const auto write = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return path;
+  };
+  using Loads = std::vector<std::vector<double>>;
+  EXPECT_EQ(read_loads(write(" [4, 3, 2, 1]"), model), (Loads{{4, 3, 2, 1}}));
+  const std::string prepares = "{\"step\": 1}\n{\"step\": 2}\n{\"step\": 3}\n";
+  EXPECT_EQ(read_loads(write(prepares + "{\"step\": 4, \"expert_load\": [[1, 2, 3, 4], [4, 3, 2, 1]]}\n"
+                                        "{\"step\": 4, \"final_val_loss\": 1}\n{\"step\": 5, \"expe"),
+                       model),
+            (Loads{{1, 2, 3, 4}, {4, 3, 2, 1}}));
+  for (const char* text :
+       {"", "{\"a\": 1}", "{\"step\": 4, \"expert_load\": [[1, 2, 3, 4]]}\n",
+        "{\"step\": 4, \"expert_load\": [[1, 2, 3], [1, 2, 3]]}\n", "{\"step\": 4, \"expert_load\": 7}\n"})
+    EXPECT_THROW(read_loads(write(prepares + text), model), Error) << text;
+  EXPECT_THROW(read_loads(write("[4, 3, 2]"), model), Error);
+  EXPECT_THROW(read_loads(write("[4, 3, 2, \"1\"]"), model), Error);
+  std::remove(path.c_str());
+}
+
+TEST(Transfers, TakeTheLinksThatTheGroupCrosses) {
+  PlatformProfile p = shipped_profile("h200x8");
+  p.levels = {{"near", 4, {0, 100}, {0, 100}, {0, 100}}, {"far", 64, {1, 10}, {2, 10}, {3, 10}}};
+  const Transfers transfers(p, 64);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({1, 1}, 100), 0);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({4, 1}, 100), 0.75);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 100), 1 + 5);    // half of it far
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({4, 4}, 100), 1 + 7.5);  // one member per node
+  EXPECT_DOUBLE_EQ(transfers.ring({4, 1}, 100, 1), 0.75);
+  EXPECT_DOUBLE_EQ(transfers.ring({8, 1}, 100, 2), 4 + 175.0 / 40);  // four members share the node's links
+  EXPECT_DOUBLE_EQ(transfers.ring({8, 4}, 100, 2), 4 + 175.0 / 10);
+  EXPECT_DOUBLE_EQ(transfers.at_best({4, 1}, 100, 0), 1);
+  EXPECT_DOUBLE_EQ(transfers.at_best({8, 1}, 100, 20), 1 + 2);
+  EXPECT_DOUBLE_EQ(transfers.at_best({8, 1}, 300, 20), 1 + 3);
+  EXPECT_DOUBLE_EQ(transfers.at_best({4, 4}, 0, 100), 1 + 10);
+  EXPECT_DOUBLE_EQ(transfers.message(1, 3, 100), 1);
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 3 + 10);
+}
+
+// A group that lies across a border of nodes has fewer members near it, down to the common divisor.
+TEST(Transfers, KnowGroupsThatCrossABorder) {
+  EXPECT_EQ(members_near({8, 1}, 8, 24), 8);
+  EXPECT_EQ(members_near({24, 1}, 8, 24), 8);
+  EXPECT_EQ(members_near({6, 1}, 8, 24), 2);   // 6, 7 | 8 to 11
+  EXPECT_EQ(members_near({12, 1}, 8, 24), 4);  // 0 to 7 | 8 to 11
+  EXPECT_EQ(members_near({3, 1}, 8, 24), 1);   // 6, 7 | 8 and 15 | 16, 17
+  EXPECT_EQ(members_near({6, 2}, 8, 24), 2);   // 0, 2, 4, 6 | 8, 10
+  EXPECT_EQ(members_near({2, 3}, 8, 24), 1);   // 6 | 9
+  EXPECT_EQ(members_near({4, 16}, 8, 64), 1);
+  EXPECT_EQ(members_near({3, 1}, 8, 6), 3);  // one node holds all
+  PlatformProfile p = shipped_profile("h200x8");
+  p.levels = {{"near", 8, {0, 100}, {0, 100}, {0, 100}},
+              {"rack", 32, {1, 10}, {1, 10}, {1, 10}},
+              {"far", 4096, {2, 1}, {2, 1}, {2, 1}}};
+  const Transfers transfers(p, 24);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 800), 7);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({6, 1}, 600),
+                   1 + 40);  // four of six members over the rack's links, none farther
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({24, 1}, 2400), 1 + 160);
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({3, 8}, 300), 1 + 20);
+}
+
+// A rate is that of the bytes which leave a rank over the level.
+TEST(Transfers, TakeTheRateOfTheirSize) {
+  PlatformProfile p = shipped_profile("h200x8");
+  const LinkCost cost{1, 40, {{50, 10}, {200, 40}}};
+  p.levels = {{"near", 4, {0, 1e6}, {0, 1e6}, {0, 1e6}}, {"far", 64, cost, cost, cost}};
+  const Transfers transfers(p, 64);
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 20), 1 + 2);        // as the smallest known
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 100), 1 + 4);       // between two, by the logarithm
+  EXPECT_DOUBLE_EQ(transfers.message(3, 4, 800), 1 + 20);      // as the largest
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 100), 1 + 5);  // 50 stay near
+  EXPECT_DOUBLE_EQ(transfers.all_to_all({8, 1}, 200), 1 + 4);
+  EXPECT_DOUBLE_EQ(transfers.ring({8, 1}, 800 / 7.0 * 4, 1), 1 + 4);  // 400 around, four members share them
+}
+
+// Sums for owners: by the ring, unless they were measured, in groups of any shape.
+TEST(Transfers, OfOwnersAreMeasuredOnes) {
+  PlatformProfile p = shipped_profile("h200x8");
+  const auto cost = [](double latency, double rate) { return LinkCost{latency, rate}; };
+  p.levels = {{"near", 4, cost(0, 100), cost(0, 100), cost(0, 100)}, {"far", 64, cost(0, 1), cost(0, 1), cost(0, 1)}};
+  ASSERT_TRUE(p.overlaps_gradient_sums);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({1, 1}, 100), 0);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({4, 1}, 100), 1);
+  p.overlaps_gradient_sums = false;
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({4, 1}, 100), 1.5);
+  p.levels[0].owner = cost(1, 50);
+  p.levels[0].groups = {{2, 1, cost(0, 100), cost(0, 100), cost(1, 25)}, {2, 2, cost(0, 100), cost(0, 100)}};
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({4, 1}, 100), 1 + 2);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({2, 1}, 100), 1 + 4);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({2, 2}, 100), 1);
+  p.levels[1].owner = cost(3, 5);
+  EXPECT_DOUBLE_EQ(Transfers(p, 64).owner({8, 1}, 100), 3 + 20);
+}
+
+// The shape that is most alike: in members, then in distance; the level itself is one too.
+TEST(Transfers, TakeTheCostsOfTheGroupMostAlike) {
+  PlatformProfile p = shipped_profile("h200x8");
+  const auto cost = [](double latency) { return LinkCost{latency, 1e30}; };
+  p.levels = {
+      {"near", 8, cost(1), cost(2), cost(3),
+       std::vector<GroupCosts>{{2, 1, cost(10), cost(20)}, {2, 4, cost(11), cost(21)}, {4, 1, cost(12), cost(22)}}},
+      {"far", 512, cost(4), cost(5), cost(6), std::vector<GroupCosts>{{64, 8, cost(13), cost(23)}}}};
+  const Transfers transfers(p, 64);
+  const auto expect = [&](RankGroup group, double all_to_all, double ring) {
+    EXPECT_DOUBLE_EQ(transfers.all_to_all(group, 1), all_to_all) << group.size << ' ' << group.stride;
+    EXPECT_DOUBLE_EQ(transfers.ring(group, 1, 2), 2 * ring) << group.size << ' ' << group.stride;
+  };
+  expect({8, 1}, 1, 2);
+  expect({4, 1}, 12, 22);
+  expect({4, 2}, 12, 22);
+  expect({2, 1}, 10, 20);
+  expect({2, 4}, 11, 21);
+  expect({16, 1}, 13, 23);  // two nodes: fewer members than either, and nearer to 64 than to 512
+  expect({512, 1}, 4, 5);
+  expect({32, 8}, 13, 23);
+  EXPECT_DOUBLE_EQ(transfers.message(0, 1, 1), 3);
+}
+
+}  // namespace
+}  // namespace mw::test
