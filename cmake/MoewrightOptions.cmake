@@ -71,6 +71,11 @@ target_compile_options(moewright_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${fl
 add_library(moewright_light INTERFACE)
 target_compile_options(moewright_light INTERFACE
   "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1;$<$<CXX_COMPILER_ID:GNU>:-fexpensive-optimizations>>")
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # And at -O1 these too (GCC bug 105651).
+  target_compile_options(moewright_light INTERFACE
+    "$<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>")
+endif()
 
 # Tools that read compile_commands.json with clang take GCC's file for one of their own where the option names its path,
 # and fail. GCC also finds it through the include path; they find the header.

@@ -151,7 +151,8 @@ TEST(ByteTable, ReceivedRowsAreBounded) {
   run.moe.row_headroom = 1.5;
   for (int rank = 0; rank < 4; ++rank) {
     const Plan plan = small_plan(run, 4, rank);
-    EXPECT_EQ(plan.transports, std::vector(plan.model.layers.size(), TransportKind::flat));
+    EXPECT_EQ(plan.transports,
+              (std::vector{TransportKind::in_place, TransportKind::flat}));  // the first layer is dense
     const int64_t tokens = 16, local = rank < 2 ? 2 : 1;
     const ByteRow h = row_of(plan.activation_rows, "act.1.h"),
                   received = row_of(plan.activation_rows, "act.1.received");

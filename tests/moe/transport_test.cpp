@@ -3,6 +3,7 @@
 
 #include "formats/helpers.h"
 #include "moe/layer_helpers.h"
+#include "moe/transports/transport_flat.h"
 
 namespace mw::test {
 namespace {

@@ -15,6 +15,7 @@ struct LayoutCase {
   const char* transport = "auto";
   const char* shares = "";
 };
+void PrintTo(const LayoutCase& layout, std::ostream* out) { *out << layout.name; }
 
 MeshSpec mesh_of(int64_t pp, int64_t tp, int64_t ep, int64_t zero, const char* schedule = "1f1b") {
   MeshSpec mesh;
