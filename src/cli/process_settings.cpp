@@ -1,11 +1,13 @@
 #include "cli/process_settings.h"
 
 #include <malloc.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -51,11 +53,26 @@ bool disable_thread_cache() {
   return true;
 }
 
+// Where the kernel started the dynamic loader with this program as its argument, /proc/self/exe is the loader.
+bool is_run_by_loader() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error).filename().native().starts_with("ld");
+}
+
 }  // namespace
 
+// A program with file capabilities gets no tunables, however often it starts: it is not started again, nor is one that
+// has been.
 void restart_with_settings(char** argv) {
+  const char* const kRestarted = "MOEWRIGHT_RESTARTED";
+  if (std::getenv(kRestarted) != nullptr || getauxval(AT_SECURE) != 0 || is_run_by_loader()) {
+    unsetenv(kRestarted);
+    return;
+  }
   const bool spin = shorten_openmp_spin(), cache = disable_thread_cache();
-  if (spin || cache) execv("/proc/self/exe", argv);
+  if (!spin && !cache) return;
+  setenv(kRestarted, "1", 1);
+  execv("/proc/self/exe", argv);
 }
 
 // The matrix library allocates buffers for each product. glibc's heap would keep them, and grow for as long as sizes

@@ -66,6 +66,7 @@ RunSpec sampling_run(RunSpec run, int64_t ranks) {
   }
   run.train.global_batch = std::max<int64_t>(1, ranks / (run.mesh.tp * run.mesh.pp));
   run.train.micro_batches = 1;
+  run.mesh.shares.clear();
   run.moe.aux_loss_coef = 0;
   return run;
 }

@@ -139,8 +139,7 @@ const std::vector<KeyRule>& key_rules() {
            "number of layers of each stage, such as \"8,8,7\"; empty: balance stages by FLOPs"),
       TEXT("mesh.shares", mesh.shares,
            "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
-           "first "
-           "rank is three times as fast; empty: equal shares"),
+           "first rank is three times as fast; experts get the rows of all ranks as before; empty: equal shares"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "ranks per node; 0: as the launcher reports"),
       REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6,

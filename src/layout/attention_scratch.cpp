@@ -7,13 +7,19 @@
 namespace mw {
 namespace {
 
+// Of one rank and micro-batch.
+struct Sequences {
+  int64_t sequences = 0, seq_len = 0;
+  int64_t tokens() const { return sequences * seq_len; }
+};
+
 constexpr int64_t kFloat = sizeof(float);
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 // Tiles of 64 queries and keys and, for each thread of the backward pass, the gradients of a whole sequence's keys and
 // values in fp32; rows as AVX-512 pads them, which is the most.
-int64_t on_cpu(const AttentionSpec& a, const LocalBatch& batch, int64_t threads) {
+int64_t on_cpu(const AttentionSpec& a, const Sequences& batch, int64_t threads) {
   constexpr int64_t kTile = 64, kLanes = 16, kRows = 8;
   const int64_t head = round_up(a.head_dim, kLanes), value = round_up(a.value_dim(), kLanes),
                 tiles = (batch.seq_len + kTile - 1) / kTile;
@@ -26,11 +32,11 @@ int64_t on_cpu(const AttentionSpec& a, const LocalBatch& batch, int64_t threads)
 }
 
 // Own kernels keep one number for each token and head.
-int64_t on_gpu(const AttentionSpec& a, const LocalBatch& batch) {
+int64_t on_gpu(const AttentionSpec& a, const Sequences& batch) {
   return round_up(a.heads * batch.tokens() * kFloat, 64);
 }
 
-int64_t of_layer(const AttentionSpec& a, const LocalBatch& batch, DType dtype, const Platform& platform) {
+int64_t of_layer(const AttentionSpec& a, const Sequences& batch, DType dtype, const Platform& platform) {
   switch (platform.attention) {
     case AttentionRule::asked: break;
     case AttentionRule::on_cpu: return on_cpu(a, batch, platform.threads);
@@ -48,10 +54,12 @@ int64_t of_layer(const AttentionSpec& a, const LocalBatch& batch, DType dtype, c
 int64_t attention_scratch_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                                 const Platform& platform) {
   if (platform.attention == AttentionRule::asked) return 0;
-  const LocalBatch batch = largest_local_batch(run, mesh.dp);
   int64_t bytes = 0;
-  for (const LayerSpec& layer : model.layers)  // the first of TP has the most heads
-    bytes = std::max(bytes, of_layer(local_layer(layer, mesh, {}).attention, batch, run.dtype(), platform));
+  // The first rank of TP has the most heads. Fewer sequences can need more scratch, where the library divides them.
+  for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp))
+    for (const LayerSpec& layer : model.layers)
+      bytes = std::max(bytes, of_layer(local_layer(layer, mesh, {}).attention, {sequences, run.train.seq_len},
+                                       run.dtype(), platform));
   return bytes;
 }
 

@@ -39,8 +39,21 @@ class Rows {
 // route here, and the most that they route on any rank.
 struct Tokens {
   int64_t batch = 0, own = 0, most = 0;
-  int64_t routed = 0, most_routed = 0;
+  int64_t routed = 0, most_routed = 0, group_routed = 0;  // group_routed: on all ranks of the EP group
 };
+
+// The tokens that the EP group of a rank routes. Of equal shares each rank counts with the most, as TP rounds up.
+int64_t tokens_of_group(const RunSpec& run, const Mesh& mesh, const MeshCoords& coords, int64_t most_routed) {
+  if (run.mesh.shares.empty()) return mesh.ep * most_routed;
+  const std::vector<int64_t> samples = samples_by_rank(run, run.train.micro_batches, mesh.dp);
+  int64_t tokens = 0;
+  for (int rank = 0; rank < mesh.dp * mesh.tp; ++rank) {
+    const MeshCoords member = coords_of(mesh, rank);
+    if (member.edp != coords.edp || (mesh.ted && member.tp != coords.tp)) continue;
+    tokens += routed_tokens(mesh, member, samples[static_cast<size_t>(member.dp)] * run.train.seq_len).count;
+  }
+  return tokens;
+}
 
 ByteRow routed_row(std::string name, ByteKind kind, DType dtype, const RoutedRows& r, std::vector<int64_t> width) {
   std::vector<int64_t> shape = {r.committed};
@@ -89,7 +102,7 @@ struct LocalLayer {
 };
 
 RoutedShape routed_shape(const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
-  return {layer.spec.moe, run, tokens.routed, tokens.most_routed, layer.ep, layer.experts};
+  return {layer.spec.moe, run, tokens.routed, tokens.most_routed, tokens.group_routed, layer.ep, layer.experts};
 }
 
 // What a transport keeps of a micro-batch.
@@ -405,8 +418,13 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   Rows out;
   const LocalBatch local = make_local_batch(run, mesh.dp, coords.dp);
   const int64_t batch = local.tokens();
-  const Tokens tokens{batch, block_of(batch, mesh.tp, coords.tp).count, block_of(batch, mesh.tp, 0).count,
-                      routed_tokens(mesh, coords, batch).count, routed_tokens(mesh, {}, local.most_tokens()).count};
+  const int64_t most_routed = routed_tokens(mesh, {}, local.most_tokens()).count;
+  const Tokens tokens{batch,
+                      block_of(batch, mesh.tp, coords.tp).count,
+                      block_of(batch, mesh.tp, 0).count,
+                      routed_tokens(mesh, coords, batch).count,
+                      most_routed,
+                      tokens_of_group(run, mesh, coords, most_routed)};
   // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
   out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});

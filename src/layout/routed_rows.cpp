@@ -36,18 +36,19 @@ RoutedRows padded_rows_of_experts(const RoutedShape& shape) {
 
 RoutedRows rows_of_experts(const RoutedShape& shape) {
   const MoeSpec& moe = shape.moe;
-  const int64_t experts = shape.local_experts * shape.ep, choices = shape.most_tokens * moe.top_k;
+  const int64_t choices = shape.group_tokens * moe.top_k;
   RoutedRows r{true, 0, 0, 0};
   r.max = std::min(shape.ep * shape.most_tokens * std::min(moe.top_k, shape.local_experts),
-                   experts * most_kept(moe, shape.run, shape.most_tokens));
-  r.mean =
-      std::min<int64_t>(r.max, std::llround(static_cast<double>(experts * choices) / static_cast<double>(moe.experts)));
+                   shape.local_experts * shape.ep * most_kept(moe, shape.run, shape.most_tokens));
+  r.mean = std::min<int64_t>(
+      r.max, std::llround(static_cast<double>(shape.local_experts * choices) / static_cast<double>(moe.experts)));
   r.committed = std::min(r.max, times(r.mean, shape.run.moe.row_headroom));
   return r;
 }
 
 RoutedRows padded_send_rows(const RoutedShape& shape) {
-  return padded_rows_of_experts({shape.moe, shape.run, shape.most_tokens, shape.most_tokens, 1, shape.moe.experts});
+  return padded_rows_of_experts(
+      {shape.moe, shape.run, shape.most_tokens, shape.most_tokens, shape.most_tokens, 1, shape.moe.experts});
 }
 
 }  // namespace mw

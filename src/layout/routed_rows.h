@@ -14,12 +14,12 @@ struct RoutedRows {
   int64_t committed = 0, mean = 0, max = 0;
 };
 
-// A rank of an EP group of `ep` ranks: it routes `own_tokens` tokens, no rank routes more than `most_tokens`, and it
-// holds `local_experts` experts.
+// A rank of an EP group of `ep` ranks that route `group_tokens` tokens together: it routes `own_tokens` of them, no
+// rank routes more than `most_tokens`, and it holds `local_experts` experts.
 struct RoutedShape {
   const MoeSpec& moe;
   const RunSpec& run;
-  int64_t own_tokens = 0, most_tokens = 0;
+  int64_t own_tokens = 0, most_tokens = 0, group_tokens = 0;
   int64_t ep = 1, local_experts = 0;
 };
 

@@ -184,8 +184,11 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
          fmt::format(
              "{} needs whole sequences on a rank, but mesh.tp = {} does not divide the {} sequence{} of a micro-batch",
              what, tp, sequences, sequences == 1 ? "" : "s"),
-         fmt::format("set train.global_batch to a multiple of train.micro_batches x dp x mesh.tp = {}",
-                     run.train.micro_batches * mesh.dp * tp));
+         run.mesh.shares.empty()
+             ? fmt::format("set train.global_batch to a multiple of train.micro_batches x dp x mesh.tp = {}",
+                           run.train.micro_batches * mesh.dp * tp)
+             : fmt::format("choose mesh.shares and train.global_batch so that every rank gets a multiple of {} samples",
+                           tp));
   };
   if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") cut("moe.capacity_domain = \"sequence\"");
   if (aux_scope(run, model) == AuxScope::sequence && aux_loss_coef(run, model) > 0)

@@ -12,6 +12,8 @@
 namespace mw {
 namespace {
 
+constexpr const char* kKey = "mesh.shares";
+
 std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
   std::string below, above;
   for (int64_t m = train.micro_batches; m >= 1 && below.empty(); --m)
@@ -25,7 +27,7 @@ std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
 }
 
 std::vector<int64_t> uneven_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
-  const std::vector<int64_t> weights = parse_shares(run.mesh.shares, "mesh.shares");
+  const std::vector<int64_t> weights = parse_shares(run.mesh.shares, kKey);
   const int64_t global = run.train.global_batch;
   if (std::ssize(weights) != dp)
     fail(Exit::config,
@@ -99,6 +101,20 @@ std::vector<int64_t> samples_by_rank(const RunSpec& run, int64_t micro_batches, 
   return std::vector<int64_t>(static_cast<size_t>(dp), train.global_batch / (micro_batches * dp));
 }
 
+bool can_share_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
+  const int64_t global = run.train.global_batch;
+  if (run.mesh.shares.empty()) return global % (micro_batches * dp) == 0;
+  return std::ssize(parse_shares(run.mesh.shares, kKey)) == dp && global % micro_batches == 0 &&
+         global / micro_batches >= dp;
+}
+
+std::vector<int64_t> different_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
+  std::vector<int64_t> samples = samples_by_rank(run, micro_batches, dp);
+  std::sort(samples.begin(), samples.end());
+  samples.erase(std::unique(samples.begin(), samples.end()), samples.end());
+  return samples;
+}
+
 int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
   const std::vector<int64_t> samples = samples_by_rank(run, micro_batches, dp);
   return *std::max_element(samples.begin(), samples.end());
@@ -110,11 +126,6 @@ LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank) {
   return {*own, run.train.seq_len, std::accumulate(samples.begin(), own, int64_t{0}),
           *std::max_element(samples.begin(), samples.end()),
           std::accumulate(samples.begin(), samples.end(), int64_t{0})};
-}
-
-LocalBatch largest_local_batch(const RunSpec& run, int64_t dp) {
-  const std::vector<int64_t> samples = samples_by_rank(run, run.train.micro_batches, dp);
-  return make_local_batch(run, dp, std::max_element(samples.begin(), samples.end()) - samples.begin());
 }
 
 }  // namespace mw

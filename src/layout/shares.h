@@ -21,8 +21,11 @@ std::vector<int64_t> divide_by_shares(int64_t units, const std::vector<int64_t>&
 // data-parallel ranks do not divide the global batch, naming the nearest micro_batches that work; for shares of another
 // number of ranks; for fewer samples than ranks.
 std::vector<int64_t> samples_by_rank(const RunSpec& run, int64_t micro_batches, int64_t dp);
-// The largest of them.
+// Whether samples_by_rank accepts these sizes.
+bool can_share_samples(const RunSpec& run, int64_t micro_batches, int64_t dp);
+// The largest of them, and each number once.
 int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp);
+std::vector<int64_t> different_samples(const RunSpec& run, int64_t micro_batches, int64_t dp);
 
 // Sizes of one rank's micro-batch.
 struct LocalBatch {
@@ -36,7 +39,5 @@ struct LocalBatch {
 };
 // Of data-parallel coordinate `rank` of `dp`. Errors: as samples_by_rank.
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank);
-// Of the coordinate with most samples, the first one of them.
-LocalBatch largest_local_batch(const RunSpec& run, int64_t dp);
 
 }  // namespace mw

@@ -15,18 +15,18 @@
 
 namespace mw {
 
-Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
-                          DeviceKind device) {
-  const LocalBatch batch = largest_local_batch(run, mesh.dp);
-  const int64_t tokens = batch.tokens(), d = model.width;
+// Scratch that operators need at most for micro-batches of so many sequences.
+static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences,
+                                int threads, DeviceKind device) {
+  const int64_t seq_len = run.train.seq_len, tokens = sequences * seq_len, d = model.width;
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
           widest_n = vocab_part(model, mesh.tp, 0).count, widest_k = d, expert_bytes = 0;
   for (const LayerSpec& whole : model.layers) {
     const LayerSpec layer = local_layer(whole, mesh, {});  // the first of TP has the most
     const AttentionSpec& a = layer.attention;
-    AttentionShape shape{batch.sequences, batch.seq_len, a.heads, a.kv_heads,
-                         a.head_dim,      a.value_dim(), 1.0f,    run.data.document_mask};
+    AttentionShape shape{sequences,  seq_len,       a.heads, a.kv_heads,
+                         a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask};
     bytes = std::max(bytes, attention_workspace_bytes(shape, run.dtype(), threads, device));
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),
@@ -57,7 +57,14 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
     if (run.dtype() == DType::bf16) bytes = std::max(bytes, mixed_matmul_workspace_bytes(tokens, m.experts, d, device));
   }
   const int64_t widest = std::max(widest_n, widest_k);
-  bytes = std::max(bytes, matmul_workspace_bytes(widest, widest, device) + expert_bytes);
+  return std::max(bytes, matmul_workspace_bytes(widest, widest, device) + expert_bytes);
+}
+
+Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
+                          DeviceKind device) {
+  int64_t bytes = 0;  // fewer sequences can need more
+  for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp))
+    bytes = std::max(bytes, operator_scratch(model, run, mesh, sequences, threads, device));
   Platform platform;
   const bool on_cpu = device == DeviceKind::cpu;
   platform.native_bf16 = !on_cpu || cpu::matmul_traits().native_bf16;

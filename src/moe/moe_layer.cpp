@@ -296,11 +296,11 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
 // it.
 void MoeLayer::dispatch_again(Stream& stream, TensorView x_TD) {
   const int64_t chunks = transport_->chunks();
-  transport_->dispatch_begin(stream, Pass::again, 0, x_TD);
+  for (int64_t c = 0; c < std::min<int64_t>(chunks, 2); ++c) transport_->dispatch_begin(stream, Pass::again, c, x_TD);
   recompute_by_token(stream, x_TD);
   for (int64_t c = 0; c < chunks; ++c) {
-    if (c + 1 < chunks) transport_->dispatch_begin(stream, Pass::again, c + 1, x_TD);
     transport_->dispatch_finish(stream, Pass::again, c, x_TD);
+    if (c + 2 < chunks) transport_->dispatch_begin(stream, Pass::again, c + 2, x_TD);
   }
 }
 

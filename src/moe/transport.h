@@ -64,7 +64,7 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Starts to read the rows per expert. Nothing else is read from the device until dispatch_begin of the forward pass.
+  // Starts to read the rows per expert. Nothing else is read from the device until the first dispatch_finish.
   // gate_weights [T, K], f32: must stay unchanged until the last combine_finish. trains: a backward pass follows.
   virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) = 0;
   // The number of chunks, the same on all ranks of the EP group and in all passes.
@@ -85,7 +85,8 @@ class Transport {
   virtual void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) = 0;
 
   // Starts to gather the weights that a pass needs, if they are not resident; may be called before the attention that
-  // precedes the layer. Without the call, weights() gathers them itself.
+  // precedes the layer. Without the call, weights() gathers them itself. Weights of the forward pass may be released
+  // after its last combine_finish, those of the backward pass after weights_done of all chunks.
   virtual void weights_begin(Stream& /*stream*/, Pass /*pass*/) {}
   virtual ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) = 0;
   // The weight gradients of a chunk are complete: called once for each chunk and backward pass, after the backward pass

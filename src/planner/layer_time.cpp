@@ -19,6 +19,7 @@ struct LayerTimeModel::Shape {
   TransportKind transport = TransportKind::in_place;  // of the layer
   double tokens = 0, own = 0;                         // of the data-parallel rank, of this rank's shard
   double routed = 0;                                  // that its MoE blocks route
+  double mean_routed = 0;                             // the same of all ranks, on average
 };
 
 namespace {
@@ -220,7 +221,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
   const bool travels = traits.exchanges;
   const double load = load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
                local = std::max(1.0, e / shape.mesh.ep);
-  const double rows = load * t * k;
+  const double rows = load * shape.mean_routed * k;
   const double row_bytes = t * k * d * b;
 
   const double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
@@ -324,6 +325,8 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
   shape.tokens = static_cast<double>(tokens);
   shape.own = static_cast<double>(block_of(tokens, mesh.tp, 0).count);
   shape.routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
+  shape.mean_routed = shape.routed * static_cast<double>(run_.train.global_batch / layout.micro_batches) /
+                      static_cast<double>(sequences * mesh.dp);
   for (int kind = 0; kind < kinds_.count(); ++kind) {
     const LayerSpec& layer = kinds_.spec(kind);
     const LayerSpec local = local_layer(layer, mesh, {});

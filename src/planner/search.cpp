@@ -219,8 +219,6 @@ std::vector<Layout> layouts_of(const Request& request) {
   std::vector<Layout> layouts;
   for (const auto& [pp, tp] : dense_meshes(request.model, run, request.ranks)) {
     const int64_t stage = request.ranks / pp, dp = stage / tp;
-    if (run.train.global_batch % dp != 0) continue;
-    if (!run.mesh.shares.empty() && std::ssize(parse_shares(run.mesh.shares, "mesh.shares")) != dp) continue;
     Layout layout;
     layout.pp = pp;
     layout.tp = tp;
@@ -229,9 +227,9 @@ std::vector<Layout> layouts_of(const Request& request) {
     for (const int64_t ep : divisors_of(shared)) {
       if (ep > experts || (ep > 1 && !allows_sharded_experts(run.moe.transport))) continue;
       layout.ep = static_cast<int>(ep);
-      for (const int64_t micro_batches : divisors_of(run.train.global_batch / dp)) {
+      for (const int64_t micro_batches : divisors_of(run.train.global_batch)) {
         layout.micro_batches = micro_batches;
-        if (!holds_tokens(request, layout, dp)) continue;
+        if (!can_share_samples(run, micro_batches, dp) || !holds_tokens(request, layout, dp)) continue;
         for (const auto& [schedule, recompute] : pairs) {
           layout.schedule = schedule;
           layout.recompute = recompute;
@@ -274,6 +272,16 @@ static int64_t most_ranks_below(const Request& request) {
 
 void fail_without_layouts(const Request& request) {
   const int64_t batch = request.run.train.global_batch;
+  const std::string& shares = request.run.mesh.shares;
+  if (!shares.empty()) {
+    const int64_t dp = std::ssize(parse_shares(shares, "mesh.shares"));
+    fail(Exit::config,
+         fmt::format(
+             "no layout of {} ranks has {} data-parallel ranks, as mesh.shares = \"{}\" lists, and divides a step "
+             "of {} samples into micro-batches of at least {}",
+             request.ranks, dp, shares, batch, dp),
+         "set --ranks to a multiple of the number of shares, raise train.global_batch, or leave mesh.shares empty");
+  }
   // The smallest batch from `batch` on that some data-parallel size of so many ranks divides.
   const auto batch_for = [&](int ranks) {
     int64_t smallest = 0;

@@ -72,6 +72,11 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.tp=2 mesh.ep=2 memory.recompute=selective model.dense_width=70"),
     (8, "mesh.tp=2 mesh.ep=4 memory.recompute=moe moe.row_chunks=3 mesh.zero=1"),
     (8, f"mesh.tp=4 mesh.pp=2 mesh.ep=4 memory.recompute=full {PADDED} moe.aux_scope=model"),
+    # Ranks with unequal shares of the samples; a transport for each MoE layer.
+    (2, "mesh.ep=2 mesh.shares=3,1 data.document_mask=true moe.capacity_factor=1.0"),
+    (3, f"mesh.ep=3 mesh.shares=5,2,1 train.micro_batches=1 memory.recompute=full {UNEVEN} moe.aux_scope=model"),
+    (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted mesh.shares=1,3 mesh.zero=1"),
+    (4, "mesh.ep=4 moe.transport=flat,padded model.layers=3 mesh.shares=1,1,2,1 train.dtype=bf16 model.vocab=256"),
     # Samples of several documents.
     (2, "data.document_mask=true mesh.ep=2 verify.steps=2"),
     (2, "data.document_mask=true mesh.pp=2 mesh.schedule=interleaved mesh.chunks=4 memory.recompute=full"),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "layout/attention_scratch.h"
 #include "layout/helpers.h"
 
 namespace mw::test {
@@ -51,7 +52,33 @@ TEST(Shares, PlaceTheSamplesOfARank) {
   EXPECT_EQ(second.most_tokens(), 25);
   EXPECT_EQ(most_samples(run, 1, 3), 10);
   run.mesh.shares = "1,2,2";
-  EXPECT_EQ(largest_local_batch(run, 3).first, 2);
+  EXPECT_EQ(different_samples(run, 2, 3), (Parts{2, 3}));
+  EXPECT_TRUE(can_share_samples(run, 2, 3));
+  EXPECT_FALSE(can_share_samples(run, 2, 2));
+  EXPECT_FALSE(can_share_samples(run, 3, 3));
+  EXPECT_FALSE(can_share_samples(run, 8, 3));
+}
+
+// cuDNN's scratch for four sequences is larger than for five, which it cannot divide into parts of equal size.
+TEST(Shares, ScratchOfAttentionServesEveryRank) {
+  RunSpec run;
+  run.native.width = 4096;
+  run.native.heads = 32;
+  run.native.kv_heads = 8;
+  run.native.head_dim = 128;
+  run.train.seq_len = 2048;
+  run.train.micro_batches = 1;
+  const ModelSpec model = build_native_model(run.native);
+  Platform platform;
+  platform.attention = AttentionRule::by_library;
+  const auto scratch = [&](int64_t samples, const char* shares, int ranks) {
+    run.train.global_batch = samples;
+    run.mesh.shares = shares;
+    return attention_scratch_bytes(model, run, make_mesh(run.mesh, ranks), platform);
+  };
+  const int64_t of_five = scratch(5, "", 1), of_four = scratch(4, "", 1);
+  EXPECT_GT(of_four, of_five);
+  EXPECT_EQ(scratch(9, "5,4", 2), of_four);
 }
 
 TEST(Shares, RefuseWhatNobodyCanShare) {

@@ -100,7 +100,8 @@ ExpertScratch TestLayer::expert_scratch() {
 std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
   if (o_.transport == "in_place") return make_in_place_transport(std::move(experts), expert_scratch());
   if (o_.transport == "token_chunks")
-    return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, calls_);
+    return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
+                                       calls_);
   const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
   const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched};
   if (o_.transport == "flat")
@@ -139,11 +140,13 @@ TestLayer::Outcome TestLayer::run(const LayerInput& input) {
   const Owned x = to_operand(input.x), base = to_operand(input.base), d_out = to_operand(input.d_out);
   Owned out = make_output(o_.dtype, input.x.shape), d_x = make_output(o_.dtype, input.x.shape);
   const RoutingTap tap{.replay_ids = input.ids.data()};
+  if (o_.prefetch) layer_->weights_begin(stream_, Pass::forward);
   layer_->forward(stream_, x.view, base.view, out.view, o_.seq_len, true, input.ids.empty() ? nullptr : &tap);
   Outcome result;
   result.statistics = layer_->statistics();
   result.rows = layer_->expert_rows();
   forget();
+  if (o_.prefetch) layer_->weights_begin(stream_, Pass::backward);
   layer_->backward(stream_, x.view, d_out.view, d_x.view, input.aux, Store::overwrite);
   if (o_.moe.defer_up) layer_->backward_up(stream_, x.view, Store::overwrite);
   result.out = to_case_tensor(out).values;

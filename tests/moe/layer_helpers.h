@@ -25,6 +25,7 @@ struct LayerOptions {
   Activation activation = Activation::swiglu;
   int64_t shared_width = 20;
   bool exact = false;         // weights are multiples of 1/8: with input to match, sums of products round nothing
+  bool prefetch = false;      // weights_begin is called before forward and backward
   ExpertPlacement placement;  // empty: blocks
   MoeOptions moe;
 };

@@ -44,6 +44,9 @@ TEST(TokenChunks, AreDispatchedAgain) {
   o.moe.recompute.dispatched = o.moe.recompute.hidden = true;
   TestLayer layer(o);
   expect_close(layer.run(37), in_place.run(37), "");
+  EXPECT_EQ(layer.calls().dispatched, 4);
+  EXPECT_EQ(layer.calls().dispatched_again, 4);
+  EXPECT_EQ(layer.calls().dispatched_back, 4);
   EXPECT_EQ(layer.calls().most_in_flight, 2);
   EXPECT_EQ(layer.calls().in_flight, 0);
 }
@@ -54,6 +57,7 @@ TEST(TokenChunks, GatherWeightsAndHearWhenTheyAreDone) {
   o.row_chunks = 3;
   for (const bool defer_up : {false, true}) {
     o.moe.defer_up = defer_up;
+    o.prefetch = !defer_up;  // else the layer asks for weights that nobody began to gather
     TestLayer layer(o);
     layer.run(37);
     EXPECT_EQ(layer.calls().begun_forward, 1);

@@ -1,15 +1,28 @@
 #include "moe/token_chunks_transport.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace mw::test {
 namespace {
 
 class TokenChunksTransport : public Transport {
  public:
-  TokenChunksTransport(ResidentExperts experts, ExpertScratch scratch, int64_t chunks, TransportCalls& calls)
-      : experts_(std::move(experts)), scratch_(std::move(scratch)), chunks_(chunks), calls_(calls) {
+  TokenChunksTransport(ResidentExperts experts, ExpertScratch scratch, int64_t chunks, bool dispatches_again,
+                       TransportCalls& calls)
+      : experts_(std::move(experts)),
+        gathered_(experts_),
+        scratch_(std::move(scratch)),
+        chunks_(chunks),
+        dispatches_again_(dispatches_again),
+        calls_(calls) {
     calls_.done.assign(static_cast<size_t>(chunks), 0);
+    for (std::vector<Weight>* weights : {&gathered_.up, &gathered_.down})
+      for (Weight& weight : *weights) {
+        copies_.emplace_back(static_cast<size_t>(weight.n * weight.k));
+        weight.values.data = copies_.back().data();
+      }
+    release_weights();
   }
 
   void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool) override {
@@ -21,7 +34,10 @@ class TokenChunksTransport : public Transport {
   int64_t chunks() const override { return chunks_; }
   int64_t rows() const override { return layout_.rows; }
 
-  void dispatch_begin(Stream&, Pass, int64_t, TensorView) override {
+  void dispatch_begin(Stream&, Pass pass, int64_t, TensorView) override {
+    ++(pass == Pass::forward ? calls_.dispatched
+       : pass == Pass::again ? calls_.dispatched_again
+                             : calls_.dispatched_back);
     calls_.most_in_flight = std::max(calls_.most_in_flight, ++calls_.in_flight);
   }
   ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override {
@@ -55,23 +71,37 @@ class TokenChunksTransport : public Transport {
                       TensorView(d_weights.data(), DType::f32, {layout_.rows}), layout_.row_of_TK, gate_weights_,
                       target);
     stream.wait();
-    if (pass == Pass::forward) gathered_ = false;
+    if (pass != Pass::forward) return;
+    release_weights();
+    if (dispatches_again_) std::fill(forward_rows_.begin(), forward_rows_.end(), kLost);
   }
 
   void weights_begin(Stream&, Pass pass) override {
     ++(pass == Pass::backward ? calls_.begun_backward : calls_.begun_forward);
-    gathered_ = true;
+    is_gathered_ = true;
+    auto copy = copies_.begin();
+    for (const std::vector<Weight>* weights : {&experts_.up, &experts_.down})
+      for (const Weight& weight : *weights) {
+        std::copy_n(weight.values.as<float>(), copy->size(), copy->begin());
+        ++copy;
+      }
   }
   ExpertWeights weights(Stream& stream, Pass pass, int64_t) override {
-    if (!gathered_) weights_begin(stream, pass);
-    return experts_.slice(0, layout_.experts);
+    if (!is_gathered_) weights_begin(stream, pass);
+    return gathered_.slice(0, layout_.experts);
   }
   void weights_done(Stream&, int64_t chunk) override {
     ++calls_.done[static_cast<size_t>(chunk)];
-    if (chunk + 1 == chunks_) gathered_ = false;
+    if (chunk + 1 == chunks_) release_weights();
   }
 
  private:
+  static constexpr float kLost = std::numeric_limits<float>::quiet_NaN();
+
+  void release_weights() {
+    is_gathered_ = false;
+    for (std::vector<float>& copy : copies_) std::fill(copy.begin(), copy.end(), kLost);
+  }
   int64_t sorted_row(int64_t row) const { return sorted_row_[static_cast<size_t>(row)]; }
   // Rows by (chunk of their token, expert, order of the layout).
   void sort_by_chunk() {
@@ -107,11 +137,13 @@ class TokenChunksTransport : public Transport {
     return batch;
   }
 
-  ResidentExperts experts_;
+  ResidentExperts experts_, gathered_;
+  std::vector<std::vector<float>> copies_;  // of the weights, in the order of gathered_
   ExpertScratch scratch_;
   int64_t chunks_, width_ = 0;
+  bool dispatches_again_;
   TransportCalls& calls_;
-  bool gathered_ = false;
+  bool is_gathered_ = false;
   TokenLayout layout_;
   TensorView gate_weights_;
   std::vector<int64_t> sorted_row_;            // row of the chunks -> row of the layout
@@ -122,8 +154,9 @@ class TokenChunksTransport : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> make_token_chunks_transport(ResidentExperts experts, ExpertScratch scratch, int64_t chunks,
-                                                       TransportCalls& calls) {
-  return std::make_unique<TokenChunksTransport>(std::move(experts), std::move(scratch), chunks, calls);
+                                                       bool dispatches_again, TransportCalls& calls) {
+  return std::make_unique<TokenChunksTransport>(std::move(experts), std::move(scratch), chunks, dispatches_again,
+                                                calls);
 }
 
 }  // namespace mw::test

@@ -12,13 +12,15 @@ namespace mw::test {
 
 // Calls that a layer made.
 struct TransportCalls {
-  int begun_forward = 0, begun_backward = 0;  // weights_begin
-  std::vector<int> done;                      // weights_done, by chunk
-  int in_flight = 0, most_in_flight = 0;      // chunks between dispatch_begin and dispatch_finish
+  int begun_forward = 0, begun_backward = 0;                      // weights_begin
+  int dispatched = 0, dispatched_again = 0, dispatched_back = 0;  // chunks, by pass
+  std::vector<int> done;                                          // weights_done, by chunk
+  int in_flight = 0, most_in_flight = 0;                          // chunks between dispatch_begin and dispatch_finish
 };
 
-// fp32 on a CPU. chunks: at least 1; `calls` must outlive the transport.
+// fp32 on a CPU. chunks: at least 1. dispatches_again: rows of the forward pass are lost after it. `calls` must outlive
+// the transport.
 std::unique_ptr<Transport> make_token_chunks_transport(ResidentExperts experts, ExpertScratch scratch, int64_t chunks,
-                                                       TransportCalls& calls);
+                                                       bool dispatches_again, TransportCalls& calls);
 
 }  // namespace mw::test
