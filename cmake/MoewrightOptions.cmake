@@ -25,7 +25,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
   # Paths below this folder are hashed as relative ones, so that every clone on a machine finds what another has compiled.
-  # Without this leniency it caches nothing that reads a precompiled header.
+  # Without CCACHE_SLOPPINESS, ccache caches no file that reads a precompiled header.
   set(MOEWRIGHT_CCACHE /usr/bin/env "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1
     CCACHE_SLOPPINESS=pch_defines,time_macros "${CCACHE_PROGRAM}")
   foreach(language C CXX CUDA)
@@ -68,8 +68,8 @@ if(sanitizers)
 endif()
 target_compile_options(moewright_flags INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:${flags}>")
 
-# For code whose speed nobody notices: compiled in less time. The flag beside -O1 keeps sums and products what -O3 makes
-# of them, one fused instruction where the CPU has it.
+# -O1 for code whose speed does not matter, because it compiles in less time. -fexpensive-optimizations lets the compiler
+# fuse products and sums as it does at -O3, so that results stay equal.
 add_library(moewright_light INTERFACE)
 target_compile_options(moewright_light INTERFACE
   "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-O1;$<$<CXX_COMPILER_ID:GNU>:-fexpensive-optimizations>>")
@@ -79,8 +79,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
     "$<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>")
 endif()
 
-# Tools that read compile_commands.json with clang take GCC's file for one of their own where the option names its path,
-# and fail. GCC also finds it through the include path; they find the header.
+# clang-tidy reads compile_commands.json and fails if an option names GCC's precompiled file by its path. With the name
+# alone GCC finds that file through the include path, and clang-tidy finds the header.
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   set(CMAKE_CXX_COMPILE_OPTIONS_USE_PCH -include cmake_pch.hxx)
 endif()

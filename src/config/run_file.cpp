@@ -101,11 +101,14 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
   } else if (const auto* text = std::get_if<TextKey>(&rule.kind)) {
     if (!node.is_string()) fail_type(where, key, kString, node);
     const std::string& value = node.as_string()->get();
-    if (!text->choices.empty() && std::find(text->choices.begin(), text->choices.end(), value) == text->choices.end())
+    if (!text->choices.empty() && std::find(text->choices.begin(), text->choices.end(), value) == text->choices.end()) {
+      std::vector<std::string> shown = text->choices;
+      std::replace(shown.begin(), shown.end(), std::string(), std::string("\"\""));
       fail(Exit::config,
            fmt::format("{}: {} = \"{}\" is not known{}", where, key, printable(value),
                        did_you_mean(value, text->choices)),
-           fmt::format("use one of: {}", fmt::join(text->choices, ", ")));
+           fmt::format("use one of: {}", fmt::join(shown, ", ")));
+    }
     check_text(value, key, where);
     text->field(run) = value;
   } else if (const auto* flag = std::get_if<BoolKey>(&rule.kind)) {

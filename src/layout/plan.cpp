@@ -90,7 +90,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
          fmt::format("raise train.micro_batches to at least {}",
                      run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
   check_gradients(run);
-  for (const int64_t samples : samples_by_rank(run, run.train.micro_batches, plan.mesh.dp))
+  for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))
     check_tensor_parallel(model, run, plan.mesh, samples);
   check_expert_count(model);
   for (size_t i = 0; i < model.layers.size(); ++i) {

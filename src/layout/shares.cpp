@@ -79,10 +79,9 @@ std::vector<int64_t> divide_by_shares(int64_t units, const std::vector<int64_t>&
   }
   int64_t left = rest - std::accumulate(parts.begin(), parts.end(), int64_t{0});
   std::iota(order.begin(), order.end(), 0);
-  const auto by = [](const std::vector<int64_t>& keys) {
-    return [&keys](int64_t a, int64_t b) { return keys[static_cast<size_t>(a)] > keys[static_cast<size_t>(b)]; };
-  };
-  std::stable_sort(order.begin(), order.end(), by(remainders));
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return remainders[static_cast<size_t>(a)] > remainders[static_cast<size_t>(b)];
+  });
   for (size_t i = 0; left > 0; i = (i + 1) % order.size(), --left) ++parts[static_cast<size_t>(order[i])];
   // Members below one unit took more than their share: the largest parts give it back.
   for (; left < 0; ++left) --*std::max_element(parts.begin(), parts.end());
@@ -109,6 +108,7 @@ bool can_share_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
 }
 
 std::vector<int64_t> different_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
+  if (run.mesh.shares.empty()) return {most_samples(run, micro_batches, dp)};
   std::vector<int64_t> samples = samples_by_rank(run, micro_batches, dp);
   std::sort(samples.begin(), samples.end());
   samples.erase(std::unique(samples.begin(), samples.end()), samples.end());
@@ -116,6 +116,8 @@ std::vector<int64_t> different_samples(const RunSpec& run, int64_t micro_batches
 }
 
 int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
+  if (run.mesh.shares.empty() && can_share_samples(run, micro_batches, dp))  // for searches, which ask for many sizes
+    return run.train.global_batch / (micro_batches * dp);
   const std::vector<int64_t> samples = samples_by_rank(run, micro_batches, dp);
   return *std::max_element(samples.begin(), samples.end());
 }

@@ -7,6 +7,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "base/text.h"
 
 namespace mw {
 namespace {
@@ -17,51 +18,59 @@ using Type = TransportTensor::Type;
 // Designed, and not built: docs/limits.md.
 constexpr std::string_view kPlanned[] = {"halo", "bypass", "gather_tokens", "gather_weights"};
 
+std::vector<TransportTensor> kept_by_flat() {
+  return {{"received", Rows::expert, Type::run, true},
+          {"received_index", Rows::expert, Type::i32},
+          {"received_weights", Rows::expert, Type::f32}};
+}
+
+std::vector<TransportTensor> kept_by_padded() {
+  std::vector<TransportTensor> kept = kept_by_flat();
+  kept.push_back({"padded_token_ids", Rows::send, Type::i32});
+  kept.push_back({"padded_row_of", Rows::choice, Type::i32});
+  return kept;
+}
+
 const std::vector<TransportTraits>& table() {
   static const std::vector<TransportTraits> all = {
-      {TransportKind::in_place, "in_place", false, true, false, own_rows, nullptr, {}},
-      {TransportKind::flat,
-       "flat",
-       true,
-       false,
-       false,
-       rows_of_experts,
-       own_rows,
-       {{"received", Rows::expert, Type::run, true},
-        {"received_index", Rows::expert, Type::i32},
-        {"received_weights", Rows::expert, Type::f32}}},
-      {TransportKind::padded,
-       "padded",
-       true,
-       false,
-       true,
-       padded_rows_of_experts,
-       padded_send_rows,
-       {{"received", Rows::expert, Type::run, true},
-        {"received_index", Rows::expert, Type::i32},
-        {"received_weights", Rows::expert, Type::f32},
-        {"padded_token_ids", Rows::send, Type::i32},
-        {"padded_row_of", Rows::choice, Type::i32}}},
+      {.kind = TransportKind::in_place,
+       .name = "in_place",
+       .needs_all_experts = true,
+       .expert_rows = own_rows,
+       .kept = {}},
+      {.kind = TransportKind::flat,
+       .name = "flat",
+       .expert_rows = rows_of_experts,
+       .send_rows = own_rows,
+       .kept = kept_by_flat()},
+      {.kind = TransportKind::padded,
+       .name = "padded",
+       .equal_rows = true,
+       .expert_rows = padded_rows_of_experts,
+       .send_rows = padded_send_rows,
+       .kept = kept_by_padded()},
   };
   return all;
 }
 
-std::string all_names() {
-  std::vector<std::string_view> names = {"auto"};
-  for (const TransportTraits& t : table()) names.push_back(t.name);
-  return fmt::format("{}", fmt::join(names, ", "));
+std::vector<std::string> all_names() {
+  std::vector<std::string> names = {"auto"};
+  for (const TransportTraits& t : table()) names.emplace_back(t.name);
+  return names;
 }
 
 void check_name(std::string_view name) {
   if (name == "auto") return;
   for (const TransportTraits& t : table())
     if (t.name == name) return;
-  const std::string hint =
-      fmt::format("set moe.transport to one of {}, or to a list of them such as \"flat*4,padded*2\"", all_names());
+  const std::string hint = fmt::format(
+      "set moe.transport to one of {}, or to a list of them such as \"flat*4,padded*2\"", fmt::join(all_names(), ", "));
   if (std::find(std::begin(kPlanned), std::end(kPlanned), name) != std::end(kPlanned))
     fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not supported yet", name),
          hint + "; docs/limits.md lists what is missing");
-  fail(Exit::config, fmt::format("moe.transport: unknown transport \"{}\"", name), hint);
+  fail(Exit::config,
+       fmt::format("moe.transport: unknown transport \"{}\"{}", printable(name), did_you_mean(name, all_names())),
+       hint);
 }
 
 // "flat*4": name and count; "flat": once.
@@ -72,7 +81,8 @@ std::pair<std::string, int64_t> parse_item(std::string_view item) {
     const std::string_view digits = item.substr(star + 1);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
     if (error != std::errc() || end != digits.data() + digits.size() || count < 1 || count > (int64_t{1} << 20))
-      fail(Exit::config, fmt::format("moe.transport: expected NAME*COUNT with a positive count, got \"{}\"", item),
+      fail(Exit::config,
+           fmt::format("moe.transport: expected NAME*COUNT with a positive count, got \"{}\"", printable(item)),
            "write for example moe.transport = \"flat*4,padded*2\"");
   }
   const std::string name(item.substr(0, star));

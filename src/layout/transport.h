@@ -29,12 +29,12 @@ struct TransportTensor {
 struct TransportTraits {
   TransportKind kind = TransportKind::in_place;
   std::string_view name;
-  bool exchanges = false;          // rows move between the ranks of an EP group
   bool needs_all_experts = false;  // on every rank: EP = 1
   bool equal_rows = false;         // every expert gets as many rows as the fullest one
   RoutedRows (*expert_rows)(const RoutedShape&) = nullptr;
-  RoutedRows (*send_rows)(const RoutedShape&) = nullptr;  // null: no send buffer
+  RoutedRows (*send_rows)(const RoutedShape&) = nullptr;  // null: rows stay on their rank
   std::vector<TransportTensor> kept;
+  bool exchanges() const { return send_rows != nullptr; }  // rows move between the ranks of an EP group
 };
 
 std::span<const TransportTraits> transport_table();

@@ -218,7 +218,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
              k = static_cast<double>(m.top_k), e = static_cast<double>(m.experts),
              s = static_cast<double>(m.shared_width);
   const TransportTraits& traits = traits_of(shape.transport);
-  const bool travels = traits.exchanges;
+  const bool travels = traits.exchanges();
   const double load = load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
                local = std::max(1.0, e / shape.mesh.ep);
   const double rows = load * shape.mean_routed * k;

@@ -85,9 +85,11 @@ std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, 
   RunSpec run = with_layout(run_, layout);
   run.train.global_batch /= run.train.micro_batches;
   run.train.micro_batches = 1;
-  const std::vector<int64_t> samples = samples_by_rank(run, 1, mesh.dp);
-  coords.dp = static_cast<int>(std::max_element(samples.begin(), samples.end()) - samples.begin());
-  if (!run.mesh.shares.empty()) coords.edp = coords_of(mesh, coords.dp * mesh.tp + coords.tp).edp;
+  if (!run.mesh.shares.empty()) {
+    const std::vector<int64_t> samples = samples_by_rank(run, 1, mesh.dp);
+    coords.dp = static_cast<int>(std::max_element(samples.begin(), samples.end()) - samples.begin());
+    coords.edp = coords_of(mesh, coords.dp * mesh.tp + coords.tp).edp;
+  }
   std::vector<StagePlan> stages;
   for (int kind = 0; kind < kinds_.count(); ++kind) {
     if ((kinds >> kind & 1) == 0) continue;

@@ -78,7 +78,8 @@ std::vector<std::pair<int, int>> dense_meshes(const ModelSpec& model, const RunS
 }
 
 // Whether a rank may have so many tokens and rows at a time, as make_plan asks.
-bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
+bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
+                  const std::vector<TransportKind>& transports) {
   const RunSpec& run = request.run;
   const int64_t sequences = most_samples(run, layout.micro_batches, dp), tokens = sequences * run.train.seq_len;
   const bool per_sequence =
@@ -86,11 +87,9 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp) {
       (aux_scope(run, request.model) == AuxScope::sequence && aux_loss_coef(run, request.model) > 0);
   const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
   if (cuts_sequences)
-    for (const int64_t samples : samples_by_rank(run, layout.micro_batches, dp))
+    for (const int64_t samples : different_samples(run, layout.micro_batches, dp))
       if (samples % layout.tp != 0) return false;
   const Mesh mesh = mesh_of(layout, request.ranks);
-  const std::vector<TransportKind> transports =
-      choose_transports(transport_names(run.moe.transport, request.model), mesh.ep);
   const int64_t routed = routed_tokens(mesh, {}, tokens).count;
   const std::vector<LayerSpec>& layers = request.model.layers;
   if (tokens > kMostTokens) return false;
@@ -216,6 +215,7 @@ std::vector<Layout> layouts_of(const Request& request) {
   const RunSpec& run = request.run;
   const std::vector<std::pair<ScheduleKind, Recompute>> pairs = trainable(request).pairs;
   const int64_t layers = request.model.layer_count(), experts = most_ep(request.model);
+  const std::vector<std::string> names = transport_names(run.moe.transport, request.model);
   std::vector<Layout> layouts;
   for (const auto& [pp, tp] : dense_meshes(request.model, run, request.ranks)) {
     const int64_t stage = request.ranks / pp, dp = stage / tp;
@@ -227,9 +227,10 @@ std::vector<Layout> layouts_of(const Request& request) {
     for (const int64_t ep : divisors_of(shared)) {
       if (ep > experts || (ep > 1 && !allows_sharded_experts(run.moe.transport))) continue;
       layout.ep = static_cast<int>(ep);
+      const std::vector<TransportKind> transports = choose_transports(names, ep);
       for (const int64_t micro_batches : divisors_of(run.train.global_batch)) {
         layout.micro_batches = micro_batches;
-        if (!can_share_samples(run, micro_batches, dp) || !holds_tokens(request, layout, dp)) continue;
+        if (!can_share_samples(run, micro_batches, dp) || !holds_tokens(request, layout, dp, transports)) continue;
         for (const auto& [schedule, recompute] : pairs) {
           layout.schedule = schedule;
           layout.recompute = recompute;

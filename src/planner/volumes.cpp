@@ -13,7 +13,7 @@ double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& m
   const double elsewhere = 1 - 1.0 / mesh.ep;
   double choices = 0;  // of a token, in all layers
   for (size_t i = 0; i < model.layers.size(); ++i)
-    if (traits_of(transports[i]).exchanges) choices += static_cast<double>(model.layers[i].moe.top_k);
+    if (traits_of(transports[i]).exchanges()) choices += static_cast<double>(model.layers[i].moe.top_k);
   return tokens * choices * elsewhere * row;
 }
 

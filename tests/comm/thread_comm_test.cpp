@@ -24,7 +24,7 @@ TEST(CommCases, HoldAmongThreads) {
   for (const int ranks : {1, 2, 3, 4, 5, 8, 16}) run_ranks(ranks, run_comm_cases);
 }
 
-// Both axes of a mesh of 2 x 3, and groups of which a rank is in several at once.
+// The groups of both axes of a 2 x 3 mesh. Each rank is a member of several groups at once.
 TEST(CommCases, HoldInGroupsOfTwoAxes) {
   run_ranks(6, [](Comm& world, Stream& stream) {
     const auto rows = world.split(world.rank() / 3, world.rank()),

@@ -300,7 +300,6 @@ TEST(Transports, HaveOneRecordEach) {
     EXPECT_EQ(&traits_of(t.kind), &t);
     EXPECT_TRUE(names.insert(t.name).second) << t.name;
     EXPECT_NE(t.expert_rows, nullptr) << t.name;
-    EXPECT_EQ(t.exchanges, t.send_rows != nullptr) << t.name;
     for (const TransportTensor& tensor : t.kept) EXPECT_TRUE(is_kept_by_transport(tensor.name)) << tensor.name;
   }
   EXPECT_FALSE(is_kept_by_transport("h"));

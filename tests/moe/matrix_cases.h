@@ -44,7 +44,7 @@ TestLayer::Outcome reference_of(const MatrixCase& c);
 // to the bit are therefore
 // - outputs, where the activation is ReLU; else where experts get their rows in the order of the reference (flat) and
 //   no shared expert sees the tokens in panels of another height;
-// - gradients of experts under flat, of which each gets the same rows in the same order;
+// - gradients of experts under flat, where each expert gets the same rows in the same order;
 // - the gradient of the input, where the outputs are, under flat and with one choice, which leaves the router none.
 // All else is summed in another order: equal within kSumBound.
 std::string differences(const MatrixCase& c, const TestLayer::Outcome& reference, Comm& ep, Stream& stream);

@@ -10,7 +10,7 @@ namespace mw {
 // Not thread-safe. Movable, not copyable. Errors: Exit::data naming the path and the system's reason, with `hint`.
 class AppendFile {
  public:
-  enum class Open { append, anew };  // append: opens or creates; anew: creates a file that must not exist
+  enum class Open { append, anew };  // append: opens or creates; anew: creates the file, which must not exist yet
   AppendFile(std::string path, Open how, std::string hint);
   ~AppendFile();
   AppendFile(AppendFile&& other) noexcept
