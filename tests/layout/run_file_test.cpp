@@ -46,7 +46,7 @@ std::string other_value(const KeyDoc& doc) {
       std::replace(choices.begin(), choices.end(), ',', ' ');
       std::istringstream words(choices);
       for (std::string word; words >> word;)
-        if ("\"" + word + "\"" != doc.value) return "\"" + word + "\"";
+        if (word != "\"\"" && "\"" + word + "\"" != doc.value) return "\"" + word + "\"";
     }
     return R"("/some dir/ü, \"x\" \\ \t = # '")";
   }
