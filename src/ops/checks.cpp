@@ -411,8 +411,36 @@ void check_gather_values(const TensorView& values, const TensorView& index, cons
 
 void check_scatter_values(const TensorView& values, const TensorView& index, const TensorView& out) {
   MW_CHECK(values.dtype == DType::f32 && out.dtype == DType::f32 && index.dtype == DType::i32 &&
-               index.numel() == values.numel() && values.numel() <= out.numel(),
+               index.numel() == values.numel(),
            "{} scattered by {} into {}", values.describe(), index.describe(), out.describe());
+}
+void check_sort_units(const TensorView& experts_Ic, const TensorView& order_I, const UnitTable& out) {
+  MW_CHECK(
+      experts_Ic.rank == 2 && experts_Ic.dtype == DType::i32 && (!is_given(order_I) || order_I.dtype == DType::i32),
+      "units of {} in the order {}", experts_Ic.describe(), order_I.describe());
+  for (const TensorView& of_units : {out.items_U, out.leads_U})
+    MW_CHECK(of_units.dtype == DType::i32 && of_units.numel() == out.items_U.numel(), "a table of units is {}",
+             of_units.describe());
+  MW_CHECK(out.units_Ic.dtype == DType::i32 && out.units_Ic.numel() >= experts_Ic.numel(), "units of {} are {}",
+           experts_Ic.describe(), out.units_Ic.describe());
+}
+void check_count_units(const TensorView& experts_Ic, const TensorView& counts) {
+  MW_CHECK(experts_Ic.rank == 2 && experts_Ic.dtype == DType::i32 && counts.dtype == DType::i64,
+           "units of {} counted into {}", experts_Ic.describe(), counts.describe());
+}
+void check_unit_choices(const TensorView& experts_Ic, const TensorView& weights_Ic, const TensorView& leads_U,
+                        bool merge, const TensorView& out_experts, const TensorView& out_weights) {
+  MW_CHECK(experts_Ic.rank == 2 && experts_Ic.dtype == DType::i32 && leads_U.dtype == DType::i32,
+           "choices of {} led by {}", experts_Ic.describe(), leads_U.describe());
+  const int64_t width = merge ? experts_Ic.cols() : 1;
+  check_view(out_experts, DType::i32, {leads_U.numel(), width}, "the experts of units");
+  if (leads_U.numel() == 0) return;
+  MW_CHECK(is_given(weights_Ic) == is_given(out_weights), "weights {} of units from {}", out_weights.describe(),
+           weights_Ic.describe());
+  if (!is_given(weights_Ic)) return;
+  MW_CHECK(weights_Ic.dtype == DType::f32 && weights_Ic.numel() >= experts_Ic.numel(), "weights {} of {}",
+           weights_Ic.describe(), experts_Ic.describe());
+  check_view(out_weights, DType::f32, {leads_U.numel(), width}, "the weights of units");
 }
 
 }  // namespace mw

@@ -23,8 +23,8 @@ int64_t index_workspace_bytes(int64_t runs, DeviceKind device = DeviceKind::cpu)
 // index: i32, as many as out, and may alias out. Overwrites.
 void gather_values(Stream& stream, TensorView values, TensorView index, TensorView out);
 
-// out[index[i]] = values[i]. Entries of index (i32) must be distinct and not negative. values, out: f32. Elements of
-// out that no entry names keep their values.
+// out[index[i]] = values[i] where index[i] is not negative; these entries of index (i32) must be distinct. values, out:
+// f32. Elements of out that no entry names keep their values.
 void scatter_values(Stream& stream, TensorView values, TensorView index, TensorView out);
 
 }  // namespace mw

@@ -236,6 +236,23 @@ void scatter_values(Stream& stream, TensorView values, TensorView index, TensorV
   check_scatter_values(values, index, out);
   run(stream, Work::router, "scatter_values", &Operators::scatter_values, values, index, out);
 }
+void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::span<const int32_t> part_of_expert,
+                int64_t parts, bool merge, const UnitTable& out) {
+  check_sort_units(experts_Ic, order_I, out);
+  run(stream, Work::router, "sort_units", &Operators::sort_units, experts_Ic, order_I, part_of_expert, parts, merge,
+      out);
+}
+void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t> part_of_expert, bool merge,
+                 TensorView counts) {
+  check_count_units(experts_Ic, counts);
+  run(stream, Work::router, "count_units", &Operators::count_units, experts_Ic, part_of_expert, merge, counts);
+}
+void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, TensorView leads_U,
+                  std::span<const int32_t> part_of_expert, bool merge, TensorView out_experts, TensorView out_weights) {
+  check_unit_choices(experts_Ic, weights_Ic, leads_U, merge, out_experts, out_weights);
+  run(stream, Work::router, "unit_choices", &Operators::unit_choices, experts_Ic, weights_Ic, leads_U, part_of_expert,
+      merge, out_experts, out_weights);
+}
 
 std::string describe_attention(Stream& stream, const AttentionShape& shape, DType dtype) {
   check_attention_shape(shape);
@@ -276,6 +293,9 @@ int64_t router_workspace_bytes(int64_t tokens, int64_t experts, DeviceKind devic
 }
 int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts, DeviceKind device) {
   return find(device, &Operators::token_layout_workspace_bytes, "token_layout_workspace_bytes")(tokens, top_k, experts);
+}
+int64_t unit_workspace_bytes(int64_t items, int64_t choices, int64_t experts, DeviceKind device) {
+  return find(device, &Operators::unit_workspace_bytes, "unit_workspace_bytes")(items, choices, experts);
 }
 int64_t index_workspace_bytes(int64_t runs, DeviceKind device) {
   return find(device, &Operators::index_workspace_bytes, "index_workspace_bytes")(runs);

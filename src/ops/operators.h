@@ -16,6 +16,7 @@
 #include "ops/rope.h"
 #include "ops/router.h"
 #include "ops/token_layout.h"
+#include "ops/units.h"
 
 namespace mw {
 
@@ -73,6 +74,9 @@ struct Operators {
   decltype(&mw::fill_index) fill_index = nullptr;
   decltype(&mw::gather_values) gather_values = nullptr;
   decltype(&mw::scatter_values) scatter_values = nullptr;
+  decltype(&mw::sort_units) sort_units = nullptr;
+  decltype(&mw::count_units) count_units = nullptr;
+  decltype(&mw::unit_choices) unit_choices = nullptr;
 
   // Scratch sizes; contracts in the operators' headers.
   int64_t (*norm_workspace_bytes)(int64_t rows, int64_t width) = nullptr;
@@ -85,6 +89,7 @@ struct Operators {
   int64_t (*router_workspace_bytes)(int64_t tokens, int64_t experts) = nullptr;
   int64_t (*token_layout_workspace_bytes)(int64_t tokens, int64_t top_k, int64_t experts) = nullptr;
   int64_t (*index_workspace_bytes)(int64_t runs) = nullptr;
+  int64_t (*unit_workspace_bytes)(int64_t items, int64_t choices, int64_t experts) = nullptr;
 };
 
 const Operators& cpu_operators();

@@ -62,13 +62,13 @@ TEST(GatherValues, TakesWhatTheIndexNames) {
 
 TEST(ScatterValues, WritesWhereTheIndexPointsAndLeavesTheRest) {
   TestStream test;
-  DeviceVector<float> numbers{0.5f, 1.5f}, all(4, 9.0f);
-  DeviceVector<int32_t> index{3, 1};
+  DeviceVector<float> numbers{0.5f, 7.0f, 1.5f}, all(4, 9.0f);
+  DeviceVector<int32_t> index{3, -1, 1};
   scatter_values(test.stream, view_of(numbers), view_of(index), view_of(all));
   wait_for_device();
   EXPECT_EQ(all, (DeviceVector<float>{9.0f, 1.5f, 9.0f, 0.5f}));
-  DeviceVector<float> small(1);
-  EXPECT_THROW(scatter_values(test.stream, view_of(numbers), view_of(index), view_of(small)), Error);
+  DeviceVector<float> fewer(2);
+  EXPECT_THROW(scatter_values(test.stream, view_of(fewer), view_of(index), view_of(all)), Error);
 }
 
 }  // namespace

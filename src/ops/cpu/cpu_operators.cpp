@@ -49,6 +49,9 @@ const Operators& cpu_operators() {
       .fill_index = cpu::fill_index,
       .gather_values = cpu::gather_values,
       .scatter_values = cpu::scatter_values,
+      .sort_units = cpu::sort_units,
+      .count_units = cpu::count_units,
+      .unit_choices = cpu::unit_choices,
       .norm_workspace_bytes = cpu::norm_workspace_bytes,
       .embedding_workspace_bytes = cpu::embedding_workspace_bytes,
       .attention_workspace_bytes = cpu::attention_workspace_bytes,
@@ -58,6 +61,7 @@ const Operators& cpu_operators() {
       .router_workspace_bytes = cpu::router_workspace_bytes,
       .token_layout_workspace_bytes = cpu::token_layout_workspace_bytes,
       .index_workspace_bytes = cpu::index_workspace_bytes,
+      .unit_workspace_bytes = cpu::unit_workspace_bytes,
   };
   return table;
 }

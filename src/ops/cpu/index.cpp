@@ -44,7 +44,8 @@ void scatter_values(Stream& stream, TensorView values, TensorView index, TensorV
   const int32_t* to = index.as<int32_t>();
   float* all = out.as<float>();
   for_blocks(stream, values.numel(), kBlock, [=](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) all[to[i]] = from[i];
+    for (int64_t i = begin; i < end; ++i)
+      if (to[i] >= 0) all[to[i]] = from[i];
   });
 }
 

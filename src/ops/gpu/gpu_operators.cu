@@ -57,9 +57,13 @@ const Operators& gpu_operators() {
     t.fill_index = gpu::fill_index;
     t.gather_values = gpu::gather_values;
     t.scatter_values = gpu::scatter_values;
+    t.sort_units = gpu::sort_units;
+    t.count_units = gpu::count_units;
+    t.unit_choices = gpu::unit_choices;
     t.router_workspace_bytes = gpu::router_workspace_bytes;
     t.token_layout_workspace_bytes = gpu::token_layout_workspace_bytes;
     t.index_workspace_bytes = gpu::index_workspace_bytes;
+    t.unit_workspace_bytes = gpu::unit_workspace_bytes;
     t.embedding_workspace_bytes = gpu::embedding_workspace_bytes;
     t.norm_workspace_bytes = gpu::norm_workspace_bytes;
     return t;

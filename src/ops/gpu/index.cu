@@ -39,7 +39,10 @@ struct Scatter {
   const float* values;
   const int32_t* index;
   float* out;
-  __device__ void operator()(int64_t i) const { out[index[i]] = values[i]; }
+  __device__ void operator()(int64_t i) const {
+    const int32_t at = index[i];
+    if (at >= 0) out[at] = values[i];
+  }
 };
 
 }  // namespace

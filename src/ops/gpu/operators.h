@@ -52,6 +52,9 @@ decltype(mw::combine_rows) combine_rows;
 decltype(mw::fill_index) fill_index;
 decltype(mw::gather_values) gather_values;
 decltype(mw::scatter_values) scatter_values;
+decltype(mw::sort_units) sort_units;
+decltype(mw::count_units) count_units;
+decltype(mw::unit_choices) unit_choices;
 int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int threads);
 int64_t embedding_workspace_bytes(int64_t tokens, int64_t vocab);
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k);
@@ -60,6 +63,7 @@ int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k);
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts);
 int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts);
 int64_t index_workspace_bytes(int64_t runs);
+int64_t unit_workspace_bytes(int64_t items, int64_t choices, int64_t experts);
 int64_t norm_workspace_bytes(int64_t rows, int64_t width);
 
 }  // namespace mw::gpu

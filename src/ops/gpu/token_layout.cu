@@ -1,15 +1,14 @@
-// The token layout: a counting sort of choices by (position of the expert, choice). One block ranks kThreads choices
-// among each other, one wave per position adds up the blocks' counts, one block the positions'. With a capacity the
-// sort runs twice: first for a list per expert, in which each domain's choices beyond the capacity are found and
-// dropped. Rows are copied and summed with one wave per row, in words of 16 bytes where width and alignment allow.
+// The token layout: a counting sort of choices by (position of the expert, choice). With a capacity the sort runs
+// twice: first for a list per expert, in which each domain's choices beyond the capacity are found and dropped. Rows
+// are copied and summed with one wave per row, in words of 16 bytes where width and alignment allow.
 #include "ops/token_layout.h"
 
 #include <vector>
 
+#include "ops/gpu/counting_sort.h"
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
-#include "ops/gpu/sort.h"
 
 namespace mw::gpu {
 namespace {
@@ -30,86 +29,30 @@ struct Choices {
   __device__ int32_t position_of(int64_t i) const { return position_of_expert[expert_of(i)]; }
 };
 
-struct Summary {
-  int64_t rows, bad_ids;
+// The key of a choice is the position of its expert; a dropped one (row_of = -1) has none.
+struct PositionOf {
+  Choices choices;
+  const int32_t* row_of;
+  int64_t* bad_ids;
+  bool dropping;
+  __device__ int32_t operator()(int64_t i) const {
+    if (choices.is_bad(i)) *bad_ids = 1;
+    return dropping && row_of[i] < 0 ? -1 : choices.position_of(i);
+  }
 };
 
-struct SortScratch {
-  int32_t* counts_Eb;  // [position, block]: kept choices, then those of the blocks before
-  int32_t* first_E;    // [position]: kept choices, then first row
-  Summary* summary;
-  int64_t blocks;
-};
-
-// row_of becomes each choice's rank among those of its block and expert; what is dropped (row_of = -1) stays so. The
-// last of an expert knows their count, so that nothing is counted by atomics.
-__global__ void rank_kernel(Choices choices, bool dropping, int32_t* row_of, SortScratch scratch) {
-  __shared__ int4 positions4[kThreads / 4];
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int thread = static_cast<int>(threadIdx.x);
-  const bool kept = i < choices.count && !(dropping && row_of[i] < 0);
-  const int32_t position = kept ? choices.position_of(i) : -1;
-  reinterpret_cast<int32_t*>(positions4)[thread] = position;
-  if (i < choices.count && choices.is_bad(i)) scratch.summary->bad_ids = 1;
-  __syncthreads();
-  if (!kept) return;
-  int before = 0, after = 0;
-  for (int j = 0; j < kThreads; j += 4) {
-    const int4 four = positions4[j / 4];
-    const int32_t others[] = {four.x, four.y, four.z, four.w};
-    for (int k = 0; k < 4; ++k) {
-      before += others[k] == position && j + k < thread ? 1 : 0;
-      after += others[k] == position && j + k > thread ? 1 : 0;
-    }
-  }
-  row_of[i] = before;
-  if (after == 0) scratch.counts_Eb[position * scratch.blocks + blockIdx.x] = before + 1;
-}
-
-// One block of one wave per position: counts become sums over the blocks before.
-__global__ void sum_blocks_kernel(SortScratch scratch) {
-  int32_t* counts = scratch.counts_Eb + static_cast<int64_t>(blockIdx.x) * scratch.blocks;
-  int32_t before = 0;
-  for (int64_t first = 0; first < scratch.blocks; first += kWave) {
-    const int64_t b = first + threadIdx.x;
-    const int32_t count = b < scratch.blocks ? counts[b] : 0;
-    const int32_t inclusive = scan_wave(count);
-    if (b < scratch.blocks) counts[b] = before + inclusive - count;
-    before += shuffle_from(inclusive, kWave - 1);
-  }
-  if (threadIdx.x == 0) scratch.first_E[blockIdx.x] = before;
-}
-
-// One block: rows per position become first rows.
-__global__ void sum_positions_kernel(Choices choices, SortScratch scratch, int64_t* rows_per_expert) {
-  const int E = choices.experts, thread = static_cast<int>(threadIdx.x);
-  for (int e = thread; e < E; e += kThreads)
-    rows_per_expert[e] = static_cast<int64_t>(scratch.first_E[choices.position_of_expert[e]]);
-  __syncthreads();
-  int32_t before = 0;
-  for (int first = 0; first < E; first += kThreads) {
-    const int position = first + thread;
-    int32_t total = 0;
-    const int32_t row = before + scan_block(position < E ? scratch.first_E[position] : 0, &total);
-    if (position < E) scratch.first_E[position] = row;
-    before += total;
-  }
-  if (thread == 0) scratch.summary->rows = before;
-}
-
-__device__ int32_t find_row(const Choices& choices, const SortScratch& scratch, int64_t i, int32_t rank) {
-  const int64_t position = choices.position_of(i);
-  return scratch.first_E[position] + scratch.counts_Eb[position * scratch.blocks + i / kThreads] + rank;
+__device__ int32_t find_row(const Choices& choices, const CountingSort& sort, int64_t i, int32_t rank) {
+  return sort.place_of(i, choices.position_of(i), rank);
 }
 
 struct Scatter {
   Choices choices;
-  SortScratch scratch;
+  CountingSort sort;
   int32_t *row_of, *token_ids, *expert_ids;
   float* sorted_weights;
   __device__ void operator()(int64_t i) const {
     if (row_of[i] < 0) return;
-    const int32_t r = find_row(choices, scratch, i, row_of[i]);
+    const int32_t r = find_row(choices, sort, i, row_of[i]);
     row_of[i] = r;
     token_ids[r] = static_cast<int32_t>(i) / choices.top_k;
     expert_ids[r] = choices.expert_of(i);
@@ -125,11 +68,11 @@ __device__ SortKey make_rank_key(float weight, int64_t choice) {
 
 struct ScatterKeys {
   Choices choices;
-  SortScratch scratch;
+  CountingSort sort;
   const int32_t* row_of;
   SortKey* keys;
   __device__ void operator()(int64_t i) const {
-    keys[find_row(choices, scratch, i, row_of[i])] = make_rank_key(choices.weights[i], i);
+    keys[find_row(choices, sort, i, row_of[i])] = make_rank_key(choices.weights[i], i);
   }
 };
 
@@ -175,25 +118,27 @@ void check_permutation(Stream& stream, std::span<const int32_t> position_of_expe
   }
 }
 
-// Everything of the sort but the last step: what find_row needs, and the sums.
-void rank_choices(Stream& stream, const Choices& choices, bool dropping, int32_t* row_of, const SortScratch& scratch,
-                  int64_t* rows_per_expert) {
-  const int64_t E = choices.experts;
-  const auto count_bytes = static_cast<size_t>(E * scratch.blocks) * sizeof(int32_t);
-  if (count_bytes > 0) check(fill_async(scratch.counts_Eb, 0, count_bytes, native(stream)), "filling memory");
-  launch(stream, rank_kernel, scratch.blocks, kThreads, 0, choices, dropping, row_of, scratch);
-  launch(stream, sum_blocks_kernel, E, kWave, 0, scratch);
-  launch(stream, sum_positions_kernel, 1, kThreads, 0, choices, scratch, rows_per_expert);
+// What a sort of choices needs beside their ranks.
+struct LayoutSort {
+  CountingSort sort;
+  int64_t* bad_ids;
+  const int32_t* positions;  // of experts
+  int64_t* rows_per_expert;
+};
+
+void rank_choices(Stream& stream, const LayoutSort& by, const Choices& choices, bool dropping, int32_t* row_of) {
+  rank_items(stream, by.sort, PositionOf{choices, row_of, by.bad_ids, dropping}, row_of, by.positions,
+             by.rows_per_expert);
 }
 
-void drop_beyond_capacity(Stream& stream, const Choices& choices, int64_t tokens, CapacityRule rule,
-                          const SortScratch& scratch, int64_t* rows_per_expert, int32_t* row_of) {
+void drop_beyond_capacity(Stream& stream, const LayoutSort& by, const Choices& choices, int64_t tokens,
+                          CapacityRule rule, int32_t* row_of) {
   WorkspaceFrame frame(stream.workspace());
   auto* keys = frame.take<SortKey>(static_cast<size_t>(choices.count));
-  rank_choices(stream, choices, false, row_of, scratch, rows_per_expert);
-  for_each(stream, choices.count, ScatterKeys{choices, scratch, row_of, keys});
+  rank_choices(stream, by, choices, false, row_of);
+  for_each(stream, choices.count, ScatterKeys{choices, by.sort, row_of, keys});
   const int64_t domain = std::min(rule.domain_tokens, tokens), domains = ceil_div(tokens, domain), E = choices.experts;
-  launch(stream, drop_kernel, std::min(kMaxGrid, domains * E), kThreads, 0, keys, scratch.first_E, E, choices.count,
+  launch(stream, drop_kernel, std::min(kMaxGrid, domains * E), kThreads, 0, keys, by.sort.first_k, E, choices.count,
          domain * choices.top_k, domains, rule.capacity, row_of);
 }
 
@@ -273,43 +218,41 @@ void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
   MW_CHECK(layout.experts <= INT32_MAX / 2, "layout of {} experts", layout.experts);  // kernels count in 32 bits
   check_permutation(stream, position_of_expert);
-  const int64_t E = layout.experts, count = layout.tokens * layout.top_k, blocks = ceil_div(count, kThreads);
+  const int64_t E = layout.experts, count = layout.tokens * layout.top_k;
   int32_t* row_of = layout.row_of_TK.as<int32_t>();
-  int64_t* rows_per_expert = layout.rows_per_expert_E.as<int64_t>();
 
   WorkspaceFrame frame(stream.workspace());
   auto* positions = frame.take<int32_t>(static_cast<size_t>(E));
   stream.queue().write(positions, position_of_expert.data(), position_of_expert.size_bytes());
-  const SortScratch scratch{frame.take<int32_t>(static_cast<size_t>(E * blocks)),
-                            frame.take<int32_t>(static_cast<size_t>(E)), frame.take<Summary>(1), blocks};
-  check(fill_async(scratch.summary, 0, sizeof(Summary), native(stream)), "filling memory");
+  auto* bad_ids = frame.take<int64_t>(1);
+  check(fill_async(bad_ids, 0, sizeof(int64_t), native(stream)), "filling memory");
+  const LayoutSort by{take_counting_sort(frame, count, E), bad_ids, positions, layout.rows_per_expert_E.as<int64_t>()};
   const Choices choices{ids_TK.as<int32_t>(),        weights_TK.as<float>(),  positions,
                         static_cast<int32_t>(count), static_cast<int32_t>(E), static_cast<int32_t>(layout.top_k)};
 
   const bool dropping = rule.capacity > 0 && count > 0;
   Choices ranked = choices;
   if (ranking_TK.data != nullptr) ranked.weights = ranking_TK.as<float>();
-  if (dropping) drop_beyond_capacity(stream, ranked, layout.tokens, rule, scratch, rows_per_expert, row_of);
-  rank_choices(stream, choices, dropping, row_of, scratch, rows_per_expert);
+  if (dropping) drop_beyond_capacity(stream, by, ranked, layout.tokens, rule, row_of);
+  rank_choices(stream, by, choices, dropping, row_of);
   for_each(stream, count,
-           Scatter{choices, scratch, row_of, layout.token_ids_R.as<int32_t>(), layout.expert_ids_R.as<int32_t>(),
+           Scatter{choices, by.sort, row_of, layout.token_ids_R.as<int32_t>(), layout.expert_ids_R.as<int32_t>(),
                    layout.weights_R.as<float>()});
 
   layout.rows = count;
   if (dropping) {
-    Summary summary{};
-    stream.queue().read(&summary, scratch.summary, sizeof(summary));
+    int64_t bad = 0;
+    stream.queue().read(&layout.rows, by.sort.total, sizeof(int64_t));
+    stream.queue().read(&bad, bad_ids, sizeof(int64_t));
     stream.wait();
-    MW_CHECK(summary.bad_ids == 0, "an expert id is none of {} experts", E);
-    layout.rows = summary.rows;
+    MW_CHECK(bad == 0, "an expert id is none of {} experts", E);
   }
   layout.dropped = count - layout.rows;
 }
 
 int64_t token_layout_workspace_bytes(int64_t tokens, int64_t top_k, int64_t experts) {
   const int64_t count = tokens * top_k;
-  return 2 * bytes_taken(experts * 4) + bytes_taken(experts * ceil_div(count, kThreads) * 4) +
-         bytes_taken(static_cast<int64_t>(sizeof(Summary))) + bytes_taken(count * 8);
+  return bytes_taken(experts * 4) + 64 + counting_sort_bytes(count, experts) + bytes_taken(count * 8);
 }
 
 void gather_rows(Stream& stream, TensorView x_TD, const int32_t* rows, int64_t count, TensorView out_RD) {
