@@ -1,0 +1,41 @@
+// Nodes: which ranks of the world share one, and the islands of a group, which are its members by node.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mw {
+
+// The node of every rank of the world.
+struct NodeMap {
+  int64_t ranks_per_node = 0;     // consecutive ranks, the last node may have fewer; 0: all ranks on one node
+  std::vector<int> node_of_rank;  // where nodes are not like that: numbered from 0; counts where it is not empty
+  int node_of(int rank) const;
+  bool operator==(const NodeMap&) const = default;
+};
+
+// names: by rank, equal for ranks of one node.
+NodeMap number_nodes(std::span<const uint64_t> names);
+
+// The members of a group by node. Members are numbered as in the group, islands by their first member; an island may
+// have any number of members, and these need not be neighbours.
+struct Islands {
+  std::vector<int> island_of;             // by member
+  std::vector<int> place_of;              // by member: its place in its island
+  std::vector<std::vector<int>> members;  // by island, ascending
+
+  int size() const { return static_cast<int>(island_of.size()); }
+  int count() const { return static_cast<int>(members.size()); }
+  bool is_near(int member, int other) const;  // both on one node
+  // The gateway: the member of `island` that takes what `source` sends there. With equal islands it has the source's
+  // place, so that every member serves one source of each other island; a smaller island serves several by one member.
+  int gateway(int source, int island) const;
+  // Sources outside the island of `member` that it is the gateway of, ascending.
+  std::vector<int> sources_of(int member) const;
+};
+
+// ranks: world ranks of the group's members, in order.
+Islands make_islands(std::span<const int> ranks, const NodeMap& nodes);
+
+}  // namespace mw
