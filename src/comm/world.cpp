@@ -80,7 +80,9 @@ void wait_until_output_is_read() {
 
 NodePlace place_on_node(const World& world, const MeshSpec& mesh) {
   NodePlace place = world.place();
-  if (mesh.ranks_per_node > 0) place.ranks = static_cast<int>(mesh.ranks_per_node);
+  if (mesh.ranks_per_node == 0) return place;
+  place.ranks = static_cast<int>(mesh.ranks_per_node);
+  place.nodes = {mesh.ranks_per_node, {}};
   return place;
 }
 

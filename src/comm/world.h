@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "comm/bootstrap/mac.h"
 #include "comm/comm.h"
+#include "layout/islands.h"
 #include "layout/mesh.h"
 
 namespace mw {
@@ -14,6 +15,7 @@ namespace mw {
 // The place of a rank among the ranks of its node: `rank` selects its GPU, and all `ranks` share cores and memory.
 struct NodePlace {
   int rank = 0, ranks = 1;
+  NodeMap nodes = {};  // of all ranks of the world
 };
 
 // Created once per process; finalizes the message library when destroyed. A process started without a launcher is a

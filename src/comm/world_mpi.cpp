@@ -5,6 +5,7 @@
 #include <exception>
 #include <limits>
 #include <map>
+#include <set>
 
 #include "comm/world_tcp.h"
 
@@ -241,10 +242,15 @@ class MpiWorld : public World {
           "MPI_Comm_split_type");
     MPI_Comm_rank(node, &place_.rank);
     MPI_Comm_size(node, &place_.ranks);
+    int leader = comm_->rank();  // the first rank of a node names it
+    check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
     MPI_Comm_free(&node);
-    int64_t leaders = place_.rank == 0 ? 1 : 0;
-    comm_->all_reduce_sum(std::span(&leaders, 1));
-    nodes_ = static_cast<int>(leaders);
+    std::vector<int64_t> leaders(static_cast<size_t>(comm_->size()));
+    leaders[static_cast<size_t>(comm_->rank())] = leader;
+    comm_->all_reduce_sum(std::span(leaders));
+    const std::vector<uint64_t> names(leaders.begin(), leaders.end());
+    place_.nodes = number_nodes(names);
+    nodes_ = static_cast<int>(std::set<uint64_t>(names.begin(), names.end()).size());
     if (comm_->rank() == 0) fill_random(key_);
     comm_->broadcast(std::as_writable_bytes(std::span(key_)), 0);
   }

@@ -238,6 +238,7 @@ class TcpWorld : public World {
     const uint64_t own = nodes[static_cast<size_t>(rank)];
     place_.rank = static_cast<int>(std::count(nodes.begin(), nodes.begin() + rank, own));
     place_.ranks = static_cast<int>(std::count(nodes.begin(), nodes.end(), own));
+    place_.nodes = number_nodes(nodes);
     nodes_ = static_cast<int>(std::set<uint64_t>(nodes.begin(), nodes.end()).size());
   }
   Comm& comm() override { return comm_; }

@@ -82,11 +82,12 @@ Device choose_device(const std::string& wanted, int local_rank) {
 }
 
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
-                     int local_ranks) {
+                     const NodePlace& place) {
   const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
-  Plan plan =
-      make_plan(model, run, world.size(), world.rank(), measure_platform(model, run, mesh, threads, device.kind));
-  check_memory(plan, device, local_ranks, ranks_on_gpu(world, device));
+  Platform platform = measure_platform(model, run, mesh, threads, device.kind);
+  platform.nodes = place.nodes;
+  Plan plan = make_plan(model, run, world.size(), world.rank(), platform);
+  check_memory(plan, device, place.ranks, ranks_on_gpu(world, device));
   return plan;
 }
 
@@ -98,7 +99,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
     : device(choose_device(run.train.device, place.rank)),
       near_cores(stay_near(device)),
       world(world_comm),
-      plan(plan_on_machine(model_spec, run, world_comm, device, threads, place.ranks)),
+      plan(plan_on_machine(model_spec, run, world_comm, device, threads, place)),
       memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
       pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),

@@ -24,7 +24,7 @@ int64_t available_share(Device device, int sharers);
 // `local_ranks` ranks share the node, or several share the GPU. Collective over the world. Errors: config, unsupported;
 // memory, naming the largest part and remedies.
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
-                     int local_ranks);
+                     const NodePlace& place);
 
 // Aborts communication when an exception destroys an Engine. Queues of a GPU wait for their work when they are
 // destroyed, and that work may wait for peers that never come.

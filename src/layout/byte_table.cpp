@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "layout/attention_scratch.h"
-#include "layout/gradient_blocks.h"
+#include "layout/byte_rows.h"
 #include "layout/logit_chunks.h"
 #include "layout/recompute.h"
 
@@ -18,22 +18,6 @@ namespace mw {
 namespace {
 
 constexpr int64_t kAlignment = 64;
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
-int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
-  return round_up(n, 64) * round_up(k, 64) * (native_bf16 ? 2 : 4);
-}
-
-// Collects the rows of one table.
-class Rows {
- public:
-  void add(std::string name, ByteKind kind, DType dtype, std::vector<int64_t> shape, bool on_host = false) {
-    rows.push_back({std::move(name), kind, dtype, std::move(shape), 0, 0, on_host});
-  }
-  std::vector<ByteRow> rows;
-};
 
 // Tokens of a micro-batch: of the data-parallel rank, of this rank's shard, of the largest shard; those that MoE blocks
 // route here, and the most that they route on any rank.
@@ -62,7 +46,7 @@ ByteRow routed_row(std::string name, ByteKind kind, DType dtype, const RoutedRow
 }
 
 // The latents before their norms; keys, values and compressed queries are built again from them.
-void add_latent_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+void add_latent_attention(ByteRows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
   const LatentSpec& l = a.latent;
   if (l.q_rank == 0) {
     out.add(at + "q", ByteKind::activation, dtype, {tokens, a.heads, a.head_dim});
@@ -77,7 +61,7 @@ void add_latent_attention(Rows& out, const std::string& at, const AttentionSpec&
   out.add(at + "lse", ByteKind::activation, DType::f32, {a.heads, tokens});
 }
 
-void add_attention(Rows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
+void add_attention(ByteRows& out, const std::string& at, const AttentionSpec& a, int64_t tokens, DType dtype) {
   if (a.is_latent()) {
     add_latent_attention(out, at, a, tokens, dtype);
     return;
@@ -99,33 +83,48 @@ struct LocalLayer {
   LayerSpec spec;
   TransportKind transport = TransportKind::in_place;
   int64_t ep = 1, experts = 0;
+  int64_t islands = 1, near = 1;  // of the EP group
 };
 
 RoutedShape routed_shape(const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
-  return {layer.spec.moe, run, tokens.routed, tokens.most_routed, tokens.group_routed, layer.ep, layer.experts};
+  return {layer.spec.moe, run,           tokens.routed, tokens.most_routed, tokens.group_routed,
+          layer.ep,       layer.experts, layer.islands, layer.near};
+}
+
+void find_islands(LocalLayer& layer, const RunSpec& run, const Mesh& mesh, const MeshCoords& coords,
+                  const Platform& platform) {
+  const Islands islands =
+      make_islands(group_of(mesh, MeshAxis::ep, rank_of(mesh, coords)), node_map(run.mesh, platform));
+  layer.islands = islands.count();
+  const int own = islands.island_of[static_cast<size_t>(coords.ep)];
+  layer.near = std::ssize(islands.members[static_cast<size_t>(own)]);
+}
+
+// A tensor of a layer's transport.
+ByteRow transport_row(const std::string& at, ByteKind kind, const TransportTensor& tensor, int64_t hidden,
+                      const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
+  using Type = TransportTensor::Type;
+  using Width = TransportTensor::Width;
+  const TransportTraits& traits = traits_of(layer.transport);
+  const int64_t top_k = layer.spec.moe.top_k;
+  const DType dtype = tensor.type == Type::run ? run.dtype() : tensor.type == Type::f32 ? DType::f32 : DType::i32;
+  if (tensor.rows == RowSet::choice)
+    return {at + tensor.name, kind == ByteKind::routed ? ByteKind::activation : kind, dtype, {tokens.routed, top_k}};
+  std::vector<int64_t> width;
+  if (tensor.width == Width::hidden) width.push_back(hidden);
+  if (tensor.width == Width::choices) width.push_back(traits.merges ? top_k : 1);
+  return routed_row(at + tensor.name, kind, dtype, rows_of(tensor.rows, traits, routed_shape(layer, run, tokens)),
+                    width);
 }
 
 // What a transport keeps of a micro-batch.
-void add_kept(Rows& out, const std::string& at, int64_t width, const LocalLayer& layer, const RunSpec& run,
+void add_kept(ByteRows& out, const std::string& at, int64_t width, const LocalLayer& layer, const RunSpec& run,
               const Tokens& tokens) {
-  const TransportTraits& traits = traits_of(layer.transport);
-  const RoutedShape shape = routed_shape(layer, run, tokens);
-  for (const TransportTensor& tensor : traits.kept) {
-    using Type = TransportTensor::Type;
-    const DType dtype = tensor.type == Type::run ? run.dtype() : tensor.type == Type::f32 ? DType::f32 : DType::i32;
-    std::vector<int64_t> tail;
-    if (tensor.wide) tail.push_back(width);
-    if (tensor.rows == TransportTensor::Rows::choice) {
-      out.add(at + tensor.name, ByteKind::activation, dtype, {tokens.routed, layer.spec.moe.top_k});
-    } else {
-      const RoutedRows rows =
-          tensor.rows == TransportTensor::Rows::expert ? traits.expert_rows(shape) : traits.send_rows(shape);
-      out.rows.push_back(routed_row(at + tensor.name, ByteKind::routed, dtype, rows, tail));
-    }
-  }
+  for (const TransportTensor& tensor : traits_of(layer.transport).kept)
+    out.rows.push_back(transport_row(at, ByteKind::routed, tensor, width, layer, run, tokens));
 }
 
-void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,
+void add_moe(ByteRows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,
              const Tokens& of) {
   const LayerSpec& layer = local.spec;
   const MoeSpec& m = layer.moe;
@@ -146,8 +145,8 @@ void add_moe(Rows& out, const std::string& at, const ModelSpec& model, const Loc
   add_kept(out, at, model.width, local, run, of);
 }
 
-void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,
-               const Tokens& tokens) {
+void add_layer(ByteRows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local,
+               const RunSpec& run, const Tokens& tokens) {
   const LayerSpec& layer = local.spec;
   const DType dtype = run.dtype();
   out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
@@ -161,7 +160,7 @@ void add_layer(Rows& out, const std::string& at, const ModelSpec& model, const L
 }
 
 // What a stage keeps besides its layers: the model's last output, and what it exchanges with its neighbours.
-void add_stage(Rows& out, const StagePlan& stage, const std::vector<int64_t>& shape, DType dtype) {
+void add_stage(ByteRows& out, const StagePlan& stage, const std::vector<int64_t>& shape, DType dtype) {
   if (stage.receives) out.add(stage_row(stage.stage, "d_in"), ByteKind::exchange, dtype, shape);
   if (stage.sends) out.add(stage_row(stage.stage, "out"), ByteKind::exchange, dtype, shape);
   if (stage.has_head) {
@@ -179,8 +178,8 @@ struct Widest {
   int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
   int64_t dense = 0;                                        // elements of an activated hidden state
   bool sums_over_heads = false;                             // of all ranks of TP
-  bool exchanges = false;                                   // rows, to other ranks of EP
-  RoutedRows routed, send;
+  RoutedRows routed;
+  std::vector<ByteRow> exchange;  // scratch of transports
 };
 
 void widen(RoutedRows& into, const RoutedRows& r) {
@@ -188,6 +187,12 @@ void widen(RoutedRows& into, const RoutedRows& r) {
   into.committed = std::max(into.committed, r.committed);
   into.mean = std::max(into.mean, r.mean);
   into.max = std::max(into.max, r.max);
+}
+
+void widen_or_add(std::vector<ByteRow>& into, const ByteRow& row) {
+  const auto same = std::find_if(into.begin(), into.end(), [&](const ByteRow& r) { return r.name == row.name; });
+  if (same == into.end()) into.push_back(row);
+  else widen(*same, row);
 }
 
 void widen_by_attention(Widest& widest, const AttentionSpec& a) {
@@ -208,7 +213,8 @@ void widen_by_attention(Widest& widest, const AttentionSpec& a) {
   widen_to(widest.kv_heads, a.heads * (a.latent.nope_dim + a.latent.value_dim));
 }
 
-void widen_by_layer(Widest& widest, const LocalLayer& local, const RunSpec& run, const Tokens& tokens) {
+// width: of the hidden state.
+void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, const RunSpec& run, const Tokens& tokens) {
   const LayerSpec& layer = local.spec;
   widen_by_attention(widest, layer.attention);
   if (layer.feed_forward == FeedForwardKind::dense) {
@@ -223,12 +229,11 @@ void widen_by_layer(Widest& widest, const LocalLayer& local, const RunSpec& run,
   const TransportTraits& traits = traits_of(local.transport);
   const RoutedShape shape = routed_shape(local, run, tokens);
   widen(widest.routed, traits.expert_rows(shape));
-  if (traits.send_rows == nullptr) return;
-  widest.exchanges = true;
-  widen(widest.send, traits.send_rows(shape));
+  for (const TransportTensor& tensor : traits.scratch)
+    widen_or_add(widest.exchange, transport_row("exchange.", ByteKind::exchange, tensor, width, local, run, tokens));
 }
 
-void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const Widest& w, const Tokens& tokens,
+void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, const Widest& w, const Tokens& tokens,
                    int64_t ops_bytes) {
   const DType dtype = run.dtype();
   const int64_t d = model.width;
@@ -259,17 +264,14 @@ void add_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const 
     out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.routed, {d}));
     out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
     out.rows.push_back(routed_row("work.d_row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
-    if (w.exchanges) {
-      out.rows.push_back(routed_row("exchange.rows", ByteKind::exchange, dtype, w.send, {d}));
-      out.rows.push_back(routed_row("exchange.weights", ByteKind::exchange, DType::f32, w.send, {}));
-    }
+    out.rows.insert(out.rows.end(), w.exchange.begin(), w.exchange.end());
   }
   out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(ops_bytes, 64)});
 }
 
 // Where tokens are gathered over TP, and what was computed for all of them goes back to their shards; numbers of each
 // token, for queries and for keys, that are summed.
-void add_gathered(Rows& out, const ModelSpec& model, DType dtype, const Widest& w, const Tokens& tokens, int tp) {
+void add_gathered(ByteRows& out, const ModelSpec& model, DType dtype, const Widest& w, const Tokens& tokens, int tp) {
   if (tp == 1) return;
   for (const char* name : {"whole_in", "whole_d_out", "whole_out", "whole_branch"})
     out.add(fmt::format("work.{}", name), ByteKind::exchange, dtype, {tokens.most * tp, model.width});
@@ -279,7 +281,7 @@ void add_gathered(Rows& out, const ModelSpec& model, DType dtype, const Widest& 
   out.add("work.head_sums_of_ranks", ByteKind::exchange, DType::f32, {tp, 2, tokens.batch});
 }
 
-void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
+void add_head_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                         const MeshCoords& coords, const Tokens& tokens, const Platform& platform) {
   const DType dtype = run.dtype();
   const int64_t own = vocab_part(model, mesh.tp, coords.tp).count, most = vocab_part(model, mesh.tp, 0).count;
@@ -296,16 +298,6 @@ void add_head_workspace(Rows& out, const ModelSpec& model, const RunSpec& run, c
 }
 
 }  // namespace
-
-bool is_plain_copy(const LocalParam& p, const Platform& platform) {
-  return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
-}
-
-DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform) {
-  const bool splits = platform.split_masters && run.dtype() == DType::bf16 && row.role == ParamRole::matrix &&
-                      is_plain_copy(local, platform);
-  return splits ? DType::u16 : DType::f32;
-}
 
 const char* name_of(ByteKind kind) {
   switch (kind) {
@@ -324,7 +316,19 @@ const char* name_of(ByteKind kind) {
 int64_t ByteRow::bytes() const {
   int64_t n = size_of(dtype);
   for (const int64_t extent : shape) n *= extent;
-  return round_up(n, kAlignment);
+  return (n + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+void widen(ByteRow& into, const ByteRow& row) {
+  MW_CHECK(into.dtype == row.dtype && into.shape.size() == row.shape.size(), "{} cannot serve {}", into.name, row.name);
+  for (size_t i = 0; i < row.shape.size(); ++i) into.shape[i] = std::max(into.shape[i], row.shape[i]);
+  into.max_rows = std::max(into.max_rows, row.max_rows);
+  if (into.max_rows > 0) into.max_rows = std::max(into.max_rows, into.shape[0]);  // beside a row that does not grow
+  into.mean_rows = std::max(into.mean_rows, row.mean_rows);
+}
+
+NodeMap node_map(const MeshSpec& mesh, const Platform& platform) {
+  return mesh.ranks_per_node > 0 ? NodeMap{mesh.ranks_per_node, {}} : platform.nodes;
 }
 
 std::string saved_prefix(int64_t layer, int64_t slot) {
@@ -337,85 +341,11 @@ std::string stage_row(int stage, const std::string& name, int64_t slot) {
   return slot == 0 ? fmt::format("stage.{}.{}", stage, name) : fmt::format("stage.{}.{}#{}", stage, name, slot);
 }
 
-namespace {
-
-// Where replicas sum bf16 gradients of experts in fp32.
-void add_sum_pieces(Rows& out, const std::vector<ParamRow>& params, const std::vector<LocalParam>& locals,
-                    const Mesh& mesh, const RunSpec& run) {
-  if (mesh.edp == 1 || run.expert_gradient_dtype() != DType::bf16) return;
-  std::map<int64_t, int64_t> layers;  // elements
-  int64_t block = 0, largest = 0;
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].trained || locals[i].replicas != Replicas::edp) continue;
-    const int64_t elements = padded_gradient(locals[i].numel(), DType::bf16);
-    block += elements;
-    largest = std::max(largest, layers[params[i].layer] += elements);
-  }
-  if (block > 0) out.add(kSumPieces, ByteKind::workspace, DType::f32, {2, sum_piece_elements(largest, block)});
-}
-
-}  // namespace
-
-std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const ModelSpec& model, const RunSpec& run,
-                                     const Mesh& mesh, const MeshCoords& coords,
-                                     const std::vector<ExpertPlacement>& placements, const Platform& platform) {
-  Rows out;
-  std::vector<LocalParam> locals;
-  for (const ParamRow& row : params) locals.push_back(local_param(row, model, placements, mesh, coords));
-  const GradientBlocks blocks = make_gradient_blocks(params, locals, mesh, coords, run);
-  const auto block_of_row = [&](size_t i) -> const GradientBlock& { return blocks.of(locals[i].replicas); };
-  // With ZeRO the cut that this rank owns, else the whole.
-  const auto cut_shape = [&](size_t i, bool is_cut) {
-    if (!is_cut) return locals[i].shape;
-    return std::vector<int64_t>{block_of_row(i).own(blocks.begins[i], locals[i].numel()).count};
-  };
-  const bool offloads = run.offload == "optimizer";
-  for (size_t i = 0; i < params.size(); ++i) {
-    // Only the update reads these.
-    const bool on_host = offloads && run.dtype() == DType::bf16 && params[i].role == ParamRole::matrix;
-    out.add("param." + params[i].name, ByteKind::master, master_dtype(params[i], locals[i], run, platform),
-            cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())), on_host);
-  }
-  // Each set that is summed together is one contiguous block.
-  for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
-    for (size_t i = 0; i < params.size(); ++i)
-      if (params[i].trained && locals[i].replicas == replicas)
-        out.add("grad." + params[i].name, ByteKind::gradient, gradient_dtype(replicas, run), locals[i].shape);
-  add_sum_pieces(out, params, locals, mesh, run);
-  for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].trained) continue;
-    for (const char* moment : {"adam_m.", "adam_v."})
-      out.add(moment + params[i].name, ByteKind::moment, run.moment_dtype(), cut_shape(i, block_of_row(i).is_cut()),
-              offloads);
-  }
-  if (run.dtype() == DType::bf16) {
-    // The head of a tied model reads the embedding; a rank without it only looks rows up.
-    const bool has_head =
-        std::any_of(params.begin(), params.end(), [](const ParamRow& row) { return row.name == "final_norm"; });
-    int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
-    for (size_t i = 0; i < params.size(); ++i) {
-      const ParamRow& row = params[i];
-      const LocalParam& local = locals[i];
-      const bool read_by_products =
-          row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings && has_head);
-      if (!read_by_products) continue;
-      const int64_t bytes = packed_bytes(local.n, local.k, platform.native_bf16);
-      out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
-      if (!platform.one_packed_form)
-        out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
-      if (cuts_master(row, block_of_row(i), run.dtype()) && !is_plain_copy(local, platform))
-        gathered = std::max(gathered, local.n * local.k);
-    }
-    if (gathered > 0) out.add("zero.gathered", ByteKind::workspace, DType::f32, {gathered});
-  }
-  return out.rows;
-}
-
 std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                                       const MeshCoords& coords, const std::vector<StagePlan>& stages,
                                       const std::vector<ExpertPlacement>& placements,
                                       const std::vector<TransportKind>& transports, const Platform& platform) {
-  Rows out;
+  ByteRows out;
   const LocalBatch local = make_local_batch(run, mesh.dp, coords.dp);
   const int64_t batch = local.tokens();
   const int64_t most_routed = routed_tokens(mesh, {}, local.most_tokens()).count;
@@ -434,12 +364,13 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   for (const StagePlan& stage : stages) {
     for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
       const auto index = static_cast<size_t>(i);
-      LocalLayer layer{local_layer(model.layers[index], mesh, coords), transports[index], mesh.ep, 0};
+      LocalLayer layer{local_layer(model.layers[index], mesh, coords), transports[index], mesh.ep};
       if (layer.spec.feed_forward == FeedForwardKind::moe)
         layer.experts = std::ssize(placements[index].experts_of(coords.ep));
+      if (traits_of(layer.transport).by_node) find_islands(layer, run, mesh, coords, platform);
       for (int64_t slot = 0; slot < stage.slots; ++slot)
         add_layer(out, saved_prefix(i, slot), model, layer, run, tokens);
-      widen_by_layer(widest, layer, run, tokens);
+      widen_by_layer(widest, layer, model.width, run, tokens);
       widest.sums_over_heads |= norms_span_ranks(layer.spec.attention, mesh.tp);
     }
     add_stage(out, stage, {tokens.own, model.width}, run.dtype());

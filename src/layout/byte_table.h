@@ -9,6 +9,7 @@
 #include "base/dtype.h"
 #include "config/param_table.h"
 #include "config/run_spec.h"
+#include "layout/islands.h"
 #include "layout/mesh.h"
 #include "layout/placement.h"
 #include "layout/shards.h"
@@ -35,6 +36,9 @@ struct ByteRow {
   int64_t bytes() const;       // of `shape`, rounded up to 64 as the arena does
 };
 
+// Makes a row as large as the larger of two that serve in turn. Errors: internal, for rows of other dtypes.
+void widen(ByteRow& into, const ByteRow& row);
+
 // Whose rule says what attention takes as scratch; in a run its operators are asked.
 enum class AttentionRule : uint8_t { asked, on_cpu, on_gpu, by_library };
 
@@ -48,7 +52,11 @@ struct Platform {
   bool split_masters = true;                  // where packed forms allow it
   AttentionRule attention = AttentionRule::asked;
   int64_t threads = 1;  // of a rank, which share attention's scratch on_cpu
+  NodeMap nodes = {};   // as the launcher reports them
 };
+
+// The nodes of a run's ranks: as mesh.ranks_per_node says, otherwise the platform's.
+NodeMap node_map(const MeshSpec& mesh, const Platform& platform);
 
 // Whether the packed form of these matrices is their bf16 values and nothing more.
 bool is_plain_copy(const LocalParam& matrices, const Platform& platform);

@@ -67,6 +67,10 @@ MeshCoords coords_of(const Mesh& mesh, int rank) {
   return c;
 }
 
+int rank_of(const Mesh& mesh, const MeshCoords& coords) {
+  return (coords.pp * mesh.dp + coords.dp) * mesh.tp + coords.tp;
+}
+
 std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
   const MeshCoords own = coords_of(mesh, rank);
   std::vector<int> group;

@@ -37,6 +37,7 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode = "ss
 // The pipeline that a run asks for.
 PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches);
 MeshCoords coords_of(const Mesh& mesh, int rank);
+int rank_of(const Mesh& mesh, const MeshCoords& coords);  // by pp, dp and tp
 // World ranks of the group of `rank` along `axis`, ascending in that coordinate.
 std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank);
 std::string describe(const Mesh& mesh);  // "8 ranks: dp 8, ep 4 x edp 2 (ep-first)"

@@ -80,6 +80,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.rank = rank;
   plan.coords = coords_of(plan.mesh, rank);
   plan.faults = faults_of(run.fault);
+  plan.nodes = node_map(run.mesh, platform);
   plan.batch = make_local_batch(run, plan.mesh.dp, plan.coords.dp);
   plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);
   if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)

@@ -23,6 +23,7 @@ struct Plan {
   int rank = 0;
   MeshCoords coords;
   LocalBatch batch;
+  NodeMap nodes;                            // of the ranks of the world
   std::vector<TransportKind> transports;    // by layer; in_place for dense layers
   std::vector<ExpertPlacement> placements;  // by layer; empty tables for dense layers
   std::vector<ParamRow> params;             // of the whole model

@@ -58,14 +58,6 @@ std::string name_in_layer(const std::string& row) {
   return row.rfind("act.", 0) == 0 && name != std::string::npos ? row.substr(name + 1) : "";
 }
 
-void widen(ByteRow& into, const ByteRow& row) {
-  MW_CHECK(into.dtype == row.dtype && into.shape.size() == row.shape.size(), "{} cannot serve {}", into.name, row.name);
-  for (size_t i = 0; i < row.shape.size(); ++i) into.shape[i] = std::max(into.shape[i], row.shape[i]);
-  into.max_rows = std::max(into.max_rows, row.max_rows);
-  if (into.max_rows > 0) into.max_rows = std::max(into.max_rows, into.shape[0]);  // beside a row that does not grow
-  into.mean_rows = std::max(into.mean_rows, row.mean_rows);
-}
-
 }  // namespace
 
 Recompute recompute_mode(const RunSpec& run) {

@@ -17,6 +17,31 @@ int64_t times(int64_t rows, double factor) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(rows) * factor));
 }
 
+// Rows that grow: `mean` of them on average, at most `max`.
+RoutedRows growing(const RoutedShape& shape, double mean, int64_t max) {
+  RoutedRows r{true, 0, 0, max};
+  r.mean = std::min<int64_t>(max, std::llround(std::ceil(mean)));
+  r.committed = std::min(max, times(r.mean, shape.run.moe.row_headroom));
+  return r;
+}
+
+// The chance that some of a token's experts lie among `experts` of all: 1 - C(E - experts, K) / C(E, K).
+double chance_of_any(const MoeSpec& moe, int64_t experts) {
+  double none = 1;
+  for (int64_t k = 0; k < moe.top_k; ++k)
+    none *= std::max(0.0, static_cast<double>(moe.experts - experts - k) / static_cast<double>(moe.experts - k));
+  return 1 - none;
+}
+
+double chance_of_rank(const RoutedShape& shape) { return chance_of_any(shape.moe, shape.local_experts); }
+double chance_of_node(const RoutedShape& shape) {
+  return chance_of_any(shape.moe, std::min(shape.moe.experts, shape.local_experts * shape.near));
+}
+
+double mean_tokens(const RoutedShape& shape) {
+  return static_cast<double>(shape.group_tokens) / static_cast<double>(shape.ep);
+}
+
 }  // namespace
 
 RoutedRows own_rows(const RoutedShape& shape) {
@@ -44,6 +69,35 @@ RoutedRows rows_of_experts(const RoutedShape& shape) {
       r.max, std::llround(static_cast<double>(shape.local_experts * choices) / static_cast<double>(moe.experts)));
   r.committed = std::min(r.max, times(r.mean, shape.run.moe.row_headroom));
   return r;
+}
+
+RoutedRows merged_send_rows(const RoutedShape& shape) {
+  const double units = static_cast<double>(shape.near) * chance_of_rank(shape) +
+                       static_cast<double>(shape.islands - 1) * chance_of_node(shape);
+  return growing(shape, static_cast<double>(shape.own_tokens) * units,
+                 shape.own_tokens * std::min(shape.moe.top_k, shape.near + shape.islands - 1));
+}
+
+RoutedRows unit_rows(const RoutedShape& shape, bool merges) {
+  if (!merges) return rows_of_experts(shape);
+  return growing(shape, static_cast<double>(shape.group_tokens) * chance_of_rank(shape),
+                 std::min(shape.ep * shape.most_tokens, rows_of_experts(shape).max));
+}
+
+RoutedRows pilot_rows(const RoutedShape& shape, bool merges) {
+  if (shape.islands == 1) return {};
+  const int64_t of_token = merges ? 1 : shape.moe.top_k;
+  const double chance =
+      merges ? chance_of_node(shape) : static_cast<double>(shape.moe.top_k) / static_cast<double>(shape.islands);
+  return growing(shape, mean_tokens(shape) * static_cast<double>(shape.islands - 1) * chance,
+                 (shape.ep - shape.near) * shape.most_tokens * of_token);
+}
+
+RoutedRows spread_rows(const RoutedShape& shape, bool merges) {
+  const RoutedRows pilots = pilot_rows(shape, merges);
+  if (!merges || !pilots.grows) return pilots;
+  const double units = static_cast<double>(shape.islands - 1) * static_cast<double>(shape.near) * chance_of_rank(shape);
+  return growing(shape, mean_tokens(shape) * units, pilots.max * std::min(shape.moe.top_k, shape.near));
 }
 
 RoutedRows padded_send_rows(const RoutedShape& shape) {

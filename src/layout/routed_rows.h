@@ -21,6 +21,8 @@ struct RoutedShape {
   const RunSpec& run;
   int64_t own_tokens = 0, most_tokens = 0, group_tokens = 0;
   int64_t ep = 1, local_experts = 0;
+  // Nodes that the group lies on, and its ranks on this rank's node.
+  int64_t islands = 1, near = 1;
 };
 
 // Rows of the rank's own tokens: one per (token, choice), exact.
@@ -31,5 +33,15 @@ RoutedRows rows_of_experts(const RoutedShape& shape);
 RoutedRows padded_rows_of_experts(const RoutedShape& shape);
 // Rows that a rank sends to all experts with such padding.
 RoutedRows padded_send_rows(const RoutedShape& shape);
+
+// By way of the node (layout/exchange_plan.h), merged or not; means for uniform choices without repetition, equal nodes
+// and equal shares of the experts.
+// Units that a source sends, merged: one for each rank of its node and each other node that a token's experts lie on.
+RoutedRows merged_send_rows(const RoutedShape& shape);
+// Units that reach the rank's experts.
+RoutedRows unit_rows(const RoutedShape& shape, bool merges);
+// Units that reach the rank as a gateway, and those that it makes of them for its node; none on a single node.
+RoutedRows pilot_rows(const RoutedShape& shape, bool merges);
+RoutedRows spread_rows(const RoutedShape& shape, bool merges);
 
 }  // namespace mw

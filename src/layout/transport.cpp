@@ -12,23 +12,57 @@
 namespace mw {
 namespace {
 
-using Rows = TransportTensor::Rows;
 using Type = TransportTensor::Type;
+using Width = TransportTensor::Width;
 
 // Designed, and not built: docs/limits.md.
-constexpr std::string_view kPlanned[] = {"halo", "bypass", "gather_tokens", "gather_weights"};
+constexpr std::string_view kPlanned[] = {"gather_tokens", "gather_weights"};
 
 std::vector<TransportTensor> kept_by_flat() {
-  return {{"received", Rows::expert, Type::run, true},
-          {"received_index", Rows::expert, Type::i32},
-          {"received_weights", Rows::expert, Type::f32}};
+  return {{"received", RowSet::expert, Type::run, Width::hidden},
+          {"received_index", RowSet::expert, Type::i32},
+          {"received_weights", RowSet::expert, Type::f32}};
 }
 
 std::vector<TransportTensor> kept_by_padded() {
   std::vector<TransportTensor> kept = kept_by_flat();
-  kept.push_back({"padded_token_ids", Rows::send, Type::i32});
-  kept.push_back({"padded_row_of", Rows::choice, Type::i32});
+  kept.push_back({"padded_token_ids", RowSet::send, Type::i32});
+  kept.push_back({"padded_row_of", RowSet::choice, Type::i32});
   return kept;
+}
+
+std::vector<TransportTensor> scratch_of_flat() {
+  return {{"rows", RowSet::send, Type::run, Width::hidden}, {"weights", RowSet::send, Type::f32}};
+}
+
+std::vector<TransportTensor> kept_by_node() {
+  return {{"sent_tokens", RowSet::choice, Type::i32},
+          {"sent_leads", RowSet::choice, Type::i32},
+          {"sent_units", RowSet::choice, Type::i32},
+          {"spread_pilots", RowSet::spread, Type::i32},
+          {"spread_leads", RowSet::spread, Type::i32},
+          {"spread_units", RowSet::pilot, Type::i32, Width::choices},
+          {"units", RowSet::unit, Type::run, Width::hidden},
+          {"unit_weights", RowSet::unit, Type::f32, Width::choices},
+          {"unit_rows", RowSet::unit, Type::i32, Width::choices},
+          {"unit_index", RowSet::expert, Type::i32}};
+}
+
+std::vector<TransportTensor> scratch_by_node() {
+  return {{"choices", RowSet::choice, Type::i32},
+          {"rows", RowSet::send, Type::run, Width::hidden},
+          {"row_choices", RowSet::send, Type::i32, Width::choices},
+          {"row_weights", RowSet::send, Type::f32, Width::choices},
+          {"pilots", RowSet::pilot, Type::run, Width::hidden},
+          {"pilot_choices", RowSet::pilot, Type::i32, Width::choices},
+          {"pilot_weights", RowSet::pilot, Type::f32, Width::choices},
+          {"spread", RowSet::spread, Type::run, Width::hidden},
+          {"spread_choices", RowSet::spread, Type::i32, Width::choices},
+          {"spread_weights", RowSet::spread, Type::f32, Width::choices},
+          {"units", RowSet::unit, Type::run, Width::hidden},
+          {"unit_choices", RowSet::unit, Type::i32, Width::choices},
+          {"unit_order", RowSet::unit, Type::i32},
+          {"unit_leads", RowSet::expert, Type::i32}};
 }
 
 const std::vector<TransportTraits>& table() {
@@ -37,18 +71,36 @@ const std::vector<TransportTraits>& table() {
        .name = "in_place",
        .needs_all_experts = true,
        .expert_rows = own_rows,
-       .kept = {}},
+       .kept = {},
+       .scratch = {}},
       {.kind = TransportKind::flat,
        .name = "flat",
        .expert_rows = rows_of_experts,
        .send_rows = own_rows,
-       .kept = kept_by_flat()},
+       .kept = kept_by_flat(),
+       .scratch = scratch_of_flat()},
       {.kind = TransportKind::padded,
        .name = "padded",
        .equal_rows = true,
        .expert_rows = padded_rows_of_experts,
        .send_rows = padded_send_rows,
-       .kept = kept_by_padded()},
+       .kept = kept_by_padded(),
+       .scratch = scratch_of_flat()},
+      {.kind = TransportKind::halo,
+       .name = "halo",
+       .by_node = true,
+       .expert_rows = rows_of_experts,
+       .send_rows = own_rows,
+       .kept = kept_by_node(),
+       .scratch = scratch_by_node()},
+      {.kind = TransportKind::bypass,
+       .name = "bypass",
+       .by_node = true,
+       .merges = true,
+       .expert_rows = rows_of_experts,
+       .send_rows = merged_send_rows,
+       .kept = kept_by_node(),
+       .scratch = scratch_by_node()},
   };
   return all;
 }
@@ -109,6 +161,18 @@ const TransportTraits& traits_of(TransportKind kind) {
   for (const TransportTraits& t : table())
     if (t.kind == kind) return t;
   MW_CHECK(false, "no traits of transport {}", static_cast<int>(kind));
+}
+
+RoutedRows rows_of(RowSet rows, const TransportTraits& traits, const RoutedShape& shape) {
+  switch (rows) {
+    case RowSet::choice: return own_rows(shape);
+    case RowSet::expert: return traits.expert_rows(shape);
+    case RowSet::send: return traits.send_rows(shape);
+    case RowSet::unit: return unit_rows(shape, traits.merges);
+    case RowSet::pilot: return pilot_rows(shape, traits.merges);
+    case RowSet::spread: return spread_rows(shape, traits.merges);
+  }
+  MW_CHECK(false, "rows {} of transport {}", static_cast<int>(rows), traits.name);
 }
 
 std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model) {

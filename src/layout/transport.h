@@ -14,16 +14,21 @@
 
 namespace mw {
 
-enum class TransportKind : uint8_t { in_place, flat, padded };
+enum class TransportKind : uint8_t { in_place, flat, padded, halo, bypass };
 
-// A tensor that a layer keeps per micro-batch for its transport; memory.recompute = "moe" and "full" drop it.
+// The sets of rows that tensors of a transport have. choice: [tokens, top_k], exact; expert: rows of this rank's
+// experts; send: rows that leave a token's rank; by way of the node also those that arrive for the experts (unit),
+// those that arrive at a gateway (pilot) and those that it passes on (spread).
+enum class RowSet : uint8_t { choice, expert, send, unit, pilot, spread };
+
+// A tensor of a transport.
 struct TransportTensor {
-  enum class Rows : uint8_t { expert, send, choice };  // rows at the experts, rows to send, [tokens, top_k]
-  enum class Type : uint8_t { run, f32, i32 };         // run: train.dtype
+  enum class Type : uint8_t { run, f32, i32 };          // run: train.dtype
+  enum class Width : uint8_t { one, choices, hidden };  // choices: those that travel with a unit
   const char* name;
-  Rows rows = Rows::expert;
+  RowSet rows = RowSet::expert;
   Type type = Type::run;
-  bool wide = false;  // rows of the hidden size, else single numbers
+  Width width = Width::one;
 };
 
 struct TransportTraits {
@@ -31,11 +36,19 @@ struct TransportTraits {
   std::string_view name;
   bool needs_all_experts = false;  // on every rank: EP = 1
   bool equal_rows = false;         // every expert gets as many rows as the fullest one
+  bool by_node = false;            // rows to other nodes go to a gateway there
+  bool merges = false;             // a token's row goes once to each rank or node, whatever its experts there
   RoutedRows (*expert_rows)(const RoutedShape&) = nullptr;
   RoutedRows (*send_rows)(const RoutedShape&) = nullptr;  // null: rows stay on their rank
+  // What a layer keeps per micro-batch; memory.recompute = "moe" and "full" drop it.
   std::vector<TransportTensor> kept;
+  // What all layers share: rows "exchange.NAME" of the byte table.
+  std::vector<TransportTensor> scratch;
   bool exchanges() const { return send_rows != nullptr; }  // rows move between the ranks of an EP group
 };
+
+// The rows of a set on this rank.
+RoutedRows rows_of(RowSet rows, const TransportTraits& traits, const RoutedShape& shape);
 
 std::span<const TransportTraits> transport_table();
 const TransportTraits& traits_of(TransportKind kind);

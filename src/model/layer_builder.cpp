@@ -54,10 +54,8 @@ MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
   s.experts.y = store.rows("work.expert_y");
   s.experts.row_weights = store.rows("work.row_weights");
   s.experts.d_row_weights = store.rows("work.d_row_weights");
-  if (store.has("exchange.rows")) {
-    s.experts.exchange_rows = store.rows("exchange.rows");
-    s.experts.exchange_weights = store.rows("exchange.weights");
-  }
+  if (store.has("exchange.rows")) s.experts.exchange_rows = store.rows("exchange.rows");
+  if (store.has("exchange.weights")) s.experts.exchange_weights = store.rows("exchange.weights");
   s.d_gate = store.fixed("work.d_gate");
   s.d_logits = store.fixed("work.d_logits");
   if (store.has("work.dense_a")) s.shared_a = store.fixed("work.dense_a");
@@ -217,7 +215,8 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : 2;
   std::unique_ptr<Transport> transport = make_transport(
       plan.transports[static_cast<size_t>(index)],
-      {comms, placement, resident_experts(params, param + "moe."), moe_work.experts, store, act,
+      {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),
+       resident_experts(params, param + "moe."), moe_work.experts, store, act,
        plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks, is_recomputed(mode, "received")});
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;

@@ -1,5 +1,6 @@
 #include "model/make_transport.h"
 
+#include "moe/transports/transport_by_node.h"
 #include "moe/transports/transport_padded.h"
 
 namespace mw {
@@ -27,14 +28,25 @@ std::unique_ptr<Transport> make_padded(const TransportParts& parts) {
                                            FlatOptions{parts.row_chunks, parts.dispatches_again});
 }
 
+std::unique_ptr<Transport> make_by_node(const TransportParts& parts, bool merge) {
+  const auto kept = [&](const char* name) { return parts.store.rows(parts.row(name)); };
+  const auto scratch = [&](const char* name) { return parts.store.rows(fmt::format("exchange.{}", name)); };
+  return std::make_unique<ByNodeTransport>(*parts.comms.ep, parts.islands, parts.placement, parts.experts,
+                                           parts.scratch, by_node_tensors(kept, scratch),
+                                           ByNodeOptions{merge, parts.row_chunks, parts.dispatches_again});
+}
+
+std::unique_ptr<Transport> make_halo(const TransportParts& parts) { return make_by_node(parts, false); }
+std::unique_ptr<Transport> make_bypass(const TransportParts& parts) { return make_by_node(parts, true); }
+
 struct Maker {
   TransportKind kind;
   std::unique_ptr<Transport> (*make)(const TransportParts&);
 };
 constexpr Maker kMakers[] = {
-    {TransportKind::in_place, make_in_place},
-    {TransportKind::flat, make_flat},
-    {TransportKind::padded, make_padded},
+    {TransportKind::in_place, make_in_place}, {TransportKind::flat, make_flat},
+    {TransportKind::padded, make_padded},     {TransportKind::halo, make_halo},
+    {TransportKind::bypass, make_bypass},
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "comm/world.h"
+#include "layout/islands.h"
 #include "layout/placement.h"
 #include "layout/recompute.h"
 #include "layout/transport.h"
@@ -15,6 +16,7 @@ namespace mw {
 struct TransportParts {
   MeshComms& comms;
   const ExpertPlacement& placement;
+  const Islands& islands;  // of the EP group
   ResidentExperts experts;
   ExpertScratch scratch;
   TensorStore& store;

@@ -12,8 +12,18 @@
 #include "ops/norm.h"
 #include "ops/router.h"
 #include "ops/token_layout.h"
+#include "ops/units.h"
 
 namespace mw {
+
+// Of transports by way of the node: units and their counts.
+static int64_t unit_scratch(const RunSpec& run, const LayerSpec& layer, const Mesh& mesh, int64_t tokens,
+                            DeviceKind device) {
+  const MoeSpec& m = layer.moe;
+  const int64_t counts = (2 * mesh.ep + m.experts) * std::max<int64_t>(1, run.moe.row_chunks) * 8 + 64;
+  return counts + std::max(unit_workspace_bytes(mesh.ep * tokens, m.top_k, m.experts, device),
+                           index_workspace_bytes(mesh.ep, device));
+}
 
 // Scratch that operators need at most for micro-batches of so many sequences.
 static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences,
@@ -22,8 +32,9 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
   int64_t bytes =
               std::max(norm_workspace_bytes(tokens, d, device), embedding_workspace_bytes(tokens, model.vocab, device)),
           widest_n = vocab_part(model, mesh.tp, 0).count, widest_k = d, expert_bytes = 0;
-  for (const LayerSpec& whole : model.layers) {
-    const LayerSpec layer = local_layer(whole, mesh, {});  // the first of TP has the most
+  const std::vector<TransportKind> transports = choose_transports(transport_names(run.moe.transport, model), mesh.ep);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerSpec layer = local_layer(model.layers[i], mesh, {});  // the first of TP has the most
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{sequences,  seq_len,       a.heads, a.kv_heads,
                          a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask};
@@ -51,6 +62,7 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
     bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
+    if (traits_of(transports[i]).by_node) bytes = std::max(bytes, unit_scratch(run, layer, mesh, tokens, device));
     expert_bytes = std::max(
         expert_bytes, esmm_workspace_bytes(run.moe.products(), mesh.ep * tokens * m.top_k, std::max(c * m.width, d),
                                            std::max(m.width, d), device, run.expert_gradient_dtype()));

@@ -21,6 +21,13 @@ ExpertWeights ResidentExperts::slice(int64_t begin, int64_t count) const {
           d_down.slice(begin, count)};
 }
 
+const ExpertPlacement& without_replicas(const ExpertPlacement& placement) {
+  if (placement.has_replicas())
+    fail(Exit::unsupported, "several replicas of an expert in one expert-parallel group are not supported yet",
+         "place each expert on one rank; docs/limits.md lists what is missing");
+  return placement;
+}
+
 void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView d_weights_R, TensorView row_of_TK,
                        TensorView gate_weights_TK, const CombineTarget& target) {
   if (pass == Pass::forward) {

@@ -21,6 +21,7 @@
 
 #include "core/stream.h"
 #include "core/tensor_store.h"
+#include "layout/placement.h"
 #include "ops/matmul.h"
 #include "ops/token_layout.h"
 
@@ -123,6 +124,9 @@ struct ExpertScratch {
 // f32), both at row_of [T, K].
 void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView d_weights_R, TensorView row_of_TK,
                        TensorView gate_weights_TK, const CombineTarget& target);
+
+// The placement itself. Errors: unsupported, where an expert has several homes.
+const ExpertPlacement& without_replicas(const ExpertPlacement& placement);
 
 // EP = 1: experts read token rows through the layout's index; nothing is copied.
 std::unique_ptr<Transport> make_in_place_transport(ResidentExperts experts, ExpertScratch scratch);

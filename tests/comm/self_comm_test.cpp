@@ -127,6 +127,7 @@ TEST(NodePlace, ComesFromTheLauncherAndTheRunFile) {
   EXPECT_EQ(place_on_node(world, mesh).rank, 4);
   mesh.ranks_per_node = 3;
   EXPECT_EQ(place_on_node(world, mesh).ranks, 3);
+  EXPECT_EQ(place_on_node(world, mesh).nodes, (NodeMap{3, {}}));
   EXPECT_EQ(place_on_node(world, mesh).rank, 4);
   EXPECT_EQ(ranks_on_gpu(*make_self_comm(), {}), 0);
 }

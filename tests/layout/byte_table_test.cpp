@@ -272,7 +272,7 @@ TEST(Transports, AreChosenOrRefused) {
   EXPECT_EQ(choose_transport("", 2), TransportKind::in_place);
   error_of([&] { choose_transport("in_place", 2); }, Exit::config);
   error_of([&] { choose_transport("flta", 2); }, Exit::config);
-  for (const char* name : {"halo", "bypass", "gather_tokens", "gather_weights"})
+  for (const char* name : {"gather_tokens", "gather_weights"})
     error_of([&] { choose_transport(name, 2); }, Exit::unsupported);
 }
 
@@ -291,7 +291,7 @@ TEST(Transports, AreChosenByLayer) {
   for (const char* bad : {"flat*3", "flat*5", "flat*2,", "flat*0,flat*4", "flat*-1,flat*5", "flat*x", "flat*9999999",
                           ",", "flat *4", "*4", ""})
     error_of([&] { transport_names(bad, model); }, Exit::config);
-  error_of([&] { transport_names("flat*3,halo", model); }, Exit::unsupported);
+  error_of([&] { transport_names("flat*3,gather_tokens", model); }, Exit::unsupported);
 }
 
 TEST(Transports, HaveOneRecordEach) {

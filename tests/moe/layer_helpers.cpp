@@ -4,8 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
 
 #include "core/rng.h"
+#include "layout/transport.h"
+#include "moe/transports/transport_by_node.h"
 #include "moe/transports/transport_padded.h"
 
 namespace mw::test {
@@ -13,6 +16,8 @@ namespace {
 
 // Of a layer alone. AddressSanitizer marks all of it each time.
 constexpr size_t kWorkspaceBytes = size_t{16} << 20;
+
+bool is_by_node(const LayerOptions& o) { return o.transport == "halo" || o.transport == "bypass"; }
 
 }  // namespace
 
@@ -102,6 +107,7 @@ std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
   if (o_.transport == "token_chunks")
     return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
                                        calls_);
+  if (is_by_node(o_)) return make_by_node(std::move(experts));
   const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
   const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched};
   if (o_.transport == "flat")
@@ -109,6 +115,17 @@ std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
   return std::make_unique<PaddedTransport>(comm_, placement_, std::move(experts), expert_scratch(), saved,
                                            PaddedSaved{store_.rows("padded_token_ids"), store_.fixed("padded_row_of")},
                                            options);
+}
+
+std::unique_ptr<Transport> TestLayer::make_by_node(ResidentExperts experts) {
+  std::vector<int> ranks(static_cast<size_t>(comm_.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  const auto kept = [&](const char* name) { return store_.rows(name); };
+  const auto scratch = [&](const char* name) { return store_.rows(fmt::format("exchange.{}", name)); };
+  return std::make_unique<ByNodeTransport>(
+      comm_, make_islands(ranks, o_.nodes), placement_, std::move(experts), expert_scratch(),
+      by_node_tensors(kept, scratch),
+      ByNodeOptions{o_.transport == "bypass", o_.row_chunks, o_.moe.recompute.dispatched});
 }
 
 std::unique_ptr<MoeLayer> TestLayer::make_layer() {
@@ -174,9 +191,16 @@ void TestLayer::forget() {
   };
   if (o_.moe.recompute.hidden) spoil({"h", "shared_h"});
   if (o_.moe.recompute.logits) spoil({"logits"});
-  if (o_.moe.recompute.dispatched)
+  if (!o_.moe.recompute.dispatched) return;
+  if (is_by_node(o_)) {
+    for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).kept)
+      spoil({tensor.name});
+    for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).scratch)
+      spoil({fmt::format("exchange.{}", tensor.name).c_str()});
+  } else {
     spoil({"received", "received_index", "received_weights", "padded_token_ids", "padded_row_of", "exchange_rows",
            "exchange_weights"});
+  }
 }
 
 std::vector<TensorSlot> TestLayer::slots() const {
@@ -208,7 +232,28 @@ std::vector<TensorSlot> TestLayer::slots() const {
   for (const char* name : {"sorted_weights", "d_sorted_weights", "exchange_weights", "received_weights"})
     growing(name, DType::f32, {});
   for (const char* name : {"received_index", "padded_token_ids"}) growing(name, DType::i32, {});
+  if (is_by_node(o_)) add_by_node(list);
   return list;
+}
+
+void TestLayer::add_by_node(std::vector<TensorSlot>& list) const {
+  const TransportTraits& traits = traits_of(choose_transport(o_.transport, comm_.size()));
+  const int64_t most = comm_.size() * comm_.size() * o_.tokens * o_.top_k;
+  const auto add = [&](const std::string& name, const TransportTensor& tensor) {
+    using Type = TransportTensor::Type;
+    using Width = TransportTensor::Width;
+    const DType dtype = tensor.type == Type::run ? o_.dtype : tensor.type == Type::f32 ? DType::f32 : DType::i32;
+    if (tensor.rows == RowSet::choice) {
+      list.push_back({name, dtype, {o_.tokens, o_.top_k}});
+      return;
+    }
+    std::vector<int64_t> shape = {1};  // one row at start: the rest must grow
+    if (tensor.width == Width::hidden) shape.push_back(kWidth);
+    if (tensor.width == Width::choices) shape.push_back(traits.merges ? o_.top_k : 1);
+    list.push_back({name, dtype, std::move(shape), most});
+  };
+  for (const TransportTensor& tensor : traits.kept) add(tensor.name, tensor);
+  for (const TransportTensor& tensor : traits.scratch) add(fmt::format("exchange.{}", tensor.name), tensor);
 }
 
 Weight TestLayer::weight(const std::string& name, int64_t n, int64_t k, DType dtype) {

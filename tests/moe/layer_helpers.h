@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "layout/islands.h"
 #include "layout/placement.h"
 #include "moe/moe_layer.h"
 #include "moe/token_chunks_transport.h"
@@ -18,7 +19,7 @@
 namespace mw::test {
 
 struct LayerOptions {
-  std::string transport = "in_place";  // in_place | flat | padded | token_chunks
+  std::string transport = "in_place";  // in_place | flat | padded | halo | bypass | token_chunks
   DType dtype = DType::f32;
   int64_t row_chunks = 1, tokens = 37, seq_len = 37;  // tokens: of the rank that has most
   int64_t experts = 7, top_k = 3;
@@ -27,6 +28,7 @@ struct LayerOptions {
   bool exact = false;         // weights are multiples of 1/8: with input to match, sums of products round nothing
   bool prefetch = false;      // weights_begin is called before forward and backward
   ExpertPlacement placement;  // empty: blocks
+  NodeMap nodes;              // of the ranks of the group
   MoeOptions moe;
 };
 
@@ -70,11 +72,13 @@ class TestLayer {
   ExpertScratch expert_scratch();
   // Here alone is it known how a layer and its transport are put together.
   std::unique_ptr<Transport> make_transport(ResidentExperts experts);
+  std::unique_ptr<Transport> make_by_node(ResidentExperts experts);
   std::unique_ptr<MoeLayer> make_layer();
 
   void clear_gradients();
   void forget();
   std::vector<TensorSlot> slots() const;
+  void add_by_node(std::vector<TensorSlot>& list) const;
   Weight weight(const std::string& name, int64_t n, int64_t k, DType dtype);
   TensorView gradient(const std::string& name, std::initializer_list<int64_t> shape);
 

@@ -31,6 +31,23 @@ ExpertPlacement placement_of(const MatrixCase& c) {
   return placement;
 }
 
+bool is_by_node(std::string_view transport) { return transport == "halo" || transport == "bypass"; }
+
+// Whether each expert gets all its rows at once, in the order of the reference.
+bool keeps_order(const MatrixCase& c) {
+  return std::string_view(c.transport) == "flat" || (is_by_node(c.transport) && c.row_chunks == 1);
+}
+
+NodeMap nodes_of(const MatrixCase& c) {
+  NodeMap nodes;
+  if (c.nodes == Nodes::pairs) nodes.ranks_per_node = 2;
+  if (c.nodes == Nodes::threes) nodes.ranks_per_node = 3;
+  if (c.nodes == Nodes::apart) nodes.ranks_per_node = 1;
+  if (c.nodes == Nodes::interleaved)
+    for (int r = 0; r < c.ranks; ++r) nodes.node_of_rank.push_back(r % 5 % 2);
+  return nodes;
+}
+
 LayerOptions options_of(const MatrixCase& c) {
   LayerOptions o;
   o.seq_len = kSequence;
@@ -50,6 +67,7 @@ LayerOptions options_of_rank(const MatrixCase& c, int rank) {
   o.transport = c.transport;
   o.row_chunks = c.row_chunks;
   o.placement = placement_of(c);
+  o.nodes = nodes_of(c);
   o.moe.recompute = c.recompute;
   o.moe.defer_up = c.defer_up;
   int last = c.ranks - 1;
@@ -87,8 +105,6 @@ class Differences {
   std::string text_;
 };
 
-bool is_flat(const MatrixCase& c) { return std::string_view(c.transport) == "flat"; }
-
 std::span<const float> part(const std::vector<float>& whole, int64_t begin, int64_t count) {
   return std::span(whole).subspan(static_cast<size_t>(begin), static_cast<size_t>(count));
 }
@@ -103,7 +119,7 @@ void compare_experts(const MatrixCase& c, const TestLayer::Outcome& got, const T
     for (size_t slot = 0; slot < own.size(); ++slot)
       found.compare(fmt::format("gradient of {} of expert {}", name, own[slot]),
                     part(got.gradients.at(name), static_cast<int64_t>(slot) * size, size),
-                    part(all, own[slot] * size, size), is_flat(c));
+                    part(all, own[slot] * size, size), keeps_order(c));
   }
 }
 
@@ -111,10 +127,11 @@ void compare_experts(const MatrixCase& c, const TestLayer::Outcome& got, const T
 void compare_tokens(const MatrixCase& c, const TestLayer::Outcome& got, const TestLayer::Outcome& expected,
                     int64_t begin, int64_t count, Differences& found) {
   constexpr int64_t kWidth = TestLayer::kWidth;
-  const bool same_outputs = c.activation == Activation::relu || (is_flat(c) && !c.shared);
+  const bool same_outputs = (c.activation == Activation::relu || (keeps_order(c) && !c.shared)) &&
+                            (std::string_view(c.transport) != "bypass" || c.top_k == 1);
   found.compare("out", got.out, part(expected.out, begin * kWidth, count * kWidth), same_outputs);
   found.compare("d_x", got.d_x, part(expected.d_x, begin * kWidth, count * kWidth),
-                same_outputs && is_flat(c) && c.top_k == 1);
+                same_outputs && keeps_order(c) && c.top_k == 1);
 }
 
 // What all ranks hold the same part of: sums over ranks.
@@ -138,19 +155,21 @@ void compare_sums(const TestLayer::Outcome& got, const TestLayer::Outcome& expec
 std::string describe(const MatrixCase& c) {
   constexpr const char* kTokens[] = {"uneven tokens", "a rank without tokens", "tokens of one expert"};
   constexpr const char* kHomes[] = {"blocks", "scattered experts", "a rank without experts"};
-  return fmt::format("{} ranks, {}, {} chunks, top {}, {}, {}{}{}{}, {}, recompute {}{}{}", c.ranks, c.transport,
-                     c.row_chunks, c.top_k, kTokens[static_cast<int>(c.tokens)], kHomes[static_cast<int>(c.homes)],
-                     c.shared ? ", shared" : "", c.capacity ? ", capacity" : "", c.defer_up ? ", deferred" : "",
-                     c.activation == Activation::relu ? "relu" : "swiglu", c.recompute.logits ? "l" : "",
-                     c.recompute.dispatched ? "d" : "", c.recompute.hidden ? "h" : "");
+  constexpr const char* kNodes[] = {"one node", "two ranks a node", "three ranks a node", "interleaved nodes",
+                                    "one rank a node"};
+  return fmt::format("{} ranks, {}, {}, {} chunks, top {}, {}, {}{}{}{}, {}, recompute {}{}{}", c.ranks, c.transport,
+                     kNodes[static_cast<int>(c.nodes)], c.row_chunks, c.top_k, kTokens[static_cast<int>(c.tokens)],
+                     kHomes[static_cast<int>(c.homes)], c.shared ? ", shared" : "", c.capacity ? ", capacity" : "",
+                     c.defer_up ? ", deferred" : "", c.activation == Activation::relu ? "relu" : "swiglu",
+                     c.recompute.logits ? "l" : "", c.recompute.dispatched ? "d" : "", c.recompute.hidden ? "h" : "");
 }
 
 std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int stride) {
   constexpr MoeRecompute kRecompute[] = {{}, {false, false, true}, {false, true, true}, {true, true, true}};
   constexpr int kModes = std::size(kRecompute) + 1;  // the last defers
-  const int homes = ranks == 1 ? 1 : 3;
+  const int homes = ranks == 1 ? 1 : 3, nodes = is_by_node(transport) ? 5 : 1;
   std::vector<MatrixCase> cases;
-  for (int i = 0; i < 3 * homes * 2 * 2 * 2 * 2 * 2 * kModes; i += stride) {
+  for (int i = 0; i < 3 * homes * nodes * 2 * 2 * 2 * 2 * 2 * kModes; i += stride) {
     int left = i;
     const auto pick = [&left](int values) { return std::exchange(left, left / values) % values; };
     MatrixCase c;
@@ -164,6 +183,7 @@ std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int strid
     c.shared = pick(2) == 1;
     c.top_k = pick(2) == 0 ? 1 : 3;
     c.activation = pick(2) == 0 ? Activation::relu : Activation::swiglu;
+    c.nodes = static_cast<Nodes>(pick(nodes));
     c.homes = static_cast<Homes>(pick(homes));
     c.tokens = static_cast<Tokens>(pick(3));
     cases.push_back(c);

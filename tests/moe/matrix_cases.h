@@ -10,6 +10,7 @@ namespace mw::test {
 
 enum class Tokens { uneven, none_on_one_rank, one_expert };
 enum class Homes { blocks, scattered, none_on_last };
+enum class Nodes { one, pairs, threes, interleaved, apart };  // ranks that share a node; the last node may have fewer
 
 struct MatrixCase {
   int ranks = 2;
@@ -17,6 +18,7 @@ struct MatrixCase {
   int64_t row_chunks = 1, top_k = 3;
   Tokens tokens = Tokens::uneven;
   Homes homes = Homes::blocks;
+  Nodes nodes = Nodes::one;
   bool shared = true, capacity = false, defer_up = false;
   MoeRecompute recompute;
   Activation activation = Activation::swiglu;
@@ -42,10 +44,12 @@ TestLayer::Outcome reference_of(const MatrixCase& c);
 // All operands are small multiples of powers of two, so that sums of products are exact in any order and the bits of
 // router logits, of expert outputs under ReLU and of their gradients by weights and input depend on nothing else. Equal
 // to the bit are therefore
-// - outputs, where the activation is ReLU; else where experts get their rows in the order of the reference (flat) and
-//   no shared expert sees the tokens in panels of another height;
-// - gradients of experts under flat, where each expert gets the same rows in the same order;
-// - the gradient of the input, where the outputs are, under flat and with one choice, which leaves the router none.
+// - outputs, where the activation is ReLU; else where experts get their rows in the order of the reference (flat, and
+//   halo and bypass in one chunk) and no shared expert sees the tokens in panels of another height; not under bypass,
+//   where a token has several choices: it sums them by rank and node;
+// - gradients of experts, where each expert gets the same rows in the same order;
+// - the gradient of the input, where outputs and the rows' order are the same and with one choice, which leaves the
+//   router none.
 // All else is summed in another order: equal within kSumBound.
 std::string differences(const MatrixCase& c, const TestLayer::Outcome& reference, Comm& ep, Stream& stream);
 

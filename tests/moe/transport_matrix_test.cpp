@@ -37,6 +37,7 @@ struct Size {
   int ranks, stride;
 };
 constexpr Size kSizes[] = {{1, 7}, {2, 7}, {3, 7}, {4, 7}, {8, 17}, {16, 43}};
+constexpr Size kSizesByNode[] = {{1, 71}, {2, 71}, {3, 71}, {4, 71}, {6, 101}, {9, 211}, {16, 421}};
 
 class TransportMatrix : public testing::TestWithParam<std::tuple<Size, const char*>> {
  protected:
@@ -65,6 +66,12 @@ TEST_P(TransportMatrix, FailsInEveryCaseWhereOneRowIsLost) {
 
 INSTANTIATE_TEST_SUITE_P(Of, TransportMatrix,
                          testing::Combine(testing::ValuesIn(kSizes), testing::Values("flat", "padded")),
+                         [](const auto& tested) {
+                           return fmt::format("{}Ranks_{}", std::get<0>(tested.param).ranks, std::get<1>(tested.param));
+                         });
+
+INSTANTIATE_TEST_SUITE_P(ByNode, TransportMatrix,
+                         testing::Combine(testing::ValuesIn(kSizesByNode), testing::Values("halo", "bypass")),
                          [](const auto& tested) {
                            return fmt::format("{}Ranks_{}", std::get<0>(tested.param).ranks, std::get<1>(tested.param));
                          });

@@ -27,6 +27,11 @@ MeshSpec mesh_of(int64_t pp, int64_t tp, int64_t ep, int64_t zero, const char* s
   return mesh;
 }
 
+MeshSpec on_nodes(int64_t ranks, MeshSpec mesh) {
+  mesh.ranks_per_node = ranks;
+  return mesh;
+}
+
 const LayoutCase kLayouts[] = {
     {"data_parallel", 4, mesh_of(1, 1, 1, 0)},
     {"zero", 4, mesh_of(1, 1, 2, 1)},
@@ -40,6 +45,12 @@ const LayoutCase kLayouts[] = {
     {"all_axes", 16, mesh_of(2, 2, 4, 1)},
     {"transports_by_layer", 4, mesh_of(1, 1, 2, 0), "flat,padded,auto"},
     {"in_place_and_flat", 2, mesh_of(1, 1, 1, 1), "in_place,flat,padded"},
+    {"halo_uneven_nodes", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "halo"},
+    {"bypass_uneven_nodes", 5, on_nodes(3, mesh_of(1, 1, 5, 1)), "bypass"},
+    {"bypass_pipeline_zb_v", 8, on_nodes(3, mesh_of(2, 1, 4, 0, "zb_v")), "bypass"},
+    {"bypass_all_axes", 16, on_nodes(3, mesh_of(2, 2, 4, 1)), "bypass"},
+    {"halo_and_bypass", 4, on_nodes(1, mesh_of(1, 2, 4, 0)), "halo,bypass,flat"},
+    {"bypass_shares_5_2_1", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "bypass", "5,2,1"},
     {"shares_3_1", 2, mesh_of(1, 1, 2, 0), "auto", "3,1"},
     {"shares_1_3_zero", 4, mesh_of(1, 2, 2, 1), "padded", "1,3"},
     {"shares_5_2_1", 6, mesh_of(2, 1, 3, 1, "zb_h1"), "auto", "5,2,1"},
@@ -57,6 +68,8 @@ Verdict verify(const LayoutCase& layout, const std::string& fault = "") {
   run.moe.transport = layout.transport;
   run.mesh.shares = layout.shares;
   if (!run.mesh.shares.empty()) run.train.micro_batches = 2;  // of eight samples
+  if (layout.ranks % 2 == 1 && run.mesh.shares.empty())
+    run.train.global_batch = run.train.micro_batches * 2 * layout.ranks;
   run.train.threads = 1;
   run.fault = fault;
   Verdict verdict{std::vector<Exit>(static_cast<size_t>(layout.ranks), Exit::internal), ""};

@@ -4,16 +4,6 @@
 #include <numeric>
 
 namespace mw {
-namespace {
-
-const ExpertPlacement& without_replicas(const ExpertPlacement& placement) {
-  if (placement.has_replicas())
-    fail(Exit::unsupported, "several replicas of an expert in one expert-parallel group are not supported yet",
-         "place each expert on one rank; docs/limits.md lists what is missing");
-  return placement;
-}
-
-}  // namespace
 
 FlatTransport::FlatTransport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch,
                              FlatSaved saved, FlatOptions options)

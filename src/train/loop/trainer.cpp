@@ -117,7 +117,7 @@ void Trainer::prepare() {
   if (options_.dry_run)
     free_memory_ = available_share(
         device, std::max(1, device.kind == DeviceKind::cpu ? place.ranks : ranks_on_gpu(world_.comm(), device)));
-  plan_on_machine(model, run_, world_.comm(), device, threads, place.ranks);  // refuses before anything is read
+  plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);
   } else if (leader_) {

@@ -1,0 +1,100 @@
+// The rows of parameters, gradients, moments and packed weights.
+#include <algorithm>
+#include <map>
+
+#include "layout/byte_rows.h"
+#include "layout/byte_table.h"
+#include "layout/gradient_blocks.h"
+
+namespace mw {
+namespace {
+
+// The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
+int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
+  const auto round_up = [](int64_t extent) { return (extent + 63) / 64 * 64; };
+  return round_up(n) * round_up(k) * (native_bf16 ? 2 : 4);
+}
+
+// Where replicas sum bf16 gradients of experts in fp32.
+void add_sum_pieces(ByteRows& out, const std::vector<ParamRow>& params, const std::vector<LocalParam>& locals,
+                    const Mesh& mesh, const RunSpec& run) {
+  if (mesh.edp == 1 || run.expert_gradient_dtype() != DType::bf16) return;
+  std::map<int64_t, int64_t> layers;  // elements
+  int64_t block = 0, largest = 0;
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].trained || locals[i].replicas != Replicas::edp) continue;
+    const int64_t elements = padded_gradient(locals[i].numel(), DType::bf16);
+    block += elements;
+    largest = std::max(largest, layers[params[i].layer] += elements);
+  }
+  if (block > 0) out.add(kSumPieces, ByteKind::workspace, DType::f32, {2, sum_piece_elements(largest, block)});
+}
+
+}  // namespace
+
+bool is_plain_copy(const LocalParam& p, const Platform& platform) {
+  return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
+}
+
+DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform) {
+  const bool splits = platform.split_masters && run.dtype() == DType::bf16 && row.role == ParamRole::matrix &&
+                      is_plain_copy(local, platform);
+  return splits ? DType::u16 : DType::f32;
+}
+
+std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const ModelSpec& model, const RunSpec& run,
+                                     const Mesh& mesh, const MeshCoords& coords,
+                                     const std::vector<ExpertPlacement>& placements, const Platform& platform) {
+  ByteRows out;
+  std::vector<LocalParam> locals;
+  for (const ParamRow& row : params) locals.push_back(local_param(row, model, placements, mesh, coords));
+  const GradientBlocks blocks = make_gradient_blocks(params, locals, mesh, coords, run);
+  const auto block_of_row = [&](size_t i) -> const GradientBlock& { return blocks.of(locals[i].replicas); };
+  // With ZeRO the cut that this rank owns, else the whole.
+  const auto cut_shape = [&](size_t i, bool is_cut) {
+    if (!is_cut) return locals[i].shape;
+    return std::vector<int64_t>{block_of_row(i).own(blocks.begins[i], locals[i].numel()).count};
+  };
+  const bool offloads = run.offload == "optimizer";
+  for (size_t i = 0; i < params.size(); ++i) {
+    // Only the update reads these.
+    const bool on_host = offloads && run.dtype() == DType::bf16 && params[i].role == ParamRole::matrix;
+    out.add("param." + params[i].name, ByteKind::master, master_dtype(params[i], locals[i], run, platform),
+            cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())), on_host);
+  }
+  // Each set that is summed together is one contiguous block.
+  for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
+    for (size_t i = 0; i < params.size(); ++i)
+      if (params[i].trained && locals[i].replicas == replicas)
+        out.add("grad." + params[i].name, ByteKind::gradient, gradient_dtype(replicas, run), locals[i].shape);
+  add_sum_pieces(out, params, locals, mesh, run);
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!params[i].trained) continue;
+    for (const char* moment : {"adam_m.", "adam_v."})
+      out.add(moment + params[i].name, ByteKind::moment, run.moment_dtype(), cut_shape(i, block_of_row(i).is_cut()),
+              offloads);
+  }
+  if (run.dtype() == DType::bf16) {
+    // The head of a tied model reads the embedding; a rank without it only looks rows up.
+    const bool has_head =
+        std::any_of(params.begin(), params.end(), [](const ParamRow& row) { return row.name == "final_norm"; });
+    int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
+    for (size_t i = 0; i < params.size(); ++i) {
+      const ParamRow& row = params[i];
+      const LocalParam& local = locals[i];
+      const bool read_by_products =
+          row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings && has_head);
+      if (!read_by_products) continue;
+      const int64_t bytes = packed_bytes(local.n, local.k, platform.native_bf16);
+      out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
+      if (!platform.one_packed_form)
+        out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
+      if (cuts_master(row, block_of_row(i), run.dtype()) && !is_plain_copy(local, platform))
+        gathered = std::max(gathered, local.n * local.k);
+    }
+    if (gathered > 0) out.add("zero.gathered", ByteKind::workspace, DType::f32, {gathered});
+  }
+  return out.rows;
+}
+
+}  // namespace mw

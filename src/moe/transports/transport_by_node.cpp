@@ -1,0 +1,385 @@
+#include "moe/transports/transport_by_node.h"
+
+#include <numeric>
+
+#include "moe/transports/count_exchange.h"
+#include "ops/index.h"
+
+namespace mw {
+namespace {
+
+TensorView flat(TensorView view) { return view.reshape({view.numel()}); }
+
+TensorView slice_of(GrowingTensor& tensor, int64_t first, int64_t rows) {
+  return tensor.take(first + rows).slice(first, rows);
+}
+
+}  // namespace
+
+ByNodeTensors by_node_tensors(const TensorOf& kept, const TensorOf& scratch) {
+  return {.sent_tokens = kept("sent_tokens"),
+          .sent_leads = kept("sent_leads"),
+          .sent_units = kept("sent_units"),
+          .spread_pilots = kept("spread_pilots"),
+          .spread_leads = kept("spread_leads"),
+          .spread_units = kept("spread_units"),
+          .units = kept("units"),
+          .unit_weights = kept("unit_weights"),
+          .unit_rows = kept("unit_rows"),
+          .unit_index = kept("unit_index"),
+          .choices = scratch("choices"),
+          .rows = scratch("rows"),
+          .row_choices = scratch("row_choices"),
+          .row_weights = scratch("row_weights"),
+          .pilots = scratch("pilots"),
+          .pilot_choices = scratch("pilot_choices"),
+          .pilot_weights = scratch("pilot_weights"),
+          .spread = scratch("spread"),
+          .spread_choices = scratch("spread_choices"),
+          .spread_weights = scratch("spread_weights"),
+          .arrived = scratch("units"),
+          .unit_choices = scratch("unit_choices"),
+          .unit_order = scratch("unit_order"),
+          .unit_leads = scratch("unit_leads")};
+}
+
+ByNodeTransport::ByNodeTransport(Comm& ep, Islands islands, const ExpertPlacement& placement, ResidentExperts experts,
+                                 ExpertScratch scratch, ByNodeTensors tensors, ByNodeOptions options)
+    : ep_(ep),
+      islands_(std::move(islands)),
+      experts_(std::move(experts)),
+      scratch_(std::move(scratch)),
+      t_(std::move(tensors)),
+      options_(options),
+      rank_offsets_(without_replicas(placement).rank_offsets()),
+      chunks_(static_cast<size_t>(options.chunks)) {
+  MW_CHECK(islands_.size() == ep_.size(), "islands of {} members in a group of {}", islands_.size(), ep_.size());
+  find_parts(placement);
+}
+
+void ByNodeTransport::find_parts(const ExpertPlacement& placement) {
+  const int own = ep_.rank(), island = islands_.island_of[static_cast<size_t>(own)];
+  slots_ = rank_offsets_[static_cast<size_t>(own) + 1] - rank_offsets_[static_cast<size_t>(own)];
+  island_size_ = std::ssize(islands_.members[static_cast<size_t>(island)]);
+  parts_.position = placement.position_of_expert();
+  for (const std::vector<ExpertHome>& homes : placement.homes) {
+    const ExpertHome home = homes.front();
+    const bool near = islands_.is_near(own, home.ep_rank);
+    const int far_island = islands_.island_of[static_cast<size_t>(home.ep_rank)];
+    parts_.receiver.push_back(near ? home.ep_rank : islands_.gateway(own, far_island));
+    parts_.member.push_back(home.ep_rank);
+    parts_.place.push_back(near ? islands_.place_of[static_cast<size_t>(home.ep_rank)] : -1);
+    parts_.slot.push_back(home.ep_rank == own ? home.slot : -1);
+  }
+}
+
+void ByNodeTransport::split_tokens(int64_t tokens) {
+  const int64_t chunks = std::ssize(chunks_);
+  for (int64_t c = 0; c < chunks; ++c) {
+    Chunk& chunk = chunks_[static_cast<size_t>(c)];
+    chunk.first_token = tokens * c / chunks;
+    chunk.tokens = tokens * (c + 1) / chunks - chunk.first_token;
+  }
+}
+
+TensorView ByNodeTransport::choices_of(const Chunk& chunk) {
+  return t_.choices.take(layout_.tokens).slice(chunk.first_token, chunk.tokens);
+}
+
+TensorView ByNodeTransport::of_choices(GrowingTensor& table, const Chunk& chunk) {
+  return flat(table.take(layout_.tokens).slice(chunk.first_token, chunk.tokens));
+}
+
+// Layers with other numbers of choices may share a tensor.
+TensorView ByNodeTransport::by_unit(GrowingTensor& tensor, int64_t first, int64_t rows) const {
+  const TensorView all = tensor.take(first + rows);
+  return TensorView(all.data, all.dtype, {first + rows, width_}).slice(first, rows);
+}
+
+void ByNodeTransport::prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) {
+  layout_ = layout;
+  gate_weights_ = gate_weights_TK;
+  trains_ = trains;
+  width_ = options_.merge ? layout.top_k : 1;
+  split_tokens(layout.tokens);
+  gather_values(stream, layout.expert_ids_R, layout.row_of_TK, t_.choices.take(layout.tokens));
+  for (const Chunk& chunk : chunks_) sort_sent(stream, chunk);
+  count(stream);
+}
+
+void ByNodeTransport::sort_sent(Stream& stream, const Chunk& chunk) {
+  sort_units(stream, choices_of(chunk), {}, parts_.receiver, ep_.size(), options_.merge,
+             {of_choices(t_.sent_tokens, chunk), of_choices(t_.sent_leads, chunk), of_choices(t_.sent_units, chunk)});
+}
+
+// By chunk: units by the member that takes them, units by the rank that they reach, choices by position.
+void ByNodeTransport::count(Stream& stream) {
+  const int64_t members = ep_.size(), experts = std::ssize(parts_.position), each = 2 * members + experts;
+  WorkspaceFrame frame(stream.workspace());
+  const int64_t all = each * std::ssize(chunks_);
+  const TensorView counts(frame.take<int64_t>(static_cast<size_t>(all)), DType::i64, {all});
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    const int64_t at = static_cast<int64_t>(c) * each;
+    const TensorView choices = choices_of(chunks_[c]);
+    count_units(stream, choices, parts_.receiver, options_.merge, counts.slice(at, members));
+    count_units(stream, choices, parts_.member, options_.merge, counts.slice(at + members, members));
+    count_units(stream, choices, parts_.position, false, counts.slice(at + 2 * members, experts));
+  }
+  counts_.read(stream, counts);
+}
+
+void ByNodeTransport::plan(Stream& stream) {
+  const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
+  auto next = counts_.wait(stream).begin();
+  const auto take = [&](int64_t count) {
+    next += count;
+    return std::vector<int64_t>(next - count, next);
+  };
+  std::vector<SourceCounts> own;
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    SourceCounts counts;
+    counts.sent = take(ep_.size());
+    counts.units = take(ep_.size());
+    counts.rows = take(std::ssize(parts_.position));
+    own.push_back(std::move(counts));
+  }
+  std::vector<ExchangePlan> plans = exchange_counts(ep_, islands_, rank_offsets_, own);
+  end_ = {};
+  for (size_t c = 0; c < chunks_.size(); ++c) {
+    Chunk& chunk = chunks_[c];
+    chunk.plan = std::move(plans[c]);
+    chunk.first = end_;
+    chunk.offsets.assign(1, end_.row);
+    for (const int64_t rows : chunk.plan.slot_rows) chunk.offsets.push_back(chunk.offsets.back() + rows);
+    end_.sent += chunk.plan.home.send_rows;
+    end_.pilot += chunk.plan.far.receive_rows;
+    end_.spread += chunk.plan.spread.send_rows;
+    end_.unit += chunk.plan.units;
+    end_.row = chunk.offsets.back();
+  }
+}
+
+// Gate weights go to the experts where these weigh, or need them in the backward pass.
+bool ByNodeTransport::carries_weights(Pass pass) const {
+  return options_.merge || pass == Pass::again || (trains_ && !options_.dispatches_again);
+}
+
+void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
+  if (chunk == 0 && pass == Pass::forward) plan(stream);
+  if (chunk == 0 && pass == Pass::again) {
+    gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
+    for (const Chunk& each : chunks_) sort_sent(stream, each);
+  }
+  Chunk& own = chunks_[static_cast<size_t>(chunk)];
+  const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
+  pack(stream, pass, own, source_TD);
+  const ExchangePlan& plan = own.plan;
+  const auto send = [&](TensorView sent, TensorView pilots, TensorView units) {
+    if (islands_.count() > 1) own.far.push_back(start(stream, plan.far, Direction::to_experts, sent, pilots));
+    own.home.push_back(start(stream, plan.home, Direction::to_experts, sent, units));
+  };
+  const int64_t sent = plan.home.send_rows, pilots = plan.far.receive_rows;
+  send(slice_of(t_.rows, own.first.sent, sent), slice_of(t_.pilots, own.first.pilot, pilots),
+       slice_of(pass == Pass::backward ? t_.arrived : t_.units, own.first.unit, plan.units));
+  if (pass == Pass::backward) return;
+  send(by_unit(t_.row_choices, own.first.sent, sent), by_unit(t_.pilot_choices, own.first.pilot, pilots),
+       by_unit(t_.unit_choices, own.first.unit, plan.units));
+  if (!carries_weights(pass)) return;
+  send(by_unit(t_.row_weights, own.first.sent, sent), by_unit(t_.pilot_weights, own.first.pilot, pilots),
+       by_unit(t_.unit_weights, own.first.unit, plan.units));
+}
+
+void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD) {
+  const int64_t sent = chunk.plan.home.send_rows;
+  gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens), of_choices(t_.sent_tokens, chunk).as<int32_t>(),
+              sent, slice_of(t_.rows, chunk.first.sent, sent));
+  if (pass == Pass::backward) return;
+  const bool weighs = carries_weights(pass);
+  const TensorView weights = gate_weights_.slice(chunk.first_token, chunk.tokens);
+  unit_choices(stream, choices_of(chunk), weighs ? weights : TensorView{},
+               of_choices(t_.sent_leads, chunk).slice(0, sent), parts_.receiver, options_.merge,
+               by_unit(t_.row_choices, chunk.first.sent, sent),
+               weighs ? by_unit(t_.row_weights, chunk.first.sent, sent) : TensorView{});
+}
+
+// The gateway's part: what came from other islands goes on to the ranks of this one.
+void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
+  if (islands_.count() == 1) return;
+  wait(stream, chunk.far);
+  const TraceScope scope(stream.trace(), Work::exchange, "spread");
+  const ExchangePlan& plan = chunk.plan;
+  const Begins& first = chunk.first;
+  const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows;
+  const bool forward = pass != Pass::backward, weighs = forward && carries_weights(pass);
+  const TensorView table = slice_of(t_.spread_pilots, first.spread, spread);
+  if (forward) {
+    const TensorView choices = by_unit(t_.pilot_choices, first.pilot, pilots),
+                     leads = slice_of(t_.spread_leads, first.spread, spread);
+    sort_units(stream, choices, {}, parts_.place, island_size_, options_.merge,
+               {table, leads, by_unit(t_.spread_units, first.pilot, pilots)});
+    unit_choices(stream, choices, weighs ? by_unit(t_.pilot_weights, first.pilot, pilots) : TensorView{}, leads,
+                 parts_.place, options_.merge, by_unit(t_.spread_choices, first.spread, spread),
+                 weighs ? by_unit(t_.spread_weights, first.spread, spread) : TensorView{});
+  }
+  gather_rows(stream, slice_of(t_.pilots, first.pilot, pilots), table.as<int32_t>(), spread,
+              slice_of(t_.spread, first.spread, spread));
+  const auto send = [&](TensorView from, TensorView to) {
+    chunk.spread.push_back(start(stream, plan.spread, Direction::to_experts, from, to));
+  };
+  send(slice_of(t_.spread, first.spread, spread), slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
+  if (forward) send(by_unit(t_.spread_choices, first.spread, spread), by_unit(t_.unit_choices, first.unit, plan.units));
+  if (weighs) send(by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.unit_weights, first.unit, plan.units));
+}
+
+// The experts' part: the sorted rows, in the order of flat.
+void ByNodeTransport::sort_arrived(Stream& stream, const Chunk& chunk) {
+  std::vector<IndexRun> runs;
+  int64_t to = 0;
+  for (const ExchangePlan::Arrived& from : chunk.plan.by_source) {
+    runs.push_back({to, chunk.first.unit + from.first, from.rows});
+    to += from.rows;
+  }
+  const TensorView order = slice_of(t_.unit_order, chunk.first.unit, chunk.plan.units);
+  fill_index(stream, runs, order);
+  const int64_t units = chunk.first.unit + chunk.plan.units, row = chunk.offsets.front();
+  const int64_t rows = chunk.offsets.back() - row;
+  sort_units(stream, by_unit(t_.unit_choices, 0, units), order, parts_.slot, slots_, false,
+             {slice_of(t_.unit_index, row, rows), slice_of(t_.unit_leads, row, rows), by_unit(t_.unit_rows, 0, units)});
+}
+
+ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
+  Chunk& own = chunks_[static_cast<size_t>(chunk)];
+  pass_on(stream, pass, own);
+  wait(stream, own.home);
+  wait(stream, own.spread);
+  if (pass != Pass::backward) sort_arrived(stream, own);
+  ExpertBatch batch = forward_rows(chunk, source_TD);
+  batch.out = {scratch_.y.take(end_.row), nullptr};
+  if (pass != Pass::backward) return batch;
+  batch.in.data = t_.arrived.take(end_.unit);
+  batch.weights_R = scratch_.row_weights.take(end_.row);
+  batch.d_weights_R = scratch_.d_row_weights.take(end_.row);
+  const int64_t row = own.offsets.front();
+  scatter_values(stream, flat(by_unit(t_.unit_weights, own.first.unit, own.plan.units)),
+                 flat(by_unit(t_.unit_rows, own.first.unit, own.plan.units)),
+                 batch.weights_R.slice(row, own.offsets.back() - row));
+  return batch;
+}
+
+ExpertBatch ByNodeTransport::forward_rows(int64_t chunk, TensorView) {
+  ExpertBatch batch;
+  batch.slot_count = slots_;
+  batch.offsets = chunks_[static_cast<size_t>(chunk)].offsets;
+  batch.accumulates = chunk > 0;
+  batch.in = {t_.units.take(end_.unit), t_.unit_index.take(end_.row).as<int32_t>()};
+  return batch;
+}
+
+void ByNodeTransport::merge_values(Stream& stream, TensorView from, TensorView table, TensorView out) const {
+  // Each choice travels with one unit: a sum has one summand.
+  if (width_ == 1) gather_values(stream, flat(from), flat(table), flat(out));
+  else combine_rows(stream, from, table, {}, {}, out);
+}
+
+void ByNodeTransport::combine_begin(Stream& stream, Pass pass, int64_t chunk) {
+  if (chunk > 0) send_back_pilots(stream, pass, chunks_[static_cast<size_t>(chunk) - 1]);
+  send_back_units(stream, pass, chunks_[static_cast<size_t>(chunk)]);
+}
+
+void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
+  const bool backward = pass == Pass::backward;
+  const TraceScope scope(stream.trace(), Work::exchange, backward ? "gradient_combine" : "combine");
+  const ExchangePlan& plan = chunk.plan;
+  const Begins& first = chunk.first;
+  const int64_t row = chunk.offsets.front(), rows = chunk.offsets.back() - row;
+  const TensorView table = by_unit(t_.unit_rows, first.unit, plan.units),
+                   weights = by_unit(t_.unit_weights, first.unit, plan.units),
+                   merged = slice_of(t_.arrived, first.unit, plan.units);
+  combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table,
+               !backward && options_.merge ? weights : TensorView{}, {}, merged);
+  const auto send = [&](TensorView units, TensorView spread, TensorView sent) {
+    if (islands_.count() > 1) chunk.spread.push_back(start(stream, plan.spread, Direction::to_tokens, spread, units));
+    chunk.home.push_back(start(stream, plan.home, Direction::to_tokens, sent, units));
+  };
+  const int64_t sent = plan.home.send_rows, spread = plan.spread.send_rows;
+  send(merged, slice_of(t_.spread, first.spread, spread), slice_of(t_.rows, first.sent, sent));
+  chunk.merged = false;
+  if (!backward) return;
+  // The weights have been read: their memory takes the gate gradients.
+  gather_values(stream, scratch_.d_row_weights.take(end_.row).slice(row, rows), flat(table), flat(weights));
+  send(weights, by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.row_weights, first.sent, sent));
+}
+
+void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) {
+  if (islands_.count() == 1 || chunk.merged) return;
+  wait(stream, chunk.spread);
+  const TraceScope scope(stream.trace(), Work::exchange, "merge_pilots");
+  const ExchangePlan& plan = chunk.plan;
+  const Begins& first = chunk.first;
+  const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows, sent = plan.home.send_rows;
+  const TensorView table = by_unit(t_.spread_units, first.pilot, pilots);
+  const auto send = [&](TensorView from, TensorView to) {
+    chunk.far.push_back(start(stream, plan.far, Direction::to_tokens, to, from));
+  };
+  const TensorView rows = slice_of(t_.pilots, first.pilot, pilots);
+  combine_rows(stream, slice_of(t_.spread, first.spread, spread), table, {}, {}, rows);
+  send(rows, slice_of(t_.rows, first.sent, sent));
+  chunk.merged = true;
+  if (pass != Pass::backward) return;
+  const TensorView values = by_unit(t_.pilot_weights, first.pilot, pilots);
+  merge_values(stream, by_unit(t_.spread_weights, first.spread, spread), table, values);
+  send(values, by_unit(t_.row_weights, first.sent, sent));
+}
+
+void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) {
+  Chunk& own = chunks_[static_cast<size_t>(chunk)];
+  send_back_pilots(stream, pass, own);
+  wait(stream, own.far);
+  wait(stream, own.home);
+  wait(stream, own.spread);
+  const auto tokens = [&](TensorView view) {
+    return view.data == nullptr ? view : view.slice(own.first_token, own.tokens);
+  };
+  const int64_t sent = own.plan.home.send_rows;
+  const TensorView table = tokens(t_.sent_units.take(layout_.tokens));
+  const bool weighs = pass == Pass::forward && !options_.merge;
+  const TraceScope part(stream.trace(), pass == Pass::forward ? "combine_tokens" : "combine_gradient");
+  combine_rows(stream, slice_of(t_.rows, own.first.sent, sent), table, weighs ? tokens(gate_weights_) : TensorView{},
+               tokens(target.base_TD), tokens(target.out_TD));
+  if (pass == Pass::backward)
+    merge_values(stream, by_unit(t_.row_weights, own.first.sent, sent), table, tokens(target.d_weights_TK));
+}
+
+ExpertWeights ByNodeTransport::weights(Stream&, Pass, int64_t) { return experts_.slice(0, slots_); }
+
+std::unique_ptr<Pending> ByNodeTransport::start(Stream& stream, const ExchangeLeg& leg, Direction direction,
+                                                TensorView from, TensorView to) {
+  const auto members = static_cast<size_t>(ep_.size());
+  RowExchange x;
+  x.row_bytes = from.cols() * size_of(from.dtype);
+  const auto fill = [&](const std::vector<RowMessage>& messages, std::vector<int64_t>& counts,
+                        std::vector<int64_t>& offsets) {
+    counts.assign(members, 0);
+    offsets.assign(members, 0);
+    for (const RowMessage& m : messages) {
+      counts[static_cast<size_t>(m.peer)] = m.rows;
+      offsets[static_cast<size_t>(m.peer)] = m.first;
+    }
+  };
+  const bool out = direction == Direction::to_experts;
+  fill(out ? leg.send : leg.receive, x.send_counts, x.send_offsets);
+  fill(out ? leg.receive : leg.send, x.receive_counts, x.receive_offsets);
+  x.send = out ? from.data : to.data;
+  x.receive = out ? to.data : from.data;
+  const int64_t sent = std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0});
+  stream.trace().count_sent((sent - x.send_counts[static_cast<size_t>(ep_.rank())]) * x.row_bytes);
+  return ep_.all_to_all(stream, x);
+}
+
+void ByNodeTransport::wait(Stream& stream, std::vector<std::unique_ptr<Pending>>& pending) {
+  const TraceScope scope(stream.trace(), Work::exchange, "exchange_wait");
+  for (auto& each : pending) each->wait();
+  pending.clear();
+}
+
+}  // namespace mw

@@ -1,0 +1,120 @@
+// halo and bypass: rows travel by way of the node (layout/exchange_plan.h; Piper section V, X-MoE section 4.2). halo
+// sends a row for each choice and weighs it at its token's rank: all results equal flat's to the bit. bypass sends a
+// token's row once over each link and sums what comes back before it travels on, in fp32, rounded to the run's dtype at
+// each link; with one chunk the experts' gradients and the gate gradients equal flat's to the bit. Chunks are of
+// tokens.
+//
+// The same three sorts serve both ways (ops/units.h): 1. at the source, tokens to units by the member that takes them;
+// 2. at the gateway, units by member of the island; 3. at the experts' rank, units to rows by slot, which experts read
+// through an index. On the way back each level sums by the same tables.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "comm/comm.h"
+#include "layout/exchange_plan.h"
+#include "layout/placement.h"
+#include "moe/transport.h"
+#include "ops/units.h"
+
+namespace mw {
+
+// The tensors of layout/transport.cpp under their names there.
+struct ByNodeTensors {
+  // Kept by the layer.
+  GrowingTensor sent_tokens, sent_leads, sent_units, spread_pilots, spread_leads, spread_units, units, unit_weights,
+      unit_rows, unit_index;
+  // Shared by all layers; `arrived` is their "units".
+  GrowingTensor choices, rows, row_choices, row_weights, pilots, pilot_choices, pilot_weights, spread, spread_choices,
+      spread_weights, arrived, unit_choices, unit_order, unit_leads;
+};
+
+// From tensors by name.
+using TensorOf = std::function<GrowingTensor(const char*)>;
+ByNodeTensors by_node_tensors(const TensorOf& kept, const TensorOf& scratch);
+
+struct ByNodeOptions {
+  bool merge = false;  // bypass
+  int64_t chunks = 1;
+  bool dispatches_again = false;  // Pass::again precedes the backward pass
+};
+
+class ByNodeTransport : public Transport {
+ public:
+  // islands: of the EP group. `ep` must outlive the transport. Errors: unsupported, for a placement with replicas.
+  ByNodeTransport(Comm& ep, Islands islands, const ExpertPlacement& placement, ResidentExperts experts,
+                  ExpertScratch scratch, ByNodeTensors tensors, ByNodeOptions options);
+
+  void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
+  int64_t chunks() const override { return std::ssize(chunks_); }
+  int64_t rows() const override { return end_.row; }
+  void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;
+  ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;
+  ExpertBatch forward_rows(int64_t chunk, TensorView x_TD) override;
+  void combine_begin(Stream& stream, Pass pass, int64_t chunk) override;
+  void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) override;
+  ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) override;
+
+ private:
+  enum class Direction : uint8_t { to_experts, to_tokens };
+  // Numbers of rows of the chunks before, in each buffer.
+  struct Begins {
+    int64_t sent = 0, pilot = 0, spread = 0, unit = 0, row = 0;
+  };
+  struct Chunk {
+    int64_t first_token = 0, tokens = 0;
+    ExchangePlan plan;
+    Begins first;
+    std::vector<int64_t> offsets;  // of slots, in sorted rows
+    std::vector<std::unique_ptr<Pending>> home, far, spread;
+    bool merged = false;  // the gateway has sent what came back
+  };
+  // Part of each expert in the sorts: the member that takes its rows from here, its rank, its rank's place in this
+  // island, its slot here; its position in (rank, slot) order. -1: none.
+  struct Parts {
+    std::vector<int32_t> receiver, member, place, slot, position;
+  };
+
+  void find_parts(const ExpertPlacement& placement);
+  void split_tokens(int64_t tokens);
+  void sort_sent(Stream& stream, const Chunk& chunk);
+  void count(Stream& stream);
+  void plan(Stream& stream);
+  bool carries_weights(Pass pass) const;
+  TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: global experts, -1 for dropped choices
+  TensorView of_choices(GrowingTensor& table, const Chunk& chunk);  // entries of its choices
+  void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
+  void pass_on(Stream& stream, Pass pass, Chunk& chunk);
+  void sort_arrived(Stream& stream, const Chunk& chunk);
+  // Starts one leg of an exchange of a chunk's rows, which lie in `from` and `to` whatever the direction.
+  std::unique_ptr<Pending> start(Stream& stream, const ExchangeLeg& leg, Direction direction, TensorView from,
+                                 TensorView to);
+  void wait(Stream& stream, std::vector<std::unique_ptr<Pending>>& pending);
+  void send_back_units(Stream& stream, Pass pass, Chunk& chunk);
+  void send_back_pilots(Stream& stream, Pass pass, Chunk& chunk);
+  // Sums of numbers that travel with units, by the table of a level.
+  void merge_values(Stream& stream, TensorView from, TensorView table, TensorView out) const;
+  TensorView by_unit(GrowingTensor& tensor, int64_t first, int64_t rows) const;  // [rows, width_]
+
+  Comm& ep_;
+  Islands islands_;
+  ResidentExperts experts_;
+  ExpertScratch scratch_;
+  ByNodeTensors t_;
+  ByNodeOptions options_;
+  std::vector<int64_t> rank_offsets_;
+  Parts parts_;
+  int64_t slots_ = 0, island_size_ = 1;
+
+  TokenLayout layout_;
+  TensorView gate_weights_;
+  bool trains_ = false;
+  int64_t width_ = 1;  // choices that travel with a unit
+  RowCounts counts_;
+  std::vector<Chunk> chunks_;
+  Begins end_;
+};
+
+}  // namespace mw
