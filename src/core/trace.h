@@ -46,9 +46,13 @@ class Trace {
   }
   void reset();
 
-  // Counts the bytes of routed rows that this rank sent to other ranks, since the trace was created.
-  void count_sent(int64_t bytes) { sent_bytes_ += bytes; }
-  int64_t sent_bytes() const { return sent_bytes_; }
+  // Counts the bytes of routed rows that this rank sent to other ranks, since the trace was created: all, and those
+  // for ranks of other nodes.
+  struct SentBytes {
+    int64_t all = 0, far = 0;
+  };
+  void count_sent(SentBytes bytes) { sent_ = {sent_.all + bytes.all, sent_.far + bytes.far}; }
+  SentBytes sent_bytes() const { return sent_; }
 
  private:
   friend class TraceScope;
@@ -65,7 +69,8 @@ class Trace {
   std::vector<Open> open_;
   std::vector<TraceEvent> events_;
   double seconds_[kWorkKinds] = {};
-  int64_t last_ns_ = 0, sent_bytes_ = 0;
+  int64_t last_ns_ = 0;
+  SentBytes sent_;
   bool keep_events_ = false;
   RangeMarker marker_;
   Progress* progress_ = nullptr;

@@ -111,6 +111,7 @@ OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
 
 Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, const RunSpec& run) {
   Platform platform;
+  platform.nodes.ranks_per_node = profile.ranks_per_node;
   platform.native_bf16 = profile.native_bf16;
   platform.one_packed_form = profile.one_packed_form;
   platform.logit_elements = profile.logit_elements;

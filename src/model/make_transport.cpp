@@ -17,7 +17,8 @@ std::unique_ptr<Transport> make_in_place(const TransportParts& parts) {
 
 std::unique_ptr<Transport> make_flat(const TransportParts& parts) {
   return std::make_unique<FlatTransport>(*parts.comms.ep, parts.placement, parts.experts, parts.scratch,
-                                         flat_saved(parts), FlatOptions{parts.row_chunks, parts.dispatches_again});
+                                         flat_saved(parts),
+                                         FlatOptions{parts.row_chunks, parts.dispatches_again, parts.islands});
 }
 
 std::unique_ptr<Transport> make_padded(const TransportParts& parts) {
@@ -25,7 +26,7 @@ std::unique_ptr<Transport> make_padded(const TransportParts& parts) {
                            parts.store.fixed(parts.row("padded_row_of"))};
   return std::make_unique<PaddedTransport>(*parts.comms.ep, parts.placement, parts.experts, parts.scratch,
                                            flat_saved(parts), padded,
-                                           FlatOptions{parts.row_chunks, parts.dispatches_again});
+                                           FlatOptions{parts.row_chunks, parts.dispatches_again, parts.islands});
 }
 
 std::unique_ptr<Transport> make_by_node(const TransportParts& parts, bool merge) {

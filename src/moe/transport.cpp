@@ -21,6 +21,16 @@ ExpertWeights ResidentExperts::slice(int64_t begin, int64_t count) const {
           d_down.slice(begin, count)};
 }
 
+Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands, int member) {
+  Trace::SentBytes sent;
+  for (int peer = 0; peer < std::ssize(exchange.send_counts); ++peer) {
+    const int64_t bytes = exchange.send_counts[static_cast<size_t>(peer)] * exchange.row_bytes;
+    if (peer != member) sent.all += bytes;
+    if (!islands.is_near(peer, member)) sent.far += bytes;
+  }
+  return sent;
+}
+
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement) {
   if (placement.has_replicas())
     fail(Exit::unsupported, "several replicas of an expert in one expert-parallel group are not supported yet",

@@ -19,8 +19,10 @@
 #include <span>
 #include <vector>
 
+#include "comm/comm.h"
 #include "core/stream.h"
 #include "core/tensor_store.h"
+#include "layout/islands.h"
 #include "layout/placement.h"
 #include "ops/matmul.h"
 #include "ops/token_layout.h"
@@ -124,6 +126,9 @@ struct ExpertScratch {
 // f32), both at row_of [T, K].
 void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView d_weights_R, TensorView row_of_TK,
                        TensorView gate_weights_TK, const CombineTarget& target);
+
+// Bytes of an exchange that this member sends to others, and of these to other nodes.
+Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands, int member);
 
 // The placement itself. Errors: unsupported, where an expert has several homes.
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement);

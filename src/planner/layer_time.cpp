@@ -211,6 +211,26 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
   return time;
 }
 
+// One way, of tokens of `bytes` on each rank, in pieces.
+double LayerTimeModel::exchange_time(const MoeSpec& moe, const TransportTraits& traits, const Mesh& mesh, double bytes,
+                                     double load, double pieces) const {
+  const RankGroup group = ep_group(mesh);
+  const int64_t per_node = run_.mesh.ranks_per_node > 0 ? run_.mesh.ranks_per_node : profile_.ranks_per_node;
+  const int64_t near = members_near(group, per_node, mesh.world);
+  if (!traits.by_node || group.size % near != 0)
+    return pieces * transfers_.all_to_all(group, load * static_cast<double>(moe.top_k) * bytes / pieces);
+  // First between nodes, then within them. What a gateway takes does not follow the load; what an expert's rank gets
+  // does.
+  const int64_t nodes = group.size / near;
+  const LinkRows rows = rows_per_token(moe, traits, nodes, near);
+  const auto leg = [&](int64_t members, int64_t stride, double rows_to_others) {
+    if (members == 1) return 0.0;
+    const double whole = rows_to_others * static_cast<double>(members) / static_cast<double>(members - 1);
+    return pieces * transfers_.all_to_all({members, stride}, whole * bytes / pieces);
+  };
+  return leg(nodes, group.stride * near, rows.far) + leg(near, group.stride, load * rows.near);
+}
+
 LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
   const MoeSpec& m = layer.moe;
   const double t = shape.routed, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
@@ -233,7 +253,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
   const auto pieces = static_cast<double>(run_.moe.row_chunks > 0 ? run_.moe.row_chunks
                                           : travels               ? profile_.row_chunks
                                                                   : 1);
-  const double exchange = travels ? pieces * transfers_.all_to_all(ep_group(shape.mesh), load * row_bytes / pieces) : 0;
+  const double exchange = travels ? exchange_time(m, traits, shape.mesh, t * d * b, load, pieces) : 0;
 
   LayerTime time;
   const Overlap there = overlap(exchange, exchange, up + activate + down, s > 0 ? shared : 0, pieces);

@@ -41,6 +41,8 @@ class LayerTimeModel {
   LayerTime attention(const LayerSpec& layer, const Shape& shape) const;
   LayerTime dense(const LayerSpec& layer, const Shape& shape) const;
   LayerTime experts(const LayerSpec& layer, const Shape& shape);
+  double exchange_time(const MoeSpec& moe, const TransportTraits& traits, const Mesh& mesh, double bytes, double load,
+                       double pieces) const;
   LayerTime head(const Shape& shape) const;
   LayerTime embedding(const Shape& shape) const;
 

@@ -155,7 +155,11 @@ struct PricedExchange {
 };
 
 // Whether `train` can run it.
-bool is_built(const PricedExchange& exchange) { return std::string_view(exchange.volume.transport) == "flat"; }
+bool is_built(const PricedExchange& exchange) {
+  const auto table = transport_table();
+  return std::any_of(table.begin(), table.end(),
+                     [&](const TransportTraits& t) { return t.name == exchange.volume.transport; });
+}
 
 std::vector<PricedExchange> price_exchanges(const Request& request, const LayerSpec& layer, double tokens,
                                             RankGroup group, GroupShape shape) {
@@ -163,7 +167,7 @@ std::vector<PricedExchange> price_exchanges(const Request& request, const LayerS
   std::vector<PricedExchange> priced;
   for (const ExchangeVolume& v :
        exchange_volumes(layer, request.model.width, tokens, shape, size_of(request.run.dtype()))) {
-    if (shape.nodes == 1 && v.passes_nodes) continue;  // they are what flat is
+    if (shape.nodes == 1 && std::string_view(v.transport) == "halo") continue;  // it is what flat is
     priced.push_back({v, transfers.at_best(group, v.within, v.between)});
   }
   return priced;

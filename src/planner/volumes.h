@@ -7,26 +7,27 @@
 
 #include "config/model_spec.h"
 #include "layout/byte_table.h"
+#include "layout/exchange_volume.h"
 #include "layout/mesh.h"
 #include "layout/recompute.h"
 
 namespace mw {
 
-// Bytes that all ranks together send to other ranks in a step for the routed experts, when every expert gets as many
-// rows: rows and gradients there and back - rows once more where they are recomputed - and gate weights with their
-// gradients. transports: by layer. The last line of a run has them beside what was sent.
-double exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
-                       const std::vector<TransportKind>& transports);
+// Bytes within nodes and between them.
+struct LinkBytes {
+  double near = 0, far = 0;
+  double all() const { return near + far; }
+};
 
-// Groups of ranks (nodes) that one token's k experts lie in, of `groups` with equally many of the E experts, for
-// uniform choices without repetition: N * (1 - C(E - E/N, k) / C(E, k)).
-double distinct_groups(int64_t experts, int64_t top_k, int64_t groups);
+// Bytes that all ranks together send to other ranks in a step for the routed experts, when every expert gets as many
+// rows: rows and gradients there and back - rows once more where they are recomputed - with gate weights and their
+// gradients, and by way of the node the choices of each row. transports: by layer. The last line of a run has them
+// beside what was sent.
+LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, const NodeMap& nodes,
+                          const std::vector<TransportKind>& transports);
+
 // Share of the rows between nodes that a de-duplicating exchange (X-MoE's RBD) need not send.
 double redundancy(int64_t experts, int64_t top_k, int64_t groups);
-
-// The same of nodes, where the choice is limited to the kept ones of the model's groups of experts (MoeSpec): each set
-// of groups and each set of experts in them is as likely as any other.
-double distinct_nodes(const MoeSpec& moe, int64_t nodes);
 
 // Rows per token that leave the node.
 struct RowsBetweenNodes {
@@ -45,14 +46,15 @@ struct GroupShape {
 struct ExchangeVolume {
   const char* transport;
   double within = 0, between = 0;
-  bool passes_nodes = false;  // what it does differs from flat between nodes only
 };
 
 // Of every way to bring `tokens` tokens of each rank and the experts together, uniform choices:
 //   flat            a row for each expert elsewhere, straight there
 //   halo            the same rows, between nodes only to the rank that has one's own place there, which passes them on
 //                   (Piper, algorithm 1)
-//   bypass          between nodes one row for each node, whose rank there copies it for the others (X-MoE's RBD)
+//   bypass          one row for each rank of the own node and for each other node, whose rank there passes it on, one
+//   row
+//                   for each rank (X-MoE's RBD with gateways)
 //   gather_tokens   all tokens to all ranks around a ring, partial results summed on the way back (Hexa-MoE,
 //   data-centric) gather_weights  all experts to all ranks around a ring, nothing back (Hexa-MoE, model-centric)
 std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t width, double tokens, GroupShape group,

@@ -109,7 +109,7 @@ std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
                                        calls_);
   if (is_by_node(o_)) return make_by_node(std::move(experts));
   const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
-  const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched};
+  const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched, islands()};
   if (o_.transport == "flat")
     return std::make_unique<FlatTransport>(comm_, placement_, std::move(experts), expert_scratch(), saved, options);
   return std::make_unique<PaddedTransport>(comm_, placement_, std::move(experts), expert_scratch(), saved,
@@ -117,14 +117,17 @@ std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
                                            options);
 }
 
-std::unique_ptr<Transport> TestLayer::make_by_node(ResidentExperts experts) {
+Islands TestLayer::islands() const {
   std::vector<int> ranks(static_cast<size_t>(comm_.size()));
   std::iota(ranks.begin(), ranks.end(), 0);
+  return make_islands(ranks, o_.nodes);
+}
+
+std::unique_ptr<Transport> TestLayer::make_by_node(ResidentExperts experts) {
   const auto kept = [&](const char* name) { return store_.rows(name); };
   const auto scratch = [&](const char* name) { return store_.rows(fmt::format("exchange.{}", name)); };
   return std::make_unique<ByNodeTransport>(
-      comm_, make_islands(ranks, o_.nodes), placement_, std::move(experts), expert_scratch(),
-      by_node_tensors(kept, scratch),
+      comm_, islands(), placement_, std::move(experts), expert_scratch(), by_node_tensors(kept, scratch),
       ByNodeOptions{o_.transport == "bypass", o_.row_chunks, o_.moe.recompute.dispatched});
 }
 

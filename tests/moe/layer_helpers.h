@@ -72,6 +72,7 @@ class TestLayer {
   ExpertScratch expert_scratch();
   // Here alone is it known how a layer and its transport are put together.
   std::unique_ptr<Transport> make_transport(ResidentExperts experts);
+  Islands islands() const;
   std::unique_ptr<Transport> make_by_node(ResidentExperts experts);
   std::unique_ptr<MoeLayer> make_layer();
 

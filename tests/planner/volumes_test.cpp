@@ -77,7 +77,8 @@ TEST(Volumes, OfEveryWayToExchange) {
   EXPECT_NEAR(v["halo"].first, rows * (0.5 + 0.5), 1e-9);
   EXPECT_NEAR(v["halo"].second, rows * 1, 1e-9);
   EXPECT_NEAR(v["bypass"].second, rows * copies / 2, 1e-9);
-  EXPECT_NEAR(v["bypass"].first, rows * (2 - copies / 2) / 2, 1e-9);
+  // Each of four ranks has one of four experts: a token's two choices lie on two ranks.
+  EXPECT_NEAR(v["bypass"].first, rows * 2 / 2, 1e-9);
   EXPECT_NEAR(v["gather_tokens"].first, rows * 2, 1e-9);
   EXPECT_NEAR(v["gather_tokens"].second, rows * 1, 1e-9);
   EXPECT_NEAR(v["gather_weights"].first, static_cast<double>(matrices * 40 * 2 * 2), 1e-9);
@@ -109,18 +110,28 @@ TEST(Volumes, ExchangedInAStep) {
   const Mesh mesh = make_mesh(run.mesh, 4);
   const std::vector<TransportKind> flat(3, TransportKind::flat), in_place(3, TransportKind::in_place);
   const double rows = 16 * 9 * 2 * 2 * 0.75;
-  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, flat), rows * (4 * 32 + 8));
-  EXPECT_EQ(exchanged_bytes(model, run, mesh, in_place), 0);
+  const auto bytes_of = [&](const Mesh& on, const std::vector<TransportKind>& transports) {
+    return exchanged_bytes(model, run, on, {}, transports).all();
+  };
+  EXPECT_DOUBLE_EQ(bytes_of(mesh, flat), rows * (4 * 32 + 8));
+  EXPECT_EQ(bytes_of(mesh, in_place), 0);
   const std::vector<TransportKind> mixed = {TransportKind::in_place, TransportKind::flat, TransportKind::in_place};
-  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, mixed), rows / 2 * (4 * 32 + 8));
+  EXPECT_DOUBLE_EQ(bytes_of(mesh, mixed), rows / 2 * (4 * 32 + 8));
   run.recompute = "moe";  // dispatched once more
-  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, mesh, flat), rows * (5 * 32 + 8));
+  EXPECT_DOUBLE_EQ(bytes_of(mesh, flat), rows * (5 * 32 + 8));
   run.recompute = "none";
   run.mesh.ep = 2;
   run.mesh.tp = 2;
-  const double kept = exchanged_bytes(model, run, make_mesh(run.mesh, 4), flat);
+  const double kept = bytes_of(make_mesh(run.mesh, 4), flat);
   run.moe.tp_mode = "ted";
-  EXPECT_DOUBLE_EQ(exchanged_bytes(model, run, make_mesh(run.mesh, 4, "ted"), flat), 2 * kept);
+  EXPECT_DOUBLE_EQ(bytes_of(make_mesh(run.mesh, 4, "ted"), flat), 2 * kept);
+  // Two nodes of two: a third of what goes to other ranks stays on the node.
+  run.mesh.tp = 1;
+  run.mesh.ep = 4;
+  run.moe.tp_mode = "ssmb";
+  const LinkBytes split = exchanged_bytes(model, run, mesh, {2, {}}, flat);
+  EXPECT_DOUBLE_EQ(split.all(), rows * (4 * 32 + 8));
+  EXPECT_DOUBLE_EQ(split.near, split.all() / 3);
 }
 
 // X-MoE, table 4: 4096 tokens, k = 8, D 7168, F 2048, two matrices. The paper prints GiB as GB.

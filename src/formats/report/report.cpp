@@ -234,9 +234,12 @@ std::string draw_predictions(const Page& page) {
                                   part("exchange") + part("bubble"), part("optimizer")),
                       page.now("work_ms.matmul") ? describe_work(page) : "");
   }
-  const std::optional<double> sent = page.now("exchanged_bytes"), even = page.now("exchanged_predicted_bytes");
-  if (sent && even)
-    rows += table_row("routed rows sent to other ranks in a step", bytes(*even), bytes(*sent), above(*sent, *even));
+  for (const auto& [name, what] : {std::pair("exchanged", "routed rows sent to other ranks in a step"),
+                                   std::pair("exchanged_far", "routed rows sent to other nodes in a step")}) {
+    const std::optional<double> sent = page.now(fmt::format("{}_bytes", name)),
+                                even = page.now(fmt::format("{}_predicted_bytes", name));
+    if (sent && even) rows += table_row(what, bytes(*even), bytes(*sent), above(*sent, *even));
+  }
   if (rows.empty()) return {};
   return "<h2>Predicted and measured</h2>\n<table><tr><th></th><th>predicted</th><th>measured</th><th></th></tr>\n" +
          rows + "</table>\n";

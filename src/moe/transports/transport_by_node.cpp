@@ -1,7 +1,5 @@
 #include "moe/transports/transport_by_node.h"
 
-#include <numeric>
-
 #include "moe/transports/count_exchange.h"
 #include "ops/index.h"
 
@@ -371,8 +369,7 @@ std::unique_ptr<Pending> ByNodeTransport::start(Stream& stream, const ExchangeLe
   fill(out ? leg.receive : leg.send, x.receive_counts, x.receive_offsets);
   x.send = out ? from.data : to.data;
   x.receive = out ? to.data : from.data;
-  const int64_t sent = std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0});
-  stream.trace().count_sent((sent - x.send_counts[static_cast<size_t>(ep_.rank())]) * x.row_bytes);
+  stream.trace().count_sent(sent_bytes(x, islands_, ep_.rank()));
   return ep_.all_to_all(stream, x);
 }
 

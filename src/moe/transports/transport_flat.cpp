@@ -13,12 +13,12 @@ FlatTransport::FlatTransport(Comm& ep, const ExpertPlacement& placement, Residen
       position_(placement.position_of_expert()),
       experts_(std::move(experts)),
       saved_(std::move(saved)),
-      options_(options) {
+      options_(std::move(options)) {
   local_slots_ = slots_of(ep_.rank());
   // Every rank walks the same number of chunks, whatever its own number of slots.
   int64_t most = 0;
   for (int r = 0; r < ep_.size(); ++r) most = std::max(most, slots_of(r));
-  chunks_ = std::min(options.row_chunks, most);
+  chunks_ = std::min(options_.row_chunks, most);
   pending_.resize(static_cast<size_t>(chunks_));
 }
 
@@ -229,9 +229,7 @@ void FlatTransport::post(Stream& stream, int64_t chunk, TensorView from, TensorV
   x.send_offsets = out ? token_offsets : expert_offsets;
   x.receive_counts = out ? expert_counts : token_counts;
   x.receive_offsets = out ? expert_offsets : token_offsets;
-  const int64_t to_others =
-      sum(x.send_counts, 0, std::ssize(x.send_counts)) - x.send_counts[static_cast<size_t>(ep_.rank())];
-  stream.trace().count_sent(to_others * x.row_bytes);
+  stream.trace().count_sent(sent_bytes(x, options_.islands, ep_.rank()));
   pending_[static_cast<size_t>(chunk)].push_back(ep_.all_to_all(stream, x));
 }
 

@@ -23,6 +23,7 @@ struct FlatSaved {
 struct FlatOptions {
   int64_t row_chunks = 1;         // chunks, at most as many as the largest number of slots of a rank
   bool dispatches_again = false;  // Pass::again precedes the backward pass
+  Islands islands;                // of the EP group
 };
 
 class FlatTransport : public Transport {

@@ -18,7 +18,7 @@ class PaddedTransport final : public FlatTransport {
  public:
   PaddedTransport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch,
                   FlatSaved saved, PaddedSaved padded, FlatOptions options)
-      : FlatTransport(ep, placement, std::move(experts), std::move(scratch), std::move(saved), options),
+      : FlatTransport(ep, placement, std::move(experts), std::move(scratch), std::move(saved), std::move(options)),
         padded_(std::move(padded)) {}
 
  private:

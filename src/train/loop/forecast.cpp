@@ -7,7 +7,6 @@
 #include "base/text.h"
 #include "ops/matmul.h"
 #include "planner/search.h"
-#include "planner/volumes.h"
 
 namespace mw {
 namespace {
@@ -38,7 +37,7 @@ double median(std::span<const T> steps, Value&& value) {
 
 Forecast make_forecast(const Plan& plan, int ranks) {
   Forecast forecast;
-  forecast.exchanged_bytes = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.transports);
+  forecast.exchanged = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.nodes, plan.transports);
   forecast.platform = plan.run.plan.platform;
   if (forecast.platform.empty()) return forecast;
   try {
@@ -60,7 +59,7 @@ std::string describe(const Forecast& forecast) {
 }
 
 std::vector<std::string> compare(const Forecast& forecast, std::span<const double> step_seconds,
-                                 std::span<const StepParts> parts, double sent) {
+                                 std::span<const StepParts> parts, Trace::SentBytes sent) {
   std::vector<std::string> lines;
   if (step_seconds.empty()) return lines;
   if (forecast.time) {
@@ -77,13 +76,15 @@ std::vector<std::string> compare(const Forecast& forecast, std::span<const doubl
           part(&StepParts::compute), predicted.compute * 1e3, part(&StepParts::waiting),
           (predicted.exchange + predicted.bubble) * 1e3, part(&StepParts::optimizer), predicted.optimizer * 1e3));
   }
-  if (forecast.exchanged_bytes > 0) {
-    const double mean = sent / static_cast<double>(step_seconds.size());
-    lines.push_back(fmt::format("routed rows sent to other ranks: {} a step, {} predicted for even loads ({:+.1f} %)",
-                                format_bytes(static_cast<int64_t>(mean)),
-                                format_bytes(static_cast<int64_t>(forecast.exchanged_bytes)),
-                                percent_above(mean, forecast.exchanged_bytes)));
-  }
+  const auto compare_bytes = [&](const char* what, int64_t bytes, double predicted) {
+    if (predicted == 0) return;
+    const double mean = static_cast<double>(bytes) / static_cast<double>(step_seconds.size());
+    lines.push_back(fmt::format("{}: {} a step, {} predicted for even loads ({:+.1f} %)", what,
+                                format_bytes(static_cast<int64_t>(mean)), format_bytes(static_cast<int64_t>(predicted)),
+                                percent_above(mean, predicted)));
+  };
+  compare_bytes("routed rows sent to other ranks", sent.all, forecast.exchanged.all());
+  compare_bytes("routed rows sent to other nodes", sent.far, forecast.exchanged.far);
   return lines;
 }
 

@@ -8,6 +8,7 @@
 
 #include "engine/engine.h"
 #include "planner/estimate.h"
+#include "planner/volumes.h"
 
 namespace mw {
 
@@ -22,7 +23,7 @@ struct Forecast {
   std::optional<StepTime> time;  // predicted for that platform, as by `plan --why`
   double peak_flops_per_s = 0;   // of a rank on that platform; valid with `time`
   std::string why_no_time;       // why `time` is missing although a platform is named
-  double exchanged_bytes = 0;    // planner/volumes.h
+  LinkBytes exchanged;           // of routed rows in a step, all ranks
 };
 
 // Reads the profile that plan.platform names. A missing profile, or one of another machine, is not an error:
@@ -31,10 +32,10 @@ Forecast make_forecast(const Plan& plan, int ranks);
 std::string describe(const Forecast& forecast);  // "" without a platform
 
 // One line per prediction, with the measurement next to it. step_seconds: of every step; the first one is excluded from
-// medians if there are others, because it prepares. parts: of those of these steps that have them. sent: bytes of
-// routed rows in all these steps, all ranks.
+// medians if there are others, because it prepares. parts: of those of these steps that have them. sent: of routed
+// rows in all these steps, all ranks.
 std::vector<std::string> compare(const Forecast& forecast, std::span<const double> step_seconds,
-                                 std::span<const StepParts> parts, double sent);
+                                 std::span<const StepParts> parts, Trace::SentBytes sent);
 
 // Estimates the time of `steps` steps on CPUs without a profile, from the rate of one product of this model's width,
 // measured now.

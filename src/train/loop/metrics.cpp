@@ -75,9 +75,13 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["mem_peak_bytes"] = r.memory.measured;
   line["mem_predicted_bytes"] = r.memory.tensors();
   line["mem_library_bytes"] = r.memory.libraries;
-  if (c.forecast.exchanged_bytes > 0) {
-    line["exchanged_bytes"] = r.exchanged_bytes;
-    line["exchanged_predicted_bytes"] = c.forecast.exchanged_bytes;
+  if (c.forecast.exchanged.all() > 0) {
+    line["exchanged_bytes"] = r.sent.all;
+    line["exchanged_predicted_bytes"] = c.forecast.exchanged.all();
+  }
+  if (c.forecast.exchanged.far > 0) {
+    line["exchanged_far_bytes"] = r.sent.far;
+    line["exchanged_far_predicted_bytes"] = c.forecast.exchanged.far;
   }
   if (const std::optional<StepTime>& time = c.forecast.time) {
     line["predicted_step_ms"] = time->total() * 1e3;

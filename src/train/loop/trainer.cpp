@@ -102,8 +102,8 @@ class Trainer {
   bool step_has_parts_ = false;
   StepParts own_parts_;                // of the last step on this rank, where it has them
   std::vector<StepParts> step_parts_;  // of those steps, all ranks
-  int64_t step_sent_ = 0;              // bytes of routed rows in the last step
-  double all_sent_ = 0;                // of all steps and ranks
+  Trace::SentBytes step_sent_;         // of routed rows in the last step
+  Trace::SentBytes all_sent_;          // in all steps, of all ranks
   int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
@@ -224,7 +224,7 @@ std::optional<StepParts> Trainer::longest_parts(double seconds) const {
 
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   memory_ = memory_of_largest_rank();
-  std::array<int64_t, 2> sums = {engine_->model.activations().arena_grows(), step_sent_};
+  std::array<int64_t, 3> sums = {engine_->model.activations().arena_grows(), step_sent_.all, step_sent_.far};
   world_.comm().all_reduce_sum(std::span(sums));
   const std::optional<StepParts> parts = longest_parts(seconds);
   if (!leader_) return;
@@ -245,8 +245,8 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.tokens = run_.train.global_batch * run_.train.seq_len;
   r.memory = memory_;
   r.arena_grows = grows;
-  r.exchanged_bytes = sums[1];
-  all_sent_ += static_cast<double>(sums[1]);
+  r.sent = {sums[1], sums[2]};
+  all_sent_ = {all_sent_.all + r.sent.all, all_sent_.far + r.sent.far};
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
   r.val_loss = std::exchange(val_loss_, std::nullopt);
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
@@ -287,9 +287,10 @@ StepStats Trainer::compute_step(int64_t step) {
     const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
     batches = stage(*engine_, read_step(*data_, engine_->plan, state_.samples));
   }
-  step_sent_ = -engine_->stream.trace().sent_bytes();
+  const Trace::SentBytes sent_before = engine_->stream.trace().sent_bytes();
   const StepStats stats = accumulate_gradients(*engine_, batches);
-  step_sent_ += engine_->stream.trace().sent_bytes();
+  const Trace::SentBytes sent = engine_->stream.trace().sent_bytes();
+  step_sent_ = {sent.all - sent_before.all, sent.far - sent_before.far};
   if (finish_save() && stop_requested(world_.comm())) {  // what was saved is the run's last step
     stopped_ = true;
     return {};
