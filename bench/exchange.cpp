@@ -1,0 +1,293 @@
+// The exchange of one MoE layer's routed rows over the ranks of a job, by several transports in turn. Experts copy
+// their rows, so that the result is known: every run checks it.
+//   mpirun -np 32 bench_exchange --ranks-per-node 8 --transport flat halo bypass --tokens 256 --width 512 --json FILE
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "comm/world.h"
+#include "core/rng.h"
+#include "engine/engine.h"
+#include "layout/recompute.h"
+#include "model/make_transport.h"
+#include "model/param_store.h"
+#include "model/platform.h"
+#include "ops/device.h"
+#include "ops/elementwise.h"
+
+namespace {
+
+using namespace mw;
+
+struct Options {
+  std::vector<std::string> transports = {"flat", "halo", "bypass"};
+  int64_t experts = 256, top_k = 8, width = 512, tokens = 256, ranks_per_node = 0, chunks = 1;
+  double zipf = 0;
+  int repeats = 20;
+  std::string dtype = "bf16", device = "cpu", json;
+};
+
+RunSpec run_of(const Options& o, const std::string& transport, int ranks) {
+  RunSpec run;
+  run.native.vocab = 64;
+  run.native.width = o.width;
+  run.native.layers = 1;
+  run.native.heads = 1;
+  run.native.head_dim = 2;
+  run.native.experts = o.experts;
+  run.native.top_k = o.top_k;
+  run.native.expert_width = 8;
+  run.train.seq_len = o.tokens;
+  run.train.global_batch = ranks;
+  run.train.dtype = o.dtype;
+  run.moe.transport = transport;
+  run.moe.row_chunks = o.chunks;
+  run.moe.row_headroom = 4;
+  run.mesh.ep = ranks;
+  run.mesh.ranks_per_node = o.ranks_per_node;
+  return run;
+}
+
+// Different experts for each token: scores log p + Gumbel noise, of which the best are taken. p of the i-th expert in a
+// shuffled order falls as 1 / i^zipf; 0: uniform.
+std::vector<int32_t> draw_choices(const Options& o, int rank) {
+  std::vector<int32_t> order(static_cast<size_t>(o.experts));
+  std::iota(order.begin(), order.end(), 0);
+  const RngKey shuffle = make_rng_key(1, "order"), noise = make_rng_key(static_cast<uint64_t>(rank) + 2, "choices");
+  for (size_t i = order.size(); i > 1; --i)
+    std::swap(order[i - 1], order[static_cast<size_t>(uniform_at(shuffle, i) * static_cast<double>(i))]);
+  std::vector<int32_t> ids;
+  for (int64_t t = 0; t < o.tokens; ++t) {
+    std::vector<std::pair<double, int32_t>> scores;
+    for (int64_t i = 0; i < o.experts; ++i) {
+      const double u = uniform_at(noise, static_cast<uint64_t>(t * o.experts + i));
+      scores.emplace_back(-o.zipf * std::log(static_cast<double>(i + 1)) - std::log(-std::log(std::max(u, 1e-12))),
+                          order[static_cast<size_t>(i)]);
+    }
+    std::partial_sort(scores.begin(), scores.begin() + o.top_k, scores.end(), std::greater<>());
+    for (int64_t k = 0; k < o.top_k; ++k) ids.push_back(scores[static_cast<size_t>(k)].second);
+  }
+  return ids;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+// One transport with its memory. Four phases: rows out and back, gradients out and back.
+class Exchange {
+ public:
+  static constexpr const char* kPhases[] = {"dispatch", "combine", "gradient_dispatch", "gradient_combine"};
+
+  Exchange(World& world, MeshComms& comms, const Options& o, const std::string& name, Device device)
+      : name_(name),
+        comm_(world.comm()),
+        plan_(plan_of(world, o, name, device)),
+        stream_(open_stream(device, 1)),
+        store_(to_slots(plan_.activation_rows), arenas_of(device)) {
+    const TensorView scratch = store_.fixed("work.ops");
+    stream_.workspace().attach(scratch.data, static_cast<size_t>(scratch.bytes()));
+    const Islands islands = make_islands(group_of(plan_.mesh, MeshAxis::ep, plan_.rank), plan_.nodes);
+    const LayerRows row(Recompute::none, 0, 0);
+    ExpertScratch experts{store_.rows("work.expert_a"),
+                          store_.rows("work.expert_y"),
+                          store_.rows("work.row_weights"),
+                          store_.rows("work.d_row_weights"),
+                          {},
+                          {}};
+    if (store_.has("exchange.rows")) experts.exchange_rows = store_.rows("exchange.rows");
+    if (store_.has("exchange.weights")) experts.exchange_weights = store_.rows("exchange.weights");
+    transport_ = make_transport(plan_.transports[0],
+                                {comms, plan_.placements[0], islands, {}, experts, store_, row, o.chunks, false});
+    x_ = store_.fixed("work.normed");
+    out_ = store_.fixed("work.branch");
+    d_weights_ = store_.fixed("work.d_gate").reshape({o.tokens, o.top_k});
+    weights_ = store_.fixed(row("gate_weights"));
+    const std::vector<float> equal(static_cast<size_t>(o.tokens * o.top_k), 1.0f / static_cast<float>(o.top_k));
+    write_values<float>(stream_, equal, weights_);
+    std::vector<bf16> x(static_cast<size_t>(x_.numel()));
+    const RngKey key = make_rng_key(7 + static_cast<uint64_t>(world.comm().rank()), "x");
+    for (size_t i = 0; i < x.size(); ++i) x[i] = to_bf16(std::round(8 * normal_at(key, i)) / 8);
+    write_values<bf16>(stream_, x, x_);
+    TensorView ids = store_.fixed(row("expert_choice"));
+    write_values<int32_t>(stream_, draw_choices(o, world.comm().rank()), ids);
+    layout_ = {o.tokens,
+               o.top_k,
+               o.experts,
+               0,
+               0,
+               store_.fixed(row("token_ids")),
+               store_.fixed(row("expert_ids")),
+               store_.fixed(row("row_weights")),
+               store_.fixed(row("row_of")),
+               store_.fixed(row("rows_per_expert"))};
+    build_token_layout(stream_, ids, weights_, {}, plan_.placements[0].position_of_expert(), {}, layout_);
+  }
+
+  // Seconds of each phase by the slowest rank, and bytes that this rank sends in it.
+  void run(bool counts) {
+    for (int p = 0; p < 4; ++p) {
+      if (p == 0) transport_->prepare(stream_, layout_, weights_, true);
+      const Trace::SentBytes before = stream_.trace().sent_bytes();
+      stream_.wait();
+      comm_.barrier();
+      const double begin = now();
+      const Pass pass = p < 2 ? Pass::forward : Pass::backward;
+      p % 2 == 0 ? dispatch(pass) : combine(pass);
+      stream_.wait();
+      std::vector<double> seconds = {now() - begin};
+      comm_.all_reduce_max(std::span(seconds));
+      if (!counts) continue;
+      seconds_[p].push_back(seconds[0]);
+      const Trace::SentBytes sent = stream_.trace().sent_bytes();
+      sent_[p] = {sent.all - before.all, sent.far - before.far};
+    }
+  }
+
+  // The largest difference from what must come out: each token's row, or K times it as the sum of gradients.
+  double error() {
+    std::vector<double> worst = {0};
+    transport_->prepare(stream_, layout_, weights_, true);
+    for (const Pass pass : {Pass::forward, Pass::backward}) {
+      dispatch(pass);
+      combine(pass);
+      const float times = pass == Pass::forward ? 1 : static_cast<float>(layout_.top_k);
+      const std::vector<bf16> x = read_values<bf16>(stream_, x_), out = read_values<bf16>(stream_, out_);
+      for (size_t i = 0; i < x.size(); ++i)
+        worst[0] = std::max(worst[0], static_cast<double>(std::abs(to_float(out[i]) - times * to_float(x[i]))));
+    }
+    comm_.all_reduce_max(std::span(worst));
+    return worst[0];
+  }
+
+  nlohmann::ordered_json result() {
+    nlohmann::ordered_json row;
+    row["transport"] = name_;
+    for (int p = 0; p < 4; ++p) {
+      std::vector<int64_t> bytes = {sent_[p].all, sent_[p].far};
+      comm_.all_reduce_sum(std::span(bytes));
+      row[kPhases[p]] = {{"median_ms", 1e3 * median(seconds_[p])}, {"bytes", bytes[0]}, {"far_bytes", bytes[1]}};
+    }
+    return row;
+  }
+  const std::string& name() const { return name_; }
+
+ private:
+  static Plan plan_of(World& world, const Options& o, const std::string& name, Device device) {
+    const RunSpec run = run_of(o, name, world.comm().size());
+    const ModelSpec model = build_native_model(run.native);
+    Platform platform = measure_platform(model, run, make_mesh(run.mesh, world.comm().size()), 1, device.kind);
+    platform.nodes = world.place().nodes;
+    return make_plan(model, run, world.comm().size(), world.comm().rank(), platform);
+  }
+
+  void dispatch(Pass pass) {
+    const int64_t chunks = transport_->chunks();
+    transport_->dispatch_begin(stream_, pass, 0, x_);
+    for (int64_t c = 0; c < chunks; ++c) {
+      if (c + 1 < chunks) transport_->dispatch_begin(stream_, pass, c + 1, x_);
+      const ExpertBatch batch = transport_->dispatch_finish(stream_, pass, c, x_);
+      copy_rows(batch);
+      if (c + 1 < chunks) transport_->combine_begin(stream_, pass, c);
+    }
+  }
+  void combine(Pass pass) {
+    const int64_t chunks = transport_->chunks();
+    transport_->combine_begin(stream_, pass, chunks - 1);
+    for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream_, pass, c, {{}, out_, d_weights_});
+  }
+  // Experts that return what they get.
+  void copy_rows(const ExpertBatch& batch) {
+    const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
+    if (batch.out.index == nullptr)
+      return gather_rows(stream_, batch.in.data, batch.in.index + begin, count, batch.out.data.slice(begin, count));
+    if (batch.in.data.data == batch.out.data.data) return;
+    convert(stream_, batch.in.data, batch.out.data);  // in the order of arrival; all chunks at once
+  }
+
+  std::string name_;
+  Comm& comm_;
+  Plan plan_;
+  Stream stream_;
+  TensorStore store_;
+  std::unique_ptr<Transport> transport_;
+  TensorView x_, out_, d_weights_, weights_;
+  TokenLayout layout_;
+  std::vector<double> seconds_[4];
+  Trace::SentBytes sent_[4];
+};
+
+void measure(World& world, const Options& o) {
+  const int ranks = world.comm().size();
+  const Device device = o.device == "cpu" ? Device{} : choose_device("auto", world.place().rank);
+  const RunSpec run = run_of(o, "flat", ranks);
+  MeshComms comms = make_mesh_comms(world.comm(), make_mesh(run.mesh, ranks), device);
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  for (const std::string& name : o.transports)
+    exchanges.push_back(std::make_unique<Exchange>(world, comms, o, name, device));
+  nlohmann::ordered_json report = {{"ranks", ranks},
+                                   {"ranks_per_node", o.ranks_per_node},
+                                   {"experts", o.experts},
+                                   {"top_k", o.top_k},
+                                   {"width", o.width},
+                                   {"tokens_per_rank", o.tokens},
+                                   {"dtype", o.dtype},
+                                   {"zipf", o.zipf},
+                                   {"chunks", o.chunks},
+                                   {"repeats", o.repeats},
+                                   {"library", world.library()}};
+  for (const auto& exchange : exchanges) {
+    const double error = exchange->error();
+    if (!(error <= 0.25))
+      fail(Exit::check_failed, fmt::format("{}: rows come back wrong, by {}", exchange->name(), error));
+  }
+  for (int i = -1; i < o.repeats; ++i)
+    for (const auto& exchange : exchanges) exchange->run(i >= 0);
+  for (const auto& exchange : exchanges) report["transports"].push_back(exchange->result());
+  if (world.comm().rank() != 0) return;
+  std::printf("%s\n", report.dump(1).c_str());
+  if (!o.json.empty()) write_output_text(o.json, report.dump(1) + "\n");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto world = start_world(&argc, &argv);
+    Options o;
+    CLI::App app("Exchange of one MoE layer's rows by several transports");
+    app.add_option("--transport", o.transports, "transports, measured in turn");
+    app.add_option("--experts", o.experts);
+    app.add_option("--top-k", o.top_k);
+    app.add_option("--width", o.width);
+    app.add_option("--tokens", o.tokens, "of each rank");
+    app.add_option("--ranks-per-node", o.ranks_per_node, "0: as the launcher reports");
+    app.add_option("--chunks", o.chunks);
+    app.add_option("--zipf", o.zipf, "exponent of the experts' popularity; 0: uniform");
+    app.add_option("--repeats", o.repeats);
+    app.add_option("--device", o.device, "cpu or gpu");
+    app.add_option("--json", o.json);
+    CLI11_PARSE(app, argc, argv);
+    try {
+      measure(*world, o);
+    } catch (const Error& error) {
+      std::fprintf(stderr, "bench_exchange: rank %d: %s\n", world->comm().rank(), error.what());
+      world->abort(error.code());
+    }
+    return 0;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "bench_exchange: %s\n", error.what());
+    return static_cast<int>(error.code());
+  }
+}
