@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <utility>
 
 #include "base/text.h"
 #include "comm/cores.h"
@@ -82,11 +83,11 @@ Device choose_device(const std::string& wanted, int local_rank) {
 }
 
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
-                     const NodePlace& place) {
+                     const NodePlace& place, SharedPlacements placements) {
   const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
   Platform platform = measure_platform(model, run, mesh, threads, device.kind);
   platform.nodes = place.nodes;
-  Plan plan = make_plan(model, run, world.size(), world.rank(), platform);
+  Plan plan = make_plan(model, run, world.size(), world.rank(), platform, std::move(placements));
   check_memory(plan, device, place.ranks, ranks_on_gpu(world, device));
   return plan;
 }
@@ -95,11 +96,12 @@ ExchangesEnd::~ExchangesEnd() {
   if (comms_.gpu_link != nullptr && std::uncaught_exceptions() > 0) abort_exchanges(*comms_.gpu_link);
 }
 
-Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, NodePlace place)
+Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, NodePlace place,
+               SharedPlacements placements)
     : device(choose_device(run.train.device, place.rank)),
       near_cores(stay_near(device)),
       world(world_comm),
-      plan(plan_on_machine(model_spec, run, world_comm, device, threads, place)),
+      plan(plan_on_machine(model_spec, run, world_comm, device, threads, place, std::move(placements))),
       memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
       pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),

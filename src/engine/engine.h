@@ -24,7 +24,7 @@ int64_t available_share(Device device, int sharers);
 // `local_ranks` ranks share the node, or several share the GPU. Collective over the world. Errors: config, unsupported;
 // memory, naming the largest part and remedies.
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
-                     const NodePlace& place);
+                     const NodePlace& place, SharedPlacements placements = nullptr);
 
 // Aborts communication when an exception destroys an Engine. Queues of a GPU wait for their work when they are
 // destroyed, and that work may wait for peers that never come.
@@ -40,8 +40,10 @@ class ExchangesEnd {
 };
 
 struct Engine {
-  // Collective over `world`, which must outlive it. Errors: config, unsupported, memory.
-  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, NodePlace place = {});
+  // placements: as in make_plan. Collective over `world`, which must outlive it. Errors: config; memory; unsupported,
+  // also for a placement with replicas.
+  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, NodePlace place = {},
+         SharedPlacements placements = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
   ~Engine();

@@ -43,7 +43,7 @@ bool GradientSums::is_summed(const Parameter& p) {
 
 int64_t GradientSums::widest_size(const Parameter& p) const {
   if (p.row.expert) {
-    const ExpertPlacement& placement = plan_.placements[static_cast<size_t>(p.row.layer)];
+    const ExpertPlacement& placement = plan_.placements->layers[static_cast<size_t>(p.row.layer)];
     std::vector<int64_t> held(static_cast<size_t>(placement.ep));
     for (const std::vector<ExpertHome>& homes : placement.homes)
       for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
@@ -52,7 +52,8 @@ int64_t GradientSums::widest_size(const Parameter& p) const {
   }
   MeshCoords first = plan_.coords;  // the first of TP has the most
   first.tp = 0;
-  return padded_gradient(local_param(p.row, plan_.model, plan_.placements, plan_.mesh, first).numel(), p.grad.dtype);
+  return padded_gradient(local_param(p.row, plan_.model, plan_.placements->layers, plan_.mesh, first).numel(),
+                         p.grad.dtype);
 }
 
 // The layer's exchanges are over, and the next layer's come on the same queue after the attention that follows: a sum

@@ -119,7 +119,7 @@ std::set<std::pair<int64_t, int64_t>> matrix_sizes(const Plan& plan) {
   std::set<std::pair<int64_t, int64_t>> sizes;
   for (const ParamRow& row : own_params(plan)) {
     if (row.role != ParamRole::matrix && row.role != ParamRole::embedding) continue;
-    const LocalParam local = local_param(row, plan.model, plan.placements, plan.mesh, plan.coords);
+    const LocalParam local = local_param(row, plan.model, plan.placements->layers, plan.mesh, plan.coords);
     if (local.numel() > 0) sizes.insert({local.n, local.k});
   }
   return sizes;

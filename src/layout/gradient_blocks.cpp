@@ -43,8 +43,8 @@ std::vector<int64_t> GradientBlock::counts(int64_t begin, int64_t count) const {
   return list;
 }
 
-ElementRange GradientBlock::own(int64_t begin, int64_t count) const {
-  const auto m = static_cast<size_t>(member);
+ElementRange GradientBlock::own(int64_t begin, int64_t count, int of_member) const {
+  const auto m = static_cast<size_t>(of_member);
   const int64_t first = std::clamp(cuts[m], begin, begin + count);
   return {first - begin, std::clamp(cuts[m + 1], begin, begin + count) - first};
 }
@@ -58,17 +58,36 @@ GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std
     if (rows[i].trained) end += padded_gradient(locals[i].numel(), gradient_dtype(locals[i].replicas, run));
   }
   if (run.mesh.zero == 0) return out;
-  const auto cut_over = [&](Replicas replicas, int members, int member) {
-    if (members > 1) cut(out.blocks[static_cast<size_t>(replicas)], members, member, gradient_dtype(replicas, run));
+  const auto cut_over = [&](Replicas replicas, int members) {
+    if (members > 1)
+      cut(out.blocks[static_cast<size_t>(replicas)], members, member_of(replicas, mesh, coords, run),
+          gradient_dtype(replicas, run));
   };
-  cut_over(Replicas::dp, mesh.dp, coords.dp);
-  cut_over(Replicas::stage, mesh.dp * mesh.tp, coords.dp * mesh.tp + coords.tp);
-  cut_over(Replicas::edp, mesh.edp, coords.edp);
+  cut_over(Replicas::dp, mesh.dp);
+  cut_over(Replicas::stage, mesh.dp * mesh.tp);
+  cut_over(Replicas::edp, mesh.edp);
   return out;
+}
+
+int member_of(Replicas replicas, const Mesh& mesh, const MeshCoords& coords, const RunSpec& run) {
+  if (run.mesh.zero == 0) return 0;
+  switch (replicas) {
+    case Replicas::dp: return coords.dp;
+    case Replicas::stage: return coords.dp * mesh.tp + coords.tp;
+    case Replicas::edp: return coords.edp;
+  }
+  MW_CHECK(false, "replicas {}", static_cast<int>(replicas));
 }
 
 bool cuts_master(const ParamRow& row, const GradientBlock& block, DType dtype) {
   return block.is_cut() && dtype == DType::bf16 && row.role == ParamRole::matrix;
+}
+
+StateElements state_elements(const ParamRow& row, const GradientBlock& block, int64_t begin, int64_t elements,
+                             int member, DType dtype) {
+  const ElementRange all{0, elements};
+  const ElementRange owned = row.trained ? block.own(begin, elements, member) : all;
+  return {owned, cuts_master(row, block, dtype) ? owned : all};
 }
 
 }  // namespace mw

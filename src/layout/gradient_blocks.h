@@ -37,8 +37,9 @@ struct GradientBlock {
   bool is_cut() const { return cuts.size() > 2; }
   // Elements of [begin, begin + count) that each member owns, in their order: they add up to `count`.
   std::vector<int64_t> counts(int64_t begin, int64_t count) const;
-  // Those that this rank owns, counted from `begin`. Everything where the block is not cut.
-  ElementRange own(int64_t begin, int64_t count) const;
+  // Those that a member owns, counted from `begin`. Everything where the block is not cut.
+  ElementRange own(int64_t begin, int64_t count, int of_member) const;
+  ElementRange own(int64_t begin, int64_t count) const { return own(begin, count, member); }
 };
 
 struct GradientBlocks {
@@ -51,8 +52,19 @@ struct GradientBlocks {
 GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std::vector<LocalParam>& locals,
                                     const Mesh& mesh, const MeshCoords& coords, const RunSpec& run);
 
+// The member that a rank is among those that sum a gradient; 0 in blocks that are not cut.
+int member_of(Replicas replicas, const Mesh& mesh, const MeshCoords& coords, const RunSpec& run);
+
 // Whether a rank keeps only its cut of the fp32 master weights: of matrices in bf16 runs, which nothing but the update
 // and the packed forms read. What forward reads in fp32 stays whole.
 bool cuts_master(const ParamRow& row, const GradientBlock& block, DType dtype);
+
+// The elements of a local tensor of which a member keeps the moments (`owned`) and the master weights (`held`).
+struct StateElements {
+  ElementRange owned, held;
+};
+// begin: where the gradient of the row begins in `block`; dtype: of the run.
+StateElements state_elements(const ParamRow& row, const GradientBlock& block, int64_t begin, int64_t elements,
+                             int member, DType dtype);
 
 }  // namespace mw

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "config/model_spec.h"
 
 namespace mw {
 
@@ -50,27 +51,68 @@ ExpertPlacement make_block_placement(int64_t experts, int ep) {
   return placement;
 }
 
-void validate(const ExpertPlacement& placement) {
+void validate(const ExpertPlacement& placement, const std::string& where) {
+  if (placement.ep < 1)
+    fail(Exit::config, fmt::format("{} is for {} expert-parallel ranks, expected at least 1", where, placement.ep),
+         "set its number of ranks to mesh.ep");
   std::vector<std::vector<int>> slots(static_cast<size_t>(placement.ep));
   for (size_t e = 0; e < placement.homes.size(); ++e) {
     if (placement.homes[e].empty())
-      fail(Exit::config, fmt::format("the placement assigns expert {} to no rank", e),
+      fail(Exit::config, fmt::format("{} assigns expert {} to no rank", where, e),
            "assign every expert to a rank and a slot");
     for (const ExpertHome& home : placement.homes[e]) {
       if (home.ep_rank < 0 || home.ep_rank >= placement.ep)
         fail(Exit::config,
-             fmt::format("the placement assigns expert {} to rank {}, expected 0 to {}", e, home.ep_rank,
-                         placement.ep - 1),
+             fmt::format("{} assigns expert {} to rank {}, expected 0 to {}", where, e, home.ep_rank, placement.ep - 1),
              "number ranks from 0 within the expert-parallel group");
       slots[static_cast<size_t>(home.ep_rank)].push_back(home.slot);
     }
+    for (auto home = placement.homes[e].begin(); home != placement.homes[e].end(); ++home)
+      if (std::any_of(placement.homes[e].begin(), home,
+                      [&](const ExpertHome& other) { return other.ep_rank == home->ep_rank; }))
+        fail(Exit::config, fmt::format("{} assigns expert {} to rank {} twice", where, e, home->ep_rank),
+             "place the replicas of an expert on different ranks");
   }
   for (size_t rank = 0; rank < slots.size(); ++rank) {
     std::sort(slots[rank].begin(), slots[rank].end());
     for (size_t i = 0; i < slots[rank].size(); ++i)
       if (slots[rank][i] != static_cast<int>(i))
-        fail(Exit::config, fmt::format("the placement leaves slot {} of rank {} empty, or fills it twice", i, rank),
+        fail(Exit::config, fmt::format("{} leaves slot {} of rank {} empty, or fills it twice", where, i, rank),
              "number the slots of a rank from 0, one expert each");
+  }
+}
+
+Placements make_block_placements(const ModelSpec& model, int ep) {
+  Placements placements;
+  for (const LayerSpec& layer : model.layers)
+    placements.layers.push_back(layer.feed_forward == FeedForwardKind::moe ? make_block_placement(layer.moe.experts, ep)
+                                                                           : ExpertPlacement{});
+  return placements;
+}
+
+void validate(const Placements& placements, const ModelSpec& model, int ep) {
+  constexpr const char* kCure = "make the placement from this model and mesh.ep";
+  if (placements.version < 0)
+    fail(Exit::config, fmt::format("the placement has version {}, expected 0 or more", placements.version),
+         "count the versions of a placement from 0");
+  if (placements.layers.size() != model.layers.size())
+    fail(Exit::config,
+         fmt::format("the placement has {} layers, the model has {}", placements.layers.size(), model.layers.size()),
+         kCure);
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const ExpertPlacement& placement = placements.layers[i];
+    const bool is_moe = model.layers[i].feed_forward == FeedForwardKind::moe;
+    const int64_t experts = is_moe ? model.layers[i].moe.experts : 0;
+    const std::string where = fmt::format("the placement of layer {}", i);
+    if (placement.experts() != experts)
+      fail(Exit::config,
+           fmt::format("{} has {} experts, the layer has {}{}", where, placement.experts(), experts,
+                       is_moe ? "" : " because it is dense"),
+           kCure);
+    if (is_moe && placement.ep != ep)
+      fail(Exit::config, fmt::format("{} is for {} expert-parallel ranks, but mesh.ep = {}", where, placement.ep, ep),
+           kCure);
+    validate(placement, where);
   }
 }
 

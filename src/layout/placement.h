@@ -2,9 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace mw {
+
+struct ModelSpec;
 
 struct ExpertHome {
   int ep_rank = 0;  // coordinate inside the EP group
@@ -30,8 +34,25 @@ struct ExpertPlacement {
 // Blocks of consecutive experts; the first E mod EP ranks hold one more. Errors: config when EP > E.
 ExpertPlacement make_block_placement(int64_t experts, int ep);
 
-// Every expert placed, slots dense and unique on every rank. Errors: config.
-void validate(const ExpertPlacement& placement);
+// Every expert placed, slots dense and unique on every rank, no expert twice on one rank. `where` names the table in
+// errors. Errors: config.
+void validate(const ExpertPlacement& placement, const std::string& where = "the placement");
+
+// The placement of all experts of a model: an input of the plan. A new placement is a new value with a higher version.
+struct Placements {
+  int64_t version = 0;                  // 0: experts have not moved since the start
+  std::vector<ExpertPlacement> layers;  // by layer; empty tables for dense layers
+  bool operator==(const Placements&) const = default;
+};
+// Shared by the plans of all ranks: the tables hold every expert of the model.
+using SharedPlacements = std::shared_ptr<const Placements>;
+
+// Blocks in every MoE layer, version 0. Errors: config when EP is more than the experts of a layer.
+Placements make_block_placements(const ModelSpec& model, int ep);
+
+// The tables fit the layers of the model and `ep`, and each is valid. Ranks without experts and replicas are legal.
+// Errors: config, naming the layer.
+void validate(const Placements& placements, const ModelSpec& model, int ep);
 
 // A run of entries along one axis of a global tensor that lies in a local one.
 struct SlicePiece {

@@ -72,7 +72,8 @@ static void plan_pipeline(Plan& plan) {
   plan.schedule = std::move(schedule.ranks[static_cast<size_t>(plan.coords.pp)]);
 }
 
-Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform) {
+Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform,
+               SharedPlacements placements) {
   Plan plan;
   plan.model = model;
   plan.run = run;
@@ -96,25 +97,23 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   check_expert_count(model);
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const LayerSpec& layer = model.layers[i];
-    if (layer.feed_forward != FeedForwardKind::moe) {
-      plan.placements.emplace_back();
-      continue;
-    }
+    if (layer.feed_forward != FeedForwardKind::moe) continue;
     if (!are_rows_countable(routed_tokens(plan.mesh, {}, plan.batch.most_tokens()).count, layer.moe, plan.mesh.ep,
                             plan.transports[i]))
       fail(Exit::config,
            fmt::format("one rank could receive 2^31 {} rows or more in a micro-batch",
                        traits_of(plan.transports[i]).equal_rows ? "padded" : "routed"),
            "raise train.micro_batches");
-    plan.placements.push_back(make_block_placement(layer.moe.experts, plan.mesh.ep));
-    validate(plan.placements.back());
   }
+  if (placements == nullptr) placements = std::make_shared<Placements>(make_block_placements(model, plan.mesh.ep));
+  validate(*placements, model, plan.mesh.ep);
+  plan.placements = std::move(placements);
   plan.params = param_table(model);
   plan_pipeline(plan);
   plan.parameter_rows =
-      parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements, platform);
-  plan.activation_rows =
-      activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements, plan.transports, platform);
+      parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements->layers, platform);
+  plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements->layers,
+                                          plan.transports, platform);
   check_total(plan);
   return plan;
 }
@@ -143,8 +142,10 @@ std::string describe(const Plan& plan) {
   const std::map<ByteKind, const char*> notes = {halves(ByteKind::master, DType::u16, " (what packed weights lack)"),
                                                  halves(ByteKind::gradient, DType::bf16, " (those of experts in bf16)"),
                                                  halves(ByteKind::moment, DType::bf16, " (in bf16)")};
+  const int64_t version = plan.placements == nullptr ? 0 : plan.placements->version;
   std::string text = fmt::format(
-      "mesh {}; {} sequences{} x {} tokens per rank and micro-batch, {} micro-batch{} per step\n", describe(plan.mesh),
+      "mesh {}{}; {} sequences{} x {} tokens per rank and micro-batch, {} micro-batch{} per step\n",
+      describe(plan.mesh), version == 0 ? "" : fmt::format("; version {} of the placement", version),
       plan.batch.sequences,
       plan.run.mesh.shares.empty() ? "" : fmt::format(" (of {}, shared {})", plan.batch.all, plan.run.mesh.shares),
       plan.batch.seq_len, plan.run.train.micro_batches, plan.run.train.micro_batches == 1 ? "" : "es");

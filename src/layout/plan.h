@@ -23,11 +23,11 @@ struct Plan {
   int rank = 0;
   MeshCoords coords;
   LocalBatch batch;
-  NodeMap nodes;                            // of the ranks of the world
-  std::vector<TransportKind> transports;    // by layer; in_place for dense layers
-  std::vector<ExpertPlacement> placements;  // by layer; empty tables for dense layers
-  std::vector<ParamRow> params;             // of the whole model
-  Faults faults;                            // injected by tests
+  NodeMap nodes;                          // of the ranks of the world
+  std::vector<TransportKind> transports;  // by layer; in_place for dense layers
+  SharedPlacements placements;            // of the experts of all layers; never null in a plan of make_plan
+  std::vector<ParamRow> params;           // of the whole model
+  Faults faults;                          // injected by tests
   PipelineShape pipeline;
   std::vector<Action> schedule;   // of this rank
   std::vector<StagePlan> stages;  // that this rank holds
@@ -41,8 +41,10 @@ constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch
 // Whether rows of a layer can be counted in 32 bits, as many of `tokens` of each of `ep` ranks as may meet on one rank.
 bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport);
 
-// The plan of one rank. Pure: reads no file, asks no machine. Errors: config, unsupported.
-Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform);
+// The plan of one rank. Pure: reads no file, asks no machine. placements: where experts are, the same on all ranks;
+// null: blocks. Errors: config, unsupported.
+Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform,
+               SharedPlacements placements = nullptr);
 
 // The rows of plan.params that this rank holds, in their order.
 std::vector<ParamRow> own_params(const Plan& plan);

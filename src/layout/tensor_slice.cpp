@@ -24,6 +24,12 @@ class Runs {
     offset_ = slice.begin * inner;
     if (slice.size > 0) enter(slice.first / length_);
   }
+  // The end of its last run; 0 where it has none.
+  int64_t last_end() const {
+    if (slice_.size == 0) return 0;
+    const int64_t end = slice_.first + slice_.size;
+    return end + (end - 1) / length_ * (stride_ - length_) + offset_;
+  }
   bool done() const { return slice_.size == 0 || run_ * length_ >= slice_.first + slice_.size; }
   void next() { enter(run_ + 1); }
   int64_t begin() const { return begin_; }  // in the global tensor
@@ -71,6 +77,7 @@ TensorSlice whole_tensor(const std::vector<int64_t>& shape) { return whole_box(s
 void for_each_shared_run(const std::vector<int64_t>& shape, const TensorSlice& a, const TensorSlice& b,
                          const SharedRun& run) {
   Runs x(shape, a), y(shape, b);
+  if (x.last_end() <= y.begin() || y.last_end() <= x.begin()) return;  // most pairs, without a walk over their runs
   while (!x.done() && !y.done()) {
     const int64_t begin = std::max(x.begin(), y.begin()), end = std::min(x.end(), y.end());
     if (begin < end) run(x.place(begin), y.place(begin), end - begin);

@@ -210,7 +210,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
     weights.shared = feed_forward_weights(params, param + "moe.shared.");
     moe.shared_h = store.fixed(act("shared.h"));
   }
-  const ExpertPlacement& placement = plan.placements[static_cast<size_t>(index)];
+  const ExpertPlacement& placement = plan.placements->layers[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
   const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : 2;
   std::unique_ptr<Transport> transport = make_transport(

@@ -12,7 +12,7 @@ FlatSaved flat_saved(const TransportParts& parts) {
 }
 
 std::unique_ptr<Transport> make_in_place(const TransportParts& parts) {
-  return make_in_place_transport(parts.experts, parts.scratch);
+  return make_in_place_transport(parts.placement, parts.experts, parts.scratch);
 }
 
 std::unique_ptr<Transport> make_flat(const TransportParts& parts) {

@@ -72,7 +72,7 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
   const std::vector<ParamRow> rows = own_params(plan);
   std::vector<LocalParam> locals;
   for (const ParamRow& row : rows) {
-    locals.push_back(local_param(row, plan.model, plan.placements, plan.mesh, plan.coords));
+    locals.push_back(local_param(row, plan.model, plan.placements->layers, plan.mesh, plan.coords));
     Parameter p;
     p.row = row;
     p.is_copy = row.role == ParamRole::embedding && !plan.stages.front().embeds;
@@ -85,10 +85,12 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
     Parameter& p = params_[i];
     const ParamRow& row = p.row;
     p.block_begin = blocks_.begins[i];
-    p.owned = p.held = {0, locals[i].numel()};
-    if (row.trained) p.owned = block(p.replicas).own(p.block_begin, locals[i].numel());
-    p.holds_cut = cuts_master(row, block(p.replicas), plan.run.dtype());
-    if (p.holds_cut) p.held = p.owned;
+    const GradientBlock& block_of_row = block(p.replicas);
+    const StateElements elements =
+        state_elements(row, block_of_row, p.block_begin, locals[i].numel(), block_of_row.member, plan.run.dtype());
+    p.owned = elements.owned;
+    p.held = elements.held;
+    p.holds_cut = cuts_master(row, block_of_row, plan.run.dtype());
     const TensorView master = view_of("param." + row.name);
     MW_CHECK(master.numel() == p.held.count, "{} has master weights {}, expected {} elements", row.name,
              master.describe(), p.held.count);
@@ -115,20 +117,23 @@ void ParamStore::make_weights(Parameter& p, const LocalParam& local) {
   if (!packed && row.role != ParamRole::matrix && row.role != ParamRole::router && row.role != ParamRole::embedding)
     return;
   const int64_t n = local.n, k = local.k;
+  TensorView packed_forward, packed_backward;  // a rank without experts has rows of no matrices
+  if (packed) packed_forward = store_.fixed(forward);
+  if (packed) packed_backward = store_.has(backward) ? store_.fixed(backward) : packed_forward;
   for (int64_t i = 0; i < local.matrices; ++i) {
     Weight w;
     w.n = n;
     w.k = k;
     if (!p.holds_cut && !p.is_split()) w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
     if (packed) {
-      w.packed_forward = store_.fixed(forward).at(i);
-      w.packed_backward = store_.has(backward) ? store_.fixed(backward).at(i) : w.packed_forward;
+      w.packed_forward = packed_forward.at(i);
+      w.packed_backward = packed_backward.at(i);
     }
     p.weights.push_back(w);
   }
   if (!packed || store_.has(backward)) return;
-  const TensorView form = store_.fixed(forward);
-  if (form.bytes() == p.numel() * size_of(DType::bf16)) p.copy_bf16 = TensorView(form.data, DType::bf16, {p.numel()});
+  if (packed_forward.bytes() == p.numel() * size_of(DType::bf16))
+    p.copy_bf16 = TensorView(packed_forward.data, DType::bf16, {p.numel()});
   MW_CHECK(!p.is_split() || p.copy_bf16.data != nullptr, "{} has rests of master weights without a copy in bf16",
            row.name);
 }

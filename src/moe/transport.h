@@ -134,6 +134,7 @@ Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands,
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement);
 
 // EP = 1: experts read token rows through the layout's index; nothing is copied.
-std::unique_ptr<Transport> make_in_place_transport(ResidentExperts experts, ExpertScratch scratch);
+std::unique_ptr<Transport> make_in_place_transport(const ExpertPlacement& placement, ResidentExperts experts,
+                                                   ExpertScratch scratch);
 
 }  // namespace mw

@@ -78,10 +78,7 @@ MemoryModel::MemoryModel(const ModelSpec& model, const RunSpec& run, const Platf
 
 const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   std::vector<ExpertPlacement>& placements = placements_[ep];
-  if (!placements.empty()) return placements;
-  for (const LayerSpec& layer : kinds_.model.layers)
-    placements.push_back(layer.feed_forward == FeedForwardKind::moe ? make_block_placement(layer.moe.experts, ep)
-                                                                    : ExpertPlacement{});
+  if (placements.empty()) placements = make_block_placements(kinds_.model, ep).layers;
   return placements;
 }
 

@@ -39,15 +39,12 @@ Plan plan_of(const Shape& shape, int rank) {
   if (shape.bf16) run.train.dtype = run.expert_gradients = "bf16";
   run.train.micro_batches = 1;
   const ModelSpec model = build_native_model(run.native);
-  Plan plan = make_plan(model, run, shape.world, rank, Platform{});
-  if (shape.idle_rank) {
-    for (ExpertPlacement& placement : plan.placements)
+  Placements placements = make_block_placements(model, shape.ep);
+  if (shape.idle_rank)
+    for (ExpertPlacement& placement : placements.layers)
       for (size_t e = 0; e < placement.homes.size(); ++e)
         placement.homes[e] = {{static_cast<int>(e % 3), static_cast<int>(e / 3)}};
-    plan.parameter_rows =
-        parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements, Platform{});
-  }
-  return plan;
+  return make_plan(model, run, shape.world, rank, Platform{}, std::make_shared<Placements>(std::move(placements)));
 }
 
 void fill_gradients(ParamStore& params) {

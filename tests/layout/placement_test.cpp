@@ -85,8 +85,39 @@ TEST(Placement, BrokenTablesAreRefused) {
   refuse({2, {{{0, 0}}, {{1, 1}}}}, "rank 1");            // a hole
   refuse({2, {{{0, 0}}, {{0, 0}}, {{1, 0}}}}, "rank 0");  // two in one slot
   refuse({2, {{{0, 0}}, {{1, -1}}}}, "rank 1");           // a negative slot
-  EXPECT_NO_THROW(validate({2, {{{0, 0}}}}));             // a rank without experts is legal in a table
+  refuse({2, {{{0, 0}, {0, 1}}, {{1, 0}}}}, "rank 0 twice");
+  refuse({0, {{{0, 0}}}}, "0 expert-parallel ranks");
+  EXPECT_NO_THROW(validate({2, {{{0, 0}}}}));  // a rank without experts is legal in a table
   EXPECT_NO_THROW(validate({}));
+}
+
+// Placements of a model: a dense layer, then layers of six experts.
+TEST(Placements, OfAModelAreChecked) {
+  const ModelSpec model = build_native_model(small_native());
+  const int64_t experts = model.layers[1].moe.experts;
+  const Placements blocks = make_block_placements(model, 2);
+  EXPECT_NO_THROW(validate(blocks, model, 2));
+  EXPECT_EQ(blocks.version, 0);
+  EXPECT_EQ(blocks.layers[0], ExpertPlacement{});
+  EXPECT_EQ(blocks.layers[1], make_block_placement(experts, 2));
+  const auto refuse = [&](auto change, const char* why) {
+    Placements broken = blocks;
+    change(broken);
+    const auto error = refusal_of([&] { validate(broken, model, 2); });
+    ASSERT_TRUE(error) << why;
+    EXPECT_EQ(error->code(), Exit::config);
+    EXPECT_TRUE(contains(error->what(), why)) << error->what();
+  };
+  refuse([](Placements& p) { p.version = -1; }, "version -1");
+  refuse([](Placements& p) { p.layers.pop_back(); }, "layers, the model has");
+  refuse([](Placements& p) { p.layers[0] = p.layers[1]; }, "layer 0 has");
+  refuse([](Placements& p) { p.layers[1].homes.pop_back(); }, "layer 1 has");
+  refuse([](Placements& p) { p.layers[1].ep = 3; }, "3 expert-parallel ranks, but mesh.ep = 2");
+  refuse([](Placements& p) { p.layers[1].homes[0][0].slot = 1 << 30; }, "layer 1 leaves slot 0 of rank 0 empty");
+  const auto shared = std::make_shared<Placements>(blocks);
+  RunSpec run = small_run();
+  run.mesh.ep = 2;
+  EXPECT_EQ(make_plan(model, run, 2, 1, {}, shared).placements, shared);  // one value for all ranks
 }
 
 }  // namespace

@@ -12,9 +12,9 @@ TEST(Plan, IsAPureFunctionOfItsInputs) {
   const Plan a = small_plan(run, 4, 1), b = small_plan(run, 4, 1);
   EXPECT_EQ(describe(a), describe(b));
   EXPECT_EQ(describe(a.schedule), "F0 S0 B0 F1 S1 B1 R");
-  EXPECT_EQ(a.placements.size(), 2u);
-  EXPECT_EQ(a.placements[0], ExpertPlacement{});  // the first layer is dense
-  EXPECT_EQ(a.placements[1], make_block_placement(6, 2));
+  EXPECT_EQ(a.placements->layers.size(), 2u);
+  EXPECT_EQ(a.placements->layers[0], ExpertPlacement{});  // the first layer is dense
+  EXPECT_EQ(a.placements->layers[1], make_block_placement(6, 2));
   EXPECT_EQ(a.coords.ep, 1);
   EXPECT_EQ(a.batch.sequences, 1);
   EXPECT_EQ(all_rows(a).size(), a.parameter_rows.size() + a.activation_rows.size());

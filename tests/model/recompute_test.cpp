@@ -81,8 +81,9 @@ TEST(Recompute, KeepsMicroBatchesApart) {
     ModelSpec spec = build_native_model(run.native);
     Plan plan = make_plan(spec, run, 1, 0, measure_platform(spec, run, Mesh{}, 1));
     plan.stages.front().slots = 2;
-    plan.activation_rows = activation_bytes(plan.model, run, plan.mesh, plan.coords, plan.stages, plan.placements,
-                                            plan.transports, measure_platform(spec, run, Mesh{}, 1));
+    plan.activation_rows =
+        activation_bytes(plan.model, run, plan.mesh, plan.coords, plan.stages, plan.placements->layers, plan.transports,
+                         measure_platform(spec, run, Mesh{}, 1));
     const std::unique_ptr<Comm> world = make_self_comm();
     MeshComms comms = make_mesh_comms(*world, plan.mesh);
     Stream stream(1);

@@ -103,7 +103,7 @@ ExpertScratch TestLayer::expert_scratch() {
 }
 
 std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
-  if (o_.transport == "in_place") return make_in_place_transport(std::move(experts), expert_scratch());
+  if (o_.transport == "in_place") return make_in_place_transport(placement_, std::move(experts), expert_scratch());
   if (o_.transport == "token_chunks")
     return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
                                        calls_);

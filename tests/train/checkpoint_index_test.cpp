@@ -379,5 +379,33 @@ TEST(Checkpoints, MomentsAreConverted) {
   EXPECT_GT(inexact, 0);
 }
 
+TEST(CheckpointIndex, RecordsAPlacement) {
+  json index = valid_index();
+  EXPECT_EQ(parse_checkpoint_index(index.dump(), "index").placements, nullptr);
+  const json good = {{"version", 3}, {"layers", {json::array(), {{3, 1}, {2, 0}}}}};
+  index["placement"] = good;
+  const SharedPlacements placements = parse_checkpoint_index(index.dump(), "index").placements;
+  ASSERT_NE(placements, nullptr);
+  EXPECT_EQ(placements->version, 3);
+  ASSERT_EQ(placements->layers.size(), 2u);
+  EXPECT_EQ(placements->layers[0], ExpertPlacement{});
+  EXPECT_EQ(placements->layers[1], (ExpertPlacement{2, {{{1, 1}}, {{0, 1}}, {{1, 0}}, {{0, 0}}}}));
+  const auto refuse = [&](auto change, const char* why) {
+    index["placement"] = good;
+    change(index["placement"]);
+    const std::string message = error_of([&] { parse_checkpoint_index(index.dump(), "index"); }, Exit::checkpoint);
+    EXPECT_TRUE(contains(message, why)) << message;
+  };
+  refuse([](json& p) { p = 7; }, "placement: expects");
+  refuse([](json& p) { p["version"] = -1; }, "\"version\" expects");
+  refuse([](json& p) { p["version"] = 1.5; }, "\"version\" expects");
+  refuse([](json& p) { p["layers"][0] = 1; }, "layer 0: expects a list of ranks");
+  refuse([](json& p) { p["layers"][1][0] = "all"; }, "layer 1: expects a list of experts");
+  refuse([](json& p) { p["layers"][1][0][0] = int64_t{1} << 40; }, "expected an expert from 0 to 3, got 1099511627776");
+  refuse([](json& p) { p["layers"][1][0][0] = -1; }, "got -1");
+  refuse([](json& p) { p["layers"][1][0][0] = 1; }, "rank 0 twice");
+  refuse([](json& p) { p["layers"][1][0][1] = 0; }, "expert 1 to no rank");
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -7,8 +7,8 @@ namespace {
 
 class InPlaceTransport : public Transport {
  public:
-  InPlaceTransport(ResidentExperts experts, ExpertScratch scratch)
-      : experts_(std::move(experts)), scratch_(std::move(scratch)) {}
+  InPlaceTransport(const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch)
+      : expert_in_slot_(placement.experts_of(0)), experts_(std::move(experts)), scratch_(std::move(scratch)) {}
 
   void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool) override {
     layout_ = layout;
@@ -48,10 +48,12 @@ class InPlaceTransport : public Transport {
   void find_offsets(Stream& stream) {
     const TraceScope scope(stream.trace(), Work::router, "row_counts");
     offsets_.assign(1, 0);
-    // With one rank the placement's order is the experts' own.
-    for (const int64_t rows : counts_.wait(stream)) offsets_.push_back(offsets_.back() + rows);
+    const std::vector<int64_t>& rows_per_expert = counts_.wait(stream);
+    for (const int expert : expert_in_slot_)
+      offsets_.push_back(offsets_.back() + rows_per_expert[static_cast<size_t>(expert)]);
   }
 
+  std::vector<int> expert_in_slot_;
   ResidentExperts experts_;
   ExpertScratch scratch_;
   TokenLayout layout_;
@@ -62,8 +64,9 @@ class InPlaceTransport : public Transport {
 
 }  // namespace
 
-std::unique_ptr<Transport> make_in_place_transport(ResidentExperts experts, ExpertScratch scratch) {
-  return std::make_unique<InPlaceTransport>(std::move(experts), std::move(scratch));
+std::unique_ptr<Transport> make_in_place_transport(const ExpertPlacement& placement, ResidentExperts experts,
+                                                   ExpertScratch scratch) {
+  return std::make_unique<InPlaceTransport>(placement, std::move(experts), std::move(scratch));
 }
 
 }  // namespace mw

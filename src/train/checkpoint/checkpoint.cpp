@@ -1,7 +1,7 @@
 #include "train/checkpoint/checkpoint.h"
 
+#include "engine/state_slices.h"
 #include "train/checkpoint/checkpoint_reader.h"
-#include "train/checkpoint/checkpoint_slices.h"
 
 namespace mw {
 
@@ -11,7 +11,7 @@ CheckpointIndex load_checkpoint(Engine& engine, const std::string& folder, bool 
   // Only before the first step are moments zero, as they were made.
   const bool moments = !weights_only && (reader.has_moments() || reader.index().state.step > 0);
   reader.check_tensors(engine.plan.params, moments, engine.plan.run);
-  for (const LocalSlice& local : local_slices(engine, moments)) {
+  for (const LocalSlice& local : local_slices(engine.params, moments)) {
     const TraceScope tensor_scope(engine.stream.trace(), Work::checkpoint, "read_tensor");
     reader.read(local.tensor, local.global_shape, local.part, engine.device, local.values, local.near);
   }

@@ -3,7 +3,8 @@
 //   DIR/step-00000120/rank-00000.safetensors ...   tensors, each slice written by one rank
 //   DIR/step-00000120/index.json                   the location of every slice of every tensor, with its checksum
 //   DIR/step-00000120/DONE                         the checksum of index.json; written last: marks it as complete
-// A checkpoint can be loaded into any layout (resharding): slices refer to global tensors, not to ranks.
+// A checkpoint can be loaded into any layout and placement (resharding): slices refer to global tensors, not to ranks.
+// engine/redistribute.h does the same in memory.
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ struct CheckpointIndex {
   std::string run_toml;
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;  // global shapes
   std::vector<CheckpointSlice> slices;
+  SharedPlacements placements;  // that it was written with; null: blocks, version 0
 };
 
 // Parses and validates an index of version 1 or 2: types, ranges, file names without a path, and that slices cover

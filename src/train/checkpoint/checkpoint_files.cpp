@@ -12,6 +12,7 @@
 #include "base/text.h"
 #include "formats/io/checksum.h"
 #include "train/checkpoint/disk_need.h"
+#include "train/checkpoint/placement_record.h"
 
 namespace mw {
 
@@ -20,6 +21,16 @@ namespace fs = std::filesystem;
 std::string checkpoint_folder(const std::string& dir, int64_t step) { return fmt::format("{}/step-{:08}", dir, step); }
 
 std::string rank_file_name(int rank) { return fmt::format("rank-{:05}.safetensors", rank); }
+
+std::string slice_key(const std::string& tensor, const TensorSlice& part) {
+  return fmt::format("{}@{}+{}", tensor, part.begin, part.first);
+}
+
+std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const TensorSlice& part) {
+  if (part.size != box_elements(global_shape, part)) return {part.size};
+  global_shape[static_cast<size_t>(part.axis)] = part.count;
+  return global_shape;
+}
 
 namespace {
 
@@ -123,6 +134,7 @@ void complete_checkpoint(const std::string& folder, const CheckpointContents& co
                           {"samples", contents.state.samples}};
   if (contents.state.loss) index["loss"] = *contents.state.loss;
   index["run"] = contents.run_toml;
+  if (contents.placements != nullptr) index["placement"] = placement_record(*contents.placements);
   for (const ParamRow& row : rows) {
     index["tensors"]["param." + row.name] = row.shape;
     if (!row.trained || !contents.has_moments) continue;

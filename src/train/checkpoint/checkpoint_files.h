@@ -18,6 +18,10 @@ namespace mw {
 std::string checkpoint_folder(const std::string& dir, int64_t step);
 // The name of a rank's file.
 std::string rank_file_name(int rank);
+// The name of a slice in a rank's file.
+std::string slice_key(const std::string& tensor, const TensorSlice& part);
+// Its shape there: that of the box, or a list of elements where it is part of a box.
+std::vector<int64_t> stored_shape(std::vector<int64_t> global_shape, const TensorSlice& part);
 
 // Creates DIR and locks it against other writers while the result lives; waits for a writer that is about to exit. To
 // be called on one rank. Errors: checkpoint, naming the other writer.
@@ -40,6 +44,7 @@ struct CheckpointContents {
   RunState state;
   std::string run_toml;
   bool has_moments = true;
+  SharedPlacements placements = nullptr;  // null: blocks, version 0
 };
 // Writes index.json, then DONE, after all files are complete; first checks that the index can be loaded. To be called
 // on one rank. Errors: checkpoint, data.

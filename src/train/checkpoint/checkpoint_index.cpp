@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "formats/io/checksum.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/placement_record.h"
 
 namespace mw {
 namespace {
@@ -120,6 +121,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
   index.state.samples = integer(root, "samples", 0, where);
   index.state.loss = optional_number(root, "loss", where);
   index.run_toml = text(root, "run", where);
+  if (root.contains("placement")) index.placements = parse_placement_record(root["placement"], where);
   std::map<std::string, std::vector<int64_t>> shapes;
   const json& tensors = field(root, "tensors", where);
   if (!tensors.is_object()) refuse(where, "\"tensors\" expects an object");

@@ -3,15 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 
 #include "base/text.h"
+#include "engine/state_slices.h"
 #include "formats/io/checksum.h"
-#include "ops/device.h"
-#include "ops/split_values.h"
+#include "train/checkpoint/checkpoint_files.h"
 #include "train/checkpoint/checkpoint_folder.h"
-#include "train/checkpoint/checkpoint_slices.h"
 
 namespace mw {
 namespace {
@@ -83,36 +81,6 @@ void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow
          explain_other_model(index.run_toml, run));
 }
 
-// Stored elements, which lie anywhere, as values of a type.
-template <class Stored, class Value, class Convert>
-std::vector<Value> converted(const std::byte* from, int64_t count, Convert convert) {
-  std::vector<Value> values(static_cast<size_t>(count));
-  for (size_t i = 0; i < values.size(); ++i) {
-    Stored element;
-    std::memcpy(&element, from + i * sizeof element, sizeof element);
-    values[i] = convert(element);
-  }
-  return values;
-}
-
-// Stored elements into a tensor, or into a pair of halves.
-void copy_elements(Device device, const std::byte* from, DType dtype, TensorView to, TensorView near) {
-  const auto write = [&](const TensorView& view, const auto& values) {
-    write_to(device, view.data, values.data(), static_cast<size_t>(view.bytes()));
-  };
-  if (dtype == to.dtype) {
-    write_to(device, to.data, from, static_cast<size_t>(to.bytes()));
-  } else if (dtype == DType::bf16) {
-    write(to, converted<bf16, float>(from, to.numel(), [](bf16 x) { return to_float(x); }));
-  } else if (to.dtype == DType::bf16) {
-    write(to, converted<float, bf16>(from, to.numel(), [](float x) { return to_bf16(x); }));
-  } else {
-    const SplitValues halves(converted<float, float>(from, to.numel(), [](float x) { return x; }));
-    write(near, halves.near);
-    write(to, halves.rest);
-  }
-}
-
 }  // namespace
 
 CheckpointReader::CheckpointReader(const std::string& folder)
@@ -138,8 +106,8 @@ void CheckpointReader::read(const std::string& tensor, const std::vector<int64_t
         const Stored& found = stored(*slice, shape);
         for (int64_t i = 0; i < count; i += kPiece) {
           const int64_t piece = std::min(kPiece, count - i);
-          copy_elements(device, found.bytes.data() + (from + i) * size_of(found.dtype), found.dtype,
-                        values.slice(to + i, piece), near.data == nullptr ? near : near.slice(to + i, piece));
+          write_stored(device, found.bytes.data() + (from + i) * size_of(found.dtype), found.dtype,
+                       values.slice(to + i, piece), near.data == nullptr ? near : near.slice(to + i, piece));
         }
       });
   });

@@ -10,13 +10,12 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "engine/state_slices.h"
 #include "formats/io/checksum.h"
 #include "formats/weights/safetensors_writer.h"
-#include "ops/device.h"
 #include "ops/elementwise.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_files.h"
-#include "train/checkpoint/checkpoint_slices.h"
 
 namespace mw {
 namespace {
@@ -32,10 +31,10 @@ constexpr int64_t kSyncEvery = int64_t{256} << 20;
 std::vector<LocalSlice> slices_to_write(Engine& engine) {
   std::map<Replicas, std::vector<int64_t>> load;
   std::vector<LocalSlice> mine;
-  for (LocalSlice& slice : local_slices(engine, true)) {
-    if (slice.writer == SliceWriter::nobody) continue;
-    if (slice.writer != SliceWriter::dealt) {
-      if (slice.writer == SliceWriter::owner || engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
+  for (LocalSlice& slice : local_slices(engine.params, true)) {
+    if (slice.is_copy) continue;
+    if (slice.is_cut || slice.is_expert) {
+      if (slice.is_cut || engine.plan.coords.edp == 0) mine.push_back(std::move(slice));
       continue;
     }
     // The same walk on every replica, over whole dense slices only: all agree on the writer.
@@ -49,37 +48,10 @@ std::vector<LocalSlice> slices_to_write(Engine& engine) {
   return mine;
 }
 
-// Brings a slice's elements to the host as they are stored, piece by piece, on a queue of the calling thread's own.
-class PieceReader {
- public:
-  explicit PieceReader(Device device) {
-    if (device.kind != DeviceKind::cpu) queue_ = open_queue(device);
-  }
-  // Elements [begin, begin + count), until the next call.
-  std::span<const std::byte> read(const LocalSlice& slice, int64_t begin, int64_t count) {
-    const std::span values = fetch(slice.values.slice(begin, count), values_);
-    if (slice.near.data == nullptr) return values;
-    const auto* near = reinterpret_cast<const bf16*>(fetch(slice.near.slice(begin, count), near_).data());
-    const auto* rests = reinterpret_cast<const uint16_t*>(values.data());
-    joined_.resize(static_cast<size_t>(count));
-    for (int64_t i = 0; i < count; ++i) joined_[static_cast<size_t>(i)] = join_float(near[i], rests[i]);
-    return std::as_bytes(std::span(joined_));
-  }
-
- private:
-  std::span<const std::byte> fetch(const TensorView& view, std::vector<std::byte>& staging) {
-    const std::span<const std::byte> bytes = bytes_of(view);
-    if (queue_ == nullptr) return bytes;
-    staging.resize(bytes.size());
-    queue_->copy(staging.data(), bytes.data(), bytes.size());
-    queue_->wait();
-    return staging;
-  }
-
-  std::unique_ptr<DeviceQueue> queue_;
-  std::vector<std::byte> values_, near_;
-  std::vector<float> joined_;
-};
+// None where every run has the same.
+SharedPlacements placements_to_record(const Plan& plan) {
+  return *plan.placements == make_block_placements(plan.model, plan.mesh.ep) ? nullptr : plan.placements;
+}
 
 // Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
 // behind.
@@ -136,7 +108,7 @@ class CheckpointSave::RankFile {
   nlohmann::json write(Device device, const std::string& folder, const std::string& file) {
     const auto begin = std::chrono::steady_clock::now();
     nlohmann::json entries = nlohmann::json::array();
-    PieceReader reader(device);
+    SliceReader reader(device);
     SafetensorsWriter writer;
     for (const LocalSlice& slice : slices_)
       writer.declare(slice_key(slice.tensor, slice.part), safetensors_dtype(stored_dtype(slice)),
@@ -197,7 +169,8 @@ void CheckpointSave::finish() {
   }
   const nlohmann::json slices = gather_entries(engine_.world, file_->entries());
   if (engine_.world.rank() == 0) {
-    complete_checkpoint(folder_, {state_, to_toml(engine_.plan.run)}, engine_.plan.params, slices);
+    complete_checkpoint(folder_, {state_, to_toml(engine_.plan.run), true, placements_to_record(engine_.plan)},
+                        engine_.plan.params, slices);
     sync_path(dir_);  // the folder's own name, before older ones go
     remove_oldest(dir_, keep_, folder_);
     remove_incomplete_checkpoints(dir_, state_.step);

@@ -12,7 +12,6 @@
 #include "formats/weights/hf_reader.h"
 #include "formats/weights/safetensors_writer.h"
 #include "train/checkpoint/checkpoint_files.h"
-#include "train/checkpoint/checkpoint_slices.h"
 #include "train/convert/hf_convert.h"
 
 namespace mw {
