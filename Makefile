@@ -9,7 +9,7 @@ SOURCES := find $(wildcard src tests bench examples) -name '*.h' -o -name '*.cpp
 
 PREFIX ?= /usr/local
 
-.PHONY: all build test demo install install-library setup format check check-format check-rooms clean help
+.PHONY: all build test demo install install-library setup format check check-format check-rooms check-words tidy unit clean help
 all: build
 
 build: setup $(BUILD)/build.ninja  ## build/release/moewright
@@ -46,13 +46,20 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 format:  ## rewrite the sources in the house style
 	$(SOURCES) | xargs -r $(CLANG_FORMAT) -i
 
-check: check-format check-rooms  ## formatting, and the rooms' includes
+check: check-format check-rooms check-words tidy unit  ## all of these: minutes after a build
 check-format:
 	$(SOURCES) | xargs -r $(CLANG_FORMAT) --dry-run -Werror
 check-rooms:
 	python3 tools/check_rooms.py --self-test
 	python3 tools/check_rooms.py
 	python3 tools/draw_rooms.py --check
+check-words:
+	python3 tools/check_words.py
+tidy: $(BUILD)/build.ninja  ## clang-tidy on the changed files, as tools/tidy.py chooses them
+	tools/tidy.py
+unit: $(BUILD)/build.ninja  ## the unit tests
+	cmake --build --preset cpu-release --target unit_tests
+	ctest --preset cpu-release -L '^unit$$' --output-log $(BUILD)/unit.log --quiet || { cat $(BUILD)/unit.log; exit 1; }
 
 clean:  ## remove build/
 	rm -rf build

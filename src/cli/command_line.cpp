@@ -202,10 +202,10 @@ const std::string& Subcommand::name() const { return app_->get_name(); }
 
 bool Subcommand::called() const { return app_->parsed(); }
 
-CommandLine::CommandLine(const char* program, std::string description, std::string version, std::string footer)
+CommandLine::CommandLine(const char* program, std::string description, const std::string& version, std::string footer)
     : app_(std::make_unique<CLI::App>(std::move(description))) {
   app_->name(program);
-  app_->set_version_flag("--version", std::move(version));
+  app_->set_version_flag("--version", version);
   app_->require_subcommand(1);
   app_->footer(std::move(footer));
 }

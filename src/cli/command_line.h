@@ -78,7 +78,7 @@ struct CommandInfo {
 
 class CommandLine {
  public:
-  CommandLine(const char* program, std::string description, std::string version, std::string footer);
+  CommandLine(const char* program, std::string description, const std::string& version, std::string footer);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
