@@ -2,6 +2,12 @@
 # MOEWRIGHT_HAS_<feature> off, and moewright_sources() then picks the *_no_<feature>.cpp files.
 set(CMAKE_THREAD_PREFER_PTHREAD ON)
 
+# moewright_link_library(<target> <paths...>): links them, and notes them for users of the installed library.
+function(moewright_link_library target)
+  target_link_libraries(${target} INTERFACE ${ARGN})
+  set_property(GLOBAL APPEND PROPERTY MOEWRIGHT_LINKED_LIBRARIES ${ARGN})
+endfunction()
+
 # moewright_header_library(<target> HEADER <header> [LIBRARY <name>] HINT <debian package>): header, and library if named.
 function(moewright_header_library target)
   cmake_parse_arguments(arg "" "HEADER;LIBRARY;HINT" "" ${ARGN})
@@ -10,7 +16,7 @@ function(moewright_header_library target)
   target_include_directories(${target} SYSTEM INTERFACE "${${target}_INCLUDE}")
   if(arg_LIBRARY)
     find_library(${target}_LIBRARY ${arg_LIBRARY})
-    target_link_libraries(${target} INTERFACE "${${target}_LIBRARY}")
+    moewright_link_library(${target} "${${target}_LIBRARY}")
   endif()
   if(NOT ${target}_INCLUDE OR (arg_LIBRARY AND NOT ${target}_LIBRARY))
     message(FATAL_ERROR "${arg_HEADER} not found. hint: install ${arg_HINT} (tools/setup.sh does on Debian), "
@@ -83,7 +89,7 @@ if(NOT MOEWRIGHT_PLAN_ONLY)
       add_library(moewright_mpi INTERFACE)
       target_include_directories(moewright_mpi SYSTEM INTERFACE ${MPI_C_INCLUDE_DIRS})
       target_compile_definitions(moewright_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-      target_link_libraries(moewright_mpi INTERFACE ${MPI_C_LIBRARIES})
+      moewright_link_library(moewright_mpi ${MPI_C_LIBRARIES})
     elseif(MOEWRIGHT_MPI STREQUAL AUTO)
       message(STATUS "MPI not found: one rank only")
     else()

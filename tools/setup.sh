@@ -14,6 +14,7 @@ if [[ ${1:-} == --ci ]]; then
     clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev
     hipcc clang-15 clang-tools-15 lld-15 rocm-device-libs libamdhip64-dev
     slurmctld slurmd slurm-client munge debootstrap
+    zsh fish groff-base
   )
 fi
 

@@ -56,6 +56,36 @@ std::string unexpected_argument(const CLI::App& command) {
   return fmt::format("unknown option \"{}\"{}", printable(first), did_you_mean(first, flag_names(command)));
 }
 
+// CLI11 keeps the values of one_of as text alone: "TEXT:{a,b}".
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t begin = type.find('{');
+  if (begin == std::string::npos || type.back() != '}') return {};
+  return CLI::detail::split(type.substr(begin + 1, type.size() - begin - 2), ',');
+}
+
+OptionInfo info_of(const CLI::Option& option) {
+  OptionInfo info;
+  info.is_argument = option.get_positional();
+  info.name = info.is_argument ? option.get_name(true) : option.get_lnames().front();
+  if (!option.get_snames().empty()) info.short_name = option.get_snames().front();
+  info.help = option.get_description();
+  info.choices = choices_of(option);
+  info.is_flag = option.get_items_expected_max() == 0;
+  info.is_required = option.get_required();
+  info.is_repeated = option.get_expected_max() > 1;
+  return info;
+}
+
+CommandInfo info_of(const CLI::App& command) {
+  CommandInfo info{command.get_name(), command.get_description(), usage_of(command), command.get_footer(), {}};
+  const std::string of_program = command.get_parent()->get_footer();  // CLI11 has copied it
+  if (info.footer.rfind(of_program, 0) == 0)
+    info.footer.erase(0, info.footer.find_first_not_of('\n', of_program.size()));
+  for (const CLI::Option* option : command.get_options()) info.options.push_back(info_of(*option));
+  return info;
+}
+
 // `error` came from app.parse() and is neither a call for help nor for the version.
 Error usage_error(const CLI::App& app, const CLI::ParseError& error) {
   const CLI::App& command = called_command(app);
@@ -172,10 +202,10 @@ const std::string& Subcommand::name() const { return app_->get_name(); }
 
 bool Subcommand::called() const { return app_->parsed(); }
 
-CommandLine::CommandLine(const char* program, std::string description, std::string version, std::string footer)
+CommandLine::CommandLine(const char* program, std::string description, const std::string& version, std::string footer)
     : app_(std::make_unique<CLI::App>(std::move(description))) {
   app_->name(program);
-  app_->set_version_flag("--version", std::move(version));
+  app_->set_version_flag("--version", version);
   app_->require_subcommand(1);
   app_->footer(std::move(footer));
 }
@@ -195,6 +225,13 @@ bool CommandLine::parse(const std::vector<std::string>& arguments) {
     app_->exit(error);  // prints the help or the version
     return false;
   }
+}
+
+std::vector<CommandInfo> CommandLine::commands() const {
+  std::vector<CommandInfo> commands;
+  for (const CLI::App* command : std::as_const(*app_).get_subcommands([](const CLI::App*) { return true; }))
+    commands.push_back(info_of(*command));
+  return commands;
 }
 
 }  // namespace mw

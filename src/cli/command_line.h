@@ -61,9 +61,24 @@ class Subcommand {
   CLI::App* app_;
 };
 
+// What completion scripts and the manual say of an option, or of an argument without a name.
+struct OptionInfo {
+  std::string name;        // "output" of --output; "RUN" of an argument
+  std::string short_name;  // "o" of -o; "" without
+  std::string help;
+  std::vector<std::string> choices;  // empty: any value
+  bool is_argument = false, is_flag = false, is_required = false, is_repeated = false;
+};
+
+struct CommandInfo {
+  std::string name, help, usage;
+  std::string footer;               // what its help ends with, without that of the program
+  std::vector<OptionInfo> options;  // in the order of the help
+};
+
 class CommandLine {
  public:
-  CommandLine(const char* program, std::string description, std::string version, std::string footer);
+  CommandLine(const char* program, std::string description, const std::string& version, std::string footer);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
@@ -73,6 +88,9 @@ class CommandLine {
   // false: the help or the version was asked for, and is printed. Errors: usage, with what is wrong, the usage of the
   // command that was called, and what a mistyped option may have meant.
   bool parse(const std::vector<std::string>& arguments);
+
+  // All commands, in the order of the help.
+  std::vector<CommandInfo> commands() const;
 
  private:
   std::unique_ptr<CLI::App> app_;

@@ -28,6 +28,9 @@ std::vector<Command> register_commands(CommandLine& line, const Invocation& invo
 Command add_init_command(CommandLine& line);
 Command add_schedule_command(CommandLine& line);
 Command add_plan_command(CommandLine& line);
+// These two print what they find in `line` when they run.
+Command add_completion_command(CommandLine& line);
+Command add_manual_command(CommandLine& line);
 
 // For what the file system refused where no better message is at hand.
 constexpr const char* kFilesystemHint = "check the path, its permissions and the free space of the disk";

@@ -18,7 +18,9 @@ std::vector<Command> register_commands(CommandLine& line, const Invocation& invo
           add_schedule_command(line),
           add_plan_command(line),
           add_doctor_command(line, invocation),
-          add_probe_command(line, invocation)};
+          add_probe_command(line, invocation),
+          add_completion_command(line),
+          add_manual_command(line)};
 }
 
 }  // namespace mw

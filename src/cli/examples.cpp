@@ -36,6 +36,8 @@ constexpr Example kExamples[] = {
     {"plan", "moewright plan run.toml --why \"ep=8 micro_batches=8\""},
     {"doctor", "mpirun -np 8 moewright doctor --dir runs"},
     {"probe", "mpirun -np 8 moewright probe --budget 5m -o machine.json"},
+    {"completion", "moewright completion bash > ~/.local/share/bash-completion/completions/moewright"},
+    {"manual", "moewright manual > moewright.1"},
 };
 
 }  // namespace

@@ -30,7 +30,7 @@ static std::vector<std::string> command_line(int argc, char** argv) {
   if (!arguments.empty() && arguments[0] == "help") {
     arguments.erase(arguments.begin());
     arguments.resize(std::min<size_t>(arguments.size(), 1));
-    arguments.push_back("--help");
+    arguments.emplace_back("--help");
   }
   return arguments;
 }

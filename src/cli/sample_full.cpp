@@ -2,11 +2,11 @@
 #include <cstdio>
 
 #include "cli/run_commands.h"
-#include "comm/cores.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/model_path.h"
 #include "train/convert/hf_weights.h"
 #include "train/loop/sample.h"
+#include "train/loop/train_step.h"
 
 namespace mw {
 namespace {
@@ -79,8 +79,8 @@ Exit run_sample(World& world, const SampleSource& source) {
     fail(Exit::unsupported, "sampling is not built for this run: " + why, "docs/limits.md lists what is missing");
   const bool leader = world.comm().rank() == 0;
   const std::unique_ptr<Tokenizer> tokenizer = leader ? open_run_tokenizer(run, model) : nullptr;
-  const NodePlace place = place_on_node(world, run.mesh);
-  Engine engine(model, run, world.comm(), threads_per_rank(run.train.threads, place.ranks), place);
+  const std::unique_ptr<Engine> owner = make_engine(world, run);
+  Engine& engine = *owner;
   if (source.checkpoint.empty()) import_hf_weights(engine, run.hf_dir);
   else load_checkpoint(engine, source.checkpoint, true);
   SampleSpec spec = run.sample;

@@ -46,6 +46,7 @@ void decode_tokens(TokenType type, const std::byte* from, std::span<int32_t> out
         fail(Exit::data, fmt::format("{}: token {}: expected an id below 2^31, got {}", where, i, value),
              "the file is damaged or has another format: check the path, or tokenize the text again");
       }
+      // NOLINTNEXTLINE(bugprone-signed-char-misuse): int8_t are numbers here
       out[i] = static_cast<int32_t>(value);
     }
   });

@@ -19,7 +19,6 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/disk_need.h"
-#include "train/convert/hf_weights.h"
 #include "train/data/data.h"
 #include "train/loop/byte_model.h"
 #include "train/loop/console.h"
@@ -30,6 +29,7 @@
 #include "train/loop/run_memory.h"
 #include "train/loop/run_text.h"
 #include "train/loop/signals.h"
+#include "train/loop/train_step.h"
 #include "train/loop/validation.h"
 
 namespace mw {
@@ -201,10 +201,7 @@ void Trainer::load_weights() {
       for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
     return;
   }
-  if (!run_.hf_dir.empty()) {
-    if (const std::string note = import_hf_weights(*engine_, run_.hf_dir); !note.empty()) say("{}", note);
-  } else engine_->params.initialise(static_cast<uint64_t>(run_.train.seed), engine_->stream);
-  refresh_weights(*engine_);
+  if (const std::string note = set_first_weights(*engine_); !note.empty()) say("{}", note);
 }
 
 void Trainer::open_metrics() {
@@ -295,15 +292,7 @@ StepStats Trainer::compute_step(int64_t step) {
     stopped_ = true;
     return {};
   }
-  // Sums are the same everywhere, a bad tensor may lie on one rank: it stops all before the weights are touched.
-  std::string bad = find_non_finite(*engine_, stats);
-  int64_t any_bad = bad.empty() ? 0 : 1;
-  world_.comm().all_reduce_max(std::span(&any_bad, 1));
-  if (any_bad != 0)
-    fail(Exit::numeric,
-         fmt::format("step {}: {}", step, bad.empty() ? "another rank found a value that is not finite" : bad),
-         "lower train.lr, raise train.warmup, or resume from an earlier checkpoint; the weights of this step were not "
-         "changed");
+  require_finite(*engine_, stats, step);
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
   state_.step = step;
   state_.samples += run_.train.global_batch;

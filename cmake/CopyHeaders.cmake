@@ -1,0 +1,18 @@
+# Copies `headers` and all that they include from `source` to the folder `target`, which it empties first. "room/file.h"
+# becomes "moewright/room/file.h" in the copies, so that only the folder moewright is added to the include path of a user.
+cmake_minimum_required(VERSION 3.25)
+file(REMOVE_RECURSE "${target}")
+set(copied)
+while(headers)
+  list(POP_FRONT headers header)
+  if(header IN_LIST copied)
+    continue()
+  endif()
+  list(APPEND copied "${header}")
+  file(READ "${source}/${header}" text)
+  string(REGEX MATCHALL "#include \"[^\"]+\"" includes "${text}")
+  list(TRANSFORM includes REPLACE "#include \"([^\"]+)\"" "\\1")
+  list(APPEND headers ${includes})
+  string(REGEX REPLACE "#include \"([^\"]+)\"" "#include \"moewright/\\1\"" text "${text}")
+  file(WRITE "${target}/${header}" "${text}")
+endwhile()

@@ -1,0 +1,47 @@
+#include "train/loop/train_step.h"
+
+#include "comm/cores.h"
+#include "comm/watchdog/watchdog.h"
+#include "train/convert/hf_weights.h"
+
+namespace mw {
+
+std::unique_ptr<Engine> make_engine(World& world, const RunSpec& run) {
+  const NodePlace place = place_on_node(world, run.mesh);
+  return std::make_unique<Engine>(load_model_spec(run), run, world.comm(),
+                                  threads_per_rank(run.train.threads, place.ranks), place);
+}
+
+std::string set_first_weights(Engine& engine) {
+  const RunSpec& run = engine.plan.run;
+  if (!run.hf_dir.empty()) return import_hf_weights(engine, run.hf_dir);
+  engine.params.initialise(static_cast<uint64_t>(run.train.seed), engine.stream);
+  refresh_weights(engine);
+  return "";
+}
+
+void require_finite(Engine& engine, const StepStats& stats, int64_t step) {
+  // Sums are the same everywhere, a bad tensor may lie on one rank: it stops all before the weights are touched.
+  const std::string bad = find_non_finite(engine, stats);
+  int64_t any_bad = bad.empty() ? 0 : 1;
+  engine.world.all_reduce_max(std::span(&any_bad, 1));
+  if (any_bad != 0)
+    fail(Exit::numeric,
+         fmt::format("step {}: {}", step, bad.empty() ? "another rank found a value that is not finite" : bad),
+         "lower train.lr, raise train.warmup, or resume from an earlier checkpoint; the weights of this step were not "
+         "changed");
+}
+
+StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state) {
+  const RunSpec& run = engine.plan.run;
+  const int64_t step = state.step + 1;
+  begin_step(engine.world, run, step);
+  const std::vector<Batch> batches = stage(engine, read_step(samples, engine.plan, state.samples));
+  StepStats stats = accumulate_gradients(engine, batches);
+  require_finite(engine, stats, step);
+  apply_update(engine, stats, {learning_rate(run.train, step), step});
+  state = {step, state.samples + run.train.global_batch, stats.loss};
+  return stats;
+}
+
+}  // namespace mw

@@ -1,0 +1,33 @@
+// A training run from other code: an engine for a run file, its first weights, and one optimizer step. examples/embed
+// shows it.
+#pragma once
+
+#include <memory>
+
+#include "comm/world.h"
+#include "engine/engine.h"
+#include "engine/step.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/data/data.h"
+
+namespace mw {
+
+// The engine of this rank for the model of the run, with the threads and the GPU that are its share of the node.
+// Weights are not set yet. `world` must outlive it. Collective over the world. Errors: config, unsupported, memory.
+std::unique_ptr<Engine> make_engine(World& world, const RunSpec& run);
+
+// Sets the weights that a new run starts with: those of the model folder, if the run names one (hf:DIR), otherwise
+// random ones that depend on train.seed alone and not on the layout. Returns a note for the log, or "". Collective over
+// the world. Errors: as import_hf_weights.
+std::string set_first_weights(Engine& engine);
+
+// Throws on all ranks when loss, gradient norm or a gradient of any rank is not finite; weights are then as before the
+// step. Collective over the world. Errors: numeric, naming the step and the tensor.
+void require_finite(Engine& engine, const StepStats& stats, int64_t step);
+
+// One optimizer step: reads this rank's samples after state.samples, computes gradients, updates the weights at the
+// learning rate of the run's schedule, and counts the step in `state`. The result is bit-identical to that of
+// `moewright train`. Collective over the world. Errors: data; numeric, as require_finite; comm.
+StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state);
+
+}  // namespace mw
