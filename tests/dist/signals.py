@@ -11,8 +11,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import (SOURCE, Checks, Job, checkpoints, last_step, launcher_forwards, outputs, read_metrics,  # noqa: E402
-                   run, same_bits, write_corpus, write_run_file)
+from _jobs import (SOURCE, Checks, Job, checkpoints, gpus, last_step, launcher_forwards, outputs,  # noqa: E402
+                   read_metrics, run, same_bits, write_corpus, write_run_file)
 
 checks = Checks()
 write_corpus("text")
@@ -80,6 +80,8 @@ for name, ranks, send in cases:
 
 # Ctrl-C in a terminal: the first one answers at once and stops after the step, the second one ends the process.
 SLOW = ["train.global_batch=4096", "train.steps=24"]
+if gpus():  # whose steps are shorter than the pause between two key presses
+    SLOW += ["train.global_batch=131072", "train.micro_batches=64"]
 job = Job(1, "train", RUN, *outputs("twice"), *COMMON, *SLOW)
 if checks.expect(job.wait_until(lambda: "data:" in job.output()) and job.running(), "twice: ended early", job.output()):
     os.kill(job.rank_pids()[0], signal.SIGINT)
