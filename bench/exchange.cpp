@@ -109,7 +109,7 @@ class Exchange {
     if (store_.has("exchange.rows")) experts.exchange_rows = store_.rows("exchange.rows");
     if (store_.has("exchange.weights")) experts.exchange_weights = store_.rows("exchange.weights");
     transport_ = make_transport(plan_.transports[0],
-                                {comms, plan_.placements[0], islands, {}, experts, store_, row, o.chunks, false});
+                                {comms, plan_.placements->layers[0], islands, {}, experts, store_, row, o.chunks, false});
     x_ = store_.fixed("work.normed");
     out_ = store_.fixed("work.branch");
     d_weights_ = store_.fixed("work.d_gate").reshape({o.tokens, o.top_k});
@@ -132,7 +132,7 @@ class Exchange {
                store_.fixed(row("row_weights")),
                store_.fixed(row("row_of")),
                store_.fixed(row("rows_per_expert"))};
-    build_token_layout(stream_, ids, weights_, {}, plan_.placements[0].position_of_expert(), {}, layout_);
+    build_token_layout(stream_, ids, weights_, {}, plan_.placements->layers[0].position_of_expert(), {}, layout_);
   }
 
   // Seconds of each phase by the slowest rank, and bytes that this rank sends in it.

@@ -141,7 +141,8 @@ const std::vector<KeyRule>& key_rules() {
            "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
            "first rank is three times as fast; experts get the rows of all ranks as before; empty: equal shares"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
-      INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16, "ranks per node; 0: as the launcher reports"),
+      INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16,
+              "consecutive ranks that share a node; the last node may have fewer; 0: as the launcher reports"),
       REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6,
            "coefficient of the load-balancing loss; 0: off; negative: the value of config.json for model = "
            "\"hf:DIR\", 0.05 for a [model] table, 0 with a selection bias"),
@@ -165,9 +166,9 @@ const std::vector<KeyRule>& key_rules() {
            "experts",
            "ssmb", "ted"),
       TEXT("moe.transport", moe.transport,
-           "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat), in_place, flat (all-to-all) or "
-           "padded "
-           "(GShard's equal buffers); or a list over the MoE layers, such as \"flat*4,padded*2\""),
+           "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat), in_place, flat (all-to-all), "
+           "padded (GShard's equal buffers), halo (by way of the node, Piper) or bypass (the same, a token's row once "
+           "to each node, X-MoE); or a list over the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
               "chunks of an all-to-all to overlap with expert compute; 0: 2 between GPUs, else 1"),
       TEXT("moe.expert_products", moe.expert_products,
