@@ -27,6 +27,12 @@ constexpr NamedFault kFaults[] = {
     {"slight_gradient", &Faults::slight_gradient},
     {"fleeting_gradient", &Faults::fleeting_gradient},
     {"slight_query_norm", &Faults::slight_query_norm},
+    {"lose_replica", &Faults::lose_replica},
+    {"merge_unweighted", &Faults::merge_unweighted},
+    {"swap_gate_gradients", &Faults::swap_gate_gradients},
+    {"forget_home", &Faults::forget_home},
+    {"stale_weights", &Faults::stale_weights},
+    {"wrong_gateway_order", &Faults::wrong_gateway_order},
     {"hang", &Faults::hang},
 };
 

@@ -23,7 +23,14 @@ struct Faults {
   bool slight_gradient = false;    // 0.1 % too large
   bool fleeting_gradient = false;  // the same, until `verify` tries other tokens
   bool slight_query_norm = false;  // gradients of the query norm are 0.1 % too large
-  bool hang = false;               // the last rank stops at step 3
+  // Of exchanges by way of the node.
+  bool lose_replica = false;         // gateways pass on the neighbour's row
+  bool merge_unweighted = false;     // the first rank of each EP group forgets the gate weights in bypass
+  bool swap_gate_gradients = false;  // gate gradients travel with the neighbour's row
+  bool forget_home = false;          // gradients of rows do not return from experts of the own node
+  bool stale_weights = false;        // recompute sends other gate weights
+  bool wrong_gateway_order = false;  // gateways mistake their sources' rows for each other's
+  bool hang = false;                 // the last rank stops at step 3
 };
 
 std::vector<std::string> fault_names();

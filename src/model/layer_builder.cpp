@@ -213,11 +213,12 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   const ExpertPlacement& placement = plan.placements->layers[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
   const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : 2;
-  std::unique_ptr<Transport> transport = make_transport(
-      plan.transports[static_cast<size_t>(index)],
-      {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),
-       resident_experts(params, param + "moe."), moe_work.experts, store, act,
-       plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks, is_recomputed(mode, "received")});
+  std::unique_ptr<Transport> transport =
+      make_transport(plan.transports[static_cast<size_t>(index)],
+                     {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),
+                      resident_experts(params, param + "moe."), moe_work.experts, store, act,
+                      plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks,
+                      is_recomputed(mode, "received"), plan.faults});
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;
   options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "comm/world.h"
+#include "config/faults.h"
 #include "layout/islands.h"
 #include "layout/placement.h"
 #include "layout/recompute.h"
@@ -23,6 +24,7 @@ struct TransportParts {
   const LayerRows& row;  // names of the layer's rows in the store
   int64_t row_chunks = 1;
   bool dispatches_again = false;  // rows are dispatched once more before the backward pass
+  Faults faults = {};
 };
 
 // Errors: unsupported, for a placement that the transport cannot serve.

@@ -21,10 +21,20 @@ FAULTS = {  # fault: lines of which at least one must be judged FAIL
     "copies_in_norm": r"^ *grad_norm ",
     "stale_gather": r"update from equal gradients: .* differ, weights of layers\.\d+\.moe\.w_",
 }
+# Of exchanges by way of the node.
+BY_NODE = {
+    "lose_replica": r"grad layers\.\d+\.moe\.w_up\[\d+\] ",
+    "merge_unweighted": r"grad layers\.\d+\.moe\.w_down\[\d+\] ",
+    "swap_gate_gradients": r"grad layers\.\d+\.moe\.router ",
+    "forget_home": r"grad layers\.\d+\.\S+ ",
+    "stale_weights": r"grad layers\.\d+\.\S+ ",
+    "wrong_gateway_order": r"grad layers\.\d+\.moe\.w_up\[\d+\] ",
+}
 
 TIED = "model.tie_embeddings=true"
 checks = Checks()
-for fault, line in FAULTS.items():
+for fault, line in {**FAULTS, **BY_NODE}.items():
+    ranks = 4
     layouts = ["", "mesh.zero=1", "mesh.tp=2", "mesh.tp=2 moe.tp_mode=ted", "mesh.pp=2"]
     if fault == "drop_row":
         layouts = ["", "mesh.placement=dp_first moe.transport=padded moe.row_chunks=3", "memory.recompute=full", "mesh.pp=2"]
@@ -34,8 +44,16 @@ for fault, line in FAULTS.items():
         layouts = [f"{TIED} mesh.pp=2 {more}" for more in ("", "mesh.tp=2", "mesh.zero=1 mesh.schedule=zb_h1")]
     if fault == "copies_in_norm":  # replicas of a token shard's weights, or the last stage's of the embedding
         layouts = ["mesh.tp=2", "mesh.tp=2 mesh.zero=1", "mesh.tp=2 moe.tp_mode=ted", f"{TIED} mesh.pp=2"]
+    if fault in BY_NODE:
+        layouts = [f"mesh.ep=4 mesh.ranks_per_node=2 moe.transport={transport}" for transport in ("halo", "bypass")]
+    if fault == "merge_unweighted":
+        layouts = layouts[1:]
+    if fault == "stale_weights":
+        layouts = [f"{layout} memory.recompute={mode}" for layout, mode in zip(layouts, ("moe", "full"))]
+    if fault == "wrong_gateway_order":  # needs a gateway with two sources
+        ranks, layouts = 6, [f"{layout} mesh.ep=6 train.global_batch=48" for layout in layouts]
     for extra in map(str.split, layouts):
-        result = run(4, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
+        result = run(ranks, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
                      f"debug.fault={fault}", *extra)
         named = [text for text in result.output.splitlines() if "FAIL: tolerance" in text or "FAIL: a gap" in text]
         print(f"{result.seconds:5.1f} s  {fault}: {named[0].strip() if named else 'nothing named'}", flush=True)

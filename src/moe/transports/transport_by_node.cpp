@@ -12,6 +12,13 @@ TensorView slice_of(GrowingTensor& tensor, int64_t first, int64_t rows) {
   return tensor.take(first + rows).slice(first, rows);
 }
 
+// A fault: blocks of senders are received in the order of descending peers.
+ExchangeLeg received_backwards(ExchangeLeg leg) {
+  int64_t end = leg.receive_rows;
+  for (RowMessage& message : leg.receive) message.first = end -= message.rows;
+  return leg;
+}
+
 }  // namespace
 
 ByNodeTensors by_node_tensors(const TensorOf& kept, const TensorOf& scratch) {
@@ -172,14 +179,17 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
   pack(stream, pass, own, source_TD);
   const ExchangePlan& plan = own.plan;
+  ExchangeLeg far = plan.far;
+  if (options_.faults.wrong_gateway_order && pass == Pass::forward) far = received_backwards(far);
   const auto send = [&](TensorView sent, TensorView pilots, TensorView units) {
-    if (islands_.count() > 1) own.far.push_back(start(stream, plan.far, Direction::to_experts, sent, pilots));
+    if (islands_.count() > 1) own.far.push_back(start(stream, far, Direction::to_experts, sent, pilots));
     own.home.push_back(start(stream, plan.home, Direction::to_experts, sent, units));
   };
   const int64_t sent = plan.home.send_rows, pilots = plan.far.receive_rows;
   send(slice_of(t_.rows, own.first.sent, sent), slice_of(t_.pilots, own.first.pilot, pilots),
        slice_of(pass == Pass::backward ? t_.arrived : t_.units, own.first.unit, plan.units));
   if (pass == Pass::backward) return;
+  far = plan.far;
   send(by_unit(t_.row_choices, own.first.sent, sent), by_unit(t_.pilot_choices, own.first.pilot, pilots),
        by_unit(t_.unit_choices, own.first.unit, plan.units));
   if (!carries_weights(pass)) return;
@@ -192,7 +202,7 @@ void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, Tensor
   gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens), of_choices(t_.sent_tokens, chunk).as<int32_t>(),
               sent, slice_of(t_.rows, chunk.first.sent, sent));
   if (pass == Pass::backward) return;
-  const bool weighs = carries_weights(pass);
+  const bool weighs = carries_weights(pass) && !(options_.faults.stale_weights && pass == Pass::again);
   const TensorView weights = gate_weights_.slice(chunk.first_token, chunk.tokens);
   unit_choices(stream, choices_of(chunk), weighs ? weights : TensorView{},
                of_choices(t_.sent_leads, chunk).slice(0, sent), parts_.receiver, options_.merge,
@@ -219,12 +229,14 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
                  parts_.place, options_.merge, by_unit(t_.spread_choices, first.spread, spread),
                  weighs ? by_unit(t_.spread_weights, first.spread, spread) : TensorView{});
   }
-  gather_rows(stream, slice_of(t_.pilots, first.pilot, pilots), table.as<int32_t>(), spread,
-              slice_of(t_.spread, first.spread, spread));
+  const TensorView rows = slice_of(t_.pilots, first.pilot, pilots), copies = slice_of(t_.spread, first.spread, spread);
+  gather_rows(stream, rows, table.as<int32_t>(), spread, copies);
+  if (options_.faults.lose_replica && forward && spread > 1)
+    gather_rows(stream, rows, table.as<int32_t>() + 1, spread - 1, copies.slice(0, spread - 1));
   const auto send = [&](TensorView from, TensorView to) {
     chunk.spread.push_back(start(stream, plan.spread, Direction::to_experts, from, to));
   };
-  send(slice_of(t_.spread, first.spread, spread), slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
+  send(copies, slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
   if (forward) send(by_unit(t_.spread_choices, first.spread, spread), by_unit(t_.unit_choices, first.unit, plan.units));
   if (weighs) send(by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.unit_weights, first.unit, plan.units));
 }
@@ -293,18 +305,22 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
   const TensorView table = by_unit(t_.unit_rows, first.unit, plan.units),
                    weights = by_unit(t_.unit_weights, first.unit, plan.units),
                    merged = slice_of(t_.arrived, first.unit, plan.units);
-  combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table,
-               !backward && options_.merge ? weights : TensorView{}, {}, merged);
+  const bool weighs = !backward && options_.merge && !(options_.faults.merge_unweighted && ep_.rank() == 0);
+  combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table, weighs ? weights : TensorView{}, {}, merged);
   const auto send = [&](TensorView units, TensorView spread, TensorView sent) {
     if (islands_.count() > 1) chunk.spread.push_back(start(stream, plan.spread, Direction::to_tokens, spread, units));
-    chunk.home.push_back(start(stream, plan.home, Direction::to_tokens, sent, units));
+    if (!(options_.faults.forget_home && backward))
+      chunk.home.push_back(start(stream, plan.home, Direction::to_tokens, sent, units));
   };
   const int64_t sent = plan.home.send_rows, spread = plan.spread.send_rows;
   send(merged, slice_of(t_.spread, first.spread, spread), slice_of(t_.rows, first.sent, sent));
   chunk.merged = false;
   if (!backward) return;
   // The weights have been read: their memory takes the gate gradients.
-  gather_values(stream, scratch_.d_row_weights.take(end_.row).slice(row, rows), flat(table), flat(weights));
+  const TensorView d_weights = scratch_.d_row_weights.take(end_.row).slice(row, rows);
+  gather_values(stream, d_weights, flat(table), flat(weights));
+  if (const int64_t others = table.numel() - 1; options_.faults.swap_gate_gradients && others > 0)
+    gather_values(stream, d_weights, flat(table).slice(1, others), flat(weights).slice(0, others));
   send(weights, by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.row_weights, first.sent, sent));
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "config/faults.h"
 #include "layout/exchange_plan.h"
 #include "layout/placement.h"
 #include "moe/transport.h"
@@ -39,6 +40,7 @@ struct ByNodeOptions {
   bool merge = false;  // bypass
   int64_t chunks = 1;
   bool dispatches_again = false;  // Pass::again precedes the backward pass
+  Faults faults = {};
 };
 
 class ByNodeTransport : public Transport {
