@@ -32,6 +32,7 @@ struct Options {
   int64_t experts = 256, top_k = 8, width = 512, tokens = 256, ranks_per_node = 0, chunks = 1;
   double zipf = 0;
   int repeats = 20;
+  int phases = 4;  // 2: rows out and back, 4: gradients too
   std::string dtype = "bf16", device = "cpu", json;
 };
 
@@ -136,8 +137,8 @@ class Exchange {
   }
 
   // Seconds of each phase by the slowest rank, and bytes that this rank sends in it.
-  void run(bool counts) {
-    for (int p = 0; p < 4; ++p) {
+  void run(int phases, bool counts) {
+    for (int p = 0; p < phases; ++p) {
       if (p == 0) transport_->prepare(stream_, layout_, weights_, true);
       const Trace::SentBytes before = stream_.trace().sent_bytes();
       stream_.wait();
@@ -171,10 +172,10 @@ class Exchange {
     return worst[0];
   }
 
-  nlohmann::ordered_json result() {
+  nlohmann::ordered_json result(int phases) {
     nlohmann::ordered_json row;
     row["transport"] = name_;
-    for (int p = 0; p < 4; ++p) {
+    for (int p = 0; p < phases; ++p) {
       std::vector<int64_t> bytes = {sent_[p].all, sent_[p].far};
       comm_.all_reduce_sum(std::span(bytes));
       row[kPhases[p]] = {{"median_ms", 1e3 * median(seconds_[p])}, {"bytes", bytes[0]}, {"far_bytes", bytes[1]}};
@@ -253,8 +254,8 @@ void measure(World& world, const Options& o) {
       fail(Exit::check_failed, fmt::format("{}: rows come back wrong, by {}", exchange->name(), error));
   }
   for (int i = -1; i < o.repeats; ++i)
-    for (const auto& exchange : exchanges) exchange->run(i >= 0);
-  for (const auto& exchange : exchanges) report["transports"].push_back(exchange->result());
+    for (const auto& exchange : exchanges) exchange->run(o.phases, i >= 0);
+  for (const auto& exchange : exchanges) report["transports"].push_back(exchange->result(o.phases));
   if (world.comm().rank() != 0) return;
   std::printf("%s\n", report.dump(1).c_str());
   if (!o.json.empty()) write_output_text(o.json, report.dump(1) + "\n");
@@ -276,6 +277,7 @@ int main(int argc, char** argv) {
     app.add_option("--chunks", o.chunks);
     app.add_option("--zipf", o.zipf, "exponent of the experts' popularity; 0: uniform");
     app.add_option("--repeats", o.repeats);
+    app.add_option("--phases", o.phases, "2: rows out and back; 4: gradients too")->check(CLI::IsMember({2, 4}));
     app.add_option("--device", o.device, "cpu or gpu");
     app.add_option("--json", o.json);
     CLI11_PARSE(app, argc, argv);

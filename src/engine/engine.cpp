@@ -96,7 +96,7 @@ ExchangesEnd::~ExchangesEnd() {
   if (comms_.gpu_link != nullptr && std::uncaught_exceptions() > 0) abort_exchanges(*comms_.gpu_link);
 }
 
-Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, NodePlace place,
+Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, const NodePlace& place,
                SharedPlacements placements)
     : device(choose_device(run.train.device, place.rank)),
       near_cores(stay_near(device)),

@@ -42,7 +42,7 @@ class ExchangesEnd {
 struct Engine {
   // placements: as in make_plan. Collective over `world`, which must outlive it. Errors: config; memory; unsupported,
   // also for a placement with replicas.
-  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, NodePlace place = {},
+  Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, const NodePlace& place = {},
          SharedPlacements placements = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
