@@ -106,8 +106,9 @@ Command add_plan_command(CommandLine& line) {
       "--why", options->why,
       "explain one layout, for example \"pp=4 ep=8\", or \"\": that of the run file; keys: pp, schedule, chunks, "
       "tp, tp_mode, ep, placement, zero, micro_batches, recompute; omitted ones come from the run file");
-  sub.add_option("--load", options->load,
-                 "measured expert loads: a JSON list of rows per expert, or the metrics.jsonl of a run");
+  sub.add_option(
+      "--load", options->load,
+      "measured expert loads: a JSON list of rows per expert, for every layer, or the metrics.jsonl of a run");
   sub.add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub.add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub.add_flag("--json", options->json, "print JSON");
