@@ -108,7 +108,7 @@ Command add_plan_command(CommandLine& line) {
       "tp, tp_mode, ep, placement, zero, micro_batches, recompute; omitted ones come from the run file");
   sub.add_option(
       "--load", options->load,
-      "measured expert loads: a JSON list of rows per expert, for every layer, or the metrics.jsonl of a run");
+      "measured expert loads: a JSON list with one number per expert, for all layers, or the metrics.jsonl of a run");
   sub.add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub.add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub.add_flag("--json", options->json, "print JSON");
