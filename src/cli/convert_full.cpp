@@ -36,7 +36,8 @@ Exit run_conversion(const Invocation& invocation, int64_t watchdog_seconds,
 }  // namespace
 
 Command add_import_command(CommandLine& line, const Invocation& invocation) {
-  Subcommand sub = line.add_command("import", "turn a Hugging Face model folder into a checkpoint");
+  Subcommand sub = line.add_command(
+      "import", "turn a Hugging Face model folder into a checkpoint (`train` can also start from the folder)");
   auto dir = std::make_shared<std::string>(), out = std::make_shared<std::string>();
   sub.add_option("HF_DIR", *dir, "model folder: config.json and safetensors").required();
   sub.add_option("CHECKPOINT_DIR", *out, "folder of checkpoints to write step-00000000 into").required();
@@ -55,7 +56,8 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
   sub.add_option("CHECKPOINT", request->checkpoint, "run folder, for its newest checkpoint, or one checkpoint")
       .required();
   sub.add_option("HF_DIR", request->out, "new folder to write").required();
-  sub.add_option("--dtype", request->dtype, "bf16, fp32, or model: as the model's config.json or the run says")
+  sub.add_option("--dtype", request->dtype,
+                 "bf16, fp32, or model: as in the config.json that the run started from, else train.dtype")
       .one_of({"model", "bf16", "fp32"})
       .show_default();
   auto shard_size = std::make_shared<uint64_t>(5'000'000'000);

@@ -46,7 +46,7 @@ Command add_doctor_command(CommandLine& line, const Invocation& invocation) {
       line.add_command("doctor", "benchmark ranks, links and disk before a job; exit 1 on outliers or errors");
   auto options = std::make_shared<DoctorOptions>();
   sub.add_option("--dir", options->folder, "existing folder that the run will write to, such as checkpoint.dir");
-  sub.add_option("--threads", options->threads, "threads per rank; 0: cores of the node / ranks of the node")
+  sub.add_option("--threads", options->threads, "threads per rank; 0: the node's cores divided by its ranks")
       .range(0, 4096);
   return {sub, [options, invocation] {
             options->program = version_text();

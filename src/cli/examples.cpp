@@ -13,7 +13,9 @@ constexpr Example kExamples[] = {
     {"train", "moewright train run.toml train.lr=1e-3 checkpoint.dir=runs/a log.jsonl=runs/a/metrics.jsonl"},
     {"train", "mpirun -np 8 moewright train run.toml mesh.ep=8 --dry-run"},
     {"train", "moewright train run.toml checkpoint.dir=runs/a checkpoint.resume=auto"},
-    {"finished", "until moewright finished run.toml; do mpirun -np 8 moewright train run.toml; done"},
+    {"finished",
+     "until moewright finished run.toml; do mpirun -np 8 moewright train run.toml checkpoint.resume=auto || break; "
+     "done"},
     {"verify", "mpirun -np 4 moewright verify examples/verify.toml mesh.ep=4"},
     {"verify", "mpirun -np 4 moewright verify examples/verify.toml mesh.pp=2 mesh.ep=2 train.dtype=bf16"},
     {"parity", "moewright parity tests/golden/models/mixtral tests/golden/models/mixtral/golden.safetensors"},

@@ -9,7 +9,8 @@ namespace mw {
 
 Command add_parity_command(CommandLine& line, const Invocation&) {
   Subcommand sub = line.add_command(
-      "parity", "compare logits, loss, every gradient and 20 AdamW steps with stored results of transformers");
+      "parity",
+      "compare logits, loss, every gradient and 20 AdamW steps with stored results of Hugging Face transformers");
   auto dir = std::make_shared<std::string>(), golden = std::make_shared<std::string>();
   auto threads = std::make_shared<int>(0);
   sub.add_option("MODEL", *dir, "Hugging Face model folder, run folder or checkpoint").required();

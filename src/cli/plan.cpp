@@ -95,15 +95,20 @@ Exit plan(const PlanOptions& options) {
 Command add_plan_command(CommandLine& line) {
   Subcommand sub = line.add_command("plan", "predict memory and step time, and find the best layout");
   auto options = std::make_shared<PlanOptions>();
-  sub.add_option("RUN", options->run, "run file (TOML)").required();
+  sub.add_option("RUN", options->run,
+                 "run file (TOML); `plan` itself chooses its mesh, schedule, ZeRO, recompute and micro-batches")
+      .required();
   sub.add_option("OVERRIDES", options->overrides, "key=value overrides of the run file; the last one of a key counts");
   sub.add_option("--platform", options->platform, "profile of the machine (plan.platform)");
   sub.add_option("--ranks", options->ranks, "ranks to plan for (plan.ranks)").range(1, 1 << 20);
   sub.add_option("--top", options->top, "layouts to print").show_default().range(1, 1000000);
-  sub.add_option("--why", options->why,
-                 "explain one layout, for example \"pp=4 ep=8\"; omitted fields come from the run file");
-  sub.add_option("--load", options->load,
-                 "measured expert loads: a JSON list of rows per expert, or the metrics.jsonl of a run");
+  sub.add_option(
+      "--why", options->why,
+      "explain one layout, for example \"pp=4 ep=8\", or \"\": that of the run file; keys: pp, schedule, chunks, "
+      "tp, tp_mode, ep, placement, zero, micro_batches, recompute; omitted ones come from the run file");
+  sub.add_option(
+      "--load", options->load,
+      "measured expert loads: a JSON list with one number per expert, for all layers, or the metrics.jsonl of a run");
   sub.add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub.add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub.add_flag("--json", options->json, "print JSON");

@@ -93,7 +93,7 @@ Command add_probe_command(CommandLine& line, const Invocation& invocation) {
   sub.add_option("-o,--output", arguments->output, "profile file to write").show_default();
   sub.add_option("--budget", arguments->budget, "approximate run time, such as 90s or 5m").show_default();
   sub.add_option("--device", arguments->device, "auto, cpu, cuda or hip").show_default();
-  sub.add_option("--threads", arguments->threads, "threads per rank; 0: cores of the node / ranks of the node")
+  sub.add_option("--threads", arguments->threads, "threads per rank; 0: the node's cores divided by its ranks")
       .range(0, 4096);
   sub.add_option("--peak-tflops", arguments->peak_tflops,
                  "dense bf16 peak of a rank, for MFU; 0: the published peak of a known GPU, else the fastest measured "

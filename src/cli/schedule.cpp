@@ -69,7 +69,8 @@ Command add_schedule_command(CommandLine& line) {
   sub.add_option("--costs", options->costs, "F,I,W: cost of one stage's forward, input gradients and weight gradients")
       .values(',', 3)
       .show_default();
-  sub.add_option("--latency", options->latency, "time of a message between stages").show_default();
+  sub.add_option("--latency", options->latency, "time of a message between stages, in the unit of --costs")
+      .show_default();
   sub.add_option("--svg", options->svg, "also draw the schedule into this SVG file");
   return {sub, [options] { return print_schedule(*options); }};
 }

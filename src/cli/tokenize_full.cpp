@@ -82,7 +82,8 @@ Command add_tokenize_command(CommandLine& line) {
   sub.add_option("--eod", job->end_of_document, "token that ends each document, or none; default: the tokenizer's own");
   sub.add_option("--threads", job->threads, "number of threads; 0: all cores").range(0, 4096).show_default("0");
   auto read_ahead = std::make_shared<int64_t>(job->read_ahead >> 20);
-  sub.add_option("--read-ahead", *read_ahead, "MiB of text to hold in memory; at least one document or 1 MiB of lines")
+  sub.add_option("--read-ahead", *read_ahead,
+                 "MiB of text to hold in memory; one document, or 1 MiB of lines, is held even if larger")
       .range(0, 1 << 20)
       .show_default();
   sub.add_option("--save-every", job->save_seconds, "seconds between saves of the progress")

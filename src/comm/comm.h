@@ -1,5 +1,5 @@
-// Comm: a group of ranks (a process group) and its collectives, over host memory or in the order of a stream. Every
-// member must call the same collectives in the same order, over all of its groups, from one thread. Zero-length
+// Comm: a group of ranks (a process group) and its collectives, on host memory, or on device memory in stream order.
+// Every member must call the same collectives in one order for all of its groups together, from one thread. Zero-length
 // messages are legal everywhere. Sums are deterministic for a fixed layout and equal on all members.
 #pragma once
 
@@ -16,8 +16,8 @@ namespace mw {
 
 // An asynchronous communication, as returned by collectives. After wait(), received data is valid and send buffers may
 // be reused: by the host, or, when it was started on a stream, by work enqueued on that stream afterwards. Waiting
-// twice is legal. The destructor waits too, except that while an exception unwinds, messages and communications on a
-// stream are abandoned.
+// twice is legal. The destructor waits too, but if it runs because of an exception, it waits for host collectives only:
+// point-to-point messages, and anything on a stream, are abandoned.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -57,9 +57,9 @@ class Comm {
   virtual void barrier() = 0;
   // Starts an uneven all-to-all. Buffers must not be touched until wait().
   virtual std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) = 0;
-  // Start a point-to-point message. The n-th message sent to a member matches the n-th one that it receives, and must
-  // have the same size. The buffer must not be touched until wait(), which may block until the other side has called
-  // receive.
+  // Start a point-to-point message. The n-th message sent to a member matches the n-th one that it receives from this
+  // rank, and must have the same size. The buffer must not be touched until wait(), which may block until the other
+  // side has called receive.
   virtual std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) = 0;
   virtual std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) = 0;
 
@@ -74,8 +74,8 @@ class Comm {
   // member's part becomes the sum over all members; the other parts are undefined afterwards.
   virtual std::unique_ptr<Pending> reduce_scatter_sum(Stream& stream, std::span<float> values,
                                                       std::span<const int64_t> counts);
-  // `bytes` holds one part per member, in rank order, and this member's part is filled in. In place: fills in the parts
-  // of the others.
+  // `bytes` holds one part per member, in rank order, and this member's part is filled in; counts: bytes of each part.
+  // In place: fills in the parts of the others.
   virtual std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
                                               std::span<const int64_t> counts);
 
@@ -83,11 +83,11 @@ class Comm {
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
 
   // To be called now and then by code that waits for something else; not collective. Throws when other ranks are known
-  // to have ended the job or to be gone. Errors: as a collective with them. Does nothing where a launcher ends the job
-  // itself.
+  // to have ended the job or to be gone. Errors: the error that a collective with these ranks would throw. Does nothing
+  // where a launcher ends the job itself.
   virtual void check_peers() {}
 
-  // Where this rank's collectives are recorded, over all of its groups; null: nowhere.
+  // Where this rank's collectives, of all its groups, are recorded for the watchdog; null: nowhere.
   virtual Progress* progress() { return nullptr; }
 };
 

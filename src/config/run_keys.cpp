@@ -116,7 +116,7 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("train.device", train.device, "device to compute on; auto: a GPU if there is one", "auto", "cpu", "cuda",
            "hip"),
       INTEGER("train.threads", train.threads, 0, 4096,
-              "CPU threads per rank; 0: cores of the node / ranks of the node"),
+              "CPU threads per rank; 0: the node's cores divided by its ranks"),
       FLAG("train.deterministic", train.deterministic,
            "bit-identical results in every run; false: attention on a GPU accumulates gradients in any "
            "order, which is faster"),
@@ -167,8 +167,9 @@ const std::vector<KeyRule>& key_rules() {
            "ssmb", "ted"),
       TEXT("moe.transport", moe.transport,
            "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat), in_place, flat (all-to-all), "
-           "padded (GShard's equal buffers), halo (by way of the node, Piper) or bypass (the same, a token's row once "
-           "to each node, X-MoE); or a list over the MoE layers, such as \"flat*4,padded*2\""),
+           "padded (GShard's equal buffers), halo (Piper: rows for another node go to one gateway rank there, which "
+           "passes them on) or bypass (X-MoE: as halo, and a token's row goes only once to each node); or a list over "
+           "the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
               "chunks of an all-to-all to overlap with expert compute; 0: 2 between GPUs, else 1"),
       TEXT("moe.expert_products", moe.expert_products,
@@ -202,7 +203,7 @@ const std::vector<KeyRule>& key_rules() {
            "or a checkpoint folder"),
       TEXT("log.jsonl", log.jsonl, "metrics file to write, one JSON object per step"),
       TEXT("log.tensorboard", log.tensorboard, "folder of TensorBoard event files to write"),
-      TEXT("log.trace", log.trace, "Chrome trace of the last step to write"),
+      TEXT("log.trace", log.trace, "file for a Chrome trace of the final step (step train.steps)"),
       INTEGER("log.every", log.every, 1, kMany, "steps between log lines"),
       TEXT("log.format", log.format,
            "short: lines of at most 120 columns; long: more figures per step, and messages are not wrapped", "short",

@@ -1,4 +1,5 @@
-// Engine: everything that one rank trains with: device, plan, process groups, stream, parameters and model.
+// Engine: everything that one rank trains with: device, plan (what the rank holds and does; layout/plan.h), process
+// groups, stream, parameters and model.
 #pragma once
 
 #include <string>
@@ -20,9 +21,9 @@ Device choose_device(const std::string& wanted, int local_rank);
 // The share of the currently free memory (of the node, or of the GPU) for one of `sharers` ranks that share it.
 int64_t available_share(Device device, int sharers);
 
-// Makes the plan of this rank on its device. Refuses, before anything is allocated, runs that cannot fit when
-// `local_ranks` ranks share the node, or several share the GPU. Collective over the world. Errors: config, unsupported;
-// memory, naming the largest part and remedies.
+// Makes the Plan of this rank on its device. Refuses, before anything
+// is allocated, runs that do not fit into the memory that place.ranks ranks share on the node, or several on a GPU.
+// Collective over the world. Errors: config, unsupported; memory, naming the largest part and remedies.
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      const NodePlace& place, SharedPlacements placements = nullptr);
 
@@ -52,7 +53,7 @@ struct Engine {
   std::string near_cores;  // the cores next to the GPU, if this rank was bound to them
   Comm& world;
   Plan plan;
-  MemoryMeter memory;  // measures from this member's construction on
+  MemoryMeter memory;  // memory taken since it was created, which is before comms and tensors
   MeshComms comms;
   PipelineComms pipeline;
   Stream stream;

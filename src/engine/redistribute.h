@@ -17,14 +17,14 @@ struct Redistributed {
   int64_t rounds = 0;                          // exchanges
 };
 
-// Overwrites master weights, both moments and selection biases of `to` with those of `from`, bit for bit (moments are
-// converted if memory.moments differs), then refreshes the packed weights and copies that the next step reads. Both
-// engines are of the same model and the same world; layout (EP, TP, PP, ZeRO, schedule, shares), placement, train.dtype
-// and device may differ. `from` is not changed; gradients do not move. Every element leaves one rank only and reaches
-// each rank that needs it once (layout/state_moves.h). No file is written.
+// Overwrites master weights, both moments and selection biases (aux-loss-free balancing) of `to` with those of `from`,
+// bit for bit (moments are converted if memory.moments differs), then refreshes the weight copies that forward reads.
+// Both engines are of the same model and the same world; layout (EP, TP, PP, ZeRO, schedule, shares), placement,
+// train.dtype and device may differ. `from` is not changed; gradients do not move. Every element leaves one rank only
+// and reaches each rank that needs it once (layout/state_moves.h). No file is written.
 //
-// Memory: both engines are in memory, and each rank has two buffers of `buffer_bytes` on the host, at least 4 bytes for
-// every peer. States travel in as many rounds of one all_to_all as these buffers need.
+// Memory: both engines are in memory, and each rank has two buffers of `buffer_bytes` on the host (more where that is
+// less than 4 bytes for each peer). States travel in as many rounds of one all_to_all as these buffers need.
 // Not to be called while a CheckpointSave of either engine is under way. Collective over the world; deterministic.
 // Errors: config, when the engines differ in model or ranks; unsupported, for a placement with replicas.
 Redistributed redistribute(Engine& from, Engine& to, int64_t buffer_bytes = kRedistributeBytes);

@@ -1,9 +1,15 @@
-// The exchange of routed rows by way of the node, as a plan: what each member of an EP group sends to whom, computed
-// from counts alone. A source sends a token's row straight to the ranks of its own node, and once to a gateway in each
-// other node, which passes it on to the ranks there (X-MoE section 4.2, RBD; Piper section V, HALO).
+// The two-hop (hierarchical) exchange of routed rows by halo and bypass, as lists of messages: what each member of an
+// EP group sends to whom, computed from counts alone. The rank of a token (the source) sends its rows straight to the
+// ranks of its own node, and to one gateway on each other node, which passes them on to the ranks there (X-MoE
+// section 4.2, RBD; Piper section V, HALO):
+//   source --home--> rank of the same node
+//   source --far--> gateway on another node --spread--> rank of that node
+// An island is the members of the group on one node (layout/islands.h).
 //
-// A unit is a row that travels. Merged, a token is one unit for each rank of its own island, and one for each other
-// island, that its experts lie on; else each choice is a unit. Chunks are of tokens at their sources.
+// A unit is a row that travels. Not merged (halo): one unit for each choice, that is each (token, expert) pair. Merged
+// (bypass): a token is one unit for each rank of its own node that has one of its experts, and one for each other node
+// that has some; the gateway there passes it on to each rank of its node that has some, as one unit each. Each source
+// divides its own tokens into chunks.
 #pragma once
 
 #include <cstdint>
@@ -16,55 +22,56 @@ namespace mw {
 
 // What one source sends in one chunk, as its own router says.
 struct SourceCounts {
-  std::vector<int64_t> sent;   // by member: units that this source sends to it, as a gateway or for its experts
-  std::vector<int64_t> units;  // by member: units that reach it, straight or by its gateway
-  std::vector<int64_t> rows;   // by position of an expert in (rank, slot) order: choices
+  std::vector<int64_t> sent;   // by member: units in this source's message to it, for its experts or to pass on
+  std::vector<int64_t> units;  // by member: units that it gets for its experts, from this source or from a gateway
+  std::vector<int64_t> rows;   // by expert, in (rank, slot) order: choices, not units
 };
 
 // What a member knows of one source and chunk.
 struct KnownSource {
-  int64_t sent = 0;            // units that come to this member from the source itself
-  std::vector<int64_t> units;  // by place in the island: units that reach each of its members; empty where the source
-                               // is another member's to pass on
-  int64_t own_units = 0;       // units that reach this member
-  std::vector<int64_t> rows;   // by slot of this member: rows of its experts
+  int64_t sent = 0;  // units in the source's message to this member
+  // Units that each member of this member's island gets from the source, by place in the island. Only for sources that
+  // this member is the gateway of, else empty.
+  std::vector<int64_t> units;
+  int64_t own_units = 0;      // units that this member gets for its experts
+  std::vector<int64_t> rows;  // by slot of this member: choices of its experts
 };
 
-// Rows [first, first + rows) of a buffer, to or from a member of the group.
+// Rows [first, first + rows) of a buffer, each a unit, to or from a member of the group.
 struct RowMessage {
   int peer = 0;
   int64_t first = 0, rows = 0;
   bool operator==(const RowMessage&) const = default;
 };
 
-// Messages of one kind, ascending by peer; none has 0 rows. send_rows and receive_rows: of both buffers.
+// Messages of one hop, ascending by peer; none has 0 rows. send_rows and receive_rows: rows of the send buffer and of
+// the receive buffer, which another leg may share; not the sums of these messages.
 struct ExchangeLeg {
   std::vector<RowMessage> send, receive;
   int64_t send_rows = 0, receive_rows = 0;
 };
 
-// One member's part in the exchange of one chunk. On the way to the experts, home and far send from the source's units;
-// far is received by gateways, which make spread's units of it; home and spread are received for the experts. On the
-// way back each message changes its direction.
+// One member's part in the exchange of one chunk, on the way to the experts. home and far share a send buffer, home and
+// spread a receive buffer. On the way back each message changes its direction.
 struct ExchangePlan {
   ExchangeLeg home;    // to members of the own island, itself included
   ExchangeLeg far;     // to gateways in other islands
   ExchangeLeg spread;  // from gateways to members of their island, itself included
-  // By source: where its units lie among those that reached this member. Home's come first, then each gateway's.
+  // By source: where its units lie in the receive buffer of home and spread. Home's come first, then each gateway's.
   struct Arrived {
     int64_t first = 0, rows = 0;
   };
   std::vector<Arrived> by_source;
-  std::vector<int64_t> slot_rows;  // rows of each of this member's experts
-  int64_t units = 0;               // that reached this member
+  std::vector<int64_t> slot_rows;  // choices of each of this member's experts
+  int64_t units = 0;               // rows of that receive buffer
 };
 
 // sources: by member of the group, itself included. Errors: comm, for counts that do not agree, naming the source.
 ExchangePlan plan_exchange(const Islands& islands, int member, const SourceCounts& own,
                            std::span<const KnownSource> sources);
 
-// The way of the counts, which is that of the rows: each source tells its gateways (far), and every member those of its
-// island what it knows of itself and of the sources that it serves (near). Messages are int64 words.
+// How counts travel, before the rows. far: each source sends its counts to its gateways. near: then each member sends
+// its own counts, and those that it got as a gateway, to all members of its island. Messages are int64 words.
 class CountRoute {
  public:
   // rank_offsets: first position of each member's experts, and the number of experts.
@@ -76,11 +83,11 @@ class CountRoute {
   int64_t near_words_from(int peer) const { return near_words(peer, member_); }
   // own: by chunk.
   std::vector<int64_t> far_message(std::span<const SourceCounts> own, int to) const;
-  // far: what came from each source that this member serves, by member of the group.
+  // far: by member of the group: the far message that came from it; empty if this member is not its gateway.
   std::vector<int64_t> near_message(std::span<const SourceCounts> own, const std::vector<std::vector<int64_t>>& far,
                                     int to) const;
-  // By chunk and source. near: what came from each member of the island, by member of the group; of this member itself
-  // its own near_message.
+  // Returns, by chunk and source, what this member knows. near: by member of the group: the near message that came from
+  // it, for members of this island; near[this member]: its own near_message(own, far, this member).
   std::vector<std::vector<KnownSource>> known(const std::vector<std::vector<int64_t>>& far,
                                               const std::vector<std::vector<int64_t>>& near) const;
 
@@ -88,7 +95,7 @@ class CountRoute {
   int64_t slots(int member) const;
   int64_t far_words(int from, int to) const;
   int64_t near_words(int from, int to) const;
-  std::vector<int> told_by(int member) const;  // sources of its near messages, ascending
+  std::vector<int> told_by(int member) const;  // sources whose counts are in its near messages, ascending
   const std::vector<int>& island_of(int member) const;
 
   const Islands& islands_;

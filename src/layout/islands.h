@@ -1,4 +1,5 @@
-// Nodes: which ranks of the world share one, and the islands of a group, which are its members by node.
+// Nodes: which ranks of the world share one. An island: those members of a group (such as an EP group) that are on one
+// node.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace mw {
 // The node of every rank of the world.
 struct NodeMap {
   int64_t ranks_per_node = 0;     // consecutive ranks, the last node may have fewer; 0: all ranks on one node
-  std::vector<int> node_of_rank;  // where nodes are not like that: numbered from 0; counts where it is not empty
+  std::vector<int> node_of_rank;  // node number of each rank, from 0; if not empty, it replaces ranks_per_node
   int node_of(int rank) const;
   bool operator==(const NodeMap&) const = default;
 };
@@ -18,7 +19,7 @@ struct NodeMap {
 // names: by rank, equal for ranks of one node.
 NodeMap number_nodes(std::span<const uint64_t> names);
 
-// The members of a group by node. Members are numbered as in the group, islands by their first member; an island may
+// The islands of a group. Members are numbered as in the group, islands by their first member; an island may
 // have any number of members, and these need not be neighbours.
 struct Islands {
   std::vector<int> island_of;             // by member
@@ -28,8 +29,9 @@ struct Islands {
   int size() const { return static_cast<int>(island_of.size()); }
   int count() const { return static_cast<int>(members.size()); }
   bool is_near(int member, int other) const;  // both on one node
-  // The gateway: the member of `island` that takes what `source` sends there. With equal islands it has the source's
-  // place, so that every member serves one source of each other island; a smaller island serves several by one member.
+  // The gateway: the member of `island` that receives what `source` sends to that island. In islands of equal size its
+  // place is that of the source, so that every member is the gateway of one source of each other island. In a smaller
+  // island one member is the gateway of several sources of an island.
   int gateway(int source, int island) const;
   // Sources outside the island of `member` that it is the gateway of, ascending.
   std::vector<int> sources_of(int member) const;

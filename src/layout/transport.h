@@ -16,15 +16,22 @@ namespace mw {
 
 enum class TransportKind : uint8_t { in_place, flat, padded, halo, bypass };
 
-// The sets of rows that tensors of a transport have. choice: [tokens, top_k], exact; expert: rows of this rank's
-// experts; send: rows that leave a token's rank; by way of the node also those that arrive for the experts (unit),
-// those that arrive at a gateway (pilot) and those that it passes on (spread).
-enum class RowSet : uint8_t { choice, expert, send, unit, pilot, spread };
+// What the rows of a transport's tensor are. The last three exist with halo and bypass only, where a gateway rank
+// passes on the rows that other nodes send to its node (layout/exchange_plan.h).
+enum class RowSet : uint8_t {
+  choice,  // (token, choice) pairs of this rank's tokens: tokens * top_k, known before routing
+  expert,  // rows of this rank's experts
+  send,    // rows that this rank sends as the rank of their tokens
+  unit,    // rows that this rank receives for its experts, each for one or several of them
+  pilot,   // rows that this rank receives as a gateway
+  spread,  // rows that this rank sends as a gateway
+};
 
 // A tensor of a transport.
 struct TransportTensor {
-  enum class Type : uint8_t { run, f32, i32 };          // run: train.dtype
-  enum class Width : uint8_t { one, choices, hidden };  // choices: those that travel with a unit
+  enum class Type : uint8_t { run, f32, i32 };  // run: train.dtype
+  // Elements of a row. choices: one for each expert choice that a row may serve: top_k with bypass, 1 with halo.
+  enum class Width : uint8_t { one, choices, hidden };
   const char* name;
   RowSet rows = RowSet::expert;
   Type type = Type::run;
@@ -42,7 +49,7 @@ struct TransportTraits {
   RoutedRows (*send_rows)(const RoutedShape&) = nullptr;  // null: rows stay on their rank
   // What a layer keeps per micro-batch; memory.recompute = "moe" and "full" drop it.
   std::vector<TransportTensor> kept;
-  // What all layers share: rows "exchange.NAME" of the byte table.
+  // What all layers share: listed as "exchange.NAME" in the byte table (layout/byte_table.h).
   std::vector<TransportTensor> scratch;
   bool exchanges() const { return send_rows != nullptr; }  // rows move between the ranks of an EP group
 };
@@ -54,8 +61,8 @@ std::span<const TransportTraits> transport_table();
 const TransportTraits& traits_of(TransportKind kind);
 
 // The setting of each layer, from moe.transport: one name for all MoE layers, or a list such as "flat*4,padded*2" that
-// has an item for each of them; "" for dense layers. Errors: config, for a list of another length or a bad count;
-// unsupported, for a name that is not in the table.
+// has an item for each of them; "" for dense layers. Errors: config, for a list of another length, a bad count or an
+// unknown name; unsupported, for gather_tokens and gather_weights.
 std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model);
 // "auto": in_place for EP = 1, flat otherwise; "" of a dense layer: in_place. Errors: config, for a transport that
 // cannot serve this EP; unsupported.
@@ -64,7 +71,7 @@ std::vector<TransportKind> choose_transports(const std::vector<std::string>& nam
 
 // Whether a layer keeps a tensor of this name for its transport.
 bool is_kept_by_transport(std::string_view name);
-// Whether some transport may be chosen where experts are sharded.
+// Whether moe.transport = `setting` can be used with EP > 1: no MoE layer in it demands in_place.
 bool allows_sharded_experts(const std::string& setting);
 
 }  // namespace mw

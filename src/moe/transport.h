@@ -35,12 +35,13 @@ enum class Pass : uint8_t {
   backward,  // dispatch d_out; combine d_x without weights, and bring back the gate gradients
 };
 
-// Rows of one chunk as the experts see them. Sorted rows are numbered over all chunks; those of a chunk are contiguous
-// and sorted by (slot, source rank, order at the source).
+// Rows of one chunk as the experts see them. A chunk is a range of this rank's experts (flat) or a range of each
+// source's tokens (halo, bypass). A slot is the index of an expert on its rank. Sorted rows are numbered over all
+// chunks; those of a chunk are contiguous and sorted by (slot, source rank, order at the source).
 struct ExpertBatch {
   int64_t slot_begin = 0, slot_count = 0;
   std::span<const int64_t> offsets;  // slot_count + 1, in sorted rows
-  // An earlier chunk holds rows of the same experts: their weight gradients are added to, never overwritten.
+  // True if an earlier chunk holds rows of the same experts: weight gradients must then be added, not overwritten.
   bool accumulates = false;
   SortedRows in;           // rows to read: x, or d_out in the backward pass
   SortedRows out;          // rows to write: y, or d_x in the backward pass
@@ -48,9 +49,10 @@ struct ExpertBatch {
   TensorView d_weights_R;  // backward: f32 gate gradient of each sorted row, written by the experts
 };
 
-// The weights of a chunk's experts, resident or gathered, and the memory of their gradients.
+// The weights of a chunk's experts, resident or gathered, and the memory of their gradients. g: 2 with a gate
+// projection (SwiGLU), else 1.
 struct ExpertWeights {
-  std::span<const Weight> up, down;  // [slot_count] of [c * F, D] and [D, F]
+  std::span<const Weight> up, down;  // [slot_count] of [g * F, D] and [D, F]
   TensorView d_up, d_down;           // f32 [slot_count, ...]
 };
 
@@ -67,8 +69,9 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Starts to read the rows per expert. Nothing else is read from the device until the first dispatch_finish.
-  // gate_weights [T, K], f32: must stay unchanged until the last combine_finish. trains: a backward pass follows.
+  // Starts to copy the number of rows of each expert to the host. The caller must not start another copy from the
+  // device to the host before the first dispatch_finish. gate_weights [T, K], f32: must stay unchanged until the last
+  // combine_finish. trains: a backward pass follows.
   virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) = 0;
   // The number of chunks, the same on all ranks of the EP group and in all passes.
   virtual int64_t chunks() const = 0;
@@ -79,8 +82,8 @@ class Transport {
   // dispatch_finish of the pass. The transport decides what else travels with the rows.
   virtual void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
   virtual ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
-  // The rows that the forward pass, or `again`, dispatched: for weight gradients and recompute. x_TD: the forward
-  // input, to the bit. Only in, offsets and accumulates are set; waits for nothing.
+  // The rows that the forward pass, or `again`, dispatched: for weight gradients and recompute. x_TD: equal to
+  // the forward input bit for bit. Only in, offsets and accumulates are set; waits for nothing.
   virtual ExpertBatch forward_rows(int64_t chunk, TensorView x_TD) = 0;
   // Starts to return the rows that the experts wrote to batch.out, and in the backward pass the gate gradients.
   virtual void combine_begin(Stream& stream, Pass pass, int64_t chunk) = 0;
@@ -88,8 +91,8 @@ class Transport {
   virtual void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) = 0;
 
   // Starts to gather the weights that a pass needs, if they are not resident; may be called before the attention that
-  // precedes the layer. Without the call, weights() gathers them itself. Weights of the forward pass may be released
-  // after its last combine_finish, those of the backward pass after weights_done of all chunks.
+  // precedes the layer. Without the call, weights() gathers them itself. The transport may release weights of the
+  // forward pass after its last combine_finish, and those of the backward pass after weights_done of all chunks.
   virtual void weights_begin(Stream& /*stream*/, Pass /*pass*/) {}
   virtual ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) = 0;
   // The weight gradients of a chunk are complete: called once for each chunk and backward pass, after the backward pass
@@ -97,40 +100,41 @@ class Transport {
   virtual void weights_done(Stream& /*stream*/, int64_t /*chunk*/) {}
 };
 
-// The rows of each expert, read to the host.
+// Copies the number of rows of each expert to the host.
 class RowCounts {
  public:
-  void read(Stream& stream, TensorView rows_per_expert_E);
-  const std::vector<int64_t>& wait(Stream& stream);  // nothing else has been read since
+  void read(Stream& stream, TensorView rows_per_expert_E);  // starts the copy
+  // Waits for the copy. Requires that no other copy to the host was started since read().
+  const std::vector<int64_t>& wait(Stream& stream);
 
  private:
   std::vector<int64_t> rows_;
   DeviceQueue::Mark read_;
 };
 
-// The experts of this rank: all slots, in slot order.
+// The e experts of this rank, in slot order. g: as for ExpertWeights.
 struct ResidentExperts {
   std::vector<Weight> up, down;
-  TensorView d_up, d_down;  // f32 [e, c, F, D], [e, D, F]
+  TensorView d_up, d_down;  // f32 [e, g, F, D], [e, D, F]
   // Slots [begin, begin + count).
   ExpertWeights slice(int64_t begin, int64_t count) const;
 };
 
 // Scratch that all layers share.
 struct ExpertScratch {
-  GrowingTensor a, y, row_weights, d_row_weights;  // by sorted row
-  GrowingTensor exchange_rows, exchange_weights;   // by row at its token's rank; unused in place
+  GrowingTensor a, y, row_weights, d_row_weights;  // indexed by sorted row
+  GrowingTensor exchange_rows, exchange_weights;   // indexed by place in the send buffer; in_place: unused
 };
 
-// The sums of combine_finish, where every choice's row lies in rows_RD and its gate gradient in d_weights_R (backward;
-// f32), both at row_of [T, K].
+// Computes `target` as CombineTarget says, from returned rows: the row of choice (t, k) is rows_RD[row_of[t, k]], and
+// in the backward pass its gate gradient (f32) is d_weights_R[row_of[t, k]].
 void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView d_weights_R, TensorView row_of_TK,
                        TensorView gate_weights_TK, const CombineTarget& target);
 
-// Bytes of an exchange that this member sends to others, and of these to other nodes.
+// Bytes of an exchange that this member sends to others, and how many of them to other nodes.
 Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands, int member);
 
-// The placement itself. Errors: unsupported, where an expert has several homes.
+// Returns `placement` unchanged. Errors: unsupported, if an expert has replicas.
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement);
 
 // EP = 1: experts read token rows through the layout's index; nothing is copied.

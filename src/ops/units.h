@@ -1,9 +1,12 @@
-// Units: what travels when a token's row goes to each part of a group - a rank, a node, an expert - at most once. Used
-// by exchanges by way of the node, at the tokens' rank, at gateways and at the experts' rank.
+// Units: the rows that travel in the exchanges of halo and bypass. Merged, an item goes at most once to each part, that
+// is a destination: a rank, a node or, at the experts' rank, an expert. Not merged, it goes once for each choice. Used
+// at the tokens' rank, at gateways and at the experts' rank.
 //
-// Items are rows with c choices of experts each, experts [I, c], i32: global experts, -1 for none. part_of_expert says
-// which part an expert belongs to, -1 for none. Merged, an item is one unit of each part that its experts belong to;
-// else each choice is a unit of its own. A unit is led by its first choice.
+// Example: a token with experts 0, 1 and 9, and ranks of 8 experts as parts: 2 units if merged, else 3.
+//
+// Input: I items (tokens, or at a gateway and at the experts' rank arrived units), each with c chosen experts:
+// experts_Ic, i32 [I, c], global expert ids, -1: none. part_of_expert: the part that an expert belongs to, -1: none.
+// merge: whether units are merged. The first choice of a unit is its lead: it stands for the unit.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +18,14 @@
 namespace mw {
 
 struct UnitTable {
-  TensorView items_U;   // i32, with room for all units (I * c at most): row of experts_Ic that each unit is of
-  TensorView leads_U;   // i32, as large: its first choice, as an index into experts_Ic
-  TensorView units_Ic;  // i32 [rows of experts_Ic, c]: unit that the choice leads, -1 where it leads none
+  TensorView items_U;   // i32, with room for all units (I * c at most): the item (row of experts_Ic) of each unit
+  TensorView leads_U;   // i32, as large: the lead of each unit: row * c + column in experts_Ic
+  TensorView units_Ic;  // i32 [rows of experts_Ic, c]: unit whose lead this choice is; -1: none
 };
 
-// Sorts units by part, stably in the order of items, then of choices. order: i32 [I], the rows of experts_Ic to take,
-// in this order; empty: all rows in theirs. Entries of units_Ic for rows that are not taken keep their values.
-// Deterministic.
+// Sorts units by part, stably in the order of items, then of choices. order: i32 [I], the rows of experts_Ic to use as
+// items, in this order; I may be smaller than their number; empty: all rows in their order. Entries of units_Ic for
+// rows that are not taken keep their values. Deterministic.
 void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::span<const int32_t> part_of_expert,
                 int64_t parts, bool merge, const UnitTable& out);
 
@@ -30,9 +33,9 @@ void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::
 void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t> part_of_expert, bool merge,
                  TensorView counts);
 
-// The choices that travel with each unit: its item's choices of the same part with their weights (f32), in the same
-// columns, -1 and 0 in the others; not merged, its one choice. leads: those of UnitTable::leads_U. out: [U, c],
-// or [U, 1] where not merged; weights and out_weights may be empty. Overwrites.
+// The choices that travel with each unit, and their weights (f32); weights_Ic and out_weights may be empty. Merged: out
+// [U, c] has the item's choices of the unit's part in their columns; other columns have expert -1 and weight 0. Not
+// merged: out [U, 1] has the unit's one choice. leads_U: as in UnitTable. Overwrites.
 void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, TensorView leads_U,
                   std::span<const int32_t> part_of_expert, bool merge, TensorView out_experts, TensorView out_weights);
 

@@ -21,7 +21,8 @@ struct Request {
 // What a run file asks for: its model, and the platform, ranks and balance of its [plan] table. Errors: config, usage.
 Request make_request(const RunSpec& run);
 
-// Whether a rank that needs so much is recommended: plan.memory_margin of its memory must stay free.
+// Whether a layout fits whose largest rank needs `needed` bytes: with plan.memory_margin of its memory free, only
+// without this margin, or not at all.
 enum class MemoryFit : uint8_t { with_margin, without_margin, none };
 MemoryFit fit_of(const Request& request, int64_t needed);
 
@@ -40,7 +41,7 @@ std::vector<Layout> layouts_of(const Request& request);
 void check_layout(const Request& request, const Layout& layout);
 
 // The sentence for a request without any layout, and the smallest change of the batch or the ranks that gives one.
-// Errors: always; config, or what else stands against the smallest layout.
+// Always throws: config, or the error of the simplest layout (no pipeline, EP or ZeRO, if the ranks allow it).
 [[noreturn]] void fail_without_layouts(const Request& request);
 
 struct Weighed {
@@ -50,15 +51,17 @@ struct Weighed {
 };
 
 struct SearchResult {
-  std::vector<Weighed> weighed;   // every layout, fastest first; those that do not fit too
-  int64_t fitting = 0;            // with the margin
-  std::vector<Estimate> best;     // of those, simulated, fastest first
-  std::vector<Estimate> too_big;  // faster than the best of those, and do not fit so; simulated, fastest first
-  double closed_form_s = 0, simulation_s = 0;  // that this took
+  std::vector<Weighed> weighed;  // every layout, fitting or not, fastest first in closed form
+  int64_t fitting = 0;           // layouts that fit with the margin
+  std::vector<Estimate> best;    // the fastest of the fitting ones, simulated, fastest first
+  // Up to five that fit only without the margin and up to five that do not fit, of those that are faster in closed form
+  // than every fitting layout; simulated, fastest first.
+  std::vector<Estimate> too_big;
+  double closed_form_s = 0, simulation_s = 0;  // wall time of the two parts of the search
 };
 constexpr int kSimulated = 200;
 
-// On two threads. Deterministic. simulated: how many of the best are.
+// On two threads. Deterministic. simulated: how many fitting layouts to simulate.
 SearchResult search(const Request& request, int simulated = kSimulated);
 
 // Whether any layout fits with the margin, in closed form. Errors: as layouts_of.

@@ -21,13 +21,14 @@ std::unique_ptr<Engine> make_engine(World& world, const RunSpec& run);
 // the world. Errors: as import_hf_weights.
 std::string set_first_weights(Engine& engine);
 
-// Throws on all ranks when loss, gradient norm or a gradient of any rank is not finite; weights are then as before the
-// step. Collective over the world. Errors: numeric, naming the step and the tensor.
+// To be called between gradients and update; train_step does so. Throws on all ranks when loss, gradient norm or a
+// gradient of any rank is not finite. Collective over the world. Errors: numeric, naming the step and the tensor.
 void require_finite(Engine& engine, const StepStats& stats, int64_t step);
 
-// One optimizer step: reads this rank's samples after state.samples, computes gradients, updates the weights at the
-// learning rate of the run's schedule, and counts the step in `state`. The result is bit-identical to that of
-// `moewright train`. Collective over the world. Errors: data; numeric, as require_finite; comm.
+// One optimizer step: reads this rank's part of the next global batch (state.samples counts the samples consumed so
+// far, by all ranks), computes gradients, updates the weights at the learning rate of the run's schedule, and counts
+// the step in `state`. The result is bit-identical to that of `moewright train`. Collective over the world. Errors:
+// data; numeric, as require_finite; comm.
 StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state);
 
 }  // namespace mw
