@@ -19,18 +19,20 @@ choose = random.Random(seed)
 checks = Checks()
 write_corpus("text")
 RUN = write_run_file()
-ARGUMENTS = [f"train.steps={STEPS}", "checkpoint.every=2", "mesh.ep=2", "checkpoint.resume=auto"]
+# As if four ranks were on two nodes, each of them is a gateway of others' rows.
+LAYOUTS = {2: ["mesh.ep=2"], 4: ["mesh.ep=4", "mesh.ranks_per_node=2", "moe.transport=bypass"]}
 
 
-def start(name, ranks):
-    return Job(ranks, "train", RUN, *outputs(name), *ARGUMENTS)
+def arguments(name, ranks):
+    return ["train", RUN, *outputs(name), f"train.steps={STEPS}", "checkpoint.every=2", "checkpoint.resume=auto",
+            *LAYOUTS[ranks]]
 
 
 def kill_one(name, ranks):
     """At the step after those that are saved plus a few, or, now and then, anywhere in the start."""
     saved = max(checkpoints(name), default=0)
     step, delay = saved + choose.randrange(0, 15), choose.uniform(0, 0.1)
-    job = start(name, ranks)
+    job = Job(ranks, *arguments(name, ranks))
     if step > saved:
         began = job.wait_until(lambda: f"\nstep {step}/" in job.output())
     else:
@@ -61,12 +63,12 @@ def kill_one(name, ranks):
 
 for ranks, times in ((2, 3), (4, 1)):
     whole = f"whole-{ranks}"
-    result = run(ranks, "train", RUN, *outputs(whole), *ARGUMENTS)
+    result = run(ranks, *arguments(whole, ranks))
     checks.expect(result.code == 0, f"{whole}: exit {result.code}", result.output)
     name = f"killed-{ranks}"
     for _ in range(times):
         kill_one(name, ranks)
-    result = run(ranks, "train", RUN, *outputs(name), *ARGUMENTS)
+    result = run(ranks, *arguments(name, ranks))
     checks.expect(result.code == 0, f"{name} resumed: exit {result.code}", result.output)
     same_bits(checks, f"-np {ranks}: killed and resumed", read_metrics(whole), read_metrics(name))
 checks.finish()
