@@ -105,7 +105,7 @@ Command add_plan_command(CommandLine& line) {
   sub.add_option(
       "--why", options->why,
       "explain one layout, for example \"pp=4 ep=8\", or \"\": that of the run file; keys: pp, schedule, chunks, "
-      "tp, tp_mode, ep, placement, zero, micro_batches, recompute; omitted ones come from the run file");
+      "tp, tp_mode, ep, placement, zero, micro_batches, recompute, transport; omitted ones come from the run file");
   sub.add_option(
       "--load", options->load,
       "measured expert loads: a JSON list with one number per expert, for all layers, or the metrics.jsonl of a run");

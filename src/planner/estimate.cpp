@@ -64,13 +64,32 @@ struct Estimator::StageTime {
   double exchanged() const { return work.forward_exchange + work.backward_exchange + statistics; }
 };
 
+struct Estimator::OtherTransport {
+  RunSpec run;
+  Estimator estimator;
+  OtherTransport(const Estimator& of, const std::string& transport)
+      : run(with_transport(of.run_, transport)), estimator(of.model_, run, of.profile_, of.expert_load_, of.ranks_) {}
+  static RunSpec with_transport(RunSpec run, const std::string& transport) {
+    run.moe.transport = transport;
+    return run;
+  }
+};
+
 Estimator::~Estimator() = default;
+
+Estimator& Estimator::of_transport(const Layout& layout) {
+  if (layout.transport.empty() || layout.transport == run_.moe.transport) return *this;
+  std::unique_ptr<OtherTransport>& other = others_[layout.transport];
+  if (other == nullptr) other = std::make_unique<OtherTransport>(*this, layout.transport);
+  return other->estimator;
+}
 
 Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
                      int ranks)
     : model_(model),
       run_(run),
       profile_(profile),
+      expert_load_(load),
       ranks_(ranks),
       memory_(model, run, platform_of(profile, model, run)),
       pipelines_(model, run.train.seq_len, run.mesh.stage_layers),
@@ -283,6 +302,7 @@ std::vector<StageCost> Estimator::stage_costs(const Layout& layout, const std::v
 }
 
 Estimate Estimator::closed_form(const Layout& layout) {
+  if (Estimator& own = of_transport(layout); &own != this) return own.closed_form(layout);
   Estimate estimate;
   estimate.layout = layout;
   const Mesh mesh = mesh_of(layout, ranks_);
@@ -332,6 +352,7 @@ Estimate Estimator::closed_form(const Layout& layout) {
 }
 
 Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
+  if (Estimator& own = of_transport(layout); &own != this) return own.simulated(layout, timeline);
   Estimate estimate;
   estimate.layout = layout;
   const Mesh mesh = mesh_of(layout, ranks_);

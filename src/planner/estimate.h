@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <string>
 #include <tuple>
 #include <vector>
 
@@ -58,7 +60,6 @@ class Estimator {
   Estimate closed_form(const Layout& layout);
   // As closed_form, but with time by simulation.
   Estimate simulated(const Layout& layout, Timeline* timeline = nullptr);
-  std::vector<StageCost> stage_costs(const Layout& layout);
 
   // The denominator of tokens/s, TFLOP/s and MFU.
   double model_flops_per_step() const { return flops_per_step_; }
@@ -79,6 +80,8 @@ class Estimator {
     double optimizer = 0;               // seconds of the slowest
     double tied = 0;  // of tied embeddings on two pipeline ranks: gradients are summed, weights copied back
   };
+  // The estimator of layouts with this layout's transport: itself, or one that it keeps.
+  Estimator& of_transport(const Layout& layout);
   const States& states_of(const Layout& layout, const Mesh& mesh);
   std::vector<StageTime> stage_times(const Layout& layout, const Mesh& mesh);
   std::vector<int> largest_in_stage(const Layout& layout, const Mesh& mesh) const;
@@ -92,6 +95,7 @@ class Estimator {
   const ModelSpec& model_;
   const RunSpec& run_;
   const PlatformProfile& profile_;
+  const ExpertLoad& expert_load_;
   int ranks_;
   MemoryModel memory_;
   Pipelines pipelines_;
@@ -100,6 +104,8 @@ class Estimator {
   double flops_per_step_, tokens_per_step_;
   // By schedule, stages a rank, PP, TP, EP, placement, ZeRO.
   std::map<std::tuple<ScheduleKind, int, int, int, int, bool, int>, States> states_;
+  struct OtherTransport;
+  std::map<std::string, std::unique_ptr<OtherTransport>> others_;  // by moe.transport
 };
 
 }  // namespace mw

@@ -215,8 +215,7 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
 double LayerTimeModel::exchange_time(const MoeSpec& moe, const TransportTraits& traits, const Mesh& mesh, double bytes,
                                      double load, double pieces) const {
   const RankGroup group = ep_group(mesh);
-  const int64_t per_node = run_.mesh.ranks_per_node > 0 ? run_.mesh.ranks_per_node : profile_.ranks_per_node;
-  const int64_t near = members_near(group, per_node, mesh.world);
+  const int64_t near = members_near(group, ranks_per_node(run_, profile_), mesh.world);
   if (!traits.by_node || group.size % near != 0)
     return pieces * transfers_.all_to_all(group, load * static_cast<double>(moe.top_k) * bytes / pieces);
   // First between nodes, then within them. What a gateway takes does not follow the load; what an expert's rank gets

@@ -80,6 +80,7 @@ RunSpec with_layout(RunSpec run, const Layout& layout) {
   const std::string& listed = run.mesh.stage_layers;
   if (std::count(listed.begin(), listed.end(), ',') + 1 != layout.stages()) run.mesh.stage_layers.clear();
   run.recompute = kRecomputeNames[static_cast<size_t>(layout.recompute)];
+  if (!layout.transport.empty()) run.moe.transport = layout.transport;
   return run;
 }
 
@@ -107,15 +108,16 @@ std::string describe(const Layout& layout) {
   if (layout.pp > 1 && layout.schedule == ScheduleKind::interleaved) text += fmt::format(" chunks={}", layout.chunks);
   text += fmt::format(" tp={}{} ep={}", layout.tp, layout.ted ? " tp_mode=ted" : "", layout.ep);
   if (!layout.ep_first) text += " placement=dp_first";
-  return text + fmt::format(" zero={} micro_batches={} recompute={}", layout.zero, layout.micro_batches,
-                            kRecomputeNames[static_cast<size_t>(layout.recompute)]);
+  text += fmt::format(" zero={} micro_batches={} recompute={}", layout.zero, layout.micro_batches,
+                      kRecomputeNames[static_cast<size_t>(layout.recompute)]);
+  return layout.transport.empty() ? text : text + " transport=" + layout.transport;
 }
 
 Layout parse_layout(const std::string& text, const Layout& base) {
   Layout layout = base;
   bool names_chunks = false;
-  const std::vector<std::string> keys = {"pp",        "schedule", "chunks",        "tp",       "tp_mode", "ep",
-                                         "placement", "zero",     "micro_batches", "recompute"};
+  const std::vector<std::string> keys = {"pp",        "schedule", "chunks",        "tp",        "tp_mode",  "ep",
+                                         "placement", "zero",     "micro_batches", "recompute", "transport"};
   for (const std::string& word : words_of(text)) {
     const size_t equals = word.find('=');
     if (equals == std::string::npos) refuse(word, "is not KEY=VALUE");
@@ -129,6 +131,7 @@ Layout parse_layout(const std::string& text, const Layout& base) {
     else if (key == "zero") layout.zero = static_cast<int>(number(0, 1));
     else if (key == "micro_batches") layout.micro_batches = number(1, 1 << 24);
     else if (key == "recompute") layout.recompute = recompute_of(word, value);
+    else if (key == "transport") layout.transport = value;
     else if (key == "tp_mode") layout.ted = one_of(word, value, "ssmb", "ted") == 1;
     else if (key != "placement") refuse(word, fmt::format("is not a part of a layout{}", did_you_mean(key, keys)));
     else layout.ep_first = one_of(word, value, "ep_first", "dp_first") == 0;

@@ -185,7 +185,7 @@ std::string describe_cheapest(const std::vector<PricedExchange>& exchanges, cons
 std::string describe_exchanges(const Request& request, const Layout& layout) {
   const Mesh mesh = mesh_of(layout, request.ranks);
   const RankGroup group = ep_group(mesh);
-  const LayerKinds kinds(request.model, request.run.moe.transport);
+  const LayerKinds kinds(request.model, with_layout(request.run, layout).moe.transport);
   const std::vector<LayerSpec>& layers = kinds.model.layers;
   const auto moe = std::find_if(layers.begin(), layers.end(),
                                 [](const LayerSpec& layer) { return layer.feed_forward == FeedForwardKind::moe; });
@@ -198,7 +198,7 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
       group.size, load.mean, load.p99,
       request.load.measured.empty() ? fmt::format("drawn by plan.balance = {:g}", request.load.concentration)
                                     : fmt::format("of {} measured loads", request.load.measured.size()));
-  const int64_t near = members_near(group, request.profile.ranks_per_node, request.ranks);
+  const int64_t near = members_near(group, ranks_per_node(request.run, request.profile), request.ranks);
   if (group.size % near != 0) return text;
   const GroupShape shape{group.size / near, near};
   const int64_t tokens = most_samples(request.run, layout.micro_batches, mesh.dp) * request.run.train.seq_len;

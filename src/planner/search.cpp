@@ -100,15 +100,39 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
   return true;
 }
 
-// The layout with every placement and ZeRO stage that makes a difference.
-void add_placements(std::vector<Layout>& layouts, Layout layout, int64_t stage, int64_t shared) {
+// Whether every EP group lies on several nodes, with equally many members on each.
+bool fills_nodes(RankGroup group, int64_t node, int64_t ranks) {
+  if (ranks % node != 0 || group.stride * group.size <= node) return false;
+  return group.stride < node ? node % group.stride == 0 && group.stride * group.size % node == 0
+                             : group.stride % node == 0;
+}
+
+// The transports worth trying: where the run leaves it open and EP groups fill nodes, those by way of the node too.
+// "": as the run says.
+std::vector<std::string> transports_of(const Request& request, const Layout& layout) {
+  std::vector<std::string> names = {""};
+  const RankGroup group = ep_group(mesh_of(layout, request.ranks));
+  if (request.run.moe.transport != "auto" ||
+      !fills_nodes(group, ranks_per_node(request.run, request.profile), request.ranks))
+    return names;
+  for (const TransportTraits& traits : transport_table())
+    if (traits.by_node) names.emplace_back(traits.name);
+  return names;
+}
+
+// The layout with every placement, transport and ZeRO stage that makes a difference.
+void add_placements(std::vector<Layout>& layouts, const Request& request, Layout layout, int64_t stage,
+                    int64_t shared) {
   for (const bool ep_first : {true, false}) {
     if (!ep_first && (layout.ep == 1 || layout.ep == shared)) continue;
     layout.ep_first = ep_first;
-    for (const int zero : {0, 1}) {
-      if (zero == 1 && stage == 1) continue;
-      layout.zero = zero;
-      layouts.push_back(layout);
+    for (const std::string& transport : transports_of(request, layout)) {
+      layout.transport = transport;
+      for (const int zero : {0, 1}) {
+        if (zero == 1 && stage == 1) continue;
+        layout.zero = zero;
+        layouts.push_back(layout);
+      }
     }
   }
 }
@@ -147,8 +171,9 @@ void for_each_estimated(const Request& request, const std::vector<std::vector<si
 
 // Layouts that share what an estimator remembers, by their indices; the largest group first.
 std::vector<std::vector<size_t>> alike(const std::vector<Layout>& layouts) {
-  std::map<std::pair<int, int>, std::vector<size_t>> by_shape;
-  for (size_t i = 0; i < layouts.size(); ++i) by_shape[{layouts[i].tp, layouts[i].ep}].push_back(i);
+  std::map<std::tuple<int, int, std::string>, std::vector<size_t>> by_shape;
+  for (size_t i = 0; i < layouts.size(); ++i)
+    by_shape[{layouts[i].tp, layouts[i].ep, layouts[i].transport}].push_back(i);
   std::vector<std::vector<size_t>> groups;
   for (auto& [shape, members] : by_shape) groups.push_back(std::move(members));
   std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) { return a.size() > b.size(); });
@@ -236,7 +261,7 @@ std::vector<Layout> layouts_of(const Request& request) {
           layout.recompute = recompute;
           for (const int chunks : chunks_of(schedule, pp, layers, request.profile.one_packed_form)) {
             layout.chunks = chunks;
-            if (micro_batches * layout.stages() <= kMostCells) add_placements(layouts, layout, stage, shared);
+            if (micro_batches * layout.stages() <= kMostCells) add_placements(layouts, request, layout, stage, shared);
           }
         }
       }

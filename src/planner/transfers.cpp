@@ -33,6 +33,10 @@ int64_t members_near(RankGroup group, int64_t together, int64_t ranks) {
   return std::clamp<int64_t>(std::gcd(together, group.stride * group.size) / group.stride, 1, group.size);
 }
 
+int64_t ranks_per_node(const RunSpec& run, const PlatformProfile& profile) {
+  return run.mesh.ranks_per_node > 0 ? run.mesh.ranks_per_node : profile.ranks_per_node;
+}
+
 int64_t Transfers::near(RankGroup group, const LinkLevel& level) const {
   return &level == &levels_.back() ? group.size : members_near(group, level.ranks, ranks_);
 }

@@ -23,6 +23,9 @@ RankGroup replica_group(const Mesh& mesh, Replicas replicas);
 // fewest there. Groups of 6 on nodes of 8 have 2, since some lie across a border.
 int64_t members_near(RankGroup group, int64_t together, int64_t ranks);
 
+// Those that share a node: of mesh.ranks_per_node, or the profile's.
+int64_t ranks_per_node(const RunSpec& run, const PlatformProfile& profile);
+
 // Of `profile`, which must outlive it, and of `ranks` in all. Every group of the same kind is at work at the same time,
 // and the slowest counts.
 class Transfers {
