@@ -42,8 +42,8 @@ Exit run_doctor(World& world, const DoctorOptions& options) {
 }  // namespace
 
 Command add_doctor_command(CommandLine& line, const Invocation& invocation) {
-  Subcommand sub =
-      line.add_command("doctor", "benchmark ranks, links and disk before a job; exit 1 on outliers or errors");
+  Subcommand sub = line.add_command(
+      "doctor", "benchmark CPU cores, host links and disks before a job; exit 1 on outliers or errors");
   auto options = std::make_shared<DoctorOptions>();
   sub.add_option("--dir", options->folder, "existing folder that the run will write to, such as checkpoint.dir");
   sub.add_option("--threads", options->threads, "threads per rank; 0: the node's cores divided by its ranks")

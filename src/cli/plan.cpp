@@ -95,8 +95,9 @@ Exit plan(const PlanOptions& options) {
 Command add_plan_command(CommandLine& line) {
   Subcommand sub = line.add_command("plan", "predict memory and step time, and find the best layout");
   auto options = std::make_shared<PlanOptions>();
-  sub.add_option("RUN", options->run,
-                 "run file (TOML); `plan` itself chooses its mesh, schedule, ZeRO, recompute and micro-batches")
+  sub.add_option(
+         "RUN", options->run,
+         "run file (TOML); `plan` replaces its mesh, schedule, ZeRO, recompute, micro-batches and a transport of auto")
       .required();
   sub.add_option("OVERRIDES", options->overrides, "key=value overrides of the run file; the last one of a key counts");
   sub.add_option("--platform", options->platform, "profile of the machine (plan.platform)");
@@ -105,7 +106,8 @@ Command add_plan_command(CommandLine& line) {
   sub.add_option(
       "--why", options->why,
       "explain one layout, for example \"pp=4 ep=8\", or \"\": that of the run file; keys: pp, schedule, chunks, "
-      "tp, tp_mode, ep, placement, zero, micro_batches, recompute, transport; omitted ones come from the run file");
+      "tp, tp_mode, ep, placement (of ranks: ep_first or dp_first), zero, micro_batches, recompute, transport; omitted "
+      "ones come from the run file");
   sub.add_option(
       "--load", options->load,
       "measured expert loads: a JSON list with one number per expert, for all layers, or the metrics.jsonl of a run");

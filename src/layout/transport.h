@@ -64,8 +64,8 @@ const TransportTraits& traits_of(TransportKind kind);
 // has an item for each of them; "" for dense layers. Errors: config, for a list of another length, a bad count or an
 // unknown name; unsupported, for gather_tokens and gather_weights.
 std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model);
-// "auto": in_place for EP = 1, flat otherwise; "" of a dense layer: in_place. Errors: config, for a transport that
-// cannot serve this EP; unsupported.
+// name: as transport_names gives it. "auto": in_place for EP = 1, else flat. "", a dense layer: in_place. Errors:
+// config, for a transport that cannot serve this EP; unsupported.
 TransportKind choose_transport(const std::string& name, int64_t ep);
 std::vector<TransportKind> choose_transports(const std::vector<std::string>& names, int64_t ep);
 

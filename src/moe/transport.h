@@ -35,13 +35,14 @@ enum class Pass : uint8_t {
   backward,  // dispatch d_out; combine d_x without weights, and bring back the gate gradients
 };
 
-// Rows of one chunk as the experts see them. A chunk is a range of this rank's experts (flat) or a range of each
-// source's tokens (halo, bypass). A slot is the index of an expert on its rank. Sorted rows are numbered over all
-// chunks; those of a chunk are contiguous and sorted by (slot, source rank, order at the source).
+// Rows of one chunk as the experts see them. A chunk is a range of this rank's experts (flat) or a range of the
+// tokens of each rank that sends (halo, bypass). A slot is the index of an expert on its rank. Sorted rows are numbered
+// over all chunks; those of a chunk are contiguous and sorted by (slot, source rank, order at the source).
 struct ExpertBatch {
   int64_t slot_begin = 0, slot_count = 0;
   std::span<const int64_t> offsets;  // slot_count + 1, in sorted rows
-  // True if an earlier chunk holds rows of the same experts: weight gradients must then be added, not overwritten.
+  // True if an earlier chunk holds rows of the same experts: weight gradients must then be added, in the first
+  // micro-batch too.
   bool accumulates = false;
   SortedRows in;           // rows to read: x, or d_out in the backward pass
   SortedRows out;          // rows to write: y, or d_x in the backward pass
@@ -49,11 +50,10 @@ struct ExpertBatch {
   TensorView d_weights_R;  // backward: f32 gate gradient of each sorted row, written by the experts
 };
 
-// The weights of a chunk's experts, resident or gathered, and the memory of their gradients. g: 2 with a gate
-// projection (SwiGLU), else 1.
+// The weights of a chunk's experts and the memory of their gradients. g: 2 with a gate projection (SwiGLU), else 1.
 struct ExpertWeights {
   std::span<const Weight> up, down;  // [slot_count] of [g * F, D] and [D, F]
-  TensorView d_up, d_down;           // f32 [slot_count, ...]
+  TensorView d_up, d_down;           // [slot_count, ...], f32 or as memory.expert_gradients says
 };
 
 // Where combine puts its sums.
@@ -90,9 +90,10 @@ class Transport {
   // `target` is complete after the last chunk's combine_finish. The same target for all chunks of a pass.
   virtual void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) = 0;
 
-  // Starts to gather the weights that a pass needs, if they are not resident; may be called before the attention that
-  // precedes the layer. Without the call, weights() gathers them itself. The transport may release weights of the
-  // forward pass after its last combine_finish, and those of the backward pass after weights_done of all chunks.
+  // For transports that gather other ranks' experts; with those of today all weights are resident, and this does
+  // nothing. Starts to gather the weights of a pass; may be called before the attention that precedes the layer.
+  // Without the call, weights() gathers them itself. The transport may release weights of the forward pass after its
+  // last combine_finish, and those of the backward pass after weights_done of all chunks.
   virtual void weights_begin(Stream& /*stream*/, Pass /*pass*/) {}
   virtual ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) = 0;
   // The weight gradients of a chunk are complete: called once for each chunk and backward pass, after the backward pass
@@ -115,7 +116,7 @@ class RowCounts {
 // The e experts of this rank, in slot order. g: as for ExpertWeights.
 struct ResidentExperts {
   std::vector<Weight> up, down;
-  TensorView d_up, d_down;  // f32 [e, g, F, D], [e, D, F]
+  TensorView d_up, d_down;  // [e, g * F, D], [e, D, F]; f32 or as memory.expert_gradients says
   // Slots [begin, begin + count).
   ExpertWeights slice(int64_t begin, int64_t count) const;
 };

@@ -1,12 +1,12 @@
-// Units: the rows that travel in the exchanges of halo and bypass. Merged, an item goes at most once to each part, that
-// is a destination: a rank, a node or, at the experts' rank, an expert. Not merged, it goes once for each choice. Used
-// at the tokens' rank, at gateways and at the experts' rank.
+// Units: the rows that travel in the exchanges of halo and bypass. An item is a token or, at a gateway and at the
+// experts' rank, a unit that arrived; it has chosen experts. A part is a destination: a rank, a node or an expert.
+// Merged, an item is one unit for each part that has one of its experts; not merged, one unit for each choice.
 //
 // Example: a token with experts 0, 1 and 9, and ranks of 8 experts as parts: 2 units if merged, else 3.
 //
-// Input: I items (tokens, or at a gateway and at the experts' rank arrived units), each with c chosen experts:
-// experts_Ic, i32 [I, c], global expert ids, -1: none. part_of_expert: the part that an expert belongs to, -1: none.
-// merge: whether units are merged. The first choice of a unit is its lead: it stands for the unit.
+// Input: experts_Ic, i32 [I, c]: the c chosen experts of each item, global ids, -1: none. part_of_expert: the part that
+// an expert belongs to, -1: none. merge: whether units are merged. The first choice of a unit is its lead: it stands
+// for the unit.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct UnitTable {
 };
 
 // Sorts units by part, stably in the order of items, then of choices. order: i32 [I], the rows of experts_Ic to use as
-// items, in this order; I may be smaller than their number; empty: all rows in their order. Entries of units_Ic for
+// items, in this order, perhaps fewer than there are; empty: all rows in their order. Entries of units_Ic for
 // rows that are not taken keep their values. Deterministic.
 void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::span<const int32_t> part_of_expert,
                 int64_t parts, bool merge, const UnitTable& out);

@@ -1,21 +1,19 @@
 """`verify` of exchanges by way of the node: a covering array of at least 80 layouts of 2 to 9 ranks on nodes of 1 to 4,
-in which every two values that can meet do meet, over MPI and TCP. One commit runs a fifth of it, in turn; all of it:
+in which every two values that can meet do meet, over MPI and TCP. One commit runs a fifth of it; all of it:
 
-    MOEWRIGHT_VERIFY_BY_NODE=all ctest --preset cpu-release -R verify_by_node -V
+    MOEWRIGHT_TEST_ALL=1 ctest --preset cpu-release -R verify_by_node -V
 """
 
 import collections
 import itertools
 import os
 import random
-import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, SOURCE, run  # noqa: E402
+from _jobs import Checks, SOURCE, in_turn, run  # noqa: E402
 from _join import start  # noqa: E402
 
-PARTS = 5
 LEAST = 80
 VALUES = {  # by name: value -> overrides of examples/verify.toml
     "ranks": {n: "" for n in range(2, 10)},
@@ -109,18 +107,10 @@ def verify(case):
                   f"{case['library']}, {ranks} ranks, {' '.join(overrides)}: exit {code}", output)
 
 
-def part():
-    """(K, N): every N-th layout from K on."""
-    if os.environ.get("MOEWRIGHT_VERIFY_BY_NODE") == "all":
-        return 0, 1
-    count = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=SOURCE, capture_output=True, text=True)
-    return int(count.stdout or 0) % PARTS, PARTS
-
-
 array = covering_array()
-first, step = part()
-for layout in array[first::step]:
+layouts = in_turn(array, 5)
+for layout in layouts:
     verify(layout)
-print(f"{len(array[first::step])} of {len(array)} layouts")
+print(f"{len(layouts)} of {len(array)} layouts")
 checks.expect(len(array) >= LEAST, f"{len(array)} layouts, expected at least {LEAST}")
 checks.finish()

@@ -1,11 +1,12 @@
-"""Every test-only fault makes `verify` exit 1 and name what is wrong."""
+"""Every test-only fault makes `verify` exit 1 and name what is wrong. One commit tries each in half of the layouts, or in
+all with MOEWRIGHT_TEST_ALL=1."""
 
 import os
 import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, SOURCE, run  # noqa: E402
+from _jobs import Checks, SOURCE, in_turn, run  # noqa: E402
 
 FAULTS = {  # fault: lines of which at least one must be judged FAIL
     "double_expert_gradient": r"grad layers\.\d+\.moe\.w_up\[\d+\] ",
@@ -47,12 +48,12 @@ for fault, line in {**FAULTS, **BY_NODE}.items():
     if fault in BY_NODE:
         layouts = [f"mesh.ep=4 mesh.ranks_per_node=2 moe.transport={transport}" for transport in ("halo", "bypass")]
     if fault == "merge_unweighted":
-        layouts = layouts[1:]
+        layouts = [f"{layouts[1]} {more}" for more in ("", "moe.row_chunks=3")]
     if fault == "stale_weights":
         layouts = [f"{layout} memory.recompute={mode}" for layout, mode in zip(layouts, ("moe", "full"))]
     if fault == "wrong_gateway_order":  # needs a gateway with two sources
         ranks, layouts = 6, [f"{layout} mesh.ep=6 train.global_batch=48" for layout in layouts]
-    for extra in map(str.split, layouts):
+    for extra in map(str.split, in_turn(layouts, 2)):
         result = run(ranks, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
                      f"debug.fault={fault}", *extra)
         named = [text for text in result.output.splitlines() if "FAIL: tolerance" in text or "FAIL: a gap" in text]

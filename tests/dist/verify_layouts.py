@@ -1,12 +1,12 @@
 """`verify` passes in every layout, on the CPU or with MOEWRIGHT_TEST_DEVICE=gpu on the GPUs: a selection that covers ranks, expert-parallel sizes, placements, transports, expert
-counts and kinds of model. Each run is a layout against one process on the same global batch."""
+counts and kinds of model. One commit runs half of them, or all with MOEWRIGHT_TEST_ALL=1. Each run is a layout against one process on the same global batch."""
 
 import os
 import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, SOURCE, gpus, run  # noqa: E402
+from _jobs import Checks, SOURCE, gpus, in_turn, run  # noqa: E402
 
 DP_FIRST, PADDED, UNEVEN = "mesh.placement=dp_first", "moe.transport=padded", "model.experts=10"
 WHOLE_NORM = "model.qk_norm=full_width"
@@ -192,7 +192,7 @@ if gpus():
     ]
 
 checks = Checks()
-for ranks, overrides in CASES:
+for ranks, overrides in in_turn(CASES, 2):
     if gpus() and ranks > max(2, gpus()):  # two ranks may share one GPU
         print(f"skipped: -np {ranks} {overrides}")
         continue

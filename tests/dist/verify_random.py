@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
 from _jobs import Checks, SOURCE, gpus, run  # noqa: E402
 
-RUNS = int(os.environ.get("MOEWRIGHT_VERIFY_RUNS", "16"))
+RUNS = int(os.environ.get("MOEWRIGHT_VERIFY_RUNS", "8"))
 SEED = int(os.environ.get("MOEWRIGHT_VERIFY_SEED", "1"))
 # Wrong gradients are further apart than this; a sum in another order may come near the 1e-5 of a chosen layout.
 TOLERANCE = "verify.tolerance=5e-5"

@@ -30,6 +30,15 @@ def gpus():
     return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))) or skip("no GPU")
 
 
+def in_turn(items, parts):
+    """Every parts-th item, by the number of the commit: so many commits run all. With MOEWRIGHT_TEST_ALL=1, on GPUs and
+    without git all items."""
+    if gpus() or os.environ.get("MOEWRIGHT_TEST_ALL"):
+        return items
+    git = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=SOURCE, capture_output=True, text=True)
+    return items[int(git.stdout) % parts::parts] if git.returncode == 0 else items
+
+
 class Checks:
     """Prints what does not hold at once and remembers it."""
 
