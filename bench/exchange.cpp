@@ -33,7 +33,7 @@ struct Options {
   double zipf = 0;
   int repeats = 20;
   int phases = 4;  // 2: rows out and back, 4: gradients too
-  std::string dtype = "bf16", device = "cpu", json;
+  std::string device = "cpu", json;
 };
 
 RunSpec run_of(const Options& o, const std::string& transport, int ranks) {
@@ -48,7 +48,7 @@ RunSpec run_of(const Options& o, const std::string& transport, int ranks) {
   run.native.expert_width = 8;
   run.train.seq_len = o.tokens;
   run.train.global_batch = ranks;
-  run.train.dtype = o.dtype;
+  run.train.dtype = "bf16";
   run.moe.transport = transport;
   run.moe.row_chunks = o.chunks;
   run.moe.row_headroom = 4;
@@ -243,7 +243,7 @@ void measure(World& world, const Options& o) {
                                    {"top_k", o.top_k},
                                    {"width", o.width},
                                    {"tokens_per_rank", o.tokens},
-                                   {"dtype", o.dtype},
+                                   {"dtype", "bf16"},
                                    {"zipf", o.zipf},
                                    {"chunks", o.chunks},
                                    {"repeats", o.repeats},
@@ -274,7 +274,7 @@ int main(int argc, char** argv) {
     app.add_option("--width", o.width);
     app.add_option("--tokens", o.tokens, "of each rank");
     app.add_option("--ranks-per-node", o.ranks_per_node, "0: as the launcher reports");
-    app.add_option("--chunks", o.chunks);
+    app.add_option("--chunks", o.chunks)->check(CLI::PositiveNumber);
     app.add_option("--zipf", o.zipf, "exponent of the experts' popularity; 0: uniform");
     app.add_option("--repeats", o.repeats);
     app.add_option("--phases", o.phases, "2: rows out and back; 4: gradients too")->check(CLI::IsMember({2, 4}));

@@ -83,21 +83,12 @@ struct LocalLayer {
   LayerSpec spec;
   TransportKind transport = TransportKind::in_place;
   int64_t ep = 1, experts = 0;
-  int64_t islands = 1, near = 1;  // of the EP group
+  NodesSeen nodes = {};  // of the EP group, by this rank
 };
 
 RoutedShape routed_shape(const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
-  return {layer.spec.moe, run,           tokens.routed, tokens.most_routed, tokens.group_routed,
-          layer.ep,       layer.experts, layer.islands, layer.near};
-}
-
-void find_islands(LocalLayer& layer, const RunSpec& run, const Mesh& mesh, const MeshCoords& coords,
-                  const Platform& platform) {
-  const Islands islands =
-      make_islands(group_of(mesh, MeshAxis::ep, rank_of(mesh, coords)), node_map(run.mesh, platform));
-  layer.islands = islands.count();
-  const int own = islands.island_of[static_cast<size_t>(coords.ep)];
-  layer.near = std::ssize(islands.members[static_cast<size_t>(own)]);
+  return {layer.spec.moe, run,           tokens.routed,    tokens.most_routed, tokens.group_routed,
+          layer.ep,       layer.experts, layer.nodes.near, layer.nodes.others, layer.nodes.sources};
 }
 
 // A tensor of a layer's transport.
@@ -331,6 +322,13 @@ NodeMap node_map(const MeshSpec& mesh, const Platform& platform) {
   return mesh.ranks_per_node > 0 ? NodeMap{mesh.ranks_per_node, {}} : platform.nodes;
 }
 
+NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const NodeMap& nodes) {
+  const int rank = rank_of(mesh, coords);
+  const std::vector<int> group = group_of(mesh, MeshAxis::ep, rank);
+  const auto member = std::find(group.begin(), group.end(), rank) - group.begin();
+  return nodes_seen(make_islands(group, nodes), static_cast<int>(member));
+}
+
 std::string saved_prefix(int64_t layer, int64_t slot) {
   return slot == 0 ? fmt::format("act.{}.", layer) : fmt::format("act.{}#{}.", layer, slot);
 }
@@ -367,7 +365,8 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
       LocalLayer layer{local_layer(model.layers[index], mesh, coords), transports[index], mesh.ep};
       if (layer.spec.feed_forward == FeedForwardKind::moe)
         layer.experts = std::ssize(placements[index].experts_of(coords.ep));
-      if (traits_of(layer.transport).by_node) find_islands(layer, run, mesh, coords, platform);
+      if (traits_of(layer.transport).by_node)
+        layer.nodes = nodes_of_ep_group(mesh, coords, node_map(run.mesh, platform));
       for (int64_t slot = 0; slot < stage.slots; ++slot)
         add_layer(out, saved_prefix(i, slot), model, layer, run, tokens);
       widen_by_layer(widest, layer, model.width, run, tokens);

@@ -57,6 +57,8 @@ struct Platform {
 
 // The nodes of a run's ranks: as mesh.ranks_per_node says, otherwise the platform's.
 NodeMap node_map(const MeshSpec& mesh, const Platform& platform);
+// The nodes of the EP group of the rank at `coords`, as that rank sees them.
+NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const NodeMap& nodes);
 
 // Whether the packed form of these matrices is their bf16 values and nothing more.
 bool is_plain_copy(const LocalParam& matrices, const Platform& platform);

@@ -44,6 +44,18 @@ std::vector<int> Islands::sources_of(int member) const {
   return sources;
 }
 
+NodesSeen nodes_seen(const Islands& islands, int member) {
+  NodesSeen seen;
+  const int own = islands.island_of[static_cast<size_t>(member)];
+  for (int island = 0; island < islands.count(); ++island) {
+    const int64_t size = std::ssize(islands.members[static_cast<size_t>(island)]);
+    if (island == own) seen.near = size;
+    else seen.others.push_back(size);
+  }
+  seen.sources = std::ssize(islands.sources_of(member));
+  return seen;
+}
+
 Islands make_islands(std::span<const int> ranks, const NodeMap& nodes) {
   Islands islands;
   std::map<int, int> island_of_node;

@@ -2,6 +2,7 @@
 // node.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -36,6 +37,16 @@ struct Islands {
   // Sources outside the island of `member` that it is the gateway of, ascending.
   std::vector<int> sources_of(int member) const;
 };
+
+// What one member sees of its group's nodes: members on its own node, on each other node in the order of islands, and
+// the number of sources that it is the gateway of.
+struct NodesSeen {
+  int64_t near = 1;
+  std::vector<int64_t> others = {};
+  int64_t sources = 0;
+  auto operator<=>(const NodesSeen&) const = default;
+};
+NodesSeen nodes_seen(const Islands& islands, int member);
 
 // ranks: world ranks of the group's members, in order.
 Islands make_islands(std::span<const int> ranks, const NodeMap& nodes);

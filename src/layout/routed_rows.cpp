@@ -34,8 +34,9 @@ double chance_of_any(const MoeSpec& moe, int64_t experts) {
 }
 
 double chance_of_rank(const RoutedShape& shape) { return chance_of_any(shape.moe, shape.local_experts); }
-double chance_of_node(const RoutedShape& shape) {
-  return chance_of_any(shape.moe, std::min(shape.moe.experts, shape.local_experts * shape.near));
+// Of a node with so many ranks of the group.
+int64_t experts_of_node(const RoutedShape& shape, int64_t ranks) {
+  return std::min(shape.moe.experts, shape.local_experts * ranks);
 }
 
 double mean_tokens(const RoutedShape& shape) {
@@ -72,10 +73,10 @@ RoutedRows rows_of_experts(const RoutedShape& shape) {
 }
 
 RoutedRows merged_send_rows(const RoutedShape& shape) {
-  const double units = static_cast<double>(shape.near) * chance_of_rank(shape) +
-                       static_cast<double>(shape.islands - 1) * chance_of_node(shape);
+  double units = static_cast<double>(shape.near) * chance_of_rank(shape);
+  for (const int64_t ranks : shape.other_nodes) units += chance_of_any(shape.moe, experts_of_node(shape, ranks));
   return growing(shape, static_cast<double>(shape.own_tokens) * units,
-                 shape.own_tokens * std::min(shape.moe.top_k, shape.near + shape.islands - 1));
+                 shape.own_tokens * std::min(shape.moe.top_k, shape.near + std::ssize(shape.other_nodes)));
 }
 
 RoutedRows unit_rows(const RoutedShape& shape, bool merges) {
@@ -85,18 +86,19 @@ RoutedRows unit_rows(const RoutedShape& shape, bool merges) {
 }
 
 RoutedRows pilot_rows(const RoutedShape& shape, bool merges) {
-  if (shape.islands == 1) return {};
-  const int64_t of_token = merges ? 1 : shape.moe.top_k;
-  const double chance =
-      merges ? chance_of_node(shape) : static_cast<double>(shape.moe.top_k) / static_cast<double>(shape.islands);
-  return growing(shape, mean_tokens(shape) * static_cast<double>(shape.islands - 1) * chance,
-                 (shape.ep - shape.near) * shape.most_tokens * of_token);
+  if (shape.other_nodes.empty()) return {};
+  const MoeSpec& moe = shape.moe;
+  const int64_t experts = experts_of_node(shape, shape.near), of_token = merges ? 1 : std::min(moe.top_k, experts);
+  const double units = merges ? chance_of_any(moe, experts)
+                              : static_cast<double>(moe.top_k * experts) / static_cast<double>(moe.experts);
+  return growing(shape, mean_tokens(shape) * static_cast<double>(shape.sources) * units,
+                 shape.sources * shape.most_tokens * of_token);
 }
 
 RoutedRows spread_rows(const RoutedShape& shape, bool merges) {
   const RoutedRows pilots = pilot_rows(shape, merges);
   if (!merges || !pilots.grows) return pilots;
-  const double units = static_cast<double>(shape.islands - 1) * static_cast<double>(shape.near) * chance_of_rank(shape);
+  const double units = static_cast<double>(shape.sources * shape.near) * chance_of_rank(shape);
   return growing(shape, mean_tokens(shape) * units, pilots.max * std::min(shape.moe.top_k, shape.near));
 }
 

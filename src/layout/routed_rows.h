@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "config/model_spec.h"
 #include "config/run_spec.h"
@@ -21,8 +22,11 @@ struct RoutedShape {
   const RunSpec& run;
   int64_t own_tokens = 0, most_tokens = 0, group_tokens = 0;
   int64_t ep = 1, local_experts = 0;
-  // Nodes that the group lies on, and its ranks on this rank's node.
-  int64_t islands = 1, near = 1;
+  // By way of the node: the group's ranks on this rank's node, on each other node, and the ranks of other nodes that
+  // this rank is the gateway of.
+  int64_t near = 1;
+  std::span<const int64_t> other_nodes = {};
+  int64_t sources = 0;
 };
 
 // Rows of the rank's own tokens: one per (token, choice), exact.
@@ -34,8 +38,8 @@ RoutedRows padded_rows_of_experts(const RoutedShape& shape);
 // Rows that a rank sends to all experts with such padding.
 RoutedRows padded_send_rows(const RoutedShape& shape);
 
-// By way of the node (layout/exchange_plan.h), merged or not; means for uniform choices without repetition, equal nodes
-// and equal shares of the experts.
+// By way of the node (layout/exchange_plan.h), merged or not; means for uniform choices without repetition and
+// equal shares of the experts and tokens.
 // Units that a source sends, merged: one for each rank of its node and each other node that a token's experts lie on.
 RoutedRows merged_send_rows(const RoutedShape& shape);
 // Units that reach the rank's experts.

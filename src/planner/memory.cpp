@@ -32,13 +32,6 @@ std::array<int, 4> shape_of(const Mesh& mesh, const MeshCoords& coords) {
   return {mesh.tp, coords.tp, mesh.ep, coords.ep};
 }
 
-// Nodes that the rank's EP group lies on, and members on the rank's own: what rows by way of the node depend on.
-std::array<int, 2> nodes_of(const Mesh& mesh, const MeshCoords& coords, const NodeMap& nodes) {
-  const Islands islands = make_islands(group_of(mesh, MeshAxis::ep, rank_of(mesh, coords)), nodes);
-  const int own = islands.island_of[static_cast<size_t>(coords.ep)];
-  return {islands.count(), static_cast<int>(islands.members[static_cast<size_t>(own)].size())};
-}
-
 }  // namespace
 
 void add(ByteSummary& into, const ByteSummary& from, int64_t times) {
@@ -110,9 +103,9 @@ std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, 
 MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, const Mesh& mesh,
                                                       const MeshCoords& coords) {
   const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
-  std::array<int, 2> nodes = {};
+  NodesSeen nodes;
   for (const TransportKind kind : choose_transports(kinds_.transports, mesh.ep))
-    if (traits_of(kind).by_node) nodes = nodes_of(mesh, coords, node_map(run_.mesh, platform_));
+    if (traits_of(kind).by_node) nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));
   const auto [entry, is_new] =
       activations_[{shape_of(mesh, coords), nodes}].try_emplace(sequences * 4 + static_cast<int>(layout.recompute));
   Activations& parts = entry->second;

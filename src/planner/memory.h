@@ -104,7 +104,7 @@ class MemoryModel {
   Platform platform_;
   std::map<int, std::vector<ExpertPlacement>> placements_;
   std::vector<ParamRow> param_rows_;  // of the model with one layer of each kind
-  std::map<std::pair<Shape, std::array<int, 2>>, std::unordered_map<int64_t, Activations>> activations_;
+  std::map<std::pair<Shape, NodesSeen>, std::unordered_map<int64_t, Activations>> activations_;
   std::map<Shape, RankParams> params_;
 };
 

@@ -138,7 +138,8 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
     const bool pipeline = o.schedule != layout.schedule || o.chunks != layout.chunks;
     return int{o.pp != layout.pp} + int{pipeline} + int{o.tp != layout.tp} + int{o.ep != layout.ep} +
            int{o.ep_first != layout.ep_first} + int{o.zero != layout.zero} +
-           int{o.micro_batches != layout.micro_batches} + int{o.recompute != layout.recompute};
+           int{o.micro_batches != layout.micro_batches} + int{o.recompute != layout.recompute} +
+           int{o.transport != layout.transport};
   };
   for (int changes = 1; changes <= 3; ++changes)
     for (const Weighed& weighed : result.weighed)
