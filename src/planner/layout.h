@@ -37,8 +37,8 @@ void refuse_chosen_keys(const std::vector<std::string>& overrides, const std::st
 // The layout's mesh over so many ranks. Errors: as make_mesh.
 Mesh mesh_of(const Layout& layout, int ranks);
 
-// "pp=4 schedule=1f1b tp=1 ep=8 zero=1 micro_batches=16 recompute=moe"; tp_mode is told where it is ted,
-// transport where it is not the run's.
+// "pp=4 schedule=1f1b tp=1 ep=8 zero=1 micro_batches=16 recompute=moe"; tp_mode only if it is ted,
+// transport only if the layout names one.
 std::string describe(const Layout& layout);
 // Such words, separated by spaces or commas, over `base` for what is left out. Errors: usage, naming the word; config.
 Layout parse_layout(const std::string& text, const Layout& base);
