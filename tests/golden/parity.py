@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`moewright parity` on every golden model: it agrees to the last gradient; one weight or one golden value changed by
-1e-2 makes it exit 1; a broken file makes it exit with the code of the file's kind and a hint."""
+1e-2 makes it exit 1; a broken file makes it exit with the code of the file's kind and a hint. One commit changes values of a
+third of the models, or of all with MOEWRIGHT_TEST_ALL=1."""
 
 import concurrent.futures
 import json
@@ -11,8 +12,9 @@ import shutil
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parents[1] / "support")]
 sys.dont_write_bytecode = True
+from _jobs import in_turn  # noqa: E402
 from _safetensors import Tensors  # noqa: E402
 
 BINARY = os.environ["MOEWRIGHT_BIN"]
@@ -259,7 +261,7 @@ def main():
         failures.append(f"--threads -1: exit {code}")
 
     cases = Cases(root.resolve())
-    for model in models:
+    for model in in_turn(models, 3):
         numeric_cases(cases, model)
     for name in ("mixtral_odd", "qwen3_v4", "olmoe_clip", "deepseek_v3_halves"):
         broken_weight_cases(cases, Model(MODELS / name))
