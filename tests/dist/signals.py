@@ -95,6 +95,19 @@ if checks.expect(job.wait_until(lambda: "data:" in job.output()) and job.running
     checks.expect(time.monotonic() - again < 5, "twice: the second Ctrl-C took long")
 job.end()
 
+# Signals in the middle of products: their kernels may use heap memory as their stack.
+WIDE = ["model.width=256", "model.layers=4", "train.seq_len=128", "train.global_batch=128", "train.micro_batches=16",
+        "train.steps=200", "train.threads=2"]
+job = Job(1, "train", RUN, *outputs("storm"), *WIDE)
+if checks.expect(job.wait_until(lambda: last_step("storm") >= 1) and job.running(), "storm: ended early", job.output()):
+    for pid in 200 * job.rank_pids():
+        if job.running():
+            os.kill(pid, signal.SIGUSR1)
+        time.sleep(0.005)
+    code = job.wait(60)
+    checks.expect(code == 0 and "stopped on request" in job.output(), f"storm: exit {code}", job.output())
+job.end()
+
 # The launch script hands the first Ctrl-C on as a request to stop; a bare mpirun would kill its ranks.
 name = "script"
 environment = {**os.environ, "MOEWRIGHT_BIN": os.environ["MOEWRIGHT_BIN"]}

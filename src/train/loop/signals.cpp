@@ -47,6 +47,19 @@ std::string interrupt_notice(const std::string& checkpoint_dir) {
   return "\nmoewright: stopping after this step, " + saves + "; press Ctrl-C again to exit at once\n";
 }
 
+SignalThread::SignalThread() : thread_([this] { end_.acquire(); }) {
+  sigset_t stops;
+  sigemptyset(&stops);
+  for (const int number : {SIGTERM, SIGUSR1, SIGINT}) sigaddset(&stops, number);
+  pthread_sigmask(SIG_BLOCK, &stops, &before_);
+}
+
+SignalThread::~SignalThread() {
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  end_.release();
+  thread_.join();
+}
+
 void watch_stop_signals(const std::string& notice) {
   notice_size = std::min(notice.size(), notice_text.size());
   std::copy_n(notice.data(), notice_size, notice_text.data());

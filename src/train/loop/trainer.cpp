@@ -447,6 +447,7 @@ Exit Trainer::train() {
 }  // namespace
 
 Exit run_training(World& world, const RunSpec& run, const TrainOptions& options) {
+  const SignalThread signals;
   Trainer trainer(world, run, options);
   return options.dry_run ? trainer.dry_run() : trainer.train();
 }
