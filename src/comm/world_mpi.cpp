@@ -1,61 +1,22 @@
-// Comm and World over MPI. The only file that includes mpi.h.
+// Comm and World over MPI.
 #include <mpi.h>
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
-#include <limits>
 #include <map>
 #include <set>
 
+#include "comm/mpi_exchange.h"
 #include "comm/world_tcp.h"
 
 namespace mw {
 namespace {
 
-void check(int status, const char* call) {
-  if (status == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(status, text, &length);
-  fail(Exit::comm, fmt::format("{} failed: {}", call, std::string(text, static_cast<size_t>(length))),
-       "another rank may have died: look for the first error of the job");
-}
-
 // Elements per call. Libraries take scratch as large as what they sum, which no table of bytes knows; and the counts of
 // MPI 3 have 32 bits.
 constexpr size_t kMaxCount = size_t{1} << 22, kSumCount = size_t{1} << 20;
-constexpr int kMessageTag = 1;
-
-int to_count(int64_t n) {
-  MW_CHECK(n >= 0 && n <= std::numeric_limits<int>::max(), "{} rows in one message", n);
-  return static_cast<int>(n);
-}
-
-std::vector<int> to_counts(const std::vector<int64_t>& values) {
-  std::vector<int> counts;
-  counts.reserve(values.size());
-  for (const int64_t v : values) counts.push_back(to_count(v));
-  return counts;
-}
-
-class MpiPending : public Pending {
- public:
-  explicit MpiPending(Progress& progress) : progress_(progress), number_(progress.begin_collective()) {}
-  ~MpiPending() override { finish(); }
-  void wait() override { check(finish(), "MPI_Wait"); }
-  MPI_Request request = MPI_REQUEST_NULL;
-  // MPI reads these until the exchange is done.
-  std::vector<int> send_counts, send_offsets, receive_counts, receive_offsets;
-
- private:
-  int finish() {
-    if (request == MPI_REQUEST_NULL) return MPI_SUCCESS;
-    const CollectiveWait noted(progress_, "all_to_all", number_);
-    return MPI_Wait(&request, MPI_STATUS_IGNORE);
-  }
-  Progress& progress_;
-  int64_t number_;
-};
+// Tags: of messages, which match in the order of their calls; of exchanges, whose messages start in any order.
+constexpr int kMessageTag = 1, kExchangeTags = 16384;
 
 // A message in parts, each of a count that MPI can hold.
 class MpiMessage : public Pending {
@@ -66,7 +27,7 @@ class MpiMessage : public Pending {
     // The other side of a rank that fails may never come.
     if (std::uncaught_exceptions() == 0) finish();
   }
-  void wait() override { check(finish(), "MPI_Waitall"); }
+  void wait() override { check_mpi(finish(), "MPI_Waitall"); }
   // start(first, count, request) begins one part.
   template <class Start>
   void start(size_t bytes, const Start& start) {
@@ -93,10 +54,11 @@ class MpiComm : public Comm {
   using Comm::all_to_all;
   using Comm::receive;
   using Comm::send;
-  MpiComm(MPI_Comm comm, bool owned, Progress& progress) : comm_(comm), owned_(owned), progress_(progress) {
-    check(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
-    check(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
-    check(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+  MpiComm(MPI_Comm comm, bool owned, Progress& progress, OpenExchanges& open)
+      : comm_(comm), owned_(owned), progress_(progress), open_(open) {
+    check_mpi(MPI_Comm_rank(comm_, &rank_), "MPI_Comm_rank");
+    check_mpi(MPI_Comm_size(comm_, &size_), "MPI_Comm_size");
+    check_mpi(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   }
   ~MpiComm() override {
     int finalized = 0;
@@ -119,34 +81,25 @@ class MpiComm : public Comm {
     for (size_t begin = 0; begin < values.size(); begin += kSumCount) {
       const int count = static_cast<int>(std::min(kSumCount, values.size() - begin));
       float* piece = values.data() + begin;
-      check(MPI_Reduce(rank_ == root ? MPI_IN_PLACE : piece, piece, count, MPI_FLOAT, MPI_SUM, root, comm_),
-            "MPI_Reduce");
+      check_mpi(MPI_Reduce(rank_ == root ? MPI_IN_PLACE : piece, piece, count, MPI_FLOAT, MPI_SUM, root, comm_),
+                "MPI_Reduce");
     }
   }
   void broadcast(std::span<std::byte> bytes, int root) override {
     const CollectiveWait noted(progress_, "broadcast");
     for (size_t begin = 0; begin < bytes.size(); begin += kMaxCount) {
       const int count = static_cast<int>(std::min(kMaxCount, bytes.size() - begin));
-      check(MPI_Bcast(bytes.data() + begin, count, MPI_BYTE, root, comm_), "MPI_Bcast");
+      check_mpi(MPI_Bcast(bytes.data() + begin, count, MPI_BYTE, root, comm_), "MPI_Bcast");
     }
   }
   void barrier() override {
     const CollectiveWait noted(progress_, "barrier");
-    check(MPI_Barrier(comm_), "MPI_Barrier");
+    check_mpi(MPI_Barrier(comm_), "MPI_Barrier");
   }
 
   std::unique_ptr<Pending> all_to_all(const RowExchange& x) override {
-    auto pending = std::make_unique<MpiPending>(progress_);
-    pending->send_counts = to_counts(x.send_counts);
-    pending->send_offsets = to_counts(x.send_offsets);
-    pending->receive_counts = to_counts(x.receive_counts);
-    pending->receive_offsets = to_counts(x.receive_offsets);
-    const MPI_Datatype row = row_type(x.row_bytes);
-    check(
-        MPI_Ialltoallv(x.send, pending->send_counts.data(), pending->send_offsets.data(), row, x.receive,
-                       pending->receive_counts.data(), pending->receive_offsets.data(), row, comm_, &pending->request),
-        "MPI_Ialltoallv");
-    return pending;
+    exchanges_ = exchanges_ % kExchangeTags + 1;
+    return std::make_unique<MpiExchange>(open_, progress_, comm_, kMessageTag + exchanges_, row_type(x.row_bytes), x);
   }
 
   // Synchronous sends: none depends on room that the library may or may not have, so that what runs with small messages
@@ -154,14 +107,14 @@ class MpiComm : public Comm {
   std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) override {
     auto message = std::make_unique<MpiMessage>(progress_, "send");
     message->start(bytes.size(), [&](size_t first, int count, MPI_Request* request) {
-      check(MPI_Issend(bytes.data() + first, count, MPI_BYTE, to, kMessageTag, comm_, request), "MPI_Issend");
+      check_mpi(MPI_Issend(bytes.data() + first, count, MPI_BYTE, to, kMessageTag, comm_, request), "MPI_Issend");
     });
     return message;
   }
   std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) override {
     auto message = std::make_unique<MpiMessage>(progress_, "receive");
     message->start(bytes.size(), [&](size_t first, int count, MPI_Request* request) {
-      check(MPI_Irecv(bytes.data() + first, count, MPI_BYTE, from, kMessageTag, comm_, request), "MPI_Irecv");
+      check_mpi(MPI_Irecv(bytes.data() + first, count, MPI_BYTE, from, kMessageTag, comm_, request), "MPI_Irecv");
     });
     return message;
   }
@@ -169,8 +122,8 @@ class MpiComm : public Comm {
   std::unique_ptr<Comm> split(int color, int key) override {
     const CollectiveWait noted(progress_, "split");
     MPI_Comm child = MPI_COMM_NULL;
-    check(MPI_Comm_split(comm_, color, key, &child), "MPI_Comm_split");
-    return std::make_unique<MpiComm>(child, true, progress_);
+    check_mpi(MPI_Comm_split(comm_, color, key, &child), "MPI_Comm_split");
+    return std::make_unique<MpiComm>(child, true, progress_, open_);
   }
   Progress* progress() override { return &progress_; }
 
@@ -181,7 +134,7 @@ class MpiComm : public Comm {
     const CollectiveWait noted(progress_, "all_reduce");
     for (size_t begin = 0; begin < values.size(); begin += kSumCount) {
       const int count = static_cast<int>(std::min(kSumCount, values.size() - begin));
-      check(MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, count, type, op, comm_), "MPI_Allreduce");
+      check_mpi(MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, count, type, op, comm_), "MPI_Allreduce");
     }
   }
   // Rows are one element each, so that counts stay in rows and never overflow as bytes would.
@@ -189,8 +142,8 @@ class MpiComm : public Comm {
     const auto it = row_types_.find(bytes);
     if (it != row_types_.end()) return it->second;
     MPI_Datatype type = MPI_DATATYPE_NULL;
-    check(MPI_Type_contiguous(to_count(bytes), MPI_BYTE, &type), "MPI_Type_contiguous");
-    check(MPI_Type_commit(&type), "MPI_Type_commit");
+    check_mpi(MPI_Type_contiguous(to_mpi_count(bytes), MPI_BYTE, &type), "MPI_Type_contiguous");
+    check_mpi(MPI_Type_commit(&type), "MPI_Type_commit");
     row_types_[bytes] = type;
     return type;
   }
@@ -198,7 +151,8 @@ class MpiComm : public Comm {
   MPI_Comm comm_;
   bool owned_;
   Progress& progress_;
-  int rank_ = 0, size_ = 1;
+  OpenExchanges& open_;
+  int rank_ = 0, size_ = 1, exchanges_ = 0;
   std::map<int64_t, MPI_Datatype> row_types_;
 };
 
@@ -234,16 +188,16 @@ class MpiWorld : public World {
   MpiWorld(int* argc, char*** argv) {
     refuse_srun_without_pmi();
     int provided = MPI_THREAD_SINGLE;
-    check(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
-    comm_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, false, progress_);
+    check_mpi(MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided), "MPI_Init_thread");
+    comm_ = std::make_unique<MpiComm>(MPI_COMM_WORLD, false, progress_, open_);
     refuse_foreign_launcher();
     MPI_Comm node = MPI_COMM_NULL;
-    check(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm_->rank(), MPI_INFO_NULL, &node),
-          "MPI_Comm_split_type");
+    check_mpi(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, comm_->rank(), MPI_INFO_NULL, &node),
+              "MPI_Comm_split_type");
     MPI_Comm_rank(node, &place_.rank);
     MPI_Comm_size(node, &place_.ranks);
     int leader = comm_->rank();  // the first rank of a node names it
-    check(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
+    check_mpi(MPI_Bcast(&leader, 1, MPI_INT, 0, node), "MPI_Bcast");
     MPI_Comm_free(&node);
     std::vector<int64_t> leaders(static_cast<size_t>(comm_->size()));
     leaders[static_cast<size_t>(comm_->rank())] = leader;
@@ -283,6 +237,7 @@ class MpiWorld : public World {
   }
 
   Progress progress_;
+  OpenExchanges open_;
   std::unique_ptr<MpiComm> comm_;
   NodePlace place_;
   int nodes_ = 1;

@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <cstring>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+#include "comm/mpi_exchange.h"
+
+namespace mw {
+
+void check_mpi(int status, const char* call) {
+  if (status == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(status, text, &length);
+  fail(Exit::comm, fmt::format("{} failed: {}", call, std::string(text, static_cast<size_t>(length))),
+       "another rank may have died: look for the first error of the job");
+}
+
+int to_mpi_count(int64_t n) {
+  MW_CHECK(n >= 0 && n <= std::numeric_limits<int>::max(), "{} rows in one message", n);
+  return static_cast<int>(n);
+}
+
+// Receives are all posted at once. Sends begin with the next rank, so that not all send to the same one first.
+MpiExchange::MpiExchange(OpenExchanges& open, Progress& progress, MPI_Comm comm, int tag, MPI_Datatype row,
+                         const RowExchange& x)
+    : open_(open),
+      progress_(progress),
+      number_(progress.begin_collective()),
+      comm_(comm),
+      tag_(tag),
+      row_(row),
+      send_(static_cast<const std::byte*>(x.send)),
+      receive_(static_cast<std::byte*>(x.receive)) {
+  int rank = 0;
+  check_mpi(MPI_Comm_rank(comm, &rank), "MPI_Comm_rank");
+  const int size = static_cast<int>(x.send_counts.size());
+  for (int i = 0; i < size; ++i) {
+    const int peer = (rank + i) % size;
+    const auto m = static_cast<size_t>(peer);
+    const Message out{peer, x.send_offsets[m] * x.row_bytes, to_mpi_count(x.send_counts[m])};
+    const Message in{peer, x.receive_offsets[m] * x.row_bytes, to_mpi_count(x.receive_counts[m])};
+    if (peer == rank) {
+      MW_CHECK(in.count == out.count, "{} rows from this rank to itself, {} expected", out.count, in.count);
+      if (in.count > 0)
+        std::memmove(receive_ + in.first, send_ + out.first, static_cast<size_t>(in.count * x.row_bytes));
+      continue;
+    }
+    if (out.count > 0) sends_.push_back(out);
+    if (in.count > 0) receives_.push_back(in);
+  }
+  const size_t window = std::min<size_t>(kSendWindow, sends_.size());
+  requests_.assign(receives_.size() + window, MPI_REQUEST_NULL);
+  indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  for (size_t i = 0; i < receives_.size(); ++i) {
+    const Message& in = receives_[i];
+    check_mpi(MPI_Irecv(receive_ + in.first, in.count, row_, in.peer, tag_, comm_, &requests_[i]), "MPI_Irecv");
+    ++active_;
+  }
+  for (size_t slot = 0; slot < window; ++slot) send_next(receives_.size() + slot);
+  if (!is_done()) open_.push_back(this);
+}
+
+MpiExchange::~MpiExchange() {
+  try {
+    if (failed_) abandon();
+    else finish();
+  } catch (...) {  // the first error is what counts
+  }
+  std::erase(open_, this);
+}
+
+void MpiExchange::wait() { finish(); }
+
+void MpiExchange::send_next(size_t slot) {
+  const Message& out = sends_[next_send_++];
+  check_mpi(MPI_Isend(send_ + out.first, out.count, row_, out.peer, tag_, comm_, &requests_[slot]), "MPI_Isend");
+  ++active_;
+}
+
+void MpiExchange::complete(size_t request, const MPI_Status& status, int error) {
+  --active_;
+  if (request < receives_.size()) {
+    const Message& in = receives_[request];
+    int kind = MPI_SUCCESS, rows = 0;
+    check_mpi(MPI_Error_class(error, &kind), "MPI_Error_class");
+    if (kind != MPI_ERR_TRUNCATE) check_mpi(error, "a message of all_to_all");
+    check_mpi(MPI_Get_count(&status, row_, &rows), "MPI_Get_count");
+    if (kind == MPI_ERR_TRUNCATE || rows != in.count)
+      fail(Exit::comm,
+           fmt::format("all_to_all: member {} of the group sent {} rows than the {} that are expected", in.peer,
+                       kind == MPI_ERR_TRUNCATE ? "more" : "fewer", in.count),
+           "the ranks disagree about counts: please report this as a bug");
+    return;
+  }
+  check_mpi(error, "a message of all_to_all");
+  if (next_send_ < sends_.size()) send_next(request);
+}
+
+// Starts sends in the place of those that are complete.
+void MpiExchange::advance() {
+  if (failed_) return;
+  failed_ = true;  // until all is well
+  int count = 0;
+  const int status =
+      MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+  if (status != MPI_ERR_IN_STATUS) check_mpi(status, "MPI_Testsome");
+  for (size_t i = 0; static_cast<int>(i) < count; ++i)
+    complete(static_cast<size_t>(indices_[i]), statuses_[i],
+             status == MPI_ERR_IN_STATUS ? statuses_[i].MPI_ERROR : MPI_SUCCESS);
+  failed_ = false;
+  if (is_done()) std::erase(open_, this);
+}
+
+void MpiExchange::finish() {
+  if (is_done() || failed_) return;
+  const CollectiveWait noted(progress_, "all_to_all", number_);
+  while (!is_done())
+    for (MpiExchange* exchange : OpenExchanges(open_)) exchange->advance();
+}
+
+// Counts that disagree may leave messages that nobody sends. The rank is about to end, but MPI must not write into
+// buffers that are no more.
+void MpiExchange::abandon() {
+  for (size_t i = 0; i < receives_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    MPI_Cancel(&requests_[i]);
+    MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+  }
+}
+
+}  // namespace mw

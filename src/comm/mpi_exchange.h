@@ -1,0 +1,68 @@
+// An uneven all-to-all over MPI as messages between two ranks each, of which a rank has at most kSendWindow under way.
+// Libraries' own all-to-alls may start all messages at once, which congests links between many ranks, and send empty
+// ones.
+#pragma once
+
+#include <mpi.h>
+#include <cstdint>
+#include <vector>
+
+#include "comm/comm.h"
+#include "core/progress.h"
+
+namespace mw {
+
+constexpr int kSendWindow = 16;
+
+// Throws Exit::comm unless the status is MPI_SUCCESS, with MPI's text for it.
+void check_mpi(int status, const char* call);
+// Throws Exit::internal where n is negative or does not fit.
+int to_mpi_count(int64_t n);
+
+class MpiExchange;
+// The exchanges of a process that are not complete, of all of its groups. Whoever waits for one starts messages of all:
+// members of a group may wait for their exchanges in different orders.
+using OpenExchanges = std::vector<MpiExchange*>;
+
+class MpiExchange : public Pending {
+ public:
+  // Starts the exchange. comm: the group; tag: differs among the group's exchanges that are under way; row: a datatype
+  // of x.row_bytes bytes. All of them, and the buffers of x, must outlive this object.
+  MpiExchange(OpenExchanges& open, Progress& progress, MPI_Comm comm, int tag, MPI_Datatype row, const RowExchange& x);
+  ~MpiExchange() override;
+  MpiExchange(const MpiExchange&) = delete;
+  MpiExchange& operator=(const MpiExchange&) = delete;
+  // Errors: comm, where a member sends another number of rows than is expected here.
+  void wait() override;
+
+ private:
+  struct Message {
+    int peer = 0;
+    int64_t first = 0;  // byte of the buffer
+    int count = 0;      // rows
+  };
+  bool is_done() const { return active_ == 0 && next_send_ == sends_.size(); }
+  void send_next(size_t slot);
+  void advance();
+  void complete(size_t request, const MPI_Status& status, int error);
+  void finish();
+  void abandon();
+
+  OpenExchanges& open_;
+  Progress& progress_;
+  int64_t number_;
+  MPI_Comm comm_;
+  int tag_;
+  MPI_Datatype row_;
+  const std::byte* send_;
+  std::byte* receive_;
+  std::vector<Message> receives_, sends_;
+  std::vector<MPI_Request> requests_;  // of receives, then of the window's sends
+  size_t next_send_ = 0, active_ = 0;
+  bool failed_ = false;
+  // Scratch of advance().
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+};
+
+}  // namespace mw
