@@ -107,26 +107,13 @@ bool fills_nodes(RankGroup group, int64_t node, int64_t ranks) {
                              : group.stride % node == 0;
 }
 
-// The transports worth trying: where the run leaves it open and EP groups fill nodes, those by way of the node too.
-// "": as the run says.
-std::vector<std::string> transports_of(const Request& request, const Layout& layout) {
-  std::vector<std::string> names = {""};
-  const RankGroup group = ep_group(mesh_of(layout, request.ranks));
-  if (request.run.moe.transport != "auto" ||
-      !fills_nodes(group, ranks_per_node(request.run, request.profile), request.ranks))
-    return names;
-  for (const TransportTraits& traits : transport_table())
-    if (traits.by_node) names.emplace_back(traits.name);
-  return names;
-}
-
 // The layout with every placement, transport and ZeRO stage that makes a difference.
 void add_placements(std::vector<Layout>& layouts, const Request& request, Layout layout, int64_t stage,
                     int64_t shared) {
   for (const bool ep_first : {true, false}) {
     if (!ep_first && (layout.ep == 1 || layout.ep == shared)) continue;
     layout.ep_first = ep_first;
-    for (const std::string& transport : transports_of(request, layout)) {
+    for (const std::string& transport : transports_to_try(request, layout)) {
       layout.transport = transport;
       for (const int zero : {0, 1}) {
         if (zero == 1 && stage == 1) continue;
@@ -234,6 +221,17 @@ Trainable trainable(const Request& request) {
     }
   if (out.pairs.empty()) throw *first;
   return out;
+}
+
+std::vector<std::string> transports_to_try(const Request& request, const Layout& layout) {
+  std::vector<std::string> names = {""};
+  const RankGroup group = ep_group(mesh_of(layout, request.ranks));
+  if (request.run.moe.transport != "auto" ||
+      !fills_nodes(group, ranks_per_node(request.run, request.profile), request.ranks))
+    return names;
+  for (const TransportTraits& traits : transport_table())
+    if (traits.by_node) names.emplace_back(traits.name);
+  return names;
 }
 
 std::vector<Layout> layouts_of(const Request& request) {

@@ -34,6 +34,10 @@ struct Trainable {
 };
 Trainable trainable(const Request& request);
 
+// Names for moe.transport: "", which is what the run says, and where that is "auto" and EP groups lie on several nodes
+// and fill them, those by way of the node.
+std::vector<std::string> transports_to_try(const Request& request, const Layout& layout);
+
 // Every layout that passes divisibility. Empty: none does; fail_without_layouts says why.
 std::vector<Layout> layouts_of(const Request& request);
 

@@ -15,6 +15,7 @@
 #include "formats/report/trace_file.h"
 #include "formats/weights/hf_folder.h"
 #include "ops/device.h"
+#include "planner/auto_transport.h"
 #include "planner/layout.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_folder.h"
@@ -57,6 +58,7 @@ class Trainer {
  private:
   void prepare();
   void print_header();
+  void settle_transport(const NodeMap& nodes);
   void load_weights();
   void open_metrics();
   void time_device_from(int64_t step);
@@ -95,6 +97,7 @@ class Trainer {
   ByteSummary bytes_;
   RunMemory memory_;  // at the last report
   std::optional<double> val_loss_;
+  std::string transport_text_;  // how the transport was chosen, on the leader
   int64_t saved_step_ = -1, warned_grows_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
   double trained_seconds_ = 0;
@@ -108,6 +111,15 @@ class Trainer {
   bool stopped_ = false;
 };
 
+// Rank 0 decides: the others may see another profile.
+void Trainer::settle_transport(const NodeMap& nodes) {
+  TransportChoice choice;
+  choice.name = run_.moe.transport;
+  if (leader_) choice = choose_auto_transport(run_, world_.comm().size(), nodes);
+  run_.moe.transport = broadcast_text(world_.comm(), choice.name, 0);
+  transport_text_ = describe(choice, run_.plan.platform);
+}
+
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
@@ -117,6 +129,7 @@ void Trainer::prepare() {
   if (options_.dry_run)
     free_memory_ = available_share(
         device, std::max(1, device.kind == DeviceKind::cpu ? place.ranks : ranks_on_gpu(world_.comm(), device)));
+  settle_transport(place.nodes);
   plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);
@@ -182,6 +195,7 @@ void Trainer::print_header() {
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
+  if (!transport_text_.empty()) say("{}", transport_text_);
 }
 
 void Trainer::load_weights() {

@@ -10,6 +10,7 @@
 #include "core/rng.h"
 #include "engine/step.h"
 #include "ops/cross_entropy.h"
+#include "planner/auto_transport.h"
 #include "train/verify/reference_state.h"
 #include "train/verify/verify_gradients.h"
 #include "train/verify/verify_judge.h"
@@ -47,6 +48,10 @@ class Verifier {
            "set moe.capacity_domain = \"sequence\"");
     const NodePlace place = place_on_node(world, run.mesh);
     const int threads = threads_per_rank(run.train.threads, place.ranks);
+    TransportChoice choice;
+    if (leader_) choice = choose_auto_transport(run_, comm_.size(), place.nodes);
+    run_.moe.transport = broadcast_text(comm_, leader_ ? choice.name : "", 0);
+    if (const std::string text = describe(choice, run_.plan.platform); !text.empty()) say(text);
     layout_ = std::make_unique<Engine>(model_, run_, comm_, threads, place);
     if (!leader_) return;
     reference_ = std::make_unique<Engine>(model_, reference_run(run_), *self_, threads);
