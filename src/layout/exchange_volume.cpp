@@ -26,11 +26,15 @@ double combinations(int64_t of, int64_t chosen) {
 // there.
 double units_to(const MoeSpec& moe, bool merges, int64_t own) {
   if (!merges) return static_cast<double>(moe.top_k * own) / static_cast<double>(moe.experts);
-  const auto all = static_cast<double>(moe.experts);
-  return 1 - chance_of_others(all, all - static_cast<double>(own), moe.top_k);
+  return chance_of_any(moe, own);
 }
 
 }  // namespace
+
+double chance_of_any(const MoeSpec& moe, int64_t own) {
+  const auto all = static_cast<double>(moe.experts);
+  return 1 - chance_of_others(all, all - static_cast<double>(own), moe.top_k);
+}
 
 double distinct_groups(int64_t experts, int64_t top_k, int64_t groups) {
   const auto all = static_cast<double>(experts), n = static_cast<double>(groups);

@@ -28,6 +28,9 @@ LinkRows rows_per_token(const MoeSpec& moe, const TransportTraits& traits, int64
 // dispatched once more before the backward pass.
 double bytes_per_row(const MoeSpec& moe, const TransportTraits& traits, int64_t row_bytes, bool again);
 
+// The chance that some of a token's experts are among `own` of all E: 1 - C(E - own, K) / C(E, K).
+double chance_of_any(const MoeSpec& moe, int64_t own);
+
 // Groups of ranks (nodes) that one token's k experts lie in, of `groups` with equally many of the E experts:
 // N * (1 - C(E - E/N, k) / C(E, k)).
 double distinct_groups(int64_t experts, int64_t top_k, int64_t groups);

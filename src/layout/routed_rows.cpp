@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "layout/exchange_volume.h"
+
 namespace mw {
 namespace {
 
@@ -23,14 +25,6 @@ RoutedRows growing(const RoutedShape& shape, double mean, int64_t max) {
   r.mean = std::min<int64_t>(max, std::llround(std::ceil(mean)));
   r.committed = std::min(max, times(r.mean, shape.run.moe.row_headroom));
   return r;
-}
-
-// The chance that some of a token's experts lie among `experts` of all: 1 - C(E - experts, K) / C(E, K).
-double chance_of_any(const MoeSpec& moe, int64_t experts) {
-  double none = 1;
-  for (int64_t k = 0; k < moe.top_k; ++k)
-    none *= std::max(0.0, static_cast<double>(moe.experts - experts - k) / static_cast<double>(moe.experts - k));
-  return 1 - none;
 }
 
 double chance_of_rank(const RoutedShape& shape) { return chance_of_any(shape.moe, shape.local_experts); }

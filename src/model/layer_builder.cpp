@@ -6,6 +6,7 @@
 #include "model/attention_block.h"
 #include "model/latent_attention_block.h"
 #include "model/make_transport.h"
+#include "model/platform.h"
 
 namespace mw {
 namespace {
@@ -212,7 +213,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   }
   const ExpertPlacement& placement = plan.placements->layers[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
-  const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : 2;
+  const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : kGpuRowChunks;
   std::unique_ptr<Transport> transport =
       make_transport(plan.transports[static_cast<size_t>(index)],
                      {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),

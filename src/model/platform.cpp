@@ -20,7 +20,9 @@ namespace mw {
 static int64_t unit_scratch(const RunSpec& run, const LayerSpec& layer, const Mesh& mesh, int64_t tokens,
                             DeviceKind device) {
   const MoeSpec& m = layer.moe;
-  const int64_t counts = (2 * mesh.ep + m.experts) * std::max<int64_t>(1, run.moe.row_chunks) * 8 + 64;
+  const int64_t automatic = device == DeviceKind::cpu ? 1 : kGpuRowChunks;
+  const int64_t chunks = run.moe.row_chunks > 0 ? run.moe.row_chunks : automatic;
+  const int64_t counts = (2 * mesh.ep + m.experts) * chunks * 8 + 64;
   return counts + std::max(unit_workspace_bytes(mesh.ep * tokens, m.top_k, m.experts, device),
                            index_workspace_bytes(mesh.ep, device));
 }

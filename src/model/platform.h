@@ -6,6 +6,9 @@
 
 namespace mw {
 
+// Chunks of an exchange between GPUs where moe.row_chunks = 0; elsewhere it has one.
+constexpr int64_t kGpuRowChunks = 2;
+
 // Determines the scratch that this build's operators need for a run of this model with `threads` threads per rank on
 // such a device, and the form of weights that its products read.
 Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
