@@ -85,7 +85,7 @@ std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, 
   if (!run.mesh.shares.empty()) {
     const std::vector<int64_t> samples = samples_by_rank(run, 1, mesh.dp);
     coords.dp = static_cast<int>(std::max_element(samples.begin(), samples.end()) - samples.begin());
-    coords = coords_of(mesh, rank_of(mesh, coords));
+    coords.edp = coords_of(mesh, coords.dp * mesh.tp + coords.tp).edp;
   }
   std::vector<StagePlan> stages;
   for (int kind = 0; kind < kinds_.count(); ++kind) {
