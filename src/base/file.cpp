@@ -25,8 +25,17 @@ struct Descriptor {
 constexpr int kRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
 
 [[noreturn]] void fail_path(const char* what, const std::string& path) {
+  const bool is_full = errno == ENOSPC || errno == EDQUOT;
   fail(Exit::data, fmt::format("cannot {} {}: {}", what, path, std::strerror(errno)),
-       "check the path and its permissions");
+       is_full ? "free space there, or choose a path on another disk" : "check the path and its permissions");
+}
+
+// Removes a file that is incomplete, and fails for the reason of errno.
+[[noreturn]] void fail_incomplete(const char* what, const std::string& path) {
+  const int reason = errno;
+  ::unlink(path.c_str());
+  errno = reason;
+  fail_path(what, path);
 }
 
 size_t size_of_regular(const Descriptor& file, const std::string& path) {
@@ -116,12 +125,12 @@ void write_text_file_atomically(const std::string& path, const std::string& text
     while (done < text.size()) {
       const ssize_t written = ::write(file.fd, text.data() + done, text.size() - done);
       if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail_path("write", temporary);
+      if (written < 0) fail_incomplete("write", temporary);
       done += static_cast<size_t>(written);
     }
-    if (::fsync(file.fd) != 0) fail_path("sync", temporary);
+    if (::fsync(file.fd) != 0) fail_incomplete("sync", temporary);
   }
-  if (::rename(temporary.c_str(), path.c_str()) != 0) fail_path("rename", temporary);
+  if (::rename(temporary.c_str(), path.c_str()) != 0) fail_incomplete("rename", temporary);
   const size_t slash = path.find_last_of('/');
   sync_path(slash == std::string::npos ? "." : path.substr(0, slash + 1));
 }

@@ -15,6 +15,12 @@ std::string divisors_of(int n) {
   return fmt::format("{}", fmt::join(divisors, ", "));
 }
 
+// A hint for a run that was started as one process although its layout needs several.
+std::string more_ranks(int world, int64_t ranks) {
+  if (world > 1 || ranks < 2 || ranks > 1 << 20) return "";
+  return fmt::format(", or start more ranks: mpirun -np {} moewright ...", ranks);
+}
+
 }  // namespace
 
 Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
@@ -24,8 +30,10 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
   mesh.ep_first = spec.placement == "ep_first";
   if (world % (spec.pp * spec.tp) != 0)  // in 64 bits: each of them may be a million
     fail(Exit::config,
-         fmt::format("{} ranks are not a multiple of mesh.pp = {} x mesh.tp = {}", world, spec.pp, spec.tp),
-         fmt::format("choose mesh.pp and mesh.tp so that their product is one of {}", divisors_of(world)));
+         fmt::format("the run has {} rank{}, which is not a multiple of mesh.pp = {} x mesh.tp = {}", world,
+                     world == 1 ? "" : "s", spec.pp, spec.tp),
+         fmt::format("choose mesh.pp and mesh.tp so that their product is one of {}{}", divisors_of(world),
+                     more_ranks(world, spec.pp * spec.tp)));
   mesh.pp = static_cast<int>(spec.pp);
   mesh.tp = static_cast<int>(spec.tp);
   const int stage = world / mesh.pp;
@@ -37,7 +45,7 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
          fmt::format("mesh.ep = {} does not divide the {} {}rank{} of {}", spec.ep, shared,
                      mesh.ted ? "data-parallel " : "", shared == 1 ? "" : "s",
                      mesh.pp == 1 ? "the run" : "a pipeline stage"),
-         fmt::format("set mesh.ep to one of {}", divisors_of(shared)));
+         fmt::format("set mesh.ep to one of {}{}", divisors_of(shared), more_ranks(world, spec.ep)));
   mesh.ep = static_cast<int>(spec.ep);
   mesh.edp = shared / mesh.ep;
   return mesh;

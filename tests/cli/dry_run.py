@@ -42,7 +42,11 @@ dry_run(1, 0, ["checkpoints: none"])
 
 # What a run would refuse.
 dry_run(1, 4, ["cannot read absent|absent"], "data.path=absent")
-dry_run(1, 3, ["mesh.ep = 3 does not divide"], "mesh.ep=3")
+dry_run(1, 3, ["mesh.ep = 3 does not divide", "start more ranks: mpirun -np 3"], "mesh.ep=3")
+dry_run(1, 3, ["the run has 1 rank", "start more ranks: mpirun -np 4"], "mesh.tp=2", "mesh.pp=2")
+pathlib.Path("empty.txt").write_text("")
+dry_run(1, 4, ["the file is empty", "name a file with text"], "data.path=empty.txt")
+dry_run(1, 0, ["64 threads share the"], "train.threads=64")
 dry_run(1, 6, ["free memory is"], "model.experts=60000", "model.expert_width=100000")
 dry_run(1, 5, ["checkpoint.resume: absent does not exist"], "checkpoint.resume=absent")
 dry_run(1, 5, ["run.toml is not a folder"], "checkpoint.dir=run.toml/a")

@@ -105,7 +105,7 @@ std::vector<TextFile> find_text_files(const std::string& path, const std::vector
   if (!fs::is_regular_file(status)) fail_read(path, "neither a file nor a folder");
   const auto size = static_cast<int64_t>(fs::file_size(path, error));
   if (error) fail_read(path, error.message());
-  if (size == 0) fail_read(path, "the file is empty");
+  if (size == 0) fail(Exit::data, fmt::format("cannot read {}: the file is empty", path), "name a file with text");
   return {{fs::path(path).filename().native(), path, size}};
 }
 

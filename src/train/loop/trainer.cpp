@@ -185,6 +185,11 @@ void Trainer::print_header() {
   if (engine_->device.kind == DeviceKind::cpu) {
     const std::string load = describe_load(measure_load(world_, options_.started, engine_->stream.threads()));
     if (!load.empty()) say("warning: {}", load);
+    const int threads = engine_->stream.threads() * place_on_node(world_, run_.mesh).ranks;
+    if (run_.train.threads > 0 && threads > cores_of_node())
+      say("warning: train.threads = {}: {} threads share the {} cores of this node, which makes steps slower; "
+          "train.threads = 0 takes as many as there are cores",
+          run_.train.threads, threads, cores_of_node());
   }
   if (engine_->device.kind != DeviceKind::cpu && world_.comm().size() > 1)
     say("rows and gradients by {}", engine_->comms.gpu_library.empty()
@@ -192,6 +197,7 @@ void Trainer::print_header() {
                                         : engine_->comms.gpu_library);
   say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
   if (validation_ != nullptr) say("validation: {}", validation_->describe(0, 0));
+  if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
@@ -216,6 +222,7 @@ void Trainer::load_weights() {
     return;
   }
   if (const std::string note = set_first_weights(*engine_); !note.empty()) say("{}", note);
+  if (!run_.hf_dir.empty()) engine_->memory.forget_peak();  // pages of the mapped files are not the run's memory
 }
 
 void Trainer::open_metrics() {
@@ -445,7 +452,8 @@ Exit Trainer::train() {
     finish_save();
     finish();
     say("stopped on request after step {}{}", state_.step,
-        run_.checkpoint.dir.empty() ? "; nothing was saved: checkpoint.dir is empty" : "");
+        run_.checkpoint.dir.empty() ? "; nothing was saved: checkpoint.dir is empty"
+                                    : "; checkpoint.resume=auto goes on from there");
     return Exit::ok;
   }
   engine_->stream.trace().keep_events(false);
