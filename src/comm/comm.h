@@ -16,8 +16,8 @@ namespace mw {
 
 // An asynchronous communication, as returned by collectives. After wait(), received data is valid and send buffers may
 // be reused: by the host, or, when it was started on a stream, by work enqueued on that stream afterwards. Waiting
-// twice is legal. The destructor waits too, but if it runs because of an exception, it waits for host collectives only:
-// point-to-point messages, and anything on a stream, are abandoned.
+// twice is legal. The destructor waits too, but if it runs because of an exception, it waits for host collectives over
+// MPI only: all others, point-to-point messages, and anything on a stream, are abandoned.
 class Pending {
  public:
   virtual ~Pending() = default;

@@ -13,7 +13,7 @@ namespace mw {
 // "3,1" as weights. Errors: config, naming `key`, for anything but a list of positive integers.
 std::vector<int64_t> parse_shares(const std::string& text, const std::string& key);
 
-// Divides `units` in proportion to the weights: at least one each, then by largest remainder, ties to the lower index.
+// Divides `units` in proportion to the weights, by largest remainder, ties to the lower index, but at least one each.
 // units >= weights.size().
 std::vector<int64_t> divide_by_shares(int64_t units, const std::vector<int64_t>& weights);
 

@@ -42,7 +42,7 @@ struct TransportTraits {
   TransportKind kind = TransportKind::in_place;
   std::string_view name;
   bool needs_all_experts = false;  // on every rank: EP = 1
-  bool equal_rows = false;         // every expert gets as many rows as the fullest one
+  bool equal_rows = false;         // each rank sends every expert equally many rows
   bool by_node = false;            // rows to other nodes go to a gateway there
   bool merges = false;             // a token's row goes once to each rank or node, whatever its experts there
   RoutedRows (*expert_rows)(const RoutedShape&) = nullptr;
@@ -64,7 +64,8 @@ const TransportTraits& traits_of(TransportKind kind);
 // has an item for each of them; "" for dense layers. Errors: config, for a list of another length, a bad count or an
 // unknown name; unsupported, for gather_tokens and gather_weights.
 std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model);
-// name: as transport_names gives it. "auto": in_place for EP = 1, else flat. "", a dense layer: in_place. Errors:
+// name: as transport_names gives it. "auto", where no profile chose: in_place for EP = 1, else flat. "", a dense layer:
+// in_place. Errors:
 // config, for a transport that cannot serve this EP; unsupported.
 TransportKind choose_transport(const std::string& name, int64_t ep);
 std::vector<TransportKind> choose_transports(const std::vector<std::string>& names, int64_t ep);

@@ -60,7 +60,7 @@ struct ExpertWeights {
 struct CombineTarget {
   TensorView base_TD;  // added to the sum; empty: zero; may alias out
   // out[t] = base[t] + sum over k, in order, of the returned row of choice (t, k): times its gate weight in the forward
-  // pass, without weight in the backward pass. Overwritten.
+  // pass, without weight in the backward pass. bypass weighs, sums and rounds rows on their way instead. Overwritten.
   TensorView out_TD;
   TensorView d_weights_TK;  // backward: f32 gate gradients, overwritten; 0 for dropped choices
 };

@@ -28,7 +28,7 @@ struct StepTime {
   double total() const { return compute + exchange + bubble + optimizer; }
 };
 
-// The largest rank of a pipeline coordinate: the first or the last of its ranks.
+// The largest rank of a pipeline coordinate, of those that may need most.
 struct RankMemory {
   ByteSummary table;
   int64_t libraries = 0;
@@ -61,7 +61,7 @@ class Estimator {
   // As closed_form, but with time by simulation.
   Estimate simulated(const Layout& layout, Timeline* timeline = nullptr);
 
-  // The denominator of tokens/s, TFLOP/s and MFU.
+  // The numerators of tokens/s, TFLOP/s and MFU.
   double model_flops_per_step() const { return flops_per_step_; }
   double tokens_per_step() const { return tokens_per_step_; }
   double peak_flops_per_s() const;  // of all ranks
