@@ -65,7 +65,7 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
       .byte_count()
       .show_default("5GB");
   sub.add_option("--source", request->source,
-                 "folder to copy config.json and the tokenizer from; default: the one that the run started from");
+                 "folder with the tokenizer and, for a run that began as hf:DIR, the config.json; default: that DIR");
   auto seconds = add_watchdog_option(sub);
   return {sub, [=] {
             request->out = without_slash(request->out);

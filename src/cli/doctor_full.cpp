@@ -43,7 +43,7 @@ Exit run_doctor(World& world, const DoctorOptions& options) {
 
 Command add_doctor_command(CommandLine& line, const Invocation& invocation) {
   Subcommand sub = line.add_command(
-      "doctor", "benchmark CPU cores, host links and disks before a job; exit 1 on outliers or errors");
+      "doctor", "benchmark CPU cores, messages between ranks and disks before a job; exit 1 on outliers or errors");
   auto options = std::make_shared<DoctorOptions>();
   sub.add_option("--dir", options->folder, "existing folder that the run will write to, such as checkpoint.dir");
   sub.add_option("--threads", options->threads, "threads per rank; 0: the node's cores divided by its ranks")

@@ -20,7 +20,7 @@
 namespace mw {
 
 // What a tensor is for. Lifetimes follow: master .. packed live as long as the run; activation and routed from a
-// layer's forward to its backward; workspace and exchange inside one layer's call.
+// layer's forward to its backward; workspace inside one layer's call; exchange there, or between pipeline stages.
 enum class ByteKind : uint8_t { master, gradient, moment, packed, activation, routed, workspace, exchange };
 constexpr int kByteKinds = 8;
 const char* name_of(ByteKind kind);
