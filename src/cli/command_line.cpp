@@ -3,10 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/run_spec.h"
 
 namespace mw {
 namespace {
@@ -48,12 +50,35 @@ std::string missing_arguments(const CLI::App& command) {
   return fmt::format("{} {} missing", fmt::join(names, ", "), names.size() == 1 ? "is" : "are");
 }
 
+bool takes_overrides(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options())
+    if (option->get_positional() && option->get_name(true) == "OVERRIDES") return true;
+  return false;
+}
+
+// For "--steps 5" and "--steps=5": the overrides of keys with this last part, or "" where there is none.
+std::string suggest_override(const std::vector<std::string>& extras) {
+  const std::string option = extras.front().substr(std::min(extras.front().size(), size_t{2}));
+  const size_t equals = option.find('=');
+  const std::string name = option.substr(0, equals);
+  std::string value = equals == std::string::npos ? "VALUE" : option.substr(equals + 1);
+  if (equals == std::string::npos && extras.size() > 1) value = extras[1];
+  std::vector<std::string> overrides;
+  for (const KeyDoc& doc : run_file_reference())
+    if (doc.key == name || doc.key.substr(doc.key.rfind('.') + 1) == name)
+      overrides.push_back(fmt::format("{}={}", doc.key, printable(value)));
+  if (overrides.empty()) return "";
+  return fmt::format(", did you mean {}? Keys of the run file are set without dashes", fmt::join(overrides, " or "));
+}
+
 std::string unexpected_argument(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining();
   if (extras.empty()) return "unexpected argument";
   const std::string& first = extras.front();
   if (first.rfind("-", 0) != 0) return fmt::format("unexpected argument \"{}\"", printable(first));
-  return fmt::format("unknown option \"{}\"{}", printable(first), did_you_mean(first, flag_names(command)));
+  const std::string keys = takes_overrides(command) ? suggest_override(extras) : "";
+  return fmt::format("unknown option \"{}\"{}", printable(first),
+                     keys.empty() ? did_you_mean(first, flag_names(command)) : keys);
 }
 
 // CLI11 keeps the values of one_of as text alone: "TEXT:{a,b}".

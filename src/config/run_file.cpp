@@ -4,10 +4,13 @@
 
 #include <toml++/toml.h>
 #include <algorithm>
+#include <cctype>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <limits>
 #include <optional>
+#include <sstream>
 #include <utility>
 #include <variant>
 
@@ -248,6 +251,37 @@ void apply_override(RunSpec& run, const std::string& text) {
   }
 }
 
+// Text without quotes, as in `path = text`, on the line of this number.
+bool has_bare_text(const std::string& text, size_t line) {
+  std::istringstream lines(text);
+  std::string found;
+  for (size_t i = 0; i < line && std::getline(lines, found); ++i) {
+  }
+  const size_t equals = found.find('=');
+  const size_t value = equals == std::string::npos ? equals : found.find_first_not_of(" \t", equals + 1);
+  if (value == std::string::npos) return false;
+  const char first = found[value];
+  return std::isalpha(static_cast<unsigned char>(first)) != 0 || first == '/' || first == '.' || first == '~';
+}
+
+// A folder in place of the run file: a run's checkpoints store one, and one can be made for a Hugging Face model.
+[[noreturn]] void fail_folder(const std::string& path) {
+  std::error_code error;
+  const bool is_hf = std::filesystem::exists(path + "/config.json", error);
+  bool is_run = std::filesystem::exists(path + "/index.json", error);
+  for (std::filesystem::directory_iterator it(path, error), end; !error && it != end && !is_run; it.increment(error))
+    is_run = it->path().filename().native().rfind("step-", 0) == 0;
+  std::string hint = "name a run file (TOML); `moewright init` writes one";
+  if (is_hf) hint = fmt::format("`moewright init run.toml --model {}` writes a run file for its model", path);
+  if (is_run) hint = fmt::format("`moewright inspect {} --run-file` prints the run file that it stores", path);
+  fail(Exit::config,
+       fmt::format("{} is a {}, not a run file", printable(path),
+                   is_run  ? "run or checkpoint folder"
+                   : is_hf ? "Hugging Face model folder"
+                           : "folder"),
+       hint);
+}
+
 std::string toml_string(const std::string& text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -271,6 +305,25 @@ std::string value_text(const KeyRule& rule, RunSpec& run) {
   std::vector<std::string> quoted;
   for (const std::string& item : std::get<ListKey>(rule.kind).field(run)) quoted.push_back(toml_string(item));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
+
+// Errors: config, where a preset is named and another key of the model has a value of its own.
+void check_preset_alone(const RunSpec& run, const toml::table& file, const std::string& where) {
+  if (run.native.preset.empty()) return;
+  RunSpec plain = run, given = run;
+  plain.native = NativeModel();
+  plain.native.preset = run.native.preset;
+  for (const KeyRule& rule : key_rules()) {
+    if (rule.key.rfind("model.", 0) != 0) continue;
+    const std::string value = value_text(rule, given);
+    if (value == value_text(rule, plain)) continue;
+    const toml::node* node = file.at_path(rule.key).node();
+    fail(Exit::config,
+         fmt::format("{}: {} = {}, but model.preset = \"{}\" sets the whole architecture",
+                     node == nullptr ? "command line" : fmt::format("{}:{}", where, node->source().begin.line),
+                     rule.key, value, printable(run.native.preset)),
+         fmt::format("remove {} (and every other key of [model]), or model.preset", rule.key));
+  }
 }
 
 std::string print_run(RunSpec run, bool comments) {
@@ -301,19 +354,26 @@ std::string print_run(RunSpec run, bool comments) {
 RunSpec parse_run_text(const std::string& text, const std::string& where, const std::vector<std::string>& overrides) {
   RunSpec run;
   const std::string ascii = ascii_toml(text, where);
+  toml::table table;
   try {
-    assign_table(run, toml::parse(ascii, where), "", where);
+    table = toml::parse(ascii, where);
   } catch (const toml::parse_error& error) {
     fail(
         Exit::config,
         fmt::format("{}:{}: not valid TOML: {}", where, error.source().begin.line, printable(error.description(), 200)),
-        "correct this line; `moewright init` prints a valid run file to compare with");
+        has_bare_text(ascii, error.source().begin.line)
+            ? "put text in double quotes, as in path = \"text\""
+            : "correct this line; `moewright init` prints a valid run file to compare with");
   }
+  assign_table(run, table, "", where);
   for (const std::string& item : overrides) apply_override(run, item);
+  check_preset_alone(run, table, where);
   return run;
 }
 
 RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides) {
+  std::error_code ignored;  // reading it tells why not
+  if (std::filesystem::is_directory(path, ignored)) fail_folder(path);
   std::string text;
   try {
     text = read_text_file(path, size_t{1} << 20);

@@ -18,6 +18,9 @@ constexpr const char* kDataParallelHint =
     "the data-parallel size follows from the number of ranks: ranks / (mesh.pp x mesh.tp)";
 constexpr const char* kContextParallelHint =
     "context parallelism is not supported; mesh.tp shards the tokens of long sequences outside attention";
+constexpr const char* kEpochsHint =
+    "train.steps sets the length of a run; one epoch is the number of samples / train.global_batch steps, and the line "
+    "\"data:\" of a run says how many epochs its steps are";
 constexpr const char* kMicroBatchHint = "train.micro_batches is the number of micro-batches per step, not their size";
 
 // Last parts of keys as PyTorch, Megatron, DeepSpeed, torchtitan and Hugging Face name them.
@@ -36,6 +39,9 @@ constexpr ForeignName kForeignNames[] = {
     {"max_steps", "train.steps"},
     {"train_iters", "train.steps"},
     {"iterations", "train.steps"},
+    {"epochs", "train.steps", kEpochsHint},
+    {"num_epochs", "train.steps", kEpochsHint},
+    {"num_train_epochs", "train.steps", kEpochsHint},
     {"sequence_length", "train.seq_len"},
     {"seq_length", "train.seq_len"},
     {"block_size", "train.seq_len"},

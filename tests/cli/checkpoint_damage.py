@@ -70,6 +70,11 @@ for length in (0, 7, 100, size // 2, size - 1):
     refused(f"{RANK_FILE} cut to {length} bytes", lambda: cut(NEWEST / RANK_FILE, length), RANK_FILE)
 refused(f"{RANK_FILE} longer", lambda: open(NEWEST / RANK_FILE, "ab").write(b"x"), RANK_FILE)
 refused(f"{RANK_FILE} gone", lambda: (NEWEST / RANK_FILE).unlink(), RANK_FILE)
+(NEWEST / RANK_FILE).unlink()
+result = run(1, "inspect", NEWEST)
+checks.expect(result.code == 5 and f"is broken: 1 of its files is missing, the first is {RANK_FILE}" in result.output,
+              f"inspect of a checkpoint without its file: exit {result.code}", result.output)
+restore()
 
 choose = random.Random(3)
 places = tensors()

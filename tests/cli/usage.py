@@ -36,6 +36,26 @@ for arguments in (["help", "train"], ["train", "--help"]):
     checks.expect(result.code == 0 and "OVERRIDES" in result.output, f"{arguments}: exit {result.code}", result.output)
 refused(2, ["unknown command \"trian\""], "help", "trian")
 
+# Options in place of keys, and what else is no run file.
+refused(2, ["unknown option \"--steps\"", "did you mean train.steps=5"], "train", "run.toml", "--steps", "5")
+refused(2, ["did you mean train.steps=7"], "train", "run.toml", "--steps=7")
+refused(2, ["did you mean \"--profile\"?"], "train", "run.toml", "--profil")
+pathlib.Path("runs/b/step-00000002").mkdir(parents=True)
+refused(3, ["runs/b is a run or checkpoint folder, not a run file", "`moewright inspect runs/b --run-file` prints"], "train",
+        "runs/b")
+pathlib.Path("runs/c").mkdir()
+refused(3, ["runs/c is a folder, not a run file", "moewright init"], "train", "runs/c")
+for text, words in (("[data]\npath = text\n", ["bad.toml:2: not valid TOML", "put text in double quotes"]),
+                    ("[train]\nsteps = 3 4\n", ["bad.toml:2: not valid TOML", "correct this line"]),
+                    ("[model]\npreset = \"mixtral-8x7b\"\nwidth = 64\n",
+                     ["bad.toml:3: model.width = 64, but model.preset = \"mixtral-8x7b\"", "remove model.width"]),
+                    ("[model]\npreset = \"mixtral-8x7b\"\n[train]\nepochs = 3\n",
+                     ["bad.toml:4: unknown key \"train.epochs\"", "train.steps sets the length"])):
+    pathlib.Path("bad.toml").write_text(text)
+    refused(3, words, "train", "bad.toml")
+pathlib.Path("bad.toml").write_text("[model]\npreset = \"mixtral-8x7b\"\n")
+refused(3, ["command line: model.layers = 2, but model.preset"], "train", "bad.toml", "model.layers=2")
+
 # Text that is not there: the key, and how to set it.
 write_run_file()
 refused(4, ["data.path = \"text\"", "there is no such file or folder", "data.path=FILE_OR_FOLDER"], "train", "run.toml")
@@ -43,6 +63,10 @@ write_corpus("text", files=1)
 refused(4, ["data.val_path = \"absent\"", "data.val_path=FILE_OR_FOLDER"], "train", "run.toml", "data.val_path=absent",
         "train.val_batches=1")
 refused(4, ["data.blend: "], "train", "run.toml", "data.path=", "data.kind=megatron", "data.blend=[\"1 absent\"]")
+
+refused(5, ["checkpoint.resume: yes does not exist", "use auto", "none (start from scratch)"], "train", "run.toml",
+        "checkpoint.resume=yes")
+refused(4, ["log.jsonl = \"/proc/x/m.jsonl\": "], "train", "run.toml", "log.jsonl=/proc/x/m.jsonl")
 
 for path, arguments in [("new/a.toml", ["init", "new/a.toml"]),
                         ("drawn/here/s.svg", ["schedule", "1f1b", "--svg", "drawn/here/s.svg"])]:

@@ -228,8 +228,8 @@ TEST(WatchdogJudge, TextStaysShortForThousandsOfRanks) {
 TEST(WatchdogJudge, ALostRankIsNamedWithItsPlace) {
   Beat last = beat_at(3, 17, 412, 412, 0);
   last.host = "node7";
-  const std::string text = describe_lost_rank(last);
-  EXPECT_NE(text.find("rank 3 on node7 closed (in collective 412"), std::string::npos) << text;
+  const std::string text = describe_lost_rank(last, 4.2);
+  EXPECT_NE(text.find("rank 3 on node7 closed (4.2 s before, it was in collective 412"), std::string::npos) << text;
   EXPECT_NE(text.find("step 17"), std::string::npos) << text;
 }
 

@@ -49,9 +49,9 @@ std::optional<Alarm> judge_rank_zero(const WatchedRank& zero, const Beat& own, d
 // For Beat::quiet_rank: the rank that has been silent for the longest time, if more than `late` seconds. Null: none.
 const WatchedRank* find_quiet(std::span<const WatchedRank> ranks, double late);
 
-// A log line for a connection that broke without a message: which rank, where it was, and the most frequent causes. A
-// launcher that then ends the job only names a signal.
-std::string describe_lost_rank(const Beat& last);
+// A log line for a connection that broke without a message: which rank, where it was `age` seconds before, when `last`
+// arrived, and the most frequent causes. A launcher that then ends the job only names a signal.
+std::string describe_lost_rank(const Beat& last, double age);
 
 // {0, 1, 2, 5}: "ranks 0-2, 5". Must be ascending; a long list is truncated, with the number of omitted ranks.
 std::string describe_ranks(std::span<const int> ranks);

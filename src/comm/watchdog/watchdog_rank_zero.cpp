@@ -99,9 +99,9 @@ void RankZero::drop(int fd, double now) {
   descriptors_[r] = -1;
   if (ranks_[r].link == RankLink::left) return;
   ranks_[r].link = RankLink::lost;
-  heard_[r] = now;
+  const double age = now - std::exchange(heard_[r], now);
   if (std::exchange(lost_one_, true)) return;  // the launcher ends the others then
-  std::fputs(fmt::format("moewright: {}\n", describe_lost_rank(ranks_[r].last)).c_str(), stderr);
+  std::fputs(fmt::format("moewright: {}\n", describe_lost_rank(ranks_[r].last, age)).c_str(), stderr);
 }
 
 std::vector<WatchedRank> RankZero::table(double now) const {

@@ -62,10 +62,15 @@ std::string folder_to_resume(const RunSpec& run) {
   const std::string& resume = run.checkpoint.resume;
   if (resume == "none") return "";
   if (resume == "auto") return newest_checkpoint(run.checkpoint.dir);
+  const ModelPath found = find_model_path(resume);
   try {
-    return require_checkpoint(find_model_path(resume));
+    return require_checkpoint(found);
   } catch (const Error& error) {
-    fail(error.code(), fmt::format("checkpoint.resume: {}", error.what()), error.hint());
+    const bool is_missing = found.kind == ModelPathKind::missing && found.checkpoint.empty();
+    fail(error.code(), fmt::format("checkpoint.resume: {}", error.what()),
+         is_missing ? "use auto (the newest checkpoint of checkpoint.dir), none (start from scratch), or the path of a "
+                      "checkpoint or run folder"
+                    : error.hint());
   }
 }
 

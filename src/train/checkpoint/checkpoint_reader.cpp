@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "engine/state_slices.h"
 #include "formats/io/checksum.h"
@@ -86,6 +87,17 @@ void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow
 CheckpointReader::CheckpointReader(const std::string& folder)
     : folder_(folder), index_(read_or_refuse(folder, [&] { return read_checkpoint_index(folder); })) {
   for (const CheckpointSlice& slice : index_.slices) by_tensor_[slice.tensor].push_back(&slice);
+}
+
+void CheckpointReader::check_files() const {
+  std::set<std::string> missing;
+  for (const CheckpointSlice& slice : index_.slices)
+    if (!path_exists(folder_ + "/" + slice.file)) missing.insert(slice.file);
+  if (!missing.empty())
+    fail(Exit::checkpoint,
+         fmt::format("checkpoint {} is broken: {} of its files {} missing, the first is {}", folder_, missing.size(),
+                     missing.size() == 1 ? "is" : "are", *missing.begin()),
+         offer_older(folder_));
 }
 
 bool CheckpointReader::has_moments() const {

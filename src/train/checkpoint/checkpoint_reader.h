@@ -25,6 +25,9 @@ class CheckpointReader {
 
   const CheckpointIndex& index() const { return index_; }
 
+  // Checks that every file which the index names exists. Reads none.
+  void check_files() const;
+
   // Whether the checkpoint contains the optimizer's moments. Checkpoints of imported models do not: their moments are
   // zero.
   bool has_moments() const;

@@ -102,6 +102,7 @@ std::string describe_data(const DataSpec& data) {
 
 std::string describe_checkpoint(const std::string& folder) {
   const CheckpointReader reader(folder);
+  reader.check_files();
   const CheckpointIndex& index = reader.index();
   const FolderSize size = measure_folder(folder);
   std::string text = line("checkpoint", printable(folder, 400));

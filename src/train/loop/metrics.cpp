@@ -156,14 +156,20 @@ std::vector<double> WorkClock::take(const Trace& trace, bool on_device) {
 }
 
 RunLog::RunLog(const LogSpec& log, int64_t last_step) {
-  if (!log.jsonl.empty()) {
-    const std::filesystem::path folder = std::filesystem::path(log.jsonl).parent_path();
-    std::error_code ignored;  // what went wrong shows when the file is opened
-    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
-    removed_ = truncate_after_step(log.jsonl, last_step).beyond;
-    lines_ = std::make_unique<JsonLinesWriter>(log.jsonl);
-  }
+  if (!log.jsonl.empty()) open_lines(log.jsonl, last_step);
   if (!log.tensorboard.empty()) events_ = std::make_unique<EventFileWriter>(log.tensorboard, last_step);
+}
+
+void RunLog::open_lines(const std::string& path, int64_t last_step) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;  // what went wrong shows when the file is opened
+  if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  try {
+    removed_ = truncate_after_step(path, last_step).beyond;
+    lines_ = std::make_unique<JsonLinesWriter>(path);
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("log.jsonl = \"{}\": {}", printable(path), error.what()), error.hint());
+  }
 }
 
 void RunLog::end(const Error& reason) {

@@ -73,7 +73,7 @@ std::vector<Scalar> step_scalars(const StepReport& report, const ReportContext& 
 class RunLog {
  public:
   RunLog() = default;
-  // Removes the steps after `last_step` that an earlier run left. Errors: data naming the path.
+  // Removes the steps after `last_step` that an earlier run left. Errors: data naming the key and the path.
   RunLog(const LogSpec& log, int64_t last_step);
   int64_t lines_removed() const { return removed_; }  // removed from log.jsonl
   // The next line will also describe the run (docs/formats.md, `run`).
@@ -83,6 +83,7 @@ class RunLog {
   void write_final_validation(int64_t step, double loss);
 
  private:
+  void open_lines(const std::string& path, int64_t last_step);
   void end(const Error& reason);
 
   std::unique_ptr<JsonLinesWriter> lines_;
