@@ -301,7 +301,11 @@ void validate(const ModelSpec& model, const std::string& where) {
 ModelSpec build_native_model(const NativeModel& given) {
   NativeModel plain;
   plain.preset = given.preset;
-  MW_CHECK(given.preset.empty() || given == plain, "preset {} and other keys", given.preset);
+  if (!given.preset.empty() && !(given == plain))
+    fail(Exit::config,
+         fmt::format("model.preset = \"{}\" sets the whole architecture, but other keys of [model] are set too",
+                     printable(given.preset)),
+         "remove model.preset, or every other key of [model]");
   Preset preset = given.preset.empty() ? Preset{"", given} : find_preset(given.preset);
   const NativeModel& n = preset.table;
   if (given.preset.empty() && n.selection_bias) preset.aux_loss_coef = 0;

@@ -37,7 +37,7 @@ for arguments in (["help", "train"], ["train", "--help"]):
 refused(2, ["unknown command \"trian\""], "help", "trian")
 
 # Options in place of keys, and what else is no run file.
-refused(2, ["unknown option \"--steps\"", "did you mean train.steps=5"], "train", "run.toml", "--steps", "5")
+refused(2, ["unknown option \"--steps\"", "did you mean train.steps=VALUE"], "train", "run.toml", "--steps", "5")
 refused(2, ["did you mean train.steps=7"], "train", "run.toml", "--steps=7")
 refused(2, ["did you mean \"--profile\"?"], "train", "run.toml", "--profil")
 pathlib.Path("runs/b/step-00000002").mkdir(parents=True)
