@@ -72,7 +72,10 @@ MpiExchange::~MpiExchange() {
   std::erase(open_, this);
 }
 
-void MpiExchange::wait() { finish(); }
+void MpiExchange::wait() {
+  if (failed_) fail(Exit::comm, "this all_to_all has failed before", "the first error of the job says why");
+  finish();
+}
 
 void MpiExchange::send_next(size_t slot) {
   const Message& out = sends_[next_send_++];

@@ -1,5 +1,5 @@
-// An uneven all-to-all over MPI as messages between two ranks each, of which a rank has at most kSendWindow under way.
-// Libraries' own all-to-alls may start all messages at once, which congests links between many ranks, and send empty
+// An uneven all-to-all over MPI. Each rank sends one message to each peer that gets rows, at most kSendWindow at a
+// time. MPI_Ialltoallv may start all messages at once, which congests links between many ranks, and may send empty
 // ones.
 #pragma once
 
