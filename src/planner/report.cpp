@@ -13,6 +13,7 @@
 #include "planner/transfers.h"
 #include "planner/units.h"
 #include "planner/volumes.h"
+#include "planner/wrap.h"
 
 namespace mw {
 namespace {
@@ -302,7 +303,7 @@ std::string describe_best(const Request& request, const SearchResult& result, si
 std::string describe(const Request& request, const SearchResult& result, int top) {
   std::string text = describe_request(request, result);
   for (const std::string& reason : trainable(request).refused) text += fmt::format("left out: {}\n", reason);
-  if (result.best.empty()) return text;
+  if (result.best.empty()) return wrap_prose(text);
   const Estimate& best = result.best.front();
   text += describe_best(request, result, static_cast<size_t>(top));
   text += "\n" + describe_limits(request, result) + describe_memory(request, best) +
@@ -311,7 +312,7 @@ std::string describe(const Request& request, const SearchResult& result, int top
     if (e.time.total() < best.time.total())
       text += fmt::format("faster by {:.1f} %, but {}: {}\n", 100 * (1 - e.time.total() / best.time.total()),
                           describe_excess(request, e.needed), describe(e.layout));
-  return text;
+  return wrap_prose(text);
 }
 
 std::string describe_one(const Request& request, const SearchResult& result, const Estimate& estimate) {
@@ -340,7 +341,7 @@ std::string describe_one(const Request& request, const SearchResult& result, con
                         describe_excess(request, largest.needed()), largest_kinds(largest),
                         smallest_change(request, result, estimate.layout));
   }
-  return text + describe_exchanges(request, estimate.layout) + describe_memory(request, estimate);
+  return wrap_prose(text + describe_exchanges(request, estimate.layout) + describe_memory(request, estimate));
 }
 
 nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate) {

@@ -2,6 +2,7 @@
 #include "planner/report.h"
 
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "planner/helpers.h"
@@ -19,7 +20,11 @@ Request request_of(const std::string& config, const std::string& profile, int ra
   return request;
 }
 
-bool holds(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+// Whether the text holds a part, whatever its line breaks.
+bool holds(const std::string& text, const std::string& part) {
+  const std::string joined = std::regex_replace(text, std::regex("\n +"), " ");
+  return joined.find(part) != std::string::npos || text.find(part) != std::string::npos;
+}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
