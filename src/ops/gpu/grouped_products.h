@@ -49,12 +49,15 @@ struct RowsProduct {
 };
 
 // Where a warpgroup stores its part of a tile of weight gradients. The copy engine cannot add in fp32 to bf16 values.
+// What it adds to is not prefetched: that made fp32 gradients 3 to 14 % slower on an H100.
 template <class U>
 struct WeightsPlace {
   TileRows<U> rows;
   TileBoxes<U> boxes;
 
-  __device__ void prefetch(int tile_width) const { rows.prefetch(tile_width); }
+  __device__ void prefetch(int tile_width) const {
+    if constexpr (std::is_same_v<U, bf16>) rows.prefetch(tile_width);
+  }
   template <int kCount>
   __device__ void store(const float (&sums)[kCount], bool add) const {
     if (std::is_same_v<U, bf16> && add) rows.store(sums, add);
