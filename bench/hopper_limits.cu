@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreadsOfBlock, 1) resident_kernel(bool zeros
     z ^= z >> 13;
     store_shared(memory + i * 4, zeros ? 0 : (z & 0x80ff80ffu) | 0x3f003f00u);  // [0.5, 2), either sign
   }
-  fence_products();
+  fence_writes();
   __syncthreads();
   const int group = shuffle_from(static_cast<int>(threadIdx.x) / kWarpgroup, 0) - 1;
   if (group < 0) return;

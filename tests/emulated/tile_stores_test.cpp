@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
+#include <set>
 #include <vector>
 
 namespace mw::gpu {
@@ -29,6 +31,16 @@ U converted(float value) {
 float widened(float value) { return value; }
 float widened(bf16 value) { return to_float(value); }
 
+// The sums of this thread in a tile of kTileColumns columns.
+template <int kTileColumns>
+void set_sums(float (&sums)[kTileColumns / 2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = (static_cast<int>(threadIdx.x) - kCopyingThreads) / 32;
+  for (int j = 0; j < kTileColumns / 8; ++j)
+    for (int i = 0; i < 2; ++i)
+      for (int c = 0; c < 2; ++c)
+        sums[4 * j + 2 * i + c] = sum_at(16 * warp + lane / 4 + 8 * i, 8 * j + 2 * (lane % 4) + c);
+}
+
 // A tile of kTileColumns columns, of which `width` exist, and of `height` rows, which lie at every second row of the
 // result from the last one on.
 template <class U, int kTileColumns>
@@ -45,12 +57,8 @@ void check_tile(int height, int width, bool add) {
     for (int c = -kMargin; c < kTileColumns + kMargin; ++c) *place(r, c) = converted<U>(before_at(r, c + kMargin));
   emulated::run_block(kAllThreads, [&] {
     if (threadIdx.x < kCopyingThreads) return;
-    const int lane = static_cast<int>(threadIdx.x) % 32, warp = (static_cast<int>(threadIdx.x) - kCopyingThreads) / 32;
     float sums[kTileColumns / 2];
-    for (int j = 0; j < kTileColumns / 8; ++j)
-      for (int i = 0; i < 2; ++i)
-        for (int c = 0; c < 2; ++c)
-          sums[4 * j + 2 * i + c] = sum_at(16 * warp + lane / 4 + 8 * i, 8 * j + 2 * (lane % 4) + c);
+    set_sums<kTileColumns>(sums);
     const auto tile = find_tile_rows<U>(height, width, [&](int r) { return place(r, 0); });
     if (add) tile.prefetch(kTileColumns);
     tile.store(sums, add);
@@ -87,6 +95,46 @@ TEST(TileStores, SumsAreRoundedOnceAfterTheyAreAdded) {
     find_tile_rows<bf16>(1, 128, [&](int) { return row; }).store(sums, true);
   });
   for (const bf16 value : row) EXPECT_EQ(to_float(value), 258.0f);
+}
+
+// Every box of the second warpgroup's rows. A lane stores kWords at once; lanes whose words fill the 32 banks store
+// together.
+template <class U, int kTileColumns, unsigned kWords>
+void check_boxes() {
+  constexpr int kColumns = kRowBytes / sizeof(U);
+  constexpr unsigned kBox = 2 * kAtomBytes, kTogether = 32 / kWords;
+  for (int first = 0; first < kTileColumns; first += kColumns) {
+    SCOPED_TRACE(fmt::format("{} bytes, {} columns, from {}", sizeof(U), kTileColumns, first));
+    for (auto& stores : shared_stores) stores.clear();
+    emulated::run_block(kAllThreads, [&] {
+      if (threadIdx.x < kCopyingThreads + kWarpgroup) return;
+      float sums[kTileColumns / 2];
+      set_sums<kTileColumns>(sums);
+      write_box(kBox, first, sums, U());
+    });
+    for (int r = 0; r < kTileRows / 2; ++r)
+      for (int c = 0; c < kColumns; ++c) {
+        const int byte = c * static_cast<int>(sizeof(U)), chunk = byte / 16 ^ r % 8;
+        U value;
+        std::memcpy(&value,
+                    reinterpret_cast<const char*>(shared_words.data()) + kBox + r * kRowBytes + chunk * 16 + byte % 16,
+                    sizeof(U));
+        ASSERT_EQ(widened(value), widened(converted<U>(sum_at(kTileRows / 2 + r, first + c)))) << r << ", " << c;
+      }
+    for (unsigned begin = kCopyingThreads + kWarpgroup; begin < kAllThreads; begin += kTogether)
+      for (size_t store = 0; store < shared_stores[begin].size(); ++store) {
+        std::set<unsigned> banks;
+        for (unsigned i = 0; i < kTogether; ++i) banks.insert(shared_stores[begin + i].at(store) / 4 % 32 / kWords);
+        ASSERT_EQ(banks.size(), kTogether) << "threads from " << begin << ", store " << store;
+      }
+  }
+}
+
+TEST(TileStores, BoxesAreSwizzledAndWrittenWithoutBankConflicts) {
+  check_boxes<float, 256, 2>();
+  check_boxes<float, 128, 2>();
+  check_boxes<bf16, 256, 1>();
+  check_boxes<bf16, 128, 1>();
 }
 
 }  // namespace

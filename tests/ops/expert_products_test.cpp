@@ -94,19 +94,34 @@ TEST(ExpertProducts, ManyTilesAgreeWithTheLibrary) {
     for (const bool indexed : {false, true}) {
       SCOPED_TRACE(fmt::format("{}x{}{}", n, k, indexed ? ", indexed" : ""));
       const int32_t* const index = indexed ? backwards.data() : nullptr;
+      // Weight gradients that are overwritten, and ones that are added to what is there.
+      const auto differentiate = [&](ExpertProducts by, DType dtype, Store store) {
+        Owned dw = store == Store::accumulate ? to_operand(random_tensor("dw", {4, n, k}, dtype))
+                                              : make_output(dtype, {4, n, k});
+        estmm(test.stream, {dy.view, index}, {x.view, index}, offsets, dw.view, store, by);
+        return to_case_tensor(dw);
+      };
       Tensors expected;
       for (const ExpertProducts by : {ExpertProducts::per_expert, ExpertProducts::grouped}) {
-        Owned y = make_output(DType::bf16, {rows, n}), dx = make_output(DType::bf16, {rows, k}),
-              dw = to_operand(random_tensor("dw", {4, n, k}, DType::f32));
+        Owned y = make_output(DType::bf16, {rows, n}), dx = make_output(DType::bf16, {rows, k});
         esmm(test.stream, {x.view, index}, offsets, experts.weights, {y.view, index}, by);
         esmm_d_input(test.stream, {dy.view, index}, offsets, experts.weights, {dx.view, index}, by);
-        estmm(test.stream, {dy.view, index}, {x.view, index}, offsets, dw.view, Store::accumulate, by);
-        const Tensors got = {{"y", to_case_tensor(y)}, {"dx", to_case_tensor(dx)}, {"dw", to_case_tensor(dw)}};
+        const Tensors got = {{"y", to_case_tensor(y)},
+                             {"dx", to_case_tensor(dx)},
+                             {"dw", differentiate(by, DType::f32, Store::overwrite)},
+                             {"dw added", differentiate(by, DType::f32, Store::accumulate)}};
         if (by == ExpertProducts::per_expert) expected = got;
         for (const auto& [name, tensor] : got) {
           const std::vector<float>& other = expected.at(name).values;
-          EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name == "dw" ? 1e-4 : 8e-3) << name;
+          EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name[1] == 'w' ? 1e-4 : 8e-3) << name;
         }
+        if (by == ExpertProducts::per_expert) continue;
+        // The same bits in every run, and in bf16 the same sums, rounded once.
+        const std::vector<float>& dw = got.at("dw").values;
+        EXPECT_EQ(differentiate(by, DType::f32, Store::overwrite).values, dw);
+        EXPECT_EQ(differentiate(by, DType::f32, Store::accumulate).values, got.at("dw added").values);
+        const std::vector<float> narrow = differentiate(by, DType::bf16, Store::overwrite).values;
+        for (size_t i = 0; i < dw.size(); ++i) ASSERT_EQ(narrow[i], to_float(to_bf16(dw[i]))) << i;
       }
     }
   }

@@ -5,6 +5,7 @@
 #include "ops/gpu/grouped.h"
 #include "ops/gpu/grouped_rows.h"
 #include "ops/gpu/grouped_wgmma.h"
+#include "ops/gpu/tile_boxes.h"
 
 namespace mw::gpu {
 
@@ -21,6 +22,7 @@ struct RowsProduct {
   static constexpr Along kA = Along::depth, kB = kWeights;
   static constexpr int kWidth = Shape::kWidth;
   static constexpr bool kBoxesA = kBoxes, kBoxesB = true, kPaired = Shape::kPaired;
+  static constexpr int kHeldBytes = 0;
   using LoaderB = BoxLoader<kB, kWidth, kPaired>;
 
   TensorMap weights;
@@ -28,6 +30,7 @@ struct RowsProduct {
   Rows<U> y;
   bool add;
 
+  __device__ void finish() const {}
   __device__ int64_t depth(const Tile&) const { return x.rows.width; }
   __device__ int64_t height(const Tile& tile) const { return tile.end - tile.begin - tile.top; }
   __device__ auto load_a(const Tile& tile) const {
@@ -39,9 +42,26 @@ struct RowsProduct {
     return LoaderB{weights, tile.expert, 0, static_cast<int>(tile.left), tile.shared};
   }
   __device__ int width(const Tile& tile) const { return static_cast<int>(y.width - tile.left); }
-  __device__ TileRows<U> place(const Tile& tile) const {
+  __device__ TileRows<U> place(const Tile& tile, int, unsigned) const {
     return find_tile_rows<U>(height(tile), width(tile),
                              [&](int r) { return y.row(tile.begin + tile.top + r) + tile.left; });
+  }
+};
+
+// Where a warpgroup stores its part of a tile of weight gradients. The copy engine cannot add in fp32 to bf16 values.
+// What it adds to is not prefetched: that made fp32 gradients 3 to 14 % slower on an H100.
+template <class U>
+struct WeightsPlace {
+  TileRows<U> rows;
+  TileBoxes<U> boxes;
+
+  __device__ void prefetch(int tile_width) const {
+    if constexpr (std::is_same_v<U, bf16>) rows.prefetch(tile_width);
+  }
+  template <int kCount>
+  __device__ void store(const float (&sums)[kCount], bool add) const {
+    if (std::is_same_v<U, bf16> && add) rows.store(sums, add);
+    else boxes.store(sums, add);
   }
 };
 
@@ -54,8 +74,10 @@ struct WeightsProduct {
   static constexpr Along kA = Along::width, kB = Along::width;
   static constexpr int kWidth = Shape::kWidth;
   static constexpr bool kBoxesA = kBoxesOfDy, kBoxesB = kBoxesOfX, kPaired = Shape::kPaired;
+  static constexpr int kHeldBytes = gpu::kHeldBytes;
 
   Operand dy, x;
+  TensorMap dw_map;
   U* dw;
   bool add;
 
@@ -70,10 +92,14 @@ struct WeightsProduct {
   __device__ auto load_a(const Tile& tile) const { return load<kBoxesA, kHeight>(dy, tile, tile.top); }
   __device__ auto load_b(const Tile& tile) const { return load<kBoxesB, kWidth, kPaired>(x, tile, tile.left); }
   __device__ int width(const Tile& tile) const { return static_cast<int>(x.rows.width - tile.left); }
-  __device__ TileRows<U> place(const Tile& tile) const {
+  __device__ WeightsPlace<U> place(const Tile& tile, int group, unsigned held) const {
     U* const first = dw + (tile.expert * dy.rows.width + tile.top) * x.rows.width + tile.left;
-    return find_tile_rows<U>(height(tile), width(tile), [&](int r) { return first + r * x.rows.width; });
+    return {find_tile_rows<U>(height(tile), width(tile), [&](int r) { return first + r * x.rows.width; }),
+            {dw_map, held + group * kHeldBytes / 2, tile.expert, static_cast<int>(tile.top) + group * kBoxRows,
+             static_cast<int>(tile.left), width(tile)}};
   }
+  // Shared memory lives as long as the block.
+  __device__ void finish() const { wait_for_boxes<0>(); }
 };
 
 // Calls body with the shape of the tiles.
@@ -92,7 +118,7 @@ bool with_flag(bool flag, const Body& body) {
 
 template <Along kAlong, int kColumns>
 bool describe_operand(Operand& operand, int64_t rows) {
-  const Matrices all{operand.rows.data, 1, rows, operand.rows.width, rows * operand.rows.width};
+  const Matrices all{operand.rows.data, DType::bf16, 1, rows, operand.rows.width, rows * operand.rows.width};
   return describe_matrices(all, BoxLoader<kAlong, kColumns>::kBoxRows, &operand.map);
 }
 
@@ -117,14 +143,17 @@ bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& proce
 // Only one operand without an index is loaded as boxes: x rather than dy, because its tiles are wider.
 template <class U, class Meter>
 bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& processors, const Rows<const bf16>& dy,
-                      const Rows<const bf16>& x, U* dw, bool add, const Meter& meter) {
+                      const Rows<const bf16>& x, TensorView dw_eNK, bool add, const Meter& meter) {
+  const int64_t n = dw_eNK.dim(1), k = dw_eNK.dim(2);
+  const Matrices gradients{dw_eNK.data, dw_eNK.dtype, dw_eNK.dim(0), n, k, n * k};
   return with_shape(tiling, [&](auto shape) {
     return with_flag(x.index == nullptr, [&](auto boxes_of_x) {
       return with_flag(!boxes_of_x && dy.index == nullptr, [&](auto boxes_of_dy) {
         constexpr bool kBoxesOfX = decltype(boxes_of_x)::value, kBoxesOfDy = decltype(boxes_of_dy)::value && !kBoxesOfX;
         using Shape = TileShape<decltype(shape)::kWidth, decltype(shape)::kPaired && kBoxesOfX>;
         using Product = WeightsProduct<U, Shape, kBoxesOfDy, kBoxesOfX>;
-        Product product{{{}, dy}, {{}, x}, dw, add};
+        Product product{{{}, dy}, {{}, x}, {}, dw_eNK.as<U>(), add};
+        if (!describe_matrices(gradients, kBoxRows, &product.dw_map)) return false;
         if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;
         if (kBoxesOfX && !describe_operand<Along::width, Product::kWidth>(product.x, tiling.rows())) return false;
         launch_tiles(stream, tiling, processors, product, meter);
@@ -138,9 +167,10 @@ bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& pr
 inline bool find_matrices(std::span<const Weight> weights, Matrices* out) {
   const auto data = [&](size_t e) { return static_cast<const bf16*>(weights[e].packed_forward.data); };
   const int64_t n = weights[0].n, k = weights[0].k;
-  *out = {data(0), static_cast<int64_t>(weights.size()), n, k, weights.size() > 1 ? data(1) - data(0) : n * k};
+  *out = {data(0), DType::bf16, static_cast<int64_t>(weights.size()),
+          n,       k,           weights.size() > 1 ? data(1) - data(0) : n * k};
   for (size_t e = 0; e < weights.size(); ++e)
-    if (data(e) == nullptr || !is_aligned(data(e)) || data(e) != out->first + static_cast<int64_t>(e) * out->spacing)
+    if (data(e) == nullptr || !is_aligned(data(e)) || data(e) != data(0) + static_cast<int64_t>(e) * out->spacing)
       return false;
   return out->spacing >= n * k;
 }
@@ -188,8 +218,8 @@ bool multiply_weights_metered(Stream& stream, const SortedRows& dy, const Sorted
       cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
   bool done = false;
   with_float_type(dw_eNK.dtype, [&](auto type) {
-    done = multiply_columns(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
-                            dw_eNK.as<decltype(type)>(), add, meter);
+    done = multiply_columns<decltype(type)>(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
+                                            dw_eNK, add, meter);
   });
   return warn_unless(stream, done);
 }

@@ -1,6 +1,7 @@
 // Grouped GEMM in bf16 with Hopper's warpgroup instructions (wgmma). A block computes tiles of 128 rows of an expert's
 // result. One warpgroup copies: it fills a ring of stages in shared memory, 64 summands each, and gathers rows by their
-// index on the way. Two warpgroups multiply, 64 rows each.
+// index on the way. Two warpgroups multiply, 64 rows each. They store rows from registers, and weight gradients through
+// shared memory.
 // Blocks are persistent and take the next free tile from a counter. The first stages of a tile then load while the sums
 // of the previous one are stored, and a block that started late, or shares its processor with an exchange, takes fewer
 // tiles. Results do not depend on which block computes a tile.
@@ -87,7 +88,7 @@ __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, floa
   for (int step = 0; step < steps; ++step) {
     meter.time(Spent::stage, [&] { wait_for_phase(ring.filled(), ring.parity); });
     meter.time(Spent::work, [&] {
-      if constexpr (!Product::kBoxesA || !Product::kBoxesB) fence_products();
+      if constexpr (!Product::kBoxesA || !Product::kBoxesB) fence_writes();
       begin_products();
 #pragma unroll
       for (int i = 0; i < kDepth / 16; ++i)
@@ -120,7 +121,7 @@ __device__ void skip(int steps, Ring<kWidth>& ring) {
 
 template <class Product, class Meter>
 __device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired> walk, Ring<Product::kWidth> ring,
-                               BlockQueue<Product::kPaired> queue, int group, Meter& meter) {
+                               BlockQueue<Product::kPaired> queue, int group, unsigned held, Meter& meter) {
   for (int number = get_number(meter, queue); number < walk.table.tiles; number = get_number(meter, queue)) {
     const Tile tile = walk.find(number, Product::kWidth);
     const int steps = count_steps(product.depth(tile));
@@ -129,18 +130,20 @@ __device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired
       skip<Product::kPaired>(steps, ring);
       continue;
     }
-    const auto place = product.place(tile);
+    const auto place = product.place(tile, group, held);
     if (product.add) place.prefetch(Product::kWidth);
     float sums[Product::kWidth / 2] = {};
     if (steps > 0) multiply<Product>(group, steps, ring, sums, meter);
     meter.time(Spent::store, [&] { place.store(sums, product.add); });
   }
+  product.finish();
 }
 
 template <class Product, class Meter>
 __device__ void compute_tiles(const Product& product, TileTable table, Meter meter) {
   constexpr bool kPaired = Product::kPaired;
-  Ring<Product::kWidth> ring{first_tile_address()};
+  const unsigned held = first_tile_address();
+  Ring<Product::kWidth> ring{held + Product::kHeldBytes};
   BlockQueue<kPaired> queue{ring.memory + Ring<Product::kWidth>::kBytes};
   if (threadIdx.x == 0) {
     ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB, (kPaired ? kPair : 1) * 2 * kWarpgroup / 32);
@@ -157,7 +160,7 @@ __device__ void compute_tiles(const Product& product, TileTable table, Meter met
   } else {
     grow_registers<kSumRegisters>();
     meter.begin();
-    multiply_tiles(product, {table}, ring, queue, group - 1, meter);
+    multiply_tiles(product, {table}, ring, queue, group - 1, held, meter);
   }
   meter.end(group);
   if constexpr (kPaired) sync_pair();  // a block's memory lives as long as the block
@@ -175,7 +178,8 @@ __global__ void __launch_bounds__(kBlockThreads, 1) __cluster_dims__(kPair, 1, 1
 }
 
 template <class Product>
-constexpr size_t kSharedBytes = kAtomBytes + Ring<Product::kWidth>::kBytes + BlockQueue<Product::kPaired>::kBytes;
+constexpr size_t kSharedBytes =
+    kAtomBytes + Product::kHeldBytes + Ring<Product::kWidth>::kBytes + BlockQueue<Product::kPaired>::kBytes;
 
 // The processors that can run these kernels: none on any GPU but Hopper.
 const Processors& find_processors(Stream& stream);

@@ -1,4 +1,5 @@
-// Tensor maps of the experts' matrices, for box copies by the copy engine of compute capability 9.0 (TMA).
+// Tensor maps of the experts' matrices, for box copies and box stores by the copy engine of compute capability 9.0
+// (TMA).
 #pragma once
 
 #include <cuda.h>
@@ -7,20 +8,21 @@
 
 namespace mw::gpu {
 
-// A tensor map: describes bf16 matrices [rows, columns] at equal distances to the copy engine, and the box of 64
-// columns that one copy loads.
+// A tensor map: describes matrices [rows, columns] at equal distances to the copy engine, and the box of 128 bytes of
+// columns that one copy loads or one store writes.
 struct TensorMap {
   CUtensorMap map;
 };
 
 struct Matrices {
-  const bf16* first;
+  const void* first;
+  DType dtype;                            // bf16 or f32
   int64_t count, rows, columns, spacing;  // spacing: in elements
 };
 
 // Whether the driver has the function that creates tensor maps.
 bool can_describe_matrices();
-// Returns false where the engine cannot read the matrices.
+// Returns false where the engine cannot reach the matrices.
 bool describe_matrices(const Matrices& matrices, int box_rows, TensorMap* out);
 
 // Copies the box that begins at (row, column) of a matrix; elements outside the matrix are zeros. Its bytes count
@@ -41,6 +43,26 @@ __device__ inline void copy_box_to_pair(unsigned to, const TensorMap& map, int m
       "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(to),
       "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier), "h"(static_cast<uint16_t>(3))
       : "memory");
+}
+
+// Stores a box from shared memory at (row, column) of a matrix, or adds it to what is there; elements outside the
+// matrix are left out. The engine reads the box after the call returns: commit_boxes() closes a batch of this thread's
+// stores. Additions may flush subnormal sums to zero.
+__device__ inline void store_box(const TensorMap& map, int matrix, int row, int column, unsigned from) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(matrix), "r"(from)
+               : "memory");
+}
+__device__ inline void add_box(const TensorMap& map, int matrix, int row, int column, unsigned from) {
+  asm volatile("cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(matrix), "r"(from)
+               : "memory");
+}
+__device__ inline void commit_boxes() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until the engine has read all boxes of this thread but those of the last kPending batches.
+template <int kPending>
+__device__ void wait_for_boxes() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 
 }  // namespace mw::gpu

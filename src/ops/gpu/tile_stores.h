@@ -184,4 +184,41 @@ __device__ TileRows<U> find_tile_rows(int64_t height, int width, const RowAt& ro
   return {own < height ? row_at(own) : nullptr, own + 8 < height ? row_at(own + 8) : nullptr, width};
 }
 
+// write_box(): writes the sums of this warpgroup's 64 rows, in columns [first, first + 128 bytes) of the tile, to
+// shared memory, swizzled as the copy engine reads them.
+
+// Rows that follow each other begin with different groups of eight columns, so that no two lanes that store at the same
+// time address the same bank.
+template <int kCount>
+__device__ void write_box(unsigned box, int first, const float (&sums)[kCount], float) {
+  const unsigned lane = threadIdx.x % 32, row = threadIdx.x % kWarpgroup / 32 * 16 + lane / kLanesOfRow;
+  const bool second_row = holds_second_row();
+  const unsigned chunk = lane % kLanesOfRow / 2 ^ row % 8 ^ choose(second_row, 4, 0);
+  const unsigned to = box + row * kRowBytes + chunk * 16 + lane % 2 * 8;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int own = first / 2 + 4 * i, other = first / 2 + 4 * (i ^ 2);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto word = [&](int c) {
+        return choose(second_row, __float_as_uint(sums[other + 2 * half + c]),
+                      __float_as_uint(sums[own + 2 * half + c]));
+      };
+      store_shared((to ^ static_cast<unsigned>(i * 32)) + half * kAtomBytes, word(0), word(1));
+    }
+  }
+}
+template <int kCount>
+__device__ void write_box(unsigned box, int first, const float (&sums)[kCount], bf16) {
+  const unsigned lane = threadIdx.x % 32, row = threadIdx.x % kWarpgroup / 32 * 16 + lane / kLanesOfRow;
+  const unsigned to = box + row * kRowBytes + row % 8 * 16 + lane % kLanesOfRow * 4;
+#pragma unroll
+  for (int i = 0; i < 8; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int own = first / 2 + 4 * i + 2 * half;
+      store_shared((to ^ static_cast<unsigned>(i * 16)) + half * kAtomBytes, round_pair(sums[own], sums[own + 1]));
+    }
+}
+
 }  // namespace mw::gpu

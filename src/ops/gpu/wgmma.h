@@ -43,6 +43,9 @@ __device__ inline void add_async(float* to, float4 values) {
 __device__ inline void store_shared(unsigned to, unsigned word) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
 }
+__device__ inline void store_shared(unsigned to, unsigned first, unsigned second) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(first), "r"(second) : "memory");
+}
 __device__ inline unsigned load_shared(unsigned from) {
   unsigned word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
@@ -99,8 +102,14 @@ __device__ inline void send_there(unsigned to, unsigned word, unsigned barrier) 
       : "memory");
 }
 
-// Makes writes of other threads visible to products.
-__device__ inline void fence_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// Makes writes to shared memory visible to products and to box stores: writes of this thread, and writes of others that
+// it has waited for.
+__device__ inline void fence_writes() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Barrier of the threads of one warpgroup. Barrier 0 is that of the block.
+__device__ inline void sync_warpgroup() {
+  asm volatile("bar.sync %0, %1;" ::"r"(1 + threadIdx.x / kWarpgroup), "n"(kWarpgroup) : "memory");
+}
 
 // Makes this thread's barrier operations visible to box copies.
 __device__ inline void fence_barriers() {

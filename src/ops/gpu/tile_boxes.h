@@ -1,0 +1,46 @@
+// Stores of a tile through shared memory, where the copy engine (TMA) reads it: each multiplying warpgroup writes its
+// 64 rows box by box, and goes on to the next tile while the last boxes are being stored.
+#pragma once
+
+#include "ops/gpu/tensor_map.h"
+#include "ops/gpu/tile_stores.h"
+#include "ops/gpu/tiling.h"
+
+namespace mw::gpu {
+
+constexpr int kBoxRows = kHeight / 2, kBoxBytes = kBoxRows * kRowBytes;
+// Boxes of a warpgroup that shared memory holds, and those of both warpgroups.
+constexpr int kHeldBoxes = 2, kHeldBytes = 2 * kHeldBoxes * kBoxBytes;
+
+// The rows of one warpgroup in a tile, from (row, column) of a matrix of the result on, and the `width` of columns up
+// to the end of the result. `memory`: where the warpgroup holds its boxes. Each element is stored, or added to, once.
+template <class U>
+struct TileBoxes {
+  static constexpr int kColumns = kRowBytes / sizeof(U);
+  const TensorMap& map;
+  unsigned memory;
+  int matrix, row, column, width;
+
+  template <int kCount>
+  __device__ void store(const float (&sums)[kCount], bool add) const {
+    static_assert(2 * kCount / kColumns % kHeldBoxes == 0);  // each tile begins with the first place for a box
+#pragma unroll
+    for (int i = 0; i < 2 * kCount / kColumns; ++i) {
+      const unsigned box = memory + i % kHeldBoxes * kBoxBytes;
+      const bool inside = i * kColumns < width;
+      if (inside) {
+        wait_for_boxes<kHeldBoxes - 1>();
+        sync_warpgroup();
+        write_box(box, i * kColumns, sums, U());
+        fence_writes();
+        sync_warpgroup();
+      }
+      if (threadIdx.x % kWarpgroup != 0) continue;
+      if (inside && add) add_box(map, matrix, row, column + i * kColumns, box);
+      else if (inside) store_box(map, matrix, row, column + i * kColumns, box);
+      commit_boxes();  // also without a box: batches are counted
+    }
+  }
+};
+
+}  // namespace mw::gpu
