@@ -72,6 +72,17 @@ struct TileProduct {
   bool is_whole(int64_t row, int64_t col) const {
     return c.dtype == DType::f32 && !c.index && row + kTileBlock <= rows && col + kTileBlock <= cols;
   }
+  // Asks for the lines of a block, which would otherwise be waited for when it is stored.
+  void prefetch(int64_t row, int64_t col) const {
+    const int64_t height = std::min(rows - row, kTileBlock);
+    for (int64_t i = 0; i < height; ++i)
+      if (c.dtype == DType::f32) {
+        __builtin_prefetch(at<float>(row + i, col), 1);
+        __builtin_prefetch(at<float>(row + i, col + kTile), 1);
+      } else {
+        __builtin_prefetch(at<bf16>(row + i, col), 1);
+      }
+  }
   // Brings the sums of a block to c.
   void store(const TileUnit& unit, const float* sums, int64_t row, int64_t col) const {
     const int64_t height = std::min(rows - row, kTileBlock), width = std::min(cols - col, kTileBlock);
@@ -119,6 +130,7 @@ void multiply(Stream& stream, const TileUnit& unit, const TileProduct& p, Pack&&
           for (int64_t block = first_block; block < last_block; ++block) {
             const int64_t col = block * kTileBlock;
             const bf16* b = p.b + (block * all_steps + step) * kStepValues;
+            if (step + steps == all_steps) p.prefetch(row, col);
             if (p.is_whole(row, col)) {
               unit.block({a, b, steps, row_tiles, p.at<float>(row, col), p.c.stride, p.c.add || step > 0});
               continue;
