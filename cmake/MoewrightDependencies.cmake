@@ -48,6 +48,10 @@ target_compile_options(moewright_toml INTERFACE "$<$<COMPILE_LANGUAGE:CXX>:-DTOM
 moewright_header_library(moewright_cli11 HEADER CLI/CLI.hpp HINT libcli11-dev)
 
 set(MOEWRIGHT_HAS_ONEDNN OFF)
+set(MOEWRIGHT_HAS_AMX OFF)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
+  set(MOEWRIGHT_HAS_AMX ON)  # in the program; whether the CPU has it is asked at run time
+endif()
 set(MOEWRIGHT_HAS_MPI OFF)
 set(MOEWRIGHT_HAS_GPU OFF)
 set(MOEWRIGHT_HAS_NCCL OFF)

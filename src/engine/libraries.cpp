@@ -208,7 +208,7 @@ std::string describe_products(const std::string& dtype, Device device, const std
     return fmt::format("computing in {} on {}{}", dtype, describe(device),
                        near_cores.empty() ? "" : ", beside its cores " + near_cores);
   const cpu::MatmulTraits traits = cpu::matmul_traits();
-  return fmt::format("products by {}, {}{}", traits.library, dtype,
+  return fmt::format("products by {}, {}{}", dtype == "bf16" && traits.amx ? "our AMX kernels" : traits.library, dtype,
                      dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
 }
 

@@ -14,7 +14,7 @@ constexpr int32_t kIgnoreLabel = -100;
 // A label outside [0, V) is an internal error; a GPU, which cannot throw, gives NaN.
 // logits: f32 [C, V]; labels: i32 [C], -100 or in [0, V); loss: f32 [C], overwritten.
 // d_logits (f32 or bf16 [C, V], may alias logits when f32) = scale * (softmax - onehot), zero for ignored rows; with an
-// empty view the gradient is not computed.
+// empty view the gradient is not computed. With a gradient, logits are undefined afterwards.
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV);
 

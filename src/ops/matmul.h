@@ -33,11 +33,13 @@ void pack_weight(Stream& stream, const Weight& weight);
 
 namespace cpu {
 
-// How bf16 products run on this CPU: natively where that is fastest (AMX, or AVX-512 at full rate), otherwise operands
-// are converted to fp32 panel by panel. Respects ONEDNN_MAX_CPU_ISA; MOEWRIGHT_CPU_BF16=native|fp32 overrides the
-// choice (native only where the library has bf16 products). Constant within a process.
+// How bf16 products run on this CPU: natively where that is fastest (on AMX by our own kernels, on AVX-512 at full rate
+// by the library), otherwise operands are converted to fp32 panel by panel. Respects ONEDNN_MAX_CPU_ISA.
+// MOEWRIGHT_CPU_BF16 overrides the choice: "library" for the library's native products, where it has them, "fp32" for
+// the conversion. Constant within a process.
 struct MatmulTraits {
   bool native_bf16 = false;  // packed weights are bf16, otherwise fp32
+  bool amx = false;          // our own kernels compute bf16 products
   const char* library = "";  // "oneDNN 2.6.3", "OpenMP loops"
 };
 MatmulTraits matmul_traits();

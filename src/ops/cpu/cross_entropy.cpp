@@ -33,6 +33,23 @@ float sum_of_exponentials(const float* x, float shift, int64_t count) {
   return sum;
 }
 
+// The same sum; leaves the exponentials in x.
+float keep_exponentials(float* x, float shift, int64_t count) {
+  float sum = 0.0f;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) {
+    x[i] = fast_exp(x[i] - shift);
+    sum += x[i];
+  }
+  return sum;
+}
+
+template <class T>
+void scaled(const float* x, float factor, T* d, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) d[i] = from_float<T>(factor * x[i]);
+}
+
 // d = factor * e^(x - shift). d may be x.
 template <class T>
 void scaled_exponentials(const float* x, float shift, float factor, T* d, int64_t count) {
@@ -49,9 +66,10 @@ struct Statistics {
 float loss_of(const Statistics& s) { return std::log(s.sum) - (s.own - s.top); }
 
 // label: a column, or none of [0, count) where it lies in another part.
-template <class T>
+template <bool kHasExponentials, class T>
 void write_gradient(const float* x, const Statistics& s, int64_t label, float scale, T* d, int64_t count) {
-  scaled_exponentials(x, s.top, scale / s.sum, d, count);
+  if constexpr (kHasExponentials) scaled(x, scale / s.sum, d, count);
+  else scaled_exponentials(x, s.top, scale / s.sum, d, count);
   if (label >= 0 && label < count) d[label] = from_float<T>(scale * (fast_exp(s.own - s.top) / s.sum - 1.0f));
 }
 
@@ -89,8 +107,9 @@ void with_gradient(const TensorView& d_logits, const Body& body) {
   else with_float_type(d_logits.dtype, [&](auto type) { body(d_logits.as<decltype(type)>()); });
 }
 
-// Loss and gradient of each row from statistics(row), which ignored rows do not ask for.
-template <class RowStatistics>
+// Loss and gradient of each row from statistics(row), which ignored rows do not ask for. kHasExponentials: it leaves
+// e^(logit - top) in the place of the logits.
+template <bool kHasExponentials, class RowStatistics>
 void differentiate(Stream& stream, const TensorView& logits_Cv, int64_t first_column, const TensorView& labels_C,
                    float scale, const TensorView& loss_C, const TensorView& d_logits_Cv,
                    const RowStatistics& statistics) {
@@ -110,7 +129,8 @@ void differentiate(Stream& stream, const TensorView& logits_Cv, int64_t first_co
         }
         const Statistics s = statistics(c);
         loss[c] = loss_of(s);
-        if (d != nullptr) write_gradient(logits + c * columns, s, labels[c] - first_column, scale, d, columns);
+        if (d != nullptr)
+          write_gradient<kHasExponentials>(logits + c * columns, s, labels[c] - first_column, scale, d, columns);
       }
     });
   });
@@ -122,10 +142,18 @@ void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, fl
                    TensorView d_logits_CV) {
   const int64_t V = logits_CV.dim(1);
   check_labels(labels_C, V);
-  differentiate(stream, logits_CV, 0, labels_C, scale, loss_C, d_logits_CV,
-                [V, logits = logits_CV.as<float>(), labels = labels_C.as<int32_t>()](int64_t c) {
-                  return statistics_of(logits + c * V, labels[c], V);
-                });
+  float* logits = logits_CV.as<float>();
+  const int32_t* labels = labels_C.as<int32_t>();
+  if (d_logits_CV.data == nullptr)
+    differentiate<false>(stream, logits_CV, 0, labels_C, scale, loss_C, d_logits_CV,
+                         [=](int64_t c) { return statistics_of(logits + c * V, labels[c], V); });
+  else
+    differentiate<true>(stream, logits_CV, 0, labels_C, scale, loss_C, d_logits_CV, [=](int64_t c) {
+      float* x = logits + c * V;
+      Statistics s{largest(x, V), 0, x[labels[c]]};
+      s.sum = keep_exponentials(x, s.top, V);
+      return s;
+    });
 }
 
 void softmax_statistics(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
@@ -150,10 +178,10 @@ void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part,
                            TensorView statistics_PC3, float scale, TensorView loss_C, TensorView d_logits_Cv) {
   check_labels(labels_C, part.vocab);
   const int64_t parts = statistics_PC3.dim(0), stride = logits_Cv.dim(0) * kSoftmaxStatistics;
-  differentiate(stream, logits_Cv, part.begin, labels_C, scale, loss_C, d_logits_Cv,
-                [=, statistics = statistics_PC3.as<float>()](int64_t c) {
-                  return unite(statistics + c * kSoftmaxStatistics, stride, parts);
-                });
+  differentiate<false>(stream, logits_Cv, part.begin, labels_C, scale, loss_C, d_logits_Cv,
+                       [=, statistics = statistics_PC3.as<float>()](int64_t c) {
+                         return unite(statistics + c * kSoftmaxStatistics, stride, parts);
+                       });
 }
 
 }  // namespace mw::cpu

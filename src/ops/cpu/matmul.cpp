@@ -6,6 +6,7 @@
 #include "ops/cpu/loops.h"
 #include "ops/cpu/operators.h"
 #include "ops/cpu/panel_product.h"
+#include "ops/cpu/tile_matmul.h"
 
 namespace mw::cpu {
 namespace {
@@ -78,6 +79,15 @@ int64_t scratch_row_bytes(const SortedRows& rows, DType dtype, bool padded) {
   return !padded && is_direct(rows, dtype, 1, 1) ? 0 : rows.data.cols() * size_of(dtype);
 }
 
+// The matrix unit that computes products of bf16 panels here, or null if they go to the library.
+const TileUnit* tile_unit() { return matmul_traits().amx ? amx_unit() : nullptr; }
+
+TileRows tile_rows(const SortedRows& rows, int64_t begin) {
+  const auto* data = static_cast<const bf16*>(rows.data.data);
+  const int64_t stride = rows.data.cols();
+  return rows.index ? TileRows{data, stride, rows.index + begin} : TileRows{data + begin * stride, stride, nullptr};
+}
+
 // The panel of sorted rows [begin, begin + count), zero rows below up to `height`. Rows lie `stride` elements apart.
 const void* load_panel(Stream& stream, WorkspaceFrame& frame, const SortedRows& rows, DType dtype, int64_t begin,
                        int64_t count, int64_t height, int64_t stride) {
@@ -146,6 +156,15 @@ void multiply_rows(Stream& stream, ProductKind kind, const SortedRows& x, const 
   const DType in = panel_dtype(x.data.dtype);
   const DType out = in == DType::bf16 ? y.data.dtype : DType::f32;
   const void* w = weight_data(kind, weight, packed);
+  if (const TileUnit* tiles = in == DType::bf16 ? tile_unit() : nullptr) {
+    const bool forward = kind == ProductKind::forward;
+    const int64_t stride = y.data.cols();
+    std::byte* data = static_cast<std::byte*>(y.data.data) + (y.index ? 0 : begin * stride * size_of(y.data.dtype));
+    multiply_by_tiles(stream, *tiles, tile_rows(x, begin), end - begin, static_cast<const bf16*>(w),
+                      forward ? weight.k : weight.n, stride,
+                      {data, y.data.dtype, stride, y.index ? y.index + begin : nullptr, store == Store::accumulate});
+    return;
+  }
   const PanelPlan plan(scratch_row_bytes(x, in, false) + scratch_row_bytes(y, out, false),
                        scratch_row_bytes(x, in, true) + scratch_row_bytes(y, out, true),
                        packed ? kPackedOverhead : kPlainOverhead);
@@ -172,6 +191,14 @@ void multiply_d_weight(Stream& stream, const SortedRows& dy, const SortedRows& x
                        int64_t end, Store store) {
   const int64_t n = dy.data.cols(), k = x.data.cols();
   const DType in = panel_dtype(x.data.dtype);
+  if (const TileUnit* tiles = in == DType::bf16 ? tile_unit() : nullptr) {
+    const int64_t limit = std::max(kTileBlock, kScratchLimit / tile_scratch_bytes(1, k) * kTileBlock);
+    const int64_t height = std::min(limit, kPanelHeights.back());
+    for (int64_t row = begin; row < end; row += height, store = Store::accumulate)
+      multiply_transposed_by_tiles(stream, *tiles, tile_rows(dy, row), tile_rows(x, row), std::min(height, end - row),
+                                   n, k, dw_NK.as<float>(), store == Store::accumulate);
+    return;
+  }
   const int64_t sum_bytes = dw_NK.bytes() <= kSumLimit ? dw_NK.bytes() : 0;
   const int64_t dy_row = gradient_row(n, in), gap_bytes = (dy_row - n) * size_of(in);
   const int64_t padded_bytes = scratch_row_bytes(dy, in, true) + gap_bytes;
@@ -219,8 +246,8 @@ void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std
 }  // namespace
 
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
-  // A row has at most one fp32 operand of either width in scratch, one of them with a gap. Each of the two panels, and
-  // a sum, is rounded up to 64 bytes.
+  // A row has at most one fp32 operand of either width in scratch, one of them with a gap; tiles have one bf16 operand.
+  // Each of the two panels, and a sum, is rounded up to 64 bytes.
   const int64_t row_bytes = (max_n + kGap + max_k) * size_of(DType::f32);
   const int64_t sum_bytes = std::min(max_n * max_k * size_of(DType::f32), kSumLimit);
   return std::min(kPanelHeights.back() * row_bytes + sum_bytes,
@@ -232,6 +259,14 @@ int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k) {
 // kept in bf16 is summed in fp32.
 int64_t esmm_workspace_bytes(ExpertProducts, int64_t, int64_t max_n, int64_t max_k, DType gradients) {
   return gradients == DType::f32 ? 0 : max_n * max_k * size_of(DType::f32) + 64;
+}
+
+void pack_weight(Stream& stream, const Weight& weight) {
+  for (const TensorView* form : {&weight.packed_forward, &weight.packed_backward})
+    MW_CHECK(form->bytes() >= packed_weight_bytes(weight.n, weight.k, matmul_traits().native_bf16),
+             "weight [{}, {}] has packed form {}", weight.n, weight.k, form->describe());
+  if (const TileUnit* tiles = tile_unit()) pack_tiles(stream, *tiles, weight);
+  else pack_for_panels(stream, weight);
 }
 
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {

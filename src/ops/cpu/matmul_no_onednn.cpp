@@ -56,16 +56,13 @@ void multiply(Stream& stream, int64_t m, int64_t n, int64_t depth, Strided a, St
 
 }  // namespace
 
-MatmulTraits matmul_traits() { return {false, "OpenMP loops"}; }
+MatmulTraits matmul_traits() { return {false, false, "OpenMP loops"}; }
 
 double measure_library_gflops(DType, int64_t, bool, int, int) { return 0; }
 
 // Forward: the transpose [K, N], whose rows are read in runs; backward: the values as they are.
-void pack_weight(Stream& stream, const Weight& weight) {
+void pack_for_panels(Stream& stream, const Weight& weight) {
   const int64_t n = weight.n, k = weight.k;
-  for (const TensorView* form : {&weight.packed_forward, &weight.packed_backward})
-    MW_CHECK(form->bytes() >= packed_weight_bytes(n, k, false), "weight [{}, {}] has packed form {}", n, k,
-             form->describe());
   const float* values = weight.values.as<float>();
   auto* forward = static_cast<float*>(weight.packed_forward.data);
   auto* backward = static_cast<float*>(weight.packed_backward.data);

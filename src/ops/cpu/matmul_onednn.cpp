@@ -11,11 +11,13 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "ops/cpu/panel_product.h"
+#include "ops/cpu/tile_matmul.h"
 
 namespace mw::cpu {
 namespace {
@@ -78,24 +80,27 @@ bool is_bf16_dot_product_slow() {
   return false;
 }
 
-bool prefers_native_bf16() {
+// {whether bf16 products run natively, whether our own kernels for AMX compute them}.
+std::pair<bool, bool> choose_bf16() {
   const char* choice = std::getenv("MOEWRIGHT_CPU_BF16");
   const std::string_view word(choice ? choice : "");
-  if (!word.empty() && word != "native" && word != "fp32")
+  if (!word.empty() && word != "library" && word != "fp32")
     fail(Exit::usage, fmt::format("MOEWRIGHT_CPU_BF16 is \"{}\"", printable(word)),
-         "set it to native or fp32, or unset it");
+         "set it to library or fp32, or unset it");
   std::string implementation;
   try {
     const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     const Desc a = matrix(kLayoutHeight, 256, DType::bf16);
     implementation = describe(engine, a, matrix(256, 256, DType::bf16, Tag::any), a, Store::overwrite).impl_info_str();
   } catch (const dnnl::error&) {
-    return false;  // a CPU without bf16 instructions
+    return {};  // a CPU without bf16 instructions
   }
-  // Other implementations emulate bf16, or serve as a reference.
-  if (implementation.find("brg") == std::string::npos) return false;
-  if (!word.empty()) return word == "native";
-  return implementation.find("amx") != std::string::npos || !is_bf16_dot_product_slow();
+  // Other implementations emulate bf16, or serve as a reference. Only where the library uses AMX have the system's
+  // permission and ONEDNN_MAX_CPU_ISA been checked.
+  if (implementation.find("brg") == std::string::npos) return {};
+  const bool amx = implementation.find("amx") != std::string::npos && amx_unit();
+  if (!word.empty()) return {word == "library", false};
+  return {amx || !is_bf16_dot_product_slow(), amx};
 }
 
 // A product ready to run: its memory objects are pointed at the operands of each call.
@@ -129,8 +134,8 @@ struct OnednnState : StreamState {
   std::map<std::tuple<ProductKind, int64_t, int64_t>, PreparedPacking> packings;  // by kind, n, k
 };
 
-// The matrix [K, N] (forward) or [N, K] (d_input) that a panel is multiplied with, in its packed layout. On AMX the
-// library likes another layout for another number of threads: one number decides for packing and for all products.
+// The matrix [K, N] (forward) or [N, K] (d_input) that a panel is multiplied with, in its packed layout. The library
+// may like another layout for another number of threads: one number decides for packing and for all products.
 Desc packed_layout(const dnnl::engine& engine, ProductKind kind, int64_t n, int64_t k) {
   const ThreadCount threads(1);
   const DType dtype = matmul_traits().native_bf16 ? DType::bf16 : DType::f32;
@@ -169,8 +174,6 @@ PreparedProduct prepare(const dnnl::engine& engine, const PanelProduct& p) {
 }
 
 void pack_form(OnednnState& state, ProductKind kind, const Weight& weight, const TensorView& form) {
-  MW_CHECK(form.bytes() >= packed_weight_bytes(weight.n, weight.k, matmul_traits().native_bf16),
-           "weight [{}, {}] has packed form {}", weight.n, weight.k, form.describe());
   auto [entry, is_new] = state.packings.try_emplace({kind, weight.n, weight.k});
   PreparedPacking& packing = entry->second;
   if (is_new) {
@@ -191,7 +194,7 @@ void pack_form(OnednnState& state, ProductKind kind, const Weight& weight, const
 
 }  // namespace
 
-void pack_weight(Stream& stream, const Weight& weight) {
+void pack_for_panels(Stream& stream, const Weight& weight) {
   const ThreadCount threads(stream.threads());
   try {
     auto& state = stream.state<OnednnState>();
@@ -221,12 +224,12 @@ void run_panel(Stream& stream, const PanelProduct& product, const void* a, const
 }
 
 MatmulTraits matmul_traits() {
-  static const bool native_bf16 = prefers_native_bf16();
+  static const auto [native_bf16, amx] = choose_bf16();
   static const std::string library = [] {
     const dnnl_version_t* version = dnnl_version();
     return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
   }();
-  return {native_bf16, library.c_str()};
+  return {native_bf16, amx, library.c_str()};
 }
 
 double measure_library_gflops(DType dtype, int64_t size, bool packed, int threads, int repeats) {

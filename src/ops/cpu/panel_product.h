@@ -34,4 +34,7 @@ struct PanelProduct {
 // Runs one product. Accumulation requires an f32 c.
 void run_panel(Stream& stream, const PanelProduct& product, const void* a, const void* b, void* c);
 
+// Fills both packed forms of a weight, which are large enough, for run_panel.
+void pack_for_panels(Stream& stream, const Weight& weight);
+
 }  // namespace mw::cpu
