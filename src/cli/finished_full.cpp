@@ -7,7 +7,7 @@ namespace mw {
 
 Command add_finished_command(CommandLine& line) {
   Subcommand sub =
-      line.add_command("finished", "for job scripts: exit with code 0 if a run is complete, 1 if steps remain");
+      line.add_command("finished", "for job scripts: is a run complete? exit code 0: yes, 1: steps remain");
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
   sub.add_option("RUN", *path, "run file (TOML)").required();

@@ -95,9 +95,10 @@ Exit plan(const PlanOptions& options) {
 Command add_plan_command(CommandLine& line) {
   Subcommand sub = line.add_command("plan", "predict memory and step time, and find the best layout");
   auto options = std::make_shared<PlanOptions>();
-  sub.add_option(
-         "RUN", options->run,
-         "run file (TOML); `plan` replaces its mesh, schedule, ZeRO, recompute, micro-batches and a transport of auto")
+  sub.add_option("RUN", options->run,
+                 "run file (TOML), which is not changed; the search tries other values than the file's for mesh, "
+                 "schedule, ZeRO, "
+                 "recompute and micro-batches, and for the transport if moe.transport is auto")
       .required();
   sub.add_option("OVERRIDES", options->overrides, "key=value overrides of the run file; the last one of a key counts");
   sub.add_option("--platform", options->platform, "profile of the machine (plan.platform)");
@@ -105,19 +106,21 @@ Command add_plan_command(CommandLine& line) {
   sub.add_option("--top", options->top, "layouts to print").show_default().range(1, 1000000);
   sub.add_option(
       "--why", options->why,
-      "explain one layout, for example \"pp=4 ep=8\", or \"\": that of the run file; keys: pp, schedule, chunks, "
-      "tp, tp_mode, ep, placement (of ranks: ep_first or dp_first), zero, micro_batches, recompute, transport; omitted "
-      "ones come from the run file");
+      "explain one layout: that of the run file, with these keys changed, for example \"pp=4 ep=8\"; \"\" changes "
+      "nothing; keys: pp, schedule, chunks (stages per rank), tp, tp_mode, ep, placement (mesh.placement: ep_first or "
+      "dp_first), zero, micro_batches, recompute, transport");
   sub.add_option(
       "--load", options->load,
-      "measured expert loads: a JSON list with one number per expert, for all layers, or the metrics.jsonl of a run");
+      "file of measured expert loads: the metrics.jsonl of a run, or a JSON list of one number per expert, which is "
+      "used for every layer");
   sub.add_option("--emit", options->emit, "write a run file with the best layout, or that of --why");
   sub.add_option("--plot", options->plot, "draw the best layout, or that of --why, into this SVG file");
   sub.add_flag("--json", options->json, "print JSON");
   Option list = sub.add_flag("--list-all", options->list_all, "print one line for every layout considered");
   for (const char* other : {"--why", "--emit", "--plot", "--json"}) list.excludes(other);
   Option calibrated = sub.add_option("--calibrate", options->metrics,
-                                     "calibrate the profile with the metrics.jsonl of a run of this run file");
+                                     "metrics.jsonl of a run that was trained with this run file: scale the profile "
+                                     "until it predicts the step time of that run");
   for (const char* other : {"--why", "--emit", "--plot", "--json", "--list-all"}) calibrated.excludes(other);
   sub.add_option("-o,--output", options->output, "where --calibrate writes the new profile").needs(calibrated);
   sub.add_flag("--force", options->force, "let -o overwrite a file").needs(calibrated);

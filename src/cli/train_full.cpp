@@ -10,7 +10,8 @@ Command add_train_command(CommandLine& line, const Invocation& invocation) {
   auto profile = std::make_shared<bool>(false), dry_run = std::make_shared<bool>(false);
   sub.add_option("RUN", *path, "run file (TOML); `moewright init` writes one").required();
   sub.add_option("OVERRIDES", *overrides, "key=value overrides of the run file, for example train.lr=1e-3");
-  sub.add_flag("--profile", *profile, "print the time by kind of work at the end");
+  sub.add_flag("--profile", *profile,
+               "at the end, print how long each kind of work took (matrix products, attention, exchange, ...)");
   sub.add_flag("--dry-run", *dry_run,
                "check everything up to the first step (mesh, memory, data, disk space, checkpoint), write nothing");
   return {sub, [=] {

@@ -4,12 +4,13 @@
 namespace mw {
 
 Command add_verify_command(CommandLine& line, const Invocation& invocation) {
-  Subcommand sub =
-      line.add_command("verify", "check that RUN's layout, on the launched ranks, computes what one process computes");
+  Subcommand sub = line.add_command(
+      "verify", "check that the launched ranks, in the layout of a run file, compute what one process does");
   auto path = std::make_shared<std::string>();
   auto overrides = std::make_shared<std::vector<std::string>>();
   sub.add_option("RUN", *path,
-                 "run file (TOML); [data] is not read: tokens are random; rank 0 also holds the whole model")
+                 "run file (TOML); [data] is not read: tokens are random; rank 0 also holds the whole model, so use a "
+                 "small one; [verify] sets the tolerances, larger in bf16 than in fp32")
       .required();
   sub.add_option("OVERRIDES", *overrides,
                  "key=value overrides, for example mesh.ep=4 moe.transport=padded train.dtype=bf16");

@@ -1,6 +1,7 @@
 // Comm: a group of ranks (a process group) and its collectives, on host memory, or on device memory in stream order.
-// Every member must call the same collectives in one order for all of its groups together, from one thread. Zero-length
-// messages are legal everywhere. Sums are deterministic for a fixed layout and equal on all members.
+// All members of a group must call its collectives in the same order. A rank in several groups makes the calls for all
+// of them from one thread; ranks that share several groups must also agree on the order of calls between these groups.
+// Zero-length messages are legal everywhere. Sums are deterministic for a fixed layout and equal on all members.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +15,11 @@
 
 namespace mw {
 
-// An asynchronous communication, as returned by collectives. After wait(), received data is valid and send buffers may
-// be reused: by the host, or, when it was started on a stream, by work enqueued on that stream afterwards. Waiting
-// twice is legal. The destructor waits too, but if it runs because of an exception, it waits for host collectives over
-// MPI only: all others, point-to-point messages, and anything on a stream, are abandoned.
+// An asynchronous communication, as returned by collectives. wait() of a communication on host memory returns when
+// received data is valid and send buffers may be reused. wait() of one on a stream makes the stream wait: work enqueued
+// afterwards on the stream may use the buffers, the host may not yet. Waiting twice is legal.
+// The destructor waits too. Exception: when it runs because an exception was thrown, it waits only for an all-to-all on
+// host memory over MPI. Every other communication is then abandoned, because other ranks may never take part in it.
 class Pending {
  public:
   virtual ~Pending() = default;
@@ -57,15 +59,16 @@ class Comm {
   virtual void barrier() = 0;
   // Starts an uneven all-to-all. Buffers must not be touched until wait().
   virtual std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) = 0;
-  // Start a point-to-point message. The n-th message sent to a member matches the n-th one that it receives from this
-  // rank, and must have the same size. The buffer must not be touched until wait(), which may block until the other
-  // side has called receive.
+  // Start a point-to-point message. Messages match by order: the n-th send from rank a to rank b belongs to the n-th
+  // receive of b from a, and both must have the same size. The buffer must not be touched until wait(). wait() of a
+  // send may block until the other rank has called receive.
   virtual std::unique_ptr<Pending> send(std::span<const std::byte> bytes, int to) = 0;
   virtual std::unique_ptr<Pending> receive(std::span<std::byte> bytes, int from) = 0;
 
-  // The same on memory of the stream's device, in stream order: they start when the work enqueued before is done, and
-  // their buffers must not be touched until wait(). The default implementation waits for the stream and runs the
-  // collective on the host.
+  // The following six work on memory of the stream's device, in stream order: each starts when the work enqueued before
+  // is done, and its buffers must not be touched until wait(). The first four do what their forms without a stream do;
+  // the last two exist with a stream only. The default implementation waits for the stream and runs the collective on
+  // the host.
   virtual std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values);
   virtual std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange);
   virtual std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to);
@@ -82,12 +85,13 @@ class Comm {
   // Collective. Members with the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
 
-  // To be called now and then by code that waits for something else; not collective. Throws when other ranks are known
-  // to have ended the job or to be gone. Errors: the error that a collective with these ranks would throw. Does nothing
-  // where a launcher ends the job itself.
+  // For code that waits for something else than a collective, such as a GPU: call it now and then. Not collective.
+  // Throws when another rank is known to have ended the job or to be gone. Errors: what a collective with the lost rank
+  // would throw. Over MPI it does nothing, because the launcher (mpirun, srun) ends the job when a rank is gone.
   virtual void check_peers() {}
 
-  // Where this rank's collectives, of all its groups, are recorded for the watchdog; null: nowhere.
+  // The record of this rank's collectives in all its groups, which the watchdog reads (core/progress.h); null: none is
+  // kept.
   virtual Progress* progress() { return nullptr; }
 };
 

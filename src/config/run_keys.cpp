@@ -158,12 +158,14 @@ const std::vector<KeyRule>& key_rules() {
       REAL("moe.capacity_factor", moe.capacity_factor, 0, 1e6,
            "rows an expert accepts, as a multiple of the mean; the rest is dropped; 0: dropless"),
       TEXT("moe.capacity_domain", moe.capacity_domain,
-           "apply the capacity per sequence (independent of the layout) or per rank", "sequence", "rank"),
+           "tokens over which the capacity of an expert is counted: those of one sequence, whatever the layout; or "
+           "those of one rank, so that another layout drops other rows",
+           "sequence", "rank"),
       REAL("moe.row_headroom", moe.row_headroom, 1, 1e6,
            "memory for received rows to allocate at the start, as a multiple of the mean"),
       TEXT("moe.tp_mode", moe.tp_mode,
-           "MoE layers under tensor parallelism; ssmb: shard tokens by sequence (X-MoE); ted: shard the "
-           "experts",
+           "MoE layers under tensor parallelism; ssmb: shard the tokens (X-MoE), experts are whole; ted: shard the "
+           "width of every expert (DeepSpeed-TED), each rank routes all tokens",
            "ssmb", "ted"),
       TEXT("moe.transport", moe.transport,
            "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat, or what plan.platform predicts to "

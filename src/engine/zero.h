@@ -1,5 +1,10 @@
 // ZeRO stage 1: every rank updates the shard of the weights that it owns (layout/gradient_blocks.h); then the weights
 // that forward reads are gathered from all owners.
+//
+// Terms. Master weights: the fp32 weights that the optimizer updates. Packed form: the copy of a matrix that GEMMs
+// read, in an order of elements that suits them (bf16 runs only). Replicas of a parameter: the ranks that use the same
+// weights and sum their gradient: DP ranks, for routed experts EDP ranks. A block: the gradients that one group of
+// replicas sums.
 #pragma once
 
 #include <memory>
@@ -11,19 +16,26 @@
 
 namespace mw {
 
-// Gathers updated weights: in fp32 where ranks hold whole master weights, in bf16 where a packed form is a plain copy,
-// and matrix by matrix in fp32 where packing needs the whole matrix. No-op for blocks that are not sharded.
+// Gathers updated weights over the replicas of each parameter. Three cases:
+//   1. Every rank holds all master weights of the parameter (fp32 runs; in bf16 runs all that are not matrices, such as
+//      norms): gathers the master weights in fp32.
+//   2. Every rank holds only its shard of the master weights, and the packed form is a plain bf16 copy
+//      (Parameter::copy_bf16; GPUs, sides that are multiples of 64): gathers the copy in bf16.
+//   3. As 2, but the packed form is not a plain copy: gathers one matrix after the other in fp32, and packs each.
+// No-op for parameters whose block is not sharded (one replica, or no ZeRO).
 class WeightGathers {
  public:
   // All references must outlive this object.
   WeightGathers(ParamStore& params, MeshComms& comms, Stream& stream)
       : params_(params), comms_(comms), stream_(stream) {}
 
-  // To be called when the owned elements of `p` and of its copy_bf16 are written. Starts gathering them, overlapping
-  // with work enqueued next. Collective over the replicas of p, in the same order on all ranks.
+  // To be called when the update has written this rank's shard of `p` (and of p.copy_bf16, if there is one). Starts the
+  // gather in cases 1 and 2, so that it overlaps with work enqueued next. Collective over the replicas of p, in the
+  // same order of parameters on all ranks.
   void add(Parameter& p);
-  // Finishes all gathers: the weights are valid for work enqueued afterwards, except the packed forms of whole masters
-  // (ParamStore::repack_updated). Collective over the replicas of all of them.
+  // Finishes the gathers of all added parameters, and does those of case 3. The weights are then valid for work
+  // enqueued afterwards. In case 1 packed forms are still old: call ParamStore::repack_updated. Collective over the
+  // replicas of every added parameter.
   void finish();
 
  private:
@@ -37,8 +49,8 @@ class WeightGathers {
   std::vector<const Parameter*> to_pack_;
 };
 
-// To be called after the master weights were set: refreshes all copies that forward reads. Collective over the replicas
-// of all parameters.
+// To be called after the master weights were set, for example from a checkpoint: makes all copies that forward reads
+// equal to them. Collective over the replicas of every parameter.
 void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream);
 
 }  // namespace mw

@@ -1,4 +1,5 @@
-// Expert placement as a table: expert -> where its copies live. Uneven counts and replicas are legal.
+// Expert placement as a table: for each expert, the ranks of the EP group that hold it. In this table ranks may hold
+// unequal numbers of experts, and an expert may have replicas (be on several ranks). Transports refuse replicas so far.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ struct ExpertPlacement {
   bool has_replicas() const;
   // Global experts of a rank, in slot order.
   std::vector<int> experts_of(int ep_rank) const;
-  // Place of each expert in (rank, slot) order, for tables without replicas: a permutation of 0..E-1.
+  // By global expert: its position if all experts are listed rank by rank, and by slot within a rank. A permutation of
+  // 0..E-1; example: with rank 0 holding {2, 0} and rank 1 {1}, expert 0 has position 1. Requires: no replicas.
   std::vector<int32_t> position_of_expert() const;
   // First position of each rank, and E at the end: ep + 1 entries.
   std::vector<int64_t> rank_offsets() const;
@@ -38,33 +40,36 @@ ExpertPlacement make_block_placement(int64_t experts, int ep);
 // errors. Errors: config.
 void validate(const ExpertPlacement& placement, const std::string& where = "the placement");
 
-// The placement of all experts of a model: an input of the plan. A new placement is a new value with a higher version.
+// The placement of all experts of a model. It is an input of make_plan (layout/plan.h), the plan of a run. Values do
+// not change: when experts move, a new value with a higher version is made.
 struct Placements {
   int64_t version = 0;                  // 0: experts have not moved since the start
   std::vector<ExpertPlacement> layers;  // by layer; empty tables for dense layers
   bool operator==(const Placements&) const = default;
 };
-// Shared by the plans of all ranks: the tables hold every expert of the model.
+// The same value serves the plans of all ranks, because its tables hold every expert of the model.
 using SharedPlacements = std::shared_ptr<const Placements>;
 
 // Blocks in every MoE layer, version 0. Errors: config when EP is more than the experts of a layer.
 Placements make_block_placements(const ModelSpec& model, int ep);
 
-// The tables fit the layers of the model and `ep`, and each is valid. Ranks without experts and replicas are legal.
-// Errors: config, naming the layer.
+// Checks that the tables fit the layers of the model and `ep`, and that each table is valid. Replicas are legal, and so
+// are ranks that hold no expert. Errors: config, naming the layer.
 void validate(const Placements& placements, const ModelSpec& model, int ep);
 
-// A run of entries along one axis of a global tensor that lies in a local one.
+// A part of a global tensor that a rank holds in its local tensor: along `axis`, entries [global_begin, global_begin +
+// count) of the global tensor are entries [local_begin, local_begin + count) of the local one.
 struct SlicePiece {
   int axis = 0;
   int64_t global_begin = 0, local_begin = 0, count = 0;
-  // Of entries of axis 0 only these entries of another axis; axis 0: all of them.
+  // A second restriction, for tensor-sharded experts: of a second axis (cut_axis > 0) the rank holds only entries
+  // [cut_begin, cut_begin + cut_count). cut_axis = 0: no second restriction.
   int cut_axis = 0;
   int64_t cut_begin = 0, cut_count = 0;
   bool operator==(const SlicePiece&) const = default;
 };
 
-// The pieces of an expert tensor (axis 0) that a rank holds, neighbours merged.
+// The experts of a rank as pieces along axis 0 of an expert tensor [E, ...]. Consecutive experts form one piece.
 std::vector<SlicePiece> expert_pieces(const ExpertPlacement& placement, int ep_rank);
 
 }  // namespace mw

@@ -1,5 +1,7 @@
-// Shares: how many samples of a micro-batch each data-parallel coordinate gets. Everyone who needs one of these numbers
-// asks here.
+// Shares: how many samples of a micro-batch each data-parallel (DP) rank gets, equally many or as mesh.shares says. In
+// this file a micro-batch is that of all DP ranks together: train.global_batch / train.micro_batches samples. Example:
+// 8 samples for mesh.shares = "3,1" are 6 for DP rank 0 and 2 for DP rank 1. All other code takes these numbers from
+// here.
 #pragma once
 
 #include <cstdint>
@@ -10,34 +12,38 @@
 
 namespace mw {
 
-// "3,1" as weights. Errors: config, naming `key`, for anything but a list of positive integers.
+// "3,1" as the list {3, 1}. Errors: config, naming `key`, for anything but a list of positive integers.
 std::vector<int64_t> parse_shares(const std::string& text, const std::string& key);
 
-// Divides `units` in proportion to the weights, by largest remainder, ties to the lower index, but at least one each.
-// units >= weights.size().
+// Divides `units` in proportion to `weights` (shares such as {3, 1}). Every part gets at least one unit. The parts are
+// as near to the exact proportion as that allows: what is left over goes to the largest remainders, with ties to the
+// lower index. Requires units >= weights.size().
 std::vector<int64_t> divide_by_shares(int64_t units, const std::vector<int64_t>& weights);
 
-// Samples of a micro-batch by data-parallel coordinate: equal, or by mesh.shares. Errors: config, when micro-batches or
-// data-parallel ranks do not divide the global batch, naming the nearest micro_batches that work; for shares of another
-// number of ranks; for fewer samples than ranks.
+// Samples of a micro-batch by DP rank: equal, or by mesh.shares. Errors: config, in these cases:
+//   without mesh.shares: train.global_batch is not a multiple of micro_batches * dp (the hint names the nearest
+//   micro_batches that work);
+//   with mesh.shares: it does not list dp shares, train.global_batch is not a multiple of micro_batches, or a
+//   micro-batch has fewer samples than dp.
 std::vector<int64_t> samples_by_rank(const RunSpec& run, int64_t micro_batches, int64_t dp);
 // Whether samples_by_rank accepts these sizes.
 bool can_share_samples(const RunSpec& run, int64_t micro_batches, int64_t dp);
-// The largest of them, and each number once.
+// The largest number in samples_by_rank.
 int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp);
+// The different numbers in samples_by_rank, ascending, each once.
 std::vector<int64_t> different_samples(const RunSpec& run, int64_t micro_batches, int64_t dp);
 
-// Sizes of one rank's micro-batch.
+// One rank's part of a micro-batch.
 struct LocalBatch {
-  int64_t sequences = 0;  // samples of this rank and micro-batch
+  int64_t sequences = 0;  // samples of this rank
   int64_t seq_len = 0;
-  int64_t first = 0;  // the rank's first sample in the micro-batch
-  int64_t most = 0;   // the largest `sequences` of any rank
-  int64_t all = 0;    // samples of the whole micro-batch
+  int64_t first = 0;  // index of this rank's first sample in the micro-batch of all DP ranks
+  int64_t most = 0;   // the largest `sequences` of any DP rank
+  int64_t all = 0;    // samples of all DP ranks together
   int64_t tokens() const { return sequences * seq_len; }
   int64_t most_tokens() const { return most * seq_len; }
 };
-// Of data-parallel coordinate `rank` of `dp`. Errors: as samples_by_rank.
+// The part of DP rank `rank` of `dp`. Errors: as samples_by_rank.
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank);
 
 }  // namespace mw

@@ -1,4 +1,4 @@
-// The transport of an MoE layer, made from its kind and the layer's memory.
+// Makes the transport of an MoE layer: of a given kind, over the tensors that the byte table reserved for the layer.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@
 
 namespace mw {
 
-// What a transport can be made of. comms and store must outlive it.
+// What a transport is made of. comms and store must outlive the transport. placement, islands and row are copied or
+// read while it is made, and need not outlive the call.
 struct TransportParts {
   MeshComms& comms;
   const ExpertPlacement& placement;
@@ -21,10 +22,10 @@ struct TransportParts {
   ResidentExperts experts;
   ExpertScratch scratch;
   TensorStore& store;
-  const LayerRows& row;  // names of the layer's rows in the store
+  const LayerRows& row;  // row("received") is the name of this layer's tensor "received" in `store`
   int64_t row_chunks = 1;
   bool dispatches_again = false;  // rows are dispatched once more before the backward pass
-  Faults faults = {};
+  Faults faults = {};             // errors that a test injects (debug.fault)
 };
 
 // Errors: unsupported, for a placement that the transport cannot serve.

@@ -2,16 +2,20 @@
 // moves them. Two motions serve every pass: dispatch brings rows of a [T, D] tensor to the experts, combine brings the
 // experts' rows back and sums them by token.
 //
-// One object serves one layer and one micro-batch in flight. The rows of a pass move in chunks, so that the exchange of
-// one chunk overlaps with the expert compute of another:
+// Each MoE layer has one Transport for every micro-batch in flight (more than one with a pipeline). The rows of a pass
+// move in chunks, so that the exchange of one chunk overlaps with the expert compute of another:
 //   prepare(layout, ...);                              // once, before the forward pass
 //   dispatch_begin(pass, 0, source);
 //   for each chunk c:
 //     dispatch_begin(pass, c + 1, source);             // if there is such a chunk
 //     batch = dispatch_finish(pass, c, source); the experts read batch.in and write batch.out; combine_begin(pass, c);
 //   for each chunk c: combine_finish(pass, c, target);
-// At most two chunks are in flight before dispatch_finish. All calls are collective over the EP group where rows move
-// between ranks; a rank without rows takes part.
+// The caller must not begin chunk c + 2 before it has called dispatch_finish of chunk c. prepare, dispatch_* and
+// combine_* are collective over the EP group: every rank makes the same calls, also a rank without rows. The other
+// calls are local.
+//
+// Suffixes of tensors name their dimensions: T tokens of this rank, D hidden size, K experts per token, R rows, E
+// experts.
 #pragma once
 
 #include <cstdint>
@@ -31,18 +35,20 @@ namespace mw {
 
 enum class Pass : uint8_t {
   forward,   // dispatch x; combine y with the gate weights
-  again,     // dispatch x once more, for a backward pass whose forward rows were not kept; nothing comes back
+  again,     // recompute: dispatch x once more before a backward pass, because forward's rows were not kept; no combine
   backward,  // dispatch d_out; combine d_x without weights, and bring back the gate gradients
 };
 
-// Rows of one chunk as the experts see them. A chunk is a range of this rank's experts (flat) or a range of the
-// tokens of each rank that sends (halo, bypass). A slot is the index of an expert on its rank. Sorted rows are numbered
-// over all chunks; those of a chunk are contiguous and sorted by (slot, source rank, order at the source).
+// Rows of one chunk as the experts of this rank see them. What a chunk is depends on the transport: with flat and
+// padded the rows for a range of this rank's experts; with halo and bypass the rows of a range of the tokens of each
+// sending rank; with in_place there is one chunk. A slot is the index of an expert on its rank. The rows are sorted by
+// (slot, source rank, order at the source). Sorted rows have one numbering for all chunks: chunk 1 begins where chunk 0
+// ends.
 struct ExpertBatch {
   int64_t slot_begin = 0, slot_count = 0;
   std::span<const int64_t> offsets;  // slot_count + 1, in sorted rows
-  // True if an earlier chunk holds rows of the same experts: weight gradients must then be added, in the first
-  // micro-batch too.
+  // True if an earlier chunk holds rows of the same experts. The caller must then add the weight gradients of this
+  // chunk to those of the earlier one (Store::accumulate), even in the first micro-batch, which otherwise overwrites.
   bool accumulates = false;
   SortedRows in;           // rows to read: x, or d_out in the backward pass
   SortedRows out;          // rows to write: y, or d_x in the backward pass
@@ -50,7 +56,8 @@ struct ExpertBatch {
   TensorView d_weights_R;  // backward: f32 gate gradient of each sorted row, written by the experts
 };
 
-// The weights of a chunk's experts and the memory of their gradients. g: 2 with a gate projection (SwiGLU), else 1.
+// The weight matrices of a chunk's experts, and the tensors that their gradients are written to. g: 2 with a gate
+// projection (SwiGLU), else 1. F: expert width.
 struct ExpertWeights {
   std::span<const Weight> up, down;  // [slot_count] of [g * F, D] and [D, F]
   TensorView d_up, d_down;           // [slot_count, ...], f32 or as memory.expert_gradients says
@@ -58,9 +65,10 @@ struct ExpertWeights {
 
 // Where combine puts its sums.
 struct CombineTarget {
-  TensorView base_TD;  // added to the sum; empty: zero; may alias out
-  // out[t] = base[t] + sum over k, in order, of the returned row of choice (t, k): times its gate weight in the forward
-  // pass, without weight in the backward pass. bypass weighs, sums and rounds rows on their way instead. Overwritten.
+  TensorView base_TD;  // added to the sum; empty: zero; may be the same memory as out_TD
+  // Overwritten: out[t] = base[t] + sum over k, in order, of the returned row of choice (t, k). In the forward pass
+  // each row is multiplied by its gate weight, in the backward pass it is not. With bypass the ranks and gateways on
+  // the way back multiply and sum already, and round their sums to the run's dtype.
   TensorView out_TD;
   TensorView d_weights_TK;  // backward: f32 gate gradients, overwritten; 0 for dropped choices
 };
@@ -69,9 +77,10 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Starts to copy the number of rows of each expert to the host. The caller must not start another copy from the
-  // device to the host before the first dispatch_finish. gate_weights [T, K], f32: must stay unchanged until the last
-  // combine_finish. trains: a backward pass follows.
+  // Starts to copy the number of rows of each expert to the host. Until the first dispatch_finish has returned, the
+  // caller must not start another device-to-host copy on this stream, because waiting for the counts would take that
+  // copy for complete, too. gate_weights [T, K], f32: must stay unchanged until the last combine_finish. trains: a
+  // backward pass follows.
   virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) = 0;
   // The number of chunks, the same on all ranks of the EP group and in all passes.
   virtual int64_t chunks() const = 0;
@@ -79,21 +88,23 @@ class Transport {
   virtual int64_t rows() const = 0;
 
   // source [T, D]: the tensor whose rows move, the same for all chunks; must stay unchanged until the last
-  // dispatch_finish of the pass. The transport decides what else travels with the rows.
+  // dispatch_finish of the pass. Some transports send gate weights or expert numbers along with the rows.
   virtual void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
   virtual ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
-  // The rows that the forward pass, or `again`, dispatched: for weight gradients and recompute. x_TD: equal to
-  // the forward input bit for bit. Only in, offsets and accumulates are set; waits for nothing.
+  // The rows that Pass::forward (or Pass::again) dispatched, for weight gradients and recompute. Transports that kept
+  // these rows return them; in_place reads them from x_TD, which must equal the forward input bit for bit. Sets the
+  // slots, offsets, accumulates and in; leaves out, weights_R and d_weights_R empty. Local: waits for nothing.
   virtual ExpertBatch forward_rows(int64_t chunk, TensorView x_TD) = 0;
   // Starts to return the rows that the experts wrote to batch.out, and in the backward pass the gate gradients.
   virtual void combine_begin(Stream& stream, Pass pass, int64_t chunk) = 0;
   // `target` is complete after the last chunk's combine_finish. The same target for all chunks of a pass.
   virtual void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) = 0;
 
-  // For transports that gather other ranks' experts; with those of today all weights are resident, and this does
-  // nothing. Starts to gather the weights of a pass; may be called before the attention that precedes the layer.
-  // Without the call, weights() gathers them itself. The transport may release weights of the forward pass after its
-  // last combine_finish, and those of the backward pass after weights_done of all chunks.
+  // The next three calls let a transport gather the experts of other ranks. Every existing transport uses this rank's
+  // own experts only: weights_begin and weights_done do nothing, and weights returns views. weights_begin starts to
+  // gather the weights of a pass; it may be called before the attention that precedes the layer. Without this call
+  // weights() gathers. The transport may release weights of the forward pass after its last combine_finish, and weights
+  // of the backward pass after weights_done of all chunks.
   virtual void weights_begin(Stream& /*stream*/, Pass /*pass*/) {}
   virtual ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) = 0;
   // The weight gradients of a chunk are complete: called once for each chunk and backward pass, after the backward pass
@@ -123,8 +134,9 @@ struct ResidentExperts {
 
 // Scratch that all layers share.
 struct ExpertScratch {
-  GrowingTensor a, y, row_weights, d_row_weights;  // indexed by sorted row
-  GrowingTensor exchange_rows, exchange_weights;   // indexed by place in the send buffer; in_place: unused
+  // Indexed by sorted row. a: output of the activation function; y: output of the experts, in backward d_x.
+  GrowingTensor a, y, row_weights, d_row_weights;
+  GrowingTensor exchange_rows, exchange_weights;  // indexed by place in the send buffer; in_place: unused
 };
 
 // Computes `target` as CombineTarget says, from returned rows: the row of choice (t, k) is rows_RD[row_of[t, k]], and
@@ -132,10 +144,12 @@ struct ExpertScratch {
 void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView d_weights_R, TensorView row_of_TK,
                        TensorView gate_weights_TK, const CombineTarget& target);
 
-// Bytes of an exchange that this member sends to others, and how many of them to other nodes.
+// member: this rank's number in the EP group. Returns the bytes that it sends in this exchange: to all other members,
+// and of these to members on other nodes (those outside its island).
 Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands, int member);
 
-// Returns `placement` unchanged. Errors: unsupported, if an expert has replicas.
+// Checks that every expert is on one rank of the EP group only, and returns `placement` unchanged, for use in an
+// initializer list. Errors: unsupported, if an expert has replicas.
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement);
 
 // EP = 1: experts read token rows through the layout's index; nothing is copied.

@@ -1,8 +1,9 @@
 // Dense matrix products and grouped GEMM over experts. Weights are [N, K] ("out, in"): y = x W^T.
 //
-// Grouped products have their names from Hexa-MoE: esmm (expert-specific product: the grouped GEMM of forward), estmm
-// (its transposed form: the weight gradient) and ess (expert-specific sum: the bias gradient). The rows of one expert
-// are contiguous in sorted order; an optional row index fuses the gather (or scatter) of rows into the product.
+// Grouped GEMM: the rows of one expert are contiguous in sorted order, and each expert multiplies its rows by its own
+// weight. An optional row index fuses the gather (or scatter) of rows into the product. The names are those of the
+// paper Hexa-MoE: esmm is the grouped GEMM of forward, estmm its transposed form, which gives weight gradients, and ess
+// the sum of rows by expert, which gives bias gradients.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,13 @@ namespace mw {
 struct Weight {
   int64_t n = 0, k = 0;
   TensorView values;           // f32 [N, K]: the master weights
-  TensorView packed_forward;   // u8: for y = x W^T; empty in fp32 runs
-  TensorView packed_backward;  // u8: for dx = dy W; empty in fp32 runs
+  TensorView packed_forward;   // for y = x W^T; raw bytes (u8), not quantized; empty in fp32 runs
+  TensorView packed_backward;  // for dx = dy W; the same
 };
 
-// Bytes of each packed form of an [N, K] weight in a bf16 run. An upper bound that needs no library: rows and columns
-// are rounded up to 64; 2 bytes an element with native bf16, else 4. spec::byte_table uses the same rule.
+// Bytes of each packed form of an [N, K] weight in a bf16 run: an upper bound, computed without asking the library that
+// packs. Rows and columns are rounded up to 64; 2 bytes an element with native bf16, else 4. layout/parameter_bytes.cpp
+// has the same rule for plans.
 int64_t packed_weight_bytes(int64_t n, int64_t k, bool native_bf16);
 
 // Fills both packed forms from `values`. Overwrites. The forms stay valid until the master weights change.
@@ -51,22 +53,24 @@ double measure_library_gflops(DType dtype, int64_t size, bool packed, int thread
 
 }  // namespace cpu
 
-// Scratch bytes of any product in this file, at most, with matrices up to `max_n` x `max_k`: panels of rows that are
-// gathered, padded or converted. Memory that a library keeps for itself (at most some MiB per thread) is not included.
+// An upper bound of the scratch bytes of one product in this file, with matrices up to `max_n` x `max_k`: panels of
+// rows that are gathered, padded or converted. Grouped products may need esmm_workspace_bytes in addition. Memory that
+// a library keeps for itself (at most some MiB per thread) is not included.
 int64_t matmul_workspace_bytes(int64_t max_n, int64_t max_k, DeviceKind device = DeviceKind::cpu);
 
 // Additional scratch bytes of esmm, esmm_d_input and estmm, with at most max_rows rows per expert, weights up to
-// [max_n, max_k] and gradients in f32 or bf16. 0 unless the products `by` may go to the vendor's library, or a CPU
-// rounds an expert's gradient to bf16.
+// [max_n, max_k] and gradients in f32 or bf16. Not 0 in two cases: on a GPU, if the setting `by` lets the vendor's
+// library compute products of this size; on a CPU, if gradients are bf16, because one expert's gradient is summed in
+// fp32 first.
 int64_t esmm_workspace_bytes(ExpertProducts by, int64_t max_rows, int64_t max_n, int64_t max_k,
                              DeviceKind device = DeviceKind::cpu, DType gradients = DType::f32);
 
 // Whether a product overwrites its destination or adds to it.
 enum class Store : uint8_t { overwrite, accumulate };
 
-// y[M, N] (=|+=) x[M, K] W^T. x: f32 or bf16. y: f32 or bf16 (accumulate: f32 only). An f32 x reads weight.values and
-// is true fp32; a bf16 x reads packed_forward. Sums are fp32. M = 0 and N = 0 are legal, also in the next two
-// functions. Deterministic for a given thread count.
+// y[M, N] (=|+=) x[M, K] W^T. x: f32 or bf16. y: f32 or bf16 (accumulate: f32 only). With an f32 x the product reads
+// weight.values and is computed in fp32 (no TF32); with a bf16 x it reads packed_forward. Sums are fp32. M = 0 and N =
+// 0 are legal, also in matmul_d_input and matmul_d_weight. Deterministic for a given thread count.
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store = Store::overwrite);
 
 // dx[M, K] (=|+=) dy[M, N] W. Dtypes as in matmul (packed_backward).
@@ -82,29 +86,32 @@ struct SortedRows {
   const int32_t* index = nullptr;
 };
 
-// offsets has one entry more than there are experts: expert i owns sorted rows [offsets[i], offsets[i+1]). Experts
-// without rows are legal everywhere. Grouped GEMM: y[r] = W_i x[r] for every sorted row r of expert i. Overwrites the
-// rows of y that it names; each may be named only once. by: selects the kernels of this and the next two functions on a
-// GPU with a vendor library; ignored elsewhere.
+// Grouped GEMM of forward: y[r] = W_i x[r] for every sorted row r of expert i. offsets, here and below, has one entry
+// more than there are experts: expert i owns sorted rows [offsets[i], offsets[i+1]). Experts without rows are legal
+// everywhere. Overwrites the rows of y.data that y.index names (all, without an index); the index must name no row
+// twice. by: which kernels compute esmm, esmm_d_input and estmm on a GPU: our grouped GEMM, one product of the vendor's
+// library per expert, or the faster of the two. Ignored on CPUs.
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
           SortedRows y_RN, ExpertProducts by = ExpertProducts::automatic);
 
-// dx[r] = W_i^T dy[r] for every sorted row r of expert i. Overwrites.
+// dx[r] = W_i^T dy[r] for every sorted row r of expert i. Overwrites dx as esmm does y.
 void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                   SortedRows dx_RK, ExpertProducts by = ExpertProducts::automatic);
 
-// On a GPU: the names of the kernels that compute grouped products of such rows with these weights (at least one), for
-// a given average number of rows per expert. Rows need no memory: x and y may have null data.
+// GPUs only: a name for the kernels that esmm chooses for operands such as x, weights and y, with so many rows per
+// expert on average; for example "warpgroups (wgmma)". Computes nothing: only shapes, dtypes and alignment matter, and
+// x.data and y.data may point to null. `weights` must not be empty.
 std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
                           double rows_of_an_expert, ExpertProducts by);
 
-// dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: [e, N, K], f32, or bf16 when dy and x are bf16: the
-// old value is then added to the fp32 sum before it is rounded. With Store::overwrite, an expert without rows gets
-// zeros.
+// Weight gradients: dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: [e, N, K], f32; or bf16 if dy and x
+// are bf16. A bf16 dw is rounded once: the rows are summed in fp32, the old value is added to this sum, and the result
+// is rounded. With Store::overwrite, an expert without rows gets zeros.
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
            Store store = Store::accumulate, ExpertProducts by = ExpertProducts::automatic);
 
-// db[i] += sum over rows of expert i of dy[r]. db_eN: f32 [e, N], accumulated.
+// Sums of rows by expert, the gradient of a bias: db[i] += sum over rows of expert i of dy[r]. db_eN: f32 [e, N],
+// accumulated. No supported model has such a bias.
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN);
 
 }  // namespace mw

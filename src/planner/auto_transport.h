@@ -1,5 +1,5 @@
-// What moe.transport = "auto" means for a run: the transport by which the profile of its platform predicts the fastest
-// step.
+// What moe.transport = "auto" means for a run: the transport for which the planner, with the profile that plan.platform
+// names, predicts the fastest step.
 #pragma once
 
 #include <string>
@@ -10,17 +10,19 @@
 namespace mw {
 
 struct TransportChoice {
-  std::string name = "auto";             // for moe.transport
-  double seconds = 0, flat_seconds = 0;  // of a step, predicted
-  std::string why_none;                  // where nothing was chosen for a reason worth telling
+  // For moe.transport. If nothing was chosen, what the run file says; "auto" then is flat (in_place if mesh.ep = 1).
+  std::string name = "auto";
+  double seconds = 0, flat_seconds = 0;  // predicted time of a step, with `name` and with flat; 0: nothing was chosen
+  std::string why_none;                  // why the planner could not predict; empty otherwise
 };
 
-// Chooses where moe.transport is "auto", plan.platform names a profile, and EP groups lie on several nodes and fill
-// them: flat, or halo or bypass if a step with it takes at most 0.98 of the time and fits in memory. A function of its
-// arguments and the profile alone; nodes: of the ranks. Elsewhere the name is the run's.
+// Chooses only if moe.transport is "auto", plan.platform names a profile, all nodes have equally many ranks, and each
+// EP group consists of several whole nodes. Otherwise it returns the run's moe.transport unchanged. It chooses halo or
+// bypass, whichever is faster, if the model then fits in memory and the predicted step takes at most 0.98 of the time
+// with flat; otherwise flat. nodes: the node of every rank. The result depends on the arguments and the profile alone.
 TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes);
 
-// One line for the start of a run; empty where there is nothing to tell.
+// One line for the start of a run; empty if nothing was chosen and why_none is empty.
 std::string describe(const TransportChoice& choice, const std::string& platform);
 
 }  // namespace mw

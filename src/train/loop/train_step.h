@@ -1,5 +1,5 @@
-// A training run from other code: an engine for a run file, its first weights, and one optimizer step. examples/embed
-// shows it.
+// For programs that embed Moewright: they make an engine for a run file, set its first weights, and call one optimizer
+// step after the other. examples/embed is such a program.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@
 
 namespace mw {
 
-// The engine of this rank for the model of the run, with the threads and the GPU that are its share of the node.
+// Makes the engine of this rank for the model of the run. The ranks of a node divide its CPU threads and GPUs evenly.
 // Weights are not set yet. `world` must outlive it. Collective over the world. Errors: config, unsupported, memory.
 std::unique_ptr<Engine> make_engine(World& world, const RunSpec& run);
 
@@ -26,9 +26,9 @@ std::string set_first_weights(Engine& engine);
 void require_finite(Engine& engine, const StepStats& stats, int64_t step);
 
 // One optimizer step: reads this rank's part of the next global batch (state.samples counts the samples consumed so
-// far, by all ranks), computes gradients, updates the weights at the learning rate of the run's schedule, and counts
-// the step in `state`. The result is bit-identical to that of `moewright train`. Collective over the world. Errors:
-// data; numeric, as require_finite; comm.
+// far, by all ranks), computes gradients, updates the weights with the learning rate of this step (train.schedule), and
+// counts the step in `state`. The result is bit-identical to that of `moewright train`. Collective over the world.
+// Errors: data; numeric, as require_finite; comm.
 StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state);
 
 }  // namespace mw

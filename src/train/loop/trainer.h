@@ -9,14 +9,15 @@
 namespace mw {
 
 struct TrainOptions {
-  bool profile = false;  // print the time by kind of work
+  bool profile = false;  // at the end, print the time of each kind of work (matrix products, attention, ...)
   std::string version;   // printed in the log
-  CpuTimes started;      // when the command began
+  CpuTimes started;      // clock and CPU times when the command began, to see later how busy the machine was
   bool dry_run = false;  // check everything up to the first step, write nothing
 };
 
-// Trains as the run file says, on all ranks of the world. Also returns ok when a signal stopped it after saving, and
-// from a dry run that found no problem. Errors: all kinds.
+// Trains as the run file says, on all ranks of the world. Collective over the world. Returns Exit::ok in three cases:
+// the run is complete; a signal stopped the run and a checkpoint was saved; a dry run passed every check. Throws Error
+// for every problem, also one that a dry run finds. Errors: all kinds.
 Exit run_training(World& world, const RunSpec& run, const TrainOptions& options);
 
 }  // namespace mw
