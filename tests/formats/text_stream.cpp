@@ -49,7 +49,7 @@ TEST(TextStream, PutsTheReplacementCharacterForWhatIsNoUtf8) {
   EXPECT_EQ(pieces_of(cut, ids_of("x\xe4\xb8")), (Pieces{"x", "", "", "\ufffd\ufffd"}));
   TextStream broken(*tokenizer);
   EXPECT_EQ(pieces_of(broken, ids_of("\xff"
-                                       "a\x80")),
+                                     "a\x80")),
             (Pieces{"\ufffd", "a", "\ufffd", ""}));
 }
 
