@@ -55,7 +55,7 @@ check-rooms:
 	python3 tools/draw_rooms.py --check
 check-words:
 	python3 tools/check_words.py
-tidy: $(BUILD)/build.ninja  ## clang-tidy on the changed files, as tools/tidy.py chooses them
+tidy: setup  ## clang-tidy on the changed files, as tools/tidy.py chooses them
 	tools/tidy.py
 unit: $(BUILD)/build.ninja  ## the unit tests
 	cmake --build --preset cpu-release --target unit_tests

@@ -70,7 +70,7 @@ endif()
 
 # What every target with CUDA sources is compiled with.
 function(moewright_cuda_options target)
-  target_link_libraries(${target} PRIVATE moewright_flags fmt::fmt CUDA::cudart)
+  target_link_libraries(${target} PRIVATE moewright_flags CUDA::cudart)
   # constexpr functions of base/ may be called from kernels; nvcc does not follow fmt's compile-time checks.
   target_compile_definitions(${target} PRIVATE FMT_CONSTEVAL= FMT_USE_CONSTEXPR=1)
   target_compile_options(${target} PRIVATE --expt-relaxed-constexpr -Xcompiler=-Wall,-Wextra)
@@ -166,7 +166,7 @@ function(moewright_gpu)
 
   if(MOEWRIGHT_HAS_GPU)
     target_sources(mw_ops PRIVATE ${objects})
-    target_link_libraries(mw_ops PUBLIC ${runtime})
+    target_link_libraries(mw_ops PRIVATE ${runtime})
     add_dependencies(mw_ops mw_gpu)
     set(MOEWRIGHT_GPU_OBJECTS ${objects} PARENT_SCOPE)
   endif()

@@ -43,9 +43,10 @@ foreach(line IN LISTS lines)
 endforeach()
 
 # moewright_room(<name> [LINKS targets...] [LIGHT files...] [PCH target])
-# The room and its folders, linked with the rooms that it may include. LIGHT: files, without folder and .cpp, that are
-# compiled in less time, because their speed does not matter. PCH: the target whose precompiled headers the others read;
-# by default that of mw_base.
+# The room and its folders, linked with the rooms that it may include. LINKS: what this room alone includes and links, so
+# that builds for another MPI or for GPUs compile the others with the same flags, and find them in ccache. LIGHT: files,
+# without folder and .cpp, that are compiled in less time, because their speed does not matter. PCH: the target whose
+# precompiled headers the others read; by default that of mw_base.
 function(moewright_room name)
   cmake_parse_arguments(arg "" "PCH" "LINKS;LIGHT" ${ARGN})
   list(TRANSFORM moewright_${name}_depends PREPEND mw_ OUTPUT_VARIABLE arg_DEPENDS)
@@ -65,7 +66,7 @@ function(moewright_room name)
   endif()
   if(sources)
     add_library(mw_${name} STATIC ${sources} ${light})
-    target_link_libraries(mw_${name} PUBLIC moewright_flags ${arg_DEPENDS} ${arg_LINKS})
+    target_link_libraries(mw_${name} PUBLIC moewright_flags ${arg_DEPENDS} PRIVATE ${arg_LINKS})
     if(NOT arg_PCH)
       set(arg_PCH mw_base)
     endif()

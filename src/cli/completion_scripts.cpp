@@ -25,7 +25,7 @@ std::string escape(std::string_view text, std::string_view escaped, std::string_
 }
 
 // For a shell's single quotes.
-std::string quoted(std::string_view text) {
+std::string shell_quoted(std::string_view text) {
   std::string out = "'";
   for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
   return out + "'";
@@ -116,7 +116,7 @@ std::string zsh_completion(const std::vector<CommandInfo>& commands, const std::
       fmt::join(assignments(keys), " "));
   text += "_moewright() {\n  local -a commands\n  commands=(\n";
   for (const CommandInfo& command : commands)
-    text += fmt::format("    {}\n", quoted(escape(command.name, ":", "\\") + ":" + command.help));
+    text += fmt::format("    {}\n", shell_quoted(escape(command.name, ":", "\\") + ":" + command.help));
   text +=
       "  )\n  if ((CURRENT == 2)); then\n    _describe command commands\n    return\n  fi\n  shift words\n  "
       "((CURRENT--))\n  case $words[1] in\n";
@@ -127,13 +127,13 @@ std::string zsh_completion(const std::vector<CommandInfo>& commands, const std::
       std::string spec = fmt::format("--{}[{}]", option.name, escape(option.help, "[]\\", "\\"));
       if (!option.is_flag)
         spec += option.choices.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(option.choices, " "));
-      text += " " + quoted(spec);
+      text += " " + shell_quoted(spec);
     }
     std::string rest = takes_keys(command) ? "*:argument:_moewright_keys" : "*:argument:_files";
     for (const OptionInfo& option : command.options)
       if (option.is_argument && !option.choices.empty())
         rest = fmt::format("*:argument:({})", fmt::join(option.choices, " "));
-    text += " " + quoted(rest) + " ;;\n";
+    text += " " + shell_quoted(rest) + " ;;\n";
   }
   return text + "    help) _describe command commands ;;\n  esac\n}\n_moewright \"$@\"\n";
 }

@@ -24,7 +24,7 @@ std::vector<std::string> words_of(const std::string& text) {
   return words;
 }
 
-[[noreturn]] void refuse(const std::string& word, const std::string& why) {
+[[noreturn]] void refuse_word(const std::string& word, const std::string& why) {
   fail(Exit::usage, fmt::format("\"{}\" {}", printable(word), why),
        "write a layout as, for example, \"pp=4 schedule=1f1b tp=1 ep=8 zero=1 micro_batches=16 recompute=moe\"");
 }
@@ -33,20 +33,20 @@ int64_t number_of(const std::string& word, const std::string& value, int64_t low
   int64_t number = 0;
   const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (error != std::errc() || end != value.data() + value.size() || number < low || number > high)
-    refuse(word, fmt::format("needs a number from {} to {}", low, high));
+    refuse_word(word, fmt::format("needs a number from {} to {}", low, high));
   return number;
 }
 
 // Which of the two.
 int one_of(const std::string& word, const std::string& value, const char* first, const char* second) {
-  if (value != first && value != second) refuse(word, fmt::format("must be {} or {}", first, second));
+  if (value != first && value != second) refuse_word(word, fmt::format("must be {} or {}", first, second));
   return value == first ? 0 : 1;
 }
 
 Recompute recompute_of(const std::string& word, const std::string& value) {
   for (size_t mode = 0; mode < std::size(kRecomputeNames); ++mode)
     if (value == kRecomputeNames[mode]) return static_cast<Recompute>(mode);
-  refuse(word, "must be one of none, selective, moe, full");
+  refuse_word(word, "must be one of none, selective, moe, full");
 }
 
 }  // namespace
@@ -120,7 +120,7 @@ Layout parse_layout(const std::string& text, const Layout& base) {
                                          "placement", "zero",     "micro_batches", "recompute", "transport"};
   for (const std::string& word : words_of(text)) {
     const size_t equals = word.find('=');
-    if (equals == std::string::npos) refuse(word, "is not KEY=VALUE");
+    if (equals == std::string::npos) refuse_word(word, "is not KEY=VALUE");
     const std::string key = word.substr(0, equals), value = word.substr(equals + 1);
     const auto number = [&](int64_t low, int64_t high) { return number_of(word, value, low, high); };
     if (key == "pp") layout.pp = static_cast<int>(number(1, 1 << 20));
@@ -133,7 +133,7 @@ Layout parse_layout(const std::string& text, const Layout& base) {
     else if (key == "recompute") layout.recompute = recompute_of(word, value);
     else if (key == "transport") layout.transport = value;
     else if (key == "tp_mode") layout.ted = one_of(word, value, "ssmb", "ted") == 1;
-    else if (key != "placement") refuse(word, fmt::format("is not a part of a layout{}", did_you_mean(key, keys)));
+    else if (key != "placement") refuse_word(word, fmt::format("is not a part of a layout{}", did_you_mean(key, keys)));
     else layout.ep_first = one_of(word, value, "ep_first", "dp_first") == 0;
   }
   const bool several = layout.schedule == ScheduleKind::interleaved || layout.schedule == ScheduleKind::zb_v;

@@ -76,7 +76,7 @@ RankLoad load_of(std::vector<double> loads) {
           loads[loads.size() * 99 / 100]};
 }
 
-[[noreturn]] void refuse(const std::string& where, const std::string& why) {
+[[noreturn]] void refuse_load(const std::string& where, const std::string& why) {
   fail(Exit::config, fmt::format("{}: {}", where, why),
        "pass a JSON list with the rows of each expert, such as [120, 80, 300], or the metrics.jsonl of a run of this "
        "model");
@@ -85,10 +85,10 @@ RankLoad load_of(std::vector<double> loads) {
 std::vector<double> read_list(const nlohmann::json& list, const std::string& where) {
   std::vector<double> rows;
   if (!list.is_array())
-    refuse(where, fmt::format("expected a list with the rows of each expert, got {}", list.type_name()));
+    refuse_load(where, fmt::format("expected a list with the rows of each expert, got {}", list.type_name()));
   for (const nlohmann::json& share : list) {
     if (!share.is_number())
-      refuse(where, fmt::format("expected a number of rows per expert, got {}", share.type_name()));
+      refuse_load(where, fmt::format("expected a number of rows per expert, got {}", share.type_name()));
     rows.push_back(share.get<double>());
   }
   return rows;
@@ -112,25 +112,27 @@ std::vector<std::vector<double>> parse_loads(const std::string& text, const std:
   if (text.find_first_not_of(" \t\r\n") == text.find('[')) {
     loads.push_back(read_list(parse_json(text, path, Exit::config), path));
     if (std::find(experts.begin(), experts.end(), std::ssize(loads.front())) == experts.end())
-      refuse(path, fmt::format(
-                       "has the rows of {} experts, expected {}", loads.front().size(),
-                       experts.empty()
-                           ? "a model with MoE layers"
-                           : fmt::format("{}", fmt::join(std::set<int64_t>(experts.begin(), experts.end()), " or "))));
+      refuse_load(
+          path,
+          fmt::format("has the rows of {} experts, expected {}", loads.front().size(),
+                      experts.empty()
+                          ? "a model with MoE layers"
+                          : fmt::format("{}", fmt::join(std::set<int64_t>(experts.begin(), experts.end()), " or "))));
     return loads;
   }
   if (const nlohmann::json first = parse_json(text.substr(0, text.find('\n')), path, Exit::config);
       !first.is_object() || !first.contains("step"))
-    refuse(path, "expected a list with the rows of each expert, or the metrics of a run");
+    refuse_load(path, "expected a list with the rows of each expert, or the metrics of a run");
   for_each_step(text, path, kMostSteps, [&](const nlohmann::json& step, const std::string& where) {
     const auto found = step.find("expert_load");
     if (found == step.end() || !found->is_array() || found->size() != experts.size())
-      refuse(where, fmt::format("\"expert_load\" must be a list over the {} MoE layers of the model", experts.size()));
+      refuse_load(where,
+                  fmt::format("\"expert_load\" must be a list over the {} MoE layers of the model", experts.size()));
     for (size_t layer = 0; layer < experts.size(); ++layer) {
       loads.push_back(read_list((*found)[layer], where));
       if (std::ssize(loads.back()) != experts[layer])
-        refuse(where, fmt::format("\"expert_load\" has {} experts in MoE layer {}, expected {}", loads.back().size(),
-                                  layer, experts[layer]));
+        refuse_load(where, fmt::format("\"expert_load\" has {} experts in MoE layer {}, expected {}",
+                                       loads.back().size(), layer, experts[layer]));
     }
   });
   return loads;

@@ -7,17 +7,14 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <thread>
+
+#include "base/host.h"
 
 namespace mw {
 namespace {
 
 const JoinKey kKey = key_from_secret("a secret of this job alone");
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // A host on a loopback port, and strangers and ranks that connect to it.
 class GuestsTest : public ::testing::Test {

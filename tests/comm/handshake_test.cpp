@@ -9,8 +9,8 @@
 namespace mw {
 namespace {
 
-const JoinKey kKey = key_from_secret("a secret of this job alone");
-const JoinKey kOther = key_from_secret("a secret of another job");
+const JoinKey kJobKey = key_from_secret("a secret of this job alone");
+const JoinKey kOtherKey = key_from_secret("a secret of another job");
 const Endpoint kGuest{htonl(0x0a000007), 4711}, kHost{htonl(0x0a000001), 29500};
 
 Hello make_hello() {
@@ -27,7 +27,7 @@ Hello make_hello() {
   return hello;
 }
 
-HostHandshake make_host(const JoinKey& key = kKey, const Endpoint& guest = kGuest) {
+HostHandshake make_host(const JoinKey& key = kJobKey, const Endpoint& guest = kGuest) {
   return HostHandshake({Purpose::join, 0, key, true}, guest, kHost);
 }
 
@@ -47,11 +47,11 @@ GuestState play(HostHandshake& host, const Hello& hello, const JoinKey& key, std
 
 TEST(HostHandshake, AdmitsWhoKnowsTheSecretAndNobodyElse) {
   HostHandshake good = make_host(), bad = make_host();
-  EXPECT_EQ(play(good, make_hello(), kKey), GuestState::admitted);
+  EXPECT_EQ(play(good, make_hello(), kJobKey), GuestState::admitted);
   EXPECT_EQ(good.hello().rank, 3);
   EXPECT_EQ(good.hello().name, "node7");
   EXPECT_EQ(good.missing(), 0u);
-  EXPECT_EQ(play(bad, make_hello(), kOther), GuestState::refused);
+  EXPECT_EQ(play(bad, make_hello(), kOtherKey), GuestState::refused);
   EXPECT_EQ(bad.refusal(), Refusal::wrong_secret);
 }
 
@@ -66,7 +66,7 @@ TEST(HostHandshake, TakesBytesOneByOneAndIsSilentUntilAllHaveCome) {
   }
   EXPECT_EQ(challenge.size(), sizeof(ChallengeBytes));
   std::vector<std::byte> verdict;
-  for (const std::byte& byte : make_proof(kKey, hello, challenge)) {
+  for (const std::byte& byte : make_proof(kJobKey, hello, challenge)) {
     EXPECT_EQ(host.state(), GuestState::speaking);
     verdict = host.take(std::span(&byte, 1));
   }
@@ -77,7 +77,7 @@ TEST(HostHandshake, TakesBytesOneByOneAndIsSilentUntilAllHaveCome) {
 TEST(HostHandshake, RefusesARecordedHandshake) {
   HostHandshake first = make_host(), second = make_host();
   const HelloBytes hello = encode(make_hello());
-  const ProofBytes proof = make_proof(kKey, hello, first.take(hello));
+  const ProofBytes proof = make_proof(kJobKey, hello, first.take(hello));
   first.take(proof);
   ASSERT_EQ(first.state(), GuestState::admitted);
   second.take(hello);
@@ -88,7 +88,7 @@ TEST(HostHandshake, RefusesARecordedHandshake) {
 
 TEST(HostHandshake, RefusesAProofOfTheOtherRole) {
   HostHandshake host = make_host();
-  EXPECT_EQ(play(host, make_hello(), kKey, "host:"), GuestState::refused);
+  EXPECT_EQ(play(host, make_hello(), kJobKey, "host:"), GuestState::refused);
   EXPECT_EQ(host.refusal(), Refusal::wrong_secret);
 }
 
@@ -100,7 +100,7 @@ TEST(HostHandshake, RefusesAHelloThatWasChangedOnTheWay) {
     const HelloBytes said = encode(hello);
     change(hello);
     const auto challenge = host.take(encode(hello));
-    if (host.state() == GuestState::speaking) host.take(make_proof(kKey, said, challenge));
+    if (host.state() == GuestState::speaking) host.take(make_proof(kJobKey, said, challenge));
     return host.state();
   };
   EXPECT_EQ(changed([](Hello&) {}), GuestState::admitted);
@@ -116,12 +116,12 @@ TEST(HostHandshake, SaysWhyItRefuses) {
   Hello without = make_hello();
   without.has_secret = false;
   HostHandshake host = make_host(), open({Purpose::join, 0, {}, false}, kGuest, kHost),
-                relayed = make_host(kKey, {kGuest.host, 9});
+                relayed = make_host(kJobKey, {kGuest.host, 9});
   play(host, without, {});
   EXPECT_EQ(host.refusal(), Refusal::secret_missing);
-  play(open, make_hello(), kKey);
+  play(open, make_hello(), kJobKey);
   EXPECT_EQ(open.refusal(), Refusal::secret_unexpected);
-  play(relayed, make_hello(), kKey);
+  play(relayed, make_hello(), kJobKey);
   EXPECT_EQ(relayed.refusal(), Refusal::other_addresses);
 }
 
@@ -131,10 +131,10 @@ TEST(HostHandshake, TellsForeignBytesAndOtherPurposes) {
   EXPECT_EQ(noise.state(), GuestState::foreign);
   Hello hello = make_hello();
   hello.purpose = Purpose::link;
-  EXPECT_EQ(play(other_purpose, hello, kKey), GuestState::foreign);
+  EXPECT_EQ(play(other_purpose, hello, kJobKey), GuestState::foreign);
   hello = make_hello();
   hello.to = 1;
-  EXPECT_EQ(play(other_rank, hello, kKey), GuestState::foreign);
+  EXPECT_EQ(play(other_rank, hello, kJobKey), GuestState::foreign);
   no_proof.take(encode(make_hello()));
   no_proof.take(ProofBytes{});
   EXPECT_EQ(no_proof.state(), GuestState::foreign);
@@ -150,7 +150,7 @@ class Enter : public ::testing::Test {
     wait_readable(listener.get(), -1, 5);
     host_ = accept_from(listener);
     ASSERT_TRUE(guest_.valid() && host_.valid());
-    result_ = std::async(std::launch::async, [this] { return enter(guest_, make_hello(), kKey, after(10), -1); });
+    result_ = std::async(std::launch::async, [this] { return enter(guest_, make_hello(), kJobKey, after(10), -1); });
   }
   // The host's side with this key.
   void serve(const JoinKey& key) {
@@ -167,12 +167,12 @@ class Enter : public ::testing::Test {
 };
 
 TEST_F(Enter, IsAdmittedByAHostWithTheSameSecret) {
-  serve(kKey);
+  serve(kJobKey);
   EXPECT_EQ(result_.get().entry, Entry::admitted);
 }
 
 TEST_F(Enter, LearnsThatTheHostHasAnotherSecret) {
-  serve(kOther);
+  serve(kOtherKey);
   const EntryResult result = result_.get();
   EXPECT_EQ(result.entry, Entry::refused);
   EXPECT_EQ(result.refusal, Refusal::wrong_secret);

@@ -7,7 +7,7 @@
 namespace mw {
 namespace {
 
-Hello make_hello() {
+Hello make_link_hello() {
   Hello hello;
   hello.purpose = Purpose::link;
   hello.has_secret = true;
@@ -24,14 +24,14 @@ Hello make_hello() {
 }
 
 TEST(JoinMessages, ComeBackAsTheyWereSent) {
-  const auto hello = parse_hello(encode(make_hello()));
+  const auto hello = parse_hello(encode(make_link_hello()));
   ASSERT_TRUE(hello);
   EXPECT_EQ(hello->purpose, Purpose::link);
   EXPECT_TRUE(hello->has_secret);
   EXPECT_EQ(std::tie(hello->rank, hello->to, hello->size), std::make_tuple(5, 2, 8));
   EXPECT_EQ(hello->guest, (Endpoint{0x0100007f, 1}));
   EXPECT_EQ(hello->host, (Endpoint{0x0200007f, 2}));
-  EXPECT_EQ(hello->nonce, make_hello().nonce);
+  EXPECT_EQ(hello->nonce, make_link_hello().nonce);
   EXPECT_EQ(hello->node, 42u);
   EXPECT_EQ(hello->port, 3);
   EXPECT_EQ(hello->name, "node5");
@@ -47,7 +47,7 @@ TEST(JoinMessages, ComeBackAsTheyWereSent) {
 }
 
 TEST(JoinMessages, NamesAreCutAndPrintable) {
-  Hello hello = make_hello();
+  Hello hello = make_link_hello();
   hello.name = std::string(500, 'x');
   EXPECT_EQ(parse_hello(encode(hello))->name, std::string(69, 'x'));
   hello.name = "a\x1b[2Jb";
@@ -57,7 +57,7 @@ TEST(JoinMessages, NamesAreCutAndPrintable) {
 
 TEST(JoinMessages, NumbersThatNoRankSendsAreRefused) {
   const auto refused = [](auto change) {
-    Hello hello = make_hello();
+    Hello hello = make_link_hello();
     change(hello);
     return !parse_hello(encode(hello));
   };
@@ -78,7 +78,7 @@ TEST(JoinMessages, NumbersThatNoRankSendsAreRefused) {
 }
 
 TEST(JoinMessages, OtherSizesAndOtherMessagesAreRefused) {
-  const HelloBytes hello = encode(make_hello());
+  const HelloBytes hello = encode(make_link_hello());
   const ChallengeBytes challenge = encode(Challenge{});
   EXPECT_FALSE(parse_hello(std::span(hello).first(hello.size() - 1)));
   EXPECT_FALSE(parse_hello({}));
@@ -89,7 +89,7 @@ TEST(JoinMessages, OtherSizesAndOtherMessagesAreRefused) {
 
 TEST(JoinMessages, HostileBytesNeverGiveBadNumbers) {
   const RngKey key = make_rng_key(1, "join");
-  const HelloBytes good = encode(make_hello());
+  const HelloBytes good = encode(make_link_hello());
   int taken = 0;
   for (uint64_t i = 0; i < 20000; ++i) {
     HelloBytes bytes = good;

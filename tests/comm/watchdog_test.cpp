@@ -15,7 +15,7 @@
 namespace mw::test {
 namespace {
 
-const JoinKey kKey = key_from_secret("the key of a world");
+const JoinKey kWorldKey = key_from_secret("the key of a world");
 
 Beat beat_at(int rank, int64_t step, int64_t collectives, int64_t awaited, double idle) {
   return {BeatKind::beat,
@@ -266,7 +266,7 @@ class WatchdogSides : public ::testing::Test {
             [this, rank](const Error* reason) {
               if (rank == 0) reason_.set_value(reason == nullptr ? "" : reason->what());
             },
-            kKey};
+            kWorldKey};
   }
   void SetUp() override {
     Descriptor listener = listen_for_ranks(htonl(INADDR_LOOPBACK), 2, address_);

@@ -15,7 +15,7 @@ struct Read {
   int64_t replaced = 0;
 };
 
-Read read_all(const std::vector<std::string>& files, const DocumentPlace& start = {}) {
+Read read_documents(const std::vector<std::string>& files, const DocumentPlace& start = {}) {
   DocumentReader reader(files, start);
   Read out;
   while (const std::optional<DocumentBlock> block = reader.next()) {
@@ -34,7 +34,7 @@ TEST(DocumentReader, ReadsLinesAndFilesAndGoesOnFromEveryPlace) {
   write_raw(folder / "b.txt", "a file");
   write_raw(folder / "c.txt", "bad \xff\xc3 bytes");
   const std::vector<std::string> files = list_documents({folder.path()});
-  const Read all = read_all(files);
+  const Read all = read_documents(files);
   ASSERT_EQ(all.documents.size(), 2999u + 1 + 2);  // the first line has no text
   EXPECT_EQ(all.documents[2999], "last");
   EXPECT_EQ(all.documents.back(), "bad \ufffd\ufffd bytes");
@@ -42,7 +42,7 @@ TEST(DocumentReader, ReadsLinesAndFilesAndGoesOnFromEveryPlace) {
   EXPECT_GT(all.places.size(), 5u);
   size_t done = 0;
   for (const DocumentPlace& place : all.places) {
-    const Read rest = read_all(files, place);
+    const Read rest = read_documents(files, place);
     ASSERT_LE(rest.documents.size(), all.documents.size() - done);
     EXPECT_TRUE(std::equal(rest.documents.rbegin(), rest.documents.rend(), all.documents.rbegin()));
     done = all.documents.size() - rest.documents.size();
@@ -54,7 +54,7 @@ TEST(DocumentReader, NamesFileAndLine) {
   const ScratchDir folder;
   const auto error = [&](const std::string& text) {
     write_raw(folder / "x.jsonl", "{\"text\": \"ok\"}\n" + text);
-    return error_of([&] { read_all({folder / "x.jsonl"}); });
+    return error_of([&] { read_documents({folder / "x.jsonl"}); });
   };
   EXPECT_TRUE(contains(error("{\"text\": 1}"), "x.jsonl:2: expected a string in \"text\", got a number"));
   EXPECT_TRUE(contains(error("{\"text\": [\"a\"]}"), "got a list or an object"));

@@ -17,6 +17,12 @@
 
 namespace mw::test {
 
+// A code point below 0x800.
+inline std::string utf8(uint32_t code) {
+  if (code < 0x80) return {static_cast<char>(code)};
+  return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
+}
+
 // A folder of its own, removed at the end.
 class ScratchDir {
  public:

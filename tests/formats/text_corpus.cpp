@@ -12,7 +12,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-std::string read_all(const TokenSource& source) {
+std::string read_text(const TokenSource& source) {
   std::vector<int32_t> tokens(static_cast<size_t>(source.size()));
   source.read(0, tokens);
   std::string text;
@@ -33,7 +33,7 @@ TEST(TextCorpus, JoinsFilesInOrderWithSeparators) {
   const TextCorpus corpus(dir.path(), {".h", ".cpp", ""});
   EXPECT_EQ(corpus.files(), (Names{"README", "a.cpp", "a/z.cpp", "b.h"}));
   const std::string expected("r\0aaa\0z\xff\0bb\0", 12);
-  EXPECT_EQ(read_all(corpus), expected);
+  EXPECT_EQ(read_text(corpus), expected);
   for (size_t first = 0; first <= expected.size(); ++first) {
     for (size_t count = 0; count <= expected.size() - first; ++count) {
       std::vector<int32_t> out(count);
@@ -56,15 +56,15 @@ TEST(TextCorpus, JoinsFilesInOrderWithSeparators) {
 TEST(TextCorpus, TakesASingleFile) {
   const ScratchDir dir;
   write_raw(dir / "book.txt", "hello");
-  EXPECT_EQ(read_all(TextCorpus(dir / "book.txt", {".h"})), std::string("hello\0", 6));
+  EXPECT_EQ(read_text(TextCorpus(dir / "book.txt", {".h"})), std::string("hello\0", 6));
 }
 
 TEST(TextCorpus, CutsASingleFileInTwo) {
   const ScratchDir dir;
   write_raw(dir / "t/book.txt", "0123456789");
   for (const std::string& path : {dir / "t", dir / "t/book.txt"}) {
-    EXPECT_EQ(read_all(TextCorpus(path, {}, 0.25, Split::train)), std::string("01234567\0", 9));
-    EXPECT_EQ(read_all(TextCorpus(path, {}, 0.25, Split::validation)), std::string("89\0", 3));
+    EXPECT_EQ(read_text(TextCorpus(path, {}, 0.25, Split::train)), std::string("01234567\0", 9));
+    EXPECT_EQ(read_text(TextCorpus(path, {}, 0.25, Split::validation)), std::string("89\0", 3));
     EXPECT_EQ(TextCorpus(path, {}, 0.25, Split::all).size(), 11);
     EXPECT_EQ(TextCorpus(path, {}, 0, Split::train).size(), 11);
     EXPECT_TRUE(contains(error_of([&] { TextCorpus(path, {}, 0.05, Split::validation); }), "validation split"));

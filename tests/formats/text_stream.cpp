@@ -4,15 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
+#include "formats/helpers.h"
 #include "formats/tokens/byte_level.h"
 
 namespace mw::test {
 namespace {
-
-std::string utf8(uint32_t code) {
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
-}
 
 // A token for each byte, and <end> as 1000: ids between have no token.
 std::unique_ptr<Tokenizer> byte_level_tokenizer() {
@@ -32,7 +28,7 @@ std::vector<std::string> pieces_of(TextStream& stream, const std::vector<int32_t
   return pieces;
 }
 
-std::vector<int32_t> bytes_of(std::string_view text) {
+std::vector<int32_t> ids_of(std::string_view text) {
   std::vector<int32_t> ids;
   for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   return ids;
@@ -43,17 +39,17 @@ using Pieces = std::vector<std::string>;
 TEST(TextStream, HoldsACharacterBackUntilItIsComplete) {
   for (const auto& tokenizer : {make_byte_tokenizer(), byte_level_tokenizer()}) {
     TextStream stream(*tokenizer);
-    EXPECT_EQ(pieces_of(stream, bytes_of("a中é")), (Pieces{"a", "", "", "中", "", "é", ""}));
+    EXPECT_EQ(pieces_of(stream, ids_of("a中é")), (Pieces{"a", "", "", "中", "", "é", ""}));
   }
 }
 
 TEST(TextStream, PutsTheReplacementCharacterForWhatIsNoUtf8) {
   const auto tokenizer = make_byte_tokenizer();
   TextStream cut(*tokenizer);
-  EXPECT_EQ(pieces_of(cut, bytes_of("x\xe4\xb8")), (Pieces{"x", "", "", "\ufffd\ufffd"}));
+  EXPECT_EQ(pieces_of(cut, ids_of("x\xe4\xb8")), (Pieces{"x", "", "", "\ufffd\ufffd"}));
   TextStream broken(*tokenizer);
-  EXPECT_EQ(pieces_of(broken, bytes_of("\xff"
-                                       "a\x80")),
+  EXPECT_EQ(pieces_of(broken, ids_of("\xff"
+                                     "a\x80")),
             (Pieces{"\ufffd", "a", "\ufffd", ""}));
 }
 
@@ -65,7 +61,7 @@ TEST(TextStream, ShowsAnIdWithoutATokenAsTheReplacementCharacter) {
 
 TEST(TextStream, LeavesOutTheContext) {
   const auto tokenizer = byte_level_tokenizer();
-  TextStream stream(*tokenizer, bytes_of("the prompt"));
+  TextStream stream(*tokenizer, ids_of("the prompt"));
   EXPECT_EQ(stream.add('!'), "!");
 }
 
@@ -75,7 +71,7 @@ TEST(TextStream, GivesTheWholeTextOfManyTokens) {
   std::string text, got;
   for (int i = 0; i < 300; ++i) text += i % 3 == 0 ? "é" : i % 7 == 0 ? "😀" : "a b";
   TextStream stream(*tokenizer);
-  for (const std::string& piece : pieces_of(stream, bytes_of(text))) got += piece;
+  for (const std::string& piece : pieces_of(stream, ids_of(text))) got += piece;
   EXPECT_EQ(got, text);
 }
 

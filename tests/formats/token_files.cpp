@@ -18,7 +18,7 @@ Tokens read_tokens(const TokenSource& source, int64_t first, int64_t count) {
   return out;
 }
 
-Tokens read_all(const TokenSource& source) { return read_tokens(source, 0, source.size()); }
+Tokens read_all_tokens(const TokenSource& source) { return read_tokens(source, 0, source.size()); }
 
 // Every sub-range equals the same range of the whole.
 void expect_ranges(const TokenSource& source, const Tokens& expected) {
@@ -79,7 +79,7 @@ TEST(Megatron, DocumentsOfSeveralSequences) {
   EXPECT_EQ(data.index().document_count, 2);
   EXPECT_EQ(data.index().document_begin(1), 2);
   EXPECT_EQ(data.index().document_begin(2), 3);
-  EXPECT_EQ(read_all(data), kJoined);
+  EXPECT_EQ(read_all_tokens(data), kJoined);
 }
 
 TEST(Megatron, DocumentsBeginWhereTheIndexSays) {
@@ -212,7 +212,7 @@ TEST_F(MegatronDamage, RefusesIdsBeyond32Bits) {
   write_megatron(dir_ / "w", {{1, 2, 3}}, TokenType::i64);
   write_raw(dir_ / "w.bin", with_value(read_raw(dir_ / "w.bin"), 8, int64_t{1} << 31));
   const MegatronDataset data(dir_ / "w");
-  EXPECT_TRUE(contains(error_of([&] { read_all(data); }), "token 1"));
+  EXPECT_TRUE(contains(error_of([&] { read_all_tokens(data); }), "token 1"));
   EXPECT_EQ(read_tokens(data, 2, 1), Tokens{3});
 }
 
@@ -221,10 +221,10 @@ TEST(TokenShard, RoundTrip) {
   Tokens tokens(70000);
   std::iota(tokens.begin(), tokens.end(), 0);
   write_token_shard(dir / "wide.bin", tokens, TokenType::u32);
-  EXPECT_EQ(read_all(TokenShard(dir / "wide.bin")), tokens);
+  EXPECT_EQ(read_all_tokens(TokenShard(dir / "wide.bin")), tokens);
   tokens.resize(65536);
   write_token_shard(dir / "a.bin", tokens);
-  EXPECT_EQ(read_all(TokenShard(dir / "a.bin")), tokens);
+  EXPECT_EQ(read_all_tokens(TokenShard(dir / "a.bin")), tokens);
   EXPECT_EQ(std::filesystem::file_size(dir / "a.bin"), 1024u + 2 * 65536);
   write_token_shard(dir / "small.bin", kJoined);
   expect_ranges(TokenShard(dir / "small.bin"), kJoined);
@@ -259,7 +259,7 @@ TEST(TokenShard, RefusesIdsBeyond31Bits) {
   write_token_shard(dir / "d.bin", kJoined, TokenType::u32);
   write_raw(dir / "d.bin", with_value(read_raw(dir / "d.bin"), 1024 + 8, 0xffffffffu));
   const TokenShard shard(dir / "d.bin");
-  error_of([&] { read_all(shard); });
+  error_of([&] { read_all_tokens(shard); });
 }
 
 TEST(TokenShards, JoinsInOrderOfNames) {
@@ -332,7 +332,7 @@ TEST(TokenSource, OpensByKindAndSplits) {
   write_token_shard(dir / "s.bin", kJoined);
   for (const auto& [kind, path] : {std::pair("megatron", dir / "m"), std::pair("shards", dir / "s.bin")}) {
     TokenSourceOptions options{.kind = kind, .path = path, .suffixes = {}};
-    EXPECT_EQ(read_all(*open_token_source(options)), kJoined);
+    EXPECT_EQ(read_all_tokens(*open_token_source(options)), kJoined);
     options.validation_fraction = 0.34;
     options.split = Split::train;
     expect_ranges(*open_token_source(options), {1, 2, 3, 4, 5, 6});

@@ -13,11 +13,6 @@
 namespace mw::test {
 namespace {
 
-std::string utf8(uint32_t code) {
-  if (code < 0x80) return {static_cast<char>(code)};
-  return {static_cast<char>(0xc0 | (code >> 6)), static_cast<char>(0x80 | (code & 0x3f))};
-}
-
 // GPT-2's cut, all bytes in order, then `words`, each of which the last merge of `merges` makes.
 nlohmann::json small_tokenizer(const std::vector<std::array<std::string, 2>>& merges) {
   nlohmann::json vocab = nlohmann::json::object(), list = nlohmann::json::array();

@@ -4,7 +4,7 @@
 namespace mw::test {
 namespace {
 
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
+double largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double most = a.size() == b.size() ? 0 : 1e30;
   for (size_t i = 0; i < a.size() && i < b.size(); ++i) most = std::max(most, std::abs(double{a[i]} - double{b[i]}));
   return most;
@@ -12,10 +12,10 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
 
 void expect_close(const TestLayer::Outcome& got, const TestLayer::Outcome& expected, const std::string& what) {
   EXPECT_EQ(got.rows, expected.rows) << what;
-  EXPECT_LT(difference(got.out, expected.out), 1e-5) << what;
-  EXPECT_LT(difference(got.d_x, expected.d_x), 1e-5) << what;
+  EXPECT_LT(largest_difference(got.out, expected.out), 1e-5) << what;
+  EXPECT_LT(largest_difference(got.d_x, expected.d_x), 1e-5) << what;
   for (const auto& [name, values] : expected.gradients)
-    EXPECT_LT(difference(got.gradients.at(name), values), 1e-4) << what << name;
+    EXPECT_LT(largest_difference(got.gradients.at(name), values), 1e-4) << what << name;
 }
 
 TEST(TokenChunks, GiveWhatInPlaceGives) {

@@ -18,7 +18,7 @@ void expect_same_bits(const Outcome& a, const Outcome& b, const std::string& wha
   EXPECT_EQ(a.statistics.dropped, b.statistics.dropped) << what;
 }
 
-double difference(const std::vector<float>& a, const std::vector<float>& b) {
+double relative_difference(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = 0, norm = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     sum += std::pow(a[i] - b[i], 2.0);
@@ -28,10 +28,10 @@ double difference(const std::vector<float>& a, const std::vector<float>& b) {
 }
 
 void expect_near(const Outcome& a, const Outcome& b, double tolerance, const std::string& what) {
-  EXPECT_LE(difference(a.out, b.out), tolerance) << what;
-  EXPECT_LE(difference(a.d_x, b.d_x), tolerance) << what;
+  EXPECT_LE(relative_difference(a.out, b.out), tolerance) << what;
+  EXPECT_LE(relative_difference(a.d_x, b.d_x), tolerance) << what;
   for (const auto& [name, values] : a.gradients)
-    EXPECT_LE(difference(values, b.gradients.at(name)), tolerance) << what << ": " << name;
+    EXPECT_LE(relative_difference(values, b.gradients.at(name)), tolerance) << what << ": " << name;
   EXPECT_EQ(a.statistics.counts, b.statistics.counts) << what;
   EXPECT_EQ(a.statistics.dropped, b.statistics.dropped) << what;
 }
@@ -140,7 +140,7 @@ TEST(Transport, SharedExpertsJoinEveryToken) {
   const Outcome with = TestLayer(o).run(o.tokens);
   o.shared_width = 0;
   const Outcome without = TestLayer(o).run(o.tokens);
-  EXPECT_GT(difference(with.out, without.out), 1e-2);
+  EXPECT_GT(relative_difference(with.out, without.out), 1e-2);
   EXPECT_EQ(with.statistics.counts, without.statistics.counts);
   EXPECT_EQ(with.gradients.at("up"), without.gradients.at("up"));
 }
@@ -171,8 +171,8 @@ TEST(Transport, AuxiliaryGradientsReachRouterAndInput) {
     o.transport = transport;
     const Outcome out = TestLayer(o).run(o.tokens, {}, aux);
     EXPECT_EQ(out.out, plain.out);
-    EXPECT_GT(difference(out.gradients.at("router"), plain.gradients.at("router")), 1e-3);
-    EXPECT_GT(difference(out.d_x, plain.d_x), 1e-5);
+    EXPECT_GT(relative_difference(out.gradients.at("router"), plain.gradients.at("router")), 1e-3);
+    EXPECT_GT(relative_difference(out.d_x, plain.d_x), 1e-5);
     EXPECT_EQ(out.gradients.at("up"), plain.gradients.at("up"));
   }
 }

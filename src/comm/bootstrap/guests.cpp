@@ -9,6 +9,7 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "base/host.h"
 
 namespace mw {
 namespace {
@@ -18,10 +19,6 @@ constexpr int kMostAccepts = 512;      // before others get their turn
 constexpr double kListenAgain = 0.02;  // seconds
 constexpr const char* kLate = "it did not prove in time that it belongs to the job";
 constexpr const char* kClosed = "it closed the connection";
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Why a guest that sent whole messages is not let in.
 struct Reason {

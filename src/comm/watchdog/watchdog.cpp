@@ -2,7 +2,6 @@
 
 #include <arpa/inet.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,21 +9,12 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/host.h"
 #include "comm/watchdog/watchdog_sides.h"
 #include "config/faults.h"
 
 namespace mw {
 namespace {
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 // A thread that signals pass by, from start to the end of its owner.
 class StoppableThread {

@@ -9,7 +9,7 @@
 namespace mw {
 namespace {
 
-constexpr const char* kHint = "the file is damaged or has another format: check the path, or write the file again";
+constexpr const char* kJsonHint = "the file is damaged or has another format: check the path, or write the file again";
 
 class Adapter final : public nlohmann::json_sax<nlohmann::json> {
  public:
@@ -36,13 +36,14 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
   bool start_array(std::size_t) override { return begin(false); }
   bool end_array() override { return end(); }
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
-    fail(Exit::data, fmt::format("{}: bad JSON near byte {}: {}", where_, position, printable(e.what(), 200)), kHint);
+    fail(Exit::data, fmt::format("{}: bad JSON near byte {}: {}", where_, position, printable(e.what(), 200)),
+         kJsonHint);
   }
 
  private:
   bool begin(bool is_object) {
     if (++depth_ > max_depth_) {
-      fail(Exit::data, fmt::format("{}: the JSON is nested more than {} levels deep", where_, max_depth_), kHint);
+      fail(Exit::data, fmt::format("{}: the JSON is nested more than {} levels deep", where_, max_depth_), kJsonHint);
     }
     return events_.on_begin(is_object), true;
   }
@@ -62,7 +63,7 @@ class Adapter final : public nlohmann::json_sax<nlohmann::json> {
 void parse_json_events(std::string_view text, std::string_view where, int max_depth, JsonEvents& events) {
   // The lexer takes a zero byte for the end of its input, which would hide whatever follows it.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos) {
-    fail(Exit::data, fmt::format("{}: bad JSON: a zero byte at offset {}", where, zero), kHint);
+    fail(Exit::data, fmt::format("{}: bad JSON: a zero byte at offset {}", where, zero), kJsonHint);
   }
   Adapter adapter(where, max_depth, events);
   nlohmann::json::sax_parse(text.begin(), text.end(), &adapter);

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/text.h"
 
 namespace mw {
@@ -31,12 +32,6 @@ bool is_still_there(int fd, const std::string& path) {
   }, named{};
   return ::fstat(fd, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev &&
          held.st_ino == named.st_ino;
-}
-
-std::string host_name() {
-  char host[65] = {};
-  ::gethostname(host, sizeof host - 1);
-  return host;
 }
 
 std::string describe_process() { return fmt::format("process {} on {}", ::getpid(), host_name()); }

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kWidth = 560, kHeight = 230, kLeft = 62, kRight = 14, kTop = 40, kBottom = 26;
 constexpr int kMostPoints = 480;
-constexpr double kLargest = 1e30;  // what an axis shows; 1 / kLargest is the smallest that differs from zero
+constexpr double kLargestDrawn = 1e30;  // what an axis shows; 1 / kLargestDrawn is the smallest that differs from zero
 
 // One axis: data to pixels.
 struct Scale {
@@ -138,14 +138,14 @@ Scale y_scale(const ChartFrame& frame, const std::vector<ChartSeries>& series) {
   for (const ChartSeries& s : series)
     for (const double value : s.y) {
       if (frame.logarithmic && value <= 0) continue;
-      const double drawn = std::clamp(value, frame.logarithmic ? 1 / kLargest : -kLargest, kLargest);
+      const double drawn = std::clamp(value, frame.logarithmic ? 1 / kLargestDrawn : -kLargestDrawn, kLargestDrawn);
       low = std::min(low, drawn);
       high = std::max(high, drawn);
     }
   if (!(low <= high)) low = high = frame.logarithmic ? 1 : 0;
   if (frame.logarithmic) return {low * 0.9, high * 1.1, kHeight - kBottom, kTop, true};
   if (frame.from_zero) low = std::min(low, 0.0);
-  const bool flat = high - low <= std::max(1e-9 * std::max(std::abs(low), std::abs(high)), 1 / kLargest);
+  const bool flat = high - low <= std::max(1e-9 * std::max(std::abs(low), std::abs(high)), 1 / kLargestDrawn);
   const double margin = !flat ? 0.05 * (high - low) : std::max(0.05 * std::abs(high), 0.5);
   return {frame.from_zero && low == 0 ? 0 : low - margin, high + margin, kHeight - kBottom, kTop, false};
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "formats/io/crc32.h"
 
 namespace mw {
@@ -57,11 +58,6 @@ std::string masked_checksum(std::string_view bytes) {
 std::string record(const std::string& message) {
   const std::string length = bytes_of(static_cast<uint64_t>(message.size()));
   return length + masked_checksum(length) + message + masked_checksum(message);
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
 }
 
 // A name that no file of the folder has.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kMagic[9] = {'M', 'M', 'I', 'D', 'I', 'D', 'X', '\0', '\0'};
 constexpr size_t kHeaderSize = 34;
-constexpr const char* kHint =
+constexpr const char* kDatasetHint =
     "check that .bin and .idx belong to one Megatron dataset and are complete, or tokenize the text again";
 
 // The arrays are unaligned.
@@ -42,7 +42,7 @@ TokenType type_of_code(uint8_t code, std::string_view path) {
   fail(Exit::data,
        fmt::format("{}: dtype code at byte 17: expected an integer type (1 to 5, or 8), got {}{}", path, code,
                    code == 6 || code == 7 ? ", a floating-point type" : ""),
-       kHint);
+       kDatasetHint);
 }
 
 uint8_t code_of_type(TokenType type, const std::string& path) {
@@ -61,19 +61,19 @@ void check_sequences(MegatronIndex& index, int64_t bin_size, std::string_view pa
   for (int64_t i = 0; i < index.sequence_count; ++i) {
     const int64_t length = index.length(i);
     const int64_t offset = index.offset(i);
-    if (length < 0) fail(Exit::data, fmt::format("{}: sequence {}: negative length {}", path, i, length), kHint);
+    if (length < 0) fail(Exit::data, fmt::format("{}: sequence {}: negative length {}", path, i, length), kDatasetHint);
     if (offset < end || offset > bin_size || length * width > bin_size - offset) {
       fail(Exit::data,
            fmt::format("{}: sequence {}: expected a range within bytes [{}, {}) of .bin, got {} bytes from byte {}",
                        path, i, end, bin_size, length * width, offset),
-           kHint);
+           kDatasetHint);
     }
     gaps = gaps || offset != end;
     end = offset + length * width;
     index.token_count += length;
   }
   if (end != bin_size) {
-    fail(Exit::data, fmt::format("{}: expected a .bin of {} bytes, got {}", path, end, bin_size), kHint);
+    fail(Exit::data, fmt::format("{}: expected a .bin of {} bytes, got {}", path, end, bin_size), kDatasetHint);
   }
   if (!gaps) return;
   index.starts.reserve(static_cast<size_t>(index.sequence_count));
@@ -94,7 +94,7 @@ void check_documents(const MegatronIndex& index, std::string_view path) {
       fail(Exit::data,
            fmt::format("{}: document entry {}: expected a sequence index in [{}, {}], got {}", path, i,
                        last ? index.sequence_count : previous, i == 0 ? 0 : index.sequence_count, bound),
-           kHint);
+           kDatasetHint);
     }
     previous = bound;
   }
@@ -118,14 +118,14 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_s
   if (idx.size() < kHeaderSize) {
     fail(Exit::data,
          fmt::format("{}: expected a header of at least {} bytes, got a file of {}", path, kHeaderSize, idx.size()),
-         kHint);
+         kDatasetHint);
   }
   if (std::memcmp(idx.data(), kMagic, sizeof kMagic) != 0) {
     const std::string_view got(reinterpret_cast<const char*>(idx.data()), sizeof kMagic);
-    fail(Exit::data, fmt::format("{}: expected the magic \"MMIDIDX\", got \"{}\"", path, printable(got)), kHint);
+    fail(Exit::data, fmt::format("{}: expected the magic \"MMIDIDX\", got \"{}\"", path, printable(got)), kDatasetHint);
   }
   if (const auto version = load<uint64_t>(idx, 9); version != 1) {
-    fail(Exit::data, fmt::format("{}: version at byte 9: expected 1, got {}", path, version), kHint);
+    fail(Exit::data, fmt::format("{}: version at byte 9: expected 1, got {}", path, version), kDatasetHint);
   }
   MegatronIndex index;
   index.type = type_of_code(load<uint8_t>(idx, 17), path);
@@ -138,21 +138,21 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_s
     fail(Exit::data,
          fmt::format("{}: sequence count at byte 18: expected at most {} in a file of {} bytes, got {}", path,
                      room / 12, idx.size(), sequences),
-         kHint);
+         kDatasetHint);
   }
   const size_t room_for_documents = room - sequences * 12;
   if (entries == 0 || entries > room_for_documents / 8) {
     fail(Exit::data,
          fmt::format("{}: document entry count at byte 26: expected 1 to {} in a file of {} bytes, got {}", path,
                      room_for_documents / 8, idx.size(), entries),
-         kHint);
+         kDatasetHint);
   }
   const size_t trailing = room_for_documents - entries * 8;
   if (trailing != 0 && trailing != sequences) {
     fail(Exit::data,
          fmt::format("{}: expected {} bytes (or {} with modes) for {} sequences and {} document entries, got {}", path,
                      idx.size() - trailing, idx.size() - trailing + sequences, sequences, entries, idx.size()),
-         kHint);
+         kDatasetHint);
   }
   index.sequence_count = static_cast<int64_t>(sequences);
   index.document_count = static_cast<int64_t>(entries) - 1;

@@ -15,7 +15,7 @@
 namespace mw {
 namespace {
 
-constexpr const char* kHint =
+constexpr const char* kShardHint =
     "check that the path names a complete token shard in the format of llm.c, or tokenize the text again";
 
 struct Variant {
@@ -48,7 +48,7 @@ TokenShardHeader parse_token_shard(std::span<const std::byte> file_bytes, std::s
   const std::string_view path = path_for_messages;
   if (file_bytes.size() < kTokenShardHeaderSize) {
     fail(Exit::data, fmt::format("{}: expected a header of 1024 bytes, got a file of {}", path, file_bytes.size()),
-         kHint);
+         kShardHint);
   }
   std::array<int32_t, 3> header;
   std::memcpy(header.data(), file_bytes.data(), sizeof header);
@@ -57,18 +57,18 @@ TokenShardHeader parse_token_shard(std::span<const std::byte> file_bytes, std::s
       std::find_if(std::begin(kVariants), std::end(kVariants), [m = magic](const Variant& v) { return v.magic == m; });
   if (variant == std::end(kVariants)) {
     const char* known = magic == 20240522 ? " (an evaluation file)" : magic == 20240527 ? " (a state file)" : "";
-    fail(Exit::data, fmt::format("{}: magic: expected 20240520 or 20240801, got {}{}", path, magic, known), kHint);
+    fail(Exit::data, fmt::format("{}: magic: expected 20240520 or 20240801, got {}{}", path, magic, known), kShardHint);
   }
   if (version != variant->version) {
-    fail(Exit::data, fmt::format("{}: version: expected {}, got {}", path, variant->version, version), kHint);
+    fail(Exit::data, fmt::format("{}: version: expected {}, got {}", path, variant->version, version), kShardHint);
   }
-  if (count < 0) fail(Exit::data, fmt::format("{}: token count: expected 0 or more, got {}", path, count), kHint);
+  if (count < 0) fail(Exit::data, fmt::format("{}: token count: expected 0 or more, got {}", path, count), kShardHint);
   const int64_t expected = kTokenShardHeaderSize + count * size_of(variant->type);
   if (static_cast<int64_t>(file_bytes.size()) != expected) {
     fail(Exit::data,
          fmt::format("{}: expected {} bytes for {} {} tokens, got {}", path, expected, count, name_of(variant->type),
                      file_bytes.size()),
-         kHint);
+         kShardHint);
   }
   return {.type = variant->type, .token_count = count};
 }

@@ -18,7 +18,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "moewright-tokenize";
 constexpr int kVersion = 1;
-constexpr int64_t kLargest = int64_t{1} << 60;  // no file or count comes near
+constexpr int64_t kLargestCount = int64_t{1} << 60;  // no file or count comes near
 constexpr const char* kRestart = "start over with --restart";
 
 ordered_json settings_json(const TokenizeSettings& settings) {
@@ -40,7 +40,7 @@ const json& field(const json& object, const char* name, const std::string& path)
 
 int64_t count(const json& object, const char* name, const std::string& path) {
   const json& value = field(object, name, path);
-  if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() > kLargest)
+  if (!value.is_number_integer() || value.get<int64_t>() < 0 || value.get<int64_t>() > kLargestCount)
     fail(Exit::data,
          fmt::format("{}: \"{}\" must be an integer of at least 0, got {}", path, name, printable(value.dump())),
          kRestart);

@@ -13,7 +13,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int64_t kIdLimit = 1 << 24;
-constexpr const char* kHint = "the file is damaged, or is no tokenizer.json";
+constexpr const char* kTokenizerHint = "the file is damaged, or is no tokenizer.json";
 
 // A value of the file and its place in it, for messages.
 struct Node {
@@ -22,7 +22,8 @@ struct Node {
 };
 
 [[noreturn]] void fail_type(const Node& node, const char* expected) {
-  fail(Exit::data, fmt::format("{}: expected {}, got {}", node.place, expected, node.value.type_name()), kHint);
+  fail(Exit::data, fmt::format("{}: expected {}, got {}", node.place, expected, node.value.type_name()),
+       kTokenizerHint);
 }
 
 [[noreturn]] void fail_unbuilt(const Node& node, const std::string& what) {
@@ -36,7 +37,7 @@ bool has(const Node& object, const char* key) {
 }
 
 Node get(const Node& object, const char* key) {
-  if (!has(object, key)) fail(Exit::data, fmt::format("{}: no field \"{}\"", object.place, key), kHint);
+  if (!has(object, key)) fail(Exit::data, fmt::format("{}: no field \"{}\"", object.place, key), kTokenizerHint);
   return {object.value[key], fmt::format("{}.{}", object.place, key)};
 }
 
@@ -60,7 +61,7 @@ int32_t id_of(const Node& node) {
   if (!node.value.is_number_integer()) fail_type(node, "an id");
   const auto id = node.value.get<int64_t>();
   if (id < 0 || id >= kIdLimit)
-    fail(Exit::data, fmt::format("{}: expected an id in [0, {}), got {}", node.place, kIdLimit, id), kHint);
+    fail(Exit::data, fmt::format("{}: expected an id in [0, {}), got {}", node.place, kIdLimit, id), kTokenizerHint);
   return static_cast<int32_t>(id);
 }
 
@@ -146,7 +147,8 @@ void read_added_token(const Node& node, TokenizerJson& file) {
   AddedToken token;
   token.id = id_of(get(node, "id"));
   token.content = text_of(get(node, "content"));
-  if (token.content.empty()) fail(Exit::data, fmt::format("{}: an added token without text", node.place), kHint);
+  if (token.content.empty())
+    fail(Exit::data, fmt::format("{}: an added token without text", node.place), kTokenizerHint);
   if (flag_or(node, "single_word", false)) fail_unbuilt(node, "an added token with \"single_word\"");
   token.strip_left = flag_or(node, "lstrip", false);
   token.strip_right = flag_or(node, "rstrip", false);
@@ -179,7 +181,7 @@ void read_model(const Node& node, TokenizerJson& file) {
     const std::string pair = text_of(item);
     const size_t space = pair.find(' ');
     if (space == std::string::npos || pair.find(' ', space + 1) != std::string::npos)
-      fail(Exit::data, fmt::format("{}: expected two tokens, got \"{}\"", item.place, printable(pair)), kHint);
+      fail(Exit::data, fmt::format("{}: expected two tokens, got \"{}\"", item.place, printable(pair)), kTokenizerHint);
     file.merges.emplace_back(pair.substr(0, space), pair.substr(space + 1));
   });
 }
@@ -195,7 +197,7 @@ void check_ids(const TokenizerJson& file, const std::string& where) {
       fail(Exit::data,
            fmt::format("{}: token \"{}\" has id {}, but \"{}\" has id {}", where, printable(name), id, printable(known),
                        known_id),
-           kHint);
+           kTokenizerHint);
   };
   for (const auto& [name, id] : file.vocab) add(name, id);
   for (const AddedToken& token : file.added) add(token.content, token.id);

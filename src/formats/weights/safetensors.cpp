@@ -16,7 +16,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "safetensors buffers are read in place as little-endian");
 
-constexpr const char* kHint = "the file is truncated, damaged or not safetensors: download or write it again";
+constexpr const char* kFileHint = "the file is truncated, damaged or not safetensors: download or write it again";
 constexpr std::string_view kMetadataKey = "__metadata__";
 constexpr size_t kRankLimit = 64;
 
@@ -138,7 +138,7 @@ class HeaderReader final : public JsonEvents {
          fmt::format("{}: header, {}key \"{}\"{}{}: expected {}, got {}", path_,
                      state_ == State::metadata ? "__metadata__, " : "", printable(key_), inside ? ", " : "",
                      inside ? kFields[static_cast<int>(field_)] : "", wanted, got),
-         kHint);
+         kFileHint);
   }
 
   std::string_view path_;
@@ -157,7 +157,7 @@ void check_layout(const std::vector<SafetensorsEntry>& entries, int64_t buffer_s
   order.reserve(entries.size());
   for (const SafetensorsEntry& entry : entries) {
     const auto refuse = [&](const std::string& what) {
-      fail(Exit::data, fmt::format("{}: tensor \"{}\": {}", path, printable(entry.name), what), kHint);
+      fail(Exit::data, fmt::format("{}: tensor \"{}\": {}", path, printable(entry.name), what), kFileHint);
     };
     if (entry.begin > entry.end || entry.end > buffer_size) {
       refuse(fmt::format("expected data_offsets within [0, {}], got [{}, {}]", buffer_size, entry.begin, entry.end));
@@ -180,12 +180,12 @@ void check_layout(const std::vector<SafetensorsEntry>& entries, int64_t buffer_s
            fmt::format("{}: tensor \"{}\": expected it to begin at byte {} of the buffer, got {}: {}", path,
                        printable(entry->name), covered, entry->begin,
                        entry->begin < covered ? "tensors overlap" : "bytes belong to no tensor"),
-           kHint);
+           kFileHint);
     }
     covered = entry->end;
   }
   if (covered != buffer_size) {
-    fail(Exit::data, fmt::format("{}: expected a buffer of {} bytes, got {}", path, covered, buffer_size), kHint);
+    fail(Exit::data, fmt::format("{}: expected a buffer of {} bytes, got {}", path, covered, buffer_size), kFileHint);
   }
 }
 
@@ -228,24 +228,24 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file_bytes
   const std::string_view path = path_for_messages;
   uint64_t length = 0;
   if (file_bytes.size() < sizeof length) {
-    fail(Exit::data, fmt::format("{}: expected at least 8 bytes, got {}", path, file_bytes.size()), kHint);
+    fail(Exit::data, fmt::format("{}: expected at least 8 bytes, got {}", path, file_bytes.size()), kFileHint);
   }
   std::memcpy(&length, file_bytes.data(), sizeof length);
   const size_t rest = file_bytes.size() - sizeof length;
   if (length > static_cast<uint64_t>(kSafetensorsHeaderLimit)) {
     fail(Exit::data,
          fmt::format("{}: expected a header of at most {} bytes, got {}", path, kSafetensorsHeaderLimit, length),
-         kHint);
+         kFileHint);
   }
   if (length > rest) {
     fail(Exit::data, fmt::format("{}: expected a header of {} bytes, got {} left in the file", path, length, rest),
-         kHint);
+         kFileHint);
   }
   const std::string_view text(reinterpret_cast<const char*>(file_bytes.data()) + sizeof length, length);
   if (text.empty() || text.front() != '{') {
     fail(Exit::data,
          fmt::format("{}: expected a header that begins with '{{', got \"{}\"", path, printable(text.substr(0, 8))),
-         kHint);
+         kFileHint);
   }
 
   SafetensorsHeader header;
@@ -256,7 +256,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> file_bytes
   const auto twin = std::adjacent_find(header.entries.begin(), header.entries.end(),
                                        [](const auto& a, const auto& b) { return a.name == b.name; });
   if (twin != header.entries.end()) {
-    fail(Exit::data, fmt::format("{}: duplicate tensor \"{}\" in the header", path, printable(twin->name)), kHint);
+    fail(Exit::data, fmt::format("{}: duplicate tensor \"{}\" in the header", path, printable(twin->name)), kFileHint);
   }
   check_layout(header.entries, static_cast<int64_t>(rest - length), path);
   header.buffer_offset = static_cast<int64_t>(sizeof length + length);

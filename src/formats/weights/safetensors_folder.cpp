@@ -13,7 +13,7 @@ namespace mw {
 namespace {
 
 constexpr size_t kIndexLimit = size_t{32} << 20;  // bytes; the largest public model needs 9 MB
-constexpr const char* kHint = "the folder is incomplete or mixes two models: download it again";
+constexpr const char* kFolderHint = "the folder is incomplete or mixes two models: download it again";
 
 }  // namespace
 
@@ -22,7 +22,8 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
   const nlohmann::json index = parse_json(text, path, Exit::data);
   const auto map = index.is_object() ? index.find("weight_map") : index.end();
   if (map == index.end() || !map->is_object()) {
-    fail(Exit::data, fmt::format("{}: expected an object with a key \"weight_map\" that is an object", path), kHint);
+    fail(Exit::data, fmt::format("{}: expected an object with a key \"weight_map\" that is an object", path),
+         kFolderHint);
   }
   std::map<std::string, std::string> files;
   for (const auto& [tensor, file] : map->items()) {
@@ -30,7 +31,7 @@ std::map<std::string, std::string> parse_safetensors_index(std::string_view text
       fail(Exit::data,
            fmt::format("{}: weight_map, tensor \"{}\": expected a file name within the folder, got {}", path,
                        printable(tensor), file.is_string() ? printable(file.get<std::string>()) : file.type_name()),
-           kHint);
+           kFolderHint);
     }
     files.emplace(tensor, file.get<std::string>());
   }
@@ -45,7 +46,7 @@ void SafetensorsSet::add_tensors() {
         fail(Exit::data,
              fmt::format("tensor \"{}\" is in two files: {} and {}", printable(entry.name), at->second.file->path(),
                          file.path()),
-             kHint);
+             kFolderHint);
       }
     }
   }
@@ -95,7 +96,7 @@ SafetensorsSet open_safetensors_folder(const std::string& dir) {
     const std::string path = dir + "/" + shard;
     if (!std::filesystem::exists(path, ignored)) {
       fail(Exit::data, fmt::format("{}: the index lists {}, but the file does not exist", index, printable(shard)),
-           kHint);
+           kFolderHint);
     }
     set.files_.emplace_back(path);
   }
@@ -104,7 +105,7 @@ SafetensorsSet open_safetensors_folder(const std::string& dir) {
     const SafetensorsLocation at = set.find(tensor);
     if (!at || at.file->path() != dir + "/" + shard) {
       fail(Exit::data, fmt::format("{}: tensor \"{}\" is not in {}", index, printable(tensor), printable(shard)),
-           kHint);
+           kFolderHint);
     }
   }
   return set;

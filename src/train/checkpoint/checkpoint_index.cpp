@@ -21,12 +21,12 @@ using nlohmann::json;
 constexpr const char* kFormat = "moewright-checkpoint";
 constexpr int64_t kVersion = 2;  // version 1: slices of axis 0, boxes as a whole
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+[[noreturn]] void refuse_index(const std::string& where, const std::string& what) {
   fail(Exit::checkpoint, fmt::format("{}: {}", where, what), "the checkpoint is damaged; load an older one");
 }
 
 const json& field(const json& object, const char* key, const std::string& where) {
-  if (!object.is_object() || !object.contains(key)) refuse(where, fmt::format("\"{}\" is missing", key));
+  if (!object.is_object() || !object.contains(key)) refuse_index(where, fmt::format("\"{}\" is missing", key));
   return object.at(key);
 }
 
@@ -35,13 +35,15 @@ int64_t integer(const json& object, const char* key, int64_t low, const std::str
   const bool fits =
       value.is_number_integer() && !(value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{1} << 62);
   if (!fits || value.get<int64_t>() < low)
-    refuse(where, fmt::format("\"{}\" expects an integer of at least {}, got {}", key, low, printable(value.dump())));
+    refuse_index(where,
+                 fmt::format("\"{}\" expects an integer of at least {}, got {}", key, low, printable(value.dump())));
   return value.get<int64_t>();
 }
 
 std::string text(const json& object, const char* key, const std::string& where) {
   const json& value = field(object, key, where);
-  if (!value.is_string()) refuse(where, fmt::format("\"{}\" expects a string, got {}", key, printable(value.dump())));
+  if (!value.is_string())
+    refuse_index(where, fmt::format("\"{}\" expects a string, got {}", key, printable(value.dump())));
   return value.get<std::string>();
 }
 
@@ -49,7 +51,8 @@ std::string text(const json& object, const char* key, const std::string& where) 
 std::optional<double> optional_number(const json& object, const char* key, const std::string& where) {
   if (!object.contains(key)) return std::nullopt;
   const json& value = object.at(key);
-  if (!value.is_number()) refuse(where, fmt::format("\"{}\" expects a number, got {}", key, printable(value.dump())));
+  if (!value.is_number())
+    refuse_index(where, fmt::format("\"{}\" expects a number, got {}", key, printable(value.dump())));
   return value.get<double>();
 }
 
@@ -58,11 +61,11 @@ void check_box(std::span<const TensorSlice> slices, int64_t elements, const std:
   const std::string box = fmt::format("entries {} to {}", slices[0].begin, slices[0].begin + slices[0].count);
   int64_t at = 0;
   for (const TensorSlice& s : slices) {
-    if (s.first > at) refuse(where, fmt::format("elements {} to {} of {} are in no slice", at, s.first, box));
-    if (s.first < at) refuse(where, fmt::format("element {} of {} is in two slices", s.first, box));
+    if (s.first > at) refuse_index(where, fmt::format("elements {} to {} of {} are in no slice", at, s.first, box));
+    if (s.first < at) refuse_index(where, fmt::format("element {} of {} is in two slices", s.first, box));
     at = s.first + s.size;
   }
-  if (at != elements) refuse(where, fmt::format("slices of {} end at {} of {} elements", box, at, elements));
+  if (at != elements) refuse_index(where, fmt::format("slices of {} end at {} of {} elements", box, at, elements));
 }
 
 // Boxes cover the axis exactly, and slices their box.
@@ -76,14 +79,15 @@ void check_tensor(std::vector<TensorSlice> slices, const std::vector<int64_t>& s
     const TensorSlice& s = slices[i];
     while (end < slices.size() && slices[end].begin == s.begin && slices[end].count == s.count) ++end;
     for (size_t j = i; j < end; ++j)
-      if (slices[j].axis != axis) refuse(where, fmt::format("slices along axis {} and axis {}", axis, slices[j].axis));
-    if (s.begin > at) refuse(where, fmt::format("entries {} to {} are in no slice", at, s.begin));
-    if (s.begin < at) refuse(where, fmt::format("entry {} is in two slices", s.begin));
+      if (slices[j].axis != axis)
+        refuse_index(where, fmt::format("slices along axis {} and axis {}", axis, slices[j].axis));
+    if (s.begin > at) refuse_index(where, fmt::format("entries {} to {} are in no slice", at, s.begin));
+    if (s.begin < at) refuse_index(where, fmt::format("entry {} is in two slices", s.begin));
     check_box(std::span(slices).subspan(i, end - i), box_elements(shape, s), where);
     at = s.begin + s.count;
   }
   if (const int64_t extent = shape[static_cast<size_t>(axis)]; at != extent)
-    refuse(where, fmt::format("slices end at {} of {} entries", at, extent));
+    refuse_index(where, fmt::format("slices end at {} of {} entries", at, extent));
 }
 
 void check_coverage(const CheckpointIndex& index, const std::string& where) {
@@ -95,17 +99,18 @@ void check_coverage(const CheckpointIndex& index, const std::string& where) {
 
 TensorSlice parse_part(const json& item, const std::vector<int64_t>& shape, int64_t version, const std::string& at) {
   const int64_t axis = version == 1 ? 0 : integer(item, "axis", 0, at);
-  if (axis >= static_cast<int64_t>(shape.size())) refuse(at, fmt::format("axis {} of {}", axis, shape.size()));
+  if (axis >= static_cast<int64_t>(shape.size())) refuse_index(at, fmt::format("axis {} of {}", axis, shape.size()));
   const int64_t begin = integer(item, "begin", 0, at), count = integer(item, "count", 1, at);
   const int64_t extent = shape[static_cast<size_t>(axis)];
-  if (begin > extent || count > extent - begin) refuse(at, fmt::format("entries {} + {} of {}", begin, count, extent));
+  if (begin > extent || count > extent - begin)
+    refuse_index(at, fmt::format("entries {} + {} of {}", begin, count, extent));
   TensorSlice part = whole_box(shape, static_cast<int>(axis), begin, count);
   if (version == 1) return part;
   const int64_t box = part.size;
   part.first = integer(item, "first", 0, at);
   part.size = integer(item, "size", 1, at);
   if (part.first > box || part.size > box - part.first)
-    refuse(at, fmt::format("elements {} + {} of {}", part.first, part.size, box));
+    refuse_index(at, fmt::format("elements {} + {} of {}", part.first, part.size, box));
   return part;
 }
 
@@ -113,9 +118,10 @@ TensorSlice parse_part(const json& item, const std::vector<int64_t>& shape, int6
 
 CheckpointIndex parse_checkpoint_index(std::string_view source, const std::string& where) {
   const json root = parse_json(source, where, Exit::checkpoint);
-  if (text(root, "format", where) != kFormat) refuse(where, fmt::format("not a {}", kFormat));
+  if (text(root, "format", where) != kFormat) refuse_index(where, fmt::format("not a {}", kFormat));
   const int64_t version = integer(root, "version", 0, where);
-  if (version < 1 || version > kVersion) refuse(where, fmt::format("version {}, expected 1 to {}", version, kVersion));
+  if (version < 1 || version > kVersion)
+    refuse_index(where, fmt::format("version {}, expected 1 to {}", version, kVersion));
   CheckpointIndex index;
   index.state.step = integer(root, "step", 0, where);
   index.state.samples = integer(root, "samples", 0, where);
@@ -124,17 +130,17 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
   if (root.contains("placement")) index.placements = parse_placement_record(root["placement"], where);
   std::map<std::string, std::vector<int64_t>> shapes;
   const json& tensors = field(root, "tensors", where);
-  if (!tensors.is_object()) refuse(where, "\"tensors\" expects an object");
+  if (!tensors.is_object()) refuse_index(where, "\"tensors\" expects an object");
   for (const auto& [name, shape] : tensors.items()) {
     std::vector<int64_t> dims;
     if (!shape.is_array() || shape.empty() || shape.size() > TensorView::kMaxRank)
-      refuse(where, fmt::format("tensor {}: the shape expects 1 to 4 sizes", printable(name)));
+      refuse_index(where, fmt::format("tensor {}: the shape expects 1 to 4 sizes", printable(name)));
     int64_t elements = 1;
     for (const json& d : shape) {
       if (!d.is_number_integer() || d.get<int64_t>() < 1 ||
           (d.is_number_unsigned() && d.get<uint64_t>() > uint64_t{1} << 48) ||
           elements > (int64_t{1} << 48) / d.get<int64_t>())
-        refuse(where, fmt::format("tensor {}: bad shape {}", printable(name), printable(shape.dump())));
+        refuse_index(where, fmt::format("tensor {}: bad shape {}", printable(name), printable(shape.dump())));
       dims.push_back(d.get<int64_t>());
       elements *= dims.back();
     }
@@ -142,19 +148,19 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
     index.tensors.emplace_back(name, std::move(dims));
   }
   const json& slices = field(root, "slices", where);
-  if (!slices.is_array()) refuse(where, "\"slices\" expects a list");
+  if (!slices.is_array()) refuse_index(where, "\"slices\" expects a list");
   for (const json& item : slices) {
     CheckpointSlice s;
     s.tensor = text(item, "tensor", where);
     const auto it = shapes.find(s.tensor);
     if (it == shapes.end())
-      refuse(where, fmt::format("a slice of tensor \"{}\", which is not listed", printable(s.tensor)));
+      refuse_index(where, fmt::format("a slice of tensor \"{}\", which is not listed", printable(s.tensor)));
     const std::string at = fmt::format("{}: slice of {}", where, printable(s.tensor));
     s.part = parse_part(item, it->second, version, at);
     s.file = text(item, "file", at);
     s.key = text(item, "key", at);
     s.checksum = text(item, "xxh3", at);
-    if (!is_plain_file_name(s.file)) refuse(at, fmt::format("file name \"{}\"", printable(s.file)));
+    if (!is_plain_file_name(s.file)) refuse_index(at, fmt::format("file name \"{}\"", printable(s.file)));
     index.slices.push_back(std::move(s));
   }
   check_coverage(index, where);
@@ -215,7 +221,7 @@ CheckpointIndex read_checkpoint_index(const std::string& folder) {
   }
   const std::string checksum = xxh3_hex(std::as_bytes(std::span(source)));
   if (done != checksum + "\n")
-    refuse(where, fmt::format("its checksum is {}, DONE says {}", checksum, printable(done)));
+    refuse_index(where, fmt::format("its checksum is {}, DONE says {}", checksum, printable(done)));
   return parse_checkpoint_index(source, where);
 }
 

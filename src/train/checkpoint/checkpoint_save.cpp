@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPiece = 4 << 20;  // elements written at a time, and of a GPU's memory on the host
+constexpr int64_t kSavePiece = 4 << 20;  // elements written at a time, and of a GPU's memory on the host
 // Bytes after which a file is synced: a disk that takes long for what the memory took at once is seen to move.
 constexpr int64_t kSyncEvery = int64_t{256} << 20;
 
@@ -119,9 +119,9 @@ class CheckpointSave::RankFile {
       const std::string key = slice_key(slice.tensor, slice.part);
       Xxh3Stream checksum;
       const int64_t count = slice.values.numel();
-      for (int64_t at = 0; at < count; at += kPiece) {
+      for (int64_t at = 0; at < count; at += kSavePiece) {
         if (given_up_) fail(Exit::checkpoint, "writing the checkpoint was given up");
-        const auto piece = reader.read(slice, at, std::min(kPiece, count - at));
+        const auto piece = reader.read(slice, at, std::min(kSavePiece, count - at));
         checksum.update(piece);
         writer.write(key, piece);
         written_ += std::ssize(piece);

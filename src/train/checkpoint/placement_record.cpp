@@ -11,18 +11,18 @@ namespace {
 
 using nlohmann::json;
 
-[[noreturn]] void refuse(const std::string& where, const std::string& what) {
+[[noreturn]] void refuse_record(const std::string& where, const std::string& what) {
   fail(Exit::checkpoint, fmt::format("{}: {}", where, what), "the checkpoint is damaged; load an older one");
 }
 
 // Every rank's experts are an entry of `ranks`. No table is larger than the record.
 ExpertPlacement parse_layer(const json& ranks, const std::string& where) {
   ExpertPlacement placement;
-  if (!ranks.is_array()) refuse(where, "expects a list of ranks");
+  if (!ranks.is_array()) refuse_record(where, "expects a list of ranks");
   if (ranks.empty()) return placement;
   size_t entries = 0;
   for (const json& experts : ranks) {
-    if (!experts.is_array()) refuse(where, "expects a list of experts for every rank");
+    if (!experts.is_array()) refuse_record(where, "expects a list of experts for every rank");
     entries += experts.size();
   }
   placement.ep = static_cast<int>(ranks.size());
@@ -30,7 +30,8 @@ ExpertPlacement parse_layer(const json& ranks, const std::string& where) {
     for (size_t slot = 0; slot < ranks[rank].size(); ++slot) {
       const json& expert = ranks[rank][slot];
       if (!expert.is_number_unsigned() || expert.get<uint64_t>() >= entries)
-        refuse(where, fmt::format("expected an expert from 0 to {}, got {}", entries - 1, printable(expert.dump())));
+        refuse_record(where,
+                      fmt::format("expected an expert from 0 to {}, got {}", entries - 1, printable(expert.dump())));
       const auto e = expert.get<size_t>();
       if (placement.homes.size() <= e) placement.homes.resize(e + 1);
       placement.homes[e].push_back({static_cast<int>(rank), static_cast<int>(slot)});
@@ -59,10 +60,10 @@ json placement_record(const Placements& placements) {
 SharedPlacements parse_placement_record(const json& record, const std::string& where) {
   const std::string at = where + ": placement";
   if (!record.is_object() || !record.contains("version") || !record.contains("layers") || !record["layers"].is_array())
-    refuse(at, "expects \"version\" and a list of \"layers\"");
+    refuse_record(at, "expects \"version\" and a list of \"layers\"");
   const json& version = record["version"];
   if (!version.is_number_unsigned() || version.get<uint64_t>() > uint64_t{1} << 62)
-    refuse(at, fmt::format("\"version\" expects an integer of at least 0, got {}", printable(version.dump())));
+    refuse_record(at, fmt::format("\"version\" expects an integer of at least 0, got {}", printable(version.dump())));
   auto placements = std::make_shared<Placements>();
   placements->version = version.get<int64_t>();
   for (const json& layer : record["layers"])

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPiece = int64_t{4} << 20;  // elements in memory at a time
+constexpr int64_t kExportPiece = int64_t{4} << 20;  // elements in memory at a time
 
 // The model as its family has it, and its config.json.
 struct Target {
@@ -136,11 +136,11 @@ class ShardWriter {
  private:
   void write_tensor(SafetensorsWriter& writer, const HfTensor& tensor) {
     const std::vector<int64_t>& shape = shapes_.at(tensor.param);
-    for (int64_t first = 0; first < tensor.numel(); first += kPiece) {
+    for (int64_t first = 0; first < tensor.numel(); first += kExportPiece) {
       note_work(world_, "convert_tensor");
       TensorSlice piece = whole_tensor(shape);
       piece.first = tensor.begin + first;
-      piece.size = std::min(kPiece, tensor.numel() - first);
+      piece.size = std::min(kExportPiece, tensor.numel() - first);
       values_.resize(static_cast<size_t>(piece.size));
       reader_.read("param." + tensor.param, shape, piece, {}, TensorView(values_.data(), DType::f32, {piece.size}));
       if (written_dtype(tensor, target_.dtype) == DType::f32) {

@@ -17,7 +17,7 @@
 namespace mw {
 namespace {
 
-constexpr int64_t kPiece = int64_t{4} << 20;  // elements in memory at a time
+constexpr int64_t kImportPiece = int64_t{4} << 20;  // elements in memory at a time
 
 // What the checkpoint says of its run: the model, and nothing that was trained.
 RunSpec untrained_run(const std::string& hf_dir) {
@@ -78,9 +78,9 @@ class RankWriter {
     int64_t at = 0;
     for (const HfTensor* part : parts) {
       MW_CHECK(part->begin == at, "{} begins at {} of {}, expected {}", part->name, part->begin, row.name, at);
-      for (int64_t first = 0; first < part->numel(); first += kPiece) {
+      for (int64_t first = 0; first < part->numel(); first += kImportPiece) {
         note_work(world_, "convert_tensor");
-        values_.resize(static_cast<size_t>(std::min(kPiece, part->numel() - first)));
+        values_.resize(static_cast<size_t>(std::min(kImportPiece, part->numel() - first)));
         read_hf_tensor(folder_.files, *part, first, values_);
         check_finite(values_, part->name, folder_.files.path());
         const auto bytes = std::as_bytes(std::span(values_));

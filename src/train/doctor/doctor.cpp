@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 
 #include "base/file.h"
+#include "base/host.h"
 #include "comm/cores.h"
 #include "core/tensor_store.h"
 #include "engine/engine.h"
@@ -22,15 +22,6 @@ constexpr int64_t kMessageBytes = 8 << 20, kFileBytes = 16 << 20;
 constexpr int kMessages = 4;
 constexpr int64_t kWidth = 768;  // of the matrices
 constexpr double kComputeSeconds = 0.5;
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "an unnamed host";
-}
 
 // One number of each rank, on all.
 std::vector<double> gather(Comm& comm, double own) {
@@ -121,7 +112,7 @@ std::string error_of(const std::function<void()>& work) {
   return {};
 }
 
-void measure_folder(Comm& comm, const std::string& folder, RankHealth& own) {
+void measure_writing(Comm& comm, const std::string& folder, RankHealth& own) {
   const auto file_of = [&](int rank) { return fmt::format("{}/moewright-doctor-{}", folder, rank); };
   const std::vector<std::byte> bytes(kFileBytes, static_cast<std::byte>(comm.rank() % 251));
   comm.barrier();
@@ -156,7 +147,7 @@ JobHealth examine(World& world, const DoctorOptions& options) {
   own.device = device.kind == DeviceKind::cpu ? "a CPU" : describe(device);
   comm.barrier();
   own.flops_per_s = measure_compute(threads);
-  if (!options.folder.empty()) measure_folder(comm, options.folder, own);
+  if (!options.folder.empty()) measure_writing(comm, options.folder, own);
   JobHealth health;
   measure_sum(comm, health);
   health.links = measure_links(comm);

@@ -1,11 +1,10 @@
 #include "train/loop/run_text.h"
 
-#include <unistd.h>
-
 #include <array>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "base/host.h"
 #include "base/text.h"
 #include "engine/libraries.h"
 #include "planner/layout.h"
@@ -19,11 +18,6 @@ std::string now_utc() {
   gmtime_r(&now, &parts);
   std::array<char, 32> text{};
   return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M UTC", &parts)};
-}
-
-std::string host_name() {
-  std::array<char, 256> name{};
-  return gethostname(name.data(), name.size() - 1) == 0 ? std::string(name.data()) : std::string("an unknown host");
 }
 
 const char* plural(int64_t count) { return count == 1 ? "" : "s"; }

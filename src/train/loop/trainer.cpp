@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <numbers>
 
+#include "base/host.h"
 #include "base/text.h"
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
@@ -37,10 +37,6 @@ namespace mw {
 namespace {
 
 constexpr int64_t kPartsEvery = 100, kFirstParts = 3;  // steps of which parts are known on GPUs
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 // Everything of one run; the loop's phases are its member functions.
 class Trainer {

@@ -37,7 +37,7 @@ std::vector<float> broadcast_master(Comm& comm, Engine* reference, const ParamRo
 using OwnedState = std::function<TensorView(const Parameter&)>;
 const OwnedState kFirstMoment = [](const Parameter& p) { return p.adam_m; };
 const OwnedState kSecondMoment = [](const Parameter& p) { return p.adam_v; };
-const OwnedState kGradient = [](const Parameter& p) { return p.owned_grad(); };
+const OwnedState kGradientState = [](const Parameter& p) { return p.owned_grad(); };
 
 // Of all elements, on every rank.
 std::vector<std::byte> broadcast_state(Comm& comm, Engine* reference, const ParamRow& row, int64_t element_bytes,
@@ -99,7 +99,7 @@ void share_gradients(Comm& comm, Engine* reference, Engine& layout) {
   for (const ParamRow& row : layout.plan.params)
     if (row.trained)
       share_state(comm, reference, layout, row,
-                  gradient_dtype(row.expert ? Replicas::edp : Replicas::dp, layout.plan.run), kGradient);
+                  gradient_dtype(row.expert ? Replicas::edp : Replicas::dp, layout.plan.run), kGradientState);
 }
 
 StateDifference compare_state(Comm& comm, Engine* reference, Engine& layout, double lr) {
