@@ -122,6 +122,18 @@ def check_other_files():
     same_folders("--source", "tokenized-out", "moved-out")
 
 
+def check_tokenizer():
+    """A run of a [model] table brings what sample.tokenizer names, and says so where that has gone."""
+    pathlib.Path("words.json").write_text("words")
+    expect(0, "", "train", "mixtral.toml", *outputs("words"), "train.steps=1", "sample.tokens=0",
+           "sample.tokenizer=words.json")
+    step = "words/checkpoints/step-00000001"
+    expect(0, "with the tokenizer words.json", "export", step, "words/out")
+    checks.expect(pathlib.Path("words/out/tokenizer.json").read_text() == "words", "tokenizer.json")
+    pathlib.Path("words.json").unlink()
+    expect(0, "without the tokenizer words.json, which is not there", "export", step, "words/again")
+
+
 def check_auxiliary_loss():
     """config.json tells the coefficient of the run, where the family's can tell its scope."""
     for family, scope, key, value in (("mixtral", "sequence", "router_aux_loss_coef", 0.25),
@@ -259,6 +271,7 @@ check_layouts()
 check_round_trips()
 check_training_goes_on()
 check_other_files()
+check_tokenizer()
 check_auxiliary_loss()
 check_memory()
 check_refusals()

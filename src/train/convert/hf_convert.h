@@ -29,10 +29,10 @@ struct HfExport {
   int64_t shard_bytes = int64_t{5'000'000'000};  // most bytes of weights per file
 };
 
-// Export: writes OUT with config.json, shards and their index, and the source's other files (tokenizer etc.). A [model]
-// table is written as the family that it fits. Ranks share the shards. Names, shapes and dtypes are read back before
-// OUT becomes visible. Returns a line for the log. Collective over the world. Errors: config, checkpoint, data;
-// unsupported, for a model that fits no family.
+// Export: writes OUT with config.json, shards and their index, and the source's other files (tokenizer etc.), or, for a
+// [model] table, sample.tokenizer. A [model] table is written as the family that it fits. Ranks share the shards.
+// Names, shapes and dtypes are read back before OUT becomes visible. Returns a line for the log. Collective over the
+// world. Errors: config, checkpoint, data; unsupported, for a model that fits no family.
 std::string export_checkpoint(Comm& world, const HfExport& request);
 
 }  // namespace mw

@@ -61,9 +61,12 @@ void describe_family(const std::string& source, const HfExport& request, Target&
   target.config = extend_hf_config(write_hf_config(target.model, hf_name(target.dtype)), text, path);
 }
 
-Target describe_target(const CheckpointReader& reader, const HfExport& request, std::string& source) {
+// tokenizer: that of a run without a source, if it has one.
+Target describe_target(const CheckpointReader& reader, const HfExport& request, std::string& source,
+                       std::string& tokenizer) {
   const RunSpec run = parse_run_text(reader.index().run_toml, request.checkpoint + "/index.json: run", {});
   source = request.source.empty() ? run.hf_dir : request.source;
+  if (source.empty()) tokenizer = run.sample.tokenizer;
   Target target;
   if (run.hf_dir.empty()) describe_native(run, request, target);
   else describe_family(source, request, target);
@@ -186,19 +189,34 @@ bool goes_along(const std::string& name) {
          std::none_of(kWeights.begin(), kWeights.end(), [&](const char* end) { return has_suffix(name, end); });
 }
 
+void copy_one(const fs::path& from, const fs::path& to) {
+  std::error_code error;
+  fs::copy_file(from, to, error);
+  if (error)
+    fail(Exit::data, fmt::format("cannot copy {} to {}: {}", from.string(), to.string(), error.message()),
+         "free space and check permissions");
+}
+
 void copy_other_files(const std::string& from, const std::string& to) {
   std::error_code error;
   for (fs::directory_iterator it(from, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
     std::error_code unreadable;
-    if (!goes_along(name) || !it->is_regular_file(unreadable)) continue;
-    fs::copy_file(it->path(), fs::path(to) / name, error);
-    if (error)
-      fail(Exit::data, fmt::format("cannot copy {} into {}: {}", it->path().string(), to, error.message()),
-           "free space and check permissions");
+    if (goes_along(name) && it->is_regular_file(unreadable)) copy_one(it->path(), fs::path(to) / name);
   }
   if (error)
     fail(Exit::data, fmt::format("cannot list {}: {}", from, error.message()), "check the path and its permissions");
+}
+
+// What sample.tokenizer names, under the name that Hugging Face's libraries look for. Returns words for the log.
+std::string copy_tokenizer(const std::string& tokenizer, const std::string& to) {
+  if (tokenizer.empty()) return "";
+  std::error_code error;
+  if (fs::is_directory(tokenizer, error)) copy_other_files(tokenizer, to);
+  else if (!fs::exists(tokenizer, error))
+    return fmt::format("; without the tokenizer {}, which is not there", tokenizer);
+  else copy_one(tokenizer, fs::path(to) / (has_suffix(tokenizer, ".model") ? "tokenizer.model" : "tokenizer.json"));
+  return fmt::format(", with the tokenizer {}", tokenizer);
 }
 
 }  // namespace
@@ -215,8 +233,8 @@ ModelSpec hf_model_of(const RunSpec& run) {
 
 std::string export_checkpoint(Comm& world, const HfExport& request) {
   CheckpointReader reader(request.checkpoint);
-  std::string source;
-  const Target target = describe_target(reader, request, source);
+  std::string source, tokenizer, copied;
+  const Target target = describe_target(reader, request, source, tokenizer);
   const bool leader = world.rank() == 0;
   std::optional<NewFolder> folder;
   if (leader) folder.emplace(request.out);
@@ -232,13 +250,14 @@ std::string export_checkpoint(Comm& world, const HfExport& request) {
       write_text_file_atomically(dir + "/model.safetensors.index.json",
                                  hf_index_text(target.tensors, target.shards, target.dtype));
     if (!source.empty()) copy_other_files(source, dir);
+    copied = copy_tokenizer(tokenizer, dir);
     write_text_file_atomically(dir + "/config.json", target.config);
     check_written(dir, target);
     folder->finish();
   }
   world.barrier();
-  return fmt::format("wrote {}: {} in {}, {} file{}", request.out, target.model.family, hf_name(target.dtype),
-                     target.shards.size(), target.shards.size() == 1 ? "" : "s");
+  return fmt::format("wrote {}: {} in {}, {} file{}{}", request.out, target.model.family, hf_name(target.dtype),
+                     target.shards.size(), target.shards.size() == 1 ? "" : "s", copied);
 }
 
 }  // namespace mw
