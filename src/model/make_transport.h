@@ -24,7 +24,7 @@ struct TransportParts {
   const LayerRows& row;  // names of the layer's rows in the store
   int64_t row_chunks = 1;
   bool dispatches_again = false;  // rows are dispatched once more before the backward pass
-  Faults faults = {};
+  Fault fault = Fault::none;
 };
 
 // Errors: unsupported, for a placement that the transport cannot serve.
