@@ -48,7 +48,7 @@ RunSpec run_of(const Options& o, const std::string& transport, int ranks) {
   run.native.expert_width = 8;
   run.train.seq_len = o.tokens;
   run.train.global_batch = ranks;
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   run.moe.transport = transport;
   run.moe.row_chunks = o.chunks;
   run.moe.row_headroom = 4;
@@ -241,7 +241,7 @@ class Exchange {
 
 void measure(World& world, const Options& o) {
   const int ranks = world.comm().size();
-  const Device device = o.device == "cpu" ? Device{} : choose_device("auto", world.place().rank);
+  const Device device = o.device == "cpu" ? Device{} : choose_device(DeviceChoice::automatic, world.place().rank);
   const RunSpec run = run_of(o, "flat", ranks);
   MeshComms comms = make_mesh_comms(world.comm(), make_mesh(run.mesh, ranks), device);
   std::vector<std::unique_ptr<Exchange>> exchanges;

@@ -48,7 +48,7 @@ struct Options {
   bench::Ceiling ceiling;
 };
 
-RunSpec one_layer_run(const MoeShape& s, const std::string& experts_by) {
+RunSpec one_layer_run(const MoeShape& s, ExpertProducts experts_by) {
   RunSpec run;
   run.native.vocab = 64;
   run.native.width = s.width;
@@ -60,14 +60,14 @@ RunSpec one_layer_run(const MoeShape& s, const std::string& experts_by) {
   run.native.expert_width = s.expert_width;
   run.train.seq_len = s.tokens;
   run.train.global_batch = 1;
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   run.moe.expert_products = experts_by;
   return run;
 }
 
 // No optimizer runs here, and beside its moments one GPU would not hold the largest layer.
 Plan plan_layer(const MoeShape& shape, const Options& options, Device device, int threads) {
-  const RunSpec run = one_layer_run(shape, options.experts_by);
+  const RunSpec run = one_layer_run(shape, enum_of<ExpertProducts>(options.experts_by).value());
   const ModelSpec model = build_native_model(run.native);
   Plan plan = make_plan(model, run, 1, 0, measure_platform(model, run, make_mesh(run.mesh, 1), threads, device.kind));
   std::erase_if(plan.parameter_rows, [](const ByteRow& row) { return row.kind == ByteKind::moment; });
@@ -75,7 +75,7 @@ Plan plan_layer(const MoeShape& shape, const Options& options, Device device, in
 }
 
 Device find_device(const std::string& name) {
-  return name == "cpu" ? Device{} : choose_device(gpu_kind() == DeviceKind::cuda ? "cuda" : "hip", 0);
+  return name == "cpu" ? Device{} : choose_device(DeviceChoice::automatic, 0);
 }
 
 // Bytes that the process holds, or that are taken of the GPU; only differences mean something.
@@ -405,7 +405,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember({"random", "skewed"}))
       ->capture_default_str();
   app.add_option("--experts-by", o.experts_by, "as moe.expert_products: who multiplies rows with experts on a GPU")
-      ->check(CLI::IsMember({"auto", "grouped", "per_expert"}))
+      ->check(CLI::IsMember(enum_words<ExpertProducts>()))
       ->capture_default_str();
   app.add_option("--repeats", o.repeats, "timed repeats, of which the median counts")
       ->check(CLI::PositiveNumber)

@@ -1,18 +1,26 @@
-// Enumerations that both the plan (spec) and the operators (ops) use.
+// Enumerations that both the plan and the operators use, with the words of those that a run file chooses.
 #pragma once
 
 #include <cstdint>
+
+#include "base/enum_words.h"
 
 namespace mw {
 
 // swiglu: silu(gate) * up, three matrices. gelu: tanh form, as Megatron fuses it. relu. The last two have two matrices.
 enum class Activation : uint8_t { swiglu, gelu, relu };
+template <>
+inline constexpr EnumWord<Activation> kEnumWords<Activation>[] = {
+    {Activation::swiglu, "swiglu"}, {Activation::gelu, "gelu"}, {Activation::relu, "relu"}};
 
 // Projections in the pre-activation: 2 for swiglu (gate and up), otherwise 1.
 inline int64_t halves_of(Activation kind) { return kind == Activation::swiglu ? 2 : 1; }
 
 // How router logits become scores.
 enum class ScoreFunction : uint8_t { softmax, sigmoid };
+template <>
+inline constexpr EnumWord<ScoreFunction> kEnumWords<ScoreFunction>[] = {{ScoreFunction::softmax, "softmax"},
+                                                                        {ScoreFunction::sigmoid, "sigmoid"}};
 
 // Which two of a head's h elements rotary embedding rotates together: (j, j + h/2), or neighbours (2j, 2j + 1).
 enum class RopePairs : uint8_t { halves, neighbours };
@@ -20,5 +28,9 @@ enum class RopePairs : uint8_t { halves, neighbours };
 // How a GPU computes expert products: one grouped GEMM over all experts in our own kernels, or one GEMM of the vendor's
 // library per expert. automatic: whichever is expected to be faster for the shapes.
 enum class ExpertProducts : uint8_t { automatic, grouped, per_expert };
+template <>
+inline constexpr EnumWord<ExpertProducts> kEnumWords<ExpertProducts>[] = {{ExpertProducts::automatic, "auto"},
+                                                                          {ExpertProducts::grouped, "grouped"},
+                                                                          {ExpertProducts::per_expert, "per_expert"}};
 
 }  // namespace mw

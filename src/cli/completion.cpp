@@ -13,9 +13,9 @@ std::vector<CompletedKey> completed_keys() {
   std::vector<CompletedKey> keys;
   for (const KeyRule& rule : key_rules()) {
     keys.push_back({rule.key, {}});
-    if (const auto* text = std::get_if<TextKey>(&rule.kind)) {
-      for (const std::string& choice : text->choices)
-        if (!choice.empty()) keys.back().choices.push_back(choice);
+    if (const auto* choice = std::get_if<ChoiceKey>(&rule.kind)) {
+      for (const std::string& word : choice->words)
+        if (!word.empty()) keys.back().choices.push_back(word);
     } else if (std::holds_alternative<BoolKey>(rule.kind)) {
       keys.back().choices = {"true", "false"};
     }

@@ -52,11 +52,11 @@ Command add_import_command(CommandLine& line, const Invocation& invocation) {
 Command add_export_command(CommandLine& line, const Invocation& invocation) {
   Subcommand sub = line.add_command("export", "turn a checkpoint into a Hugging Face model folder");
   auto request = std::make_shared<HfExport>();
-  request->dtype = "model";
+  auto dtype = std::make_shared<std::string>("model");
   sub.add_option("CHECKPOINT", request->checkpoint, "run folder, for its newest checkpoint, or one checkpoint")
       .required();
   sub.add_option("HF_DIR", request->out, "new folder to write").required();
-  sub.add_option("--dtype", request->dtype,
+  sub.add_option("--dtype", *dtype,
                  "bf16, fp32, or model: as in the config.json that the run started from, else train.dtype")
       .one_of({"model", "bf16", "fp32"})
       .show_default();
@@ -69,6 +69,7 @@ Command add_export_command(CommandLine& line, const Invocation& invocation) {
   auto seconds = add_watchdog_option(sub);
   return {sub, [=] {
             request->out = without_slash(request->out);
+            request->dtype = enum_of<DType>(*dtype);  // none for "model"
             request->shard_bytes = static_cast<int64_t>(std::min(*shard_size, uint64_t{1} << 60));
             return run_conversion(invocation, *seconds, [&](Comm& comm) {
               request->checkpoint = choose_checkpoint(comm, request->checkpoint, stdout);

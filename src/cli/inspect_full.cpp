@@ -83,7 +83,7 @@ void print_text(const TokenSource& source, const Tokenizer& tokenizer) {
   print_piece(text.finish());
 }
 
-void inspect_tokens(const std::string& kind, const InspectOptions& options) {
+void inspect_tokens(DataKind kind, const InspectOptions& options) {
   const std::unique_ptr<TokenSource> source = open_token_source({kind, options.path, {}, 0, Split::all});
   if (!options.tokenizer.empty()) {
     print_text(*source, *open_tokenizer(options.tokenizer));
@@ -122,8 +122,8 @@ void inspect(const InspectOptions& options) {
   if (std::filesystem::is_directory(path, ignored)) inspect_folder(options);
   else if (has_suffix(path, ".safetensors")) inspect_safetensors(path);
   else if (has_suffix(path, ".idx") || (has_suffix(path, ".bin") && path_exists(prefix + ".idx")))
-    inspect_tokens("megatron", options);
-  else if (has_suffix(path, ".bin")) inspect_tokens("shards", options);
+    inspect_tokens(DataKind::megatron, options);
+  else if (has_suffix(path, ".bin")) inspect_tokens(DataKind::shards, options);
   else if (has_suffix(path, ".json")) inspect_trace(path);
   else
     fail(Exit::usage, fmt::format("{} is nothing that inspect knows", path),

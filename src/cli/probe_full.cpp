@@ -46,7 +46,7 @@ double parse_budget(const std::string& text) {
 Exit run_probe(World& world, const ProbeArguments& arguments) {
   Comm& comm = world.comm();
   const int local = std::max(1, world.local_size()), threads = threads_per_rank(arguments.threads, local);
-  const Device device = choose_device(arguments.device, world.place().rank);
+  const Device device = choose_device(enum_of<DeviceChoice>(arguments.device).value(), world.place().rank);
   const bool on_gpu = device.kind != DeviceKind::cpu;
   const MemoryMeter memory(device);
   ProbeOptions options;
@@ -92,7 +92,9 @@ Command add_probe_command(CommandLine& line, const Invocation& invocation) {
   auto arguments = std::make_shared<ProbeArguments>();
   sub.add_option("-o,--output", arguments->output, "profile file to write").show_default();
   sub.add_option("--budget", arguments->budget, "approximate run time, such as 90s or 5m").show_default();
-  sub.add_option("--device", arguments->device, "auto, cpu, cuda or hip").show_default();
+  sub.add_option("--device", arguments->device, "auto, cpu, cuda or hip")
+      .one_of(enum_words<DeviceChoice>())
+      .show_default();
   sub.add_option("--threads", arguments->threads, "threads per rank; 0: the node's cores divided by its ranks")
       .range(0, 4096);
   sub.add_option("--peak-tflops", arguments->peak_tflops,

@@ -2,39 +2,63 @@
 // and the watchdog find it.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <cstdint>
+
+#include "base/enum_words.h"
 
 namespace mw {
 
-struct Faults {
-  bool double_expert_gradient = false;  // of the first expert tensor of each rank
-  bool skip_router_sum = false;         // gradients of token shards are not summed over TP
-  bool drop_row = false;                // the first choice of the first token, on the first rank of DP and TP
-  bool wrong_choice = false;            // in the last layer, also when a routing is replayed
-  bool fleeting_choice = false;         // the same, not when a routing is replayed
-  bool local_aux_counts = false;        // counts of the auxiliary loss are not summed over ranks
-  bool wrong_denominator = false;       // the loss is divided by the labels of the rank, not of the step
-  bool nan_gradient = false;
-  bool wrong_clip = false;         // clips 1 % more on all ranks but the first
-  bool stale_gather = false;       // ZeRO does not gather the updated weights of experts
-  bool skip_tied_sum = false;      // gradients of tied embeddings are not summed over stages
-  bool copies_in_norm = false;     // the gradient norm counts copies of a gradient
-  bool slight_gradient = false;    // 0.1 % too large
-  bool fleeting_gradient = false;  // the same, until `verify` tries other tokens
-  bool slight_query_norm = false;  // gradients of the query norm are 0.1 % too large
+enum class Fault : uint8_t {
+  none,
+  double_expert_gradient,  // of the first expert tensor of each rank
+  skip_router_sum,         // gradients of token shards are not summed over TP
+  drop_row,                // the first choice of the first token, on the first rank of DP and TP
+  wrong_choice,            // in the last layer, also when a routing is replayed
+  fleeting_choice,         // the same, not when a routing is replayed
+  local_aux_counts,        // counts of the auxiliary loss are not summed over ranks
+  wrong_denominator,       // the loss is divided by the labels of the rank, not of the step
+  nan_gradient,
+  wrong_clip,         // clips 1 % more on all ranks but the first
+  stale_gather,       // ZeRO does not gather the updated weights of experts
+  skip_tied_sum,      // gradients of tied embeddings are not summed over stages
+  copies_in_norm,     // the gradient norm counts copies of a gradient
+  slight_gradient,    // 0.1 % too large
+  fleeting_gradient,  // the same, until `verify` tries other tokens
+  slight_query_norm,  // gradients of the query norm are 0.1 % too large
   // Of exchanges by way of the node.
-  bool lose_replica = false;         // gateways pass on the neighbour's row
-  bool merge_unweighted = false;     // the first rank of each EP group forgets the gate weights in bypass
-  bool swap_gate_gradients = false;  // gate gradients travel with the neighbour's row
-  bool forget_home = false;          // gradients of rows do not return from experts of the own node
-  bool stale_weights = false;        // recompute sends other gate weights
-  bool wrong_gateway_order = false;  // gateways mistake their sources' rows for each other's
-  bool hang = false;                 // the last rank stops at step 3
+  lose_replica,         // gateways pass on the neighbour's row
+  merge_unweighted,     // the first rank of each EP group forgets the gate weights in bypass
+  swap_gate_gradients,  // gate gradients travel with the neighbour's row
+  forget_home,          // gradients of rows do not return from experts of the own node
+  stale_weights,        // recompute sends other gate weights
+  wrong_gateway_order,  // gateways mistake their sources' rows for each other's
+  hang,                 // the last rank stops at step 3
 };
-
-std::vector<std::string> fault_names();
-// The fault of this name alone; "": none. Errors: config, for an unknown name.
-Faults faults_of(const std::string& name);
+template <>
+inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
+    {Fault::none, ""},
+    {Fault::double_expert_gradient, "double_expert_gradient"},
+    {Fault::skip_router_sum, "skip_router_sum"},
+    {Fault::drop_row, "drop_row"},
+    {Fault::wrong_choice, "wrong_choice"},
+    {Fault::fleeting_choice, "fleeting_choice"},
+    {Fault::local_aux_counts, "local_aux_counts"},
+    {Fault::wrong_denominator, "wrong_denominator"},
+    {Fault::nan_gradient, "nan_gradient"},
+    {Fault::wrong_clip, "wrong_clip"},
+    {Fault::stale_gather, "stale_gather"},
+    {Fault::skip_tied_sum, "skip_tied_sum"},
+    {Fault::copies_in_norm, "copies_in_norm"},
+    {Fault::slight_gradient, "slight_gradient"},
+    {Fault::fleeting_gradient, "fleeting_gradient"},
+    {Fault::slight_query_norm, "slight_query_norm"},
+    {Fault::lose_replica, "lose_replica"},
+    {Fault::merge_unweighted, "merge_unweighted"},
+    {Fault::swap_gate_gradients, "swap_gate_gradients"},
+    {Fault::forget_home, "forget_home"},
+    {Fault::stale_weights, "stale_weights"},
+    {Fault::wrong_gateway_order, "wrong_gateway_order"},
+    {Fault::hang, "hang"},
+};
 
 }  // namespace mw

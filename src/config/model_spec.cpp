@@ -202,32 +202,14 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const Source
          "set model.score = \"sigmoid\", or model.selection_bias = false");
 }
 
-Activation parse_activation(const std::string& text) {
-  if (text == "swiglu") return Activation::swiglu;
-  if (text == "gelu") return Activation::gelu;
-  if (text == "relu") return Activation::relu;
-  fail(Exit::config,
-       fmt::format("model.activation = \"{}\" is not known{}", printable(text),
-                   did_you_mean(text, {"swiglu", "gelu", "relu"})),
-       "use one of swiglu, gelu, relu");
-}
-
-QkNorm parse_qk_norm(const std::string& text) {
-  if (text == "none") return QkNorm::none;
-  if (text == "per_head") return QkNorm::per_head;
-  if (text == "full_width") return QkNorm::full_width;
-  fail(Exit::config, fmt::format("model.qk_norm = \"{}\" is not known", printable(text)),
-       "use one of none, per_head, full_width");
-}
-
 AttentionSpec native_attention(const NativeModel& n) {
   AttentionSpec a;
   a.heads = n.heads;
   a.kv_heads = n.kv_heads == 0 ? n.heads : n.kv_heads;
   a.rope_theta = n.rope_theta;
-  a.qk_norm = parse_qk_norm(n.qk_norm);
+  a.qk_norm = n.qk_norm;
   a.clip_qkv = n.clip_qkv;
-  if (n.attention == "latent") {
+  if (n.attention == AttentionKind::latent) {
     if (n.head_dim != 0)
       fail(Exit::config,
            fmt::format("[model]: head_dim = {} is set, but with latent attention it is nope_dim + rope_dim = {}",
@@ -239,9 +221,6 @@ AttentionSpec native_attention(const NativeModel& n) {
     a.rope_pairs = RopePairs::neighbours;
     return a;
   }
-  if (n.attention != "grouped")
-    fail(Exit::config, fmt::format("model.attention = \"{}\" is not known", printable(n.attention)),
-         "use one of grouped, latent");
   if (n.head_dim == 0 && n.width % n.heads != 0)
     fail(Exit::config,
          fmt::format("[model]: width = {} is not a multiple of heads = {}, so head_dim cannot be derived", n.width,
@@ -328,17 +307,14 @@ ModelSpec build_native_model(const NativeModel& given) {
   model.sequence_aux = preset.sequence_aux;
 
   LayerSpec layer;
-  layer.activation = parse_activation(n.activation);
+  layer.activation = n.activation;
   layer.attention = native_attention(n);
   layer.attention.yarn = preset.yarn;
-  if (n.score != "softmax" && n.score != "sigmoid")
-    fail(Exit::config, fmt::format("model.score = \"{}\" is not known", printable(n.score)),
-         "use one of softmax, sigmoid");
   layer.moe.experts = n.experts;
   layer.moe.top_k = n.top_k;
   layer.moe.width = n.expert_width;
   layer.moe.shared_width = n.shared_experts * n.expert_width;
-  layer.moe.score = n.score == "sigmoid" ? ScoreFunction::sigmoid : ScoreFunction::softmax;
+  layer.moe.score = n.score;
   layer.moe.selection_bias = n.selection_bias;
   layer.moe.renormalise = n.renormalise;
   layer.moe.scale = n.routed_scale;

@@ -11,9 +11,15 @@ namespace mw {
 
 // RMS norm of queries and keys: none, per head (Qwen3), or over the whole projection before the head split (OLMoE).
 enum class QkNorm : uint8_t { none, per_head, full_width };
+template <>
+inline constexpr EnumWord<QkNorm> kEnumWords<QkNorm>[] = {
+    {QkNorm::none, "none"}, {QkNorm::per_head, "per_head"}, {QkNorm::full_width, "full_width"}};
 
 // Grouped key/value heads (multi-head with as many as query heads), or latent attention.
 enum class AttentionKind : uint8_t { grouped, latent };
+template <>
+inline constexpr EnumWord<AttentionKind> kEnumWords<AttentionKind>[] = {{AttentionKind::grouped, "grouped"},
+                                                                        {AttentionKind::latent, "latent"}};
 
 // Multi-head latent attention (DeepSeek-V2, section 2.1): keys and values of all heads are rebuilt from one narrow
 // normed latent, queries too where q_rank > 0. A query/key head is nope_dim values without position, then rope_dim
@@ -108,10 +114,12 @@ struct NativeModel {
   int64_t vocab = 256, width = 256, layers = 4, heads = 8, kv_heads = 0 /* = heads */,
           head_dim = 0 /* = width / heads */;
   int64_t experts = 8, top_k = 2, expert_width = 256, shared_experts = 0, dense_layers = 0, dense_width = 0;
-  std::string activation = "swiglu", score = "softmax", qk_norm = "none";
+  Activation activation = Activation::swiglu;
+  ScoreFunction score = ScoreFunction::softmax;
+  QkNorm qk_norm = QkNorm::none;
   bool selection_bias = false, renormalise = true, tie_embeddings = false;
   double routed_scale = 1.0, rope_theta = 10000.0, norm_eps = 1e-6, init_std = 0.02, clip_qkv = 0;
-  std::string attention = "grouped";
+  AttentionKind attention = AttentionKind::grouped;
   int64_t q_rank = 0, kv_rank = 64, nope_dim = 32, rope_dim = 16, value_dim = 32;  // of latent attention
   int64_t expert_groups = 1, kept_groups = 1, group_best = 1;
   bool operator==(const NativeModel&) const = default;

@@ -19,7 +19,7 @@ NativeModel paper_model(int64_t width, int64_t expert_width, int64_t experts, in
   table.experts = experts;
   table.top_k = top_k;
   table.expert_width = expert_width;
-  table.activation = "gelu";
+  table.activation = Activation::gelu;
   table.renormalise = false;
   table.init_std = 0.014;
   return table;
@@ -48,7 +48,7 @@ NativeModel qwen3(int64_t width, int64_t expert_width, int64_t layers, int64_t h
   table.heads = heads;
   table.kv_heads = 4;
   table.head_dim = 128;
-  table.qk_norm = "per_head";
+  table.qk_norm = QkNorm::per_head;
   table.experts = 128;
   table.top_k = 8;
   table.expert_width = expert_width;
@@ -62,7 +62,7 @@ NativeModel olmoe_1b_7b() {
   table.width = 2048;
   table.layers = 16;
   table.heads = 16;
-  table.qk_norm = "full_width";
+  table.qk_norm = QkNorm::full_width;
   table.experts = 64;
   table.top_k = 8;
   table.expert_width = 1024;
@@ -73,7 +73,7 @@ NativeModel olmoe_1b_7b() {
 
 NativeModel latent_attention(int64_t heads, int64_t q_rank) {
   NativeModel table;
-  table.attention = "latent";
+  table.attention = AttentionKind::latent;
   table.heads = heads;
   table.q_rank = q_rank;
   table.kv_rank = 512;
@@ -109,7 +109,7 @@ NativeModel deepseek_v3() {
   table.top_k = 8;
   table.expert_width = 2048;
   table.shared_experts = 1;
-  table.score = "sigmoid";
+  table.score = ScoreFunction::sigmoid;
   table.selection_bias = true;
   table.routed_scale = 2.5;
   table.expert_groups = 8;

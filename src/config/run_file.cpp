@@ -107,16 +107,20 @@ void assign(RunSpec& run, const KeyRule& rule, const toml::node& node, const std
   } else if (const auto* text = std::get_if<TextKey>(&rule.kind)) {
     if (!node.is_string()) fail_type(where, key, kString, node);
     const std::string& value = node.as_string()->get();
-    if (!text->choices.empty() && std::find(text->choices.begin(), text->choices.end(), value) == text->choices.end()) {
-      std::vector<std::string> shown = text->choices;
+    check_text(value, key, where);
+    text->field(run) = value;
+  } else if (const auto* choice = std::get_if<ChoiceKey>(&rule.kind)) {
+    if (!node.is_string()) fail_type(where, key, kString, node);
+    const std::string& value = node.as_string()->get();
+    if (std::find(choice->words.begin(), choice->words.end(), value) == choice->words.end()) {
+      std::vector<std::string> shown = choice->words;
       std::replace(shown.begin(), shown.end(), std::string(), std::string("\"\""));
       fail(Exit::config,
            fmt::format("{}: {} = \"{}\" is not known{}", where, key, printable(value),
-                       did_you_mean(value, text->choices)),
+                       did_you_mean(value, choice->words)),
            fmt::format("use one of: {}", fmt::join(shown, ", ")));
     }
-    check_text(value, key, where);
-    text->field(run) = value;
+    choice->set(run, value);
   } else if (const auto* flag = std::get_if<BoolKey>(&rule.kind)) {
     if (!node.is_boolean()) fail_type(where, key, kBoolean, node);
     flag->field(run) = node.as_boolean()->get();
@@ -215,6 +219,10 @@ std::string ascii_toml(const std::string& text, const std::string& where) {
   return out;
 }
 
+bool takes_text(const KeyRule& rule) {
+  return std::holds_alternative<TextKey>(rule.kind) || std::holds_alternative<ChoiceKey>(rule.kind);
+}
+
 void apply_override(RunSpec& run, const std::string& text) {
   const size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
@@ -225,7 +233,7 @@ void apply_override(RunSpec& run, const std::string& text) {
   // there as text.
   const bool model_text = key == "model";
   if (!model_text) find_rule(key, where);
-  const bool text_key = model_text || std::holds_alternative<TextKey>(find_rule(key, where).kind);
+  const bool text_key = model_text || takes_text(find_rule(key, where));
   toml::table table;
   bool parsed = false;
   if (!text_key || (!value.empty() && (value.front() == '"' || value.front() == '\''))) {
@@ -304,6 +312,7 @@ std::string value_text(const KeyRule& rule, RunSpec& run) {
     return text;
   }
   if (const auto* text = std::get_if<TextKey>(&rule.kind)) return toml_string(text->field(run));
+  if (const auto* choice = std::get_if<ChoiceKey>(&rule.kind)) return toml_string(choice->word(run));
   if (const auto* flag = std::get_if<BoolKey>(&rule.kind)) return flag->field(run) ? "true" : "false";
   std::vector<std::string> quoted;
   for (const std::string& item : std::get<ListKey>(rule.kind).field(run)) quoted.push_back(toml_string(item));
@@ -345,8 +354,8 @@ std::string print_run(RunSpec run, bool comments) {
       continue;
     }
     std::string meaning = rule.meaning;
-    if (const auto* text = std::get_if<TextKey>(&rule.kind); text != nullptr && !text->choices.empty())
-      meaning += fmt::format(" ({})", fmt::join(text->choices, " | "));
+    if (const auto* choice = std::get_if<ChoiceKey>(&rule.kind))
+      meaning += fmt::format(" ({})", fmt::join(choice->words, " | "));
     out += fmt::format("{:<36} # {}\n", line, meaning);
   }
   return out;

@@ -1,8 +1,9 @@
 #include "config/run_keys.h"
 
 #include <limits>
+#include <span>
+#include <type_traits>
 
-#include "config/faults.h"
 #include "config/presets.h"
 
 namespace mw {
@@ -14,19 +15,38 @@ constexpr int64_t kMany = int64_t{1} << 40;
   { key, IntegerKey{FIELD(int64_t, path), low, high}, meaning }
 #define REAL(key, path, low, high, meaning) \
   { key, RealKey{FIELD(double, path), low, high}, meaning }
-#define TEXT(key, path, meaning, ...) \
-  { key, TextKey{FIELD(std::string, path), Choices{__VA_ARGS__}}, meaning }
+#define TEXT(key, path, meaning) \
+  { key, TextKey{FIELD(std::string, path)}, meaning }
+#define CHOICE(key, path, meaning) \
+  { key, choice_key(+FIELD(auto, path)), meaning }
 #define FLAG(key, path, meaning) \
   { key, BoolKey{FIELD(bool, path)}, meaning }
 
-static Choices or_none(Choices names) {
-  names.insert(names.begin(), "");
-  return names;
+namespace {
+
+template <class Enum>
+ChoiceKey choice_key(Enum& (*field)(RunSpec&),
+                     std::type_identity_t<std::span<const EnumWord<Enum>>> table = kEnumWords<Enum>) {
+  ChoiceKey key;
+  for (const EnumWord<Enum>& entry : table) key.words.emplace_back(entry.word);
+  key.word = [field](RunSpec& run) { return word_of(field(run)); };
+  key.set = [field](RunSpec& run, const std::string& word) { field(run) = enum_of<Enum>(word).value(); };
+  return key;
 }
+
+// "", or one of the presets.
+ChoiceKey preset_key() {
+  std::vector<std::string> names = preset_names();
+  names.insert(names.begin(), "");
+  return {std::move(names), [](RunSpec& run) { return run.native.preset; },
+          [](RunSpec& run, const std::string& name) { run.native.preset = name; }};
+}
+
+}  // namespace
 
 const std::vector<KeyRule>& key_rules() {
   static const std::vector<KeyRule> rules = {
-      {"model.preset", TextKey{FIELD(std::string, native.preset), or_none(preset_names())},
+      {"model.preset", preset_key(),
        "architecture of a published model, with random weights; the other keys of [model] must then be absent"},
       INTEGER("model.vocab", native.vocab, 1, 1 << 24, "vocabulary size; 256 for byte tokens"),
       INTEGER("model.width", native.width, 1, 1 << 24, "hidden size D"),
@@ -42,12 +62,11 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("model.dense_layers", native.dense_layers, 0, 10000,
               "number of leading layers with a dense feed-forward instead of MoE"),
       INTEGER("model.dense_width", native.dense_width, 0, 1 << 24, "hidden width of dense feed-forwards; 0: 4 x width"),
-      TEXT("model.activation", native.activation,
-           "activation of feed-forwards and experts; swiglu has gate, up and down projections, gelu and "
-           "relu only up and down",
-           "swiglu", "gelu", "relu"),
-      TEXT("model.score", native.score, "function from router logits to scores", "softmax", "sigmoid"),
-      TEXT("model.qk_norm", native.qk_norm, "RMSNorm of queries and keys", "none", "per_head", "full_width"),
+      CHOICE("model.activation", native.activation,
+             "activation of feed-forwards and experts; swiglu has gate, up and down projections, gelu and "
+             "relu only up and down"),
+      CHOICE("model.score", native.score, "function from router logits to scores"),
+      CHOICE("model.qk_norm", native.qk_norm, "RMSNorm of queries and keys"),
       FLAG("model.selection_bias", native.selection_bias,
            "auxiliary-loss-free load balancing: a bias on the scores that select experts (needs sigmoid "
            "scores)"),
@@ -59,10 +78,9 @@ const std::vector<KeyRule>& key_rules() {
       REAL("model.norm_eps", native.norm_eps, 0, 1, "epsilon of RMSNorm"),
       REAL("model.init_std", native.init_std, 0, 100, "standard deviation of the initial weights"),
       REAL("model.clip_qkv", native.clip_qkv, 0, 1e30, "clamp queries, keys and values to [-x, x]; 0: off"),
-      TEXT("model.attention", native.attention,
-           "grouped: multi-head or grouped-query attention; latent: multi-head latent attention (MLA) of "
-           "DeepSeek",
-           "grouped", "latent"),
+      CHOICE("model.attention", native.attention,
+             "grouped: multi-head or grouped-query attention; latent: multi-head latent attention (MLA) of "
+             "DeepSeek"),
       INTEGER("model.q_rank", native.q_rank, 0, 1 << 24,
               "latent attention: rank of the query projection; 0: full rank"),
       INTEGER("model.kv_rank", native.kv_rank, 1, 1 << 24, "latent attention: rank of the compressed keys and values"),
@@ -75,9 +93,8 @@ const std::vector<KeyRule>& key_rules() {
               "number of equal groups of experts for group-limited routing; 1: off"),
       INTEGER("model.kept_groups", native.kept_groups, 1, 1 << 16, "groups that a token may select experts from"),
       INTEGER("model.group_best", native.group_best, 1, 1 << 16, "number of best scores whose sum ranks a group"),
-      TEXT("data.kind", data.kind,
-           "format of the training data; text: files as bytes; megatron: .bin/.idx; shards: llm.c .bin", "text",
-           "megatron", "shards"),
+      CHOICE("data.kind", data.kind,
+             "format of the training data; text: files as bytes; megatron: .bin/.idx; shards: llm.c .bin"),
       TEXT("data.path", data.path, "file, directory or prefix of the training data"),
       {"data.blend", ListKey{FIELD(std::vector<std::string>, data.blend)},
        "several weighted data sets instead of data.path: [\"0.7 data/web\", \"0.3 data/code\"]"},
@@ -102,7 +119,7 @@ const std::vector<KeyRule>& key_rules() {
       REAL("train.min_lr_ratio", train.min_lr_ratio, 0, 1,
            "final learning rate of the cosine schedule, as a fraction of train.lr"),
       INTEGER("train.warmup", train.warmup, 0, kMany, "steps of linear learning-rate warm-up"),
-      TEXT("train.schedule", train.schedule, "learning-rate schedule after warm-up", "cosine", "constant"),
+      CHOICE("train.schedule", train.schedule, "learning-rate schedule after warm-up"),
       REAL("train.weight_decay", train.weight_decay, 0, 10,
            "AdamW weight decay of tensors with two or more dimensions"),
       REAL("train.clip", train.clip, 0, 1e9, "clip gradients to this global norm; 0: off"),
@@ -111,10 +128,8 @@ const std::vector<KeyRule>& key_rules() {
       REAL("train.eps", train.eps, 1e-30, 1, "AdamW epsilon"),
       INTEGER("train.seed", train.seed, 0, std::numeric_limits<int64_t>::max(),
               "random seed of initialization and data order"),
-      TEXT("train.dtype", train.dtype, "bf16: bf16 compute with fp32 master weights; fp32: full fp32, without TF32",
-           "bf16", "fp32"),
-      TEXT("train.device", train.device, "device to compute on; auto: a GPU if there is one", "auto", "cpu", "cuda",
-           "hip"),
+      CHOICE("train.dtype", train.dtype, "bf16: bf16 compute with fp32 master weights; fp32: full fp32, without TF32"),
+      CHOICE("train.device", train.device, "device to compute on; auto: a GPU if there is one"),
       INTEGER("train.threads", train.threads, 0, 4096,
               "CPU threads per rank; 0: the node's cores divided by its ranks"),
       FLAG("train.deterministic", train.deterministic,
@@ -129,11 +144,10 @@ const std::vector<KeyRule>& key_rules() {
               "tensor-parallel size: shards attention heads, dense feed-forwards and the vocabulary, and "
               "tokens between them (sequence parallelism)"),
       INTEGER("mesh.ep", mesh.ep, 1, 1 << 20, "expert-parallel size"),
-      TEXT("mesh.placement", mesh.placement,
-           "ep_first: the ranks of an expert-parallel group are adjacent; dp_first: the replicas of an "
-           "expert are adjacent",
-           "ep_first", "dp_first"),
-      TEXT("mesh.schedule", mesh.schedule, "pipeline schedule", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"),
+      CHOICE("mesh.placement", mesh.placement,
+             "ep_first: the ranks of an expert-parallel group are adjacent; dp_first: the replicas of an "
+             "expert are adjacent"),
+      CHOICE("mesh.schedule", mesh.schedule, "pipeline schedule"),
       INTEGER("mesh.chunks", mesh.chunks, 2, 1 << 10, "stages per rank of the interleaved schedule"),
       TEXT("mesh.stage_layers", mesh.stage_layers,
            "number of layers of each stage, such as \"8,8,7\"; empty: balance stages by FLOPs"),
@@ -146,27 +160,24 @@ const std::vector<KeyRule>& key_rules() {
       REAL("moe.aux_loss_coef", moe.aux_loss_coef, -1, 1e6,
            "coefficient of the load-balancing loss; 0: off; negative: the value of config.json for model = "
            "\"hf:DIR\", 0.05 for a [model] table, 0 with a selection bias"),
-      TEXT("moe.aux_scope", moe.aux_scope,
-           "compute the load-balancing loss per layer; per layer and sequence, summed over layers (DeepSeek; "
-           "with a "
-           "selection bias, over the top-k of the unbiased scores); or over all layers together (Hugging "
-           "Face); auto: "
-           "as the model's family does, else layer",
-           "auto", "layer", "sequence", "model"),
+      CHOICE("moe.aux_scope", moe.aux_scope,
+             "compute the load-balancing loss per layer; per layer and sequence, summed over layers (DeepSeek; "
+             "with a "
+             "selection bias, over the top-k of the unbiased scores); or over all layers together (Hugging "
+             "Face); auto: "
+             "as the model's family does, else layer"),
       REAL("moe.z_loss_coef", moe.z_loss_coef, 0, 1e6, "coefficient of the router z-loss; 0: off"),
       REAL("moe.bias_rate", moe.bias_rate, 0, 10, "update step of the selection bias"),
       REAL("moe.capacity_factor", moe.capacity_factor, 0, 1e6,
            "rows an expert accepts, as a multiple of the mean; the rest is dropped; 0: dropless"),
-      TEXT("moe.capacity_domain", moe.capacity_domain,
-           "tokens over which the capacity of an expert is counted: those of one sequence, whatever the layout; or "
-           "those of one rank, so that another layout drops other rows",
-           "sequence", "rank"),
+      CHOICE("moe.capacity_domain", moe.capacity_domain,
+             "tokens over which the capacity of an expert is counted: those of one sequence, whatever the layout; or "
+             "those of one rank, so that another layout drops other rows"),
       REAL("moe.row_headroom", moe.row_headroom, 1, 1e6,
            "memory for received rows to allocate at the start, as a multiple of the mean"),
-      TEXT("moe.tp_mode", moe.tp_mode,
-           "MoE layers under tensor parallelism; ssmb: shard the tokens (X-MoE), experts are whole; ted: shard the "
-           "width of every expert (DeepSpeed-TED), each rank routes all tokens",
-           "ssmb", "ted"),
+      CHOICE("moe.tp_mode", moe.tp_mode,
+             "MoE layers under tensor parallelism; ssmb: shard the tokens (X-MoE), experts are whole; ted: shard the "
+             "width of every expert (DeepSpeed-TED), each rank routes all tokens"),
       TEXT("moe.transport", moe.transport,
            "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat, or what plan.platform predicts to "
            "be fastest of flat, halo and bypass), in_place, flat (all-to-all), "
@@ -175,25 +186,21 @@ const std::vector<KeyRule>& key_rules() {
            "the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
               "chunks of an all-to-all to overlap with expert compute; 0: 2 between GPUs, else 1"),
-      TEXT("moe.expert_products", moe.expert_products,
-           "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert", "auto", "grouped",
-           "per_expert"),
-      TEXT("memory.recompute", recompute,
-           "activations to recompute in backward instead of storing them; selective: pre-activations of "
-           "feed-forwards; moe: pre-activations of experts and their dispatched rows; full: all but layer "
-           "inputs and routing",
-           "none", "moe", "selective", "full"),
-      TEXT("memory.offload", offload,
-           "optimizer: keep AdamW's moments, and the low 16 bits of the fp32 master weights of bf16 matrices, "
-           "in host "
-           "memory; a GPU reads and writes them once per step",
-           "none", "optimizer"),
-      TEXT("memory.expert_gradients", expert_gradients,
-           "dtype in which gradients of routed experts accumulate; bf16 (with train.dtype = \"bf16\"): "
-           "half the memory, each micro-batch is summed in fp32 and rounded when it is added",
-           "fp32", "bf16"),
-      TEXT("memory.moments", moments,
-           "dtype of AdamW's moments; bf16: half the memory, with deterministic stochastic rounding", "fp32", "bf16"),
+      CHOICE("moe.expert_products", moe.expert_products,
+             "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert"),
+      CHOICE("memory.recompute", recompute,
+             "activations to recompute in backward instead of storing them; selective: pre-activations of "
+             "feed-forwards; moe: pre-activations of experts and their dispatched rows; full: all but layer "
+             "inputs and routing"),
+      CHOICE("memory.offload", offload,
+             "optimizer: keep AdamW's moments, and the low 16 bits of the fp32 master weights of bf16 matrices, "
+             "in host "
+             "memory; a GPU reads and writes them once per step"),
+      {"memory.expert_gradients", choice_key(+FIELD(DType, expert_gradients), kStateDTypes),
+       "dtype in which gradients of routed experts accumulate; bf16 (with train.dtype = \"bf16\"): "
+       "half the memory, each micro-batch is summed in fp32 and rounded when it is added"},
+      {"memory.moments", choice_key(+FIELD(DType, moments), kStateDTypes),
+       "dtype of AdamW's moments; bf16: half the memory, with deterministic stochastic rounding"},
       TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: no checkpoints"),
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
       FLAG("checkpoint.background", checkpoint.background,
@@ -208,9 +215,8 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("log.tensorboard", log.tensorboard, "folder of TensorBoard event files to write"),
       TEXT("log.trace", log.trace, "file for a Chrome trace of the final step (step train.steps)"),
       INTEGER("log.every", log.every, 1, kMany, "steps between log lines"),
-      TEXT("log.format", log.format,
-           "short: lines of at most 120 columns; long: more figures per step, and messages are not wrapped", "short",
-           "long"),
+      CHOICE("log.format", log.format,
+             "short: lines of at most 120 columns; long: more figures per step, and messages are not wrapped"),
       INTEGER("watchdog.seconds", watchdog.seconds, 0, kMany,
               "end the job with a report when a rank has sent no sign of life, or no rank has made progress, "
               "for this many seconds; 0: never"),
@@ -227,9 +233,8 @@ const std::vector<KeyRule>& key_rules() {
       REAL("verify.loss_tolerance_bf16", verify.loss_tolerance_bf16, 0, 1,
            "largest relative loss error allowed in bf16"),
       REAL("verify.grad_tolerance_bf16", verify.grad_tolerance_bf16, 0, 10, "largest gradient error allowed in bf16"),
-      TEXT("verify.routing", verify.routing,
-           "learned, or forced extreme loads: all tokens to one expert, or one expert without tokens", "learned",
-           "one_expert", "skip_expert"),
+      CHOICE("verify.routing", verify.routing,
+             "learned, or forced extreme loads: all tokens to one expert, or one expert without tokens"),
       REAL("verify.ignore_fraction", verify.ignore_fraction, 0, 0.9,
            "fraction of labels to ignore, unevenly over samples"),
       TEXT("plan.platform", plan.platform, "`plan`: platform profile of the machine, such as those in profiles/"),
@@ -239,7 +244,7 @@ const std::vector<KeyRule>& key_rules() {
            "twice the mean"),
       REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
            "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
-      {"debug.fault", TextKey{FIELD(std::string, fault), or_none(fault_names())}, "tests only: inject this fault"},
+      CHOICE("debug.fault", fault, "tests only: inject this fault"),
   };
   return rules;
 }

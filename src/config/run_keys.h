@@ -11,8 +11,6 @@
 
 namespace mw {
 
-using Choices = std::vector<std::string>;
-
 struct IntegerKey {
   std::function<int64_t&(RunSpec&)> field;
   int64_t low, high;
@@ -23,7 +21,11 @@ struct RealKey {
 };
 struct TextKey {
   std::function<std::string&(RunSpec&)> field;
-  Choices choices;  // empty: any text
+};
+struct ChoiceKey {
+  std::vector<std::string> words;                              // in the order of messages and documents
+  std::function<std::string(RunSpec&)> word;                   // of the value
+  std::function<void(RunSpec&, const std::string& word)> set;  // to one of `words`
 };
 struct BoolKey {
   std::function<bool&(RunSpec&)> field;
@@ -34,7 +36,7 @@ struct ListKey {
 
 struct KeyRule {
   std::string key;
-  std::variant<IntegerKey, RealKey, TextKey, BoolKey, ListKey> kind;
+  std::variant<IntegerKey, RealKey, TextKey, ChoiceKey, BoolKey, ListKey> kind;
   std::string meaning;
 };
 

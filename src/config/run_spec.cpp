@@ -10,9 +10,8 @@ RunSpec& RunSpec::operator=(const RunSpec&) = default;
 RunSpec& RunSpec::operator=(RunSpec&&) noexcept = default;
 
 AuxScope aux_scope(const RunSpec& run, const ModelSpec& model) {
-  if (run.moe.aux_scope == "model") return AuxScope::model;
-  const bool automatic = run.moe.aux_scope == "auto";
-  return run.moe.aux_scope == "sequence" || (automatic && model.sequence_aux) ? AuxScope::sequence : AuxScope::layer;
+  if (run.moe.aux_scope != AuxScope::automatic) return run.moe.aux_scope;
+  return model.sequence_aux ? AuxScope::sequence : AuxScope::layer;
 }
 
 double aux_loss_coef(const RunSpec& run, const ModelSpec& model) {

@@ -6,14 +6,14 @@
 #include <string>
 #include <vector>
 
-#include "base/dtype.h"
-#include "base/kinds.h"
+#include "config/choices.h"
+#include "config/faults.h"
 #include "config/model_spec.h"
 
 namespace mw {
 
 struct DataSpec {
-  std::string kind = "text";  // text | megatron | shards
+  DataKind kind = DataKind::text;
   std::string path;
   std::vector<std::string> blend;  // "WEIGHT PATH" of several data sets, instead of path
   std::vector<std::string>
@@ -28,8 +28,9 @@ struct TrainSpec {
   int64_t steps = 100, seq_len = 256, global_batch = 8, micro_batches = 1;
   double lr = 3e-4, min_lr_ratio = 0.1, weight_decay = 0.1, clip = 1.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   int64_t warmup = 0, seed = 1;
-  std::string schedule = "cosine";  // cosine | constant
-  std::string dtype = "bf16", device = "auto";
+  LearningRateSchedule schedule = LearningRateSchedule::cosine;
+  DType dtype = DType::bf16;
+  DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // per rank; 0: cores of the node / ranks of the node
   bool deterministic = true;
   int64_t val_every = 0, val_batches = 8;
@@ -38,8 +39,8 @@ struct TrainSpec {
 
 struct MeshSpec {
   int64_t pp = 1, tp = 1, ep = 1;
-  std::string placement = "ep_first";    // ep_first | dp_first
-  std::string schedule = "1f1b";         // gpipe | 1f1b | interleaved | zb_h1 | zb_v
+  RankPlacement placement = RankPlacement::ep_first;
+  ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int64_t chunks = 2;                    // stages per rank of the interleaved schedule
   std::string stage_layers;              // layers of each stage, "8,8,7"; empty: cut by FLOPs
   std::string shares;                    // samples of each data-parallel rank, as weights "3,1"; empty: equal
@@ -47,20 +48,16 @@ struct MeshSpec {
 };
 
 struct MoeRunSpec {
-  double aux_loss_coef = -1;       // below 0: the model's own
-  std::string aux_scope = "auto";  // auto (the model's own) | layer | sequence | model (the Hugging Face definition)
+  double aux_loss_coef = -1;  // below 0: the model's own
+  AuxScope aux_scope = AuxScope::automatic;
   double z_loss_coef = 0, bias_rate = 0.001;
-  double capacity_factor = 0;                // 0: dropless
-  std::string capacity_domain = "sequence";  // sequence | rank
+  double capacity_factor = 0;  // 0: dropless
+  CapacityDomain capacity_domain = CapacityDomain::sequence;
   double row_headroom = 1.5;
-  std::string tp_mode = "ssmb", transport = "auto";
-  int64_t row_chunks = 0;                // 0: 2 where exchanges run beside compute (between GPUs), else 1
-  std::string expert_products = "auto";  // auto | grouped | per_expert
-
-  ExpertProducts products() const {
-    if (expert_products == "grouped") return ExpertProducts::grouped;
-    return expert_products == "per_expert" ? ExpertProducts::per_expert : ExpertProducts::automatic;
-  }
+  MoeTpMode tp_mode = MoeTpMode::ssmb;
+  std::string transport = "auto";  // of all MoE layers, or a list (layout/transport.h)
+  int64_t row_chunks = 0;          // 0: 2 where exchanges run beside compute (between GPUs), else 1
+  ExpertProducts expert_products = ExpertProducts::automatic;
 };
 
 struct CheckpointSpec {
@@ -73,7 +70,7 @@ struct CheckpointSpec {
 struct LogSpec {
   std::string jsonl, tensorboard, trace;
   int64_t every = 10;
-  std::string format = "short";  // short: lines of at most 120 columns | long: every figure, one line each
+  LogFormat format = LogFormat::brief;
 };
 
 struct WatchdogSpec {
@@ -99,8 +96,7 @@ struct PlanSpec {
 struct VerifySpec {
   int64_t steps = 2;
   double tolerance = 1e-5, loss_tolerance_bf16 = 2e-3, grad_tolerance_bf16 = 0.3;
-  std::string routing =
-      "learned";  // learned | one_expert | skip_expert: where the selection is forced for hostile layouts
+  VerifyRouting routing = VerifyRouting::learned;
   double ignore_fraction = 0.1;  // share of labels set to -100, unevenly over samples
 };
 
@@ -119,23 +115,21 @@ struct RunSpec {
   TrainSpec train;
   MeshSpec mesh;
   MoeRunSpec moe;
-  std::string recompute = "none", offload = "none", expert_gradients = "fp32", moments = "fp32";
+  Recompute recompute = Recompute::none;
+  Offload offload = Offload::none;
+  // Of the gradients that a rank keeps of routed experts' matrices (all others are f32), and of AdamW's moments.
+  DType expert_gradients = DType::f32, moments = DType::f32;
   CheckpointSpec checkpoint;
   LogSpec log;
   WatchdogSpec watchdog;
   SampleSpec sample;
   VerifySpec verify;
   PlanSpec plan;
-  std::string fault;  // debug.fault: test-only, makes `verify` fail on purpose
-
-  DType dtype() const { return train.dtype == "bf16" ? DType::bf16 : DType::f32; }
-  // Of the gradients that a rank keeps of routed experts' matrices; all others are f32.
-  DType expert_gradient_dtype() const { return expert_gradients == "bf16" ? DType::bf16 : DType::f32; }
-  DType moment_dtype() const { return moments == "bf16" ? DType::bf16 : DType::f32; }  // of AdamW
+  Fault fault = Fault::none;  // debug.fault: test-only, makes `verify` fail on purpose
 };
 
-// Over what the auxiliary loss of routing is taken, and its coefficient: the run's, or the model's own.
-enum class AuxScope : uint8_t { layer, sequence, model };
+// Over what the auxiliary loss of routing is taken, never `automatic`, and its coefficient: the run's, or the model's
+// own.
 AuxScope aux_scope(const RunSpec& run, const ModelSpec& model);
 double aux_loss_coef(const RunSpec& run, const ModelSpec& model);
 // Whether a layer's loss counts each token's experts of best score, instead of those that a selection bias, within

@@ -17,10 +17,11 @@ namespace {
 
 void check_memory(const Plan& plan, Device device, int local_ranks, int gpu_ranks) {
   const ByteSummary s = summarise(all_rows(plan));
-  if (plan.run.offload != "none" && device.kind == DeviceKind::cpu)
-    fail(Exit::config,
-         fmt::format("memory.offload = \"{}\" needs a GPU, but this run computes on the CPU", plan.run.offload),
-         "set memory.offload = \"none\", or train.device = \"cuda\"");
+  if (plan.run.offload != Offload::none && device.kind == DeviceKind::cpu)
+    fail(
+        Exit::config,
+        fmt::format("memory.offload = \"{}\" needs a GPU, but this run computes on the CPU", word_of(plan.run.offload)),
+        "set memory.offload = \"none\", or train.device = \"cuda\"");
   if (const int64_t share = available_share({}, std::max(1, local_ranks)); s.on_host > share)
     fail(Exit::memory,
          fmt::format(
@@ -66,19 +67,20 @@ int64_t available_share(Device device, int sharers) {
   return (device.kind == DeviceKind::cpu ? available_bytes() : free_bytes(device)) / sharers;
 }
 
-Device choose_device(const std::string& wanted, int local_rank) {
-  if (wanted == "cpu") return {};
+Device choose_device(DeviceChoice wanted, int local_rank) {
+  if (wanted == DeviceChoice::cpu) return {};
   const int count = count_gpus();
   if (count == 0) {
-    if (wanted == "auto") return {};
-    fail(Exit::unsupported, fmt::format("train.device = \"{}\", but this process sees no GPU", wanted),
+    if (wanted == DeviceChoice::automatic) return {};
+    fail(Exit::unsupported, fmt::format("train.device = \"{}\", but this process sees no GPU", word_of(wanted)),
          "check the driver and CUDA_VISIBLE_DEVICES, use a build of the preset cuda-sm90 or hip-gfx90a, or set "
          "train.device = \"cpu\"");
   }
-  const char* built = gpu_kind() == DeviceKind::cuda ? "cuda" : "hip";
-  if (wanted != "auto" && wanted != built)
-    fail(Exit::unsupported, fmt::format("train.device = \"{}\", but this build is for {}", wanted, built),
-         fmt::format("set train.device = \"{}\" or \"auto\"", built));
+  const DeviceChoice built = gpu_kind() == DeviceKind::cuda ? DeviceChoice::cuda : DeviceChoice::hip;
+  if (wanted != DeviceChoice::automatic && wanted != built)
+    fail(Exit::unsupported,
+         fmt::format("train.device = \"{}\", but this build is for {}", word_of(wanted), word_of(built)),
+         fmt::format("set train.device = \"{}\" or \"auto\"", word_of(built)));
   return {gpu_kind(), local_rank % count};
 }
 

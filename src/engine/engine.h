@@ -16,7 +16,7 @@ namespace mw {
 
 // Selects the device of a rank: train.device; "auto" is a GPU if the process sees one. Ranks of a node take its GPUs in
 // turn. Errors: unsupported.
-Device choose_device(const std::string& wanted, int local_rank);
+Device choose_device(DeviceChoice wanted, int local_rank);
 
 // The share of the currently free memory (of the node, or of the GPU) for one of `sharers` ranks that share it.
 int64_t available_share(Device device, int sharers);

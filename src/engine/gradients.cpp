@@ -22,23 +22,23 @@ void multiply(TensorView tensor, float factor) {
 }
 
 // Faults that `verify` must catch; set by debug.fault.
-void inject_fault(Engine& engine, const Faults& faults) {
+void inject_fault(Engine& engine, Fault fault) {
   for (Parameter& p : engine.params.all()) {
-    if (faults.double_expert_gradient && p.row.expert) {
+    if (fault == Fault::double_expert_gradient && p.row.expert) {
       add(engine.stream, p.grad, p.grad, p.grad);
       engine.stream.wait();
       return;
     }
-    if ((faults.slight_gradient || faults.fleeting_gradient) && p.row.trained && p.grad.numel() > 0 &&
+    if ((fault == Fault::slight_gradient || fault == Fault::fleeting_gradient) && p.row.trained && p.grad.numel() > 0 &&
         p.grad.dtype == DType::f32) {
       multiply(p.grad, 1.001F);
       return;
     }
-    if (faults.slight_query_norm && p.row.name.ends_with(".attn.q_norm")) {
+    if (fault == Fault::slight_query_norm && p.row.name.ends_with(".attn.q_norm")) {
       multiply(p.grad, 1.001F);
       return;
     }
-    if (faults.nan_gradient && p.row.trained && p.grad.numel() > 0) {
+    if (fault == Fault::nan_gradient && p.row.trained && p.grad.numel() > 0) {
       p.grad.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
       return;
     }
@@ -56,7 +56,7 @@ class GradientPass {
         couples_layers_(engine.model.auxiliary().couples_layers()),
         aux_seed_(1.0 / static_cast<double>(plan_.run.train.micro_batches)),
         messages_(engine.model, engine.pipeline),
-        sums_(plan_, engine.params, engine.comms, engine.stream, plan_.faults.skip_router_sum),
+        sums_(plan_, engine.params, engine.comms, engine.stream, plan_.run.fault == Fault::skip_router_sum),
         token_losses_(batches.size()) {}
 
   StepStats run();
@@ -91,7 +91,8 @@ class GradientPass {
   int64_t experts_of_first_moe_layer() const;
   // Tokens of a micro-batch over which statistics were summed.
   int64_t counted_tokens(const Action& a) const {
-    if (plan_.faults.local_aux_counts) return routed_tokens(plan_.mesh, plan_.coords, batch_of(a).tokens()).count;
+    if (plan_.run.fault == Fault::local_aux_counts)
+      return routed_tokens(plan_.mesh, plan_.coords, batch_of(a).tokens()).count;
     return plan_.batch.all * batch_of(a).seq_len;
   }
 
@@ -138,7 +139,8 @@ void GradientPass::count_labels() {
   if (stats_.valid_labels == 0)
     fail(Exit::data, "no label of this step is valid: all are -100 (ignored)",
          "lower verify.ignore_fraction, or check the data and its labels");
-  const int64_t denominator = plan_.faults.wrong_denominator ? std::max<int64_t>(own, 1) : stats_.valid_labels;
+  const int64_t denominator =
+      plan_.run.fault == Fault::wrong_denominator ? std::max<int64_t>(own, 1) : stats_.valid_labels;
   loss_seed_ = static_cast<float>(1.0 / static_cast<double>(denominator));
 }
 
@@ -160,7 +162,7 @@ void GradientPass::reduce_statistics(const Action& a) {
   std::vector<double> summed = engine_.model.statistics(a.stage, a.micro_batch);
   // Of the ranks that route the same tokens one counts.
   Comm& routing = plan_.mesh.ted ? *engine_.comms.dp : *engine_.comms.stage;
-  if (!plan_.faults.local_aux_counts) routing.all_reduce_sum(std::span(summed));
+  if (plan_.run.fault != Fault::local_aux_counts) routing.all_reduce_sum(std::span(summed));
   add_load(a.stage, summed);
   const Auxiliary& auxiliary = engine_.model.auxiliary();
   if (!couples_layers_) {
@@ -217,7 +219,7 @@ void GradientPass::send_gradient(const Action& a) {
 void GradientPass::reduce_gradients() {
   if (++reduced_stages_ < plan_.stages.size()) return;
   messages_.finish();
-  if (plan_.model.tie_embeddings && !plan_.faults.skip_tied_sum)
+  if (plan_.model.tie_embeddings && plan_.run.fault != Fault::skip_tied_sum)
     sum_tied_gradients(engine_.stream, engine_.params, *engine_.pipeline.ends);
   sums_.finish();
 }
@@ -279,7 +281,7 @@ StepStats GradientPass::run() {
   handlers[ActionKind::reduce_gradients] = [this](const Action&) { reduce_gradients(); };
   run_schedule(plan_.schedule, handlers, engine_.stream.trace());
   engine_.stream.wait();
-  inject_fault(engine_, plan_.faults);
+  inject_fault(engine_, plan_.run.fault);
   for (const std::vector<float>& losses : token_losses_)
     loss_sum_ = std::accumulate(losses.begin(), losses.end(), loss_sum_);
 
@@ -291,7 +293,8 @@ StepStats GradientPass::run() {
   stats_.loss = loss_sum_ / static_cast<double>(stats_.valid_labels);
   stats_.total_loss = stats_.loss + weighted_aux_;
   const TraceScope scope(engine_.stream.trace(), Work::optimizer, "grad_norm");
-  stats_.grad_norm = global_gradient_norm(engine_.stream, engine_.params, engine_.comms, plan_.faults.copies_in_norm);
+  stats_.grad_norm =
+      global_gradient_norm(engine_.stream, engine_.params, engine_.comms, plan_.run.fault == Fault::copies_in_norm);
   return std::move(stats_);
 }
 

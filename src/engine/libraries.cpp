@@ -90,7 +90,7 @@ std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
         describe_attention(stream,
                            attention_shape(local_layer(layer, plan.mesh, plan.coords).attention, plan.batch.tokens(),
                                            plan.batch.seq_len, plan.run.data.document_mask),
-                           plan.run.dtype()));
+                           plan.run.train.dtype));
   return found;
 }
 
@@ -105,10 +105,12 @@ std::vector<std::string> expert_kernels(const Plan& plan, ParamStore& params, St
       const std::string parameter = fmt::format("layers.{}.moe.{}", i, name);
       if (!params.has(parameter)) continue;
       const std::vector<Weight>& weights = params.find(parameter).weights;
-      const auto rows = [&](int64_t width) { return SortedRows{TensorView(nullptr, plan.run.dtype(), {0, width})}; };
+      const auto rows = [&](int64_t width) {
+        return SortedRows{TensorView(nullptr, plan.run.train.dtype, {0, width})};
+      };
       if (!weights.empty())
-        found.push_back(
-            describe_esmm(stream, rows(weights[0].k), weights, rows(weights[0].n), average, plan.run.moe.products()));
+        found.push_back(describe_esmm(stream, rows(weights[0].k), weights, rows(weights[0].n), average,
+                                      plan.run.moe.expert_products));
     }
   }
   return found;
@@ -159,7 +161,7 @@ int64_t start_matrices(const Plan& plan, Stream& stream) {
   constexpr int64_t kMostElements = int64_t{4} << 20;  // of operands: what a panel of more rows takes is the same
   int64_t most = 0;
   for (const auto& [n, k] : matrix_sizes(plan))
-    most = std::max(most, start_matrix(stream, plan.run.dtype(),
+    most = std::max(most, start_matrix(stream, plan.run.train.dtype,
                                        std::clamp<int64_t>(kMostElements / std::max(n, k), 16, 1024), n, k));
   return most;
 }
@@ -195,7 +197,7 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve) {
 int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
                         const Reserve& reserve) {
   if (stream.device().kind == DeviceKind::cpu) return start_matrices(plan, stream);
-  start_products(stream, plan.run.dtype(), reserve);
+  start_products(stream, plan.run.train.dtype, reserve);
   attention_kernels(plan, stream);
   if (comms.gpu_library.empty()) return 0;
   start_groups(comms, stream, reserve, plan.run.mesh.zero > 0);
@@ -203,13 +205,14 @@ int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipel
   return 0;
 }
 
-std::string describe_products(const std::string& dtype, Device device, const std::string& near_cores) {
+std::string describe_products(DType dtype, Device device, const std::string& near_cores) {
   if (device.kind != DeviceKind::cpu)
-    return fmt::format("computing in {} on {}{}", dtype, describe(device),
+    return fmt::format("computing in {} on {}{}", word_of(dtype), describe(device),
                        near_cores.empty() ? "" : ", beside its cores " + near_cores);
   const cpu::MatmulTraits traits = cpu::matmul_traits();
-  return fmt::format("products by {}, {}{}", dtype == "bf16" && traits.amx ? "our AMX kernels" : traits.library, dtype,
-                     dtype == "bf16" && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
+  const bool bf16 = dtype == DType::bf16;
+  return fmt::format("products by {}, {}{}", bf16 && traits.amx ? "our AMX kernels" : traits.library, word_of(dtype),
+                     bf16 && !traits.native_bf16 ? " (computed in fp32, the faster way on this CPU)" : "");
 }
 
 std::string describe_kernels(const Plan& plan, ParamStore& params, Stream& stream) {

@@ -23,7 +23,7 @@ int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipel
                         const Reserve& reserve);
 
 // "products by oneDNN 2.6.3, fp32" on the CPU; "computing in bf16 on NVIDIA H200, ..., beside its cores 0-15" on a GPU.
-std::string describe_products(const std::string& dtype, Device device, const std::string& near_cores);
+std::string describe_products(DType dtype, Device device, const std::string& near_cores);
 
 // "expert products by warpgroups (wgmma), attention by cuDNN 9.14.0": the implementations that a GPU's operators choose
 // for this model.

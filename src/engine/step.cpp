@@ -78,15 +78,15 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   const AdamW adam{train.beta1, train.beta2, train.eps};
   // The small term is torch's clip_grad_norm_.
   double clip = train.clip > 0 ? std::min(1.0, train.clip / (stats.grad_norm + 1e-6)) : 1.0;
-  const Faults& faults = engine.plan.faults;
-  if (faults.wrong_clip && engine.plan.rank > 0) clip *= 0.99;
+  const Fault fault = engine.plan.run.fault;
+  if (fault == Fault::wrong_clip && engine.plan.rank > 0) clip *= 0.99;
   WeightGathers gathers(engine.params, engine.comms, engine.stream);
   for (Parameter& p : engine.params.all()) {
     if (p.row.trained && p.owned.count > 0)
       adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr),
             p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.owned_grad(),
             p.owned_master(), p.adam_m, p.adam_v, p.owned_copy());
-    if (!faults.stale_gather || !p.row.expert) gathers.add(p);
+    if (fault != Fault::stale_gather || !p.row.expert) gathers.add(p);
   }
   gathers.finish();
   if (engine.plan.model.tie_embeddings) copy_tied_weights(engine.stream, engine.params, *engine.pipeline.ends);
@@ -97,7 +97,7 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
 
 double learning_rate(const TrainSpec& train, int64_t step) {
   if (step <= train.warmup) return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup);
-  if (train.schedule == "constant" || train.steps <= train.warmup) return train.lr;
+  if (train.schedule == LearningRateSchedule::constant || train.steps <= train.warmup) return train.lr;
   const double progress = static_cast<double>(step - train.warmup) / static_cast<double>(train.steps - train.warmup);
   const double low = train.lr * train.min_lr_ratio;
   return low + (train.lr - low) * 0.5 * (1.0 + std::cos(3.14159265358979323846 * std::min(1.0, progress)));

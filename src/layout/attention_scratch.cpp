@@ -59,7 +59,7 @@ int64_t attention_scratch_bytes(const ModelSpec& model, const RunSpec& run, cons
   for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp))
     for (const LayerSpec& layer : model.layers)
       bytes = std::max(bytes, of_layer(local_layer(layer, mesh, {}).attention, {sequences, run.train.seq_len},
-                                       run.dtype(), platform));
+                                       run.train.dtype, platform));
   return bytes;
 }
 

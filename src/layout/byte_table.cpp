@@ -98,7 +98,7 @@ ByteRow transport_row(const std::string& at, ByteKind kind, const TransportTenso
   using Width = TransportTensor::Width;
   const TransportTraits& traits = traits_of(layer.transport);
   const int64_t top_k = layer.spec.moe.top_k;
-  const DType dtype = tensor.type == Type::run ? run.dtype() : tensor.type == Type::f32 ? DType::f32 : DType::i32;
+  const DType dtype = tensor.type == Type::run ? run.train.dtype : tensor.type == Type::f32 ? DType::f32 : DType::i32;
   if (tensor.rows == RowSet::choice)
     return {at + tensor.name, kind == ByteKind::routed ? ByteKind::activation : kind, dtype, {tokens.routed, top_k}};
   std::vector<int64_t> width;
@@ -119,7 +119,7 @@ void add_moe(ByteRows& out, const std::string& at, const ModelSpec& model, const
              const Tokens& of) {
   const LayerSpec& layer = local.spec;
   const MoeSpec& m = layer.moe;
-  const DType dtype = run.dtype();
+  const DType dtype = run.train.dtype;
   const int64_t tokens = of.routed;
   const int64_t c = halves_of(layer.activation), choices = tokens * m.top_k;
   out.add(at + "logits", ByteKind::activation, DType::f32, {tokens, m.experts});
@@ -139,7 +139,7 @@ void add_moe(ByteRows& out, const std::string& at, const ModelSpec& model, const
 void add_layer(ByteRows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local,
                const RunSpec& run, const Tokens& tokens) {
   const LayerSpec& layer = local.spec;
-  const DType dtype = run.dtype();
+  const DType dtype = run.train.dtype;
   out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens.own});
   add_attention(out, at, layer.attention, tokens.batch, dtype);
@@ -226,7 +226,7 @@ void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, cons
 
 void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, const Widest& w, const Tokens& tokens,
                    int64_t ops_bytes) {
-  const DType dtype = run.dtype();
+  const DType dtype = run.train.dtype;
   const int64_t d = model.width;
   for (const char* name : {"normed", "branch", "d_branch"})
     out.add(fmt::format("work.{}", name), ByteKind::workspace, dtype, {tokens.own, d});
@@ -274,7 +274,7 @@ void add_gathered(ByteRows& out, const ModelSpec& model, DType dtype, const Wide
 
 void add_head_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, const Mesh& mesh,
                         const MeshCoords& coords, const Tokens& tokens, const Platform& platform) {
-  const DType dtype = run.dtype();
+  const DType dtype = run.train.dtype;
   const int64_t own = vocab_part(model, mesh.tp, coords.tp).count, most = vocab_part(model, mesh.tp, 0).count;
   const int64_t chunk = logit_chunk_rows(most, tokens.batch, platform.logit_elements);
   out.add("work.d_x", ByteKind::workspace, dtype, {tokens.own, model.width});
@@ -372,12 +372,12 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
       widen_by_layer(widest, layer, model.width, run, tokens);
       widest.sums_over_heads |= norms_span_ranks(layer.spec.attention, mesh.tp);
     }
-    add_stage(out, stage, {tokens.own, model.width}, run.dtype());
+    add_stage(out, stage, {tokens.own, model.width}, run.train.dtype);
   }
-  out.rows = share_recomputed(recompute_mode(run), std::move(out.rows));
+  out.rows = share_recomputed(run.recompute, std::move(out.rows));
   add_workspace(out, model, run, widest, tokens,
                 std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform)));
-  add_gathered(out, model, run.dtype(), widest, tokens, mesh.tp);
+  add_gathered(out, model, run.train.dtype, widest, tokens, mesh.tp);
   if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);
   return out.rows;
 }

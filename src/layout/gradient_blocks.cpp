@@ -19,7 +19,7 @@ void cut(GradientBlock& block, int members, int member, DType dtype) {
 }  // namespace
 
 DType gradient_dtype(Replicas replicas, const RunSpec& run) {
-  return replicas == Replicas::edp ? run.expert_gradient_dtype() : DType::f32;
+  return replicas == Replicas::edp ? run.expert_gradients : DType::f32;
 }
 
 int64_t padded_gradient(int64_t elements, DType dtype) {

@@ -23,11 +23,11 @@ std::string more_ranks(int world, int64_t ranks) {
 
 }  // namespace
 
-Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
+Mesh make_mesh(const MeshSpec& spec, int world, MoeTpMode tp_mode) {
   MW_CHECK(world >= 1, "a world of {} ranks", world);
   Mesh mesh;
   mesh.world = world;
-  mesh.ep_first = spec.placement == "ep_first";
+  mesh.ep_first = spec.placement == RankPlacement::ep_first;
   if (world % (spec.pp * spec.tp) != 0)  // in 64 bits: each of them may be a million
     fail(Exit::config,
          fmt::format("the run has {} rank{}, which is not a multiple of mesh.pp = {} x mesh.tp = {}", world,
@@ -38,7 +38,7 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
   mesh.tp = static_cast<int>(spec.tp);
   const int stage = world / mesh.pp;
   mesh.dp = stage / mesh.tp;
-  mesh.ted = mesh.tp > 1 && tp_mode == "ted";
+  mesh.ted = mesh.tp > 1 && tp_mode == MoeTpMode::ted;
   const int shared = mesh.ted ? mesh.dp : stage;  // ranks that share the experts out
   if (spec.ep > shared || shared % spec.ep != 0)
     fail(Exit::config,
@@ -53,7 +53,7 @@ Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode) {
 
 PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches) {
   PipelineShape shape;
-  shape.kind = schedule_kind_of(spec.schedule);
+  shape.kind = spec.schedule;
   shape.ranks = static_cast<int>(spec.pp);
   if (shape.kind == ScheduleKind::interleaved) shape.chunks = static_cast<int>(spec.chunks);
   if (shape.kind == ScheduleKind::zb_v) shape.chunks = 2;

@@ -33,7 +33,7 @@ enum class Replicas : uint8_t { dp, stage, edp };
 constexpr int kReplicas = 3;
 
 // Errors: config with the divisor that fails and the nearest sizes that work.
-Mesh make_mesh(const MeshSpec& spec, int world, const std::string& tp_mode = "ssmb");
+Mesh make_mesh(const MeshSpec& spec, int world, MoeTpMode tp_mode = MoeTpMode::ssmb);
 // The pipeline that a run asks for.
 PipelineShape pipeline_shape(const MeshSpec& spec, int64_t micro_batches);
 MeshCoords coords_of(const Mesh& mesh, int rank);

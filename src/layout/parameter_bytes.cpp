@@ -18,7 +18,7 @@ int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
 // Where replicas sum bf16 gradients of experts in fp32.
 void add_sum_pieces(ByteRows& out, const std::vector<ParamRow>& params, const std::vector<LocalParam>& locals,
                     const Mesh& mesh, const RunSpec& run) {
-  if (mesh.edp == 1 || run.expert_gradient_dtype() != DType::bf16) return;
+  if (mesh.edp == 1 || run.expert_gradients != DType::bf16) return;
   std::map<int64_t, int64_t> layers;  // elements
   int64_t block = 0, largest = 0;
   for (size_t i = 0; i < params.size(); ++i) {
@@ -37,7 +37,7 @@ bool is_plain_copy(const LocalParam& p, const Platform& platform) {
 }
 
 DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform) {
-  const bool splits = platform.split_masters && run.dtype() == DType::bf16 && row.role == ParamRole::matrix &&
+  const bool splits = platform.split_masters && run.train.dtype == DType::bf16 && row.role == ParamRole::matrix &&
                       is_plain_copy(local, platform);
   return splits ? DType::u16 : DType::f32;
 }
@@ -55,12 +55,12 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
     if (!is_cut) return locals[i].shape;
     return std::vector<int64_t>{block_of_row(i).own(blocks.begins[i], locals[i].numel()).count};
   };
-  const bool offloads = run.offload == "optimizer";
+  const bool offloads = run.offload == Offload::optimizer;
   for (size_t i = 0; i < params.size(); ++i) {
     // Only the update reads these.
-    const bool on_host = offloads && run.dtype() == DType::bf16 && params[i].role == ParamRole::matrix;
+    const bool on_host = offloads && run.train.dtype == DType::bf16 && params[i].role == ParamRole::matrix;
     out.add("param." + params[i].name, ByteKind::master, master_dtype(params[i], locals[i], run, platform),
-            cut_shape(i, cuts_master(params[i], block_of_row(i), run.dtype())), on_host);
+            cut_shape(i, cuts_master(params[i], block_of_row(i), run.train.dtype)), on_host);
   }
   // Each set that is summed together is one contiguous block.
   for (const Replicas replicas : {Replicas::dp, Replicas::stage, Replicas::edp})
@@ -71,10 +71,9 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
   for (size_t i = 0; i < params.size(); ++i) {
     if (!params[i].trained) continue;
     for (const char* moment : {"adam_m.", "adam_v."})
-      out.add(moment + params[i].name, ByteKind::moment, run.moment_dtype(), cut_shape(i, block_of_row(i).is_cut()),
-              offloads);
+      out.add(moment + params[i].name, ByteKind::moment, run.moments, cut_shape(i, block_of_row(i).is_cut()), offloads);
   }
-  if (run.dtype() == DType::bf16) {
+  if (run.train.dtype == DType::bf16) {
     // The head of a tied model reads the embedding; a rank without it only looks rows up.
     const bool has_head =
         std::any_of(params.begin(), params.end(), [](const ParamRow& row) { return row.name == "final_norm"; });
@@ -89,7 +88,7 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
       out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
       if (!platform.one_packed_form)
         out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
-      if (cuts_master(row, block_of_row(i), run.dtype()) && !is_plain_copy(local, platform))
+      if (cuts_master(row, block_of_row(i), run.train.dtype) && !is_plain_copy(local, platform))
         gathered = std::max(gathered, local.n * local.k);
     }
     if (gathered > 0) out.add("zero.gathered", ByteKind::workspace, DType::f32, {gathered});

@@ -52,7 +52,7 @@ bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, Transpor
 }
 
 static void check_gradients(const RunSpec& run) {
-  if (run.expert_gradient_dtype() == DType::bf16 && run.dtype() != DType::bf16)
+  if (run.expert_gradients == DType::bf16 && run.train.dtype != DType::bf16)
     fail(Exit::config, "memory.expert_gradients = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"",
          "set train.dtype = \"bf16\", or memory.expert_gradients = \"fp32\"");
 }
@@ -63,7 +63,7 @@ static void plan_pipeline(Plan& plan) {
     fail(Exit::config,
          fmt::format("mesh.schedule = \"{}\" computes weight gradients later, but memory.recompute = \"{}\" keeps "
                      "none of the activations that they need",
-                     plan.run.mesh.schedule, plan.run.recompute),
+                     word_of(plan.run.mesh.schedule), word_of(plan.run.recompute)),
          "set memory.recompute to \"moe\", \"selective\" or \"none\", or mesh.schedule = \"1f1b\"");
   const std::vector<int64_t> first_layers =
       split_layers(plan.model, plan.pipeline, plan.run.train.seq_len, plan.run.mesh.stage_layers);
@@ -80,7 +80,6 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.mesh = make_mesh(run.mesh, world, run.moe.tp_mode);
   plan.rank = rank;
   plan.coords = coords_of(plan.mesh, rank);
-  plan.faults = faults_of(run.fault);
   plan.nodes = node_map(run.mesh, platform);
   plan.batch = make_local_batch(run, plan.mesh.dp, plan.coords.dp);
   plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);

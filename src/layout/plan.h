@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "config/faults.h"
 #include "config/model_spec.h"
 #include "config/param_table.h"
 #include "config/run_spec.h"
@@ -27,7 +26,6 @@ struct Plan {
   std::vector<TransportKind> transports;  // by layer; in_place for dense layers
   SharedPlacements placements;            // of the experts of all layers; never null in a plan of make_plan
   std::vector<ParamRow> params;           // of the whole model
-  Faults faults;                          // injected by tests
   PipelineShape pipeline;
   std::vector<Action> schedule;   // of this rank
   std::vector<StagePlan> stages;  // that this rank holds

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/error.h"
 #include "layout/schedule/schedule.h"
 #include "layout/transport.h"
 
@@ -60,14 +59,6 @@ std::string name_in_layer(const std::string& row) {
 
 }  // namespace
 
-Recompute recompute_mode(const RunSpec& run) {
-  if (run.recompute == "selective") return Recompute::selective;
-  if (run.recompute == "moe") return Recompute::moe;
-  if (run.recompute == "full") return Recompute::full;
-  MW_CHECK(run.recompute == "none", "memory.recompute = {}", run.recompute);
-  return Recompute::none;
-}
-
 bool is_recomputed(Recompute mode, std::string_view name) {
   if (is_kept_by_transport(name)) return (bit_of(mode) & (kMoe | kFull)) != 0;
   return std::any_of(kRecomputed.begin(), kRecomputed.end(),
@@ -75,9 +66,9 @@ bool is_recomputed(Recompute mode, std::string_view name) {
 }
 
 WeightPart weight_part(const RunSpec& run) {
-  if (!splits_backward(schedule_kind_of(run.mesh.schedule))) return {};
-  const Recompute mode = recompute_mode(run);
-  return {!is_recomputed(mode, "q"), !is_recomputed(mode, "ffn.h"), !is_recomputed(mode, "h")};
+  if (!splits_backward(run.mesh.schedule)) return {};
+  return {!is_recomputed(run.recompute, "q"), !is_recomputed(run.recompute, "ffn.h"),
+          !is_recomputed(run.recompute, "h")};
 }
 
 LayerRows::LayerRows(Recompute mode, int64_t layer, int64_t slot) : mode_(mode), own_(saved_prefix(layer, slot)) {}

@@ -35,9 +35,6 @@
 
 namespace mw {
 
-enum class Recompute : uint8_t { none, selective, moe, full };
-Recompute recompute_mode(const RunSpec& run);
-
 // Whether layers compute their tensor of this name ("h", "received", ...) again.
 bool is_recomputed(Recompute mode, std::string_view name);
 

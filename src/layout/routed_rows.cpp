@@ -11,7 +11,7 @@ namespace {
 // Of so many tokens of one rank, those that one expert keeps at most.
 int64_t most_kept(const MoeSpec& moe, const RunSpec& run, int64_t tokens) {
   if (run.moe.capacity_factor <= 0 || tokens == 0) return tokens;
-  const int64_t domain = run.moe.capacity_domain == "sequence" ? run.train.seq_len : tokens;
+  const int64_t domain = run.moe.capacity_domain == CapacityDomain::sequence ? run.train.seq_len : tokens;
   return std::min(tokens, (tokens + domain - 1) / domain * expert_capacity(moe, domain, run.moe.capacity_factor));
 }
 

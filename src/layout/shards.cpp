@@ -190,7 +190,8 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
              : fmt::format("choose mesh.shares and train.global_batch so that every rank gets a multiple of {} samples",
                            tp));
   };
-  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") cut("moe.capacity_domain = \"sequence\"");
+  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == CapacityDomain::sequence)
+    cut("moe.capacity_domain = \"sequence\"");
   if (aux_scope(run, model) == AuxScope::sequence && aux_loss_coef(run, model) > 0)
     cut("the auxiliary loss per sequence (moe.aux_scope)");
 }

@@ -22,7 +22,7 @@ StateMap::StateMap(const Plan& plan)
       run_(plan.run),
       mesh_(plan.mesh),
       placements_(plan.placements),
-      moment_dtype_(plan.run.moment_dtype()),
+      moment_dtype_(plan.run.moments),
       rows_(plan.params) {
   for (size_t i = 0; i < placements_->layers.size(); ++i)
     if (placements_->layers[i].has_replicas())
@@ -69,7 +69,7 @@ std::vector<HeldSlice> StateMap::slices(StateKind kind, size_t row_index, int ra
   const Blocks& blocks = blocks_.at({coords.pp, coords.tp, coords.ep});
   const StateElements elements =
       state_elements(row, blocks.blocks[static_cast<size_t>(local.replicas)], blocks.begins[row_index], local.numel(),
-                     member_of(local.replicas, mesh_, coords, run_), run_.dtype());
+                     member_of(local.replicas, mesh_, coords, run_), run_.train.dtype);
   return held_slices(row.shape, local.pieces, kind == StateKind::param ? elements.held : elements.owned);
 }
 

@@ -25,7 +25,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
       shards_(shards),
       width_(plan.model.width),
       norm_eps_(static_cast<float>(plan.model.norm_eps)) {
-  const Recompute mode = recompute_mode(plan.run);
+  const Recompute mode = plan.run.recompute;
   const LayerRows act(mode, index, slot);
   const std::string param = fmt::format("layers.{}.", index);
   scratch_ = {store.fixed("work.normed"), store.fixed("work.branch"), store.fixed("work.d_branch"), {}, {}, {}, {}};

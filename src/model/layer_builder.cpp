@@ -75,7 +75,7 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
                                                   TensorStore& store, const TokenShards& shards) {
   const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
   const LayerSpec spec = local_layer(whole, plan.mesh, plan.coords);
-  const LayerRows act(recompute_mode(plan.run), index, slot);
+  const LayerRows act(plan.run.recompute, index, slot);
   const std::string param = fmt::format("layers.{}.", index);
   AttentionSaved saved{store.fixed(act("q")),
                        store.fixed(act("k")),
@@ -154,7 +154,7 @@ LatentScratch latent_scratch(const Plan& plan, TensorStore& store, bool compress
 std::unique_ptr<Attention> make_latent_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                  TensorStore& store) {
   const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
-  const LayerRows act(recompute_mode(plan.run), index, slot);
+  const LayerRows act(plan.run.recompute, index, slot);
   const bool compressed = spec.attention.latent.q_rank > 0;
   LatentSaved saved;
   if (compressed) {
@@ -196,7 +196,7 @@ std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                          TensorStore& store, MeshComms& comms) {
   const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
-  const Recompute mode = recompute_mode(plan.run);
+  const Recompute mode = plan.run.recompute;
   const LayerRows act(mode, index, slot);
   const std::string param = fmt::format("layers.{}.", index);
   MoeWeights weights;
@@ -219,20 +219,20 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
                      {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),
                       resident_experts(params, param + "moe."), moe_work.experts, store, act,
                       plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks,
-                      is_recomputed(mode, "received"), plan.faults});
+                      is_recomputed(mode, "received"), plan.run.fault});
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;
-  options.capacity_per_sequence = plan.run.moe.capacity_domain == "sequence";
+  options.capacity_per_sequence = plan.run.moe.capacity_domain == CapacityDomain::sequence;
   options.sequences_apart =
       aux_scope(plan.run, plan.model) == AuxScope::sequence && aux_loss_coef(plan.run, plan.model) > 0;
   options.best_scores = counts_best_scores(plan.run, plan.model, spec);
-  options.products = plan.run.moe.products();
+  options.products = plan.run.moe.expert_products;
   options.recompute = {is_recomputed(mode, "logits"), is_recomputed(mode, "received"), is_recomputed(mode, "h")};
   options.defer_up = weight_part(plan.run).moe;
-  options.drop_one_row = plan.faults.drop_row && plan.coords.dp == 0 && plan.coords.tp == 0;
+  options.drop_one_row = plan.run.fault == Fault::drop_row && plan.coords.dp == 0 && plan.coords.tp == 0;
   if (index + 1 == plan.model.layer_count()) {
-    options.choose_wrongly = plan.faults.wrong_choice || plan.faults.fleeting_choice;
-    options.also_when_replayed = plan.faults.wrong_choice;
+    options.also_when_replayed = plan.run.fault == Fault::wrong_choice;
+    options.choose_wrongly = options.also_when_replayed || plan.run.fault == Fault::fleeting_choice;
   }
   return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
                                     std::move(transport), options);

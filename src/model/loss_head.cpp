@@ -19,7 +19,7 @@ LossHead::LossHead(const Plan& plan, ParamStore& params, TensorStore& store, Com
       normed_(store.fixed("work.normed")),
       d_normed_(store.fixed("work.d_branch")),
       logits_(store.fixed("work.logits")),
-      d_logits_(plan.run.dtype() == DType::bf16 ? store.fixed("work.d_logits_bf16") : logits_),
+      d_logits_(plan.run.train.dtype == DType::bf16 ? store.fixed("work.d_logits_bf16") : logits_),
       token_loss_(store.fixed("work.token_loss")) {
   for (int member = 0; member < tp_.size(); ++member) parts_.push_back(vocab_part(plan.model, tp_.size(), member));
   part_ = {parts_[static_cast<size_t>(tp_.rank())].begin, vocab_};

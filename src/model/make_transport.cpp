@@ -32,9 +32,9 @@ std::unique_ptr<Transport> make_padded(const TransportParts& parts) {
 std::unique_ptr<Transport> make_by_node(const TransportParts& parts, bool merge) {
   const auto kept = [&](const char* name) { return parts.store.rows(parts.row(name)); };
   const auto scratch = [&](const char* name) { return parts.store.rows(fmt::format("exchange.{}", name)); };
-  return std::make_unique<ByNodeTransport>(
-      *parts.comms.ep, parts.islands, parts.placement, parts.experts, parts.scratch, by_node_tensors(kept, scratch),
-      ByNodeOptions{merge, parts.row_chunks, parts.dispatches_again, parts.faults});
+  return std::make_unique<ByNodeTransport>(*parts.comms.ep, parts.islands, parts.placement, parts.experts,
+                                           parts.scratch, by_node_tensors(kept, scratch),
+                                           ByNodeOptions{merge, parts.row_chunks, parts.dispatches_again, parts.fault});
 }
 
 std::unique_ptr<Transport> make_halo(const TransportParts& parts) { return make_by_node(parts, false); }

@@ -25,7 +25,7 @@ struct TransportParts {
   const LayerRows& row;  // row("received") is the name of this layer's tensor "received" in `store`
   int64_t row_chunks = 1;
   bool dispatches_again = false;  // rows are dispatched once more before the backward pass
-  Faults faults = {};             // errors that a test injects (debug.fault)
+  Fault fault = Fault::none;      // an error that a test injects (debug.fault)
 };
 
 // Errors: unsupported, for a placement that the transport cannot serve.

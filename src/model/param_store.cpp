@@ -87,10 +87,10 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
     p.block_begin = blocks_.begins[i];
     const GradientBlock& block_of_row = block(p.replicas);
     const StateElements elements =
-        state_elements(row, block_of_row, p.block_begin, locals[i].numel(), block_of_row.member, plan.run.dtype());
+        state_elements(row, block_of_row, p.block_begin, locals[i].numel(), block_of_row.member, plan.run.train.dtype);
     p.owned = elements.owned;
     p.held = elements.held;
-    p.holds_cut = cuts_master(row, block_of_row, plan.run.dtype());
+    p.holds_cut = cuts_master(row, block_of_row, plan.run.train.dtype);
     const TensorView master = view_of("param." + row.name);
     MW_CHECK(master.numel() == p.held.count, "{} has master weights {}, expected {} elements", row.name,
              master.describe(), p.held.count);

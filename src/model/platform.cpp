@@ -40,7 +40,7 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{sequences,  seq_len,       a.heads, a.kv_heads,
                          a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask};
-    bytes = std::max(bytes, attention_workspace_bytes(shape, run.dtype(), threads, device));
+    bytes = std::max(bytes, attention_workspace_bytes(shape, run.train.dtype, threads, device));
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),
                                        norm_workspace_bytes(tokens, a.heads * a.head_dim, device)));
@@ -65,10 +65,11 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
     bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
     if (traits_of(transports[i]).by_node) bytes = std::max(bytes, unit_scratch(run, layer, mesh, tokens, device));
-    expert_bytes = std::max(
-        expert_bytes, esmm_workspace_bytes(run.moe.products(), mesh.ep * tokens * m.top_k, std::max(c * m.width, d),
-                                           std::max(m.width, d), device, run.expert_gradient_dtype()));
-    if (run.dtype() == DType::bf16) bytes = std::max(bytes, mixed_matmul_workspace_bytes(tokens, m.experts, d, device));
+    expert_bytes = std::max(expert_bytes, esmm_workspace_bytes(run.moe.expert_products, mesh.ep * tokens * m.top_k,
+                                                               std::max(c * m.width, d), std::max(m.width, d), device,
+                                                               run.expert_gradients));
+    if (run.train.dtype == DType::bf16)
+      bytes = std::max(bytes, mixed_matmul_workspace_bytes(tokens, m.experts, d, device));
   }
   const int64_t widest = std::max(widest_n, widest_k);
   return std::max(bytes, matmul_workspace_bytes(widest, widest, device) + expert_bytes);

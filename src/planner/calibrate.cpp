@@ -161,7 +161,7 @@ std::vector<MeasuredStep> steps_of(const Request& request, const std::vector<Mea
   MeasuredStep wanted;
   wanted.ranks = request.ranks;
   wanted.layout = describe(layout_of(request.run));
-  wanted.dtype = train.dtype;
+  wanted.dtype = word_of(train.dtype);
   wanted.tokens = static_cast<double>(train.global_batch * train.seq_len);
   wanted.flops_per_token = 3 * forward_flops_per_token(request.model, train.seq_len);
   const auto description = [](const MeasuredStep& s) {

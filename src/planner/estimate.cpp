@@ -14,8 +14,8 @@ namespace {
 // latter two written. Of a split master weight half is written with the packed form; all are taken for split where some
 // are.
 double update_bytes(const RunSpec& run, const PlatformProfile& profile) {
-  const auto moments = static_cast<double>(2 * size_of(run.moment_dtype()));
-  const bool splits = run.dtype() == DType::bf16 && profile.one_packed_form && profile.split_masters.value_or(true);
+  const auto moments = static_cast<double>(2 * size_of(run.moments));
+  const bool splits = run.train.dtype == DType::bf16 && profile.one_packed_form && profile.split_masters.value_or(true);
   return (4 + (splits ? 6 : 8) + 2 * moments) / moments;
 }
 // Share of a pass that gradient sums run beside: those of its first layers are complete at its end only.
@@ -46,9 +46,9 @@ int64_t groups_of(const Layout& layout, const Mesh& mesh) {
 }  // namespace
 
 void check_offload(const RunSpec& run, const PlatformProfile& profile) {
-  if (run.offload != "none" && !profile.host_bytes_per_s)
+  if (run.offload != Offload::none && !profile.host_bytes_per_s)
     fail(Exit::config,
-         fmt::format("memory.offload = \"{}\", but the profile of {} has no host_bytes_per_s", run.offload,
+         fmt::format("memory.offload = \"{}\", but the profile of {} has no host_bytes_per_s", word_of(run.offload),
                      profile.name),
          "measure it with `moewright probe` on these GPUs, or plan with memory.offload=none");
 }
@@ -101,7 +101,7 @@ Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformP
 }
 
 double Estimator::peak_flops_per_s() const {
-  return profile_.peak_flops_per_s * ranks_ * (run_.dtype() == DType::bf16 ? 1 : profile_.fp32_share);
+  return profile_.peak_flops_per_s * ranks_ * (run_.train.dtype == DType::bf16 ? 1 : profile_.fp32_share);
 }
 
 std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, const Mesh& mesh) {
@@ -111,7 +111,7 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
   const RankGroup stage_group = replica_group(mesh, Replicas::stage);
   const int64_t tokens = most_samples(run_, layout.micro_batches, mesh.dp) * run_.train.seq_len;
   const auto message_bytes =
-      static_cast<double>(block_of(tokens, mesh.tp, 0).count * model_.width * size_of(run_.dtype()));
+      static_cast<double>(block_of(tokens, mesh.tp, 0).count * model_.width * size_of(run_.train.dtype));
   std::vector<StageTime> stages(static_cast<size_t>(layout.stages()));
   const auto add = [](LayerTime& sum, const LayerTime& layer, double times_of_it = 1) {
     sum.forward += times_of_it * layer.forward;
@@ -161,7 +161,7 @@ double Estimator::replica_sums(const Layout& layout, const Mesh& mesh,
 
 // ZeRO: what the owners of cuts send the other replicas, packed forms on GPUs, else fp32.
 double Estimator::weights_gather(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const {
-  const double share = run_.dtype() == DType::bf16 && profile_.one_packed_form ? 0.5 : 1;
+  const double share = run_.train.dtype == DType::bf16 && profile_.one_packed_form ? 0.5 : 1;
   double seconds = 0;
   for (size_t b = 0; b < kReplicas; ++b)
     seconds +=
@@ -197,7 +197,7 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   // The kind of schedule matters where it cuts the layers otherwise.
   const ScheduleKind schedule = layout.chunks > 1 ? layout.schedule : ScheduleKind::one_f_one_b;
   const auto [entry, is_new] =
-      states_.try_emplace({schedule, layout.chunks, layout.pp, layout.tp, layout.ep, layout.ep_first, layout.zero});
+      states_.try_emplace({schedule, layout.chunks, layout.pp, layout.tp, layout.ep, layout.placement, layout.zero});
   States& states = entry->second;
   if (!is_new) return states;
   states.ranks = largest_in_stage(layout, mesh);

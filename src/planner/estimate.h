@@ -103,7 +103,7 @@ class Estimator {
   Transfers transfers_;
   double flops_per_step_, tokens_per_step_;
   // By schedule, stages a rank, PP, TP, EP, placement, ZeRO.
-  std::map<std::tuple<ScheduleKind, int, int, int, int, bool, int>, States> states_;
+  std::map<std::tuple<ScheduleKind, int, int, int, int, RankPlacement, int>, States> states_;
   struct OtherTransport;
   std::map<std::string, std::unique_ptr<OtherTransport>> others_;  // by moe.transport
 };

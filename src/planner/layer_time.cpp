@@ -69,9 +69,9 @@ LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, cons
       profile_(profile),
       transfers_(profile, ranks),
       load_(load, run.moe),
-      rates_(rates_of(profile, run.dtype())),
-      element_bytes_(static_cast<double>(size_of(run.dtype()))),
-      gradient_bytes_(static_cast<double>(size_of(run.expert_gradient_dtype()))) {}
+      rates_(rates_of(profile, run.train.dtype)),
+      element_bytes_(static_cast<double>(size_of(run.train.dtype))),
+      gradient_bytes_(static_cast<double>(size_of(run.expert_gradients))) {}
 
 double LayerTimeModel::traffic(double bytes) const {
   return bytes > 0 ? bytes / profile_.elementwise_bytes_per_s + profile_.operator_latency_s : 0;
@@ -336,7 +336,7 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
   if (!is_new) return times;
   const int64_t tokens = sequences * run_.train.seq_len;
   RunSpec split = with_layout(run_, layout);
-  split.mesh.schedule = name_of(ScheduleKind::zb_h1);
+  split.mesh.schedule = ScheduleKind::zb_h1;
   Shape shape;
   shape.weight_part = weight_part(split);
   shape.mesh = mesh;

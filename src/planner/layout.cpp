@@ -1,6 +1,6 @@
 #include "planner/layout.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
@@ -11,8 +11,6 @@
 
 namespace mw {
 namespace {
-
-constexpr const char* kRecomputeNames[] = {"none", "selective", "moe", "full"};
 
 std::vector<std::string> words_of(const std::string& text) {
   std::vector<std::string> words(1);
@@ -37,16 +35,12 @@ int64_t number_of(const std::string& word, const std::string& value, int64_t low
   return number;
 }
 
-// Which of the two.
-int one_of(const std::string& word, const std::string& value, const char* first, const char* second) {
-  if (value != first && value != second) refuse_word(word, fmt::format("must be {} or {}", first, second));
-  return value == first ? 0 : 1;
-}
-
-Recompute recompute_of(const std::string& word, const std::string& value) {
-  for (size_t mode = 0; mode < std::size(kRecomputeNames); ++mode)
-    if (value == kRecomputeNames[mode]) return static_cast<Recompute>(mode);
-  refuse_word(word, "must be one of none, selective, moe, full");
+template <class Enum>
+Enum choice_of(const std::string& word, const std::string& value) {
+  if (const std::optional<Enum> choice = enum_of<Enum>(value)) return *choice;
+  const std::vector<std::string> words = enum_words<Enum>();
+  refuse_word(word, words.size() == 2 ? fmt::format("must be {} or {}", words[0], words[1])
+                                      : fmt::format("must be one of {}", fmt::join(words, ", ")));
 }
 
 }  // namespace
@@ -59,27 +53,27 @@ Layout layout_of(const RunSpec& run) {
   layout.chunks = shape.chunks;
   layout.tp = static_cast<int>(run.mesh.tp);
   layout.ep = static_cast<int>(run.mesh.ep);
-  layout.ep_first = run.mesh.placement == "ep_first";
-  layout.ted = run.moe.tp_mode == "ted";
+  layout.placement = run.mesh.placement;
+  layout.tp_mode = run.moe.tp_mode;
   layout.zero = static_cast<int>(run.mesh.zero);
   layout.micro_batches = run.train.micro_batches;
-  layout.recompute = recompute_mode(run);
+  layout.recompute = run.recompute;
   return layout;
 }
 
 RunSpec with_layout(RunSpec run, const Layout& layout) {
   run.mesh.pp = layout.pp;
-  run.mesh.schedule = name_of(layout.schedule);
+  run.mesh.schedule = layout.schedule;
   if (layout.schedule == ScheduleKind::interleaved) run.mesh.chunks = layout.chunks;
   run.mesh.tp = layout.tp;
-  run.moe.tp_mode = layout.ted ? "ted" : "ssmb";
+  run.moe.tp_mode = layout.tp_mode;
   run.mesh.ep = layout.ep;
-  run.mesh.placement = layout.ep_first ? "ep_first" : "dp_first";
+  run.mesh.placement = layout.placement;
   run.mesh.zero = layout.zero;
   run.train.micro_batches = layout.micro_batches;
   const std::string& listed = run.mesh.stage_layers;
   if (std::count(listed.begin(), listed.end(), ',') + 1 != layout.stages()) run.mesh.stage_layers.clear();
-  run.recompute = kRecomputeNames[static_cast<size_t>(layout.recompute)];
+  run.recompute = layout.recompute;
   if (!layout.transport.empty()) run.moe.transport = layout.transport;
   return run;
 }
@@ -98,18 +92,18 @@ Mesh mesh_of(const Layout& layout, int ranks) {
   spec.pp = layout.pp;
   spec.tp = layout.tp;
   spec.ep = layout.ep;
-  spec.placement = layout.ep_first ? "ep_first" : "dp_first";
-  return make_mesh(spec, ranks, layout.ted ? "ted" : "ssmb");
+  spec.placement = layout.placement;
+  return make_mesh(spec, ranks, layout.tp_mode);
 }
 
 std::string describe(const Layout& layout) {
   std::string text = fmt::format("pp={}", layout.pp);
-  if (layout.pp > 1) text += fmt::format(" schedule={}", name_of(layout.schedule));
+  if (layout.pp > 1) text += fmt::format(" schedule={}", word_of(layout.schedule));
   if (layout.pp > 1 && layout.schedule == ScheduleKind::interleaved) text += fmt::format(" chunks={}", layout.chunks);
-  text += fmt::format(" tp={}{} ep={}", layout.tp, layout.ted ? " tp_mode=ted" : "", layout.ep);
-  if (!layout.ep_first) text += " placement=dp_first";
+  text += fmt::format(" tp={}{} ep={}", layout.tp, layout.tp_mode == MoeTpMode::ted ? " tp_mode=ted" : "", layout.ep);
+  if (layout.placement == RankPlacement::dp_first) text += " placement=dp_first";
   text += fmt::format(" zero={} micro_batches={} recompute={}", layout.zero, layout.micro_batches,
-                      kRecomputeNames[static_cast<size_t>(layout.recompute)]);
+                      word_of(layout.recompute));
   return layout.transport.empty() ? text : text + " transport=" + layout.transport;
 }
 
@@ -130,11 +124,11 @@ Layout parse_layout(const std::string& text, const Layout& base) {
     else if (key == "ep") layout.ep = static_cast<int>(number(1, 1 << 20));
     else if (key == "zero") layout.zero = static_cast<int>(number(0, 1));
     else if (key == "micro_batches") layout.micro_batches = number(1, 1 << 24);
-    else if (key == "recompute") layout.recompute = recompute_of(word, value);
+    else if (key == "recompute") layout.recompute = choice_of<Recompute>(word, value);
     else if (key == "transport") layout.transport = value;
-    else if (key == "tp_mode") layout.ted = one_of(word, value, "ssmb", "ted") == 1;
+    else if (key == "tp_mode") layout.tp_mode = choice_of<MoeTpMode>(word, value);
     else if (key != "placement") refuse_word(word, fmt::format("is not a part of a layout{}", did_you_mean(key, keys)));
-    else layout.ep_first = one_of(word, value, "ep_first", "dp_first") == 0;
+    else layout.placement = choice_of<RankPlacement>(word, value);
   }
   const bool several = layout.schedule == ScheduleKind::interleaved || layout.schedule == ScheduleKind::zb_v;
   if (!names_chunks && (several ? layout.chunks < 2 : layout.chunks > 1)) layout.chunks = several ? 2 : 1;

@@ -16,8 +16,8 @@ struct Layout {
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   int chunks = 1;  // stages per rank
   int tp = 1, ep = 1;
-  bool ep_first = true;
-  bool ted = false;  // moe.tp_mode = "ted", which a search does not choose
+  RankPlacement placement = RankPlacement::ep_first;
+  MoeTpMode tp_mode = MoeTpMode::ssmb;  // a search takes it from the run
   int zero = 0;
   int64_t micro_batches = 1;
   Recompute recompute = Recompute::none;

@@ -112,7 +112,7 @@ MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, cons
   if (!is_new) return parts;
   parts.tokens = sequences * run_.train.seq_len;
   parts.boundary_bytes =
-      rounded(block_of(parts.tokens, mesh.tp, coords.tp).count * kinds_.model.width * size_of(run_.dtype()));
+      rounded(block_of(parts.tokens, mesh.tp, coords.tp).count * kinds_.model.width * size_of(run_.train.dtype));
   std::set<std::string> without_head;
   for (int kind = 0; kind < kinds_.count(); ++kind) {
     std::vector<ByteRow> saved, shared;
@@ -166,7 +166,7 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   GradientBlock of_two;  // what a cut over any members does to master weights
   of_two.cuts = {0, 0, 0};
   BlockPart& block = part.blocks[static_cast<size_t>(local.replicas)];
-  const bool cuts = cuts_master(row, of_two, run_.dtype());
+  const bool cuts = cuts_master(row, of_two, run_.train.dtype);
   block.elements = padded_gradient(local.numel(), gradient_dtype(local.replicas, run_));
   block.gap = block.elements - padded_gradient(local.numel(), DType::f32);
   const int64_t cut_master = cuts ? size_of(master_dtype(row, local, run_, platform_)) : 0;
@@ -234,7 +234,7 @@ int64_t MemoryModel::moments_in(const std::vector<const Params*>& parts, size_t 
   for (const Params* part : parts)
     for (const Stretch& stretch : part->blocks[block].stretches) {
       const int64_t last = at + stretch.elements - stretch.gap;
-      bytes += 2 * rounded(size_of(run_.moment_dtype()) * (std::clamp(end, at, last) - std::clamp(begin, at, last)));
+      bytes += 2 * rounded(size_of(run_.moments) * (std::clamp(end, at, last) - std::clamp(begin, at, last)));
       at += stretch.elements;
     }
   return bytes;
@@ -245,7 +245,7 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
                       const MeshCoords& coords) const {
   const int members[kReplicas] = {mesh.dp, mesh.dp * mesh.tp, mesh.edp};
   const int member[kReplicas] = {coords.dp, coords.dp * mesh.tp + coords.tp, coords.edp};
-  const bool offloads = run_.offload == "optimizer";
+  const bool offloads = run_.offload == Offload::optimizer;
   const auto leave = [&](ByteKind kind, int64_t bytes, bool on_host) {
     if (on_host) sum.on_host += bytes;
     else add(sum, kind, bytes);
@@ -283,8 +283,8 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
     }
     // Tensors are rounded to 64 bytes: those of fp32 end where gradients do, others one by one.
     leave(ByteKind::moment,
-          run_.moment_dtype() == DType::f32 ? 2 * 4 * (end - begin - own_gaps - (elements - gaps))
-                                            : moments_in(parts, b, begin, end) - moments_in(parts, b, 0, elements),
+          run_.moments == DType::f32 ? 2 * 4 * (end - begin - own_gaps - (elements - gaps))
+                                     : moments_in(parts, b, begin, end) - moments_in(parts, b, 0, elements),
           offloads);
     leave(ByteKind::master, own_master_bytes - cut_master_bytes, offloads);  // of matrices in bf16
   }
@@ -303,7 +303,7 @@ ByteSummary MemoryModel::parameters(const Layout& layout, const Mesh& mesh, cons
 
 // As in the byte table.
 void MemoryModel::add_sum_pieces(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const {
-  if (mesh.edp == 1 || run_.expert_gradient_dtype() != DType::bf16) return;
+  if (mesh.edp == 1 || run_.expert_gradients != DType::bf16) return;
   int64_t largest = 0, block = 0;
   for (const Params* part : parts) {
     const int64_t elements = part->blocks[static_cast<size_t>(Replicas::edp)].elements;

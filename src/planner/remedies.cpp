@@ -28,15 +28,15 @@ void try_memory(Remedies& remedies, const Request& request) {
   Request full = request;
   full.run.plan.memory_margin = 0;
   if (request.run.plan.memory_margin > 0 && is_enough(full)) remedies.enough.push_back("plan.memory_margin=0");
-  const auto try_key = [&](const char* key, std::string RunSpec::*value, const char* to, bool exists) {
+  const auto try_key = [&](const char* key, auto RunSpec::*value, auto to, bool exists) {
     if (!exists || request.run.*value == to) return;
     Request changed = request;
     changed.run.*value = to;
-    try_change(remedies, fmt::format("memory.{}={}", key, to), changed);
+    try_change(remedies, fmt::format("memory.{}={}", key, word_of(to)), changed);
   };
-  try_key("moments", &RunSpec::moments, "bf16", true);
-  try_key("expert_gradients", &RunSpec::expert_gradients, "bf16", request.run.dtype() == DType::bf16);
-  try_key("offload", &RunSpec::offload, "optimizer", request.profile.host_bytes_per_s.has_value());
+  try_key("moments", &RunSpec::moments, DType::bf16, true);
+  try_key("expert_gradients", &RunSpec::expert_gradients, DType::bf16, request.run.train.dtype == DType::bf16);
+  try_key("offload", &RunSpec::offload, Offload::optimizer, request.profile.host_bytes_per_s.has_value());
 }
 
 void try_lengths(Remedies& remedies, const Request& request) {

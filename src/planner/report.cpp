@@ -138,7 +138,7 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   const auto differences = [&](const Layout& o) {
     const bool pipeline = o.schedule != layout.schedule || o.chunks != layout.chunks;
     return int{o.pp != layout.pp} + int{pipeline} + int{o.tp != layout.tp} + int{o.ep != layout.ep} +
-           int{o.ep_first != layout.ep_first} + int{o.zero != layout.zero} +
+           int{o.placement != layout.placement} + int{o.zero != layout.zero} +
            int{o.micro_batches != layout.micro_batches} + int{o.recompute != layout.recompute} +
            int{o.transport != layout.transport};
   };
@@ -168,7 +168,7 @@ std::vector<PricedExchange> price_exchanges(const Request& request, const LayerS
   const Transfers transfers(request.profile, request.ranks);
   std::vector<PricedExchange> priced;
   for (const ExchangeVolume& v :
-       exchange_volumes(layer, request.model.width, tokens, shape, size_of(request.run.dtype()))) {
+       exchange_volumes(layer, request.model.width, tokens, shape, size_of(request.run.train.dtype))) {
     if (shape.nodes == 1 && std::string_view(v.transport) == "halo") continue;  // it is what flat is
     priced.push_back({v, transfers.at_best(group, v.within, v.between)});
   }
@@ -228,7 +228,7 @@ std::string describe_request(const Request& request, const SearchResult& result)
   const TrainSpec& train = request.run.train;
   std::string text = fmt::format("model {}\n", summary(request.model));
   text += fmt::format("{} ranks of {}; {} samples of {} tokens a step, {}\n", request.ranks, request.profile.name,
-                      train.global_batch, train.seq_len, train.dtype);
+                      train.global_batch, train.seq_len, word_of(train.dtype));
   for (const std::string& source : request.profile.sources) text += fmt::format("  {}\n", source);
   text += fmt::format("weighed {} layouts in {:.2f} s, {} fit; {} simulated in {:.2f} s\n", result.weighed.size(),
                       result.closed_form_s, result.fitting, result.best.size() + result.too_big.size(),

@@ -38,7 +38,7 @@ bool can_be_cut(const ModelSpec& model, const RunSpec& run, int tp) {
   try {
     Mesh mesh;
     mesh.tp = tp;
-    mesh.ted = run.moe.tp_mode == "ted";
+    mesh.ted = run.moe.tp_mode == MoeTpMode::ted;
     check_tensor_parallel(model, run, mesh, tp);
     return true;
   } catch (const Error&) {
@@ -83,9 +83,9 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
   const RunSpec& run = request.run;
   const int64_t sequences = most_samples(run, layout.micro_batches, dp), tokens = sequences * run.train.seq_len;
   const bool per_sequence =
-      (run.moe.capacity_factor > 0 && run.moe.capacity_domain == "sequence") ||
+      (run.moe.capacity_factor > 0 && run.moe.capacity_domain == CapacityDomain::sequence) ||
       (aux_scope(run, request.model) == AuxScope::sequence && aux_loss_coef(run, request.model) > 0);
-  const bool cuts_sequences = layout.tp > 1 && !layout.ted && per_sequence;
+  const bool cuts_sequences = layout.tp > 1 && layout.tp_mode != MoeTpMode::ted && per_sequence;
   if (cuts_sequences)
     for (const int64_t samples : different_samples(run, layout.micro_batches, dp))
       if (samples % layout.tp != 0) return false;
@@ -110,9 +110,9 @@ bool fills_nodes(RankGroup group, int64_t node, int64_t ranks) {
 // The layout with every placement, transport and ZeRO stage that makes a difference.
 void add_placements(std::vector<Layout>& layouts, const Request& request, Layout layout, int64_t stage,
                     int64_t shared) {
-  for (const bool ep_first : {true, false}) {
-    if (!ep_first && (layout.ep == 1 || layout.ep == shared)) continue;
-    layout.ep_first = ep_first;
+  for (const RankPlacement placement : {RankPlacement::ep_first, RankPlacement::dp_first}) {
+    if (placement == RankPlacement::dp_first && (layout.ep == 1 || layout.ep == shared)) continue;
+    layout.placement = placement;
     for (const std::string& transport : transports_to_try(request, layout)) {
       layout.transport = transport;
       for (const int zero : {0, 1}) {
@@ -245,8 +245,8 @@ std::vector<Layout> layouts_of(const Request& request) {
     Layout layout;
     layout.pp = pp;
     layout.tp = tp;
-    layout.ted = run.moe.tp_mode == "ted";
-    const int64_t shared = layout.ted ? dp : stage;  // ranks that share the experts out
+    layout.tp_mode = run.moe.tp_mode;
+    const int64_t shared = layout.tp_mode == MoeTpMode::ted ? dp : stage;  // ranks that share the experts out
     for (const int64_t ep : divisors_of(shared)) {
       if (ep > experts || (ep > 1 && !allows_sharded_experts(run.moe.transport))) continue;
       layout.ep = static_cast<int>(ep);
@@ -323,7 +323,7 @@ void fail_without_layouts(const Request& request) {
       Layout plain;
       plain.pp = pp;
       plain.tp = tp;
-      plain.ted = request.run.moe.tp_mode == "ted";
+      plain.tp_mode = request.run.moe.tp_mode;
       plain.micro_batches = batch / dp;
       check_layout(request, plain);
     }

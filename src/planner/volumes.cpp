@@ -6,8 +6,8 @@ namespace mw {
 
 LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, const NodeMap& nodes,
                           const std::vector<TransportKind>& transports) {
-  const bool again = is_recomputed(recompute_mode(run), "received");
-  const int64_t row_bytes = model.width * size_of(run.dtype());
+  const bool again = is_recomputed(run.recompute, "received");
+  const int64_t row_bytes = model.width * size_of(run.train.dtype);
   // Tensor-sharded experts: every rank of TP routes all tokens.
   const double tokens = static_cast<double>(run.train.global_batch * run.train.seq_len) * (mesh.ted ? mesh.tp : 1);
   std::vector<Islands> groups;  // of the first stage

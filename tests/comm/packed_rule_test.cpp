@@ -10,7 +10,7 @@ namespace {
 TEST(PackedRule, TableAndOperatorsAgree) {
   for (const bool native_bf16 : {true, false})
     for (const int64_t width : {1, 24, 63, 64, 65, 100, 1024})
-      for (const char* activation : {"swiglu", "gelu"}) {
+      for (const Activation activation : {Activation::swiglu, Activation::gelu}) {
         NativeModel native;
         native.width = width;
         native.heads = 1;

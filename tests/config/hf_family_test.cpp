@@ -20,13 +20,13 @@ std::string family_of(const NativeModel& native) { return fit_hf_family(build_na
 TEST(HfFamily, IsTheOneThatHasTheFeatures) {
   NativeModel n = grouped();
   EXPECT_EQ(family_of(n), "mixtral");
-  n.qk_norm = "per_head";
+  n.qk_norm = QkNorm::per_head;
   EXPECT_EQ(family_of(n), "qwen3_moe");
   n.renormalise = false;
   n.dense_layers = 1;
   EXPECT_EQ(family_of(n), "qwen3_moe");
   n = grouped();
-  n.qk_norm = "full_width";
+  n.qk_norm = QkNorm::full_width;
   n.head_dim = 12;
   n.clip_qkv = 3;
   EXPECT_EQ(family_of(n), "olmoe");
@@ -34,7 +34,7 @@ TEST(HfFamily, IsTheOneThatHasTheFeatures) {
   n.renormalise = false;
   EXPECT_EQ(family_of(n), "deepseek_v2");
   n = latent();
-  n.score = "sigmoid";
+  n.score = ScoreFunction::sigmoid;
   n.selection_bias = true;
   EXPECT_EQ(family_of(n), "deepseek_v3");
   n.expert_groups = 2;
@@ -45,8 +45,8 @@ TEST(HfFamily, IsTheOneThatHasTheFeatures) {
 // config.json says all that the table said: nothing else could be lost.
 TEST(HfFamily, ConfigSaysAllOfTheModel) {
   for (const bool is_latent : {false, true})
-    for (const char* norm : {"none", "per_head", "full_width"})
-      for (const char* score : {"softmax", "sigmoid"})
+    for (const QkNorm norm : {QkNorm::none, QkNorm::per_head, QkNorm::full_width})
+      for (const ScoreFunction score : {ScoreFunction::softmax, ScoreFunction::sigmoid})
         for (const bool renormalise : {false, true})
           for (const int64_t groups : {1, 2})
             for (const int64_t best : {1, 2, 3})
@@ -54,7 +54,7 @@ TEST(HfFamily, ConfigSaysAllOfTheModel) {
                 NativeModel n = is_latent ? latent() : grouped();
                 n.qk_norm = norm;
                 n.score = score;
-                n.selection_bias = n.score == "sigmoid";
+                n.selection_bias = n.score == ScoreFunction::sigmoid;
                 n.renormalise = renormalise;
                 n.expert_groups = groups;
                 n.kept_groups = groups;
@@ -73,7 +73,8 @@ TEST(HfFamily, ConfigSaysAllOfTheModel) {
                       same.layers = groups > 1 ? same.layers : native.layers;
                       EXPECT_EQ(same, native);
                     },
-                    {Exit::unsupported, Exit::config}, fmt::format("{} {} {} {}", norm, score, groups, best));
+                    {Exit::unsupported, Exit::config},
+                    fmt::format("{} {} {} {}", word_of(norm), word_of(score), groups, best));
               }
 }
 
@@ -83,20 +84,20 @@ TEST(HfFamily, NamesWhatFitsNone) {
     EXPECT_TRUE(contains(message, "fits no Hugging Face family") && contains(message, part)) << message;
   };
   NativeModel n = grouped();
-  n.activation = "relu";
+  n.activation = Activation::relu;
   says(n, "none supports activation = \"relu\"");
   n = grouped();
   n.renormalise = false;
   says(n, "mixtral does not support renormalise = false; olmoe does not support qk_norm other than");
   n = grouped();
-  n.score = "sigmoid";
+  n.score = ScoreFunction::sigmoid;
   says(n, "sigmoid\" without selection_bias");
   n = small_native();
   n.dense_layers = 0;
   says(n, "mixtral does not support shared_experts");
   n = latent();
   says(n, "deepseek_v2 does not support renormalise; deepseek_v3 does not support score = \"softmax\"");
-  n.score = "sigmoid";
+  n.score = ScoreFunction::sigmoid;
   n.selection_bias = true;
   n.expert_groups = 2;
   says(n, "group_best other than 2");

@@ -36,7 +36,7 @@ Plan plan_of(const Shape& shape, int rank) {
   run.native.tie_embeddings = shape.tied;
   run.mesh.ep = shape.ep;
   run.mesh.zero = shape.zero ? 1 : 0;
-  if (shape.bf16) run.train.dtype = run.expert_gradients = "bf16";
+  if (shape.bf16) run.train.dtype = run.expert_gradients = DType::bf16;
   run.train.micro_batches = 1;
   const ModelSpec model = build_native_model(run.native);
   Placements placements = make_block_placements(model, shape.ep);

@@ -123,8 +123,11 @@ TEST(TextCorpus, SplitsPartitionTheFiles) {
   }
   EXPECT_EQ(TextCorpus(dir.path(), {".h"}, 0, Split::train).files(), all);
   EXPECT_EQ(TextCorpus(dir.path(), {".h"}, 0.5, Split::all).files(), all);
-  const TokenSourceOptions options{
-      .kind = "text", .path = dir.path(), .suffixes = {".h"}, .validation_fraction = 0.5, .split = Split::validation};
+  const TokenSourceOptions options{.kind = DataKind::text,
+                                   .path = dir.path(),
+                                   .suffixes = {".h"},
+                                   .validation_fraction = 0.5,
+                                   .split = Split::validation};
   EXPECT_EQ(open_token_source(options)->size(), TextCorpus(dir.path(), {".h"}, 0.5, Split::validation).size());
 }
 

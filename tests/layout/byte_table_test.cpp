@@ -15,7 +15,7 @@ int64_t round_up(int64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 TEST(ByteTable, NamesAreUniqueInEveryLayout) {
   for (const char* transport : {"auto", "flat", "padded"})
-    for (const char* dtype : {"bf16", "fp32"})
+    for (const DType dtype : {DType::bf16, DType::f32})
       for (const int ep : {1, 2, 4}) {
         RunSpec run = small_run();
         run.moe.transport = transport;
@@ -79,9 +79,9 @@ TEST(ByteTable, GradientsOfExpertsFollowTheDenseOnes) {
 
 TEST(ByteTable, PackedWeightsOnlyInBf16) {
   RunSpec run = small_run();
-  run.train.dtype = "fp32";
+  run.train.dtype = DType::f32;
   EXPECT_EQ(summarise(all_rows(small_plan(run))).by_kind[static_cast<int>(ByteKind::packed)], 0);
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   const Plan plan = small_plan(run, 1, 0, {true, 0});
   for (const char* direction : {"packed_forward.", "packed_backward."}) {
     // 6 experts of [2*20, 48], each a padded 64 x 64 of two bytes.
@@ -129,7 +129,7 @@ TEST(ByteTable, MoeLayerKeepsInputAndPreActivationOnly) {
 
 TEST(ByteTable, OtherRowsOfASmallModel) {
   RunSpec run = small_run();
-  run.train.dtype = "fp32";
+  run.train.dtype = DType::f32;
   const Plan plan = small_plan(run);
   const int64_t t = 64;
   EXPECT_EQ(row_of(plan.activation_rows, "data.ids").shape, (std::vector<int64_t>{2, t}));  // every micro-batch
@@ -176,7 +176,7 @@ TEST(ByteTable, CapacityBoundsReceivedRows) {
   run.moe.row_headroom = 1.5;
   const int64_t tokens = 16, sequences = tokens / run.train.seq_len, local = 2;  // of the first rank, 6 experts, K = 3
   ASSERT_EQ(sequences * run.train.seq_len, tokens);
-  const auto rows = [&](double factor, const char* domain, const char* transport) {
+  const auto rows = [&](double factor, CapacityDomain domain, const char* transport) {
     run.moe.capacity_factor = factor;
     run.moe.capacity_domain = domain;
     run.moe.transport = transport;
@@ -189,10 +189,12 @@ TEST(ByteTable, CapacityBoundsReceivedRows) {
     const int64_t by_sequence = std::min(tokens, sequences * capacity(run.train.seq_len)),
                   by_rank = std::min(tokens, capacity(tokens));
     for (const char* transport : {"flat", "padded"}) {
-      EXPECT_EQ(rows(factor, "sequence", transport).max_rows, 4 * local * by_sequence) << factor << ' ' << transport;
-      EXPECT_EQ(rows(factor, "rank", transport).max_rows, 4 * local * by_rank) << factor << ' ' << transport;
+      EXPECT_EQ(rows(factor, CapacityDomain::sequence, transport).max_rows, 4 * local * by_sequence)
+          << factor << ' ' << transport;
+      EXPECT_EQ(rows(factor, CapacityDomain::rank, transport).max_rows, 4 * local * by_rank)
+          << factor << ' ' << transport;
     }
-    const ByteRow flat = rows(factor, "rank", "flat");
+    const ByteRow flat = rows(factor, CapacityDomain::rank, "flat");
     EXPECT_LE(flat.mean_rows, flat.shape[0]);
     EXPECT_LE(flat.shape[0], flat.max_rows);
   }
@@ -327,11 +329,11 @@ TEST(LogitChunk, StaysSmall) {
 
 // What memory.offload leaves on the device is what forward and backward touch.
 TEST(ByteTable, OffloadedStatesAreOnTheHost) {
-  for (const char* dtype : {"bf16", "fp32"}) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
     RunSpec run = small_run();
     run.train.dtype = dtype;
     const Plan here = small_plan(run);
-    run.offload = "optimizer";
+    run.offload = Offload::optimizer;
     const Plan there = small_plan(run);
     const ByteSummary all = summarise(here.parameter_rows), left = summarise(there.parameter_rows);
     EXPECT_EQ(all.on_host, 0);
@@ -343,8 +345,8 @@ TEST(ByteTable, OffloadedStatesAreOnTheHost) {
                              row.name.find("w_up") != std::string::npos ||
                              row.name.find("w_down") != std::string::npos || row.name == "param.head";
       const bool expected =
-          row.kind == ByteKind::moment || (row.kind == ByteKind::master && is_matrix && std::string(dtype) == "bf16");
-      EXPECT_EQ(row.on_host, expected) << row.name << " " << dtype;
+          row.kind == ByteKind::moment || (row.kind == ByteKind::master && is_matrix && dtype == DType::bf16);
+      EXPECT_EQ(row.on_host, expected) << row.name << " " << word_of(dtype);
     }
     EXPECT_TRUE(contains(describe(there), "more on the host"));
   }

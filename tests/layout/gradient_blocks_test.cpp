@@ -39,7 +39,7 @@ Mesh mesh_of(int dp, int edp) {
   return mesh;
 }
 
-RunSpec run_of(int64_t zero, const char* expert_gradients = "fp32") {
+RunSpec run_of(int64_t zero, DType expert_gradients = DType::f32) {
   RunSpec run;
   run.mesh.zero = zero;
   run.expert_gradients = expert_gradients;
@@ -86,12 +86,12 @@ TEST(GradientBlocks, AreCutEvenlyAndOnBorders) {
 
 // Units are 64 bytes, whatever a gradient is kept in.
 TEST(GradientBlocks, OfExpertsMayBeBf16) {
-  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(8, 2), {}, run_of(1, "bf16"));
+  const GradientBlocks blocks = make_gradient_blocks(kRows, locals(), mesh_of(8, 2), {}, run_of(1, DType::bf16));
   EXPECT_EQ(blocks.begins, (std::vector<int64_t>{0, 0, 0, 112, 64}));
   EXPECT_EQ(blocks.of(Replicas::edp).cuts, (std::vector<int64_t>{0, 32, 64}));
   EXPECT_EQ(blocks.of(Replicas::dp).cuts.at(1), 16);
-  EXPECT_EQ(gradient_dtype(Replicas::edp, run_of(0, "bf16")), DType::bf16);
-  EXPECT_EQ(gradient_dtype(Replicas::stage, run_of(0, "bf16")), DType::f32);
+  EXPECT_EQ(gradient_dtype(Replicas::edp, run_of(0, DType::bf16)), DType::bf16);
+  EXPECT_EQ(gradient_dtype(Replicas::stage, run_of(0, DType::bf16)), DType::f32);
   EXPECT_EQ(sum_piece_elements(1000, 1000 * 28), 512);
   EXPECT_EQ(sum_piece_elements(1000, 1000), 128);
   EXPECT_EQ(sum_piece_elements(32, 32), 32);
@@ -106,7 +106,7 @@ TEST(GradientBlocks, OfOneReplicaAreNotCut) {
 
 // What the ranks of one run keep of each parameter adds up to it: once where it is cut.
 TEST(ByteTable, CutsMomentsOverReplicas) {
-  for (const char* dtype : {"fp32", "bf16"})
+  for (const DType dtype : {DType::f32, DType::bf16})
     for (const int ep : {1, 2, 4}) {
       RunSpec run = small_run();
       run.train.dtype = dtype;
@@ -125,8 +125,8 @@ TEST(ByteTable, CutsMomentsOverReplicas) {
       }
       for (const ParamRow& row : params) {
         const int copies = row.expert ? 4 / ep : 4;
-        const bool cut = run.train.dtype == "bf16" && row.role == ParamRole::matrix;
-        EXPECT_EQ(masters["param." + row.name], row.numel() * (cut ? 1 : copies)) << row.name << " " << dtype;
+        const bool cut = run.train.dtype == DType::bf16 && row.role == ParamRole::matrix;
+        EXPECT_EQ(masters["param." + row.name], row.numel() * (cut ? 1 : copies)) << row.name << " " << word_of(dtype);
         if (!row.trained) continue;
         for (const char* kind : {"adam_m.", "adam_v."}) EXPECT_EQ(moments[kind + row.name], row.numel()) << row.name;
       }
@@ -134,7 +134,7 @@ TEST(ByteTable, CutsMomentsOverReplicas) {
 }
 
 TEST(ByteTable, HoldsRoomForOneMatrixWherePackingNeedsItWhole) {
-  const auto gathered = [](const char* dtype, int64_t zero, int world, const Platform& platform) {
+  const auto gathered = [](DType dtype, int64_t zero, int world, const Platform& platform) {
     RunSpec run = small_run();
     run.train.dtype = dtype;
     run.mesh.zero = zero;
@@ -146,11 +146,11 @@ TEST(ByteTable, HoldsRoomForOneMatrixWherePackingNeedsItWhole) {
   Platform cpu, gpu;
   cpu.native_bf16 = true;
   gpu.native_bf16 = gpu.one_packed_form = true;
-  EXPECT_EQ(gathered("bf16", 1, 4, cpu), 2 * 70 * 48 * 4);  // w_up of the dense layer
-  EXPECT_EQ(gathered("bf16", 1, 4, gpu), 2 * 70 * 48 * 4);  // sides that are no multiples of 64 are padded
-  EXPECT_EQ(gathered("bf16", 0, 4, cpu), 0);
-  EXPECT_EQ(gathered("bf16", 1, 1, cpu), 0);
-  EXPECT_EQ(gathered("fp32", 1, 4, cpu), 0);
+  EXPECT_EQ(gathered(DType::bf16, 1, 4, cpu), 2 * 70 * 48 * 4);  // w_up of the dense layer
+  EXPECT_EQ(gathered(DType::bf16, 1, 4, gpu), 2 * 70 * 48 * 4);  // sides that are no multiples of 64 are padded
+  EXPECT_EQ(gathered(DType::bf16, 0, 4, cpu), 0);
+  EXPECT_EQ(gathered(DType::bf16, 1, 1, cpu), 0);
+  EXPECT_EQ(gathered(DType::f32, 1, 4, cpu), 0);
   RunSpec run = small_run();
   run.mesh.zero = 1;
   NativeModel even = small_native();

@@ -68,7 +68,7 @@ inline NativeModel small_native() {
 inline NativeModel small_latent_native() {
   NativeModel n = small_native();
   n.kv_heads = n.head_dim = 0;
-  n.attention = "latent";
+  n.attention = AttentionKind::latent;
   n.q_rank = 28;
   n.kv_rank = 24;
   n.nope_dim = 8;

@@ -107,12 +107,13 @@ TEST(Mesh, PlacementsByExample) {
 TEST(Mesh, IsMadeFromTheRunFile) {
   for (int world = 1; world <= 16; ++world)
     for (int ep = 1; ep <= 20; ++ep)
-      for (const char* placement : {"ep_first", "dp_first"}) {
+      for (const RankPlacement placement : {RankPlacement::ep_first, RankPlacement::dp_first}) {
         MeshSpec spec;
         spec.ep = ep;
         spec.placement = placement;
         if (world % ep == 0) {
-          EXPECT_EQ(make_mesh(spec, world), (Mesh{world, 1, world, 1, ep, world / ep, spec.placement == "ep_first"}));
+          EXPECT_EQ(make_mesh(spec, world),
+                    (Mesh{world, 1, world, 1, ep, world / ep, spec.placement == RankPlacement::ep_first}));
           continue;
         }
         // The error names sizes that work, and these do.

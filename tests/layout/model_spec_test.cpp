@@ -73,8 +73,8 @@ std::string list_rows(const ModelSpec& model, const std::string& prefix = "") {
 
 TEST(ParamTable, ListsEveryTensorOfASmallModel) {
   NativeModel n = small_native();
-  n.qk_norm = "per_head";
-  n.score = "sigmoid";
+  n.qk_norm = QkNorm::per_head;
+  n.score = ScoreFunction::sigmoid;
   n.selection_bias = true;
   EXPECT_EQ(list_rows(build_native_model(n)),
             "embed [100, 48]\n"
@@ -132,7 +132,7 @@ TEST(ParamTable, CountsAddUp) {
   tied.tie_embeddings = true;
   EXPECT_EQ(parameter_count(build_native_model(tied)), parameter_count(model) - 100 * 48);
   NativeModel two = small_native();
-  two.activation = "relu";  // two matrices
+  two.activation = Activation::relu;  // two matrices
   EXPECT_EQ(parameter_count(build_native_model(two)), parameter_count(model) - (dense + shared + 6 * expert) / 3);
 }
 
@@ -167,7 +167,7 @@ TEST(Flops, ClosedFormOfASmallModel) {
   EXPECT_DOUBLE_EQ(forward_flops_per_token(model, 33), 2 * attention + dense + moe + head);
 
   NativeModel gelu = small_native();
-  gelu.activation = "gelu";
+  gelu.activation = Activation::gelu;
   EXPECT_DOUBLE_EQ(forward_flops_per_token(build_native_model(gelu), 33),
                    2 * attention + dense * 2 / 3 + 2.0 * 2 * 48 * (3 * 20 + 40) + 2.0 * 48 * 6 + head);
   // One position sees itself alone: the products are twice the active matrices.
@@ -241,9 +241,6 @@ TEST(NativeModelTable, RefusesWhatDoesNotFit) {
   refuse([](NativeModel& n) { n.top_k = 0; }, "top_k = 0, expected 1 to 6");
   refuse([](NativeModel& n) { n.dense_layers = 3; }, "dense_layers");
   refuse([](NativeModel& n) { n.selection_bias = true; }, "sigmoid");
-  refuse([](NativeModel& n) { n.activation = "silu"; }, "activation");
-  refuse([](NativeModel& n) { n.score = "tanh"; }, "score");
-  refuse([](NativeModel& n) { n.qk_norm = "yes"; }, "qk_norm");
   refuse([](NativeModel& n) { n.rope_theta = std::numeric_limits<double>::quiet_NaN(); }, "rope_theta");
   refuse([](NativeModel& n) { n.norm_eps = std::numeric_limits<double>::infinity(); }, "norm_eps");
   refuse([](NativeModel& n) { n.vocab = int64_t{1} << 62; }, "vocab = ");
@@ -255,11 +252,10 @@ TEST(NativeModelTable, RefusesWhatDoesNotFit) {
   refuse([](NativeModel& n) { n.expert_groups = 3; }, "kept_groups = 1 of 2 experts each are too few for top_k = 3");
   refuse([](NativeModel& n) { n.expert_groups = 3, n.kept_groups = 2, n.group_best = 3; },
          "the 3 best experts rank a group, but expert_groups = 3 leaves 2");
-  refuse([](NativeModel& n) { n.attention = "linear"; }, "model.attention");
-  refuse([](NativeModel& n) { n.attention = "latent"; }, "head_dim");
+  refuse([](NativeModel& n) { n.attention = AttentionKind::latent; }, "head_dim");
   refuse([](NativeModel& n) { n = small_latent_native(), n.kv_heads = 2; },
          "latent attention does not use model.kv_heads");
-  refuse([](NativeModel& n) { n = small_latent_native(), n.qk_norm = "per_head"; },
+  refuse([](NativeModel& n) { n = small_latent_native(), n.qk_norm = QkNorm::per_head; },
          "latent attention does not use model.qk_norm");
   refuse([](NativeModel& n) { n = small_latent_native(), n.rope_dim = 7; }, "odd");
   refuse([](NativeModel& n) { n = small_latent_native(), n.kv_rank = int64_t{1} << 62; }, "rank");

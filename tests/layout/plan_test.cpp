@@ -23,9 +23,9 @@ TEST(Plan, IsAPureFunctionOfItsInputs) {
 
 TEST(Plan, NamesGradientsThatAreKeptInBf16) {
   RunSpec run = small_run();
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   EXPECT_FALSE(contains(describe(small_plan(run, 1, 0)), "of experts in bf16"));
-  run.expert_gradients = "bf16";
+  run.expert_gradients = DType::bf16;
   const Plan plan = small_plan(run, 1, 0);
   const std::string gradients = format_bytes(summarise(all_rows(plan)).by_kind[static_cast<int>(ByteKind::gradient)]);
   EXPECT_TRUE(contains(describe(plan), ", gradients " + gradients + " (those of experts in bf16)")) << describe(plan);
@@ -33,7 +33,7 @@ TEST(Plan, NamesGradientsThatAreKeptInBf16) {
 
 TEST(Plan, NamesMomentsAndMasterWeightsInHalves) {
   RunSpec run = small_run();
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   NativeModel even = small_native();
   even.vocab = 128;
   even.width = even.dense_width = even.expert_width = 64;
@@ -46,7 +46,7 @@ TEST(Plan, NamesMomentsAndMasterWeightsInHalves) {
   };
   EXPECT_FALSE(contains(header(gpu), "(in bf16)")) << header(gpu);
   EXPECT_FALSE(contains(header({}), "(what packed weights lack)")) << header({});
-  run.moments = "bf16";
+  run.moments = DType::bf16;
   EXPECT_TRUE(contains(header(gpu), " (what packed weights lack), gradients ")) << header(gpu);
   EXPECT_TRUE(contains(header(gpu), " (in bf16), packed weights ")) << header(gpu);
 }
@@ -72,8 +72,8 @@ TEST(Plan, RefusesWhatCannotBe) {
   refuse([](RunSpec& r, NativeModel&) { r.mesh.ep = 8, r.train.micro_batches = 1; }, 8, Exit::config, "6 experts");
   refuse([](RunSpec& r, NativeModel& n) { r.mesh.ep = 2, n.dense_layers = 2; }, 2, Exit::config, "no MoE layer");
   refuse([](RunSpec&, NativeModel&) {}, 3, Exit::config, "not divisible");
-  refuse([](RunSpec& r, NativeModel&) { r.train.dtype = "fp32", r.expert_gradients = "bf16"; }, 1, Exit::config,
-         "needs train.dtype = \"bf16\", got \"fp32\"");
+  refuse([](RunSpec& r, NativeModel&) { r.train.dtype = DType::f32, r.expert_gradients = DType::bf16; }, 1,
+         Exit::config, "needs train.dtype = \"bf16\", got \"fp32\"");
   refuse([](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.transport = "in_place"; }, 2, Exit::config, "in_place");
   refuse([](RunSpec& r, NativeModel&) { r.train.seq_len = 1 << 22, r.train.global_batch = 1 << 12; }, 1, Exit::config,
          "2^30");

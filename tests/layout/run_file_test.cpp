@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include "base/text.h"
-#include "config/run_spec.h"
+#include "config/run_keys.h"
 #include "layout/helpers.h"
 
 namespace mw::test {
@@ -131,10 +131,19 @@ TEST(RunFile, TellsWhichKeysChanged) {
   EXPECT_EQ(told(parse("model = \"hf:/m\"\n"), parse("model = \"hf:/n\"\n")), "model: \"hf:/m\" -> \"hf:/n\"\n");
 }
 
+TEST(RunFile, EveryWordOfAChoiceRoundTrips) {
+  for (const KeyRule& rule : key_rules())
+    if (const auto* choice = std::get_if<ChoiceKey>(&rule.kind))
+      for (const std::string& word : choice->words) {
+        RunSpec run = parse("", {rule.key + "=" + word});
+        EXPECT_EQ(choice->word(run), word) << rule.key;
+      }
+}
+
 TEST(RunFile, NamesWhoMultipliesRowsWithExperts) {
-  EXPECT_EQ(parse("").moe.products(), ExpertProducts::automatic);
-  EXPECT_EQ(parse("[moe]\nexpert_products = \"grouped\"\n").moe.products(), ExpertProducts::grouped);
-  EXPECT_EQ(parse("", {"moe.expert_products=per_expert"}).moe.products(), ExpertProducts::per_expert);
+  EXPECT_EQ(parse("").moe.expert_products, ExpertProducts::automatic);
+  EXPECT_EQ(parse("[moe]\nexpert_products = \"grouped\"\n").moe.expert_products, ExpertProducts::grouped);
+  EXPECT_EQ(parse("", {"moe.expert_products=per_expert"}).moe.expert_products, ExpertProducts::per_expert);
   error_of([] { parse("", {"moe.expert_products=library"}); }, Exit::config);
 }
 
@@ -176,6 +185,10 @@ TEST(RunFile, OverridesAreChecked) {
                                   std::string("data.suffixes=[1]"),
                                   std::string("data.suffixes=[\"\\u0000\"]"),
                                   std::string("data.kind=txt"),
+                                  std::string("model.activation=silu"),
+                                  std::string("model.score=tanh"),
+                                  std::string("model.qk_norm=yes"),
+                                  std::string("model.attention=linear"),
                                   std::string("data.path=\"a\\u0000\""),
                                   std::string("data.path=a\0b", 13),
                                   std::string("data.path=\xff"),

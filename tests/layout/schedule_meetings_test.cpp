@@ -253,13 +253,14 @@ Outcome run(const Job& job, const std::vector<std::vector<Step>>& steps) {
   return first;
 }
 
-Mesh mesh_of(int pp, int tp, int dp, bool all_experts_apart, const char* placement = "ep_first", bool ted = false) {
+Mesh mesh_of(int pp, int tp, int dp, bool all_experts_apart, RankPlacement placement = RankPlacement::ep_first,
+             bool ted = false) {
   MeshSpec spec;
   spec.pp = pp;
   spec.tp = tp;
   spec.placement = placement;
   spec.ep = all_experts_apart ? dp * (ted ? 1 : tp) : 1;
-  return make_mesh(spec, pp * tp * dp, ted ? "ted" : "ssmb");
+  return make_mesh(spec, pp * tp * dp, ted ? MoeTpMode::ted : MoeTpMode::ssmb);
 }
 
 PipelineShape shape_of(ScheduleKind kind, int ranks, int64_t micro_batches) {
@@ -272,14 +273,16 @@ constexpr ScheduleKind kKinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_
 
 TEST(ScheduleMeetings, EveryScheduleEndsOnEveryMesh) {
   struct Way {
-    const char* placement;
+    RankPlacement placement;
     bool ted, tied, early_sums;
     Recompute recompute;
   };
-  const Way ways[] = {
-      {"ep_first", false, false, false, Recompute::none}, {"ep_first", false, true, true, Recompute::moe},
-      {"dp_first", false, true, false, Recompute::full},  {"dp_first", false, false, true, Recompute::none},
-      {"ep_first", true, true, true, Recompute::none},    {"dp_first", true, true, false, Recompute::moe}};
+  const Way ways[] = {{RankPlacement::ep_first, false, false, false, Recompute::none},
+                      {RankPlacement::ep_first, false, true, true, Recompute::moe},
+                      {RankPlacement::dp_first, false, true, false, Recompute::full},
+                      {RankPlacement::dp_first, false, false, true, Recompute::none},
+                      {RankPlacement::ep_first, true, true, true, Recompute::none},
+                      {RankPlacement::dp_first, true, true, false, Recompute::moe}};
   for (const ScheduleKind kind : kKinds)
     for (const int pp : {1, 2, 4})
       for (const int64_t micro_batches : {1, 2, 5}) {
@@ -305,7 +308,7 @@ TEST(ScheduleMeetings, AllRanksEndWhereTheProofSaysSo) {
     const PipelineShape shape = shape_of(kind, 3, kind == ScheduleKind::interleaved ? 1 : 4);
     const Job jobs[] = {{mesh_of(3, 1, 1, true), shape, true},
                         {mesh_of(3, 2, 2, true), shape, true, true, Recompute::moe},
-                        {mesh_of(3, 2, 2, true, "dp_first", true), shape, false, false, Recompute::none}};
+                        {mesh_of(3, 2, 2, true, RankPlacement::dp_first, true), shape, false, false, Recompute::none}};
     Schedule schedule = make_schedule(shape);
     int accepted = 0, waiting = 0;
     for (int round = 0; round < 1000; ++round) {

@@ -42,7 +42,7 @@ TEST(Schedule, ZbVGoesDownAndUpAgain) {
 
 TEST(Schedule, NamesAreThoseOfRunFiles) {
   for (const char* name : {"gpipe", "1f1b", "interleaved", "zb_h1", "zb_v"})
-    EXPECT_STREQ(name_of(schedule_kind_of(name)), name);
+    EXPECT_STREQ(word_of(schedule_kind_of(name)), name);
   const std::string error = error_of([] { schedule_kind_of("zb_h2"); }, Exit::config);
   EXPECT_TRUE(contains(error, "did you mean \"zb_h1\"")) << error;
   EXPECT_STREQ(name_of(ActionKind::reduce_gradients), "reduce_gradients");

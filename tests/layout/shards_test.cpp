@@ -78,7 +78,7 @@ TEST(LocalParam, SlicesOfARankAddUpToTheWeight) {
     native.heads = 8;
     native.kv_heads = kv_heads;
     native.dense_width = 70;  // not a multiple of 4
-    native.qk_norm = "full_width";
+    native.qk_norm = QkNorm::full_width;
     const ModelSpec model = build_native_model(native);
     const std::vector<ExpertPlacement> placements = {{}, make_block_placement(native.experts, 1)};
     for (const int tp : {1, 2, 4})

@@ -13,7 +13,7 @@ namespace {
 
 struct Side {
   int64_t pp = 1, tp = 1, ep = 1, zero = 0;
-  const char* tp_mode = "ssmb";
+  MoeTpMode tp_mode = MoeTpMode::ssmb;
   uint64_t seed = 0;  // of the placement; 0: blocks
 };
 
@@ -22,7 +22,7 @@ StateMap map_of(const Side& side, int world, bool tied) {
   native.layers = 4;
   native.tie_embeddings = tied;
   RunSpec run = small_run();
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   run.mesh.pp = side.pp;
   run.mesh.tp = side.tp;
   run.mesh.ep = side.ep;
@@ -97,21 +97,22 @@ void expect_complete(const Side& a, const Side& b, int world, bool tied) {
 }
 
 TEST(StateMoves, BringEveryElementOnce) {
-  expect_complete({1, 1, 2, 0, "ssmb", 0}, {1, 1, 2, 0, "ssmb", 3}, 4, false);
-  expect_complete({1, 1, 2, 1, "ssmb", 4}, {2, 1, 2, 0, "ssmb", 5}, 4, true);
-  expect_complete({2, 1, 1, 1, "ssmb", 0}, {1, 2, 4, 1, "ssmb", 6}, 4, true);
-  expect_complete({1, 2, 2, 1, "ted", 7}, {2, 2, 1, 0, "ssmb", 0}, 4, false);
+  expect_complete({1, 1, 2, 0, MoeTpMode::ssmb, 0}, {1, 1, 2, 0, MoeTpMode::ssmb, 3}, 4, false);
+  expect_complete({1, 1, 2, 1, MoeTpMode::ssmb, 4}, {2, 1, 2, 0, MoeTpMode::ssmb, 5}, 4, true);
+  expect_complete({2, 1, 1, 1, MoeTpMode::ssmb, 0}, {1, 2, 4, 1, MoeTpMode::ssmb, 6}, 4, true);
+  expect_complete({1, 2, 2, 1, MoeTpMode::ted, 7}, {2, 2, 1, 0, MoeTpMode::ssmb, 0}, 4, false);
 }
 
 // Replicas share the receivers: with four holders of everything and other placements, each sends a part.
 TEST(StateMoves, SpreadTheLoadOverReplicas) {
-  const StateMap from = map_of({1, 1, 1, 0, "ssmb", 0}, 4, false), to = map_of({1, 1, 4, 1, "ssmb", 0}, 4, false);
+  const StateMap from = map_of({1, 1, 1, 0, MoeTpMode::ssmb, 0}, 4, false),
+                 to = map_of({1, 1, 4, 1, MoeTpMode::ssmb, 0}, 4, false);
   for (int rank = 0; rank < 4; ++rank) {  // whoever holds all sends nothing
     const RankMoves moves = state_moves(from, to, rank);
     for (const std::vector<StateMove>& list : moves.sends) EXPECT_TRUE(list.empty());
   }
-  const StateMap halves = map_of({1, 1, 2, 0, "ssmb", 0}, 4, false),
-                 swapped = map_of({1, 1, 2, 0, "ssmb", 9}, 4, false);
+  const StateMap halves = map_of({1, 1, 2, 0, MoeTpMode::ssmb, 0}, 4, false),
+                 swapped = map_of({1, 1, 2, 0, MoeTpMode::ssmb, 9}, 4, false);
   for (int rank = 0; rank < 4; ++rank) {  // two groups of two ranks: states travel inside each
     const RankMoves moves = state_moves(halves, swapped, rank);
     for (int peer = 0; peer < 4; ++peer)

@@ -9,17 +9,17 @@
 namespace mw::test {
 namespace {
 
-Mesh ted_mesh(int world, int pp, int tp, int ep, const char* placement = "ep_first") {
+Mesh ted_mesh(int world, int pp, int tp, int ep, RankPlacement placement = RankPlacement::ep_first) {
   MeshSpec spec;
   spec.pp = pp;
   spec.tp = tp;
   spec.ep = ep;
   spec.placement = placement;
-  return make_mesh(spec, world, "ted");
+  return make_mesh(spec, world, MoeTpMode::ted);
 }
 
 TEST(Ted, ExpertGroupsHoldTheSameShareOfWidth) {
-  for (const char* placement : {"ep_first", "dp_first"}) {
+  for (const RankPlacement placement : {RankPlacement::ep_first, RankPlacement::dp_first}) {
     const Mesh mesh = ted_mesh(16, 2, 2, 2, placement);
     EXPECT_EQ(mesh.dp, 4);
     EXPECT_EQ(mesh.edp, 2);
@@ -36,7 +36,7 @@ TEST(Ted, ExpertGroupsHoldTheSameShareOfWidth) {
     EXPECT_EQ(std::ssize(places), mesh.world);
   }
   EXPECT_EQ(group_of(ted_mesh(8, 1, 2, 2), MeshAxis::ep, 5), (std::vector<int>{5, 7}));
-  EXPECT_EQ(group_of(ted_mesh(8, 1, 2, 2, "dp_first"), MeshAxis::ep, 5), (std::vector<int>{1, 5}));
+  EXPECT_EQ(group_of(ted_mesh(8, 1, 2, 2, RankPlacement::dp_first), MeshAxis::ep, 5), (std::vector<int>{1, 5}));
   EXPECT_EQ(describe(ted_mesh(8, 1, 2, 2)), "8 ranks: dp 4, tp 2, ep 2 x edp 2 (ep-first, experts cut over tp)");
   EXPECT_FALSE(ted_mesh(4, 1, 1, 2).ted);  // nothing to cut
 }
@@ -44,7 +44,7 @@ TEST(Ted, ExpertGroupsHoldTheSameShareOfWidth) {
 TEST(Ted, RefusesWhatCannotBeCut) {
   const auto refuse = [](int ep, int64_t width, const char* why) {
     RunSpec run = small_run();
-    run.moe.tp_mode = "ted";
+    run.moe.tp_mode = MoeTpMode::ted;
     run.mesh.tp = 2;
     run.mesh.ep = ep;
     NativeModel native = small_native();
@@ -121,12 +121,12 @@ TEST(Ted, PartsOfASliceAreItsElements) {
 // matrices an expert, c = 1; fully sharded optimizer states are the same.
 struct TedCase {
   int64_t g, ep, k, h, f, experts, tokens;
-  const char* gradients;
+  DType gradients;
 };
 
 void expect_formulas(const TedCase& c) {
   SCOPED_TRACE(fmt::format("G {} EP {} k {} H {} F {} E {} S {} {}", c.g, c.ep, c.k, c.h, c.f, c.experts, c.tokens,
-                           c.gradients));
+                           word_of(c.gradients)));
   NativeModel native;
   native.vocab = 64;
   native.width = c.h;
@@ -136,16 +136,16 @@ void expect_formulas(const TedCase& c) {
   native.experts = c.experts;
   native.top_k = c.k;
   native.expert_width = c.f;
-  native.activation = "gelu";
+  native.activation = Activation::gelu;
   native.dense_layers = native.shared_experts = 0;
   Platform platform;
   platform.native_bf16 = platform.one_packed_form = true;
-  const auto plan_of = [&](const char* mode) {
+  const auto plan_of = [&](MoeTpMode mode) {
     RunSpec run;
     run.train.seq_len = c.tokens;
     run.train.global_batch = c.ep;
     run.train.micro_batches = 1;
-    run.train.dtype = "bf16";
+    run.train.dtype = DType::bf16;
     run.expert_gradients = c.gradients;
     run.mesh.tp = c.g;
     run.mesh.ep = c.ep;
@@ -154,7 +154,7 @@ void expect_formulas(const TedCase& c) {
     run.moe.tp_mode = mode;
     return make_plan(build_native_model(native), run, static_cast<int>(c.g * c.ep), 0, platform);
   };
-  const Plan ssmb = plan_of("ssmb"), ted = plan_of("ted");
+  const Plan ssmb = plan_of(MoeTpMode::ssmb), ted = plan_of(MoeTpMode::ted);
   EXPECT_EQ(ssmb.mesh.edp, c.g);
   EXPECT_EQ(ted.mesh.edp, 1);
   const auto rows = [&](const Plan& plan) {
@@ -171,16 +171,17 @@ void expect_formulas(const TedCase& c) {
         bytes += row.bytes();
     return bytes;
   };
-  const int64_t bytes = std::string(c.gradients) == "bf16" ? 8 : 12;
+  const int64_t bytes = c.gradients == DType::bf16 ? 8 : 12;
   EXPECT_EQ(states(ssmb, {ByteKind::gradient, ByteKind::packed}) - states(ted, {ByteKind::gradient, ByteKind::packed}),
             c.experts / c.ep * bytes * c.f * c.h * (c.g - 1) / c.g);
   EXPECT_EQ(states(ssmb, {ByteKind::master, ByteKind::moment}), states(ted, {ByteKind::master, ByteKind::moment}));
 }
 
 TEST(Ted, CostsWhatTheFormulasSay) {
-  for (const TedCase& c : {TedCase{4, 2, 4, 64, 256, 16, 256, "fp32"}, TedCase{4, 2, 4, 64, 256, 16, 256, "bf16"},
-                           TedCase{2, 1, 2, 128, 512, 8, 512, "bf16"}, TedCase{2, 8, 6, 192, 128, 64, 128, "fp32"},
-                           TedCase{4, 16, 8, 256, 512, 32, 1024, "bf16"}})
+  for (const TedCase& c :
+       {TedCase{4, 2, 4, 64, 256, 16, 256, DType::f32}, TedCase{4, 2, 4, 64, 256, 16, 256, DType::bf16},
+        TedCase{2, 1, 2, 128, 512, 8, 512, DType::bf16}, TedCase{2, 8, 6, 192, 128, 64, 128, DType::f32},
+        TedCase{4, 16, 8, 256, 512, 32, 1024, DType::bf16}})
     expect_formulas(c);
 }
 

@@ -56,11 +56,11 @@ std::vector<Plan> plans(bool split_masters) {
   run.train.seq_len = 2048;
   run.train.global_batch = 64;
   run.train.micro_batches = 8;
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   run.mesh.ep = kRanks;
   run.mesh.zero = 1;
-  run.expert_gradients = "bf16";
-  run.recompute = "moe";
+  run.expert_gradients = DType::bf16;
+  run.recompute = Recompute::moe;
   const std::string profile = std::string(MOEWRIGHT_SOURCE_DIR) + "/profiles/h200x8.json";
   Platform platform = platform_of(read_platform_profile(profile), model, run);
   EXPECT_TRUE(platform.native_bf16 && platform.one_packed_form && platform.split_masters);

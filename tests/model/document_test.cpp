@@ -67,13 +67,13 @@ void check_documents(RunSpec spec) {
 }
 
 TEST(Documents, OfGroupedAttentionAreIndependent) {
-  for (const char* recompute : {"none", "full"}) {
+  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
     RunSpec spec = small_run();
     spec.recompute = recompute;
     check_documents(spec);
   }
   RunSpec spec = small_run();
-  spec.native.qk_norm = "full_width";
+  spec.native.qk_norm = QkNorm::full_width;
   spec.native.clip_qkv = 0.5;
   check_documents(spec);
 }

@@ -63,15 +63,15 @@ TEST(ModelGradient, SoftmaxSwigluSharedDense) { check_gradients(small_run()); }
 
 TEST(ModelGradient, SigmoidBiasFullWidthNormTiedModelScope) {
   RunSpec run = small_run();
-  run.native.score = "sigmoid";
+  run.native.score = ScoreFunction::sigmoid;
   run.native.selection_bias = true;
   run.native.renormalise = true;
   run.native.routed_scale = 2.5;
-  run.native.qk_norm = "full_width";
+  run.native.qk_norm = QkNorm::full_width;
   run.native.tie_embeddings = true;
-  run.native.activation = "gelu";
+  run.native.activation = Activation::gelu;
   run.native.top_k = 4;
-  run.moe.aux_scope = "model";
+  run.moe.aux_scope = AuxScope::model;
   check_gradients(run);
 }
 
@@ -80,11 +80,11 @@ TEST(ModelGradient, LatentAttention) { check_gradients(latent_run()); }
 TEST(ModelGradient, CompressedQueriesGroupsAndSequenceScope) {
   RunSpec run = latent_run();
   run.native.q_rank = 11;
-  run.native.score = "sigmoid";
+  run.native.score = ScoreFunction::sigmoid;
   run.native.selection_bias = true;
   run.native.expert_groups = 3;
   run.native.kept_groups = run.native.group_best = 2;
-  run.moe.aux_scope = "sequence";
+  run.moe.aux_scope = AuxScope::sequence;
   check_gradients(run);
 }
 
@@ -102,7 +102,7 @@ TEST(ModelGradient, TopOneWithoutSharedExpertsOrNorms) {
   run.native.shared_experts = 0;
   run.native.dense_layers = 0;
   run.native.kv_heads = 4;
-  run.native.qk_norm = "none";
+  run.native.qk_norm = QkNorm::none;
   run.moe.z_loss_coef = 0;
   check_gradients(run);
 }

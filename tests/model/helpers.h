@@ -15,9 +15,9 @@ namespace mw::test {
 
 inline RunSpec latent_run() {
   RunSpec run = small_run();
-  run.native.attention = "latent";
+  run.native.attention = AttentionKind::latent;
   run.native.kv_heads = run.native.head_dim = 0;
-  run.native.qk_norm = "none";
+  run.native.qk_norm = QkNorm::none;
   run.native.kv_rank = 9;
   run.native.nope_dim = 5;
   run.native.rope_dim = 6;

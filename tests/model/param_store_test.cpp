@@ -14,13 +14,13 @@ int64_t sum_of(const std::vector<ByteRow>& rows, bool on_host) {
 // memory.offload takes moments and masters from memory of its own, as much as the table of bytes says; everything is
 // there as without it, and a pass gives the same bits.
 TEST(ParamStore, OffloadsIntoMemoryOfItsOwn) {
-  for (const char* dtype : {"fp32", "bf16"}) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
     RunSpec run = small_run();
     run.train.dtype = dtype;
     SmallModel kept(run);
-    run.offload = "optimizer";
+    run.offload = Offload::optimizer;
     SmallModel offloaded(run);
-    EXPECT_EQ(run_once(offloaded).gradients, run_once(kept).gradients) << dtype;
+    EXPECT_EQ(run_once(offloaded).gradients, run_once(kept).gradients) << word_of(dtype);
 
     int64_t device = 0, host = 0;
     const auto count = [](int64_t& bytes) {
@@ -31,10 +31,10 @@ TEST(ParamStore, OffloadsIntoMemoryOfItsOwn) {
     };
     const ParamStore store(offloaded.plan, count(device), count(host));
     const int64_t on_host = sum_of(offloaded.plan.parameter_rows, true);
-    EXPECT_GT(on_host, 0) << dtype;
-    EXPECT_GE(host, on_host) << dtype;
-    EXPECT_LT(host, on_host + (1 << 20)) << dtype;  // whole pages
-    EXPECT_GE(device, sum_of(offloaded.plan.parameter_rows, false)) << dtype;
+    EXPECT_GT(on_host, 0) << word_of(dtype);
+    EXPECT_GE(host, on_host) << word_of(dtype);
+    EXPECT_LT(host, on_host + (1 << 20)) << word_of(dtype);  // whole pages
+    EXPECT_GE(device, sum_of(offloaded.plan.parameter_rows, false)) << word_of(dtype);
     ASSERT_EQ(store.all().size(), kept.params.all().size());
     for (size_t i = 0; i < store.all().size(); ++i) {
       const Parameter &p = store.all()[i], &q = kept.params.all()[i];

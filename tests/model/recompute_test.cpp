@@ -9,30 +9,30 @@ namespace {
 
 // In every mode, twice in a row: the second time over what the first left in the shared rows.
 void expect_bits_of_none(RunSpec run, const std::string& what) {
-  run.recompute = "none";
+  run.recompute = Recompute::none;
   SmallModel keeps(run);
   const Outcome expected = run_once(keeps);
-  for (const char* mode : {"selective", "moe", "full"}) {
+  for (const Recompute mode : {Recompute::selective, Recompute::moe, Recompute::full}) {
     run.recompute = mode;
     SmallModel recomputes(run);
     for (int i = 0; i < 2; ++i) {
       const Outcome got = run_once(recomputes);
-      EXPECT_EQ(got.loss, expected.loss) << mode << ", " << what;
-      EXPECT_EQ(got.gradients, expected.gradients) << mode << ", " << what;
-      EXPECT_EQ(got.statistics, expected.statistics) << mode << ", " << what;
+      EXPECT_EQ(got.loss, expected.loss) << word_of(mode) << ", " << what;
+      EXPECT_EQ(got.gradients, expected.gradients) << word_of(mode) << ", " << what;
+      EXPECT_EQ(got.statistics, expected.statistics) << word_of(mode) << ", " << what;
     }
   }
 }
 
 TEST(Recompute, GivesTheBitsOfWhatIsKept) {
-  for (const char* dtype : {"fp32", "bf16"})
+  for (const DType dtype : {DType::f32, DType::bf16})
     for (const char* transport : {"in_place", "flat", "padded"})
       for (const int64_t chunks : {1, 3}) {
         RunSpec run = small_run();
         run.moe.transport = transport;
         run.moe.row_chunks = chunks;
         run.train.dtype = dtype;
-        expect_bits_of_none(run, fmt::format("{} {} {} chunks", dtype, transport, chunks));
+        expect_bits_of_none(run, fmt::format("{} {} {} chunks", word_of(dtype), transport, chunks));
       }
 }
 
@@ -43,20 +43,20 @@ TEST(Recompute, OfEveryKindOfLayer) {
     change(run);
     expect_bits_of_none(run, what);
   };
-  with([](RunSpec& r) { r.native.activation = "gelu"; }, "two-matrix experts");
-  with([](RunSpec& r) { r.native.qk_norm = "full_width", r.native.clip_qkv = 0.5; }, "clip and full-width norm");
-  with([](RunSpec& r) { r.native.qk_norm = "none", r.native.clip_qkv = 0.5; }, "clip alone");
+  with([](RunSpec& r) { r.native.activation = Activation::gelu; }, "two-matrix experts");
+  with([](RunSpec& r) { r.native.qk_norm = QkNorm::full_width, r.native.clip_qkv = 0.5; }, "clip and full-width norm");
+  with([](RunSpec& r) { r.native.qk_norm = QkNorm::none, r.native.clip_qkv = 0.5; }, "clip alone");
   with([](RunSpec& r) { r.native.shared_experts = 0, r.native.dense_layers = 0; }, "routed experts alone");
   with([](RunSpec& r) { r.native.dense_layers = r.native.layers; }, "dense layers alone");
-  with([](RunSpec& r) { r.native.score = "sigmoid", r.native.selection_bias = true; }, "sigmoid and bias");
-  with([](RunSpec& r) { r.moe.capacity_factor = 0.75, r.moe.aux_scope = "model"; }, "drops");
+  with([](RunSpec& r) { r.native.score = ScoreFunction::sigmoid, r.native.selection_bias = true; }, "sigmoid and bias");
+  with([](RunSpec& r) { r.moe.capacity_factor = 0.75, r.moe.aux_scope = AuxScope::model; }, "drops");
   with([](RunSpec& r) { r.moe.capacity_factor = 0.75, r.moe.transport = "padded"; }, "padded drops");
   with([](RunSpec& r) { r.moe.row_headroom = 1.0; }, "rows that grow");
-  with([](RunSpec& r) { r.fault = "drop_row"; }, "a row that a fault dropped");
+  with([](RunSpec& r) { r.fault = Fault::drop_row; }, "a row that a fault dropped");
 }
 
 TEST(Recompute, StandsInTheTraceUnderItsName) {
-  for (const char* mode : {"none", "selective", "moe", "full"}) {
+  for (const Recompute mode : {Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
     RunSpec run = small_run();
     run.recompute = mode;
     run.moe.transport = "flat";
@@ -66,7 +66,7 @@ TEST(Recompute, StandsInTheTraceUnderItsName) {
     const std::vector<TraceEvent>& events = m.stream.trace().events();
     const auto scopes = std::count_if(events.begin(), events.end(),
                                       [](const TraceEvent& e) { return std::string(e.label) == "recompute"; });
-    if (std::string(mode) == "none") EXPECT_EQ(scopes, 0);
+    if (mode == Recompute::none) EXPECT_EQ(scopes, 0);
     else EXPECT_GE(scopes, m.model.moe_layers());
   }
 }
@@ -75,7 +75,7 @@ TEST(Recompute, StandsInTheTraceUnderItsName) {
 TEST(Recompute, KeepsMicroBatchesApart) {
   RunSpec run = small_run();
   run.native.clip_qkv = 0.5;
-  const auto gradients = [&](const char* mode, const char* schedule) {
+  const auto gradients = [&](Recompute mode, ScheduleKind schedule) {
     run.recompute = mode;
     run.mesh.schedule = schedule;
     ModelSpec spec = build_native_model(run.native);
@@ -124,9 +124,11 @@ TEST(Recompute, KeepsMicroBatchesApart) {
   };
   for (const char* transport : {"flat", "in_place"}) {
     run.moe.transport = transport;
-    const auto expected = gradients("none", "1f1b");
-    for (const char* mode : {"selective", "moe", "full"}) EXPECT_EQ(gradients(mode, "1f1b"), expected) << mode;
-    for (const char* mode : {"none", "selective", "moe"}) EXPECT_EQ(gradients(mode, "zb_h1"), expected) << mode;
+    const auto expected = gradients(Recompute::none, ScheduleKind::one_f_one_b);
+    for (const Recompute mode : {Recompute::selective, Recompute::moe, Recompute::full})
+      EXPECT_EQ(gradients(mode, ScheduleKind::one_f_one_b), expected) << word_of(mode);
+    for (const Recompute mode : {Recompute::none, Recompute::selective, Recompute::moe})
+      EXPECT_EQ(gradients(mode, ScheduleKind::zb_h1), expected) << word_of(mode);
   }
 }
 

@@ -24,10 +24,11 @@ int64_t measured_on_cpu(const ModelSpec& model, const RunSpec& run, const Mesh& 
 TEST(ScratchRule, PlansAndRunsAgreeOnCpus) {
   PlatformProfile cpu;
   cpu.one_packed_form = false;
-  for (const char* dtype : {"bf16", "bf16 with gradients", "fp32"})
+  for (const auto& [dtype, gradients] :
+       {std::pair(DType::bf16, DType::f32), std::pair(DType::bf16, DType::bf16), std::pair(DType::f32, DType::f32)})
     for (const int64_t width : {256, 1024, 4096, 7168})
       for (const int64_t vocab : {256, 8192, 151936})
-        for (const char* attention : {"grouped", "latent"}) {
+        for (const AttentionKind attention : {AttentionKind::grouped, AttentionKind::latent}) {
           NativeModel native;
           native.width = width;
           native.vocab = vocab;
@@ -40,14 +41,15 @@ TEST(ScratchRule, PlansAndRunsAgreeOnCpus) {
           native.q_rank = width / 4;
           native.kv_rank = width / 8;
           RunSpec run;
-          run.train.dtype = std::string(dtype, 4);
-          if (dtype[4] != 0) run.expert_gradients = "bf16";
+          run.train.dtype = dtype;
+          run.expert_gradients = gradients;
           run.train.seq_len = 512;
           run.train.global_batch = 2;
           const ModelSpec model = build_native_model(native);
           const Mesh mesh = make_mesh(run.mesh, 1);
           EXPECT_EQ(scratch_of(cpu, model, run, mesh), measured_on_cpu(model, run, mesh, 1))
-              << dtype << ' ' << width << ' ' << vocab << ' ' << attention;
+              << word_of(dtype) << ' ' << word_of(gradients) << ' ' << width << ' ' << vocab << ' '
+              << word_of(attention);
         }
 }
 
@@ -58,12 +60,12 @@ TEST(ScratchRule, LongSequencesTakeMoreForEveryThread) {
   native.width = 256;
   native.heads = 8;
   native.experts = 8;
-  for (const char* attention : {"grouped", "latent"})
+  for (const AttentionKind attention : {AttentionKind::grouped, AttentionKind::latent})
     for (const int64_t seq_len : {64, 4096, 32768, 100000})
       for (const int threads : {1, 3, 16, 200})
         for (const int64_t tp : {1, 2, 4}) {
           native.attention = attention;
-          native.kv_heads = native.attention == "grouped" ? 4 : 0;
+          native.kv_heads = native.attention == AttentionKind::grouped ? 4 : 0;
           native.q_rank = native.kv_rank = 64;
           RunSpec run;
           run.train.seq_len = seq_len;
@@ -75,7 +77,7 @@ TEST(ScratchRule, LongSequencesTakeMoreForEveryThread) {
           const Mesh mesh = make_mesh(run.mesh, 4);
           const int64_t planned = scratch_of(cpu, model, run, mesh),
                         measured = measured_on_cpu(model, run, mesh, threads);
-          const std::string label = fmt::format("{} {} threads {} tp {}", attention, seq_len, threads, tp);
+          const std::string label = fmt::format("{} {} threads {} tp {}", word_of(attention), seq_len, threads, tp);
           // Tensor parallelism cuts the widest product, which a plan does not.
           if (tp == 1) {
             EXPECT_EQ(planned, measured) << label;
@@ -100,7 +102,7 @@ TEST(ScratchRule, GpusTakeWhatTheirAttentionLibraryDoes) {
   native.heads = 32;
   native.kv_heads = 4;
   native.head_dim = 128;
-  const auto scratch = [&](int64_t sequences, int64_t seq_len, int64_t tp = 1, const char* dtype = "bf16") {
+  const auto scratch = [&](int64_t sequences, int64_t seq_len, int64_t tp = 1, DType dtype = DType::bf16) {
     RunSpec run;
     run.train.dtype = dtype;
     run.train.seq_len = seq_len;
@@ -123,12 +125,13 @@ TEST(ScratchRule, GpusTakeWhatTheirAttentionLibraryDoes) {
   EXPECT_EQ(scratch(1, 22528), of_heads(8, 22528, 128));
   EXPECT_LT(scratch(1, 32768), int64_t{2} << 30);  // too long for its deterministic pass, not for the other
   EXPECT_EQ(scratch(1, 128), kOther);
-  EXPECT_EQ(scratch(4, 4096, 1, "fp32"), kOther);
-  EXPECT_EQ(scratch(1, 1 << 21, 1, "fp32"), 32 * (int64_t{1} << 21) * 4);  // own kernels: one number a token and head
-  native.head_dim = 260;                                                   // refused: own kernels
+  EXPECT_EQ(scratch(4, 4096, 1, DType::f32), kOther);
+  EXPECT_EQ(scratch(1, 1 << 21, 1, DType::f32),
+            32 * (int64_t{1} << 21) * 4);  // own kernels: one number a token and head
+  native.head_dim = 260;                   // refused: own kernels
   EXPECT_EQ(scratch(4, 4096), kOther);
 
-  native.attention = "latent";
+  native.attention = AttentionKind::latent;
   native.head_dim = native.kv_heads = 0;
   native.q_rank = native.kv_rank = 64;
   const ModelSpec latent = build_native_model(native);

@@ -29,7 +29,7 @@ double largest_difference(const Outcome& a, const Outcome& b) {
   return worst;
 }
 
-RunSpec with(const char* transport, const char* dtype, int64_t chunks = 1) {
+RunSpec with(const char* transport, DType dtype, int64_t chunks = 1) {
   RunSpec run = small_run();
   run.moe.transport = transport;
   run.moe.row_chunks = chunks;
@@ -38,17 +38,17 @@ RunSpec with(const char* transport, const char* dtype, int64_t chunks = 1) {
 }
 
 TEST(Transformer, FixedMemoryIsTheTableOfBytes) {
-  for (const char* dtype : {"fp32", "bf16"})
+  for (const DType dtype : {DType::f32, DType::bf16})
     for (const char* transport : {"in_place", "flat", "padded"})
-      for (const char* recompute : {"none", "selective", "moe", "full"}) {
+      for (const Recompute recompute : {Recompute::none, Recompute::selective, Recompute::moe, Recompute::full}) {
         RunSpec run = with(transport, dtype);
         run.recompute = recompute;
-        run.native.score = "sigmoid";
+        run.native.score = ScoreFunction::sigmoid;
         run.native.selection_bias = true;
         run.native.clip_qkv = 2;
-        run.data.document_mask = std::string(recompute) != "none";
+        run.data.document_mask = recompute != Recompute::none;
         SmallModel m(run);
-        const std::string what = fmt::format("{} {} {}", dtype, transport, recompute);
+        const std::string what = fmt::format("{} {} {}", word_of(dtype), transport, word_of(recompute));
         const ByteSummary s = summarise(all_rows(m.plan));
         EXPECT_EQ(m.params.fixed_bytes() + m.model.activations().fixed_bytes(), s.fixed) << what;
         run_once(m);
@@ -60,21 +60,21 @@ TEST(Transformer, FixedMemoryIsTheTableOfBytes) {
 
 // Rows that arrive in the order in which they would have been gathered give the same bits.
 TEST(Transformer, FlatExchangeOfOneRankIsInPlaceToTheBit) {
-  for (const char* dtype : {"fp32", "bf16"}) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
     const Outcome in_place = run_once(with("in_place", dtype));
     for (const int64_t chunks : {1, 2, 3, 100}) {
       const Outcome flat = run_once(with("flat", dtype, chunks));
-      EXPECT_EQ(flat.loss, in_place.loss) << dtype << ", chunks " << chunks;
-      EXPECT_EQ(flat.gradients, in_place.gradients) << dtype << ", chunks " << chunks;
+      EXPECT_EQ(flat.loss, in_place.loss) << word_of(dtype) << ", chunks " << chunks;
+      EXPECT_EQ(flat.gradients, in_place.gradients) << word_of(dtype) << ", chunks " << chunks;
       EXPECT_EQ(flat.statistics, in_place.statistics);
     }
   }
 }
 
 TEST(Transformer, PaddingChangesNothingButRounding) {
-  const Outcome in_place = run_once(with("in_place", "fp32"));
+  const Outcome in_place = run_once(with("in_place", DType::f32));
   for (const int64_t chunks : {1, 3}) {
-    const Outcome padded = run_once(with("padded", "fp32", chunks));
+    const Outcome padded = run_once(with("padded", DType::f32, chunks));
     EXPECT_LT(largest_difference(padded, in_place), 2e-6) << chunks;
     EXPECT_EQ(padded.statistics, in_place.statistics);
   }
@@ -82,7 +82,7 @@ TEST(Transformer, PaddingChangesNothingButRounding) {
 
 // Logits of 200 tokens in chunks of 64, and their gradients as those of two, the last of them short.
 TEST(Transformer, ChunksOfLogitsMultipliedTogetherChangeOnlyRounding) {
-  RunSpec run = with("in_place", "bf16");
+  RunSpec run = with("in_place", DType::bf16);
   run.train.seq_len = 100;
   run.train.global_batch = 2 * run.train.micro_batches;
   Platform platform = measure_platform(build_native_model(run.native), run, Mesh{}, 1);
@@ -105,7 +105,7 @@ TEST(Transformer, ChunksOfLogitsMultipliedTogetherChangeOnlyRounding) {
 }
 
 TEST(Transformer, RepeatsItselfToTheBit) {
-  for (const char* dtype : {"fp32", "bf16"}) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
     SmallModel m(with("flat", dtype), 2);
     const Outcome first = run_once(m), second = run_once(m);
     EXPECT_EQ(first.loss, second.loss);
@@ -115,8 +115,8 @@ TEST(Transformer, RepeatsItselfToTheBit) {
 }
 
 TEST(Transformer, Bf16IsNearFp32) {
-  RunSpec run = with("in_place", "bf16");
-  const Outcome b = run_once(run), f = run_once(with("in_place", "fp32"));
+  RunSpec run = with("in_place", DType::bf16);
+  const Outcome b = run_once(run), f = run_once(with("in_place", DType::f32));
   EXPECT_NEAR(b.loss, f.loss, 2e-2 * f.loss);  // three layers at 8 bits of mantissa, flips of routing included
 }
 
@@ -192,7 +192,8 @@ TEST(Transformer, ShorterBatchesUseTheFrontOfItsMemory) {
 }
 
 TEST(Transformer, AuxiliaryLossesAtBalance) {
-  for (const auto& [scope, expected] : std::map<std::string, double>{{"layer", 1}, {"model", 2}, {"sequence", 2}}) {
+  for (const auto& [scope, expected] :
+       std::map<AuxScope, double>{{AuxScope::layer, 1}, {AuxScope::model, 2}, {AuxScope::sequence, 2}}) {
     RunSpec run = small_run();
     run.moe.aux_scope = scope;
     SmallModel m(run);
@@ -205,7 +206,7 @@ TEST(Transformer, AuxiliaryLossesAtBalance) {
       balanced.push_back(4 * 2.0 / 6);  // of four sequences
     }
     const AuxLosses losses = m.model.set_auxiliary(balanced, 36, 1.0);
-    EXPECT_NEAR(losses.aux, expected, 1e-12) << scope;
+    EXPECT_NEAR(losses.aux, expected, 1e-12) << word_of(scope);
     EXPECT_NEAR(losses.z, 4, 1e-12);
     EXPECT_NEAR(losses.weighted, 0.5 * losses.aux + 0.05 * 4, 1e-12);
   }
@@ -214,16 +215,16 @@ TEST(Transformer, AuxiliaryLossesAtBalance) {
 // DeepSeek's own formulas, over the scores that the layer keeps: V2 counts the choices, V3, whose bias and groups lead
 // them elsewhere, the best scores.
 TEST(Transformer, AuxiliaryLossOfSequences) {
-  for (const char* score : {"softmax", "sigmoid", "biased"}) {
+  for (const auto& [score, biased] :
+       {std::pair(ScoreFunction::softmax, false), std::pair(ScoreFunction::sigmoid, false),
+        std::pair(ScoreFunction::sigmoid, true)}) {
     RunSpec run = small_run();
-    const bool biased = std::string(score) == "biased";
     if (biased) {
-      score = "sigmoid";
       run.native.selection_bias = true;
       run.native.expert_groups = 3;
       run.native.kept_groups = run.native.group_best = 2;
     }
-    run.moe.aux_scope = "sequence";
+    run.moe.aux_scope = AuxScope::sequence;
     run.native.score = score;
     SmallModel m(run);
     m.loss(false);
@@ -238,7 +239,8 @@ TEST(Transformer, AuxiliaryLossOfSequences) {
           std::vector<double> s(6);
           for (int e = 0; e < 6; ++e) {
             const double x = static_cast<double>(logits[token * 6 + e]);
-            s[static_cast<size_t>(e)] = std::string(score) == "softmax" ? std::exp(x) : 1 / (1 + std::exp(-x));
+            s[static_cast<size_t>(e)] =
+                run.native.score == ScoreFunction::softmax ? std::exp(x) : 1 / (1 + std::exp(-x));
           }
           const double total = std::accumulate(s.begin(), s.end(), 0.0);
           for (size_t e = 0; e < 6; ++e) mean[e] += s[e] / total / 9;
@@ -258,7 +260,7 @@ TEST(Transformer, AuxiliaryLossOfSequences) {
         for (size_t e = 0; e < 6; ++e) expected += share[e] * 6 / (2 * 9.0) * mean[e] / 4;
       }
     }
-    EXPECT_NEAR(m.aux.aux, expected, 1e-6 * expected) << score;
+    EXPECT_NEAR(m.aux.aux, expected, 1e-6 * expected) << word_of(score);
     EXPECT_EQ(elsewhere > 0, biased);
   }
 }

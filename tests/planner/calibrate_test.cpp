@@ -48,7 +48,7 @@ std::vector<MeasuredStep> steps_of(const Request& request, const StepTime& time,
   MeasuredStep step;
   step.ranks = request.ranks;
   step.layout = describe(layout_of(request.run));
-  step.dtype = request.run.train.dtype;
+  step.dtype = word_of(request.run.train.dtype);
   step.tokens = static_cast<double>(request.run.train.global_batch * request.run.train.seq_len);
   step.flops_per_token = 3 * forward_flops_per_token(request.model, request.run.train.seq_len);
   step.seconds = time.total();

@@ -37,8 +37,8 @@ inline ModelSpec odd_model(bool tied = false) {
   n.shared_experts = 1;
   n.dense_layers = 2;
   n.dense_width = 90;
-  n.qk_norm = "per_head";
-  n.score = "sigmoid";
+  n.qk_norm = QkNorm::per_head;
+  n.score = ScoreFunction::sigmoid;
   n.selection_bias = true;
   n.tie_embeddings = tied;
   return build_native_model(n);

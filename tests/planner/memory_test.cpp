@@ -20,7 +20,7 @@ void expect_equal(const ByteSummary& closed, const ByteSummary& table, const std
 int compare(MemoryModel& memory, const ModelSpec& model, const RunSpec& base, const std::string& text, int ranks,
             const Platform& platform) {
   Layout none;
-  none.ted = base.moe.tp_mode == "ted";
+  none.tp_mode = base.moe.tp_mode;
   const Layout layout = parse_layout(text, none);
   const RunSpec run = with_layout(base, layout);
   EXPECT_EQ(layout_of(run), layout) << describe(layout);
@@ -55,7 +55,7 @@ TEST(Memory, EqualsTheTableOfBytesOfEveryRank) {
       {"pp=2 schedule=interleaved chunks=3 micro_batches=6 ep=4 placement=dp_first zero=1", 8},
   };
   for (const bool tied : {false, true})
-    for (const char* dtype : {"bf16", "fp32"})
+    for (const DType dtype : {DType::bf16, DType::f32})
       for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77, int64_t{1} << 27}}) {
         const ModelSpec model = odd_model(tied);
         RunSpec run = small_run();
@@ -72,8 +72,8 @@ TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
       for (LayerSpec& layer : model.layers)
         if (layer.feed_forward == FeedForwardKind::moe) layer.moe.width = width;
       RunSpec run = small_run();
-      run.train.dtype = "bf16";
-      run.expert_gradients = "bf16";
+      run.train.dtype = DType::bf16;
+      run.expert_gradients = DType::bf16;
       MemoryModel memory(model, run, platform);
       for (const char* layout : {"ep=2", "ep=2 zero=1", "ep=3 zero=1", "ep=1 zero=1 micro_batches=2",
                                  "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
@@ -93,8 +93,8 @@ TEST(Memory, EqualsTheTableOfSplitMasters) {
   n.dense_layers = 1;
   const ModelSpec model = build_native_model(n);
   RunSpec run = small_run();
-  run.train.dtype = "bf16";
-  for (const char* offload : {"none", "optimizer"}) {
+  run.train.dtype = DType::bf16;
+  for (const Offload offload : {Offload::none, Offload::optimizer}) {
     run.offload = offload;
     const Platform gpu{true, true, 77};
     MemoryModel memory(model, run, gpu);
@@ -114,12 +114,12 @@ TEST(Memory, EqualsTheTableOfSplitMasters) {
 }
 
 TEST(Memory, EqualsTheTableWithBf16Moments) {
-  for (const char* dtype : {"bf16", "fp32"}) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
     const ModelSpec model = odd_model();
     RunSpec run = small_run();
     run.train.dtype = dtype;
     MemoryModel wide(model, run, {});
-    run.moments = "bf16";
+    run.moments = DType::bf16;
     MemoryModel memory(model, run, {});
     for (const char* layout : {"", "ep=2 zero=1", "ep=3 zero=1", "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
       compare(memory, model, run, layout, 12, {});
@@ -144,12 +144,12 @@ TEST(Memory, EqualsTheTableWithDocumentMask) {
 }
 
 TEST(Memory, EqualsTheTableOfOffloadedStates) {
-  for (const char* dtype : {"bf16", "fp32"})
+  for (const DType dtype : {DType::bf16, DType::f32})
     for (const bool tied : {false, true}) {
       const ModelSpec model = odd_model(tied);
       RunSpec run = small_run();
       run.train.dtype = run.moments = dtype;
-      run.offload = "optimizer";
+      run.offload = Offload::optimizer;
       const Platform platform{true, true, 77};
       MemoryModel memory(model, run, platform);
       const Layout layout = parse_layout("ep=2 zero=1", {});
@@ -170,7 +170,7 @@ TEST(Memory, EqualsTheTableWhereRanksHaveDifferentHeads) {
 }
 
 TEST(Memory, EqualsTheTableOfNormsOverHeadsOfAllRanks) {
-  for (const char* dtype : {"bf16", "fp32"}) {
+  for (const DType dtype : {DType::bf16, DType::f32}) {
     ModelSpec model = odd_model();
     for (LayerSpec& layer : model.layers) layer.attention.qk_norm = QkNorm::full_width;
     RunSpec run = small_run();
@@ -187,7 +187,7 @@ TEST(Memory, EqualsTheTableWhereRanksHaveNoVocabulary) {
     ModelSpec model = odd_model(tied);
     model.vocab = 5;
     RunSpec run = small_run();
-    run.train.dtype = "bf16";
+    run.train.dtype = DType::bf16;
     for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}}) {
       MemoryModel memory(model, run, platform);
       EXPECT_EQ(compare(memory, model, run, "tp=8 zero=1 micro_batches=4", 16, platform), 16);
@@ -207,7 +207,7 @@ TEST(Memory, EqualsTheTableForPaddedRowsAndCapacities) {
 TEST(Memory, EqualsTheTableOfTensorShardedExperts) {
   const ModelSpec model = odd_model();
   RunSpec run = small_run();
-  run.moe.tp_mode = "ted";
+  run.moe.tp_mode = MoeTpMode::ted;
   for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}}) {
     MemoryModel memory(model, run, platform);
     for (const char* text : {"tp=2 ep=4 zero=1", "tp=4 ep=2 micro_batches=3 recompute=moe",

@@ -49,7 +49,7 @@ TEST(Search, WeighsEveryLayoutOnceAndTrainTakesEach) {
 
 TEST(Search, CutsNoExpertThatIsTooNarrow) {
   Request request = odd_on(8);
-  request.run.moe.tp_mode = "ted";
+  request.run.moe.tp_mode = MoeTpMode::ted;
   for (LayerSpec& layer : request.model.layers) layer.moe.width = std::min<int64_t>(layer.moe.width, 3);
   int widest = 0;
   for (const Layout& layout : layouts_of(request)) {
@@ -144,7 +144,7 @@ TEST(Search, ClosedFormMemoryEqualsThePlanOfTheLargestRank) {
   model.experts = 5;
   model.top_k = 2;
   uneven.model = build_native_model(model);
-  uneven.run.train.dtype = "bf16";
+  uneven.run.train.dtype = DType::bf16;
   expect_memory_of_the_largest_rank(uneven);
 }
 
@@ -388,7 +388,7 @@ TEST(Search, SaysWhatWouldWork) {
   EXPECT_NE(error_of(request).find("any one of these makes it fit: memory.offload=optimizer, --ranks 4"),
             std::string::npos)
       << error_of(request);
-  request.run.offload = "optimizer";
+  request.run.offload = Offload::optimizer;
   request.profile.host_bytes_per_s.reset();
   EXPECT_NE(error_of(request).find("3: memory.offload = \"optimizer\", but the profile of"), std::string::npos)
       << error_of(request);
@@ -399,7 +399,7 @@ TEST(Search, NamesChangesThatAreEnough) {
   Request request = qwen_on(2, 16);
   for (const std::string& change : find_remedies(request).enough) {
     Request changed = request;
-    if (change == "memory.offload=optimizer") changed.run.offload = "optimizer";
+    if (change == "memory.offload=optimizer") changed.run.offload = Offload::optimizer;
     else if (change == "--ranks 4") changed.ranks = 4;
     else ADD_FAILURE() << change;
     EXPECT_GT(search(changed, 0).fitting, 0) << change;
@@ -413,7 +413,7 @@ TEST(Search, NamesChangesThatAreEnough) {
       describe(remedies, request).find("more ranks were not tried, because the profile describes links among 2 only"),
       std::string::npos)
       << describe(remedies, request);
-  request.run.offload = "optimizer";
+  request.run.offload = Offload::optimizer;
   request.profile.memory_bytes /= 4;
   remedies = find_remedies(request);
   EXPECT_TRUE(remedies.enough.empty()) << remedies.enough.front();

@@ -25,7 +25,9 @@ TEST(SearchTransport, TriesThoseByNodeWhereGroupsFillNodes) {
     if (layout.transport.empty()) continue;
     ++named;
     EXPECT_TRUE(layout.transport == "halo" || layout.transport == "bypass") << describe(layout);
-    const int64_t ranks = int64_t{layout.ep} * (layout.ep_first ? 1 : 32 / layout.pp / layout.ep);  // that it spans
+    const int64_t ranks =
+        int64_t{layout.ep} *
+        (layout.placement == RankPlacement::ep_first ? 1 : 32 / layout.pp / layout.ep);  // that it spans
     EXPECT_GT(ranks, 8) << describe(layout);
     EXPECT_EQ(ranks % 8, 0) << describe(layout);
   }

@@ -104,7 +104,7 @@ TEST(Volumes, ExchangedInAStep) {
   run.native.top_k = 2;
   run.train.seq_len = 9;
   run.train.global_batch = 16;
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   run.mesh.ep = 4;
   const ModelSpec model = build_native_model(run.native);
   const Mesh mesh = make_mesh(run.mesh, 4);
@@ -117,18 +117,18 @@ TEST(Volumes, ExchangedInAStep) {
   EXPECT_EQ(bytes_of(mesh, in_place), 0);
   const std::vector<TransportKind> mixed = {TransportKind::in_place, TransportKind::flat, TransportKind::in_place};
   EXPECT_DOUBLE_EQ(bytes_of(mesh, mixed), rows / 2 * (4 * 32 + 8));
-  run.recompute = "moe";  // dispatched once more
+  run.recompute = Recompute::moe;  // dispatched once more
   EXPECT_DOUBLE_EQ(bytes_of(mesh, flat), rows * (5 * 32 + 8));
-  run.recompute = "none";
+  run.recompute = Recompute::none;
   run.mesh.ep = 2;
   run.mesh.tp = 2;
   const double kept = bytes_of(make_mesh(run.mesh, 4), flat);
-  run.moe.tp_mode = "ted";
-  EXPECT_DOUBLE_EQ(bytes_of(make_mesh(run.mesh, 4, "ted"), flat), 2 * kept);
+  run.moe.tp_mode = MoeTpMode::ted;
+  EXPECT_DOUBLE_EQ(bytes_of(make_mesh(run.mesh, 4, MoeTpMode::ted), flat), 2 * kept);
   // Two nodes of two: a third of what goes to other ranks stays on the node.
   run.mesh.tp = 1;
   run.mesh.ep = 4;
-  run.moe.tp_mode = "ssmb";
+  run.moe.tp_mode = MoeTpMode::ssmb;
   const LinkBytes split = exchanged_bytes(model, run, mesh, {2, {}}, flat);
   EXPECT_DOUBLE_EQ(split.all(), rows * (4 * 32 + 8));
   EXPECT_DOUBLE_EQ(split.near, split.all() / 3);
@@ -161,10 +161,10 @@ TEST(Volumes, CrossoverOfSequenceShardingAndTed) {
 TEST(Volumes, OfTokensThatTensorParallelismMoves) {
   struct Shape {
     int64_t g, tokens, width;
-    const char* recompute;
+    Recompute recompute;
   };
-  for (const Shape& s : {Shape{2, 512, 128, "none"}, Shape{4, 1024, 192, "moe"}, Shape{4, 256, 320, "full"},
-                         Shape{8, 2048, 256, "full"}}) {
+  for (const Shape& s : {Shape{2, 512, 128, Recompute::none}, Shape{4, 1024, 192, Recompute::moe},
+                         Shape{4, 256, 320, Recompute::full}, Shape{8, 2048, 256, Recompute::full}}) {
     NativeModel native;
     native.vocab = 64;
     native.width = s.width;
@@ -178,9 +178,9 @@ TEST(Volumes, OfTokensThatTensorParallelismMoves) {
     const LayerKinds kinds(build_native_model(native), "auto");
     PlatformProfile profile = shipped_profile("h200x8");
     profile.levels = {{"near", 8, {0, 1}, {0, 1}, {0, 1}}};
-    const auto expect = [&](const char* mode, TokenMoves dense_layer, TokenMoves moe_layer) {
+    const auto expect = [&](MoeTpMode mode, TokenMoves dense_layer, TokenMoves moe_layer) {
       RunSpec run;
-      run.train.dtype = "bf16";
+      run.train.dtype = DType::bf16;
       run.train.seq_len = s.tokens;
       run.train.global_batch = run.train.micro_batches = 1;
       run.mesh.tp = s.g;
@@ -191,13 +191,15 @@ TEST(Volumes, OfTokensThatTensorParallelismMoves) {
       const auto bytes = static_cast<double>(2 * s.tokens * s.width * (s.g - 1) / s.g);
       const TokenMoves wanted[] = {dense_layer, moe_layer};
       for (size_t kind = 0; kind < 2; ++kind) {
-        EXPECT_DOUBLE_EQ(times.kinds[kind].forward_exchange, wanted[kind].forward * bytes) << mode << " " << s.g;
-        EXPECT_DOUBLE_EQ(times.kinds[kind].backward_exchange, wanted[kind].backward * bytes) << mode << " " << s.g;
+        EXPECT_DOUBLE_EQ(times.kinds[kind].forward_exchange, wanted[kind].forward * bytes)
+            << word_of(mode) << " " << s.g;
+        EXPECT_DOUBLE_EQ(times.kinds[kind].backward_exchange, wanted[kind].backward * bytes)
+            << word_of(mode) << " " << s.g;
       }
     };
-    const int again = std::string(s.recompute) == "full" ? 2 : 0;  // attention
-    expect("ssmb", {4, 6 + again}, {2, 3 + again});
-    expect("ted", {4, 6 + again}, {4, 6 + again});
+    const int again = s.recompute == Recompute::full ? 2 : 0;  // attention
+    expect(MoeTpMode::ssmb, {4, 6 + again}, {2, 3 + again});
+    expect(MoeTpMode::ted, {4, 6 + again}, {4, 6 + again});
   }
 }
 

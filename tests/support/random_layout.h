@@ -31,22 +31,24 @@ inline RandomLayout random_layout(RunSpec base, int ranks, int64_t zero, std::mt
   tp = divide(2);
   run.mesh.pp = pp;
   run.mesh.tp = tp;
-  if (tp > 1 && below(2) == 0) run.moe.tp_mode = "ted";
-  const int share = run.moe.tp_mode == "ted" ? dp : dp * tp;  // of which EP takes a divisor
+  if (tp > 1 && below(2) == 0) run.moe.tp_mode = MoeTpMode::ted;
+  const int share = run.moe.tp_mode == MoeTpMode::ted ? dp : dp * tp;  // of which EP takes a divisor
   int ep = 1 + below(share);
   while (share % ep != 0 || ep > run.native.experts) --ep;
   run.mesh.ep = ep;
-  if (below(2) == 0) run.mesh.placement = "dp_first";
-  const char* const schedules[] = {"1f1b", "gpipe", "zb_h1", "zb_v"};
+  if (below(2) == 0) run.mesh.placement = RankPlacement::dp_first;
+  const ScheduleKind schedules[] = {ScheduleKind::one_f_one_b, ScheduleKind::gpipe, ScheduleKind::zb_h1,
+                                    ScheduleKind::zb_v};
   if (pp > 1) run.mesh.schedule = schedules[below(pp == 2 ? 4 : 3)];
   const char* const shares[] = {"", "1", "5,3", "2,4,2", "1,3,2,2", "2,2,2,1,1", "1,2,1,1,1,2", "2,1,1,1,1,1,1"};
   if (dp > 1 && (8 % dp != 0 || below(3) == 0)) run.mesh.shares = shares[dp < 8 ? dp : 0];
-  if (run.train.dtype == "bf16" && below(2) == 0) run.moments = "bf16";
+  if (run.train.dtype == DType::bf16 && below(2) == 0) run.moments = DType::bf16;
   const ModelSpec model = build_native_model(run.native);
   if (below(4) != 0) out.placements = random_placements(model, ep, random());
-  out.text = fmt::format("[pp {} tp {} {} dp {} ep {} {} zero {} {} shares '{}' moments {} {}]", pp, tp,
-                         run.moe.tp_mode, dp, ep, run.mesh.placement, zero, run.mesh.schedule, run.mesh.shares,
-                         run.moments, out.placements == nullptr ? "blocks" : "placed");
+  out.text =
+      fmt::format("[pp {} tp {} {} dp {} ep {} {} zero {} {} shares '{}' moments {} {}]", pp, tp,
+                  word_of(run.moe.tp_mode), dp, ep, word_of(run.mesh.placement), zero, word_of(run.mesh.schedule),
+                  run.mesh.shares, word_of(run.moments), out.placements == nullptr ? "blocks" : "placed");
   return out;
 }
 

@@ -20,12 +20,12 @@ inline RunSpec small_run() {
   run.native.shared_experts = 2;
   run.native.dense_layers = 1;
   run.native.dense_width = 20;
-  run.native.qk_norm = "per_head";
+  run.native.qk_norm = QkNorm::per_head;
   run.native.init_std = 0.3;
   run.train.seq_len = 9;
   run.train.global_batch = 16;
   run.train.micro_batches = 4;
-  run.train.dtype = "fp32";
+  run.train.dtype = DType::f32;
   run.moe.aux_loss_coef = 0.5;
   run.moe.z_loss_coef = 0.05;
   return run;
@@ -34,7 +34,7 @@ inline RunSpec small_run() {
 // In bf16, all sides of its matrices multiples of 64: on a GPU its master weights are split (layout/byte_table.h).
 inline RunSpec even_run() {
   RunSpec run = small_run();
-  run.train.dtype = "bf16";
+  run.train.dtype = DType::bf16;
   run.native.vocab = 128;
   run.native.width = run.native.dense_width = run.native.expert_width = 64;
   run.native.heads = run.native.kv_heads = 4;

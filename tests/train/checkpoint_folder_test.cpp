@@ -204,7 +204,7 @@ TEST(CheckpointFolder, BytesAreThoseOfTheTensors) {
   const Plan of_four = make_plan(s.engine.plan.model, spread, 4, 3, {});
   EXPECT_EQ(checkpoint_bytes(of_four), written);
   RunSpec halved = small_run();
-  halved.moments = "bf16";
+  halved.moments = DType::bf16;
   int64_t trained = 0;
   for (const ParamRow& row : of_four.params) trained += row.trained ? row.numel() : 0;
   EXPECT_EQ(checkpoint_bytes(make_plan(s.engine.plan.model, halved, 1, 0, {})), written - 4 * trained);

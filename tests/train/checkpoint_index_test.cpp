@@ -293,14 +293,14 @@ TEST(Checkpoints, IndexIsCheckedAgainstDone) {
 TEST(Checkpoints, RoundTrip) {
   const ScratchDir dir;
   const auto world = make_self_comm();
-  for (const char* dtype : {"fp32", "bf16"}) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
     RunSpec run = small_run();
     run.train.dtype = run.moments = dtype;
     const ModelSpec model = build_native_model(run.native);
     Engine written(model, run, *world, 1), read(model, run, *world, 1);
     take_first_step(written);
-    save_checkpoint(written, dir / dtype, {1, 16}, 2);
-    const RunState state = load_checkpoint(read, newest_checkpoint(dir / dtype)).state;
+    save_checkpoint(written, dir / word_of(dtype), {1, 16}, 2);
+    const RunState state = load_checkpoint(read, newest_checkpoint(dir / word_of(dtype))).state;
     EXPECT_EQ(state.step, 1);
     EXPECT_EQ(state.samples, 16);
     for (size_t i = 0; i < written.params.all().size(); ++i) {
@@ -356,7 +356,7 @@ TEST(Checkpoints, MomentsAreConverted) {
   RunSpec run = small_run();
   const ModelSpec model = build_native_model(run.native);
   Engine wide(model, run, *world, 1), back(model, run, *world, 1);
-  run.moments = "bf16";
+  run.moments = DType::bf16;
   Engine narrow(model, run, *world, 1);
   take_first_step(wide);
   save_checkpoint(wide, dir / "wide", {1, 16}, 2);

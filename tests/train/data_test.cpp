@@ -198,7 +198,7 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
   const ModelSpec model = build_native_model(run.native);
   const RunSpec alone = run;
   for (const int world : {1, 2, 4, 8})
-    for (const char* placement : {"ep_first", "dp_first"}) {
+    for (const RankPlacement placement : {RankPlacement::ep_first, RankPlacement::dp_first}) {
       run.mesh.ep = std::min(world, 2);
       run.mesh.placement = placement;
       // Steps at three cursors, and a part of the validation data.
@@ -214,7 +214,7 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
           Tokens whole_ids, whole_labels, ids, labels;
           read(alone, 1, 0, j, whole_ids, whole_labels);
           for (int rank = 0; rank < world; ++rank) read(run, world, rank, j, ids, labels);
-          EXPECT_EQ(ids, whole_ids) << world << " " << placement;
+          EXPECT_EQ(ids, whole_ids) << world << " " << word_of(placement);
           EXPECT_EQ(labels, whole_labels);
         }
       }
@@ -233,7 +233,7 @@ TEST(ReadStep, DocumentsComeWithTheSamples) {
   for (const int k : {0, 1}) write_megatron(dir / (k == 0 ? "a" : "b"), documents[k]);
   RunSpec run = small_run();
   run.native.vocab = 1000;
-  run.data.kind = "megatron";
+  run.data.kind = DataKind::megatron;
   run.data.blend = {"2 " + dir / "a", "1 " + dir / "b"};
   run.data.val_fraction = 0.3;
   const auto begins_document = [&](int32_t id) {

@@ -42,14 +42,14 @@ Gradients gradients_of(Engine& engine) {
 }
 
 // What the replicas must have of the gradient that one process has.
-float share_of(const ParamRow& row, const std::string& fault) {
-  if (fault == "skip_router_sum" && row.role == ParamRole::router) return 1.0f / kDp;
+float share_of(const ParamRow& row, Fault fault) {
+  if (fault == Fault::skip_router_sum && row.role == ParamRole::router) return 1.0f / kDp;
   return row.expert ? static_cast<float>(kEdp) / kDp : 1.0f;
 }
 
 void expect_exact_sums(RunSpec run, const std::string& gpu_library) {
   run.moe.aux_loss_coef = run.moe.z_loss_coef = 0;  // their gradients count the tokens of all ranks
-  run.train.device = "cpu";                         // the sums read at once what a GPU has still to compute
+  run.train.device = DeviceChoice::cpu;             // the sums read at once what a GPU has still to compute
   Alone alone(run);
   alone.step();
   const Gradients expected = gradients_of(alone.engine);
@@ -85,7 +85,7 @@ TEST(AccumulateGradients, SumsOverReplicasAfterBackwardOnTheHost) { expect_exact
 TEST(AccumulateGradients, LeavesOutTheRouterWhereTheFaultSaysSo) {
   for (const char* library : {"", "test"}) {
     RunSpec run = small_run();
-    run.fault = "skip_router_sum";
+    run.fault = Fault::skip_router_sum;
     expect_exact_sums(run, library);
   }
 }

@@ -58,7 +58,7 @@ TEST(LoadWatch, NamesTheRemedyThatFitsTheSettings) {
   LoadWatch weak = watch_of(run);
   EXPECT_TRUE(
       contains(warnings(weak, {collapsed(), collapsed()}, 1, kPatience).at(0), "raise moe.aux_loss_coef (now 0.001)"));
-  run.native.score = "sigmoid";
+  run.native.score = ScoreFunction::sigmoid;
   run.native.selection_bias = true;
   LoadWatch biased = watch_of(run);
   EXPECT_TRUE(contains(warnings(biased, {collapsed(), even()}, 1, kPatience).at(0), "raise moe.bias_rate (now 0.001)"));
@@ -81,7 +81,7 @@ TEST(LoadWatch, ModelsWhoseTokensTakeEveryExpertAreQuiet) {
 TEST(LoadBalance, IsOnByDefaultWhereNoSelectionBiasBalances) {
   RunSpec run;
   EXPECT_EQ(aux_loss_coef(run, load_model_spec(run)), kNativeAuxLossCoef);
-  run.native.score = "sigmoid";
+  run.native.score = ScoreFunction::sigmoid;
   run.native.selection_bias = true;
   EXPECT_EQ(aux_loss_coef(run, load_model_spec(run)), 0);
   run.moe.aux_loss_coef = 0.5;

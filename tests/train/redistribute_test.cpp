@@ -22,10 +22,10 @@ Pair random_pair(uint64_t seed) {
   std::mt19937_64 random(seed);
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<uint64_t>(n)); };
   RunSpec base = small_run();
-  if (below(2) == 0) base.train.dtype = "bf16";
+  if (below(2) == 0) base.train.dtype = DType::bf16;
   base.native.tie_embeddings = below(3) == 0;
   if (below(2) == 0) {  // a selection bias is a state without moments
-    base.native.score = "sigmoid";
+    base.native.score = ScoreFunction::sigmoid;
     base.native.selection_bias = true;
   }
   Pair pair;

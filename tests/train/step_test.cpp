@@ -31,11 +31,11 @@ TEST(LearningRate, ConstantAndDegenerateSchedules) {
   TrainSpec train;
   train.lr = 1e-3;
   train.warmup = 4;
-  train.schedule = "constant";
+  train.schedule = LearningRateSchedule::constant;
   train.steps = 100;
   EXPECT_DOUBLE_EQ(learning_rate(train, 2), 5e-4);
   for (const int64_t step : {4, 5, 50, 100, 1000}) EXPECT_DOUBLE_EQ(learning_rate(train, step), 1e-3);
-  train.schedule = "cosine";
+  train.schedule = LearningRateSchedule::cosine;
   train.steps = 3;  // ends within the warm-up
   EXPECT_DOUBLE_EQ(learning_rate(train, 3), 7.5e-4);
   train.warmup = 0;
@@ -56,10 +56,10 @@ struct Fixture {
 TEST(AccumulateGradients, KeepsThoseOfExpertsInBf16) {
   for (const int64_t micro_batches : {1, 4}) {
     RunSpec run = small_run();
-    run.train.dtype = "bf16";
+    run.train.dtype = DType::bf16;
     run.train.micro_batches = micro_batches;
     Fixture exact(run);
-    run.expert_gradients = "bf16";
+    run.expert_gradients = DType::bf16;
     Fixture rounded(run);
     const std::vector<MicroBatch> batches = random_batches(exact.engine.plan);
     const StepStats x = accumulate_gradients(exact.engine, stage(exact.engine, batches)),

@@ -111,7 +111,7 @@ TEST(JudgeStep, ComparesLossesNormAndLoads) {
 // Near a kink of relu or clip_qkv gradients may jump by 1e-2; the loss may not.
 TEST(JudgeStep, ReportsWhatAKinkMayExplain) {
   RunSpec run = small_run();
-  run.native.activation = "relu";
+  run.native.activation = Activation::relu;
   const Tolerances kinks = tolerances(run, build_native_model(run.native));
   EXPECT_EQ(judge({"w", 1e-3, 1, 0}, kinks).verdict, Verdict::kink);
   EXPECT_EQ(judge({"w", 1.1e-2, 1, 0}, kinks).verdict, Verdict::failed);
@@ -121,7 +121,7 @@ TEST(JudgeStep, ReportsWhatAKinkMayExplain) {
   EXPECT_EQ(judge_step(some_stats(), got, {}, kinks).verdict, Verdict::kink);
   got.loss *= 1 + 1e-3;
   EXPECT_EQ(judge_step(some_stats(), got, {}, kinks).verdict, Verdict::failed);
-  run.native.activation = "swiglu";
+  run.native.activation = Activation::swiglu;
   EXPECT_EQ(judge({"w", 1e-3, 1, 0}, tolerances(run, build_native_model(run.native))).verdict, Verdict::failed);
 }
 

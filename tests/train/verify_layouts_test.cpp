@@ -17,7 +17,7 @@ struct LayoutCase {
 };
 void PrintTo(const LayoutCase& layout, std::ostream* out) { *out << layout.name; }
 
-MeshSpec mesh_of(int64_t pp, int64_t tp, int64_t ep, int64_t zero, const char* schedule = "1f1b") {
+MeshSpec mesh_of(int64_t pp, int64_t tp, int64_t ep, int64_t zero, ScheduleKind schedule = ScheduleKind::one_f_one_b) {
   MeshSpec mesh;
   mesh.pp = pp;
   mesh.tp = tp;
@@ -37,23 +37,23 @@ const LayoutCase kLayouts[] = {
     {"zero", 4, mesh_of(1, 1, 2, 1)},
     {"experts_padded", 4, mesh_of(1, 1, 4, 0), "padded"},
     {"pipeline_1f1b", 4, mesh_of(2, 1, 2, 0)},
-    {"pipeline_gpipe_zero", 6, mesh_of(3, 1, 2, 1, "gpipe")},
-    {"pipeline_zb_h1", 4, mesh_of(2, 1, 1, 0, "zb_h1")},
-    {"pipeline_interleaved", 4, mesh_of(2, 1, 2, 0, "interleaved")},
-    {"pipeline_zb_v", 4, mesh_of(2, 1, 2, 1, "zb_v")},
+    {"pipeline_gpipe_zero", 6, mesh_of(3, 1, 2, 1, ScheduleKind::gpipe)},
+    {"pipeline_zb_h1", 4, mesh_of(2, 1, 1, 0, ScheduleKind::zb_h1)},
+    {"pipeline_interleaved", 4, mesh_of(2, 1, 2, 0, ScheduleKind::interleaved)},
+    {"pipeline_zb_v", 4, mesh_of(2, 1, 2, 1, ScheduleKind::zb_v)},
     {"tensor_parallel", 4, mesh_of(1, 2, 2, 1)},
     {"all_axes", 16, mesh_of(2, 2, 4, 1)},
     {"transports_by_layer", 4, mesh_of(1, 1, 2, 0), "flat,padded,auto"},
     {"in_place_and_flat", 2, mesh_of(1, 1, 1, 1), "in_place,flat,padded"},
     {"halo_uneven_nodes", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "halo"},
     {"bypass_uneven_nodes", 5, on_nodes(3, mesh_of(1, 1, 5, 1)), "bypass"},
-    {"bypass_pipeline_zb_v", 8, on_nodes(3, mesh_of(2, 1, 4, 0, "zb_v")), "bypass"},
+    {"bypass_pipeline_zb_v", 8, on_nodes(3, mesh_of(2, 1, 4, 0, ScheduleKind::zb_v)), "bypass"},
     {"bypass_all_axes", 16, on_nodes(3, mesh_of(2, 2, 4, 1)), "bypass"},
     {"halo_and_bypass", 4, on_nodes(1, mesh_of(1, 2, 4, 0)), "halo,bypass,flat"},
     {"bypass_shares_5_2_1", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "bypass", "5,2,1"},
     {"shares_3_1", 2, mesh_of(1, 1, 2, 0), "auto", "3,1"},
     {"shares_1_3_zero", 4, mesh_of(1, 2, 2, 1), "padded", "1,3"},
-    {"shares_5_2_1", 6, mesh_of(2, 1, 3, 1, "zb_h1"), "auto", "5,2,1"},
+    {"shares_5_2_1", 6, mesh_of(2, 1, 3, 1, ScheduleKind::zb_h1), "auto", "5,2,1"},
 };
 
 struct Verdict {
@@ -61,7 +61,7 @@ struct Verdict {
   std::string told;         // by rank 0, and the error that ended it
 };
 
-Verdict verify(const LayoutCase& layout, const std::string& fault = "") {
+Verdict verify(const LayoutCase& layout, Fault fault = Fault::none) {
   RunSpec run = small_run();
   run.native.layers = 4;
   run.mesh = layout.mesh;
@@ -99,9 +99,9 @@ INSTANTIATE_TEST_SUITE_P(Of, VerifyLayout, testing::ValuesIn(kLayouts),
 
 // The tests above would also pass if nothing were compared.
 TEST(VerifyLayout, TellsOfAFaultOnEveryRank) {
-  for (const char* fault : {"skip_router_sum", "double_expert_gradient", "drop_row"}) {
+  for (const Fault fault : {Fault::skip_router_sum, Fault::double_expert_gradient, Fault::drop_row}) {
     const Verdict verdict = verify({"faulty", 4, mesh_of(1, 1, 2, 0)}, fault);
-    EXPECT_EQ(verdict.codes, std::vector<Exit>(4, Exit::check_failed)) << fault << verdict.told;
+    EXPECT_EQ(verdict.codes, std::vector<Exit>(4, Exit::check_failed)) << word_of(fault) << verdict.told;
   }
 }
 

@@ -11,7 +11,6 @@
 
 #include "base/host.h"
 #include "comm/watchdog/watchdog_sides.h"
-#include "config/faults.h"
 
 namespace mw {
 namespace {
@@ -124,7 +123,7 @@ std::unique_ptr<Watchdog> start_watchdog(World& world, double seconds, EndJob en
 
 void begin_step(Comm& world, const RunSpec& run, int64_t step) {
   if (Progress* progress = world.progress(); progress != nullptr) progress->begin_step(step);
-  const bool hangs = faults_of(run.fault).hang && step == 3 && world.rank() == world.size() - 1;
+  const bool hangs = run.fault == Fault::hang && step == 3 && world.rank() == world.size() - 1;
   while (hangs) std::this_thread::sleep_for(std::chrono::hours(1));  // NOLINT(bugprone-infinite-loop)
 }
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/text.h"
 #include "formats/tokens/megatron.h"
 #include "formats/tokens/text_corpus.h"
 #include "formats/tokens/token_shard.h"
@@ -102,17 +101,10 @@ std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options
          "set data.val_fraction = 0.05, for example, or data.val_path");
   }
   std::unique_ptr<TokenSource> source;
-  if (options.kind == "text") {
-    return std::make_unique<TextCorpus>(options.path, options.suffixes, fraction, options.split);
-  } else if (options.kind == "megatron") {
-    source = std::make_unique<MegatronDataset>(options.path);
-  } else if (options.kind == "shards") {
-    source = open_shards(options);
-  } else {
-    fail(Exit::config,
-         fmt::format("data.kind: expected \"text\", \"megatron\" or \"shards\", got \"{}\"{}", printable(options.kind),
-                     did_you_mean(options.kind, {"text", "megatron", "shards"})),
-         "set data.kind to \"text\", \"megatron\" or \"shards\"");
+  switch (options.kind) {
+    case DataKind::text: return std::make_unique<TextCorpus>(options.path, options.suffixes, fraction, options.split);
+    case DataKind::megatron: source = std::make_unique<MegatronDataset>(options.path); break;
+    case DataKind::shards: source = open_shards(options); break;
   }
   const int64_t size = source->size();
   const auto held_out = static_cast<int64_t>(std::floor(static_cast<double>(size) * fraction));

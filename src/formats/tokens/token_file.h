@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "config/choices.h"
+
 namespace mw {
 
 // A read-only stream of token ids. Reading is const and safe from many threads.
@@ -60,7 +62,7 @@ class TokenSlice final : public TokenSource {
 enum class Split { all, train, validation };
 
 struct TokenSourceOptions {
-  std::string kind;                   // "text", "megatron" or "shards"
+  DataKind kind = DataKind::text;
   std::string path;                   // see TextCorpus, MegatronDataset, list_token_shards
   std::vector<std::string> suffixes;  // text only
   double validation_fraction = 0;     // in [0, 1): share of the files (text), or of the tokens, taken from the end
@@ -69,9 +71,9 @@ struct TokenSourceOptions {
   int64_t document_token = -1;  // shards: begins each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in u32
 };
 
-// Opens a source with at least one token. Errors: Exit::config on an unknown kind, a fraction outside [0, 1), a
-// validation split of fraction 0, or, when `documents` is set, shards whose first file contains no beginning of a
-// document; Exit::data for all errors about the files.
+// Opens a source with at least one token. Errors: Exit::config on a fraction outside [0, 1), a validation split of
+// fraction 0, or, when `documents` is set, shards whose first file contains no beginning of a document; Exit::data for
+// all errors about the files.
 std::unique_ptr<TokenSource> open_token_source(const TokenSourceOptions& options);
 
 }  // namespace mw

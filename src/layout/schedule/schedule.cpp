@@ -1,6 +1,6 @@
 #include "layout/schedule/schedule.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -11,8 +11,6 @@
 namespace mw {
 namespace {
 
-constexpr ScheduleKind kKinds[] = {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
-                                   ScheduleKind::zb_h1, ScheduleKind::zb_v};
 constexpr int64_t kMostCells = int64_t{1} << 24;  // stages x micro-batches: a list of every action must stay small
 
 // `warmup` forwards, then one forward and one backward in turn, then the rest.
@@ -83,17 +81,6 @@ const char* letter_of(ActionKind kind) {
 
 }  // namespace
 
-const char* name_of(ScheduleKind kind) {
-  switch (kind) {
-    case ScheduleKind::gpipe: return "gpipe";
-    case ScheduleKind::one_f_one_b: return "1f1b";
-    case ScheduleKind::interleaved: return "interleaved";
-    case ScheduleKind::zb_h1: return "zb_h1";
-    case ScheduleKind::zb_v: return "zb_v";
-  }
-  return "?";
-}
-
 const char* name_of(ActionKind kind) {
   switch (kind) {
     case ActionKind::receive_activation: return "receive_activation";
@@ -117,14 +104,11 @@ bool is_message(ActionKind kind) {
          kind == ActionKind::receive_gradient || kind == ActionKind::send_gradient;
 }
 
-ScheduleKind schedule_kind_of(const std::string& name) {
-  std::vector<std::string> names;
-  for (const ScheduleKind kind : kKinds) {
-    names.emplace_back(name_of(kind));
-    if (names.back() == name) return kind;
-  }
-  fail(Exit::config, fmt::format("schedule \"{}\" is not known{}", printable(name), did_you_mean(name, names)),
-       "use one of: gpipe, 1f1b, interleaved, zb_h1, zb_v");
+ScheduleKind schedule_kind_of(const std::string& word) {
+  if (const std::optional<ScheduleKind> kind = enum_of<ScheduleKind>(word)) return *kind;
+  const std::vector<std::string> words = enum_words<ScheduleKind>();
+  fail(Exit::config, fmt::format("schedule \"{}\" is not known{}", printable(word), did_you_mean(word, words)),
+       fmt::format("use one of: {}", fmt::join(words, ", ")));
 }
 
 int rank_of_stage(const PipelineShape& shape, int stage) {
@@ -170,7 +154,7 @@ void check_shape(const PipelineShape& shape) {
          "set mesh.chunks = 2 (--chunks 2), or mesh.schedule = \"1f1b\"");
   if (!zb_v && shape.kind != ScheduleKind::interleaved && shape.chunks != 1)
     fail(Exit::config,
-         fmt::format("mesh.schedule = \"{}\" has 1 stage per rank, got {}", name_of(shape.kind), shape.chunks),
+         fmt::format("mesh.schedule = \"{}\" has 1 stage per rank, got {}", word_of(shape.kind), shape.chunks),
          "leave mesh.chunks (--chunks) out, or set mesh.schedule = \"interleaved\"");
   if (shape.micro_batches > kMostCells / shape.ranks / shape.chunks)
     fail(Exit::config,
@@ -210,7 +194,7 @@ std::string describe(const PipelineShape& shape) {
   const auto count = [](int64_t n, const char* one, const char* many) {
     return fmt::format("{} {}", n, n == 1 ? one : many);
   };
-  std::string text = fmt::format("{}, {}", name_of(shape.kind), count(shape.ranks, "rank", "ranks"));
+  std::string text = fmt::format("{}, {}", word_of(shape.kind), count(shape.ranks, "rank", "ranks"));
   if (shape.chunks > 1) text += fmt::format(" x {} stages", shape.chunks);
   return text + ", " + count(shape.micro_batches, "micro-batch", "micro-batches");
 }

@@ -6,12 +6,9 @@
 #include <string>
 #include <vector>
 
-namespace mw {
+#include "config/choices.h"
 
-// gpipe: all forwards, then all backwards. one_f_one_b: as many forwards as stages follow, then one of each in turn.
-// interleaved: the same over several stages per rank, dealt round. zb_h1: 1F1B with weight gradients moved into the
-// bubble. zb_v: two stages per rank, down the ranks and up again, with weight gradients in every gap.
-enum class ScheduleKind : uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zb_v };
+namespace mw {
 
 // Within one stage and micro-batch the actions stand in this order; `backward` is whole or split in two.
 enum class ActionKind : uint8_t {
@@ -48,12 +45,11 @@ struct Schedule {
   std::vector<std::vector<Action>> ranks;  // of each pipeline rank, in order
 };
 
-const char* name_of(ScheduleKind kind);  // as run files spell it: gpipe, 1f1b, interleaved, zb_h1, zb_v
 const char* name_of(ActionKind kind);
 bool splits_backward(ScheduleKind kind);  // into backward_input and backward_weight
 bool is_message(ActionKind kind);         // a send or a receive
-// Errors: config, with the nearest name.
-ScheduleKind schedule_kind_of(const std::string& name);
+// For words of a command line. Errors: config, with the nearest word.
+ScheduleKind schedule_kind_of(const std::string& word);
 
 // Stages of one rank: interleaved s, s + ranks, ...; zb_v s and its mirror image; else one.
 int rank_of_stage(const PipelineShape& shape, int stage);

@@ -180,7 +180,7 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   pack(stream, pass, own, source_TD);
   const ExchangePlan& plan = own.plan;
   ExchangeLeg far = plan.far;
-  if (options_.faults.wrong_gateway_order && pass == Pass::forward) far = received_backwards(far);
+  if (options_.fault == Fault::wrong_gateway_order && pass == Pass::forward) far = received_backwards(far);
   const auto send = [&](TensorView sent, TensorView pilots, TensorView units) {
     if (islands_.count() > 1) own.far.push_back(start(stream, far, Direction::to_experts, sent, pilots));
     own.home.push_back(start(stream, plan.home, Direction::to_experts, sent, units));
@@ -202,7 +202,7 @@ void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, Tensor
   gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens), of_choices(t_.sent_tokens, chunk).as<int32_t>(),
               sent, slice_of(t_.rows, chunk.first.sent, sent));
   if (pass == Pass::backward) return;
-  const bool weighs = carries_weights(pass) && !(options_.faults.stale_weights && pass == Pass::again);
+  const bool weighs = carries_weights(pass) && !(options_.fault == Fault::stale_weights && pass == Pass::again);
   const TensorView weights = gate_weights_.slice(chunk.first_token, chunk.tokens);
   unit_choices(stream, choices_of(chunk), weighs ? weights : TensorView{},
                of_choices(t_.sent_leads, chunk).slice(0, sent), parts_.receiver, options_.merge,
@@ -231,7 +231,7 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
   }
   const TensorView rows = slice_of(t_.pilots, first.pilot, pilots), copies = slice_of(t_.spread, first.spread, spread);
   gather_rows(stream, rows, table.as<int32_t>(), spread, copies);
-  if (options_.faults.lose_replica && forward && spread > 1)
+  if (options_.fault == Fault::lose_replica && forward && spread > 1)
     gather_rows(stream, rows, table.as<int32_t>() + 1, spread - 1, copies.slice(0, spread - 1));
   const auto send = [&](TensorView from, TensorView to) {
     chunk.spread.push_back(start(stream, plan.spread, Direction::to_experts, from, to));
@@ -305,11 +305,11 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
   const TensorView table = by_unit(t_.unit_rows, first.unit, plan.units),
                    weights = by_unit(t_.unit_weights, first.unit, plan.units),
                    merged = slice_of(t_.arrived, first.unit, plan.units);
-  const bool weighs = !backward && options_.merge && !(options_.faults.merge_unweighted && ep_.rank() == 0);
+  const bool weighs = !backward && options_.merge && !(options_.fault == Fault::merge_unweighted && ep_.rank() == 0);
   combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table, weighs ? weights : TensorView{}, {}, merged);
   const auto send = [&](TensorView units, TensorView spread, TensorView sent) {
     if (islands_.count() > 1) chunk.spread.push_back(start(stream, plan.spread, Direction::to_tokens, spread, units));
-    if (!(options_.faults.forget_home && backward))
+    if (!(options_.fault == Fault::forget_home && backward))
       chunk.home.push_back(start(stream, plan.home, Direction::to_tokens, sent, units));
   };
   const int64_t sent = plan.home.send_rows, spread = plan.spread.send_rows;
@@ -319,7 +319,7 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
   // The weights have been read: their memory takes the gate gradients.
   const TensorView d_weights = scratch_.d_row_weights.take(end_.row).slice(row, rows);
   gather_values(stream, d_weights, flat(table), flat(weights));
-  if (const int64_t others = table.numel() - 1; options_.faults.swap_gate_gradients && others > 0)
+  if (const int64_t others = table.numel() - 1; options_.fault == Fault::swap_gate_gradients && others > 0)
     gather_values(stream, d_weights, flat(table).slice(1, others), flat(weights).slice(0, others));
   send(weights, by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.row_weights, first.sent, sent));
 }

@@ -40,7 +40,7 @@ struct ByNodeOptions {
   bool merge = false;  // bypass
   int64_t chunks = 1;
   bool dispatches_again = false;  // Pass::again precedes the backward pass
-  Faults faults = {};
+  Fault fault = Fault::none;
 };
 
 class ByNodeTransport : public Transport {

@@ -181,7 +181,7 @@ void CheckpointSave::finish() {
 int64_t checkpoint_bytes(const Plan& plan) {
   int64_t bytes = 0;
   for (const ParamRow& row : plan.params)
-    bytes += row.numel() * (size_of(DType::f32) + (row.trained ? 2 * size_of(plan.run.moment_dtype()) : 0));
+    bytes += row.numel() * (size_of(DType::f32) + (row.trained ? 2 * size_of(plan.run.moments) : 0));
   return bytes;
 }
 

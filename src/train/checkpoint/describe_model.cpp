@@ -94,8 +94,8 @@ std::string describe_parameters(const RunSpec& run, const CheckpointIndex& index
 }
 
 std::string describe_data(const DataSpec& data) {
-  if (!data.blend.empty()) return fmt::format("{} data sets in a blend, {}", data.blend.size(), data.kind);
-  return data.path.empty() ? "none" : fmt::format("{}, {}", printable(data.path, 400), data.kind);
+  if (!data.blend.empty()) return fmt::format("{} data sets in a blend, {}", data.blend.size(), word_of(data.kind));
+  return data.path.empty() ? "none" : fmt::format("{}, {}", printable(data.path, 400), word_of(data.kind));
 }
 
 }  // namespace
@@ -121,11 +121,11 @@ std::string describe_checkpoint(const std::string& folder) {
     text += line("step", fmt::format("{}; {} samples", index.state.step, index.state.samples));
   }
   if (index.state.loss) text += line("loss", fmt::format("{:.4f} in this step's training batch", *index.state.loss));
-  text += line("optimizer",
-               reader.has_moments() ? fmt::format("AdamW moments in {}", run.moments) : "no moments: weights alone");
+  text += line("optimizer", reader.has_moments() ? fmt::format("AdamW moments in {}", word_of(run.moments))
+                                                 : "no moments: weights alone");
   if (unreadable.empty()) {
     const std::string ranks = fmt::format("{} rank{}", size.weight_files, size.weight_files == 1 ? "" : "s");
-    text += line("layout", fmt::format("{}, {}, {}", ranks, describe(layout_of(run)), run.train.dtype));
+    text += line("layout", fmt::format("{}, {}, {}", ranks, describe(layout_of(run)), word_of(run.train.dtype)));
     text += line("data", describe_data(run.data));
   }
   return text + line("written", fmt::format("{}, {}", modification_time(folder + "/DONE"), format_size(size)));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "comm/comm.h"
@@ -25,7 +26,7 @@ struct HfExport {
   std::string out;         // must not exist; is named OUT.tmp until complete
   std::string
       source;  // folder whose config.json and tokenizer are copied; "": the one that the run started from, if any
-  std::string dtype;  // "bf16", "fp32", or "model": as config.json says, else as the run trained
+  std::optional<DType> dtype = {};               // bf16 or f32; none: as config.json says, else as the run trained
   int64_t shard_bytes = int64_t{5'000'000'000};  // most bytes of weights per file
 };
 

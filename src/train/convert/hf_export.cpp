@@ -31,17 +31,12 @@ struct Target {
   std::vector<HfShard> shards;
 };
 
-DType choose_dtype(const std::string& wanted, const std::string& models_own) {
-  const std::string& name = wanted == "model" ? models_own : wanted;
-  return name == "fp32" || name == "float32" ? DType::f32 : DType::bf16;
-}
-
 const char* hf_name(DType dtype) { return dtype == DType::bf16 ? "bfloat16" : "float32"; }
 
 // A run of a [model] table: the family is found, and what config.json says beside the table comes from the run.
 void describe_native(const RunSpec& run, const HfExport& request, Target& target) {
   target.model = hf_model_of(run);
-  target.dtype = choose_dtype(request.dtype, run.train.dtype);
+  target.dtype = request.dtype.value_or(run.train.dtype);
   // Without these the family's own would stand in.
   const std::string more = fmt::format(
       R"({{"max_position_embeddings": {}, "bos_token_id": null, "eos_token_id": null, "pad_token_id": null}})",
@@ -57,7 +52,7 @@ void describe_family(const std::string& source, const HfExport& request, Target&
   const std::string text = read_text_file(path, size_t{16} << 20);
   target.model = parse_hf_config(text, path);
   target.model.mtp_layers = 0;
-  target.dtype = choose_dtype(request.dtype, hf_weight_dtype(text, path));
+  target.dtype = request.dtype.value_or(hf_weight_dtype(text, path) == "float32" ? DType::f32 : DType::bf16);
   target.config = extend_hf_config(write_hf_config(target.model, hf_name(target.dtype)), text, path);
 }
 

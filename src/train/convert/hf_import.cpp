@@ -23,7 +23,7 @@ constexpr int64_t kImportPiece = int64_t{4} << 20;  // elements in memory at a t
 RunSpec untrained_run(const std::string& hf_dir) {
   RunSpec run;
   run.hf_dir = hf_dir;
-  run.train.dtype = "fp32";
+  run.train.dtype = DType::f32;
   run.train.seq_len = 1;
   run.train.global_batch = 1;
   return run;

@@ -108,7 +108,7 @@ namespace {
 
 // Errors name the run-file key that the path came from.
 std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, const char* key) {
-  if (options.kind == "text" && !options.path.empty() && !path_exists(options.path))
+  if (options.kind == DataKind::text && !options.path.empty() && !path_exists(options.path))
     fail(Exit::data, fmt::format("{} = \"{}\": there is no such file or folder", key, printable(options.path)),
          fmt::format("name your text, for example {}=FILE_OR_FOLDER on the command line; the path is relative to {}",
                      key, std::filesystem::current_path().native()));
@@ -157,7 +157,7 @@ void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t voca
   std::vector<int32_t> tokens;
   for (size_t part = 0; part < order.sources(); ++part) {
     const TokenSource& source = order.source(part);
-    if (run.data.kind == "text" && vocab >= 256) continue;
+    if (run.data.kind == DataKind::text && vocab >= 256) continue;
     const int64_t places = std::clamp<int64_t>(source.size() / kTokens, 1, kPlaces);
     for (int64_t i = 0; i < places; ++i) {
       const int64_t first = source.size() / places * i;

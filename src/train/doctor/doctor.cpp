@@ -140,7 +140,7 @@ void measure_writing(Comm& comm, const std::string& folder, RankHealth& own) {
 JobHealth examine(World& world, const DoctorOptions& options) {
   Comm& comm = world.comm();
   const int local = std::max(1, world.local_size()), threads = threads_per_rank(options.threads, local);
-  const Device device = choose_device("auto", world.place().rank);
+  const Device device = choose_device(DeviceChoice::automatic, world.place().rank);
   RankHealth own;
   own.host = host_name();
   own.program = options.program;

@@ -33,9 +33,10 @@ void check_can_make(const char* key, const fs::path& folder, Exit code) {
 std::string describe_learning_rate(const TrainSpec& train) {
   std::string text = train.warmup > 0 ? fmt::format("{} steps of warm-up to {:g}", train.warmup, train.lr)
                                       : fmt::format("{:g} from the first step on", train.lr);
-  return text + (train.schedule == "constant" ? ", then constant"
-                                              : fmt::format(", then {} to {:g} at step {}", train.schedule,
-                                                            learning_rate(train, train.steps), train.steps));
+  return text + (train.schedule == LearningRateSchedule::constant
+                     ? ", then constant"
+                     : fmt::format(", then {} to {:g} at step {}", word_of(train.schedule),
+                                   learning_rate(train, train.steps), train.steps));
 }
 
 std::string describe_weights(const StartCheck& start, const Plan& plan) {

@@ -28,9 +28,9 @@ std::string describe_attention(const AttentionSpec& a) {
 }
 
 std::string describe_optimizer(const TrainSpec& train) {
-  const std::string schedule = train.schedule == "constant"
+  const std::string schedule = train.schedule == LearningRateSchedule::constant
                                    ? "constant"
-                                   : fmt::format("{} to {:g}", train.schedule, train.lr * train.min_lr_ratio);
+                                   : fmt::format("{} to {:g}", word_of(train.schedule), train.lr * train.min_lr_ratio);
   return fmt::format("AdamW, peak {:g}, {} steps of warm-up, then {}; weight decay {:g}, clip {:g}", train.lr,
                      train.warmup, schedule, train.weight_decay, train.clip);
 }

@@ -97,8 +97,8 @@ std::vector<float> next_logits(Engine& engine, const std::vector<int32_t>& token
 
 std::string why_no_sample(const RunSpec& run) {
   // The one sequence is cut over TP, and a rank would count its part for a whole one.
-  if (run.mesh.tp > 1 && run.moe.tp_mode != "ted" && run.moe.capacity_factor > 0 &&
-      run.moe.capacity_domain == "sequence")
+  if (run.mesh.tp > 1 && run.moe.tp_mode != MoeTpMode::ted && run.moe.capacity_factor > 0 &&
+      run.moe.capacity_domain == CapacityDomain::sequence)
     return "a capacity per sequence needs mesh.tp = 1 there";
   return "";
 }
@@ -107,7 +107,7 @@ std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpe
   std::string path = run.sample.tokenizer;
   if (path.empty() && !run.hf_dir.empty() && has_tokenizer_file(run.hf_dir)) path = run.hf_dir;
   if (path.empty()) {
-    if (run.data.kind == "text" || model.vocab <= 256) return make_byte_tokenizer();
+    if (run.data.kind == DataKind::text || model.vocab <= 256) return make_byte_tokenizer();
     fail(Exit::config,
          fmt::format("nothing says what text the model's {} tokens are: sample.tokenizer is empty", model.vocab),
          "set sample.tokenizer to the tokenizer.json, SentencePiece .model or folder that the data was tokenized with");

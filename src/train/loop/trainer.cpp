@@ -46,7 +46,7 @@ class Trainer {
         run_(run),
         options_(options),
         leader_(world.comm().rank() == 0),
-        console_(leader_, run.log.format == "short" ? kColumns : 0) {}
+        console_(leader_, run.log.format == LogFormat::brief ? kColumns : 0) {}
 
   Exit train();
   Exit dry_run();
@@ -139,7 +139,7 @@ void Trainer::prepare() {
     fail(Exit::config, fmt::format("train.val_every = {}, but there is no data to validate on", run_.train.val_every),
          "name some in data.val_path, hold some out by data.val_fraction, or set train.val_every = 0");
   if (run_.train.byte_baseline && validation_ != nullptr) {
-    if (run_.data.kind != "text" || !run_.data.blend.empty())
+    if (run_.data.kind != DataKind::text || !run_.data.blend.empty())
       fail(Exit::config, "train.byte_baseline counts the bytes of data.path, with data.kind = \"text\"",
            "set train.byte_baseline = false");
     baseline_ = std::make_unique<ByteCountModel>(data_->source());
@@ -156,10 +156,10 @@ void Trainer::prepare() {
   bytes_ = summarise(all_rows(engine_->plan));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
-  context_.byte_tokens = run_.data.kind == "text";
+  context_.byte_tokens = run_.data.kind == DataKind::text;
   context_.world = world_.comm().size();
   context_.layout = describe(layout_of(engine_->plan.run));
-  context_.dtype = engine_->plan.run.train.dtype;
+  context_.dtype = word_of(engine_->plan.run.train.dtype);
   if (!leader_) return;
   context_.forecast = make_forecast(engine_->plan, context_.world);
   load_watch_.emplace(model, run_);
@@ -266,7 +266,8 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
   log_.write(r, context_);
   if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
-    say("{}", run_.log.format == "long" ? format_step(r, context_) : format_short_step(r, context_, kColumns));
+    say("{}",
+        run_.log.format == LogFormat::detailed ? format_step(r, context_) : format_short_step(r, context_, kColumns));
 }
 
 // A GPU computes beside the host, whose scopes then tell nothing. Stamps on the device cost a step 1 to 3 %: one in a
@@ -334,7 +335,7 @@ void Trainer::validate(int64_t step) {
   val_loss_ = result.loss;
   std::string text =
       fmt::format("validation after step {}: loss {:.4f} over {} labels", step, result.loss, result.labels);
-  if (run_.data.kind == "text") text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);
+  if (run_.data.kind == DataKind::text) text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);
   if (baseline_ != nullptr)
     text += fmt::format(" (order-2 byte counts on the same labels: {:.3f})", result.baseline_loss / std::numbers::ln2);
   say("{}", text);

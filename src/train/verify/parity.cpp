@@ -119,15 +119,15 @@ RunSpec parity_run(const std::string& hf_dir, const std::string& family, int64_t
   run.hf_dir = hf_dir;
   run.train.seq_len = seq_len;
   run.train.global_batch = sequences;
-  run.train.dtype = "fp32";
+  run.train.dtype = DType::f32;
   run.train.lr = 1e-3;
-  run.train.schedule = "constant";
+  run.train.schedule = LearningRateSchedule::constant;
   run.train.beta1 = 0.9;
   run.train.beta2 = 0.95;
   run.train.eps = 1e-8;
   run.train.weight_decay = 0.1;
   run.train.clip = 1.0;
-  run.moe.aux_scope = "model";
+  run.moe.aux_scope = AuxScope::model;
   // Hugging Face's DeepSeek models have neither an auxiliary loss nor a selection bias that moves.
   if (is_deepseek(family)) run.moe.aux_loss_coef = 0;
   run.moe.bias_rate = 0;
@@ -207,7 +207,7 @@ bool ParityReport::ok() const {
 }
 
 ParityReport run_parity(const ParityModel& source, const std::string& golden_path, Comm& comm, int threads,
-                        const std::string& device) {
+                        DeviceChoice device) {
   const ModelSpec model = load_parity_model(source);
   const Golden golden(golden_path);
   const SafetensorsEntry& input = golden.require("input_ids");

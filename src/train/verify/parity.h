@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "config/choices.h"
 
 namespace mw {
 
@@ -33,7 +34,7 @@ struct ParityReport {
 // 20 AdamW steps. Every tensor of the golden file must be recognized, and every trained parameter must have its
 // gradient in it. Errors: config, data. `comm` must be this process alone. device: as train.device.
 ParityReport run_parity(const ParityModel& model, const std::string& golden_path, Comm& comm, int threads,
-                        const std::string& device);
+                        DeviceChoice device);
 
 std::string format_report(const ParityReport& report);
 

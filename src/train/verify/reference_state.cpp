@@ -90,7 +90,7 @@ void share_weights(Comm& comm, Engine* reference, Engine& layout) {
     }
     if (!row.trained) continue;
     for (const OwnedState* moment : {&kFirstMoment, &kSecondMoment})
-      share_state(comm, reference, layout, row, layout.plan.run.moment_dtype(), *moment);
+      share_state(comm, reference, layout, row, layout.plan.run.moments, *moment);
   }
   refresh_weights(layout);
 }
@@ -132,7 +132,7 @@ StateDifference compare_state(Comm& comm, Engine* reference, Engine& layout, dou
       });
     note(row, "copies", copies, steps(copies));
     if (!row.trained) continue;
-    const DType dtype = layout.plan.run.moment_dtype();
+    const DType dtype = layout.plan.run.moments;
     for (const OwnedState* moment : {&kFirstMoment, &kSecondMoment}) {
       std::vector<std::byte> expected = broadcast_state(comm, reference, row, size_of(dtype), *moment);
       const TensorView values{expected.data(), dtype, {row.numel()}};

@@ -95,7 +95,7 @@ std::string describe(const RoutingDifference& d) {
 
 Tolerances tolerances(const RunSpec& run, const ModelSpec& model) {
   const VerifySpec& v = run.verify;
-  if (run.dtype() == DType::f32)
+  if (run.train.dtype == DType::f32)
     return {v.tolerance, v.tolerance, v.tolerance, has_kinks(model) ? kKinkError : 0, true};
   return {v.loss_tolerance_bf16, kSumsOverLoss * v.loss_tolerance_bf16, v.grad_tolerance_bf16, 0, false};
 }

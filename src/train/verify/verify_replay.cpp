@@ -16,12 +16,12 @@ bool is_routed_here(const Engine& layout, size_t l) {
 }
 
 int64_t domain_tokens(const RunSpec& run, int64_t tokens) {
-  return run.moe.capacity_domain == "sequence" ? run.train.seq_len : std::max<int64_t>(tokens, 1);
+  return run.moe.capacity_domain == CapacityDomain::sequence ? run.train.seq_len : std::max<int64_t>(tokens, 1);
 }
 
 }  // namespace
 
-bool forces_routing(const RunSpec& run) { return run.verify.routing != "learned"; }
+bool forces_routing(const RunSpec& run) { return run.verify.routing != VerifyRouting::learned; }
 
 Routing empty_routing(const Plan& plan) {
   Routing r;
@@ -44,7 +44,7 @@ Routing empty_routing(const Plan& plan) {
 }
 
 void force_routing(const Plan& plan, Routing& routing) {
-  const bool skip = plan.run.verify.routing == "skip_expert";
+  const bool skip = plan.run.verify.routing == VerifyRouting::skip_expert;
   for (auto& layers : routing.ids) {
     size_t l = 0;
     for (const LayerSpec& layer : plan.model.layers) {
