@@ -1,6 +1,7 @@
 #include "model/make_transport.h"
 
 #include "moe/transports/transport_by_node.h"
+#include "moe/transports/transport_in_place.h"
 #include "moe/transports/transport_padded.h"
 
 namespace mw {
@@ -12,7 +13,7 @@ FlatSaved flat_saved(const TransportParts& parts) {
 }
 
 std::unique_ptr<Transport> make_in_place(const TransportParts& parts) {
-  return make_in_place_transport(parts.placement, parts.experts, parts.scratch);
+  return std::make_unique<InPlaceTransport>(parts.placement, parts.experts, parts.scratch);
 }
 
 std::unique_ptr<Transport> make_flat(const TransportParts& parts) {

@@ -9,6 +9,7 @@
 #include "core/rng.h"
 #include "layout/transport.h"
 #include "moe/transports/transport_by_node.h"
+#include "moe/transports/transport_in_place.h"
 #include "moe/transports/transport_padded.h"
 
 namespace mw::test {
@@ -103,7 +104,8 @@ ExpertScratch TestLayer::expert_scratch() {
 }
 
 std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
-  if (o_.transport == "in_place") return make_in_place_transport(placement_, std::move(experts), expert_scratch());
+  if (o_.transport == "in_place")
+    return std::make_unique<InPlaceTransport>(placement_, std::move(experts), expert_scratch());
   if (o_.transport == "token_chunks")
     return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
                                        calls_);
