@@ -110,7 +110,8 @@ class Exchange {
     if (store_.has("exchange.rows")) experts.exchange_rows = store_.rows("exchange.rows");
     if (store_.has("exchange.weights")) experts.exchange_weights = store_.rows("exchange.weights");
     transport_ = make_transport(
-        plan_.transports[0], {comms, plan_.placements->layers[0], islands, {}, experts, store_, row, o.chunks, false});
+        plan_.transports[0],
+        {comms, plan_.placements->layers[0], islands, plan_.gathers[0], {}, experts, store_, row, o.chunks, false});
     x_ = store_.fixed("work.normed");
     out_ = store_.fixed("work.branch");
     d_weights_ = store_.fixed("work.d_gate").reshape({o.tokens, o.top_k});

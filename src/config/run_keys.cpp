@@ -182,10 +182,12 @@ const std::vector<KeyRule>& key_rules() {
            "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat, or what plan.platform predicts to "
            "be fastest of flat, halo and bypass), in_place, flat (all-to-all), "
            "padded (GShard's equal buffers), halo (Piper: rows for another node go to one gateway rank there, which "
-           "passes them on) or bypass (X-MoE: as halo, and a token's row goes only once to each node); or a list over "
+           "passes them on), bypass (X-MoE: as halo, and a token's row goes only once to each node) or gather_weights "
+           "(Hexa-MoE, data-centric: rows stay, and weights of other ranks' experts are gathered); or a list over "
            "the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
-              "chunks of an all-to-all to overlap with expert compute; 0: 2 between GPUs, else 1"),
+              "chunks of an all-to-all, or pieces of gathered weights, to overlap with expert compute; 0: 2 between "
+              "GPUs, else 1"),
       CHOICE("moe.expert_products", moe.expert_products,
              "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert"),
       CHOICE("memory.recompute", recompute,

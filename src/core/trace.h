@@ -46,8 +46,8 @@ class Trace {
   }
   void reset();
 
-  // Counts the bytes of routed rows that this rank sent to other ranks, since the trace was created: all, and those
-  // for ranks of other nodes.
+  // Counts the bytes that this rank sent to other ranks for routed experts, since the trace was created: all, and those
+  // for ranks of other nodes. Of a gather or a sum, whatever way it takes: what this rank has for the others.
   struct SentBytes {
     int64_t all = 0, far = 0;
   };

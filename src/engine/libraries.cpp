@@ -28,8 +28,12 @@ void start_cuts(Comm& group, Stream& stream, const TensorView& memory) {
   }
 }
 
-// One element to every member and back, as gradients and rows go.
-void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve, bool cuts) {
+bool gathers_weights(const Plan& plan) {
+  return std::any_of(plan.gathers.begin(), plan.gathers.end(), [](const WeightGather& g) { return g.pieces() > 0; });
+}
+
+// One element to every member and back, as gradients, rows and gathered weights go.
+void start_groups(const Plan& plan, MeshComms& comms, Stream& stream, const Reserve& reserve) {
   const int64_t members = comms.stage->size();
   TensorStore memory({{"send", DType::f32, {members}, 0}, {"receive", DType::f32, {members}, 0}}, reserve);
   const TensorView send = memory.fixed("send"), receive = memory.fixed("receive");
@@ -38,8 +42,9 @@ void start_groups(MeshComms& comms, Stream& stream, const Reserve& reserve, bool
   for (Comm* group : summing) {
     if (group->size() == 1) continue;
     group->all_reduce_sum(stream, std::span(send.as<float>(), 1))->wait();
-    if (cuts) start_cuts(*group, stream, send);
+    if (plan.run.mesh.zero > 0) start_cuts(*group, stream, send);
   }
+  if (gathers_weights(plan) && comms.ep->size() > 1) start_cuts(*comms.ep, stream, send);
   for (Comm* group : {comms.ep.get(), comms.tp.get()}) {
     if (group->size() == 1) continue;
     RowExchange x;
@@ -166,6 +171,44 @@ int64_t start_matrices(const Plan& plan, Stream& stream) {
   return most;
 }
 
+// A number that depends on every byte of both packed forms of an [n, k] matrix; not negative.
+int64_t packed_mark(Stream& stream, int64_t n, int64_t k) {
+  const int64_t form = packed_weight_bytes(n, k, cpu::matmul_traits().native_bf16);
+  TensorStore memory(
+      {{"values", DType::f32, {n, k}, 0}, {"forward", DType::u8, {form}, 0}, {"backward", DType::u8, {form}, 0}});
+  const Weight weight{n, k, memory.fixed("values"), memory.fixed("forward"), memory.fixed("backward")};
+  for (int64_t i = 0; i < n * k; ++i) weight.values.as<float>()[i] = static_cast<float>(i % 65521);
+  pack_weight(stream, weight);
+  uint64_t mark = static_cast<uint64_t>(form);
+  for (const TensorView* packed : {&weight.packed_forward, &weight.packed_backward})
+    for (const std::byte byte : bytes_of(*packed)) mark = (mark ^ static_cast<uint64_t>(byte)) * 0x100000001b3u;
+  return static_cast<int64_t>(mark >> 1);
+}
+
+// Only the library knows the layout of packed weights: ranks can gather them from each other if all pack alike.
+void check_packed_forms(const Plan& plan, Comm& ep, Stream& stream) {
+  std::set<std::pair<int64_t, int64_t>> sizes;
+  for (const WeightGather& gather : plan.gathers) {
+    if (gather.pieces() == 0 || !gather.forms.packed) continue;
+    sizes.insert({gather.forms.up_n, gather.forms.up_k});
+    sizes.insert({gather.forms.down_n, gather.forms.down_k});
+  }
+  if (ep.size() == 1 || sizes.empty()) return;
+  std::vector<int64_t> marks;
+  for (const auto& [n, k] : sizes)
+    for (const int64_t mark = packed_mark(stream, n, k); const int64_t sign : {1, -1}) marks.push_back(sign * mark);
+  ep.all_reduce_max(std::span(marks));
+  for (size_t i = 0; i < marks.size(); i += 2)
+    if (marks[i] != -marks[i + 1])
+      fail(Exit::config,
+           fmt::format(
+               "moe.transport = \"gather_weights\": the ranks of an EP group pack bf16 weights in different ways; "
+               "this one by {}, {}",
+               cpu::matmul_traits().library, cpu::matmul_traits().native_bf16 ? "in bf16" : "in fp32"),
+           "use equal CPUs and libraries, set ONEDNN_MAX_CPU_ISA to what all of them have, or moe.transport = "
+           "\"flat\"");
+}
+
 // Each text once.
 std::string join(std::vector<std::string> texts) {
   std::sort(texts.begin(), texts.end());
@@ -196,11 +239,14 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve) {
 
 int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
                         const Reserve& reserve) {
-  if (stream.device().kind == DeviceKind::cpu) return start_matrices(plan, stream);
+  if (stream.device().kind == DeviceKind::cpu) {
+    check_packed_forms(plan, *comms.ep, stream);
+    return start_matrices(plan, stream);
+  }
   start_products(stream, plan.run.train.dtype, reserve);
   attention_kernels(plan, stream);
   if (comms.gpu_library.empty()) return 0;
-  start_groups(comms, stream, reserve, plan.run.mesh.zero > 0);
+  start_groups(plan, comms, stream, reserve);
   start_links(pipeline, stream, reserve);
   return 0;
 }

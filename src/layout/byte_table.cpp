@@ -83,7 +83,8 @@ struct LocalLayer {
   LayerSpec spec;
   TransportKind transport = TransportKind::in_place;
   int64_t ep = 1, experts = 0;
-  NodesSeen nodes = {};  // of the EP group, by this rank
+  NodesSeen nodes = {};      // of the EP group, by this rank
+  WeightGather gather = {};  // of the EP group
 };
 
 RoutedShape routed_shape(const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
@@ -170,7 +171,7 @@ struct Widest {
   int64_t dense = 0;                                        // elements of an activated hidden state
   bool sums_over_heads = false;                             // of all ranks of TP
   RoutedRows routed;
-  std::vector<ByteRow> exchange;  // scratch of transports
+  std::vector<ByteRow> exchange;  // scratch of transports, and what they gather
 };
 
 void widen(RoutedRows& into, const RoutedRows& r) {
@@ -222,6 +223,10 @@ void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, cons
   widen(widest.routed, traits.expert_rows(shape));
   for (const TransportTensor& tensor : traits.scratch)
     widen_or_add(widest.exchange, transport_row("exchange.", ByteKind::exchange, tensor, width, local, run, tokens));
+  if (!traits.gathers_weights()) return;
+  const WeightGather& gather = local.gather;
+  widen_or_add(widest.exchange, {"cache.weights", ByteKind::exchange, DType::u8, {gather.slots * gather.slot_bytes()}});
+  widen_or_add(widest.exchange, {"cache.gradients", ByteKind::exchange, DType::f32, {gather.gradient_elements()}});
 }
 
 void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, const Widest& w, const Tokens& tokens,
@@ -329,6 +334,15 @@ NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const No
   return nodes_seen(make_islands(group, nodes), static_cast<int>(member));
 }
 
+WeightGather weight_gather_of(TransportKind transport, const LayerSpec& local, int64_t width, const RunSpec& run,
+                              const ExpertPlacement& placement, const Platform& platform) {
+  const TransportTraits& traits = traits_of(transport);
+  if (!traits.gathers_weights()) return {};
+  return make_weight_gather(placement, run.moe.row_chunks > 0 ? run.moe.row_chunks : platform.row_chunks,
+                            traits.weight_slots,
+                            expert_forms(local, width, run.train.dtype, is_recomputed(run.recompute, "h"), platform));
+}
+
 std::string saved_prefix(int64_t layer, int64_t slot) {
   return slot == 0 ? fmt::format("act.{}.", layer) : fmt::format("act.{}#{}.", layer, slot);
 }
@@ -365,6 +379,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
       LocalLayer layer{local_layer(model.layers[index], mesh, coords), transports[index], mesh.ep};
       if (layer.spec.feed_forward == FeedForwardKind::moe)
         layer.experts = std::ssize(placements[index].experts_of(coords.ep));
+      layer.gather = weight_gather_of(layer.transport, layer.spec, model.width, run, placements[index], platform);
       if (traits_of(layer.transport).by_node)
         layer.nodes = nodes_of_ep_group(mesh, coords, node_map(run.mesh, platform));
       for (int64_t slot = 0; slot < stage.slots; ++slot)

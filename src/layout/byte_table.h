@@ -16,6 +16,7 @@
 #include "layout/shares.h"
 #include "layout/stages.h"
 #include "layout/transport.h"
+#include "layout/weight_gather.h"
 
 namespace mw {
 
@@ -51,8 +52,9 @@ struct Platform {
   int64_t logit_gradient_rows = 0;            // of their bf16 gradients multiplied at a time, about; 0: one chunk's
   bool split_masters = true;                  // where packed forms allow it
   AttentionRule attention = AttentionRule::asked;
-  int64_t threads = 1;  // of a rank, which share attention's scratch on_cpu
-  NodeMap nodes = {};   // as the launcher reports them
+  int64_t threads = 1;     // of a rank, which share attention's scratch on_cpu
+  NodeMap nodes = {};      // as the launcher reports them
+  int64_t row_chunks = 1;  // what moe.row_chunks = 0 means
 };
 
 // The nodes of a run's ranks: as mesh.ranks_per_node says, otherwise the platform's.
@@ -60,6 +62,8 @@ NodeMap node_map(const MeshSpec& mesh, const Platform& platform);
 // The nodes of the EP group of the rank at `coords`, as that rank sees them.
 NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const NodeMap& nodes);
 
+// Bytes of a packed form of an [n, k] matrix (ops/matmul.h).
+int64_t packed_matrix_bytes(int64_t n, int64_t k, bool native_bf16);
 // Whether the packed form of these matrices is their bf16 values and nothing more.
 bool is_plain_copy(const LocalParam& matrices, const Platform& platform);
 
@@ -73,6 +77,11 @@ DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& 
 std::string saved_prefix(int64_t layer, int64_t slot);
 std::string final_row(int64_t slot);
 std::string stage_row(int stage, const std::string& name, int64_t slot = 0);
+
+// What the EP group of a layer gathers, where its transport gathers weights; else without pieces. local: the layer as a
+// rank computes it; width: of the hidden state.
+WeightGather weight_gather_of(TransportKind transport, const LayerSpec& local, int64_t width, const RunSpec& run,
+                              const ExpertPlacement& placement, const Platform& platform);
 
 // Of the parameters `rows` that a rank holds.
 std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& rows, const ModelSpec& model, const RunSpec& run,

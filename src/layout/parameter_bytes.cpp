@@ -9,12 +9,6 @@
 namespace mw {
 namespace {
 
-// The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
-int64_t packed_bytes(int64_t n, int64_t k, bool native_bf16) {
-  const auto round_up = [](int64_t extent) { return (extent + 63) / 64 * 64; };
-  return round_up(n) * round_up(k) * (native_bf16 ? 2 : 4);
-}
-
 // Where replicas sum bf16 gradients of experts in fp32.
 void add_sum_pieces(ByteRows& out, const std::vector<ParamRow>& params, const std::vector<LocalParam>& locals,
                     const Mesh& mesh, const RunSpec& run) {
@@ -32,8 +26,14 @@ void add_sum_pieces(ByteRows& out, const std::vector<ParamRow>& params, const st
 
 }  // namespace
 
+// The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
+int64_t packed_matrix_bytes(int64_t n, int64_t k, bool native_bf16) {
+  const auto round_up = [](int64_t extent) { return (extent + 63) / 64 * 64; };
+  return round_up(n) * round_up(k) * (native_bf16 ? 2 : 4);
+}
+
 bool is_plain_copy(const LocalParam& p, const Platform& platform) {
-  return platform.one_packed_form && packed_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
+  return platform.one_packed_form && packed_matrix_bytes(p.n, p.k, platform.native_bf16) == p.n * p.k * 2;
 }
 
 DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& run, const Platform& platform) {
@@ -84,7 +84,7 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
       const bool read_by_products =
           row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings && has_head);
       if (!read_by_products) continue;
-      const int64_t bytes = packed_bytes(local.n, local.k, platform.native_bf16);
+      const int64_t bytes = packed_matrix_bytes(local.n, local.k, platform.native_bf16);
       out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
       if (!platform.one_packed_form)
         out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});

@@ -51,10 +51,16 @@ bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, Transpor
   return !traits_of(transport).equal_rows || tokens * (moe.experts + ep) < kTooMany;
 }
 
-static void check_gradients(const RunSpec& run) {
+void check_gradients(const RunSpec& run, const std::vector<TransportKind>& transports) {
   if (run.expert_gradients == DType::bf16 && run.train.dtype != DType::bf16)
     fail(Exit::config, "memory.expert_gradients = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"",
          "set train.dtype = \"bf16\", or memory.expert_gradients = \"fp32\"");
+  for (const TransportKind kind : transports)
+    if (run.expert_gradients == DType::bf16 && traits_of(kind).gathers_weights())
+      fail(Exit::unsupported,
+           fmt::format("memory.expert_gradients = \"bf16\" is not supported with moe.transport = \"{}\" yet",
+                       traits_of(kind).name),
+           "set memory.expert_gradients = \"fp32\", or moe.transport = \"flat\"");
 }
 
 static void plan_pipeline(Plan& plan) {
@@ -90,7 +96,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
          fmt::format("a micro-batch has {} tokens per rank, at most 2^30 are supported", plan.batch.most_tokens()),
          fmt::format("raise train.micro_batches to at least {}",
                      run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
-  check_gradients(run);
+  check_gradients(run, plan.transports);
   for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))
     check_tensor_parallel(model, run, plan.mesh, samples);
   check_expert_count(model);
@@ -107,6 +113,9 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   if (placements == nullptr) placements = std::make_shared<Placements>(make_block_placements(model, plan.mesh.ep));
   validate(*placements, model, plan.mesh.ep);
   plan.placements = std::move(placements);
+  for (size_t i = 0; i < model.layers.size(); ++i)
+    plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(model.layers[i], plan.mesh, plan.coords),
+                                            model.width, run, plan.placements->layers[i], platform));
   plan.params = param_table(model);
   plan_pipeline(plan);
   plan.parameter_rows =

@@ -24,6 +24,7 @@ struct Plan {
   LocalBatch batch;
   NodeMap nodes;                          // of the ranks of the world
   std::vector<TransportKind> transports;  // by layer; in_place for dense layers
+  std::vector<WeightGather> gathers;      // by layer; without pieces where the transport gathers no weights
   SharedPlacements placements;            // of the experts of all layers; never null in a plan of make_plan
   std::vector<ParamRow> params;           // of the whole model
   PipelineShape pipeline;
@@ -38,6 +39,9 @@ ModelSpec load_model_spec(const RunSpec& run);
 constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch
 // Whether rows of a layer can be counted in 32 bits, as many of `tokens` of each of `ep` ranks as may meet on one rank.
 bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport);
+
+// Errors: config, unsupported, for memory.expert_gradients that the run's dtype or the transports do not allow.
+void check_gradients(const RunSpec& run, const std::vector<TransportKind>& transports);
 
 // The plan of one rank. Pure: reads no file, asks no machine. placements: where experts are, the same on all ranks;
 // null: blocks. Errors: config, unsupported.

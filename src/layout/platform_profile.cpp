@@ -117,6 +117,7 @@ Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, con
   platform.logit_elements = profile.logit_elements;
   platform.logit_gradient_rows = profile.logit_gradient_rows.value_or(0);
   platform.split_masters = profile.split_masters.value_or(true);
+  platform.row_chunks = profile.row_chunks;
   if (!profile.one_packed_form) {
     platform.ops_workspace_bytes = cpu_scratch_bytes(model, run);
     platform.attention = AttentionRule::on_cpu;

@@ -16,7 +16,7 @@ using Type = TransportTensor::Type;
 using Width = TransportTensor::Width;
 
 // Designed, and not built: docs/limits.md.
-constexpr std::string_view kPlanned[] = {"gather_tokens", "gather_weights"};
+constexpr std::string_view kPlanned[] = {"gather_tokens"};
 
 std::vector<TransportTensor> kept_by_flat() {
   return {{"received", RowSet::expert, Type::run, Width::hidden},
@@ -101,6 +101,12 @@ const std::vector<TransportTraits>& table() {
        .send_rows = merged_send_rows,
        .kept = kept_by_node(),
        .scratch = scratch_by_node()},
+      {.kind = TransportKind::gather_weights,
+       .name = "gather_weights",
+       .expert_rows = own_rows,
+       .kept = {},
+       .scratch = {},
+       .weight_slots = 2},
   };
   return all;
 }

@@ -14,7 +14,7 @@
 
 namespace mw {
 
-enum class TransportKind : uint8_t { in_place, flat, padded, halo, bypass };
+enum class TransportKind : uint8_t { in_place, flat, padded, halo, bypass, gather_weights };
 
 // What the rows of a transport's tensor are. The last three exist with halo and bypass only, where a gateway rank
 // passes on the rows that other nodes send to its node (layout/exchange_plan.h).
@@ -51,7 +51,11 @@ struct TransportTraits {
   std::vector<TransportTensor> kept;
   // What all layers share: listed as "exchange.NAME" in the byte table (layout/byte_table.h).
   std::vector<TransportTensor> scratch;
-  bool exchanges() const { return send_rows != nullptr; }  // rows move between the ranks of an EP group
+  // Pieces of the group's weights that a rank holds at a time, in memory that all layers share: "cache.weights" and
+  // "cache.gradients" in the byte table (layout/weight_gather.h). 0: it computes with its own experts alone.
+  int64_t weight_slots = 0;
+  bool exchanges() const { return send_rows != nullptr; }    // rows move between the ranks of an EP group
+  bool gathers_weights() const { return weight_slots > 0; }  // weights do instead
 };
 
 // The rows of a set on this rank.
@@ -62,7 +66,7 @@ const TransportTraits& traits_of(TransportKind kind);
 
 // The setting of each layer, from moe.transport: one name for all MoE layers, or a list such as "flat*4,padded*2" that
 // has an item for each of them; "" for dense layers. Errors: config, for a list of another length, a bad count or an
-// unknown name; unsupported, for gather_tokens and gather_weights.
+// unknown name; unsupported, for gather_tokens.
 std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model);
 // name: as transport_names gives it. "auto", where no profile chose: in_place for EP = 1, else flat. "", a dense layer:
 // in_place. Errors:

@@ -212,11 +212,12 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
     moe.shared_h = store.fixed(act("shared.h"));
   }
   const ExpertPlacement& placement = plan.placements->layers[static_cast<size_t>(index)];
+  const WeightGather& gather = plan.gathers[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
   const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : kGpuRowChunks;
   std::unique_ptr<Transport> transport =
       make_transport(plan.transports[static_cast<size_t>(index)],
-                     {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),
+                     {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes), gather,
                       resident_experts(params, param + "moe."), moe_work.experts, store, act,
                       plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks,
                       is_recomputed(mode, "received"), plan.run.fault});
@@ -234,8 +235,9 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
     options.also_when_replayed = plan.run.fault == Fault::wrong_choice;
     options.choose_wrongly = options.also_when_replayed || plan.run.fault == Fault::fleeting_choice;
   }
-  return std::make_unique<MoeLayer>(spec, placement.position_of_expert(), std::move(weights), moe, moe_work,
-                                    std::move(transport), options);
+  std::vector<int32_t> position = gather.pieces() > 0 ? gather.position_of_expert() : placement.position_of_expert();
+  return std::make_unique<MoeLayer>(spec, std::move(position), std::move(weights), moe, moe_work, std::move(transport),
+                                    options);
 }
 
 }  // namespace mw

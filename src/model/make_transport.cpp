@@ -1,6 +1,8 @@
 #include "model/make_transport.h"
 
 #include "moe/transports/transport_by_node.h"
+#include "moe/transports/transport_gather_weights.h"
+#include "moe/transports/transport_in_place.h"
 #include "moe/transports/transport_padded.h"
 
 namespace mw {
@@ -12,7 +14,7 @@ FlatSaved flat_saved(const TransportParts& parts) {
 }
 
 std::unique_ptr<Transport> make_in_place(const TransportParts& parts) {
-  return make_in_place_transport(parts.placement, parts.experts, parts.scratch);
+  return std::make_unique<InPlaceTransport>(parts.placement, parts.experts, parts.scratch);
 }
 
 std::unique_ptr<Transport> make_flat(const TransportParts& parts) {
@@ -40,6 +42,12 @@ std::unique_ptr<Transport> make_by_node(const TransportParts& parts, bool merge)
 std::unique_ptr<Transport> make_halo(const TransportParts& parts) { return make_by_node(parts, false); }
 std::unique_ptr<Transport> make_bypass(const TransportParts& parts) { return make_by_node(parts, true); }
 
+std::unique_ptr<Transport> make_gather_weights(const TransportParts& parts) {
+  return std::make_unique<GatherWeightsTransport>(
+      *parts.comms.ep, parts.placement, parts.gather, parts.islands, parts.experts, parts.scratch,
+      GatherScratch{parts.store.fixed("cache.weights"), parts.store.fixed("cache.gradients")});
+}
+
 struct Maker {
   TransportKind kind;
   std::unique_ptr<Transport> (*make)(const TransportParts&);
@@ -47,7 +55,7 @@ struct Maker {
 constexpr Maker kMakers[] = {
     {TransportKind::in_place, make_in_place}, {TransportKind::flat, make_flat},
     {TransportKind::padded, make_padded},     {TransportKind::halo, make_halo},
-    {TransportKind::bypass, make_bypass},
+    {TransportKind::bypass, make_bypass},     {TransportKind::gather_weights, make_gather_weights},
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "layout/placement.h"
 #include "layout/recompute.h"
 #include "layout/transport.h"
+#include "layout/weight_gather.h"
 #include "moe/transport.h"
 
 namespace mw {
@@ -18,7 +19,8 @@ namespace mw {
 struct TransportParts {
   MeshComms& comms;
   const ExpertPlacement& placement;
-  const Islands& islands;  // of the EP group
+  const Islands& islands;      // of the EP group
+  const WeightGather& gather;  // of the layer
   ResidentExperts experts;
   ExpertScratch scratch;
   TensorStore& store;

@@ -88,6 +88,7 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
   if (!on_cpu) {
     platform.logit_elements = kGpuLogitElements;
     platform.logit_gradient_rows = kGpuLogitGradientRows;
+    platform.row_chunks = kGpuRowChunks;
   }
   return platform;
 }

@@ -28,9 +28,11 @@ void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, c
 }
 
 // Down to d_x, so that it can travel while the rest is computed. The activation is recomputed from h, and the
-// gate-weight gradient is taken as <d_a, a>: expert outputs are never kept. Leaves d_h in h.
+// gate-weight gradient is taken as <d_a, a>: expert outputs are never kept. Leaves d_h in h. down_gradient(d_y, a): the
+// weight gradient of the second products.
+template <class DownGradient>
 void expert_backward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
-                     TensorView h_RcF, TensorView a_RF, Store gradients, ExpertProducts by) {
+                     TensorView h_RcF, TensorView a_RF, ExpertProducts by, DownGradient&& down_gradient) {
   const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
   const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
   {
@@ -39,11 +41,7 @@ void expert_backward(Stream& stream, Activation kind, const ExpertBatch& batch, 
   }
   activate_backward(stream, kind, h, a, batch.weights_R.slice(begin, count), h, a,
                     batch.d_weights_R.slice(begin, count));
-  {
-    const TraceScope part(stream.trace(), "expert_down_d_weight");
-    estmm(stream, batch.in, {a_RF, nullptr}, batch.offsets, weights.d_down,
-          batch.accumulates ? Store::accumulate : gradients, by);
-  }
+  down_gradient(batch.in, SortedRows{a_RF, nullptr});
   const TraceScope part(stream.trace(), "expert_up_d_input");
   esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, batch.offsets, weights.up, batch.out, by);
 }
@@ -341,7 +339,11 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
       expert_hidden(stream, transport_->forward_rows(c, x_TD), weights, h, options_.products);
     }
     const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::backward, c, d_out_TD);
-    expert_backward(stream, layer_.activation, batch, weights, h, a, expert_gradients, options_.products);
+    expert_backward(stream, layer_.activation, batch, weights, h, a, options_.products,
+                    [&](const SortedRows& d_y, const SortedRows& activated) {
+                      const TraceScope weight(stream.trace(), "expert_down_d_weight");
+                      expert_gradient(stream, ExpertMatrix::down, c, d_y, activated, batch.offsets, expert_gradients);
+                    });
     transport_->combine_begin(stream, Pass::backward, c);
     if (!options_.defer_up) expert_up_gradient(stream, c, x_TD, expert_gradients);
   }
@@ -350,22 +352,30 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, Pass::backward, c, {base, d_x_TD, d_gate});
   choose_experts_backward(stream, d_gate, aux, d_logits);
   router_backward(stream, x_TD, d_logits, d_x_TD);
+  transport_->gradients_finish(stream);
+}
+
+// Of the products x W^T = y of a chunk's experts.
+void MoeLayer::expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, const SortedRows& d_y,
+                               const SortedRows& x, std::span<const int64_t> offsets, Store store) {
+  const GradientTarget target = transport_->gradient(stream, matrix, chunk, store);
+  estmm(stream, d_y, x, offsets, target.values, target.store, options_.products);
+  transport_->gradient_done(stream, matrix, chunk, store);
 }
 
 // From the gradient that expert_backward left in h.
 void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients) {
   const TraceScope part(stream.trace(), "expert_up_d_weight");
   const ExpertBatch rows = transport_->forward_rows(chunk, x_TD);
-  estmm(stream, {flat_halves(saved_.h.take(rows_)), nullptr}, rows.in, rows.offsets,
-        transport_->weights(stream, Pass::backward, chunk).d_up,
-        rows.accumulates ? Store::accumulate : expert_gradients, options_.products);
-  transport_->weights_done(stream, chunk);
+  expert_gradient(stream, ExpertMatrix::up, chunk, {flat_halves(saved_.h.take(rows_)), nullptr}, rows.in, rows.offsets,
+                  expert_gradients);
 }
 
 void MoeLayer::backward_up(Stream& stream, TensorView x_TD, Store expert_gradients) {
   MW_CHECK(options_.defer_up, "backward left nothing");
   if (layer_.moe.shared_width > 0) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
   for (int64_t c = 0; c < transport_->chunks(); ++c) expert_up_gradient(stream, c, x_TD, expert_gradients);
+  transport_->gradients_finish(stream);
 }
 
 }  // namespace mw

@@ -17,8 +17,11 @@ const std::vector<int64_t>& RowCounts::wait(Stream& stream) {
 
 ExpertWeights ResidentExperts::slice(int64_t begin, int64_t count) const {
   const auto first = static_cast<size_t>(begin), n = static_cast<size_t>(count);
-  return {std::span(up).subspan(first, n), std::span(down).subspan(first, n), d_up.slice(begin, count),
-          d_down.slice(begin, count)};
+  return {std::span(up).subspan(first, n), std::span(down).subspan(first, n)};
+}
+
+TensorView ResidentExperts::gradient(ExpertMatrix matrix, int64_t begin, int64_t count) const {
+  return (matrix == ExpertMatrix::up ? d_up : d_down).slice(begin, count);
 }
 
 Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands, int member) {

@@ -10,9 +10,9 @@
 //     dispatch_begin(pass, c + 1, source);             // if there is such a chunk
 //     batch = dispatch_finish(pass, c, source); the experts read batch.in and write batch.out; combine_begin(pass, c);
 //   for each chunk c: combine_finish(pass, c, target);
-// The caller must not begin chunk c + 2 before it has called dispatch_finish of chunk c. prepare, dispatch_* and
-// combine_* are collective over the EP group: every rank makes the same calls, also a rank without rows. The other
-// calls are local.
+// The caller must not begin chunk c + 2 before it has called dispatch_finish of chunk c. prepare, dispatch_*, combine_*,
+// weights* and gradient* are collective over the EP group: every rank makes the same calls, also a rank without rows.
+// The other calls are local.
 //
 // Suffixes of tensors name their dimensions: T tokens of this rank, D hidden size, K experts per token, R rows, E
 // experts.
@@ -47,20 +47,24 @@ enum class Pass : uint8_t {
 struct ExpertBatch {
   int64_t slot_begin = 0, slot_count = 0;
   std::span<const int64_t> offsets;  // slot_count + 1, in sorted rows
-  // True if an earlier chunk holds rows of the same experts. The caller must then add the weight gradients of this
-  // chunk to those of the earlier one (Store::accumulate), even in the first micro-batch, which otherwise overwrites.
-  bool accumulates = false;
-  SortedRows in;           // rows to read: x, or d_out in the backward pass
-  SortedRows out;          // rows to write: y, or d_x in the backward pass
-  TensorView weights_R;    // backward: f32 gate weight of each sorted row
-  TensorView d_weights_R;  // backward: f32 gate gradient of each sorted row, written by the experts
+  SortedRows in;                     // rows to read: x, or d_out in the backward pass
+  SortedRows out;                    // rows to write: y, or d_x in the backward pass
+  TensorView weights_R;              // backward: f32 gate weight of each sorted row
+  TensorView d_weights_R;            // backward: f32 gate gradient of each sorted row, written by the experts
 };
 
-// The weight matrices of a chunk's experts, and the tensors that their gradients are written to. g: 2 with a gate
-// projection (SwiGLU), else 1. F: expert width.
+// The two matrices of an expert: [g * F, D] and [D, F]. g: 2 with a gate projection (SwiGLU), else 1.
+enum class ExpertMatrix : uint8_t { up, down };
+
+// The weights of a chunk's experts, [slot_count] each.
 struct ExpertWeights {
-  std::span<const Weight> up, down;  // [slot_count] of [g * F, D] and [D, F]
-  TensorView d_up, d_down;           // [slot_count, ...], f32 or as memory.expert_gradients says
+  std::span<const Weight> up, down;
+};
+
+// Where estmm puts the gradients of one matrix of a chunk's experts, and how.
+struct GradientTarget {
+  TensorView values;  // [slot_count, n, k], f32 or as memory.expert_gradients says
+  Store store = Store::accumulate;
 };
 
 // Where combine puts its sums.
@@ -92,24 +96,30 @@ class Transport {
   virtual void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
   virtual ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) = 0;
   // The rows that Pass::forward (or Pass::again) dispatched, for weight gradients and recompute. Transports that kept
-  // these rows return them; in_place reads them from x_TD, which must equal the forward input bit for bit. Sets the
-  // slots, offsets, accumulates and in; leaves out, weights_R and d_weights_R empty. Local: waits for nothing.
+  // these rows return them; where rows stay on their rank they are read from x_TD, which must equal the forward input
+  // bit for bit. Sets the slots, offsets and in; leaves out, weights_R and d_weights_R empty. Local: waits for nothing.
   virtual ExpertBatch forward_rows(int64_t chunk, TensorView x_TD) = 0;
   // Starts to return the rows that the experts wrote to batch.out, and in the backward pass the gate gradients.
   virtual void combine_begin(Stream& stream, Pass pass, int64_t chunk) = 0;
   // `target` is complete after the last chunk's combine_finish. The same target for all chunks of a pass.
   virtual void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) = 0;
 
-  // The next three calls let a transport gather the experts of other ranks. Every existing transport uses this rank's
-  // own experts only: weights_begin and weights_done do nothing, and weights returns views. weights_begin starts to
-  // gather the weights of a pass; it may be called before the attention that precedes the layer. Without this call
-  // weights() gathers. The transport may release weights of the forward pass after its last combine_finish, and weights
-  // of the backward pass after weights_done of all chunks.
+  // gather_weights gathers the experts of other ranks; the other transports compute with this rank's experts only, and
+  // for them weights_begin does nothing. weights_begin starts to gather the weights of a pass; it may be called before
+  // the attention that precedes the layer. Without this call weights() gathers. Both are collective if the transport
+  // gathers.
   virtual void weights_begin(Stream& /*stream*/, Pass /*pass*/) {}
+  // Called once for each pass (forward, backward) and chunk, in their order. Valid until the next call for a chunk, and
+  // of the last chunk until the last combine_finish.
   virtual ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) = 0;
-  // The weight gradients of a chunk are complete: called once for each chunk and backward pass, after the backward pass
-  // or later where a schedule defers them.
-  virtual void weights_done(Stream& /*stream*/, int64_t /*chunk*/) {}
+
+  // Called for each matrix and chunk once in a backward pass, or later where a schedule defers the gradients of up:
+  // gradient(), estmm, gradient_done(). store: whether the pass overwrites the gradients of this rank's experts or adds
+  // to them. Gradients of other ranks' experts go to those from gradient_done on.
+  virtual GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, Store store) = 0;
+  virtual void gradient_done(Stream& /*stream*/, ExpertMatrix /*matrix*/, int64_t /*chunk*/, Store /*store*/) {}
+  // The gradients that are done are then complete for work enqueued later.
+  virtual void gradients_finish(Stream& /*stream*/) {}
 };
 
 // Copies the number of rows of each expert to the host.
@@ -124,12 +134,13 @@ class RowCounts {
   DeviceQueue::Mark read_;
 };
 
-// The e experts of this rank, in slot order. g: as for ExpertWeights.
+// The e experts of this rank, in slot order. g: as for ExpertMatrix.
 struct ResidentExperts {
   std::vector<Weight> up, down;
   TensorView d_up, d_down;  // [e, g * F, D], [e, D, F]; f32 or as memory.expert_gradients says
-  // Slots [begin, begin + count).
+  // Of slots [begin, begin + count).
   ExpertWeights slice(int64_t begin, int64_t count) const;
+  TensorView gradient(ExpertMatrix matrix, int64_t begin, int64_t count) const;
 };
 
 // Scratch that all layers share.
@@ -151,9 +162,5 @@ Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands,
 // Checks that every expert is on one rank of the EP group only, and returns `placement` unchanged, for use in an
 // initializer list. Errors: unsupported, if an expert has replicas.
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement);
-
-// EP = 1: experts read token rows through the layout's index; nothing is copied.
-std::unique_ptr<Transport> make_in_place_transport(const ExpertPlacement& placement, ResidentExperts experts,
-                                                   ExpertScratch scratch);
 
 }  // namespace mw

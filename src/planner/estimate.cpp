@@ -207,9 +207,9 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   for (int kind = 0; kind < kinds.count(); ++kind) {
     const LayerSpec& layer = kinds.spec(kind);
     if (layer.feed_forward != FeedForwardKind::moe) continue;
-    const bool equal_rows =
-        traits_of(choose_transport(kinds.transports[static_cast<size_t>(kind)], mesh.ep)).equal_rows;
-    const RankLoad load = times_.load().of(layer.moe.experts, mesh.ep, equal_rows);
+    const TransportTraits& traits = traits_of(choose_transport(kinds.transports[static_cast<size_t>(kind)], mesh.ep));
+    if (traits.gathers_weights()) continue;  // no row depends on the load
+    const RankLoad load = times_.load().of(layer.moe.experts, mesh.ep, traits.equal_rows);
     const double most = largest_block(layer.moe.experts, mesh.ep);
     states.load = {std::max(states.load.mean, load.mean / most), std::max(states.load.p99, load.p99 / most)};
   }

@@ -17,6 +17,7 @@ struct LayerTimeModel::Shape {
   Recompute recompute = Recompute::none;
   WeightPart weight_part;                             // of a schedule that splits
   TransportKind transport = TransportKind::in_place;  // of the layer
+  WeightGather gather;                                // of the layer
   double tokens = 0, own = 0;                         // of the data-parallel rank, of this rank's shard
   double routed = 0;                                  // that its MoE blocks route
   double mean_routed = 0;                             // the same of all ranks, on average
@@ -66,6 +67,7 @@ LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, cons
                                const ExpertLoad& load, int64_t ranks)
     : kinds_(kinds),
       run_(run),
+      platform_(platform_of(profile, kinds.model, run)),
       profile_(profile),
       transfers_(profile, ranks),
       load_(load, run.moe),
@@ -230,7 +232,48 @@ double LayerTimeModel::exchange_time(const MoeSpec& moe, const TransportTraits& 
   return leg(nodes, group.stride * near, rows.far) + leg(near, group.stride, load * rows.near);
 }
 
-LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
+// The gather of the first piece begins before the attention that precedes, that of any other beside the products of the
+// piece before; the sums of a piece go on beside the products of the next. Collectives of the host hide behind nothing.
+LayerTime LayerTimeModel::gathered(const LayerSpec& layer, const Shape& shape, const LayerTime& products,
+                                   const LayerTime& before) const {
+  const WeightGather& gather = shape.gather;
+  const auto experts = static_cast<double>(layer.moe.experts), pieces = static_cast<double>(gather.pieces());
+  const RankGroup group = ep_group(shape.mesh);
+  const bool overlaps = profile_.overlaps_gradient_sums;
+  const auto move = [&](double bytes_of_expert) {  // of one piece
+    const double bytes = experts * bytes_of_expert / pieces;
+    return overlaps ? transfers_.ring(group, bytes, 1) : transfers_.owner(group, bytes);
+  };
+  const ExpertForms& forms = gather.forms;
+  const auto gradients =
+                 static_cast<double>(size_of(DType::f32) * (forms.up_n * forms.up_k + forms.down_n * forms.down_k)),
+             forward = static_cast<double>(forms.forward_bytes()),
+             backward = static_cast<double>(forms.backward_bytes());
+  const double gather_forward = move(forward), gather_backward = move(backward), sum = move(gradients);
+  const double own = std::ceil(experts / static_cast<double>(shape.mesh.ep));
+  LayerTime time;
+  time.forward = pieces * traffic(2 * own * forward / pieces);
+  time.backward_input =
+      pieces * (traffic(2 * own * backward / pieces) + 2 * traffic(3 * own * gradients / (2 * pieces)));
+  if (!overlaps) {
+    time.forward_exchange = pieces * gather_forward;
+    time.backward_exchange = pieces * (gather_backward + sum);
+    return time;
+  }
+  const double beside = (pieces - 1) / pieces, slower = profile_.overlap_slowdown - 1;
+  const auto wait = [&](double first, double attention, double rest, double compute, double& waited, double& working) {
+    waited = std::max(0.0, first - attention) + std::max(0.0, rest - compute);
+    working += slower * (std::min(first, attention) + std::min(rest, compute));
+  };
+  wait(gather_forward, before.forward, (pieces - 1) * gather_forward, beside * products.forward, time.forward_exchange,
+       time.forward);
+  wait(gather_backward, before.backward_input, (pieces - 1) * (gather_backward + sum), beside * products.backward_input,
+       time.backward_exchange, time.backward_input);
+  time.backward_exchange += sum;  // of the last piece
+  return time;
+}
+
+LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, const LayerTime& before) {
   const MoeSpec& m = layer.moe;
   const double t = shape.routed, d = static_cast<double>(kinds_.model.width), b = element_bytes_;
   const auto f = static_cast<double>(m.width), c = static_cast<double>(halves_of(layer.activation)),
@@ -238,8 +281,10 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
              s = static_cast<double>(m.shared_width);
   const TransportTraits& traits = traits_of(shape.transport);
   const bool travels = traits.exchanges();
-  const double load = load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
-               local = std::max(1.0, e / shape.mesh.ep);
+  // Where weights are gathered, every rank computes its own rows with all experts.
+  const double load = traits.gathers_weights() ? t / shape.mean_routed
+                                               : load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
+               local = traits.gathers_weights() ? e : std::max(1.0, e / shape.mesh.ep);
   const double rows = load * shape.mean_routed * k;
   const double row_bytes = t * k * d * b;
 
@@ -281,6 +326,12 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape) {
   if (s > 0) weights += weight_product(t, c * s, d);
   put_weights(time, weights, shape.weight_part.moe);
   time.backward_exchange += back.waited;
+  if (traits.gathers_weights()) {
+    LayerTime products;
+    products.forward = up + activate + down;
+    products.backward_input = work + (shape.weight_part.moe ? 0 : weights);
+    add(time, gathered(layer, shape, products, before));
+  }
   if (shape.mesh.ted) {  // tokens are gathered before the router, shares of the width summed
     const double gather = transfers_.all_to_all(tp_group(shape.mesh), t * d * b);
     const TokenMoves moves = feed_forward_moves(layer.feed_forward, true);
@@ -350,8 +401,11 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
     const LayerSpec& layer = kinds_.spec(kind);
     const LayerSpec local = local_layer(layer, mesh, {});
     shape.transport = choose_transport(kinds_.transports[static_cast<size_t>(kind)], mesh.ep);
+    if (traits_of(shape.transport).gathers_weights())
+      shape.gather = weight_gather_of(shape.transport, local, kinds_.model.width, split,
+                                      make_block_placement(layer.moe.experts, mesh.ep), platform_);
     LayerTime time = attention(local, shape);
-    add(time, layer.feed_forward == FeedForwardKind::moe ? experts(local, shape) : dense(local, shape));
+    add(time, layer.feed_forward == FeedForwardKind::moe ? experts(local, shape, time) : dense(local, shape));
     times.kinds.push_back(time);
   }
   times.embedding = embedding(shape);

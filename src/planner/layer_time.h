@@ -40,7 +40,12 @@ class LayerTimeModel {
   struct Shape;
   LayerTime attention(const LayerSpec& layer, const Shape& shape) const;
   LayerTime dense(const LayerSpec& layer, const Shape& shape) const;
-  LayerTime experts(const LayerSpec& layer, const Shape& shape);
+  // before: the attention that precedes, during which weights are gathered.
+  LayerTime experts(const LayerSpec& layer, const Shape& shape, const LayerTime& before);
+  // Of weights that are gathered and gradients that are summed for an expert-parallel group, beside products that take
+  // so long: what is waited for, in `exchange`, and what copies take, in the rest.
+  LayerTime gathered(const LayerSpec& layer, const Shape& shape, const LayerTime& products,
+                     const LayerTime& before) const;
   double exchange_time(const MoeSpec& moe, const TransportTraits& traits, const Mesh& mesh, double bytes, double load,
                        double pieces) const;
   LayerTime head(const Shape& shape) const;
@@ -56,6 +61,7 @@ class LayerTimeModel {
 
   const LayerKinds& kinds_;
   const RunSpec& run_;
+  Platform platform_;
   const PlatformProfile& profile_;
   Transfers transfers_;
   LoadModel load_;

@@ -150,7 +150,7 @@ std::string smallest_change(const Request& request, const SearchResult& result, 
   return "no layout that differs in three choices fits";
 }
 
-// One way to exchange the rows of a kind of MoE layer, and how long its bytes take the slower links.
+// One way to bring tokens and experts of a kind of MoE layer together, and how long its bytes take the slower links.
 struct PricedExchange {
   ExchangeVolume volume;
   double seconds = 0;
@@ -170,7 +170,8 @@ std::vector<PricedExchange> price_exchanges(const Request& request, const LayerS
   for (const ExchangeVolume& v :
        exchange_volumes(layer, request.model.width, tokens, shape, size_of(request.run.train.dtype))) {
     if (shape.nodes == 1 && std::string_view(v.transport) == "halo") continue;  // it is what flat is
-    priced.push_back({v, transfers.at_best(group, v.within, v.between)});
+    priced.push_back({v, transfers.at_best(group, v.forward.near, v.forward.far) +
+                             transfers.at_best(group, v.backward.near, v.backward.far)});
   }
   return priced;
 }
@@ -193,8 +194,10 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
                                 [](const LayerSpec& layer) { return layer.feed_forward == FeedForwardKind::moe; });
   if (moe == layers.end() || group.size == 1) return "";
   const std::string& transport = kinds.transports[static_cast<size_t>(moe - layers.begin())];
-  const bool equal_rows = traits_of(choose_transport(transport, mesh.ep)).equal_rows;
-  const RankLoad load = LoadModel(request.load, request.run.moe).of(moe->moe.experts, group.size, equal_rows);
+  const TransportTraits& traits = traits_of(choose_transport(transport, mesh.ep));
+  RankLoad load;  // where weights are gathered, every rank computes the rows of its own tokens
+  if (!traits.gathers_weights())
+    load = LoadModel(request.load, request.run.moe).of(moe->moe.experts, group.size, traits.equal_rows);
   std::string text = fmt::format(
       "routed rows of the fullest of {} ranks: {:.2f} times the mean, {:.2f} times at the 99th percentile ({})\n",
       group.size, load.mean, load.p99,
@@ -205,13 +208,14 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
   const GroupShape shape{group.size / near, near};
   const int64_t tokens = most_samples(request.run, layout.micro_batches, mesh.dp) * request.run.train.seq_len;
   const auto routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
-  text += fmt::format("an MoE layer's exchanges forward, of one rank and micro-batch with even loads, over {} node{}\n",
-                      shape.nodes, shape.nodes == 1 ? "" : "s");
+  text += fmt::format(
+      "an MoE layer's exchanges, forward and backward, of one rank and micro-batch with even loads, over {} node{}\n",
+      shape.nodes, shape.nodes == 1 ? "" : "s");
   for (const PricedExchange& e : price_exchanges(request, *moe, routed, group, shape))
     text += fmt::format("  {:<14} {:>10} within a node {:>10} between nodes, {:>9} at best{}\n", e.volume.transport,
-                        format_bytes(static_cast<int64_t>(e.volume.within)),
-                        format_bytes(static_cast<int64_t>(e.volume.between)), in_seconds(e.seconds),
-                        is_built(e) ? ": `train` runs it" : "");
+                        format_bytes(static_cast<int64_t>(e.volume.forward.near + e.volume.backward.near)),
+                        format_bytes(static_cast<int64_t>(e.volume.forward.far + e.volume.backward.far)),
+                        in_seconds(e.seconds), is_built(e) ? ": `train` runs it" : "");
   for (auto kind = moe; kind != layers.end(); ++kind)
     if (kind->feed_forward == FeedForwardKind::moe)
       text += describe_cheapest(price_exchanges(request, *kind, routed, group, shape), *kind,

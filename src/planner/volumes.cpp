@@ -4,8 +4,28 @@
 
 namespace mw {
 
+namespace {
+
+// What the members of a group send in one pass each way, of a layer whose weights they gather.
+LinkBytes gathered_bytes(const WeightGather& gather, const Islands& islands) {
+  const ExpertForms& forms = gather.forms;
+  const int64_t gradients = size_of(DType::f32) * (forms.up_n * forms.up_k + forms.down_n * forms.down_k),
+                each = forms.forward_bytes() + forms.backward_bytes() + gradients;
+  LinkBytes bytes;
+  for (const std::vector<int64_t>& counts : gather.counts)
+    for (int owner = 0; owner < islands.size(); ++owner)
+      for (int other = 0; other < islands.size(); ++other) {
+        if (other == owner) continue;
+        (islands.is_near(owner, other) ? bytes.near : bytes.far) +=
+            static_cast<double>(counts[static_cast<size_t>(owner)] * each);
+      }
+  return bytes;
+}
+
+}  // namespace
+
 LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, const NodeMap& nodes,
-                          const std::vector<TransportKind>& transports) {
+                          const std::vector<TransportKind>& transports, const std::vector<WeightGather>& gathers) {
   const bool again = is_recomputed(run.recompute, "received");
   const int64_t row_bytes = model.width * size_of(run.train.dtype);
   // Tensor-sharded experts: every rank of TP routes all tokens.
@@ -17,6 +37,12 @@ LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh
   LinkBytes bytes;
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const TransportTraits& traits = traits_of(transports[i]);
+    for (const Islands& islands : groups) {
+      if (!traits.gathers_weights()) break;
+      const LinkBytes of_layer = gathered_bytes(gathers[i], islands);
+      bytes.near += static_cast<double>(run.train.micro_batches) * of_layer.near;
+      bytes.far += static_cast<double>(run.train.micro_batches) * of_layer.far;
+    }
     if (!traits.exchanges() || model.layers[i].feed_forward != FeedForwardKind::moe) continue;
     const MoeSpec& moe = model.layers[i].moe;
     const double each = bytes_per_row(moe, traits, row_bytes, again) * of_group;
@@ -49,13 +75,16 @@ std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t wid
   const double own_weights = weights / ranks;
   const auto of_rows = [&](TransportKind kind) {
     const LinkRows rows = rows_per_token(m, traits_of(kind), group.nodes, group.near);
-    return ExchangeVolume{traits_of(kind).name.data(), there_and_back * rows.near, there_and_back * rows.far};
+    const LinkBytes bytes{there_and_back * rows.near, there_and_back * rows.far};
+    return ExchangeVolume{traits_of(kind).name.data(), bytes, bytes};
   };
+  const auto around = [&](double bytes) { return LinkBytes{bytes * (ranks - nodes), bytes * (nodes - 1)}; };
+  const double own_sums = own_weights * static_cast<double>(size_of(DType::f32)) / static_cast<double>(element_bytes);
   return {of_rows(TransportKind::flat),
           of_rows(TransportKind::halo),
           of_rows(TransportKind::bypass),
-          {"gather_tokens", there_and_back * (ranks - nodes), there_and_back * (nodes - 1)},
-          {"gather_weights", own_weights * (ranks - nodes), own_weights * (nodes - 1)}};
+          {"gather_tokens", around(there_and_back), around(there_and_back)},
+          {"gather_weights", around(own_weights), around(own_weights + own_sums)}};
 }
 
 double kept_row_bytes(int64_t rows, int64_t width, int64_t expert_width, bool gated, int64_t element_bytes) {

@@ -22,9 +22,11 @@ struct LinkBytes {
 // Bytes that all ranks together send to other ranks in a step for the routed experts, when every expert gets as many
 // rows: rows and gradients there and back - rows once more where they are recomputed - with gate weights and their
 // gradients, and by way of the node the choices of each row. transports: by layer. The last line of a run has them
-// beside what was sent.
+// beside what was sent. Where weights are gathered: in each micro-batch the forms that both passes read, for all other
+// ranks of their group, and the fp32 gradients of other ranks' experts. gathers: of this stage's layers, as Plan has
+// them.
 LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, const NodeMap& nodes,
-                          const std::vector<TransportKind>& transports);
+                          const std::vector<TransportKind>& transports, const std::vector<WeightGather>& gathers);
 
 // Share of the rows between nodes that a de-duplicating exchange (X-MoE's RBD) need not send.
 double redundancy(int64_t experts, int64_t top_k, int64_t groups);
@@ -42,21 +44,23 @@ struct GroupShape {
   int64_t ranks() const { return nodes * near; }
 };
 
-// Bytes that one rank sends in an MoE layer's forward pass, there and back, to others of its node and to other nodes.
+// Bytes that one rank sends in an MoE layer's passes, to others of its node and to other nodes.
 struct ExchangeVolume {
   const char* transport;
-  double within = 0, between = 0;
+  LinkBytes forward, backward;
 };
 
-// Of every way to bring `tokens` tokens of each rank and the experts together, uniform choices:
+// Of every way to bring `tokens` tokens of each rank and the experts together, uniform choices. Rows move there and
+// back, and in the backward pass their gradients do; gate weights and ids do not count.
 //   flat            a row for each expert elsewhere, straight there
 //   halo            the same rows, between nodes only to the rank that has one's own place there, which passes them on
 //                   (Piper, algorithm 1)
 //   bypass          one row for each rank of the own node and for each other node, whose rank there passes it on, one
-//   row
-//                   for each rank (X-MoE's RBD with gateways)
+//                   row for each rank (X-MoE's RBD with gateways)
 //   gather_tokens   all tokens to all ranks around a ring, partial results summed on the way back (Hexa-MoE,
-//   data-centric) gather_weights  all experts to all ranks around a ring, nothing back (Hexa-MoE, model-centric)
+//                   model-centric)
+//   gather_weights  all experts to all ranks around a ring, in both passes, and in the backward pass their gradients,
+//                   in fp32, summed on the way back (Hexa-MoE, data-centric)
 std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t width, double tokens, GroupShape group,
                                              int64_t element_bytes);
 

@@ -67,14 +67,14 @@ checks.expect(column[load.index(max(load))] == max(column), f"load {load} drawn 
 result = run(2, "train", "run.toml", *outputs("two"), "mesh.ep=2", "moe.aux_loss_coef=0.1", "train.threads=1",
              f"plan.platform={os.environ['MOEWRIGHT_SOURCE']}/profiles/xeon_amx_2_cores.json")
 for line in (r"predicted by .*xeon_amx_2_cores.json: [\d.]+ ms a step \(compute", r"time of a step: [\d.]+ ms in the median, ",
-             r"routed rows sent to other ranks: .* predicted for even loads"):
+             r"sent for routed experts to other ranks: .* predicted for even loads"):
     checks.expect(result.code == 0 and re.search(line, result.output), f"no line {line}", result.output)
 last = json.loads([l for l in pathlib.Path("two/metrics.jsonl").read_text().splitlines() if "step_ms" in l][-1])
 checks.expect(0.7 < last["exchanged_bytes"] / last["exchanged_predicted_bytes"] < 1.3, f"exchanged: {last}")
 checks.expect(abs(sum(last["predicted_ms"].values()) / last["predicted_step_ms"] - 1) < 1e-9, f"parts: {last}")
 result = run(1, "report", "two")
 html = pathlib.Path("two/report.html").read_text()
-checks.expect("Predicted and measured" in html and "its parts" in html and "routed rows sent" in html, "no table", html[:2000])
+checks.expect("Predicted and measured" in html and "its parts" in html and "sent for routed experts" in html, "no table", html[:2000])
 
 # Gone on with in another layout and without a platform, nothing of the first stands for how the run is now.
 result = run(1, "train", "run.toml", *outputs("two"), "train.steps=14", "checkpoint.resume=auto", "train.val_batches=1",
@@ -83,7 +83,7 @@ checks.expect(result.code == 0, "resumed", result.output)
 run(1, "report", "two")
 html = pathlib.Path("two/report.html").read_text()
 for words, there in (("1 to 14", True), ("quarter of the steps from 13 on", True), ("its parts", False),
-                     ("routed rows sent", False)):
+                     ("sent for routed experts", False)):
     checks.expect((words in html) == there, f"resumed: \"{words}\" {'is missing' if there else 'stands there'}", html[:9000])
 result = run(1, "train", "run.toml", *outputs("none"), "plan.platform=absent.json", "train.steps=1")
 checks.expect(result.code == 0 and "no time is predicted: cannot open absent.json" in result.output, "absent profile", result.output)

@@ -9,6 +9,7 @@ sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "suppor
 from _jobs import Checks, SOURCE, gpus, in_turn, run  # noqa: E402
 
 DP_FIRST, PADDED, UNEVEN = "mesh.placement=dp_first", "moe.transport=padded", "model.experts=10"
+GATHER = "moe.transport=gather_weights"
 WHOLE_NORM = "model.qk_norm=full_width"
 # Of sequences that begin with the same token twice there are many: at a capacity's border one of the two is dropped.
 TWINS = "moe.capacity_factor=1.0 model.vocab=16 train.global_batch=128 train.micro_batches=1 train.seed=2"
@@ -72,6 +73,19 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.tp=2 mesh.ep=2 memory.recompute=selective model.dense_width=70"),
     (8, "mesh.tp=2 mesh.ep=4 memory.recompute=moe moe.row_chunks=3 mesh.zero=1"),
     (8, f"mesh.tp=4 mesh.pp=2 mesh.ep=4 memory.recompute=full {PADDED} moe.aux_scope=model"),
+    # Weights of experts come to the tokens.
+    (2, f"mesh.ep=2 {GATHER} moe.row_chunks=3 model.top_k=8 verify.steps=2"),
+    (4, f"mesh.ep=4 {GATHER} {UNEVEN} moe.row_chunks=3 verify.routing=skip_expert"),
+    (4, f"mesh.ep=4 {GATHER} memory.recompute=full moe.capacity_factor=1.0 moe.row_chunks=3 verify.steps=2"),
+    (4, f"mesh.ep=2 {GATHER} memory.recompute=moe model.activation=gelu mesh.zero=1 {DP_FIRST}"),
+    (4, f"mesh.ep=4 {GATHER} train.dtype=bf16 model.vocab=256 memory.recompute=selective verify.steps=2"),
+    (8, f"mesh.ep=4 {GATHER} train.dtype=bf16 mesh.zero=1 moe.row_chunks=2 {UNEVEN} verify.steps=2"),
+    (4, f"mesh.pp=2 mesh.ep=2 {GATHER} mesh.schedule=zb_h1 memory.recompute=moe {UNEVEN}"),
+    (4, f"mesh.tp=2 mesh.ep=4 {GATHER} moe.row_chunks=2 mesh.zero=1 moe.aux_scope=model"),
+    (8, f"mesh.tp=2 mesh.pp=2 mesh.ep=4 {GATHER} mesh.schedule=zb_v mesh.zero=1 moe.row_chunks=3 verify.steps=2"),
+    (4, "mesh.ep=4 moe.transport=flat*3,gather_weights*4 verify.routing=one_expert model.top_k=1"),
+    (4, f"mesh.tp=2 mesh.ep=2 moe.tp_mode=ted {GATHER} mesh.shares=1,3"),
+    (3, f"mesh.ep=3 {GATHER} {UNEVEN} mesh.shares=5,2,1 train.micro_batches=1"),
     # Ranks with unequal shares of the samples; a transport for each MoE layer.
     (2, "mesh.ep=2 mesh.shares=3,1 data.document_mask=true moe.capacity_factor=1.0"),
     (3, f"mesh.ep=3 mesh.shares=5,2,1 train.micro_batches=1 memory.recompute=full {UNEVEN} moe.aux_scope=model"),

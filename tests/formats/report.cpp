@@ -177,7 +177,7 @@ TEST(Report, TellsHowTheRunStandsInItsLastLayout) {
               "\"mem_predicted_bytes\": 200, \"mem_library_bytes\": 50, \"exchanged_bytes\": 9, "
               "\"exchanged_predicted_bytes\": 8, \"work_ms\": {\"matmul\": 80}");
   write_lines(path, 17, 17, "\"final_val_loss\": 9.5");
-  EXPECT_TRUE(contains(draw_report(read_metrics(path, 1), "t"), "routed rows sent"));
+  EXPECT_TRUE(contains(draw_report(read_metrics(path, 1), "t"), "sent for routed experts"));
   EXPECT_TRUE(contains(draw_report(read_metrics(path, 1), "t"), "<b>9.5000</b>"));
   write_lines(path, 18, 20,
               "\"layout\": \"ep=1\", \"step_ms\": 10, \"predicted_step_ms\": 9, \"mem_peak_bytes\": 120, "
@@ -188,7 +188,7 @@ TEST(Report, TellsHowTheRunStandsInItsLastLayout) {
   EXPECT_TRUE(contains(html, "<td>100 B</td><td>120 B</td>"));
   EXPECT_TRUE(contains(html, "from 18 on"));
   EXPECT_TRUE(contains(html, "<b>3.5000</b>"));
-  EXPECT_FALSE(contains(html, "routed rows sent"));
+  EXPECT_FALSE(contains(html, "sent for routed experts"));
   EXPECT_FALSE(contains(html, "(rank 0)"));
   EXPECT_TRUE(contains(html, "1 to 20"));
 }

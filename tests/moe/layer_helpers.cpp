@@ -7,8 +7,11 @@
 #include <numeric>
 
 #include "core/rng.h"
+#include "layout/byte_table.h"
 #include "layout/transport.h"
 #include "moe/transports/transport_by_node.h"
+#include "moe/transports/transport_gather_weights.h"
+#include "moe/transports/transport_in_place.h"
 #include "moe/transports/transport_padded.h"
 
 namespace mw::test {
@@ -41,16 +44,20 @@ TestLayer::TestLayer(const LayerOptions& options)
       alone_(make_self_comm()),
       own_stream_(std::make_unique<TestStream>(1, kWorkspaceBytes)),
       comm_(*alone_),
+      delayed_(comm_, sums_),
       stream_(own_stream_->stream),
       placement_(make_block_placement(o_.experts, 1)),
+      gather_(make_gather()),
       store_(slots()),
       layer_(make_layer()) {}
 
 TestLayer::TestLayer(const LayerOptions& options, Comm& ep, Stream& stream)
     : o_(options),
       comm_(ep),
+      delayed_(comm_, sums_),
       stream_(stream),
       placement_(o_.placement.homes.empty() ? make_block_placement(o_.experts, ep.size()) : o_.placement),
+      gather_(make_gather()),
       store_(slots()),
       layer_(make_layer()) {}
 
@@ -64,6 +71,15 @@ LayerSpec TestLayer::spec() const {
   spec.moe.shared_width = o_.shared_width;
   spec.moe.renormalise = true;
   return spec;
+}
+
+// As weight_gather_of has it.
+WeightGather TestLayer::make_gather() const {
+  if (o_.transport != "gather_weights") return {};
+  Platform platform;
+  platform.native_bf16 = cpu::matmul_traits().native_bf16;
+  return make_weight_gather(placement_, o_.row_chunks, traits_of(TransportKind::gather_weights).weight_slots,
+                            expert_forms(spec(), kWidth, o_.dtype, o_.moe.recompute.hidden, platform));
 }
 
 MoeWeights TestLayer::token_weights() {
@@ -103,7 +119,12 @@ ExpertScratch TestLayer::expert_scratch() {
 }
 
 std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
-  if (o_.transport == "in_place") return make_in_place_transport(placement_, std::move(experts), expert_scratch());
+  if (o_.transport == "in_place")
+    return std::make_unique<InPlaceTransport>(placement_, std::move(experts), expert_scratch());
+  if (o_.transport == "gather_weights")
+    return std::make_unique<GatherWeightsTransport>(
+        delayed_, placement_, gather_, islands(), std::move(experts), expert_scratch(),
+        GatherScratch{store_.fixed("cache.weights"), store_.fixed("cache.gradients")});
   if (o_.transport == "token_chunks")
     return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
                                        calls_);
@@ -139,7 +160,8 @@ std::unique_ptr<MoeLayer> TestLayer::make_layer() {
   const MoeScratch scratch{expert_scratch(), store_.fixed("d_gate"), store_.fixed("d_logits"), store_.fixed("shared_a"),
                            store_.fixed("branch")};
   MoeWeights weights = token_weights();
-  return std::make_unique<MoeLayer>(spec(), placement_.position_of_expert(), std::move(weights), saved, scratch,
+  std::vector<int32_t> position = gather_.pieces() > 0 ? gather_.position_of_expert() : placement_.position_of_expert();
+  return std::make_unique<MoeLayer>(spec(), std::move(position), std::move(weights), saved, scratch,
                                     make_transport(resident_experts()), o_.moe);
 }
 
@@ -160,15 +182,18 @@ TestLayer::Outcome TestLayer::run(const LayerInput& input) {
   const Owned x = to_operand(input.x), base = to_operand(input.base), d_out = to_operand(input.d_out);
   Owned out = make_output(o_.dtype, input.x.shape), d_x = make_output(o_.dtype, input.x.shape);
   const RoutingTap tap{.replay_ids = input.ids.data()};
-  if (o_.prefetch) layer_->weights_begin(stream_, Pass::forward);
-  layer_->forward(stream_, x.view, base.view, out.view, o_.seq_len, true, input.ids.empty() ? nullptr : &tap);
+  for (int i = 0; i < o_.micro_batches; ++i) {
+    const Store store = i == 0 ? Store::overwrite : Store::accumulate;
+    if (o_.prefetch) layer_->weights_begin(stream_, Pass::forward);
+    layer_->forward(stream_, x.view, base.view, out.view, o_.seq_len, true, input.ids.empty() ? nullptr : &tap);
+    forget();
+    if (o_.prefetch) layer_->weights_begin(stream_, Pass::backward);
+    layer_->backward(stream_, x.view, d_out.view, d_x.view, input.aux, store);
+    if (o_.moe.defer_up) layer_->backward_up(stream_, x.view, store);
+  }
   Outcome result;
   result.statistics = layer_->statistics();
   result.rows = layer_->expert_rows();
-  forget();
-  if (o_.prefetch) layer_->weights_begin(stream_, Pass::backward);
-  layer_->backward(stream_, x.view, d_out.view, d_x.view, input.aux, Store::overwrite);
-  if (o_.moe.defer_up) layer_->backward_up(stream_, x.view, Store::overwrite);
   result.out = to_case_tensor(out).values;
   result.d_x = to_case_tensor(d_x).values;
   result.gradients = gradients_;
@@ -194,6 +219,7 @@ void TestLayer::forget() {
   };
   if (o_.moe.recompute.hidden) spoil({"h", "shared_h"});
   if (o_.moe.recompute.logits) spoil({"logits"});
+  if (gather_.pieces() > 0) spoil({"cache.weights", "cache.gradients"});
   if (!o_.moe.recompute.dispatched) return;
   if (is_by_node(o_)) {
     for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).kept)
@@ -236,6 +262,10 @@ std::vector<TensorSlot> TestLayer::slots() const {
     growing(name, DType::f32, {});
   for (const char* name : {"received_index", "padded_token_ids"}) growing(name, DType::i32, {});
   if (is_by_node(o_)) add_by_node(list);
+  if (gather_.pieces() > 0) {
+    list.push_back({"cache.weights", DType::u8, {gather_.slots * gather_.slot_bytes()}});
+    list.push_back({"cache.gradients", DType::f32, {gather_.gradient_elements()}});
+  }
   return list;
 }
 

@@ -11,21 +11,24 @@
 #include "comm/comm.h"
 #include "layout/islands.h"
 #include "layout/placement.h"
+#include "layout/weight_gather.h"
 #include "moe/moe_layer.h"
 #include "moe/token_chunks_transport.h"
 #include "support/counting_comm.h"
+#include "support/delayed_comm.h"
 #include "support/op_case.h"
 
 namespace mw::test {
 
 struct LayerOptions {
-  std::string transport = "in_place";  // in_place | flat | padded | halo | bypass | token_chunks
+  std::string transport = "in_place";  // in_place | flat | padded | halo | bypass | gather_weights | token_chunks
   DType dtype = DType::f32;
   int64_t row_chunks = 1, tokens = 37, seq_len = 37;  // tokens: of the rank that has most
   int64_t experts = 7, top_k = 3;
   Activation activation = Activation::swiglu;
   int64_t shared_width = 20;
   bool exact = false;         // weights are multiples of 1/8: with input to match, sums of products round nothing
+  int micro_batches = 1;      // the same one several times: gradients add up
   bool prefetch = false;      // weights_begin is called before forward and backward
   ExpertPlacement placement;  // empty: blocks
   NodeMap nodes;              // of the ranks of the group
@@ -63,10 +66,12 @@ class TestLayer {
   Outcome run(int64_t tokens, const std::vector<int32_t>& ids = {}, const AuxGradient& aux = {});
 
   const CountingComm& comm() const { return comm_; }
+  const WeightGather& gather() const { return gather_; }
   const TransportCalls& calls() const { return calls_; }  // of token_chunks
 
  private:
   LayerSpec spec() const;
+  WeightGather make_gather() const;
   MoeWeights token_weights();
   ResidentExperts resident_experts();
   ExpertScratch expert_scratch();
@@ -87,8 +92,11 @@ class TestLayer {
   std::unique_ptr<Comm> alone_;
   std::unique_ptr<TestStream> own_stream_;
   CountingComm comm_;
+  std::vector<StartedSum> sums_;
+  DelayedComm delayed_;
   Stream& stream_;
   ExpertPlacement placement_;
+  WeightGather gather_;
   TensorStore store_;
   TransportCalls calls_;
   std::map<std::string, std::vector<float>> weights_, gradients_;

@@ -51,7 +51,7 @@ TEST(TokenChunks, AreDispatchedAgain) {
   EXPECT_EQ(layer.calls().in_flight, 0);
 }
 
-TEST(TokenChunks, GatherWeightsAndHearWhenTheyAreDone) {
+TEST(TokenChunks, GatherWeightsAndHearWhenGradientsAreDone) {
   LayerOptions o;
   o.transport = "token_chunks";
   o.row_chunks = 3;
@@ -62,7 +62,8 @@ TEST(TokenChunks, GatherWeightsAndHearWhenTheyAreDone) {
     layer.run(37);
     EXPECT_EQ(layer.calls().begun_forward, 1);
     EXPECT_EQ(layer.calls().begun_backward, 1);
-    EXPECT_EQ(layer.calls().done, (std::vector<int>{1, 1, 1}));
+    EXPECT_EQ(layer.calls().done, (std::vector<int>{2, 2, 2}));
+    EXPECT_EQ(layer.calls().finished, defer_up ? 2 : 1);
   }
 }
 

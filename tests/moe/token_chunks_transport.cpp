@@ -71,8 +71,8 @@ class TokenChunksTransport : public Transport {
                       TensorView(d_weights.data(), DType::f32, {layout_.rows}), layout_.row_of_TK, gate_weights_,
                       target);
     stream.wait();
-    if (pass != Pass::forward) return;
     release_weights();
+    if (pass != Pass::forward) return;
     if (dispatches_again_) std::fill(forward_rows_.begin(), forward_rows_.end(), kLost);
   }
 
@@ -90,10 +90,14 @@ class TokenChunksTransport : public Transport {
     if (!is_gathered_) weights_begin(stream, pass);
     return gathered_.slice(0, layout_.experts);
   }
-  void weights_done(Stream&, int64_t chunk) override {
-    ++calls_.done[static_cast<size_t>(chunk)];
-    if (chunk + 1 == chunks_) release_weights();
+  // Every chunk may have rows of every expert.
+  GradientTarget gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) override {
+    return {experts_.gradient(matrix, 0, layout_.experts), chunk > 0 ? Store::accumulate : store};
   }
+  void gradient_done(Stream&, ExpertMatrix, int64_t chunk, Store) override {
+    ++calls_.done[static_cast<size_t>(chunk)];
+  }
+  void gradients_finish(Stream&) override { ++calls_.finished; }
 
  private:
   static constexpr float kLost = std::numeric_limits<float>::quiet_NaN();
@@ -132,7 +136,6 @@ class TokenChunksTransport : public Transport {
     ExpertBatch batch;
     batch.slot_count = layout_.experts;
     batch.offsets = offsets_[static_cast<size_t>(chunk)];
-    batch.accumulates = chunk > 0;
     batch.in = {TensorView(rows.data(), DType::f32, {layout_.rows, width_}), nullptr};
     return batch;
   }

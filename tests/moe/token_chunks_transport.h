@@ -1,6 +1,6 @@
 // A transport for tests, on one rank: it uses what the product's transports do not need yet. Its chunks are of tokens,
 // so every chunk has rows of all experts and later ones add to the weight gradients; it copies rows in both directions;
-// its weights are there only after weights_begin or weights, until weights_done has been called for every chunk.
+// its weights are there only after weights_begin or weights, until the last combine_finish.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,8 @@ namespace mw::test {
 struct TransportCalls {
   int begun_forward = 0, begun_backward = 0;                      // weights_begin
   int dispatched = 0, dispatched_again = 0, dispatched_back = 0;  // chunks, by pass
-  std::vector<int> done;                                          // weights_done, by chunk
+  std::vector<int> done;                                          // gradient_done, by chunk
+  int finished = 0;                                               // gradients_finish
   int in_flight = 0, most_in_flight = 0;                          // chunks between dispatch_begin and dispatch_finish
 };
 

@@ -65,7 +65,8 @@ TEST_P(TransportMatrix, FailsInEveryCaseWhereOneRowIsLost) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, TransportMatrix,
-                         testing::Combine(testing::ValuesIn(kSizes), testing::Values("flat", "padded")),
+                         testing::Combine(testing::ValuesIn(kSizes),
+                                          testing::Values("flat", "padded", "gather_weights")),
                          [](const auto& tested) {
                            return fmt::format("{}Ranks_{}", std::get<0>(tested.param).ranks, std::get<1>(tested.param));
                          });

@@ -35,7 +35,7 @@ TEST(SearchTransport, TriesThoseByNodeWhereGroupsFillNodes) {
 }
 
 TEST(SearchTransport, KeepsToTheOneOfTheRun) {
-  for (const char* transport : {"flat", "bypass"})
+  for (const char* transport : {"flat", "bypass", "gather_weights"})
     for (const Layout& layout : layouts_of(qwen_on_slow_nodes(transport))) EXPECT_EQ(layout.transport, "");
 }
 
@@ -47,6 +47,27 @@ TEST(SearchTransport, ChoosesBypassOverSlowLinks) {
   const auto best = std::find_if(found.best.begin(), found.best.end(), over_nodes);
   ASSERT_NE(best, found.best.end());
   EXPECT_EQ(best->layout.transport, "bypass") << describe(best->layout);
+}
+
+// A rank then needs room for gathered weights and their gradients, and none for the rows of others.
+TEST(SearchTransport, WeighsGatheredWeightsWhereAsked) {
+  const Request request = qwen_on_slow_nodes("auto");
+  Layout layout = parse_layout("ep=8 micro_batches=2 recompute=moe transport=gather_weights", {});
+  Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+  const Estimate gathered = estimator.simulated(layout);
+  layout.transport = "flat";
+  const Estimate flat = estimator.simulated(layout);
+  EXPECT_GT(gathered.time.exchange, 0);
+  const auto exchange = static_cast<size_t>(ByteKind::exchange);
+  EXPECT_EQ(gathered.memory.front().table.routed_max, 0);
+  EXPECT_GT(gathered.memory.front().table.by_kind[exchange], flat.memory.front().table.by_kind[exchange]);
+}
+
+TEST(SearchTransport, RefusesGatheredWeightsWithGradientsInBf16) {
+  Request request = qwen_on_slow_nodes("gather_weights");
+  request.run.train.dtype = DType::bf16;
+  request.run.expert_gradients = DType::bf16;
+  EXPECT_THROW(layouts_of(request), Error);
 }
 
 // A layout that names its transport is estimated as a run with that transport, and its words are read back.

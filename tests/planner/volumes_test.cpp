@@ -66,7 +66,7 @@ TEST(Volumes, OfEveryWayToExchange) {
   const auto volumes = [&](GroupShape shape) {
     std::map<std::string, std::pair<double, double>> by_name;
     for (const ExchangeVolume& v : exchange_volumes(layer, 5, 100, shape, 2))
-      by_name[v.transport] = {v.within, v.between};
+      by_name[v.transport] = {v.forward.near, v.forward.far};
     return by_name;
   };
   const int64_t matrices = halves_of(layer.activation) + 1;
@@ -83,6 +83,12 @@ TEST(Volumes, OfEveryWayToExchange) {
   EXPECT_NEAR(v["gather_tokens"].second, rows * 1, 1e-9);
   EXPECT_NEAR(v["gather_weights"].first, static_cast<double>(matrices * 40 * 2 * 2), 1e-9);
   EXPECT_NEAR(v["gather_weights"].second, static_cast<double>(matrices * 40 * 2), 1e-9);
+  for (const ExchangeVolume& volume : exchange_volumes(layer, 5, 100, {2, 2}, 2)) {
+    // The gradients of weights are twice as wide as those.
+    const double times = std::string_view(volume.transport) == "gather_weights" ? 3 : 1;
+    EXPECT_DOUBLE_EQ(volume.backward.near, times * volume.forward.near) << volume.transport;
+    EXPECT_DOUBLE_EQ(volume.backward.far, times * volume.forward.far) << volume.transport;
+  }
   for (const auto& [name, one_node] : volumes({1, 4})) EXPECT_EQ(one_node.second, 0) << name;
   for (const auto& [name, apart] : volumes({4, 1})) EXPECT_EQ(apart.first, 0) << name;
   // X-MoE, section 5.4.2: over four nodes a bypass sends 54.8 % less between them; a bound of 2.21 times.
@@ -111,7 +117,7 @@ TEST(Volumes, ExchangedInAStep) {
   const std::vector<TransportKind> flat(3, TransportKind::flat), in_place(3, TransportKind::in_place);
   const double rows = 16 * 9 * 2 * 2 * 0.75;
   const auto bytes_of = [&](const Mesh& on, const std::vector<TransportKind>& transports) {
-    return exchanged_bytes(model, run, on, {}, transports).all();
+    return exchanged_bytes(model, run, on, {}, transports, {}).all();
   };
   EXPECT_DOUBLE_EQ(bytes_of(mesh, flat), rows * (4 * 32 + 8));
   EXPECT_EQ(bytes_of(mesh, in_place), 0);
@@ -129,9 +135,81 @@ TEST(Volumes, ExchangedInAStep) {
   run.mesh.tp = 1;
   run.mesh.ep = 4;
   run.moe.tp_mode = MoeTpMode::ssmb;
-  const LinkBytes split = exchanged_bytes(model, run, mesh, {2, {}}, flat);
+  const LinkBytes split = exchanged_bytes(model, run, mesh, {2, {}}, flat, {});
   EXPECT_DOUBLE_EQ(split.all(), rows * (4 * 32 + 8));
   EXPECT_DOUBLE_EQ(split.near, split.all() / 3);
+}
+
+// By hand: 8 experts of 16 x 12 and 3 matrices on two nodes of two ranks; each rank's two go to the three others, in
+// both passes of 2 micro-batches, and fp32 gradients come back. With recompute, a CPU gathers both forms of up.
+TEST(Volumes, GatheredInAStep) {
+  RunSpec run;
+  run.native.width = 16;
+  run.native.layers = 2;
+  run.native.dense_layers = 1;
+  run.native.dense_width = 20;
+  run.native.experts = 8;
+  run.native.expert_width = 12;
+  run.train.micro_batches = 2;
+  run.train.dtype = DType::f32;
+  run.mesh.ep = 4;
+  run.moe.transport = "gather_weights";
+  const ModelSpec model = build_native_model(run.native);
+  const auto bytes_of = [&](const Platform& platform, int64_t chunks) {
+    run.moe.row_chunks = chunks;
+    const Plan plan = make_plan(model, run, 4, 1, platform);
+    return exchanged_bytes(model, run, plan.mesh, {2, {}}, plan.transports, plan.gathers);
+  };
+  const double elements = 3 * 16 * 12, sent = 2 * 8 * 3;  // experts x ranks that they go to, of both micro-batches
+  for (const int64_t chunks : {1, 2, 5}) {
+    const LinkBytes bytes = bytes_of({}, chunks);
+    EXPECT_DOUBLE_EQ(bytes.all(), sent * elements * 3 * 4);
+    EXPECT_DOUBLE_EQ(bytes.near, bytes.all() / 3);
+  }
+  run.train.dtype = DType::bf16;
+  const double padded = 2 * 64 * 64;  // elements of up [24, 16] and down [16, 12] in packed forms
+  EXPECT_DOUBLE_EQ(bytes_of({true, true}, 2).all(), sent * (2 * padded * 2 + elements * 4));
+  run.recompute = Recompute::selective;
+  EXPECT_DOUBLE_EQ(bytes_of({true, true}, 2).all(), sent * (2 * padded * 2 + elements * 4));
+  EXPECT_DOUBLE_EQ(bytes_of({false, false}, 2).all(), sent * (2.5 * padded * 4 + elements * 4));
+}
+
+// On links of a byte a second, whose bytes no product hides: gathers of both passes and sums of gradients, around a
+// ring. What hides them is attention, and with several pieces the products of others.
+TEST(Volumes, OfGatheredWeightsTakeTime) {
+  NativeModel native;
+  native.vocab = 64;
+  native.width = 256;
+  native.layers = 1;
+  native.expert_width = 64;
+  native.heads = native.kv_heads = 4;
+  native.head_dim = 64;
+  native.experts = 8;
+  native.top_k = 2;
+  RunSpec run;
+  run.train.dtype = DType::bf16;
+  run.train.seq_len = 1024;
+  run.train.global_batch = 4;
+  run.mesh.ep = 4;
+  run.moe.transport = "gather_weights";
+  const LayerKinds kinds(build_native_model(native), run.moe.transport);
+  PlatformProfile profile = shipped_profile("h200x8");
+  const auto exchange = [&](double bytes_per_s, int64_t chunks) {
+    profile.levels = {{"near", 8, {0, bytes_per_s}, {0, bytes_per_s}, {0, bytes_per_s}}};
+    run.moe.row_chunks = chunks;
+    LayerTimeModel model(kinds, run, profile, ExpertLoad{}, 4);
+    const LayerTime& time = model.of(layout_of(run), make_mesh(run.mesh, 4)).kinds.front();
+    return std::pair(time.forward_exchange, time.backward_exchange);
+  };
+  const double elements = 8 * 3 * 256 * 64 * 0.75;
+  for (const int64_t chunks : {1, 2}) {
+    const auto [forward, backward] = exchange(1, chunks);
+    EXPECT_NEAR(forward, 2 * elements, 1e-3 * elements) << chunks;
+    EXPECT_NEAR(backward, (2 + 4) * elements, 1e-3 * elements) << chunks;
+  }
+  EXPECT_EQ(exchange(1e12, 1).first, 0);   // behind attention
+  EXPECT_GT(exchange(1e12, 1).second, 0);  // the last sum
+  EXPECT_LT(exchange(1e12, 2).second, exchange(1e12, 1).second);
 }
 
 // X-MoE, table 4: 4096 tokens, k = 8, D 7168, F 2048, two matrices. The paper prints GiB as GB.

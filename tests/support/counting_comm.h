@@ -22,10 +22,20 @@ class CountingComm : public ForwardingComm {
     return it == by_row_bytes_.end() ? 0 : it->second;
   }
   int64_t maxima = 0;
+  // Bytes for others: of parts that all members get, of sums that others get.
+  int64_t gathered_bytes = 0, reduced_bytes = 0;
 
   void all_reduce_max(std::span<int64_t> values) override {
     ++maxima;
     ForwardingComm::all_reduce_max(values);
+  }
+  void broadcast(std::span<std::byte> bytes, int root) override {
+    if (root == rank()) gathered_bytes += (size() - 1) * static_cast<int64_t>(bytes.size());
+    ForwardingComm::broadcast(bytes, root);
+  }
+  void reduce_sum(std::span<float> values, int root) override {
+    if (root != rank()) reduced_bytes += static_cast<int64_t>(values.size_bytes());
+    ForwardingComm::reduce_sum(values, root);
   }
   std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) override {
     ++by_row_bytes_[exchange.row_bytes];

@@ -1,5 +1,5 @@
-// For tests of sums on a stream, over any group: nothing comes out before it is waited for, until then nobody may touch
-// it, and somebody must wait.
+// For tests of sums and gathers on a stream, over any group: nothing comes out before it is waited for, until then
+// nobody may touch it, and somebody must wait.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,6 +26,7 @@ class DelayedComm : public ForwardingComm {
   // Notes in `started`, which must outlive it, what sums on a stream begin.
   DelayedComm(std::unique_ptr<Comm> inner, std::vector<StartedSum>& started)
       : ForwardingComm(std::move(inner)), started_(started) {}
+  DelayedComm(Comm& inner, std::vector<StartedSum>& started) : ForwardingComm(inner), started_(started) {}
 
   std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values) override {
     std::vector<float> sums = start(stream, values);
@@ -42,22 +43,38 @@ class DelayedComm : public ForwardingComm {
     });
     return std::make_unique<Delayed>(values, std::move(sums));
   }
+  // The parts of others are NaN until they have come.
+  std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
+                                      std::span<const int64_t> counts) override {
+    stream.wait();
+    std::vector<std::byte> all(bytes.begin(), bytes.end());
+    for_each_part(std::span(all), counts,
+                  [&](std::span<std::byte> part, int member) { ForwardingComm::broadcast(part, member); });
+    for_each_part(bytes, counts, [&](std::span<std::byte> part, int member) {
+      if (member != rank()) std::fill(part.begin(), part.end(), std::byte{0xff});
+    });
+    return std::make_unique<Delayed>(bytes, std::move(all));
+  }
 
  private:
   class Delayed : public Pending {
    public:
-    Delayed(std::span<float> values, std::vector<float> result)
-        : values_(values), seen_(values.begin(), values.end()), result_(std::move(result)) {}
-    ~Delayed() override { EXPECT_TRUE(done_) << "a sum that nobody waited for"; }
+    template <class T>
+    Delayed(std::span<T> values, const std::vector<T>& result)
+        : values_(std::as_writable_bytes(values)), seen_(values_.begin(), values_.end()) {
+      const auto bytes = std::as_bytes(std::span(result));
+      result_.assign(bytes.begin(), bytes.end());
+    }
+    ~Delayed() override { EXPECT_TRUE(done_) << "a result that nobody waited for"; }
     void wait() override {
       if (std::exchange(done_, true)) return;
-      EXPECT_TRUE(std::equal(seen_.begin(), seen_.end(), values_.begin())) << "touched while it was summed";
+      EXPECT_TRUE(std::equal(seen_.begin(), seen_.end(), values_.begin())) << "touched while it was under way";
       std::copy(result_.begin(), result_.end(), values_.begin());
     }
 
    private:
-    std::span<float> values_;
-    std::vector<float> seen_, result_;
+    std::span<std::byte> values_;
+    std::vector<std::byte> seen_, result_;
     bool done_ = false;
   };
 

@@ -234,8 +234,8 @@ std::string draw_predictions(const Page& page) {
                                   part("exchange") + part("bubble"), part("optimizer")),
                       page.now("work_ms.matmul") ? describe_work(page) : "");
   }
-  for (const auto& [name, what] : {std::pair("exchanged", "routed rows sent to other ranks in a step"),
-                                   std::pair("exchanged_far", "routed rows sent to other nodes in a step")}) {
+  for (const auto& [name, what] : {std::pair("exchanged", "sent for routed experts to other ranks in a step"),
+                                   std::pair("exchanged_far", "sent for routed experts to other nodes in a step")}) {
     const std::optional<double> sent = page.now(fmt::format("{}_bytes", name)),
                                 even = page.now(fmt::format("{}_predicted_bytes", name));
     if (sent && even) rows += table_row(what, bytes(*even), bytes(*sent), above(*sent, *even));

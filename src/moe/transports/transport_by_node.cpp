@@ -280,7 +280,6 @@ ExpertBatch ByNodeTransport::forward_rows(int64_t chunk, TensorView) {
   ExpertBatch batch;
   batch.slot_count = slots_;
   batch.offsets = chunks_[static_cast<size_t>(chunk)].offsets;
-  batch.accumulates = chunk > 0;
   batch.in = {t_.units.take(end_.unit), t_.unit_index.take(end_.row).as<int32_t>()};
   return batch;
 }
@@ -365,6 +364,11 @@ void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, c
 }
 
 ExpertWeights ByNodeTransport::weights(Stream&, Pass, int64_t) { return experts_.slice(0, slots_); }
+
+// Every chunk may have rows of every expert.
+GradientTarget ByNodeTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) {
+  return {experts_.gradient(matrix, 0, slots_), chunk > 0 ? Store::accumulate : store};
+}
 
 std::unique_ptr<Pending> ByNodeTransport::start(Stream& stream, const ExchangeLeg& leg, Direction direction,
                                                 TensorView from, TensorView to) {

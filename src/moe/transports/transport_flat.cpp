@@ -193,6 +193,11 @@ ExpertWeights FlatTransport::weights(Stream&, Pass, int64_t chunk) {
   return experts_.slice(begin, end - begin);
 }
 
+GradientTarget FlatTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) {
+  const auto [begin, end] = slot_range(ep_.rank(), chunk);
+  return {experts_.gradient(matrix, begin, end - begin), store};
+}
+
 int64_t FlatTransport::slots_of(int rank) const {
   return rank_offsets_[static_cast<size_t>(rank) + 1] - rank_offsets_[static_cast<size_t>(rank)];
 }

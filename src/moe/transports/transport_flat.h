@@ -41,6 +41,7 @@ class FlatTransport : public Transport {
   void combine_begin(Stream& stream, Pass pass, int64_t chunk) override;
   void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) override;
   ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) override;
+  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, Store store) override;
 
  protected:
   // The rows to send: how many, the token and the gate weight of each, and the row of every choice.

@@ -37,7 +37,7 @@ double median(std::span<const T> steps, Value&& value) {
 
 Forecast make_forecast(const Plan& plan, int ranks) {
   Forecast forecast;
-  forecast.exchanged = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.nodes, plan.transports);
+  forecast.exchanged = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.nodes, plan.transports, plan.gathers);
   forecast.platform = plan.run.plan.platform;
   if (forecast.platform.empty()) return forecast;
   try {
@@ -83,8 +83,8 @@ std::vector<std::string> compare(const Forecast& forecast, std::span<const doubl
                                 format_bytes(static_cast<int64_t>(mean)), format_bytes(static_cast<int64_t>(predicted)),
                                 percent_above(mean, predicted)));
   };
-  compare_bytes("routed rows sent to other ranks", sent.all, forecast.exchanged.all());
-  compare_bytes("routed rows sent to other nodes", sent.far, forecast.exchanged.far);
+  compare_bytes("sent for routed experts to other ranks", sent.all, forecast.exchanged.all());
+  compare_bytes("sent for routed experts to other nodes", sent.far, forecast.exchanged.far);
   return lines;
 }
 

@@ -27,7 +27,7 @@ struct StepReport {
   int64_t tokens = 0;              // of the step, on all ranks
   RunMemory memory;                // of the largest rank
   int64_t arena_grows = 0;         // all ranks, since the start
-  Trace::SentBytes sent;           // of routed rows in this step, all ranks
+  Trace::SentBytes sent;           // for routed experts in this step, all ranks
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
   // Seconds of rank 0 by kind of work; empty where they are not timed: on a GPU only every hundredth step is, or all
