@@ -17,8 +17,8 @@
 namespace mw {
 
 // Gathers updated weights over the replicas of each parameter. Three cases:
-//   1. Every rank holds all master weights of the parameter (fp32 runs; in bf16 runs all that are not matrices, such as
-//      norms): gathers the master weights in fp32.
+//   1. Every rank holds all master weights of the parameter (fp32 runs; in bf16 runs norms, embeddings and others
+//      that are not matrices of a layer): gathers the master weights in fp32.
 //   2. Every rank holds only its shard of the master weights, and the packed form is a plain bf16 copy
 //      (Parameter::copy_bf16; GPUs, sides that are multiples of 64): gathers the copy in bf16.
 //   3. As 2, but the packed form is not a plain copy: gathers one matrix after the other in fp32, and packs each.
@@ -34,8 +34,8 @@ class WeightGathers {
   // same order of parameters on all ranks.
   void add(Parameter& p);
   // Finishes the gathers of all added parameters, and does those of case 3. The weights are then valid for work
-  // enqueued afterwards. In case 1 packed forms are still old: call ParamStore::repack_updated. Collective over the
-  // replicas of every added parameter.
+  // enqueued afterwards. A tied embedding in a bf16 run (case 1) also has a packed form, which is still the old one: call
+  // ParamStore::repack_updated. Collective over the replicas of every added parameter.
   void finish();
 
  private:

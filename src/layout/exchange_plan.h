@@ -26,7 +26,8 @@ namespace mw {
 
 // What one source sends in one chunk, as its own router says.
 struct SourceCounts {
-  // By member: units in the message from this source to the member. A gateway passes on those that are not for itself.
+  // By member: units in the message from this source to the member. A gateway sends them on in the spread leg, also the
+  // part for its own experts.
   std::vector<int64_t> sent;
   // By member: units of this source that the member gets for its own experts, directly or from a gateway.
   std::vector<int64_t> units;
@@ -80,8 +81,8 @@ ExchangePlan plan_exchange(const Islands& islands, int member, const SourceCount
                            std::span<const KnownSource> sources);
 
 // How counts travel, before the rows, in two rounds. Far messages: each source sends its counts to its gateways. Near
-// messages: then each member sends its own counts, and the counts that it got as a gateway, to all members of its
-// island, itself included. Messages are int64 words.
+// messages: then each member sends its own counts, and the counts that it got as a gateway, to all other members of
+// its island, and keeps a copy of the same form for itself. Messages are int64 words.
 class CountRoute {
  public:
   // rank_offsets: first position of each member's experts, and the number of experts.
@@ -99,8 +100,8 @@ class CountRoute {
   std::vector<int64_t> near_message(std::span<const SourceCounts> own, const std::vector<std::vector<int64_t>>& far,
                                     int to) const;
   // Returns, by chunk and source, what this member knows. far: as for near_message. near[m]: the near message that
-  // member m of this island sent to this member; not read for other members. A member sends none to itself: the caller
-  // puts near_message(own, far, this member) into near[this member].
+  // member m of this island sent to this member; not read for other members. near[this member] is the copy that the
+  // member keeps: near_message(own, far, this member), of near_words_to(this member) words.
   std::vector<std::vector<KnownSource>> known(const std::vector<std::vector<int64_t>>& far,
                                               const std::vector<std::vector<int64_t>>& near) const;
 

@@ -10,9 +10,9 @@
 //     dispatch_begin(pass, c + 1, source);             // if there is such a chunk
 //     batch = dispatch_finish(pass, c, source); the experts read batch.in and write batch.out; combine_begin(pass, c);
 //   for each chunk c: combine_finish(pass, c, target);
-// The caller must not begin chunk c + 2 before it has called dispatch_finish of chunk c. prepare, dispatch_*, combine_*,
-// weights* and gradient* are collective over the EP group: every rank makes the same calls, also a rank without rows.
-// The other calls are local.
+// The caller must not begin chunk c + 2 before it has called dispatch_finish of chunk c. prepare, dispatch_*,
+// combine_*, weights* and gradient* are collective over the EP group: every rank makes the same calls, also a rank
+// without rows. The other calls are local.
 //
 // Suffixes of tensors name their dimensions: T tokens of this rank, D hidden size, K experts per token, R rows, E
 // experts.
@@ -147,7 +147,7 @@ struct ResidentExperts {
 struct ExpertScratch {
   // Indexed by sorted row. a: output of the activation function; y: output of the experts, in backward d_x.
   GrowingTensor a, y, row_weights, d_row_weights;
-  GrowingTensor exchange_rows, exchange_weights;  // indexed by place in the send buffer; in_place: unused
+  GrowingTensor exchange_rows, exchange_weights;  // flat, padded: by place in the send buffer of dispatch
 };
 
 // Computes `target` as CombineTarget says, from returned rows: the row of choice (t, k) is rows_RD[row_of[t, k]], and

@@ -35,10 +35,10 @@ void pack_weight(Stream& stream, const Weight& weight);
 
 namespace cpu {
 
-// How bf16 products run on this CPU: natively where that is fastest (on AMX by our own kernels, on AVX-512 at full rate
-// by the library), otherwise operands are converted to fp32 panel by panel. Respects ONEDNN_MAX_CPU_ISA.
-// MOEWRIGHT_CPU_BF16 overrides the choice: "library" for the library's native products, where it has them, "fp32" for
-// the conversion. Constant within a process.
+// How bf16 products run on this CPU: natively where that is fastest: on AMX by our own kernels, on CPUs that run
+// AVX-512 bf16 instructions at full rate by the library. Elsewhere operands are converted to fp32 panel by panel.
+// Respects ONEDNN_MAX_CPU_ISA. MOEWRIGHT_CPU_BF16 overrides the choice: "library" for the library's native products,
+// where it has them, "fp32" for the conversion. Constant within a process.
 struct MatmulTraits {
   bool native_bf16 = false;  // packed weights are bf16, otherwise fp32
   bool amx = false;          // our own kernels compute bf16 products

@@ -17,9 +17,10 @@ struct TransportChoice {
 };
 
 // Chooses only if moe.transport is "auto", plan.platform names a profile, all nodes have equally many ranks, and each
-// EP group consists of several whole nodes. Otherwise it returns the run's moe.transport unchanged. It chooses halo or
-// bypass, whichever is faster, if the model then fits in memory and the predicted step takes at most 0.98 of the time
-// with flat; otherwise flat. nodes: the node of every rank. The result depends on the arguments and the profile alone.
+// EP group consists of several whole nodes. Otherwise it returns the run's moe.transport unchanged. Of halo and
+// bypass it takes the one with the fastest predicted step among those that fit in memory, if that step takes at most
+// 0.98 of the time with flat; otherwise flat. nodes: the node of every rank. The result depends on the arguments and
+// the profile alone.
 TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes);
 
 // One line for the start of a run; empty if nothing was chosen and why_none is empty.
