@@ -5,6 +5,7 @@
   tools/tidy.py                 the changed files
   tools/tidy.py --part K/N      the changed files, and every N-th of the others from K on
   tools/tidy.py FILE...         these
+  tools/tidy.py --minutes M     in an order drawn by commit; starts no file after M minutes, and says how many are left
 
 Changed: against the merge base with origin/main, or main where there is no remote; on that commit itself, against the
 commit before. Files that are not committed count. A changed header stands for the .cpp file of its name, or for the first
@@ -15,6 +16,7 @@ import concurrent.futures
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -65,6 +67,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*")
     parser.add_argument("--part", help="K/N")
+    parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count())
     arguments = parser.parse_args()
     if not shutil.which("clang-tidy-14"):
@@ -76,13 +79,23 @@ def main():
     sources = sorted(name for name in compiled if name.startswith(("src/", "bench/")))
     part = tuple(map(int, arguments.part.split("/"))) if arguments.part else None
     chosen = arguments.files or select(changed_files(), sources, part)
-    start = time.monotonic()
+    if arguments.minutes < float("inf"):
+        random.Random(git("rev-parse", "HEAD")).shuffle(chosen)
+    start, checked = time.monotonic(), []
+
+    def check(source):
+        if time.monotonic() - start > 60 * arguments.minutes:
+            return ""
+        checked.append(source)
+        return findings(source)
+
     with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
         found = 0
-        for text in filter(None, pool.map(findings, chosen)):
+        for text in filter(None, pool.map(check, chosen)):
             print(text, flush=True)
             found += 1
-    print(f"tidy: {len(chosen)} of {len(sources)} files, {found} with findings, {time.monotonic() - start:.0f} s")
+    left = f"; no time for {len(chosen) - len(checked)} more" if len(checked) < len(chosen) else ""
+    print(f"tidy: {len(checked)} of {len(sources)} files, {found} with findings, {time.monotonic() - start:.0f} s{left}")
     return 1 if found else 0
 
 
