@@ -1,9 +1,6 @@
 // Intel's AMX as a TileUnit. Each function carries its own target, so that the file needs no flags and a build for any
 // x86-64 CPU contains it. CPUs with AMX have AVX-512 too.
-#pragma GCC diagnostic ignored "-Wuninitialized"  // GCC 12 warns of its own intrinsics (bug 105593)
 #include <immintrin.h>
-
-#include <bit>
 
 #include "ops/cpu/tile_matmul.h"
 
@@ -100,6 +97,10 @@ __attribute__((target("avx512f,avx512bw"))) void pair_rows(const bf16* square, i
   }
 }
 
+// All lanes. GCC 12 warns of its own intrinsics without a mask; with this one they are the same instruction.
+constexpr __mmask16 kAll = 0xffff;
+constexpr __mmask8 kAll8 = 0xff;
+
 // Blocks of 8 x 8 are transposed within the 128-bit lanes, then the lanes.
 __attribute__((target("avx512f,avx512bw"))) void transpose(const bf16* square, int64_t row, bf16* to) {
   __m512i x[kTileBlock], y[kTileBlock];
@@ -110,23 +111,23 @@ __attribute__((target("avx512f,avx512bw"))) void transpose(const bf16* square, i
   }
   for (int i = 0; i < 32; i += 4)  // fours
     for (int j = 0; j < 2; ++j) {
-      x[i + 2 * j] = _mm512_unpacklo_epi32(y[i + j], y[i + 2 + j]);
-      x[i + 2 * j + 1] = _mm512_unpackhi_epi32(y[i + j], y[i + 2 + j]);
+      x[i + 2 * j] = _mm512_maskz_unpacklo_epi32(kAll, y[i + j], y[i + 2 + j]);
+      x[i + 2 * j + 1] = _mm512_maskz_unpackhi_epi32(kAll, y[i + j], y[i + 2 + j]);
     }
   for (int i = 0; i < 32; i += 8)  // eights: lane l of y[i + j] has column 8 l + j of rows i to i + 7
     for (int j = 0; j < 4; ++j) {
-      y[i + 2 * j] = _mm512_unpacklo_epi64(x[i + j], x[i + 4 + j]);
-      y[i + 2 * j + 1] = _mm512_unpackhi_epi64(x[i + j], x[i + 4 + j]);
+      y[i + 2 * j] = _mm512_maskz_unpacklo_epi64(kAll8, x[i + j], x[i + 4 + j]);
+      y[i + 2 * j + 1] = _mm512_maskz_unpackhi_epi64(kAll8, x[i + j], x[i + 4 + j]);
     }
   for (int j = 0; j < 8; ++j) {  // 4 x 4 lanes
-    const __m512i low01 = _mm512_shuffle_i64x2(y[j], y[8 + j], 0x44),
-                  low23 = _mm512_shuffle_i64x2(y[16 + j], y[24 + j], 0x44);
-    const __m512i high01 = _mm512_shuffle_i64x2(y[j], y[8 + j], 0xee),
-                  high23 = _mm512_shuffle_i64x2(y[16 + j], y[24 + j], 0xee);
-    _mm512_store_si512(to + j * kTileBlock, _mm512_shuffle_i64x2(low01, low23, 0x88));
-    _mm512_store_si512(to + (8 + j) * kTileBlock, _mm512_shuffle_i64x2(low01, low23, 0xdd));
-    _mm512_store_si512(to + (16 + j) * kTileBlock, _mm512_shuffle_i64x2(high01, high23, 0x88));
-    _mm512_store_si512(to + (24 + j) * kTileBlock, _mm512_shuffle_i64x2(high01, high23, 0xdd));
+    const __m512i low01 = _mm512_maskz_shuffle_i64x2(kAll8, y[j], y[8 + j], 0x44),
+                  low23 = _mm512_maskz_shuffle_i64x2(kAll8, y[16 + j], y[24 + j], 0x44);
+    const __m512i high01 = _mm512_maskz_shuffle_i64x2(kAll8, y[j], y[8 + j], 0xee),
+                  high23 = _mm512_maskz_shuffle_i64x2(kAll8, y[16 + j], y[24 + j], 0xee);
+    _mm512_store_si512(to + j * kTileBlock, _mm512_maskz_shuffle_i64x2(kAll8, low01, low23, 0x88));
+    _mm512_store_si512(to + (8 + j) * kTileBlock, _mm512_maskz_shuffle_i64x2(kAll8, low01, low23, 0xdd));
+    _mm512_store_si512(to + (16 + j) * kTileBlock, _mm512_maskz_shuffle_i64x2(kAll8, high01, high23, 0x88));
+    _mm512_store_si512(to + (24 + j) * kTileBlock, _mm512_maskz_shuffle_i64x2(kAll8, high01, high23, 0xdd));
   }
 }
 
@@ -134,7 +135,7 @@ __attribute__((target("avx512f,avx512bf16"))) void round(const float* from, int6
                                                          int64_t rows, bool past_cache) {
   for (int64_t i = 0; i < rows; ++i, from += from_row, to += to_row) {
     const auto values =
-        std::bit_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + kTile), _mm512_loadu_ps(from)));
+        reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + kTile), _mm512_loadu_ps(from)));
     if (past_cache) _mm512_stream_si512(reinterpret_cast<__m512i*>(to), values);
     else _mm512_storeu_si512(to, values);
   }
