@@ -34,8 +34,8 @@ class WeightGathers {
   // same order of parameters on all ranks.
   void add(Parameter& p);
   // Finishes the gathers of all added parameters, and does those of case 3. The weights are then valid for work
-  // enqueued afterwards. A tied embedding in a bf16 run (case 1) also has a packed form, which is still the old one: call
-  // ParamStore::repack_updated. Collective over the replicas of every added parameter.
+  // enqueued afterwards. A tied embedding in a bf16 run (case 1) also has a packed form, which is still the old one:
+  // call ParamStore::repack_updated. Collective over the replicas of every added parameter.
   void finish();
 
  private:
