@@ -26,8 +26,8 @@ namespace mw {
 
 // What one source sends in one chunk, as its own router says.
 struct SourceCounts {
-  // By member: units in the message from this source to the member. A gateway sends them on in the spread leg, also the
-  // part for its own experts.
+  // By member: units in the message from this source to the member. If the member is a gateway on another node, it
+  // sends these units on in the spread leg, those for its own experts included.
   std::vector<int64_t> sent;
   // By member: units of this source that the member gets for its own experts, directly or from a gateway.
   std::vector<int64_t> units;
