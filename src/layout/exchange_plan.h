@@ -80,12 +80,14 @@ struct ExchangePlan {
 ExchangePlan plan_exchange(const Islands& islands, int member, const SourceCounts& own,
                            std::span<const KnownSource> sources);
 
-// How counts travel, before the rows, in two rounds. Far messages: each source sends its counts to its gateways. Near
-// messages: then each member sends its own counts, and the counts that it got as a gateway, to all other members of
-// its island, and keeps a copy of the same form for itself. Messages are int64 words.
+// How counts travel, before the rows, in two rounds. A message holds only the counts that its receiver needs. Far
+// messages: each source tells each of its gateways what it sends to that island. Near messages: then each member tells
+// each other member of its island what reaches that member, of its own counts and of those that it got as a gateway,
+// and keeps a message of the same form for itself. Messages are int64 words.
 class CountRoute {
  public:
-  // rank_offsets: first position of each member's experts, and the number of experts.
+  // rank_offsets: the first position of each member's experts, ascending; after the last member, the number of
+  // experts.
   CountRoute(const Islands& islands, int member, std::vector<int64_t> rank_offsets, int64_t chunks);
 
   int64_t far_words_to(int peer) const { return far_words(member_, peer); }
