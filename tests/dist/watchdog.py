@@ -2,6 +2,7 @@
 command, and ends the whole job with an exit code of its own, stopped processes included; runs that end in order, by an
 error or by kill -9 end as without it."""
 
+import functools
 import os
 import re
 import resource
@@ -10,7 +11,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, Job, run, write_corpus, write_run_file  # noqa: E402
+from _jobs import Checks, Job, at_once, run, write_corpus, write_run_file  # noqa: E402
 
 STALLED, SECONDS, RANKS = 10, 3, 4
 SLACK = 8  # for a launcher to end the others, on a busy machine
@@ -92,68 +93,90 @@ def stop_rank(number, parts, *overrides):
     return output
 
 
-output = stop_rank(2, [r"nothing is heard from rank 2 ", r"ranks? [\d, -]+: in collective \d+ \(\w+\), step \d+"])
-checks.expect(output.count("watchdog:") == 1, "stopped-2: one rank tells", output)
-output = stop_rank(0, [r"nothing is heard from rank 0 "])
-checks.expect(output.count("watchdog:") == 1, "stopped-0: one rank tells", output)
-for number, layout in [(3, "mesh.pp=2"), (1, "mesh.tp=2"), (3, "mesh.zero=1"), (2, "mesh.pp=2 mesh.tp=2 mesh.zero=1")]:
-    stop_rank(number, [rf"nothing is heard from rank {number} "], *layout.split())
+def stop_one(number):
+    parts = [rf"nothing is heard from rank {number} "]
+    if number == 2:
+        parts.append(r"ranks? [\d, -]+: in collective \d+ \(\w+\), step \d+")
+    output = stop_rank(number, parts)
+    checks.expect(output.count("watchdog:") == 1, f"stopped-{number}: one rank tells", output)
 
-# Two at once.
-job, pids = started("stopped-1-2")
-time.sleep(SECONDS / 2)
-for number in (1, 2):
-    os.kill(pids[number], signal.SIGSTOP)
-ended("stopped-1-2", job, pids, time.monotonic(), STALLED,
-      ["nothing is heard from ranks 1-2 ",
-       *(rf"rank {r} on \S+: silent for [\d.]+ s, last .*\bstep \d" for r in (1, 2))])
 
-# Rank 0 and another: only rank 0 hears all, and what it had told before is passed on.
-job, pids = started("stopped-2-0", f"watchdog.seconds={2 * SECONDS}")
-time.sleep(SECONDS / 2)
-os.kill(pids[2], signal.SIGSTOP)
-time.sleep(1.5 * SECONDS)
-os.kill(pids[0], signal.SIGSTOP)
-ended("stopped-2-0", job, pids, time.monotonic(), STALLED,
-      [r"nothing is heard from rank 0 ", r"rank 2: rank 0's last word was that it had been silent for [\d.]+ s",
-       "more of them may be silent"], 2 * SECONDS)
-job, pids = started("stopped-0-2")
-for number in (0, 2):
-    os.kill(pids[number], signal.SIGSTOP)
-ended("stopped-0-2", job, pids, time.monotonic(), STALLED,
-      [r"nothing is heard from rank 0 ", "more of them may be silent"])
+def stop_two():
+    job, pids = started("stopped-1-2")
+    time.sleep(SECONDS / 2)
+    for number in (1, 2):
+        os.kill(pids[number], signal.SIGSTOP)
+    ended("stopped-1-2", job, pids, time.monotonic(), STALLED,
+          ["nothing is heard from ranks 1-2 ",
+           *(rf"rank {r} on \S+: silent for [\d.]+ s, last .*\bstep \d" for r in (1, 2))])
 
-# Other commands of several ranks.
-result = run(2, *ARGUMENTS, "checkpoint.dir=tiny")
-checks.expect(result.code == 0, f"tiny: exit {result.code}", result.output)
-ENDLESS = ["sample.tokens=1000000", "sample.temperature=0", "sample.prompt=abc"]
-for name, limit, sign, *arguments in [
-        ("sample", SECONDS, "abc", "sample", RUN, "checkpoint.dir=tiny", f"watchdog.seconds={SECONDS}", *ENDLESS),
-        ("probe", 2 * SECONDS, "budget", "probe", "--budget", "1h", "--threads", "1", "--watchdog", 2 * SECONDS)]:
+
+def stop_rank_0_after_another():
+    """Only rank 0 hears all, and what it had told before is passed on."""
+    job, pids = started("stopped-2-0", f"watchdog.seconds={2 * SECONDS}")
+    time.sleep(SECONDS / 2)
+    os.kill(pids[2], signal.SIGSTOP)
+    time.sleep(1.5 * SECONDS)
+    os.kill(pids[0], signal.SIGSTOP)
+    ended("stopped-2-0", job, pids, time.monotonic(), STALLED,
+          [r"nothing is heard from rank 0 ", r"rank 2: rank 0's last word was that it had been silent for [\d.]+ s",
+           "more of them may be silent"], 2 * SECONDS)
+
+
+def stop_rank_0_and_another():
+    job, pids = started("stopped-0-2")
+    for number in (0, 2):
+        os.kill(pids[number], signal.SIGSTOP)
+    ended("stopped-0-2", job, pids, time.monotonic(), STALLED,
+          [r"nothing is heard from rank 0 ", "more of them may be silent"])
+
+
+def stop_command(name, limit, sign, *arguments):
     job, pids = at_work(name, sign, *arguments)
     time.sleep(SECONDS / 2)
     os.kill(pids[2], signal.SIGSTOP)
     ended(name, job, pids, time.monotonic(), STALLED, ["nothing is heard from rank 2 ", "rank 2 on .*: silent for"],
           limit)
 
-job = Job(RANKS, *ARGUMENTS, "debug.fault=hang")
-job.wait_until(lambda: len(job.rank_pids()) == RANKS and "\nstep 2/" in job.output())
-ended("stuck", job, job.rank_pids(), time.monotonic(), STALLED,
-      [r"no rank has moved for 3 s .*; rank 3 is behind", r"rank 3 on \S+: alive, outside of collectives .*, step 3",
-       r"ranks 0-2: in collective"])
 
-job, pids = started("suspended")
-for what in (signal.SIGSTOP, signal.SIGCONT):
-    for pid in pids:
-        os.kill(pid, what)
-    time.sleep(2 * SECONDS)
-checks.expect(job.running() and "watchdog" not in job.output(), "suspended: it did not go on", job.output())
-job.end()
+def hang():
+    job = Job(RANKS, *ARGUMENTS, "debug.fault=hang")
+    job.wait_until(lambda: len(job.rank_pids()) == RANKS and "\nstep 2/" in job.output())
+    ended("stuck", job, job.rank_pids(), time.monotonic(), STALLED,
+          [r"no rank has moved for 3 s .*; rank 3 is behind", r"rank 3 on \S+: alive, outside of collectives .*, step 3",
+           r"ranks 0-2: in collective"])
 
-job, pids = started("killed")
-os.kill(pids[1], signal.SIGKILL)
-output = ended("killed", job, pids, time.monotonic(), job.wait(60), [r"signal 9|Killed|KILLED"])
-checks.expect("watchdog" not in output, "killed: the watchdog speaks", output)
+
+def suspend_all():
+    job, pids = started("suspended")
+    for what in (signal.SIGSTOP, signal.SIGCONT):
+        for pid in pids:
+            os.kill(pid, what)
+        time.sleep(2 * SECONDS)
+    checks.expect(job.running() and "watchdog" not in job.output(), "suspended: it did not go on", job.output())
+    job.end()
+
+
+def kill_one():
+    job, pids = started("killed")
+    os.kill(pids[1], signal.SIGKILL)
+    output = ended("killed", job, pids, time.monotonic(), job.wait(60), [r"signal 9|Killed|KILLED"])
+    checks.expect("watchdog" not in output, "killed: the watchdog speaks", output)
+
+
+result = run(2, *ARGUMENTS, "checkpoint.dir=tiny")
+checks.expect(result.code == 0, f"tiny: exit {result.code}", result.output)
+ENDLESS = ["sample.tokens=1000000", "sample.temperature=0", "sample.prompt=abc"]
+LAYOUTS = [(3, "mesh.pp=2"), (1, "mesh.tp=2"), (3, "mesh.zero=1"), (2, "mesh.pp=2 mesh.tp=2 mesh.zero=1")]
+at_once([
+    suspend_all, stop_rank_0_after_another, lambda: stop_one(2), lambda: stop_one(0), stop_two, stop_rank_0_and_another,
+    *(functools.partial(stop_rank, number, [rf"nothing is heard from rank {number} "], *layout.split())
+      for number, layout in LAYOUTS),
+    lambda: stop_command("sample", SECONDS, "abc", "sample", RUN, "checkpoint.dir=tiny", f"watchdog.seconds={SECONDS}",
+                         *ENDLESS),
+    lambda: stop_command("probe", 2 * SECONDS, "budget", "probe", "--budget", "1h", "--threads", "1", "--watchdog",
+                         2 * SECONDS),
+    hang, kill_one])
 
 result = run(RANKS, *ARGUMENTS, "train.val_batches=4", "checkpoint.dir=ordinary", "checkpoint.every=4")
 print(f"ordinary: code {result.code}, {result.seconds:.1f} s", flush=True)

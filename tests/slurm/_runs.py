@@ -9,7 +9,7 @@ import struct
 from _cluster import wait_until
 from _jobs import last_step, outputs, read_metrics, same_bits
 
-STEPS, EVERY = 80, 10  # in all, and from one checkpoint to the next
+STEPS, EVERY = 40, 10  # in all, and from one checkpoint to the next
 
 
 def submit(slurm, name, *options, ranks_per_node=1, **environment):

@@ -4,6 +4,9 @@ A script works in its own empty folder (the working directory), collects what is
 Checks.finish(). MOEWRIGHT_BIN, MOEWRIGHT_MPIRUN and MOEWRIGHT_SOURCE come from the build.
 """
 
+import concurrent.futures
+import functools
+import itertools
 import json
 import os
 import pathlib
@@ -30,13 +33,19 @@ def gpus():
     return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*"))) or skip("no GPU")
 
 
-def in_turn(items, parts):
-    """Every parts-th item, by the number of the commit: so many commits run all. All items where that leaves none, with MOEWRIGHT_TEST_ALL=1, on GPUs and
-    without git."""
+@functools.cache
+def commit_number():
+    """None where everything is to be tried: with MOEWRIGHT_TEST_ALL=1, on GPUs and without git."""
     if gpus() or os.environ.get("MOEWRIGHT_TEST_ALL"):
-        return items
+        return None
     git = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=SOURCE, capture_output=True, text=True)
-    return items[int(git.stdout) % parts::parts] or items if git.returncode == 0 else items
+    return int(git.stdout) if git.returncode == 0 else None
+
+
+def in_turn(items, parts):
+    """Every parts-th item, by the number of the commit: so many commits run all. All items where that leaves none."""
+    number = commit_number()
+    return items if number is None else items[number % parts::parts] or items
 
 
 class Checks:
@@ -57,6 +66,13 @@ class Checks:
     def finish(self):
         print(f"{self.count} checks, {self.failed} failed, {time.monotonic() - self.start:.0f} s", flush=True)
         sys.exit(1 if self.failed else 0)
+
+
+def at_once(functions, how_many=2):
+    """Calls the functions, which mostly wait, so many at a time. An exception in one ends the script."""
+    with concurrent.futures.ThreadPoolExecutor(how_many) as pool:
+        for called in [pool.submit(function) for function in functions]:
+            called.result()
 
 
 def skip(why):
@@ -106,12 +122,11 @@ def run(ranks, *arguments, timeout=TIMEOUT, program=BIN):
 class Job:
     """A run in the background, with its output in a file."""
 
-    number = 0
+    numbers = itertools.count(1)
 
     def __init__(self, ranks, *arguments, program=BIN):
-        Job.number += 1
         self.ranks, self.program = ranks, program
-        self.log = pathlib.Path(f"job-{os.getpid()}-{Job.number}.log")
+        self.log = pathlib.Path(f"job-{os.getpid()}-{next(Job.numbers)}.log")
         with open(self.log, "wb") as log:
             self.process = subprocess.Popen(command(ranks, arguments, program), stdin=subprocess.DEVNULL, stdout=log,
                                             stderr=subprocess.STDOUT, start_new_session=True)
