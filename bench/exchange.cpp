@@ -22,6 +22,7 @@
 #include "model/platform.h"
 #include "ops/device.h"
 #include "ops/elementwise.h"
+#include "planner/exchange_time.h"
 
 namespace {
 
@@ -33,7 +34,7 @@ struct Options {
   double zipf = 0;
   int repeats = 20;
   int phases = 4;  // 2: rows out and back, 4: gradients too
-  std::string device = "cpu", json;
+  std::string device = "cpu", json, platform;
 };
 
 RunSpec run_of(const Options& o, const std::string& transport, int ranks) {
@@ -176,13 +177,14 @@ class Exchange {
     return worst[0];
   }
 
-  nlohmann::ordered_json result(int phases) {
+  nlohmann::ordered_json result(int phases, const PlatformProfile* profile) {
     nlohmann::ordered_json row;
     row["transport"] = name_;
     for (int p = 0; p < phases; ++p) {
       std::vector<int64_t> bytes = {sent_[p].all, sent_[p].far};
       comm_.all_reduce_sum(std::span(bytes));
       row[kPhases[p]] = {{"median_ms", 1e3 * median(seconds_[p])}, {"bytes", bytes[0]}, {"far_bytes", bytes[1]}};
+      if (profile != nullptr) row[kPhases[p]]["predicted_ms"] = 1e3 * predict(static_cast<ExchangePhase>(p), *profile);
     }
     return row;
   }
@@ -195,6 +197,36 @@ class Exchange {
     Platform platform = measure_platform(model, run, make_mesh(run.mesh, world.comm().size()), 1, device.kind);
     platform.nodes = world.place().nodes;
     return make_plan(model, run, world.comm().size(), world.comm().rank(), platform);
+  }
+
+  // From the rows that ranks have got, and the closed forms of how many travel.
+  double predict(ExchangePhase phase, const PlatformProfile& profile) {
+    const auto ranks = static_cast<size_t>(comm_.size());
+    const Transfers transfers(profile, comm_.size());
+    ExchangeShape shape{.moe = plan_.model.layers[0].moe,
+                        .traits = traits_of(plan_.transports[0]),
+                        .group = ep_group(plan_.mesh),
+                        .tokens = static_cast<double>(layout_.tokens),
+                        .row_bytes = static_cast<double>(x_.cols() * size_of(x_.dtype)),
+                        .pieces = static_cast<double>(transport_->chunks())};
+    shape.near = members_near(shape.group, profile.ranks_per_node, comm_.size());
+    std::vector<int64_t> rows(ranks);
+    rows[static_cast<size_t>(comm_.rank())] = transport_->rows();
+    comm_.all_reduce_sum(std::span(rows));
+    const auto fullest = [&](size_t together) {
+      int64_t most = 0, all = 0;
+      for (size_t begin = 0; begin < ranks; begin += together) {
+        const auto from = rows.begin() + static_cast<std::ptrdiff_t>(begin);
+        const int64_t sum =
+            std::accumulate(from, from + static_cast<std::ptrdiff_t>(std::min(together, ranks - begin)), int64_t{0});
+        most = std::max(most, sum);
+        all += sum;
+      }
+      return static_cast<double>(most * comm_.size()) / static_cast<double>(all * static_cast<int64_t>(together));
+    };
+    shape.load = fullest(1);
+    shape.link_load = fullest(static_cast<size_t>(transfers.members_per_link(shape.group)));
+    return link_seconds(shape, phase, transfers) + copied_bytes(shape, phase) / profile.elementwise_bytes_per_s;
   }
 
   // Returns the seconds that the experts' copies took.
@@ -266,7 +298,10 @@ void measure(World& world, const Options& o) {
   }
   for (int i = -1; i < o.repeats; ++i)
     for (const auto& exchange : exchanges) exchange->run(o.phases, i >= 0);
-  for (const auto& exchange : exchanges) report["transports"].push_back(exchange->result(o.phases));
+  PlatformProfile profile;
+  if (!o.platform.empty()) profile = read_platform_profile(o.platform, ranks);
+  for (const auto& exchange : exchanges)
+    report["transports"].push_back(exchange->result(o.phases, o.platform.empty() ? nullptr : &profile));
   if (world.comm().rank() != 0) return;
   std::printf("%s\n", report.dump(1).c_str());
   if (!o.json.empty()) write_output_text(o.json, report.dump(1) + "\n");
@@ -290,6 +325,7 @@ int main(int argc, char** argv) {
     app.add_option("--repeats", o.repeats);
     app.add_option("--phases", o.phases, "2: rows out and back; 4: gradients too")->check(CLI::IsMember({2, 4}));
     app.add_option("--device", o.device, "cpu or gpu");
+    app.add_option("--platform", o.platform, "profile of this machine (moewright probe): predicted times beside");
     app.add_option("--json", o.json);
     CLI11_PARSE(app, argc, argv);
     try {

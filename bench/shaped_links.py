@@ -3,10 +3,12 @@
 
     bench/shaped_links.py build/release exchange --nodes 4 --ranks-per-node 8 --rate 100mbit [--zipf 1] [--json FILE]
     bench/shaped_links.py build/release train --nodes 2 --ranks-per-node 8 --rate 100mbit [--json FILE]
+    bench/shaped_links.py build/release predict --nodes 2 --ranks-per-node 4 --rate 100mbit [--json FILE]
 
 `exchange` runs bench_exchange, which measures the transports in turn, and for each transport reads the counters of the
 links: bytes that a run of 2 N repeats sends more than one of N, forward alone and both ways. `train` compares steps of
-`moewright train`, one transport after the other, several rounds. Ranks of a node share its link; latency is the
+`moewright train`, one transport after the other, several rounds. `predict` probes the nodes and compares the times of
+SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. Ranks of a node share its link; latency is the
 kernel's own.
 """
 import argparse
@@ -22,6 +24,10 @@ import tempfile
 
 from train_step import write_random_tokens
 
+SHAPES = [  # experts, top-k, width, tokens of each rank, exponent of the experts' popularity
+    (64, 1, 1024, 256, 0), (64, 2, 1024, 256, 0), (64, 4, 512, 512, 0), (64, 8, 512, 256, 0), (256, 8, 512, 256, 0),
+    (256, 8, 2048, 64, 0), (64, 6, 256, 1024, 0), (64, 8, 512, 256, 0.5), (64, 8, 512, 256, 1), (64, 2, 1024, 256, 1)]
+PHASES = ["dispatch", "combine", "gradient_dispatch", "gradient_combine"]
 BRIDGE, NETWORK = "mwlinks", "10.78.0"
 AGENT = f"""#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -95,9 +101,13 @@ class Launcher:
         return link_bytes(self.args.nodes) - before, done.stdout
 
 
+def exchange_program(args, experts, top_k, width, tokens, zipf):
+    return [args.build / "bench_exchange", "--ranks-per-node", args.ranks_per_node, "--experts", experts, "--top-k",
+            top_k, "--width", width, "--tokens", tokens, "--zipf", zipf]
+
+
 def measure_exchange(args, launcher):
-    program = [args.build / "bench_exchange", "--ranks-per-node", args.ranks_per_node, "--experts", args.experts,
-               "--top-k", args.top_k, "--width", args.width, "--tokens", args.tokens, "--zipf", args.zipf]
+    program = exchange_program(args, args.experts, args.top_k, args.width, args.tokens, args.zipf)
 
     def run(repeats, transports, phases):
         return launcher.run(*program, "--repeats", repeats, "--phases", phases, "--transport", *transports)
@@ -108,6 +118,30 @@ def measure_exchange(args, launcher):
             few, many = (run(n, [transport["transport"]], phases)[0] for n in (args.counters, 2 * args.counters))
             transport["link_bytes_" + key] = (many - few) / args.counters
     return report
+
+
+def measure_predictions(args, launcher, folder):
+    """One entry for each shape: milliseconds of the four exchanges together, and of the transport that `auto` takes."""
+    profile = folder / "profile.json"
+    launcher.run(args.build / "moewright", "probe", "-o", profile, "--budget", args.budget, "--threads", 1)
+    cases = []
+    for shape in SHAPES:
+        program = exchange_program(args, *shape)
+        report = json.loads(launcher.run(*program, "--repeats", args.repeats, "--platform", profile, "--transport",
+                                         *args.transports)[1])
+        case = dict(zip(("experts", "top_k", "width", "tokens", "zipf"), shape))
+        for key in ("median_ms", "predicted_ms"):
+            case[key] = {one["transport"]: sum(one[phase][key] for phase in PHASES) for one in report["transports"]}
+        chosen = min(case["predicted_ms"], key=case["predicted_ms"].get)
+        case["chosen"] = chosen
+        case["chosen_over_best"] = case["median_ms"][chosen] / min(case["median_ms"].values())
+        cases.append(case)
+        print(json.dumps(case), flush=True)
+    off = [abs(case["predicted_ms"][name] / case["median_ms"][name] - 1) for case in cases for name in args.transports]
+    return {"ranks": args.nodes * args.ranks_per_node, "profile": json.loads(profile.read_text())["levels"],
+            "mean_error": statistics.mean(off),
+            "within_5_percent_of_best": statistics.mean(case["chosen_over_best"] <= 1.05 for case in cases),
+            "cases": cases}
 
 
 def measure_steps(args, launcher, folder):
@@ -157,7 +191,7 @@ path = "{tokens}"
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=lambda path: pathlib.Path(path).resolve())
-    parser.add_argument("what", choices=["exchange", "train"])
+    parser.add_argument("what", choices=["exchange", "train", "predict"])
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks-per-node", type=int, default=8)
     parser.add_argument("--rate", default="100mbit", help="of a node's link, as tc writes it")
@@ -168,6 +202,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=256, help="of each rank")
     parser.add_argument("--zipf", type=float, default=0)
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--budget", default="20s", help="of the probe before predictions")
     parser.add_argument("--counters", type=int, default=0, help="N of the runs that read the links; 0: none")
     parser.add_argument("--vocab", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=2)
@@ -178,8 +213,10 @@ def main():
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, nodes_of(args.nodes, args.rate):
         launcher = Launcher(args, folder)
-        report = measure_exchange(args, launcher) if args.what == "exchange" else measure_steps(args, launcher,
-                                                                                               pathlib.Path(folder))
+        measure = {"exchange": lambda: measure_exchange(args, launcher),
+                   "train": lambda: measure_steps(args, launcher, pathlib.Path(folder)),
+                   "predict": lambda: measure_predictions(args, launcher, pathlib.Path(folder))}
+        report = measure[args.what]()
     report = {"what": args.what, "nodes": args.nodes, "ranks_per_node": args.ranks_per_node, "rate": args.rate,
               "cores": os.cpu_count(), **report}
     print(json.dumps(report, indent=1))

@@ -48,6 +48,8 @@ struct LinkLevel {
   // Sums that only one member gets, as ZeRO's gradients, and what it then tells the others: of the whole, each way.
   // Absent: by the ring.
   std::optional<LinkCost> owner = {};
+  // Ranks that share one link between the groups that nearer links join, such as a node's network card; absent: 1.
+  std::optional<int64_t> ranks_per_link = {};
   bool operator==(const LinkLevel&) const = default;
 };
 // All costs of a level, which must outlive them.

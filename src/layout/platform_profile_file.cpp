@@ -81,6 +81,7 @@ void visit_level(Level& level, Visit&& visit) {
   visit("ring", level.ring);
   visit("message", level.message);
   visit("owner", level.owner);
+  visit("ranks_per_link", level.ranks_per_link);
   visit("groups", level.groups);
 }
 

@@ -6,7 +6,7 @@
 namespace mw {
 namespace {
 
-constexpr double kWorthwhile = 0.98;
+constexpr double kWorthwhile = 0.98, kWorthAChange = 0.9;
 
 // Ranks of a node, if nodes are equal and hold consecutive ranks; else 0.
 int64_t equal_nodes(const NodeMap& nodes, int ranks) {
@@ -18,7 +18,7 @@ int64_t equal_nodes(const NodeMap& nodes, int ranks) {
   return near;
 }
 
-TransportChoice choose(const Request& request, Layout layout) {
+TransportChoice choose(const Request& request, Layout layout, const std::string& before) {
   TransportChoice choice;
   check_layout(request, layout);
   const std::vector<std::string> names = transports_to_try(request, layout);
@@ -26,22 +26,28 @@ TransportChoice choose(const Request& request, Layout layout) {
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   choice.name = "flat";
   choice.flat_seconds = choice.seconds = estimator.closed_form(layout).time.total();
+  double seconds_before = before == "flat" ? choice.flat_seconds : 0;
   for (const std::string& name : names) {
     if (name.empty()) continue;
     layout.transport = name;
     const Estimate estimate = estimator.closed_form(layout);
-    if (fit_of(request, estimate.needed) == MemoryFit::none || estimate.time.total() >= choice.seconds ||
-        estimate.time.total() > kWorthwhile * choice.flat_seconds)
-      continue;
+    const double seconds = estimate.time.total();
+    if (fit_of(request, estimate.needed) == MemoryFit::none) continue;
+    if (name == before) seconds_before = seconds;
+    if (seconds >= choice.seconds || seconds > kWorthwhile * choice.flat_seconds) continue;
     choice.name = name;
-    choice.seconds = estimate.time.total();
+    choice.seconds = seconds;
+  }
+  if (choice.seconds > kWorthAChange * seconds_before && seconds_before > 0) {
+    choice.name = before;
+    choice.seconds = seconds_before;
   }
   return choice;
 }
 
 }  // namespace
 
-TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes) {
+TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before) {
   TransportChoice choice;
   choice.name = run.moe.transport;
   const int64_t near = equal_nodes(nodes, ranks);
@@ -49,7 +55,7 @@ TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nod
   run.plan.ranks = ranks;
   run.mesh.ranks_per_node = near;
   try {
-    return choose(make_request(run), layout_of(run));
+    return choose(make_request(run), layout_of(run), before);
   } catch (const Error& error) {
     choice.why_none = error.what();
     return choice;

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "layout/logit_chunks.h"
+#include "planner/exchange_time.h"
 #include "planner/volumes.h"
 
 namespace mw {
@@ -213,25 +215,6 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
   return time;
 }
 
-// One way, of tokens of `bytes` on each rank, in pieces.
-double LayerTimeModel::exchange_time(const MoeSpec& moe, const TransportTraits& traits, const Mesh& mesh, double bytes,
-                                     double load, double pieces) const {
-  const RankGroup group = ep_group(mesh);
-  const int64_t near = members_near(group, ranks_per_node(run_, profile_), mesh.world);
-  if (!traits.by_node || group.size % near != 0)
-    return pieces * transfers_.all_to_all(group, load * static_cast<double>(moe.top_k) * bytes / pieces);
-  // First between nodes, then within them. What a gateway takes does not follow the load; what an expert's rank gets
-  // does.
-  const int64_t nodes = group.size / near;
-  const LinkRows rows = rows_per_token(moe, traits, nodes, near);
-  const auto leg = [&](int64_t members, int64_t stride, double rows_to_others) {
-    if (members == 1) return 0.0;
-    const double whole = rows_to_others * static_cast<double>(members) / static_cast<double>(members - 1);
-    return pieces * transfers_.all_to_all({members, stride}, whole * bytes / pieces);
-  };
-  return leg(nodes, group.stride * near, rows.far) + leg(near, group.stride, load * rows.near);
-}
-
 // The gather of the first piece begins before the attention that precedes, that of any other beside the products of the
 // piece before; the sums of a piece go on beside the products of the next. Collectives of the host hide behind nothing.
 LayerTime LayerTimeModel::gathered(const LayerSpec& layer, const Shape& shape, const LayerTime& products,
@@ -286,21 +269,32 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
                                                : load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
                local = traits.gathers_weights() ? e : std::max(1.0, e / shape.mesh.ep);
   const double rows = load * shape.mean_routed * k;
-  const double row_bytes = t * k * d * b;
 
   const double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
-  const double pack = travels ? traffic(2 * row_bytes) : 0;
   const double up = expert_product(rows, local, c * f, d), down = expert_product(rows, local, d, f),
                activate = traffic(rows * (c + 1) * f * b);
-  const double combine = traffic(row_bytes + 2 * t * d * b);
   const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s);
   const auto pieces = static_cast<double>(run_.moe.row_chunks > 0 ? run_.moe.row_chunks
                                           : travels               ? profile_.row_chunks
                                                                   : 1);
-  const double exchange = travels ? exchange_time(m, traits, shape.mesh, t * d * b, load, pieces) : 0;
+  const RankGroup group = ep_group(shape.mesh);
+  const int64_t links_of_group = group.size / std::gcd(group.size, transfers_.members_per_link(group));
+  const ExchangeShape exchange = {.moe = m,
+                                  .traits = traits,
+                                  .group = group,
+                                  .near = members_near(group, ranks_per_node(run_, profile_), shape.mesh.world),
+                                  .tokens = t,
+                                  .row_bytes = d * b,
+                                  .load = load,
+                                  .link_load = load_.of(m.experts, links_of_group, traits.equal_rows).mean,
+                                  .pieces = pieces};
+  const auto links = [&](ExchangePhase phase) { return travels ? link_seconds(exchange, phase, transfers_) : 0; };
+  const auto copies = [&](ExchangePhase phase) { return traffic(copied_bytes(exchange, phase)); };
+  const double out = links(ExchangePhase::dispatch), pack = travels ? copies(ExchangePhase::dispatch) : 0,
+               combine = travels ? copies(ExchangePhase::combine) : traffic((k + 2) * t * d * b);
 
   LayerTime time;
-  const Overlap there = overlap(exchange, exchange, up + activate + down, s > 0 ? shared : 0, pieces);
+  const Overlap there = overlap(out, links(ExchangePhase::combine), up + activate + down, s > 0 ? shared : 0, pieces);
   const double slower = profile_.overlap_slowdown - 1;
   time.forward = traffic(2 * t * d * b) + route + pack + up + activate + down + combine + slower * there.hidden +
                  profile_.routing_latency_s;
@@ -317,9 +311,10 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
   if (is_recomputed(shape.recompute, "logits")) again += product(t, e, d) / kRouterShare;
   if (is_recomputed(shape.recompute, "received") && travels) {
     again += pack;
-    time.backward_exchange += exchange;
+    time.backward_exchange += out;
   }
-  const Overlap back = overlap(exchange, exchange, work, shared_back, pieces);
+  const Overlap back = overlap(links(ExchangePhase::gradient_dispatch), links(ExchangePhase::gradient_combine), work,
+                               shared_back, pieces);
   time.backward_input = traffic(6 * t * d * b) + pack + work + again + shared_back + combine + traffic(16 * t * e) +
                         2 * product(t, e, d) / kRouterShare + slower * back.hidden + profile_.routing_latency_s;
   double weights = expert_weight_product(rows, local, c * f, d);

@@ -46,8 +46,6 @@ class LayerTimeModel {
   // so long: what is waited for, in `exchange`, and what copies take, in the rest.
   LayerTime gathered(const LayerSpec& layer, const Shape& shape, const LayerTime& products,
                      const LayerTime& before) const;
-  double exchange_time(const MoeSpec& moe, const TransportTraits& traits, const Mesh& mesh, double bytes, double load,
-                       double pieces) const;
   LayerTime head(const Shape& shape) const;
   LayerTime embedding(const Shape& shape) const;
 

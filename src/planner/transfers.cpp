@@ -71,13 +71,14 @@ Costs costs_of(const LinkLevel& level, int64_t members, int64_t stride) {
 
 }  // namespace
 
-double Transfers::all_to_all(RankGroup group, double bytes) const {
+double Transfers::all_to_all(RankGroup group, double bytes, double beyond) const {
   double seconds = 0, latency = 0;
   int64_t inside = 1;
   for (const LinkLevel& level : levels_) {
     const int64_t members = near(group, level);
     if (members > inside) {
-      const double sent = bytes * static_cast<double>(members - inside) / static_cast<double>(group.size);
+      const double sent = (&level == levels_.data() ? 1 : beyond) * bytes * static_cast<double>(members - inside) /
+                          static_cast<double>(group.size);
       const LinkCost& cost = costs_of(level, members, group.stride).all_to_all;
       seconds = std::max(seconds, sent / cost.rate(sent));
       latency = cost.latency_s;
@@ -137,6 +138,16 @@ double Transfers::at_best(RankGroup group, double within, double between) const 
     inside = members;
   }
   return latency + seconds;
+}
+
+int64_t Transfers::members_per_link(RankGroup group) const {
+  int64_t sharing = 1, inside = 1;
+  for (const LinkLevel& level : levels_) {
+    const int64_t members = near(group, level);
+    if (members > inside) sharing = std::clamp<int64_t>(level.ranks_per_link.value_or(1) / group.stride, 1, inside);
+    inside = members;
+  }
+  return sharing;
 }
 
 double Transfers::message(int64_t from, int64_t to, double bytes) const {

@@ -34,8 +34,8 @@ class Transfers {
       : levels_(profile.levels), overlaps_sums_(profile.overlaps_gradient_sums), ranks_(ranks) {}
 
   // `bytes`: what a rank has for all members, itself included. Shares for members behind farther links travel at the
-  // same time over those.
-  double all_to_all(RankGroup group, double bytes) const;
+  // same time over those. beyond: what travels over any but the nearest links, as a share of it for even loads.
+  double all_to_all(RankGroup group, double bytes, double beyond = 1) const;
   // A gather or scatter of `bytes` in all, once around; twice for a sum. Members of a node share its links outward, so
   // that the few that one ring uses are faster the more members it has there.
   double ring(RankGroup group, double bytes, double times) const;
@@ -44,6 +44,8 @@ class Transfers {
   // At least, for bytes that a rank sends within the nearest links of a group and over the farthest at the same time.
   double at_best(RankGroup group, double within, double between) const;
   double message(int64_t from, int64_t to, double bytes) const;
+  // Members of a group that share one of the farthest links it uses.
+  int64_t members_per_link(RankGroup group) const;
 
  private:
   // Members of a group that are near each other at a level; all at the last one.

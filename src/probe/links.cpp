@@ -102,6 +102,17 @@ struct LevelMeter {
   // To the next member beyond nearer links and from the one before, all at the same time: an exchange is what every
   // library does at once in both directions.
   LinkCost message() {
+    return message([](int) { return true; });
+  }
+  // Ranks that share a link outward: how much faster a message is where one of them sends alone.
+  int64_t ranks_per_link(const LinkCost& of_all) {
+    const LinkCost alone = message([&](int rank) { return rank % inside == 0; });
+    return std::clamp<int64_t>(std::llround(alone.bytes_per_s / of_all.bytes_per_s), 1, inside);
+  }
+
+ private:
+  template <class Sends>
+  LinkCost message(const Sends& sends) {
     const auto members = static_cast<size_t>(group.size()),
                next = static_cast<size_t>((group.rank() + inside) % group.size()),
                before = static_cast<size_t>((group.rank() + group.size() - inside) % group.size());
@@ -109,7 +120,7 @@ struct LevelMeter {
       RowExchange x = even_exchange(buffers, group.size(), 0);
       x.send_offsets.assign(members, 0);
       x.receive_offsets.assign(members, 0);
-      x.send_counts[next] = x.receive_counts[before] = bytes;
+      if (sends(group.rank())) x.send_counts[next] = x.receive_counts[before] = bytes;
       group.all_to_all(stream, x)->wait();
     });
   }
@@ -209,6 +220,7 @@ void measure_links(World& world, Meter& meter, Stream& stream, PlatformProfile& 
     const MeshComms comms = make_mesh_comms(*own, make_mesh(spec, own->size()), device);
     LevelMeter level{*comms.ep, meter, stream, buffers, bytes, inside};
     LinkLevel measured{name, size, level.all_to_all(), level.ring(), level.message(), {}, level.owner()};
+    if (inside > 1) measured.ranks_per_link = level.ranks_per_link(measured.message);
     profile.levels.push_back(measured);
     inside = size;
     if (!on_gpu) {

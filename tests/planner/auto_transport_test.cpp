@@ -41,6 +41,23 @@ TEST(AutoTransport, IsFlatWhereTokensHaveOneExpert) {
   EXPECT_GT(choice.flat_seconds, 0);
 }
 
+TEST(AutoTransport, StaysWithTheCheckpointsUnlessAnotherIsMuchFaster) {
+  const auto name = [](const RunSpec& run, const char* before) {
+    return choose_auto_transport(run, 32, {8, {}}, before).name;
+  };
+  const RunSpec slow_links = run_on_32_ranks();
+  const TransportChoice without = choose_auto_transport(slow_links, 32, {8, {}});
+  ASSERT_LT(without.seconds, 0.9 * without.flat_seconds);
+  EXPECT_EQ(name(slow_links, "flat"), "bypass");
+  EXPECT_EQ(name(slow_links, "padded"), "bypass");  // not one that is weighed
+  RunSpec equal = slow_links;
+  equal.native.top_k = 1;
+  ASSERT_EQ(name(equal, ""), "flat");
+  const TransportChoice kept = choose_auto_transport(equal, 32, {8, {}}, "halo");
+  EXPECT_EQ(kept.name, "halo");
+  EXPECT_GT(kept.seconds, 0.98 * kept.flat_seconds);
+}
+
 TEST(AutoTransport, IsTheRunsWhereThereIsNothingToChoose) {
   const auto name = [](const RunSpec& run, const NodeMap& nodes) {
     const TransportChoice choice = choose_auto_transport(run, 32, nodes);

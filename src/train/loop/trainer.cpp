@@ -111,7 +111,11 @@ class Trainer {
 void Trainer::settle_transport(const NodeMap& nodes) {
   TransportChoice choice;
   choice.name = run_.moe.transport;
-  if (leader_) choice = choose_auto_transport(run_, world_.comm().size(), nodes);
+  if (leader_) {
+    const std::string folder = run_.moe.transport == "auto" ? folder_to_resume(run_) : "";
+    choice = choose_auto_transport(run_, world_.comm().size(), nodes,
+                                   folder.empty() ? "" : read_stored_run(folder, {}).moe.transport);
+  }
   run_.moe.transport = broadcast_text(world_.comm(), choice.name, 0);
   transport_text_ = describe(choice, run_.plan.platform);
 }
