@@ -180,7 +180,7 @@ const std::vector<KeyRule>& key_rules() {
              "width of every expert (DeepSpeed-TED), each rank routes all tokens"),
       TEXT("moe.transport", moe.transport,
            "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat, or what plan.platform predicts to "
-           "be fastest of flat, halo and bypass), in_place, flat (all-to-all), "
+           "be fastest of flat, halo, bypass and gather_weights), in_place, flat (all-to-all), "
            "padded (GShard's equal buffers), halo (Piper: rows for another node go to one gateway rank there, which "
            "passes them on), bypass (X-MoE: as halo, and a token's row goes only once to each node) or gather_weights "
            "(Hexa-MoE, data-centric: rows stay, and weights of other ranks' experts are gathered); or a list over "

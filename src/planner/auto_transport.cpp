@@ -51,7 +51,7 @@ TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nod
   TransportChoice choice;
   choice.name = run.moe.transport;
   const int64_t near = equal_nodes(nodes, ranks);
-  if (run.moe.transport != "auto" || run.plan.platform.empty() || near == 0 || near == ranks) return choice;
+  if (run.moe.transport != "auto" || run.plan.platform.empty() || near == 0) return choice;
   run.plan.ranks = ranks;
   run.mesh.ranks_per_node = near;
   try {

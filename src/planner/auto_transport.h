@@ -16,10 +16,10 @@ struct TransportChoice {
   std::string why_none;                  // why the planner could not predict; empty otherwise
 };
 
-// Chooses only if moe.transport is "auto", plan.platform names a profile, all nodes have equally many ranks, and each
-// EP group consists of several whole nodes. Otherwise it returns the run's moe.transport unchanged. Of halo and
-// bypass it takes the one with the fastest predicted step among those that fit in memory, if that step takes at most
-// 0.98 of the time with flat; otherwise flat. nodes: the node of every rank. before: the transport of the checkpoint
+// Chooses only if moe.transport is "auto", mesh.ep > 1, plan.platform names a profile, and all nodes have equally many
+// ranks. Otherwise it returns the run's moe.transport unchanged. Of transports_to_try (planner/search.h) it takes the
+// one with the fastest predicted step among those that fit in memory, if that step takes at most 0.98 of the time with
+// flat; otherwise flat. nodes: the node of every rank. before: the transport of the checkpoint
 // that the run resumes from, or "": a resumed run keeps it, and with it its numbers to the bit, unless the step
 // with another takes at most 0.9 of the time. The result depends on the arguments and the profile alone.
 TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before = "");

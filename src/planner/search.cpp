@@ -114,6 +114,8 @@ void add_placements(std::vector<Layout>& layouts, const Request& request, Layout
     if (placement == RankPlacement::dp_first && (layout.ep == 1 || layout.ep == shared)) continue;
     layout.placement = placement;
     for (const std::string& transport : transports_to_try(request, layout)) {
+      // Gathered weights bring no rows that "moe" could drop.
+      if (transport == "gather_weights" && layout.recompute == Recompute::moe) continue;
       layout.transport = transport;
       for (const int zero : {0, 1}) {
         if (zero == 1 && stage == 1) continue;
@@ -225,12 +227,16 @@ Trainable trainable(const Request& request) {
 
 std::vector<std::string> transports_to_try(const Request& request, const Layout& layout) {
   std::vector<std::string> names = {""};
+  if (request.run.moe.transport != "auto" || layout.ep == 1) return names;
   const RankGroup group = ep_group(mesh_of(layout, request.ranks));
-  if (request.run.moe.transport != "auto" ||
-      !fills_nodes(group, ranks_per_node(request.run, request.profile), request.ranks))
-    return names;
-  for (const TransportTraits& traits : transport_table())
-    if (traits.by_node) names.emplace_back(traits.name);
+  const int64_t node = ranks_per_node(request.run, request.profile);
+  const bool on_nodes = fills_nodes(group, node, request.ranks),
+             on_one = members_near(group, node, request.ranks) == group.size;
+  const bool sums_in_f32 = request.run.expert_gradients == DType::f32;
+  for (const TransportTraits& traits : transport_table()) {
+    const bool can = traits.by_node ? on_nodes || (on_one && traits.merges) : traits.gathers_weights() && sums_in_f32;
+    if (can) names.emplace_back(traits.name);
+  }
   return names;
 }
 

@@ -34,8 +34,9 @@ struct Trainable {
 };
 Trainable trainable(const Request& request);
 
-// Names for moe.transport: "", which is what the run says, and where that is "auto" and EP groups lie on several nodes
-// and fill them, those by way of the node.
+// Names for moe.transport: "", which is what the run says, and if that is "auto" and EP > 1 those to weigh besides:
+// halo and bypass where EP groups consist of several whole nodes, bypass where they lie on one, and gather_weights
+// where gradients of experts are in fp32.
 std::vector<std::string> transports_to_try(const Request& request, const Layout& layout);
 
 // Every layout that passes divisibility. Empty: none does; fail_without_layouts says why.

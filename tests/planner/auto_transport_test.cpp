@@ -66,7 +66,6 @@ TEST(AutoTransport, IsTheRunsWhereThereIsNothingToChoose) {
     return choice.name;
   };
   RunSpec run = run_on_32_ranks();
-  EXPECT_EQ(name(run, {}), "auto");        // one node
   EXPECT_EQ(name(run, {12, {}}), "auto");  // nodes of 12, 12 and 8 ranks
   std::vector<int> alternating;
   for (int rank = 0; rank < 32; ++rank) alternating.push_back(rank % 2);
@@ -76,6 +75,15 @@ TEST(AutoTransport, IsTheRunsWhereThereIsNothingToChoose) {
   run = run_on_32_ranks();
   run.moe.transport = "halo";
   EXPECT_EQ(name(run, {8, {}}), "halo");
+}
+
+// On one node rows that several experts of a rank need travel once.
+TEST(AutoTransport, IsBypassOnOneNodeOfFewRanks) {
+  RunSpec run = run_on_32_ranks();
+  run.mesh.ep = 2;
+  run.plan.platform = MOEWRIGHT_SOURCE_DIR "/profiles/h200x8.json";
+  const TransportChoice choice = choose_auto_transport(run, 2, {});
+  EXPECT_EQ(choice.name, "bypass") << choice.why_none;
 }
 
 TEST(AutoTransport, TellsWhyNothingIsPredicted) {

@@ -456,6 +456,7 @@ TEST(Report, CountsFasterLayoutsAmongEquals) {
 
 TEST(Report, ShowsTheBestAndWhyOthersLose) {
   Request request = qwen_on(8, 64);
+  request.run.moe.transport = "flat";  // pipelines come next
   const SearchResult result = search(request, 50);
   const std::string text = describe(request, result, 3);
   for (const char* part : {"weighed ", "MFU", "GiB by stage", "memory by stage", " %: bubble +", "libraries"})
