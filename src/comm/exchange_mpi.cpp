@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "comm/mpi_exchange.h"
@@ -20,6 +22,59 @@ void check_mpi(int status, const char* call) {
 int to_mpi_count(int64_t n) {
   MW_CHECK(n >= 0 && n <= std::numeric_limits<int>::max(), "{} rows in one message", n);
   return static_cast<int>(n);
+}
+
+void OpenExchanges::add(MPI_Request request, MpiExchange& exchange, int receive) {
+  requests_.push_back(request);
+  owners_.push_back({&exchange, receive});
+}
+
+void OpenExchanges::wait_some() {
+  indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  int count = 0;
+  const int status =
+      MPI_Waitsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+  if (status != MPI_ERR_IN_STATUS) check_mpi(status, "MPI_Waitsome");
+  std::vector<Owner> complete;
+  for (size_t i = 0; static_cast<int>(i) < count; ++i)
+    complete.push_back(std::exchange(owners_[static_cast<size_t>(indices_[i])], {}));
+  drop_complete();
+  std::exception_ptr first;
+  for (size_t i = 0; i < complete.size(); ++i) {
+    const auto [exchange, receive] = complete[i];
+    try {
+      exchange->complete(receive, statuses_[i], status == MPI_ERR_IN_STATUS ? statuses_[i].MPI_ERROR : MPI_SUCCESS);
+    } catch (...) {
+      exchange->failed_ = true;
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
+void OpenExchanges::abandon(const MpiExchange& exchange) {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    Owner& owner = owners_[i];
+    if (owner.exchange != &exchange) continue;
+    if (owner.receive >= 0) {
+      MPI_Cancel(&requests_[i]);
+      MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
+    }
+    owner = {};
+  }
+  drop_complete();
+}
+
+void OpenExchanges::drop_complete() {
+  size_t kept = 0;
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    if (owners_[i].exchange == nullptr) continue;
+    requests_[kept] = requests_[i];
+    owners_[kept++] = owners_[i];
+  }
+  requests_.resize(kept);
+  owners_.resize(kept);
 }
 
 // Receives are all posted at once. Sends begin with the next rank, so that not all send to the same one first.
@@ -50,26 +105,22 @@ MpiExchange::MpiExchange(OpenExchanges& open, Progress& progress, MPI_Comm comm,
     if (out.count > 0) sends_.push_back(out);
     if (in.count > 0) receives_.push_back(in);
   }
-  const size_t window = std::min<size_t>(kSendWindow, sends_.size());
-  requests_.assign(receives_.size() + window, MPI_REQUEST_NULL);
-  indices_.resize(requests_.size());
-  statuses_.resize(requests_.size());
-  for (size_t i = 0; i < receives_.size(); ++i) {
-    const Message& in = receives_[i];
-    check_mpi(MPI_Irecv(receive_ + in.first, in.count, row_, in.peer, tag_, comm_, &requests_[i]), "MPI_Irecv");
-    ++active_;
+  try {
+    for (size_t i = 0; i < receives_.size(); ++i) start_receive(i);
+    while (next_send_ < std::min<size_t>(kSendWindow, sends_.size())) start_send();
+  } catch (...) {
+    open_.abandon(*this);
+    throw;
   }
-  for (size_t slot = 0; slot < window; ++slot) send_next(receives_.size() + slot);
-  if (!is_done()) open_.push_back(this);
 }
 
 MpiExchange::~MpiExchange() {
   try {
-    if (failed_) abandon();
-    else finish();
+    finish();
   } catch (...) {  // the first error is what counts
   }
-  std::erase(open_, this);
+  // Counts that disagree may leave messages that nobody sends.
+  if (!is_done()) open_.abandon(*this);
 }
 
 void MpiExchange::wait() {
@@ -77,16 +128,26 @@ void MpiExchange::wait() {
   finish();
 }
 
-void MpiExchange::send_next(size_t slot) {
-  const Message& out = sends_[next_send_++];
-  check_mpi(MPI_Isend(send_ + out.first, out.count, row_, out.peer, tag_, comm_, &requests_[slot]), "MPI_Isend");
+void MpiExchange::start_receive(size_t receive) {
+  const Message& in = receives_[receive];
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Irecv(receive_ + in.first, in.count, row_, in.peer, tag_, comm_, &request), "MPI_Irecv");
+  open_.add(request, *this, static_cast<int>(receive));
   ++active_;
 }
 
-void MpiExchange::complete(size_t request, const MPI_Status& status, int error) {
+void MpiExchange::start_send() {
+  const Message& out = sends_[next_send_++];
+  MPI_Request request = MPI_REQUEST_NULL;
+  check_mpi(MPI_Isend(send_ + out.first, out.count, row_, out.peer, tag_, comm_, &request), "MPI_Isend");
+  open_.add(request, *this, -1);
+  ++active_;
+}
+
+void MpiExchange::complete(int receive, const MPI_Status& status, int error) {
   --active_;
-  if (request < receives_.size()) {
-    const Message& in = receives_[request];
+  if (receive >= 0) {
+    const Message& in = receives_[static_cast<size_t>(receive)];
     int kind = MPI_SUCCESS, rows = 0;
     check_mpi(MPI_Error_class(error, &kind), "MPI_Error_class");
     if (kind != MPI_ERR_TRUNCATE) check_mpi(error, "a message of all_to_all");
@@ -99,39 +160,15 @@ void MpiExchange::complete(size_t request, const MPI_Status& status, int error) 
     return;
   }
   check_mpi(error, "a message of all_to_all");
-  if (next_send_ < sends_.size()) send_next(request);
-}
-
-// Starts sends in the place of those that are complete.
-void MpiExchange::advance() {
-  if (failed_) return;
-  failed_ = true;  // until all is well
-  int count = 0;
-  const int status =
-      MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
-  if (status != MPI_ERR_IN_STATUS) check_mpi(status, "MPI_Testsome");
-  for (size_t i = 0; static_cast<int>(i) < count; ++i)
-    complete(static_cast<size_t>(indices_[i]), statuses_[i],
-             status == MPI_ERR_IN_STATUS ? statuses_[i].MPI_ERROR : MPI_SUCCESS);
-  failed_ = false;
-  if (is_done()) std::erase(open_, this);
+  if (next_send_ < sends_.size()) start_send();
 }
 
 void MpiExchange::finish() {
   if (is_done() || failed_) return;
   const CollectiveWait noted(progress_, "all_to_all", number_);
-  while (!is_done())
-    for (MpiExchange* exchange : OpenExchanges(open_)) exchange->advance();
-}
-
-// Counts that disagree may leave messages that nobody sends. The rank is about to end, but MPI must not write into
-// buffers that are no more.
-void MpiExchange::abandon() {
-  for (size_t i = 0; i < receives_.size(); ++i) {
-    if (requests_[i] == MPI_REQUEST_NULL) continue;
-    MPI_Cancel(&requests_[i]);
-    MPI_Wait(&requests_[i], MPI_STATUS_IGNORE);
-  }
+  failed_ = true;  // until all is well
+  while (!is_done()) open_.wait_some();
+  failed_ = false;
 }
 
 }  // namespace mw

@@ -20,9 +20,32 @@ void check_mpi(int status, const char* call);
 int to_mpi_count(int64_t n);
 
 class MpiExchange;
-// The exchanges of a process that are not complete, of all of its groups. Whoever waits for one starts messages of all:
-// members of a group may wait for their exchanges in different orders.
-using OpenExchanges = std::vector<MpiExchange*>;
+
+// The messages that are under way, of all exchanges in all groups of a process. Whoever waits for one exchange moves
+// all of them on: members of a group may wait for their exchanges in different orders.
+class OpenExchanges {
+ public:
+  // receive: which one of the exchange, or -1 for a send.
+  void add(MPI_Request request, MpiExchange& exchange, int receive);
+  // Blocks until some messages are complete, and tells their exchanges, which may start others. Errors: comm, the first
+  // one after all exchanges have been told.
+  void wait_some();
+  // Cancels the exchange's receives, so that MPI does not write into buffers that are no more.
+  void abandon(const MpiExchange& exchange);
+
+ private:
+  struct Owner {
+    MpiExchange* exchange = nullptr;  // null: the message is complete
+    int receive = -1;
+  };
+  void drop_complete();
+
+  std::vector<MPI_Request> requests_;
+  std::vector<Owner> owners_;  // by request
+  // Scratch of wait_some().
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+};
 
 class MpiExchange : public Pending {
  public:
@@ -36,17 +59,17 @@ class MpiExchange : public Pending {
   void wait() override;
 
  private:
+  friend class OpenExchanges;
   struct Message {
     int peer = 0;
     int64_t first = 0;  // byte of the buffer
     int count = 0;      // rows
   };
   bool is_done() const { return active_ == 0 && next_send_ == sends_.size(); }
-  void send_next(size_t slot);
-  void advance();
-  void complete(size_t request, const MPI_Status& status, int error);
+  void start_receive(size_t receive);
+  void start_send();
+  void complete(int receive, const MPI_Status& status, int error);
   void finish();
-  void abandon();
 
   OpenExchanges& open_;
   Progress& progress_;
@@ -57,12 +80,8 @@ class MpiExchange : public Pending {
   const std::byte* send_;
   std::byte* receive_;
   std::vector<Message> receives_, sends_;
-  std::vector<MPI_Request> requests_;  // of receives, then of the window's sends
   size_t next_send_ = 0, active_ = 0;
   bool failed_ = false;
-  // Scratch of advance().
-  std::vector<int> indices_;
-  std::vector<MPI_Status> statuses_;
 };
 
 }  // namespace mw
