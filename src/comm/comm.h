@@ -74,7 +74,8 @@ class Comm {
   virtual std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to);
   virtual std::unique_ptr<Pending> receive(Stream& stream, std::span<std::byte> bytes, int from);
   // `values` holds one part per member, in rank order; counts: elements of each part, 0 is legal. In place: this
-  // member's part becomes the sum over all members; the other parts are undefined afterwards.
+  // member's part becomes the sum over all members; the other parts are undefined afterwards. On host memory, sums of
+  // parts of about equal size are in rank order.
   virtual std::unique_ptr<Pending> reduce_scatter_sum(Stream& stream, std::span<float> values,
                                                       std::span<const int64_t> counts);
   // `bytes` holds one part per member, in rank order, and this member's part is filled in; counts: bytes of each part.

@@ -207,24 +207,41 @@ void sum_on_a_stream(Comm& comm, Stream& stream) {
   EXPECT_EQ(values, sum_in_order<float>(comm, 33));
 }
 
-// Member m has m % 3 elements.
-std::vector<int64_t> uneven_counts(const Comm& comm, int64_t unit) {
-  std::vector<int64_t> counts;
-  for (int m = 0; m < comm.size(); ++m) counts.push_back(unit * (m % 3));
-  return counts;
-}
-
-void scatter_and_gather_uneven_parts(Comm& comm, Stream& stream) {
-  const std::vector<int64_t> counts = uneven_counts(comm, 1), bytes = uneven_counts(comm, 4);
+// counts: elements of each member's part.
+void scatter_and_gather(Comm& comm, Stream& stream, const std::vector<int64_t>& counts) {
+  const auto own = static_cast<size_t>(comm.rank());
   const auto total = static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
+  const auto begin = static_cast<size_t>(std::accumulate(counts.begin(), counts.begin() + comm.rank(), int64_t{0}));
+  std::vector<int64_t> bytes = counts;
+  for (int64_t& count : bytes) count *= 4;
   std::vector<float> values = values_of<float>(comm.rank(), total);
   comm.reduce_scatter_sum(stream, values, counts)->wait();
   const std::vector<float> sums = sum_in_order<float>(comm, total);
-  size_t at = 0;
-  for (int m = 0; m < comm.rank(); ++m) at += static_cast<size_t>(m % 3);
-  for (size_t i = at; i < at + static_cast<size_t>(comm.rank() % 3); ++i) EXPECT_EQ(values[i], sums[i]) << i;
-  comm.all_gather(stream, std::as_writable_bytes(std::span(values)), bytes)->wait();
+  for (size_t i = begin; i < begin + static_cast<size_t>(counts[own]); ++i) ASSERT_EQ(values[i], sums[i]) << i;
+  const auto pending = comm.all_gather(stream, std::as_writable_bytes(std::span(values)), bytes);
+  comm.barrier();  // others may be under way meanwhile
+  pending->wait();
   EXPECT_EQ(values, sums);
+}
+
+void scatter_and_gather_uneven_parts(Comm& comm, Stream& stream) {
+  std::vector<int64_t> counts;
+  for (int m = 0; m < comm.size(); ++m) counts.push_back(m % 3);
+  scatter_and_gather(comm, stream, counts);
+}
+
+void scatter_and_gather_what_one_member_owns(Comm& comm, Stream& stream) {
+  std::vector<int64_t> counts(static_cast<size_t>(comm.size()));
+  counts.back() = 7;
+  scatter_and_gather(comm, stream, counts);
+}
+
+// Large parts are summed in several rounds. The last member's part ends one round earlier.
+void scatter_and_gather_large_parts(Comm& comm, Stream& stream) {
+  if (comm.size() != 3) return;
+  std::vector<int64_t> counts(static_cast<size_t>(comm.size()), 600001);
+  counts.back() = 500000;
+  scatter_and_gather(comm, stream, counts);
 }
 
 // Rows and columns of a grid, as of two axes of a mesh; keys turn the order of the columns around.
@@ -277,6 +294,8 @@ const std::vector<CommCase>& comm_cases() {
       {"send_across_a_barrier", send_across_a_barrier},
       {"sum_on_a_stream", sum_on_a_stream},
       {"scatter_and_gather_uneven_parts", scatter_and_gather_uneven_parts},
+      {"scatter_and_gather_what_one_member_owns", scatter_and_gather_what_one_member_owns},
+      {"scatter_and_gather_large_parts", scatter_and_gather_large_parts},
       {"split_into_a_grid", split_into_a_grid},
       {"split_with_equal_keys", split_with_equal_keys},
       {"check_peers_in_peace", check_peers_in_peace},
