@@ -30,7 +30,7 @@ using namespace mw;
 
 struct Options {
   std::vector<std::string> transports = {"flat", "halo", "bypass"};
-  int64_t experts = 256, top_k = 8, width = 512, tokens = 256, ranks_per_node = 0, chunks = 1;
+  int64_t experts = 256, top_k = 8, width = 512, expert_width = 8, tokens = 256, ranks_per_node = 0, chunks = 1;
   double zipf = 0;
   int repeats = 20;
   int phases = 4;  // 2: rows out and back, 4: gradients too
@@ -46,7 +46,7 @@ RunSpec run_of(const Options& o, const std::string& transport, int ranks) {
   run.native.head_dim = 2;
   run.native.experts = o.experts;
   run.native.top_k = o.top_k;
-  run.native.expert_width = 8;
+  run.native.expert_width = o.expert_width;
   run.train.seq_len = o.tokens;
   run.train.global_batch = ranks;
   run.train.dtype = DType::bf16;
@@ -110,9 +110,8 @@ class Exchange {
                           {}};
     if (store_.has("exchange.rows")) experts.exchange_rows = store_.rows("exchange.rows");
     if (store_.has("exchange.weights")) experts.exchange_weights = store_.rows("exchange.weights");
-    transport_ = make_transport(
-        plan_.transports[0],
-        {comms, plan_.placements->layers[0], islands, plan_.gathers[0], {}, experts, store_, row, o.chunks, false});
+    transport_ = make_transport(plan_.transports[0], {comms, plan_.placements->layers[0], islands, plan_.gathers[0],
+                                                      resident_experts(), experts, store_, row, o.chunks, false});
     x_ = store_.fixed("work.normed");
     out_ = store_.fixed("work.branch");
     d_weights_ = store_.fixed("work.d_gate").reshape({o.tokens, o.top_k});
@@ -191,6 +190,31 @@ class Exchange {
   const std::string& name() const { return name_; }
 
  private:
+  bool gathers() const { return traits_of(plan_.transports[0]).gathers_weights(); }
+
+  // Weights of any value, which all experts share, and their gradients.
+  ResidentExperts resident_experts() {
+    ResidentExperts experts;
+    if (!gathers()) return experts;
+    const ExpertForms& f = plan_.gathers[0].forms;
+    const auto own = static_cast<int64_t>(plan_.placements->layers[0].experts_of(comm_.rank()).size());
+    weights_memory_ =
+        std::make_unique<TensorStore>(std::vector<TensorSlot>{{"expert", DType::u8, {f.forward_bytes()}, 0},
+                                                              {"d_up", DType::f32, {own, f.up_n, f.up_k}, 0},
+                                                              {"d_down", DType::f32, {own, f.down_n, f.down_k}, 0}},
+                                      arenas_of(stream_.device()));
+    const TensorView forms = weights_memory_->fixed("expert");
+    const auto weight = [&](int64_t n, int64_t k, int64_t begin, int64_t bytes) {
+      const TensorView form = forms.slice(begin, bytes);
+      return Weight{n, k, TensorView(form.data, DType::f32, {n, k}), form, form};
+    };
+    experts.up.assign(static_cast<size_t>(own), weight(f.up_n, f.up_k, 0, f.up_bytes));
+    experts.down.assign(static_cast<size_t>(own), weight(f.down_n, f.down_k, f.up_bytes, f.down_bytes));
+    experts.d_up = weights_memory_->fixed("d_up");
+    experts.d_down = weights_memory_->fixed("d_down");
+    return experts;
+  }
+
   static Plan plan_of(World& world, const Options& o, const std::string& name, Device device) {
     const RunSpec run = run_of(o, name, world.comm().size());
     const ModelSpec model = build_native_model(run.native);
@@ -203,6 +227,7 @@ class Exchange {
   double predict(ExchangePhase phase, const PlatformProfile& profile) {
     const auto ranks = static_cast<size_t>(comm_.size());
     const Transfers transfers(profile, comm_.size());
+    if (gathers()) return predict_gather(phase, profile, transfers);
     ExchangeShape shape{.moe = plan_.model.layers[0].moe,
                         .traits = traits_of(plan_.transports[0]),
                         .group = ep_group(plan_.mesh),
@@ -229,6 +254,19 @@ class Exchange {
     return link_seconds(shape, phase, transfers) + copied_bytes(shape, phase) / profile.elementwise_bytes_per_s;
   }
 
+  double predict_gather(ExchangePhase phase, const PlatformProfile& profile, const Transfers& transfers) {
+    const WeightGather& gather = plan_.gathers[0];
+    const auto pieces = static_cast<double>(gather.pieces());
+    const GatherSeconds of_piece =
+        gather_seconds(gather, ep_group(plan_.mesh), profile.overlaps_gradient_sums, transfers);
+    switch (phase) {
+      case ExchangePhase::dispatch: return pieces * of_piece.forward;
+      case ExchangePhase::gradient_dispatch: return pieces * of_piece.backward;
+      case ExchangePhase::gradient_combine: return pieces * of_piece.sums;
+      default: return 0;
+    }
+  }
+
   // Returns the seconds that the experts' copies took.
   double dispatch(Pass pass) {
     double copies = 0;
@@ -236,6 +274,7 @@ class Exchange {
     transport_->dispatch_begin(stream_, pass, 0, x_);
     for (int64_t c = 0; c < chunks; ++c) {
       if (c + 1 < chunks) transport_->dispatch_begin(stream_, pass, c + 1, x_);
+      if (gathers()) transport_->weights(stream_, pass, c);
       const ExpertBatch batch = transport_->dispatch_finish(stream_, pass, c, x_);
       stream_.wait();
       const double begin = now();
@@ -250,6 +289,13 @@ class Exchange {
     const int64_t chunks = transport_->chunks();
     transport_->combine_begin(stream_, pass, chunks - 1);
     for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream_, pass, c, {{}, out_, d_weights_});
+    if (!gathers() || pass != Pass::backward) return;
+    for (int64_t c = 0; c < chunks; ++c)
+      for (const ExpertMatrix matrix : {ExpertMatrix::down, ExpertMatrix::up}) {
+        transport_->gradient(stream_, matrix, c, Store::overwrite);
+        transport_->gradient_done(stream_, matrix, c, Store::overwrite);
+      }
+    transport_->gradients_finish(stream_);
   }
   // Experts that return what they get.
   void copy_rows(const ExpertBatch& batch) {
@@ -265,6 +311,7 @@ class Exchange {
   Plan plan_;
   Stream stream_;
   TensorStore store_;
+  std::unique_ptr<TensorStore> weights_memory_;
   std::unique_ptr<Transport> transport_;
   TensorView x_, out_, d_weights_, weights_;
   TokenLayout layout_;
@@ -318,6 +365,7 @@ int main(int argc, char** argv) {
     app.add_option("--experts", o.experts);
     app.add_option("--top-k", o.top_k);
     app.add_option("--width", o.width);
+    app.add_option("--expert-width", o.expert_width, "of gather_weights, which gathers experts instead of rows");
     app.add_option("--tokens", o.tokens, "of each rank");
     app.add_option("--ranks-per-node", o.ranks_per_node, "0: as the launcher reports");
     app.add_option("--chunks", o.chunks)->check(CLI::PositiveNumber);

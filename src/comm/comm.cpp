@@ -29,7 +29,8 @@ class PartSums {
  public:
   PartSums(Comm& comm, std::span<float> values, std::span<const int64_t> counts)
       : comm_(comm), values_(values), counts_(counts), offsets_(offsets_of(counts)) {
-    round_ = std::max<int64_t>(1, kSumElements / std::max(1, comm.size() - 1));
+    const int64_t largest = *std::max_element(counts.begin(), counts.end());
+    round_ = std::clamp<int64_t>(kSumElements / (comm.size() - 1), 1, largest);
     for (std::vector<float>& half : received_) half.resize(static_cast<size_t>(round_ * (comm.size() - 1)));
   }
 
@@ -71,11 +72,15 @@ class PartSums {
     for (int member = 0, place = 0; member < comm_.size(); ++member)
       parts.push_back(member == comm_.rank() ? own(round)
                                              : received_[static_cast<size_t>(round % 2)].data() + round_ * place++);
-    float* out = own(round);
-    for (int64_t i = 0; i < count(comm_.rank(), round); ++i) {
-      float sum = parts[0][i];
-      for (size_t member = 1; member < parts.size(); ++member) sum += parts[member][i];
-      out[i] = sum;
+    // Blocks that stay in cache, since this member's part is both a summand and the result.
+    std::array<float, 4096> sum;
+    const int64_t all = count(comm_.rank(), round);
+    for (int64_t begin = 0; begin < all; begin += std::ssize(sum)) {
+      const int64_t block = std::min<int64_t>(std::ssize(sum), all - begin);
+      std::copy_n(parts[0] + begin, block, sum.begin());
+      for (size_t member = 1; member < parts.size(); ++member)
+        for (int64_t i = 0; i < block; ++i) sum[static_cast<size_t>(i)] += parts[member][begin + i];
+      std::copy_n(sum.begin(), block, own(round) + begin);
     }
   }
 

@@ -22,6 +22,7 @@ struct ExpertForms {
   bool up_twice = false;                 // backward reads both forms of up, as it computes h again
   int64_t forward_bytes() const { return up_bytes + down_bytes; }
   int64_t backward_bytes() const { return forward_bytes() + (up_twice ? up_bytes : 0); }
+  int64_t gradient_bytes() const { return size_of(DType::f32) * (up_n * up_k + down_n * down_k); }
 };
 
 // local: the layer as a rank computes it (local_layer); width: D.

@@ -73,4 +73,14 @@ double copied_bytes(const ExchangeShape& shape, ExchangePhase phase) {
   return (shape.load * (k + rows.units) + rows.spread + rows.pilots + rows.sent + 2) * bytes;
 }
 
+GatherSeconds gather_seconds(const WeightGather& gather, RankGroup group, bool overlaps, const Transfers& transfers) {
+  const auto experts = static_cast<double>(gather.experts.size()), pieces = static_cast<double>(gather.pieces());
+  const auto move = [&](int64_t bytes_of_expert) {
+    const double bytes = experts * static_cast<double>(bytes_of_expert) / pieces;
+    return overlaps ? transfers.ring(group, bytes, 1) : transfers.all_to_all(group, bytes);
+  };
+  const ExpertForms& forms = gather.forms;
+  return {move(forms.forward_bytes()), move(forms.backward_bytes()), move(forms.gradient_bytes())};
+}
+
 }  // namespace mw

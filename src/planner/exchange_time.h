@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "layout/transport.h"
+#include "layout/weight_gather.h"
 #include "planner/transfers.h"
 
 namespace mw {
@@ -30,5 +31,12 @@ double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Trans
 // Bytes that a rank reads and writes to pack rows, pass them on, and sum them, the fullest rank of a node included:
 // everything but what the experts read and write.
 double copied_bytes(const ExchangeShape& shape, ExchangePhase phase);
+
+// Seconds on the links of one piece of gathered weights (layout/weight_gather.h), in each pass, and of the sums of its
+// gradients. overlaps: collectives go around a ring beside compute, as on GPUs; else all ranks exchange their parts.
+struct GatherSeconds {
+  double forward = 0, backward = 0, sums = 0;
+};
+GatherSeconds gather_seconds(const WeightGather& gather, RankGroup group, bool overlaps, const Transfers& transfers);
 
 }  // namespace mw

@@ -220,20 +220,14 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
 LayerTime LayerTimeModel::gathered(const LayerSpec& layer, const Shape& shape, const LayerTime& products,
                                    const LayerTime& before) const {
   const WeightGather& gather = shape.gather;
-  const auto experts = static_cast<double>(layer.moe.experts), pieces = static_cast<double>(gather.pieces());
-  const RankGroup group = ep_group(shape.mesh);
+  const auto pieces = static_cast<double>(gather.pieces());
   const bool overlaps = profile_.overlaps_gradient_sums;
-  const auto move = [&](double bytes_of_expert) {  // of one piece
-    const double bytes = experts * bytes_of_expert / pieces;
-    return overlaps ? transfers_.ring(group, bytes, 1) : transfers_.owner(group, bytes);
-  };
-  const ExpertForms& forms = gather.forms;
-  const auto gradients =
-                 static_cast<double>(size_of(DType::f32) * (forms.up_n * forms.up_k + forms.down_n * forms.down_k)),
-             forward = static_cast<double>(forms.forward_bytes()),
-             backward = static_cast<double>(forms.backward_bytes());
-  const double gather_forward = move(forward), gather_backward = move(backward), sum = move(gradients);
-  const double own = std::ceil(experts / static_cast<double>(shape.mesh.ep));
+  const auto [gather_forward, gather_backward, sum] =
+      gather_seconds(gather, ep_group(shape.mesh), overlaps, transfers_);
+  const auto gradients = static_cast<double>(gather.forms.gradient_bytes()),
+             forward = static_cast<double>(gather.forms.forward_bytes()),
+             backward = static_cast<double>(gather.forms.backward_bytes());
+  const double own = std::ceil(static_cast<double>(layer.moe.experts) / static_cast<double>(shape.mesh.ep));
   LayerTime time;
   time.forward = pieces * traffic(2 * own * forward / pieces);
   time.backward_input =
