@@ -372,23 +372,7 @@ GradientTarget ByNodeTransport::gradient(Stream&, ExpertMatrix matrix, int64_t c
 
 std::unique_ptr<Pending> ByNodeTransport::start(Stream& stream, const ExchangeLeg& leg, Direction direction,
                                                 TensorView from, TensorView to) {
-  const auto members = static_cast<size_t>(ep_.size());
-  RowExchange x;
-  x.row_bytes = from.cols() * size_of(from.dtype);
-  const auto fill = [&](const std::vector<RowMessage>& messages, std::vector<int64_t>& counts,
-                        std::vector<int64_t>& offsets) {
-    counts.assign(members, 0);
-    offsets.assign(members, 0);
-    for (const RowMessage& m : messages) {
-      counts[static_cast<size_t>(m.peer)] = m.rows;
-      offsets[static_cast<size_t>(m.peer)] = m.first;
-    }
-  };
-  const bool out = direction == Direction::to_experts;
-  fill(out ? leg.send : leg.receive, x.send_counts, x.send_offsets);
-  fill(out ? leg.receive : leg.send, x.receive_counts, x.receive_offsets);
-  x.send = out ? from.data : to.data;
-  x.receive = out ? to.data : from.data;
+  const RowExchange x = exchange_of(leg, direction, ep_.size(), from.cols() * size_of(from.dtype), from.data, to.data);
   stream.trace().count_sent(sent_bytes(x, islands_, ep_.rank()));
   return ep_.all_to_all(stream, x);
 }

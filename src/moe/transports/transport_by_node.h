@@ -18,6 +18,7 @@
 #include "layout/exchange_plan.h"
 #include "layout/placement.h"
 #include "moe/transport.h"
+#include "moe/transports/leg_exchange.h"
 #include "ops/units.h"
 
 namespace mw {
@@ -61,7 +62,6 @@ class ByNodeTransport : public Transport {
   GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, Store store) override;
 
  private:
-  enum class Direction : uint8_t { to_experts, to_tokens };
   // Numbers of rows of the chunks before, in each buffer.
   struct Begins {
     int64_t sent = 0, pilot = 0, spread = 0, unit = 0, row = 0;
