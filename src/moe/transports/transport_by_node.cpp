@@ -175,7 +175,10 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
     gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
     for (const Chunk& each : chunks_) sort_sent(stream, each);
   }
+  // Rows of two chunks would share the links between nodes, and those within nodes wait meanwhile.
+  if (chunk > 0) pass_on(stream, pass, chunks_[static_cast<size_t>(chunk) - 1]);
   Chunk& own = chunks_[static_cast<size_t>(chunk)];
+  own.passed_on = false;
   const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
   pack(stream, pass, own, source_TD);
   const ExchangePlan& plan = own.plan;
@@ -212,8 +215,9 @@ void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, Tensor
 
 // The gateway's part: what came from other islands goes on to the ranks of this one.
 void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
-  if (islands_.count() == 1) return;
+  if (islands_.count() == 1 || chunk.passed_on) return;
   wait(stream, chunk.far);
+  chunk.passed_on = true;
   const TraceScope scope(stream.trace(), Work::exchange, "spread");
   const ExchangePlan& plan = chunk.plan;
   const Begins& first = chunk.first;

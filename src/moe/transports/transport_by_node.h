@@ -72,7 +72,8 @@ class ByNodeTransport : public Transport {
     Begins first;
     std::vector<int64_t> offsets;  // of slots, in sorted rows
     std::vector<std::unique_ptr<Pending>> home, far, spread;
-    bool merged = false;  // the gateway has sent what came back
+    bool passed_on = false;  // the gateway has sent what arrived from other nodes
+    bool merged = false;     // the gateway has sent what came back
   };
   // Part of each expert in the sorts: the member that takes its rows from here, its rank, its rank's place in this
   // island, its slot here; its position in (rank, slot) order. -1: none.
