@@ -2,11 +2,8 @@
 // their rows, so that the result is known: every run checks it.
 //   mpirun -np 32 bench_exchange --ranks-per-node 8 --transport flat halo bypass --tokens 256 --width 512 --json FILE
 #include <CLI/CLI.hpp>
-#include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string>
@@ -14,8 +11,8 @@
 
 #include "base/file.h"
 #include "comm/world.h"
-#include "core/rng.h"
 #include "engine/engine.h"
+#include "exchange_arm.h"
 #include "layout/recompute.h"
 #include "model/make_transport.h"
 #include "model/param_store.h"
@@ -27,74 +24,13 @@
 namespace {
 
 using namespace mw;
+using namespace mw::bench;
 
-struct Options {
-  std::vector<std::string> transports = {"flat", "halo", "bypass"};
-  int64_t experts = 256, top_k = 8, width = 512, expert_width = 8, tokens = 256, ranks_per_node = 0, chunks = 1;
-  double zipf = 0;
-  int repeats = 20;
-  int phases = 4;  // 2: rows out and back, 4: gradients too
-  std::string device = "cpu", json, platform;
-};
-
-RunSpec run_of(const Options& o, const std::string& transport, int ranks) {
-  RunSpec run;
-  run.native.vocab = 64;
-  run.native.width = o.width;
-  run.native.layers = 1;
-  run.native.heads = 1;
-  run.native.head_dim = 2;
-  run.native.experts = o.experts;
-  run.native.top_k = o.top_k;
-  run.native.expert_width = o.expert_width;
-  run.train.seq_len = o.tokens;
-  run.train.global_batch = ranks;
-  run.train.dtype = DType::bf16;
-  run.moe.transport = transport;
-  run.moe.row_chunks = o.chunks;
-  run.moe.row_headroom = 4;
-  run.mesh.ep = ranks;
-  run.mesh.ranks_per_node = o.ranks_per_node;
-  return run;
-}
-
-// Different experts for each token: scores log p + Gumbel noise, of which the best are taken. p of the i-th expert in a
-// shuffled order falls as 1 / i^zipf; 0: uniform.
-std::vector<int32_t> draw_choices(const Options& o, int rank) {
-  std::vector<int32_t> order(static_cast<size_t>(o.experts));
-  std::iota(order.begin(), order.end(), 0);
-  const RngKey shuffle = make_rng_key(1, "order"), noise = make_rng_key(static_cast<uint64_t>(rank) + 2, "choices");
-  for (size_t i = order.size(); i > 1; --i)
-    std::swap(order[i - 1], order[static_cast<size_t>(uniform_at(shuffle, i) * static_cast<double>(i))]);
-  std::vector<int32_t> ids;
-  for (int64_t t = 0; t < o.tokens; ++t) {
-    std::vector<std::pair<double, int32_t>> scores;
-    for (int64_t i = 0; i < o.experts; ++i) {
-      const double u = uniform_at(noise, static_cast<uint64_t>(t * o.experts + i));
-      scores.emplace_back(-o.zipf * std::log(static_cast<double>(i + 1)) - std::log(-std::log(std::max(u, 1e-12))),
-                          order[static_cast<size_t>(i)]);
-    }
-    std::partial_sort(scores.begin(), scores.begin() + o.top_k, scores.end(), std::greater<>());
-    for (int64_t k = 0; k < o.top_k; ++k) ids.push_back(scores[static_cast<size_t>(k)].second);
-  }
-  return ids;
-}
-
-double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
-
-// One transport with its memory. Four phases: rows out and back, gradients out and back.
-class Exchange {
+// One transport with its memory.
+class Exchange : public Arm {
  public:
-  static constexpr const char* kPhases[] = {"dispatch", "combine", "gradient_dispatch", "gradient_combine"};
-
   Exchange(World& world, MeshComms& comms, const Options& o, const std::string& name, Device device)
-      : name_(name),
-        comm_(world.comm()),
+      : Arm(world.comm(), name),
         plan_(plan_of(world, o, name, device)),
         stream_(open_stream(device, 1)),
         store_(to_slots(plan_.activation_rows), arenas_of(device)) {
@@ -137,31 +73,8 @@ class Exchange {
     build_token_layout(stream_, ids, weights_, {}, plan_.placements->layers[0].position_of_expert(), {}, layout_);
   }
 
-  // Seconds of each phase by the slowest rank, without those of the experts' copies, and bytes that this rank sends in
-  // it.
-  void run(int phases, bool counts) {
-    for (int p = 0; p < phases; ++p) {
-      if (p == 0) transport_->prepare(stream_, layout_, weights_, true);
-      const Trace::SentBytes before = stream_.trace().sent_bytes();
-      stream_.wait();
-      comm_.barrier();
-      const double begin = now();
-      const Pass pass = p < 2 ? Pass::forward : Pass::backward;
-      double copies = 0;
-      if (p % 2 == 0) copies = dispatch(pass);
-      else combine(pass);
-      stream_.wait();
-      std::vector<double> seconds = {now() - begin - copies};
-      comm_.all_reduce_max(std::span(seconds));
-      if (!counts) continue;
-      seconds_[p].push_back(seconds[0]);
-      const Trace::SentBytes sent = stream_.trace().sent_bytes();
-      sent_[p] = {sent.all - before.all, sent.far - before.far};
-    }
-  }
-
-  // The largest difference from what must come out: each token's row, or K times it as the sum of gradients.
-  double error() {
+  // Each token's row must come out, or K times it as the sum of gradients.
+  double error() override {
     std::vector<double> worst = {0};
     transport_->prepare(stream_, layout_, weights_, true);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
@@ -176,20 +89,21 @@ class Exchange {
     return worst[0];
   }
 
-  nlohmann::ordered_json result(int phases, const PlatformProfile* profile) {
-    nlohmann::ordered_json row;
-    row["transport"] = name_;
-    for (int p = 0; p < phases; ++p) {
-      std::vector<int64_t> bytes = {sent_[p].all, sent_[p].far};
-      comm_.all_reduce_sum(std::span(bytes));
-      row[kPhases[p]] = {{"median_ms", 1e3 * median(seconds_[p])}, {"bytes", bytes[0]}, {"far_bytes", bytes[1]}};
-      if (profile != nullptr) row[kPhases[p]]["predicted_ms"] = 1e3 * predict(static_cast<ExchangePhase>(p), *profile);
-    }
-    return row;
-  }
-  const std::string& name() const { return name_; }
-
  private:
+  void prepare() override {
+    transport_->prepare(stream_, layout_, weights_, true);
+    stream_.wait();
+  }
+  double run_phase(int phase) override {
+    const Pass pass = phase < 2 ? Pass::forward : Pass::backward;
+    double copies = 0;
+    if (phase % 2 == 0) copies = dispatch(pass);
+    else combine(pass);
+    stream_.wait();
+    return copies;
+  }
+  Trace::SentBytes sent_bytes() override { return stream_.trace().sent_bytes(); }
+
   bool gathers() const { return traits_of(plan_.transports[0]).gathers_weights(); }
 
   // Weights of any value, which all experts share, and their gradients.
@@ -224,7 +138,7 @@ class Exchange {
   }
 
   // From the rows that ranks have got, and the closed forms of how many travel.
-  double predict(ExchangePhase phase, const PlatformProfile& profile) {
+  std::optional<double> predict(ExchangePhase phase, const PlatformProfile& profile) override {
     const auto ranks = static_cast<size_t>(comm_.size());
     const Transfers transfers(profile, comm_.size());
     if (gathers()) return predict_gather(phase, profile, transfers);
@@ -306,8 +220,6 @@ class Exchange {
     convert(stream_, batch.in.data, batch.out.data);  // in the order of arrival; all chunks at once
   }
 
-  std::string name_;
-  Comm& comm_;
   Plan plan_;
   Stream stream_;
   TensorStore store_;
@@ -315,8 +227,6 @@ class Exchange {
   std::unique_ptr<Transport> transport_;
   TensorView x_, out_, d_weights_, weights_;
   TokenLayout layout_;
-  std::vector<double> seconds_[4];
-  Trace::SentBytes sent_[4];
 };
 
 void measure(World& world, const Options& o) {
@@ -324,9 +234,11 @@ void measure(World& world, const Options& o) {
   const Device device = o.device == "cpu" ? Device{} : choose_device(DeviceChoice::automatic, world.place().rank);
   const RunSpec run = run_of(o, "flat", ranks);
   MeshComms comms = make_mesh_comms(world.comm(), make_mesh(run.mesh, ranks), device);
-  std::vector<std::unique_ptr<Exchange>> exchanges;
-  for (const std::string& name : o.transports)
-    exchanges.push_back(std::make_unique<Exchange>(world, comms, o, name, device));
+  std::vector<std::unique_ptr<Arm>> arms;
+  for (const std::string& name : o.transports) {
+    if (name == PrintedHalo::kName) arms.push_back(std::make_unique<PrintedHalo>(world, o));
+    else arms.push_back(std::make_unique<Exchange>(world, comms, o, name, device));
+  }
   nlohmann::ordered_json report = {{"ranks", ranks},
                                    {"ranks_per_node", o.ranks_per_node},
                                    {"experts", o.experts},
@@ -338,17 +250,16 @@ void measure(World& world, const Options& o) {
                                    {"chunks", o.chunks},
                                    {"repeats", o.repeats},
                                    {"library", world.library()}};
-  for (const auto& exchange : exchanges) {
-    const double error = exchange->error();
-    if (!(error <= 0.25))
-      fail(Exit::check_failed, fmt::format("{}: rows come back wrong, by {}", exchange->name(), error));
+  for (const auto& arm : arms) {
+    const double error = arm->error();
+    if (!(error <= 0.25)) fail(Exit::check_failed, fmt::format("{}: rows come back wrong, by {}", arm->name(), error));
   }
   for (int i = -1; i < o.repeats; ++i)
-    for (const auto& exchange : exchanges) exchange->run(o.phases, i >= 0);
+    for (const auto& arm : arms) arm->run(o.phases, i >= 0);
   PlatformProfile profile;
   if (!o.platform.empty()) profile = read_platform_profile(o.platform, ranks);
-  for (const auto& exchange : exchanges)
-    report["transports"].push_back(exchange->result(o.phases, o.platform.empty() ? nullptr : &profile));
+  for (const auto& arm : arms)
+    report["transports"].push_back(arm->result(o.phases, o.platform.empty() ? nullptr : &profile));
   if (world.comm().rank() != 0) return;
   std::printf("%s\n", report.dump(1).c_str());
   if (!o.json.empty()) write_output_text(o.json, report.dump(1) + "\n");
@@ -361,7 +272,8 @@ int main(int argc, char** argv) {
     const auto world = start_world(&argc, &argv);
     Options o;
     CLI::App app("Exchange of one MoE layer's rows by several transports");
-    app.add_option("--transport", o.transports, "transports, measured in turn");
+    app.add_option("--transport", o.transports,
+                   "transports, measured in turn; printed_halo: the messages of HALO as the paper Piper prints it");
     app.add_option("--experts", o.experts);
     app.add_option("--top-k", o.top_k);
     app.add_option("--width", o.width);
