@@ -4,11 +4,14 @@
     bench/shaped_links.py build/release exchange --nodes 4 --ranks-per-node 8 --rate 100mbit [--zipf 1] [--json FILE]
     bench/shaped_links.py build/release train --nodes 2 --ranks-per-node 8 --rate 100mbit [--json FILE]
     bench/shaped_links.py build/release predict --nodes 2 --ranks-per-node 4 --rate 100mbit [--json FILE]
+    bench/shaped_links.py build/release crossover --nodes 2 --ranks-per-node 1 --rate 100mbit --experts 16 --top-k 4 \
+        --width 1024 --expert-width 64 [--json FILE]
 
 `exchange` runs bench_exchange, which measures the transports in turn, and for each transport reads the counters of the
 links: bytes that a run of 2 N repeats sends more than one of N, forward alone and both ways. `train` compares steps of
 `moewright train`, one transport after the other, several rounds. `predict` probes the nodes and compares the times of
-SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. Ranks of a node share its link; latency is the
+SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. `crossover`
+finds the tokens from which on gathering weights takes less time than exchanging rows. Ranks of a node share its link; latency is the
 kernel's own.
 """
 import argparse
@@ -144,6 +147,28 @@ def measure_predictions(args, launcher, folder):
             "cases": cases}
 
 
+def measure_crossover(args, launcher):
+    """Tokens of a rank from which on `gather_weights` exchanges a layer's weights and gradients in less time than `flat`
+    its rows: measured, and by bytes (c + 1) E F / K."""
+    expected = 3 * args.experts * args.expert_width / args.top_k
+    points = []
+    for share in (0.7, 0.85, 1, 1.15, 1.3):
+        tokens = round(share * expected)
+        program = exchange_program(args, args.experts, args.top_k, args.width, tokens, args.zipf)
+        report = json.loads(launcher.run(*program, "--expert-width", args.expert_width, "--repeats", args.repeats,
+                                         "--transport", "flat", "gather_weights")[1])
+        times = {one["transport"]: sum(one[phase]["median_ms"] for phase in PHASES) for one in report["transports"]}
+        points.append({"tokens": tokens, **{f"{name}_ms": value for name, value in times.items()}})
+        print(json.dumps(points[-1]), flush=True)
+    gathered = statistics.median(point["gather_weights_ms"] for point in points)  # whatever the tokens
+    slope, constant = statistics.linear_regression([point["tokens"] for point in points],
+                                                   [point["flat_ms"] for point in points])
+    crossover = (gathered - constant) / slope
+    return {"ranks": args.nodes * args.ranks_per_node, "experts": args.experts, "top_k": args.top_k,
+            "width": args.width, "expert_width": args.expert_width, "repeats": args.repeats, "points": points,
+            "crossover_tokens": crossover, "expected_tokens": expected, "off_by": crossover / expected - 1}
+
+
 def measure_steps(args, launcher, folder):
     ranks = args.nodes * args.ranks_per_node
     run_file, tokens = folder / "run.toml", folder / "tokens.bin"
@@ -191,7 +216,7 @@ path = "{tokens}"
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=lambda path: pathlib.Path(path).resolve())
-    parser.add_argument("what", choices=["exchange", "train", "predict"])
+    parser.add_argument("what", choices=["exchange", "train", "predict", "crossover"])
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks-per-node", type=int, default=8)
     parser.add_argument("--rate", default="100mbit", help="of a node's link, as tc writes it")
@@ -214,6 +239,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder, nodes_of(args.nodes, args.rate):
         launcher = Launcher(args, folder)
         measure = {"exchange": lambda: measure_exchange(args, launcher),
+                   "crossover": lambda: measure_crossover(args, launcher),
                    "train": lambda: measure_steps(args, launcher, pathlib.Path(folder)),
                    "predict": lambda: measure_predictions(args, launcher, pathlib.Path(folder))}
         report = measure[args.what]()
