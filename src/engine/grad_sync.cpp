@@ -47,7 +47,8 @@ int64_t GradientSums::widest_size(const Parameter& p) const {
     std::vector<int64_t> held(static_cast<size_t>(placement.ep));
     for (const std::vector<ExpertHome>& homes : placement.homes)
       for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
-    return padded_gradient(*std::max_element(held.begin(), held.end()) * widest_entry(p.row, plan_.model, plan_.mesh),
+    return padded_gradient(*std::max_element(held.begin(), held.end()) *
+                               widest_entry(p.row, plan_.model, plan_.placements->layers, plan_.mesh),
                            p.grad.dtype);
   }
   MeshCoords first = plan_.coords;  // the first of TP has the most

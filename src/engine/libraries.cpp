@@ -93,8 +93,8 @@ std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
   for (const LayerSpec& layer : plan.model.layers)
     found.push_back(
         describe_attention(stream,
-                           attention_shape(local_layer(layer, plan.mesh, plan.coords).attention, plan.batch.tokens(),
-                                           plan.batch.seq_len, plan.run.data.document_mask),
+                           attention_shape(local_attention(layer.attention, plan.mesh, plan.coords),
+                                           plan.batch.tokens(), plan.batch.seq_len, plan.run.data.document_mask),
                            plan.run.train.dtype));
   return found;
 }

@@ -58,7 +58,7 @@ int64_t attention_scratch_bytes(const ModelSpec& model, const RunSpec& run, cons
   // The first rank of TP has the most heads. Fewer sequences can need more scratch, where the library divides them.
   for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp))
     for (const LayerSpec& layer : model.layers)
-      bytes = std::max(bytes, of_layer(local_layer(layer, mesh, {}).attention, {sequences, run.train.seq_len},
+      bytes = std::max(bytes, of_layer(local_attention(layer.attention, mesh, {}), {sequences, run.train.seq_len},
                                        run.train.dtype, platform));
   return bytes;
 }

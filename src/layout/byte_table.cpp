@@ -376,7 +376,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   for (const StagePlan& stage : stages) {
     for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
       const auto index = static_cast<size_t>(i);
-      LocalLayer layer{local_layer(model.layers[index], mesh, coords), transports[index], mesh.ep};
+      LocalLayer layer{local_layer(model.layers[index], placements[index], mesh, coords), transports[index], mesh.ep};
       if (layer.spec.feed_forward == FeedForwardKind::moe)
         layer.experts = std::ssize(placements[index].experts_of(coords.ep));
       layer.gather = weight_gather_of(layer.transport, layer.spec, model.width, run, placements[index], platform);

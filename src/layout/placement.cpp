@@ -1,17 +1,23 @@
 #include "layout/placement.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "config/model_spec.h"
 
 namespace mw {
 
+int ExpertPlacement::widest() const {
+  return is_sliced() ? static_cast<int>(std::max_element(widths.begin(), widths.end()) - widths.begin()) : 0;
+}
+
 bool ExpertPlacement::has_replicas() const {
   return std::any_of(homes.begin(), homes.end(), [](const auto& list) { return list.size() > 1; });
 }
 
 std::vector<int> ExpertPlacement::experts_of(int ep_rank) const {
+  if (is_sliced()) ep_rank = 0;
   std::vector<std::pair<int, int>> slots;  // slot, expert
   for (size_t e = 0; e < homes.size(); ++e)
     for (const ExpertHome& home : homes[e])
@@ -24,10 +30,10 @@ std::vector<int> ExpertPlacement::experts_of(int ep_rank) const {
 
 std::vector<int32_t> ExpertPlacement::position_of_expert() const {
   MW_CHECK(!has_replicas(), "positions of a placement with replicas");
-  std::vector<int32_t> position(homes.size());
-  int32_t next = 0;
-  for (int rank = 0; rank < ep; ++rank)
-    for (const int expert : experts_of(rank)) position[static_cast<size_t>(expert)] = next++;
+  const std::vector<int64_t> offsets = rank_offsets();
+  std::vector<int32_t> position;
+  for (const std::vector<ExpertHome>& list : homes)
+    position.push_back(static_cast<int32_t>(offsets[static_cast<size_t>(list.front().ep_rank)]) + list.front().slot);
   return position;
 }
 
@@ -51,10 +57,25 @@ ExpertPlacement make_block_placement(int64_t experts, int ep) {
   return placement;
 }
 
+ExpertPlacement make_sliced_placement(int64_t experts, const std::vector<int64_t>& widths) {
+  ExpertPlacement placement;
+  placement.ep = static_cast<int>(widths.size());
+  placement.widths = widths;
+  for (int64_t e = 0; e < experts; ++e) placement.homes.push_back({ExpertHome{0, static_cast<int>(e)}});
+  return placement;
+}
+
 void validate(const ExpertPlacement& placement, const std::string& where) {
   if (placement.ep < 1)
     fail(Exit::config, fmt::format("{} is for {} expert-parallel ranks, expected at least 1", where, placement.ep),
          "set its number of ranks to mesh.ep");
+  if (placement.is_sliced()) {
+    if (placement != make_sliced_placement(placement.experts(), placement.widths) ||
+        *std::min_element(placement.widths.begin(), placement.widths.end()) < 1)
+      fail(Exit::config, fmt::format("{} does not give every rank a slice of every expert", where),
+           "list a width of at least 1 for every rank, and all experts in their order");
+    return;
+  }
   std::vector<std::vector<int>> slots(static_cast<size_t>(placement.ep));
   for (size_t e = 0; e < placement.homes.size(); ++e) {
     if (placement.homes[e].empty())
@@ -82,11 +103,15 @@ void validate(const ExpertPlacement& placement, const std::string& where) {
   }
 }
 
-Placements make_block_placements(const ModelSpec& model, int ep) {
+Placements make_block_placements(const ModelSpec& model, int ep, const std::vector<std::vector<int64_t>>& widths) {
   Placements placements;
-  for (const LayerSpec& layer : model.layers)
-    placements.layers.push_back(layer.feed_forward == FeedForwardKind::moe ? make_block_placement(layer.moe.experts, ep)
-                                                                           : ExpertPlacement{});
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerSpec& layer = model.layers[i];
+    const bool has_slices = i < widths.size() && !widths[i].empty();
+    if (layer.feed_forward != FeedForwardKind::moe) placements.layers.emplace_back();
+    else if (has_slices) placements.layers.push_back(make_sliced_placement(layer.moe.experts, widths[i]));
+    else placements.layers.push_back(make_block_placement(layer.moe.experts, ep));
+  }
   return placements;
 }
 
@@ -113,6 +138,12 @@ void validate(const Placements& placements, const ModelSpec& model, int ep) {
       fail(Exit::config, fmt::format("{} is for {} expert-parallel ranks, but mesh.ep = {}", where, placement.ep, ep),
            kCure);
     validate(placement, where);
+    const int64_t width = std::accumulate(placement.widths.begin(), placement.widths.end(), int64_t{0});
+    if (placement.is_sliced() && width != model.layers[i].moe.width)
+      fail(
+          Exit::config,
+          fmt::format("{} has slices of {} features in all, an expert has {}", where, width, model.layers[i].moe.width),
+          kCure);
   }
 }
 

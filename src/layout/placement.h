@@ -1,5 +1,6 @@
 // Expert placement as a table: for each expert, the ranks of the EP group that hold it. In this table ranks may hold
 // unequal numbers of experts, and an expert may have replicas (be on several ranks). Transports refuse replicas so far.
+// Instead, every rank may hold a slice of every expert.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,20 @@ struct ExpertHome {
 struct ExpertPlacement {
   int ep = 1;
   std::vector<std::vector<ExpertHome>> homes;  // by global expert; more than one home: replicas
+  // Slices: every rank holds a part of the width of every expert, rank r widths[r] features behind those of the ranks
+  // before it. homes then list rank 0, which stands for all. Empty: experts are whole.
+  std::vector<int64_t> widths = {};
   bool operator==(const ExpertPlacement&) const = default;
 
   int64_t experts() const { return static_cast<int64_t>(homes.size()); }
+  bool is_sliced() const { return !widths.empty(); }
+  int widest() const;  // the first rank that has the widest slice; 0 where experts are whole
   bool has_replicas() const;
   // Global experts of a rank, in slot order.
   std::vector<int> experts_of(int ep_rank) const;
   // By global expert: its position if all experts are listed rank by rank, and by slot within a rank. A permutation of
-  // 0..E-1; example: with rank 0 holding {2, 0} and rank 1 {1}, expert 0 has position 1. Requires: no replicas.
+  // 0..E-1; example: with rank 0 holding {2, 0} and rank 1 {1}, expert 0 has position 1. Of slices: the slot, which is
+  // the same on every rank. Requires: no replicas.
   std::vector<int32_t> position_of_expert() const;
   // First position of each rank, and E at the end: ep + 1 entries.
   std::vector<int64_t> rank_offsets() const;
@@ -35,6 +42,9 @@ struct ExpertPlacement {
 
 // Blocks of consecutive experts; the first E mod EP ranks hold one more. Errors: config when EP > E.
 ExpertPlacement make_block_placement(int64_t experts, int ep);
+
+// Slices of all experts on every rank, in the order of experts. widths: by rank, at least one feature each.
+ExpertPlacement make_sliced_placement(int64_t experts, const std::vector<int64_t>& widths);
 
 // Every expert placed, slots dense and unique on every rank, no expert twice on one rank. `where` names the table in
 // errors. Errors: config.
@@ -50,8 +60,9 @@ struct Placements {
 // The same value serves the plans of all ranks, because its tables hold every expert of the model.
 using SharedPlacements = std::shared_ptr<const Placements>;
 
-// Blocks in every MoE layer, version 0. Errors: config when EP is more than the experts of a layer.
-Placements make_block_placements(const ModelSpec& model, int ep);
+// Blocks in every MoE layer, or slices of these widths where `widths` (by layer, or empty) has some; version 0. Errors:
+// config when EP is more than the experts of a layer with blocks.
+Placements make_block_placements(const ModelSpec& model, int ep, const std::vector<std::vector<int64_t>>& widths = {});
 
 // Checks that the tables fit the layers of the model and `ep`, and that each table is valid. Replicas are legal, and so
 // are ranks that hold no expert. Errors: config, naming the layer.
@@ -62,8 +73,8 @@ void validate(const Placements& placements, const ModelSpec& model, int ep);
 struct SlicePiece {
   int axis = 0;
   int64_t global_begin = 0, local_begin = 0, count = 0;
-  // A second restriction, for tensor-sharded experts: of a second axis (cut_axis > 0) the rank holds only entries
-  // [cut_begin, cut_begin + cut_count). cut_axis = 0: no second restriction.
+  // A second restriction, for slices of experts and tensor-sharded ones: of a second axis (cut_axis > 0) the rank holds
+  // only entries [cut_begin, cut_begin + cut_count). cut_axis = 0: no second restriction.
   int cut_axis = 0;
   int64_t cut_begin = 0, cut_count = 0;
   bool operator==(const SlicePiece&) const = default;

@@ -13,6 +13,11 @@
 
 namespace mw {
 
+LayerSpec local_layer(const Plan& plan, int64_t index) {
+  const auto i = static_cast<size_t>(index);
+  return local_layer(plan.model.layers[i], plan.placements->layers[i], plan.mesh, plan.coords);
+}
+
 ModelSpec load_model_spec(const RunSpec& run) {
   return run.hf_dir.empty() ? build_native_model(run.native) : read_hf_config(run.hf_dir + "/config.json");
 }
@@ -114,8 +119,8 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   validate(*placements, model, plan.mesh.ep);
   plan.placements = std::move(placements);
   for (size_t i = 0; i < model.layers.size(); ++i)
-    plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(model.layers[i], plan.mesh, plan.coords),
-                                            model.width, run, plan.placements->layers[i], platform));
+    plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(plan, static_cast<int64_t>(i)), model.width,
+                                            run, plan.placements->layers[i], platform));
   plan.params = param_table(model);
   plan_pipeline(plan);
   plan.parameter_rows =

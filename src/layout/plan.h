@@ -33,6 +33,9 @@ struct Plan {
   std::vector<ByteRow> parameter_rows, activation_rows;
 };
 
+// Layer `index` as this rank computes it.
+LayerSpec local_layer(const Plan& plan, int64_t index);
+
 // The model a run names: its [model] table or hf:DIR/config.json.
 ModelSpec load_model_spec(const RunSpec& run);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -55,6 +56,14 @@ SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, const Mesh& mes
   MW_CHECK(false, "{} is not cut", row.name);
 }
 
+// The part that a rank holds of each expert.
+SlicePiece expert_piece(const ParamRow& row, const ModelSpec& model, const ExpertPlacement& placement, const Mesh& mesh,
+                        const MeshCoords& coords) {
+  if (!placement.is_sliced() || row.cut != TensorCut::expert_width) return tp_piece(row, model, mesh, coords.tp);
+  const auto own = placement.widths.begin() + coords.ep;
+  return {2, std::accumulate(placement.widths.begin(), own, int64_t{0}), 0, *own};
+}
+
 }  // namespace
 
 Block block_of(int64_t n, int64_t parts, int64_t index) {
@@ -82,12 +91,20 @@ bool norms_span_ranks(const AttentionSpec& attention, int tp) {
   return tp > 1 && attention.qk_norm == QkNorm::full_width;
 }
 
-LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords) {
+AttentionSpec local_attention(const AttentionSpec& attention, const Mesh& mesh, const MeshCoords& coords) {
+  AttentionSpec local = attention;
+  const HeadShard shard = head_shard(attention, mesh.tp, coords.tp);
+  local.heads = shard.heads.count;
+  local.kv_heads = shard.kv_heads.count;
+  return local;
+}
+
+LayerSpec local_layer(const LayerSpec& layer, const ExpertPlacement& placement, const Mesh& mesh,
+                      const MeshCoords& coords) {
   LayerSpec local = layer;
-  const HeadShard shard = head_shard(layer.attention, mesh.tp, coords.tp);
-  local.attention.heads = shard.heads.count;
-  local.attention.kv_heads = shard.kv_heads.count;
+  local.attention = local_attention(layer.attention, mesh, coords);
   local.dense_width = block_of(layer.dense_width, mesh.tp, coords.tp).count;
+  if (placement.is_sliced()) local.moe.width = placement.widths[static_cast<size_t>(coords.ep)];
   if (!mesh.ted) return local;
   local.moe.width = block_of(layer.moe.width, mesh.tp, coords.tp).count;
   local.moe.shared_width = block_of(layer.moe.shared_width, mesh.tp, coords.tp).count;
@@ -106,11 +123,14 @@ Block routed_tokens(const Mesh& mesh, const MeshCoords& coords, int64_t tokens) 
   return mesh.ted ? Block{0, tokens} : block_of(tokens, mesh.tp, coords.tp);
 }
 
-int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const Mesh& mesh) {
+int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
+                     const Mesh& mesh) {
   const int64_t entry = row.numel() / row.shape.front();
-  if (!is_cut_over_tp(row, model, mesh)) return entry;
-  const SlicePiece first = tp_piece(row, model, mesh, 0);
-  return entry / row.shape[static_cast<size_t>(first.axis)] * first.count;
+  const ExpertPlacement& placement = placements[static_cast<size_t>(row.layer)];
+  MeshCoords widest;  // the first of TP has the most
+  widest.ep = placement.widest();
+  const SlicePiece piece = expert_piece(row, model, placement, mesh, widest);
+  return piece.axis == 0 ? entry : entry / row.shape[static_cast<size_t>(piece.axis)] * piece.count;
 }
 
 int64_t LocalParam::numel() const {
@@ -125,9 +145,10 @@ LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::v
   local.shape = row.shape;
   local.matrices = 1;
   if (row.expert) {
-    local.pieces = expert_pieces(placements[static_cast<size_t>(row.layer)], coords.ep);
+    const ExpertPlacement& placement = placements[static_cast<size_t>(row.layer)];
+    local.pieces = expert_pieces(placement, coords.ep);
     local.shape[0] = 0;
-    const SlicePiece cut = tp_piece(row, model, mesh, coords.tp);
+    const SlicePiece cut = expert_piece(row, model, placement, mesh, coords);
     for (SlicePiece& piece : local.pieces) {
       local.shape[0] += piece.count;
       if (cut.axis == 0) continue;

@@ -9,6 +9,8 @@
 // With tensor-sharded experts (TED, moe.tp_mode = "ted", for comparison) MoE blocks do as dense feed-forwards: they
 // gather the tokens, every rank routes all of them and computes its share of every expert's width. What the router
 // learns from gate weights is then a share of the sum too.
+//
+// A placement of slices (layout/placement.h) cuts the width of experts over EP instead.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +46,12 @@ HeadShard head_shard(const AttentionSpec& attention, int tp, int tp_rank);
 // Whether norms of queries and keys are over heads of several ranks.
 bool norms_span_ranks(const AttentionSpec& attention, int tp);
 
+// Attention as one rank computes it, of its heads.
+AttentionSpec local_attention(const AttentionSpec& attention, const Mesh& mesh, const MeshCoords& coords);
 // The layer as one rank computes it: its heads, its width of a dense feed-forward and, if they are cut, of experts.
-LayerSpec local_layer(const LayerSpec& layer, const Mesh& mesh, const MeshCoords& coords);
+// placement: of the layer's experts.
+LayerSpec local_layer(const LayerSpec& layer, const ExpertPlacement& placement, const Mesh& mesh,
+                      const MeshCoords& coords);
 
 // The ids whose rows of embedding and head one rank holds: the first has the most; beyond a small vocabulary, none.
 Block vocab_part(const ModelSpec& model, int tp, int tp_rank);
@@ -61,9 +67,9 @@ struct LocalParam {
   Replicas replicas = Replicas::dp;
   int64_t numel() const;
 };
-// Elements of one entry of an expert tensor on the rank that has most of it.
-int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const Mesh& mesh);
-// placements: by layer.
+// Elements of one entry of an expert tensor on the rank that has most of it. placements, here and below: by layer.
+int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
+                     const Mesh& mesh);
 LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
                        const Mesh& mesh, const MeshCoords& coords);
 

@@ -21,7 +21,7 @@ Sequences sequences_of(const Batch& batch) {
 
 DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
                            MeshComms& comms, const TokenShards& shards)
-    : spec_(local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords)),
+    : spec_(local_layer(plan, index)),
       shards_(shards),
       width_(plan.model.width),
       norm_eps_(static_cast<float>(plan.model.norm_eps)) {

@@ -74,7 +74,7 @@ HeadSums head_sums(const AttentionSpec& whole, int tp, TensorStore& store, const
 std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                   TensorStore& store, const TokenShards& shards) {
   const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
-  const LayerSpec spec = local_layer(whole, plan.mesh, plan.coords);
+  const LayerSpec spec = local_layer(plan, index);
   const LayerRows act(plan.run.recompute, index, slot);
   const std::string param = fmt::format("layers.{}.", index);
   AttentionSaved saved{store.fixed(act("q")),
@@ -153,7 +153,7 @@ LatentScratch latent_scratch(const Plan& plan, TensorStore& store, bool compress
 
 std::unique_ptr<Attention> make_latent_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                  TensorStore& store) {
-  const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
+  const LayerSpec spec = local_layer(plan, index);
   const LayerRows act(plan.run.recompute, index, slot);
   const bool compressed = spec.attention.latent.q_rank > 0;
   LatentSaved saved;
@@ -195,7 +195,7 @@ std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64
 
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                          TensorStore& store, MeshComms& comms) {
-  const LayerSpec spec = local_layer(plan.model.layers[static_cast<size_t>(index)], plan.mesh, plan.coords);
+  const LayerSpec spec = local_layer(plan, index);
   const Recompute mode = plan.run.recompute;
   const LayerRows act(mode, index, slot);
   const std::string param = fmt::format("layers.{}.", index);

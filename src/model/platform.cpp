@@ -36,7 +36,7 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
           widest_n = vocab_part(model, mesh.tp, 0).count, widest_k = d, expert_bytes = 0;
   const std::vector<TransportKind> transports = choose_transports(transport_names(run.moe.transport, model), mesh.ep);
   for (size_t i = 0; i < model.layers.size(); ++i) {
-    const LayerSpec layer = local_layer(model.layers[i], mesh, {});  // the first of TP has the most
+    const LayerSpec layer = local_layer(model.layers[i], {}, mesh, {});  // the first of TP has the most
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{sequences,  seq_len,       a.heads, a.kv_heads,
                          a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask};

@@ -109,6 +109,13 @@ TensorView MoeLayer::shared_hidden() const {
   return take_front(saved_.shared_h, {tokens_, halves_of(layer_.activation), layer_.moe.shared_width});
 }
 
+// Layers with wider experts may share the memory of these.
+TensorView MoeLayer::hidden() {
+  return take_front(saved_.h.take(rows_), {rows_, halves_of(layer_.activation), layer_.moe.width});
+}
+
+TensorView MoeLayer::activated() { return take_front(scratch_.experts.a.take(rows_), {rows_, layer_.moe.width}); }
+
 // The router is fp32 whatever the run's dtype.
 void MoeLayer::router_logits(Stream& stream, TensorView x_TD) {
   const TraceScope scope(stream.trace(), Work::router, "router_logits");
@@ -282,8 +289,8 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
     if (c + 1 < chunks) transport_->dispatch_begin(stream, Pass::forward, c + 1, x_TD);
     const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::forward, c, x_TD);
     rows_ = transport_->rows();
-    expert_forward(stream, layer_.activation, batch, transport_->weights(stream, Pass::forward, c),
-                   saved_.h.take(rows_), scratch_.experts.a.take(rows_), options_.products);
+    expert_forward(stream, layer_.activation, batch, transport_->weights(stream, Pass::forward, c), hidden(),
+                   activated(), options_.products);
     transport_->combine_begin(stream, Pass::forward, c);
   }
   sum_statistics();  // dispatch_finish has waited for what they sum
@@ -312,7 +319,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
                         Store expert_gradients) {
   const TraceScope part(stream.trace(), "moe_backward");
   const MoeSpec& m = layer_.moe;
-  const TensorView h = saved_.h.take(rows_), a = scratch_.experts.a.take(rows_);
+  const TensorView h = hidden(), a = activated();
   const MoeRecompute& recompute = options_.recompute;
   if (recompute.dispatched) {
     const TraceScope again(stream.trace(), "recompute");
@@ -367,7 +374,7 @@ void MoeLayer::expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chun
 void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients) {
   const TraceScope part(stream.trace(), "expert_up_d_weight");
   const ExpertBatch rows = transport_->forward_rows(chunk, x_TD);
-  expert_gradient(stream, ExpertMatrix::up, chunk, {flat_halves(saved_.h.take(rows_)), nullptr}, rows.in, rows.offsets,
+  expert_gradient(stream, ExpertMatrix::up, chunk, {flat_halves(hidden()), nullptr}, rows.in, rows.offsets,
                   expert_gradients);
 }
 

@@ -152,6 +152,8 @@ class MoeLayer {
   void recompute_by_token(Stream& stream, TensorView x_TD);
   TensorView tokens_of(TensorView saved, int64_t width) const;
   TensorView shared_hidden() const;
+  TensorView hidden();     // h of the experts' rows
+  TensorView activated();  // their a
 
   LayerSpec layer_;
   RouterRule rule_, best_rule_;

@@ -388,7 +388,7 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
                       static_cast<double>(sequences * mesh.dp);
   for (int kind = 0; kind < kinds_.count(); ++kind) {
     const LayerSpec& layer = kinds_.spec(kind);
-    const LayerSpec local = local_layer(layer, mesh, {});
+    const LayerSpec local = local_layer(layer, {}, mesh, {});
     shape.transport = choose_transport(kinds_.transports[static_cast<size_t>(kind)], mesh.ep);
     if (traits_of(shape.transport).gathers_weights())
       shape.gather = weight_gather_of(shape.transport, local, kinds_.model.width, split,

@@ -91,6 +91,16 @@ TEST(Placement, BrokenTablesAreRefused) {
   EXPECT_NO_THROW(validate({}));
 }
 
+TEST(Placement, SlicesAreNoReplicas) {
+  const ExpertPlacement placement = make_sliced_placement(3, {5, 9, 9});
+  EXPECT_NO_THROW(validate(placement));
+  EXPECT_FALSE(placement.has_replicas());
+  EXPECT_EQ(placement.experts_of(1), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(placement.position_of_expert(), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(placement.widest(), 1);
+  EXPECT_EQ(make_block_placement(3, 3).widest(), 0);
+}
+
 // Placements of a model: a dense layer, then layers of six experts.
 TEST(Placements, OfAModelAreChecked) {
   const ModelSpec model = build_native_model(small_native());
@@ -114,6 +124,15 @@ TEST(Placements, OfAModelAreChecked) {
   refuse([](Placements& p) { p.layers[1].homes.pop_back(); }, "layer 1 has");
   refuse([](Placements& p) { p.layers[1].ep = 3; }, "3 expert-parallel ranks, but mesh.ep = 2");
   refuse([](Placements& p) { p.layers[1].homes[0][0].slot = 1 << 30; }, "layer 1 leaves slot 0 of rank 0 empty");
+  refuse([](Placements& p) { p.layers[1] = make_sliced_placement(6, {12, 9}); }, "slices of 21 features in all");
+  refuse([](Placements& p) { p.layers[1] = make_sliced_placement(6, {20, 0}); }, "does not give every rank a slice");
+  refuse([](Placements& p) { p.layers[1] = make_sliced_placement(6, {12, 4, 4}); }, "3 expert-parallel ranks");
+  refuse(
+      [](Placements& p) {
+        p.layers[1] = make_sliced_placement(6, {12, 8});
+        std::swap(p.layers[1].homes[0], p.layers[1].homes[1]);
+      },
+      "does not give every rank a slice");
   const auto shared = std::make_shared<Placements>(blocks);
   RunSpec run = small_run();
   run.mesh.ep = 2;

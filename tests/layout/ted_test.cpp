@@ -75,7 +75,7 @@ TEST(Ted, SlicesCoverEveryExpertOnce) {
         const LocalParam local = local_param(row, model, placements, mesh, coords);
         EXPECT_EQ(local.replicas, row.expert ? Replicas::edp : Replicas::dp) << row.name;
         EXPECT_EQ(local.matrices * local.n * local.k, local.numel()) << row.name;
-        EXPECT_LE(local.numel(), widest_entry(row, model, mesh) * local.shape[0]) << row.name;
+        EXPECT_LE(local.numel(), widest_entry(row, model, placements, mesh) * local.shape[0]) << row.name;
         if (!row.expert && coords.dp > 0) continue;  // replicas
         for (const HeldSlice& held : held_slices(row.shape, local.pieces, {0, local.numel()}))
           for_each_shared_run(row.shape, whole_tensor(row.shape), held.slice,

@@ -60,6 +60,8 @@ std::vector<double> square_differences(Engine& layout, const Parameter& p, const
   if (layout.params.block(p.replicas).is_cut()) layout.comms.of(p.replicas).all_reduce_sum(std::span(squares));
   const bool is_slice = p.replicas == Replicas::dp || (p.row.expert && layout.plan.mesh.ted);
   if (is_slice) layout.comms.tp->all_reduce_sum(std::span(squares));
+  if (p.row.expert && layout.plan.placements->layers[static_cast<size_t>(p.row.layer)].is_sliced())
+    layout.comms.ep->all_reduce_sum(std::span(squares));
   return squares;
 }
 
