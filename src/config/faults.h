@@ -32,6 +32,7 @@ enum class Fault : uint8_t {
   forget_home,          // gradients of rows do not return from experts of the own node
   stale_weights,        // recompute sends other gate weights
   wrong_gateway_order,  // gateways mistake their sources' rows for each other's
+  short_slice,          // with gather_tokens, the last rank of each EP group lacks a feature of each expert
   hang,                 // the last rank stops at step 3
 };
 template <>
@@ -58,6 +59,7 @@ inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
     {Fault::forget_home, "forget_home"},
     {Fault::stale_weights, "stale_weights"},
     {Fault::wrong_gateway_order, "wrong_gateway_order"},
+    {Fault::short_slice, "short_slice"},
     {Fault::hang, "hang"},
 };
 

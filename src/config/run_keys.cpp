@@ -154,6 +154,9 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("mesh.shares", mesh.shares,
            "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
            "first rank is three times as fast; experts get the rows of all ranks as before; empty: equal shares"),
+      TEXT("mesh.width_shares", mesh.width_shares,
+           "weights by which the expert-parallel ranks share the width of every expert with moe.transport = "
+           "\"gather_tokens\", such as \"3,1\"; empty: equal shares"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16,
               "consecutive ranks that share a node; the last node may have fewer; 0: as the launcher reports"),
@@ -182,12 +185,13 @@ const std::vector<KeyRule>& key_rules() {
            "how rows reach their experts: auto (in_place if mesh.ep = 1, else flat, or what plan.platform predicts to "
            "be fastest of flat, halo, bypass and gather_weights), in_place, flat (all-to-all), "
            "padded (GShard's equal buffers), halo (Piper: rows for another node go to one gateway rank there, which "
-           "passes them on), bypass (X-MoE: as halo, and a token's row goes only once to each node) or gather_weights "
-           "(Hexa-MoE, data-centric: rows stay, and weights of other ranks' experts are gathered); or a list over "
-           "the MoE layers, such as \"flat*4,padded*2\""),
+           "passes them on), bypass (X-MoE: as halo, and a token's row goes only once to each node), gather_weights "
+           "(Hexa-MoE, data-centric: rows stay, and weights of other ranks' experts are gathered) or gather_tokens "
+           "(Hexa-MoE, model-centric: a rank holds a slice of the width of every expert and computes it for the tokens "
+           "of all ranks); or a list over the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
-              "chunks of an all-to-all, or pieces of gathered weights, to overlap with expert compute; 0: 2 between "
-              "GPUs, else 1"),
+              "chunks of an all-to-all, pieces of gathered weights, or groups of ranks whose tokens are gathered "
+              "together, to overlap with expert compute; 0: 2 between GPUs, else 1"),
       CHOICE("moe.expert_products", moe.expert_products,
              "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert"),
       CHOICE("memory.recompute", recompute,

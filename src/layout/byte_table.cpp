@@ -170,7 +170,7 @@ struct Widest {
   int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
   int64_t dense = 0;                                        // elements of an activated hidden state
   bool sums_over_heads = false;                             // of all ranks of TP
-  RoutedRows routed;
+  RoutedRows routed, outputs;
   std::vector<ByteRow> exchange;  // scratch of transports, and what they gather
 };
 
@@ -221,6 +221,7 @@ void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, cons
   const TransportTraits& traits = traits_of(local.transport);
   const RoutedShape shape = routed_shape(local, run, tokens);
   widen(widest.routed, traits.expert_rows(shape));
+  widen(widest.outputs, traits.output_rows == nullptr ? traits.expert_rows(shape) : traits.output_rows(shape));
   for (const TransportTensor& tensor : traits.scratch)
     widen_or_add(widest.exchange, transport_row("exchange.", ByteKind::exchange, tensor, width, local, run, tokens));
   if (!traits.gathers_weights()) return;
@@ -257,7 +258,7 @@ void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, co
     out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens.routed * w.top_k});
     out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens.routed * w.experts});
     out.rows.push_back(routed_row("work.expert_a", ByteKind::workspace, dtype, w.routed, {w.expert}));
-    out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.routed, {d}));
+    out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.outputs, {d}));
     out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
     out.rows.push_back(routed_row("work.d_row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
     out.rows.insert(out.rows.end(), w.exchange.begin(), w.exchange.end());

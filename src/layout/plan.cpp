@@ -68,6 +68,45 @@ void check_gradients(const RunSpec& run, const std::vector<TransportKind>& trans
            "set memory.expert_gradients = \"fp32\", or moe.transport = \"flat\"");
 }
 
+Placements start_placements(const ModelSpec& model, const RunSpec& run, const std::vector<TransportKind>& transports,
+                            int ep) {
+  std::vector<std::vector<int64_t>> widths(model.layers.size());
+  for (size_t i = 0; i < widths.size(); ++i)
+    if (traits_of(transports[i]).slices_experts) widths[i] = expert_widths(run, model.layers[i].moe.width, ep);
+  return make_block_placements(model, ep, widths);
+}
+
+// Whether experts are slices where, and only where, the transports compute with them.
+static void check_slices(const Plan& plan) {
+  const bool any = std::any_of(plan.transports.begin(), plan.transports.end(),
+                               [](TransportKind kind) { return traits_of(kind).slices_experts; });
+  if (!any && !plan.run.mesh.width_shares.empty())
+    fail(Exit::config,
+         fmt::format("mesh.width_shares = \"{}\" divides the width of experts, but no layer has slices of experts",
+                     plan.run.mesh.width_shares),
+         "set moe.transport = \"gather_tokens\", or leave mesh.width_shares empty");
+  for (size_t i = 0; i < plan.transports.size(); ++i) {
+    const TransportTraits& traits = traits_of(plan.transports[i]);
+    if (traits.slices_experts && plan.mesh.ted)
+      fail(Exit::config,
+           fmt::format("moe.transport = \"{}\" and moe.tp_mode = \"ted\" both shard the width of experts", traits.name),
+           "set moe.tp_mode = \"ssmb\", or another moe.transport");
+    if (plan.placements->layers[i].is_sliced() != traits.slices_experts)
+      fail(Exit::config,
+           fmt::format("the placement of layer {} has {} experts, but its transport is {}", i,
+                       traits.slices_experts ? "whole" : "slices of", traits.name),
+           "make the placement for these transports");
+  }
+}
+
+// A fault: the last slices lack a feature.
+static void shorten_slices(Plan& plan) {
+  auto placements = std::make_shared<Placements>(*plan.placements);
+  for (ExpertPlacement& placement : placements->layers)
+    if (placement.is_sliced()) --placement.widths.back();
+  plan.placements = std::move(placements);
+}
+
 static void plan_pipeline(Plan& plan) {
   plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
   if (splits_backward(plan.pipeline.kind) && weight_part(plan.run).empty())
@@ -115,9 +154,12 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
                        traits_of(plan.transports[i]).equal_rows ? "padded" : "routed"),
            "raise train.micro_batches");
   }
-  if (placements == nullptr) placements = std::make_shared<Placements>(make_block_placements(model, plan.mesh.ep));
+  if (placements == nullptr)
+    placements = std::make_shared<Placements>(start_placements(model, run, plan.transports, plan.mesh.ep));
   validate(*placements, model, plan.mesh.ep);
   plan.placements = std::move(placements);
+  check_slices(plan);
+  if (run.fault == Fault::short_slice) shorten_slices(plan);
   for (size_t i = 0; i < model.layers.size(); ++i)
     plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(plan, static_cast<int64_t>(i)), model.width,
                                             run, plan.placements->layers[i], platform));

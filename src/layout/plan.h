@@ -46,8 +46,13 @@ bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, Transpor
 // Errors: config, unsupported, for memory.expert_gradients that the run's dtype or the transports do not allow.
 void check_gradients(const RunSpec& run, const std::vector<TransportKind>& transports);
 
+// Where experts are from the start: blocks, or slices of expert_widths where the layer's transport computes with
+// slices. transports: by layer. Errors: config.
+Placements start_placements(const ModelSpec& model, const RunSpec& run, const std::vector<TransportKind>& transports,
+                            int ep);
+
 // The plan of one rank. Pure: reads no file, asks no machine. placements: where experts are, the same on all ranks;
-// null: blocks. Errors: config, unsupported.
+// null: those of start_placements. Errors: config, unsupported.
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform,
                SharedPlacements placements = nullptr);
 

@@ -16,7 +16,8 @@
 //              b*N*(H*h + C + r + H*v) + 4*N
 //   routing    24*T*K + 8*E, always kept: recompute never routes anew
 //   logits     4*T*E
-//   dispatched R*(b*D + 8), nothing where rows stay on their rank; padded: 4*T*K more, and 4 for each row that is sent
+//   dispatched R*(b*D + 8), nothing where rows stay on their rank; padded: 4*T*K more, and 4 for each row that is sent;
+//              gather_tokens: S*(b*D + 12*K), S tokens of the EP group, of which R is S*K and F the slice's width
 //   hidden     b*c*(R*F + T*S), or b*c*N*W of a dense layer
 //
 //   none       attention, routing, logits, dispatched, hidden

@@ -19,6 +19,8 @@ int64_t times(int64_t rows, double factor) {
   return static_cast<int64_t>(std::ceil(static_cast<double>(rows) * factor));
 }
 
+RoutedRows exactly(int64_t rows) { return {false, rows, rows, rows}; }
+
 // Rows that grow: `mean` of them on average, at most `max`.
 RoutedRows growing(const RoutedShape& shape, double mean, int64_t max) {
   RoutedRows r{true, 0, 0, max};
@@ -39,10 +41,18 @@ double mean_tokens(const RoutedShape& shape) {
 
 }  // namespace
 
-RoutedRows own_rows(const RoutedShape& shape) {
-  const int64_t rows = shape.own_tokens * shape.moe.top_k;
-  return {false, rows, rows, rows};
+RoutedRows own_rows(const RoutedShape& shape) { return exactly(shape.own_tokens * shape.moe.top_k); }
+RoutedRows rows_of_group(const RoutedShape& shape) { return exactly(shape.group_tokens * shape.moe.top_k); }
+
+RoutedRows rows_of_source_chunk(const RoutedShape& shape) {
+  const int64_t chunks = std::clamp<int64_t>(shape.run.moe.row_chunks, 1, shape.ep),
+                ranks = (shape.ep + chunks - 1) / chunks;
+  return exactly(std::min(shape.group_tokens, ranks * shape.most_tokens) * shape.moe.top_k);
 }
+
+RoutedRows own_tokens(const RoutedShape& shape) { return exactly(shape.own_tokens); }
+RoutedRows group_tokens(const RoutedShape& shape) { return exactly(shape.group_tokens); }
+RoutedRows part_rows(const RoutedShape& shape) { return exactly(shape.own_tokens * shape.ep); }
 
 RoutedRows padded_rows_of_experts(const RoutedShape& shape) {
   const MoeSpec& moe = shape.moe;

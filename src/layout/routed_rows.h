@@ -31,6 +31,14 @@ struct RoutedShape {
 
 // Rows of the rank's own tokens: one per (token, choice), exact.
 RoutedRows own_rows(const RoutedShape& shape);
+// Rows of the tokens of all ranks of the group: one per (token, choice), as exact as shape.group_tokens is.
+RoutedRows rows_of_group(const RoutedShape& shape);
+// The most of these in one chunk, where moe.row_chunks divides the ranks that they come from.
+RoutedRows rows_of_source_chunk(const RoutedShape& shape);
+// The rank's own tokens, those of the group, and parts of sums that the group's ranks have for the rank's own tokens.
+RoutedRows own_tokens(const RoutedShape& shape);
+RoutedRows group_tokens(const RoutedShape& shape);
+RoutedRows part_rows(const RoutedShape& shape);
 // Rows that the tokens of all ranks send to the rank's experts; rows that a capacity drops do not count.
 RoutedRows rows_of_experts(const RoutedShape& shape);
 // The same where every expert gets as many rows from each rank as the fullest one.

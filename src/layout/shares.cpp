@@ -12,7 +12,8 @@
 namespace mw {
 namespace {
 
-constexpr const char* kKey = "mesh.shares";
+constexpr const char *kKey = "mesh.shares", *kWidthKey = "mesh.width_shares";
+constexpr int64_t kWidthUnit = 64;  // packed weights are then plain copies
 
 std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
   std::string below, above;
@@ -120,6 +121,30 @@ int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
     return run.train.global_batch / (micro_batches * dp);
   const std::vector<int64_t> samples = samples_by_rank(run, micro_batches, dp);
   return *std::max_element(samples.begin(), samples.end());
+}
+
+std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep) {
+  std::vector<int64_t> weights(static_cast<size_t>(ep), 1);
+  if (!run.mesh.width_shares.empty()) weights = parse_shares(run.mesh.width_shares, kWidthKey);
+  if (std::ssize(weights) != ep)
+    fail(Exit::config,
+         fmt::format("mesh.width_shares = \"{}\" has {} shares, but mesh.ep = {}", run.mesh.width_shares,
+                     weights.size(), ep),
+         "list one share per expert-parallel rank, or leave mesh.width_shares empty");
+  if (width < ep)
+    fail(Exit::config,
+         fmt::format("moe.transport = \"gather_tokens\": mesh.ep = {} ranks cannot share experts of width {}", ep,
+                     width),
+         fmt::format("set mesh.ep to at most {}, or another moe.transport", width));
+  const int64_t unit = width % kWidthUnit == 0 && width >= kWidthUnit * ep ? kWidthUnit : 1;
+  std::vector<int64_t> widths = divide_by_shares(width / unit, weights);
+  for (int64_t& own : widths) own *= unit;
+  return widths;
+}
+
+bool can_share_width(const RunSpec& run, int64_t width, int64_t ep) {
+  const std::string& shares = run.mesh.width_shares;
+  return width >= ep && (shares.empty() || std::ssize(parse_shares(shares, kWidthKey)) == ep);
 }
 
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank) {

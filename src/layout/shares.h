@@ -1,7 +1,7 @@
-// Shares: how many samples of a micro-batch each data-parallel (DP) rank gets, equally many or as mesh.shares says. In
-// this file a micro-batch is that of all DP ranks together: train.global_batch / train.micro_batches samples. Example:
-// 8 samples for mesh.shares = "3,1" are 6 for DP rank 0 and 2 for DP rank 1. All other code takes these numbers from
-// here.
+// Shares: how many samples of a micro-batch each data-parallel (DP) rank gets, and how much of the width of every
+// expert each expert-parallel (EP) rank, equally much or as mesh.shares and mesh.width_shares say. In this file a
+// micro-batch is that of all DP ranks together: train.global_batch / train.micro_batches samples. Example: 8 samples
+// for mesh.shares = "3,1" are 6 for DP rank 0 and 2 for DP rank 1. All other code takes these numbers from here.
 #pragma once
 
 #include <cstdint>
@@ -45,5 +45,12 @@ struct LocalBatch {
 };
 // The part of DP rank `rank` of `dp`. Errors: as samples_by_rank.
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank);
+
+// The width of each EP rank's slice of every expert, where ranks hold slices (moe.transport = "gather_tokens"): in
+// multiples of 64 if `width` is one and has 64 for every rank, else in single features. Errors: config, if
+// mesh.width_shares does not list ep shares, or width is less than ep.
+std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep);
+// Whether expert_widths accepts these sizes.
+bool can_share_width(const RunSpec& run, int64_t width, int64_t ep);
 
 }  // namespace mw

@@ -15,9 +15,6 @@ namespace {
 using Type = TransportTensor::Type;
 using Width = TransportTensor::Width;
 
-// Designed, and not built: docs/limits.md.
-constexpr std::string_view kPlanned[] = {"gather_tokens"};
-
 std::vector<TransportTensor> kept_by_flat() {
   return {{"received", RowSet::expert, Type::run, Width::hidden},
           {"received_index", RowSet::expert, Type::i32},
@@ -65,6 +62,24 @@ std::vector<TransportTensor> scratch_by_node() {
           {"unit_leads", RowSet::expert, Type::i32}};
 }
 
+std::vector<TransportTensor> kept_by_gather_tokens() {
+  return {{"gathered", RowSet::token, Type::run, Width::hidden},
+          {"gathered_tokens", RowSet::expert, Type::i32},
+          {"gathered_rows", RowSet::token, Type::i32, Width::choices},
+          {"gathered_weights", RowSet::expert, Type::f32}};
+}
+
+std::vector<TransportTensor> scratch_of_gather_tokens() {
+  return {{"choices", RowSet::choice, Type::i32},
+          {"token_choices", RowSet::token, Type::i32, Width::choices},
+          {"token_weights", RowSet::token, Type::f32, Width::choices},
+          {"leads", RowSet::expert, Type::i32},
+          {"sums", RowSet::token, Type::run, Width::hidden},
+          {"parts", RowSet::part, Type::run, Width::hidden},
+          {"part_weights", RowSet::part, Type::f32, Width::choices},
+          {"part_order", RowSet::part, Type::i32}};
+}
+
 const std::vector<TransportTraits>& table() {
   static const std::vector<TransportTraits> all = {
       {.kind = TransportKind::in_place,
@@ -107,6 +122,15 @@ const std::vector<TransportTraits>& table() {
        .kept = {},
        .scratch = {},
        .weight_slots = 2},
+      {.kind = TransportKind::gather_tokens,
+       .name = "gather_tokens",
+       .merges = true,
+       .slices_experts = true,
+       .expert_rows = rows_of_group,
+       .output_rows = rows_of_source_chunk,
+       .send_rows = own_tokens,
+       .kept = kept_by_gather_tokens(),
+       .scratch = scratch_of_gather_tokens()},
   };
   return all;
 }
@@ -123,9 +147,6 @@ void check_name(std::string_view name) {
     if (t.name == name) return;
   const std::string hint = fmt::format(
       "set moe.transport to one of {}, or to a list of them such as \"flat*4,padded*2\"", fmt::join(all_names(), ", "));
-  if (std::find(std::begin(kPlanned), std::end(kPlanned), name) != std::end(kPlanned))
-    fail(Exit::unsupported, fmt::format("moe.transport = \"{}\" is not supported yet", name),
-         hint + "; docs/limits.md lists what is missing");
   fail(Exit::config,
        fmt::format("moe.transport: unknown transport \"{}\"{}", printable(name), did_you_mean(name, all_names())),
        hint);
@@ -174,6 +195,8 @@ RoutedRows rows_of(RowSet rows, const TransportTraits& traits, const RoutedShape
     case RowSet::choice: return own_rows(shape);
     case RowSet::expert: return traits.expert_rows(shape);
     case RowSet::send: return traits.send_rows(shape);
+    case RowSet::token: return group_tokens(shape);
+    case RowSet::part: return part_rows(shape);
     case RowSet::unit: return unit_rows(shape, traits.merges);
     case RowSet::pilot: return pilot_rows(shape, traits.merges);
     case RowSet::spread: return spread_rows(shape, traits.merges);

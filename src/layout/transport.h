@@ -14,7 +14,7 @@
 
 namespace mw {
 
-enum class TransportKind : uint8_t { in_place, flat, padded, halo, bypass, gather_weights };
+enum class TransportKind : uint8_t { in_place, flat, padded, halo, bypass, gather_weights, gather_tokens };
 
 // What the rows of a transport's tensor are. The last three exist with halo and bypass only, where a gateway rank
 // passes on the rows that other nodes send to its node (layout/exchange_plan.h).
@@ -22,6 +22,8 @@ enum class RowSet : uint8_t {
   choice,  // (token, choice) pairs of this rank's tokens: tokens * top_k, known before routing
   expert,  // rows of this rank's experts
   send,    // rows that this rank sends as the rank of their tokens
+  token,   // tokens of all ranks of the EP group
+  part,    // parts of the sums of this rank's tokens: one from each rank of the EP group for each token
   unit,    // rows that this rank receives for its experts, each for one or several of them
   pilot,   // rows that this rank receives as a gateway
   spread,  // rows that this rank sends as a gateway
@@ -30,7 +32,8 @@ enum class RowSet : uint8_t {
 // A tensor of a transport.
 struct TransportTensor {
   enum class Type : uint8_t { run, f32, i32 };  // run: train.dtype
-  // Elements of a row. choices: one for each expert choice that a row may serve: top_k with bypass, 1 with halo.
+  // Elements of a row. choices: one for each expert choice that a row may serve: 1 with halo, top_k with bypass and
+  // gather_tokens.
   enum class Width : uint8_t { one, choices, hidden };
   const char* name;
   RowSet rows = RowSet::expert;
@@ -45,8 +48,10 @@ struct TransportTraits {
   bool equal_rows = false;         // each rank sends every expert equally many rows
   bool by_node = false;            // rows to other nodes go to a gateway there
   bool merges = false;             // a token's row goes once to each rank or node, whatever its experts there
+  bool slices_experts = false;     // a rank computes a slice of every expert, for the tokens of all ranks
   RoutedRows (*expert_rows)(const RoutedShape&) = nullptr;
-  RoutedRows (*send_rows)(const RoutedShape&) = nullptr;  // null: rows stay on their rank
+  RoutedRows (*output_rows)(const RoutedShape&) = nullptr;  // room for experts' outputs; null: as many as expert_rows
+  RoutedRows (*send_rows)(const RoutedShape&) = nullptr;    // null: rows stay on their rank
   // What a layer keeps per micro-batch; memory.recompute = "moe" and "full" drop it.
   std::vector<TransportTensor> kept;
   // What all layers share: listed as "exchange.NAME" in the byte table (layout/byte_table.h).
@@ -56,6 +61,8 @@ struct TransportTraits {
   int64_t weight_slots = 0;
   bool exchanges() const { return send_rows != nullptr; }    // rows move between the ranks of an EP group
   bool gathers_weights() const { return weight_slots > 0; }  // weights do instead
+  // Whether a rank's rows depend on the load of experts.
+  bool follows_load() const { return !gathers_weights() && !slices_experts; }
 };
 
 // The rows of a set on this rank.
@@ -66,7 +73,7 @@ const TransportTraits& traits_of(TransportKind kind);
 
 // The setting of each layer, from moe.transport: one name for all MoE layers, or a list such as "flat*4,padded*2" that
 // has an item for each of them; "" for dense layers. Errors: config, for a list of another length, a bad count or an
-// unknown name; unsupported, for gather_tokens.
+// unknown name.
 std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model);
 // name: as transport_names gives it. "auto", where no profile chose: in_place for EP = 1, else flat. "", a dense layer:
 // in_place. Errors:

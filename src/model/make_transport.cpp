@@ -1,6 +1,7 @@
 #include "model/make_transport.h"
 
 #include "moe/transports/transport_by_node.h"
+#include "moe/transports/transport_gather_tokens.h"
 #include "moe/transports/transport_gather_weights.h"
 #include "moe/transports/transport_in_place.h"
 #include "moe/transports/transport_padded.h"
@@ -31,11 +32,17 @@ std::unique_ptr<Transport> make_padded(const TransportParts& parts) {
                                            FlatOptions{parts.row_chunks, parts.dispatches_again, parts.islands});
 }
 
+// Its tensors by name: those that the layer keeps, and those that all layers share.
+auto kept_of(const TransportParts& parts) {
+  return [&parts](const char* name) { return parts.store.rows(parts.row(name)); };
+}
+auto scratch_of(const TransportParts& parts) {
+  return [&parts](const char* name) { return parts.store.rows(fmt::format("exchange.{}", name)); };
+}
+
 std::unique_ptr<Transport> make_by_node(const TransportParts& parts, bool merge) {
-  const auto kept = [&](const char* name) { return parts.store.rows(parts.row(name)); };
-  const auto scratch = [&](const char* name) { return parts.store.rows(fmt::format("exchange.{}", name)); };
   return std::make_unique<ByNodeTransport>(*parts.comms.ep, parts.islands, parts.placement, parts.experts,
-                                           parts.scratch, by_node_tensors(kept, scratch),
+                                           parts.scratch, by_node_tensors(kept_of(parts), scratch_of(parts)),
                                            ByNodeOptions{merge, parts.row_chunks, parts.dispatches_again, parts.fault});
 }
 
@@ -48,14 +55,24 @@ std::unique_ptr<Transport> make_gather_weights(const TransportParts& parts) {
       GatherScratch{parts.store.fixed("cache.weights"), parts.store.fixed("cache.gradients")});
 }
 
+std::unique_ptr<Transport> make_gather_tokens(const TransportParts& parts) {
+  return std::make_unique<GatherTokensTransport>(*parts.comms.ep, parts.islands, parts.experts, parts.scratch,
+                                                 gather_tokens_tensors(kept_of(parts), scratch_of(parts)),
+                                                 parts.row_chunks);
+}
+
 struct Maker {
   TransportKind kind;
   std::unique_ptr<Transport> (*make)(const TransportParts&);
 };
 constexpr Maker kMakers[] = {
-    {TransportKind::in_place, make_in_place}, {TransportKind::flat, make_flat},
-    {TransportKind::padded, make_padded},     {TransportKind::halo, make_halo},
-    {TransportKind::bypass, make_bypass},     {TransportKind::gather_weights, make_gather_weights},
+    {TransportKind::in_place, make_in_place},
+    {TransportKind::flat, make_flat},
+    {TransportKind::padded, make_padded},
+    {TransportKind::halo, make_halo},
+    {TransportKind::bypass, make_bypass},
+    {TransportKind::gather_weights, make_gather_weights},
+    {TransportKind::gather_tokens, make_gather_tokens},
 };
 
 }  // namespace

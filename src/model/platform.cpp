@@ -4,6 +4,7 @@
 
 #include "layout/logit_chunks.h"
 #include "layout/shards.h"
+#include "layout/shares.h"
 #include "ops/attention.h"
 #include "ops/embedding.h"
 #include "ops/index.h"
@@ -16,7 +17,7 @@
 
 namespace mw {
 
-// Of transports by way of the node: units and their counts.
+// Of transports that sort choices which came from other ranks: units and their counts.
 static int64_t unit_scratch(const RunSpec& run, const LayerSpec& layer, const Mesh& mesh, int64_t tokens,
                             DeviceKind device) {
   const MoeSpec& m = layer.moe;
@@ -36,7 +37,12 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
           widest_n = vocab_part(model, mesh.tp, 0).count, widest_k = d, expert_bytes = 0;
   const std::vector<TransportKind> transports = choose_transports(transport_names(run.moe.transport, model), mesh.ep);
   for (size_t i = 0; i < model.layers.size(); ++i) {
-    const LayerSpec layer = local_layer(model.layers[i], {}, mesh, {});  // the first of TP has the most
+    const TransportTraits& traits = traits_of(transports[i]);
+    LayerSpec layer = local_layer(model.layers[i], {}, mesh, {});  // the first of TP has the most
+    if (traits.slices_experts) {
+      const std::vector<int64_t> widths = expert_widths(run, layer.moe.width, mesh.ep);
+      layer.moe.width = *std::max_element(widths.begin(), widths.end());
+    }
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{sequences,  seq_len,       a.heads, a.kv_heads,
                          a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask};
@@ -64,7 +70,8 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
     bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
-    if (traits_of(transports[i]).by_node) bytes = std::max(bytes, unit_scratch(run, layer, mesh, tokens, device));
+    if (traits.by_node || traits.slices_experts)
+      bytes = std::max(bytes, unit_scratch(run, layer, mesh, tokens, device));
     expert_bytes = std::max(expert_bytes, esmm_workspace_bytes(run.moe.expert_products, mesh.ep * tokens * m.top_k,
                                                                std::max(c * m.width, d), std::max(m.width, d), device,
                                                                run.expert_gradients));

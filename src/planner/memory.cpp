@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "layout/gradient_blocks.h"
+#include "layout/plan.h"
 
 namespace mw {
 namespace {
@@ -71,7 +72,8 @@ MemoryModel::MemoryModel(const ModelSpec& model, const RunSpec& run, const Platf
 
 const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   std::vector<ExpertPlacement>& placements = placements_[ep];
-  if (placements.empty()) placements = make_block_placements(kinds_.model, ep).layers;
+  if (placements.empty())
+    placements = start_placements(kinds_.model, run_, choose_transports(kinds_.transports, ep), ep).layers;
   return placements;
 }
 

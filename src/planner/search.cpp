@@ -100,6 +100,16 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
   return true;
 }
 
+// Whether experts can be cut into slices where transports compute with them.
+bool can_slice(const Request& request, const Layout& layout, const std::vector<TransportKind>& transports) {
+  const std::vector<LayerSpec>& layers = request.model.layers;
+  for (size_t i = 0; i < layers.size(); ++i)
+    if (traits_of(transports[i]).slices_experts && ((layout.tp > 1 && layout.tp_mode == MoeTpMode::ted) ||
+                                                    !can_share_width(request.run, layers[i].moe.width, layout.ep)))
+      return false;
+  return true;
+}
+
 // Whether every EP group lies on several nodes, with equally many members on each.
 bool fills_nodes(RankGroup group, int64_t node, int64_t ranks) {
   if (ranks % node != 0 || group.stride * group.size <= node) return false;
@@ -213,6 +223,7 @@ Trainable trainable(const Request& request) {
       run.mesh.stage_layers.clear();
       run.moe.transport = "auto";
       run.mesh.shares.clear();
+      run.mesh.width_shares.clear();
       try {
         make_plan(model, run, 1, 0, platform_of(request.profile, model, run));
         out.pairs.emplace_back(schedule, recompute);
@@ -258,6 +269,7 @@ std::vector<Layout> layouts_of(const Request& request) {
       if (ep > experts || (ep > 1 && !allows_sharded_experts(run.moe.transport))) continue;
       layout.ep = static_cast<int>(ep);
       const std::vector<TransportKind> transports = choose_transports(names, ep);
+      if (!can_slice(request, layout, transports)) continue;
       for (const int64_t micro_batches : divisors_of(run.train.global_batch)) {
         layout.micro_batches = micro_batches;
         if (!can_share_samples(run, micro_batches, dp) || !holds_tokens(request, layout, dp, transports)) continue;

@@ -117,7 +117,7 @@ def check_run_file():
                       "train.seq_len=4194304 train.global_batch=16777216", "train.micro_batches=16777216",
                       "train.global_batch=7", "mesh.ep=1048576", "mesh.pp=2", "mesh.tp=2",
                       "mesh.pp=65536 mesh.tp=65536", "mesh.zero=1",
-                      "moe.row_headroom=1000000", "moe.row_chunks=1024", "train.device=cuda", "moe.transport=gather_tokens",
+                      "moe.row_headroom=1000000", "moe.row_chunks=1024", "train.device=cuda", "mesh.width_shares=3,1",
                       "memory.recompute=all"]:
         try_command(overrides, ["train", "small.toml", "data.path=absent", *overrides.split()], range(1, 10))
     finish_group("absurd sizes")

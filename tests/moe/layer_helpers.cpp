@@ -8,8 +8,10 @@
 
 #include "core/rng.h"
 #include "layout/byte_table.h"
+#include "layout/shares.h"
 #include "layout/transport.h"
 #include "moe/transports/transport_by_node.h"
+#include "moe/transports/transport_gather_tokens.h"
 #include "moe/transports/transport_gather_weights.h"
 #include "moe/transports/transport_in_place.h"
 #include "moe/transports/transport_padded.h"
@@ -21,6 +23,16 @@ namespace {
 constexpr size_t kWorkspaceBytes = size_t{16} << 20;
 
 bool is_by_node(const LayerOptions& o) { return o.transport == "halo" || o.transport == "bypass"; }
+bool has_slices(const LayerOptions& o) { return o.transport == "gather_tokens"; }
+// Whether its tensors are those of the transport's record, by name.
+bool is_by_traits(const LayerOptions& o) { return is_by_node(o) || has_slices(o); }
+
+// A layer alone has all experts, wherever those of a group are.
+ExpertPlacement placement_of(const LayerOptions& o, int ranks) {
+  if (o.placement.ep == ranks && !o.placement.homes.empty()) return o.placement;
+  return has_slices(o) ? make_sliced_placement(o.experts, expert_widths({}, TestLayer::kExpertWidth, ranks))
+                       : make_block_placement(o.experts, ranks);
+}
 
 }  // namespace
 
@@ -46,7 +58,7 @@ TestLayer::TestLayer(const LayerOptions& options)
       comm_(*alone_),
       delayed_(comm_, sums_),
       stream_(own_stream_->stream),
-      placement_(make_block_placement(o_.experts, 1)),
+      placement_(placement_of(o_, 1)),
       gather_(make_gather()),
       store_(slots()),
       layer_(make_layer()) {}
@@ -56,10 +68,14 @@ TestLayer::TestLayer(const LayerOptions& options, Comm& ep, Stream& stream)
       comm_(ep),
       delayed_(comm_, sums_),
       stream_(stream),
-      placement_(o_.placement.homes.empty() ? make_block_placement(o_.experts, ep.size()) : o_.placement),
+      placement_(placement_of(o_, ep.size())),
       gather_(make_gather()),
       store_(slots()),
       layer_(make_layer()) {}
+
+int64_t TestLayer::width() const {
+  return placement_.is_sliced() ? placement_.widths[static_cast<size_t>(comm_.rank())] : kExpertWidth;
+}
 
 LayerSpec TestLayer::spec() const {
   LayerSpec spec;
@@ -67,7 +83,7 @@ LayerSpec TestLayer::spec() const {
   spec.activation = o_.activation;
   spec.moe.experts = o_.experts;
   spec.moe.top_k = o_.top_k;
-  spec.moe.width = kExpertWidth;
+  spec.moe.width = width();
   spec.moe.shared_width = o_.shared_width;
   spec.moe.renormalise = true;
   return spec;
@@ -99,13 +115,17 @@ ResidentExperts TestLayer::resident_experts() {
   const int64_t c = halves_of(o_.activation);
   const std::vector<int> own = placement_.experts_of(comm_.rank());
   const auto count = static_cast<int64_t>(own.size());
+  const int64_t f = width();
+  int64_t begin = 0;
+  if (placement_.is_sliced())
+    begin = std::accumulate(placement_.widths.begin(), placement_.widths.begin() + comm_.rank(), int64_t{0});
   ResidentExperts experts;
   for (const int e : own) {
-    experts.up.push_back(weight(fmt::format("up.{}", e), c * kExpertWidth, kWidth, o_.dtype));
-    experts.down.push_back(weight(fmt::format("down.{}", e), kWidth, kExpertWidth, o_.dtype));
+    experts.up.push_back(weight(fmt::format("up.{}", e), c * f, kWidth, o_.dtype, {kExpertWidth, begin, f, kWidth}));
+    experts.down.push_back(weight(fmt::format("down.{}", e), kWidth, f, o_.dtype, {kExpertWidth, begin, f, 1}));
   }
-  experts.d_up = gradient("up", {count, c * kExpertWidth, kWidth});
-  experts.d_down = gradient("down", {count, kWidth, kExpertWidth});
+  experts.d_up = gradient("up", {count, c * f, kWidth});
+  experts.d_down = gradient("down", {count, kWidth, f});
   return experts;
 }
 
@@ -129,6 +149,7 @@ std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
     return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
                                        calls_);
   if (is_by_node(o_)) return make_by_node(std::move(experts));
+  if (has_slices(o_)) return make_gather_tokens(std::move(experts));
   const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
   const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched, islands()};
   if (o_.transport == "flat")
@@ -150,6 +171,13 @@ std::unique_ptr<Transport> TestLayer::make_by_node(ResidentExperts experts) {
   return std::make_unique<ByNodeTransport>(
       comm_, islands(), placement_, std::move(experts), expert_scratch(), by_node_tensors(kept, scratch),
       ByNodeOptions{o_.transport == "bypass", o_.row_chunks, o_.moe.recompute.dispatched});
+}
+
+std::unique_ptr<Transport> TestLayer::make_gather_tokens(ResidentExperts experts) {
+  const auto kept = [&](const char* name) { return store_.rows(name); };
+  const auto scratch = [&](const char* name) { return store_.rows(fmt::format("exchange.{}", name)); };
+  return std::make_unique<GatherTokensTransport>(comm_, islands(), std::move(experts), expert_scratch(),
+                                                 gather_tokens_tensors(kept, scratch), o_.row_chunks);
 }
 
 std::unique_ptr<MoeLayer> TestLayer::make_layer() {
@@ -220,12 +248,13 @@ void TestLayer::forget() {
   if (o_.moe.recompute.hidden) spoil({"h", "shared_h"});
   if (o_.moe.recompute.logits) spoil({"logits"});
   if (gather_.pieces() > 0) spoil({"cache.weights", "cache.gradients"});
-  if (!o_.moe.recompute.dispatched) return;
-  if (is_by_node(o_)) {
-    for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).kept)
-      spoil({tensor.name});
+  if (is_by_traits(o_))  // scratch serves other layers meanwhile
     for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).scratch)
       spoil({fmt::format("exchange.{}", tensor.name).c_str()});
+  if (!o_.moe.recompute.dispatched) return;
+  if (is_by_traits(o_)) {
+    for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).kept)
+      spoil({tensor.name});
   } else {
     spoil({"received", "received_index", "received_weights", "padded_token_ids", "padded_row_of", "exchange_rows",
            "exchange_weights"});
@@ -253,15 +282,15 @@ std::vector<TensorSlot> TestLayer::slots() const {
     tail.insert(tail.begin(), 1);  // one row at start: the rest must grow
     list.push_back({name, dtype, std::move(tail), rows});
   };
-  growing("h", o_.dtype, {c, kExpertWidth});
-  growing("a", o_.dtype, {kExpertWidth});
+  growing("h", o_.dtype, {c, width()});
+  growing("a", o_.dtype, {width()});
   growing("y", o_.dtype, {kWidth});
   growing("exchange_rows", o_.dtype, {kWidth});
   growing("received", o_.dtype, {kWidth});
   for (const char* name : {"sorted_weights", "d_sorted_weights", "exchange_weights", "received_weights"})
     growing(name, DType::f32, {});
   for (const char* name : {"received_index", "padded_token_ids"}) growing(name, DType::i32, {});
-  if (is_by_node(o_)) add_by_node(list);
+  if (is_by_traits(o_)) add_by_traits(list);
   if (gather_.pieces() > 0) {
     list.push_back({"cache.weights", DType::u8, {gather_.slots * gather_.slot_bytes()}});
     list.push_back({"cache.gradients", DType::f32, {gather_.gradient_elements()}});
@@ -269,7 +298,7 @@ std::vector<TensorSlot> TestLayer::slots() const {
   return list;
 }
 
-void TestLayer::add_by_node(std::vector<TensorSlot>& list) const {
+void TestLayer::add_by_traits(std::vector<TensorSlot>& list) const {
   const TransportTraits& traits = traits_of(choose_transport(o_.transport, comm_.size()));
   const int64_t most = comm_.size() * comm_.size() * o_.tokens * o_.top_k;
   const auto add = [&](const std::string& name, const TransportTensor& tensor) {
@@ -289,11 +318,13 @@ void TestLayer::add_by_node(std::vector<TensorSlot>& list) const {
   for (const TransportTensor& tensor : traits.scratch) add(fmt::format("exchange.{}", tensor.name), tensor);
 }
 
-Weight TestLayer::weight(const std::string& name, int64_t n, int64_t k, DType dtype) {
+Weight TestLayer::weight(const std::string& name, int64_t n, int64_t k, DType dtype, const Part& part) {
   std::vector<float>& values = weights_[name];
   const RngKey key = make_rng_key(1, name);
   for (int64_t i = 0; i < n * k; ++i) {
-    const float value = 0.3f * normal_at(key, static_cast<uint64_t>(i));
+    const int64_t outer = i / (part.count * part.inner), within = i % (part.count * part.inner);
+    const int64_t at = (outer * part.width + part.begin) * part.inner + within;
+    const float value = 0.3f * normal_at(key, static_cast<uint64_t>(at));
     values.push_back(o_.exact ? std::round(value * 8) / 8 : value);
   }
   Weight w;

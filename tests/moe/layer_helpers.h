@@ -21,7 +21,8 @@
 namespace mw::test {
 
 struct LayerOptions {
-  std::string transport = "in_place";  // in_place | flat | padded | halo | bypass | gather_weights | token_chunks
+  // in_place | flat | padded | halo | bypass | gather_weights | gather_tokens | token_chunks
+  std::string transport = "in_place";
   DType dtype = DType::f32;
   int64_t row_chunks = 1, tokens = 37, seq_len = 37;  // tokens: of the rank that has most
   int64_t experts = 7, top_k = 3;
@@ -30,7 +31,7 @@ struct LayerOptions {
   bool exact = false;         // weights are multiples of 1/8: with input to match, sums of products round nothing
   int micro_batches = 1;      // the same one several times: gradients add up
   bool prefetch = false;      // weights_begin is called before forward and backward
-  ExpertPlacement placement;  // empty: blocks
+  ExpertPlacement placement;  // empty: blocks, or with gather_tokens equal slices
   NodeMap nodes;              // of the ranks of the group
   MoeOptions moe;
 };
@@ -79,13 +80,22 @@ class TestLayer {
   std::unique_ptr<Transport> make_transport(ResidentExperts experts);
   Islands islands() const;
   std::unique_ptr<Transport> make_by_node(ResidentExperts experts);
+  std::unique_ptr<Transport> make_gather_tokens(ResidentExperts experts);
   std::unique_ptr<MoeLayer> make_layer();
 
   void clear_gradients();
   void forget();
   std::vector<TensorSlot> slots() const;
-  void add_by_node(std::vector<TensorSlot>& list) const;
-  Weight weight(const std::string& name, int64_t n, int64_t k, DType dtype);
+  void add_by_traits(std::vector<TensorSlot>& list) const;
+  int64_t width() const;  // of this rank's experts
+  // part: entries of its middle axis that this rank has of a tensor [outer, width, inner]; n x k of them in all.
+  struct Part {
+    int64_t width = 1, begin = 0, count = 1, inner = 1;
+  };
+  Weight weight(const std::string& name, int64_t n, int64_t k, DType dtype, const Part& part);
+  Weight weight(const std::string& name, int64_t n, int64_t k, DType dtype) {
+    return weight(name, n, k, dtype, {n * k, 0, n * k, 1});
+  }
   TensorView gradient(const std::string& name, std::initializer_list<int64_t> shape);
 
   LayerOptions o_;

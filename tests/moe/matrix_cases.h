@@ -9,7 +9,7 @@
 namespace mw::test {
 
 enum class Tokens { uneven, none_on_one_rank, one_expert };
-enum class Homes { blocks, scattered, none_on_last };
+enum class Homes { blocks, scattered, none_on_last };  // of slices: equal, all different, one feature on the last rank
 enum class Nodes { one, pairs, threes, interleaved, apart };  // ranks that share a node; the last node may have fewer
 
 struct MatrixCase {
@@ -46,7 +46,7 @@ TestLayer::Outcome reference_of(const MatrixCase& c);
 // to the bit are therefore
 // - outputs, where the activation is ReLU; else where experts get their rows in the order of the reference (flat, and
 //   halo and bypass in one chunk) and no shared expert sees the tokens in panels of another height; not under bypass,
-//   where a token has several choices: it sums them by rank and node;
+//   where a token has several choices: it sums them by rank and node; not under gather_tokens, which sums over slices;
 // - gradients of experts, where each expert gets the same rows in the same order;
 // - the gradient of the input, where outputs and the rows' order are the same and with one choice, which leaves the
 //   router none.

@@ -66,7 +66,7 @@ TEST_P(TransportMatrix, FailsInEveryCaseWhereOneRowIsLost) {
 
 INSTANTIATE_TEST_SUITE_P(Of, TransportMatrix,
                          testing::Combine(testing::ValuesIn(kSizes),
-                                          testing::Values("flat", "padded", "gather_weights")),
+                                          testing::Values("flat", "padded", "gather_weights", "gather_tokens")),
                          [](const auto& tested) {
                            return fmt::format("{}Ranks_{}", std::get<0>(tested.param).ranks, std::get<1>(tested.param));
                          });

@@ -82,6 +82,25 @@ TEST(Memory, EqualsTheTableWhereWeightsAreGathered) {
         }
 }
 
+TEST(Memory, EqualsTheTableWhereTokensAreGathered) {
+  for (const char* transport : {"gather_tokens", "gather_tokens*2,bypass*3"})
+    for (const DType dtype : {DType::bf16, DType::f32})
+      for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77, int64_t{1} << 27}}) {
+        const ModelSpec model = odd_model();
+        RunSpec run = small_run();
+        run.train.dtype = dtype;
+        run.moe.transport = transport;
+        MemoryModel memory(model, run, platform);
+        for (const char* layout : {"ep=4", "ep=2 zero=1 recompute=selective", "tp=2 ep=3 recompute=moe",
+                                   "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1", "ep=6 recompute=full"})
+          compare(memory, model, run, layout, 12, platform);
+        run.mesh.width_shares = "1,3,2";
+        MemoryModel uneven(model, run, platform);
+        for (const char* layout : {"ep=3", "tp=2 ep=3 zero=1 recompute=moe"})
+          compare(uneven, model, run, layout, 12, platform);
+      }
+}
+
 TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
   for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}})
     for (const int64_t width : {21, 40}) {  // of experts: with and without gaps behind fp32 tensors

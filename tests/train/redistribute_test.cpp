@@ -140,6 +140,23 @@ TEST(Redistribute, SwapsTwoExperts) {
   });
 }
 
+// Whole experts become slices of all experts, and whole again.
+TEST(Redistribute, CutsExpertsIntoSlices) {
+  for (const int64_t zero : {0, 1})
+    run_ranks(4, [&](Comm& world, Stream&) {
+      RandomLayout slices = layout_of(4, zero, nullptr);
+      slices.run.moe.transport = "gather_tokens";
+      slices.run.mesh.width_shares = "1,2,4,1";
+      const RandomLayout blocks = layout_of(2, zero, nullptr);
+      const std::unique_ptr<Engine> from = trained_engine(blocks, world), cut = make_engine(slices, world),
+                                    whole = make_engine(blocks, world);
+      redistribute(*from, *cut);
+      redistribute(*cut, *whole);
+      expect_same_states(*from, *whole);
+      EXPECT_NEAR(take_step(*cut, 3), take_step(*from, 3), 1e-6);
+    });
+}
+
 // A placement changes who computes an expert, not what it computes. The gradient norm adds experts in the order of
 // their slots: losses are equal to rounding.
 TEST(Redistribute, TrainingGoesOnWithTheSameLosses) {
@@ -189,6 +206,12 @@ TEST(Redistribute, CheckpointsRecordThePlacement) {
     EXPECT_EQ(*index.placements, *placed);
     save_checkpoint(*to, dir.path(), {3, 48}, 2);
     EXPECT_EQ(read_checkpoint_index(dir.path() + "/step-00000003").placements, nullptr);  // blocks
+    RandomLayout slices = layout_of(2, 0, nullptr);
+    slices.run.moe.transport = "gather_tokens";
+    const std::unique_ptr<Engine> cut = make_engine(slices, world);
+    load_checkpoint(*cut, dir.path() + "/step-00000003");
+    save_checkpoint(*cut, dir.path(), {4, 64}, 2);
+    EXPECT_EQ(read_checkpoint_index(dir.path() + "/step-00000004").placements, nullptr);
   });
 }
 

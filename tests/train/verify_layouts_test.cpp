@@ -13,7 +13,7 @@ struct LayoutCase {
   int ranks;
   MeshSpec mesh;
   const char* transport = "auto";
-  const char* shares = "";
+  const char *shares = "", *width_shares = "";
 };
 void PrintTo(const LayoutCase& layout, std::ostream* out) { *out << layout.name; }
 
@@ -51,6 +51,12 @@ const LayoutCase kLayouts[] = {
     {"weights_pipeline_zb_h1", 4, mesh_of(2, 1, 2, 0, ScheduleKind::zb_h1), "gather_weights"},
     {"weights_pipeline_zb_v", 8, on_nodes(3, mesh_of(2, 2, 2, 1, ScheduleKind::zb_v)), "gather_weights"},
     {"weights_shares_5_2_1", 3, mesh_of(1, 1, 3, 0), "gather_weights", "5,2,1"},
+    {"tokens", 4, mesh_of(1, 1, 4, 0), "gather_tokens"},
+    {"tokens_zero_tensor_parallel", 4, mesh_of(1, 2, 2, 1), "gather_tokens", "", "1,4"},
+    {"tokens_and_flat_interleaved", 4, mesh_of(2, 1, 2, 0, ScheduleKind::interleaved), "flat,gather_tokens*2"},
+    {"tokens_pipeline_zb_h1", 4, mesh_of(2, 1, 2, 0, ScheduleKind::zb_h1), "gather_tokens"},
+    {"tokens_all_axes", 16, mesh_of(2, 2, 4, 1), "gather_tokens", "", "4,3,2,1"},
+    {"tokens_shares_5_2_1", 3, mesh_of(1, 1, 3, 0), "gather_tokens", "5,2,1", "1,3,1"},
     {"halo_uneven_nodes", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "halo"},
     {"bypass_uneven_nodes", 5, on_nodes(3, mesh_of(1, 1, 5, 1)), "bypass"},
     {"bypass_pipeline_zb_v", 8, on_nodes(3, mesh_of(2, 1, 4, 0, ScheduleKind::zb_v)), "bypass"},
@@ -73,6 +79,7 @@ Verdict verify(const LayoutCase& layout, Fault fault = Fault::none) {
   run.mesh = layout.mesh;
   run.moe.transport = layout.transport;
   run.mesh.shares = layout.shares;
+  run.mesh.width_shares = layout.width_shares;
   if (!run.mesh.shares.empty()) run.train.micro_batches = 2;  // of eight samples
   if (layout.ranks % 2 == 1 && run.mesh.shares.empty())
     run.train.global_batch = run.train.micro_batches * 2 * layout.ranks;
@@ -109,6 +116,8 @@ TEST(VerifyLayout, TellsOfAFaultOnEveryRank) {
     const Verdict verdict = verify({"faulty", 4, mesh_of(1, 1, 2, 0)}, fault);
     EXPECT_EQ(verdict.codes, std::vector<Exit>(4, Exit::check_failed)) << word_of(fault) << verdict.told;
   }
+  const Verdict verdict = verify({"short", 2, mesh_of(1, 1, 2, 0), "gather_tokens"}, Fault::short_slice);
+  EXPECT_EQ(verdict.codes, std::vector<Exit>(2, Exit::check_failed)) << verdict.told;
 }
 
 }  // namespace

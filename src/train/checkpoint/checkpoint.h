@@ -37,7 +37,7 @@ struct CheckpointIndex {
   std::string run_toml;
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;  // global shapes
   std::vector<CheckpointSlice> slices;
-  SharedPlacements placements;  // that it was written with; null: blocks, version 0
+  SharedPlacements placements;  // that it was written with; null: start_placements
 };
 
 // Parses and validates an index of version 1 or 2: types, ranges, file names without a path, and that slices cover

@@ -44,7 +44,7 @@ struct CheckpointContents {
   RunState state;
   std::string run_toml;
   bool has_moments = true;
-  SharedPlacements placements = nullptr;  // null: blocks, version 0
+  SharedPlacements placements = nullptr;  // null: start_placements
 };
 // Writes index.json, then DONE, after all files are complete; first checks that the index can be loaded. To be called
 // on one rank. Errors: checkpoint, data.

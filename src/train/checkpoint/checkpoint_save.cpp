@@ -50,7 +50,8 @@ std::vector<LocalSlice> slices_to_write(Engine& engine) {
 
 // None where every run has the same.
 SharedPlacements placements_to_record(const Plan& plan) {
-  return *plan.placements == make_block_placements(plan.model, plan.mesh.ep) ? nullptr : plan.placements;
+  const Placements start = start_placements(plan.model, plan.run, plan.transports, plan.mesh.ep);
+  return *plan.placements == start ? nullptr : plan.placements;
 }
 
 // Never the folder just written: a run that resumed from an older checkpoint writes lower steps than those it left
