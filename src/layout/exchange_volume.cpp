@@ -58,6 +58,12 @@ double distinct_nodes(const MoeSpec& moe, int64_t nodes) {
 
 LinkRows rows_per_token(const MoeSpec& moe, const TransportTraits& traits, const Islands& islands) {
   const int n = islands.size();
+  if (traits.slices_experts) {
+    double near = 0;
+    for (const std::vector<int>& members : islands.members)
+      near += static_cast<double>(members.size() * (members.size() - 1)) / n;
+    return {near, n - 1 - near};
+  }
   const auto experts_of = [&](int member) { return moe.experts / n + (member < moe.experts % n ? 1 : 0); };
   const auto to_rank = [&](int member) { return units_to(moe, traits.merges, experts_of(member)); };
   bool equal = true;  // nodes
@@ -87,6 +93,7 @@ LinkRows rows_per_token(const MoeSpec& moe, const TransportTraits& traits, const
 LinkRows rows_per_token(const MoeSpec& moe, const TransportTraits& traits, int64_t nodes, int64_t near) {
   const auto n = static_cast<double>(nodes), g = static_cast<double>(near), k = static_cast<double>(moe.top_k);
   const double elsewhere = (n - 1) / n, others = (g - 1) / g;
+  if (traits.slices_experts) return {g - 1, (n - 1) * g};
   if (!traits.by_node) return {k * others / n, k * elsewhere};
   if (!traits.merges) return {k * others, k * elsewhere};
   return {distinct_groups(moe.experts, moe.top_k, nodes * near) * others, distinct_nodes(moe, nodes) * elsewhere};
@@ -95,7 +102,7 @@ LinkRows rows_per_token(const MoeSpec& moe, const TransportTraits& traits, int64
 double bytes_per_row(const MoeSpec& moe, const TransportTraits& traits, int64_t row_bytes, bool again) {
   const double row = static_cast<double>(row_bytes) * (again ? 5 : 4);
   const double gates = static_cast<double>(sizeof(float)) * static_cast<double>(traits.merges ? moe.top_k : 1);
-  if (!traits.by_node) return row + 2 * gates;
+  if (!traits.by_node && !traits.slices_experts) return row + 2 * gates;
   // Choices and weights go out each time, weights of halo only in the dispatch that the backward pass follows.
   const double dispatches = again ? 2 : 1;
   return row + dispatches * gates + (traits.merges ? dispatches : 1) * gates + gates;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 
@@ -208,7 +209,7 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
     const LayerSpec& layer = kinds.spec(kind);
     if (layer.feed_forward != FeedForwardKind::moe) continue;
     const TransportTraits& traits = traits_of(choose_transport(kinds.transports[static_cast<size_t>(kind)], mesh.ep));
-    if (traits.gathers_weights()) continue;  // no row depends on the load
+    if (!traits.follows_load()) continue;
     const RankLoad load = times_.load().of(layer.moe.experts, mesh.ep, traits.equal_rows);
     const double most = largest_block(layer.moe.experts, mesh.ep);
     states.load = {std::max(states.load.mean, load.mean / most), std::max(states.load.p99, load.p99 / most)};
@@ -234,29 +235,43 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   return states;
 }
 
-// Of a stage, those that may need most. Rank 0 has as much of everything as any. ZeRO's first cut may lie in the
-// embedding, of which every rank keeps the master weights, and the last one in matrices: that of the last rank, or
-// where experts or parts of the model are not the same everywhere, of the last ones that have as much as rank 0.
-std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& mesh) const {
+// Of a stage, those that may need most. Rank 0 has as much of everything as any, but for slices of experts, of which
+// another rank may have wider ones. ZeRO's first cut may lie in the embedding, of which every rank keeps the master
+// weights, and the last one in matrices: that of the last rank, or where experts or parts of the model are not the same
+// everywhere, of the last ones that have as much as those.
+std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& mesh) {
   const int last = mesh.dp * mesh.tp - 1;
-  if (layout.zero == 0 || last == 0) return {0};
-  std::vector<int> ranks = {0, last};
-  const auto add_last = [&](auto is_like_rank_0) {
-    int rank = last;
-    while (!is_like_rank_0(coords_of(mesh, rank))) --rank;
+  const std::vector<ExpertPlacement>& placements = memory_.placements_of(mesh.ep);
+  const auto uneven = std::find_if(placements.begin(), placements.end(), [](const ExpertPlacement& placement) {
+    return std::set<int64_t>(placement.widths.begin(), placement.widths.end()).size() > 1;
+  });
+  const int widest = uneven == placements.end() ? 0 : uneven->widest();
+  std::vector<int> ranks = {0};
+  const auto add = [&](int rank) {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+  };
+  int first_widest = 0;
+  while (coords_of(mesh, first_widest).ep != widest) ++first_widest;
+  add(first_widest);
+  if (layout.zero == 0 || last == 0) return ranks;
+  add(last);
+  const auto add_last = [&](auto is_like_largest) {
+    int rank = last;
+    while (!is_like_largest(coords_of(mesh, rank))) --rank;
+    add(rank);
   };
   const ModelSpec& model = memory_.kinds().model;
   const auto any_layer = [&](auto is) { return std::any_of(model.layers.begin(), model.layers.end(), is); };
   const int tp = mesh.tp;
-  const bool experts_differ = any_layer([&](const LayerSpec& layer) { return layer.moe.experts % mesh.ep != 0; });
+  const bool experts_differ =
+      uneven != placements.end() || any_layer([&](const LayerSpec& layer) { return layer.moe.experts % mesh.ep != 0; });
   const bool shards_differ =
       vocab_part(model, tp, 0).count != vocab_part(model, tp, tp - 1).count || any_layer([&](const LayerSpec& layer) {
         const int64_t of_experts = mesh.ted ? layer.moe.width % tp + layer.moe.shared_width % tp : 0;
         return head_shard(layer.attention, tp, 0).heads.count != head_shard(layer.attention, tp, tp - 1).heads.count ||
                layer.dense_width % tp != 0 || of_experts != 0;
       });
-  if (experts_differ) add_last([](const MeshCoords& at) { return at.ep == 0; });
+  if (experts_differ) add_last([&](const MeshCoords& at) { return at.ep == widest; });
   if (shards_differ) add_last([](const MeshCoords& at) { return at.tp == 0; });
   if (experts_differ && shards_differ) add_last([](const MeshCoords& at) { return at.ep == 0 && at.tp == 0; });
   return ranks;

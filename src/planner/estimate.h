@@ -84,7 +84,7 @@ class Estimator {
   Estimator& of_transport(const Layout& layout);
   const States& states_of(const Layout& layout, const Mesh& mesh);
   std::vector<StageTime> stage_times(const Layout& layout, const Mesh& mesh);
-  std::vector<int> largest_in_stage(const Layout& layout, const Mesh& mesh) const;
+  std::vector<int> largest_in_stage(const Layout& layout, const Mesh& mesh);
   void fill_memory(Estimate& estimate, const Mesh& mesh, const States& states);
   double replica_sums(const Layout& layout, const Mesh& mesh, const std::array<int64_t, kReplicas>& bytes) const;
   double weights_gather(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const;

@@ -17,10 +17,12 @@ struct Extras {
 };
 
 Extras extras_of(const ExchangeShape& shape, ExchangePhase phase) {
-  const double gates = sizeof(float) * (shape.traits.merges ? static_cast<double>(shape.moe.top_k) : 1);
+  const bool of_all_choices = shape.traits.merges || shape.traits.slices_experts;
+  const double gates = sizeof(float) * (of_all_choices ? static_cast<double>(shape.moe.top_k) : 1);
   switch (phase) {
-    case ExchangePhase::dispatch: return {goes_by_node(shape) ? 2.0 : 1.0, gates};  // gate weights, choices
-    case ExchangePhase::gradient_combine: return {1, gates};                        // gradients of gate weights
+    case ExchangePhase::dispatch:  // gate weights, choices
+      return {goes_by_node(shape) || shape.traits.slices_experts ? 2.0 : 1.0, gates};
+    case ExchangePhase::gradient_combine: return {1, gates};  // gradients of gate weights
     default: return {};
   }
 }
@@ -50,6 +52,7 @@ double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Trans
                        extras.messages * transfers.all_to_all(group, count * extras.bytes, beyond);
     return shape.pieces * all;
   };
+  if (shape.traits.slices_experts) return exchange(shape.group, static_cast<double>(shape.group.size), 1);
   if (!goes_by_node(shape))
     return exchange(shape.group, shape.load * static_cast<double>(shape.moe.top_k), shape.link_load / shape.load);
   // First between nodes, then within them. What a gateway takes does not follow the load; what an expert's rank gets
@@ -67,6 +70,10 @@ double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Trans
 
 double copied_bytes(const ExchangeShape& shape, ExchangePhase phase) {
   const double bytes = shape.tokens * shape.row_bytes, k = static_cast<double>(shape.moe.top_k);
+  if (shape.traits.slices_experts) {  // the rows of all tokens are summed by token, then the parts of all ranks
+    const auto ranks = static_cast<double>(shape.group.size);
+    return goes_out(phase) ? 0 : (ranks * (k + 2) + 2) * bytes;
+  }
   if (!goes_by_node(shape)) return (goes_out(phase) ? 2 * k : k + 2) * bytes;
   const RowsPerToken rows = rows_by_node(shape);
   if (goes_out(phase)) return 2 * (rows.sent + rows.spread) * bytes;

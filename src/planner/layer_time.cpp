@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "layout/logit_chunks.h"
+#include "layout/plan.h"
 #include "planner/exchange_time.h"
 #include "planner/volumes.h"
 
@@ -258,19 +259,29 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
              s = static_cast<double>(m.shared_width);
   const TransportTraits& traits = traits_of(shape.transport);
   const bool travels = traits.exchanges();
-  // Where weights are gathered, every rank computes its own rows with all experts.
-  const double load = traits.gathers_weights() ? t / shape.mean_routed
-                                               : load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean,
-               local = traits.gathers_weights() ? e : std::max(1.0, e / shape.mesh.ep);
+  // Where weights are gathered, every rank computes its own rows with all experts; where tokens are, those of all
+  // ranks.
+  const double ranks = shape.mesh.ep;
+  const double load = traits.follows_load()   ? load_.of(m.experts, shape.mesh.ep, traits.equal_rows).mean
+                      : traits.slices_experts ? ranks
+                                              : t / shape.mean_routed,
+               local = traits.follows_load() ? std::max(1.0, e / ranks) : e;
   const double rows = load * shape.mean_routed * k;
+  const double wanted_pieces = run_.moe.row_chunks > 0 ? static_cast<double>(run_.moe.row_chunks)
+                               : travels               ? static_cast<double>(profile_.row_chunks)
+                                                       : 1;
+  const double pieces = traits.slices_experts ? std::min(wanted_pieces, ranks) : wanted_pieces;
+  // Each piece of gathered tokens has rows of all experts; other pieces have experts of their own.
+  const double passes = traits.slices_experts ? pieces : 1;
+  const auto multiply = [&](double n, double width) { return passes * expert_product(rows / passes, local, n, width); };
+  const auto weight_gradient = [&](double n, double width) {
+    return passes * expert_weight_product(rows / passes, local, n, width);
+  };
 
-  const double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
-  const double up = expert_product(rows, local, c * f, d), down = expert_product(rows, local, d, f),
-               activate = traffic(rows * (c + 1) * f * b);
+  double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
+  if (traits.slices_experts) route += traffic(24 * rows);
+  const double up = multiply(c * f, d), down = multiply(d, f), activate = traffic(rows * (c + 1) * f * b);
   const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s);
-  const auto pieces = static_cast<double>(run_.moe.row_chunks > 0 ? run_.moe.row_chunks
-                                          : travels               ? profile_.row_chunks
-                                                                  : 1);
   const RankGroup group = ep_group(shape.mesh);
   const int64_t links_of_group = group.size / std::gcd(group.size, transfers_.members_per_link(group));
   const ExchangeShape exchange = {.moe = m,
@@ -297,8 +308,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
 
   double shared_back = 0;
   if (s > 0) shared_back = shared + product(t, s, d) + weight_product(t, d, s);
-  double work = expert_product(rows, local, f, d) + traffic(rows * (2 * c + 2) * f * b) +
-                expert_weight_product(rows, local, d, f) + expert_product(rows, local, d, c * f);
+  double work = multiply(f, d) + traffic(rows * (2 * c + 2) * f * b) + weight_gradient(d, f) + multiply(d, c * f);
   double again = 0;
   if (is_recomputed(shape.recompute, "h")) work += up;
   if (is_recomputed(shape.recompute, "shared.h") && s > 0) again += shared_up;
@@ -311,7 +321,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
                                shared_back, pieces);
   time.backward_input = traffic(6 * t * d * b) + pack + work + again + shared_back + combine + traffic(16 * t * e) +
                         2 * product(t, e, d) / kRouterShare + slower * back.hidden + profile_.routing_latency_s;
-  double weights = expert_weight_product(rows, local, c * f, d);
+  double weights = weight_gradient(c * f, d);
   if (s > 0) weights += weight_product(t, c * s, d);
   put_weights(time, weights, shape.weight_part.moe);
   time.backward_exchange += back.waited;
@@ -386,13 +396,16 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
   shape.routed = static_cast<double>(routed_tokens(mesh, {}, tokens).count);
   shape.mean_routed = shape.routed * static_cast<double>(run_.train.global_batch / layout.micro_batches) /
                       static_cast<double>(sequences * mesh.dp);
-  for (int kind = 0; kind < kinds_.count(); ++kind) {
-    const LayerSpec& layer = kinds_.spec(kind);
-    const LayerSpec local = local_layer(layer, {}, mesh, {});
-    shape.transport = choose_transport(kinds_.transports[static_cast<size_t>(kind)], mesh.ep);
-    if (traits_of(shape.transport).gathers_weights())
-      shape.gather = weight_gather_of(shape.transport, local, kinds_.model.width, split,
-                                      make_block_placement(layer.moe.experts, mesh.ep), platform_);
+  const std::vector<TransportKind> transports = choose_transports(kinds_.transports, mesh.ep);
+  const Placements placements = start_placements(kinds_.model, run_, transports, mesh.ep);
+  for (size_t kind = 0; kind < transports.size(); ++kind) {
+    const LayerSpec& layer = kinds_.model.layers[kind];
+    const ExpertPlacement& placement = placements.layers[kind];
+    MeshCoords slowest;
+    slowest.ep = placement.widest();
+    const LayerSpec local = local_layer(layer, placement, mesh, slowest);
+    shape.transport = transports[kind];
+    shape.gather = weight_gather_of(shape.transport, local, kinds_.model.width, split, placement, platform_);
     LayerTime time = attention(local, shape);
     add(time, layer.feed_forward == FeedForwardKind::moe ? experts(local, shape, time) : dense(local, shape));
     times.kinds.push_back(time);

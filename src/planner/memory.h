@@ -54,6 +54,7 @@ class MemoryModel {
   std::array<int64_t, kReplicas> gradient_bytes(const Mesh& mesh, const MeshCoords& coords,
                                                 const std::vector<StagePlan>& stages);
   const LayerKinds& kinds() const { return kinds_; }
+  const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
 
  private:
   // What one rank of a given shape keeps and shares.
@@ -92,7 +93,6 @@ class MemoryModel {
                                uint32_t kinds);
   const RankParams& params_of(const Mesh& mesh, const MeshCoords& coords);
   Params params_of_row(const ParamRow& row, const Mesh& mesh, const MeshCoords& coords, bool has_head);
-  const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
   // In the order of their gradients.
   std::vector<const Params*> parts_of(const Mesh& mesh, const MeshCoords& coords, const std::vector<StagePlan>& stages);
   int64_t moments_in(const std::vector<const Params*>& parts, size_t block, int64_t begin, int64_t end) const;

@@ -156,13 +156,6 @@ struct PricedExchange {
   double seconds = 0;
 };
 
-// Whether `train` can run it.
-bool is_built(const PricedExchange& exchange) {
-  const auto table = transport_table();
-  return std::any_of(table.begin(), table.end(),
-                     [&](const TransportTraits& t) { return t.name == exchange.volume.transport; });
-}
-
 std::vector<PricedExchange> price_exchanges(const Request& request, const LayerSpec& layer, double tokens,
                                             RankGroup group, GroupShape shape) {
   const Transfers transfers(request.profile, request.ranks);
@@ -179,9 +172,8 @@ std::vector<PricedExchange> price_exchanges(const Request& request, const LayerS
 std::string describe_cheapest(const std::vector<PricedExchange>& exchanges, const LayerSpec& layer, int64_t layers) {
   const auto cheaper = [](const PricedExchange& a, const PricedExchange& b) { return a.seconds < b.seconds; };
   const PricedExchange& best = *std::min_element(exchanges.begin(), exchanges.end(), cheaper);
-  return fmt::format("  cheapest for {} layer{} of {} experts x {}, top-{}: {}{}\n", layers, layers == 1 ? "" : "s",
-                     layer.moe.experts, layer.moe.width, layer.moe.top_k, best.volume.transport,
-                     is_built(best) ? "" : fmt::format(", {} (not built)", in_seconds(best.seconds)));
+  return fmt::format("  cheapest for {} layer{} of {} experts x {}, top-{}: {}\n", layers, layers == 1 ? "" : "s",
+                     layer.moe.experts, layer.moe.width, layer.moe.top_k, best.volume.transport);
 }
 
 // Loads that the plan reckons with, and what each way to bring tokens and experts together would send.
@@ -195,8 +187,8 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
   if (moe == layers.end() || group.size == 1) return "";
   const std::string& transport = kinds.transports[static_cast<size_t>(moe - layers.begin())];
   const TransportTraits& traits = traits_of(choose_transport(transport, mesh.ep));
-  RankLoad load;  // where weights are gathered, every rank computes the rows of its own tokens
-  if (!traits.gathers_weights())
+  RankLoad load;  // where rows do not follow the load, every rank has as many
+  if (traits.follows_load())
     load = LoadModel(request.load, request.run.moe).of(moe->moe.experts, group.size, traits.equal_rows);
   std::string text = fmt::format(
       "routed rows of the fullest of {} ranks: {:.2f} times the mean, {:.2f} times at the 99th percentile ({})\n",
@@ -212,10 +204,10 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
       "an MoE layer's exchanges, forward and backward, of one rank and micro-batch with even loads, over {} node{}\n",
       shape.nodes, shape.nodes == 1 ? "" : "s");
   for (const PricedExchange& e : price_exchanges(request, *moe, routed, group, shape))
-    text += fmt::format("  {:<14} {:>10} within a node {:>10} between nodes, {:>9} at best{}\n", e.volume.transport,
+    text += fmt::format("  {:<14} {:>10} within a node {:>10} between nodes, {:>9} at best\n", e.volume.transport,
                         format_bytes(static_cast<int64_t>(e.volume.forward.near + e.volume.backward.near)),
                         format_bytes(static_cast<int64_t>(e.volume.forward.far + e.volume.backward.far)),
-                        in_seconds(e.seconds), is_built(e) ? ": `train` runs it" : "");
+                        in_seconds(e.seconds));
   for (auto kind = moe; kind != layers.end(); ++kind)
     if (kind->feed_forward == FeedForwardKind::moe)
       text += describe_cheapest(price_exchanges(request, *kind, routed, group, shape), *kind,

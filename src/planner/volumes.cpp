@@ -83,7 +83,7 @@ std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t wid
   return {of_rows(TransportKind::flat),
           of_rows(TransportKind::halo),
           of_rows(TransportKind::bypass),
-          {"gather_tokens", around(there_and_back), around(there_and_back)},
+          of_rows(TransportKind::gather_tokens),
           {"gather_weights", around(own_weights), around(own_weights + own_sums)}};
 }
 

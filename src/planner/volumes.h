@@ -57,8 +57,7 @@ struct ExchangeVolume {
 //                   (Piper, algorithm 1)
 //   bypass          one row for each rank of the own node and for each other node, whose rank there passes it on, one
 //                   row for each rank (X-MoE's RBD with gateways)
-//   gather_tokens   all tokens to all ranks around a ring, partial results summed on the way back (Hexa-MoE,
-//                   model-centric)
+//   gather_tokens   all tokens straight to all ranks, and what each rank sums of them back (Hexa-MoE, model-centric)
 //   gather_weights  all experts to all ranks around a ring, in both passes, and in the backward pass their gradients,
 //                   in fp32, summed on the way back (Hexa-MoE, data-centric)
 std::vector<ExchangeVolume> exchange_volumes(const LayerSpec& layer, int64_t width, double tokens, GroupShape group,

@@ -21,7 +21,8 @@ Islands islands_of(int ranks, NodeMap nodes) {
 }
 
 TEST(ExchangeVolume, OfEqualNodesIsTheClosedForm) {
-  for (const TransportKind kind : {TransportKind::flat, TransportKind::halo, TransportKind::bypass})
+  for (const TransportKind kind :
+       {TransportKind::flat, TransportKind::halo, TransportKind::bypass, TransportKind::gather_tokens})
     for (const auto& [nodes, near] : std::vector<std::pair<int, int>>{{1, 1}, {1, 8}, {2, 8}, {4, 8}, {8, 1}, {4, 2}}) {
       const MoeSpec moe = experts(256, 8);
       const TransportTraits& traits = traits_of(kind);
@@ -58,6 +59,10 @@ TEST(ExchangeVolume, OfUnevenNodesCountsTheGatewaysRows) {
     EXPECT_NEAR(rows.far, flat.far, 1e-12);
     EXPECT_NEAR(rows.near, flat.near + 1.0 / 9, 1e-12);
   }
+  // To slices of experts, every token goes to both other ranks.
+  const LinkRows tokens = rows_per_token(experts(3, 1), traits_of(TransportKind::gather_tokens), islands);
+  EXPECT_NEAR(tokens.near, 2.0 / 3, 1e-12);
+  EXPECT_NEAR(tokens.far, 4.0 / 3, 1e-12);
 }
 
 TEST(ExchangeVolume, CountsWhatTravelsWithARow) {
@@ -68,6 +73,8 @@ TEST(ExchangeVolume, CountsWhatTravelsWithARow) {
   EXPECT_EQ(bytes_per_row(moe, traits_of(TransportKind::halo), 100, true), 5 * 100 + 4 * 4);
   EXPECT_EQ(bytes_per_row(moe, traits_of(TransportKind::bypass), 100, false), 4 * 100 + 3 * 16);
   EXPECT_EQ(bytes_per_row(moe, traits_of(TransportKind::bypass), 100, true), 5 * 100 + 5 * 16);
+  EXPECT_EQ(bytes_per_row(moe, traits_of(TransportKind::gather_tokens), 100, false), 4 * 100 + 3 * 16);
+  EXPECT_EQ(bytes_per_row(moe, traits_of(TransportKind::gather_tokens), 100, true), 5 * 100 + 5 * 16);
 }
 
 }  // namespace

@@ -79,8 +79,8 @@ TEST(Volumes, OfEveryWayToExchange) {
   EXPECT_NEAR(v["bypass"].second, rows * copies / 2, 1e-9);
   // Each of four ranks has one of four experts: a token's two choices lie on two ranks.
   EXPECT_NEAR(v["bypass"].first, rows * 2 / 2, 1e-9);
-  EXPECT_NEAR(v["gather_tokens"].first, rows * 2, 1e-9);
-  EXPECT_NEAR(v["gather_tokens"].second, rows * 1, 1e-9);
+  EXPECT_NEAR(v["gather_tokens"].first, rows * 1, 1e-9);
+  EXPECT_NEAR(v["gather_tokens"].second, rows * 2, 1e-9);
   EXPECT_NEAR(v["gather_weights"].first, static_cast<double>(matrices * 40 * 2 * 2), 1e-9);
   EXPECT_NEAR(v["gather_weights"].second, static_cast<double>(matrices * 40 * 2), 1e-9);
   for (const ExchangeVolume& volume : exchange_volumes(layer, 5, 100, {2, 2}, 2)) {
@@ -125,7 +125,11 @@ TEST(Volumes, ExchangedInAStep) {
   EXPECT_DOUBLE_EQ(bytes_of(mesh, mixed), rows / 2 * (4 * 32 + 8));
   run.recompute = Recompute::moe;  // dispatched once more
   EXPECT_DOUBLE_EQ(bytes_of(mesh, flat), rows * (5 * 32 + 8));
+  // Every token goes to the three other ranks once, with its choices and gate weights.
+  const std::vector<TransportKind> tokens(3, TransportKind::gather_tokens);
+  EXPECT_DOUBLE_EQ(bytes_of(mesh, tokens), 16 * 9 * 2 * 3 * (5 * 32 + 5 * 8));
   run.recompute = Recompute::none;
+  EXPECT_DOUBLE_EQ(bytes_of(mesh, tokens), 16 * 9 * 2 * 3 * (4 * 32 + 3 * 8));
   run.mesh.ep = 2;
   run.mesh.tp = 2;
   const double kept = bytes_of(make_mesh(run.mesh, 4), flat);
