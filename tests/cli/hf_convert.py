@@ -41,6 +41,7 @@ def same_folders(label, a, b):
 def check_layouts():
     """A step without learning rate changes nothing, and writes the same weights in another layout."""
     layouts = ["mesh.ep=2 mesh.zero=1", "mesh.pp=2", "mesh.tp=2 mesh.ep=2", "mesh.tp=2 moe.tp_mode=ted",
+               "mesh.ep=2 moe.transport=gather_tokens mesh.width_shares=1,2",
                "mesh.ep=2 train.dtype=bf16 mesh.zero=1"]
     for family in TABLES:
         toml = write_run(family)

@@ -59,13 +59,14 @@ LAYOUTS = [
     ("tp", 4, "mesh.tp=4 mesh.ep=4 mesh.zero=1"),
     ("tp-dp", 4, "mesh.tp=2 mesh.ep=2 mesh.placement=dp_first"),
     ("ted", 4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted mesh.zero=1"),
+    ("slices", 4, "mesh.ep=4 mesh.zero=1 moe.transport=gather_tokens mesh.width_shares=2,1,1,4"),
     ("all", 8, "mesh.pp=2 mesh.tp=2 mesh.ep=2 mesh.zero=1"),
 ]
 for name, ranks, layout in LAYOUTS:
     goes_on("whole", name, ranks, layout, saved("whole", 5), range(6, 9))
 same_bits(checks, "same", {s: e for s, e in read_metrics("whole").items() if s in (6, 7, 8)}, read_metrics("same"))
 # And from those layouts into this one.
-for name in ("pp", "interleaved", "wide", "tp", "ted", "all"):
+for name in ("pp", "interleaved", "wide", "tp", "ted", "slices", "all"):
     goes_on("whole", f"from-{name}", 8, EIGHT, saved(name, 8), range(9, 11))
 
 # Tied embeddings lie on the first and on the last stage, and once in the checkpoint.

@@ -62,7 +62,7 @@ def measure(label, dtype, ranks, *overrides):
     if f"mem {after[1].split()[0]} of {after[2]}" not in step:
         sys.exit(f"the step line has other numbers than the last line: {step}")
     rows = re.search(r"rows that depend on the load: ([\d.]+ \w+) used, .* ([\d.]+ \w+) at worst", output.stdout)
-    moves_rows = "mesh.ep=1" not in overrides and "moe.transport=gather_weights" not in overrides
+    moves_rows = "mesh.ep=1" not in overrides and not any(o.startswith("moe.transport=gather_") for o in overrides)
     if ranks > 1 and moves_rows and not (rows and in_bytes(rows[1]) <= in_bytes(rows[2])):
         sys.exit("more routed rows than the bound, or none")
     predicted, grown = in_bytes(after[2]), in_bytes(after[1])
@@ -83,6 +83,7 @@ measure("two threads", "bf16", 1, "model.width=256", "model.layers=4", "model.he
         "model.shared_experts=0", "train.seq_len=256", "train.global_batch=16", "train.threads=2")
 measure("fresh", "fp32", 2, "checkpoint.dir=checkpoints")
 measure("gathered weights", "bf16", 2, "moe.transport=gather_weights", "moe.row_chunks=2")
+measure("gathered tokens", "bf16", 2, "moe.transport=gather_tokens", "moe.row_chunks=2")
 # Large sums and gathers take no memory of their own; moments and masters are cut in two.
 whole = measure("whole", "bf16", 2, "mesh.ep=1")
 cut = measure("cut", "bf16", 2, "mesh.ep=1", "mesh.zero=1")

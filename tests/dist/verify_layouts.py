@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "suppor
 from _jobs import Checks, SOURCE, gpus, in_turn, run  # noqa: E402
 
 DP_FIRST, PADDED, UNEVEN = "mesh.placement=dp_first", "moe.transport=padded", "model.experts=10"
-GATHER = "moe.transport=gather_weights"
+GATHER, TOKENS = "moe.transport=gather_weights", "moe.transport=gather_tokens"
 WHOLE_NORM = "model.qk_norm=full_width"
 # Of sequences that begin with the same token twice there are many: at a capacity's border one of the two is dropped.
 TWINS = "moe.capacity_factor=1.0 model.vocab=16 train.global_batch=128 train.micro_batches=1 train.seed=2"
@@ -86,6 +86,20 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.ep=4 moe.transport=flat*3,gather_weights*4 verify.routing=one_expert model.top_k=1"),
     (4, f"mesh.tp=2 mesh.ep=2 moe.tp_mode=ted {GATHER} mesh.shares=1,3"),
     (3, f"mesh.ep=3 {GATHER} {UNEVEN} mesh.shares=5,2,1 train.micro_batches=1"),
+    # Tokens come to slices of all experts.
+    (2, f"mesh.ep=2 {TOKENS} model.top_k=8 mesh.width_shares=1,3 verify.steps=2"),
+    (4, f"mesh.ep=4 {TOKENS} {UNEVEN} moe.row_chunks=3 verify.routing=skip_expert model.top_k=1"),
+    (4, f"mesh.ep=4 {TOKENS} memory.recompute=full moe.capacity_factor=1.0 moe.row_chunks=4 verify.steps=2"),
+    (4, f"mesh.ep=2 {TOKENS} memory.recompute=moe model.activation=gelu mesh.zero=1 {DP_FIRST} mesh.width_shares=5,1"),
+    (4, f"mesh.ep=4 {TOKENS} train.dtype=bf16 model.vocab=256 memory.recompute=selective moe.row_chunks=2 verify.steps=2"),
+    (8, f"mesh.ep=4 {TOKENS} train.dtype=bf16 mesh.zero=1 mesh.width_shares=4,3,2,1 verify.steps=2"),
+    (4, f"mesh.ep=2 {TOKENS} train.dtype=bf16 memory.expert_gradients=bf16 mesh.zero=1 verify.steps=2"),
+    (4, f"mesh.pp=2 mesh.ep=2 {TOKENS} mesh.schedule=zb_h1 memory.recompute=moe model.shared_experts=0"),
+    (4, f"mesh.tp=2 mesh.ep=4 {TOKENS} moe.row_chunks=2 mesh.zero=1 moe.aux_scope=model"),
+    (8, f"mesh.tp=2 mesh.pp=2 mesh.ep=4 {TOKENS} mesh.schedule=zb_v mesh.zero=1 moe.row_chunks=3 mesh.width_shares=1,2,3,4"),
+    (4, "mesh.ep=4 moe.transport=flat*3,gather_tokens*4 verify.routing=one_expert model.top_k=1"),
+    (8, f"mesh.tp=8 mesh.ep=8 {TOKENS} train.seq_len=3 train.global_batch=8 train.micro_batches=4"),  # ranks without a token
+    (3, f"mesh.ep=3 {TOKENS} {UNEVEN} mesh.shares=5,2,1 mesh.width_shares=1,2,2 train.micro_batches=1"),
     # Ranks with unequal shares of the samples; a transport for each MoE layer.
     (2, "mesh.ep=2 mesh.shares=3,1 data.document_mask=true moe.capacity_factor=1.0"),
     (3, f"mesh.ep=3 mesh.shares=5,2,1 train.micro_batches=1 memory.recompute=full {UNEVEN} moe.aux_scope=model"),

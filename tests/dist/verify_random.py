@@ -24,7 +24,7 @@ ANY_MODEL = [
     (0.4, "mesh.zero=1"),
     (0.3, "mesh.placement=dp_first"),
     (0.5, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"),
-    (0.4, "moe.transport=padded", "moe.transport=flat", "moe.transport=gather_weights"),
+    (0.4, "moe.transport=padded", "moe.transport=flat", "moe.transport=gather_weights", "moe.transport=gather_tokens"),
     (0.3, "moe.row_chunks=1", "moe.row_chunks=2", "moe.row_chunks=3"),
     (0.3, "moe.aux_scope=model", "moe.aux_scope=sequence", "moe.aux_scope=layer"),
     (0.25, "moe.capacity_factor=1.0", "moe.capacity_factor=0.5"),
@@ -68,6 +68,7 @@ REFUSALS = [
     # Every rank has a copy of the key/value heads that it shares: the same number of ranks for each.
     r"mesh\.tp = \d+ ranks cannot share \d+ key/value heads evenly",
     r'memory\.expert_gradients = "bf16" is not supported with moe\.transport = "gather_weights" yet',
+    r'moe\.transport = "gather_tokens" and moe\.tp_mode = "ted" both shard the width of experts',
     # Weight gradients are deferred, whose operands full recompute does not keep.
     r'mesh\.schedule = "zb_\w+" computes weight gradients later, but memory\.recompute = "full" keeps none',
     # The ranks of TP share a micro-batch's tokens, and none of them has the whole of a sequence.
