@@ -56,7 +56,7 @@ double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Trans
   if (!goes_by_node(shape))
     return exchange(shape.group, shape.load * static_cast<double>(shape.moe.top_k), shape.link_load / shape.load);
   // First between nodes, then within them. What a gateway takes does not follow the load; what an expert's rank gets
-  // does.
+  // does, and where it is alone on its node it is the gateway.
   const int64_t nodes = shape.group.size / shape.near;
   const LinkRows rows = rows_per_token(shape.moe, shape.traits, nodes, shape.near);
   const auto leg = [&](int64_t members, int64_t stride, double rows_to_others) {
@@ -64,7 +64,7 @@ double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Trans
     return exchange({members, stride}, rows_to_others * static_cast<double>(members) / static_cast<double>(members - 1),
                     1);
   };
-  return leg(nodes, shape.group.stride * shape.near, rows.far) +
+  return leg(nodes, shape.group.stride * shape.near, (shape.near == 1 ? shape.load : 1) * rows.far) +
          leg(shape.near, shape.group.stride, shape.load * rows.near);
 }
 

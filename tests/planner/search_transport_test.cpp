@@ -79,6 +79,17 @@ TEST(SearchTransport, ChoosesBypassOverSlowLinks) {
   EXPECT_EQ(best.transport, "bypass") << describe(best);
 }
 
+// There the gateway of a row is its expert's rank, and the fullest one gets as many rows as with flat; the choices that
+// travel with them are small.
+TEST(SearchTransport, TakesHaloForFlatWhereMembersAreAloneOnTheirNodes) {
+  const Request request = qwen_on_slow_nodes("auto");
+  Layout layout = parse_layout("ep=4 placement=dp_first micro_batches=2 recompute=moe transport=halo", {});
+  Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+  const double halo = estimator.simulated(layout).time.exchange;
+  layout.transport = "flat";
+  EXPECT_NEAR(halo, estimator.simulated(layout).time.exchange, 0.02 * halo);
+}
+
 // A rank then needs room for gathered weights and their gradients, and none for the rows of others.
 TEST(SearchTransport, WeighsGatheredWeightsWhereAsked) {
   const Request request = qwen_on_slow_nodes("auto");
