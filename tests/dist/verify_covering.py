@@ -1,5 +1,5 @@
 """`verify` passes in every layout of up to eight ranks: schedule x PP x TP x DP x EP x placement x TP's MoE mode x ZeRO
-x recompute, over several kinds of model. CI runs a covering array, in which every two values that can meet do meet; the
+x recompute x how rows meet experts, over several kinds of model. CI runs a covering array, in which every two values that can meet do meet; the
 whole product, or one of its N parts:
 
     MOEWRIGHT_VERIFY_PRODUCT=1/1 ctest --preset cpu-release -R verify_covering -V     # or 3/8
@@ -29,13 +29,17 @@ MODELS = {
     "coupled layers, whole norms": "model.qk_norm=full_width model.kv_heads=8 moe.aux_scope=model model.score=sigmoid",
     "capacity, several shared": "moe.capacity_factor=1.0 model.shared_experts=2 model.dense_layers=2 moe.row_chunks=3",
 }
+# Rows go to experts, weights of experts to rows, or tokens to slices of experts. By way of the node: verify_by_node.py.
+TRANSPORTS = ("flat", "gather_weights", "gather_tokens")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v")
 KEYS = {"pp": "mesh.pp", "tp": "mesh.tp", "ep": "mesh.ep", "schedule": "mesh.schedule", "placement": "mesh.placement",
-        "tp_mode": "moe.tp_mode", "zero": "mesh.zero", "recompute": "memory.recompute"}
+        "tp_mode": "moe.tp_mode", "zero": "mesh.zero", "recompute": "memory.recompute", "transport": "moe.transport"}
 REFUSED = [  # values that `verify` refuses together, and how
     # A zero-bubble schedule defers weight gradients, whose operands full recompute does not keep.
     ({"schedule": ("zb_h1", "zb_v"), "recompute": ("full",)},
      r'mesh\.schedule = "zb_\w+" computes weight gradients later, but memory\.recompute = "full" keeps none'),
+    ({"tp_mode": ("ted",), "transport": ("gather_tokens",)},
+     r'moe\.transport = "gather_tokens" and moe\.tp_mode = "ted" both shard the width of experts'),
 ]
 
 
@@ -59,8 +63,9 @@ def layouts():
     """The whole product, fewest ranks first."""
     for mesh in sorted(meshes(), key=ranks_of):
         for schedule in SCHEDULES if mesh["pp"] > 1 else (None,):
-            for zero, recompute in itertools.product((0, 1), ("none", "moe", "selective", "full")):
-                yield {**mesh, "schedule": schedule, "zero": zero, "recompute": recompute}
+            for zero, recompute, transport in itertools.product(
+                    (0, 1), ("none", "moe", "selective", "full"), TRANSPORTS if mesh["ep"] > 1 else (None,)):
+                yield {**mesh, "schedule": schedule, "zero": zero, "recompute": recompute, "transport": transport}
 
 
 def ranks_of(case):
