@@ -2,6 +2,7 @@
 #include <cstring>
 #include <exception>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -77,6 +78,22 @@ void OpenExchanges::drop_complete() {
   owners_.resize(kept);
 }
 
+namespace {
+
+// Reorders messages so that those next to each other in the list go to ranks far apart. In the order of ranks, the
+// messages under way together would share a few of the links between nodes.
+template <class T>
+std::vector<T> spread(const std::vector<T>& in_turn) {
+  const size_t n = in_turn.size();
+  size_t stride = std::max<size_t>(1, n * 618 / 1000);
+  while (n > 0 && std::gcd(stride, n) != 1) ++stride;
+  std::vector<T> spread;
+  for (size_t i = 0; i < n; ++i) spread.push_back(in_turn[i * stride % n]);
+  return spread;
+}
+
+}  // namespace
+
 // Receives are all posted at once. Sends begin with the next rank, so that not all send to the same one first.
 MpiExchange::MpiExchange(OpenExchanges& open, Progress& progress, MPI_Comm comm, int tag, MPI_Datatype row,
                          const RowExchange& x)
@@ -105,6 +122,7 @@ MpiExchange::MpiExchange(OpenExchanges& open, Progress& progress, MPI_Comm comm,
     if (out.count > 0) sends_.push_back(out);
     if (in.count > 0) receives_.push_back(in);
   }
+  sends_ = spread(sends_);
   try {
     for (size_t i = 0; i < receives_.size(); ++i) start_receive(i);
     while (next_send_ < std::min<size_t>(kSendWindow, sends_.size())) start_send();
