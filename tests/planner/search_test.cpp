@@ -191,7 +191,7 @@ TEST(Search, ClosedFormFindsTheBestOfDenseLayersBeforeOthers) {
 TEST(Search, ClosedFormFindsTheBestOnSlowLinks) {
   NativeModel medium;
   medium.preset = "x-moe-medium";
-  Request request = qwen_on(64, 256);
+  Request request = qwen_on(32, 64);
   request.model = build_native_model(medium);
   request.run.train.seq_len = 2048;
   request.profile = shipped_profile("frontier");
