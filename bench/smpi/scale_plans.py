@@ -16,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 NODE, RANKS, NO_LATENCY = 8, 1024, 1e-9
 MODELS = ("x-moe-super", "piper-m10b-256")
 TRANSPORTS = ("flat", "halo", "bypass")
-GROUPS = {(256, 1), (128, 1), (64, 1), (32, 8), (16, 8), (8, 8)}  # ranks and distance of those that are simulated
+GROUPS = {(128, 1), (64, 1), (32, 8), (16, 8), (8, 8)}  # ranks and distance of those that are simulated
 # The fastest of all, and of those without a pipeline, whose expert-parallel groups span nodes, as X-MoE's do; these are
 # neighbours, as in the simulation.
 LAYOUTS = {"any": lambda layout: True,
