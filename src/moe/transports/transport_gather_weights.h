@@ -1,6 +1,7 @@
 // gather_weights (Hexa-MoE, data-centric): the ranks of an EP group hold experts as with flat. The experts of all ranks
 // are gathered piece by piece into memory that layers share, every rank computes its own tokens in place, and the
-// weight gradients of a piece are summed to the ranks that hold its experts, in fp32 and in the order of the ranks.
+// weight gradients of a piece are summed to the ranks that hold its experts, in fp32 and in an order that the layout
+// fixes: on hosts that of the ranks.
 // Chunks are the pieces (layout/weight_gather.h).
 #pragma once
 

@@ -107,15 +107,23 @@ class Trainer {
   bool stopped_ = false;
 };
 
+// The transport of the checkpoint that the run resumes from; "" if there is none, or if it cannot be read, which
+// load_weights() reports.
+std::string transport_before(const RunSpec& run) {
+  if (run.moe.transport != "auto" || run.plan.platform.empty()) return "";
+  try {
+    const std::string folder = folder_to_resume(run);
+    return folder.empty() ? "" : read_stored_run(folder, {}).moe.transport;
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 // Rank 0 decides: the others may see another profile.
 void Trainer::settle_transport(const NodeMap& nodes) {
   TransportChoice choice;
   choice.name = run_.moe.transport;
-  if (leader_) {
-    const std::string folder = run_.moe.transport == "auto" ? folder_to_resume(run_) : "";
-    choice = choose_auto_transport(run_, world_.comm().size(), nodes,
-                                   folder.empty() ? "" : read_stored_run(folder, {}).moe.transport);
-  }
+  if (leader_) choice = choose_auto_transport(run_, world_.comm().size(), nodes, transport_before(run_));
   run_.moe.transport = broadcast_text(world_.comm(), choice.name, 0);
   transport_text_ = describe(choice, run_.plan.platform);
 }
