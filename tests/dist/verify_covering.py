@@ -1,6 +1,6 @@
 """`verify` passes in every layout of up to eight ranks: schedule x PP x TP x DP x EP x placement x TP's MoE mode x ZeRO
-x recompute x how rows meet experts, over several kinds of model. CI runs a covering array, in which every two values that can meet do meet; the
-whole product, or one of its N parts:
+x recompute x how rows meet experts, over several kinds of model. One commit runs half of a covering array, in which
+every two values that can meet do meet, or all with MOEWRIGHT_TEST_ALL=1. The whole product, or one of its N parts:
 
     MOEWRIGHT_VERIFY_PRODUCT=1/1 ctest --preset cpu-release -R verify_covering -V     # or 3/8
 
@@ -14,7 +14,7 @@ import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, SOURCE, run  # noqa: E402
+from _jobs import Checks, SOURCE, in_turn, run  # noqa: E402
 
 PRODUCT = os.environ.get("MOEWRIGHT_VERIFY_PRODUCT", "")
 MOST_RANKS = 8
@@ -134,12 +134,13 @@ if PRODUCT:
 ALL = [{**case, "model": model} for case in ALL for model in MODELS]
 legal = [case for case in ALL if refusal_of(case) is None]
 goal = set().union(*map(pairs_of, legal))
-covered = set().union(*(pairs_of(case) for case in cover(legal) if verify(case)))
-print(f"{len(covered & goal)} of {len(goal)} pairs of values that can meet are covered")
-checks.expect(covered >= goal, f"not covered: {sorted(goal - covered, key=str)}")
+array = cover(legal)  # of all these pairs
+tried = in_turn(array, 2)
+passed = sum(verify(case) for case in tried)
+print(f"{passed} of {len(tried)} layouts pass, of {len(array)} that cover {len(goal)} pairs of values that can meet")
 # Values that cannot meet, once each.
 never = set().union(*map(pairs_of, ALL)) - goal
-for pair in sorted(never, key=str):
+for pair in in_turn(sorted(never, key=str), 2):
     verify(next(case for case in ALL if pair in pairs_of(case)))
 checks.expect(never, "nothing is refused")
 checks.finish()

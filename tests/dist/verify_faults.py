@@ -1,4 +1,4 @@
-"""Every test-only fault makes `verify` exit 1 and name what is wrong. One commit tries each in half of the layouts, or in
+"""Every test-only fault makes `verify` exit 1 and name what is wrong. One commit tries each in a third of the layouts, or in
 all with MOEWRIGHT_TEST_ALL=1."""
 
 import os
@@ -57,7 +57,7 @@ for fault, line in {**FAULTS, **SLICES, **BY_NODE}.items():
         layouts = [f"{layout} memory.recompute={mode}" for layout, mode in zip(layouts, ("moe", "full"))]
     if fault == "wrong_gateway_order":  # needs a gateway with two sources
         ranks, layouts = 6, [f"{layout} mesh.ep=6 train.global_batch=48" for layout in layouts]
-    for extra in map(str.split, in_turn(layouts, 2)):
+    for extra in map(str.split, in_turn(layouts, 3)):
         result = run(ranks, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=2", "verify.steps=1",
                      f"debug.fault={fault}", *extra)
         named = [text for text in result.output.splitlines() if "FAIL: tolerance" in text or "FAIL: a gap" in text]

@@ -1,5 +1,5 @@
 """`verify` passes in every layout, on the CPU or with MOEWRIGHT_TEST_DEVICE=gpu on the GPUs: a selection that covers ranks, expert-parallel sizes, placements, transports, expert
-counts and kinds of model. One commit runs a third of them, or all with MOEWRIGHT_TEST_ALL=1. Each run is a layout against one process on the same global batch."""
+counts and kinds of model. One commit runs a quarter of them, or all with MOEWRIGHT_TEST_ALL=1. Each run is a layout against one process on the same global batch."""
 
 import os
 import re
@@ -220,7 +220,7 @@ if gpus():
     ]
 
 checks = Checks()
-for ranks, overrides in in_turn(CASES, 3):
+for ranks, overrides in in_turn(CASES, 4):
     if gpus() and ranks > max(2, gpus()):  # two ranks may share one GPU
         print(f"skipped: -np {ranks} {overrides}")
         continue
