@@ -1,0 +1,176 @@
+#include "layout/balance.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "layout/row_split.h"
+#include "layout/swap_search.h"
+
+namespace mw {
+namespace {
+
+ExpertLists lists_of(const ExpertPlacement& placement) {
+  ExpertLists lists(index_of(placement.ep));
+  for (int rank = 0; rank < placement.ep; ++rank) lists[index_of(rank)] = placement.experts_of(rank);
+  return lists;
+}
+
+// Which node owns each expert, once owners were exchanged between nodes as if these were ranks.
+std::vector<int> balanced_nodes(const ExpertPlacement& now, const std::vector<double>& rows, const BalanceRanks& ranks,
+                                const BalanceStop& stop) {
+  const auto nodes = static_cast<size_t>((now.ep + ranks.per_node - 1) / ranks.per_node);
+  ExpertLists owned(nodes);
+  for (size_t e = 0; e < now.homes.size(); ++e)
+    owned[index_of(now.homes[e].front().ep_rank / ranks.per_node)].push_back(static_cast<int>(e));
+  SearchRanks as_ranks{std::vector<double>(nodes), {}, 0};
+  for (size_t g = 0; g < ranks.speeds.size(); ++g)
+    as_ranks.speeds[g / index_of(ranks.per_node)] += static_cast<double>(ranks.speeds[g]);
+  for (const std::vector<int>& list : owned) as_ranks.slots.push_back(static_cast<int>(list.size()));
+  owned = swap_search(std::move(owned), rows, std::move(as_ranks), stop);
+  std::vector<int> node_of(rows.size());
+  for (size_t node = 0; node < nodes; ++node)
+    for (const int e : owned[node]) node_of[index_of(e)] = static_cast<int>(node);
+  return node_of;
+}
+
+// The search inside each node, of the experts that it owns.
+ExpertLists balance_nodes(const ExpertLists& lists, const std::vector<double>& rows, const std::vector<int>& node_of,
+                          const BalanceRanks& ranks, const BalanceStop& stop) {
+  ExpertLists out;
+  const auto per_node = index_of(ranks.per_node);
+  for (size_t first = 0; first < lists.size(); first += per_node) {
+    const size_t end = std::min(first + per_node, lists.size());
+    std::vector<int> experts, local(rows.size(), -1);  // by local number; by expert
+    std::vector<double> own_rows;
+    for (size_t e = 0; e < rows.size(); ++e) {
+      if (index_of(node_of[e]) != first / per_node) continue;
+      local[e] = static_cast<int>(experts.size());
+      experts.push_back(static_cast<int>(e));
+      own_rows.push_back(rows[e]);
+    }
+    ExpertLists own(end - first);
+    SearchRanks as_ranks;
+    int slots = 0;
+    for (size_t g = first; g < end; ++g) {
+      for (const int e : lists[g])
+        if (local[index_of(e)] >= 0) own[g - first].push_back(local[index_of(e)]);
+      as_ranks.speeds.push_back(static_cast<double>(ranks.speeds[g]));
+      as_ranks.slots.push_back(ranks.slots[g]);
+      slots += ranks.slots[g];
+    }
+    as_ranks.replicas = ranks.replicas == 0 ? 0 : slots - static_cast<int>(experts.size());
+    for (std::vector<int>& list : swap_search(std::move(own), std::move(own_rows), std::move(as_ranks), stop)) {
+      for (int& e : list) e = experts[index_of(e)];
+      out.push_back(std::move(list));
+    }
+  }
+  return out;
+}
+
+// Experts that stay on a rank keep their slots, if the rank still has so many.
+std::vector<std::vector<ExpertHome>> homes_of(const ExpertLists& lists, const ExpertPlacement& now) {
+  std::vector<std::vector<ExpertHome>> homes(now.homes.size());
+  for (size_t g = 0; g < lists.size(); ++g) {
+    const std::vector<int> before = now.experts_of(static_cast<int>(g));
+    std::vector<int> slots(lists[g].size(), -1), arrivals;  // expert by slot
+    for (const int e : lists[g]) {
+      const auto at = static_cast<size_t>(std::find(before.begin(), before.end(), e) - before.begin());
+      if (at < before.size() && at < slots.size()) slots[at] = e;
+      else arrivals.push_back(e);
+    }
+    auto next = arrivals.begin();
+    for (size_t slot = 0; slot < slots.size(); ++slot)
+      homes[index_of(slots[slot] >= 0 ? slots[slot] : *next++)].push_back(
+          {static_cast<int>(g), static_cast<int>(slot)});
+  }
+  return homes;
+}
+
+}  // namespace
+
+BalanceRanks even_ranks(const ExpertPlacement& placement, int replica_slots) {
+  BalanceRanks ranks;
+  ranks.speeds.assign(index_of(placement.ep), 1);
+  ranks.slots.assign(index_of(placement.ep), replica_slots);
+  for (const std::vector<ExpertHome>& homes : placement.homes) ++ranks.slots[index_of(homes.front().ep_rank)];
+  ranks.replicas = replica_slots * placement.ep;
+  return ranks;
+}
+
+ExpertPlacement balance_experts(const ExpertPlacement& now, std::span<const int64_t> rows, const BalanceRanks& ranks,
+                                const BalanceStop& stop) {
+  const int64_t slots = std::accumulate(ranks.slots.begin(), ranks.slots.end(), int64_t{0});
+  MW_CHECK(!now.is_sliced() && std::ssize(rows) == now.experts() && std::ssize(ranks.speeds) == now.ep &&
+               std::ssize(ranks.slots) == now.ep && slots >= now.experts() + ranks.replicas,
+           "rows of {} experts and {} slots of {} ranks for a placement of {} experts on {}", rows.size(), slots,
+           ranks.slots.size(), now.experts(), now.ep);
+  const std::vector<double> loads(rows.begin(), rows.end());
+  ExpertLists lists = lists_of(now);
+  if (ranks.per_node > 0 && ranks.per_node < now.ep) {
+    lists = balance_nodes(lists, loads, balanced_nodes(now, loads, ranks, stop), ranks, stop);
+  } else {
+    const std::vector<double> speeds(ranks.speeds.begin(), ranks.speeds.end());
+    lists = swap_search(std::move(lists), loads, {speeds, ranks.slots, ranks.replicas}, stop);
+  }
+  ExpertPlacement next;
+  next.ep = now.ep;
+  next.homes = homes_of(lists, now);
+  std::vector<int> taken(index_of(now.ep));  // owners that arrive
+  for (size_t e = 0; e < next.homes.size(); ++e) {
+    std::vector<ExpertHome>& homes = next.homes[e];
+    const int owner = now.homes[e].front().ep_rank;
+    auto first = std::find_if(homes.begin(), homes.end(), [&](const ExpertHome& h) { return h.ep_rank == owner; });
+    if (first == homes.end()) {
+      first = std::min_element(homes.begin(), homes.end(), [&](const ExpertHome& a, const ExpertHome& b) {
+        return taken[index_of(a.ep_rank)] < taken[index_of(b.ep_rank)];
+      });
+      ++taken[index_of(first->ep_rank)];
+    }
+    std::rotate(homes.begin(), first, first + 1);
+  }
+  return next;
+}
+
+PlacementChange change_between(const ExpertPlacement& from, const ExpertPlacement& to) {
+  PlacementChange change;
+  change.copies_to.resize(index_of(to.ep));
+  change.owners_to.resize(index_of(to.ep));
+  const auto holds = [](const std::vector<ExpertHome>& homes, int rank) {
+    return std::any_of(homes.begin(), homes.end(), [&](const ExpertHome& home) { return home.ep_rank == rank; });
+  };
+  for (size_t e = 0; e < to.homes.size(); ++e) {
+    for (const ExpertHome& home : to.homes[e])
+      if (!holds(from.homes[e], home.ep_rank)) ++change.copies_to[index_of(home.ep_rank)];
+    const int owner = to.homes[e].front().ep_rank;
+    if (owner != from.homes[e].front().ep_rank) ++change.owners_to[index_of(owner)];
+  }
+  change.arrivals = std::accumulate(change.copies_to.begin(), change.copies_to.end(), int64_t{0});
+  const auto most_replicas = [](const ExpertPlacement& placement) {
+    std::vector<int64_t> replicas(index_of(placement.ep));
+    for (const std::vector<ExpertHome>& homes : placement.homes)
+      for (size_t i = 1; i < homes.size(); ++i) ++replicas[index_of(homes[i].ep_rank)];
+    return *std::max_element(replicas.begin(), replicas.end());
+  };
+  change.most_replicas_before = most_replicas(from);
+  change.most_replicas = most_replicas(to);
+  return change;
+}
+
+bool pays(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
+          std::span<const int64_t> speeds, const BalanceCosts& costs) {
+  const auto imbalance = [&](const ExpertPlacement& placement) {
+    return imbalance_of(rows_of_ranks(placement, split_rows(placement, rows, speeds)), speeds);
+  };
+  const PlacementChange change = change_between(from, to);
+  double most = 0;
+  for (size_t g = 0; g < change.copies_to.size(); ++g)
+    most = std::max(most, static_cast<double>(change.copies_to[g]) * costs.weight_bytes +
+                              static_cast<double>(change.owners_to[g]) * costs.state_bytes);
+  const double saved = (imbalance(from) - imbalance(to)) * costs.expert_seconds,
+               replicas = static_cast<double>(change.most_replicas - change.most_replicas_before) *
+                          costs.replica_step_bytes / costs.bytes_per_second;
+  return (saved - replicas) * static_cast<double>(costs.horizon) > most / costs.bytes_per_second;
+}
+
+}  // namespace mw

@@ -1,0 +1,61 @@
+// Plans where the experts of a layer should be: from the rows that each expert got lately, and from where the experts
+// are, it finds a placement in which the ranks need about equally long and few experts change their rank. Pure
+// functions of their arguments: all ranks plan alike without a message.
+//
+// A copy is a rank's place of an expert (ExpertHome). The first of an expert's homes is the copy that owns the
+// optimizer state; the others are replicas, which share its rows (layout/row_split.h).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "layout/placement.h"
+#include "layout/swap_search.h"
+
+namespace mw {
+
+// The ranks of an EP group as the search sees them.
+struct BalanceRanks {
+  std::vector<int64_t> speeds;  // by rank, relative: 1 to kMostSpeed (layout/row_split.h)
+  std::vector<int> slots;       // by rank: the most experts that it may hold
+  int replicas = 0;             // copies beyond the first, of all experts together; at most slots - experts
+  int per_node = 0;             // ranks of a node; 0: all ranks are on one node
+};
+// Equally fast ranks that each keep as many experts as they are the owner of in `placement`, and replica_slots more.
+BalanceRanks even_ranks(const ExpertPlacement& placement, int replica_slots = 0);
+
+// Finds a placement by swap_search (layout/swap_search.h).
+//
+// With several nodes (per_node > 0) owners are exchanged between nodes first, as if nodes were ranks, and then the
+// search runs inside each node: replicas stay on the node of their owner.
+//
+// rows: by expert, at least 0. Experts that stay on a rank keep their slots there, and owners stay where a copy stays;
+// a new owner is the copy whose rank takes over fewest others. Requires: `now` is valid and not sliced, slots for all
+// experts. Deterministic; ties go to the lower rank and expert.
+ExpertPlacement balance_experts(const ExpertPlacement& now, std::span<const int64_t> rows, const BalanceRanks& ranks,
+                                const BalanceStop& stop = {});
+
+// What changes between two placements of one layer.
+struct PlacementChange {
+  int64_t arrivals = 0;                                 // copies on ranks that did not hold that expert
+  std::vector<int64_t> copies_to, owners_to;            // by rank: copies that arrive; owners that arrive
+  int64_t most_replicas = 0, most_replicas_before = 0;  // of any rank
+};
+PlacementChange change_between(const ExpertPlacement& from, const ExpertPlacement& to);
+
+// What decides whether a change of placement is worth its cost.
+struct BalanceCosts {
+  double expert_seconds = 0;      // of a rank in this layer, per step, if all ranks had equally much to compute
+  double weight_bytes = 0;        // of an expert, as every copy has them
+  double state_bytes = 0;         // more that its owner has: master weights and moments
+  double replica_step_bytes = 0;  // that a replica sends and receives in every step: gradients and new weights
+  double bytes_per_second = 0;    // of a rank
+  int64_t horizon = 0;            // steps
+};
+// Whether the time that `to` saves over the horizon, by its smaller imbalance of `rows` and less what its replicas
+// cost, is more than the time in which the rank that receives most receives its experts.
+bool pays(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
+          std::span<const int64_t> speeds, const BalanceCosts& costs);
+
+}  // namespace mw
