@@ -90,11 +90,31 @@ template <>
 inline constexpr EnumWord<LogFormat> kEnumWords<LogFormat>[] = {{LogFormat::brief, "short"},
                                                                 {LogFormat::detailed, "long"}};
 
-// Routing of `verify`: learned, or a forced extreme load.
-enum class VerifyRouting : uint8_t { learned, one_expert, skip_expert };
+// Loads of experts that replace those of the router's choices (moe/forced_load.h); none: as the router chooses.
+enum class ForcedLoad : uint8_t {
+  none,
+  balanced,
+  hot_experts,
+  hot_rank,
+  hot_spread,
+  idle_experts,
+  moving,
+  burst,
+  one_expert,
+  skip_expert,
+};
 template <>
-inline constexpr EnumWord<VerifyRouting> kEnumWords<VerifyRouting>[] = {{VerifyRouting::learned, "learned"},
-                                                                        {VerifyRouting::one_expert, "one_expert"},
-                                                                        {VerifyRouting::skip_expert, "skip_expert"}};
+inline constexpr EnumWord<ForcedLoad> kEnumWords<ForcedLoad>[] = {
+    {ForcedLoad::none, "none"},
+    {ForcedLoad::balanced, "balanced"},
+    {ForcedLoad::hot_experts, "hot_experts"},
+    {ForcedLoad::hot_rank, "hot_rank"},
+    {ForcedLoad::hot_spread, "hot_spread"},
+    {ForcedLoad::idle_experts, "idle_experts"},
+    {ForcedLoad::moving, "moving"},
+    {ForcedLoad::burst, "burst"},
+    {ForcedLoad::one_expert, "one_expert"},
+    {ForcedLoad::skip_expert, "skip_expert"},
+};
 
 }  // namespace mw

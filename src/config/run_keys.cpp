@@ -194,6 +194,9 @@ const std::vector<KeyRule>& key_rules() {
               "together, to overlap with expert compute; 0: 2 between GPUs, else 1"),
       CHOICE("moe.expert_products", moe.expert_products,
              "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert"),
+      CHOICE("moe.forced_load", moe.forced_load,
+             "for benchmarks and tests: replace the experts that the router chooses in training steps, so that experts "
+             "get these shares of the tokens; gate weights are still the router's (docs/balance.md)"),
       CHOICE("memory.recompute", recompute,
              "activations to recompute in backward instead of storing them; selective: pre-activations of "
              "feed-forwards; moe: pre-activations of experts and their dispatched rows; full: all but layer "
@@ -239,8 +242,6 @@ const std::vector<KeyRule>& key_rules() {
       REAL("verify.loss_tolerance_bf16", verify.loss_tolerance_bf16, 0, 1,
            "largest relative loss error allowed in bf16"),
       REAL("verify.grad_tolerance_bf16", verify.grad_tolerance_bf16, 0, 10, "largest gradient error allowed in bf16"),
-      CHOICE("verify.routing", verify.routing,
-             "learned, or forced extreme loads: all tokens to one expert, or one expert without tokens"),
       REAL("verify.ignore_fraction", verify.ignore_fraction, 0, 0.9,
            "fraction of labels to ignore, unevenly over samples"),
       TEXT("plan.platform", plan.platform, "`plan`: platform profile of the machine, such as those in profiles/"),

@@ -59,6 +59,7 @@ struct MoeRunSpec {
   std::string transport = "auto";  // of all MoE layers, or a list (layout/transport.h)
   int64_t row_chunks = 0;          // 0: 2 where exchanges run beside compute (between GPUs), else 1
   ExpertProducts expert_products = ExpertProducts::automatic;
+  ForcedLoad forced_load = ForcedLoad::none;
 };
 
 struct CheckpointSpec {
@@ -97,7 +98,6 @@ struct PlanSpec {
 struct VerifySpec {
   int64_t steps = 2;
   double tolerance = 1e-5, loss_tolerance_bf16 = 2e-3, grad_tolerance_bf16 = 0.3;
-  VerifyRouting routing = VerifyRouting::learned;
   double ignore_fraction = 0.1;  // share of labels set to -100, unevenly over samples
 };
 

@@ -10,6 +10,7 @@
 #include "engine/libraries.h"
 #include "engine/zero.h"
 #include "model/platform.h"
+#include "moe/forced_load.h"
 #include "ops/device.h"
 
 namespace mw {
@@ -86,6 +87,7 @@ Device choose_device(DeviceChoice wanted, int local_rank) {
 
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      const NodePlace& place, SharedPlacements placements) {
+  check_forced_load(run, model);
   const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
   Platform platform = measure_platform(model, run, mesh, threads, device.kind);
   platform.nodes = place.nodes;

@@ -39,6 +39,9 @@ struct StepStats {
 };
 
 using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;
+// Taps that put the choices of moe.forced_load in a step in place of the router's; empty without it. They own the
+// choices. `plan` must outlive them.
+TapProvider forced_taps(const Plan& plan, int64_t step);
 
 // Computes the gradients of a step from zero: the sum over micro-batches and replicas, in the elements that this rank
 // owns. batches: this rank's, one per micro-batch of the plan. Collective over the world. Errors: data when no label of

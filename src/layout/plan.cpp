@@ -18,6 +18,10 @@ LayerSpec local_layer(const Plan& plan, int64_t index) {
   return local_layer(plan.model.layers[i], plan.placements->layers[i], plan.mesh, plan.coords);
 }
 
+int64_t first_routed_token(const Plan& plan) {
+  return plan.batch.first * plan.batch.seq_len + routed_tokens(plan.mesh, plan.coords, plan.batch.tokens()).begin;
+}
+
 ModelSpec load_model_spec(const RunSpec& run) {
   return run.hf_dir.empty() ? build_native_model(run.native) : read_hf_config(run.hf_dir + "/config.json");
 }

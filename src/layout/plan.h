@@ -36,6 +36,9 @@ struct Plan {
 // Layer `index` as this rank computes it.
 LayerSpec local_layer(const Plan& plan, int64_t index);
 
+// Index of the first token that this rank routes, in the micro-batch of all ranks.
+int64_t first_routed_token(const Plan& plan);
+
 // The model a run names: its [model] table or hf:DIR/config.json.
 ModelSpec load_model_spec(const RunSpec& run);
 

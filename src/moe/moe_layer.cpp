@@ -232,9 +232,9 @@ void MoeLayer::route_tokens(Stream& stream, TensorView x_TD, int64_t seq_len, co
     }
     tell(at.ids, own.ids_TK), tell(at.gaps, own.gaps_T), tell(at.weights, weights);
     if (options_.best_scores) tell(at.best_ids, best.ids_TK), tell(at.best_gaps, best.gaps_T);
+    if (at.replay_ids != nullptr) stream.wait();  // for the sums, which are computed anew
   }
   if (at.replay_ids != nullptr) {
-    stream.wait();  // for the sums of the choice before
     choose_experts(stream, seq_len, replayed_choice(stream, ids, at.replay_ids),
                    replayed_choice(stream, best_ids, at.replay_best_ids));
     if (at.ids == nullptr) tell(at.weights, weights);

@@ -29,7 +29,7 @@ VALUES = {  # by name: value -> overrides of examples/verify.toml
     "chunks": {n: f"moe.row_chunks={n}" for n in (1, 3)},
     "capacity": {"none": "", "1.0": "moe.capacity_factor=1.0"},
     "top_k": {n: f"model.top_k={n}" for n in (1, 3, 8)},
-    "routing": {"any": "", "one_expert": "verify.routing=one_expert", "skip_expert": "verify.routing=skip_expert"},
+    "routing": {"any": "", "one_expert": "moe.forced_load=one_expert", "skip_expert": "moe.forced_load=skip_expert"},
     "dtype": {"fp32": "", "bf16": "train.dtype=bf16 model.vocab=256"},
     "experts": {"even": "", "uneven": "model.experts=17"},
     "library": {"mpi": "", "tcp": ""},

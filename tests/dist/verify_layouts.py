@@ -42,11 +42,13 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.ep=4 {DP_FIRST} model.top_k=5"),
     (8, f"mesh.ep=2 {PADDED} model.top_k=3"),
     # Hostile loads: every row on one expert (all ranks but one are without rows), or an expert without any.
-    (8, "mesh.ep=8 verify.routing=one_expert model.top_k=1"),
-    (4, f"mesh.ep=4 verify.routing=one_expert model.top_k=1 moe.row_chunks=3 {DP_FIRST}"),
-    (4, f"mesh.ep=2 verify.routing=one_expert {PADDED}"),
-    (4, f"mesh.ep=4 verify.routing=skip_expert {UNEVEN}"),
-    (8, "mesh.ep=8 verify.routing=skip_expert model.experts=8 model.top_k=7"),  # rank 0 is without rows
+    (8, "mesh.ep=8 moe.forced_load=one_expert model.top_k=1"),
+    (4, f"mesh.ep=4 moe.forced_load=one_expert model.top_k=1 moe.row_chunks=3 {DP_FIRST}"),
+    (4, f"mesh.ep=2 moe.forced_load=one_expert {PADDED}"),
+    (4, f"mesh.ep=4 moe.forced_load=skip_expert {UNEVEN}"),
+    (8, "mesh.ep=8 moe.forced_load=skip_expert model.experts=8 model.top_k=7"),  # rank 0 is without rows
+    (4, "mesh.ep=4 moe.forced_load=hot_rank moe.capacity_factor=1.0"),
+    (4, "mesh.ep=2 mesh.pp=2 moe.forced_load=idle_experts mesh.shares=3,1"),
     # Kinds of model and of auxiliary terms.
     (4, "mesh.ep=4 model.activation=gelu model.kv_heads=8 moe.aux_scope=model"),
     (4, f"mesh.ep=2 model.activation=relu model.tie_embeddings=true {PADDED} moe.z_loss_coef=0"),
@@ -61,7 +63,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.ep=2 memory.recompute=selective moe.row_chunks=3 verify.steps=2"),
     (4, f"mesh.ep=4 memory.recompute=moe {UNEVEN} {PADDED} moe.row_chunks=3"),
     (4, f"mesh.ep=2 memory.recompute=moe {DP_FIRST} model.activation=gelu moe.aux_scope=model"),
-    (8, "mesh.ep=4 memory.recompute=moe verify.routing=one_expert model.top_k=1"),
+    (8, "mesh.ep=4 memory.recompute=moe moe.forced_load=one_expert model.top_k=1"),
     (2, "mesh.ep=1 memory.recompute=full moe.transport=in_place model.qk_norm=full_width model.clip_qkv=0.5"),
     (4, "mesh.ep=4 memory.recompute=full moe.capacity_factor=1.0 moe.row_chunks=3 verify.steps=2"),
     (4, f"mesh.ep=2 memory.recompute=full {PADDED} model.score=sigmoid model.selection_bias=true moe.capacity_factor=1.0"),
@@ -75,7 +77,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, f"mesh.tp=4 mesh.pp=2 mesh.ep=4 memory.recompute=full {PADDED} moe.aux_scope=model"),
     # Weights of experts come to the tokens.
     (2, f"mesh.ep=2 {GATHER} moe.row_chunks=3 model.top_k=8 verify.steps=2"),
-    (4, f"mesh.ep=4 {GATHER} {UNEVEN} moe.row_chunks=3 verify.routing=skip_expert"),
+    (4, f"mesh.ep=4 {GATHER} {UNEVEN} moe.row_chunks=3 moe.forced_load=skip_expert"),
     (4, f"mesh.ep=4 {GATHER} memory.recompute=full moe.capacity_factor=1.0 moe.row_chunks=3 verify.steps=2"),
     (4, f"mesh.ep=2 {GATHER} memory.recompute=moe model.activation=gelu mesh.zero=1 {DP_FIRST}"),
     (4, f"mesh.ep=4 {GATHER} train.dtype=bf16 model.vocab=256 memory.recompute=selective verify.steps=2"),
@@ -83,12 +85,12 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.pp=2 mesh.ep=2 {GATHER} mesh.schedule=zb_h1 memory.recompute=moe {UNEVEN}"),
     (4, f"mesh.tp=2 mesh.ep=4 {GATHER} moe.row_chunks=2 mesh.zero=1 moe.aux_scope=model"),
     (8, f"mesh.tp=2 mesh.pp=2 mesh.ep=4 {GATHER} mesh.schedule=zb_v mesh.zero=1 moe.row_chunks=3 verify.steps=2"),
-    (4, "mesh.ep=4 moe.transport=flat*3,gather_weights*4 verify.routing=one_expert model.top_k=1"),
+    (4, "mesh.ep=4 moe.transport=flat*3,gather_weights*4 moe.forced_load=one_expert model.top_k=1"),
     (4, f"mesh.tp=2 mesh.ep=2 moe.tp_mode=ted {GATHER} mesh.shares=1,3"),
     (3, f"mesh.ep=3 {GATHER} {UNEVEN} mesh.shares=5,2,1 train.micro_batches=1"),
     # Tokens come to slices of all experts.
     (2, f"mesh.ep=2 {TOKENS} model.top_k=8 mesh.width_shares=1,3 verify.steps=2"),
-    (4, f"mesh.ep=4 {TOKENS} {UNEVEN} moe.row_chunks=3 verify.routing=skip_expert model.top_k=1"),
+    (4, f"mesh.ep=4 {TOKENS} {UNEVEN} moe.row_chunks=3 moe.forced_load=skip_expert model.top_k=1"),
     (4, f"mesh.ep=4 {TOKENS} memory.recompute=full moe.capacity_factor=1.0 moe.row_chunks=4 verify.steps=2"),
     (4, f"mesh.ep=2 {TOKENS} memory.recompute=moe model.activation=gelu mesh.zero=1 {DP_FIRST} mesh.width_shares=5,1"),
     (4, f"mesh.ep=4 {TOKENS} train.dtype=bf16 model.vocab=256 memory.recompute=selective moe.row_chunks=2 verify.steps=2"),
@@ -97,7 +99,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.pp=2 mesh.ep=2 {TOKENS} mesh.schedule=zb_h1 memory.recompute=moe model.shared_experts=0"),
     (4, f"mesh.tp=2 mesh.ep=4 {TOKENS} moe.row_chunks=2 mesh.zero=1 moe.aux_scope=model"),
     (8, f"mesh.tp=2 mesh.pp=2 mesh.ep=4 {TOKENS} mesh.schedule=zb_v mesh.zero=1 moe.row_chunks=3 mesh.width_shares=1,2,3,4"),
-    (4, "mesh.ep=4 moe.transport=flat*3,gather_tokens*4 verify.routing=one_expert model.top_k=1"),
+    (4, "mesh.ep=4 moe.transport=flat*3,gather_tokens*4 moe.forced_load=one_expert model.top_k=1"),
     (8, f"mesh.tp=8 mesh.ep=8 {TOKENS} train.seq_len=3 train.global_batch=8 train.micro_batches=4"),  # ranks without a token
     (3, f"mesh.ep=3 {TOKENS} {UNEVEN} mesh.shares=5,2,1 mesh.width_shares=1,2,2 train.micro_batches=1"),
     # Ranks with unequal shares of the samples; a transport for each MoE layer.
@@ -120,7 +122,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, f"mesh.pp=2 mesh.ep=2 {DP_FIRST} {UNEVEN} moe.aux_scope=model"),
     (8, "mesh.pp=4 mesh.ep=2 mesh.schedule=interleaved moe.aux_scope=model model.score=sigmoid"),
     (8, "mesh.pp=8 train.micro_batches=8 moe.capacity_factor=1.0"),
-    (8, f"mesh.pp=2 mesh.ep=4 {PADDED} verify.routing=skip_expert"),
+    (8, f"mesh.pp=2 mesh.ep=4 {PADDED} moe.forced_load=skip_expert"),
     (4, "mesh.pp=4 train.dtype=bf16 train.micro_batches=2"),
     # Backward in two parts, with every kind of block and of memory.
     (2, "mesh.pp=2 mesh.schedule=zb_h1 model.tie_embeddings=true verify.steps=2"),
@@ -131,7 +133,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 {PADDED} model.clip_qkv=0.5 model.qk_norm=full_width"),
     (4, "mesh.pp=4 mesh.schedule=zb_v train.micro_batches=1 model.score=sigmoid model.selection_bias=true"),
     (4, "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 train.dtype=bf16 model.vocab=256 verify.steps=2"),
-    (8, f"mesh.pp=4 mesh.ep=2 mesh.schedule=zb_h1 verify.routing=one_expert model.top_k=1 {DP_FIRST}"),
+    (8, f"mesh.pp=4 mesh.ep=2 mesh.schedule=zb_h1 moe.forced_load=one_expert model.top_k=1 {DP_FIRST}"),
     (8, "mesh.pp=2 mesh.tp=2 mesh.ep=4 mesh.schedule=zb_h1 mesh.zero=1 model.dense_width=70 moe.capacity_factor=1.0"),
     (8, "mesh.pp=2 mesh.tp=4 mesh.ep=2 mesh.schedule=zb_v moe.row_chunks=3 memory.recompute=selective"),
     (8, "mesh.pp=4 mesh.tp=2 mesh.ep=2 verify.steps=2"),
@@ -198,7 +200,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (8, f"mesh.tp=2 mesh.ep=4 moe.tp_mode=ted {PADDED} moe.capacity_factor=1.0 moe.aux_scope=model"),
     (8, "mesh.tp=2 mesh.pp=2 mesh.ep=2 moe.tp_mode=ted mesh.schedule=zb_h1 moe.row_chunks=3"),
     (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted train.dtype=bf16 mesh.zero=1 memory.recompute=moe verify.steps=2"),
-    (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted verify.routing=one_expert model.top_k=1 model.shared_experts=0"),
+    (4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted moe.forced_load=one_expert model.top_k=1 model.shared_experts=0"),
     (4, "mesh.tp=4 moe.tp_mode=ted model.vocab=29 model.tie_embeddings=true mesh.zero=1"),
     # Optimizer states cut over replicas: of all weights, of experts with two replicas and more, of none of the experts.
     (2, "mesh.ep=1 mesh.zero=1 verify.steps=2"),

@@ -31,7 +31,7 @@ ANY_MODEL = [
     (0.2, "moe.z_loss_coef=0", "moe.z_loss_coef=0.1"),
     (0.15, "moe.row_headroom=1.0", "moe.row_headroom=4"),
     (0.3, "data.document_mask=true"),
-    (0.2, "verify.routing=one_expert", "verify.routing=skip_expert"),
+    (0.2, "moe.forced_load=one_expert", "moe.forced_load=skip_expert"),
     (0.3, "model.activation=gelu"),
     (0.2, "model.tie_embeddings=true"),
     (0.3, "model.score=sigmoid", "model.score=sigmoid model.selection_bias=true model.routed_scale=2.5"),

@@ -1,10 +1,13 @@
 // One optimizer step: learning rate, accumulation over micro-batches, and the guard against values that are not finite.
 #include "engine/step.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "moe/forced_load.h"
+#include "support/thread_comm.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -139,6 +142,37 @@ TEST(AccumulateGradients, StartsFromZeroAndRepeatsItself) {
   EXPECT_EQ(x.valid_labels, 16 * 9);
   ASSERT_EQ(x.load.size(), 2u);  // MoE layers
   for (const std::vector<double>& load : x.load) EXPECT_EQ(std::accumulate(load.begin(), load.end(), 0.0), 16 * 9 * 2);
+}
+
+// Whatever the layout, experts get the tokens of the forced choices; the router still learns from the loss.
+TEST(AccumulateGradients, ForcesLoads) {
+  RunSpec run = small_run();
+  run.moe.forced_load = ForcedLoad::hot_rank;
+  run.moe.aux_loss_coef = run.moe.z_loss_coef = 0;
+  const ModelSpec model = build_native_model(run.native);
+  constexpr int64_t kStep = 3;
+  std::vector<std::vector<double>> expected;
+  for (int64_t layer = 1; layer < 3; ++layer) {
+    std::vector<double>& counts = expected.emplace_back(6);
+    for (const int32_t e : forced_choices(run, model.layers[1].moe, {kStep, layer, 0, 16 * 9}))
+      ++counts[static_cast<size_t>(e)];
+  }
+  for (const int64_t ep : {1, 2})
+    run_ranks(2, [&](Comm& world, Stream&) {
+      RunSpec layout = run;
+      layout.mesh.ep = ep;
+      layout.mesh.pp = 3 - ep;
+      Engine engine(model, layout, world, 1);
+      engine.params.initialise(1, engine.stream);
+      engine.params.repack(engine.stream);
+      const StepStats stats =
+          accumulate_gradients(engine, stage(engine, random_batches(engine.plan)), forced_taps(engine.plan, kStep));
+      EXPECT_EQ(stats.load, expected);
+      const std::string router = "layers.2.moe.router";
+      if (!engine.params.has(router)) return;
+      const TensorView grad = engine.params.find(router).grad;
+      EXPECT_TRUE(std::any_of(grad.as<float>(), grad.as<float>() + grad.numel(), [](float g) { return g != 0; }));
+    });
 }
 
 TEST(AccumulateGradients, RefusesAStepWithoutLabels) {

@@ -37,7 +37,7 @@ StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state
   const int64_t step = state.step + 1;
   begin_step(engine.world, run, step);
   const std::vector<Batch> batches = stage(engine, read_step(samples, engine.plan, state.samples));
-  StepStats stats = accumulate_gradients(engine, batches);
+  StepStats stats = accumulate_gradients(engine, batches, forced_taps(engine.plan, step));
   require_finite(engine, stats, step);
   apply_update(engine, stats, {learning_rate(run.train, step), step});
   state = {step, state.samples + run.train.global_batch, stats.loss};

@@ -315,7 +315,7 @@ StepStats Trainer::compute_step(int64_t step) {
     batches = stage(*engine_, read_step(*data_, engine_->plan, state_.samples));
   }
   const Trace::SentBytes sent_before = engine_->stream.trace().sent_bytes();
-  const StepStats stats = accumulate_gradients(*engine_, batches);
+  const StepStats stats = accumulate_gradients(*engine_, batches, forced_taps(engine_->plan, step));
   const Trace::SentBytes sent = engine_->stream.trace().sent_bytes();
   step_sent_ = {sent.all - sent_before.all, sent.far - sent_before.far};
   if (finish_save() && stop_requested(world_.comm())) {  // what was saved is the run's last step

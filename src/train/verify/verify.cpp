@@ -139,8 +139,9 @@ Verdict Verifier::judge(const StepStats& expected, const StepStats& got, const R
 Verdict Verifier::try_step(int64_t step, int attempt, StepStats& expected) {
   const bool forced = forces_routing(run_);
   // Routing of the whole micro-batch: the reference's tokens are all ranks' in order.
-  Routing global = empty_routing(leader_ ? reference_->plan : make_plan(model_, reference_run(run_), 1, 0, Platform{}));
-  if (forced) force_routing(layout_->plan, global);
+  const Plan whole = leader_ ? reference_->plan : make_plan(model_, reference_run(run_), 1, 0, Platform{});
+  Routing global = empty_routing(whole);
+  if (forced) force_routing(whole, step, global);
   if (leader_)
     expected = accumulate_gradients(*reference_, stage(*reference_, make_batches(reference_->plan, step, attempt)),
                                     tap_routing(run_, global, forced ? &global : nullptr));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "moe/forced_load.h"
 #include "moe/moe_layer.h"
 
 namespace mw {
@@ -21,7 +22,7 @@ int64_t domain_tokens(const RunSpec& run, int64_t tokens) {
 
 }  // namespace
 
-bool forces_routing(const RunSpec& run) { return run.verify.routing != VerifyRouting::learned; }
+bool forces_routing(const RunSpec& run) { return run.moe.forced_load != ForcedLoad::none; }
 
 Routing empty_routing(const Plan& plan) {
   Routing r;
@@ -43,20 +44,14 @@ Routing empty_routing(const Plan& plan) {
   return r;
 }
 
-void force_routing(const Plan& plan, Routing& routing) {
-  const bool skip = plan.run.verify.routing == VerifyRouting::skip_expert;
-  for (auto& layers : routing.ids) {
+void force_routing(const Plan& plan, int64_t step, Routing& routing) {
+  for (size_t j = 0; j < routing.ids.size(); ++j) {
     size_t l = 0;
-    for (const LayerSpec& layer : plan.model.layers) {
-      if (layer.feed_forward != FeedForwardKind::moe) continue;
-      const int64_t experts = layer.moe.experts, k = layer.moe.top_k;
-      if (skip && k > experts - 1)
-        fail(Exit::config, "verify.routing = \"skip_expert\" needs fewer experts per token than experts",
-             "lower model.top_k");
-      for (int64_t t = 0; t < routing.tokens; ++t)
-        for (int64_t i = 0; i < k; ++i)
-          layers[l][static_cast<size_t>(t * k + i)] = static_cast<int32_t>(skip ? 1 + (t * 5 + i) % (experts - 1) : i);
-      ++l;
+    for (int64_t i = 0; i < plan.model.layer_count(); ++i) {
+      const LayerSpec& layer = plan.model.layers[static_cast<size_t>(i)];
+      if (layer.feed_forward == FeedForwardKind::moe)
+        routing.ids[j][l++] =
+            forced_choices(plan.run, layer.moe, {step, i, static_cast<int64_t>(j) * routing.tokens, routing.tokens});
     }
   }
 }
@@ -91,8 +86,7 @@ void share_routing(Comm& comm, Routing& global) {
 
 Routing local_part(const Plan& plan, const Routing& global) {
   Routing local = empty_routing(plan);
-  const int64_t first =
-      plan.batch.first * plan.batch.seq_len + routed_tokens(plan.mesh, plan.coords, plan.batch.tokens()).begin;
+  const int64_t first = first_routed_token(plan);
   for (size_t j = 0; j < local.ids.size(); ++j)
     for (size_t l = 0; l < local.ids[j].size(); ++l) {
       const std::vector<int32_t>& ids = local.ids[j][l];

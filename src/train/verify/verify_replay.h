@@ -8,16 +8,15 @@
 
 namespace mw {
 
-// Whether verify.routing replaces the learned choices.
+// Whether moe.forced_load replaces the learned choices.
 bool forces_routing(const RunSpec& run);
 
 // An empty record for the choices of one step, for the tokens that this rank of the plan routes.
 Routing empty_routing(const Plan& plan);
-// Fills in an extreme load, as verify.routing says: all tokens on the first K experts, or none on expert 0. Errors:
-// config.
-void force_routing(const Plan& plan, Routing& routing);
+// Fills in the choices of moe.forced_load in a step. plan: of one rank that routes all tokens.
+void force_routing(const Plan& plan, int64_t step, Routing& routing);
 
-// Taps that record a run's choices and gate weights in `own`, unless verify.routing forces them, and that replay the
+// Taps that record a run's choices and gate weights in `own`, unless moe.forced_load forces them, and that replay the
 // choices in `replayed`; with_drops: also the rows that the capacity dropped. Both must outlive the taps.
 TapProvider tap_routing(const RunSpec& run, Routing& own, const Routing* replayed = nullptr, bool with_drops = false);
 
