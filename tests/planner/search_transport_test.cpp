@@ -44,10 +44,11 @@ TEST(SearchTransport, TriesThoseByNodeWhereGroupsFillNodesAndBypassOnOne) {
     EXPECT_TRUE(layout.transport != "bypass" || on_nodes || on_one) << describe(layout);
     EXPECT_TRUE(layout.ep > 1 || layout.transport.empty()) << describe(layout);
   }
-  EXPECT_EQ(tried.size(), 4U);  // the run's, halo, bypass, gather_weights
+  EXPECT_EQ(tried.size(), 5U);  // the run's, halo, bypass, gather_weights, gather_tokens
   EXPECT_GT(tried["halo"], 50);
   EXPECT_GT(tried["bypass"], tried["halo"]);
   EXPECT_GT(tried["gather_weights"], tried["halo"]);
+  EXPECT_GT(tried["gather_tokens"], tried["halo"]);
 }
 
 // Hexa-MoE's data-centric mode: large micro-batches of many choices, so that rows weigh more than weights.
