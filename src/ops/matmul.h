@@ -2,8 +2,8 @@
 //
 // Grouped GEMM: the rows of one expert are contiguous in sorted order, and each expert multiplies its rows by its own
 // weight. An optional row index fuses the gather (or scatter) of rows into the product. The names are those of the
-// paper Hexa-MoE: esmm is the grouped GEMM of forward, estmm its transposed form, which gives weight gradients, and ess
-// the sum of rows by expert, which gives bias gradients.
+// paper Hexa-MoE: esmm is the grouped GEMM of forward, estmm its transposed form, which gives weight gradients, ess the
+// sum of rows by expert, which gives bias gradients, and esfk all gradients of a product together.
 #pragma once
 
 #include <cstdint>
@@ -113,5 +113,13 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
 // Sums of rows by expert, the gradient of a bias: db[i] += sum over rows of expert i of dy[r]. db_eN: f32 [e, N],
 // accumulated. No supported model has such a bias.
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN);
+
+// The whole backward pass of the experts' products y = W_i x (Hexa-MoE's fused operator): esmm_d_input into dx, estmm
+// into dw and, if db is not empty, ess into db, bit-identical to these operators. dx may share memory with no operand.
+// On Hopper, bf16 products of the grouped kernels overlap: those of dw begin while the last tiles of dx are computed.
+// Elsewhere the operators run one after the other.
+void esfk(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets,
+          std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, Store store = Store::accumulate,
+          TensorView db_eN = {}, ExpertProducts by = ExpertProducts::automatic);
 
 }  // namespace mw

@@ -197,6 +197,20 @@ void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, Ten
   check_ess(dy_RN, offsets, db_eN);
   run(stream, Work::elementwise, "ess", &Operators::ess, dy_RN, offsets, db_eN);
 }
+void esfk(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets,
+          std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, Store store, TensorView db_eN,
+          ExpertProducts by) {
+  check_esmm_d_input(dy_RN, offsets, weights, dx_RK);
+  check_estmm(dy_RN, x_RK, offsets, dw_eNK);
+  if (db_eN.data != nullptr) check_ess(dy_RN, offsets, db_eN);
+  const TraceScope scope(stream.trace(), Work::matmul, "esfk");
+  const auto at_once = operators_of(stream.device().kind).esfk;
+  if (at_once == nullptr || !at_once(stream, dy_RN, x_RK, offsets, weights, dx_RK, dw_eNK, store, by)) {
+    esmm_d_input(stream, dy_RN, offsets, weights, dx_RK, by);
+    estmm(stream, dy_RN, x_RK, offsets, dw_eNK, store, by);
+  }
+  if (db_eN.data != nullptr) ess(stream, dy_RN, offsets, db_eN);
+}
 void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView bias_E, bool forced,
            TensorView ids_TK, TensorView weights_TK, const RouterStatistics& statistics, TensorView gaps_T) {
   check_route(rule, logits_TE, bias_E, ids_TK, weights_TK, statistics, gaps_T);

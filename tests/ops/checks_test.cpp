@@ -182,6 +182,12 @@ std::vector<Call> all_calls() {
        {{f32, {3, 4}}, {f32, {3, 5}}, {f32, {2, 4, 5}}},
        [](Stream& s, const Views& v) { estmm(s, {v[0]}, {v[1]}, kOffsets, v[2]); }},
       {"ess", {{f32, {3, 4}}, {f32, {2, 4}}}, [](Stream& s, const Views& v) { ess(s, {v[0]}, kOffsets, v[1]); }},
+      {"esfk",
+       {{f32, {3, 4}}, {f32, {3, 5}}, {f32, {3, 5}}, {f32, {2, 4, 5}}, {f32, {2, 4}}, {f32, {4, 5}}},
+       [](Stream& s, const Views& v) {
+         const std::vector<Weight> weights(2, weight_of(v[5]));
+         esfk(s, {v[0]}, {v[1]}, kOffsets, weights, {v[2]}, v[3], Store::accumulate, v[4]);
+       }},
       {"route",
        {{f32, {3, 4}}, {f32, {4}}, {i32, {3, 2}}, {f32, {3, 2}}, {f32, {3}}},
        [](Stream& s, const Views& v) { route(s, kRouter, v[0], v[1], false, v[2], v[3], {}, v[4]); }},

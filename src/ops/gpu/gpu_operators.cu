@@ -46,6 +46,7 @@ const Operators& gpu_operators() {
     t.esmm_d_input = gpu::esmm_d_input;
     t.estmm = gpu::estmm;
     t.ess = gpu::ess;
+    t.esfk = gpu::esfk;
     t.matmul_workspace_bytes = gpu::matmul_workspace_bytes;
     t.esmm_workspace_bytes = gpu::esmm_workspace_bytes;
     t.mixed_matmul_workspace_bytes = gpu::mixed_matmul_workspace_bytes;

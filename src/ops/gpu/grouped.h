@@ -10,9 +10,9 @@ namespace mw::gpu {
 
 enum class ProductKind : uint8_t { forward, d_input };
 
-// Maximum number of experts per call: bounds the tables that are copied to the device.
+// Maximum number of experts per call: bounds the tables that are copied to the device, at most two at a time.
 constexpr int64_t kMaxExperts = 4096;
-constexpr int64_t kGroupedWorkspaceBytes = 2 * (kMaxExperts + 16) * 8;
+constexpr int64_t kGroupedWorkspaceBytes = 4 * (kMaxExperts + 16) * 8;
 
 // The general kernels, for any dtype, width and GPU: fp32 multiply-adds from shared memory, true fp32 for fp32
 // operands. Contracts as esmm, esmm_d_input and estmm; Store::accumulate requires an f32 y.
@@ -34,6 +34,12 @@ bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& 
                             std::span<const Weight> weights, const SortedRows& y, Store store);
 bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                     std::span<const int64_t> offsets, TensorView dw_eNK, Store store);
+
+// Both at once, for rows of several experts: dx as multiply_by_warpgroups computes it with ProductKind::d_input, dw as
+// multiply_weights_by_warpgroups does, with the same bits. Also returns false where there are no rows.
+bool differentiate_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                                 std::span<const int64_t> offsets, std::span<const Weight> weights,
+                                 const SortedRows& dx, TensorView dw_eNK, Store store);
 
 // The same as one dense product per expert that has rows. Rows addressed through an index are copied to scratch and
 // back in pieces: this takes per_expert_workspace_bytes, for weights up to [max_n, max_k], in addition to the scratch

@@ -11,5 +11,9 @@ bool multiply_weights_by_warpgroups(Stream&, const SortedRows&, const SortedRows
                                     Store) {
   return false;
 }
+bool differentiate_by_warpgroups(Stream&, const SortedRows&, const SortedRows&, std::span<const int64_t>,
+                                 std::span<const Weight>, const SortedRows&, TensorView, Store) {
+  return false;
+}
 
 }  // namespace mw::gpu

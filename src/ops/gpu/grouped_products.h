@@ -123,9 +123,9 @@ bool describe_operand(Operand& operand, int64_t rows) {
 }
 
 // Returns false where the copy engine (TMA) cannot read the operands: weights must lie at equal distances.
-template <Along kWeights, class U, class Meter>
-bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& processors, const Matrices& weights,
-                   const Rows<const bf16>& x, const Rows<U>& y, bool add, const Meter& meter) {
+template <Along kWeights, class U, class Launch>
+bool multiply_rows(const Launch& launch, const Tiling& tiling, const Matrices& weights, const Rows<const bf16>& x,
+                   const Rows<U>& y, bool add) {
   if (tiling.rows() == 0) return true;
   return with_shape(tiling, [&](auto shape) {
     return with_flag(x.index == nullptr, [&](auto boxes) {
@@ -134,16 +134,16 @@ bool multiply_rows(Stream& stream, const Tiling& tiling, const Processors& proce
       Product product{{}, {{}, x}, y, add};
       if (!describe_matrices(weights, Product::LoaderB::kBoxRows, &product.weights)) return false;
       if (kBoxes && !describe_operand<Along::depth, kHeight>(product.x, tiling.rows())) return false;
-      launch_tiles(stream, tiling, processors, product, meter);
+      launch(product);
       return true;
     });
   });
 }
 
 // Only one operand without an index is loaded as boxes: x rather than dy, because its tiles are wider.
-template <class U, class Meter>
-bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& processors, const Rows<const bf16>& dy,
-                      const Rows<const bf16>& x, TensorView dw_eNK, bool add, const Meter& meter) {
+template <class U, class Launch>
+bool multiply_columns(const Launch& launch, const Tiling& tiling, const Rows<const bf16>& dy, const Rows<const bf16>& x,
+                      TensorView dw_eNK, bool add) {
   const int64_t n = dw_eNK.dim(1), k = dw_eNK.dim(2);
   const Matrices gradients{dw_eNK.data, dw_eNK.dtype, dw_eNK.dim(0), n, k, n * k};
   return with_shape(tiling, [&](auto shape) {
@@ -156,7 +156,7 @@ bool multiply_columns(Stream& stream, const Tiling& tiling, const Processors& pr
         if (!describe_matrices(gradients, kBoxRows, &product.dw_map)) return false;
         if (kBoxesOfDy && !describe_operand<Along::width, kHeight>(product.dy, tiling.rows())) return false;
         if (kBoxesOfX && !describe_operand<Along::width, Product::kWidth>(product.x, tiling.rows())) return false;
-        launch_tiles(stream, tiling, processors, product, meter);
+        launch(product);
         return true;
       });
     });
@@ -185,43 +185,94 @@ inline bool find_operands(Stream& stream, const SortedRows& x, std::span<const W
 // pairs gain 0 to 11 %.
 constexpr int64_t kPairDepth = 1024;
 
-// multiply_by_warpgroups and multiply_weights_by_warpgroups of ops/gpu/grouped.h, with a meter.
+// The tiles of esmm and esmm_d_input.
+inline Tiling cut_rows(Processors processors, const SortedRows& x, std::span<const int64_t> offsets,
+                       const SortedRows& y) {
+  if (x.data.cols() < kPairDepth) processors.pairs = 0;
+  return cut_tiles(offsets, y.data.cols(), processors, [](int64_t rows) { return ceil_div(rows, kHeight); });
+}
+
+template <class Launch>
+bool multiply_rows_as(const Launch& launch, ProductKind kind, const Tiling& tiling, const SortedRows& x,
+                      const Matrices& weights, const SortedRows& y, Store store) {
+  bool done = false;
+  with_float_type(y.data.dtype, [&](auto type) {
+    using U = decltype(type);
+    const auto multiply =
+        kind == ProductKind::forward ? multiply_rows<Along::depth, U, Launch> : multiply_rows<Along::width, U, Launch>;
+    done = multiply(launch, tiling, weights, rows_of<const bf16>(x), rows_of<U>(y), store == Store::accumulate);
+  });
+  return warn_unless(launch.stream, done);
+}
+
+inline bool fits_gradients(Stream& stream, const SortedRows& dy, const SortedRows& x, const TensorView& dw_eNK) {
+  return find_processors(stream).blocks > 0 && fits_chunks(dy) && fits_chunks(x) && is_aligned(dw_eNK.data);
+}
+
+// The tiles of estmm.
+inline Tiling cut_gradients(Processors processors, const SortedRows& dy, const SortedRows& x,
+                            std::span<const int64_t> offsets, Store store) {
+  const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
+  if (x.index != nullptr) processors.pairs = 0;  // they share boxes of x
+  return cut_tiles(offsets, x.data.cols(), processors,
+                   [&](int64_t rows) { return rows == 0 && store == Store::accumulate ? 0 : row_tiles; });
+}
+
+template <class Launch>
+bool multiply_gradients(const Launch& launch, const Tiling& tiling, const SortedRows& dy, const SortedRows& x,
+                        TensorView dw_eNK, Store store) {
+  bool done = false;
+  with_float_type(dw_eNK.dtype, [&](auto type) {
+    done = multiply_columns<decltype(type)>(launch, tiling, rows_of<const bf16>(dy), rows_of<const bf16>(x), dw_eNK,
+                                            store == Store::accumulate);
+  });
+  return warn_unless(launch.stream, done);
+}
+
+// multiply_by_warpgroups, multiply_weights_by_warpgroups and differentiate_by_warpgroups of ops/gpu/grouped.h, with a
+// meter.
 template <class Meter>
 bool multiply_metered(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,
                       std::span<const Weight> weights, const SortedRows& y, Store store, const Meter& meter) {
   Matrices matrices;
   if (!find_operands(stream, x, weights, y, &matrices)) return false;
-  Processors processors = find_processors(stream);
-  if (x.data.cols() < kPairDepth) processors.pairs = 0;
-  const Tiling tiling =
-      cut_tiles(offsets, y.data.cols(), processors, [](int64_t rows) { return ceil_div(rows, kHeight); });
-  const bool add = store == Store::accumulate;
-  bool done = false;
-  with_float_type(y.data.dtype, [&](auto type) {
-    using U = decltype(type);
-    const auto multiply_along =
-        kind == ProductKind::forward ? multiply_rows<Along::depth, U, Meter> : multiply_rows<Along::width, U, Meter>;
-    done = multiply_along(stream, tiling, processors, matrices, rows_of<const bf16>(x), rows_of<U>(y), add, meter);
-  });
-  return warn_unless(stream, done);
+  const Processors& processors = find_processors(stream);
+  const Tiling tiling = cut_rows(processors, x, offsets, y);
+  WorkspaceFrame frame(stream.workspace());
+  const auto [table] = copy_tables<1>(stream, frame, {&tiling});
+  return multiply_rows_as(TilesLaunch<Meter>{stream, processors, table, meter}, kind, tiling, x, matrices, y, store);
 }
 
 template <class Meter>
 bool multiply_weights_metered(Stream& stream, const SortedRows& dy, const SortedRows& x,
                               std::span<const int64_t> offsets, TensorView dw_eNK, Store store, const Meter& meter) {
-  Processors processors = find_processors(stream);
-  if (processors.blocks == 0 || !fits_chunks(dy) || !fits_chunks(x) || !is_aligned(dw_eNK.data)) return false;
-  const bool add = store == Store::accumulate;
-  const int64_t row_tiles = ceil_div(dy.data.cols(), kHeight);
-  if (x.index != nullptr) processors.pairs = 0;  // they share boxes of x
-  const Tiling tiling =
-      cut_tiles(offsets, x.data.cols(), processors, [&](int64_t rows) { return rows == 0 && add ? 0 : row_tiles; });
-  bool done = false;
-  with_float_type(dw_eNK.dtype, [&](auto type) {
-    done = multiply_columns<decltype(type)>(stream, tiling, processors, rows_of<const bf16>(dy), rows_of<const bf16>(x),
-                                            dw_eNK, add, meter);
-  });
-  return warn_unless(stream, done);
+  if (!fits_gradients(stream, dy, x, dw_eNK)) return false;
+  const Processors& processors = find_processors(stream);
+  const Tiling tiling = cut_gradients(processors, dy, x, offsets, store);
+  WorkspaceFrame frame(stream.workspace());
+  const auto [table] = copy_tables<1>(stream, frame, {&tiling});
+  return multiply_gradients(TilesLaunch<Meter>{stream, processors, table, meter}, tiling, dy, x, dw_eNK, store);
+}
+
+// The kernel of dw begins while that of dx ends: processors that find no tile of dx left take tiles of dw. The tiles of
+// dx come first because they take longer.
+template <class Meter>
+bool differentiate_metered(Stream& stream, const SortedRows& dy, const SortedRows& x, std::span<const int64_t> offsets,
+                           std::span<const Weight> weights, const SortedRows& dx, TensorView dw_eNK, Store store,
+                           const Meter& of_dx, const Meter& of_dw) {
+  Matrices matrices;
+  if (weights.empty() || offsets.front() == offsets.back() || !find_operands(stream, dy, weights, dx, &matrices) ||
+      !fits_gradients(stream, dy, x, dw_eNK))
+    return false;
+  const Processors& processors = find_processors(stream);
+  const Tiling rows = cut_rows(processors, dy, offsets, dx);
+  const Tiling gradients = cut_gradients(processors, dy, x, offsets, store);
+  WorkspaceFrame frame(stream.workspace());
+  const auto [row_table, gradient_table] = copy_tables<2>(stream, frame, {&rows, &gradients});
+  return multiply_rows_as(TilesLaunch<Meter>{stream, processors, row_table, of_dx}, ProductKind::d_input, rows, dy,
+                          matrices, dx, Store::overwrite) &&
+         multiply_gradients(TilesLaunch<Meter>{stream, processors, gradient_table, of_dw, true}, gradients, dy, x,
+                            dw_eNK, store);
 }
 
 }  // namespace mw::gpu

@@ -57,4 +57,10 @@ bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const 
   return multiply_weights_metered(stream, dy, x, offsets, dw_eNK, store, NoMeter());
 }
 
+bool differentiate_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
+                                 std::span<const int64_t> offsets, std::span<const Weight> weights,
+                                 const SortedRows& dx, TensorView dw_eNK, Store store) {
+  return differentiate_metered(stream, dy, x, offsets, weights, dx, dw_eNK, store, NoMeter(), NoMeter());
+}
+
 }  // namespace mw::gpu

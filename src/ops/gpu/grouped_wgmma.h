@@ -9,6 +9,8 @@
 // because the L2 cache is the bottleneck.
 #pragma once
 
+#include <array>
+
 #include "ops/gpu/grouped.h"
 #include "ops/gpu/tile_loaders.h"
 #include "ops/gpu/tile_queue.h"
@@ -142,6 +144,7 @@ __device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired
 template <class Product, class Meter>
 __device__ void compute_tiles(const Product& product, TileTable table, Meter meter) {
   constexpr bool kPaired = Product::kPaired;
+  let_next_kernel_begin();
   const unsigned held = first_tile_address();
   Ring<Product::kWidth> ring{held + Product::kHeldBytes};
   BlockQueue<kPaired> queue{ring.memory + Ring<Product::kWidth>::kBytes};
@@ -164,6 +167,7 @@ __device__ void compute_tiles(const Product& product, TileTable table, Meter met
   }
   meter.end(group);
   if constexpr (kPaired) sync_pair();  // a block's memory lives as long as the block
+  wait_for_kernel_before();
 }
 
 template <class Product, class Meter>
@@ -187,22 +191,50 @@ const Processors& find_processors(Stream& stream);
 // Returns `done`. If a tensor map was refused, warns once that slower kernels take over.
 bool warn_unless(Stream& stream, bool done);
 
-template <class Product, class Meter>
-void launch_tiles(Stream& stream, const Tiling& tiling, const Processors& processors, const Product& product,
-                  const Meter& meter) {
-  constexpr bool kPaired = Product::kPaired;
-  constexpr auto kKernel = [] {
-    if constexpr (kPaired) return pairs_kernel<Product, Meter>;
-    else return tiles_kernel<Product, Meter>;
-  }();
-  static_assert((kMaxExperts + 2) * sizeof(ExpertTiles) + 64 <= kGroupedWorkspaceBytes);  // frames round up to 64
-  WorkspaceFrame frame(stream.workspace());
-  ExpertTiles* const memory = device_copy(stream, frame, std::span<const ExpertTiles>(tiling.counter_and_experts));
-  const TileTable table{memory + 1, tiling.tiles(), static_cast<int>(tiling.columns), &memory->first_tile};
-  check(allow_shared_bytes(reinterpret_cast<const void*>(kKernel), kSharedBytes<Product>), "asking for shared memory");
-  const int blocks =
-      kPaired ? kPair * std::min(tiling.tiles(), processors.pairs) : std::min(tiling.tiles(), processors.blocks);
-  launch(stream, kKernel, blocks, kBlockThreads, kSharedBytes<Product>, product, table, meter);
+// Starts the kernel of a product whose tiles lie in device memory.
+template <class Meter>
+struct TilesLaunch {
+  Stream& stream;
+  const Processors& processors;
+  TileTable table;
+  Meter meter;
+  // Begins while the kernel before it ends, which must be one of this file and independent of this one: neither may
+  // write what the other reads or writes.
+  bool beside = false;
+
+  template <class Product>
+  void operator()(const Product& product) const {
+    constexpr bool kPaired = Product::kPaired;
+    constexpr auto kKernel = [] {
+      if constexpr (kPaired) return pairs_kernel<Product, Meter>;
+      else return tiles_kernel<Product, Meter>;
+    }();
+    constexpr size_t kBytes = kSharedBytes<Product>;
+    check(allow_shared_bytes(reinterpret_cast<const void*>(kKernel), kBytes), "asking for shared memory");
+    const int blocks =
+        kPaired ? kPair * std::min(table.tiles, processors.pairs) : std::min(table.tiles, processors.blocks);
+    if (!beside) launch(stream, kKernel, blocks, kBlockThreads, kBytes, product, table, meter);
+    else if (blocks > 0)
+      check(launch_beside(native(stream), kKernel, blocks, kBlockThreads, kBytes, product, table, meter),
+            "starting a kernel");
+  }
+};
+
+// Copies the tiles of several products to the device at once.
+template <size_t kCount>
+std::array<TileTable, kCount> copy_tables(Stream& stream, WorkspaceFrame& frame,
+                                          const std::array<const Tiling*, kCount>& tilings) {
+  static_assert(2 * ((kMaxExperts + 2) * sizeof(ExpertTiles)) + 64 <= kGroupedWorkspaceBytes);
+  std::vector<ExpertTiles> all;
+  for (const Tiling* tiling : tilings)
+    all.insert(all.end(), tiling->counter_and_experts.begin(), tiling->counter_and_experts.end());
+  ExpertTiles* memory = device_copy(stream, frame, std::span<const ExpertTiles>(all));
+  std::array<TileTable, kCount> tables;
+  for (size_t i = 0; i < kCount; ++i) {
+    tables[i] = {memory + 1, tilings[i]->tiles(), static_cast<int>(tilings[i]->columns), &memory->first_tile};
+    memory += tilings[i]->counter_and_experts.size();
+  }
+  return tables;
 }
 
 }  // namespace mw::gpu

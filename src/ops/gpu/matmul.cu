@@ -97,6 +97,12 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
   multiply_weights_grouped(stream, dy_RN, x_RK, offsets, dw_eNK, store);
 }
 
+bool esfk(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
+          std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store, ExpertProducts by) {
+  if (goes_to_library(by, average_rows(offsets), dy_RN.data.cols(), x_RK.data.cols())) return false;
+  return differentiate_by_warpgroups(stream, dy_RN, x_RK, offsets, weights, dx_RK, dw_eNK, store);
+}
+
 std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
                           double rows_of_an_expert, ExpertProducts by) {
   if (goes_to_library(by, rows_of_an_expert, weights[0].n, weights[0].k)) return "the matrix library, one per expert";

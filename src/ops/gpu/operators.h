@@ -42,6 +42,9 @@ decltype(mw::esmm) esmm;
 decltype(mw::esmm_d_input) esmm_d_input;
 decltype(mw::estmm) estmm;
 decltype(mw::ess) ess;
+// As the entry of the operator table.
+bool esfk(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
+          std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store, ExpertProducts by);
 decltype(mw::describe_attention) describe_attention;
 decltype(mw::describe_esmm) describe_esmm;
 decltype(mw::route) route;

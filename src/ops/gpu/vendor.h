@@ -66,6 +66,23 @@ inline Status count_clusters(const void* kernel, int blocks, int threads, size_t
   config.numAttrs = 1;
   return cudaOccupancyMaxActiveClusters(count, kernel, &config);
 }
+
+// Starts a kernel that may begin while the one before it on the stream ends (programmatic dependent launch).
+template <class... Parameters, class... Arguments>
+Status launch_beside(NativeStream stream, void (*kernel)(Parameters...), int blocks, int threads, size_t shared_bytes,
+                     const Arguments&... arguments) {
+  cudaLaunchAttribute beside{};
+  beside.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  beside.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(blocks));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &beside;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
 #endif
 
 inline bool succeeded(Status status) { return status == MW_VENDOR(Success); }

@@ -126,6 +126,12 @@ __device__ void shrink_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
+// A kernel that was launched to begin beside this one may begin when all blocks of this one have called this or ended,
+// as soon as processors are free. Other kernels wait for the end of this one.
+__device__ inline void let_next_kernel_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Waits for the end of the kernel beside which this one began, if there is one.
+__device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 // The descriptor of a swizzled tile for products. Along the depth, groups of eight rows follow each other. Along the
 // width, so do groups of eight summands, and panels of 64 columns begin `panel_bytes` apart.
 __device__ inline uint64_t describe_tile(unsigned address, unsigned panel_bytes) {
