@@ -27,12 +27,10 @@ void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, c
   esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.out, by);
 }
 
-// Down to d_x, so that it can travel while the rest is computed. The activation is recomputed from h, and the
-// gate-weight gradient is taken as <d_a, a>: expert outputs are never kept. Leaves d_h in h. down_gradient(d_y, a): the
-// weight gradient of the second products.
-template <class DownGradient>
+// Down to d_h, which is left in h. The activation is recomputed from h, and the gate-weight gradient is taken as <d_a,
+// a>: expert outputs are never kept. Leaves the weighted activation in a.
 void expert_backward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
-                     TensorView h_RcF, TensorView a_RF, ExpertProducts by, DownGradient&& down_gradient) {
+                     TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
   const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
   const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
   {
@@ -41,9 +39,13 @@ void expert_backward(Stream& stream, Activation kind, const ExpertBatch& batch, 
   }
   activate_backward(stream, kind, h, a, batch.weights_R.slice(begin, count), h, a,
                     batch.d_weights_R.slice(begin, count));
-  down_gradient(batch.in, SortedRows{a_RF, nullptr});
+}
+
+// From d_h, so that d_x can travel while weight gradients are computed.
+void expert_up_d_input(Stream& stream, const ExpertBatch& batch, const ExpertWeights& weights, TensorView d_h_RcF,
+                       ExpertProducts by) {
   const TraceScope part(stream.trace(), "expert_up_d_input");
-  esmm_d_input(stream, {flat_halves(h_RcF), nullptr}, batch.offsets, weights.up, batch.out, by);
+  esmm_d_input(stream, {flat_halves(d_h_RcF), nullptr}, batch.offsets, weights.up, batch.out, by);
 }
 
 }  // namespace
@@ -346,13 +348,16 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
       expert_hidden(stream, transport_->forward_rows(c, x_TD), weights, h, options_.products);
     }
     const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::backward, c, d_out_TD);
-    expert_backward(stream, layer_.activation, batch, weights, h, a, options_.products,
-                    [&](const SortedRows& d_y, const SortedRows& activated) {
-                      const TraceScope weight(stream.trace(), "expert_down_d_weight");
-                      expert_gradient(stream, ExpertMatrix::down, c, d_y, activated, batch.offsets, expert_gradients);
-                    });
+    expert_backward(stream, layer_.activation, batch, weights, h, a, options_.products);
+    {
+      const TraceScope weight(stream.trace(), "expert_down_d_weight");
+      expert_gradient(stream, ExpertMatrix::down, c, batch.in, {a, nullptr}, batch.offsets, expert_gradients);
+    }
+    const bool together = transport_->rows_stay() && !options_.defer_up;
+    if (together) expert_up_backward(stream, c, batch, weights, x_TD, expert_gradients);
+    else expert_up_d_input(stream, batch, weights, h, options_.products);
     transport_->combine_begin(stream, Pass::backward, c);
-    if (!options_.defer_up) expert_up_gradient(stream, c, x_TD, expert_gradients);
+    if (!together && !options_.defer_up) expert_up_gradient(stream, c, x_TD, expert_gradients);
   }
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),
                    d_logits = take_front(scratch_.d_logits, {tokens_, m.experts});
@@ -370,12 +375,22 @@ void MoeLayer::expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chun
   transport_->gradient_done(stream, matrix, chunk, store);
 }
 
-// From the gradient that expert_backward left in h.
+// From the d_h that expert_backward left in h.
 void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients) {
   const TraceScope part(stream.trace(), "expert_up_d_weight");
   const ExpertBatch rows = transport_->forward_rows(chunk, x_TD);
   expert_gradient(stream, ExpertMatrix::up, chunk, {flat_halves(hidden()), nullptr}, rows.in, rows.offsets,
                   expert_gradients);
+}
+
+// Both gradients from d_h at once.
+void MoeLayer::expert_up_backward(Stream& stream, int64_t chunk, const ExpertBatch& batch, const ExpertWeights& weights,
+                                  TensorView x_TD, Store expert_gradients) {
+  const TraceScope part(stream.trace(), "expert_up_backward");
+  const GradientTarget target = transport_->gradient(stream, ExpertMatrix::up, chunk, expert_gradients);
+  esfk(stream, {flat_halves(hidden()), nullptr}, transport_->forward_rows(chunk, x_TD).in, batch.offsets, weights.up,
+       batch.out, target.values, target.store, {}, options_.products);
+  transport_->gradient_done(stream, ExpertMatrix::up, chunk, expert_gradients);
 }
 
 void MoeLayer::backward_up(Stream& stream, TensorView x_TD, Store expert_gradients) {

@@ -149,6 +149,8 @@ class MoeLayer {
   void expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, const SortedRows& d_y, const SortedRows& x,
                        std::span<const int64_t> offsets, Store store);
   void expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients);
+  void expert_up_backward(Stream& stream, int64_t chunk, const ExpertBatch& batch, const ExpertWeights& weights,
+                          TensorView x_TD, Store expert_gradients);
   void recompute_by_token(Stream& stream, TensorView x_TD);
   TensorView tokens_of(TensorView saved, int64_t width) const;
   TensorView shared_hidden() const;

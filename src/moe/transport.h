@@ -88,6 +88,8 @@ class Transport {
   virtual void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) = 0;
   // The number of chunks, the same on all ranks of the EP group and in all passes.
   virtual int64_t chunks() const = 0;
+  // Whether rows stay on their rank: combine_begin then sends nothing.
+  virtual bool rows_stay() const { return false; }
   // The rows that the experts of this rank get: at least those of the chunks whose dispatch_finish has returned in the
   // forward pass, after the last of them those of all chunks.
   virtual int64_t rows() const = 0;

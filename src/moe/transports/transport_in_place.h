@@ -14,6 +14,7 @@ class InPlaceTransport : public Transport {
 
   void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
   int64_t chunks() const override { return static_cast<int64_t>(chunk_begins_.size()) - 1; }
+  bool rows_stay() const override { return true; }
   int64_t rows() const override { return layout_.rows; }
   void dispatch_begin(Stream& /*stream*/, Pass /*pass*/, int64_t /*chunk*/, TensorView /*source_TD*/) override {}
   ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;
