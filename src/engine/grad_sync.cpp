@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <span>
 
 #include "ops/elementwise.h"
@@ -177,18 +178,37 @@ void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends) {
     if (weight.packed_forward.data != nullptr) pack_weight(stream, weight);
 }
 
+// Of the pieces over which squares of expert gradients are summed. In every slot and on every rank they begin at the
+// same elements of an expert matrix, and ZeRO cuts no piece: each matrix, and each cut, is a multiple of their length.
+static int64_t expert_piece(const ParamStore& params, MeshComms& comms) {
+  const GradientBlock& block = params.block(Replicas::edp);
+  constexpr int64_t kMost = 4096;
+  int64_t piece = block.is_cut() ? block.unit : kMost;
+  for (const Parameter& p : params.all())
+    if (p.row.expert && !p.weights.empty()) piece = std::gcd(piece, p.matrix_elements());
+  if (!block.is_cut()) return piece;
+  int64_t least = -piece;  // ranks with unequal numbers of experts may cut in other units
+  comms.ep->all_reduce_max(std::span(&least, 1));
+  return -least;
+}
+
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, bool counts_copies) {
-  const auto squares_of = [&](Replicas replicas) {
-    std::vector<TensorView> owned;
+  const auto owned = [&](Replicas replicas) {
+    std::vector<TensorView> gradients;
     for (const Parameter& p : params.all())
       if (p.row.trained && p.replicas == replicas && (!p.is_copy || counts_copies) && p.owned.count > 0)
-        owned.push_back(p.owned_grad());
-    double squares = sum_squares(stream, owned);
+        gradients.push_back(p.owned_grad());
+    return gradients;
+  };
+  const auto squares_of = [&](Replicas replicas) {
+    double squares = sum_squares(stream, owned(replicas));
     if (params.block(replicas).is_cut()) comms.of(replicas).all_reduce_sum(std::span(&squares, 1));
     return squares;
   };
-  double slices = squares_of(Replicas::dp), experts = squares_of(Replicas::edp);
-  comms.ep->all_reduce_sum(std::span(&experts, 1));
+  ExactSum of_experts = sum_squares_exactly(stream, owned(Replicas::edp), expert_piece(params, comms));
+  if (params.block(Replicas::edp).is_cut()) comms.of(Replicas::edp).all_reduce_sum(of_experts.limbs());
+  comms.ep->all_reduce_sum(of_experts.limbs());
+  double slices = squares_of(Replicas::dp), experts = of_experts.value();
   if (comms.cuts_experts) slices += std::exchange(experts, 0.0);
   comms.tp->all_reduce_sum(std::span(&slices, 1));
   double whole = squares_of(Replicas::stage);

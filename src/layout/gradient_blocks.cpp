@@ -9,11 +9,12 @@ namespace {
 
 int64_t unit_of(DType dtype) { return 64 / size_of(dtype); }
 
-void cut(GradientBlock& block, int members, int member, DType dtype) {
+void cut(GradientBlock& block, int members, int member, int64_t unit) {
   const int64_t elements = block.cuts.back();
   block.member = member;
+  block.unit = unit;
   block.cuts.clear();
-  for (int64_t m = 0; m <= members; ++m) block.cuts.push_back(cut_begin(elements, members, m, dtype));
+  for (int64_t m = 0; m <= members; ++m) block.cuts.push_back(cut_begin(elements, members, m, unit));
 }
 
 }  // namespace
@@ -27,8 +28,14 @@ int64_t padded_gradient(int64_t elements, DType dtype) {
   return (elements + unit - 1) / unit * unit;
 }
 
-int64_t cut_begin(int64_t elements, int64_t members, int64_t m, DType dtype) {
-  return padded_gradient(elements / members * m + elements % members * m / members, dtype);
+int64_t cut_unit(Replicas replicas, int64_t elements, int64_t members, DType dtype) {
+  constexpr int64_t kLarge = int64_t{1} << 20, kUnit = 4096;
+  return replicas == Replicas::edp && elements / members >= kLarge ? kUnit : unit_of(dtype);
+}
+
+int64_t cut_begin(int64_t elements, int64_t members, int64_t m, int64_t unit) {
+  const int64_t even = elements / members * m + elements % members * m / members;
+  return std::min(elements, (even + unit - 1) / unit * unit);
 }
 
 int64_t sum_piece_elements(int64_t largest_layer, int64_t block) {
@@ -59,9 +66,10 @@ GradientBlocks make_gradient_blocks(const std::vector<ParamRow>& rows, const std
   }
   if (run.mesh.zero == 0) return out;
   const auto cut_over = [&](Replicas replicas, int members) {
+    GradientBlock& block = out.blocks[static_cast<size_t>(replicas)];
     if (members > 1)
-      cut(out.blocks[static_cast<size_t>(replicas)], members, member_of(replicas, mesh, coords, run),
-          gradient_dtype(replicas, run));
+      cut(block, members, member_of(replicas, mesh, coords, run),
+          cut_unit(replicas, block.cuts.back(), members, gradient_dtype(replicas, run)));
   };
   cut_over(Replicas::dp, mesh.dp);
   cut_over(Replicas::stage, mesh.dp * mesh.tp);

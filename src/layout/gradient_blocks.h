@@ -21,8 +21,13 @@ DType gradient_dtype(Replicas replicas, const RunSpec& run);
 // Elements that a gradient of `elements` takes in its block: whole units of 64 bytes, the rest holds zeros.
 int64_t padded_gradient(int64_t elements, DType dtype);
 
-// First of the elements that member m of `members` owns of a block of so many; of member `members`: the end.
-int64_t cut_begin(int64_t elements, int64_t members, int64_t m, DType dtype);
+// Borders between the members of a block are multiples of so many elements: of 64 bytes; in large blocks of expert
+// gradients of 4096 elements, so that the pieces over which squares are summed (engine/grad_sync.h) can be as long.
+int64_t cut_unit(Replicas replicas, int64_t elements, int64_t members, DType dtype);
+
+// First of the elements that member m of `members` owns of a block of so many; of member `members`: the end. unit: as
+// cut_unit says; elements: a multiple of 64 bytes.
+int64_t cut_begin(int64_t elements, int64_t members, int64_t m, int64_t unit);
 
 // Elements of a piece in which bf16 gradients of a block are summed in fp32, two pieces at a time: half of the layer
 // that has most, so that its sums go on beside the next layer's backward pass, but no more memory than half of what
@@ -32,7 +37,8 @@ int64_t sum_piece_elements(int64_t largest_layer, int64_t block);
 constexpr const char* kSumPieces = "grad.pieces";
 
 struct GradientBlock {
-  std::vector<int64_t> cuts = {0, 0};  // member m owns elements [cuts[m], cuts[m + 1]); multiples of 64 bytes
+  std::vector<int64_t> cuts = {0, 0};  // member m owns elements [cuts[m], cuts[m + 1])
+  int64_t unit = 0;                    // cut_unit, where it is cut
   int member = 0;                      // this rank
   bool is_cut() const { return cuts.size() > 2; }
   // Elements of [begin, begin + count) that each member owns, in their order: they add up to `count`.

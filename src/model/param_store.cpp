@@ -44,6 +44,8 @@ int64_t Parameter::numel() const {
   return n;
 }
 
+int64_t Parameter::matrix_elements() const { return weights.front().n * weights.front().k; }
+
 TensorView Parameter::held_near() const { return elements(copy_bf16, held); }
 void Parameter::set_master(Device device, int64_t at, std::span<const float> values) const {
   if (!is_split()) {

@@ -33,7 +33,8 @@ struct Parameter {
                                 // none when no product reads it
   TensorView copy_bf16;         // the packed forms, if they are a plain bf16 copy of the local tensor; else empty
 
-  int64_t numel() const;  // of the local tensor
+  int64_t numel() const;            // of the local tensor
+  int64_t matrix_elements() const;  // of one of `weights`, which must not be empty
   bool is_split() const { return rest.dtype == DType::u16; }
   // The high parts of held master weights that are split.
   TensorView held_near() const;

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "core/exact_sum.h"
 #include "core/stream.h"
 #include "core/tensor.h"
 
@@ -20,6 +21,10 @@ void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d);
 // Sum of squares over all elements of the tensors, each f32 or bf16, accumulated in double in an order that does not
 // depend on the thread count. Waits for the stream once.
 double sum_squares(Stream& stream, std::span<const TensorView> tensors);
+// The same without rounding of the total: each piece of `piece` elements from the beginning of a tensor (the last may
+// be shorter) is summed in double in an order that depends on its length alone, and the sums of pieces are added
+// exactly. The total does not depend on which tensors hold the pieces. Normalised. Waits for the stream once.
+ExactSum sum_squares_exactly(Stream& stream, std::span<const TensorView> tensors, int64_t piece);
 // Whether every element of an f32 or bf16 tensor is finite. Waits for the stream.
 bool all_finite(Stream& stream, TensorView x);
 

@@ -50,6 +50,9 @@ void clamp_backward(Stream& stream, TensorView x, float limit, TensorView d) {
 double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
   return run(stream, Work::elementwise, "sum_squares", &Operators::sum_squares, tensors);
 }
+ExactSum sum_squares_exactly(Stream& stream, std::span<const TensorView> tensors, int64_t piece) {
+  return run(stream, Work::elementwise, "sum_squares_exactly", &Operators::sum_squares_exactly, tensors, piece);
+}
 bool all_finite(Stream& stream, TensorView x) {
   return run(stream, Work::elementwise, "all_finite", &Operators::all_finite, x);
 }

@@ -30,6 +30,7 @@ struct Operators {
   decltype(&mw::clamp) clamp = nullptr;
   decltype(&mw::clamp_backward) clamp_backward = nullptr;
   decltype(&mw::sum_squares) sum_squares = nullptr;
+  decltype(&mw::sum_squares_exactly) sum_squares_exactly = nullptr;
   decltype(&mw::all_finite) all_finite = nullptr;
 
   decltype(&mw::rms_norm) rms_norm = nullptr;

@@ -263,8 +263,9 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
       cut_master_bytes += part->blocks[b].cut_master_bytes;
       gathered = std::max(gathered, part->blocks[b].gathered);
     }
-    const int64_t begin = cut_begin(elements, members[b], member[b], dtype),
-                  end = cut_begin(elements, members[b], member[b] + 1, dtype);
+    const int64_t unit = cut_unit(static_cast<Replicas>(b), elements, members[b], dtype),
+                  begin = cut_begin(elements, members[b], member[b], unit),
+                  end = cut_begin(elements, members[b], member[b] + 1, unit);
     for (const Params* part : parts) {
       const BlockPart& block = part->blocks[b];
       const int64_t block_end = at + block.elements;

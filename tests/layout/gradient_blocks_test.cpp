@@ -104,6 +104,21 @@ TEST(GradientBlocks, OfOneReplicaAreNotCut) {
   error_of([&] { (void)blocks.of(Replicas::dp).counts(100, 29); }, Exit::internal);
 }
 
+TEST(GradientBlocks, LargeBlocksOfExpertsAreCutAtPieces) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t members : {2, 3, 7}) {
+      const int64_t elements = members * ((int64_t{1} << 20) + 32), unit = 64 / size_of(dtype);
+      EXPECT_EQ(cut_unit(Replicas::edp, elements, members, dtype), 4096);
+      EXPECT_EQ(cut_unit(Replicas::edp, elements / 2, members, dtype), unit);
+      EXPECT_EQ(cut_unit(Replicas::dp, elements, members, dtype), unit);
+      for (int64_t m = 0; m < members; ++m) {
+        EXPECT_EQ(cut_begin(elements, members, m, 4096) % 4096, 0);
+        EXPECT_LT(std::abs(cut_begin(elements, members, m, 4096) - elements / members * m), 4096);
+      }
+      EXPECT_EQ(cut_begin(elements, members, members, 4096), elements);
+    }
+}
+
 // What the ranks of one run keep of each parameter adds up to it: once where it is cut.
 TEST(ByteTable, CutsMomentsOverReplicas) {
   for (const DType dtype : {DType::f32, DType::bf16})

@@ -190,6 +190,43 @@ TEST(Elementwise, SumSquaresOfBothFloatTypes) {
   EXPECT_NEAR(sum_squares(test.stream, list), expected, 1e-9 * expected);
 }
 
+// Pieces may lie in any tensor, and in any order; a tensor may begin anywhere.
+TEST(Elementwise, SumSquaresExactlyWhereverPiecesLie) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t piece : {1, 6, 64, 4096}) {
+      const int64_t pieces = piece == 4096 ? 37 : 211;
+      const CaseTensor values = random_tensor("exact", {pieces * piece}, dtype);
+      const Owned x = to_operand(values);
+      double expected = 0;
+      for (const float value : values.values) expected += static_cast<double>(value) * static_cast<double>(value);
+      double whole = 0;
+      for (int threads = 1; threads <= 3; ++threads) {
+        TestStream test(threads);
+        const double sum = sum_squares_exactly(test.stream, {&x.view, 1}, piece).value();
+        EXPECT_NEAR(sum, expected, 1e-9 * expected);
+        if (threads == 1) whole = sum;
+        EXPECT_EQ(sum, whole);
+      }
+      std::vector<TensorView> parts;
+      for (int64_t i = pieces; i > 0;) {
+        const int64_t count = std::min<int64_t>(i, 1 + i % 7);
+        parts.push_back(x.view.slice((i - count) * piece, count * piece));
+        i -= count;
+      }
+      TestStream test(2);
+      EXPECT_EQ(sum_squares_exactly(test.stream, parts, piece).value(), whole);
+      // Elsewhere in memory, off the borders of vectors.
+      CaseTensor shifted{{pieces * piece + 1}, {0.0f}};
+      shifted.values.insert(shifted.values.end(), values.values.begin(), values.values.end());
+      shifted.dtype = dtype;
+      const Owned y = to_operand(shifted);
+      const TensorView moved = y.view.slice(1, pieces * piece);
+      EXPECT_EQ(sum_squares_exactly(test.stream, {&moved, 1}, piece).value(), whole);
+    }
+  TestStream test;
+  EXPECT_EQ(sum_squares_exactly(test.stream, {}, 16).value(), 0.0);
+}
+
 TEST(Elementwise, AllFinite) {
   TestStream test;
   EXPECT_TRUE(all_finite(test.stream, make_output(DType::f32, {0}).view));

@@ -11,6 +11,7 @@ const Operators& cpu_operators() {
       .clamp = cpu::clamp,
       .clamp_backward = cpu::clamp_backward,
       .sum_squares = cpu::sum_squares,
+      .sum_squares_exactly = cpu::sum_squares_exactly,
       .all_finite = cpu::all_finite,
       .rms_norm = cpu::rms_norm,
       .add_rms_norm = cpu::add_rms_norm,

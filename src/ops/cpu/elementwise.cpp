@@ -39,6 +39,23 @@ double sum_squares_of(const T* values, int64_t count) {
   return sum;
 }
 
+// Always in the same lanes, wherever the values begin.
+template <class T>
+double sum_squares_of_piece(const T* values, int64_t count) {
+  constexpr int64_t kLanes = 8;
+  std::array<double, kLanes> lanes{};
+  const auto add = [&](int64_t begin, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const auto value = static_cast<double>(to_float(values[begin + i]));
+      lanes[static_cast<size_t>(i)] += value * value;  // the product is exact
+    }
+  };
+  int64_t begin = 0;
+  for (; begin + kLanes <= count; begin += kLanes) add(begin, kLanes);
+  add(begin, count - begin);
+  return ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+}
+
 // The bits of the largest absolute value.
 template <class T>
 uint32_t largest_magnitude_of(const T* values, int64_t count) {
@@ -122,6 +139,24 @@ double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
       });
     });
     total += std::accumulate(partials.begin(), partials.end(), 0.0);
+  }
+  return total;
+}
+
+ExactSum sum_squares_exactly(Stream& stream, std::span<const TensorView> tensors, int64_t piece) {
+  ExactSum total;
+  for (const TensorView& tensor : tensors) {
+    const int64_t count = tensor.numel(), block = (partial_block(count) + piece - 1) / piece * piece;
+    std::vector<ExactSum> partials(static_cast<size_t>((count + block - 1) / block));
+    with_float_type(tensor.dtype, [&]<class T>(T) {
+      const T* values = tensor.as<T>();
+      for_blocks(stream, count, block, [&, values, block](int64_t begin, int64_t end) {
+        ExactSum& sum = partials[static_cast<size_t>(begin / block)];
+        for (int64_t i = begin; i < end; i += piece)
+          sum.add(sum_squares_of_piece(values + i, std::min(piece, end - i)));
+      });
+    });
+    for (const ExactSum& partial : partials) total.add(partial);
   }
   return total;
 }
