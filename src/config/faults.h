@@ -33,6 +33,7 @@ enum class Fault : uint8_t {
   stale_weights,        // recompute sends other gate weights
   wrong_gateway_order,  // gateways mistake their sources' rows for each other's
   short_slice,          // with gather_tokens, the last rank of each EP group lacks a feature of each expert
+  stale_moment,         // with debug.migrate, moments stay behind where experts move to another rank
   hang,                 // the last rank stops at step 3
 };
 template <>
@@ -60,6 +61,7 @@ inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
     {Fault::stale_weights, "stale_weights"},
     {Fault::wrong_gateway_order, "wrong_gateway_order"},
     {Fault::short_slice, "short_slice"},
+    {Fault::stale_moment, "stale_moment"},
     {Fault::hang, "hang"},
 };
 

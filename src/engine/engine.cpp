@@ -119,6 +119,12 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
 
 Engine::~Engine() = default;
 
+void place_experts(Engine& engine, SharedPlacements placements) {
+  place_experts(engine.plan, std::move(placements));
+  engine.params.place_experts(engine.plan);
+  engine.model.place_experts(engine.plan.placements);
+}
+
 void refresh_weights(Engine& engine) {
   finish_writes(engine.device);
   refresh_weights(engine.params, engine.comms, engine.stream);

@@ -63,6 +63,10 @@ struct Engine {
   ExchangesEnd exchanges_end;  // destroyed before all others
 };
 
+// Tells plan, parameters and transports that experts are elsewhere; moves no state (engine/migration.h). Errors:
+// config, as place_experts (layout/plan.h).
+void place_experts(Engine& engine, SharedPlacements placements);
+
 // To be called after the master weights were set: refreshes all copies that forward reads. Collective over the world.
 void refresh_weights(Engine& engine);
 

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <map>
 #include <numeric>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "engine/state_slices.h"
@@ -14,26 +12,6 @@
 
 namespace mw {
 namespace {
-
-// The slices of one engine's memory by the name of their tensor, in the order of StateMap::slices.
-class States {
- public:
-  explicit States(Engine& engine) : map(engine.plan) {
-    for (LocalSlice& slice : local_slices(engine.params, true)) by_tensor_[slice.tensor].push_back(std::move(slice));
-  }
-  const LocalSlice& at(const StateMove& move, size_t index, const TensorSlice& part) const {
-    const std::string name = state_name(move.kind, map.rows()[move.row]);
-    const auto found = by_tensor_.find(name);
-    MW_CHECK(found != by_tensor_.end() && index < found->second.size() && found->second[index].part == part,
-             "slice {} of {} in memory is not the planned one", index, name);
-    return found->second[index];
-  }
-
-  const StateMap map;
-
- private:
-  std::map<std::string, std::vector<LocalSlice>> by_tensor_;
-};
 
 // Elements [begin, begin + count) of those that a move has.
 struct MovePart {
@@ -188,7 +166,7 @@ class Redistribution {
   Comm& world_;
   Device device_;
   SliceReader reader_;
-  States from_, to_;
+  EngineStates from_, to_;
   RankMoves moves_;
   int64_t room_ = 0;  // bytes for each peer in a round
   std::vector<MoveQueue> sends_, receives_;

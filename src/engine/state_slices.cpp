@@ -32,7 +32,8 @@ std::vector<LocalSlice> local_slices(ParamStore& params, bool with_optimizer) {
       };
       for (const HeldSlice& held : held_slices(p.row.shape, p.pieces, range))
         slices.push_back({state_name(kind, p.row), p.row.shape, held.slice, part_of(view, held), part_of(near, held),
-                          p.replicas, p.row.expert, is_cut, p.is_copy});
+                          p.replicas, range.begin + held.at, p.row.expert ? p.matrix_elements() : p.numel(),
+                          p.row.expert, is_cut, p.is_copy});
     };
     if (p.is_split()) add(StateKind::param, p.rest, p.held_near(), p.held, p.holds_cut);
     else add(StateKind::param, p.master, {}, p.held, p.holds_cut);
@@ -42,6 +43,18 @@ std::vector<LocalSlice> local_slices(ParamStore& params, bool with_optimizer) {
     add(StateKind::adam_v, p.adam_v, {}, p.owned, is_cut);
   }
   return slices;
+}
+
+EngineStates::EngineStates(Engine& engine) : map(engine.plan) {
+  for (LocalSlice& slice : local_slices(engine.params, true)) by_tensor_[slice.tensor].push_back(std::move(slice));
+}
+
+const LocalSlice& EngineStates::at(const StateMove& move, size_t index, const TensorSlice& part) const {
+  const std::string name = state_name(move.kind, map.rows()[move.row]);
+  const auto found = by_tensor_.find(name);
+  MW_CHECK(found != by_tensor_.end() && index < found->second.size() && found->second[index].part == part,
+           "slice {} of {} in memory is not the planned one", index, name);
+  return found->second[index];
 }
 
 DType stored_dtype(const LocalSlice& slice) {

@@ -4,12 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/engine.h"
 #include "layout/state_map.h"
+#include "layout/state_moves.h"
 #include "layout/tensor_slice.h"
 #include "model/param_store.h"
 
@@ -22,6 +25,8 @@ struct LocalSlice {
   TensorView values;  // elements in the engine's memory: f32, bf16 (moments), or u16 (low parts of split weights)
   TensorView near;    // high parts of split weights; else empty
   Replicas replicas;
+  int64_t place = 0;  // of the first element in the rank's local tensor
+  int64_t entry = 0;  // elements of an expert there; of other tensors all
   bool is_expert = false;
   bool is_cut = false;   // this rank is the only one that holds it (ZeRO)
   bool is_copy = false;  // of tied embeddings, beside the head
@@ -29,6 +34,20 @@ struct LocalSlice {
 
 // What `params` holds, in the order of its parameters; of one tensor in the order of StateMap::slices.
 std::vector<LocalSlice> local_slices(ParamStore& params, bool with_optimizer);
+
+// The slices of an engine's memory by what a StateMap of its plan says about them. They stay valid when experts are
+// placed elsewhere, but mean what they meant before.
+class EngineStates {
+ public:
+  explicit EngineStates(Engine& engine);
+  // part: the slice that the map has at this index, which must be the one in memory.
+  const LocalSlice& at(const StateMove& move, size_t index, const TensorSlice& part) const;
+
+  const StateMap map;
+
+ private:
+  std::map<std::string, std::vector<LocalSlice>> by_tensor_;  // in the order of StateMap::slices
+};
 
 // The dtype of its stored elements: f32 or bf16.
 DType stored_dtype(const LocalSlice& slice);

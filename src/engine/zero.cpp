@@ -55,15 +55,21 @@ void WeightGathers::pack_gathered(const Parameter& p) {
 }
 
 void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream) {
+  std::vector<Parameter*> all;
+  for (Parameter& p : params.all()) all.push_back(&p);
+  refresh_weights(params, comms, stream, all);
+}
+
+void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream, std::span<Parameter* const> which) {
   WeightGathers gathers(params, comms, stream);
-  for (Parameter& p : params.all()) {
-    if (!p.holds_cut) continue;
-    if (p.copy_bf16.data != nullptr && !p.is_split() && p.owned.count > 0)
-      convert(stream, p.owned_master(), p.owned_copy());
-    gathers.add(p);
+  for (Parameter* p : which) {
+    if (!p->holds_cut) continue;
+    if (p->copy_bf16.data != nullptr && !p->is_split() && p->owned.count > 0)
+      convert(stream, p->owned_master(), p->owned_copy());
+    gathers.add(*p);
   }
   gathers.finish();
-  params.repack(stream);
+  for (const Parameter* p : which) repack(stream, *p);
 }
 
 }  // namespace mw

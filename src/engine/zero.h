@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/world.h"
@@ -52,5 +53,7 @@ class WeightGathers {
 // To be called after the master weights were set, for example from a checkpoint: makes all copies that forward reads
 // equal to them. Collective over the replicas of every parameter.
 void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream);
+// The same for some parameters, in the same order on all of their replicas.
+void refresh_weights(ParamStore& params, MeshComms& comms, Stream& stream, std::span<Parameter* const> which);
 
 }  // namespace mw

@@ -177,6 +177,27 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   return plan;
 }
 
+bool can_place_experts(const Plan& plan, const Placements& placements) {
+  const auto alike = [](const ExpertPlacement& now, const ExpertPlacement& next) {
+    if (now.is_sliced() || next.is_sliced()) return now == next;
+    return now.ep == next.ep && now.experts() == next.experts() && !next.has_replicas() &&
+           now.rank_offsets() == next.rank_offsets();
+  };
+  return std::equal(plan.placements->layers.begin(), plan.placements->layers.end(), placements.layers.begin(),
+                    placements.layers.end(), alike);
+}
+
+void place_experts(Plan& plan, SharedPlacements placements) {
+  validate(*placements, plan.model, plan.mesh.ep);
+  if (!can_place_experts(plan, *placements))
+    fail(Exit::config, "a placement moves experts to ranks without room for them",
+         "keep the number of experts that each rank has in each layer");
+  plan.placements = std::move(placements);
+  for (size_t i = 0; i < plan.gathers.size(); ++i)
+    if (const WeightGather& gather = plan.gathers[i]; gather.pieces() > 0)
+      plan.gathers[i] = make_weight_gather(plan.placements->layers[i], gather.pieces(), gather.slots, gather.forms);
+}
+
 std::vector<ParamRow> own_params(const Plan& plan) {
   std::vector<ParamRow> rows;
   for (const ParamRow& row : plan.params)

@@ -59,6 +59,13 @@ Placements start_placements(const ModelSpec& model, const RunSpec& run, const st
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform,
                SharedPlacements placements = nullptr);
 
+// Whether experts can be where `placements` says with nothing else of the plan changed: every rank holds as many of
+// each layer as now, and slices stay slices. Requires valid tables.
+bool can_place_experts(const Plan& plan, const Placements& placements);
+// Overwrites the placements, and what follows from them. Errors: config, if the placements are not valid, or unless
+// can_place_experts.
+void place_experts(Plan& plan, SharedPlacements placements);
+
 // The rows of plan.params that this rank holds, in their order.
 std::vector<ParamRow> own_params(const Plan& plan);
 

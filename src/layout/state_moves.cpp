@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
@@ -130,9 +131,15 @@ void check_same_model(const StateMap& from, const StateMap& to) {
 }  // namespace
 
 RankMoves state_moves(const StateMap& from, const StateMap& to, int rank) {
+  std::vector<size_t> rows(from.rows().size());
+  std::iota(rows.begin(), rows.end(), size_t{0});
+  return state_moves(from, to, rank, rows);
+}
+
+RankMoves state_moves(const StateMap& from, const StateMap& to, int rank, std::span<const size_t> rows) {
   check_same_model(from, to);
   MoveList list(from, to, rank);
-  for (size_t row = 0; row < from.rows().size(); ++row)
+  for (const size_t row : rows)
     for (const StateKind kind : kStateKinds) list.add(kind, row);
   return list.take();
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "layout/state_map.h"
@@ -30,5 +31,7 @@ struct RankMoves {
 // receivers, they take turns from tensor to tensor. Both maps are of the same model and number of ranks. Pure. Time:
 // O(ranks log ranks) per tensor. Errors: config, when models or numbers of ranks differ.
 RankMoves state_moves(const StateMap& from, const StateMap& to, int rank);
+// Those of some rows of the model alone.
+RankMoves state_moves(const StateMap& from, const StateMap& to, int rank, std::span<const size_t> rows);
 
 }  // namespace mw

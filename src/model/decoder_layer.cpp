@@ -56,6 +56,11 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   }
 }
 
+void DecoderLayer::place_experts(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
+                                 MeshComms& comms) {
+  if (moe_ != nullptr) moe_ = make_moe_layer(plan, index, slot, params, store, comms);
+}
+
 TensorView DecoderLayer::rows(TensorView view, int64_t tokens) const { return take_front(view, {tokens, width_}); }
 
 TensorView DecoderLayer::input(int64_t batch_tokens) const { return rows(x_, shards_.own(batch_tokens).count); }

@@ -11,11 +11,6 @@
 namespace mw {
 namespace {
 
-void repack_weights(Stream& stream, const Parameter& p) {
-  for (const Weight& w : p.weights)
-    if (w.packed_forward.data != nullptr && w.values.data != nullptr) pack_weight(stream, w);
-}
-
 TensorView elements(const TensorView& view, ElementRange range) {
   return {static_cast<std::byte*>(view.data) + range.begin * size_of(view.dtype), view.dtype, {range.count}};
 }
@@ -31,6 +26,11 @@ std::vector<ByteRow> rows_of(std::vector<ByteRow> rows, bool on_host) {
 }
 
 }  // namespace
+
+void repack(Stream& stream, const Parameter& p) {
+  for (const Weight& w : p.weights)
+    if (w.packed_forward.data != nullptr && w.values.data != nullptr) pack_weight(stream, w);
+}
 
 std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows) {
   std::vector<TensorSlot> slots;
@@ -140,6 +140,11 @@ void ParamStore::make_weights(Parameter& p, const LocalParam& local) {
            row.name);
 }
 
+void ParamStore::place_experts(const Plan& plan) {
+  for (Parameter& p : params_)
+    if (p.row.expert) p.pieces = local_param(p.row, plan.model, plan.placements->layers, plan.mesh, plan.coords).pieces;
+}
+
 bool ParamStore::has(const std::string& name) const {
   return std::any_of(params_.begin(), params_.end(), [&](const Parameter& p) { return p.row.name == name; });
 }
@@ -192,7 +197,7 @@ void ParamStore::initialise(uint64_t seed, Stream& stream) {
 
 void ParamStore::repack(Stream& stream) {
   const TraceScope part(stream.trace(), "repack");
-  for (const Parameter& p : params_) repack_weights(stream, p);
+  for (const Parameter& p : params_) mw::repack(stream, p);
 }
 
 void ParamStore::repack_updated(Stream& stream) {
@@ -200,7 +205,7 @@ void ParamStore::repack_updated(Stream& stream) {
   for (const Parameter& p : params_) {
     // Of a copy the update wrote only what this rank owns; where whole masters were gathered, the rest follows them.
     const bool gathered = block(p.replicas).is_cut() && !p.holds_cut;
-    if (p.copy_bf16.data == nullptr || gathered) repack_weights(stream, p);
+    if (p.copy_bf16.data == nullptr || gathered) mw::repack(stream, p);
   }
 }
 

@@ -49,6 +49,9 @@ struct Parameter {
   TensorView owned_copy() const;  // empty if there is no copy
 };
 
+// Recomputes the packed forms of a parameter from its master weights, if it has both.
+void repack(Stream& stream, const Parameter& p);
+
 // Converts rows of the byte table to slots for TensorStore.
 std::vector<TensorSlot> to_slots(const std::vector<ByteRow>& rows);
 
@@ -78,6 +81,8 @@ class ParamStore {
   // Recomputes the packed forms of every weight from the master weights, except of those whose masters are sharded
   // (engine/zero.h refreshes all). No-op in fp32 runs, and for split weights.
   void repack(Stream& stream);
+  // Tells the parameters of routed experts which experts of the plan's placements they hold. Moves nothing.
+  void place_experts(const Plan& plan);
   // The same after an update that has written the owned part of every Parameter::copy_bf16 and gathered the rest: from
   // the copies where the master weights are sharded, otherwise from the master weights.
   void repack_updated(Stream& stream);

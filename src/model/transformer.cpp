@@ -13,6 +13,7 @@ Transformer::~Transformer() = default;
 Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms, Stream& stream, const Reserve& reserve)
     : plan_(plan),
       params_(params),
+      comms_(comms),
       stream_(stream),
       store_(to_slots(plan.activation_rows), reserve),
       shards_(plan, *comms.tp, store_, stream),
@@ -69,6 +70,17 @@ Transformer::Stage Transformer::make_stage(const StagePlan& plan, MeshComms& com
     stage.slots.push_back(std::move(slot));
   }
   return stage;
+}
+
+void Transformer::place_experts(SharedPlacements placements) {
+  mw::place_experts(plan_, std::move(placements));
+  for (Stage& stage : stages_) {
+    MW_CHECK(live(stage.plan.stage) == 0, "experts move while {} micro-batches are in flight", live(stage.plan.stage));
+    for (size_t s = 0; s < stage.slots.size(); ++s)
+      for (size_t i = 0; i < stage.slots[s].layers.size(); ++i)
+        stage.slots[s].layers[i].place_experts(plan_, stage.plan.first_layer + static_cast<int64_t>(i),
+                                               static_cast<int64_t>(s), params_, store_, comms_);
+  }
 }
 
 const Transformer::Stage& Transformer::stage_of(int stage) const {

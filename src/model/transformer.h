@@ -87,6 +87,10 @@ class Transformer {
   // host. Collective over TP.
   std::vector<float> logits(int64_t begin, int64_t count);
 
+  // Computes with the experts of this rank in `placements` from now on; no micro-batch may be in flight. Errors:
+  // config, as place_experts (layout/plan.h).
+  void place_experts(SharedPlacements placements);
+
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }
   TensorStore& activations() { return store_; }
@@ -120,6 +124,7 @@ class Transformer {
 
   Plan plan_;
   ParamStore& params_;
+  MeshComms& comms_;
   Stream& stream_;
   TensorStore store_;
   TokenShards shards_;

@@ -1,0 +1,35 @@
+// Migration: moves experts of a running engine to other ranks of their EP group, with their optimizer state.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/engine.h"
+
+namespace mw {
+
+// Bytes of the pieces in which states travel: about the size of each of two buffers of a rank on the host.
+constexpr int64_t kMigrationBytes = int64_t{16} << 20;
+
+// What this rank did.
+struct Migrated {
+  int64_t sent_bytes = 0, received_bytes = 0;  // to and from other ranks
+  int64_t rounds = 0;                          // exchanges
+};
+
+// Gives the experts of each layer the ranks and slots of `placements`: moves master weights and moments, refreshes the
+// copies of the weights that forward reads, and tells plan and transports. Losses, gradients, weights and moments of
+// later steps are the same to the bit as without the migration, with two exceptions: `bypass` sums the rows of a token
+// by node, and more than two EDP ranks may sum a gradient in an order that depends on its place in a message. Gradients
+// do not move: the next step overwrites them.
+//
+// Every rank must hold as many experts of a layer as before, so that no memory is allocated. Layers with slices of
+// experts must stay as they are. To be called between two steps; not while a CheckpointSave of the engine is under way.
+// buffer_bytes: larger states travel in several rounds. Collective over the world. Deterministic. Errors: config, as
+// place_experts (layout/plan.h).
+Migrated migrate_experts(Engine& engine, SharedPlacements placements, int64_t buffer_bytes = kMigrationBytes);
+
+// Every expert of every layer with whole experts to a random place: a permutation of the layer's slots, with the next
+// version. A function of its arguments.
+Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t step);
+
+}  // namespace mw
