@@ -59,6 +59,11 @@ inline constexpr EnumWord<AuxScope> kEnumWords<AuxScope>[] = {{AuxScope::automat
                                                               {AuxScope::sequence, "sequence"},
                                                               {AuxScope::model, "model"}};
 
+// Whether experts move to other ranks between steps. swap: by the search of layout/balance.h.
+enum class Balance : uint8_t { none, swap };
+template <>
+inline constexpr EnumWord<Balance> kEnumWords<Balance>[] = {{Balance::none, "none"}, {Balance::swap, "swap"}};
+
 // The tokens among which an expert's capacity is counted: of a sequence, or of a rank.
 enum class CapacityDomain : uint8_t { sequence, rank };
 template <>

@@ -197,6 +197,12 @@ const std::vector<KeyRule>& key_rules() {
       CHOICE("moe.forced_load", moe.forced_load,
              "for benchmarks and tests: replace the experts that the router chooses in training steps, so that experts "
              "get these shares of the tokens; gate weights are still the router's (docs/balance.md)"),
+      CHOICE("moe.balance", moe.balance,
+             "swap: move experts between expert-parallel ranks, with their optimizer state, so that ranks get equally "
+             "many rows; changes where experts are computed, not the results (docs/balance.md)"),
+      INTEGER("moe.balance_every", moe.balance_every, 1, kMany, "steps between two looks of moe.balance"),
+      INTEGER("moe.balance_horizon", moe.balance_horizon, 1, kMany,
+              "experts move if that saves more time within so many steps than it takes"),
       CHOICE("memory.recompute", recompute,
              "activations to recompute in backward instead of storing them; selective: pre-activations of "
              "feed-forwards; moe: pre-activations of experts and their dispatched rows; full: all but layer "
@@ -251,6 +257,7 @@ const std::vector<KeyRule>& key_rules() {
            "twice the mean"),
       REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
            "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
+      FLAG("debug.migrate", migrate, "tests only: move all experts to random places after every step"),
       CHOICE("debug.fault", fault, "tests only: inject this fault"),
   };
   return rules;

@@ -60,6 +60,8 @@ struct MoeRunSpec {
   int64_t row_chunks = 0;          // 0: 2 where exchanges run beside compute (between GPUs), else 1
   ExpertProducts expert_products = ExpertProducts::automatic;
   ForcedLoad forced_load = ForcedLoad::none;
+  Balance balance = Balance::none;
+  int64_t balance_every = 10, balance_horizon = 100;  // steps
 };
 
 struct CheckpointSpec {
@@ -126,6 +128,7 @@ struct RunSpec {
   SampleSpec sample;
   VerifySpec verify;
   PlanSpec plan;
+  bool migrate = false;       // debug.migrate: experts move to random places after every step
   Fault fault = Fault::none;  // debug.fault: test-only, makes `verify` fail on purpose
 };
 

@@ -22,6 +22,8 @@ FAULTS = {  # fault: lines of which at least one must be judged FAIL
     "copies_in_norm": r"^ *grad_norm ",
     "stale_gather": r"update from equal gradients: .* differ, weights of layers\.\d+\.moe\.w_",
 }
+# Of experts that move.
+MOVES = {"stale_moment": r"update from equal gradients: .* differ, moments of layers\.\d+\.moe\.w_"}
 # Of slices of experts.
 SLICES = {"short_slice": r"grad layers\.\d+\.moe\.w_(up|down)\[\d+\] "}
 # Of exchanges by way of the node.
@@ -36,7 +38,7 @@ BY_NODE = {
 
 TIED = "model.tie_embeddings=true"
 checks = Checks()
-for fault, line in {**FAULTS, **SLICES, **BY_NODE}.items():
+for fault, line in {**FAULTS, **MOVES, **SLICES, **BY_NODE}.items():
     ranks = 4
     layouts = ["", "mesh.zero=1", "mesh.tp=2", "mesh.tp=2 moe.tp_mode=ted", "mesh.pp=2"]
     if fault == "drop_row":
@@ -47,6 +49,8 @@ for fault, line in {**FAULTS, **SLICES, **BY_NODE}.items():
         layouts = [f"{TIED} mesh.pp=2 {more}" for more in ("", "mesh.tp=2", "mesh.zero=1 mesh.schedule=zb_h1")]
     if fault == "copies_in_norm":  # replicas of a token shard's weights, or the last stage's of the embedding
         layouts = ["mesh.tp=2", "mesh.tp=2 mesh.zero=1", "mesh.tp=2 moe.tp_mode=ted", f"{TIED} mesh.pp=2"]
+    if fault in MOVES:
+        layouts = [f"debug.migrate=true {more}" for more in ("", "mesh.zero=1 train.dtype=bf16", "mesh.pp=2")]
     if fault in SLICES:
         layouts = [f"moe.transport=gather_tokens {more}" for more in ("mesh.ep=4", "mesh.tp=2 mesh.zero=1 moe.row_chunks=2")]
     if fault in BY_NODE:

@@ -48,6 +48,8 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, f"mesh.ep=4 moe.forced_load=skip_expert {UNEVEN}"),
     (8, "mesh.ep=8 moe.forced_load=skip_expert model.experts=8 model.top_k=7"),  # rank 0 is without rows
     (4, "mesh.ep=4 moe.forced_load=hot_rank moe.capacity_factor=1.0"),
+    (4, "mesh.ep=2 mesh.zero=1 debug.migrate=true verify.steps=2"),
+    (4, f"mesh.tp=2 mesh.ep=4 {GATHER} debug.migrate=true verify.steps=2"),
     (4, "mesh.ep=2 mesh.pp=2 moe.forced_load=idle_experts mesh.shares=3,1"),
     # Kinds of model and of auxiliary terms.
     (4, "mesh.ep=4 model.activation=gelu model.kv_heads=8 moe.aux_scope=model"),

@@ -95,6 +95,15 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
                            {"waiting", r.parts->waiting * 1e3},
                            {"optimizer", r.parts->optimizer * 1e3}};
   line["imbalance"] = r.stats.imbalance();
+  if (r.balance.rank_imbalance > 0) {
+    line["rank_imbalance"] = r.balance.rank_imbalance;
+    line["worst_rank_imbalance"] = r.balance.worst_rank_imbalance;
+  }
+  if (r.balance.moved_experts > 0) {
+    line["moved_experts"] = r.balance.moved_experts;
+    line["moved_expert_bytes"] = r.balance.moved_bytes;
+    line["move_experts_ms"] = r.balance.move_seconds * 1e3;
+  }
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;
   if (r.val_loss) line["val_loss"] = *r.val_loss;
@@ -120,6 +129,8 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
                                  {"memory/peak_bytes", static_cast<double>(r.memory.measured)},
                                  {"memory/predicted_bytes", static_cast<double>(r.memory.predicted())},
                                  {"moe/imbalance", r.stats.imbalance()},
+                                 {"moe/rank_imbalance", r.balance.rank_imbalance},
+                                 {"moe/moved_experts", static_cast<double>(r.balance.moved_experts)},
                                  {"moe/dropped_rows", static_cast<double>(r.stats.dropped_rows)},
                                  {"moe/arena_grows", static_cast<double>(r.arena_grows)}};
   if (c.byte_tokens) scalars.push_back({"loss/bits_per_byte", bits(r.stats.loss)});
@@ -138,21 +149,6 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
 
 StepParts waits_and_updates(const Trace& trace) {
   return {0, trace.seconds(Work::exchange) + trace.seconds(Work::reduce), trace.seconds(Work::optimizer)};
-}
-
-std::vector<double> WorkClock::take(const Trace& trace, bool on_device) {
-  if (on_device && !trace.times_device()) {
-    timed_device_ = false;
-    return {};
-  }
-  if (timed_device_ != trace.times_device()) before_.assign(kWorkKinds, 0);  // another clock, from zero
-  timed_device_ = trace.times_device();
-  std::vector<double> taken;
-  for (int w = 0; w < kWorkKinds; ++w) {
-    const double now = trace.seconds(static_cast<Work>(w));
-    taken.push_back(std::max(0.0, now - std::exchange(before_[static_cast<size_t>(w)], now)));
-  }
-  return taken;
 }
 
 RunLog::RunLog(const LogSpec& log, int64_t last_step) {

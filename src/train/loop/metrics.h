@@ -14,6 +14,7 @@
 #include "formats/io/json_lines.h"
 #include "formats/report/event_file.h"
 #include "layout/plan.h"
+#include "train/loop/balancer.h"
 #include "train/loop/forecast.h"
 #include "train/loop/run_memory.h"
 
@@ -28,6 +29,7 @@ struct StepReport {
   RunMemory memory;                // of the largest rank
   int64_t arena_grows = 0;         // all ranks, since the start
   Trace::SentBytes sent;           // for routed experts in this step, all ranks
+  BalanceReport balance;
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
   // Seconds of rank 0 by kind of work; empty where they are not timed: on a GPU only every hundredth step is, or all
@@ -47,16 +49,6 @@ struct ReportContext {
 
 // The time that this rank spent waiting and updating since `trace` was last reset (compute is not filled in).
 StepParts waits_and_updates(const Trace& trace);
-
-// Returns the seconds by kind of work since the last call, or empty: see StepReport.
-class WorkClock {
- public:
-  std::vector<double> take(const Trace& trace, bool on_device);
-
- private:
-  std::vector<double> before_ = std::vector<double>(kWorkKinds);
-  bool timed_device_ = false;
-};
 
 // The long line, with every figure.
 std::string format_step(const StepReport& report, const ReportContext& context);

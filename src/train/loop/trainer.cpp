@@ -21,6 +21,7 @@
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/disk_need.h"
 #include "train/data/data.h"
+#include "train/loop/balancer.h"
 #include "train/loop/byte_model.h"
 #include "train/loop/console.h"
 #include "train/loop/dry_run.h"
@@ -86,6 +87,8 @@ class Trainer {
   std::unique_ptr<Engine> engine_;
   RunLog log_;  // of the leader; of others, nowhere
   WorkClock work_clock_;
+  std::optional<Balancer> balancer_;
+  BalanceReport balance_;  // of the last step
   ReportContext context_;
   std::optional<LoadWatch> load_watch_;  // of the leader
   std::unique_ptr<CheckpointSave> saving_;
@@ -165,6 +168,7 @@ void Trainer::prepare() {
     start_products(stream, DType::f32, reserve_host);
   }
   engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, place);
+  balancer_.emplace(*engine_);
   bytes_ = summarise(all_rows(engine_->plan));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
@@ -218,6 +222,7 @@ void Trainer::load_weights() {
   if (!folder.empty()) {
     const CheckpointIndex loaded = load_checkpoint(*engine_, folder);
     state_ = loaded.state;
+    balancer_->resume(loaded.placements);
     engine_->memory.forget_peak();  // the pages of the files that were read are not the run's memory
     if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
     // A checkpoint of another folder is not one of this run's yet, in its layout.
@@ -260,6 +265,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
     say("warning: step {}: {}", step, describe_grown_rows(engine_->plan, engine_->model.moe_index(), stats));
     warned_grows_ = grows;
   }
+  if (const std::string moved = describe(balance_, step); !moved.empty()) say("{}", moved);
   if (const std::string collapse = load_watch_->observe(step, stats.load); !collapse.empty())
     say("warning: {}", collapse);
   StepReport r;
@@ -272,6 +278,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.memory = memory_;
   r.arena_grows = grows;
   r.sent = {sums[1], sums[2]};
+  r.balance = balance_;
   all_sent_ = {all_sent_.all + r.sent.all, all_sent_.far + r.sent.far};
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
   r.val_loss = std::exchange(val_loss_, std::nullopt);
@@ -324,6 +331,7 @@ StepStats Trainer::compute_step(int64_t step) {
   }
   require_finite(*engine_, stats, step);
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
+  balance_ = balancer_->after_step(stats, step);
   state_.step = step;
   state_.samples += run_.train.global_batch;
   state_.loss = stats.loss;

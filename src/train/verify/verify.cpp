@@ -8,6 +8,7 @@
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
 #include "core/rng.h"
+#include "engine/migration.h"
 #include "engine/step.h"
 #include "ops/cross_entropy.h"
 #include "planner/auto_transport.h"
@@ -181,6 +182,9 @@ bool Verifier::judge_update(int64_t step, StepStats expected) {
   const UpdateRule rule{learning_rate(run_.train, step), step};
   if (leader_) apply_update(*reference_, expected, rule);
   apply_update(*layout_, expected, rule);
+  if (run_.migrate)
+    migrate_experts(*layout_, std::make_shared<Placements>(shuffle_experts(
+                                  *layout_->plan.placements, static_cast<uint64_t>(run_.train.seed), step)));
   const StateDifference d = compare_state(comm_, reference_.get(), *layout_, rule.lr);
   const double tolerance = run_.moments == DType::bf16 ? kUpdateToleranceBf16 : kUpdateTolerance;
   const bool fine = d.worst <= tolerance;

@@ -1,0 +1,142 @@
+#include "train/loop/balancer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "engine/migration.h"
+#include "layout/balance.h"
+#include "layout/row_split.h"
+
+namespace mw {
+namespace {
+
+constexpr double kDecay = 0.1;           // weight of a new step in the means
+constexpr double kFirstBandwidth = 1e9;  // bytes a second of a rank, until a migration has measured it
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<int64_t> rounded(const std::vector<double>& rows) {
+  std::vector<int64_t> out;
+  for (const double row : rows) out.push_back(std::llround(row));
+  return out;
+}
+
+double rank_imbalance(const ExpertPlacement& placement, std::span<const int64_t> rows) {
+  const std::vector<int64_t> speeds(static_cast<size_t>(placement.ep), 1);
+  return imbalance_of(rows_of_ranks(placement, split_rows(placement, rows, speeds)), speeds);
+}
+
+// Master weights in fp32 and two moments; with ZeRO each EDP rank receives its share.
+double state_bytes(const Plan& plan, const LayerSpec& layer) {
+  const double matrices = layer.activation == Activation::swiglu ? 3 : 2,
+               elements = matrices * static_cast<double>(plan.model.width * layer.moe.width);
+  const int members = plan.run.mesh.zero > 0 ? plan.mesh.edp : 1;
+  return elements * static_cast<double>(size_of(DType::f32) + 2 * size_of(plan.run.moments)) / members;
+}
+
+}  // namespace
+
+std::string describe(const BalanceReport& report, int64_t step) {
+  if (report.moved_experts == 0) return "";
+  return fmt::format(
+      "step {}: {} experts moved to other ranks in {:.1f} ms{}", step, report.moved_experts, report.move_seconds * 1e3,
+      report.expected_gain > 0 ? fmt::format("; a step should save {:.1f} ms", report.expected_gain * 1e3) : "");
+}
+
+Balancer::Balancer(Engine& engine) : engine_(engine), bytes_per_second_(kFirstBandwidth) {
+  const Plan& plan = engine.plan;
+  all_flops_ = forward_flops_per_token(plan.model, -1);  // without those of attention scores
+  for (const int64_t index : engine.model.moe_index()) {
+    const LayerSpec& layer = plan.model.layers[static_cast<size_t>(index)];
+    const double matrices = layer.activation == Activation::swiglu ? 3 : 2;
+    layers_.push_back({index,
+                       {},
+                       2 * matrices * static_cast<double>(plan.model.width * layer.moe.top_k * layer.moe.width),
+                       state_bytes(plan, layer)});
+  }
+}
+
+void Balancer::observe(const StepStats& stats) {
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    std::vector<double>& mean = layers_[l].mean;
+    if (mean.empty()) mean = stats.load[l];
+    for (size_t e = 0; e < mean.size(); ++e) mean[e] += kDecay * (stats.load[l][e] - mean[e]);
+  }
+}
+
+// matmul_seconds: of all ranks together, in a step.
+Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
+  const Plan& plan = engine_.plan;
+  Placements next = *plan.placements;
+  ++next.version;
+  const double ranks = static_cast<double>(plan.mesh.world) / plan.mesh.pp;  // that share a layer
+  for (const Layer& layer : layers_) {
+    ExpertPlacement& placement = next.layers[static_cast<size_t>(layer.index)];
+    if (placement.is_sliced()) continue;
+    const std::vector<int64_t> rows = rounded(layer.mean), speeds(static_cast<size_t>(placement.ep), 1);
+    ExpertPlacement better = balance_experts(placement, rows, even_ranks(placement));
+    const double expert_seconds = matmul_seconds * layer.expert_flops / all_flops_ / ranks;
+    const BalanceCosts costs{.expert_seconds = expert_seconds,
+                             .state_bytes = layer.state_bytes,
+                             .bytes_per_second = bytes_per_second_,
+                             .horizon = plan.run.moe.balance_horizon};
+    if (!pays(placement, better, rows, speeds, costs)) continue;
+    gain += (rank_imbalance(placement, rows) - rank_imbalance(better, rows)) * expert_seconds;
+    placement = std::move(better);
+  }
+  return next;
+}
+
+void Balancer::move(Placements next, BalanceReport& report) {
+  for (size_t i = 0; i < next.layers.size(); ++i)
+    if (next.layers[i].experts() > 0)
+      report.moved_experts += change_between(engine_.plan.placements->layers[i], next.layers[i]).arrivals;
+  const double begin = seconds_now();
+  const Migrated done = migrate_experts(engine_, std::make_shared<Placements>(std::move(next)));
+  std::array<double, 2> most = {seconds_now() - begin, static_cast<double>(done.received_bytes)};
+  report.moved_bytes = done.sent_bytes;
+  engine_.world.all_reduce_max(std::span(most));
+  engine_.world.all_reduce_sum(std::span(&report.moved_bytes, 1));
+  report.move_seconds = most[0];
+  if (most[1] > 0) bytes_per_second_ = most[1] / most[0];
+}
+
+BalanceReport Balancer::after_step(const StepStats& stats, int64_t step) {
+  BalanceReport report;
+  const RunSpec& run = engine_.plan.run;
+  observe(stats);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const double imbalance =
+        rank_imbalance(engine_.plan.placements->layers[static_cast<size_t>(layers_[l].index)], rounded(stats.load[l]));
+    report.rank_imbalance += imbalance / static_cast<double>(layers_.size());
+    report.worst_rank_imbalance = std::max(report.worst_rank_imbalance, imbalance);
+  }
+  const std::vector<double> work = clock_.take(engine_.stream.trace(), engine_.device.kind != DeviceKind::cpu);
+  if (!work.empty()) matmul_seconds_ = work[static_cast<size_t>(Work::matmul)];
+  if (run.migrate) {
+    move(shuffle_experts(*engine_.plan.placements, static_cast<uint64_t>(run.train.seed), step), report);
+  } else if (run.moe.balance == Balance::swap && step % run.moe.balance_every == 0) {
+    double seconds = matmul_seconds_;
+    engine_.world.all_reduce_sum(std::span(&seconds, 1));
+    Placements next = plan_moves(seconds, report.expected_gain);
+    if (next.layers != engine_.plan.placements->layers) move(std::move(next), report);
+  }
+  return report;
+}
+
+void Balancer::resume(const SharedPlacements& recorded) {
+  const Plan& plan = engine_.plan;
+  if (recorded == nullptr || plan.run.moe.balance == Balance::none) return;
+  if (can_place_experts(plan, *recorded)) migrate_experts(engine_, recorded);
+}
+
+}  // namespace mw

@@ -1,0 +1,60 @@
+// Balances the load of expert-parallel ranks between steps (moe.balance): keeps decaying means of the rows of experts,
+// plans placements from them (layout/balance.h), and moves experts where that pays (engine/migration.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "engine/step.h"
+#include "train/loop/work_clock.h"
+
+namespace mw {
+
+// What a step says about the balance of ranks.
+struct BalanceReport {
+  double rank_imbalance = 0;        // rows of the fullest EP rank over the mean, mean over MoE layers; 0: no such layer
+  double worst_rank_imbalance = 0;  // of the worst layer
+  int64_t moved_experts = 0;        // after this step, in all layers
+  int64_t moved_bytes = 0;          // that ranks sent
+  double move_seconds = 0;          // of the slowest rank
+  double expected_gain = 0;         // seconds that a step should save
+};
+// A line for the log, or "" where nothing moved.
+std::string describe(const BalanceReport& report, int64_t step);
+
+class Balancer {
+ public:
+  // `engine` must outlive this object.
+  explicit Balancer(Engine& engine);
+
+  // To be called after the update of a step, before its checkpoint. Moves experts every moe.balance_every steps where
+  // that saves more time within moe.balance_horizon steps than it takes, and with debug.migrate to random places after
+  // every step. Collective over the world.
+  BalanceReport after_step(const StepStats& stats, int64_t step);
+
+  // Moves experts back to where a checkpoint recorded them, if this run balances and the placement fits its layout.
+  // Collective over the world.
+  void resume(const SharedPlacements& recorded);
+
+ private:
+  struct Layer {
+    int64_t index = 0;         // in the model
+    std::vector<double> mean;  // rows of a step, by expert; empty before the first step
+    double expert_flops = 0;   // of all ranks, per token
+    double state_bytes = 0;    // that an expert's new rank receives
+  };
+  void observe(const StepStats& stats);
+  Placements plan_moves(double matmul_seconds, double& gain) const;
+  void move(Placements next, BalanceReport& report);
+
+  Engine& engine_;
+  std::vector<Layer> layers_;  // MoE layers
+  WorkClock clock_;
+  double all_flops_ = 0;       // of matrix products, per token
+  double matmul_seconds_ = 0;  // of this rank in a step, when it was last measured
+  double bytes_per_second_;    // of a rank
+};
+
+}  // namespace mw
