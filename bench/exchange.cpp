@@ -73,17 +73,19 @@ class Exchange : public Arm {
     build_token_layout(stream_, ids, weights_, {}, plan_.placements->layers[0].position_of_expert(), {}, layout_);
   }
 
-  // Each token's row must come out, or K times it as the sum of gradients.
+  // Each token's row must come out, or K times it as the sum of gradients; where ranks have slices of the experts, each
+  // of them adds as much.
   double error() override {
     std::vector<double> worst = {0};
     transport_->prepare(stream_, layout_, weights_, true);
     for (const Pass pass : {Pass::forward, Pass::backward}) {
       dispatch(pass);
       combine(pass);
-      const float times = pass == Pass::forward ? 1 : static_cast<float>(layout_.top_k);
+      float times = pass == Pass::forward ? 1 : static_cast<float>(layout_.top_k);
+      if (slices()) times *= static_cast<float>(comm_.size());
       const std::vector<bf16> x = read_values<bf16>(stream_, x_), out = read_values<bf16>(stream_, out_);
       for (size_t i = 0; i < x.size(); ++i)
-        worst[0] = std::max(worst[0], static_cast<double>(std::abs(to_float(out[i]) - times * to_float(x[i]))));
+        worst[0] = std::max(worst[0], static_cast<double>(std::abs(to_float(out[i]) / times - to_float(x[i]))));
     }
     comm_.all_reduce_max(std::span(worst));
     return worst[0];
@@ -105,10 +107,13 @@ class Exchange : public Arm {
   Trace::SentBytes sent_bytes() override { return stream_.trace().sent_bytes(); }
 
   bool gathers() const { return traits_of(plan_.transports[0]).gathers_weights(); }
+  bool slices() const { return traits_of(plan_.transports[0]).slices_experts; }
 
-  // Weights of any value, which all experts share, and their gradients.
+  // Weights of any value, which all experts share, and their gradients; where experts only copy, none.
   ResidentExperts resident_experts() {
     ResidentExperts experts;
+    if (slices()) experts.up.resize(static_cast<size_t>(plan_.model.layers[0].moe.experts));
+    experts.down = experts.up;
     if (!gathers()) return experts;
     const ExpertForms& f = plan_.gathers[0].forms;
     const auto own = static_cast<int64_t>(plan_.placements->layers[0].experts_of(comm_.rank()).size());

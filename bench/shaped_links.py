@@ -4,15 +4,18 @@
     bench/shaped_links.py build/release exchange --nodes 4 --ranks-per-node 8 --rate 100mbit [--zipf 1] [--json FILE]
     bench/shaped_links.py build/release train --nodes 2 --ranks-per-node 8 --rate 100mbit [--json FILE]
     bench/shaped_links.py build/release predict --nodes 2 --ranks-per-node 4 --rate 100mbit [--json FILE]
-    bench/shaped_links.py build/release crossover --nodes 2 --ranks-per-node 1 --rate 100mbit --experts 16 --top-k 4 \
+    bench/shaped_links.py build/release choose --nodes 4 --ranks-per-node 1 --rate 200mbit \\
+        --transports flat gather_weights gather_tokens [--json FILE]
+    bench/shaped_links.py build/release crossover --nodes 2 --ranks-per-node 1 --rate 100mbit --experts 16 --top-k 4 \\
         --width 1024 --expert-width 64 [--json FILE]
 
 `exchange` runs bench_exchange, which measures the transports in turn, and for each transport reads the counters of the
 links: bytes that a run of 2 N repeats sends more than one of N, forward alone and both ways. `train` compares steps of
 `moewright train`, one transport after the other, several rounds. `predict` probes the nodes and compares the times of
-SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. `crossover`
-finds the tokens from which on gathering weights takes less time than exchanging rows. Ranks of a node share its link; latency is the
-kernel's own.
+SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. `choose` does
+the same for training steps of STEPS with loads of moe.forced_load, where moe.transport = "auto" chooses. `crossover` finds the
+tokens from which on gathering weights takes less time than exchanging rows, and than gathering tokens. Ranks of a node
+share its link; latency is the kernel's own.
 """
 import argparse
 import contextlib
@@ -30,7 +33,12 @@ from train_step import write_random_tokens
 SHAPES = [  # experts, top-k, width, tokens of each rank, exponent of the experts' popularity
     (64, 1, 1024, 256, 0), (64, 2, 1024, 256, 0), (64, 4, 512, 512, 0), (64, 8, 512, 256, 0), (256, 8, 512, 256, 0),
     (256, 8, 2048, 64, 0), (64, 6, 256, 1024, 0), (64, 8, 512, 256, 0.5), (64, 8, 512, 256, 1), (64, 2, 1024, 256, 1)]
+WORTHWHILE = 0.95  # of the time of flat: what is predicted to take more is not chosen
+# A model's experts, top-k, width and expert width, and the tokens of each rank and micro-batch.
+STEPS = [((16, 4, 256, 64), 256), ((16, 4, 256, 64), 2048), ((8, 2, 256, 384), 512), ((8, 2, 256, 384), 2048),
+         ((32, 8, 256, 128), 256), ((32, 8, 256, 128), 1024)]
 PHASES = ["dispatch", "combine", "gradient_dispatch", "gradient_combine"]
+CONGESTION_CONTROL = "reno"  # which every node may use; with bbr, the default of some machines, links idle at times
 BRIDGE, NETWORK = "mwlinks", "10.78.0"
 AGENT = f"""#!/bin/sh
 while [ "${{1#-}}" != "$1" ]; do shift; done
@@ -69,6 +77,7 @@ def nodes_of(count, rate):
             sh(*inside, "ip", "addr", "add", f"{NETWORK}.{i}/24", "dev", "eth0")
             sh(*inside, "ip", "link", "set", "eth0", "up")
             sh(*inside, "ip", "link", "set", "lo", "up")
+            sh(*inside, "sh", "-c", f"echo {CONGESTION_CONTROL} > /proc/sys/net/ipv4/tcp_congestion_control")
             sh(*inside, "tc", "qdisc", "add", "dev", "eth0", *shape)
             sh("tc", "qdisc", "add", "dev", link, *shape)
         yield
@@ -97,8 +106,8 @@ class Launcher:
         words = [word for name, value in options.items() for word in ("--mca", name, str(value))]
         ranks = self.args.nodes * self.args.ranks_per_node
         before = link_bytes(self.args.nodes)
-        done = subprocess.run(["mpirun", "--allow-run-as-root", *words, "--host", hosts, "--oversubscribe", "-np",
-                               str(ranks), *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        job = ["mpirun", "--allow-run-as-root", *words, "--host", hosts, "--oversubscribe", "-np", str(ranks)]
+        done = subprocess.run([*job, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"mpirun: exit {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return link_bytes(self.args.nodes) - before, done.stdout
@@ -125,8 +134,7 @@ def measure_exchange(args, launcher):
 
 def measure_predictions(args, launcher, folder):
     """One entry for each shape: milliseconds of the four exchanges together, and of the transport that `auto` takes."""
-    profile = folder / "profile.json"
-    launcher.run(args.build / "moewright", "probe", "-o", profile, "--budget", args.budget, "--threads", 1)
+    profile = probe(args, launcher, folder)
     cases = []
     for shape in SHAPES:
         program = exchange_program(args, *shape)
@@ -134,89 +142,143 @@ def measure_predictions(args, launcher, folder):
                                          *args.transports)[1])
         case = dict(zip(("experts", "top_k", "width", "tokens", "zipf"), shape))
         for key in ("median_ms", "predicted_ms"):
-            case[key] = {one["transport"]: sum(one[phase][key] for phase in PHASES) for one in report["transports"]}
-        chosen = min(case["predicted_ms"], key=case["predicted_ms"].get)
+            case[key] = {one["transport"]: sum(one[phase][key] for phase in PHASES) for one in report["transports"]
+                         if key in one[PHASES[0]]}
+        predicted = case["predicted_ms"]
+        chosen = min(predicted, key=predicted.get)
+        if predicted[chosen] > WORTHWHILE * predicted["flat"]:
+            chosen = "flat"
         case["chosen"] = chosen
-        case["chosen_over_best"] = case["median_ms"][chosen] / min(case["median_ms"].values())
+        case["chosen_over_best"] = case["median_ms"][chosen] / min(case["median_ms"][name] for name in predicted)
         cases.append(case)
         print(json.dumps(case), flush=True)
-    off = [abs(case["predicted_ms"][name] / case["median_ms"][name] - 1) for case in cases for name in args.transports]
+    off = [abs(ms / case["median_ms"][name] - 1) for case in cases for name, ms in case["predicted_ms"].items()]
     return {"ranks": args.nodes * args.ranks_per_node, "profile": json.loads(profile.read_text())["levels"],
             "mean_error": statistics.mean(off),
             "within_5_percent_of_best": statistics.mean(case["chosen_over_best"] <= 1.05 for case in cases),
             "cases": cases}
 
 
-def measure_crossover(args, launcher):
-    """Tokens of a rank from which on `gather_weights` exchanges a layer's weights and gradients in less time than `flat`
-    its rows: measured, and by bytes (c + 1) E F / K."""
-    expected = 3 * args.experts * args.expert_width / args.top_k
-    points = []
-    for share in (0.7, 0.85, 1, 1.15, 1.3):
-        tokens = round(share * expected)
-        program = exchange_program(args, args.experts, args.top_k, args.width, tokens, args.zipf)
-        report = json.loads(launcher.run(*program, "--expert-width", args.expert_width, "--repeats", args.repeats,
-                                         "--transport", "flat", "gather_weights")[1])
-        times = {one["transport"]: sum(one[phase]["median_ms"] for phase in PHASES) for one in report["transports"]}
-        points.append({"tokens": tokens, **{f"{name}_ms": value for name, value in times.items()}})
-        print(json.dumps(points[-1]), flush=True)
-    gathered = statistics.median(point["gather_weights_ms"] for point in points)  # whatever the tokens
-    slope, constant = statistics.linear_regression([point["tokens"] for point in points],
-                                                   [point["flat_ms"] for point in points])
-    crossover = (gathered - constant) / slope
-    return {"ranks": args.nodes * args.ranks_per_node, "experts": args.experts, "top_k": args.top_k,
-            "width": args.width, "expert_width": args.expert_width, "repeats": args.repeats, "points": points,
-            "crossover_tokens": crossover, "expected_tokens": expected, "off_by": crossover / expected - 1}
+def measure_crossovers(args, launcher):
+    """Tokens of a rank from which on `gather_weights` exchanges a layer's weights and gradients in less time than other
+    transports their rows: measured, and by bytes, (c + 1) E F / K for flat and (c + 1) E F / G for gather_tokens."""
+    ranks, crossovers = args.nodes * args.ranks_per_node, []
+    for transport, copies in (("flat", args.top_k), ("gather_tokens", ranks)):
+        expected, points = 3 * args.experts * args.expert_width / copies, []
+        for share in (0.7, 0.85, 1, 1.15, 1.3):
+            tokens = round(share * expected)
+            program = exchange_program(args, args.experts, args.top_k, args.width, tokens, args.zipf)
+            report = json.loads(launcher.run(*program, "--expert-width", args.expert_width, "--repeats", args.repeats,
+                                             "--transport", transport, "gather_weights")[1])
+            times = {one["transport"]: sum(one[phase]["median_ms"] for phase in PHASES) for one in report["transports"]}
+            points.append({"tokens": tokens, **{f"{name}_ms": value for name, value in times.items()}})
+            print(json.dumps(points[-1]), flush=True)
+        gathered = statistics.median(point["gather_weights_ms"] for point in points)  # whatever the tokens
+        slope, constant = statistics.linear_regression([point["tokens"] for point in points],
+                                                       [point[f"{transport}_ms"] for point in points])
+        crossover = (gathered - constant) / slope
+        crossovers.append({"transport": transport, "points": points, "crossover_tokens": crossover,
+                           "expected_tokens": expected, "off_by": crossover / expected - 1})
+    return {"ranks": ranks, "experts": args.experts, "top_k": args.top_k, "width": args.width,
+            "expert_width": args.expert_width, "repeats": args.repeats, "crossovers": crossovers}
 
 
-def measure_steps(args, launcher, folder):
-    ranks = args.nodes * args.ranks_per_node
-    run_file, tokens = folder / "run.toml", folder / "tokens.bin"
-    write_random_tokens(tokens, args.vocab, 0)
-    run_file.write_text(f"""[model]
+def probe(args, launcher, folder):
+    profile = folder / "profile.json"
+    launcher.run(args.build / "moewright", "probe", "-o", profile, "--budget", args.budget, "--threads", 1)
+    return profile
+
+
+class Training:
+    """A model of `layers` layers, and runs of it: milliseconds of their steps but the first two, and their losses."""
+    def __init__(self, args, launcher, folder, shape, tokens):
+        self.launcher, self.args, self.folder = launcher, args, folder
+        ranks = args.nodes * args.ranks_per_node
+        experts, top_k, width, expert_width = shape
+        text = folder / "tokens.bin"
+        write_random_tokens(text, args.vocab, 0)
+        self.run_file = folder / "run.toml"
+        self.run_file.write_text(f"""[model]
 vocab = {args.vocab}
-width = {args.width}
+width = {width}
 layers = {args.layers}
 heads = 4
 head_dim = 16
-experts = {args.experts}
-top_k = {args.top_k}
-expert_width = {args.expert_width}
+experts = {experts}
+top_k = {top_k}
+expert_width = {expert_width}
 [train]
 dtype = "fp32"
-seq_len = {args.tokens}
+seq_len = {tokens}
 global_batch = {ranks}
 micro_batches = 1
 threads = 1
 steps = {args.steps}
 [mesh]
 ep = {ranks}
+ranks_per_node = {args.ranks_per_node}
 [data]
-path = "{tokens}"
+path = "{text}"
 """)
+
+    def run(self, *keys):
+        metrics = self.folder / "metrics.jsonl"
+        metrics.unlink(missing_ok=True)
+        _, printed = self.launcher.run(self.args.build / "moewright", "train", self.run_file, f"log.jsonl={metrics}",
+                                       *keys)
+        lines = map(json.loads, metrics.read_text().splitlines())
+        steps = [line for line in lines if "step" in line and "loss" in line]
+        return [line["step_ms"] for line in steps[2:]], [line["loss"] for line in steps], printed
+
+
+def measure_steps(args, launcher, folder):
+    training = Training(args, launcher, folder, (args.experts, args.top_k, args.width, args.expert_width), args.tokens)
     seconds, losses = {}, {}
     for _ in range(args.rounds):
         for transport in args.transports:
-            metrics = folder / f"{transport}.jsonl"
-            metrics.unlink(missing_ok=True)
-            launcher.run(args.build / "moewright", "train", run_file, f"mesh.ranks_per_node={args.ranks_per_node}",
-                         f"moe.transport={transport}", f"log.jsonl={metrics}")
-            steps = [line for line in map(json.loads, metrics.read_text().splitlines()) if "step" in line and "loss" in line]
-            seconds.setdefault(transport, []).extend(line["step_ms"] / 1e3 for line in steps[1:])
-            losses[transport] = [line["loss"] for line in steps]
+            step_ms, losses[transport], _ = training.run(f"moe.transport={transport}")
+            seconds.setdefault(transport, []).extend(ms / 1e3 for ms in step_ms)
     first, last = losses[args.transports[0]][0], losses[args.transports[0]][-1]
-    return {"ranks": ranks, "layers": args.layers, "width": args.width, "experts": args.experts, "top_k": args.top_k,
-            "expert_width": args.expert_width, "tokens_per_rank": args.tokens, "steps": args.steps,
+    return {"ranks": args.nodes * args.ranks_per_node, "layers": args.layers, "width": args.width,
+            "experts": args.experts, "top_k": args.top_k, "expert_width": args.expert_width,
+            "tokens_per_rank": args.tokens, "steps": args.steps,
             "transports": [{"transport": name, "median_step_s": statistics.median(values), "steps": len(values),
                             "first_loss": losses[name][0], "last_loss": losses[name][-1],
                             "first_loss_off_by": abs(losses[name][0] - first) / first,
-                            "last_loss_off_by": abs(losses[name][-1] - last) / last} for name, values in seconds.items()]}
+                            "last_loss_off_by": abs(losses[name][-1] - last) / last}
+                           for name, values in seconds.items()]}
+
+
+def measure_choices(args, launcher, folder):
+    profile = probe(args, launcher, folder)
+    points = []
+    for shape, tokens in STEPS:
+        training = Training(args, launcher, folder, shape, tokens)
+        for load in args.loads:
+            keys = f"moe.forced_load={load}", f"plan.platform={profile}"
+            printed = training.run("train.steps=1", "moe.transport=auto", *keys)[2]
+            chosen = re.search(r'moe.transport = "auto": (\w+), by', printed)
+            name = chosen[1] if chosen else "flat"
+            step_ms = {}
+            for _ in range(args.rounds):
+                for each in dict.fromkeys([*args.transports, name]):
+                    step_ms.setdefault(each, []).extend(training.run(f"moe.transport={each}", *keys)[0])
+            median = {each: statistics.median(values) for each, values in step_ms.items()}
+            point = {**dict(zip(("experts", "top_k", "width", "expert_width"), shape)), "tokens": tokens, "load": load,
+                     "median_step_ms": median, "chosen": name, "over_best": median[name] / min(median.values()),
+                     "over_flat": median[name] / median["flat"]}
+            points.append(point)
+            print(json.dumps(point), flush=True)
+    over_best = [point["over_best"] for point in points]
+    return {"ranks": args.nodes * args.ranks_per_node, "layers": args.layers, "steps": args.steps,
+            "rounds": args.rounds, "mean_regret": statistics.mean(over_best) - 1, "worst_regret": max(over_best) - 1,
+            "points": points}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=lambda path: pathlib.Path(path).resolve())
-    parser.add_argument("what", choices=["exchange", "train", "predict", "crossover"])
+    parser.add_argument("what", choices=["exchange", "train", "predict", "choose", "crossover"])
     parser.add_argument("--nodes", type=int, default=2)
     parser.add_argument("--ranks-per-node", type=int, default=8)
     parser.add_argument("--rate", default="100mbit", help="of a node's link, as tc writes it")
@@ -233,14 +295,16 @@ def main():
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--expert-width", type=int, default=32)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--loads", nargs="+", default=["none", "hot_experts"], help="of moe.forced_load, for choose")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, nodes_of(args.nodes, args.rate):
         launcher = Launcher(args, folder)
         measure = {"exchange": lambda: measure_exchange(args, launcher),
-                   "crossover": lambda: measure_crossover(args, launcher),
+                   "crossover": lambda: measure_crossovers(args, launcher),
                    "train": lambda: measure_steps(args, launcher, pathlib.Path(folder)),
+                   "choose": lambda: measure_choices(args, launcher, pathlib.Path(folder)),
                    "predict": lambda: measure_predictions(args, launcher, pathlib.Path(folder))}
         report = measure[args.what]()
     report = {"what": args.what, "nodes": args.nodes, "ranks_per_node": args.ranks_per_node, "rate": args.rate,
