@@ -46,8 +46,15 @@ class Exchange : public Arm {
                           {}};
     if (store_.has("exchange.rows")) experts.exchange_rows = store_.rows("exchange.rows");
     if (store_.has("exchange.weights")) experts.exchange_weights = store_.rows("exchange.weights");
-    transport_ = make_transport(plan_.transports[0], {comms, plan_.placements->layers[0], islands, plan_.gathers[0],
-                                                      resident_experts(), experts, store_, row, o.chunks, false});
+    if (gathers()) {
+      const WeightSlots& slots = plan_.weight_cache.slots;
+      cache_ = std::make_unique<WeightCache>(store_.fixed(kWeightSlots), slots);
+      for (const bool backward : {false, true})  // every pass gathers anew
+        uses_.push_back(plan_weight_uses({{0, backward}}, {pieces_of(plan_.gathers[0])}, slots.count()));
+    }
+    transport_ = make_transport(plan_.transports[0],
+                                {comms, plan_.placements->layers[0], islands, plan_.gathers[0], resident_experts(),
+                                 experts, store_, row, o.chunks, false, Fault::none, cache_.get()});
     x_ = store_.fixed("work.normed");
     out_ = store_.fixed("work.branch");
     d_weights_ = store_.fixed("work.d_gate").reshape({o.tokens, o.top_k});
@@ -106,7 +113,7 @@ class Exchange : public Arm {
   }
   Trace::SentBytes sent_bytes() override { return stream_.trace().sent_bytes(); }
 
-  bool gathers() const { return traits_of(plan_.transports[0]).gathers_weights(); }
+  bool gathers() const { return traits_of(plan_.transports[0]).gathers_weights; }
   bool slices() const { return traits_of(plan_.transports[0]).slices_experts; }
 
   // Weights of any value, which all experts share, and their gradients; where experts only copy, none.
@@ -190,6 +197,7 @@ class Exchange : public Arm {
   double dispatch(Pass pass) {
     double copies = 0;
     const int64_t chunks = transport_->chunks();
+    if (gathers()) cache_->follow(uses_[pass == Pass::forward ? 0 : 1]);
     transport_->dispatch_begin(stream_, pass, 0, x_);
     for (int64_t c = 0; c < chunks; ++c) {
       if (c + 1 < chunks) transport_->dispatch_begin(stream_, pass, c + 1, x_);
@@ -229,6 +237,8 @@ class Exchange : public Arm {
   Stream stream_;
   TensorStore store_;
   std::unique_ptr<TensorStore> weights_memory_;
+  std::unique_ptr<WeightCache> cache_;
+  std::vector<std::vector<WeightUse>> uses_;  // of the forward and of the backward pass
   std::unique_ptr<Transport> transport_;
   TensorView x_, out_, d_weights_, weights_;
   TokenLayout layout_;

@@ -114,7 +114,7 @@ class Bench {
     upload(x_, x.data());
     upload(d_out_, normal_values("d_out", 1e-3f).data());
     params_.repack(stream_);
-    layer_ = make_moe_layer(plan_, 0, 0, params_, store_, comms_);
+    layer_ = make_moe_layer(plan_, 0, 0, params_, store_, comms_, nullptr);
     aux_.d_prob.assign(static_cast<size_t>(shape.experts), 1e-6f);
   }
 

@@ -192,6 +192,10 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
               "chunks of an all-to-all, pieces of gathered weights, or groups of ranks whose tokens are gathered "
               "together, to overlap with expert compute; 0: 2 between GPUs, else 1"),
+      INTEGER("moe.weight_slots", moe.weight_slots, 0, kMany,
+              "pieces of gathered weights that a rank has room for; all its layers share the slots. A piece that is "
+              "still in its slot is not gathered again, and the piece whose next use is furthest away makes room. 0: "
+              "as many as there are pieces, each of which is then gathered once a step; more have no use"),
       CHOICE("moe.expert_products", moe.expert_products,
              "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert"),
       CHOICE("moe.forced_load", moe.forced_load,

@@ -172,6 +172,7 @@ struct Widest {
   bool sums_over_heads = false;                             // of all ranks of TP
   RoutedRows routed, outputs;
   std::vector<ByteRow> exchange;  // scratch of transports, and what they gather
+  WeightSlots slots = {};
 };
 
 void widen(RoutedRows& into, const RoutedRows& r) {
@@ -224,10 +225,10 @@ void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, cons
   widen(widest.outputs, traits.output_rows == nullptr ? traits.expert_rows(shape) : traits.output_rows(shape));
   for (const TransportTensor& tensor : traits.scratch)
     widen_or_add(widest.exchange, transport_row("exchange.", ByteKind::exchange, tensor, width, local, run, tokens));
-  if (!traits.gathers_weights()) return;
-  const WeightGather& gather = local.gather;
-  widen_or_add(widest.exchange, {"cache.weights", ByteKind::exchange, DType::u8, {gather.slots * gather.slot_bytes()}});
-  widen_or_add(widest.exchange, {"cache.gradients", ByteKind::exchange, DType::f32, {gather.gradient_elements()}});
+  if (!traits.gathers_weights) return;
+  widest.slots.add(pieces_of(local.gather));
+  widen_or_add(widest.exchange,
+               {"cache.gradients", ByteKind::exchange, DType::f32, {local.gather.gradient_elements()}});
 }
 
 void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, const Widest& w, const Tokens& tokens,
@@ -262,6 +263,7 @@ void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, co
     out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
     out.rows.push_back(routed_row("work.d_row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
     out.rows.insert(out.rows.end(), w.exchange.begin(), w.exchange.end());
+    if (w.slots.count() > 0) out.add(kWeightSlots, ByteKind::exchange, DType::u8, {w.slots.all_bytes()});
   }
   out.add("work.ops", ByteKind::workspace, DType::u8, {std::max<int64_t>(ops_bytes, 64)});
 }
@@ -338,9 +340,8 @@ NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const No
 WeightGather weight_gather_of(TransportKind transport, const LayerSpec& local, int64_t width, const RunSpec& run,
                               const ExpertPlacement& placement, const Platform& platform) {
   const TransportTraits& traits = traits_of(transport);
-  if (!traits.gathers_weights()) return {};
+  if (!traits.gathers_weights) return {};
   return make_weight_gather(placement, run.moe.row_chunks > 0 ? run.moe.row_chunks : platform.row_chunks,
-                            traits.weight_slots,
                             expert_forms(local, width, run.train.dtype, is_recomputed(run.recompute, "h"), platform));
 }
 
@@ -374,6 +375,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   if (run.data.document_mask)
     out.add("data.document_starts", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   Widest widest;
+  widest.slots.wanted = run.moe.weight_slots;
   for (const StagePlan& stage : stages) {
     for (int64_t i = stage.first_layer; i < stage.end_layer; ++i) {
       const auto index = static_cast<size_t>(i);

@@ -16,6 +16,7 @@
 #include "layout/shares.h"
 #include "layout/stages.h"
 #include "layout/transport.h"
+#include "layout/weight_cache.h"
 #include "layout/weight_gather.h"
 
 namespace mw {
@@ -77,6 +78,7 @@ DType master_dtype(const ParamRow& row, const LocalParam& local, const RunSpec& 
 std::string saved_prefix(int64_t layer, int64_t slot);
 std::string final_row(int64_t slot);
 std::string stage_row(int stage, const std::string& name, int64_t slot = 0);
+constexpr const char* kWeightSlots = "cache.weights";  // the slots of gathered weights
 
 // What the EP group of a layer gathers, where its transport gathers weights; else without pieces. local: the layer as a
 // rank computes it; width: of the hidden state.

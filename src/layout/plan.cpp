@@ -65,7 +65,7 @@ void check_gradients(const RunSpec& run, const std::vector<TransportKind>& trans
     fail(Exit::config, "memory.expert_gradients = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"",
          "set train.dtype = \"bf16\", or memory.expert_gradients = \"fp32\"");
   for (const TransportKind kind : transports)
-    if (run.expert_gradients == DType::bf16 && traits_of(kind).gathers_weights())
+    if (run.expert_gradients == DType::bf16 && traits_of(kind).gathers_weights)
       fail(Exit::unsupported,
            fmt::format("memory.expert_gradients = \"bf16\" is not supported with moe.transport = \"{}\" yet",
                        traits_of(kind).name),
@@ -111,6 +111,14 @@ static void shorten_slices(Plan& plan) {
   plan.placements = std::move(placements);
 }
 
+static std::string describe_cache(const WeightCachePlan& cache) {
+  const auto gathers =
+      std::count_if(cache.step.begin(), cache.step.end(), [](const WeightUse& use) { return use.gathers; });
+  return fmt::format("gathered weights: {} slots of {} for {} pieces; {} of {} uses in a step gather\n",
+                     cache.slots.count(), format_bytes(cache.slots.bytes), cache.slots.different, gathers,
+                     cache.step.size());
+}
+
 static void plan_pipeline(Plan& plan) {
   plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
   if (splits_backward(plan.pipeline.kind) && weight_part(plan.run).empty())
@@ -123,6 +131,9 @@ static void plan_pipeline(Plan& plan) {
       split_layers(plan.model, plan.pipeline, plan.run.train.seq_len, plan.run.mesh.stage_layers);
   Schedule schedule = make_schedule(plan.pipeline);
   plan.stages = plan_stages(schedule, plan.coords.pp, first_layers);
+  std::vector<LayerPieces> layers;
+  for (const WeightGather& gather : plan.gathers) layers.push_back(pieces_of(gather));
+  plan.weight_cache = plan_weight_cache(schedule, plan.coords.pp, first_layers, layers, plan.run.moe.weight_slots);
   plan.schedule = std::move(schedule.ranks[static_cast<size_t>(plan.coords.pp)]);
 }
 
@@ -195,7 +206,7 @@ void place_experts(Plan& plan, SharedPlacements placements) {
   plan.placements = std::move(placements);
   for (size_t i = 0; i < plan.gathers.size(); ++i)
     if (const WeightGather& gather = plan.gathers[i]; gather.pieces() > 0)
-      plan.gathers[i] = make_weight_gather(plan.placements->layers[i], gather.pieces(), gather.slots, gather.forms);
+      plan.gathers[i] = make_weight_gather(plan.placements->layers[i], gather.pieces(), gather.forms);
 }
 
 std::vector<ParamRow> own_params(const Plan& plan) {
@@ -231,6 +242,8 @@ std::string describe(const Plan& plan) {
       plan.batch.seq_len, plan.run.train.micro_batches, plan.run.train.micro_batches == 1 ? "" : "es");
   if (plan.mesh.pp > 1)
     text += fmt::format("pipeline {}; rank {} has {}\n", describe(plan.pipeline), plan.rank, describe(plan.stages));
+  if (plan.run.moe.weight_slots != MoeRunSpec{}.weight_slots && plan.weight_cache.slots.count() > 0)
+    text += describe_cache(plan.weight_cache);
   text += fmt::format("memory {}: {} of tensors",
                       plan.mesh.pp * plan.mesh.tp > 1 ? fmt::format("of rank {}", plan.rank) : "per rank",
                       format_bytes(s.total()));

@@ -25,6 +25,7 @@ struct Plan {
   NodeMap nodes;                          // of the ranks of the world
   std::vector<TransportKind> transports;  // by layer; in_place for dense layers
   std::vector<WeightGather> gathers;      // by layer; without pieces where the transport gathers no weights
+  WeightCachePlan weight_cache;           // of what this rank gathers
   SharedPlacements placements;            // of the experts of all layers; never null in a plan of make_plan
   std::vector<ParamRow> params;           // of the whole model
   PipelineShape pipeline;

@@ -121,7 +121,7 @@ const std::vector<TransportTraits>& table() {
        .expert_rows = own_rows,
        .kept = {},
        .scratch = {},
-       .weight_slots = 2},
+       .gathers_weights = true},
       {.kind = TransportKind::gather_tokens,
        .name = "gather_tokens",
        .merges = true,

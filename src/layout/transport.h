@@ -56,13 +56,12 @@ struct TransportTraits {
   std::vector<TransportTensor> kept;
   // What all layers share: listed as "exchange.NAME" in the byte table (layout/byte_table.h).
   std::vector<TransportTensor> scratch;
-  // Pieces of the group's weights that a rank holds at a time, in memory that all layers share: "cache.weights" and
-  // "cache.gradients" in the byte table (layout/weight_gather.h). 0: it computes with its own experts alone.
-  int64_t weight_slots = 0;
-  bool exchanges() const { return send_rows != nullptr; }    // rows move between the ranks of an EP group
-  bool gathers_weights() const { return weight_slots > 0; }  // weights do instead
+  // A rank gathers the weights of its group, in memory that all layers share: "cache.weights" and "cache.gradients" in
+  // the byte table (layout/weight_gather.h). Else it computes with its own experts alone.
+  bool gathers_weights = false;
+  bool exchanges() const { return send_rows != nullptr; }  // rows move between the ranks of an EP group
   // Whether a rank's rows depend on the load of experts.
-  bool follows_load() const { return !gathers_weights() && !slices_experts; }
+  bool follows_load() const { return !gathers_weights && !slices_experts; }
 };
 
 // The rows of a set on this rank.

@@ -61,8 +61,7 @@ int64_t WeightGather::gradient_elements() const {
   return down_gradients_begin() + largest() * forms.down_n * forms.down_k;
 }
 
-WeightGather make_weight_gather(const ExpertPlacement& placement, int64_t pieces, int64_t slots,
-                                const ExpertForms& forms) {
+WeightGather make_weight_gather(const ExpertPlacement& placement, int64_t pieces, const ExpertForms& forms) {
   std::vector<std::vector<int>> held;
   int64_t most = 0;
   for (int rank = 0; rank < placement.ep; ++rank) {
@@ -72,7 +71,6 @@ WeightGather make_weight_gather(const ExpertPlacement& placement, int64_t pieces
   WeightGather gather;
   gather.forms = forms;
   gather.counts.resize(static_cast<size_t>(std::min(pieces, most)));
-  gather.slots = std::min(slots, gather.pieces());
   for (int64_t p = 0; p < gather.pieces(); ++p)
     for (const std::vector<int>& own : held) {
       const int64_t n = std::ssize(own), begin = n * p / gather.pieces(), end = n * (p + 1) / gather.pieces();

@@ -33,7 +33,6 @@ struct WeightGather {
   std::vector<int> experts;                  // global, in the order (piece, rank, slot)
   std::vector<std::vector<int64_t>> counts;  // experts of each rank, by piece: neighbouring slots
   ExpertForms forms;
-  int64_t slots = 0;  // pieces of weights that there is room for
 
   int64_t pieces() const { return static_cast<int64_t>(counts.size()); }
   int64_t experts_in(int64_t piece) const;
@@ -41,15 +40,15 @@ struct WeightGather {
   // Place of each expert in `experts`.
   std::vector<int32_t> position_of_expert() const;
 
-  // Memory: `slots` slots of so many bytes; fp32 gradients of a piece, those of up first.
+  // Memory for the largest piece of weights in any form (layout/weight_cache.h), and for the fp32 gradients of a piece,
+  // those of up first.
   int64_t slot_bytes() const;
   int64_t down_gradients_begin() const;
   int64_t gradient_elements() const;
 };
 
 // In `pieces` pieces, or in as many as the rank with most experts has if that is fewer: each has about equally many
-// experts of every rank. slots: at most; there are never more than pieces.
-WeightGather make_weight_gather(const ExpertPlacement& placement, int64_t pieces, int64_t slots,
-                                const ExpertForms& forms);
+// experts of every rank.
+WeightGather make_weight_gather(const ExpertPlacement& placement, int64_t pieces, const ExpertForms& forms);
 
 }  // namespace mw

@@ -20,7 +20,7 @@ Sequences sequences_of(const Batch& batch) {
 }  // namespace
 
 DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
-                           MeshComms& comms, const TokenShards& shards)
+                           MeshComms& comms, const TokenShards& shards, WeightCache* weight_cache)
     : spec_(local_layer(plan, index)),
       shards_(shards),
       width_(plan.model.width),
@@ -49,7 +49,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   d_ffn_gain_ = params.find(param + "ffn_norm").grad;
   attention_ = make_attention(plan, index, slot, params, store, shards);
   if (spec_.feed_forward == FeedForwardKind::moe) {
-    moe_ = make_moe_layer(plan, index, slot, params, store, comms);
+    moe_ = make_moe_layer(plan, index, slot, params, store, comms, weight_cache);
   } else {
     h_ = store.fixed(act("ffn.h"));
     dense_ = feed_forward_weights(params, param + "ffn.");
@@ -57,8 +57,8 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
 }
 
 void DecoderLayer::place_experts(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
-                                 MeshComms& comms) {
-  if (moe_ != nullptr) moe_ = make_moe_layer(plan, index, slot, params, store, comms);
+                                 MeshComms& comms, WeightCache* weight_cache) {
+  if (moe_ != nullptr) moe_ = make_moe_layer(plan, index, slot, params, store, comms, weight_cache);
 }
 
 TensorView DecoderLayer::rows(TensorView view, int64_t tokens) const { return take_front(view, {tokens, width_}); }

@@ -12,6 +12,7 @@
 #include "model/param_store.h"
 #include "model/token_shards.h"
 #include "moe/moe_layer.h"
+#include "moe/weight_cache.h"
 
 namespace mw {
 
@@ -40,9 +41,10 @@ struct LayerScratch {
 
 class DecoderLayer {
  public:
-  // slot: index among the stage's micro-batches in flight. All references must outlive this object.
+  // slot: index among the stage's micro-batches in flight. weight_cache: the rank's, null if it gathers no weights. It
+  // and all references must outlive this object.
   DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store, MeshComms& comms,
-               const TokenShards& shards);
+               const TokenShards& shards, WeightCache* weight_cache);
 
   // All operands are this rank's shard: T of the micro-batch's tokens. Collective over EP and TP.
 
@@ -68,7 +70,7 @@ class DecoderLayer {
   // Makes the MoE block anew, for the plan's placements; a dense layer stays as it is. Arguments as for the
   // constructor.
   void place_experts(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
-                     MeshComms& comms);
+                     MeshComms& comms, WeightCache* weight_cache);
 
   // Null for a dense layer.
   MoeLayer* moe() { return moe_.get(); }

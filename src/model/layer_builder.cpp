@@ -194,7 +194,7 @@ std::unique_ptr<Attention> make_attention(const Plan& plan, int64_t index, int64
 }
 
 std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
-                                         TensorStore& store, MeshComms& comms) {
+                                         TensorStore& store, MeshComms& comms, WeightCache* weight_cache) {
   const LayerSpec spec = local_layer(plan, index);
   const Recompute mode = plan.run.recompute;
   const LayerRows act(mode, index, slot);
@@ -220,7 +220,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
                      {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes), gather,
                       resident_experts(params, param + "moe."), moe_work.experts, store, act,
                       plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks,
-                      is_recomputed(mode, "received"), plan.run.fault});
+                      is_recomputed(mode, "received"), plan.run.fault, weight_cache, index});
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;
   options.capacity_per_sequence = plan.run.moe.capacity_domain == CapacityDomain::sequence;

@@ -11,11 +11,12 @@
 #include "layout/transport.h"
 #include "layout/weight_gather.h"
 #include "moe/transport.h"
+#include "moe/weight_cache.h"
 
 namespace mw {
 
-// What a transport is made of. comms and store must outlive the transport. placement, islands and row are copied or
-// read while it is made, and need not outlive the call.
+// What a transport is made of. comms, store and weight_cache must outlive the transport. placement, islands and row are
+// copied or read while it is made, and need not outlive the call.
 struct TransportParts {
   MeshComms& comms;
   const ExpertPlacement& placement;
@@ -26,8 +27,10 @@ struct TransportParts {
   TensorStore& store;
   const LayerRows& row;  // row("received") is the name of this layer's tensor "received" in `store`
   int64_t row_chunks = 1;
-  bool dispatches_again = false;  // rows are dispatched once more before the backward pass
-  Fault fault = Fault::none;      // an error that a test injects (debug.fault)
+  bool dispatches_again = false;        // rows are dispatched once more before the backward pass
+  Fault fault = Fault::none;            // an error that a test injects (debug.fault)
+  WeightCache* weight_cache = nullptr;  // of the rank, where the transport gathers weights
+  int64_t layer = 0;                    // which asks it
 };
 
 // Errors: unsupported, for a placement that the transport cannot serve.

@@ -24,6 +24,8 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
   step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels"), {}};
   if (plan_.run.data.document_mask) step_tokens_.document_starts = store_.fixed("data.document_starts");
   fill_rope_table();
+  if (store_.has(kWeightSlots))
+    weight_cache_ = std::make_unique<WeightCache>(store_.fixed(kWeightSlots), plan_.weight_cache.slots);
   for (int64_t i = 0; i < plan_.model.layer_count(); ++i)
     if (plan_.model.layers[static_cast<size_t>(i)].feed_forward == FeedForwardKind::moe) moe_index_.push_back(i);
   for (const StagePlan& stage : plan_.stages) stages_.push_back(make_stage(stage, comms));
@@ -65,7 +67,7 @@ Transformer::Stage Transformer::make_stage(const StagePlan& plan, MeshComms& com
   for (int64_t s = 0; s < plan.slots; ++s) {
     Slot slot;
     for (int64_t layer = plan.first_layer; layer < plan.end_layer; ++layer)
-      slot.layers.emplace_back(plan_, layer, s, params_, store_, comms, shards_);
+      slot.layers.emplace_back(plan_, layer, s, params_, store_, comms, shards_, weight_cache_.get());
     if (plan.has_head) slot.final_x = store_.fixed(final_row(s));
     stage.slots.push_back(std::move(slot));
   }
@@ -79,7 +81,7 @@ void Transformer::place_experts(SharedPlacements placements) {
     for (size_t s = 0; s < stage.slots.size(); ++s)
       for (size_t i = 0; i < stage.slots[s].layers.size(); ++i)
         stage.slots[s].layers[i].place_experts(plan_, stage.plan.first_layer + static_cast<int64_t>(i),
-                                               static_cast<int64_t>(s), params_, store_, comms_);
+                                               static_cast<int64_t>(s), params_, store_, comms_, weight_cache_.get());
   }
 }
 
@@ -145,6 +147,7 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
            plan_.batch.seq_len);
   const StagePlan& own = stage_of(stage).plan;
   std::vector<DecoderLayer>& layers = slot_of(stage, micro_batch).layers;
+  if (weight_cache_ != nullptr) weight_cache_->follow(training ? plan_.weight_cache.step : plan_.weight_cache.forward);
   if (own.embeds) embedding_->forward(stream_, batch, layers.front().input(tokens));
   auto tap = taps.begin();  // of the stage's first MoE layer
   if (!taps.empty())

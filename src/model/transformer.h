@@ -127,6 +127,7 @@ class Transformer {
   MeshComms& comms_;
   Stream& stream_;
   TensorStore store_;
+  std::unique_ptr<WeightCache> weight_cache_;  // null: this rank gathers no weights
   TokenShards shards_;
   Auxiliary auxiliary_;
   bool splits_;  // whether backward is split in two

@@ -325,7 +325,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
   if (s > 0) weights += weight_product(t, c * s, d);
   put_weights(time, weights, shape.weight_part.moe);
   time.backward_exchange += back.waited;
-  if (traits.gathers_weights()) {
+  if (traits.gathers_weights) {
     LayerTime products;
     products.forward = up + activate + down;
     products.backward_input = work + (shape.weight_part.moe ? 0 : weights);

@@ -24,9 +24,10 @@ void add(ByteSummary& into, ByteKind kind, int64_t bytes) {
 
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
-// Rows that all layers of a rank share.
+// Rows that all layers of a rank share, however many there are.
 bool is_shared(const ByteRow& row) {
-  return !starts_with(row.name, "act.") && !starts_with(row.name, "stage.") && !starts_with(row.name, "data.");
+  return !starts_with(row.name, "act.") && !starts_with(row.name, "stage.") && !starts_with(row.name, "data.") &&
+         row.name != kWeightSlots;
 }
 
 std::array<int, 4> shape_of(const Mesh& mesh, const MeshCoords& coords) {
@@ -102,6 +103,13 @@ std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, 
                           choose_transports(kinds_.transports, mesh.ep), platform_);
 }
 
+LayerPieces MemoryModel::pieces_of_kind(int kind, const Layout& layout, const Mesh& mesh, const MeshCoords& coords) {
+  const ExpertPlacement& placement = placements_of(mesh.ep)[static_cast<size_t>(kind)];
+  const TransportKind transport = choose_transport(kinds_.transports[static_cast<size_t>(kind)], mesh.ep);
+  return pieces_of(weight_gather_of(transport, local_layer(kinds_.spec(kind), placement, mesh, coords),
+                                    kinds_.model.width, with_layout(run_, layout), placement, platform_));
+}
+
 MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, const Mesh& mesh,
                                                       const MeshCoords& coords) {
   const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
@@ -125,6 +133,7 @@ MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, cons
       else if (starts_with(row.name, prefix.c_str())) saved.push_back(std::move(row));
     }
     parts.saved.push_back(summarise(saved));
+    parts.pieces.push_back(pieces_of_kind(kind, layout, mesh, coords));
     parts.shared[1u << kind] = summarise(shared);
   }
   std::vector<ByteRow> head = probe(layout, mesh, coords, 1, true);
@@ -326,11 +335,13 @@ std::vector<ByteSummary> MemoryModel::activations(const Layout& layout, const Me
     ByteSummary& sum = sums[rank];
     add(sum, ByteKind::activation, token_bytes);
     uint32_t kinds = 0;
+    WeightSlots slots{run_.moe.weight_slots};
     for (const StagePlan& stage : pipeline[rank]) {
       for (int kind = 0; kind < kinds_.count(); ++kind) {
         const int64_t layers = kinds_.layers_in(stage, kind);
         if (layers == 0) continue;
         kinds |= 1u << kind;
+        slots.add(parts.pieces[static_cast<size_t>(kind)], layers);
         add(sum, parts.saved[static_cast<size_t>(kind)], layers * stage.slots);
       }
       add(sum, ByteKind::exchange, (int{stage.receives} + int{stage.sends}) * parts.boundary_bytes);
@@ -338,6 +349,7 @@ std::vector<ByteSummary> MemoryModel::activations(const Layout& layout, const Me
       else add(sum, stage.sends ? ByteKind::exchange : ByteKind::activation, stage.gradients * parts.boundary_bytes);
     }
     add(sum, shared_of(parts, layout, mesh, coords, kinds));
+    add(sum, ByteKind::exchange, rounded(slots.all_bytes()));
     if (pipeline[rank].back().has_head) add(sum, parts.head);
   }
   return sums;

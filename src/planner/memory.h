@@ -55,11 +55,14 @@ class MemoryModel {
                                                 const std::vector<StagePlan>& stages);
   const LayerKinds& kinds() const { return kinds_; }
   const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
+  // What the rank at `coords` gathers of a layer of this kind.
+  LayerPieces pieces_of_kind(int kind, const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
 
  private:
   // What one rank of a given shape keeps and shares.
   struct Activations {
     std::vector<ByteSummary> saved;                    // by kind, for one live micro-batch
+    std::vector<LayerPieces> pieces;                   // by kind
     std::unordered_map<uint32_t, ByteSummary> shared;  // by the set of kinds on the rank
     ByteSummary head;                                  // scratch of the loss head
     int64_t boundary_bytes = 0;                        // of the residual stream between layers

@@ -246,7 +246,7 @@ std::vector<std::string> transports_to_try(const Request& request, const Layout&
   const bool sums_in_f32 = request.run.expert_gradients == DType::f32;
   for (const TransportTraits& traits : transport_table()) {
     const std::string name(traits.name);
-    bool can = traits.gathers_weights() && sums_in_f32;
+    bool can = traits.gathers_weights && sums_in_f32;
     if (traits.by_node) can = on_nodes || (on_one && traits.merges);
     if (traits.slices_experts)
       can = can_slice(request, layout, choose_transports(transport_names(name, request.model), layout.ep));

@@ -6,26 +6,29 @@ namespace mw {
 
 namespace {
 
-// What the members of a group send in one pass each way, of a layer whose weights they gather.
-LinkBytes gathered_bytes(const WeightGather& gather, const Islands& islands) {
+// What the members of a group send in a step, of a layer whose weights they gather so often.
+LinkBytes gathered_bytes(const WeightGather& gather, const PieceGathers& often, int64_t micro_batches,
+                         const Islands& islands) {
   const ExpertForms& forms = gather.forms;
-  const int64_t gradients = size_of(DType::f32) * (forms.up_n * forms.up_k + forms.down_n * forms.down_k),
-                each = forms.forward_bytes() + forms.backward_bytes() + gradients;
   LinkBytes bytes;
-  for (const std::vector<int64_t>& counts : gather.counts)
+  for (size_t piece = 0; piece < gather.counts.size(); ++piece) {
+    const int64_t of_expert = often.forward[piece] * forms.forward_bytes() +
+                              often.backward[piece] * forms.backward_bytes() + micro_batches * forms.gradient_bytes();
     for (int owner = 0; owner < islands.size(); ++owner)
       for (int other = 0; other < islands.size(); ++other) {
         if (other == owner) continue;
         (islands.is_near(owner, other) ? bytes.near : bytes.far) +=
-            static_cast<double>(counts[static_cast<size_t>(owner)] * each);
+            static_cast<double>(gather.counts[piece][static_cast<size_t>(owner)] * of_expert);
       }
+  }
   return bytes;
 }
 
 }  // namespace
 
 LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, const NodeMap& nodes,
-                          const std::vector<TransportKind>& transports, const std::vector<WeightGather>& gathers) {
+                          const std::vector<TransportKind>& transports, const std::vector<WeightGather>& gathers,
+                          const std::vector<PieceGathers>& counts) {
   const bool again = is_recomputed(run.recompute, "received");
   const int64_t row_bytes = model.width * size_of(run.train.dtype);
   // Tensor-sharded experts: every rank of TP routes all tokens.
@@ -38,10 +41,10 @@ LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh
   for (size_t i = 0; i < model.layers.size(); ++i) {
     const TransportTraits& traits = traits_of(transports[i]);
     for (const Islands& islands : groups) {
-      if (!traits.gathers_weights()) break;
-      const LinkBytes of_layer = gathered_bytes(gathers[i], islands);
-      bytes.near += static_cast<double>(run.train.micro_batches) * of_layer.near;
-      bytes.far += static_cast<double>(run.train.micro_batches) * of_layer.far;
+      if (!traits.gathers_weights) break;
+      const LinkBytes of_layer = gathered_bytes(gathers[i], counts[i], run.train.micro_batches, islands);
+      bytes.near += of_layer.near;
+      bytes.far += of_layer.far;
     }
     if (!traits.exchanges() || model.layers[i].feed_forward != FeedForwardKind::moe) continue;
     const MoeSpec& moe = model.layers[i].moe;

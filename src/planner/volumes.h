@@ -22,11 +22,12 @@ struct LinkBytes {
 // Bytes that all ranks together send to other ranks in a step for the routed experts, when every expert gets as many
 // rows: rows and gradients there and back - rows once more where they are recomputed - with gate weights and their
 // gradients, and by way of the node the choices of each row. transports: by layer. The last line of a run has them
-// beside what was sent. Where weights are gathered: in each micro-batch the forms that both passes read, for all other
-// ranks of their group, and the fp32 gradients of other ranks' experts. gathers: of this stage's layers, as Plan has
-// them.
+// beside what was sent. Where weights are gathered: pieces as often as the plan of the slots says, for all other ranks
+// of their group, and in each micro-batch the fp32 gradients of other ranks' experts. gathers, counts: by layer, as
+// Plan has them.
 LinkBytes exchanged_bytes(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, const NodeMap& nodes,
-                          const std::vector<TransportKind>& transports, const std::vector<WeightGather>& gathers);
+                          const std::vector<TransportKind>& transports, const std::vector<WeightGather>& gathers,
+                          const std::vector<PieceGathers>& counts);
 
 // Share of the rows between nodes that a de-duplicating exchange (X-MoE's RBD) need not send.
 double redundancy(int64_t experts, int64_t top_k, int64_t groups);

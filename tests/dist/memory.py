@@ -83,6 +83,7 @@ measure("two threads", "bf16", 1, "model.width=256", "model.layers=4", "model.he
         "model.shared_experts=0", "train.seq_len=256", "train.global_batch=16", "train.threads=2")
 measure("fresh", "fp32", 2, "checkpoint.dir=checkpoints")
 measure("gathered weights", "bf16", 2, "moe.transport=gather_weights", "moe.row_chunks=2")
+measure("gathered weights, all kept", "bf16", 2, "moe.transport=gather_weights", "moe.row_chunks=2", "moe.weight_slots=0")
 measure("gathered tokens", "bf16", 2, "moe.transport=gather_tokens", "moe.row_chunks=2")
 # Large sums and gathers take no memory of their own; moments and masters are cut in two.
 whole = measure("whole", "bf16", 2, "mesh.ep=1")

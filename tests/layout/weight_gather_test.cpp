@@ -26,7 +26,7 @@ TEST(WeightGather, PiecesHoldEveryExpertOnceAndSharesOfEveryRank) {
         for (const int64_t pieces : {1, 2, 3, 7, 1024}) {
           if (ep > experts) continue;
           const ExpertPlacement placement = blocks ? make_block_placement(experts, ep) : scattered(experts, ep);
-          const WeightGather gather = make_weight_gather(placement, pieces, 2, {});
+          const WeightGather gather = make_weight_gather(placement, pieces, {});
           int64_t most = 0;
           std::vector<std::vector<int>> left;  // experts that no piece had so far
           for (int rank = 0; rank < ep; ++rank) {
@@ -34,7 +34,6 @@ TEST(WeightGather, PiecesHoldEveryExpertOnceAndSharesOfEveryRank) {
             most = std::max<int64_t>(most, std::ssize(left.back()));
           }
           EXPECT_EQ(gather.pieces(), std::min(pieces, most));
-          EXPECT_EQ(gather.slots, std::min<int64_t>(2, gather.pieces()));
           auto expert = gather.experts.begin();
           for (int64_t piece = 0; piece < gather.pieces(); ++piece) {
             EXPECT_LE(gather.experts_in(piece), gather.largest());
@@ -72,12 +71,14 @@ int64_t row_bytes(const Plan& plan, const std::string& name) {
   return 0;
 }
 
-// Two pieces of weights, in the forms that the fullest pass reads, and one of gradients; nothing grows with the load.
+// Two pieces of weights, or all if there are fewer, in the forms that the fullest pass reads, and one of gradients;
+// nothing grows with the load.
 TEST(WeightGather, TakesWhatTwoPiecesNeed) {
   const auto rounded = [](int64_t n) { return (n + 63) / 64 * 64; };
   for (const int64_t pieces : {1, 2, 4}) {
     RunSpec run = gathering_run(DType::f32);
     run.moe.row_chunks = pieces;
+    run.native.layers = run.native.dense_layers + 1;
     const ModelSpec model = build_native_model(run.native);
     const LayerSpec& layer = model.layers.back();
     const int64_t up = halves_of(layer.activation) * layer.moe.width * model.width,
@@ -91,6 +92,7 @@ TEST(WeightGather, TakesWhatTwoPiecesNeed) {
   const auto weights = [&](Recompute recompute, const Platform& platform) {
     RunSpec run = gathering_run(DType::bf16);
     run.recompute = recompute;
+    run.moe.weight_slots = 1;
     return row_bytes(make_plan(build_native_model(run.native), run, 2, 0, platform), "cache.weights");
   };
   const Platform two_forms{true, false}, one_form{true, true};

@@ -89,6 +89,20 @@ TEST(GatherWeights, GivesTheBitsOfResidentExperts) {
       }
 }
 
+TEST(GatherWeights, GivesTheBitsOfResidentExpertsWithAnyNumberOfSlots) {
+  for (const int64_t slots : {1, 2, 3, 4, 0})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      for (const int64_t chunks : {1, 3})
+        for (const bool hidden : {false, true}) {
+          LayerOptions o = gathering(chunks);
+          o.dtype = dtype;
+          o.weight_slots = slots;
+          o.moe.recompute.hidden = hidden;
+          o.prefetch = !hidden;
+          compare(o, 3, fmt::format("{} slots, {}, {} chunks, recompute {}", slots, name_of(dtype), chunks, hidden));
+        }
+}
+
 TEST(GatherWeights, GivesTheBitsOfResidentExpertsWhateverIsKept) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const MoeRecompute& recompute :
@@ -121,15 +135,17 @@ TEST(GatherWeights, GivesTheBitsOfResidentExpertsWhereverTheyAre) {
         }
 }
 
-// In each direction the weights of a rank's experts go to all others; of their gradients what others own goes to those.
+// Whenever a piece is gathered, the weights of a rank's experts in it go to all others; of their gradients what others
+// own goes to those.
 TEST(GatherWeights, SendsWhatItsClosedFormSays) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const bool hidden : {false, true})
-      for (const int64_t chunks : {1, 3})
-        run_ranks(3, [&](Comm& world, Stream& stream) {
+      for (const auto& [chunks, slots] : {std::pair<int64_t, int64_t>{1, 1}, {3, 2}, {3, 0}})
+        run_ranks(3, [&, chunks = chunks, slots = slots](Comm& world, Stream& stream) {
           LayerOptions o = gathering(chunks);
           o.dtype = dtype;
           o.moe.recompute.hidden = hidden;
+          o.weight_slots = slots;
           o.nodes.ranks_per_node = 2;
           TestLayer layer(o, world, stream);
           const Trace::SentBytes before = stream.trace().sent_bytes();
@@ -138,8 +154,16 @@ TEST(GatherWeights, SendsWhatItsClosedFormSays) {
           const ExpertForms& forms = layer.gather().forms;
           const int64_t own = world.rank() == 0 ? 3 : 2, others = 7 - own,
                         matrices = (halves_of(o.activation) + 1) * TestLayer::kWidth * TestLayer::kExpertWidth;
-          const int64_t gathered = 2 * own * (forms.forward_bytes() + forms.backward_bytes()),
-                        reduced = others * matrices * 4;
+          int64_t gathered = 0;
+          for (const WeightUse& use : layer.weight_uses())
+            if (use.gathers)
+              gathered += 2 * layer.gather().counts[static_cast<size_t>(use.piece)][static_cast<size_t>(world.rank())] *
+                          (use.backward ? forms.backward_bytes() : forms.forward_bytes());
+          const bool hits = dtype == DType::f32 && (slots == 0 || chunks == 1);  // all that backward reads
+          if (hits || (dtype == DType::bf16 && slots != 2)) {
+            EXPECT_EQ(gathered, 2 * own * (forms.forward_bytes() + (hits ? 0 : forms.backward_bytes())));
+          }
+          const int64_t reduced = others * matrices * 4;
           EXPECT_EQ(layer.comm().gathered_bytes, gathered);
           EXPECT_EQ(layer.comm().reduced_bytes, reduced);
           EXPECT_EQ(after.all - before.all, gathered + reduced);
@@ -156,6 +180,7 @@ TEST(GatherWeights, AddsToGradientsWhereAStepHasSeveralMicroBatches) {
     LayerOptions o = gathering(2);
     const Outcome of_one = TestLayer(o, world, stream).run(12);
     o.micro_batches = 2;
+    o.weight_slots = 0;
     const Outcome of_two = TestLayer(o, world, stream).run(12);
     for (const char* name : {"up", "down"})
       for (size_t i = 0; i < of_one.gradients.at(name).size(); ++i)
@@ -167,7 +192,7 @@ TEST(GatherWeights, RefusesReplicas) {
   ExpertPlacement placement = make_block_placement(2, 1);
   placement.homes[0].push_back({0, 2});
   const auto comm = make_self_comm();
-  const WeightGather gather = make_weight_gather(placement, 1, 2, {});
+  const WeightGather gather = make_weight_gather(placement, 1, {});
   error_of([&] { GatherWeightsTransport(*comm, placement, gather, {}, {}, {}, {}); }, Exit::unsupported);
 }
 

@@ -94,8 +94,14 @@ WeightGather TestLayer::make_gather() const {
   if (o_.transport != "gather_weights") return {};
   Platform platform;
   platform.native_bf16 = cpu::matmul_traits().native_bf16;
-  return make_weight_gather(placement_, o_.row_chunks, traits_of(TransportKind::gather_weights).weight_slots,
+  return make_weight_gather(placement_, o_.row_chunks,
                             expert_forms(spec(), kWidth, o_.dtype, o_.moe.recompute.hidden, platform));
+}
+
+WeightSlots TestLayer::weight_slots() const {
+  WeightSlots slots{o_.weight_slots};
+  slots.add(pieces_of(gather_));
+  return slots;
 }
 
 MoeWeights TestLayer::token_weights() {
@@ -141,10 +147,17 @@ ExpertScratch TestLayer::expert_scratch() {
 std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
   if (o_.transport == "in_place")
     return std::make_unique<InPlaceTransport>(placement_, std::move(experts), expert_scratch());
-  if (o_.transport == "gather_weights")
+  if (o_.transport == "gather_weights") {
+    const WeightSlots slots = weight_slots();
+    std::vector<LayerPass> passes;
+    for (int i = 0; i < o_.micro_batches; ++i) passes.insert(passes.end(), {{0, false}, {0, true}});
+    weight_uses_ = plan_weight_uses(passes, {pieces_of(gather_)}, slots.count());
+    weight_cache_ = std::make_unique<WeightCache>(store_.fixed(kWeightSlots), slots);
+    weight_cache_->follow(weight_uses_);
     return std::make_unique<GatherWeightsTransport>(
         delayed_, placement_, gather_, islands(), std::move(experts), expert_scratch(),
-        GatherScratch{store_.fixed("cache.weights"), store_.fixed("cache.gradients")});
+        GatherShared{weight_cache_.get(), 0, store_.fixed("cache.gradients")});
+  }
   if (o_.transport == "token_chunks")
     return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
                                        calls_);
@@ -210,6 +223,7 @@ TestLayer::Outcome TestLayer::run(const LayerInput& input) {
   const Owned x = to_operand(input.x), base = to_operand(input.base), d_out = to_operand(input.d_out);
   Owned out = make_output(o_.dtype, input.x.shape), d_x = make_output(o_.dtype, input.x.shape);
   const RoutingTap tap{.replay_ids = input.ids.data()};
+  if (weight_cache_ != nullptr) spoil({kWeightSlots});  // a step begins with empty slots
   for (int i = 0; i < o_.micro_batches; ++i) {
     const Store store = i == 0 ? Store::overwrite : Store::accumulate;
     if (o_.prefetch) layer_->weights_begin(stream_, Pass::forward);
@@ -236,18 +250,19 @@ void TestLayer::clear_gradients() {
   }
 }
 
+void TestLayer::spoil(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    GrowingTensor rows = store_.rows(name);
+    const TensorView all = rows.take(rows.committed_rows());
+    std::memset(all.data, 0xff, static_cast<size_t>(all.bytes()));
+  }
+}
+
 // Spoils what the layer says that it does not keep.
 void TestLayer::forget() {
-  const auto spoil = [&](std::initializer_list<const char*> names) {
-    for (const char* name : names) {
-      GrowingTensor rows = store_.rows(name);
-      const TensorView all = rows.take(rows.committed_rows());
-      std::memset(all.data, 0xff, static_cast<size_t>(all.bytes()));
-    }
-  };
   if (o_.moe.recompute.hidden) spoil({"h", "shared_h"});
   if (o_.moe.recompute.logits) spoil({"logits"});
-  if (gather_.pieces() > 0) spoil({"cache.weights", "cache.gradients"});
+  if (gather_.pieces() > 0) spoil({"cache.gradients"});
   if (is_by_traits(o_))  // scratch serves other layers meanwhile
     for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).scratch)
       spoil({fmt::format("exchange.{}", tensor.name).c_str()});
@@ -292,7 +307,7 @@ std::vector<TensorSlot> TestLayer::slots() const {
   for (const char* name : {"received_index", "padded_token_ids"}) growing(name, DType::i32, {});
   if (is_by_traits(o_)) add_by_traits(list);
   if (gather_.pieces() > 0) {
-    list.push_back({"cache.weights", DType::u8, {gather_.slots * gather_.slot_bytes()}});
+    list.push_back({kWeightSlots, DType::u8, {weight_slots().all_bytes()}});
     list.push_back({"cache.gradients", DType::f32, {gather_.gradient_elements()}});
   }
   return list;

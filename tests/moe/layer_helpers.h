@@ -14,6 +14,7 @@
 #include "layout/weight_gather.h"
 #include "moe/moe_layer.h"
 #include "moe/token_chunks_transport.h"
+#include "moe/weight_cache.h"
 #include "support/counting_comm.h"
 #include "support/delayed_comm.h"
 #include "support/op_case.h"
@@ -30,6 +31,7 @@ struct LayerOptions {
   int64_t shared_width = 20;
   bool exact = false;         // weights are multiples of 1/8: with input to match, sums of products round nothing
   int micro_batches = 1;      // the same one several times: gradients add up
+  int64_t weight_slots = 2;   // of gather_weights
   bool prefetch = false;      // weights_begin is called before forward and backward
   ExpertPlacement placement;  // empty: blocks, or with gather_tokens equal slices
   NodeMap nodes;              // of the ranks of the group
@@ -68,11 +70,13 @@ class TestLayer {
 
   const CountingComm& comm() const { return comm_; }
   const WeightGather& gather() const { return gather_; }
-  const TransportCalls& calls() const { return calls_; }  // of token_chunks
+  const std::vector<WeightUse>& weight_uses() const { return weight_uses_; }  // of gather_weights, in one run
+  const TransportCalls& calls() const { return calls_; }                      // of token_chunks
 
  private:
   LayerSpec spec() const;
   WeightGather make_gather() const;
+  WeightSlots weight_slots() const;
   MoeWeights token_weights();
   ResidentExperts resident_experts();
   ExpertScratch expert_scratch();
@@ -84,6 +88,7 @@ class TestLayer {
   std::unique_ptr<MoeLayer> make_layer();
 
   void clear_gradients();
+  void spoil(std::initializer_list<const char*> names);
   void forget();
   std::vector<TensorSlot> slots() const;
   void add_by_traits(std::vector<TensorSlot>& list) const;
@@ -108,6 +113,8 @@ class TestLayer {
   ExpertPlacement placement_;
   WeightGather gather_;
   TensorStore store_;
+  std::vector<WeightUse> weight_uses_;
+  std::unique_ptr<WeightCache> weight_cache_;
   TransportCalls calls_;
   std::map<std::string, std::vector<float>> weights_, gradients_;
   std::map<std::string, std::vector<std::byte>> packed_;

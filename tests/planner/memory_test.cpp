@@ -69,12 +69,13 @@ TEST(Memory, EqualsTheTableWhereWeightsAreGathered) {
   for (const char* transport : {"gather_weights", "gather_weights*2,flat*3"})
     for (const DType dtype : {DType::bf16, DType::f32})
       for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77, int64_t{1} << 27}})
-        for (const int64_t chunks : {0, 1, 3}) {
+        for (const auto& [chunks, slots] : {std::pair<int64_t, int64_t>{0, 2}, {1, 1}, {3, 5}, {2, 0}}) {
           const ModelSpec model = odd_model();
           RunSpec run = small_run();
           run.train.dtype = dtype;
           run.moe.transport = transport;
           run.moe.row_chunks = chunks;
+          run.moe.weight_slots = slots;
           MemoryModel memory(model, run, platform);
           for (const char* layout : {"ep=4", "ep=2 zero=1 recompute=selective", "tp=2 ep=3 recompute=moe",
                                      "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1", "ep=6 recompute=full"})

@@ -117,7 +117,7 @@ TEST(Volumes, ExchangedInAStep) {
   const std::vector<TransportKind> flat(3, TransportKind::flat), in_place(3, TransportKind::in_place);
   const double rows = 16 * 9 * 2 * 2 * 0.75;
   const auto bytes_of = [&](const Mesh& on, const std::vector<TransportKind>& transports) {
-    return exchanged_bytes(model, run, on, {}, transports, {}).all();
+    return exchanged_bytes(model, run, on, {}, transports, {}, {}).all();
   };
   EXPECT_DOUBLE_EQ(bytes_of(mesh, flat), rows * (4 * 32 + 8));
   EXPECT_EQ(bytes_of(mesh, in_place), 0);
@@ -139,13 +139,15 @@ TEST(Volumes, ExchangedInAStep) {
   run.mesh.tp = 1;
   run.mesh.ep = 4;
   run.moe.tp_mode = MoeTpMode::ssmb;
-  const LinkBytes split = exchanged_bytes(model, run, mesh, {2, {}}, flat, {});
+  const LinkBytes split = exchanged_bytes(model, run, mesh, {2, {}}, flat, {}, {});
   EXPECT_DOUBLE_EQ(split.all(), rows * (4 * 32 + 8));
   EXPECT_DOUBLE_EQ(split.near, split.all() / 3);
 }
 
-// By hand: 8 experts of 16 x 12 and 3 matrices on two nodes of two ranks; each rank's two go to the three others, in
-// both passes of 2 micro-batches, and fp32 gradients come back. With recompute, a CPU gathers both forms of up.
+// By hand: 8 experts of 16 x 12 and 3 matrices on two nodes of two ranks; each rank's two go to the three others, and
+// in both micro-batches fp32 gradients come back. Of one piece and one form there is one gather. Of two pieces with one
+// slot both passes gather both, but for the one piece that the pass before has left; of two forms every pass gathers
+// its own unless there are slots for all. With recompute, a CPU gathers both forms of up.
 TEST(Volumes, GatheredInAStep) {
   RunSpec run;
   run.native.width = 16;
@@ -159,23 +161,27 @@ TEST(Volumes, GatheredInAStep) {
   run.mesh.ep = 4;
   run.moe.transport = "gather_weights";
   const ModelSpec model = build_native_model(run.native);
-  const auto bytes_of = [&](const Platform& platform, int64_t chunks) {
+  const auto bytes_of = [&](const Platform& platform, int64_t chunks, int64_t slots = 2) {
     run.moe.row_chunks = chunks;
+    run.moe.weight_slots = slots;
     const Plan plan = make_plan(model, run, 4, 1, platform);
-    return exchanged_bytes(model, run, plan.mesh, {2, {}}, plan.transports, plan.gathers);
+    return exchanged_bytes(model, run, plan.mesh, {2, {}}, plan.transports, plan.gathers, plan.weight_cache.gathers);
   };
-  const double elements = 3 * 16 * 12, sent = 2 * 8 * 3;  // experts x ranks that they go to, of both micro-batches
-  for (const int64_t chunks : {1, 2, 5}) {
-    const LinkBytes bytes = bytes_of({}, chunks);
-    EXPECT_DOUBLE_EQ(bytes.all(), sent * elements * 3 * 4);
+  const double elements = 3 * 16 * 12, once = 8 * 3, twice = 2 * once;  // experts x ranks that they go to
+  for (const auto& [chunks, slots] : {std::pair<int64_t, int64_t>{1, 1}, {2, 2}, {5, 0}}) {
+    const LinkBytes bytes = bytes_of({}, chunks, slots);
+    EXPECT_DOUBLE_EQ(bytes.all(), (once + twice) * elements * 4);
     EXPECT_DOUBLE_EQ(bytes.near, bytes.all() / 3);
   }
+  EXPECT_DOUBLE_EQ(bytes_of({}, 2, 1).all(), (4 * once + twice) * elements * 4);
   run.train.dtype = DType::bf16;
   const double padded = 2 * 64 * 64;  // elements of up [24, 16] and down [16, 12] in packed forms
-  EXPECT_DOUBLE_EQ(bytes_of({true, true}, 2).all(), sent * (2 * padded * 2 + elements * 4));
+  EXPECT_DOUBLE_EQ(bytes_of({true, true}, 2).all(), once * padded * 2 + twice * elements * 4);
+  EXPECT_DOUBLE_EQ(bytes_of({true, false}, 2).all(), twice * (2 * padded * 2 + elements * 4));
+  EXPECT_DOUBLE_EQ(bytes_of({true, false}, 2, 0).all(), once * 2 * padded * 2 + twice * elements * 4);
   run.recompute = Recompute::selective;
-  EXPECT_DOUBLE_EQ(bytes_of({true, true}, 2).all(), sent * (2 * padded * 2 + elements * 4));
-  EXPECT_DOUBLE_EQ(bytes_of({false, false}, 2).all(), sent * (2.5 * padded * 4 + elements * 4));
+  EXPECT_DOUBLE_EQ(bytes_of({true, true}, 2).all(), once * padded * 2 + twice * elements * 4);
+  EXPECT_DOUBLE_EQ(bytes_of({false, false}, 2).all(), twice * (2.5 * padded * 4 + elements * 4));
 }
 
 // On links of a byte a second, whose bytes no product hides: gathers of both passes and sums of gradients, around a

@@ -18,18 +18,17 @@ std::vector<int64_t> piece_begins(const WeightGather& gather) {
 
 GatherWeightsTransport::GatherWeightsTransport(Comm& ep, const ExpertPlacement& placement, const WeightGather& gather,
                                                Islands islands, ResidentExperts experts, ExpertScratch scratch,
-                                               GatherScratch memory)
+                                               GatherShared shared)
     : InPlaceTransport((without_replicas(placement), gather.experts), piece_begins(gather), std::move(experts),
                        std::move(scratch)),
       ep_(ep),
       gather_(gather),
       islands_(std::move(islands)),
-      memory_(std::move(memory)),
-      gathers_(static_cast<size_t>(gather.slots)) {
-  MW_CHECK(memory_.weights.bytes() >= gather_.slots * gather_.slot_bytes() &&
-               memory_.gradients.numel() >= gather_.gradient_elements(),
-           "pieces of {} experts in {} and {}", gather_.largest(), memory_.weights.describe(),
-           memory_.gradients.describe());
+      shared_(std::move(shared)) {
+  MW_CHECK(
+      shared_.cache->slots().bytes >= gather_.slot_bytes() && shared_.gradients.numel() >= gather_.gradient_elements(),
+      "pieces of {} experts in slots of {} bytes and {}", gather_.largest(), shared_.cache->slots().bytes,
+      shared_.gradients.describe());
   Own own;
   for (const std::vector<int64_t>& counts : gather_.counts) {
     own.slot += own.count;
@@ -48,29 +47,38 @@ void GatherWeightsTransport::weights_begin(Stream& stream, Pass pass) {
 ExpertWeights GatherWeightsTransport::weights(Stream& stream, Pass pass, int64_t piece) {
   if (started_ == 0) weights_begin(stream, pass);
   MW_CHECK(pass == pass_ && piece == asked_, "weights of piece {} after {} of another pass", piece, asked_);
-  {
+  if (started_ == piece) start(stream, piece);  // with one slot
+  if (gathering_ != nullptr) {
     const TraceScope scope(stream.trace(), Work::exchange, "weights_wait");
-    std::exchange(gathers_[static_cast<size_t>(piece % gather_.slots)], nullptr)->wait();
+    std::exchange(gathering_, nullptr)->wait();
   }
-  if (piece + 1 < gather_.pieces()) start(stream, piece + 1);
   up_.clear();
   down_.clear();
   for (int64_t i = 0; i < gather_.experts_in(piece); ++i) {
-    std::byte* expert = slot_of(piece) + i * bytes_of_expert();
+    std::byte* expert = slot_ + i * bytes_of_expert();
     up_.push_back(matrix(ExpertMatrix::up, expert));
     down_.push_back(matrix(ExpertMatrix::down, expert));
   }
+  if (piece + 1 < gather_.pieces() && shared_.cache->slots().count() > 1) start(stream, piece + 1);
   if (++asked_ == gather_.pieces()) started_ = asked_ = 0;
   return {up_, down_};
 }
 
-// What is in the slot was read by products of the piece before the last, which precede this in stream order.
+// Products of the piece before may still follow: the slot is not theirs, unless it is the only one. All products that
+// read what is in it precede this in stream order.
 void GatherWeightsTransport::start(Stream& stream, int64_t piece) {
+  const WeightUse& use = shared_.cache->next(shared_.layer, pass_ == Pass::backward, piece);
+  slot_ = shared_.cache->slot(use.slot);
+  if (use.gathers) gather(stream, piece);
+  started_ = piece + 1;
+}
+
+void GatherWeightsTransport::gather(Stream& stream, int64_t piece) {
   const TraceScope scope(stream.trace(), Work::exchange, "gather_weights");
   const Own& own = own_[static_cast<size_t>(piece)];
   const int64_t bytes = bytes_of_expert();
   for (int64_t i = 0; i < own.count; ++i) {
-    std::byte* to = slot_of(piece) + (own.place + i) * bytes;
+    std::byte* to = slot_ + (own.place + i) * bytes;
     for (const TensorView& form : forms_of(own.slot + i)) {
       stream.queue().copy(to, form.data, static_cast<size_t>(form.bytes()));
       to += form.bytes();
@@ -81,13 +89,7 @@ void GatherWeightsTransport::start(Stream& stream, int64_t piece) {
   // Every other member gets this rank's part.
   const int64_t own_part = own.count * bytes;
   count_sent(stream, std::vector<int64_t>(parts.size(), own_part));
-  gathers_[static_cast<size_t>(piece % gather_.slots)] =
-      ep_.all_gather(stream, std::span(slot_of(piece), static_cast<size_t>(gather_.experts_in(piece) * bytes)), parts);
-  started_ = piece + 1;
-}
-
-std::byte* GatherWeightsTransport::slot_of(int64_t piece) const {
-  return static_cast<std::byte*>(memory_.weights.data) + piece % gather_.slots * gather_.slot_bytes();
+  gathering_ = ep_.all_gather(stream, std::span(slot_, static_cast<size_t>(gather_.experts_in(piece) * bytes)), parts);
 }
 
 std::vector<TensorView> GatherWeightsTransport::forms_of(int64_t slot) const {
@@ -157,7 +159,7 @@ void GatherWeightsTransport::finish(Stream& stream, Sum& sum) {
 
 TensorView GatherWeightsTransport::piece_gradients(ExpertMatrix matrix, int64_t piece) const {
   const ExpertForms& f = gather_.forms;
-  float* at = memory_.gradients.as<float>();
+  float* at = shared_.gradients.as<float>();
   if (matrix == ExpertMatrix::up) return {at, DType::f32, {gather_.experts_in(piece), f.up_n, f.up_k}};
   return {at + gather_.down_gradients_begin(), DType::f32, {gather_.experts_in(piece), f.down_n, f.down_k}};
 }

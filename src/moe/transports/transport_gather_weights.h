@@ -1,5 +1,5 @@
 // gather_weights (Hexa-MoE, data-centric): the ranks of an EP group hold experts as with flat. The experts of all ranks
-// are gathered piece by piece into memory that layers share, every rank computes its own tokens in place, and the
+// are gathered piece by piece into slots that layers share, every rank computes its own tokens in place, and the
 // weight gradients of a piece are summed to the ranks that hold its experts, in fp32 and in an order that the layout
 // fixes: on hosts that of the ranks.
 // Chunks are the pieces (layout/weight_gather.h).
@@ -13,21 +13,23 @@
 #include "layout/islands.h"
 #include "layout/weight_gather.h"
 #include "moe/transports/transport_in_place.h"
+#include "moe/weight_cache.h"
 
 namespace mw {
 
-// Memory that layers use one after the other.
-struct GatherScratch {
-  TensorView weights;    // u8, at least gather.slots * gather.slot_bytes()
+// What layers use one after the other.
+struct GatherShared {
+  WeightCache* cache = nullptr;
+  int64_t layer = 0;     // which asks the cache
   TensorView gradients;  // f32, at least gather.gradient_elements()
 };
 
 class GatherWeightsTransport final : public InPlaceTransport {
  public:
   // The layout's rows must be in the order of gather.position_of_expert(); gradients of `experts` are f32. `ep` must
-  // outlive the transport. Errors: unsupported, for a placement with replicas.
+  // and the cache must outlive the transport. Errors: unsupported, for a placement with replicas.
   GatherWeightsTransport(Comm& ep, const ExpertPlacement& placement, const WeightGather& gather, Islands islands,
-                         ResidentExperts experts, ExpertScratch scratch, GatherScratch memory);
+                         ResidentExperts experts, ExpertScratch scratch, GatherShared shared);
 
   // Collective over EP, as are those below.
   void weights_begin(Stream& stream, Pass pass) override;
@@ -49,7 +51,7 @@ class GatherWeightsTransport final : public InPlaceTransport {
   };
 
   void start(Stream& stream, int64_t piece);
-  std::byte* slot_of(int64_t piece) const;
+  void gather(Stream& stream, int64_t piece);
   // The forms that a pass reads of an expert, one after the other in its part of a slot.
   std::vector<TensorView> forms_of(int64_t slot) const;
   Weight matrix(ExpertMatrix matrix, std::byte* expert) const;
@@ -64,14 +66,15 @@ class GatherWeightsTransport final : public InPlaceTransport {
   Comm& ep_;
   WeightGather gather_;
   Islands islands_;
-  GatherScratch memory_;
+  GatherShared shared_;
   std::vector<Own> own_;  // by piece
   // The pass whose weights are gathered: pieces whose gathers were started, and that were asked for.
   Pass pass_ = Pass::forward;
   int64_t started_ = 0, asked_ = 0;
-  std::vector<std::unique_ptr<Pending>> gathers_;  // by slot
-  std::vector<Weight> up_, down_;                  // of the piece that was asked for last
-  std::array<Sum, 2> sums_;                        // by matrix
+  std::byte* slot_ = nullptr;           // of the piece that was started last
+  std::unique_ptr<Pending> gathering_;  // its gather; null: it was there
+  std::vector<Weight> up_, down_;       // of the piece that was asked for last
+  std::array<Sum, 2> sums_;             // by matrix
 };
 
 }  // namespace mw

@@ -37,7 +37,8 @@ double median(std::span<const T> steps, Value&& value) {
 
 Forecast make_forecast(const Plan& plan, int ranks) {
   Forecast forecast;
-  forecast.exchanged = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.nodes, plan.transports, plan.gathers);
+  forecast.exchanged = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.nodes, plan.transports, plan.gathers,
+                                       plan.weight_cache.gathers);
   forecast.platform = plan.run.plan.platform;
   if (forecast.platform.empty()) return forecast;
   try {
