@@ -94,6 +94,7 @@ Estimator::Estimator(const ModelSpec& model, const RunSpec& run, const PlatformP
       ranks_(ranks),
       memory_(model, run, platform_of(profile, model, run)),
       pipelines_(model, run.train.seq_len, run.mesh.stage_layers),
+      gather_rates_(memory_, pipelines_, run.moe.weight_slots),
       times_(memory_.kinds(), run, profile, load, ranks),
       transfers_(profile, ranks) {
   check_offload(run, profile);
@@ -121,6 +122,19 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
     sum.forward_exchange += times_of_it * layer.forward_exchange;
     sum.backward_exchange += times_of_it * layer.backward_exchange;
   };
+  // What gathers add to layers that find all weights in their slots.
+  const std::vector<GatherRates::Rate> gathers = gather_rates_.of(layout, mesh);
+  const auto add_gather_times = [&](LayerTime& sum, const StagePlan& plan) {
+    for (int64_t i = plan.first_layer; !gathers.empty() && i < plan.end_layer; ++i) {
+      const auto kind = static_cast<size_t>(kinds.of_layer[static_cast<size_t>(i)]);
+      const LayerTime &with = times.kinds[kind], &without = times.cached[kind];
+      const auto [forward, backward] = gathers[static_cast<size_t>(i)];
+      sum.forward += forward * (with.forward - without.forward);
+      sum.forward_exchange += forward * (with.forward_exchange - without.forward_exchange);
+      sum.backward_input += backward * (with.backward_input - without.backward_input);
+      sum.backward_exchange += backward * (with.backward_exchange - without.backward_exchange);
+    }
+  };
   std::pair<int64_t, double> statistics;  // of so many experts, as most stages have
   for (const std::vector<StagePlan>& rank : pipelines_.stages_of(layout))
     for (const StagePlan& plan : rank) {
@@ -128,9 +142,10 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
       int64_t experts = 0;
       for (int kind = 0; kind < kinds.count(); ++kind) {
         const int64_t layers = kinds.layers_in(plan, kind);
-        add(stage.work, times.kinds[static_cast<size_t>(kind)], static_cast<double>(layers));
+        add(stage.work, times.cached[static_cast<size_t>(kind)], static_cast<double>(layers));
         experts += layers * kinds.spec(kind).moe.experts;
       }
+      add_gather_times(stage.work, plan);
       if (plan.embeds) add(stage.work, times.embedding);
       if (plan.has_head) add(stage.work, times.head);
       stage.work.forward += profile_.micro_batch_latency_s / 2;

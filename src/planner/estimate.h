@@ -12,6 +12,7 @@
 
 #include "layout/platform_profile.h"
 #include "layout/schedule/schedule_simulation.h"
+#include "planner/gather_rates.h"
 #include "planner/layer_time.h"
 #include "planner/layout.h"
 #include "planner/memory.h"
@@ -99,6 +100,7 @@ class Estimator {
   int ranks_;
   MemoryModel memory_;
   Pipelines pipelines_;
+  GatherRates gather_rates_;
   LayerTimeModel times_;
   Transfers transfers_;
   double flops_per_step_, tokens_per_step_;

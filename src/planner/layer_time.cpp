@@ -21,6 +21,7 @@ struct LayerTimeModel::Shape {
   WeightPart weight_part;                             // of a schedule that splits
   TransportKind transport = TransportKind::in_place;  // of the layer
   WeightGather gather;                                // of the layer
+  bool cached = false;                                // its pieces are in their slots already
   double tokens = 0, own = 0;                         // of the data-parallel rank, of this rank's shard
   double routed = 0;                                  // that its MoE blocks route
   double mean_routed = 0;                             // the same of all ranks, on average
@@ -217,17 +218,19 @@ LayerTime LayerTimeModel::dense(const LayerSpec& layer, const Shape& shape) cons
 }
 
 // The gather of the first piece begins before the attention that precedes, that of any other beside the products of the
-// piece before; the sums of a piece go on beside the products of the next. Collectives of the host hide behind nothing.
+// piece before, if there are two slots; the sums of a piece go on beside the products of the next. Collectives of the
+// host hide behind nothing.
 LayerTime LayerTimeModel::gathered(const LayerSpec& layer, const Shape& shape, const LayerTime& products,
                                    const LayerTime& before) const {
   const WeightGather& gather = shape.gather;
   const auto pieces = static_cast<double>(gather.pieces());
   const bool overlaps = profile_.overlaps_gradient_sums;
-  const auto [gather_forward, gather_backward, sum] =
-      gather_seconds(gather, ep_group(shape.mesh), overlaps, transfers_);
+  auto [gather_forward, gather_backward, sum] = gather_seconds(gather, ep_group(shape.mesh), overlaps, transfers_);
+  const double gathers = shape.cached ? 0 : 1;
+  gather_forward *= gathers, gather_backward *= gathers;
   const auto gradients = static_cast<double>(gather.forms.gradient_bytes()),
-             forward = static_cast<double>(gather.forms.forward_bytes()),
-             backward = static_cast<double>(gather.forms.backward_bytes());
+             forward = gathers * static_cast<double>(gather.forms.forward_bytes()),
+             backward = gathers * static_cast<double>(gather.forms.backward_bytes());
   const double own = std::ceil(static_cast<double>(layer.moe.experts) / static_cast<double>(shape.mesh.ep));
   LayerTime time;
   time.forward = pieces * traffic(2 * own * forward / pieces);
@@ -243,11 +246,13 @@ LayerTime LayerTimeModel::gathered(const LayerSpec& layer, const Shape& shape, c
     waited = std::max(0.0, first - attention) + std::max(0.0, rest - compute);
     working += slower * (std::min(first, attention) + std::min(rest, compute));
   };
-  wait(gather_forward, before.forward, (pieces - 1) * gather_forward, beside * products.forward, time.forward_exchange,
+  const double early = run_.moe.weight_slots == 1 ? 0 : pieces - 1, late = pieces - 1 - early;
+  wait(gather_forward, before.forward, early * gather_forward, beside * products.forward, time.forward_exchange,
        time.forward);
-  wait(gather_backward, before.backward_input, (pieces - 1) * (gather_backward + sum), beside * products.backward_input,
-       time.backward_exchange, time.backward_input);
-  time.backward_exchange += sum;  // of the last piece
+  wait(gather_backward, before.backward_input, early * gather_backward + (pieces - 1) * sum,
+       beside * products.backward_input, time.backward_exchange, time.backward_input);
+  time.forward_exchange += late * gather_forward;
+  time.backward_exchange += late * gather_backward + sum;  // the sum of the last piece
   return time;
 }
 
@@ -378,6 +383,12 @@ LayerTime LayerTimeModel::embedding(const Shape& shape) const {
   return time;
 }
 
+LayerTime LayerTimeModel::layer_time(const LayerSpec& layer, const Shape& shape) {
+  LayerTime time = attention(layer, shape);
+  add(time, layer.feed_forward == FeedForwardKind::moe ? experts(layer, shape, time) : dense(layer, shape));
+  return time;
+}
+
 const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
   const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
   const auto [entry, is_new] =
@@ -406,9 +417,10 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
     const LayerSpec local = local_layer(layer, placement, mesh, slowest);
     shape.transport = transports[kind];
     shape.gather = weight_gather_of(shape.transport, local, kinds_.model.width, split, placement, platform_);
-    LayerTime time = attention(local, shape);
-    add(time, layer.feed_forward == FeedForwardKind::moe ? experts(local, shape, time) : dense(local, shape));
-    times.kinds.push_back(time);
+    times.kinds.push_back(layer_time(local, shape));
+    shape.cached = true;
+    times.cached.push_back(shape.gather.pieces() > 0 ? layer_time(local, shape) : times.kinds.back());
+    shape.cached = false;
   }
   times.embedding = embedding(shape);
   times.head = head(shape);

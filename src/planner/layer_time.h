@@ -23,7 +23,8 @@ struct LayerTime {
 
 // Of one rank's shape, with the rows of the fullest rank, whom the others wait for.
 struct LayerTimes {
-  std::vector<LayerTime> kinds;  // by kind of layer
+  std::vector<LayerTime> kinds;   // by kind of layer
+  std::vector<LayerTime> cached;  // the same where all weights that it gathers are in their slots already
   LayerTime embedding, head;
 };
 
@@ -40,6 +41,7 @@ class LayerTimeModel {
   struct Shape;
   LayerTime attention(const LayerSpec& layer, const Shape& shape) const;
   LayerTime dense(const LayerSpec& layer, const Shape& shape) const;
+  LayerTime layer_time(const LayerSpec& layer, const Shape& shape);
   // before: the attention that precedes, during which weights are gathered.
   LayerTime experts(const LayerSpec& layer, const Shape& shape, const LayerTime& before);
   // Of weights that are gathered and gradients that are summed for an expert-parallel group, beside products that take

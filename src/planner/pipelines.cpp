@@ -3,16 +3,11 @@
 #include <algorithm>
 
 namespace mw {
-namespace {
-
-// A number of micro-batches, as small as possible, whose schedule keeps as many alive as that of `micro_batches`.
 int64_t enough_micro_batches(const Layout& layout) {
   const int64_t full = int64_t{2} * layout.pp * (layout.chunks + 1);
   if (layout.micro_batches <= full) return layout.micro_batches;
   return full + (layout.micro_batches - full) % layout.pp;
 }
-
-}  // namespace
 
 Pipelines::Pipelines(const ModelSpec& model, int64_t seq_len, std::string stage_layers)
     : model_(model), seq_len_(seq_len), stage_layers_(std::move(stage_layers)) {}

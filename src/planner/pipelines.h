@@ -12,6 +12,10 @@
 
 namespace mw {
 
+// A number of micro-batches, as small as possible, whose schedule keeps as many alive as that of the layout's; less
+// than those by a multiple of the pipeline's ranks.
+int64_t enough_micro_batches(const Layout& layout);
+
 class Pipelines {
  public:
   // stage_layers: as mesh.stage_layers; holds for layouts with as many stages as it lists.
