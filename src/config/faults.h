@@ -33,6 +33,8 @@ enum class Fault : uint8_t {
   stale_weights,        // recompute sends other gate weights
   wrong_gateway_order,  // gateways mistake their sources' rows for each other's
   short_slice,          // with gather_tokens, the last rank of each EP group lacks a feature of each expert
+  stale_cache_slot,     // the last gather of weights in a step is left out: its slot holds another piece or old weights
+  late_reduce,          // with gather_weights, owners read weight gradients before the sum over ranks
   stale_moment,         // with debug.migrate, moments stay behind where experts move to another rank
   hang,                 // the last rank stops at step 3
 };
@@ -61,6 +63,8 @@ inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
     {Fault::stale_weights, "stale_weights"},
     {Fault::wrong_gateway_order, "wrong_gateway_order"},
     {Fault::short_slice, "short_slice"},
+    {Fault::stale_cache_slot, "stale_cache_slot"},
+    {Fault::late_reduce, "late_reduce"},
     {Fault::stale_moment, "stale_moment"},
     {Fault::hang, "hang"},
 };

@@ -111,6 +111,12 @@ static void shorten_slices(Plan& plan) {
   plan.placements = std::move(placements);
 }
 
+// A fault: the last gather of a step is left out.
+static void leave_out_gather(std::vector<WeightUse>& uses) {
+  const auto last = std::find_if(uses.rbegin(), uses.rend(), [](const WeightUse& use) { return use.gathers; });
+  if (last != uses.rend()) last->gathers = false;
+}
+
 static std::string describe_cache(const WeightCachePlan& cache) {
   const auto gathers =
       std::count_if(cache.step.begin(), cache.step.end(), [](const WeightUse& use) { return use.gathers; });
@@ -180,6 +186,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
                                             run, plan.placements->layers[i], platform));
   plan.params = param_table(model);
   plan_pipeline(plan);
+  if (run.fault == Fault::stale_cache_slot) leave_out_gather(plan.weight_cache.step);
   plan.parameter_rows =
       parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements->layers, platform);
   plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements->layers,

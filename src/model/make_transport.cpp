@@ -52,7 +52,7 @@ std::unique_ptr<Transport> make_bypass(const TransportParts& parts) { return mak
 std::unique_ptr<Transport> make_gather_weights(const TransportParts& parts) {
   return std::make_unique<GatherWeightsTransport>(
       *parts.comms.ep, parts.placement, parts.gather, parts.islands, parts.experts, parts.scratch,
-      GatherShared{parts.weight_cache, parts.layer, parts.store.fixed("cache.gradients")});
+      GatherShared{parts.weight_cache, parts.layer, parts.store.fixed("cache.gradients"), parts.fault});
 }
 
 std::unique_ptr<Transport> make_gather_tokens(const TransportParts& parts) {

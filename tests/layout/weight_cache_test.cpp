@@ -187,5 +187,13 @@ TEST(WeightCache, TakesAsMuchMemoryAsItsSlots) {
   }
 }
 
+TEST(WeightCache, LeavesOutAGatherAsAFault) {
+  RunSpec run = piped_run(ScheduleKind::one_f_one_b, 2, 2);
+  const ModelSpec model = build_native_model(run.native);
+  const int64_t all = gathers_in(make_plan(model, run, 4, 3, {}).weight_cache.step);
+  run.fault = Fault::stale_cache_slot;
+  EXPECT_EQ(gathers_in(make_plan(model, run, 4, 3, {}).weight_cache.step), all - 1);
+}
+
 }  // namespace
 }  // namespace mw::test

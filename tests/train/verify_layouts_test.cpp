@@ -14,6 +14,7 @@ struct LayoutCase {
   MeshSpec mesh;
   const char* transport = "auto";
   const char *shares = "", *width_shares = "";
+  int64_t weight_slots = 2;
 };
 void PrintTo(const LayoutCase& layout, std::ostream* out) { *out << layout.name; }
 
@@ -47,9 +48,10 @@ const LayoutCase kLayouts[] = {
     {"in_place_and_flat", 2, mesh_of(1, 1, 1, 1), "in_place,flat,padded"},
     {"weights", 4, mesh_of(1, 1, 4, 0), "gather_weights"},
     {"weights_zero_tensor_parallel", 4, mesh_of(1, 2, 2, 1), "gather_weights"},
-    {"weights_and_flat_interleaved", 4, mesh_of(2, 1, 2, 0, ScheduleKind::interleaved), "flat,gather_weights*2"},
+    {"weights_and_flat_interleaved", 4, mesh_of(2, 1, 2, 0, ScheduleKind::interleaved), "flat,gather_weights*2", "", "",
+     0},
     {"weights_pipeline_zb_h1", 4, mesh_of(2, 1, 2, 0, ScheduleKind::zb_h1), "gather_weights"},
-    {"weights_pipeline_zb_v", 8, on_nodes(3, mesh_of(2, 2, 2, 1, ScheduleKind::zb_v)), "gather_weights"},
+    {"weights_pipeline_zb_v", 8, on_nodes(3, mesh_of(2, 2, 2, 1, ScheduleKind::zb_v)), "gather_weights", "", "", 3},
     {"weights_shares_5_2_1", 3, mesh_of(1, 1, 3, 0), "gather_weights", "5,2,1"},
     {"tokens", 4, mesh_of(1, 1, 4, 0), "gather_tokens"},
     {"tokens_zero_tensor_parallel", 4, mesh_of(1, 2, 2, 1), "gather_tokens", "", "1,4"},
@@ -78,6 +80,7 @@ Verdict verify(const LayoutCase& layout, Fault fault = Fault::none) {
   run.native.layers = 4;
   run.mesh = layout.mesh;
   run.moe.transport = layout.transport;
+  run.moe.weight_slots = layout.weight_slots;
   run.mesh.shares = layout.shares;
   run.mesh.width_shares = layout.width_shares;
   if (!run.mesh.shares.empty()) run.train.micro_batches = 2;  // of eight samples
@@ -116,8 +119,12 @@ TEST(VerifyLayout, TellsOfAFaultOnEveryRank) {
     const Verdict verdict = verify({"faulty", 4, mesh_of(1, 1, 2, 0)}, fault);
     EXPECT_EQ(verdict.codes, std::vector<Exit>(4, Exit::check_failed)) << word_of(fault) << verdict.told;
   }
-  const Verdict verdict = verify({"short", 2, mesh_of(1, 1, 2, 0), "gather_tokens"}, Fault::short_slice);
-  EXPECT_EQ(verdict.codes, std::vector<Exit>(2, Exit::check_failed)) << verdict.told;
+  for (const auto& [transport, fault] : {std::pair("gather_tokens", Fault::short_slice),
+                                         {"gather_weights", Fault::stale_cache_slot},
+                                         {"gather_weights", Fault::late_reduce}}) {
+    const Verdict verdict = verify({transport, 2, mesh_of(1, 1, 2, 0), transport}, fault);
+    EXPECT_EQ(verdict.codes, std::vector<Exit>(2, Exit::check_failed)) << word_of(fault) << verdict.told;
+  }
 }
 
 }  // namespace

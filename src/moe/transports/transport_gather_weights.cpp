@@ -140,6 +140,7 @@ void GatherWeightsTransport::gradient_done(Stream& stream, ExpertMatrix matrix, 
   sum.own = gradients.slice(own.place, own.count);
   sum.target = experts_.gradient(matrix, own.slot, own.count);
   sum.store = store;
+  if (shared_.fault == Fault::late_reduce) take(stream, sum);
   sum.pending =
       ep_.reduce_scatter_sum(stream, std::span(gradients.as<float>(), static_cast<size_t>(gradients.numel())), counts);
 }
@@ -152,9 +153,14 @@ void GatherWeightsTransport::finish(Stream& stream, Sum& sum) {
   if (sum.pending == nullptr) return;
   const TraceScope scope(stream.trace(), Work::exchange, "sum_weight_gradients_wait");
   std::exchange(sum.pending, nullptr)->wait();
-  if (sum.own.numel() == 0) return;
-  if (sum.store == Store::accumulate) add(stream, sum.target, sum.own, sum.target);
-  else convert(stream, sum.own, sum.target);
+  take(stream, sum);
+}
+
+void GatherWeightsTransport::take(Stream& stream, Sum& sum) {
+  const TensorView own = std::exchange(sum.own, {});
+  if (own.data == nullptr || own.numel() == 0) return;
+  if (sum.store == Store::accumulate) add(stream, sum.target, own, sum.target);
+  else convert(stream, own, sum.target);
 }
 
 TensorView GatherWeightsTransport::piece_gradients(ExpertMatrix matrix, int64_t piece) const {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "comm/comm.h"
+#include "config/faults.h"
 #include "layout/islands.h"
 #include "layout/weight_gather.h"
 #include "moe/transports/transport_in_place.h"
@@ -22,6 +23,7 @@ struct GatherShared {
   WeightCache* cache = nullptr;
   int64_t layer = 0;     // which asks the cache
   TensorView gradients;  // f32, at least gather.gradient_elements()
+  Fault fault = Fault::none;
 };
 
 class GatherWeightsTransport final : public InPlaceTransport {
@@ -57,6 +59,7 @@ class GatherWeightsTransport final : public InPlaceTransport {
   Weight matrix(ExpertMatrix matrix, std::byte* expert) const;
   TensorView piece_gradients(ExpertMatrix matrix, int64_t piece) const;
   void finish(Stream& stream, Sum& sum);
+  static void take(Stream& stream, Sum& sum);  // this rank's part, which then is empty
   void count_sent(Stream& stream, const std::vector<int64_t>& parts) const;
   Sum& sum_of(ExpertMatrix matrix) { return sums_[static_cast<size_t>(matrix)]; }
   int64_t bytes_of_expert() const {
