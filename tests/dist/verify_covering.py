@@ -1,5 +1,5 @@
 """`verify` passes in every layout of up to eight ranks: schedule x PP x TP x DP x EP x placement x TP's MoE mode x ZeRO
-x recompute x how rows meet experts, over several kinds of model. One commit runs half of a covering array, in which
+x recompute x how rows meet experts x slots of gathered weights, over several kinds of model. One commit runs half of a covering array, in which
 every two values that can meet do meet, or all with MOEWRIGHT_TEST_ALL=1. The whole product, or one of its N parts:
 
     MOEWRIGHT_VERIFY_PRODUCT=1/1 ctest --preset cpu-release -R verify_covering -V     # or 3/8
@@ -29,11 +29,13 @@ MODELS = {
     "coupled layers, whole norms": "model.qk_norm=full_width model.kv_heads=8 moe.aux_scope=model model.score=sigmoid",
     "capacity, several shared": "moe.capacity_factor=1.0 model.shared_experts=2 model.dense_layers=2 moe.row_chunks=3",
 }
-# Rows go to experts, weights of experts to rows, or tokens to slices of experts. By way of the node: verify_by_node.py.
-TRANSPORTS = ("flat", "gather_weights", "gather_tokens")
+# Rows go to experts, weights of experts to rows with slots for a few or all of them, or tokens to slices of experts. By
+# way of the node: verify_by_node.py.
+TRANSPORTS = (("flat", None), *(("gather_weights", slots) for slots in (2, 3, 0)), ("gather_tokens", None))
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb_h1", "zb_v")
 KEYS = {"pp": "mesh.pp", "tp": "mesh.tp", "ep": "mesh.ep", "schedule": "mesh.schedule", "placement": "mesh.placement",
-        "tp_mode": "moe.tp_mode", "zero": "mesh.zero", "recompute": "memory.recompute", "transport": "moe.transport"}
+        "tp_mode": "moe.tp_mode", "zero": "mesh.zero", "recompute": "memory.recompute", "transport": "moe.transport",
+        "slots": "moe.weight_slots"}
 REFUSED = [  # values that `verify` refuses together, and how
     # A zero-bubble schedule defers weight gradients, whose operands full recompute does not keep.
     ({"schedule": ("zb_h1", "zb_v"), "recompute": ("full",)},
@@ -63,9 +65,10 @@ def layouts():
     """The whole product, fewest ranks first."""
     for mesh in sorted(meshes(), key=ranks_of):
         for schedule in SCHEDULES if mesh["pp"] > 1 else (None,):
-            for zero, recompute, transport in itertools.product(
-                    (0, 1), ("none", "moe", "selective", "full"), TRANSPORTS if mesh["ep"] > 1 else (None,)):
-                yield {**mesh, "schedule": schedule, "zero": zero, "recompute": recompute, "transport": transport}
+            for zero, recompute, (transport, slots) in itertools.product(
+                    (0, 1), ("none", "moe", "selective", "full"), TRANSPORTS if mesh["ep"] > 1 else ((None, None),)):
+                yield {**mesh, "schedule": schedule, "zero": zero, "recompute": recompute, "transport": transport,
+                       "slots": slots}
 
 
 def ranks_of(case):

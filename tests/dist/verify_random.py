@@ -26,6 +26,7 @@ ANY_MODEL = [
     (0.5, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"),
     (0.4, "moe.transport=padded", "moe.transport=flat", "moe.transport=gather_weights", "moe.transport=gather_tokens"),
     (0.3, "moe.row_chunks=1", "moe.row_chunks=2", "moe.row_chunks=3"),
+    (0.5, "moe.weight_slots=1", "moe.weight_slots=3", "moe.weight_slots=0"),
     (0.3, "moe.aux_scope=model", "moe.aux_scope=sequence", "moe.aux_scope=layer"),
     (0.25, "moe.capacity_factor=1.0", "moe.capacity_factor=0.5"),
     (0.2, "moe.z_loss_coef=0", "moe.z_loss_coef=0.1"),
