@@ -185,7 +185,8 @@ TEST(Volumes, GatheredInAStep) {
 }
 
 // On links of a byte a second, whose bytes no product hides: gathers of both passes and sums of gradients, around a
-// ring. What hides them is attention, and with several pieces the products of others.
+// ring. What hides them is attention, and with several pieces the products of others. Of what is in its slot already
+// gradients alone are summed.
 TEST(Volumes, OfGatheredWeightsTakeTime) {
   NativeModel native;
   native.vocab = 64;
@@ -204,18 +205,24 @@ TEST(Volumes, OfGatheredWeightsTakeTime) {
   run.moe.transport = "gather_weights";
   const LayerKinds kinds(build_native_model(native), run.moe.transport);
   PlatformProfile profile = shipped_profile("h200x8");
+  constexpr double kSent = 8 * 3 * 256 * 64 * 0.75;  // elements
   const auto exchange = [&](double bytes_per_s, int64_t chunks) {
     profile.levels = {{"near", 8, {0, bytes_per_s}, {0, bytes_per_s}, {0, bytes_per_s}}};
     run.moe.row_chunks = chunks;
     LayerTimeModel model(kinds, run, profile, ExpertLoad{}, 4);
-    const LayerTime& time = model.of(layout_of(run), make_mesh(run.mesh, 4)).kinds.front();
+    const LayerTimes& times = model.of(layout_of(run), make_mesh(run.mesh, 4));
+    const LayerTime &time = times.kinds.front(), &cached = times.cached.front();
+    EXPECT_EQ(cached.forward_exchange, 0);
+    EXPECT_LE(cached.backward_exchange, time.backward_exchange);
+    if (bytes_per_s == 1) {
+      EXPECT_NEAR(cached.backward_exchange, 4 * kSent, 1e-3 * kSent);
+    }
     return std::pair(time.forward_exchange, time.backward_exchange);
   };
-  const double elements = 8 * 3 * 256 * 64 * 0.75;
   for (const int64_t chunks : {1, 2}) {
     const auto [forward, backward] = exchange(1, chunks);
-    EXPECT_NEAR(forward, 2 * elements, 1e-3 * elements) << chunks;
-    EXPECT_NEAR(backward, (2 + 4) * elements, 1e-3 * elements) << chunks;
+    EXPECT_NEAR(forward, 2 * kSent, 1e-3 * kSent) << chunks;
+    EXPECT_NEAR(backward, (2 + 4) * kSent, 1e-3 * kSent) << chunks;
   }
   EXPECT_EQ(exchange(1e12, 1).first, 0);   // behind attention
   EXPECT_GT(exchange(1e12, 1).second, 0);  // the last sum
