@@ -152,7 +152,7 @@ Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t 
   return shuffled;
 }
 
-Migrated migrate_experts(Engine& engine, SharedPlacements placements, int64_t buffer_bytes) {
+Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes) {
   const TraceScope scope(engine.stream.trace(), Work::optimizer, "migrate_experts");
   engine.stream.wait();  // for the update
   const SharedPlacements from = engine.plan.placements;

@@ -26,7 +26,7 @@ struct Migrated {
 // experts must stay as they are. To be called between two steps; not while a CheckpointSave of the engine is under way.
 // buffer_bytes: larger states travel in several rounds. Collective over the world. Deterministic. Errors: config, as
 // place_experts (layout/plan.h).
-Migrated migrate_experts(Engine& engine, SharedPlacements placements, int64_t buffer_bytes = kMigrationBytes);
+Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes = kMigrationBytes);
 
 // Every expert of every layer with whole experts to a random place: a permutation of the layer's slots, with the next
 // version. A function of its arguments.

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <memory>
 #include <span>
 #include <utility>
 
+#include "base/host.h"
 #include "engine/migration.h"
 #include "layout/balance.h"
 #include "layout/row_split.h"
@@ -19,10 +19,6 @@ namespace {
 
 constexpr double kDecay = 0.1;           // weight of a new step in the means
 constexpr double kFirstBandwidth = 1e9;  // bytes a second of a rank, until a migration has measured it
-
-double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 std::vector<int64_t> rounded(const std::vector<double>& rows) {
   std::vector<int64_t> out;
@@ -35,11 +31,11 @@ double rank_imbalance(const ExpertPlacement& placement, std::span<const int64_t>
   return imbalance_of(rows_of_ranks(placement, split_rows(placement, rows, speeds)), speeds);
 }
 
-// Master weights in fp32 and two moments; with ZeRO each EDP rank receives its share.
+// Master weights in fp32 and two moments; with ZeRO each EDP rank receives its share, with TED each TP rank.
 double state_bytes(const Plan& plan, const LayerSpec& layer) {
   const double matrices = layer.activation == Activation::swiglu ? 3 : 2,
                elements = matrices * static_cast<double>(plan.model.width * layer.moe.width);
-  const int members = plan.run.mesh.zero > 0 ? plan.mesh.edp : 1;
+  const int members = (plan.run.mesh.zero > 0 ? plan.mesh.edp : 1) * (plan.mesh.ted ? plan.mesh.tp : 1);
   return elements * static_cast<double>(size_of(DType::f32) + 2 * size_of(plan.run.moments)) / members;
 }
 
@@ -90,7 +86,7 @@ Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
                              .bytes_per_second = bytes_per_second_,
                              .horizon = plan.run.moe.balance_horizon};
     if (!pays(placement, better, rows, speeds, costs)) continue;
-    gain += (rank_imbalance(placement, rows) - rank_imbalance(better, rows)) * expert_seconds;
+    gain += (rank_imbalance(placement, rows) - rank_imbalance(better, rows)) * expert_seconds / plan.mesh.pp;
     placement = std::move(better);
   }
   return next;
@@ -100,9 +96,9 @@ void Balancer::move(Placements next, BalanceReport& report) {
   for (size_t i = 0; i < next.layers.size(); ++i)
     if (next.layers[i].experts() > 0)
       report.moved_experts += change_between(engine_.plan.placements->layers[i], next.layers[i]).arrivals;
-  const double begin = seconds_now();
+  const double begin = now_seconds();
   const Migrated done = migrate_experts(engine_, std::make_shared<Placements>(std::move(next)));
-  std::array<double, 2> most = {seconds_now() - begin, static_cast<double>(done.received_bytes)};
+  std::array<double, 2> most = {now_seconds() - begin, static_cast<double>(done.received_bytes)};
   report.moved_bytes = done.sent_bytes;
   engine_.world.all_reduce_max(std::span(most));
   engine_.world.all_reduce_sum(std::span(&report.moved_bytes, 1));
