@@ -158,13 +158,12 @@ void add_sums(Stream& stream, std::span<const TensorView> tensors, Map map, doub
 // One warp sums a piece, its lanes every 32nd element; the first lane adds the sum to the limbs, in integers.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    exact_squares_kernel(const T* values, int64_t count, int64_t piece, unsigned long long* limbs) {
+    exact_squares_kernel(const T* values, int64_t count, int64_t piece, int64_t pieces, unsigned long long* limbs) {
   __shared__ unsigned long long own[ExactSum::kLimbs];
   if (threadIdx.x < ExactSum::kLimbs) own[threadIdx.x] = 0;
   __syncthreads();
   constexpr int kLanes = 32, kPieces = kThreads / kLanes;
   const int lane = static_cast<int>(threadIdx.x) % kLanes;
-  const int64_t pieces = ceil_div(count, piece);
   __shared__ double lanes[kPieces][kLanes];
   double* sums = lanes[threadIdx.x / kLanes];
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * kPieces; first < pieces;
@@ -262,10 +261,10 @@ ExactSum sum_squares_exactly(Stream& stream, std::span<const TensorView> tensors
   for (const TensorView& tensor : tensors)
     with_float_type(tensor.dtype, [&](auto type) {
       using T = decltype(type);
-      const int64_t count = tensor.numel(), blocks = ceil_div(ceil_div(count, piece), kThreads / 32);
+      const int64_t count = tensor.numel(), pieces = ceil_div(count, piece), blocks = ceil_div(pieces, kThreads / 32);
       if (count > 0)
         launch(stream, exact_squares_kernel<T>, std::min<int64_t>(kPartials, blocks), kThreads, 0, tensor.as<T>(),
-               count, piece, limbs);
+               count, piece, pieces, limbs);
     });
   stream.queue().read(host.data(), limbs, host.size_bytes());
   stream.wait();
