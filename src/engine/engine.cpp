@@ -56,6 +56,12 @@ int64_t measure_libraries(Engine& engine) {
   return taken;
 }
 
+int ranks_of_node(const Plan& plan) {
+  int ranks = 0;
+  for (int rank = 0; rank < plan.mesh.world; ++rank) ranks += plan.nodes.node_of(rank) == plan.nodes.node_of(plan.rank);
+  return ranks;
+}
+
 Stream open_stream_of(const RunSpec& run, Device device, int threads) {
   Stream stream = open_stream(device, threads);
   stream.set_deterministic(run.train.deterministic);
@@ -112,7 +118,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       stream(open_stream_of(run, device, threads)),
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device), host_arenas_of(device)),
-      model(plan, params, comms, stream, arenas_of(device)),
+      model(std::in_place, plan, params, comms, stream, arenas_of(device)),
       exchanges_end(comms) {
   stream.trace().note_phases(world.progress());
 }
@@ -122,7 +128,30 @@ Engine::~Engine() = default;
 void place_experts(Engine& engine, SharedPlacements placements) {
   place_experts(engine.plan, std::move(placements));
   engine.params.place_experts(engine.plan);
-  engine.model.place_experts(engine.plan.placements);
+  engine.model->place_experts(engine.plan.placements);
+}
+
+bool change_transport(Engine& engine, const std::string& setting) {
+  RunSpec run = engine.plan.run;
+  run.moe.transport = setting;
+  Plan plan = make_plan(engine.plan.model, run, engine.world.size(), engine.plan.rank, engine.plan.platform,
+                        engine.plan.placements);
+  for (size_t layer = 0; layer < plan.transports.size(); ++layer)
+    if (const TransportTraits& traits = traits_of(plan.transports[layer]);
+        traits.slices_experts != plan.placements->layers[layer].is_sliced())
+      fail(Exit::config, fmt::format("moe.transport = \"{}\" stores other parts of the experts", traits.name),
+           "start the run with this transport");
+  const int ranks =
+      engine.device.kind == DeviceKind::cpu ? ranks_of_node(engine.plan) : ranks_on_gpu(engine.world, engine.device);
+  int64_t lacking = summarise(all_rows(plan)).total() - summarise(all_rows(engine.plan)).total() -
+                    available_share(engine.device, ranks);
+  engine.world.all_reduce_max(std::span(&lacking, 1));
+  if (lacking > 0) return false;
+  engine.stream.wait();
+  engine.model.reset();
+  engine.plan = std::move(plan);
+  engine.model.emplace(engine.plan, engine.params, engine.comms, engine.stream, arenas_of(engine.device));
+  return true;
 }
 
 void refresh_weights(Engine& engine) {

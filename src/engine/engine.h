@@ -2,6 +2,7 @@
 // groups, stream, parameters and model.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "comm/stage_links.h"
@@ -59,13 +60,19 @@ struct Engine {
   Stream stream;
   int64_t library_bytes;  // measured: memory of libraries, kernels and connections before tensors are allocated
   ParamStore params;
-  Transformer model;
-  ExchangesEnd exchanges_end;  // destroyed before all others
+  std::optional<Transformer> model;  // never empty, except in change_transport
+  ExchangesEnd exchanges_end;        // destroyed before all others
 };
 
 // Tells plan, parameters and transports that experts are elsewhere; moves no state (engine/migration.h). Errors:
 // config, as place_experts (layout/plan.h).
 void place_experts(Engine& engine, SharedPlacements placements);
+
+// Computes with moe.transport = `setting` from now on, as an engine that was made with it would: weights, optimizer
+// state and placements stay, and what the model keeps of micro-batches, of which none may be in flight, is allocated
+// anew. Returns false and changes nothing if that does not fit into the memory of some rank. Collective over the world.
+// Errors: config, as make_plan, also where ranks would hold other parts of the experts (gather_tokens); memory.
+bool change_transport(Engine& engine, const std::string& setting);
 
 // To be called after the master weights were set: refreshes all copies that forward reads. Collective over the world.
 void refresh_weights(Engine& engine);

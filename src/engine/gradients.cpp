@@ -53,9 +53,9 @@ class GradientPass {
         plan_(engine.plan),
         batches_(batches),
         taps_(taps),
-        couples_layers_(engine.model.auxiliary().couples_layers()),
+        couples_layers_(engine.model->auxiliary().couples_layers()),
         aux_seed_(1.0 / static_cast<double>(plan_.run.train.micro_batches)),
-        messages_(engine.model, engine.pipeline),
+        messages_(*engine.model, engine.pipeline),
         sums_(plan_, engine.params, engine.comms, engine.stream, plan_.run.fault == Fault::skip_router_sum),
         token_losses_(batches.size()) {}
 
@@ -127,7 +127,7 @@ int64_t GradientPass::statistics_before(int64_t layer) const {
 }
 
 int64_t GradientPass::experts_of_first_moe_layer() const {
-  const std::vector<int64_t>& layers = engine_.model.moe_index();
+  const std::vector<int64_t>& layers = engine_.model->moe_index();
   return layers.empty() ? 0 : plan_.model.layers[static_cast<size_t>(layers.front())].moe.experts;
 }
 
@@ -153,26 +153,26 @@ void GradientPass::receive_activation(const Action& a) {
 
 void GradientPass::forward(const Action& a) {
   messages_.before_output(a.stage);
-  engine_.model.forward(a.stage, a.micro_batch, batch_of(a), true,
-                        taps_ ? taps_(a.micro_batch) : std::vector<RoutingTap>{});
+  engine_.model->forward(a.stage, a.micro_batch, batch_of(a), true,
+                         taps_ ? taps_(a.micro_batch) : std::vector<RoutingTap>{});
 }
 
 void GradientPass::reduce_statistics(const Action& a) {
   const TraceScope scope(engine_.stream.trace(), Work::reduce, "statistics");
-  std::vector<double> summed = engine_.model.statistics(a.stage, a.micro_batch);
+  std::vector<double> summed = engine_.model->statistics(a.stage, a.micro_batch);
   // Of the ranks that route the same tokens one counts.
   Comm& routing = plan_.mesh.ted ? *engine_.comms.dp : *engine_.comms.stage;
   if (plan_.run.fault != Fault::local_aux_counts) routing.all_reduce_sum(std::span(summed));
   add_load(a.stage, summed);
-  const Auxiliary& auxiliary = engine_.model.auxiliary();
+  const Auxiliary& auxiliary = engine_.model->auxiliary();
   if (!couples_layers_) {
-    add_losses(auxiliary.losses(engine_.model.moe_layers_of(a.stage), summed, counted_tokens(a)));
+    add_losses(auxiliary.losses(engine_.model->moe_layers_of(a.stage), summed, counted_tokens(a)));
   } else {
     std::vector<double>& all = riding_[a.micro_batch];
     all.insert(all.end(), summed.begin(), summed.end());
     if (stage_of(a.stage).has_head) {
-      add_losses(auxiliary.losses(engine_.model.moe_index(), all, counted_tokens(a)));
-      mean_load_[a.micro_batch] = auxiliary.mean_load(engine_.model.moe_index(), all, counted_tokens(a));
+      add_losses(auxiliary.losses(engine_.model->moe_index(), all, counted_tokens(a)));
+      mean_load_[a.micro_batch] = auxiliary.mean_load(engine_.model->moe_index(), all, counted_tokens(a));
       riding_.erase(a.micro_batch);
     }
   }
@@ -195,19 +195,19 @@ void GradientPass::receive_gradient(const Action& a) {
 void GradientPass::backward(const Action& a) {
   const StagePlan& stage = stage_of(a.stage);
   if (stage.has_head)
-    engine_.model.loss(a.micro_batch, batch_of(a), loss_seed_, token_losses_[static_cast<size_t>(a.micro_batch)]);
+    engine_.model->loss(a.micro_batch, batch_of(a), loss_seed_, token_losses_[static_cast<size_t>(a.micro_batch)]);
   const auto summed = summed_.extract({a.stage, a.micro_batch});
   const bool seeds = !plan_.mesh.ted || plan_.coords.tp == 0;
-  engine_.model.set_auxiliary(a.stage, a.micro_batch, summed.mapped(), mean_load_[a.micro_batch], counted_tokens(a),
-                              seeds ? aux_seed_ : 0.0);
+  engine_.model->set_auxiliary(a.stage, a.micro_batch, summed.mapped(), mean_load_[a.micro_batch], counted_tokens(a),
+                               seeds ? aux_seed_ : 0.0);
   messages_.before_input_gradient(a.stage);
   const int64_t done = backwards_[a.stage]++;
-  engine_.model.backward(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
+  engine_.model->backward(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
 }
 
 void GradientPass::backward_weights(const Action& a) {
   const int64_t done = weight_parts_[a.stage]++;
-  engine_.model.backward_weights(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
+  engine_.model->backward_weights(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
 }
 
 void GradientPass::send_gradient(const Action& a) {
@@ -227,12 +227,12 @@ void GradientPass::reduce_gradients() {
 void GradientPass::add_load(int stage, const std::vector<double>& summed) {
   size_t at = 0;
   for (size_t i = 0; i < stats_.load.size(); ++i) {
-    if (!stage_of(stage).has_layer(engine_.model.moe_index()[i])) continue;
+    if (!stage_of(stage).has_layer(engine_.model->moe_index()[i])) continue;
     std::vector<double>& load = stats_.load[i];
     for (size_t e = 0; e < load.size(); ++e) load[e] += summed[at + e];
     stats_.dropped_rows += std::llround(summed[at + 2 * load.size() + 1]);
-    at +=
-        static_cast<size_t>(statistics_size(plan_.model.layers[static_cast<size_t>(engine_.model.moe_index()[i])].moe));
+    at += static_cast<size_t>(
+        statistics_size(plan_.model.layers[static_cast<size_t>(engine_.model->moe_index()[i])].moe));
   }
 }
 
@@ -263,7 +263,7 @@ void GradientPass::share_statistics() {
 StepStats GradientPass::run() {
   engine_.params.zero_gradients(engine_.stream);
   count_labels();
-  for (const int64_t layer : engine_.model.moe_index())
+  for (const int64_t layer : engine_.model->moe_index())
     stats_.load.emplace_back(static_cast<size_t>(plan_.model.layers[static_cast<size_t>(layer)].moe.experts));
   ActionHandlers handlers;
   const auto on = [&](ActionKind kind, void (GradientPass::*member)(const Action&)) {
@@ -307,17 +307,17 @@ StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, c
 }
 
 double evaluate(Engine& engine, const Batch& batch) {
-  StageMessages messages(engine.model, engine.pipeline);
+  StageMessages messages(*engine.model, engine.pipeline);
   std::vector<double> nothing;
   double loss = 0;
   for (const StagePlan& stage : engine.plan.stages) {
     if (stage.receives) messages.receive_activation(stage.stage, 0, batch.tokens(), nothing);
-    engine.model.forward(stage.stage, 0, batch, false);
+    engine.model->forward(stage.stage, 0, batch, false);
     if (stage.sends) messages.send_activation(stage.stage, 0, batch.tokens(), nothing);
-    if (stage.has_head && batch.labels != nullptr) loss = engine.model.loss(batch, 0.0f);
+    if (stage.has_head && batch.labels != nullptr) loss = engine.model->loss(batch, 0.0f);
   }
   messages.finish();
-  for (const StagePlan& stage : engine.plan.stages) engine.model.release(stage.stage, 0);
+  for (const StagePlan& stage : engine.plan.stages) engine.model->release(stage.stage, 0);
   return loss;
 }
 

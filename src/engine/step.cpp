@@ -16,7 +16,7 @@ namespace {
 // Aux-loss-free balancing (DeepSeek-V3): an expert above the mean load gets a lower bias, one below a higher.
 void move_selection_bias(Engine& engine, const StepStats& stats) {
   for (size_t i = 0; i < stats.load.size(); ++i) {
-    const std::string name = fmt::format("layers.{}.moe.bias", engine.model.moe_index()[i]);
+    const std::string name = fmt::format("layers.{}.moe.bias", engine.model->moe_index()[i]);
     if (!engine.params.has(name)) continue;
     double mean = 0;
     for (const double count : stats.load[i]) mean += count / static_cast<double>(stats.load[i].size());
@@ -47,7 +47,7 @@ StepStats::Fullest StepStats::fullest() const {
 }
 
 std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches) {
-  const StepTokens& tokens = engine.model.step_tokens();
+  const StepTokens& tokens = engine.model->step_tokens();
   std::vector<Batch> list;
   for (size_t j = 0; j < batches.size(); ++j) {
     const auto slot = static_cast<int64_t>(j);

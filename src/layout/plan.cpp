@@ -151,6 +151,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.mesh = make_mesh(run.mesh, world, run.moe.tp_mode);
   plan.rank = rank;
   plan.coords = coords_of(plan.mesh, rank);
+  plan.platform = platform;
   plan.nodes = node_map(run.mesh, platform);
   plan.batch = make_local_batch(run, plan.mesh.dp, plan.coords.dp);
   plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);

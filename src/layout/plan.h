@@ -22,6 +22,7 @@ struct Plan {
   int rank = 0;
   MeshCoords coords;
   LocalBatch batch;
+  Platform platform;                      // that it is made for
   NodeMap nodes;                          // of the ranks of the world
   std::vector<TransportKind> transports;  // by layer; in_place for dense layers
   std::vector<WeightGather> gathers;      // by layer; without pieces where the transport gathers no weights

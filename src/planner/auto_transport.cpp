@@ -1,6 +1,14 @@
 #include "planner/auto_transport.h"
 
+#include <algorithm>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <string_view>
+#include <utility>
+
 #include "base/error.h"
+#include "layout/transport.h"
 #include "planner/search.h"
 
 namespace mw {
@@ -18,36 +26,41 @@ int64_t equal_nodes(const NodeMap& nodes, int ranks) {
   return near;
 }
 
-TransportChoice choose(const Request& request, Layout layout, const std::string& before) {
-  TransportChoice choice;
+// The transports to weigh, and the seconds of a step with each that fits in memory: flat, and transports_to_try.
+std::map<std::string, double> seconds_by_transport(const Request& request) {
+  Layout layout = layout_of(request.run);
   check_layout(request, layout);
   const std::vector<std::string> names = transports_to_try(request, layout);
-  if (names.size() == 1) return choice;
+  std::map<std::string, double> seconds;
+  if (names.size() == 1) return seconds;
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-  choice.name = "flat";
-  choice.flat_seconds = choice.seconds = estimator.closed_form(layout).time.total();
-  double seconds_before = before == "flat" ? choice.flat_seconds : 0;
+  seconds["flat"] = estimator.closed_form(layout).time.total();
   for (const std::string& name : names) {
     if (name.empty()) continue;
     layout.transport = name;
     const Estimate estimate = estimator.closed_form(layout);
-    const double seconds = estimate.time.total();
-    if (fit_of(request, estimate.needed) == MemoryFit::none) continue;
-    if (name == before) seconds_before = seconds;
-    if (seconds >= choice.seconds || seconds > kWorthwhile * choice.flat_seconds) continue;
-    choice.name = name;
-    choice.seconds = seconds;
+    if (fit_of(request, estimate.needed) != MemoryFit::none) seconds[name] = estimate.time.total();
   }
-  if (choice.seconds > kWorthAChange * seconds_before && seconds_before > 0) {
-    choice.name = before;
-    choice.seconds = seconds_before;
-  }
+  return seconds;
+}
+
+// The fastest of them, if it takes at most `worthwhile` of the time with `instead`; else `instead`.
+TransportChoice choose(const std::map<std::string, double>& seconds, const std::string& instead, double worthwhile) {
+  TransportChoice choice;
+  if (seconds.empty()) return choice;
+  const auto fastest = std::min_element(seconds.begin(), seconds.end(),
+                                        [](const auto& a, const auto& b) { return a.second < b.second; });
+  const auto other = seconds.find(instead);
+  const auto chosen = other == seconds.end() || fastest->second <= worthwhile * other->second ? fastest : other;
+  choice.name = chosen->first;
+  choice.seconds = chosen->second;
+  if (const auto flat = seconds.find("flat"); flat != seconds.end()) choice.flat_seconds = flat->second;
   return choice;
 }
 
-}  // namespace
-
-TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before) {
+// Calls decide(request) where a profile can decide; otherwise, and where that fails, the run's transport stays.
+TransportChoice choose_by_profile(RunSpec run, int ranks, const NodeMap& nodes,
+                                  const std::function<TransportChoice(Request)>& decide) {
   TransportChoice choice;
   choice.name = run.moe.transport;
   const int64_t near = equal_nodes(nodes, ranks);
@@ -55,11 +68,38 @@ TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nod
   run.plan.ranks = ranks;
   run.mesh.ranks_per_node = near;
   try {
-    return choose(make_request(run), layout_of(run), before);
+    return decide(make_request(run));
   } catch (const Error& error) {
     choice.why_none = error.what();
     return choice;
   }
+}
+
+bool slices_experts(std::string_view name) {
+  const auto& table = transport_table();
+  return std::any_of(table.begin(), table.end(),
+                     [&](const TransportTraits& traits) { return traits.name == name && traits.slices_experts; });
+}
+
+}  // namespace
+
+TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before) {
+  return choose_by_profile(std::move(run), ranks, nodes, [&](const Request& request) {
+    const std::map<std::string, double> seconds = seconds_by_transport(request);
+    const bool keeps = seconds.count(before) > 0;
+    return keeps ? choose(seconds, before, 0) : choose(seconds, "flat", kWorthwhile);
+  });
+}
+
+TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& nodes, const std::string& now,
+                                       std::vector<std::vector<double>> loads) {
+  return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
+    request.load.measured = std::move(loads);
+    std::map<std::string, double> seconds = seconds_by_transport(request);
+    for (auto other = seconds.begin(); other != seconds.end();)
+      other = slices_experts(other->first) != slices_experts(now) ? seconds.erase(other) : std::next(other);
+    return choose(seconds, now, kWorthAChange);
+  });
 }
 
 std::string describe(const TransportChoice& choice, const std::string& platform) {

@@ -96,7 +96,7 @@ void run(World& world, const RunSpec& spec) {
   refresh_weights(engine);
   const std::vector<Batch> batches = fill_batches(engine);
   Trace& trace = engine.stream.trace();
-  live_meter.model = &engine.model;
+  live_meter.model = &*engine.model;
   trace.show_ranges({[](const char*) { live_meter.look(); }, [] { live_meter.look(); }});
   trace.keep_events(true);
   accumulate_gradients(engine, batches);
@@ -104,7 +104,7 @@ void run(World& world, const RunSpec& spec) {
   check_order(engine.plan, trace.events());
   check_live(engine.plan);
   for (const StagePlan& s : engine.plan.stages)
-    expect(engine.model.live(s.stage) == 0, "stage {}: micro-batches live on after the step", s.stage);
+    expect(engine.model->live(s.stage) == 0, "stage {}: micro-batches live on after the step", s.stage);
   world.comm().barrier();
   if (world.comm().rank() == 0) std::printf("%s: as planned\n", describe(engine.plan.pipeline).c_str());
 }

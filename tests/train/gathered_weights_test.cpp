@@ -48,7 +48,7 @@ Measured measure(Engine& engine, const TapProvider& taps) {
     out.forward_bytes +=
         gather.forms.forward_bytes() * (plan.mesh.ep - 1) * gather.counts[static_cast<size_t>(use.piece)][ep];
   }
-  out.grows = engine.model.activations().arena_grows();
+  out.grows = engine.model->activations().arena_grows();
   return out;
 }
 
@@ -118,7 +118,7 @@ TEST(GatheredWeights, NeedNoMemoryForAnyLoad) {
         std::vector<int32_t> ids;
         for (int64_t t = 0; t < engine.plan.batch.tokens(); ++t)
           for (int32_t k = 0; k < run.native.top_k; ++k) ids.push_back(k);
-        const std::vector<RoutingTap> taps(engine.model.moe_index().size(), RoutingTap{.replay_ids = ids.data()});
+        const std::vector<RoutingTap> taps(engine.model->moe_index().size(), RoutingTap{.replay_ids = ids.data()});
         EXPECT_EQ(measure(engine, [&](int64_t) { return taps; }).grows, 0) << transport;
       });
     }

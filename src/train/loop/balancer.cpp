@@ -51,7 +51,7 @@ std::string describe(const BalanceReport& report, int64_t step) {
 Balancer::Balancer(Engine& engine) : engine_(engine), bytes_per_second_(kFirstBandwidth) {
   const Plan& plan = engine.plan;
   all_flops_ = forward_flops_per_token(plan.model, -1);  // without those of attention scores
-  for (const int64_t index : engine.model.moe_index()) {
+  for (const int64_t index : engine.model->moe_index()) {
     const LayerSpec& layer = plan.model.layers[static_cast<size_t>(index)];
     const double matrices = layer.activation == Activation::swiglu ? 3 : 2;
     layers_.push_back({index,

@@ -80,17 +80,17 @@ Prompt share_prompt(Comm& world, const Prompt& own) {
 // Logits of the token after `tokens`, on ranks that have the head; empty on the others. Collective.
 std::vector<float> next_logits(Engine& engine, const std::vector<int32_t>& tokens) {
   const int64_t length = std::min<int64_t>(engine.plan.run.train.seq_len, std::ssize(tokens));
-  const TensorView ids = engine.model.step_tokens().ids.at(0);
+  const TensorView ids = engine.model->step_tokens().ids.at(0);
   engine.stream.queue().write(ids.data, tokens.data() + (std::ssize(tokens) - length),
                               static_cast<size_t>(length) * sizeof(int32_t));
   Batch batch{ids.as<int32_t>(), nullptr, 1, length};
-  if (const TensorView starts = engine.model.step_tokens().document_starts; starts.data != nullptr) {
+  if (const TensorView starts = engine.model->step_tokens().document_starts; starts.data != nullptr) {
     fill_zero(engine.stream, starts.at(0));  // one document
     batch.document_starts = starts.as<int32_t>();
   }
   evaluate(engine, batch);
   if (!engine.plan.stages.back().has_head) return {};
-  return engine.model.logits(length - 1, 1);
+  return engine.model->logits(length - 1, 1);
 }
 
 }  // namespace

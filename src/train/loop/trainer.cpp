@@ -15,7 +15,6 @@
 #include "formats/report/trace_file.h"
 #include "formats/weights/hf_folder.h"
 #include "ops/device.h"
-#include "planner/auto_transport.h"
 #include "planner/layout.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_folder.h"
@@ -32,6 +31,7 @@
 #include "train/loop/run_text.h"
 #include "train/loop/signals.h"
 #include "train/loop/train_step.h"
+#include "train/loop/transport_chooser.h"
 #include "train/loop/validation.h"
 
 namespace mw {
@@ -55,7 +55,6 @@ class Trainer {
  private:
   void prepare();
   void print_header();
-  void settle_transport(const NodeMap& nodes);
   void load_weights();
   void open_metrics();
   void time_device_from(int64_t step);
@@ -63,6 +62,7 @@ class Trainer {
   StepStats compute_step(int64_t step);
   std::optional<StepParts> longest_parts(double seconds) const;
   void report(const StepStats& stats, int64_t step, double seconds);
+  void change_transport_after(const StepStats& stats, int64_t step);
   void validate(int64_t step);
   void save(int64_t step);
   bool finish_save();
@@ -96,7 +96,8 @@ class Trainer {
   ByteSummary bytes_;
   RunMemory memory_;  // at the last report
   std::optional<double> val_loss_;
-  std::string transport_text_;  // how the transport was chosen, on the leader
+  std::optional<TransportChooser> transport_;
+  std::string transport_change_;  // after the last step
   int64_t saved_step_ = -1, warned_grows_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
   double trained_seconds_ = 0;
@@ -110,27 +111,6 @@ class Trainer {
   bool stopped_ = false;
 };
 
-// The transport of the checkpoint that the run resumes from; "" if there is none, or if it cannot be read, which
-// load_weights() reports.
-std::string transport_before(const RunSpec& run) {
-  if (run.moe.transport != "auto" || run.plan.platform.empty()) return "";
-  try {
-    const std::string folder = folder_to_resume(run);
-    return folder.empty() ? "" : read_stored_run(folder, {}).moe.transport;
-  } catch (const Error&) {
-    return "";
-  }
-}
-
-// Rank 0 decides: the others may see another profile.
-void Trainer::settle_transport(const NodeMap& nodes) {
-  TransportChoice choice;
-  choice.name = run_.moe.transport;
-  if (leader_) choice = choose_auto_transport(run_, world_.comm().size(), nodes, transport_before(run_));
-  run_.moe.transport = broadcast_text(world_.comm(), choice.name, 0);
-  transport_text_ = describe(choice, run_.plan.platform);
-}
-
 void Trainer::prepare() {
   const ModelSpec model = load_model_spec(run_);
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
@@ -140,7 +120,7 @@ void Trainer::prepare() {
   if (options_.dry_run)
     free_memory_ = available_share(
         device, std::max(1, device.kind == DeviceKind::cpu ? place.ranks : ranks_on_gpu(world_.comm(), device)));
-  settle_transport(place.nodes);
+  transport_.emplace(run_, world_.comm(), place.nodes, leader_ ? transport_before(run_) : "");
   plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);
@@ -213,7 +193,7 @@ void Trainer::print_header() {
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
-  if (!transport_text_.empty()) say("{}", transport_text_);
+  if (!transport_->note().empty()) say("{}", transport_->note());
 }
 
 void Trainer::load_weights() {
@@ -255,17 +235,18 @@ std::optional<StepParts> Trainer::longest_parts(double seconds) const {
 
 void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   memory_ = memory_of_largest_rank();
-  std::array<int64_t, 3> sums = {engine_->model.activations().arena_grows(), step_sent_.all, step_sent_.far};
+  std::array<int64_t, 3> sums = {engine_->model->activations().arena_grows(), step_sent_.all, step_sent_.far};
   world_.comm().all_reduce_sum(std::span(sums));
   const std::optional<StepParts> parts = longest_parts(seconds);
   if (!leader_) return;
   if (parts) step_parts_.push_back(*parts);
   const int64_t grows = sums[0];
   if (grows > 0 && grows >= 2 * warned_grows_) {  // not at every step of a load that creeps up
-    say("warning: step {}: {}", step, describe_grown_rows(engine_->plan, engine_->model.moe_index(), stats));
+    say("warning: step {}: {}", step, describe_grown_rows(engine_->plan, engine_->model->moe_index(), stats));
     warned_grows_ = grows;
   }
   if (const std::string moved = describe(balance_, step); !moved.empty()) say("{}", moved);
+  if (!transport_change_.empty()) say("{}", transport_change_);
   if (const std::string collapse = load_watch_->observe(step, stats.load); !collapse.empty())
     say("warning: {}", collapse);
   StepReport r;
@@ -332,6 +313,7 @@ StepStats Trainer::compute_step(int64_t step) {
   require_finite(*engine_, stats, step);
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
   balance_ = balancer_->after_step(stats, step);
+  change_transport_after(stats, step);
   state_.step = step;
   state_.samples += run_.train.global_batch;
   state_.loss = stats.loss;
@@ -343,6 +325,13 @@ StepStats Trainer::compute_step(int64_t step) {
   trained_seconds_ += step_seconds_.back();
   ++trained_steps_;
   return stats;
+}
+
+void Trainer::change_transport_after(const StepStats& stats, int64_t step) {
+  transport_change_ = transport_->after_step(*engine_, stats, step);
+  if (engine_->plan.run.moe.transport == run_.moe.transport) return;
+  run_.moe.transport = engine_->plan.run.moe.transport;
+  bytes_ = summarise(all_rows(engine_->plan));
 }
 
 void Trainer::validate(int64_t step) {
@@ -380,13 +369,13 @@ bool Trainer::finish_save() {
 }
 
 RunMemory Trainer::memory_of_largest_rank() {
-  const int64_t rows = rows_taken(bytes_, engine_->model.activations().peak_growing_bytes(), engine_->device.kind);
+  const int64_t rows = rows_taken(bytes_, engine_->model->activations().peak_growing_bytes(), engine_->device.kind);
   return of_largest_rank(world_.comm(), {bytes_.fixed, rows, engine_->library_bytes, engine_->memory.taken()});
 }
 
 void Trainer::print_memory() {
   if (trained_steps_ == 0) memory_ = memory_of_largest_rank();  // else as the last step reported it
-  TensorStore& activations = engine_->model.activations();
+  TensorStore& activations = engine_->model->activations();
   // Of any rank: rows that depend on the load, as they came and as the table has them.
   std::array<int64_t, 4> rows = {activations.peak_growing_bytes(), bytes_.routed_mean, bytes_.routed_committed,
                                  bytes_.routed_max};

@@ -140,13 +140,13 @@ ModelSpec load_parity_model(const ParityModel& source) {
 }
 
 void compare_router_logits(Engine& engine, const Golden& golden, ParityReport& report, std::set<std::string>& seen) {
-  for (int64_t i = 0; i < engine.model.moe_layers(); ++i) {
+  for (int64_t i = 0; i < engine.model->moe_layers(); ++i) {
     const std::string name = fmt::format("router_logits.{}", i);
     if (!golden.has(name)) continue;
     seen.insert(name);
     const std::vector<float> expected = golden.floats(name);
-    const TensorView logits = engine.model.activations().fixed(
-        fmt::format("act.{}.logits", engine.model.moe_index()[static_cast<size_t>(i)]));
+    const TensorView logits = engine.model->activations().fixed(
+        fmt::format("act.{}.logits", engine.model->moe_index()[static_cast<size_t>(i)]));
     if (static_cast<int64_t>(expected.size()) != logits.numel())
       fail(Exit::data,
            fmt::format("{}: {} has {} elements, expected {}", golden.file().path(), name, expected.size(),
@@ -233,8 +233,8 @@ ParityReport run_parity(const ParityModel& source, const std::string& golden_pat
   const StepStats stats = accumulate_gradients(engine, stage(engine, std::span(&batch, 1)));
   compare_router_logits(engine, golden, report, seen);
 
-  engine.model.forward(stage(engine, std::span(&batch, 1)).front(), false);
-  const std::vector<float> logits = engine.model.logits(0, sequences * seq_len);
+  engine.model->forward(stage(engine, std::span(&batch, 1)).front(), false);
+  const std::vector<float> logits = engine.model->logits(0, sequences * seq_len);
   report.lines.insert(report.lines.begin(), compare("logits", logits.data(), golden.floats("logits"), kLogits));
   const auto scalar = [&](const char* name, double value) {
     if (!golden.has(name)) return;

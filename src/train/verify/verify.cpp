@@ -174,7 +174,7 @@ Verdict Verifier::try_step(int64_t step, int attempt, StepStats& expected) {
 bool Verifier::judge_update(int64_t step, StepStats expected) {
   share_gradients(comm_, reference_.get(), *layout_);
   comm_.broadcast(std::as_writable_bytes(std::span(&expected.grad_norm, 1)), 0);
-  const std::vector<int64_t>& moe_layers = layout_->model.moe_index();
+  const std::vector<int64_t>& moe_layers = layout_->model->moe_index();
   for (size_t i = 0; i < expected.load.size(); ++i) {
     expected.load[i].resize(static_cast<size_t>(model_.layers[static_cast<size_t>(moe_layers[i])].moe.experts));
     comm_.broadcast(std::as_writable_bytes(std::span(expected.load[i])), 0);

@@ -11,7 +11,7 @@ namespace {
 
 // Whether MoE layer l is on one of this rank's stages.
 bool is_routed_here(const Engine& layout, size_t l) {
-  const int64_t layer = layout.model.moe_index()[l];
+  const int64_t layer = layout.model->moe_index()[l];
   return std::any_of(layout.plan.stages.begin(), layout.plan.stages.end(),
                      [&](const StagePlan& s) { return s.has_layer(layer); });
 }
@@ -103,7 +103,7 @@ Routing local_part(const Plan& plan, const Routing& global) {
 RoutingDifference compare_all_routing(Comm& comm, const Engine& layout, const Routing& expected, const Routing& got,
                                       bool alike) {
   const Plan& plan = layout.plan;
-  const std::vector<int64_t>& moe_layers = layout.model.moe_index();
+  const std::vector<int64_t>& moe_layers = layout.model->moe_index();
   const bool copies = plan.mesh.ted && plan.coords.tp > 0;  // of the same tokens
   std::vector<int64_t> counts;
   std::vector<double> gaps;

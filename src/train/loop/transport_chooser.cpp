@@ -1,0 +1,83 @@
+#include "train/loop/transport_chooser.h"
+
+#include <fmt/format.h>
+
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "planner/auto_transport.h"
+#include "planner/layout.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_folder.h"
+
+namespace mw {
+namespace {
+
+// 16, 64, 256, ...
+bool is_time_after(int64_t step) {
+  int64_t due = 16;
+  while (due < step) due *= 4;
+  return due == step;
+}
+
+// By layer, the rows of the experts in the order of ranks and slots.
+std::vector<std::vector<double>> loads_by_place(const Engine& engine, const StepStats& stats) {
+  std::vector<std::vector<double>> loads;
+  for (size_t i = 0; i < stats.load.size(); ++i) {
+    const auto layer = static_cast<size_t>(engine.model->moe_index()[i]);
+    const std::vector<int32_t> position = engine.plan.placements->layers[layer].position_of_expert();
+    std::vector<double>& rows = loads.emplace_back(stats.load[i].size());
+    for (size_t e = 0; e < rows.size(); ++e) rows[static_cast<size_t>(position[e])] = stats.load[i][e];
+  }
+  return loads;
+}
+
+}  // namespace
+
+TransportChooser::TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before)
+    : asked_(run), nodes_(nodes) {
+  TransportChoice choice;
+  choice.name = run.moe.transport;
+  if (world.rank() == 0) {
+    choice = choose_auto_transport(run, world.size(), nodes, before);
+    note_ = describe(choice, run.plan.platform);
+    chosen_ = choice.seconds > 0 ? 1 : 0;
+  }
+  world.all_reduce_max(std::span(&chosen_, 1));
+  run.moe.transport = broadcast_text(world, choice.name, 0);
+}
+
+std::string TransportChooser::after_step(Engine& engine, const StepStats& stats, int64_t step) {
+  if (chosen_ == 0 || !is_time_after(step)) return "";
+  const std::string now = engine.plan.run.moe.transport;
+  TransportChoice choice;
+  choice.name = now;
+  if (engine.world.rank() == 0)
+    choice = choose_transport_again(asked_, engine.world.size(), nodes_, now, loads_by_place(engine, stats));
+  if (!choice.why_none.empty()) choice.name = now;
+  const std::string next = broadcast_text(engine.world, choice.name, 0);
+  if (next == now) return "";
+  if (!change_transport(engine, next))
+    return fmt::format("step {}: moe.transport stays {}: some rank has too little memory for {}", step, now, next);
+  return fmt::format(
+      "step {}: moe.transport = \"auto\": {} in place of {}, by the loads of this step: {:.3g} ms a step "
+      "is predicted",
+      step, next, now, 1e3 * choice.seconds);
+}
+
+std::string transport_before(const RunSpec& run) {
+  if (run.moe.transport != "auto" || run.plan.platform.empty()) return "";
+  try {
+    const std::string folder = folder_to_resume(run);
+    if (folder.empty()) return "";
+    RunSpec stored = read_stored_run(folder, {});
+    const std::string before = std::exchange(stored.moe.transport, "auto");
+    return layout_of(stored) == layout_of(run) ? before : "";
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+}  // namespace mw

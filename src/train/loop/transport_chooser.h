@@ -1,0 +1,39 @@
+// The transport of a run with moe.transport = "auto": chosen before the first step, and again from the loads of some
+// later steps (planner/auto_transport.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "config/run_spec.h"
+#include "engine/engine.h"
+#include "engine/step.h"
+
+namespace mw {
+
+class TransportChooser {
+ public:
+  // Sets run.moe.transport to what rank 0 chooses; the others may see another profile. before: the transport of the
+  // checkpoint that the run resumes from, where its layout is the same; or "". Collective over the world.
+  TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before);
+
+  // One line on the choice before the first step, on rank 0; or "".
+  const std::string& note() const { return note_; }
+
+  // To be called between two steps. After steps 16, 64, 256, ... it chooses again, from this step's loads alone, so
+  // that equal runs choose equally, and changes the engine's transport. Returns a line for the log, on rank 0; "" where
+  // nothing changed. Collective over the world.
+  std::string after_step(Engine& engine, const StepStats& stats, int64_t step);
+
+ private:
+  RunSpec asked_;  // the run file's
+  NodeMap nodes_;
+  std::string note_;
+  int64_t chosen_ = 0;  // whether a profile chose, on all ranks
+};
+
+// The transport of the checkpoint that the run resumes from; "" if there is none, if it cannot be read, which is
+// reported when it is loaded, or if its mesh, schedule or micro-batches are other ones than the run's.
+std::string transport_before(const RunSpec& run);
+
+}  // namespace mw
