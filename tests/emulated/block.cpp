@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-EmulatedIndex threadIdx{}, blockIdx{};
+EmulatedIndex threadIdx{}, blockIdx{}, gridDim{};
 
 namespace mw::emulated {
 namespace {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
+#include <utility>
 
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -15,6 +17,10 @@
 #define __launch_bounds__(...)
 
 inline void __syncthreads() { mw::emulated::wait_for_block(); }
+template <class T>
+T atomicAdd(T* sum, std::type_identity_t<T> value) {
+  return std::exchange(*sum, *sum + value);
+}
 
 // v_mfma_f32_32x32x8_bf16_1k as AMD describes it for CDNA2. Lane l of a wave gives row l % 32 of a and column l % 32 of
 // b, both for the summands 4 (l / 32) to 4 (l / 32) + 3; its sum v is that of column l % 32 and row 8 (v / 4) +
@@ -53,12 +59,18 @@ inline void check(Status, const char*) {}
 inline Status allow_shared_bytes(const void*, size_t) { return Status::success; }
 using NativeStream = void*;
 inline NativeStream native(Stream&) { return nullptr; }
+inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream) {
+  std::memset(memory, byte, bytes);
+  return Status::success;
+}
+constexpr int kThreads = 256;
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class... Parameters, class... Arguments>
 void launch(Stream&, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t,
             const Arguments&... arguments) {
   for (int64_t block = 0; block < blocks; ++block) {
+    gridDim.x = static_cast<unsigned>(blocks);
     blockIdx.x = static_cast<unsigned>(block);
     emulated::run_block(threads, [&] { kernel(Parameters(arguments)...); });
   }
