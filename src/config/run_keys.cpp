@@ -204,7 +204,8 @@ const std::vector<KeyRule>& key_rules() {
       CHOICE("moe.balance", moe.balance,
              "swap: move experts between expert-parallel ranks, with their optimizer state, so that ranks get equally "
              "many rows; changes where experts are computed, not the results (docs/balance.md)"),
-      INTEGER("moe.balance_every", moe.balance_every, 1, kMany, "steps between two looks of moe.balance"),
+      INTEGER("moe.balance_every", moe.balance_every, 1, kMany,
+              "moe.balance plans new places for experts every so many steps"),
       INTEGER("moe.balance_horizon", moe.balance_horizon, 1, kMany,
               "experts move if that saves more time within so many steps than it takes"),
       CHOICE("memory.recompute", recompute,

@@ -53,7 +53,7 @@ class ExactSum {
       limbs_[i] &= 0xffffffff;
     }
   }
-  // The sum, rounded a few times; not a number if a value was not finite.
+  // The sum, rounded a few times; not a number if any value was infinite, not a number, or 2^288 or more.
   double value() const {
     if (limbs_.back() != 0) return std::numeric_limits<double>::quiet_NaN();
     ExactSum normal = *this;

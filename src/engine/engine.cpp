@@ -136,15 +136,11 @@ bool change_transport(Engine& engine, const std::string& setting) {
   run.moe.transport = setting;
   Plan plan = make_plan(engine.plan.model, run, engine.world.size(), engine.plan.rank, engine.plan.platform,
                         engine.plan.placements);
-  for (size_t layer = 0; layer < plan.transports.size(); ++layer)
-    if (const TransportTraits& traits = traits_of(plan.transports[layer]);
-        traits.slices_experts != plan.placements->layers[layer].is_sliced())
-      fail(Exit::config, fmt::format("moe.transport = \"{}\" stores other parts of the experts", traits.name),
-           "start the run with this transport");
   const int ranks =
       engine.device.kind == DeviceKind::cpu ? ranks_of_node(engine.plan) : ranks_on_gpu(engine.world, engine.device);
   int64_t lacking = summarise(all_rows(plan)).total() - summarise(all_rows(engine.plan)).total() -
                     available_share(engine.device, ranks);
+  if (engine.device.kind == DeviceKind::cpu && !packs_alike(plan, *engine.comms.ep, engine.stream)) lacking = 1;
   engine.world.all_reduce_max(std::span(&lacking, 1));
   if (lacking > 0) return false;
   engine.stream.wait();

@@ -15,6 +15,8 @@ TapProvider forced_taps(const Plan& plan, int64_t step) {
     std::vector<std::vector<int32_t>>& choices = (*kept)[micro_batch];
     const int64_t all = plan.batch.all * plan.batch.seq_len,
                   count = routed_tokens(plan.mesh, plan.coords, plan.batch.tokens()).count;
+    const bool is_new = choices.empty();  // a rank with several stages asks for each
+    size_t own = 0;
     std::vector<RoutingTap> taps;
     for (int64_t i = 0; i < plan.model.layer_count(); ++i) {
       const LayerSpec& layer = plan.model.layers[static_cast<size_t>(i)];
@@ -22,9 +24,10 @@ TapProvider forced_taps(const Plan& plan, int64_t step) {
       RoutingTap& tap = taps.emplace_back();
       if (std::none_of(plan.stages.begin(), plan.stages.end(), [&](const StagePlan& s) { return s.has_layer(i); }))
         continue;
-      choices.push_back(
-          forced_choices(plan.run, layer.moe, {step, i, micro_batch * all + first_routed_token(plan), count}));
-      tap.replay_ids = choices.back().data();
+      if (is_new)
+        choices.push_back(
+            forced_choices(plan.run, layer.moe, {step, i, micro_batch * all + first_routed_token(plan), count}));
+      tap.replay_ids = choices[own++].data();
     }
     return taps;
   };

@@ -185,30 +185,6 @@ int64_t packed_mark(Stream& stream, int64_t n, int64_t k) {
   return static_cast<int64_t>(mark >> 1);
 }
 
-// Only the library knows the layout of packed weights: ranks can gather them from each other if all pack alike.
-void check_packed_forms(const Plan& plan, Comm& ep, Stream& stream) {
-  std::set<std::pair<int64_t, int64_t>> sizes;
-  for (const WeightGather& gather : plan.gathers) {
-    if (gather.pieces() == 0 || !gather.forms.packed) continue;
-    sizes.insert({gather.forms.up_n, gather.forms.up_k});
-    sizes.insert({gather.forms.down_n, gather.forms.down_k});
-  }
-  if (ep.size() == 1 || sizes.empty()) return;
-  std::vector<int64_t> marks;
-  for (const auto& [n, k] : sizes)
-    for (const int64_t mark = packed_mark(stream, n, k); const int64_t sign : {1, -1}) marks.push_back(sign * mark);
-  ep.all_reduce_max(std::span(marks));
-  for (size_t i = 0; i < marks.size(); i += 2)
-    if (marks[i] != -marks[i + 1])
-      fail(Exit::config,
-           fmt::format(
-               "moe.transport = \"gather_weights\": the ranks of an EP group pack bf16 weights in different ways; "
-               "this one by {}, {}",
-               cpu::matmul_traits().library, cpu::matmul_traits().native_bf16 ? "in bf16" : "in fp32"),
-           "use equal CPUs and libraries, set ONEDNN_MAX_CPU_ISA to what all of them have, or moe.transport = "
-           "\"flat\"");
-}
-
 // Each text once.
 std::string join(std::vector<std::string> texts) {
   std::sort(texts.begin(), texts.end());
@@ -237,10 +213,34 @@ void start_products(Stream& stream, DType dtype, const Reserve& reserve) {
   stream.workspace().attach(nullptr, 0);
 }
 
+bool packs_alike(const Plan& plan, Comm& ep, Stream& stream) {
+  std::set<std::pair<int64_t, int64_t>> sizes;
+  for (const WeightGather& gather : plan.gathers) {
+    if (gather.pieces() == 0 || !gather.forms.packed) continue;
+    sizes.insert({gather.forms.up_n, gather.forms.up_k});
+    sizes.insert({gather.forms.down_n, gather.forms.down_k});
+  }
+  if (ep.size() == 1 || sizes.empty()) return true;
+  std::vector<int64_t> marks;
+  for (const auto& [n, k] : sizes)
+    for (const int64_t mark = packed_mark(stream, n, k); const int64_t sign : {1, -1}) marks.push_back(sign * mark);
+  ep.all_reduce_max(std::span(marks));
+  for (size_t i = 0; i < marks.size(); i += 2)
+    if (marks[i] != -marks[i + 1]) return false;
+  return true;
+}
+
 int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipeline, Stream& stream,
                         const Reserve& reserve) {
   if (stream.device().kind == DeviceKind::cpu) {
-    check_packed_forms(plan, *comms.ep, stream);
+    if (!packs_alike(plan, *comms.ep, stream))
+      fail(Exit::config,
+           fmt::format(
+               "moe.transport = \"gather_weights\": the ranks of an EP group pack bf16 weights in different ways; "
+               "this one by {}, {}",
+               cpu::matmul_traits().library, cpu::matmul_traits().native_bf16 ? "in bf16" : "in fp32"),
+           "use equal CPUs and libraries, set ONEDNN_MAX_CPU_ISA to what all of them have, or moe.transport = "
+           "\"flat\"");
     return start_matrices(plan, stream);
   }
   start_products(stream, plan.run.train.dtype, reserve);

@@ -15,6 +15,10 @@ namespace mw {
 // Multiplies two small matrices, so that the matrix library allocates its memory now. Detaches the stream's workspace.
 void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 
+// Whether the ranks of this rank's EP group pack weights in the same way on their CPUs, which only the matrix library
+// knows: then they can gather them from each other. True if the plan gathers no packed weights. Collective over EP.
+bool packs_alike(const Plan& plan, Comm& ep, Stream& stream);
+
 // To be called before tensors are allocated: starts libraries, so that their memory can be told apart from the model's.
 // On a CPU computes products of each size and kind in a step; on a GPU starts the matrix and attention libraries and
 // the groups' connections. Returns the bytes that libraries use only while they compute, beyond what they keep.

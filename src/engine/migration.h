@@ -18,8 +18,9 @@ struct Migrated {
 
 // Gives the experts of each layer the ranks and slots of `placements`: moves master weights and moments, refreshes the
 // copies of the weights that forward reads, and tells plan and transports. Losses, gradients, weights and moments of
-// later steps are the same to the bit as without the migration, with two exceptions: `bypass` sums the rows of a token
-// by node, and more than two EDP ranks may sum a gradient in an order that depends on its place in a message. Gradients
+// later steps are the same to the bit as without the migration, with three exceptions: `bypass` sums the rows of a
+// token by node; more than two EDP ranks may sum a gradient in an order that depends on its place in a message; on GPUs
+// `gather_weights` sums gradients over more than two ranks in an order that may depend on their owner. Gradients
 // do not move: the next step overwrites them.
 //
 // Every rank must hold as many experts of a layer as before, so that no memory is allocated. Layers with slices of

@@ -63,7 +63,7 @@ struct Operators {
   decltype(&mw::esmm_d_input) esmm_d_input = nullptr;
   decltype(&mw::estmm) estmm = nullptr;
   decltype(&mw::ess) ess = nullptr;
-  // The products of esfk at once. Null, or false and nothing done: esmm_d_input and estmm run one after the other.
+  // The products of esfk at once. Where it is null or returns false, esmm_d_input and estmm compute both again.
   bool (*esfk)(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
                std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store,
                ExpertProducts by) = nullptr;

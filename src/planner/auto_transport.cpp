@@ -98,7 +98,10 @@ TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& no
     std::map<std::string, double> seconds = seconds_by_transport(request);
     for (auto other = seconds.begin(); other != seconds.end();)
       other = slices_experts(other->first) != slices_experts(now) ? seconds.erase(other) : std::next(other);
-    return choose(seconds, now, kWorthAChange);
+    if (!seconds.empty()) return choose(seconds, now, kWorthAChange);
+    TransportChoice stays;
+    stays.name = now;
+    return stays;
   });
 }
 

@@ -18,7 +18,7 @@
 
 namespace mw {
 
-// What layers use one after the other.
+// What all layers of the rank share, one after the other.
 struct GatherShared {
   WeightCache* cache = nullptr;
   int64_t layer = 0;     // which asks the cache
@@ -28,7 +28,7 @@ struct GatherShared {
 
 class GatherWeightsTransport final : public InPlaceTransport {
  public:
-  // The layout's rows must be in the order of gather.position_of_expert(); gradients of `experts` are f32. `ep` must
+  // The layout's rows must be in the order of gather.position_of_expert(); gradients of `experts` are f32. `ep`
   // and the cache must outlive the transport. Errors: unsupported, for a placement with replicas.
   GatherWeightsTransport(Comm& ep, const ExpertPlacement& placement, const WeightGather& gather, Islands islands,
                          ResidentExperts experts, ExpertScratch scratch, GatherShared shared);

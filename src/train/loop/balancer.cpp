@@ -13,6 +13,7 @@
 #include "engine/migration.h"
 #include "layout/balance.h"
 #include "layout/row_split.h"
+#include "layout/transport.h"
 
 namespace mw {
 namespace {
@@ -31,10 +32,15 @@ double rank_imbalance(const ExpertPlacement& placement, std::span<const int64_t>
   return imbalance_of(rows_of_ranks(placement, split_rows(placement, rows, speeds)), speeds);
 }
 
+// Whether the rows of a rank depend on which experts it has.
+bool rows_follow_experts(const Plan& plan, int64_t layer) {
+  return traits_of(plan.transports[static_cast<size_t>(layer)]).follows_load();
+}
+
 // Master weights in fp32 and two moments; with ZeRO each EDP rank receives its share, with TED each TP rank.
 double state_bytes(const Plan& plan, const LayerSpec& layer) {
-  const double matrices = layer.activation == Activation::swiglu ? 3 : 2,
-               elements = matrices * static_cast<double>(plan.model.width * layer.moe.width);
+  const auto matrices = static_cast<double>(halves_of(layer.activation) + 1),
+             elements = matrices * static_cast<double>(plan.model.width * layer.moe.width);
   const int members = (plan.run.mesh.zero > 0 ? plan.mesh.edp : 1) * (plan.mesh.ted ? plan.mesh.tp : 1);
   return elements * static_cast<double>(size_of(DType::f32) + 2 * size_of(plan.run.moments)) / members;
 }
@@ -53,7 +59,7 @@ Balancer::Balancer(Engine& engine) : engine_(engine), bytes_per_second_(kFirstBa
   all_flops_ = forward_flops_per_token(plan.model, -1);  // without those of attention scores
   for (const int64_t index : engine.model->moe_index()) {
     const LayerSpec& layer = plan.model.layers[static_cast<size_t>(index)];
-    const double matrices = layer.activation == Activation::swiglu ? 3 : 2;
+    const auto matrices = static_cast<double>(halves_of(layer.activation) + 1);
     layers_.push_back({index,
                        {},
                        2 * matrices * static_cast<double>(plan.model.width * layer.moe.top_k * layer.moe.width),
@@ -77,7 +83,7 @@ Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
   const double ranks = static_cast<double>(plan.mesh.world) / plan.mesh.pp;  // that share a layer
   for (const Layer& layer : layers_) {
     ExpertPlacement& placement = next.layers[static_cast<size_t>(layer.index)];
-    if (placement.is_sliced()) continue;
+    if (!rows_follow_experts(plan, layer.index)) continue;
     const std::vector<int64_t> rows = rounded(layer.mean), speeds(static_cast<size_t>(placement.ep), 1);
     ExpertPlacement better = balance_experts(placement, rows, even_ranks(placement));
     const double expert_seconds = matmul_seconds * layer.expert_flops / all_flops_ / ranks;
@@ -111,12 +117,15 @@ BalanceReport Balancer::after_step(const StepStats& stats, int64_t step) {
   const RunSpec& run = engine_.plan.run;
   observe(stats);
   for (size_t l = 0; l < layers_.size(); ++l) {
+    const int64_t index = layers_[l].index;
     const double imbalance =
-        rank_imbalance(engine_.plan.placements->layers[static_cast<size_t>(layers_[l].index)], rounded(stats.load[l]));
+        rows_follow_experts(engine_.plan, index)
+            ? rank_imbalance(engine_.plan.placements->layers[static_cast<size_t>(index)], rounded(stats.load[l]))
+            : 1;
     report.rank_imbalance += imbalance / static_cast<double>(layers_.size());
     report.worst_rank_imbalance = std::max(report.worst_rank_imbalance, imbalance);
   }
-  const std::vector<double> work = clock_.take(engine_.stream.trace(), engine_.device.kind != DeviceKind::cpu);
+  const std::vector<double> work = take_work();
   if (!work.empty()) matmul_seconds_ = work[static_cast<size_t>(Work::matmul)];
   if (run.migrate) {
     move(shuffle_experts(*engine_.plan.placements, static_cast<uint64_t>(run.train.seed), step), report);
@@ -127,6 +136,11 @@ BalanceReport Balancer::after_step(const StepStats& stats, int64_t step) {
     if (next.layers != engine_.plan.placements->layers) move(std::move(next), report);
   }
   return report;
+}
+
+std::vector<double> Balancer::take_work() {
+  engine_.stream.trace().settle();
+  return clock_.take(engine_.stream.trace(), engine_.device.kind != DeviceKind::cpu);
 }
 
 void Balancer::resume(const SharedPlacements& recorded) {

@@ -34,6 +34,9 @@ class Balancer {
   // every step. Collective over the world.
   BalanceReport after_step(const StepStats& stats, int64_t step);
 
+  // To be called after a validation: its work is not a step's.
+  void forget_work() { take_work(); }
+
   // Moves experts back to where a checkpoint recorded them, if this run balances and the placement fits its layout.
   // Collective over the world.
   void resume(const SharedPlacements& recorded);
@@ -46,6 +49,7 @@ class Balancer {
     double state_bytes = 0;    // that an expert's new rank receives
   };
   void observe(const StepStats& stats);
+  std::vector<double> take_work();  // seconds by kind since the last call
   Placements plan_moves(double matmul_seconds, double& gain) const;
   void move(Placements next, BalanceReport& report);
 

@@ -97,7 +97,6 @@ class Trainer {
   RunMemory memory_;  // at the last report
   std::optional<double> val_loss_;
   std::optional<TransportChooser> transport_;
-  std::string transport_change_;  // after the last step
   int64_t saved_step_ = -1, warned_grows_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
   double trained_seconds_ = 0;
@@ -246,7 +245,6 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
     warned_grows_ = grows;
   }
   if (const std::string moved = describe(balance_, step); !moved.empty()) say("{}", moved);
-  if (!transport_change_.empty()) say("{}", transport_change_);
   if (const std::string collapse = load_watch_->observe(step, stats.load); !collapse.empty())
     say("warning: {}", collapse);
   StepReport r;
@@ -289,6 +287,7 @@ bool Trainer::train_step(int64_t step) {
   const bool stop = stop_requested(world_.comm());
   if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
   report(stats, step, step_seconds_.back());
+  change_transport_after(stats, step);
   return !stop;
 }
 
@@ -313,7 +312,6 @@ StepStats Trainer::compute_step(int64_t step) {
   require_finite(*engine_, stats, step);
   apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
   balance_ = balancer_->after_step(stats, step);
-  change_transport_after(stats, step);
   state_.step = step;
   state_.samples += run_.train.global_batch;
   state_.loss = stats.loss;
@@ -327,16 +325,24 @@ StepStats Trainer::compute_step(int64_t step) {
   return stats;
 }
 
+// What was measured with the transport before says nothing about the predictions for the new one.
 void Trainer::change_transport_after(const StepStats& stats, int64_t step) {
-  transport_change_ = transport_->after_step(*engine_, stats, step);
+  if (const std::string change = transport_->after_step(*engine_, stats, step); !change.empty()) say("{}", change);
   if (engine_->plan.run.moe.transport == run_.moe.transport) return;
   run_.moe.transport = engine_->plan.run.moe.transport;
   bytes_ = summarise(all_rows(engine_->plan));
+  engine_->memory.forget_peak();
+  if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
+  step_seconds_.clear();
+  step_parts_.clear();
+  all_sent_ = {};
+  warned_grows_ = 0;
 }
 
 void Trainer::validate(int64_t step) {
   if (validation_ == nullptr) return;
   const ValidationResult result = validate_model(*engine_, *validation_, baseline_.get());
+  balancer_->forget_work();
   if (result.stopped) {
     stopped_ = true;
     return;
