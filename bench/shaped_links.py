@@ -7,15 +7,15 @@
     bench/shaped_links.py build/release choose --nodes 4 --ranks-per-node 1 --rate 200mbit \\
         --transports flat gather_weights gather_tokens [--json FILE]
     bench/shaped_links.py build/release crossover --nodes 2 --ranks-per-node 1 --rate 100mbit --experts 16 --top-k 4 \\
-        --width 1024 --expert-width 64 [--json FILE]
+        --width 512 --expert-width 64 [--json FILE]
 
 `exchange` runs bench_exchange, which measures the transports in turn, and for each transport reads the counters of the
 links: bytes that a run of 2 N repeats sends more than one of N, forward alone and both ways. `train` compares steps of
 `moewright train`, one transport after the other, several rounds. `predict` probes the nodes and compares the times of
-SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. `choose` does
-the same for training steps of STEPS with loads of moe.forced_load, where moe.transport = "auto" chooses. `crossover` finds the
-tokens from which on gathering weights takes less time than exchanging rows, and than gathering tokens. Ranks of a node
-share its link; latency is the kernel's own.
+SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. `choose`
+compares the transport that moe.transport = "auto" has chosen after step 16 with the others, by steps of STEPS, with loads
+of moe.forced_load. `crossover` finds the tokens from which on gathering weights takes less time than exchanging rows,
+and than gathering tokens. Ranks of a node share its link; latency is the kernel's own.
 """
 import argparse
 import contextlib
@@ -37,6 +37,7 @@ WORTHWHILE = 0.95  # of the time of flat: what is predicted to take more is not 
 # A model's experts, top-k, width and expert width, and the tokens of each rank and micro-batch.
 STEPS = [((16, 4, 256, 64), 256), ((16, 4, 256, 64), 2048), ((8, 2, 256, 384), 512), ((8, 2, 256, 384), 2048),
          ((32, 8, 256, 128), 256), ((32, 8, 256, 128), 1024)]
+RECHOSEN = 17  # steps after which `auto` has chosen again
 PHASES = ["dispatch", "combine", "gradient_dispatch", "gradient_combine"]
 CONGESTION_CONTROL = "reno"  # which every node may use; with bbr, the default of some machines, links idle at times
 BRIDGE, NETWORK = "mwlinks", "10.78.0"
@@ -256,17 +257,17 @@ def measure_choices(args, launcher, folder):
         training = Training(args, launcher, folder, shape, tokens)
         for load in args.loads:
             keys = f"moe.forced_load={load}", f"plan.platform={profile}"
-            printed = training.run("train.steps=1", "moe.transport=auto", *keys)[2]
-            chosen = re.search(r'moe.transport = "auto": (\w+), by', printed)
-            name = chosen[1] if chosen else "flat"
+            printed = training.run(f"train.steps={RECHOSEN}", "moe.transport=auto", *keys)[2]
+            chosen = re.findall(r'moe.transport = "auto": (\w+)(?:, by| in place)', printed)
+            name = chosen[-1] if chosen else "flat"
             step_ms = {}
             for _ in range(args.rounds):
                 for each in dict.fromkeys([*args.transports, name]):
                     step_ms.setdefault(each, []).extend(training.run(f"moe.transport={each}", *keys)[0])
             median = {each: statistics.median(values) for each, values in step_ms.items()}
             point = {**dict(zip(("experts", "top_k", "width", "expert_width"), shape)), "tokens": tokens, "load": load,
-                     "median_step_ms": median, "chosen": name, "over_best": median[name] / min(median.values()),
-                     "over_flat": median[name] / median["flat"]}
+                     "median_step_ms": median, "chosen_first": chosen[0] if chosen else name, "chosen": name,
+                     "over_best": median[name] / min(median.values()), "over_flat": median[name] / median["flat"]}
             points.append(point)
             print(json.dumps(point), flush=True)
     over_best = [point["over_best"] for point in points]
