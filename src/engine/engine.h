@@ -70,7 +70,7 @@ void place_experts(Engine& engine, SharedPlacements placements);
 
 // Computes with moe.transport = `setting` from now on, as an engine that was made with it would: weights, optimizer
 // state and placements stay, and what the model keeps of micro-batches, of which none may be in flight, is allocated
-// anew. Returns false and changes nothing if that does not fit into the memory of some rank, or if ranks that would
+// again. Returns false and changes nothing if that does not fit into the memory of some rank, or if ranks that would
 // gather packed weights from each other pack them in different ways. Collective over the world. Errors: config, as
 // make_plan, also where ranks would hold other parts of the experts (gather_tokens); memory.
 bool change_transport(Engine& engine, const std::string& setting);

@@ -67,7 +67,7 @@ class DecoderLayer {
   void backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, Store expert_gradients);
   void backward_attention_weights(Stream& stream, const Batch& batch);
 
-  // Makes the MoE block anew, for the plan's placements; a dense layer stays as it is. Arguments as for the
+  // Makes the MoE block again, for the plan's placements; a dense layer stays as it is. Arguments as for the
   // constructor.
   void place_experts(const Plan& plan, int64_t index, int64_t slot, ParamStore& params, TensorStore& store,
                      MeshComms& comms, WeightCache* weight_cache);
