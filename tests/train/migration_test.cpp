@@ -60,6 +60,7 @@ struct Case {
   int ranks;
   std::function<void(RunSpec&)> change;
 };
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest calls it by this name
 void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 
 const Case kCases[] = {

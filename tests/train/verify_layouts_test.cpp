@@ -16,6 +16,7 @@ struct LayoutCase {
   const char *shares = "", *width_shares = "";
   int64_t weight_slots = 2;
 };
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest calls it by this name
 void PrintTo(const LayoutCase& layout, std::ostream* out) { *out << layout.name; }
 
 MeshSpec mesh_of(int64_t pp, int64_t tp, int64_t ep, int64_t zero, ScheduleKind schedule = ScheduleKind::one_f_one_b) {
