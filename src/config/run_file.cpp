@@ -7,9 +7,11 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -34,6 +36,15 @@ std::vector<std::string> section_names() {
     if (names.empty() || names.back() != name) names.push_back(name);
   }
   return names;
+}
+
+// Keys that are no more, with the value that had no effect: checkpoints hold them, as they hold every key.
+constexpr std::pair<std::string_view, std::string_view> kFormerKeys[] = {{"verify.routing", "learned"}};
+
+bool is_former(const std::string& key, const toml::node& node) {
+  return std::any_of(std::begin(kFormerKeys), std::end(kFormerKeys), [&](const auto& former) {
+    return former.first == key && node.is_string() && node.as_string()->get() == former.second;
+  });
 }
 
 const KeyRule& find_rule(const std::string& key, const std::string& where) {
@@ -163,7 +174,7 @@ void assign_table(RunSpec& run, const toml::table& table, const std::string& pre
     else if (section)
       fail_type(at, key, {"a section of keys", "put its keys under a line with the section's name in [brackets]"},
                 node);
-    else assign(run, find_rule(key, at), node, at);
+    else if (!is_former(key, node)) assign(run, find_rule(key, at), node, at);
   }
 }
 

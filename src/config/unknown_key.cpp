@@ -101,6 +101,7 @@ constexpr ForeignName kForeignNames[] = {
     {"logging_steps", "log.every"},
     {"data_path", "data.path"},
     {"dataset", "data.path"},
+    {"routing", "moe.forced_load"},
 };
 
 std::string last_part(const std::string& key) { return key.substr(key.rfind('.') + 1); }

@@ -224,6 +224,13 @@ TEST(RunFile, UnknownKeysNameTheNearest) {
   EXPECT_TRUE(contains(error_of([] { parse("\"\\u001b[31m\" = 1\n"); }, Exit::config), "\\x1b[31m"));
 }
 
+// Checkpoints of earlier versions hold every key of their time.
+TEST(RunFile, IgnoresAFormerKeyWithoutEffect) {
+  EXPECT_NO_THROW(parse("[verify]\nrouting = \"learned\"\n"));
+  const std::string message = error_of([] { parse("[verify]\nrouting = \"one_expert\"\n"); }, Exit::config);
+  EXPECT_TRUE(contains(message, "did you mean \"moe.forced_load\"?")) << message;
+}
+
 TEST(RunFile, KnowsTheNamesOfOtherTrainers) {
   const auto refusal = [](const std::string& text) {
     const std::optional<Error> error = refusal_of([&] { parse("", {text}); });
