@@ -56,12 +56,6 @@ int64_t measure_libraries(Engine& engine) {
   return taken;
 }
 
-int ranks_of_node(const Plan& plan) {
-  int ranks = 0;
-  for (int rank = 0; rank < plan.mesh.world; ++rank) ranks += plan.nodes.node_of(rank) == plan.nodes.node_of(plan.rank);
-  return ranks;
-}
-
 Stream open_stream_of(const RunSpec& run, Device device, int threads) {
   Stream stream = open_stream(device, threads);
   stream.set_deterministic(run.train.deterministic);
@@ -106,9 +100,10 @@ ExchangesEnd::~ExchangesEnd() {
   if (comms_.gpu_link != nullptr && std::uncaught_exceptions() > 0) abort_exchanges(*comms_.gpu_link);
 }
 
-Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads, const NodePlace& place,
-               SharedPlacements placements)
-    : device(choose_device(run.train.device, place.rank)),
+Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm, int threads,
+               const NodePlace& node_place, SharedPlacements placements)
+    : place(node_place),
+      device(choose_device(run.train.device, place.rank)),
       near_cores(stay_near(device)),
       world(world_comm),
       plan(plan_on_machine(model_spec, run, world_comm, device, threads, place, std::move(placements))),
@@ -136,8 +131,8 @@ bool change_transport(Engine& engine, const std::string& setting) {
   run.moe.transport = setting;
   Plan plan = make_plan(engine.plan.model, run, engine.world.size(), engine.plan.rank, engine.plan.platform,
                         engine.plan.placements);
-  const int ranks =
-      engine.device.kind == DeviceKind::cpu ? ranks_of_node(engine.plan) : ranks_on_gpu(engine.world, engine.device);
+  const int ranks = engine.device.kind == DeviceKind::cpu ? std::max(1, engine.place.ranks)
+                                                          : ranks_on_gpu(engine.world, engine.device);
   int64_t lacking = summarise(all_rows(plan)).total() - summarise(all_rows(engine.plan)).total() -
                     available_share(engine.device, ranks);
   if (engine.device.kind == DeviceKind::cpu && !packs_alike(plan, *engine.comms.ep, engine.stream)) lacking = 1;

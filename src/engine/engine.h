@@ -50,6 +50,7 @@ struct Engine {
   Engine& operator=(const Engine&) = delete;
   ~Engine();
 
+  NodePlace place;
   Device device;
   std::string near_cores;  // the cores next to the GPU, if this rank was bound to them
   Comm& world;
