@@ -195,7 +195,7 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("moe.weight_slots", moe.weight_slots, 0, kMany,
               "pieces of gathered weights that a rank has room for; all its layers share the slots. A piece that is "
               "still in its slot is not gathered again, and the piece whose next use is furthest away makes room. 0: "
-              "as many as there are pieces, each of which is then gathered once a step; more have no use"),
+              "as many as there are pieces, each of which is then gathered once a step; more slots are not used"),
       CHOICE("moe.expert_products", moe.expert_products,
              "NVIDIA GPUs: one grouped GEMM over all experts, or one cuBLASLt GEMM per expert"),
       CHOICE("moe.forced_load", moe.forced_load,

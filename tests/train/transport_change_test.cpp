@@ -1,9 +1,13 @@
 // A running engine that changes its transport: weights and optimizer state stay, and it computes from then on as an
 // engine that was made with the other transport.
+#include <cmath>
+#include <filesystem>
+
 #include "engine/redistribute.h"
 #include "layout/byte_table.h"
 #include "support/thread_comm.h"
 #include "train/engines.h"
+#include "train/loop/transport_chooser.h"
 
 namespace mw::test {
 namespace {
@@ -63,6 +67,29 @@ TEST(ChangeTransport, RefusesOneThatStoresTheExpertsInAnotherWay) {
     EXPECT_THROW(change_transport(*engine, "gather_tokens"), Error);
     EXPECT_EQ(engine->plan.run.moe.transport, "flat");
     take_step(*engine, 3);
+  });
+}
+
+// A choice that cannot be made again is told, and nothing changes.
+TEST(TransportChooser, WarnsWhereItsProfileIsGone) {
+  const std::filesystem::path profile = std::filesystem::path(testing::TempDir()) / "transport_chooser.json";
+  std::filesystem::copy_file(MOEWRIGHT_SOURCE_DIR "/profiles/frontier.json", profile,
+                             std::filesystem::copy_options::overwrite_existing);
+  run_ranks(2, [&](Comm& world, Stream&) {
+    RandomLayout layout = layout_with({"fp32", 2}, "auto");
+    layout.run.plan.platform = profile.string();
+    TransportChooser chooser(layout.run, world, {}, "");
+    EXPECT_EQ(chooser.note().empty(), world.rank() != 0);
+    const std::string chosen = layout.run.moe.transport;
+    const std::unique_ptr<Engine> engine = trained_engine(layout, world);
+    const StepStats stats = accumulate_gradients(*engine, stage(*engine, random_batches(engine->plan)));
+    EXPECT_EQ(chooser.after_step(*engine, stats, 15), "");
+    world.barrier();
+    if (world.rank() == 0) std::filesystem::remove(profile);
+    const std::string told = chooser.after_step(*engine, stats, 16);
+    EXPECT_EQ(told.starts_with("warning: step 16: moe.transport stays " + chosen), world.rank() == 0) << told;
+    EXPECT_EQ(engine->plan.run.moe.transport, chosen);
+    EXPECT_TRUE(std::isfinite(take_step(*engine, 3)));
   });
 }
 

@@ -58,9 +58,14 @@ std::string TransportChooser::after_step(Engine& engine, const StepStats& stats,
     choice = choose_transport_again(asked_, engine.world.size(), nodes_, now, loads_by_place(engine, stats));
   if (!choice.why_none.empty()) choice.name = now;
   const std::string next = broadcast_text(engine.world, choice.name, 0);
+  if (!choice.why_none.empty())
+    return fmt::format("warning: step {}: moe.transport stays {}, because {} predicts no time: {}", step, now,
+                       asked_.plan.platform, choice.why_none);
   if (next == now) return "";
   if (!change_transport(engine, next))
-    return fmt::format("step {}: moe.transport stays {}: some rank has too little memory for {}", step, now, next);
+    return fmt::format(
+        "step {}: moe.transport stays {}: some rank has too little memory for {}, or packs weights in another way",
+        step, now, next);
   return fmt::format(
       "step {}: moe.transport = \"auto\": {} in place of {}, by the loads of this step: {:.3g} ms a step "
       "is predicted",

@@ -22,7 +22,7 @@ class TransportChooser {
 
   // To be called between two steps. After steps 16, 64, 256, ... it chooses again, from this step's loads alone, so
   // that equal runs choose equally, and changes the engine's transport. Returns a line for the log, on rank 0; "" where
-  // nothing changed. Collective over the world.
+  // the choice is the same. Collective over the world.
   std::string after_step(Engine& engine, const StepStats& stats, int64_t step);
 
  private:
