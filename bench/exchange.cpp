@@ -49,7 +49,7 @@ class Exchange : public Arm {
     if (gathers()) {
       const WeightSlots& slots = plan_.weight_cache.slots;
       cache_ = std::make_unique<WeightCache>(store_.fixed(kWeightSlots), slots);
-      for (const bool backward : {false, true})  // every pass gathers anew
+      for (const bool backward : {false, true})  // every pass gathers again
         uses_.push_back(plan_weight_uses({{0, backward}}, {pieces_of(plan_.gathers[0])}, slots.count()));
     }
     transport_ = make_transport(plan_.transports[0],

@@ -1,7 +1,7 @@
 // A platform for smpirun: nodes of Frontier, a host for each of 8 GCDs ("gcd-0" and so on), in one group of 128 nodes
 // on 32 switches. Figures of the OLCF user guide and of the papers on X-MoE and Piper; shares and latencies are
 // assumed:
-//   between GCDs  200, 100 or 50 GB/s both ways together, of which 75 % are reached; where no link is, over one GCD
+//   between GCDs  200, 100 or 50 GB/s both ways together, of which 75 % are reached; without a link, over one GCD
 //   between nodes 4 NICs of 25 GB/s a node, of which 90 % are reached, each of 2 GCDs; 4 nodes share a switch
 //   between switches one link of 25 GB/s for each pair
 // FRONTIER_ROUTES=ideal: links between switches bind nothing, as if routes adapted to the load; otherwise each message
