@@ -36,6 +36,7 @@ enum class Fault : uint8_t {
   stale_cache_slot,     // the last gather of weights in a step is left out: its slot holds another piece or old weights
   late_reduce,          // with gather_weights, owners read weight gradients before the sum over ranks
   stale_moment,         // with debug.migrate, moments stay behind where experts move to another rank
+  wrong_share_offset,   // the last data-parallel rank begins one sample too early in each micro-batch
   hang,                 // the last rank stops at step 3
 };
 template <>
@@ -66,6 +67,7 @@ inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
     {Fault::stale_cache_slot, "stale_cache_slot"},
     {Fault::late_reduce, "late_reduce"},
     {Fault::stale_moment, "stale_moment"},
+    {Fault::wrong_share_offset, "wrong_share_offset"},
     {Fault::hang, "hang"},
 };
 

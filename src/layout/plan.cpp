@@ -154,6 +154,8 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.platform = platform;
   plan.nodes = node_map(run.mesh, platform);
   plan.batch = make_local_batch(run, plan.mesh.dp, plan.coords.dp);
+  if (run.fault == Fault::wrong_share_offset && plan.mesh.dp > 1 && plan.coords.dp == plan.mesh.dp - 1)
+    --plan.batch.first;
   plan.transports = choose_transports(transport_names(run.moe.transport, model), plan.mesh.ep);
   if (plan.mesh.ep > 1 && model.moe_layer_count() == 0)
     fail(Exit::config, fmt::format("mesh.ep = {}, but the model has no MoE layer", plan.mesh.ep), "set mesh.ep = 1");

@@ -26,6 +26,8 @@ FAULTS = {  # fault: lines of which at least one must be judged FAIL
 MOVES = {"stale_moment": r"update from equal gradients: .* differ, moments of layers\.\d+\.moe\.w_"}
 # Of slices of experts.
 SLICES = {"short_slice": r"grad layers\.\d+\.moe\.w_(up|down)\[\d+\] "}
+# Of shares of the samples.
+SHARES = {"wrong_share_offset": r"^ *loss "}
 # Of weights that are gathered.
 WEIGHTS = {"stale_cache_slot": r"grad layers\.\d+\.moe\.w_up\[\d+\] ", "late_reduce": r"grad layers\.\d+\.moe\.w_(up|down)\[\d+\] "}
 # Of exchanges by way of the node.
@@ -40,7 +42,7 @@ BY_NODE = {
 
 TIED = "model.tie_embeddings=true"
 checks = Checks()
-for fault, line in {**FAULTS, **MOVES, **SLICES, **WEIGHTS, **BY_NODE}.items():
+for fault, line in {**FAULTS, **MOVES, **SLICES, **SHARES, **WEIGHTS, **BY_NODE}.items():
     ranks = 4
     layouts = ["", "mesh.zero=1", "mesh.tp=2", "mesh.tp=2 moe.tp_mode=ted", "mesh.pp=2"]
     if fault == "drop_row":
@@ -55,6 +57,8 @@ for fault, line in {**FAULTS, **MOVES, **SLICES, **WEIGHTS, **BY_NODE}.items():
         layouts = [f"debug.migrate=true {more}" for more in ("", "mesh.zero=1 train.dtype=bf16", "mesh.pp=2")]
     if fault in SLICES:
         layouts = [f"moe.transport=gather_tokens {more}" for more in ("mesh.ep=4", "mesh.tp=2 mesh.zero=1 moe.row_chunks=2")]
+    if fault in SHARES:
+        layouts = [f"mesh.shares={more}" for more in ("3,1,2,2 moe.transport=gather_weights", "6,2 mesh.tp=2", "2,6 mesh.pp=2")]
     if fault in WEIGHTS:
         layouts = [f"moe.transport=gather_weights {more}" for more in (
             "mesh.ep=4 moe.row_chunks=2", "mesh.ep=4 moe.weight_slots=0 mesh.zero=1",
