@@ -68,6 +68,11 @@ int64_t available_share(Device device, int sharers) {
   return (device.kind == DeviceKind::cpu ? available_bytes() : free_bytes(device)) / sharers;
 }
 
+int64_t available_share(Comm& world, Device device, const NodePlace& place) {
+  return available_share(device,
+                         std::max(1, device.kind == DeviceKind::cpu ? place.ranks : ranks_on_gpu(world, device)));
+}
+
 Device choose_device(DeviceChoice wanted, int local_rank) {
   if (wanted == DeviceChoice::cpu) return {};
   const int count = count_gpus();
@@ -126,15 +131,11 @@ void place_experts(Engine& engine, SharedPlacements placements) {
   engine.model->place_experts(engine.plan.placements);
 }
 
-bool change_transport(Engine& engine, const std::string& setting) {
-  RunSpec run = engine.plan.run;
-  run.moe.transport = setting;
+bool change_run(Engine& engine, const RunSpec& run) {
   Plan plan = make_plan(engine.plan.model, run, engine.world.size(), engine.plan.rank, engine.plan.platform,
                         engine.plan.placements);
-  const int ranks = engine.device.kind == DeviceKind::cpu ? std::max(1, engine.place.ranks)
-                                                          : ranks_on_gpu(engine.world, engine.device);
   int64_t lacking = summarise(all_rows(plan)).total() - summarise(all_rows(engine.plan)).total() -
-                    available_share(engine.device, ranks);
+                    available_share(engine.world, engine.device, engine.place);
   if (engine.device.kind == DeviceKind::cpu && !packs_alike(plan, *engine.comms.ep, engine.stream)) lacking = 1;
   engine.world.all_reduce_max(std::span(&lacking, 1));
   if (lacking > 0) return false;

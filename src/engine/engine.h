@@ -21,6 +21,9 @@ Device choose_device(DeviceChoice wanted, int local_rank);
 
 // The share of the currently free memory (of the node, or of the GPU) for one of `sharers` ranks that share it.
 int64_t available_share(Device device, int sharers);
+// The same for this rank, which shares it with the ranks of its machine, or with those of its GPU. Collective over the
+// world.
+int64_t available_share(Comm& world, Device device, const NodePlace& place);
 
 // Makes the Plan of this rank on its device. Refuses, before anything
 // is allocated, runs that do not fit into the memory that place.ranks ranks share on the node, or several on a GPU.
@@ -61,7 +64,7 @@ struct Engine {
   Stream stream;
   int64_t library_bytes;  // measured: memory of libraries, kernels and connections before tensors are allocated
   ParamStore params;
-  std::optional<Transformer> model;  // never empty, except in change_transport
+  std::optional<Transformer> model;  // never empty, except in change_run
   ExchangesEnd exchanges_end;        // destroyed before all others
 };
 
@@ -69,12 +72,13 @@ struct Engine {
 // config, as place_experts (layout/plan.h).
 void place_experts(Engine& engine, SharedPlacements placements);
 
-// Computes with moe.transport = `setting` from now on, as an engine that was made with it would: weights, optimizer
-// state and placements stay, and what the model keeps of micro-batches, of which none may be in flight, is allocated
-// again. Returns false and changes nothing if that does not fit into the memory of some rank, or if ranks that would
-// gather packed weights from each other pack them in different ways. Collective over the world. Errors: config, as
-// make_plan, also where ranks would hold other parts of the experts (gather_tokens); memory.
-bool change_transport(Engine& engine, const std::string& setting);
+// Computes from now on as an engine that was made with `run` would, which may differ from the engine's in moe.transport
+// and mesh.shares only: weights, optimizer state and placements stay, and what the model keeps of micro-batches, of
+// which none may be in flight, is allocated again. Returns false and changes nothing if that does not fit into the
+// memory of some rank, or if ranks that would gather packed weights from each other pack them in different ways.
+// Collective over the world. Errors: config, as make_plan, also where ranks would hold other parts of the experts
+// (gather_tokens); memory.
+bool change_run(Engine& engine, const RunSpec& run);
 
 // To be called after the master weights were set: refreshes all copies that forward reads. Collective over the world.
 void refresh_weights(Engine& engine);

@@ -30,6 +30,12 @@ RandomLayout layout_with(const Case& c, const std::string& transport) {
   return layout;
 }
 
+bool change_transport(Engine& engine, const std::string& setting) {
+  RunSpec run = engine.plan.run;
+  run.moe.transport = setting;
+  return change_run(engine, run);
+}
+
 TEST(ChangeTransport, ComputesAsAnEngineMadeWithIt) {
   for (const Case& c : {Case{"fp32", 2}, Case{"bf16, ZeRO", 4, DType::bf16, 1},
                         Case{"pipeline", 4, DType::f32, 0, 2, ScheduleKind::zb_h1}})

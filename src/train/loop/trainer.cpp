@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <numbers>
 
 #include "base/host.h"
 #include "base/text.h"
@@ -27,6 +26,7 @@
 #include "train/loop/final_sample.h"
 #include "train/loop/load_watch.h"
 #include "train/loop/metrics.h"
+#include "train/loop/run_before.h"
 #include "train/loop/run_memory.h"
 #include "train/loop/run_text.h"
 #include "train/loop/signals.h"
@@ -116,10 +116,9 @@ void Trainer::prepare() {
   const NodePlace place = place_on_node(world_, run_.mesh);
   const int threads = threads_per_rank(run_.train.threads, place.ranks);
   const Device device = choose_device(run_.train.device, place.rank);
-  if (options_.dry_run)
-    free_memory_ = available_share(
-        device, std::max(1, device.kind == DeviceKind::cpu ? place.ranks : ranks_on_gpu(world_.comm(), device)));
-  transport_.emplace(run_, world_.comm(), place.nodes, leader_ ? transport_before(run_) : "");
+  if (options_.dry_run) free_memory_ = available_share(world_.comm(), device, place);
+  const std::optional<RunSpec> before = leader_ ? run_before(run_) : std::nullopt;
+  transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "");
   plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);
@@ -348,12 +347,7 @@ void Trainer::validate(int64_t step) {
     return;
   }
   val_loss_ = result.loss;
-  std::string text =
-      fmt::format("validation after step {}: loss {:.4f} over {} labels", step, result.loss, result.labels);
-  if (run_.data.kind == DataKind::text) text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);
-  if (baseline_ != nullptr)
-    text += fmt::format(" (order-2 byte counts on the same labels: {:.3f})", result.baseline_loss / std::numbers::ln2);
-  say("{}", text);
+  say("validation after step {}: {}", step, describe(result, run_.data.kind == DataKind::text));
 }
 
 void Trainer::save(int64_t step) {

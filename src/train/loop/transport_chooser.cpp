@@ -3,14 +3,9 @@
 #include <fmt/format.h>
 
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "base/error.h"
 #include "planner/auto_transport.h"
-#include "planner/layout.h"
-#include "train/checkpoint/checkpoint.h"
-#include "train/checkpoint/checkpoint_folder.h"
 
 namespace mw {
 namespace {
@@ -62,7 +57,9 @@ std::string TransportChooser::after_step(Engine& engine, const StepStats& stats,
     return fmt::format("warning: step {}: moe.transport stays {}, because {} predicts no time: {}", step, now,
                        asked_.plan.platform, choice.why_none);
   if (next == now) return "";
-  if (!change_transport(engine, next))
+  RunSpec changed = engine.plan.run;
+  changed.moe.transport = next;
+  if (!change_run(engine, changed))
     return fmt::format(
         "step {}: moe.transport stays {}: some rank has too little memory for {}, or packs weights in another way",
         step, now, next);
@@ -70,19 +67,6 @@ std::string TransportChooser::after_step(Engine& engine, const StepStats& stats,
       "step {}: moe.transport = \"auto\": {} in place of {}, by the loads of this step: {:.3g} ms a step "
       "is predicted",
       step, next, now, 1e3 * choice.seconds);
-}
-
-std::string transport_before(const RunSpec& run) {
-  if (run.moe.transport != "auto" || run.plan.platform.empty()) return "";
-  try {
-    const std::string folder = folder_to_resume(run);
-    if (folder.empty()) return "";
-    RunSpec stored = read_stored_run(folder, {});
-    const std::string before = std::exchange(stored.moe.transport, "auto");
-    return layout_of(stored) == layout_of(run) ? before : "";
-  } catch (const Error&) {
-    return "";
-  }
 }
 
 }  // namespace mw

@@ -32,8 +32,4 @@ class TransportChooser {
   int64_t chosen_ = 0;  // whether a profile chose, on all ranks
 };
 
-// The transport of the checkpoint that the run resumes from; "" if there is none, if it cannot be read, which is
-// reported when it is loaded, or if its mesh, schedule or micro-batches are other ones than the run's.
-std::string transport_before(const RunSpec& run);
-
 }  // namespace mw

@@ -1,11 +1,22 @@
 #include "train/loop/validation.h"
 
+#include <fmt/format.h>
+
 #include <array>
+#include <numbers>
 
 #include "train/loop/byte_model.h"
 #include "train/loop/signals.h"
 
 namespace mw {
+
+std::string describe(const ValidationResult& result, bool of_bytes) {
+  std::string text = fmt::format("loss {:.4f} over {} labels", result.loss, result.labels);
+  if (of_bytes) text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);
+  if (result.baseline_loss > 0)
+    text += fmt::format(" (order-2 byte counts on the same labels: {:.3f})", result.baseline_loss / std::numbers::ln2);
+  return text;
+}
 
 ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ByteCountModel* baseline) {
   const TrainSpec& train = engine.plan.run.train;

@@ -1,6 +1,8 @@
 // Validation: mean loss over windows spread evenly over the held-out data.
 #pragma once
 
+#include <string>
+
 #include "train/data/data.h"
 
 namespace mw {
@@ -13,6 +15,9 @@ struct ValidationResult {
   int64_t labels = 0;
   bool stopped = false;  // a stop request came: the results cover only a part
 };
+
+// "loss 5.0000 over 2000 labels", of bytes in bits per byte, too.
+std::string describe(const ValidationResult& result, bool of_bytes);
 
 // Evaluates train.val_batches global batches, split over ranks as in training. baseline: this rank's byte-count model,
 // or null on all ranks. Polls stop requests between micro-batches. Collective over the world.
