@@ -263,6 +263,9 @@ const std::vector<KeyRule>& key_rules() {
       REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
            "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
       FLAG("debug.migrate", migrate, "tests only: move all experts to random places after every step"),
+      TEXT("debug.slow", slow,
+           "tests only: CPU ranks that compute slowly, such as \"1:0.5\" for rank 1 at half its speed, or "
+           "\"1:0.5@100\" from step 100 on"),
       CHOICE("debug.fault", fault, "tests only: inject this fault"),
   };
   return rules;

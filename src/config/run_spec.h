@@ -130,6 +130,7 @@ struct RunSpec {
   VerifySpec verify;
   PlanSpec plan;
   bool migrate = false;       // debug.migrate: experts move to random places after every step
+  std::string slow;           // debug.slow: ranks that compute slowly (train/loop/slow_ranks.h)
   Fault fault = Fault::none;  // debug.fault: test-only, makes `verify` fail on purpose
 };
 

@@ -1,9 +1,12 @@
 #include "core/trace.h"
 
+#include <thread>
+
 namespace mw {
 namespace {
 constexpr size_t kMaxEvents = 1'000'000;
-}
+constexpr double kLeastSleep = 200'000;  // nanoseconds; shorter sleeps take much longer than they should
+}  // namespace
 
 const char* name_of(Work work) {
   switch (work) {
@@ -39,8 +42,21 @@ int64_t Trace::now_ns() const {
 // Time since the last boundary belongs to the innermost open scope.
 void Trace::charge(int64_t now) {
   const Work work = open_.empty() ? Work::other : open_.back().label.work;
-  seconds_[static_cast<int>(work)] += static_cast<double>(now - last_ns_) * 1e-9;
+  const auto passed = static_cast<double>(now - last_ns_);
+  seconds_[static_cast<int>(work)] += passed * 1e-9;
+  if (computes(work)) sleep_ns_ += passed * sleep_per_work_;
   last_ns_ = now;
+}
+
+// Returns the time after the sleep, which is charged to the innermost open scope.
+int64_t Trace::sleep_off(int64_t now) {
+  const Work work = open_.back().label.work;
+  if (sleep_ns_ < kLeastSleep || !computes(work)) return now;
+  std::this_thread::sleep_for(std::chrono::nanoseconds(static_cast<int64_t>(sleep_ns_)));
+  last_ns_ = now_ns();
+  seconds_[static_cast<int>(work)] += static_cast<double>(last_ns_ - now) * 1e-9;
+  sleep_ns_ -= static_cast<double>(last_ns_ - now);
+  return last_ns_;
 }
 
 void Trace::keep(const TraceEvent& event) {
@@ -81,8 +97,9 @@ TraceScope::TraceScope(Trace& trace, Work work, const char* label, TraceArgument
 
 TraceScope::~TraceScope() {
   if (trace_.device_ != nullptr) trace_.device_->end(trace_.device_->queue());
-  const int64_t now = trace_.now_ns();
+  int64_t now = trace_.now_ns();
   trace_.charge(now);
+  now = trace_.sleep_off(now);
   const auto [label, begin] = trace_.open_.back();
   trace_.open_.pop_back();
   trace_.keep({label.text, label.work, begin, now, Lane::host, label.argument});

@@ -27,6 +27,10 @@ class Trace {
   void keep_events(bool keep) { keep_events_ = keep; }
   const std::vector<TraceEvent>& events() const { return events_; }
 
+  // For tests: the host computes as slowly as if it had `speed`, in (0, 1], of its own speed from now on. Work that
+  // computes() sleeps at the end of its scopes, and the sleep counts as part of it.
+  void slow_down(double speed) { sleep_per_work_ = 1 / speed - 1; }
+
   // Passes scopes that begin from now on to a profiler too. Must not be called while a scope is open.
   void show_ranges(RangeMarker marker) { marker_ = marker; }
   // Records the innermost open scope in `progress` from now on; null: nowhere.
@@ -63,6 +67,7 @@ class Trace {
   };
   int64_t now_ns() const;
   void charge(int64_t now);
+  int64_t sleep_off(int64_t now);
   void keep(const TraceEvent& event);
 
   std::chrono::steady_clock::time_point origin_;
@@ -72,6 +77,7 @@ class Trace {
   int64_t last_ns_ = 0;
   SentBytes sent_;
   bool keep_events_ = false;
+  double sleep_per_work_ = 0, sleep_ns_ = 0;  // the sleep that is still to come
   RangeMarker marker_;
   Progress* progress_ = nullptr;
   std::unique_ptr<DeviceTrace> device_;  // null unless the device is timed

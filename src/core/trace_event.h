@@ -10,7 +10,7 @@ enum class Work : uint8_t {
   matmul,
   attention,
   elementwise,
-  router,
+  router,  // the last that computes()
   exchange,
   reduce,
   optimizer,
@@ -20,6 +20,8 @@ enum class Work : uint8_t {
 };
 constexpr int kWorkKinds = 10;
 const char* name_of(Work work);
+// Work of the forward and backward passes that waits for no other rank.
+inline bool computes(Work work) { return work <= Work::router; }
 
 // Where the work of an event ran: on the host thread, or on a queue of its GPU.
 enum class Lane : uint8_t { host, compute, communication };

@@ -48,6 +48,28 @@ TEST(Progress, TellsWhichCollectiveIsAwaited) {
   EXPECT_GT(progress.read().moves, before);
 }
 
+TEST(Trace, SlowComputeTakesLongerByItsSpeedAndNothingElseDoes) {
+  using namespace std::chrono_literals;
+  Trace trace;
+  trace.slow_down(0.25);
+  trace.reset();
+  {
+    const TraceScope outer(trace, Work::exchange, "outer");
+    spend(20ms);
+    const TraceScope inner(trace, Work::matmul, "inner");
+    spend(20ms);
+  }
+  EXPECT_GE(trace.seconds(Work::matmul), 0.08);
+  EXPECT_LT(trace.seconds(Work::exchange), 0.08);
+  trace.slow_down(1);
+  trace.reset();
+  {
+    const TraceScope scope(trace, Work::matmul, "scope");
+    spend(20ms);
+  }
+  EXPECT_LT(trace.seconds(Work::matmul), 0.08);
+}
+
 TEST(Trace, TimeOfInnerScopesIsTakenOutOfOuterOnes) {
   using namespace std::chrono_literals;
   Trace trace;

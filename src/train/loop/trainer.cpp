@@ -30,6 +30,7 @@
 #include "train/loop/run_memory.h"
 #include "train/loop/run_text.h"
 #include "train/loop/signals.h"
+#include "train/loop/slow_ranks.h"
 #include "train/loop/train_step.h"
 #include "train/loop/transport_chooser.h"
 #include "train/loop/validation.h"
@@ -192,6 +193,7 @@ void Trainer::print_header() {
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
   if (!transport_->note().empty()) say("{}", transport_->note());
+  if (!run_.slow.empty()) say("debug.slow = \"{}\": for tests, these ranks compute slowly", run_.slow);
 }
 
 void Trainer::load_weights() {
@@ -292,6 +294,7 @@ bool Trainer::train_step(int64_t step) {
 
 StepStats Trainer::compute_step(int64_t step) {
   begin_step(world_.comm(), run_, step);
+  slow_down(*engine_, step);
   const TraceScope whole(engine_->stream.trace(), "step", {"step", step});
   const double begin = now_seconds();
   const StepParts before = waits_and_updates(engine_->stream.trace());
