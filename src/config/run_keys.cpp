@@ -153,10 +153,11 @@ const std::vector<KeyRule>& key_rules() {
            "number of layers of each stage, such as \"8,8,7\"; empty: balance stages by FLOPs"),
       TEXT("mesh.shares", mesh.shares,
            "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
-           "first rank is three times as fast; experts get the rows of all ranks as before; empty: equal shares"),
+           "first rank is three times as fast; experts get the rows of all ranks as before; measured: by the speeds "
+           "that `train` measures before its first step (docs/balance.md); empty: equal shares"),
       TEXT("mesh.width_shares", mesh.width_shares,
            "weights by which the expert-parallel ranks share the width of every expert with moe.transport = "
-           "\"gather_tokens\", such as \"3,1\"; empty: equal shares"),
+           "\"gather_tokens\", such as \"3,1\"; measured: as for mesh.shares; empty: equal shares"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16,
               "consecutive ranks that share a node; the last node may have fewer; 0: as the launcher reports"),

@@ -26,6 +26,8 @@ class Trace {
   // When true, every scope is kept as a TraceEvent (at most one million) in addition to the sums.
   void keep_events(bool keep) { keep_events_ = keep; }
   const std::vector<TraceEvent>& events() const { return events_; }
+  // Moves out what events() has.
+  std::vector<TraceEvent> take_events() { return std::exchange(events_, {}); }
 
   // For tests: the host computes as slowly as if it had `speed`, in (0, 1], of its own speed from now on. Work that
   // computes() sleeps at the end of its scopes, and the sleep counts as part of it.

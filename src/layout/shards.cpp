@@ -173,6 +173,20 @@ LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::v
   return local;
 }
 
+// What counts over whole sequences; null: nothing.
+static const char* what_needs_sequences(const ModelSpec& model, const RunSpec& run) {
+  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == CapacityDomain::sequence)
+    return "moe.capacity_domain = \"sequence\"";
+  if (aux_scope(run, model) == AuxScope::sequence && aux_loss_coef(run, model) > 0)
+    return "the auxiliary loss per sequence (moe.aux_scope)";
+  return nullptr;
+}
+
+int64_t sample_unit(const ModelSpec& model, const RunSpec& run, const Mesh& mesh) {
+  // With "ted" every rank routes whole sequences.
+  return mesh.ted || what_needs_sequences(model, run) == nullptr ? 1 : mesh.tp;
+}
+
 void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences) {
   const int tp = mesh.tp;
   if (tp == 1) return;
@@ -199,22 +213,16 @@ void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mes
               "set mesh.tp to at most {}, or moe.tp_mode = \"ssmb\"",
               layer.moe.shared_width > 0 ? std::min(layer.moe.width, layer.moe.shared_width) : layer.moe.width));
   }
-  if (mesh.ted || sequences % tp == 0) return;  // with "ted" every rank routes whole sequences
-  const auto cut = [&](const char* what) {
-    fail(Exit::config,
-         fmt::format(
-             "{} needs whole sequences on a rank, but mesh.tp = {} does not divide the {} sequence{} of a micro-batch",
-             what, tp, sequences, sequences == 1 ? "" : "s"),
-         run.mesh.shares.empty()
-             ? fmt::format("set train.global_batch to a multiple of train.micro_batches x dp x mesh.tp = {}",
-                           run.train.micro_batches * mesh.dp * tp)
-             : fmt::format("choose mesh.shares and train.global_batch so that every rank gets a multiple of {} samples",
-                           tp));
-  };
-  if (run.moe.capacity_factor > 0 && run.moe.capacity_domain == CapacityDomain::sequence)
-    cut("moe.capacity_domain = \"sequence\"");
-  if (aux_scope(run, model) == AuxScope::sequence && aux_loss_coef(run, model) > 0)
-    cut("the auxiliary loss per sequence (moe.aux_scope)");
+  if (sequences % sample_unit(model, run, mesh) == 0) return;
+  fail(Exit::config,
+       fmt::format("{} needs whole sequences on a rank, but mesh.tp = {} does not divide the {} sequence{} of a "
+                   "micro-batch",
+                   what_needs_sequences(model, run), tp, sequences, sequences == 1 ? "" : "s"),
+       run.mesh.shares.empty()
+           ? fmt::format("set train.global_batch to a multiple of train.micro_batches x dp x mesh.tp = {}",
+                         run.train.micro_batches * mesh.dp * tp)
+           : fmt::format("choose mesh.shares and train.global_batch so that every rank gets a multiple of {} samples",
+                         tp));
 }
 
 }  // namespace mw

@@ -73,6 +73,10 @@ int64_t widest_entry(const ParamRow& row, const ModelSpec& model, const std::vec
 LocalParam local_param(const ParamRow& row, const ModelSpec& model, const std::vector<ExpertPlacement>& placements,
                        const Mesh& mesh, const MeshCoords& coords);
 
+// Every data-parallel rank needs a multiple of so many samples: mesh.tp where shards of tokens must not cut sequences,
+// else 1.
+int64_t sample_unit(const ModelSpec& model, const RunSpec& run, const Mesh& mesh);
+
 // Errors: config, when there are too few heads, or key/value heads that ranks cannot share evenly, or a capacity counts
 // over sequences that shards would cut.
 void check_tensor_parallel(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences);

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <numeric>
+#include <queue>
+#include <utility>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -27,8 +30,14 @@ std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
   return fmt::format("set train.micro_batches to {}{}{}", below, below.empty() || above.empty() ? "" : " or ", above);
 }
 
+// Of `count` ranks, if `text` names none.
+std::vector<int64_t> weights_of(const std::string& text, const std::string& key, int64_t count) {
+  if (!text.empty() && text != kMeasuredShares) return parse_shares(text, key);
+  return std::vector<int64_t>(static_cast<size_t>(count), 1);
+}
+
 std::vector<int64_t> uneven_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
-  const std::vector<int64_t> weights = parse_shares(run.mesh.shares, kKey);
+  const std::vector<int64_t> weights = weights_of(run.mesh.shares, kKey, dp);
   const int64_t global = run.train.global_batch;
   if (std::ssize(weights) != dp)
     fail(Exit::config,
@@ -49,7 +58,7 @@ std::vector<int64_t> uneven_samples(const RunSpec& run, int64_t micro_batches, i
 }  // namespace
 
 std::vector<int64_t> parse_shares(const std::string& text, const std::string& key) {
-  constexpr int64_t kMost = int64_t{1} << 20;
+  constexpr int64_t kMost = int64_t{1} << 24;
   std::vector<int64_t> weights;
   for (size_t begin = 0; begin <= text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
@@ -90,6 +99,34 @@ std::vector<int64_t> divide_by_shares(int64_t units, const std::vector<int64_t>&
   return parts;
 }
 
+// A unit goes to the part that would be done with it first. Were another division faster, it would give the slowest
+// part here one unit less and some other part one more, which would be done later than the slowest part is.
+std::vector<int64_t> divide_by_speed(int64_t units, std::span<const double> seconds, std::span<const int64_t> most) {
+  MW_CHECK(units >= std::ssize(seconds) && seconds.size() == most.size(), "{} units for {} parts", units,
+           seconds.size());
+  std::vector<int64_t> parts(seconds.size(), 1);
+  using Next = std::pair<double, size_t>;  // the time of a part with one unit more
+  std::priority_queue<Next, std::vector<Next>, std::greater<>> order;
+  const auto offer = [&](size_t i) {
+    if (parts[i] < most[i]) order.emplace(seconds[i] * static_cast<double>(parts[i] + 1), i);
+  };
+  for (size_t i = 0; i < parts.size(); ++i) offer(i);
+  for (int64_t left = units - std::ssize(parts); left > 0; --left) {
+    MW_CHECK(!order.empty(), "no room for {} of {} units", left, units);
+    const size_t first = order.top().second;
+    order.pop();
+    ++parts[first];
+    offer(first);
+  }
+  return parts;
+}
+
+double time_of_slowest(std::span<const int64_t> parts, std::span<const double> seconds) {
+  double longest = 0;
+  for (size_t i = 0; i < parts.size(); ++i) longest = std::max(longest, seconds[i] * static_cast<double>(parts[i]));
+  return longest;
+}
+
 std::vector<int64_t> samples_by_rank(const RunSpec& run, int64_t micro_batches, int64_t dp) {
   if (!run.mesh.shares.empty()) return uneven_samples(run, micro_batches, dp);
   const TrainSpec& train = run.train;
@@ -104,7 +141,7 @@ std::vector<int64_t> samples_by_rank(const RunSpec& run, int64_t micro_batches, 
 bool can_share_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
   const int64_t global = run.train.global_batch;
   if (run.mesh.shares.empty()) return global % (micro_batches * dp) == 0;
-  return std::ssize(parse_shares(run.mesh.shares, kKey)) == dp && global % micro_batches == 0 &&
+  return std::ssize(weights_of(run.mesh.shares, kKey, dp)) == dp && global % micro_batches == 0 &&
          global / micro_batches >= dp;
 }
 
@@ -123,9 +160,12 @@ int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
   return *std::max_element(samples.begin(), samples.end());
 }
 
+int64_t width_unit(int64_t width, int64_t ep) {
+  return width % kWidthUnit == 0 && width >= kWidthUnit * ep ? kWidthUnit : 1;
+}
+
 std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep) {
-  std::vector<int64_t> weights(static_cast<size_t>(ep), 1);
-  if (!run.mesh.width_shares.empty()) weights = parse_shares(run.mesh.width_shares, kWidthKey);
+  const std::vector<int64_t> weights = weights_of(run.mesh.width_shares, kWidthKey, ep);
   if (std::ssize(weights) != ep)
     fail(Exit::config,
          fmt::format("mesh.width_shares = \"{}\" has {} shares, but mesh.ep = {}", run.mesh.width_shares,
@@ -136,15 +176,14 @@ std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep
          fmt::format("moe.transport = \"gather_tokens\": mesh.ep = {} ranks cannot share experts of width {}", ep,
                      width),
          fmt::format("set mesh.ep to at most {}, or another moe.transport", width));
-  const int64_t unit = width % kWidthUnit == 0 && width >= kWidthUnit * ep ? kWidthUnit : 1;
+  const int64_t unit = width_unit(width, ep);
   std::vector<int64_t> widths = divide_by_shares(width / unit, weights);
   for (int64_t& own : widths) own *= unit;
   return widths;
 }
 
 bool can_share_width(const RunSpec& run, int64_t width, int64_t ep) {
-  const std::string& shares = run.mesh.width_shares;
-  return width >= ep && (shares.empty() || std::ssize(parse_shares(shares, kWidthKey)) == ep);
+  return width >= ep && std::ssize(weights_of(run.mesh.width_shares, kWidthKey, ep)) == ep;
 }
 
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank) {

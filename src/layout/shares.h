@@ -5,12 +5,17 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "config/run_spec.h"
 
 namespace mw {
+
+// What mesh.shares and mesh.width_shares say for shares by measured speeds, which `train` puts in its place
+// (train/loop/share_chooser.h). Everything else takes it for equal shares.
+inline constexpr const char* kMeasuredShares = "measured";
 
 // "3,1" as the list {3, 1}. Errors: config, naming `key`, for anything but a list of positive integers.
 std::vector<int64_t> parse_shares(const std::string& text, const std::string& key);
@@ -19,6 +24,13 @@ std::vector<int64_t> parse_shares(const std::string& text, const std::string& ke
 // as near to the exact proportion as that allows: what is left over goes to the largest remainders, with ties to the
 // lower index. Requires units >= weights.size().
 std::vector<int64_t> divide_by_shares(int64_t units, const std::vector<int64_t>& weights);
+
+// Divides `units` so that the slowest part takes the least time: part i takes seconds[i] for each of its units, of
+// which it gets at least one and at most most[i]. Exact: no other division has a shorter longest time. Requires
+// units >= seconds.size(), and room for all units.
+std::vector<int64_t> divide_by_speed(int64_t units, std::span<const double> seconds, std::span<const int64_t> most);
+// Of the part that takes longest, with seconds[i] for each of its units.
+double time_of_slowest(std::span<const int64_t> parts, std::span<const double> seconds);
 
 // Samples of a micro-batch by DP rank: equal, or by mesh.shares. Errors: config, in these cases:
 //   without mesh.shares: train.global_batch is not a multiple of micro_batches * dp (the hint names the nearest
@@ -46,8 +58,10 @@ struct LocalBatch {
 // The part of DP rank `rank` of `dp`. Errors: as samples_by_rank.
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank);
 
-// The width of each EP rank's slice of every expert, where ranks hold slices (moe.transport = "gather_tokens"): in
-// multiples of 64 if `width` is one and has 64 for every rank, else in single features. Errors: config, if
+// What the width of experts is shared in: 64 features if `width` is a multiple and has 64 for every rank, else one.
+int64_t width_unit(int64_t width, int64_t ep);
+// The width of each EP rank's slice of every expert, where ranks hold slices (moe.transport = "gather_tokens"), in
+// multiples of width_unit. Errors: config, if
 // mesh.width_shares does not list ep shares, or width is less than ep.
 std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep);
 // Whether expert_widths accepts these sizes.

@@ -22,8 +22,8 @@ void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, c
                     TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
   const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
   expert_hidden(stream, batch, weights, h_RcF, by);
-  activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
   const TraceScope part(stream.trace(), "expert_down");
+  activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
   esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.out, by);
 }
 
@@ -33,10 +33,8 @@ void expert_backward(Stream& stream, Activation kind, const ExpertBatch& batch, 
                      TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
   const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
   const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
-  {
-    const TraceScope part(stream.trace(), "expert_down_d_input");
-    esmm_d_input(stream, batch.in, batch.offsets, weights.down, {a_RF, nullptr}, by);
-  }
+  const TraceScope part(stream.trace(), "expert_down_d_input");
+  esmm_d_input(stream, batch.in, batch.offsets, weights.down, {a_RF, nullptr}, by);
   activate_backward(stream, kind, h, a, batch.weights_R.slice(begin, count), h, a,
                     batch.d_weights_R.slice(begin, count));
 }

@@ -320,7 +320,7 @@ static int64_t most_ranks_below(const Request& request) {
 void fail_without_layouts(const Request& request) {
   const int64_t batch = request.run.train.global_batch;
   const std::string& shares = request.run.mesh.shares;
-  if (!shares.empty()) {
+  if (!shares.empty() && shares != kMeasuredShares) {
     const int64_t dp = std::ssize(parse_shares(shares, "mesh.shares"));
     fail(Exit::config,
          fmt::format(

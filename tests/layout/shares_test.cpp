@@ -2,9 +2,13 @@
 #include "layout/shares.h"
 
 #include <cmath>
+#include <limits>
 #include <numeric>
+#include <random>
+#include <span>
 
 #include "layout/attention_scratch.h"
+#include "layout/divided.h"
 #include "layout/helpers.h"
 
 namespace mw::test {
@@ -35,6 +39,90 @@ TEST(Shares, AreCompletePositiveAndNear) {
       }
     }
   }
+}
+
+// The shortest longest time of any division; infinite where there is none.
+double best_time(int64_t units, std::span<const double> seconds, std::span<const int64_t> most) {
+  double best = std::numeric_limits<double>::infinity();
+  if (seconds.empty()) return units == 0 ? 0 : best;
+  for (int64_t own = 1; own <= std::min(units, most[0]); ++own)
+    best = std::min(best, std::max(static_cast<double>(own) * seconds[0],
+                                   best_time(units - own, seconds.subspan(1), most.subspan(1))));
+  return best;
+}
+
+TEST(Shares, BySpeedAreTheBestOfAllDivisions) {
+  EXPECT_EQ(divide_by_speed(20, std::vector{1.0, 3.0}, Parts{20, 20}), (Parts{15, 5}));
+  EXPECT_EQ(divide_by_speed(20, std::vector{1.0, 3.0}, Parts{12, 20}), (Parts{12, 8}));
+  EXPECT_EQ(divide_by_speed(2, std::vector{1.0, 1e9}, Parts{2, 2}), (Parts{1, 1}));
+  std::mt19937_64 random(1);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const size_t ranks = 1 + random() % 4;
+    std::vector<double> seconds;
+    Parts most;
+    int64_t room = 0;
+    for (size_t i = 0; i < ranks; ++i) {
+      seconds.push_back(static_cast<double>(1 + random() % 9));  // with ties
+      most.push_back(1 + static_cast<int64_t>(random() % 12));
+      room += most.back();
+    }
+    const auto least = static_cast<int64_t>(ranks);
+    const int64_t units = least + static_cast<int64_t>(random() % static_cast<uint64_t>(room - least + 1));
+    const Parts parts = divide_by_speed(units, seconds, most);
+    for (size_t i = 0; i < ranks; ++i) {
+      EXPECT_GE(parts[i], 1);
+      EXPECT_LE(parts[i], most[i]);
+    }
+    EXPECT_EQ(std::accumulate(parts.begin(), parts.end(), int64_t{0}), units);
+    EXPECT_EQ(time_of_slowest(parts, seconds), best_time(units, seconds, most)) << trial;
+  }
+}
+
+TEST(Shares, ThatAreNotMeasuredYetAreEqual) {
+  RunSpec run;
+  run.train.global_batch = 5;
+  run.train.micro_batches = 1;
+  run.mesh.shares = run.mesh.width_shares = kMeasuredShares;
+  EXPECT_EQ(samples_by_rank(run, 1, 2), (Parts{3, 2}));
+  EXPECT_TRUE(can_share_samples(run, 1, 5));
+  EXPECT_FALSE(can_share_samples(run, 1, 6));
+  EXPECT_EQ(expert_widths(run, 256, 2), (Parts{128, 128}));
+  EXPECT_TRUE(can_share_width(run, 256, 3));
+}
+
+TEST(Divided, NoPartIsLargerThanItsMemory) {
+  RunSpec run = small_run();
+  run.train.global_batch = 20;
+  run.train.micro_batches = 2;
+  run.mesh.ep = 2;
+  run.mesh.shares = run.mesh.width_shares = kMeasuredShares;
+  run.moe.transport = "gather_tokens";
+  run.native.expert_width = 640;
+  const ModelSpec model = build_native_model(run.native);
+  for (const int rank : {0, 1}) {
+    const Plan plan = make_plan(model, run, 2, rank, {});
+    for (const Divided& divided : {divided_samples(plan), divided_width(plan)}) {
+      EXPECT_EQ(divided.equal(), (Parts{5, 5})) << divided.name;
+      const auto bytes = [&](Parts shares) {
+        if (rank == 1) std::swap(shares[0], shares[1]);
+        RunSpec other = run;
+        other.mesh.*divided.key = list_of_shares(shares);
+        return summarise(all_rows(make_plan(model, other, 2, rank, {}))).total();
+      };
+      EXPECT_EQ(units_that_fit(divided, run, plan, bytes({7, 3})), 7) << divided.name;
+      EXPECT_EQ(units_that_fit(divided, run, plan, bytes({7, 3}) - 1), 6) << divided.name;
+      EXPECT_EQ(units_that_fit(divided, run, plan, bytes({9, 1})), 9) << divided.name;
+      EXPECT_EQ(units_that_fit(divided, run, plan, 0), 5) << divided.name;
+    }
+  }
+  run.moe.transport = "gather_weights";
+  run.mesh.width_shares = "";
+  run.moe.aux_loss_coef = 0.1;
+  run.moe.aux_scope = AuxScope::sequence;  // counts over sequences that TP must not cut
+  run.mesh.tp = 2;
+  run.mesh.ep = 4;
+  run.train.global_batch = 24;
+  EXPECT_EQ(divided_samples(make_plan(model, run, 4, 0, {})).units, 6);
 }
 
 TEST(Shares, PlaceTheSamplesOfARank) {

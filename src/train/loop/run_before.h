@@ -7,7 +7,7 @@
 
 namespace mw {
 
-// The run that wrote the checkpoint that `run` resumes from, with what it chose in place of "auto". None
+// The run that wrote the checkpoint that `run` resumes from, with what it chose in place of "auto" and "measured". None
 // if there is none, if it cannot be read, which is reported when it is loaded, or if its mesh, schedule or
 // micro-batches are other ones than the run's.
 std::optional<RunSpec> run_before(const RunSpec& run);

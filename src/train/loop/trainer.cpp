@@ -29,6 +29,7 @@
 #include "train/loop/run_before.h"
 #include "train/loop/run_memory.h"
 #include "train/loop/run_text.h"
+#include "train/loop/share_chooser.h"
 #include "train/loop/signals.h"
 #include "train/loop/slow_ranks.h"
 #include "train/loop/train_step.h"
@@ -98,6 +99,7 @@ class Trainer {
   RunMemory memory_;  // at the last report
   std::optional<double> val_loss_;
   std::optional<TransportChooser> transport_;
+  std::optional<ShareChooser> shares_;  // none in a dry run
   int64_t saved_step_ = -1, warned_grows_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
   double trained_seconds_ = 0;
@@ -120,7 +122,8 @@ void Trainer::prepare() {
   if (options_.dry_run) free_memory_ = available_share(world_.comm(), device, place);
   const std::optional<RunSpec> before = leader_ ? run_before(run_) : std::nullopt;
   transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "");
-  plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
+  // Refuses before anything is read.
+  const Plan plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);
   } else if (leader_) {
@@ -146,6 +149,7 @@ void Trainer::prepare() {
     Stream stream(1);
     start_products(stream, DType::f32, reserve_host);
   }
+  if (!options_.dry_run) shares_.emplace(run_, plan, world_.comm(), threads, place, *data_, before);
   engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, place);
   balancer_.emplace(*engine_);
   bytes_ = summarise(all_rows(engine_->plan));
@@ -193,6 +197,8 @@ void Trainer::print_header() {
   if (run_.data.document_mask) say("documents of a sample are kept apart");
   if (const std::string time = describe(context_.forecast); !time.empty()) say("{}", time);
   if (!transport_->note().empty()) say("{}", transport_->note());
+  if (shares_)
+    for (const std::string& note : shares_->notes()) say("{}", note);
   if (!run_.slow.empty()) say("debug.slow = \"{}\": for tests, these ranks compute slowly", run_.slow);
 }
 

@@ -1,0 +1,55 @@
+#include "layout/divided.h"
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "layout/shards.h"
+#include "layout/shares.h"
+
+namespace mw {
+namespace {
+
+std::vector<int64_t> equal_parts(int64_t units, int parts) {
+  return divide_by_shares(units, std::vector<int64_t>(static_cast<size_t>(parts), 1));
+}
+
+}  // namespace
+
+std::vector<int64_t> Divided::equal() const { return equal_parts(units, parts); }
+
+Divided divided_samples(const Plan& plan) {
+  return {&MeshSpec::shares, "mesh.shares", plan.batch.all / sample_unit(plan.model, plan.run, plan.mesh), plan.mesh.dp,
+          plan.coords.dp};
+}
+
+Divided divided_width(const Plan& plan) {
+  size_t layer = 0;
+  while (!plan.placements->layers[layer].is_sliced()) ++layer;
+  const int64_t width = plan.model.layers[layer].moe.width;
+  return {&MeshSpec::width_shares, "mesh.width_shares", width / width_unit(width, plan.mesh.ep), plan.mesh.ep,
+          plan.coords.ep};
+}
+
+std::string list_of_shares(const std::vector<int64_t>& shares) { return fmt::format("{}", fmt::join(shares, ",")); }
+
+int64_t units_that_fit(const Divided& divided, RunSpec run, const Plan& plan, int64_t bytes) {
+  const auto fits = [&](int64_t own) {
+    std::vector<int64_t> shares = equal_parts(divided.units - own, divided.parts - 1);
+    shares.insert(shares.begin() + divided.part, own);
+    run.mesh.*divided.key = list_of_shares(shares);
+    try {
+      const Plan tried = make_plan(plan.model, run, plan.mesh.world, plan.rank, plan.platform);
+      return summarise(all_rows(tried)).total() <= bytes;
+    } catch (const Error&) {  // more than can be counted
+      return false;
+    }
+  };
+  int64_t fitting = divided.equal()[static_cast<size_t>(divided.part)], above = divided.units - divided.parts + 2;
+  while (divided.parts > 1 && above - fitting > 1) {
+    const int64_t middle = fitting + (above - fitting) / 2;
+    (fits(middle) ? fitting : above) = middle;
+  }
+  return fitting;
+}
+
+}  // namespace mw

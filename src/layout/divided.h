@@ -1,0 +1,34 @@
+// What ranks of unequal speed share in whole units (layout/shares.h): samples or the width of experts, and how many
+// units of it a rank has memory for.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "layout/plan.h"
+
+namespace mw {
+
+struct Divided {
+  std::string MeshSpec::*key;  // what says how it is shared: a list of units for each part
+  const char* name;            // of the key
+  int64_t units;               // of all parts
+  int parts, part;             // part: of the plan's rank
+  std::vector<int64_t> equal() const;
+};
+
+// The samples of a micro-batch, over data-parallel ranks.
+Divided divided_samples(const Plan& plan);
+// The width of experts, over expert-parallel ranks: that of the first layer that has slices. Other layers are divided
+// in the same proportion. Requires a layer with slices.
+Divided divided_width(const Plan& plan);
+
+// "13,7".
+std::string list_of_shares(const std::vector<int64_t>& shares);
+
+// The most units of its part with which the plan's rank would need at most `bytes` in the run `run`, while the other
+// parts share the rest equally; at least those of equal parts.
+int64_t units_that_fit(const Divided& divided, RunSpec run, const Plan& plan, int64_t bytes);
+
+}  // namespace mw

@@ -1,0 +1,125 @@
+#include "train/loop/share_chooser.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "base/error.h"
+#include "layout/divided.h"
+#include "layout/shares.h"
+#include "layout/transport.h"
+#include "train/loop/slow_ranks.h"
+#include "train/loop/train_step.h"
+
+namespace mw {
+namespace {
+
+constexpr int kPasses = 2;  // that measure
+
+Lane lane_of(const Engine& engine) { return engine.device.kind == DeviceKind::cpu ? Lane::host : Lane::compute; }
+
+// Of the faster pass: the first one also commits memory.
+ComputeSeconds measure(Engine& engine, const SampleOrder& samples) {
+  set_first_weights(engine);
+  slow_down(engine, 0);
+  Trace& trace = engine.stream.trace();
+  if (lane_of(engine) == Lane::compute) trace.time_device(&engine.stream.queue());
+  const std::vector<Batch> batches = stage(engine, read_step(samples, engine.plan, 0));
+  trace.keep_events(true);
+  ComputeSeconds least;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    accumulate_gradients(engine, batches, forced_taps(engine.plan, 1));
+    trace.settle();
+    const ComputeSeconds seconds = compute_seconds(trace.take_events(), lane_of(engine));
+    if (pass == 0 || seconds.all < least.all) least = seconds;
+  }
+  trace.time_device(nullptr);
+  return least;
+}
+
+// What a rank computes for its own samples: where rows travel, its experts compute those of other ranks.
+double seconds_for_samples(const Plan& plan, const ComputeSeconds& seconds) {
+  const bool stay = std::all_of(plan.transports.begin(), plan.transports.end(), [](TransportKind kind) {
+    return !traits_of(kind).exchanges() && !traits_of(kind).slices_experts;
+  });
+  return stay ? seconds.all : seconds.all - seconds.experts;
+}
+
+// Of each part, as the slowest of its ranks says.
+std::vector<double> slowest_of_parts(Comm& world, const Divided& divided, double own) {
+  std::vector<double> seconds(static_cast<size_t>(divided.parts));
+  seconds[static_cast<size_t>(divided.part)] = own;
+  world.all_reduce_max(std::span(seconds));
+  return seconds;
+}
+
+// Of each part, as the one of its ranks with the least memory says.
+std::vector<int64_t> most_units(Comm& world, const Divided& divided, int64_t own) {
+  std::vector<int64_t> lacking(static_cast<size_t>(divided.parts));
+  lacking[static_cast<size_t>(divided.part)] = divided.units - own;
+  world.all_reduce_max(std::span(lacking));
+  for (int64_t& units : lacking) units = divided.units - units;
+  return lacking;
+}
+
+}  // namespace
+
+ComputeSeconds compute_seconds(std::vector<TraceEvent> events, Lane lane) {
+  std::sort(events.begin(), events.end(), [](const TraceEvent& a, const TraceEvent& b) {
+    return a.begin_ns != b.begin_ns ? a.begin_ns < b.begin_ns : a.end_ns > b.end_ns;
+  });
+  ComputeSeconds sum;
+  int64_t experts_end = 0, counted_end = 0;
+  for (const TraceEvent& event : events) {
+    if (event.lane != lane) continue;
+    if (std::string_view(event.label).starts_with("expert_")) experts_end = event.end_ns;
+    if (!computes(event.work) || event.begin_ns < counted_end) continue;  // the latter lies in one that was counted
+    const double seconds = static_cast<double>(event.end_ns - event.begin_ns) * 1e-9;
+    sum.all += seconds;
+    if (event.begin_ns < experts_end) sum.experts += seconds;
+    counted_end = event.end_ns;
+  }
+  return sum;
+}
+
+ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
+                           const SampleOrder& samples, const std::optional<RunSpec>& before) {
+  std::vector<Divided> measured;
+  if (run.mesh.shares == kMeasuredShares) measured.push_back(divided_samples(plan));
+  if (run.mesh.width_shares == kMeasuredShares) measured.push_back(divided_width(plan));
+  if (measured.empty()) return;
+  const int64_t available = available_share(world, choose_device(run.train.device, place.rank), place);
+  const RunSpec equal = run;
+  std::optional<ComputeSeconds> seconds;
+  for (const Divided& divided : measured) {
+    const bool samples_of = divided.key == &MeshSpec::shares;
+    const std::vector<int64_t> most = most_units(world, divided, units_that_fit(divided, run, plan, available));
+    const bool known = before && before->moe.transport == run.moe.transport;
+    std::string& shares = run.mesh.*divided.key;
+    shares = broadcast_text(world, known ? before->mesh.*divided.key : "", 0);
+    if (!shares.empty() && shares != kMeasuredShares &&
+        std::ssize(parse_shares(shares, divided.name)) == divided.parts) {
+      notes_.push_back(fmt::format("{} = \"{}\": {}, as in the checkpoint", divided.name, kMeasuredShares, shares));
+      continue;
+    }
+    if (!seconds) {
+      Engine engine(plan.model, equal, world, threads, place);
+      seconds = measure(engine, samples);
+    }
+    const std::vector<int64_t> even = divided.equal();
+    const std::vector<double> per_unit =
+        slowest_of_parts(world, divided,
+                         (samples_of ? seconds_for_samples(plan, *seconds) : seconds->experts) /
+                             static_cast<double>(even[static_cast<size_t>(divided.part)]));
+    const std::vector<int64_t> best = divide_by_speed(divided.units, per_unit, most);
+    shares = list_of_shares(best);
+    notes_.push_back(
+        fmt::format("{} = \"{}\": {}, by {:.3g} s of compute for each; at most {:.3g} s in a step, {:.3g} s "
+                    "with equal shares",
+                    divided.name, kMeasuredShares, shares, fmt::join(per_unit, ","), time_of_slowest(best, per_unit),
+                    time_of_slowest(even, per_unit)));
+  }
+}
+
+}  // namespace mw

@@ -1,0 +1,41 @@
+// The shares of a run with mesh.shares or mesh.width_shares = "measured": by the speeds of the ranks before the first
+// step.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "train/data/data.h"
+
+namespace mw {
+
+// Seconds of a rank's forward and backward passes without waits.
+struct ComputeSeconds {
+  double all = 0, experts = 0;  // experts: the part of `all` in products and activations of routed experts
+};
+// events: of one thread or queue (`lane`); others are left out.
+ComputeSeconds compute_seconds(std::vector<TraceEvent> events, Lane lane);
+
+class ShareChooser {
+ public:
+  // Puts shares in place of "measured" in `run`: those of `before`, a run of the same layout, where it has them and the
+  // same transport. Otherwise it makes an engine with equal shares, computes the gradients of the first step twice
+  // without an update, and shares so that the slowest rank takes the least time: the samples by the seconds that each
+  // data-parallel rank computes for one of its own, and the width of experts by those of the experts. No rank gets
+  // more than its memory has room for. plan: of this rank, with equal shares in place of "measured". `before` counts
+  // on rank 0 only. Collective over the world. Errors: as Engine and
+  // accumulate_gradients.
+  ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
+               const SampleOrder& samples, const std::optional<RunSpec>& before);
+
+  // Lines on the choice before the first step, the same on all ranks.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+ private:
+  std::vector<std::string> notes_;
+};
+
+}  // namespace mw

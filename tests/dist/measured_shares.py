@@ -1,0 +1,43 @@
+"""Shares by measured speeds: a slow rank gets less, a resumed run keeps its shares, and the numbers are those of equal shares to rounding."""
+
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import Checks, largest_difference, outputs, read_metrics, run, unwrapped, write_corpus, write_run_file  # noqa: E402
+
+checks = Checks()
+write_corpus("text")
+RUN = write_run_file()
+KEYS = ["mesh.ep=2", "train.schedule=constant", "train.micro_batches=1", "model.expert_width=64", "log.every=1000"]
+MEASURED = "mesh.shares=measured"
+
+
+def train(name, *overrides):
+    result = run(2, "train", RUN, *outputs(name), *KEYS, *overrides)
+    checks.expect(result.code == 0, f"{name} {overrides}: exit {result.code}", result.output)
+    print(f"{result.seconds:5.1f} s  {name}: {' '.join(overrides)}", flush=True)
+    return unwrapped(result.output)
+
+
+def shares_in(output, key="mesh.shares", what="by"):
+    """Those that the start lines tell."""
+    found = re.search(rf'{re.escape(key)} = "measured": ([\d,]+), {what}', output)
+    return tuple(map(int, found[1].split(","))) if checks.expect(found, f"no line tells {key}", output) else (0, 0)
+
+
+train("equal", "moe.transport=gather_weights", "mesh.shares=")
+for transport, width in (("gather_weights", []), ("gather_tokens", ["mesh.width_shares=measured"]), ("flat", [])):
+    output = train(transport, MEASURED, f"moe.transport={transport}", "debug.slow=1:0.2", "train.steps=6", *width)
+    shares = shares_in(output)
+    checks.expect(sum(shares) == 16 and shares[0] > 10, f"{transport}: shares {shares} with a rank of a fifth the speed")
+    if width:
+        widths = shares_in(output, "mesh.width_shares")
+        checks.expect(widths[0] > widths[1], f"{transport}: the width is shared {widths}")
+    output = train(transport, MEASURED, f"moe.transport={transport}", "checkpoint.resume=auto", *width)
+    checks.expect(shares_in(output, what="as in the checkpoint") == shares, f"{transport}: other shares after a resume", output)
+    checks.expect("mesh.shares:" not in output, f"{transport}: the resumed run takes its shares for changed", output)
+    difference = largest_difference(read_metrics("equal"), read_metrics(transport))
+    checks.expect(difference < 1e-5, f"{transport}: differs from equal shares by {difference}")
+checks.finish()
