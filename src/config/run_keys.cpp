@@ -158,6 +158,9 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("mesh.width_shares", mesh.width_shares,
            "weights by which the expert-parallel ranks share the width of every expert with moe.transport = "
            "\"gather_tokens\", such as \"3,1\"; measured: as for mesh.shares; empty: equal shares"),
+      INTEGER("mesh.adapt_every", mesh.adapt_every, 0, kMany,
+              "with mesh.shares = \"measured\", steps between looks at the ranks' speeds: the samples are shared again "
+              "where that makes steps faster by 3 % or more; 0: never"),
       INTEGER("mesh.zero", mesh.zero, 0, 1, "ZeRO stage; 1: shard optimizer states over replicas"),
       INTEGER("mesh.ranks_per_node", mesh.ranks_per_node, 0, 1 << 16,
               "consecutive ranks that share a node; the last node may have fewer; 0: as the launcher reports"),

@@ -45,6 +45,7 @@ struct MeshSpec {
   std::string stage_layers;  // layers of each stage, "8,8,7"; empty: cut by FLOPs
   std::string shares;        // samples of each data-parallel rank, as weights "3,1", or "measured"; empty: equal
   std::string width_shares;  // width of every expert on each expert-parallel rank, likewise
+  int64_t adapt_every = 0;   // steps between looks at measured shares; 0: they stay
   int64_t zero = 0, ranks_per_node = 0;  // 0: from the launcher
 };
 

@@ -1,4 +1,5 @@
-"""Shares by measured speeds: a slow rank gets less, a resumed run keeps its shares, and the numbers are those of equal shares to rounding."""
+"""Shares by measured speeds: a slow rank gets less, at the start and when it becomes slow; a resumed run keeps its shares; and
+the numbers are those of equal shares to rounding."""
 
 import os
 import re
@@ -40,4 +41,12 @@ for transport, width in (("gather_weights", []), ("gather_tokens", ["mesh.width_
     checks.expect("mesh.shares:" not in output, f"{transport}: the resumed run takes its shares for changed", output)
     difference = largest_difference(read_metrics("equal"), read_metrics(transport))
     checks.expect(difference < 1e-5, f"{transport}: differs from equal shares by {difference}")
+
+# Rank 1 becomes four times slower after step 100.
+output = train("drift", MEASURED, "moe.transport=gather_weights", "mesh.adapt_every=10", "debug.slow=1:0.25@101", "train.steps=170")
+start = shares_in(output)
+changes = [(int(step), int(first)) for step, first in
+           re.findall(r'step (\d+): mesh.shares = "measured": (\d+),\d+ in place of', output)]
+print(f"         {start} at the start, changes (step, share of rank 0): {changes}")
+checks.expect(any(100 < step <= 160 and share > 10 for step, share in changes), "not shared again by step 160", output)
 checks.finish()

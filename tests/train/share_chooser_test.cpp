@@ -1,6 +1,7 @@
 // Measured shares: what counts as compute, and a run whose ranks are of unequal speed.
 #include "train/loop/share_chooser.h"
 
+#include "engine/redistribute.h"
 #include "layout/shares.h"
 #include "support/thread_comm.h"
 #include "train/engines.h"
@@ -36,9 +37,11 @@ RunSpec measured_run(const std::string& transport) {
   run.train.global_batch = 12;
   run.train.micro_batches = 1;
   run.train.seq_len = 32;
+  run.train.steps = 1000;
   run.native.expert_width = 256;
   run.mesh.ep = 2;
   run.mesh.shares = kMeasuredShares;
+  run.mesh.adapt_every = 50;
   run.moe.transport = transport;
   if (transport == "gather_tokens") run.mesh.width_shares = kMeasuredShares;
   run.slow = "1:0.2";
@@ -75,6 +78,44 @@ TEST(ShareChooser, KeepsTheSharesOfTheSameLayout) {
                                world.rank() == 0 ? std::optional(before) : std::nullopt);
     EXPECT_EQ(run.mesh.shares, "5,7");
     EXPECT_EQ(run.mesh.width_shares, "1,3");
+  });
+}
+
+// A running engine computes from then on as one that was made with the new shares.
+TEST(ShareChooser, ChangesSharesWhereARankBecomesSlow) {
+  const SampleOrder samples(counting_tokens(100), 32, 128, 1);
+  run_ranks(2, [&](Comm& world, Stream&) {
+    RandomLayout layout{measured_run("gather_weights"), nullptr, ""};
+    RunSpec before = layout.run;
+    before.mesh.shares = "6,6";
+    ShareChooser chooser(layout.run, plan_of(layout.run, world), world, 1, {}, samples, before);
+    const std::unique_ptr<Engine> engine = trained_engine(layout, world);
+    std::string told;
+    for (const int64_t step : {50, 100, 150}) {
+      EXPECT_EQ(told, "") << step;
+      chooser.begin_step(*engine, step);
+      slow_down(*engine, step);
+      take_step(*engine, step);
+      chooser.end_step(*engine, 0.001, step);
+      told = chooser.after_step(*engine, step);
+    }
+    EXPECT_NE(told.find("in place of 6,6"), std::string::npos) << told;
+    layout.run.mesh.shares = engine->plan.run.mesh.shares;
+    EXPECT_GE(parse_shares(layout.run.mesh.shares, "shares")[0], 8);
+    const std::unique_ptr<Engine> fresh = make_engine(layout, world);
+    redistribute(*engine, *fresh);
+    EXPECT_EQ(take_step(*engine, 300), take_step(*fresh, 300));
+    expect_same_states(*engine, *fresh);
+  });
+}
+
+TEST(ShareChooser, RefusesToAdaptSharesThatAreNotMeasured) {
+  const SampleOrder samples(counting_tokens(100), 32, 128, 1);
+  run_ranks(1, [&](Comm& world, Stream&) {
+    RunSpec run = even_run();
+    run.mesh.adapt_every = 10;
+    const Plan plan = plan_of(run, world);
+    EXPECT_THROW(ShareChooser(run, plan, world, 1, {}, samples, std::nullopt), Error);
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "layout/divided.h"
@@ -85,6 +86,9 @@ ComputeSeconds compute_seconds(std::vector<TraceEvent> events, Lane lane) {
 
 ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
                            const SampleOrder& samples, const std::optional<RunSpec>& before) {
+  if (run.mesh.adapt_every > 0 && run.mesh.shares != kMeasuredShares)
+    fail(Exit::config, fmt::format("mesh.adapt_every = {} changes measured shares only", run.mesh.adapt_every),
+         fmt::format("set mesh.shares = \"{}\", or mesh.adapt_every = 0", kMeasuredShares));
   std::vector<Divided> measured;
   if (run.mesh.shares == kMeasuredShares) measured.push_back(divided_samples(plan));
   if (run.mesh.width_shares == kMeasuredShares) measured.push_back(divided_width(plan));
@@ -95,6 +99,7 @@ ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int thre
   for (const Divided& divided : measured) {
     const bool samples_of = divided.key == &MeshSpec::shares;
     const std::vector<int64_t> most = most_units(world, divided, units_that_fit(divided, run, plan, available));
+    if (samples_of) most_ = most;
     const bool known = before && before->moe.transport == run.moe.transport;
     std::string& shares = run.mesh.*divided.key;
     shares = broadcast_text(world, known ? before->mesh.*divided.key : "", 0);
@@ -120,6 +125,49 @@ ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int thre
                     divided.name, kMeasuredShares, shares, fmt::join(per_unit, ","), time_of_slowest(best, per_unit),
                     time_of_slowest(even, per_unit)));
   }
+}
+
+bool ShareChooser::times(const Engine& engine, int64_t step) const {
+  const int64_t every = engine.plan.run.mesh.adapt_every;
+  return every > 0 && step < engine.plan.run.train.steps && (lane_of(engine) == Lane::host || step % every == 0);
+}
+
+void ShareChooser::begin_step(Engine& engine, int64_t step) {
+  if (times(engine, step)) engine.stream.trace().keep_events(true);
+}
+
+void ShareChooser::end_step(Engine& engine, double seconds, int64_t step) {
+  if (!times(engine, step)) return;
+  Trace& trace = engine.stream.trace();
+  trace.keep_events(false);
+  own_seconds_ += seconds_for_samples(engine.plan, compute_seconds(trace.take_events(), lane_of(engine)));
+  step_seconds_ += seconds;
+  ++timed_steps_;
+}
+
+std::string ShareChooser::after_step(Engine& engine, int64_t step) {
+  const Plan& plan = engine.plan;
+  const int64_t every = plan.run.mesh.adapt_every;
+  if (every == 0 || step % every != 0 || timed_steps_ == 0) return "";
+  const Divided divided = divided_samples(plan);
+  std::vector<int64_t> shares = samples_by_rank(plan.run, plan.run.train.micro_batches, divided.parts);
+  for (int64_t& share : shares) share /= plan.batch.all / divided.units;
+  if (!watch_) watch_.emplace(shares, most_, step - every);
+  const double steps = static_cast<double>(std::exchange(timed_steps_, 0)),
+               units = static_cast<double>(shares[static_cast<size_t>(divided.part)]);
+  double step_seconds = std::exchange(step_seconds_, 0) / steps;
+  engine.world.all_reduce_max(std::span(&step_seconds, 1));
+  const std::vector<double> per_unit =
+      slowest_of_parts(engine.world, divided, std::exchange(own_seconds_, 0) / steps / units);
+  const std::optional<std::vector<int64_t>> next = watch_->look(per_unit, step_seconds, step);
+  if (!next) return "";
+  RunSpec run = plan.run;
+  run.mesh.shares = list_of_shares(*next);
+  const bool changed = change_run(engine, run);
+  watch_->begin(changed ? *next : shares, step);
+  return fmt::format("step {}: mesh.shares = \"{}\": {} in place of {}, by the seconds of compute in the last steps{}",
+                     step, kMeasuredShares, run.mesh.shares, list_of_shares(shares),
+                     changed ? "" : "; but some rank has too little memory, and they stay");
 }
 
 }  // namespace mw

@@ -64,7 +64,7 @@ class Trainer {
   StepStats compute_step(int64_t step);
   std::optional<StepParts> longest_parts(double seconds) const;
   void report(const StepStats& stats, int64_t step, double seconds);
-  void change_transport_after(const StepStats& stats, int64_t step);
+  void change_run_after(const StepStats& stats, int64_t step);
   void validate(int64_t step);
   void save(int64_t step);
   bool finish_save();
@@ -282,9 +282,11 @@ void Trainer::time_device_from(int64_t step) {
              traced = step == run_.train.steps && !run_.log.trace.empty();
   step_has_parts_ = !on_gpu || trained_steps_ % kPartsEvery == kFirstParts;
   Trace& trace = engine_->stream.trace();
-  const bool wanted = on_gpu && (step_has_parts_ || (leader_ && (options_.profile || traced)));
+  const bool wanted =
+      on_gpu && (step_has_parts_ || shares_->times(*engine_, step) || (leader_ && (options_.profile || traced)));
   if (wanted != trace.times_device()) trace.time_device(wanted ? &engine_->stream.queue() : nullptr);
   if (traced) trace.keep_events(true);
+  shares_->begin_step(*engine_, step);
 }
 
 // Returns false when a stop was asked for.
@@ -294,7 +296,7 @@ bool Trainer::train_step(int64_t step) {
   const bool stop = stop_requested(world_.comm());
   if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
   report(stats, step, step_seconds_.back());
-  change_transport_after(stats, step);
+  change_run_after(stats, step);
   return !stop;
 }
 
@@ -328,16 +330,19 @@ StepStats Trainer::compute_step(int64_t step) {
   const StepParts after = waits_and_updates(engine_->stream.trace());
   own_parts_ = {0, after.waiting - before.waiting, after.optimizer - before.optimizer};
   own_parts_.compute = step_seconds_.back() - own_parts_.waiting - own_parts_.optimizer;
+  shares_->end_step(*engine_, step_seconds_.back(), step);
   trained_seconds_ += step_seconds_.back();
   ++trained_steps_;
   return stats;
 }
 
-// What was measured with the transport before says nothing about the predictions for the new one.
-void Trainer::change_transport_after(const StepStats& stats, int64_t step) {
-  if (const std::string change = transport_->after_step(*engine_, stats, step); !change.empty()) say("{}", change);
-  if (engine_->plan.run.moe.transport == run_.moe.transport) return;
-  run_.moe.transport = engine_->plan.run.moe.transport;
+// What was measured with the transport and the shares before says nothing about the predictions for the new ones.
+void Trainer::change_run_after(const StepStats& stats, int64_t step) {
+  for (const std::string& change : {transport_->after_step(*engine_, stats, step), shares_->after_step(*engine_, step)})
+    if (!change.empty()) say("{}", change);
+  const RunSpec& now = engine_->plan.run;
+  if (now.moe.transport == run_.moe.transport && now.mesh.shares == run_.mesh.shares) return;
+  run_ = now;
   bytes_ = summarise(all_rows(engine_->plan));
   engine_->memory.forget_peak();
   if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
