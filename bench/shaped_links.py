@@ -253,7 +253,7 @@ def measure_steps(args, launcher, folder):
 def measure_choices(args, launcher, folder):
     profile = probe(args, launcher, folder)
     points = []
-    for shape, tokens in STEPS:
+    for shape, tokens in [STEPS[i] for i in args.shapes]:
         training = Training(args, launcher, folder, shape, tokens)
         for load in args.loads:
             keys = f"moe.forced_load={load}", f"plan.platform={profile}"
@@ -297,6 +297,7 @@ def main():
     parser.add_argument("--expert-width", type=int, default=32)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--loads", nargs="+", default=["none", "hot_experts"], help="of moe.forced_load, for choose")
+    parser.add_argument("--shapes", type=int, nargs="+", default=range(len(STEPS)), help="of STEPS, from 0, for choose")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=pathlib.Path)
     args = parser.parse_args()

@@ -83,8 +83,10 @@ bool slices_experts(std::string_view name) {
 
 }  // namespace
 
-TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before) {
-  return choose_by_profile(std::move(run), ranks, nodes, [&](const Request& request) {
+TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before,
+                                      MeasuredLoads loads) {
+  return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
+    request.load.measured = std::move(loads);
     const std::map<std::string, double> seconds = seconds_by_transport(request);
     const bool keeps = seconds.count(before) > 0;
     return keeps ? choose(seconds, before, 0) : choose(seconds, "flat", kWorthwhile);
@@ -92,7 +94,7 @@ TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nod
 }
 
 TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& nodes, const std::string& now,
-                                       std::vector<std::vector<double>> loads) {
+                                       MeasuredLoads loads) {
   return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
     request.load.measured = std::move(loads);
     std::map<std::string, double> seconds = seconds_by_transport(request);

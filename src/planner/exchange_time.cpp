@@ -1,5 +1,8 @@
 #include "planner/exchange_time.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "layout/exchange_volume.h"
 
 namespace mw {
@@ -41,6 +44,17 @@ RowsPerToken rows_by_node(const ExchangeShape& shape) {
   return {units / n + pilots, units * (n - 1) / n, pilots, units};
 }
 
+// The units of the fullest rank, relative to the mean. Merged, it gets one for each token that has some of its experts:
+// with a share s of all choices, 1 - (1 - s)^K of the tokens, as if they were drawn with repetition.
+double load_of_units(const ExchangeShape& shape) {
+  if (!shape.traits.merges) return shape.load;
+  const double share = 1 / static_cast<double>(shape.group.size);
+  const auto tokens = [&](double s) {
+    return 1 - std::pow(1 - std::min(1.0, s), static_cast<double>(shape.moe.top_k));
+  };
+  return tokens(shape.load * share) / tokens(share);
+}
+
 }  // namespace
 
 double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Transfers& transfers) {
@@ -64,8 +78,9 @@ double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Trans
     return exchange({members, stride}, rows_to_others * static_cast<double>(members) / static_cast<double>(members - 1),
                     1);
   };
-  return leg(nodes, shape.group.stride * shape.near, (shape.near == 1 ? shape.load : 1) * rows.far) +
-         leg(shape.near, shape.group.stride, shape.load * rows.near);
+  const double load = load_of_units(shape);
+  return leg(nodes, shape.group.stride * shape.near, (shape.near == 1 ? load : 1) * rows.far) +
+         leg(shape.near, shape.group.stride, load * rows.near);
 }
 
 double copied_bytes(const ExchangeShape& shape, ExchangePhase phase) {
@@ -77,7 +92,7 @@ double copied_bytes(const ExchangeShape& shape, ExchangePhase phase) {
   if (!goes_by_node(shape)) return (goes_out(phase) ? 2 * k : k + 2) * bytes;
   const RowsPerToken rows = rows_by_node(shape);
   if (goes_out(phase)) return 2 * (rows.sent + rows.spread) * bytes;
-  return (shape.load * (k + rows.units) + rows.spread + rows.pilots + rows.sent + 2) * bytes;
+  return (shape.load * k + load_of_units(shape) * rows.units + rows.spread + rows.pilots + rows.sent + 2) * bytes;
 }
 
 GatherSeconds gather_seconds(const WeightGather& gather, RankGroup group, bool overlaps, const Transfers& transfers) {

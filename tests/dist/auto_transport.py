@@ -1,8 +1,9 @@
-"""moe.transport = "auto" chooses again from the loads of step 16. A run that was stopped before or after that step and resumed
-computes what an uninterrupted one does, bit for bit."""
+"""moe.transport = "auto" chooses by the loads of the first batch, and again by those of step 16. A run that was stopped
+before or after that step and resumed computes what an uninterrupted one does, bit for bit."""
 
 import json
 import os
+import shutil
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
@@ -19,25 +20,30 @@ for level in profile["levels"]:
         level[cost][1] /= 1e4
 with open("slow.json", "w") as file:
     json.dump(profile, file)
-KEYS = ["plan.platform=slow.json", "mesh.ep=4", "moe.forced_load=one_expert", "model.top_k=1", "model.experts=16",
-        "model.expert_width=8", "train.schedule=constant"]
+KEYS = ["plan.platform=slow.json", "mesh.ep=4", "model.top_k=1", "model.experts=16", "model.expert_width=8",
+        "train.schedule=constant"]
 
 
-def train(name, steps, *overrides):
-    result = run(4, "train", RUN, *outputs(name), *KEYS, f"train.steps={steps}", *overrides)
+def train(name, steps, load, *overrides):
+    result = run(4, "train", RUN, *outputs(name), *KEYS, f"moe.forced_load={load}", f"train.steps={steps}", *overrides)
     checks.expect(result.code == 0, f"{name} {overrides}: exit {result.code}", result.output)
     print(f"{result.seconds:5.1f} s  {name}: {steps} steps {' '.join(overrides)}", flush=True)
     return result.output
 
 
-output = train("whole", 20)
+output = train("skewed", 2, "one_expert")
+checks.expect('moe.transport = "auto": gather_weights, by slow.json and the loads of the first batch' in output,
+              "did not choose by the first batch", output)
+
+# Loads that change after step 12.
+output = train("even", 12, "balanced")
 checks.expect('moe.transport = "auto": flat' in output, "did not begin with flat", output)
+for name in ("whole", "stopped"):
+    shutil.copytree("even", name)
+output = train("whole", 20, "one_expert", "checkpoint.resume=auto")
 checks.expect('step 16: moe.transport = "auto": gather_weights in place of flat' in output, "did not change", output)
-for stop in (12, 17):
-    name = f"stopped-{stop}"
-    train(name, stop)
-    output = train(name, 20, "checkpoint.resume=auto")
-    checks.expect(f"after step {stop}" in output, f"did not resume after step {stop}", output)
-    checks.expect(("step 16: moe.transport" in output) == (stop < 16), f"{name}: when it changed", output)
-    same_bits(checks, name, read_metrics("whole"), read_metrics(name))
+train("stopped", 17, "one_expert", "checkpoint.resume=auto")
+output = train("stopped", 20, "one_expert", "checkpoint.resume=auto")
+checks.expect("after step 17" in output and "step 16: moe.transport" not in output, "did not go on", output)
+same_bits(checks, "stopped", read_metrics("whole"), read_metrics("stopped"))
 checks.finish()

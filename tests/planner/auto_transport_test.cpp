@@ -68,6 +68,17 @@ TEST(AutoTransport, ChoosesAgainByMeasuredLoads) {
   EXPECT_EQ(again("gather_tokens", even).name, "gather_tokens");  // slices of experts stay where they are
 }
 
+TEST(AutoTransport, ChoosesByTheLoadsOfTheFirstBatch) {
+  const RunSpec run = run_on_32_ranks();
+  std::vector<double> skewed(128, 0);
+  std::fill(skewed.begin(), skewed.begin() + 16, 8000);
+  const auto name = [&](const std::vector<double>& rows) {
+    return choose_auto_transport(run, 32, {8, {}}, "", MeasuredLoads(4, rows)).name;
+  };
+  EXPECT_EQ(name(std::vector<double>(128, 1000)), "bypass");
+  EXPECT_EQ(name(skewed), "gather_weights");
+}
+
 TEST(AutoTransport, IsTheRunsWhereThereIsNothingToChoose) {
   const auto name = [](const RunSpec& run, const NodeMap& nodes) {
     const TransportChoice choice = choose_auto_transport(run, 32, nodes);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "layout/exchange_volume.h"
 
 namespace mw::test {
@@ -70,6 +72,17 @@ TEST(ExchangeTime, FollowsTheLoadOfALinkNotOfOneRankOnIt) {
   };
   EXPECT_NEAR(flat(3, 1.2), 1.2 * flat(1, 1), 1e-12);
   EXPECT_NEAR(flat(3, 3), 3 * flat(1, 1), 1e-12);
+}
+
+// A rank with all choices gets each token once: with bypass 1 / (1 - (7/8)^4) times the mean, not 8 times.
+TEST(ExchangeTime, OfMergedRowsGrowsWithTheTokensOfTheFullestRank) {
+  const LinkRows rows = rows_per_token(moe(), traits_of(TransportKind::bypass), 2, 4);
+  const PlatformProfile profile = two_nodes_of_four();
+  const double fullest = 1 / (1 - std::pow(7.0 / 8, 4));
+  EXPECT_NEAR(seconds(profile, TransportKind::bypass, ExchangePhase::combine, 8),
+              kRows * (rows.far / kFar + fullest * rows.near / kNear) * kRowBytes, 1e-12);
+  EXPECT_NEAR(seconds(profile, TransportKind::bypass, ExchangePhase::combine, 1),
+              kRows * (rows.far / kFar + rows.near / kNear) * kRowBytes, 1e-12);
 }
 
 TEST(ExchangeTime, CopiesAreRowsThatArePackedPassedOnAndSummed) {

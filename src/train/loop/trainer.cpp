@@ -123,7 +123,7 @@ void Trainer::prepare() {
   const std::optional<RunSpec> before = leader_ ? run_before(run_) : std::nullopt;
   transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "");
   // Refuses before anything is read.
-  const Plan plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);
+  Plan plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);
   } else if (leader_) {
@@ -149,6 +149,8 @@ void Trainer::prepare() {
     Stream stream(1);
     start_products(stream, DType::f32, reserve_host);
   }
+  if (!options_.dry_run && transport_->choose_by_first_batch(run_, model, world_.comm(), threads, place, *data_))
+    plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);
   if (!options_.dry_run) shares_.emplace(run_, plan, world_.comm(), threads, place, *data_, before);
   engine_ = std::make_unique<Engine>(model, run_, world_.comm(), threads, place);
   balancer_.emplace(*engine_);

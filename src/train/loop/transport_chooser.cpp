@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "planner/auto_transport.h"
+#include "train/loop/train_step.h"
 
 namespace mw {
 namespace {
@@ -18,8 +20,8 @@ bool is_time_after(int64_t step) {
 }
 
 // By layer, the rows of the experts in the order of ranks and slots.
-std::vector<std::vector<double>> loads_by_place(const Engine& engine, const StepStats& stats) {
-  std::vector<std::vector<double>> loads;
+MeasuredLoads loads_by_place(const Engine& engine, const StepStats& stats) {
+  MeasuredLoads loads;
   for (size_t i = 0; i < stats.load.size(); ++i) {
     const auto layer = static_cast<size_t>(engine.model->moe_index()[i]);
     const std::vector<int32_t> position = engine.plan.placements->layers[layer].position_of_expert();
@@ -41,7 +43,28 @@ TransportChooser::TransportChooser(RunSpec& run, Comm& world, const NodeMap& nod
     chosen_ = choice.seconds > 0 ? 1 : 0;
   }
   world.all_reduce_max(std::span(&chosen_, 1));
+  keeps_ = !broadcast_text(world, before, 0).empty();
   run.moe.transport = broadcast_text(world, choice.name, 0);
+}
+
+bool TransportChooser::choose_by_first_batch(RunSpec& run, const ModelSpec& model, Comm& world, int threads,
+                                             const NodePlace& place, const SampleOrder& samples) {
+  if (chosen_ == 0 || keeps_) return false;
+  Engine engine(model, run, world, threads, place);
+  set_first_weights(engine);
+  const std::vector<Batch> batch = stage(engine, read_step(samples, engine.plan, 0));
+  const StepStats stats = accumulate_gradients(engine, batch, forced_taps(engine.plan, 1));
+  std::string name = run.moe.transport;
+  if (world.rank() == 0) {
+    const TransportChoice choice =
+        choose_auto_transport(asked_, world.size(), nodes_, "", loads_by_place(engine, stats));
+    if (choice.seconds > 0) {
+      name = choice.name;
+      note_ = describe(choice, fmt::format("{} and the loads of the first batch", run.plan.platform));
+    }
+  }
+  name = broadcast_text(world, name, 0);
+  return std::exchange(run.moe.transport, name) != name;
 }
 
 std::string TransportChooser::after_step(Engine& engine, const StepStats& stats, int64_t step) {

@@ -8,6 +8,7 @@
 #include "config/run_spec.h"
 #include "engine/engine.h"
 #include "engine/step.h"
+#include "train/data/data.h"
 
 namespace mw {
 
@@ -16,6 +17,12 @@ class TransportChooser {
   // Sets run.moe.transport to what rank 0 chooses; the others may see another profile. before: the transport of the
   // checkpoint that the run resumes from, where its layout is the same; or "". Collective over the world.
   TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before);
+
+  // Chooses again by the loads of the first step's batch, for a new run, and sets run.moe.transport. For that it makes
+  // an engine with the transport chosen so far, and computes the batch's gradients without an update. Returns whether
+  // the transport is another one. Collective over the world. Errors: as Engine and accumulate_gradients.
+  bool choose_by_first_batch(RunSpec& run, const ModelSpec& model, Comm& world, int threads, const NodePlace& place,
+                             const SampleOrder& samples);
 
   // One line on the choice before the first step, on rank 0; or "".
   const std::string& note() const { return note_; }
@@ -30,6 +37,7 @@ class TransportChooser {
   NodeMap nodes_;
   std::string note_;
   int64_t chosen_ = 0;  // whether a profile chose, on all ranks
+  bool keeps_ = false;  // the transport of a checkpoint, on all ranks
 };
 
 }  // namespace mw
