@@ -62,7 +62,7 @@ def run_of(platform, ranks, kib, transport, chunks=1, zipf=None, ep=0, stride=1,
 
 def runs():
     flat, printed, halo, bypass = ("flat", 1), ("printed", 1), ("halo", 4), ("bypass", 4)
-    whole = (("halo", 1), ("bypass", 1))
+    whole, finer = ((("halo", chunks), ("bypass", chunks)) for chunks in (1, 8))
     for platform in PLATFORMS:
         for ranks in (64, 256):
             for arm in (printed, *whole, flat):  # 4 KiB are one row, which chunks cannot divide
@@ -79,8 +79,11 @@ def runs():
         for kib in (64, 512):
             for group, stride in ((32, 8), (16, 8), (8, 8), (128, 1), (64, 1)):
                 yield run_of(platform, 256, kib, *flat, ep=group, stride=stride)
-        for arm in (printed, halo, bypass, flat):
+        for arm in (printed, halo, bypass, *finer, flat):
             yield run_of(platform, 64, 64, *arm, zipf=1.0)
+        yield run_of(platform, 256, 64, *finer[0])
+    for arm in (printed, *finer):
+        yield run_of("dragonfly", 256, 64, *arm, zipf=1.0)
     for arm in (printed, whole[0], halo):
         yield run_of("dragonfly", 1024, 64, *arm)
     for arm in (printed, *whole):
