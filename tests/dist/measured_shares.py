@@ -30,9 +30,9 @@ def shares_in(output, key="mesh.shares", what="by"):
 
 train("equal", "moe.transport=gather_weights", "mesh.shares=")
 for transport, width in (("gather_weights", []), ("gather_tokens", ["mesh.width_shares=measured"]), ("flat", [])):
-    output = train(transport, MEASURED, f"moe.transport={transport}", "debug.slow=1:0.2", "train.steps=6", *width)
+    output = train(transport, MEASURED, f"moe.transport={transport}", "debug.slow=1:0.02", "train.steps=6", *width)
     shares = shares_in(output)
-    checks.expect(sum(shares) == 16 and shares[0] > 10, f"{transport}: shares {shares} with a rank of a fifth the speed")
+    checks.expect(sum(shares) == 16 and shares[0] > 10, f"{transport}: shares {shares} with a rank of a fiftieth of the speed")
     if width:
         widths = shares_in(output, "mesh.width_shares")
         checks.expect(widths[0] > widths[1], f"{transport}: the width is shared {widths}")
@@ -42,11 +42,12 @@ for transport, width in (("gather_weights", []), ("gather_tokens", ["mesh.width_
     difference = largest_difference(read_metrics("equal"), read_metrics(transport))
     checks.expect(difference < 1e-5, f"{transport}: differs from equal shares by {difference}")
 
-# Rank 1 becomes four times slower after step 100.
-output = train("drift", MEASURED, "moe.transport=gather_weights", "mesh.adapt_every=10", "debug.slow=1:0.25@101", "train.steps=170")
-start = shares_in(output)
-changes = [(int(step), int(first)) for step, first in
-           re.findall(r'step (\d+): mesh.shares = "measured": (\d+),\d+ in place of', output)]
-print(f"         {start} at the start, changes (step, share of rank 0): {changes}")
-checks.expect(any(100 < step <= 160 and share > 10 for step, share in changes), "not shared again by step 160", output)
+# Rank 1 becomes ten times slower after step 100. Of four samples only such a change moves one.
+output = train("drift", MEASURED, "moe.transport=gather_weights", "mesh.adapt_every=10", "debug.slow=1:0.1@101", "train.steps=165",
+               "train.global_batch=4")
+changes = [(0, shares_in(output)[0])]
+changes += [(int(step), int(share)) for step, share in
+            re.findall(r'step (\d+): mesh.shares = "measured": (\d+),\d+ in place of', output)]
+print(f"         samples of rank 0 after steps: {changes}")
+checks.expect([share for step, share in changes if step <= 160][-1] == 3, "not shared again by step 160", output)
 checks.finish()

@@ -44,7 +44,7 @@ RunSpec measured_run(const std::string& transport) {
   run.mesh.adapt_every = 50;
   run.moe.transport = transport;
   if (transport == "gather_tokens") run.mesh.width_shares = kMeasuredShares;
-  run.slow = "1:0.2";
+  run.slow = "1:0.05";
   return run;
 }
 
