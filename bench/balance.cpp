@@ -276,6 +276,7 @@ nlohmann::json measure_unlike_ranks(const Setting& s, double sigma, const Option
   const auto time_of = [&](int spare, int replica_slots, bool knows_speeds, bool fills) {
     BalanceRanks ranks = even_ranks(blocks, replica_slots);
     if (knows_speeds) ranks.speeds = speeds;
+    if (spare > 0) ranks.homes.clear();
     if (spare > 0)
       for (size_t g = 0; g < speeds.size(); ++g)
         ranks.slots[g] = static_cast<int>(s.experts * speeds[g] / all) + spare + replica_slots;

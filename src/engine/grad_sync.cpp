@@ -46,8 +46,7 @@ int64_t GradientSums::widest_size(const Parameter& p) const {
   if (p.row.expert) {
     const ExpertPlacement& placement = plan_.placements->layers[static_cast<size_t>(p.row.layer)];
     std::vector<int64_t> held(static_cast<size_t>(placement.ep));
-    for (const std::vector<ExpertHome>& homes : placement.homes)
-      for (const ExpertHome& home : homes) ++held[static_cast<size_t>(home.ep_rank)];
+    for (const std::vector<ExpertHome>& homes : placement.homes) ++held[static_cast<size_t>(homes.front().ep_rank)];
     return padded_gradient(*std::max_element(held.begin(), held.end()) *
                                widest_entry(p.row, plan_.model, plan_.placements->layers, plan_.mesh),
                            p.grad.dtype);

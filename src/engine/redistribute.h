@@ -26,7 +26,7 @@ struct Redistributed {
 // Memory: both engines are in memory, and each rank has two buffers of `buffer_bytes` on the host (more where that is
 // less than 4 bytes for each peer). States travel in as many rounds of one all_to_all as these buffers need.
 // Not to be called while a CheckpointSave of either engine is under way. Collective over the world; deterministic.
-// Errors: config, when the engines differ in model or ranks; unsupported, for a placement with replicas.
+// Errors: config, when the engines differ in model or ranks.
 Redistributed redistribute(Engine& from, Engine& to, int64_t buffer_bytes = kRedistributeBytes);
 
 }  // namespace mw

@@ -12,7 +12,7 @@ namespace {
 
 ExpertLists lists_of(const ExpertPlacement& placement) {
   ExpertLists lists(index_of(placement.ep));
-  for (int rank = 0; rank < placement.ep; ++rank) lists[index_of(rank)] = placement.experts_of(rank);
+  for (int rank = 0; rank < placement.ep; ++rank) lists[index_of(rank)] = placement.copies_of(rank);
   return lists;
 }
 
@@ -68,22 +68,115 @@ ExpertLists balance_nodes(const ExpertLists& lists, const std::vector<double>& r
   return out;
 }
 
-// Experts that stay on a rank keep their slots, if the rank still has so many.
-std::vector<std::vector<ExpertHome>> homes_of(const ExpertLists& lists, const ExpertPlacement& now) {
-  std::vector<std::vector<ExpertHome>> homes(now.homes.size());
-  for (size_t g = 0; g < lists.size(); ++g) {
-    const std::vector<int> before = now.experts_of(static_cast<int>(g));
-    std::vector<int> slots(lists[g].size(), -1), arrivals;  // expert by slot
-    for (const int e : lists[g]) {
-      const auto at = static_cast<size_t>(std::find(before.begin(), before.end(), e) - before.begin());
-      if (at < before.size() && at < slots.size()) slots[at] = e;
-      else arrivals.push_back(e);
-    }
-    auto next = arrivals.begin();
-    for (size_t slot = 0; slot < slots.size(); ++slot)
-      homes[index_of(slots[slot] >= 0 ? slots[slot] : *next++)].push_back(
-          {static_cast<int>(g), static_cast<int>(slot)});
+// Who is the home of each expert. Where every rank must stay the home of as many experts as now, lists of copies may
+// allow that only with other replicas.
+class Homes {
+ public:
+  Homes(ExpertLists& lists, const ExpertPlacement& now, const std::vector<double>& rows)
+      : lists_(lists), rows_(rows), home_(rows.size(), -1), ranks_of_(rows.size()), homes_of_(lists.size()) {
+    for (size_t g = 0; g < lists.size(); ++g)
+      for (const int e : lists[g]) {
+        ranks_of_[index_of(e)].push_back(static_cast<int>(g));
+        if (now.homes[index_of(e)].front().ep_rank == static_cast<int>(g)) settle(e, g);
+      }
   }
+
+  // Homes stay where a copy stays; a new home is the copy whose rank takes over fewest others.
+  std::vector<int> freely() {
+    std::vector<int> taken(lists_.size());
+    for (size_t e = 0; e < rows_.size(); ++e) {
+      if (home_[e] >= 0) continue;
+      const int best = *std::min_element(ranks_of_[e].begin(), ranks_of_[e].end(),
+                                         [&](int a, int b) { return taken[index_of(a)] < taken[index_of(b)]; });
+      ++taken[index_of(best)];
+      settle(static_cast<int>(e), index_of(best));
+    }
+    return home_;
+  }
+
+  // counts: by rank, the number of its homes. Takes a rank without a copy where the ranks with one have no place.
+  std::vector<int> with_counts(const std::vector<int>& counts, const std::vector<int>& slots) {
+    counts_ = counts;
+    for (size_t e = 0; e < rows_.size(); ++e) {
+      std::vector<char> asked(lists_.size());
+      if (home_[e] < 0 && !find_home(static_cast<int>(e), asked)) unsettled_.push_back(static_cast<int>(e));
+    }
+    for (const int e : unsettled_) {
+      size_t g = 0;
+      while (!has_place(g)) ++g;
+      if (std::ssize(lists_[g]) == slots[g]) drop_replica(g);
+      lists_[g].push_back(e);
+      settle(e, g);
+    }
+    return home_;
+  }
+
+ private:
+  bool has_place(size_t g) const { return std::ssize(homes_of_[g]) < counts_[g]; }
+  void settle(int e, size_t g) {
+    home_[index_of(e)] = static_cast<int>(g);
+    homes_of_[g].push_back(e);
+  }
+
+  // An augmenting path: experts on the way take a home on another of their ranks.
+  bool find_home(int e, std::vector<char>& asked) {
+    for (const int rank : ranks_of_[index_of(e)])
+      if (has_place(index_of(rank))) return settle(e, index_of(rank)), true;
+    for (const int rank : ranks_of_[index_of(e)]) {
+      const size_t g = index_of(rank);
+      if (asked[g] != 0) continue;
+      asked[g] = 1;
+      for (const int other : std::vector<int>(homes_of_[g])) {
+        if (!find_home(other, asked)) continue;
+        std::erase(homes_of_[g], other);
+        settle(e, g);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  // Of the expert with fewest rows.
+  void drop_replica(size_t g) {
+    auto least = lists_[g].end();
+    for (auto e = lists_[g].begin(); e != lists_[g].end(); ++e)
+      if (home_[index_of(*e)] != static_cast<int>(g) &&
+          (least == lists_[g].end() || rows_[index_of(*e)] < rows_[index_of(*least)]))
+        least = e;
+    lists_[g].erase(least);
+  }
+
+  ExpertLists& lists_;
+  const std::vector<double>& rows_;
+  std::vector<int> home_, counts_, unsettled_;
+  ExpertLists ranks_of_;  // by expert: its ranks in `lists`, as the search left them
+  ExpertLists homes_of_;  // by rank
+};
+
+// Slots [first, first + experts) of a rank: experts that were in them before stay in their slots.
+void add_copies(std::vector<std::vector<ExpertHome>>& homes, size_t rank, const std::vector<int>& experts,
+                const std::vector<int>& before, size_t first) {
+  std::vector<int> slots(experts.size(), -1), arrivals;  // expert by slot
+  for (const int e : experts) {
+    const auto at = static_cast<size_t>(std::find(before.begin(), before.end(), e) - before.begin());
+    if (at < before.size() && at < slots.size()) slots[at] = e;
+    else arrivals.push_back(e);
+  }
+  auto next = arrivals.begin();
+  for (size_t slot = 0; slot < slots.size(); ++slot)
+    homes[index_of(slots[slot] >= 0 ? slots[slot] : *next++)].push_back(
+        {static_cast<int>(rank), static_cast<int>(first + slot)});
+}
+
+std::vector<std::vector<ExpertHome>> copies_of(const ExpertLists& lists, const std::vector<int>& home,
+                                               const ExpertPlacement& now) {
+  ExpertLists owned(lists.size()), replicas(lists.size());
+  for (size_t g = 0; g < lists.size(); ++g)
+    for (const int e : lists[g]) (home[index_of(e)] == static_cast<int>(g) ? owned : replicas)[g].push_back(e);
+  std::vector<std::vector<ExpertHome>> homes(home.size());
+  for (size_t g = 0; g < lists.size(); ++g) add_copies(homes, g, owned[g], now.experts_of(static_cast<int>(g)), 0);
+  for (size_t g = 0; g < lists.size(); ++g)
+    add_copies(homes, g, replicas[g], now.replicas_of(static_cast<int>(g)), owned[g].size());
   return homes;
 }
 
@@ -95,6 +188,8 @@ BalanceRanks even_ranks(const ExpertPlacement& placement, int replica_slots) {
   ranks.slots.assign(index_of(placement.ep), replica_slots);
   for (const std::vector<ExpertHome>& homes : placement.homes) ++ranks.slots[index_of(homes.front().ep_rank)];
   ranks.replicas = replica_slots * placement.ep;
+  if (replica_slots > 0)
+    for (const int slots : ranks.slots) ranks.homes.push_back(slots - replica_slots);
   return ranks;
 }
 
@@ -115,20 +210,9 @@ ExpertPlacement balance_experts(const ExpertPlacement& now, std::span<const int6
   }
   ExpertPlacement next;
   next.ep = now.ep;
-  next.homes = homes_of(lists, now);
-  std::vector<int> taken(index_of(now.ep));  // owners that arrive
-  for (size_t e = 0; e < next.homes.size(); ++e) {
-    std::vector<ExpertHome>& homes = next.homes[e];
-    const int owner = now.homes[e].front().ep_rank;
-    auto first = std::find_if(homes.begin(), homes.end(), [&](const ExpertHome& h) { return h.ep_rank == owner; });
-    if (first == homes.end()) {
-      first = std::min_element(homes.begin(), homes.end(), [&](const ExpertHome& a, const ExpertHome& b) {
-        return taken[index_of(a.ep_rank)] < taken[index_of(b.ep_rank)];
-      });
-      ++taken[index_of(first->ep_rank)];
-    }
-    std::rotate(homes.begin(), first, first + 1);
-  }
+  Homes homes(lists, now, loads);
+  const std::vector<int> home = ranks.homes.empty() ? homes.freely() : homes.with_counts(ranks.homes, ranks.slots);
+  next.homes = copies_of(lists, home, now);
   return next;
 }
 

@@ -2,8 +2,8 @@
 // are, it finds a placement in which the ranks need about equally long and few experts change their rank. Pure
 // functions of their arguments: all ranks plan alike without a message.
 //
-// A copy is a rank's place of an expert (ExpertHome). The first of an expert's homes is the copy that owns the
-// optimizer state; the others are replicas, which share its rows (layout/row_split.h).
+// A copy is a rank's place of an expert (ExpertHome): its home, which owns the optimizer state, or a replica, which
+// shares its rows (layout/row_split.h).
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,9 @@ struct BalanceRanks {
   std::vector<int> slots;       // by rank: the most experts that it may hold
   int replicas = 0;             // copies beyond the first, of all experts together; at most slots - experts
   int per_node = 0;             // ranks of a node; 0: all ranks are on one node
+  std::vector<int> homes = {};  // by rank: the experts that have their home there, at most slots; empty: any number
 };
-// Equally fast ranks that each keep as many experts as they are the owner of in `placement`, and replica_slots more.
+// Equally fast ranks that each stay the home of as many experts as in `placement`, and hold replica_slots more.
 BalanceRanks even_ranks(const ExpertPlacement& placement, int replica_slots = 0);
 
 // Finds a placement by swap_search (layout/swap_search.h).
@@ -30,9 +31,13 @@ BalanceRanks even_ranks(const ExpertPlacement& placement, int replica_slots = 0)
 // With several nodes (per_node > 0) owners are exchanged between nodes first, as if nodes were ranks, and then the
 // search runs inside each node: replicas stay on the node of their owner.
 //
-// rows: by expert, at least 0. Experts that stay on a rank keep their slots there, and owners stay where a copy stays;
-// a new owner is the copy whose rank takes over fewest others. Requires: `now` is valid and not sliced, slots for all
-// experts. Deterministic; ties go to the lower rank and expert.
+// With ranks.homes the copies that the search chose may leave too few experts that a rank could be the home of: such a
+// rank becomes the home of another one, in place of a replica if it has no free slot. Replicas may then be on other
+// nodes.
+//
+// rows: by expert, at least 0. Homes and replicas that stay keep their slots, and homes stay where a copy stays;
+// without ranks.homes, a new home is the copy whose rank takes over fewest others. Requires: `now` is valid and not
+// sliced, slots for all experts. Deterministic; ties go to the lower rank and expert.
 ExpertPlacement balance_experts(const ExpertPlacement& now, std::span<const int64_t> rows, const BalanceRanks& ranks,
                                 const BalanceStop& stop = {});
 

@@ -16,20 +16,25 @@ bool ExpertPlacement::has_replicas() const {
   return std::any_of(homes.begin(), homes.end(), [](const auto& list) { return list.size() > 1; });
 }
 
-std::vector<int> ExpertPlacement::experts_of(int ep_rank) const {
-  if (is_sliced()) ep_rank = 0;
+// Experts of which copy number [begin, end) is on a rank, in slot order.
+static std::vector<int> held_by(const ExpertPlacement& placement, int ep_rank, size_t begin, size_t end) {
+  if (placement.is_sliced()) ep_rank = 0;
   std::vector<std::pair<int, int>> slots;  // slot, expert
-  for (size_t e = 0; e < homes.size(); ++e)
-    for (const ExpertHome& home : homes[e])
-      if (home.ep_rank == ep_rank) slots.emplace_back(home.slot, static_cast<int>(e));
+  for (size_t e = 0; e < placement.homes.size(); ++e)
+    for (size_t i = begin; i < std::min(end, placement.homes[e].size()); ++i)
+      if (const ExpertHome& home = placement.homes[e][i]; home.ep_rank == ep_rank)
+        slots.emplace_back(home.slot, static_cast<int>(e));
   std::sort(slots.begin(), slots.end());
   std::vector<int> experts;
   for (const auto& [slot, expert] : slots) experts.push_back(expert);
   return experts;
 }
 
+std::vector<int> ExpertPlacement::experts_of(int ep_rank) const { return held_by(*this, ep_rank, 0, 1); }
+std::vector<int> ExpertPlacement::replicas_of(int ep_rank) const { return held_by(*this, ep_rank, 1, SIZE_MAX); }
+std::vector<int> ExpertPlacement::copies_of(int ep_rank) const { return held_by(*this, ep_rank, 0, SIZE_MAX); }
+
 std::vector<int32_t> ExpertPlacement::position_of_expert() const {
-  MW_CHECK(!has_replicas(), "positions of a placement with replicas");
   const std::vector<int64_t> offsets = rank_offsets();
   std::vector<int32_t> position;
   for (const std::vector<ExpertHome>& list : homes)
@@ -101,6 +106,14 @@ void validate(const ExpertPlacement& placement, const std::string& where) {
         fail(Exit::config, fmt::format("{} leaves slot {} of rank {} empty, or fills it twice", where, i, rank),
              "number the slots of a rank from 0, one expert each");
   }
+  const std::vector<int64_t> offsets = placement.rank_offsets();
+  for (size_t e = 0; e < placement.homes.size(); ++e)
+    for (size_t i = 0; i < placement.homes[e].size(); ++i) {
+      const auto rank = static_cast<size_t>(placement.homes[e][i].ep_rank);
+      if ((i == 0) != (placement.homes[e][i].slot < offsets[rank + 1] - offsets[rank]))
+        fail(Exit::config, fmt::format("{} mixes homes and replicas in the slots of rank {}", where, rank),
+             "number the replicas of a rank behind the experts that have their home there");
+    }
 }
 
 Placements make_block_placements(const ModelSpec& model, int ep, const std::vector<std::vector<int64_t>>& widths) {

@@ -1,6 +1,7 @@
-// Expert placement as a table: for each expert, the ranks of the EP group that hold it. In this table ranks may hold
-// unequal numbers of experts, and an expert may have replicas (be on several ranks). Transports refuse replicas so far.
-// Instead, every rank may hold a slice of every expert.
+// Expert placement as a table: for each expert, the ranks of the EP group that hold it. Ranks may hold unequal numbers
+// of experts, and an expert may be on several ranks. The first of these is its home, which has the master weights and
+// the optimizer state; the others have replicas, which only share its rows (layout/row_split.h). Instead, every rank
+// may hold a slice of every expert.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,13 @@ struct ModelSpec;
 
 struct ExpertHome {
   int ep_rank = 0;  // coordinate inside the EP group
-  int slot = 0;     // position among that rank's local experts
+  int slot = 0;     // position among that rank's local experts: first those that have their home there, then replicas
   bool operator==(const ExpertHome&) const = default;
 };
 
 struct ExpertPlacement {
   int ep = 1;
-  std::vector<std::vector<ExpertHome>> homes;  // by global expert; more than one home: replicas
+  std::vector<std::vector<ExpertHome>> homes;  // by global expert: its home, then its replicas
   // Slices: every rank holds a part of the width of every expert, rank r widths[r] features behind those of the ranks
   // before it. homes then list rank 0, which stands for all. Empty: experts are whole.
   std::vector<int64_t> widths = {};
@@ -30,11 +31,13 @@ struct ExpertPlacement {
   bool is_sliced() const { return !widths.empty(); }
   int widest() const;  // the first rank that has the widest slice; 0 where experts are whole
   bool has_replicas() const;
-  // Global experts of a rank, in slot order.
+  // Global experts that have their home on a rank, those that have replicas there, and both; in slot order.
   std::vector<int> experts_of(int ep_rank) const;
-  // By global expert: its position if all experts are listed rank by rank, and by slot within a rank. A permutation of
-  // 0..E-1; example: with rank 0 holding {2, 0} and rank 1 {1}, expert 0 has position 1. Of slices: the slot, which is
-  // the same on every rank. Requires: no replicas.
+  std::vector<int> replicas_of(int ep_rank) const;
+  std::vector<int> copies_of(int ep_rank) const;
+  // By global expert: the position of its home if all homes are listed rank by rank, and by slot within a rank. A
+  // permutation of 0..E-1; example: with rank 0 being home of {2, 0} and rank 1 of {1}, expert 0 has position 1. Of
+  // slices: the slot, which is the same on every rank.
   std::vector<int32_t> position_of_expert() const;
   // First position of each rank, and E at the end: ep + 1 entries.
   std::vector<int64_t> rank_offsets() const;
@@ -46,8 +49,8 @@ ExpertPlacement make_block_placement(int64_t experts, int ep);
 // Slices of all experts on every rank, in the order of experts. widths: by rank, at least one feature each.
 ExpertPlacement make_sliced_placement(int64_t experts, const std::vector<int64_t>& widths);
 
-// Every expert placed, slots dense and unique on every rank, no expert twice on one rank. `where` names the table in
-// errors. Errors: config.
+// Every expert placed, slots dense and unique on every rank, replicas behind homes, no expert twice on one rank.
+// `where` names the table in errors. Errors: config.
 void validate(const ExpertPlacement& placement, const std::string& where = "the placement");
 
 // The placement of all experts of a model. It is an input of make_plan (layout/plan.h), the plan of a run. Values do

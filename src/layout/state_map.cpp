@@ -1,7 +1,5 @@
 #include "layout/state_map.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -24,10 +22,6 @@ StateMap::StateMap(const Plan& plan)
       placements_(plan.placements),
       moment_dtype_(plan.run.moments),
       rows_(plan.params) {
-  for (size_t i = 0; i < placements_->layers.size(); ++i)
-    if (placements_->layers[i].has_replicas())
-      fail(Exit::unsupported, fmt::format("the placement of layer {} has replicas: their states cannot be moved", i),
-           "use a placement with one home per expert");
   const std::vector<int64_t> first_layers =
       split_layers(model_, plan.pipeline, run_.train.seq_len, run_.mesh.stage_layers);
   const Schedule schedule = make_schedule(plan.pipeline);

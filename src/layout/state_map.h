@@ -23,7 +23,7 @@ std::string state_name(StateKind kind, const ParamRow& row);
 // The states of all ranks. Pure and deterministic: the plan of any rank gives the same map.
 class StateMap {
  public:
-  // Keeps no reference to the plan. Errors: unsupported, for a placement with replicas.
+  // Keeps no reference to the plan.
   explicit StateMap(const Plan& plan);
 
   int ranks() const { return mesh_.world; }

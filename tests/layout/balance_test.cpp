@@ -19,7 +19,7 @@ Rows random_rows(size_t experts, std::mt19937& random) {
   return rows;
 }
 
-// Every expert on one rank, some on more; slots dense.
+// Every expert on one rank, some on more; slots dense, homes first.
 ExpertPlacement random_copies(int experts, int ranks, int copies, std::mt19937& random) {
   ExpertPlacement placement{ranks, {}};
   std::vector<int> held(static_cast<size_t>(ranks));
@@ -28,8 +28,12 @@ ExpertPlacement random_copies(int experts, int ranks, int copies, std::mt19937& 
     auto& homes = placement.homes[static_cast<size_t>(i < experts ? i : static_cast<int>(random() % experts))];
     const int rank = static_cast<int>(random() % ranks);
     if (std::any_of(homes.begin(), homes.end(), [&](const ExpertHome& h) { return h.ep_rank == rank; })) continue;
-    homes.push_back({rank, held[static_cast<size_t>(rank)]++});
+    homes.push_back({rank, 0});
   }
+  for (const bool replicas : {false, true})
+    for (auto& homes : placement.homes)
+      for (size_t j = replicas ? 1 : 0; j < (replicas ? homes.size() : 1); ++j)
+        homes[j].slot = held[static_cast<size_t>(homes[j].ep_rank)]++;
   validate(placement);
   return placement;
 }
@@ -101,7 +105,10 @@ TEST(Balance, PlacementsAreValidAndKeepTheirSlots) {
               replica_slots = static_cast<int>(random() % 3);
     const ExpertPlacement blocks = make_block_placement(experts, ranks);
     BalanceRanks group = even_ranks(blocks, replica_slots);
-    if (i % 3 == 1) group.per_node = 2;
+    if (i % 3 == 1) {
+      group.per_node = 2;
+      group.homes.clear();
+    }
     if (i % 3 == 2)
       for (int64_t& speed : group.speeds) speed = 1 + static_cast<int64_t>(random() % 4);
     ExpertPlacement placement = blocks;
@@ -111,14 +118,13 @@ TEST(Balance, PlacementsAreValidAndKeepTheirSlots) {
       ASSERT_NO_THROW(validate(next));
       EXPECT_EQ(next, balance_experts(placement, rows, group));
       for (int g = 0; g < ranks; ++g) {
+        EXPECT_LE(std::ssize(next.copies_of(g)), group.slots[static_cast<size_t>(g)]);
+        if (i % 3 == 1 && replica_slots > 0) continue;
         const std::vector<int> before = placement.experts_of(g), after = next.experts_of(g);
-        EXPECT_LE(std::ssize(after), group.slots[static_cast<size_t>(g)]);
-        if (replica_slots == 0) {
-          EXPECT_EQ(before.size(), after.size());
-          for (size_t slot = 0; slot < after.size(); ++slot) {  // who stays does not change its slot
-            const bool stays = std::find(before.begin(), before.end(), after[slot]) != before.end();
-            EXPECT_TRUE(!stays || after[slot] == before[slot]);
-          }
+        EXPECT_EQ(before.size(), after.size());
+        for (size_t slot = 0; slot < after.size(); ++slot) {  // who stays does not change its slot
+          const bool stays = std::find(before.begin(), before.end(), after[slot]) != before.end();
+          EXPECT_TRUE(!stays || after[slot] == before[slot]);
         }
       }
       const int per_node = group.per_node > 0 ? group.per_node : ranks;
@@ -164,8 +170,31 @@ TEST(Balance, ReplicasShareAHotExpert) {
   EXPECT_GT(imbalance(balance_experts(blocks, rows, even_ranks(blocks)), rows, speeds), 3);
   const ExpertPlacement next = balance_experts(blocks, rows, even_ranks(blocks, 1));
   EXPECT_EQ(next.homes[5].size(), 4U);
-  EXPECT_EQ(next.homes[5].front(), blocks.homes[5].front());  // its owner stays
+  EXPECT_EQ(next.homes[5].front(), blocks.homes[5].front());  // its home stays
   EXPECT_LE(imbalance(next, rows, speeds), 1.01);
+}
+
+// Also where the copies that the search chose do not allow it: a rank would keep too few experts of its own.
+TEST(Balance, RanksStayTheHomeOfAsManyExperts) {
+  std::mt19937 random(6);
+  int64_t moved = 0;
+  for (int i = 0; i < 300; ++i) {
+    const int ranks = 2 + static_cast<int>(random() % 5), experts = ranks * (1 + static_cast<int>(random() % 4));
+    const ExpertPlacement blocks = make_block_placement(experts, ranks);
+    Rows rows = random_rows(static_cast<size_t>(experts), random);
+    rows[random() % rows.size()] *= 20;
+    const BalanceRanks group = even_ranks(blocks, 1 + i % 2);
+    const ExpertPlacement next = balance_experts(blocks, rows, group);
+    ASSERT_NO_THROW(validate(next));
+    EXPECT_EQ(next.rank_offsets(), blocks.rank_offsets());
+    for (int g = 0; g < ranks; ++g) EXPECT_LE(std::ssize(next.replicas_of(g)), 1 + i % 2);
+    const std::vector<int64_t> speeds(static_cast<size_t>(ranks), 1);
+    EXPECT_LE(imbalance(next, rows, speeds), imbalance(blocks, rows, speeds) + 1e-9);
+    for (int e = 0; e < experts; ++e)
+      moved +=
+          next.homes[static_cast<size_t>(e)].front().ep_rank != blocks.homes[static_cast<size_t>(e)].front().ep_rank;
+  }
+  EXPECT_GT(moved, 0);
 }
 
 TEST(Balance, FasterRanksAndSlotsGetMore) {

@@ -62,14 +62,18 @@ TEST(Placement, PiecesCoverTheLocalExpertsInSlotOrder) {
   EXPECT_EQ(expert_pieces(runs, 1), (std::vector<SlicePiece>{{0, 3, 0, 2}}));
 }
 
-TEST(Placement, ReplicasAreLegalWhereTheyAreUnderstood) {
+TEST(Placement, ReplicasLieBehindHomes) {
   const ExpertPlacement p = {2, {{{0, 0}, {1, 1}}, {{1, 0}}}};
   EXPECT_NO_THROW(validate(p));
   EXPECT_TRUE(p.has_replicas());
-  EXPECT_EQ(p.experts_of(1), (std::vector<int>{1, 0}));
-  EXPECT_EQ(p.rank_offsets(), (std::vector<int64_t>{0, 1, 3}));
-  EXPECT_EQ(expert_pieces(p, 1), (std::vector<SlicePiece>{{0, 1, 0, 1}, {0, 0, 1, 1}}));
-  error_of([&] { p.position_of_expert(); }, Exit::internal);
+  EXPECT_EQ(p.experts_of(1), (std::vector<int>{1}));
+  EXPECT_EQ(p.replicas_of(0), (std::vector<int>{}));
+  EXPECT_EQ(p.replicas_of(1), (std::vector<int>{0}));
+  EXPECT_EQ(p.copies_of(1), (std::vector<int>{1, 0}));
+  // Positions and states are those of homes.
+  EXPECT_EQ(p.rank_offsets(), (std::vector<int64_t>{0, 1, 2}));
+  EXPECT_EQ(p.position_of_expert(), (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(expert_pieces(p, 1), (std::vector<SlicePiece>{{0, 1, 0, 1}}));
 }
 
 TEST(Placement, BrokenTablesAreRefused) {
@@ -86,6 +90,7 @@ TEST(Placement, BrokenTablesAreRefused) {
   refuse({2, {{{0, 0}}, {{0, 0}}, {{1, 0}}}}, "rank 0");  // two in one slot
   refuse({2, {{{0, 0}}, {{1, -1}}}}, "rank 1");           // a negative slot
   refuse({2, {{{0, 0}, {0, 1}}, {{1, 0}}}}, "rank 0 twice");
+  refuse({2, {{{0, 0}, {1, 0}}, {{1, 1}}}}, "mixes homes and replicas in the slots of rank 1");
   refuse({0, {{{0, 0}}}}, "0 expert-parallel ranks");
   EXPECT_NO_THROW(validate({2, {{{0, 0}}}}));  // a rank without experts is legal in a table
   EXPECT_NO_THROW(validate({}));

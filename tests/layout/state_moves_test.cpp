@@ -120,14 +120,7 @@ TEST(StateMoves, SpreadTheLoadOverReplicas) {
   }
 }
 
-TEST(StateMoves, RefuseReplicasAndOtherModels) {
-  const ModelSpec model = build_native_model(small_native());
-  RunSpec run = small_run();
-  run.mesh.ep = 2;
-  Placements replicas = make_block_placements(model, 2);
-  replicas.layers[1].homes[0].push_back({1, static_cast<int>(replicas.layers[1].experts_of(1).size())});
-  const Plan plan = make_plan(model, run, 2, 0, {}, std::make_shared<Placements>(replicas));
-  error_of([&] { StateMap{plan}; }, Exit::unsupported);
+TEST(StateMoves, RefuseOtherModels) {
   const StateMap one = map_of({}, 1, false), tied = map_of({}, 1, true), two = map_of({}, 2, false);
   error_of([&] { state_moves(one, tied, 0); }, Exit::config);
   error_of([&] { state_moves(one, two, 0); }, Exit::config);
