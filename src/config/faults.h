@@ -37,7 +37,12 @@ enum class Fault : uint8_t {
   late_reduce,          // with gather_weights, owners read weight gradients before the sum over ranks
   stale_moment,         // with debug.migrate, moments stay behind where experts move to another rank
   wrong_share_offset,   // the last data-parallel rank begins one sample too early in each micro-batch
-  hang,                 // the last rank stops at step 3
+  // Of replicas of experts.
+  lost_replica_gradient,    // homes do not add the gradients of replicas
+  double_replica_gradient,  // homes add them twice
+  norm_counts_replicas,     // the gradient norm counts them, beside the sums at home
+  stale_replica,            // once filled, replicas keep their weights
+  hang,                     // the last rank stops at step 3
 };
 template <>
 inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
@@ -68,6 +73,10 @@ inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
     {Fault::late_reduce, "late_reduce"},
     {Fault::stale_moment, "stale_moment"},
     {Fault::wrong_share_offset, "wrong_share_offset"},
+    {Fault::lost_replica_gradient, "lost_replica_gradient"},
+    {Fault::double_replica_gradient, "double_replica_gradient"},
+    {Fault::norm_counts_replicas, "norm_counts_replicas"},
+    {Fault::stale_replica, "stale_replica"},
     {Fault::hang, "hang"},
 };
 

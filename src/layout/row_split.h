@@ -26,6 +26,11 @@ RowQuotas split_rows(const ExpertPlacement& placement, std::span<const int64_t> 
 // Rows / copies for every copy; earlier copies get what is left over.
 RowQuotas split_rows_evenly(const ExpertPlacement& placement, std::span<const int64_t> rows);
 
+// By source and copy: the rows that each source sends to each copy of one expert. The expert's rows are in the order of
+// (source, order at the source), and each copy gets neighbours: first those of the first copy. counts: rows of each
+// source; quotas: rows of each copy, of the same sum.
+std::vector<std::vector<int64_t>> rows_between(std::span<const int64_t> counts, std::span<const int64_t> quotas);
+
 // By rank: the rows of its copies.
 std::vector<int64_t> rows_of_ranks(const ExpertPlacement& placement, const RowQuotas& quotas);
 

@@ -23,8 +23,8 @@ std::vector<TransportTensor> kept_by_flat() {
 
 std::vector<TransportTensor> kept_by_padded() {
   std::vector<TransportTensor> kept = kept_by_flat();
-  kept.push_back({"padded_token_ids", RowSet::send, Type::i32});
-  kept.push_back({"padded_row_of", RowSet::choice, Type::i32});
+  kept.push_back({"sent_token_ids", RowSet::send, Type::i32});
+  kept.push_back({"sent_row_of", RowSet::choice, Type::i32});
   return kept;
 }
 

@@ -14,21 +14,23 @@ FlatSaved flat_saved(const TransportParts& parts) {
   return {rows("received"), rows("received_index"), rows("received_weights")};
 }
 
+PlacedSaved placed_saved(const TransportParts& parts) {
+  return {parts.store.rows(parts.row("sent_token_ids")), parts.store.fixed(parts.row("sent_row_of"))};
+}
+
 std::unique_ptr<Transport> make_in_place(const TransportParts& parts) {
   return std::make_unique<InPlaceTransport>(parts.placement, parts.experts, parts.scratch);
 }
 
 std::unique_ptr<Transport> make_flat(const TransportParts& parts) {
-  return std::make_unique<FlatTransport>(*parts.comms.ep, parts.placement, parts.experts, parts.scratch,
-                                         flat_saved(parts),
+  return std::make_unique<FlatTransport>(*parts.comms.ep, without_replicas(parts.placement), parts.experts,
+                                         parts.scratch, flat_saved(parts),
                                          FlatOptions{parts.row_chunks, parts.dispatches_again, parts.islands});
 }
 
 std::unique_ptr<Transport> make_padded(const TransportParts& parts) {
-  const PaddedSaved padded{parts.store.rows(parts.row("padded_token_ids")),
-                           parts.store.fixed(parts.row("padded_row_of"))};
   return std::make_unique<PaddedTransport>(*parts.comms.ep, parts.placement, parts.experts, parts.scratch,
-                                           flat_saved(parts), padded,
+                                           flat_saved(parts), placed_saved(parts),
                                            FlatOptions{parts.row_chunks, parts.dispatches_again, parts.islands});
 }
 
@@ -41,8 +43,9 @@ auto scratch_of(const TransportParts& parts) {
 }
 
 std::unique_ptr<Transport> make_by_node(const TransportParts& parts, bool merge) {
-  return std::make_unique<ByNodeTransport>(*parts.comms.ep, parts.islands, parts.placement, parts.experts,
-                                           parts.scratch, by_node_tensors(kept_of(parts), scratch_of(parts)),
+  return std::make_unique<ByNodeTransport>(*parts.comms.ep, parts.islands, without_replicas(parts.placement),
+                                           parts.experts, parts.scratch,
+                                           by_node_tensors(kept_of(parts), scratch_of(parts)),
                                            ByNodeOptions{merge, parts.row_chunks, parts.dispatches_again, parts.fault});
 }
 

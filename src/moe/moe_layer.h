@@ -125,7 +125,9 @@ class MoeLayer {
   // With defer_up, at any time after backward: what it left. x: as there.
   void backward_up(Stream& stream, TensorView x_TD, Store expert_gradients);
 
-  int64_t expert_rows() const { return rows_; }  // rows this rank's experts computed
+  // Rows that this rank's experts computed in the last forward pass, and those of replicas among them.
+  int64_t expert_rows() const { return rows_; }
+  int64_t replica_rows() const { return transport_->replica_rows(); }
 
  private:
   TensorView shared_forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD);

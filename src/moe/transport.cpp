@@ -36,8 +36,8 @@ Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands,
 
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement) {
   if (placement.has_replicas())
-    fail(Exit::unsupported, "several replicas of an expert in one expert-parallel group are not supported yet",
-         "place each expert on one rank; docs/limits.md lists what is missing");
+    fail(Exit::unsupported, "this transport does not support replicas of experts",
+         "place each expert on one rank, or set moe.transport = \"flat\"");
   return placement;
 }
 

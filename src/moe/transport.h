@@ -93,6 +93,8 @@ class Transport {
   // The rows that the experts of this rank get: at least those of the chunks whose dispatch_finish has returned in the
   // forward pass, after the last of them those of all chunks.
   virtual int64_t rows() const = 0;
+  // Of these, the rows of replicas.
+  virtual int64_t replica_rows() const { return 0; }
 
   // source [T, D]: the tensor whose rows move, the same for all chunks; must stay unchanged until the last
   // dispatch_finish of the pass. Some transports send gate weights or expert numbers along with the rows.
@@ -162,8 +164,8 @@ void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView
 // and of these to members on other nodes (those outside its island).
 Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands, int member);
 
-// Checks that every expert is on one rank of the EP group only, and returns `placement` unchanged, for use in an
-// initializer list. Errors: unsupported, if an expert has replicas.
+// Checks that no expert has replicas, and returns `placement` unchanged, for use in an initializer list. Errors:
+// unsupported.
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement);
 
 }  // namespace mw

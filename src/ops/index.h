@@ -9,9 +9,9 @@
 
 namespace mw {
 
-// out[to + i] = from + i for i < count.
+// out[to + i] = from + step * i for i < count. step: 1, or 0 to repeat `from`.
 struct IndexRun {
-  int64_t to = 0, from = 0, count = 0;
+  int64_t to = 0, from = 0, count = 0, step = 1;
 };
 
 // Fills out (i32) from runs in ascending order of `to` that do not overlap; -1 where no run writes. Overwrites. runs:

@@ -83,6 +83,27 @@ TEST(RowSplit, OfOneExpertIsTheBest) {
   }
 }
 
+// Row by row: each goes to the first copy whose quota is not used up.
+TEST(RowSplit, CopiesGetNeighbouringRows) {
+  std::mt19937 random(4);
+  for (int i = 0; i < 300; ++i) {
+    const size_t sources = 1 + random() % 5, copies = 1 + random() % 4;
+    Rows counts(sources), quotas(copies);
+    for (int64_t& count : counts) count = static_cast<int64_t>(random() % 6);
+    for (int64_t left = std::accumulate(counts.begin(), counts.end(), int64_t{0}); left > 0; --left)
+      ++quotas[random() % copies];
+    std::vector<Rows> expected(sources, Rows(copies));
+    Rows left = quotas;
+    for (size_t s = 0; s < sources; ++s)
+      for (int64_t row = 0; row < counts[s]; ++row) {
+        const auto copy = std::find_if(left.begin(), left.end(), [](int64_t n) { return n > 0; });
+        --*copy;
+        ++expected[s][static_cast<size_t>(copy - left.begin())];
+      }
+    EXPECT_EQ(rows_between(counts, quotas), expected);
+  }
+}
+
 TEST(RowSplit, FollowsPermutedRanks) {
   std::mt19937 random(3);
   for (int i = 0; i < 100; ++i) {

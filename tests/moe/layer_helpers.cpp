@@ -10,6 +10,7 @@
 #include "layout/byte_table.h"
 #include "layout/shares.h"
 #include "layout/transport.h"
+#include "moe/replica_exchange.h"
 #include "moe/transports/transport_by_node.h"
 #include "moe/transports/transport_gather_tokens.h"
 #include "moe/transports/transport_gather_weights.h"
@@ -117,9 +118,9 @@ MoeWeights TestLayer::token_weights() {
   return weights;
 }
 
-ResidentExperts TestLayer::resident_experts() {
+ResidentExperts TestLayer::resident_experts(const std::vector<int>& own, const std::string& up,
+                                            const std::string& down) {
   const int64_t c = halves_of(o_.activation);
-  const std::vector<int> own = placement_.experts_of(comm_.rank());
   const auto count = static_cast<int64_t>(own.size());
   const int64_t f = width();
   int64_t begin = 0;
@@ -130,8 +131,8 @@ ResidentExperts TestLayer::resident_experts() {
     experts.up.push_back(weight(fmt::format("up.{}", e), c * f, kWidth, o_.dtype, {kExpertWidth, begin, f, kWidth}));
     experts.down.push_back(weight(fmt::format("down.{}", e), kWidth, f, o_.dtype, {kExpertWidth, begin, f, 1}));
   }
-  experts.d_up = gradient("up", {count, c * f, kWidth});
-  experts.d_down = gradient("down", {count, kWidth, f});
+  experts.d_up = gradient(up, {count, c * f, kWidth});
+  experts.d_down = gradient(down, {count, kWidth, f});
   return experts;
 }
 
@@ -144,9 +145,8 @@ ExpertScratch TestLayer::expert_scratch() {
           store_.rows("exchange_weights")};
 }
 
-std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
-  if (o_.transport == "in_place")
-    return std::make_unique<InPlaceTransport>(placement_, std::move(experts), expert_scratch());
+std::unique_ptr<Transport> TestLayer::make_transport() {
+  if (o_.transport == "in_place") return std::make_unique<InPlaceTransport>(placement_, experts_, expert_scratch());
   if (o_.transport == "gather_weights") {
     const WeightSlots slots = weight_slots();
     std::vector<LayerPass> passes;
@@ -155,21 +155,20 @@ std::unique_ptr<Transport> TestLayer::make_transport(ResidentExperts experts) {
     weight_cache_ = std::make_unique<WeightCache>(store_.fixed(kWeightSlots), slots);
     weight_cache_->follow(weight_uses_);
     return std::make_unique<GatherWeightsTransport>(
-        delayed_, placement_, gather_, islands(), std::move(experts), expert_scratch(),
+        delayed_, placement_, gather_, islands(), experts_, expert_scratch(),
         GatherShared{weight_cache_.get(), 0, store_.fixed("cache.gradients")});
   }
   if (o_.transport == "token_chunks")
-    return make_token_chunks_transport(std::move(experts), expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched,
-                                       calls_);
-  if (is_by_node(o_)) return make_by_node(std::move(experts));
-  if (has_slices(o_)) return make_gather_tokens(std::move(experts));
+    return make_token_chunks_transport(experts_, expert_scratch(), o_.row_chunks, o_.moe.recompute.dispatched, calls_);
+  if (is_by_node(o_)) return make_by_node();
+  if (has_slices(o_)) return make_gather_tokens();
   const FlatSaved saved{store_.rows("received"), store_.rows("received_index"), store_.rows("received_weights")};
+  const PlacedSaved placed{store_.rows("sent_token_ids"), store_.fixed("sent_row_of")};
   const FlatOptions options{o_.row_chunks, o_.moe.recompute.dispatched, islands()};
   if (o_.transport == "flat")
-    return std::make_unique<FlatTransport>(comm_, placement_, std::move(experts), expert_scratch(), saved, options);
-  return std::make_unique<PaddedTransport>(comm_, placement_, std::move(experts), expert_scratch(), saved,
-                                           PaddedSaved{store_.rows("padded_token_ids"), store_.fixed("padded_row_of")},
-                                           options);
+    return std::make_unique<FlatTransport>(comm_, placement_, experts_, expert_scratch(), saved, options, replicas_,
+                                           placed);
+  return std::make_unique<PaddedTransport>(comm_, placement_, experts_, expert_scratch(), saved, placed, options);
 }
 
 Islands TestLayer::islands() const {
@@ -178,18 +177,18 @@ Islands TestLayer::islands() const {
   return make_islands(ranks, o_.nodes);
 }
 
-std::unique_ptr<Transport> TestLayer::make_by_node(ResidentExperts experts) {
+std::unique_ptr<Transport> TestLayer::make_by_node() {
   const auto kept = [&](const char* name) { return store_.rows(name); };
   const auto scratch = [&](const char* name) { return store_.rows(fmt::format("exchange.{}", name)); };
   return std::make_unique<ByNodeTransport>(
-      comm_, islands(), placement_, std::move(experts), expert_scratch(), by_node_tensors(kept, scratch),
-      ByNodeOptions{o_.transport == "bypass", o_.row_chunks, o_.moe.recompute.dispatched});
+      comm_, islands(), placement_, experts_, expert_scratch(), by_node_tensors(kept, scratch),
+      ByNodeOptions{o_.transport == "bypass", o_.row_chunks, o_.moe.recompute.dispatched}, replicas_);
 }
 
-std::unique_ptr<Transport> TestLayer::make_gather_tokens(ResidentExperts experts) {
+std::unique_ptr<Transport> TestLayer::make_gather_tokens() {
   const auto kept = [&](const char* name) { return store_.rows(name); };
   const auto scratch = [&](const char* name) { return store_.rows(fmt::format("exchange.{}", name)); };
-  return std::make_unique<GatherTokensTransport>(comm_, islands(), std::move(experts), expert_scratch(),
+  return std::make_unique<GatherTokensTransport>(comm_, islands(), experts_, expert_scratch(),
                                                  gather_tokens_tensors(kept, scratch), o_.row_chunks);
 }
 
@@ -201,9 +200,30 @@ std::unique_ptr<MoeLayer> TestLayer::make_layer() {
   const MoeScratch scratch{expert_scratch(), store_.fixed("d_gate"), store_.fixed("d_logits"), store_.fixed("shared_a"),
                            store_.fixed("branch")};
   MoeWeights weights = token_weights();
+  experts_ = resident_experts(placement_.experts_of(comm_.rank()), "up", "down");
+  if (placement_.has_replicas()) {
+    replicas_ = resident_experts(placement_.replicas_of(comm_.rank()), "replicas up", "replicas down");
+    for (const std::vector<Weight>* all : {&replicas_.up, &replicas_.down})
+      for (const Weight& w : *all)
+        for (const TensorView& form : {w.values, w.packed_forward, w.packed_backward})
+          if (form.data != nullptr) std::memset(form.data, 0xff, static_cast<size_t>(form.bytes()));
+    exchange_with_replicas(false);
+  }
   std::vector<int32_t> position = gather_.pieces() > 0 ? gather_.position_of_expert() : placement_.position_of_expert();
-  return std::make_unique<MoeLayer>(spec(), std::move(position), std::move(weights), saved, scratch,
-                                    make_transport(resident_experts()), o_.moe);
+  return std::make_unique<MoeLayer>(spec(), std::move(position), std::move(weights), saved, scratch, make_transport(),
+                                    o_.moe);
+}
+
+void TestLayer::exchange_with_replicas(bool gradients) {
+  const auto exchange = [&](const std::vector<Weight>& homes, const std::vector<Weight>& replicas, TensorView d_homes,
+                            TensorView d_replicas) {
+    if (!gradients) return copy_to_replicas(stream_, comm_, placement_, homes, replicas);
+    std::vector<float> received(static_cast<size_t>(homes.empty() ? 0 : homes.front().n * homes.front().k));
+    add_replica_gradients(stream_, comm_, placement_, d_homes, d_replicas,
+                          TensorView(received.data(), DType::f32, {std::ssize(received)}));
+  };
+  exchange(experts_.up, replicas_.up, experts_.d_up, replicas_.d_up);
+  exchange(experts_.down, replicas_.down, experts_.d_down, replicas_.d_down);
 }
 
 LayerInput TestLayer::random_input(int64_t tokens, DType dtype) {
@@ -233,6 +253,7 @@ TestLayer::Outcome TestLayer::run(const LayerInput& input) {
     layer_->backward(stream_, x.view, d_out.view, d_x.view, input.aux, store);
     if (o_.moe.defer_up) layer_->backward_up(stream_, x.view, store);
   }
+  if (placement_.has_replicas()) exchange_with_replicas(true);
   Outcome result;
   result.statistics = layer_->statistics();
   result.rows = layer_->expert_rows();
@@ -245,7 +266,7 @@ TestLayer::Outcome TestLayer::run(const LayerInput& input) {
 // Those of the experts are overwritten.
 void TestLayer::clear_gradients() {
   for (auto& [name, values] : gradients_) {
-    const bool expert = name == "up" || name == "down";
+    const bool expert = name == "up" || name == "down" || name.starts_with("replicas");
     std::fill(values.begin(), values.end(), expert ? std::numeric_limits<float>::quiet_NaN() : 0.0f);
   }
 }
@@ -271,7 +292,7 @@ void TestLayer::forget() {
     for (const TransportTensor& tensor : traits_of(choose_transport(o_.transport, comm_.size())).kept)
       spoil({tensor.name});
   } else {
-    spoil({"received", "received_index", "received_weights", "padded_token_ids", "padded_row_of", "exchange_rows",
+    spoil({"received", "received_index", "received_weights", "sent_token_ids", "sent_row_of", "exchange_rows",
            "exchange_weights"});
   }
 }
@@ -288,7 +309,7 @@ std::vector<TensorSlot> TestLayer::slots() const {
                                   {"row_of", DType::i32, {t, k}},
                                   {"rows_per_expert", DType::i64, {o_.experts}},
                                   {"shared_h", o_.dtype, {t, c, o_.shared_width}},
-                                  {"padded_row_of", DType::i32, {t, k}},
+                                  {"sent_row_of", DType::i32, {t, k}},
                                   {"d_gate", DType::f32, {t, k}},
                                   {"d_logits", DType::f32, {t, o_.experts}},
                                   {"shared_a", o_.dtype, {t, o_.shared_width}},
@@ -304,7 +325,7 @@ std::vector<TensorSlot> TestLayer::slots() const {
   growing("received", o_.dtype, {kWidth});
   for (const char* name : {"sorted_weights", "d_sorted_weights", "exchange_weights", "received_weights"})
     growing(name, DType::f32, {});
-  for (const char* name : {"received_index", "padded_token_ids"}) growing(name, DType::i32, {});
+  for (const char* name : {"received_index", "sent_token_ids"}) growing(name, DType::i32, {});
   if (is_by_traits(o_)) add_by_traits(list);
   if (gather_.pieces() > 0) {
     list.push_back({kWeightSlots, DType::u8, {weight_slots().all_bytes()}});

@@ -78,15 +78,17 @@ class TestLayer {
   WeightGather make_gather() const;
   WeightSlots weight_slots() const;
   MoeWeights token_weights();
-  ResidentExperts resident_experts();
+  // Of these experts, whose width this rank has; up and down are the names of their gradients.
+  ResidentExperts resident_experts(const std::vector<int>& own, const std::string& up, const std::string& down);
   ExpertScratch expert_scratch();
   // Here alone is it known how a layer and its transport are put together.
-  std::unique_ptr<Transport> make_transport(ResidentExperts experts);
+  std::unique_ptr<Transport> make_transport();
   Islands islands() const;
-  std::unique_ptr<Transport> make_by_node(ResidentExperts experts);
-  std::unique_ptr<Transport> make_gather_tokens(ResidentExperts experts);
+  std::unique_ptr<Transport> make_by_node();
+  std::unique_ptr<Transport> make_gather_tokens();
   std::unique_ptr<MoeLayer> make_layer();
 
+  void exchange_with_replicas(bool gradients);  // else weights
   void clear_gradients();
   void spoil(std::initializer_list<const char*> names);
   void forget();
@@ -116,6 +118,7 @@ class TestLayer {
   std::vector<WeightUse> weight_uses_;
   std::unique_ptr<WeightCache> weight_cache_;
   TransportCalls calls_;
+  ResidentExperts experts_, replicas_;
   std::map<std::string, std::vector<float>> weights_, gradients_;
   std::map<std::string, std::vector<std::byte>> packed_;
   std::unique_ptr<MoeLayer> layer_;

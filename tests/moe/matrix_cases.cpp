@@ -28,7 +28,7 @@ ExpertPlacement slices_of(const MatrixCase& c) {
   return make_sliced_placement(experts_of(c), divide_by_shares(TestLayer::kExpertWidth, weights));
 }
 
-ExpertPlacement placement_of(const MatrixCase& c) {
+ExpertPlacement homes_of(const MatrixCase& c) {
   if (has_slices(c.transport)) return slices_of(c);
   const int64_t experts = experts_of(c);
   if (c.homes == Homes::blocks) return make_block_placement(experts, c.ranks);
@@ -39,6 +39,24 @@ ExpertPlacement placement_of(const MatrixCase& c) {
   for (int64_t e = 0; e < experts; ++e) {
     const auto rank = static_cast<int>(e < used ? used - 1 - e : e * e % used);  // each has one, some more
     placement.homes.push_back({ExpertHome{rank, slots[static_cast<size_t>(rank)]++}});
+  }
+  validate(placement);
+  return placement;
+}
+
+// With replicas of other experts behind the homes of each rank; of some experts several.
+ExpertPlacement placement_of(const MatrixCase& c) {
+  ExpertPlacement placement = homes_of(c);
+  const std::vector<int64_t> offsets = placement.rank_offsets();
+  for (int rank = 0; rank < c.ranks; ++rank) {
+    const auto r = static_cast<size_t>(rank);
+    auto slot = static_cast<int>(offsets[r + 1] - offsets[r]);
+    for (int64_t i = 0, left = c.replicas; i < experts_of(c) && left > 0; ++i) {
+      std::vector<ExpertHome>& copies = placement.homes[static_cast<size_t>((2 * rank + i) % experts_of(c))];
+      if (copies.front().ep_rank == rank) continue;
+      copies.push_back({rank, slot++});
+      --left;
+    }
   }
   validate(placement);
   return placement;
@@ -147,7 +165,7 @@ void compare_experts(const MatrixCase& c, const TestLayer::Outcome& got, const T
     for (size_t slot = 0; slot < own.size(); ++slot)
       found.compare(fmt::format("gradient of {} of expert {}", name, own[slot]),
                     part(got.gradients.at(name), static_cast<int64_t>(slot) * size, size),
-                    part(all, own[slot] * size, size), keeps_order(c));
+                    part(all, own[slot] * size, size), keeps_order(c) && c.replicas == 0);
   }
 }
 
@@ -188,14 +206,15 @@ std::string describe(const MatrixCase& c) {
   constexpr const char* kHomes[] = {"blocks", "scattered experts", "a rank without experts"};
   constexpr const char* kNodes[] = {"one node", "two ranks a node", "three ranks a node", "interleaved nodes",
                                     "one rank a node"};
-  return fmt::format("{} ranks, {}, {}, {} chunks, top {}, {}, {}{}{}{}, {}, recompute {}{}{}", c.ranks, c.transport,
-                     kNodes[static_cast<int>(c.nodes)], c.row_chunks, c.top_k, kTokens[static_cast<int>(c.tokens)],
-                     kHomes[static_cast<int>(c.homes)], c.shared ? ", shared" : "", c.capacity ? ", capacity" : "",
-                     c.defer_up ? ", deferred" : "", c.activation == Activation::relu ? "relu" : "swiglu",
-                     c.recompute.logits ? "l" : "", c.recompute.dispatched ? "d" : "", c.recompute.hidden ? "h" : "");
+  return fmt::format("{} ranks, {}, {}, {} chunks, top {}, {}, {}{}{}{}, {}, recompute {}{}{}, {} replicas", c.ranks,
+                     c.transport, kNodes[static_cast<int>(c.nodes)], c.row_chunks, c.top_k,
+                     kTokens[static_cast<int>(c.tokens)], kHomes[static_cast<int>(c.homes)], c.shared ? ", shared" : "",
+                     c.capacity ? ", capacity" : "", c.defer_up ? ", deferred" : "",
+                     c.activation == Activation::relu ? "relu" : "swiglu", c.recompute.logits ? "l" : "",
+                     c.recompute.dispatched ? "d" : "", c.recompute.hidden ? "h" : "", c.replicas);
 }
 
-std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int stride) {
+std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int stride, int replicas) {
   constexpr MoeRecompute kRecompute[] = {{}, {false, false, true}, {false, true, true}, {true, true, true}};
   constexpr int kModes = std::size(kRecompute) + 1;  // the last defers
   const int homes = ranks == 1 ? 1 : 3, nodes = is_by_node(transport) ? 5 : 1;
@@ -206,6 +225,7 @@ std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int strid
     MatrixCase c;
     c.ranks = ranks;
     c.transport = transport;
+    c.replicas = replicas;
     const int mode = pick(kModes);
     c.defer_up = mode == kModes - 1;
     if (!c.defer_up) c.recompute = kRecompute[mode];

@@ -19,6 +19,7 @@ struct MatrixCase {
   Tokens tokens = Tokens::uneven;
   Homes homes = Homes::blocks;
   Nodes nodes = Nodes::one;
+  int replicas = 0;  // on every rank
   bool shared = true, capacity = false, defer_up = false;
   MoeRecompute recompute;
   Activation activation = Activation::swiglu;
@@ -29,7 +30,7 @@ std::string describe(const MatrixCase& c);
 
 // Of all combinations each `stride`-th: with a stride that has no factor in common with their number, every two values
 // of two dimensions meet in some case as long as there are some forty.
-std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int stride);
+std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int stride, int replicas = 0);
 
 // Tokens of each rank.
 std::vector<int64_t> tokens_of_ranks(const MatrixCase& c);
@@ -47,7 +48,7 @@ TestLayer::Outcome reference_of(const MatrixCase& c);
 // - outputs, where the activation is ReLU; else where experts get their rows in the order of the reference (flat, and
 //   halo and bypass in one chunk) and no shared expert sees the tokens in panels of another height; not under bypass,
 //   where a token has several choices: it sums them by rank and node; not under gather_tokens, which sums over slices;
-// - gradients of experts, where each expert gets the same rows in the same order;
+// - gradients of experts, where each expert gets the same rows in the same order, and has no replicas;
 // - the gradient of the input, where outputs and the rows' order are the same and with one choice, which leaves the
 //   router none.
 // All else is summed in another order: equal within kSumBound.

@@ -39,11 +39,13 @@ struct Size {
 constexpr Size kSizes[] = {{1, 7}, {2, 7}, {3, 7}, {4, 7}, {8, 17}, {16, 43}};
 constexpr Size kSizesByNode[] = {{1, 71}, {2, 71}, {3, 71}, {4, 71}, {6, 101}, {9, 211}, {16, 421}};
 
-class TransportMatrix : public testing::TestWithParam<std::tuple<Size, const char*>> {
+constexpr Size kSizesWithReplicas[] = {{2, 17}, {3, 17}, {4, 17}, {8, 37}};
+
+class TransportMatrix : public testing::TestWithParam<std::tuple<Size, const char*, int>> {
  protected:
   std::vector<MatrixCase> cases() const {
-    const auto& [size, transport] = GetParam();
-    return matrix_cases(size.ranks, transport, size.stride);
+    const auto& [size, transport, replicas] = GetParam();
+    return matrix_cases(size.ranks, transport, size.stride, replicas);
   }
 };
 
@@ -66,15 +68,25 @@ TEST_P(TransportMatrix, FailsInEveryCaseWhereOneRowIsLost) {
 
 INSTANTIATE_TEST_SUITE_P(Of, TransportMatrix,
                          testing::Combine(testing::ValuesIn(kSizes),
-                                          testing::Values("flat", "padded", "gather_weights", "gather_tokens")),
+                                          testing::Values("flat", "padded", "gather_weights", "gather_tokens"),
+                                          testing::Values(0)),
                          [](const auto& tested) {
                            return fmt::format("{}Ranks_{}", std::get<0>(tested.param).ranks, std::get<1>(tested.param));
                          });
 
 INSTANTIATE_TEST_SUITE_P(ByNode, TransportMatrix,
-                         testing::Combine(testing::ValuesIn(kSizesByNode), testing::Values("halo", "bypass")),
+                         testing::Combine(testing::ValuesIn(kSizesByNode), testing::Values("halo", "bypass"),
+                                          testing::Values(0)),
                          [](const auto& tested) {
                            return fmt::format("{}Ranks_{}", std::get<0>(tested.param).ranks, std::get<1>(tested.param));
+                         });
+
+INSTANTIATE_TEST_SUITE_P(WithReplicas, TransportMatrix,
+                         testing::Combine(testing::ValuesIn(kSizesWithReplicas),
+                                          testing::Values("flat", "halo", "bypass"), testing::Values(1, 2)),
+                         [](const auto& tested) {
+                           return fmt::format("{}Ranks_{}_{}", std::get<0>(tested.param).ranks,
+                                              std::get<1>(tested.param), std::get<2>(tested.param));
                          });
 
 TEST(TransportMatrix, CapacityDropsRowsWhereItIsSet) {

@@ -3,7 +3,7 @@
 
 #include "formats/helpers.h"
 #include "moe/layer_helpers.h"
-#include "moe/transports/transport_flat.h"
+#include "moe/transports/transport_padded.h"
 
 namespace mw::test {
 namespace {
@@ -181,7 +181,7 @@ TEST(Transport, RefusesReplicas) {
   ExpertPlacement placement = make_block_placement(2, 1);
   placement.homes[0].push_back({0, 2});
   const auto comm = make_self_comm();
-  error_of([&] { FlatTransport(*comm, placement, {}, {}, {}, {}); }, Exit::unsupported);
+  error_of([&] { PaddedTransport(*comm, placement, {}, {}, {}, {}, {}); }, Exit::unsupported);
 }
 
 }  // namespace

@@ -63,33 +63,52 @@ ByNodeTensors by_node_tensors(const TensorOf& kept, const TensorOf& scratch) {
 }
 
 ByNodeTransport::ByNodeTransport(Comm& ep, Islands islands, const ExpertPlacement& placement, ResidentExperts experts,
-                                 ExpertScratch scratch, ByNodeTensors tensors, ByNodeOptions options)
+                                 ExpertScratch scratch, ByNodeTensors tensors, ByNodeOptions options,
+                                 ResidentExperts replicas)
     : ep_(ep),
       islands_(std::move(islands)),
       experts_(std::move(experts)),
+      replicas_(std::move(replicas)),
       scratch_(std::move(scratch)),
       t_(std::move(tensors)),
       options_(options),
-      rank_offsets_(without_replicas(placement).rank_offsets()),
+      splitter_(placement, ep.rank()),
+      kinds_(placement.has_replicas() ? 2 : 1),
       chunks_(static_cast<size_t>(options.chunks)) {
   MW_CHECK(islands_.size() == ep_.size(), "islands of {} members in a group of {}", islands_.size(), ep_.size());
   find_parts(placement);
 }
 
+int64_t ByNodeTransport::replica_rows() const {
+  int64_t rows = 0;
+  for (const Chunk& chunk : chunks_) rows += chunk.offsets.back() - chunk.offsets[static_cast<size_t>(homes_)];
+  return rows;
+}
+
 void ByNodeTransport::find_parts(const ExpertPlacement& placement) {
   const int own = ep_.rank(), island = islands_.island_of[static_cast<size_t>(own)];
-  slots_ = rank_offsets_[static_cast<size_t>(own) + 1] - rank_offsets_[static_cast<size_t>(own)];
+  homes_ = std::ssize(placement.experts_of(own));
+  slots_ = std::ssize(placement.copies_of(own));
   island_size_ = std::ssize(islands_.members[static_cast<size_t>(island)]);
-  parts_.position = placement.position_of_expert();
-  for (const std::vector<ExpertHome>& homes : placement.homes) {
-    const ExpertHome home = homes.front();
-    const bool near = islands_.is_near(own, home.ep_rank);
-    const int far_island = islands_.island_of[static_cast<size_t>(home.ep_rank)];
-    parts_.receiver.push_back(near ? home.ep_rank : islands_.gateway(own, far_island));
-    parts_.member.push_back(home.ep_rank);
-    parts_.place.push_back(near ? islands_.place_of[static_cast<size_t>(home.ep_rank)] : -1);
-    parts_.slot.push_back(home.ep_rank == own ? home.slot : -1);
+  rank_offsets_ = {0};
+  for (int rank = 0; rank < ep_.size(); ++rank)
+    rank_offsets_.push_back(rank_offsets_.back() + std::ssize(placement.copies_of(rank)));
+  if (kinds_ == 1) {
+    for (const std::vector<ExpertHome>& homes : placement.homes) find_part(homes.front());
+  } else {
+    for (const ExpertHome& copy : splitter_.copies()) find_part(copy);
   }
+}
+
+void ByNodeTransport::find_part(const ExpertHome& copy) {
+  const int own = ep_.rank();
+  const auto rank = static_cast<size_t>(copy.ep_rank);
+  const bool near = islands_.is_near(own, copy.ep_rank);
+  parts_.receiver.push_back(near ? copy.ep_rank : islands_.gateway(own, islands_.island_of[rank]));
+  parts_.member.push_back(copy.ep_rank);
+  parts_.place.push_back(near ? islands_.place_of[rank] : -1);
+  parts_.slot.push_back(copy.ep_rank == own ? copy.slot : -1);
+  parts_.position.push_back(static_cast<int32_t>(rank_offsets_[rank]) + copy.slot);
 }
 
 void ByNodeTransport::split_tokens(int64_t tokens) {
@@ -121,7 +140,22 @@ void ByNodeTransport::prepare(Stream& stream, const TokenLayout& layout, TensorV
   trains_ = trains;
   width_ = options_.merge ? layout.top_k : 1;
   split_tokens(layout.tokens);
-  gather_values(stream, layout.expert_ids_R, layout.row_of_TK, t_.choices.take(layout.tokens));
+  if (kinds_ > 1) counts_.read(stream, layout.rows_per_expert_E);
+  else sort_and_count(stream);
+}
+
+// With replicas, where the layout has the expert of a row its copy takes that place.
+void ByNodeTransport::choose_copies(Stream& stream) {
+  const TraceScope scope(stream.trace(), Work::exchange, "choose_copies");
+  const CopySplit split = splitter_.split(ep_, counts_.wait(stream));
+  std::vector<IndexRun> runs;
+  for (const CopySplit::Part& part : split.sent) runs.push_back({part.first, std::ssize(runs), part.rows, 0});
+  fill_index(stream, runs, layout_.expert_ids_R.slice(0, layout_.rows));
+  sort_and_count(stream);
+}
+
+void ByNodeTransport::sort_and_count(Stream& stream) {
+  gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
   for (const Chunk& chunk : chunks_) sort_sent(stream, chunk);
   count(stream);
 }
@@ -133,7 +167,7 @@ void ByNodeTransport::sort_sent(Stream& stream, const Chunk& chunk) {
 
 // By chunk: units by the member that takes them, units by the rank that they reach, choices by position.
 void ByNodeTransport::count(Stream& stream) {
-  const int64_t members = ep_.size(), experts = std::ssize(parts_.position), each = 2 * members + experts;
+  const int64_t members = ep_.size(), copies = std::ssize(parts_.position), each = 2 * members + copies;
   WorkspaceFrame frame(stream.workspace());
   const int64_t all = each * std::ssize(chunks_);
   const TensorView counts(frame.take<int64_t>(static_cast<size_t>(all)), DType::i64, {all});
@@ -142,7 +176,7 @@ void ByNodeTransport::count(Stream& stream) {
     const TensorView choices = choices_of(chunks_[c]);
     count_units(stream, choices, parts_.receiver, options_.merge, counts.slice(at, members));
     count_units(stream, choices, parts_.member, options_.merge, counts.slice(at + members, members));
-    count_units(stream, choices, parts_.position, false, counts.slice(at + 2 * members, experts));
+    count_units(stream, choices, parts_.position, false, counts.slice(at + 2 * members, copies));
   }
   counts_.read(stream, counts);
 }
@@ -184,14 +218,16 @@ bool ByNodeTransport::carries_weights(Pass pass) const {
 }
 
 void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
+  if (chunk == 0 && pass == Pass::forward && kinds_ > 1) choose_copies(stream);
   if (chunk == 0 && pass == Pass::forward) plan(stream);
   if (chunk == 0 && pass == Pass::again) {
     gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
     for (const Chunk& each : chunks_) sort_sent(stream, each);
   }
+  if (is_of_replicas(chunk)) return;  // they have left with the others
   // Rows of two chunks would share the links between nodes, and those within nodes wait meanwhile.
-  if (chunk > 0) pass_on(stream, pass, chunks_[static_cast<size_t>(chunk) - 1]);
-  Chunk& own = chunks_[static_cast<size_t>(chunk)];
+  if (chunk > 0) pass_on(stream, pass, tokens_of(chunk - 1));
+  Chunk& own = tokens_of(chunk);
   own.passed_on = false;
   const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
   pack(stream, pass, own, source_TD);
@@ -289,17 +325,20 @@ void ByNodeTransport::sort_arrived(Stream& stream, const Chunk& chunk) {
 }
 
 ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
-  Chunk& own = chunks_[static_cast<size_t>(chunk)];
-  pass_on(stream, pass, own);
-  wait(stream, own.home);
-  wait(stream, own.spread);
-  if (pass != Pass::backward) sort_arrived(stream, own);
+  Chunk& own = tokens_of(chunk);
+  if (!is_of_replicas(chunk)) {
+    pass_on(stream, pass, own);
+    wait(stream, own.home);
+    wait(stream, own.spread);
+    if (pass != Pass::backward) sort_arrived(stream, own);
+  }
   ExpertBatch batch = forward_rows(chunk, source_TD);
   batch.out = {scratch_.y.take(end_.row), nullptr};
   if (pass != Pass::backward) return batch;
   batch.in.data = t_.arrived.take(end_.unit);
   batch.weights_R = scratch_.row_weights.take(end_.row);
   batch.d_weights_R = scratch_.d_row_weights.take(end_.row);
+  if (is_of_replicas(chunk)) return batch;
   const int64_t row = own.offsets.front();
   scatter_values(stream, flat(by_unit(t_.unit_weights, own.first.unit, own.plan.units)),
                  flat(by_unit(t_.unit_rows, own.first.unit, own.plan.units)),
@@ -309,8 +348,10 @@ ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t 
 
 ExpertBatch ByNodeTransport::forward_rows(int64_t chunk, TensorView) {
   ExpertBatch batch;
-  batch.slot_count = slots_;
-  batch.offsets = chunks_[static_cast<size_t>(chunk)].offsets;
+  batch.slot_begin = is_of_replicas(chunk) ? homes_ : 0;
+  batch.slot_count = is_of_replicas(chunk) ? slots_ - homes_ : homes_;
+  batch.offsets = std::span(tokens_of(chunk).offsets)
+                      .subspan(static_cast<size_t>(batch.slot_begin), static_cast<size_t>(batch.slot_count) + 1);
   batch.in = {t_.units.take(end_.unit), t_.unit_index.take(end_.row).as<int32_t>()};
   return batch;
 }
@@ -322,8 +363,9 @@ void ByNodeTransport::merge_values(Stream& stream, TensorView from, TensorView t
 }
 
 void ByNodeTransport::combine_begin(Stream& stream, Pass pass, int64_t chunk) {
-  if (chunk > 0) send_back_pilots(stream, pass, chunks_[static_cast<size_t>(chunk) - 1]);
-  send_back_units(stream, pass, chunks_[static_cast<size_t>(chunk)]);
+  if (!is_last_of_tokens(chunk)) return;  // replicas have yet to write their rows
+  if (chunk >= kinds_) send_back_pilots(stream, pass, tokens_of(chunk - kinds_));
+  send_back_units(stream, pass, tokens_of(chunk));
 }
 
 void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
@@ -387,7 +429,8 @@ void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) 
 }
 
 void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) {
-  Chunk& own = chunks_[static_cast<size_t>(chunk)];
+  if (!is_last_of_tokens(chunk)) return;
+  Chunk& own = tokens_of(chunk);
   send_back_pilots(stream, pass, own);
   wait(stream, own.far);
   wait(stream, own.home);
@@ -405,11 +448,14 @@ void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, c
     merge_values(stream, by_unit(t_.row_weights, own.first.sent, sent), table, tokens(target.d_weights_TK));
 }
 
-ExpertWeights ByNodeTransport::weights(Stream&, Pass, int64_t) { return experts_.slice(0, slots_); }
+ExpertWeights ByNodeTransport::weights(Stream&, Pass, int64_t chunk) {
+  return is_of_replicas(chunk) ? replicas_.slice(0, slots_ - homes_) : experts_.slice(0, homes_);
+}
 
 // Every chunk may have rows of every expert.
 GradientTarget ByNodeTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) {
-  return {experts_.gradient(matrix, 0, slots_), chunk > 0 ? Store::accumulate : store};
+  return {is_of_replicas(chunk) ? replicas_.gradient(matrix, 0, slots_ - homes_) : experts_.gradient(matrix, 0, homes_),
+          chunk >= kinds_ ? Store::accumulate : store};
 }
 
 std::unique_ptr<Pending> ByNodeTransport::start(Stream& stream, const ExchangeLeg& leg, Direction direction,

@@ -2,7 +2,8 @@
 // sends a row for each choice and weighs it at its token's rank: all results equal flat's to the bit. bypass sends a
 // token's row once over each link and sums what comes back before it travels on, in fp32, rounded to the run's dtype at
 // each link; with one chunk the experts' gradients and the gate gradients equal flat's to the bit. Chunks are of
-// tokens.
+// tokens. Where experts have replicas, the rows of an expert are split over its copies as flat splits them, and each
+// chunk of tokens is two chunks for the experts: rows of homes, then those of replicas.
 //
 // The same three sorts serve both ways (ops/units.h): 1. at the source, tokens to units by the member that takes them;
 // 2. at the gateway, units by member of the island; 3. at the experts' rank, units to rows by slot, which experts read
@@ -18,6 +19,7 @@
 #include "layout/exchange_plan.h"
 #include "layout/placement.h"
 #include "moe/transport.h"
+#include "moe/transports/copy_split.h"
 #include "moe/transports/leg_exchange.h"
 #include "ops/units.h"
 
@@ -46,13 +48,15 @@ struct ByNodeOptions {
 
 class ByNodeTransport : public Transport {
  public:
-  // islands: of the EP group. `ep` must outlive the transport. Errors: unsupported, for a placement with replicas.
+  // islands: of the EP group. `ep` must outlive the transport. replicas: of this rank; needed if the placement has
+  // some.
   ByNodeTransport(Comm& ep, Islands islands, const ExpertPlacement& placement, ResidentExperts experts,
-                  ExpertScratch scratch, ByNodeTensors tensors, ByNodeOptions options);
+                  ExpertScratch scratch, ByNodeTensors tensors, ByNodeOptions options, ResidentExperts replicas = {});
 
   void prepare(Stream& stream, const TokenLayout& layout, TensorView gate_weights_TK, bool trains) override;
-  int64_t chunks() const override { return std::ssize(chunks_); }
+  int64_t chunks() const override { return std::ssize(chunks_) * kinds_; }
   int64_t rows() const override { return end_.row; }
+  int64_t replica_rows() const override;
   void dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;
   ExpertBatch dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) override;
   ExpertBatch forward_rows(int64_t chunk, TensorView x_TD) override;
@@ -75,19 +79,28 @@ class ByNodeTransport : public Transport {
     bool passed_on = false;  // the gateway has sent what arrived from other nodes
     bool merged = false;     // the gateway has sent what came back
   };
-  // Part of each expert in the sorts: the member that takes its rows from here, its rank, its rank's place in this
-  // island, its slot here; its position in (rank, slot) order. -1: none.
+  // Part of each copy of an expert in the sorts: the member that takes its rows from here, its rank, its rank's place
+  // in this island, its slot here; its position in (rank, slot) order. -1: none. Copies are in the order of
+  // CopySplit::sent; without replicas, of the experts.
   struct Parts {
     std::vector<int32_t> receiver, member, place, slot, position;
   };
 
+  // What is behind a chunk of the callers: its tokens' chunk, and whether its rows are those of replicas.
+  Chunk& tokens_of(int64_t chunk) { return chunks_[static_cast<size_t>(chunk / kinds_)]; }
+  bool is_of_replicas(int64_t chunk) const { return chunk % kinds_ == 1; }
+  bool is_last_of_tokens(int64_t chunk) const { return chunk % kinds_ == kinds_ - 1; }
+
   void find_parts(const ExpertPlacement& placement);
+  void find_part(const ExpertHome& copy);
+  void choose_copies(Stream& stream);
   void split_tokens(int64_t tokens);
   void sort_sent(Stream& stream, const Chunk& chunk);
+  void sort_and_count(Stream& stream);
   void count(Stream& stream);
   void plan(Stream& stream);
   bool carries_weights(Pass pass) const;
-  TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: global experts, -1 for dropped choices
+  TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: numbers of copies, -1 for dropped choices
   TensorView of_choices(GrowingTensor& table, const Chunk& chunk);  // entries of its choices
   void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
   // The rows of this rank's units from `first` on.
@@ -106,13 +119,15 @@ class ByNodeTransport : public Transport {
 
   Comm& ep_;
   Islands islands_;
-  ResidentExperts experts_;
+  ResidentExperts experts_, replicas_;
   ExpertScratch scratch_;
   ByNodeTensors t_;
   ByNodeOptions options_;
-  std::vector<int64_t> rank_offsets_;
+  CopySplitter splitter_;
+  std::vector<int64_t> rank_offsets_;  // of copies
   Parts parts_;
-  int64_t slots_ = 0, island_size_ = 1;
+  int64_t homes_ = 0, slots_ = 0, island_size_ = 1;
+  int64_t kinds_ = 1;  // of copies, homes and replicas: each chunk of tokens is as many chunks of the callers
 
   TokenLayout layout_;
   TensorView gate_weights_;

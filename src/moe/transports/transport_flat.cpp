@@ -6,19 +6,24 @@
 namespace mw {
 
 FlatTransport::FlatTransport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch,
-                             FlatSaved saved, FlatOptions options)
+                             FlatSaved saved, FlatOptions options, ResidentExperts replicas, PlacedSaved placed)
     : ep_(ep),
-      scratch_(std::move(scratch)),
-      rank_offsets_(without_replicas(placement).rank_offsets()),
+      has_replicas_(placement.has_replicas()),
+      splitter_(placement, ep.rank()),
       position_(placement.position_of_expert()),
       experts_(std::move(experts)),
+      replicas_(std::move(replicas)),
+      scratch_(std::move(scratch)),
       saved_(std::move(saved)),
+      placed_(std::move(placed)),
       options_(std::move(options)) {
-  local_slots_ = slots_of(ep_.rank());
+  for (int r = 0; r < ep_.size(); ++r) {
+    homes_.push_back(std::ssize(placement.experts_of(r)));
+    slots_.push_back(std::ssize(placement.copies_of(r)));
+  }
   // Every rank walks the same number of chunks, whatever its own number of slots.
-  int64_t most = 0;
-  for (int r = 0; r < ep_.size(); ++r) most = std::max(most, slots_of(r));
-  chunks_ = std::min(options_.row_chunks, most);
+  home_chunks_ = std::min(options_.row_chunks, *std::max_element(homes_.begin(), homes_.end()));
+  chunks_ = home_chunks_ + (has_replicas_ ? 1 : 0);
   pending_.resize(static_cast<size_t>(chunks_));
 }
 
@@ -51,9 +56,9 @@ void FlatTransport::start(Stream& stream, Pass pass, TensorView source_TD) {
     pack(stream, source_TD);
   };
   if (pass == Pass::forward) {
-    if (!places_by_counts()) pack_rows();
+    if (!has_order()) pack_rows();
     plan(stream);
-    if (places_by_counts()) pack_rows();
+    if (has_order()) pack_rows();
     index_received(stream);
     return;
   }
@@ -67,20 +72,27 @@ void FlatTransport::start(Stream& stream, Pass pass, TensorView source_TD) {
 void FlatTransport::plan(Stream& stream) {
   const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
   const std::vector<int64_t>& rows_per_expert = counts_.wait(stream);
-  std::vector<int64_t> by_position(position_.size());
-  for (size_t e = 0; e < position_.size(); ++e) by_position[static_cast<size_t>(position_[e])] = rows_per_expert[e];
-  set_send_counts(by_position);
   sent_.assign(static_cast<size_t>(ep_.size()), {});
-  for (int r = 0; r < ep_.size(); ++r) {
-    const auto begin = by_position.begin() + rank_offsets_[static_cast<size_t>(r)];
-    sent_[static_cast<size_t>(r)].assign(begin, begin + slots_of(r));
-  }
-  exchange_counts();
+  if (has_replicas_) split_rows(rows_per_expert);
+  else exchange_counts(rows_per_expert);
   plan_receive();
 }
 
-FlatTransport::SendRows FlatTransport::place_send(Stream&) {
-  return {layout_.rows, layout_.token_ids_R.as<int32_t>(), layout_.weights_R.slice(0, layout_.rows), layout_.row_of_TK};
+FlatTransport::SendRows FlatTransport::place_send(Stream& stream) {
+  if (!has_order())
+    return {layout_.rows, layout_.token_ids_R.as<int32_t>(), layout_.weights_R.slice(0, layout_.rows),
+            layout_.row_of_TK};
+  const TensorView weights = scratch_.exchange_weights.take(order_.count),
+                   tokens = placed_.token_ids.take(order_.count),
+                   row_of(placed_.row_of_TK.data, DType::i32, {layout_.tokens, layout_.top_k});
+  // The memory of the weights holds the map from sorted to sent rows first, that of the tokens the map back.
+  const TensorView sent_row_R(weights.data, DType::i32, {layout_.rows});
+  fill_index(stream, order_.to_sent, sent_row_R);
+  gather_values(stream, sent_row_R, layout_.row_of_TK, row_of);
+  fill_index(stream, order_.to_sorted, tokens);
+  gather_values(stream, layout_.weights_R, tokens, weights);
+  gather_values(stream, layout_.token_ids_R, tokens, tokens);
+  return {order_.count, tokens.as<int32_t>(), weights, row_of};
 }
 
 void FlatTransport::pack(Stream& stream, TensorView source_TD) {
@@ -88,30 +100,57 @@ void FlatTransport::pack(Stream& stream, TensorView source_TD) {
   gather_rows(stream, source_TD, send_.tokens, send_.count, send_rows_);
 }
 
-void FlatTransport::exchange_counts() {
+void FlatTransport::exchange_counts(const std::vector<int64_t>& rows_per_expert) {
+  std::vector<int64_t> by_position(position_.size());
+  for (size_t e = 0; e < position_.size(); ++e) by_position[static_cast<size_t>(position_[e])] = rows_per_expert[e];
+  order_ = set_send_counts(by_position);
   const auto peers = static_cast<size_t>(ep_.size());
+  const int64_t own = homes_of_rank();
   RowExchange x;
   x.row_bytes = sizeof(int64_t);
-  std::vector<int64_t> out, in(peers * static_cast<size_t>(local_slots_));
+  std::vector<int64_t> in(peers * static_cast<size_t>(own));
+  int64_t first = 0;
   for (size_t r = 0; r < peers; ++r) {
-    x.send_offsets.push_back(static_cast<int64_t>(out.size()));
-    x.send_counts.push_back(static_cast<int64_t>(sent_[r].size()));
-    out.insert(out.end(), sent_[r].begin(), sent_[r].end());
-    x.receive_offsets.push_back(static_cast<int64_t>(r) * local_slots_);
-    x.receive_counts.push_back(local_slots_);
+    const auto begin = by_position.begin() + first;
+    sent_[r].assign(begin, begin + homes_[r]);
+    x.send_offsets.push_back(first);
+    x.send_counts.push_back(homes_[r]);
+    first += homes_[r];
+    x.receive_offsets.push_back(static_cast<int64_t>(r) * own);
+    x.receive_counts.push_back(own);
   }
-  x.send = out.data();
+  x.send = by_position.data();
   x.receive = in.data();
   ep_.all_to_all(x)->wait();
   received_.assign(peers, {});
   for (size_t r = 0; r < peers; ++r)
-    received_[r].assign(in.begin() + static_cast<std::ptrdiff_t>(r) * local_slots_,
-                        in.begin() + static_cast<std::ptrdiff_t>(r + 1) * local_slots_);
+    received_[r].assign(in.begin() + static_cast<std::ptrdiff_t>(r) * own,
+                        in.begin() + static_cast<std::ptrdiff_t>(r + 1) * own);
+}
+
+void FlatTransport::split_rows(const std::vector<int64_t>& rows_per_expert) {
+  CopySplit split = splitter_.split(ep_, rows_per_expert);
+  received_ = std::move(split.received);
+  for (size_t r = 0; r < sent_.size(); ++r) sent_[r].resize(static_cast<size_t>(slots_[r]));
+  order_ = {layout_.rows, {}, {}};
+  std::vector<CopySplit::Part>& by_copy = split.sent;
+  std::sort(by_copy.begin(), by_copy.end(), [](const CopySplit::Part& a, const CopySplit::Part& b) {
+    return std::pair(a.copy.ep_rank, a.copy.slot) < std::pair(b.copy.ep_rank, b.copy.slot);
+  });
+  int64_t row = 0;
+  for (const CopySplit::Part& part : by_copy) {
+    sent_[static_cast<size_t>(part.copy.ep_rank)][static_cast<size_t>(part.copy.slot)] = part.rows;
+    order_.to_sorted.push_back({row, part.first, part.rows});
+    order_.to_sent.push_back({part.first, row, part.rows});
+    row += part.rows;
+  }
+  std::sort(order_.to_sent.begin(), order_.to_sent.end(),
+            [](const IndexRun& a, const IndexRun& b) { return std::pair(a.to, a.count) < std::pair(b.to, b.count); });
 }
 
 // Arrival order is (chunk, source, slot), sorted order (slot, source): the index leads from one to the other.
 void FlatTransport::plan_receive() {
-  const auto peers = received_.size(), slots = static_cast<size_t>(local_slots_);
+  const auto peers = received_.size(), slots = received_.front().size();
   received_runs_.assign(slots * peers, {});
   offsets_.assign(1, 0);
   for (size_t s = 0; s < slots; ++s) {
@@ -190,21 +229,20 @@ void FlatTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, con
 
 ExpertWeights FlatTransport::weights(Stream&, Pass, int64_t chunk) {
   const auto [begin, end] = slot_range(ep_.rank(), chunk);
-  return experts_.slice(begin, end - begin);
+  return is_of_replicas(chunk) ? replicas_.slice(0, end - begin) : experts_.slice(begin, end - begin);
 }
 
 GradientTarget FlatTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) {
   const auto [begin, end] = slot_range(ep_.rank(), chunk);
-  return {experts_.gradient(matrix, begin, end - begin), store};
-}
-
-int64_t FlatTransport::slots_of(int rank) const {
-  return rank_offsets_[static_cast<size_t>(rank) + 1] - rank_offsets_[static_cast<size_t>(rank)];
+  return {is_of_replicas(chunk) ? replicas_.gradient(matrix, 0, end - begin)
+                                : experts_.gradient(matrix, begin, end - begin),
+          store};
 }
 
 std::pair<int64_t, int64_t> FlatTransport::slot_range(int rank, int64_t chunk) const {
-  const int64_t slots = slots_of(rank);
-  return {slots * chunk / chunks_, slots * (chunk + 1) / chunks_};
+  const int64_t homes = homes_[static_cast<size_t>(rank)];
+  if (is_of_replicas(chunk)) return {homes, slots_[static_cast<size_t>(rank)]};
+  return {homes * chunk / home_chunks_, homes * (chunk + 1) / home_chunks_};
 }
 
 // Starts the exchange of one chunk: rows by (destination, slot) at their tokens' ranks, in arrival order at the

@@ -8,27 +8,17 @@
 
 namespace mw {
 
-// What a layer keeps beside FlatSaved.
-struct PaddedSaved {
-  GrowingTensor token_ids;  // i32: token of each sent row, -1 for padding
-  TensorView row_of_TK;     // i32 [T, K]
-};
-
 class PaddedTransport final : public FlatTransport {
  public:
+  // placed: what a layer keeps beside `saved`. Errors: unsupported, for a placement with replicas.
   PaddedTransport(Comm& ep, const ExpertPlacement& placement, ResidentExperts experts, ExpertScratch scratch,
-                  FlatSaved saved, PaddedSaved padded, FlatOptions options)
-      : FlatTransport(ep, placement, std::move(experts), std::move(scratch), std::move(saved), std::move(options)),
-        padded_(std::move(padded)) {}
+                  FlatSaved saved, PlacedSaved placed, FlatOptions options)
+      : FlatTransport(ep, without_replicas(placement), std::move(experts), std::move(scratch), std::move(saved),
+                      std::move(options), {}, std::move(placed)) {}
 
  private:
-  void set_send_counts(std::vector<int64_t>& by_position) override;
-  bool places_by_counts() const override { return true; }
-  SendRows place_send(Stream& stream) override;
-
-  PaddedSaved padded_;
-  int64_t count_ = 0;  // rows to send
-  std::vector<IndexRun> to_padded_, to_sorted_;
+  bool has_order() const override { return true; }
+  SendOrder set_send_counts(std::vector<int64_t>& by_position) override;
 };
 
 }  // namespace mw

@@ -27,7 +27,7 @@ void fill_index(Stream& stream, std::span<const IndexRun> runs, TensorView out) 
         std::partition_point(runs.begin(), runs.end(), [=](const IndexRun& r) { return r.to + r.count <= begin; });
     for (; run != runs.end() && run->to < end; ++run)
       for (int64_t i = std::max(begin, run->to); i < std::min(end, run->to + run->count); ++i)
-        to[i] = static_cast<int32_t>(run->from + i - run->to);
+        to[i] = static_cast<int32_t>(run->from + run->step * (i - run->to));
   });
 }
 

@@ -18,8 +18,12 @@ struct FillIndex {
       if (runs[middle].to <= i) low = middle + 1;
       else high = middle;
     }
-    const bool inside = low > 0 && i < runs[low - 1].to + runs[low - 1].count;
-    out[i] = inside ? static_cast<int32_t>(runs[low - 1].from + i - runs[low - 1].to) : -1;
+    if (low == 0 || i >= runs[low - 1].to + runs[low - 1].count) {
+      out[i] = -1;
+      return;
+    }
+    const IndexRun& run = runs[low - 1];
+    out[i] = static_cast<int32_t>(run.from + run.step * (i - run.to));
   }
 };
 

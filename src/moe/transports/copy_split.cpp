@@ -1,0 +1,61 @@
+#include "moe/transports/copy_split.h"
+
+#include "layout/row_split.h"
+
+namespace mw {
+namespace {
+
+// The rows of every expert on every rank, rank by rank.
+std::vector<int64_t> counts_of_all(Comm& ep, const std::vector<int64_t>& own) {
+  const auto peers = static_cast<size_t>(ep.size());
+  std::vector<int64_t> all(peers * own.size());
+  RowExchange x;
+  x.row_bytes = sizeof(int64_t);
+  x.send = own.data();
+  x.receive = all.data();
+  x.send_counts = x.receive_counts = std::vector<int64_t>(peers, std::ssize(own));
+  x.send_offsets.assign(peers, 0);
+  for (size_t r = 0; r < peers; ++r) x.receive_offsets.push_back(static_cast<int64_t>(r) * std::ssize(own));
+  ep.all_to_all(x)->wait();
+  return all;
+}
+
+}  // namespace
+
+CopySplitter::CopySplitter(const ExpertPlacement& placement, int member)
+    : placement_(placement), expert_at_(placement.homes.size()), slots_(placement.copies_of(member).size()) {
+  const std::vector<int32_t> position = placement.position_of_expert();
+  for (size_t e = 0; e < position.size(); ++e) expert_at_[static_cast<size_t>(position[e])] = e;
+}
+
+std::vector<ExpertHome> CopySplitter::copies() const {
+  std::vector<ExpertHome> copies;
+  for (const size_t e : expert_at_) copies.insert(copies.end(), placement_.homes[e].begin(), placement_.homes[e].end());
+  return copies;
+}
+
+CopySplit CopySplitter::split(Comm& ep, const std::vector<int64_t>& rows_per_expert) const {
+  const size_t experts = expert_at_.size(), peers = static_cast<size_t>(ep.size()),
+               own = static_cast<size_t>(ep.rank());
+  const std::vector<int64_t> all = counts_of_all(ep, rows_per_expert);
+  std::vector<int64_t> totals(experts), counts(peers);
+  for (size_t i = 0; i < all.size(); ++i) totals[i % experts] += all[i];
+  const RowQuotas quotas = split_rows(placement_, totals, std::vector<int64_t>(peers, 1));
+  CopySplit split;
+  split.received.assign(peers, std::vector<int64_t>(slots_));
+  int64_t first = 0;
+  for (const size_t e : expert_at_) {
+    for (size_t r = 0; r < peers; ++r) counts[r] = all[r * experts + e];
+    const std::vector<std::vector<int64_t>> rows = rows_between(counts, quotas[e]);
+    for (size_t i = 0; i < quotas[e].size(); ++i) {
+      const ExpertHome& copy = placement_.homes[e][i];
+      split.sent.push_back({copy, first, rows[own][i]});
+      first += rows[own][i];
+      if (copy.ep_rank != ep.rank()) continue;
+      for (size_t r = 0; r < peers; ++r) split.received[r][static_cast<size_t>(copy.slot)] = rows[r][i];
+    }
+  }
+  return split;
+}
+
+}  // namespace mw
