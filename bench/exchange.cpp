@@ -52,9 +52,19 @@ class Exchange : public Arm {
       for (const bool backward : {false, true})  // every pass gathers again
         uses_.push_back(plan_weight_uses({{0, backward}}, {pieces_of(plan_.gathers[0])}, slots.count()));
     }
-    transport_ = make_transport(plan_.transports[0],
-                                {comms, plan_.placements->layers[0], islands, plan_.gathers[0], resident_experts(),
-                                 experts, store_, row, o.chunks, false, Fault::none, cache_.get()});
+    transport_ = make_transport(plan_.transports[0], {comms,
+                                                      plan_.placements->layers[0],
+                                                      islands,
+                                                      plan_.gathers[0],
+                                                      resident_experts(),
+                                                      {},
+                                                      experts,
+                                                      store_,
+                                                      row,
+                                                      o.chunks,
+                                                      false,
+                                                      Fault::none,
+                                                      cache_.get()});
     x_ = store_.fixed("work.normed");
     out_ = store_.fixed("work.branch");
     d_weights_ = store_.fixed("work.d_gate").reshape({o.tokens, o.top_k});

@@ -212,6 +212,10 @@ const std::vector<KeyRule>& key_rules() {
               "moe.balance plans new places for experts every so many steps"),
       INTEGER("moe.balance_horizon", moe.balance_horizon, 1, kMany,
               "experts move if that saves more time within so many steps than it takes"),
+      INTEGER("moe.replica_slots", moe.replica_slots, 0, 1 << 16,
+              "replicas of experts, without optimizer state, that a rank has room for in each layer; the rows of an "
+              "expert are split over its home and its replicas, which moe.balance chooses (docs/balance.md); with "
+              "moe.transport = \"flat\", \"halo\" or \"bypass\""),
       CHOICE("memory.recompute", recompute,
              "activations to recompute in backward instead of storing them; selective: pre-activations of "
              "feed-forwards; moe: pre-activations of experts and their dispatched rows; full: all but layer "
@@ -266,7 +270,8 @@ const std::vector<KeyRule>& key_rules() {
            "twice the mean"),
       REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
            "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
-      FLAG("debug.migrate", migrate, "tests only: move all experts to random places after every step"),
+      FLAG("debug.migrate", migrate,
+           "tests only: move all experts to random places after every step, and fill replica slots with random ones"),
       TEXT("debug.slow", slow,
            "tests only: CPU ranks that compute slowly, such as \"1:0.5\" for rank 1 at half its speed, or "
            "\"1:0.5@100\" from step 100 on"),

@@ -64,6 +64,7 @@ struct MoeRunSpec {
   ForcedLoad forced_load = ForcedLoad::none;
   Balance balance = Balance::none;
   int64_t balance_every = 10, balance_horizon = 100;  // steps
+  int64_t replica_slots = 0;                          // per rank
 };
 
 struct CheckpointSpec {

@@ -8,6 +8,7 @@
 #include "comm/cores.h"
 #include "comm/gpu_comm.h"
 #include "engine/libraries.h"
+#include "engine/replicas.h"
 #include "engine/zero.h"
 #include "model/platform.h"
 #include "moe/forced_load.h"
@@ -149,6 +150,7 @@ bool change_run(Engine& engine, const RunSpec& run) {
 void refresh_weights(Engine& engine) {
   finish_writes(engine.device);
   refresh_weights(engine.params, engine.comms, engine.stream);
+  refresh_replicas(engine);
 }
 
 }  // namespace mw

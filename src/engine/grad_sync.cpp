@@ -191,7 +191,8 @@ static int64_t expert_piece(const ParamStore& params, MeshComms& comms) {
   return -least;
 }
 
-double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, bool counts_copies) {
+double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, Fault fault) {
+  const bool counts_copies = fault == Fault::copies_in_norm;
   const auto owned = [&](Replicas replicas) {
     std::vector<TensorView> gradients;
     for (const Parameter& p : params.all())
@@ -204,7 +205,10 @@ double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms
     if (params.block(replicas).is_cut()) comms.of(replicas).all_reduce_sum(std::span(&squares, 1));
     return squares;
   };
-  ExactSum of_experts = sum_squares_exactly(stream, owned(Replicas::edp), expert_piece(params, comms));
+  std::vector<TensorView> experts_of_rank = owned(Replicas::edp);
+  if (fault == Fault::norm_counts_replicas)
+    for (const Parameter& p : params.replicas()) experts_of_rank.push_back(p.grad);
+  ExactSum of_experts = sum_squares_exactly(stream, experts_of_rank, expert_piece(params, comms));
   if (params.block(Replicas::edp).is_cut()) comms.of(Replicas::edp).all_reduce_sum(of_experts.limbs());
   comms.ep->all_reduce_sum(of_experts.limbs());
   double slices = squares_of(Replicas::dp), experts = of_experts.value();

@@ -88,7 +88,7 @@ void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends);
 
 // L2 norm of the whole model's gradient, counting every element once. Equal on all ranks, and to the bit the same
 // wherever experts are placed: their squares are added without rounding (core/exact_sum.h). Collective over EP, TP and
-// PP; with ZeRO also over the replicas. counts_copies: injected fault, for tests.
-double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, bool counts_copies = false);
+// PP; with ZeRO also over the replicas.
+double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, Fault fault = Fault::none);
 
 }  // namespace mw

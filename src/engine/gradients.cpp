@@ -9,6 +9,7 @@
 
 #include "engine/executor.h"
 #include "engine/grad_sync.h"
+#include "engine/replicas.h"
 #include "engine/stage_messages.h"
 #include "engine/step.h"
 #include "ops/cross_entropy.h"
@@ -84,7 +85,10 @@ class GradientPass {
   static Store store_of(int64_t done) { return done == 0 ? Store::overwrite : Store::accumulate; }
   FeedForwardDone hear_of(int64_t done) {
     if (done + 1 < plan_.run.train.micro_batches) return {};
-    return [this](int64_t layer) { sums_.feed_forward_done(layer); };
+    return [this](int64_t layer) {
+      return_replica_gradients(engine_, layer);
+      sums_.feed_forward_done(layer);
+    };
   }
   const Batch& batch_of(const Action& a) const { return batches_[static_cast<size_t>(a.micro_batch)]; }
   int64_t statistics_before(int64_t layer) const;
@@ -155,6 +159,13 @@ void GradientPass::forward(const Action& a) {
   messages_.before_output(a.stage);
   engine_.model->forward(a.stage, a.micro_batch, batch_of(a), true,
                          taps_ ? taps_(a.micro_batch) : std::vector<RoutingTap>{});
+  const std::vector<ExpertRows> rows = engine_.model->expert_rows(a.stage, a.micro_batch);
+  auto of_layer = rows.begin();
+  for (size_t i = 0; i < stats_.rows.size(); ++i) {
+    if (!stage_of(a.stage).has_layer(engine_.model->moe_index()[i])) continue;
+    stats_.rows[i].all += of_layer->all;
+    stats_.rows[i].of_replicas += of_layer++->of_replicas;
+  }
 }
 
 void GradientPass::reduce_statistics(const Action& a) {
@@ -265,6 +276,7 @@ StepStats GradientPass::run() {
   count_labels();
   for (const int64_t layer : engine_.model->moe_index())
     stats_.load.emplace_back(static_cast<size_t>(plan_.model.layers[static_cast<size_t>(layer)].moe.experts));
+  stats_.rows.resize(stats_.load.size());
   ActionHandlers handlers;
   const auto on = [&](ActionKind kind, void (GradientPass::*member)(const Action&)) {
     handlers[kind] = [this, member](const Action& a) { (this->*member)(a); };
@@ -293,8 +305,7 @@ StepStats GradientPass::run() {
   stats_.loss = loss_sum_ / static_cast<double>(stats_.valid_labels);
   stats_.total_loss = stats_.loss + weighted_aux_;
   const TraceScope scope(engine_.stream.trace(), Work::optimizer, "grad_norm");
-  stats_.grad_norm =
-      global_gradient_norm(engine_.stream, engine_.params, engine_.comms, plan_.run.fault == Fault::copies_in_norm);
+  stats_.grad_norm = global_gradient_norm(engine_.stream, engine_.params, engine_.comms, plan_.run.fault);
   return std::move(stats_);
 }
 

@@ -220,6 +220,12 @@ bool packs_alike(const Plan& plan, Comm& ep, Stream& stream) {
     sizes.insert({gather.forms.up_n, gather.forms.up_k});
     sizes.insert({gather.forms.down_n, gather.forms.down_k});
   }
+  const bool packs_replicas = plan.run.train.dtype == DType::bf16 && replica_slots(plan.run.moe, plan.mesh.ep) > 0;
+  for (const ParamRow& row : own_params(plan)) {
+    if (!packs_replicas || !row.expert) continue;
+    const LocalParam local = local_param(row, plan.model, plan.placements->layers, plan.mesh, plan.coords);
+    sizes.insert({local.n, local.k});
+  }
   if (ep.size() == 1 || sizes.empty()) return true;
   std::vector<int64_t> marks;
   for (const auto& [n, k] : sizes)
@@ -236,11 +242,11 @@ int64_t start_libraries(const Plan& plan, MeshComms& comms, PipelineComms& pipel
     if (!packs_alike(plan, *comms.ep, stream))
       fail(Exit::config,
            fmt::format(
-               "moe.transport = \"gather_weights\": the ranks of an EP group pack bf16 weights in different ways; "
-               "this one by {}, {}",
+               "moe.transport = \"gather_weights\" or moe.replica_slots: the ranks of an EP group pack bf16 weights in "
+               "different ways; this one by {}, {}",
                cpu::matmul_traits().library, cpu::matmul_traits().native_bf16 ? "in bf16" : "in fp32"),
            "use equal CPUs and libraries, set ONEDNN_MAX_CPU_ISA to what all of them have, or moe.transport = "
-           "\"flat\"");
+           "\"flat\" and moe.replica_slots = 0");
     return start_matrices(plan, stream);
   }
   start_products(stream, plan.run.train.dtype, reserve);

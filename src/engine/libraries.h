@@ -16,7 +16,8 @@ namespace mw {
 void start_products(Stream& stream, DType dtype, const Reserve& reserve);
 
 // Whether the ranks of this rank's EP group pack weights in the same way on their CPUs, which only the matrix library
-// knows: then they can gather them from each other. True if the plan gathers no packed weights. Collective over EP.
+// knows: then they can gather them from each other and fill replicas. True if the plan does neither with packed
+// weights. Collective over EP.
 bool packs_alike(const Plan& plan, Comm& ep, Stream& stream);
 
 // To be called before tensors are allocated: starts libraries, so that their memory can be told apart from the model's.

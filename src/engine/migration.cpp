@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "core/rng.h"
+#include "engine/replicas.h"
 #include "engine/state_slices.h"
 #include "engine/zero.h"
 #include "layout/state_moves.h"
@@ -140,14 +142,32 @@ class Migration {
 
 }  // namespace
 
-Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t step) {
+// Replicas of the first of `order` that have no copy on a rank.
+static void add_replicas(ExpertPlacement& placement, int rank, const std::vector<int>& order, int64_t slots) {
+  const std::vector<int> own = placement.experts_of(rank);
+  auto slot = static_cast<int>(own.size());
+  for (auto e = order.begin(); e != order.end() && slot < std::ssize(own) + slots; ++e)
+    if (std::find(own.begin(), own.end(), *e) == own.end())
+      placement.homes[static_cast<size_t>(*e)].push_back({rank, slot++});
+}
+
+Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t step, int64_t replica_slots) {
   Placements shuffled = placements;
   ++shuffled.version;
   for (size_t layer = 0; layer < shuffled.layers.size(); ++layer) {
-    if (shuffled.layers[layer].is_sliced()) continue;
-    auto& homes = shuffled.layers[layer].homes;
-    const RngKey key = make_rng_key(seed, fmt::format("migrate.{}.{}", step, layer));
-    for (uint64_t i = homes.size(); i > 1; --i) std::swap(homes[i - 1], homes[bits_at(key, i) % i]);
+    ExpertPlacement& placement = shuffled.layers[layer];
+    if (placement.is_sliced()) continue;
+    const auto shuffle = [](auto& list, const RngKey& key) {
+      for (uint64_t i = list.size(); i > 1; --i) std::swap(list[i - 1], list[bits_at(key, i) % i]);
+    };
+    for (std::vector<ExpertHome>& homes : placement.homes) homes.resize(1);
+    shuffle(placement.homes, make_rng_key(seed, fmt::format("migrate.{}.{}", step, layer)));
+    std::vector<int> experts(placement.homes.size());
+    std::iota(experts.begin(), experts.end(), 0);
+    for (int rank = 0; rank < placement.ep && replica_slots > 0; ++rank) {
+      shuffle(experts, make_rng_key(seed, fmt::format("replicas.{}.{}.{}", step, layer, rank)));
+      add_replicas(placement, rank, experts, replica_slots);
+    }
   }
   return shuffled;
 }
@@ -170,6 +190,9 @@ Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int
   }
   const Migrated done = Migration(engine, before, after, rows).run(buffer_bytes);
   refresh_weights(engine.params, engine.comms, engine.stream, moved);
+  const bool are_filled = std::any_of(from->layers.begin(), from->layers.end(),
+                                      [](const ExpertPlacement& placement) { return placement.has_replicas(); });
+  if (engine.plan.run.fault != Fault::stale_replica || !are_filled) refresh_replicas(engine);
   engine.stream.wait();
   return done;
 }

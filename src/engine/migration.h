@@ -23,14 +23,18 @@ struct Migrated {
 // `gather_weights` sums gradients over more than two ranks in an order that may depend on their owner. Gradients
 // do not move: the next step overwrites them.
 //
-// Every rank must hold as many experts of a layer as before, so that no memory is allocated. Layers with slices of
-// experts must stay as they are. To be called between two steps; not while a CheckpointSave of the engine is under way.
-// buffer_bytes: larger states travel in several rounds. Collective over the world. Deterministic. Errors: config, as
-// place_experts (layout/plan.h).
+// Replicas get the weights of their experts. With them losses and activations of the next step are the same, too; the
+// gradients that return from replicas are sums in another order.
+//
+// Every rank must stay the home of as many experts of a layer as before, so that no memory is allocated. Layers with
+// slices of experts must stay as they are. To be called between two steps; not while a CheckpointSave of the engine is
+// under way. buffer_bytes: larger states travel in several rounds. Collective over the world. Deterministic. Errors:
+// config, as place_experts (layout/plan.h).
 Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes = kMigrationBytes);
 
-// Every expert of every layer with whole experts to a random place: a permutation of the layer's slots, with the next
-// version. A function of its arguments.
-Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t step);
+// Every expert of every layer with whole experts to a random place: a permutation of the layer's homes, with the next
+// version. Then replicas of random experts in so many slots of each rank, as far as there are experts without a copy
+// there. A function of its arguments.
+Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t step, int64_t replica_slots = 0);
 
 }  // namespace mw

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/grad_sync.h"
+#include "engine/replicas.h"
 #include "engine/zero.h"
 #include "ops/adamw.h"
 #include "ops/cross_entropy.h"
@@ -92,6 +93,7 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   if (engine.plan.model.tie_embeddings) copy_tied_weights(engine.stream, engine.params, *engine.pipeline.ends);
   move_selection_bias(engine, stats);
   engine.params.repack_updated(engine.stream);
+  if (fault != Fault::stale_replica) refresh_replicas(engine);
   engine.stream.wait();  // what follows may read weights on the host
 }
 

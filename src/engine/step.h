@@ -29,6 +29,8 @@ struct StepStats {
   int64_t valid_labels = 0;  // of the whole step
   int64_t dropped_rows = 0;
   std::vector<std::vector<double>> load;  // [MoE layer][expert] choices of the whole step
+  // [MoE layer] rows that the experts of this rank computed; none in layers of other stages.
+  std::vector<ExpertRows> rows;
   // The most loaded expert, relative to the mean of its layer.
   struct Fullest {
     size_t layer = 0, expert = 0;  // indices into `load`

@@ -113,7 +113,8 @@ ByteRow transport_row(const std::string& at, ByteKind kind, const TransportTenso
 void add_kept(ByteRows& out, const std::string& at, int64_t width, const LocalLayer& layer, const RunSpec& run,
               const Tokens& tokens) {
   for (const TransportTensor& tensor : traits_of(layer.transport).kept)
-    out.rows.push_back(transport_row(at, ByteKind::routed, tensor, width, layer, run, tokens));
+    if (!tensor.for_replicas || replica_slots(run.moe, layer.ep) > 0)
+      out.rows.push_back(transport_row(at, ByteKind::routed, tensor, width, layer, run, tokens));
 }
 
 void add_moe(ByteRows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local, const RunSpec& run,

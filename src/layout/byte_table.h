@@ -79,6 +79,8 @@ std::string saved_prefix(int64_t layer, int64_t slot);
 std::string final_row(int64_t slot);
 std::string stage_row(int stage, const std::string& name, int64_t slot = 0);
 constexpr const char* kWeightSlots = "cache.weights";  // the slots of gathered weights
+constexpr const char* kReplicaSlots = "replica.";      // before the name of a parameter: replica slots of its experts
+constexpr const char* kReplicaGradient = "replica.received";  // a replica's gradient that has come home
 
 // What the EP group of a layer gathers, where its transport gathers weights; else without pieces. local: the layer as a
 // rank computes it; width: of the hidden state.

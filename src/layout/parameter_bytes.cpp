@@ -24,6 +24,32 @@ void add_sum_pieces(ByteRows& out, const std::vector<ParamRow>& params, const st
   if (block > 0) out.add(kSumPieces, ByteKind::workspace, DType::f32, {2, sum_piece_elements(largest, block)});
 }
 
+// What products read of [n, k] matrices in a bf16 run.
+void add_packed(ByteRows& out, const std::string& name, int64_t matrices, const LocalParam& local,
+                const Platform& platform) {
+  const std::vector<int64_t> shape = {matrices, packed_matrix_bytes(local.n, local.k, platform.native_bf16)};
+  out.add("packed_forward." + name, ByteKind::packed, DType::u8, shape);
+  if (!platform.one_packed_form) out.add("packed_backward." + name, ByteKind::packed, DType::u8, shape);
+}
+
+// A gradient and what products read for each replica slot, and room for a gradient that comes home.
+void add_replicas(ByteRows& out, const std::vector<ParamRow>& params, const std::vector<LocalParam>& locals,
+                  const RunSpec& run, int64_t slots, const Platform& platform) {
+  const DType dtype = gradient_dtype(Replicas::edp, run);
+  int64_t largest = 0;
+  for (size_t i = 0; slots > 0 && i < params.size(); ++i) {
+    if (!params[i].expert) continue;
+    const std::string name = kReplicaSlots + params[i].name;
+    std::vector<int64_t> shape = locals[i].shape;
+    shape.front() = slots;
+    out.add("grad." + name, ByteKind::gradient, dtype, shape);
+    if (run.train.dtype == DType::bf16) add_packed(out, name, slots, locals[i], platform);
+    else out.add("param." + name, ByteKind::packed, DType::f32, shape);
+    largest = std::max(largest, locals[i].n * locals[i].k);
+  }
+  if (largest > 0) out.add(kReplicaGradient, ByteKind::workspace, dtype, {largest});
+}
+
 }  // namespace
 
 // The rule of ops::packed_weight_bytes, repeated here because a plan links no operators; a test holds the two together.
@@ -84,15 +110,13 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
       const bool read_by_products =
           row.role == ParamRole::matrix || (row.role == ParamRole::embedding && model.tie_embeddings && has_head);
       if (!read_by_products) continue;
-      const int64_t bytes = packed_matrix_bytes(local.n, local.k, platform.native_bf16);
-      out.add("packed_forward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
-      if (!platform.one_packed_form)
-        out.add("packed_backward." + row.name, ByteKind::packed, DType::u8, {local.matrices, bytes});
+      add_packed(out, row.name, local.matrices, local, platform);
       if (cuts_master(row, block_of_row(i), run.train.dtype) && !is_plain_copy(local, platform))
         gathered = std::max(gathered, local.n * local.k);
     }
     if (gathered > 0) out.add("zero.gathered", ByteKind::workspace, DType::f32, {gathered});
   }
+  add_replicas(out, params, locals, run, replica_slots(run.moe, mesh.ep), platform);
   return out.rows;
 }
 

@@ -72,6 +72,22 @@ void check_gradients(const RunSpec& run, const std::vector<TransportKind>& trans
            "set memory.expert_gradients = \"fp32\", or moe.transport = \"flat\"");
 }
 
+void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportKind>& transports) {
+  if (replica_slots(run.moe, ep) == 0) return;
+  for (const TransportKind kind : transports)
+    if (const TransportTraits& traits = traits_of(kind); !traits.splits_rows && !traits.needs_all_experts)
+      fail(Exit::unsupported,
+           fmt::format("moe.replica_slots = {} is not supported with moe.transport = \"{}\"", run.moe.replica_slots,
+                       traits.name),
+           "set moe.replica_slots = 0, or moe.transport = \"flat\"");
+}
+
+static bool has_room_for_replicas(const ExpertPlacement& placement, const RunSpec& run) {
+  for (int rank = 0; rank < placement.ep; ++rank)
+    if (std::ssize(placement.replicas_of(rank)) > replica_slots(run.moe, placement.ep)) return false;
+  return true;
+}
+
 Placements start_placements(const ModelSpec& model, const RunSpec& run, const std::vector<TransportKind>& transports,
                             int ep) {
   std::vector<std::vector<int64_t>> widths(model.layers.size());
@@ -165,6 +181,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
          fmt::format("raise train.micro_batches to at least {}",
                      run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
   check_gradients(run, plan.transports);
+  check_replicas(run, plan.mesh.ep, plan.transports);
   for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))
     check_tensor_parallel(model, run, plan.mesh, samples);
   check_expert_count(model);
@@ -181,6 +198,11 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   if (placements == nullptr)
     placements = std::make_shared<Placements>(start_placements(model, run, plan.transports, plan.mesh.ep));
   validate(*placements, model, plan.mesh.ep);
+  for (const ExpertPlacement& placement : placements->layers)
+    if (!has_room_for_replicas(placement, run))
+      fail(Exit::config,
+           fmt::format("a placement has more replicas on a rank than moe.replica_slots = {}", run.moe.replica_slots),
+           "raise moe.replica_slots, or use a placement without replicas");
   plan.placements = std::move(placements);
   check_slices(plan);
   if (run.fault == Fault::short_slice) shorten_slices(plan);
@@ -199,9 +221,9 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
 }
 
 bool can_place_experts(const Plan& plan, const Placements& placements) {
-  const auto alike = [](const ExpertPlacement& now, const ExpertPlacement& next) {
+  const auto alike = [&](const ExpertPlacement& now, const ExpertPlacement& next) {
     if (now.is_sliced() || next.is_sliced()) return now == next;
-    return now.ep == next.ep && now.experts() == next.experts() && !next.has_replicas() &&
+    return now.ep == next.ep && now.experts() == next.experts() && has_room_for_replicas(next, plan.run) &&
            now.rank_offsets() == next.rank_offsets();
   };
   return std::equal(plan.placements->layers.begin(), plan.placements->layers.end(), placements.layers.begin(),
@@ -212,7 +234,8 @@ void place_experts(Plan& plan, SharedPlacements placements) {
   validate(*placements, plan.model, plan.mesh.ep);
   if (!can_place_experts(plan, *placements))
     fail(Exit::config, "a placement moves experts to ranks without room for them",
-         "keep the number of experts that each rank has in each layer");
+         "keep the number of experts that have their home on each rank in each layer, and at most moe.replica_slots "
+         "replicas");
   plan.placements = std::move(placements);
   for (size_t i = 0; i < plan.gathers.size(); ++i)
     if (const WeightGather& gather = plan.gathers[i]; gather.pieces() > 0)

@@ -51,6 +51,9 @@ bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, Transpor
 // Errors: config, unsupported, for memory.expert_gradients that the run's dtype or the transports do not allow.
 void check_gradients(const RunSpec& run, const std::vector<TransportKind>& transports);
 
+// Errors: unsupported, for moe.replica_slots with transports that do not split rows.
+void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportKind>& transports);
+
 // Where experts are from the start: blocks, or slices of expert_widths where the layer's transport computes with
 // slices. transports: by layer. Errors: config.
 Placements start_placements(const ModelSpec& model, const RunSpec& run, const std::vector<TransportKind>& transports,
@@ -61,8 +64,8 @@ Placements start_placements(const ModelSpec& model, const RunSpec& run, const st
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform,
                SharedPlacements placements = nullptr);
 
-// Whether experts can be where `placements` says with nothing else of the plan changed: every rank holds as many of
-// each layer as now, and slices stay slices. Requires valid tables.
+// Whether experts can be where `placements` says with nothing else of the plan changed: every rank is the home of as
+// many of each layer as now, replicas fit into their slots, and slices stay slices. Requires valid tables.
 bool can_place_experts(const Plan& plan, const Placements& placements);
 // Overwrites the placements, and what follows from them. Errors: config, if the placements are not valid, or unless
 // can_place_experts.

@@ -41,6 +41,8 @@ double mean_tokens(const RoutedShape& shape) {
 
 }  // namespace
 
+int64_t replica_slots(const MoeRunSpec& run, int64_t ep) { return ep > 1 ? run.replica_slots : 0; }
+
 RoutedRows own_rows(const RoutedShape& shape) { return exactly(shape.own_tokens * shape.moe.top_k); }
 RoutedRows rows_of_group(const RoutedShape& shape) { return exactly(shape.group_tokens * shape.moe.top_k); }
 
@@ -66,10 +68,11 @@ RoutedRows padded_rows_of_experts(const RoutedShape& shape) {
 
 RoutedRows rows_of_experts(const RoutedShape& shape) {
   const MoeSpec& moe = shape.moe;
-  const int64_t choices = shape.group_tokens * moe.top_k;
+  const int64_t choices = shape.group_tokens * moe.top_k,
+                experts = std::min(moe.experts, shape.local_experts + replica_slots(shape.run.moe, shape.ep));
   RoutedRows r{true, 0, 0, 0};
-  r.max = std::min(shape.ep * shape.most_tokens * std::min(moe.top_k, shape.local_experts),
-                   shape.local_experts * shape.ep * most_kept(moe, shape.run, shape.most_tokens));
+  r.max = std::min(shape.ep * shape.most_tokens * std::min(moe.top_k, experts),
+                   experts * shape.ep * most_kept(moe, shape.run, shape.most_tokens));
   r.mean = std::min<int64_t>(
       r.max, std::llround(static_cast<double>(shape.local_experts * choices) / static_cast<double>(moe.experts)));
   r.committed = std::min(r.max, times(r.mean, shape.run.moe.row_headroom));
@@ -92,7 +95,9 @@ RoutedRows unit_rows(const RoutedShape& shape, bool merges) {
 RoutedRows pilot_rows(const RoutedShape& shape, bool merges) {
   if (shape.other_nodes.empty()) return {};
   const MoeSpec& moe = shape.moe;
-  const int64_t experts = experts_of_node(shape, shape.near), of_token = merges ? 1 : std::min(moe.top_k, experts);
+  const int64_t experts = experts_of_node(shape, shape.near),
+                copies = experts + shape.near * replica_slots(shape.run.moe, shape.ep),
+                of_token = merges ? 1 : std::min(moe.top_k, copies);
   const double units = merges ? chance_of_any(moe, experts)
                               : static_cast<double>(moe.top_k * experts) / static_cast<double>(moe.experts);
   return growing(shape, mean_tokens(shape) * static_cast<double>(shape.sources) * units,

@@ -29,6 +29,9 @@ struct RoutedShape {
   int64_t sources = 0;
 };
 
+// The replica slots of each rank of an EP group in a layer: alone, a rank has every expert.
+int64_t replica_slots(const MoeRunSpec& run, int64_t ep);
+
 // Rows of the rank's own tokens: one per (token, choice), exact.
 RoutedRows own_rows(const RoutedShape& shape);
 // Rows of the tokens of all ranks of the group: one per (token, choice), as exact as shape.group_tokens is.
@@ -39,7 +42,8 @@ RoutedRows rows_of_source_chunk(const RoutedShape& shape);
 RoutedRows own_tokens(const RoutedShape& shape);
 RoutedRows group_tokens(const RoutedShape& shape);
 RoutedRows part_rows(const RoutedShape& shape);
-// Rows that the tokens of all ranks send to the rank's experts; rows that a capacity drops do not count.
+// Rows that the tokens of all ranks send to the rank's experts; rows that a capacity drops do not count. At most, those
+// of its replicas come as well.
 RoutedRows rows_of_experts(const RoutedShape& shape);
 // The same where every expert gets as many rows from each rank as the fullest one.
 RoutedRows padded_rows_of_experts(const RoutedShape& shape);

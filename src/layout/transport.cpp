@@ -15,17 +15,13 @@ namespace {
 using Type = TransportTensor::Type;
 using Width = TransportTensor::Width;
 
-std::vector<TransportTensor> kept_by_flat() {
+// The last two where rows are not sent in their sorted order.
+std::vector<TransportTensor> kept_by_flat(bool padded) {
   return {{"received", RowSet::expert, Type::run, Width::hidden},
           {"received_index", RowSet::expert, Type::i32},
-          {"received_weights", RowSet::expert, Type::f32}};
-}
-
-std::vector<TransportTensor> kept_by_padded() {
-  std::vector<TransportTensor> kept = kept_by_flat();
-  kept.push_back({"sent_token_ids", RowSet::send, Type::i32});
-  kept.push_back({"sent_row_of", RowSet::choice, Type::i32});
-  return kept;
+          {"received_weights", RowSet::expert, Type::f32},
+          {"sent_token_ids", RowSet::send, Type::i32, Width::one, !padded},
+          {"sent_row_of", RowSet::choice, Type::i32, Width::one, !padded}};
 }
 
 std::vector<TransportTensor> scratch_of_flat() {
@@ -92,14 +88,15 @@ const std::vector<TransportTraits>& table() {
        .name = "flat",
        .expert_rows = rows_of_experts,
        .send_rows = own_rows,
-       .kept = kept_by_flat(),
-       .scratch = scratch_of_flat()},
+       .kept = kept_by_flat(false),
+       .scratch = scratch_of_flat(),
+       .splits_rows = true},
       {.kind = TransportKind::padded,
        .name = "padded",
        .equal_rows = true,
        .expert_rows = padded_rows_of_experts,
        .send_rows = padded_send_rows,
-       .kept = kept_by_padded(),
+       .kept = kept_by_flat(true),
        .scratch = scratch_of_flat()},
       {.kind = TransportKind::halo,
        .name = "halo",
@@ -107,7 +104,8 @@ const std::vector<TransportTraits>& table() {
        .expert_rows = rows_of_experts,
        .send_rows = own_rows,
        .kept = kept_by_node(),
-       .scratch = scratch_by_node()},
+       .scratch = scratch_by_node(),
+       .splits_rows = true},
       {.kind = TransportKind::bypass,
        .name = "bypass",
        .by_node = true,
@@ -115,7 +113,8 @@ const std::vector<TransportTraits>& table() {
        .expert_rows = rows_of_experts,
        .send_rows = merged_send_rows,
        .kept = kept_by_node(),
-       .scratch = scratch_by_node()},
+       .scratch = scratch_by_node(),
+       .splits_rows = true},
       {.kind = TransportKind::gather_weights,
        .name = "gather_weights",
        .expert_rows = own_rows,

@@ -39,6 +39,7 @@ struct TransportTensor {
   RowSet rows = RowSet::expert;
   Type type = Type::run;
   Width width = Width::one;
+  bool for_replicas = false;  // only where a rank has replica slots
 };
 
 struct TransportTraits {
@@ -60,6 +61,7 @@ struct TransportTraits {
   // the byte table (layout/weight_gather.h). Else it computes with its own experts alone.
   bool gathers_weights = false;
   bool exchanges() const { return send_rows != nullptr; }  // rows move between the ranks of an EP group
+  bool splits_rows = false;                                // experts may have replicas, over which their rows are split
   // Whether a rank's rows depend on the load of experts.
   bool follows_load() const { return !gathers_weights && !slices_experts; }
 };

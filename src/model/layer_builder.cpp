@@ -38,15 +38,21 @@ AttentionWeights attention_weights(ParamStore& params, const std::string& at, co
   return w;
 }
 
-ResidentExperts resident_experts(ParamStore& params, const std::string& at) {
+ResidentExperts resident_experts(const Parameter& up, const Parameter& down) {
   ResidentExperts e;
-  const Parameter& up = params.find(at + "w_up");
-  const Parameter& down = params.find(at + "w_down");
   e.up = up.weights;
   e.down = down.weights;
   e.d_up = take_front(up.grad, {up.grad.dim(0), up.grad.dim(1) * up.grad.dim(2), up.grad.dim(3)});
   e.d_down = down.grad;
   return e;
+}
+
+// The replica slots of a layer.
+ResidentExperts replica_experts(const ParamStore& params, int64_t layer) {
+  std::vector<const Parameter*> found;  // up, down
+  for (const Parameter& p : params.replicas())
+    if (p.row.layer == layer) found.push_back(&p);
+  return found.empty() ? ResidentExperts{} : resident_experts(*found.front(), *found.back());
 }
 
 MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
@@ -218,7 +224,8 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   std::unique_ptr<Transport> transport =
       make_transport(plan.transports[static_cast<size_t>(index)],
                      {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes), gather,
-                      resident_experts(params, param + "moe."), moe_work.experts, store, act,
+                      resident_experts(params.find(param + "moe.w_up"), params.find(param + "moe.w_down")),
+                      replica_experts(params, index), moe_work.experts, store, act,
                       plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks,
                       is_recomputed(mode, "received"), plan.run.fault, weight_cache, index});
   MoeOptions options;

@@ -20,9 +20,9 @@ namespace mw {
 struct TransportParts {
   MeshComms& comms;
   const ExpertPlacement& placement;
-  const Islands& islands;      // of the EP group
-  const WeightGather& gather;  // of the layer
-  ResidentExperts experts;
+  const Islands& islands;             // of the EP group
+  const WeightGather& gather;         // of the layer
+  ResidentExperts experts, replicas;  // replicas: of the rank's replica slots
   ExpertScratch scratch;
   TensorStore& store;
   const LayerRows& row;  // row("received") is the name of this layer's tensor "received" in `store`

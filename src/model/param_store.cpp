@@ -104,6 +104,10 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
     }
     make_weights(p, locals[i]);
   }
+  if (const int64_t slots = replica_slots(plan.run.moe, plan.mesh.ep); slots > 0)
+    for (size_t i = 0; i < rows.size(); ++i)
+      if (rows[i].expert) make_replicas(rows[i], locals[i], slots);
+  if (store_.has(kReplicaGradient)) replica_gradient_ = store_.fixed(kReplicaGradient);
   if (store_.has("zero.gathered")) gathered_ = store_.fixed("zero.gathered");
   if (store_.has(kSumPieces)) sum_pieces_ = store_.fixed(kSumPieces);
   std::vector<std::string> unused = store_.unused();
@@ -112,9 +116,20 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
            unused.front());
 }
 
-void ParamStore::make_weights(Parameter& p, const LocalParam& local) {
+void ParamStore::make_replicas(const ParamRow& row, LocalParam local, int64_t slots) {
+  Parameter p;
+  p.row = row;
+  p.grad = store_.fixed(fmt::format("grad.{}{}", kReplicaSlots, row.name));
+  if (const std::string values = fmt::format("param.{}{}", kReplicaSlots, row.name); store_.has(values))
+    p.master = store_.fixed(values);
+  local.matrices = slots;
+  make_weights(p, local, kReplicaSlots);
+  replicas_.push_back(std::move(p));
+}
+
+void ParamStore::make_weights(Parameter& p, const LocalParam& local, const std::string& at) {
   const ParamRow& row = p.row;
-  const std::string forward = "packed_forward." + row.name, backward = "packed_backward." + row.name;
+  const std::string forward = "packed_forward." + at + row.name, backward = "packed_backward." + at + row.name;
   const bool packed = store_.has(forward);
   if (!packed && row.role != ParamRole::matrix && row.role != ParamRole::router && row.role != ParamRole::embedding)
     return;
@@ -126,7 +141,8 @@ void ParamStore::make_weights(Parameter& p, const LocalParam& local) {
     Weight w;
     w.n = n;
     w.k = k;
-    if (!p.holds_cut && !p.is_split()) w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
+    if (!p.holds_cut && p.master.data != nullptr)
+      w.values = TensorView(p.master.as<float>() + i * n * k, DType::f32, {n, k});
     if (packed) {
       w.packed_forward = packed_forward.at(i);
       w.packed_backward = packed_backward.at(i);

@@ -71,6 +71,11 @@ class ParamStore {
   // threads. Each tensor is a scope of the trace: on a large model this takes minutes, and the watchdog must see
   // progress.
   void initialise(uint64_t seed, Stream& stream);
+  // This rank's replica slots, one entry for each expert tensor: its row, the gradient and the weights that products
+  // read; no more. Which experts they have, plan.placements says.
+  const std::vector<Parameter>& replicas() const { return replicas_; }
+  // Memory for one gradient of a replica; empty without replica slots.
+  TensorView replica_gradient() const { return replica_gradient_; }
   // How the gradients that these ranks sum are divided among them (ZeRO).
   const GradientBlock& block(Replicas replicas) const { return blocks_.of(replicas); }
   // Scratch for the fp32 values of one matrix to be packed; empty where no sharded matrix needs it.
@@ -91,16 +96,18 @@ class ParamStore {
   int64_t fixed_bytes() const { return store_.fixed_bytes(); }  // of the device
 
  private:
-  void make_weights(Parameter& p, const LocalParam& local);
+  // at: what the names of its rows begin with, behind their kind.
+  void make_weights(Parameter& p, const LocalParam& local, const std::string& at = "");
+  void make_replicas(const ParamRow& row, LocalParam local, int64_t slots);
   bool has_row(const std::string& name) const { return store_.has(name) || offloaded_.has(name); }
   TensorView view_of(const std::string& name) {
     return offloaded_.has(name) ? offloaded_.fixed(name) : store_.fixed(name);
   }
 
   TensorStore store_, offloaded_;
-  std::vector<Parameter> params_;
+  std::vector<Parameter> params_, replicas_;
   GradientBlocks blocks_;
-  TensorView gathered_, sum_pieces_;
+  TensorView gathered_, sum_pieces_, replica_gradient_;
 };
 
 }  // namespace mw

@@ -23,8 +23,9 @@ static int64_t unit_scratch(const RunSpec& run, const LayerSpec& layer, const Me
   const MoeSpec& m = layer.moe;
   const int64_t automatic = device == DeviceKind::cpu ? 1 : kGpuRowChunks;
   const int64_t chunks = run.moe.row_chunks > 0 ? run.moe.row_chunks : automatic;
-  const int64_t counts = (2 * mesh.ep + m.experts) * chunks * 8 + 64;
-  return counts + std::max(unit_workspace_bytes(mesh.ep * tokens, m.top_k, m.experts, device),
+  const int64_t copies = m.experts + mesh.ep * replica_slots(run.moe, mesh.ep);
+  const int64_t counts = (2 * mesh.ep + copies) * chunks * 8 + 64;
+  return counts + std::max(unit_workspace_bytes(mesh.ep * tokens, m.top_k, copies, device),
                            index_workspace_bytes(mesh.ep, device));
 }
 
@@ -69,7 +70,7 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
-    bytes = std::max(bytes, index_workspace_bytes(m.experts, device));
+    bytes = std::max(bytes, index_workspace_bytes(m.experts + mesh.ep * replica_slots(run.moe, mesh.ep), device));
     if (traits.by_node || traits.slices_experts)
       bytes = std::max(bytes, unit_scratch(run, layer, mesh, tokens, device));
     expert_bytes = std::max(expert_bytes, esmm_workspace_bytes(run.moe.expert_products, mesh.ep * tokens * m.top_k,

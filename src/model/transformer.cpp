@@ -237,6 +237,13 @@ std::vector<double> Transformer::statistics(int stage, int64_t micro_batch) {
   return out;
 }
 
+std::vector<ExpertRows> Transformer::expert_rows(int stage, int64_t micro_batch) {
+  std::vector<ExpertRows> rows;
+  for (const DecoderLayer& layer : slot_of(stage, micro_batch).layers)
+    if (layer.moe() != nullptr) rows.push_back({layer.moe()->expert_rows(), layer.moe()->replica_rows()});
+  return rows;
+}
+
 void Transformer::set_auxiliary(int stage, int64_t micro_batch, std::span<const double> summed,
                                 std::span<const double> mean_load, int64_t tokens, double seed) {
   size_t at = 0;

@@ -25,6 +25,11 @@ struct StepTokens {
 // are complete for work enqueued from here on.
 using FeedForwardDone = std::function<void(int64_t layer)>;
 
+// Rows that the experts of this rank computed.
+struct ExpertRows {
+  int64_t all = 0, of_replicas = 0;
+};
+
 class Transformer {
  public:
   // `params` and `comms` must outlive this object. Allocates plan.activation_rows. Errors: memory.
@@ -68,6 +73,8 @@ class Transformer {
   // Load statistics of the stage's last forward of this micro-batch, as one vector that ranks can sum: per MoE layer
   // counts[E], prob_sums[E], z_sum, dropped, sequence_sum.
   std::vector<double> statistics(int stage, int64_t micro_batch);
+  // By MoE layer of the stage, of the last forward of this micro-batch.
+  std::vector<ExpertRows> expert_rows(int stage, int64_t micro_batch);
   // Sets the gradients of the auxiliary losses for the stage's layers, from its summed statistics; mean_load as in
   // Auxiliary::gradient.
   void set_auxiliary(int stage, int64_t micro_batch, std::span<const double> summed, std::span<const double> mean_load,

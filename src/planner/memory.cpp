@@ -161,7 +161,9 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   whole.mesh.zero = 0;
   const auto bytes_of = [&](const std::vector<ParamRow>& rows) {
     std::vector<ByteRow> table = parameter_bytes(rows, kinds_.model, whole, mesh, coords, placements, platform_);
-    std::erase_if(table, [](const ByteRow& r) { return r.name == kSumPieces; });  // of the rank, not of a row
+    std::erase_if(table, [](const ByteRow& r) {  // of the rank, not of a row
+      return r.name == kSumPieces || r.name == kReplicaGradient;
+    });
     return summarise(table);
   };
   Params part;
@@ -174,6 +176,7 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   }
   if (!row.trained) return part;
   const LocalParam local = local_param(row, kinds_.model, placements, mesh, coords);
+  if (row.expert) part.expert_matrix = local.n * local.k;
   GradientBlock of_two;  // what a cut over any members does to master weights
   of_two.cuts = {0, 0, 0};
   BlockPart& block = part.blocks[static_cast<size_t>(local.replicas)];
@@ -201,6 +204,7 @@ const MemoryModel::RankParams& MemoryModel::params_of(const Mesh& mesh, const Me
     }
     Params& layer = out.layers[static_cast<size_t>(row.layer)];
     add(layer.whole, part.whole);
+    layer.expert_matrix = std::max(layer.expert_matrix, part.expert_matrix);
     for (size_t b = 0; b < kReplicas; ++b) {
       BlockPart& into = layer.blocks[b];
       const BlockPart& from = part.blocks[b];
@@ -310,6 +314,7 @@ ByteSummary MemoryModel::parameters(const Layout& layout, const Mesh& mesh, cons
   for (const Params* part : params) add(sum, part->whole);
   if (layout.zero > 0) cut(sum, params, mesh, coords);
   add_sum_pieces(sum, params, mesh);
+  add_replica_gradient(sum, params, mesh);
   return sum;
 }
 
@@ -323,6 +328,14 @@ void MemoryModel::add_sum_pieces(ByteSummary& sum, const std::vector<const Param
     block += elements;
   }
   if (block > 0) add(sum, ByteKind::workspace, rounded(2 * 4 * sum_piece_elements(largest, block)));
+}
+
+void MemoryModel::add_replica_gradient(ByteSummary& sum, const std::vector<const Params*>& parts,
+                                       const Mesh& mesh) const {
+  int64_t largest = 0;
+  for (const Params* part : parts) largest = std::max(largest, part->expert_matrix);
+  if (largest > 0 && replica_slots(run_.moe, mesh.ep) > 0)
+    add(sum, ByteKind::workspace, rounded(size_of(gradient_dtype(Replicas::edp, run_)) * largest));
 }
 
 std::vector<ByteSummary> MemoryModel::activations(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,

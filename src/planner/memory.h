@@ -82,6 +82,7 @@ class MemoryModel {
   struct Params {
     ByteSummary whole;  // nothing cut
     std::array<BlockPart, kReplicas> blocks;
+    int64_t expert_matrix = 0;  // elements of the largest
   };
   struct RankParams {
     std::vector<Params> layers;  // by kind
@@ -101,6 +102,7 @@ class MemoryModel {
   int64_t moments_in(const std::vector<const Params*>& parts, size_t block, int64_t begin, int64_t end) const;
   void cut(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh, const MeshCoords& coords) const;
   void add_sum_pieces(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
+  void add_replica_gradient(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
 
   LayerKinds kinds_;
   RunSpec run_;

@@ -250,6 +250,7 @@ std::vector<std::string> transports_to_try(const Request& request, const Layout&
     if (traits.by_node) can = on_nodes || (on_one && traits.merges);
     if (traits.slices_experts)
       can = can_slice(request, layout, choose_transports(transport_names(name, request.model), layout.ep));
+    can = can && (traits.splits_rows || replica_slots(request.run.moe, layout.ep) == 0);
     if (can) names.push_back(name);
   }
   return names;
@@ -273,6 +274,7 @@ std::vector<Layout> layouts_of(const Request& request) {
       if (ep > experts || (ep > 1 && !allows_sharded_experts(run.moe.transport))) continue;
       layout.ep = static_cast<int>(ep);
       const std::vector<TransportKind> transports = choose_transports(names, ep);
+      check_replicas(run, ep, transports);
       if (!can_slice(request, layout, transports)) continue;
       for (const int64_t micro_batches : divisors_of(run.train.global_batch)) {
         layout.micro_batches = micro_batches;

@@ -43,4 +43,14 @@ moves, output = train("hot-swapped", *HOT, *SWAP, "checkpoint.resume=auto")
 checks.expect("after step 6" in output, "did not resume after step 6", output)
 same_bits(checks, "balanced and resumed", stays, moves)
 checks.expect(float(moves[7]["rank_imbalance"]) < 1.2, "a resumed run begins with another placement")
+
+# With two replica slots, ranks are balanced once experts were placed, though the heat is on the experts of one rank.
+replicas, output = train("hot-replicas", *HOT, *SWAP, "moe.replica_slots=2", "train.steps=4")
+imbalances = [float(replicas[step]["worst_rank_imbalance"]) for step in range(1, 5)]
+print(f"         worst imbalance of ranks {' '.join(f'{x:.3f}' for x in imbalances)}")
+checks.expect(imbalances[0] > 1.5 and max(imbalances[1:]) <= 1.04, f"imbalance of ranks with replicas: {imbalances}")
+checks.expect(int(replicas[4]["replica_rows"]) > 0, "no row was computed by a replica")
+checks.expect(float(replicas[2]["loss"]) == float(stays[2]["loss"]), "replicas change a loss before their first gradients")
+resumed, output = train("hot-replicas", *HOT, *SWAP, "moe.replica_slots=2", "checkpoint.resume=auto")
+checks.expect("slots are empty until moe.balance plans again" in output, "a resumed run does not tell of its replicas")
 checks.finish()

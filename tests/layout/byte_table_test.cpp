@@ -105,6 +105,30 @@ TEST(ByteTable, PackedWeightsOnlyInBf16) {
 
 // What the design promises to keep of an MoE layer with experts in place: its input and the pre-activation, 2*T*D +
 // 4*T*K*F bytes in bf16, and the routing; neither gathered inputs nor expert outputs nor activated hidden states.
+// Of 6 experts [2, 10, 16] and [16, 10] on 2 ranks.
+TEST(ByteTable, ReplicaSlotsHaveAGradientAndWhatProductsRead) {
+  const auto bytes_of = [](RunSpec run, int64_t slots, const Platform& platform) {
+    run.mesh.ep = 2;
+    run.moe.replica_slots = slots;
+    int64_t bytes = 0;
+    for (const ByteRow& row : make_plan(build_native_model(small_native()), run, 2, 0, platform).parameter_rows)
+      bytes += row.bytes();
+    return bytes;
+  };
+  const NativeModel native = small_native();
+  const int64_t f = native.expert_width, d = native.width, slots = 3, moe_layers = native.layers - native.dense_layers;
+  const auto packed = [&](int64_t n, int64_t k) { return (n + 63) / 64 * 64 * ((k + 63) / 64 * 64) * 4; };
+  RunSpec run = small_run();
+  run.train.dtype = DType::f32;
+  EXPECT_EQ(bytes_of(run, slots, {}) - bytes_of(run, 0, {}),
+            moe_layers * 2 * (round_up(slots * 2 * f * d * 4) + round_up(slots * d * f * 4)) + round_up(2 * f * d * 4));
+  run.train.dtype = run.expert_gradients = DType::bf16;
+  EXPECT_EQ(bytes_of(run, slots, {}) - bytes_of(run, 0, {}),
+            moe_layers * (round_up(slots * 2 * f * d * 2) + round_up(slots * d * f * 2) +
+                          2 * slots * (packed(2 * f, d) + packed(d, f))) +
+                round_up(2 * f * d * 2));
+}
+
 TEST(ByteTable, MoeLayerKeepsInputAndPreActivationOnly) {
   RunSpec run = small_run();
   const Plan plan = small_plan(run);

@@ -75,6 +75,9 @@ TEST(Plan, RefusesWhatCannotBe) {
   refuse([](RunSpec& r, NativeModel&) { r.train.dtype = DType::f32, r.expert_gradients = DType::bf16; }, 1,
          Exit::config, "needs train.dtype = \"bf16\", got \"fp32\"");
   refuse([](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.transport = "in_place"; }, 2, Exit::config, "in_place");
+  for (const char* transport : {"padded", "gather_weights", "gather_tokens"})
+    refuse([&](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.replica_slots = 1, r.moe.transport = transport; }, 2,
+           Exit::unsupported, transport);
   refuse([](RunSpec& r, NativeModel&) { r.train.seq_len = 1 << 22, r.train.global_batch = 1 << 12; }, 1, Exit::config,
          "2^30");
 }

@@ -102,6 +102,23 @@ TEST(Memory, EqualsTheTableWhereTokensAreGathered) {
       }
 }
 
+TEST(Memory, EqualsTheTableWithReplicaSlots) {
+  for (const char* transport : {"flat", "halo*2,bypass*3"})
+    for (const auto& [dtype, gradients] : {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}})
+      for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}}) {
+        RunSpec run = small_run();
+        run.train.dtype = dtype;
+        run.expert_gradients = gradients;
+        run.moe.transport = transport;
+        run.moe.replica_slots = 2;
+        const ModelSpec model = odd_model();
+        MemoryModel memory(model, run, platform);
+        for (const char* layout : {"ep=4", "ep=2 zero=1 recompute=selective", "tp=2 ep=3 recompute=moe",
+                                   "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1", "ep=6 recompute=full"})
+          compare(memory, model, run, layout, 12, platform);
+      }
+}
+
 TEST(Memory, EqualsTheTableWithBf16GradientsOfExperts) {
   for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}})
     for (const int64_t width : {21, 40}) {  // of experts: with and without gaps behind fp32 tensors

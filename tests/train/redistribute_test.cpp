@@ -129,16 +129,15 @@ TEST(Redistribute, RefusesAnotherModel) {
   });
 }
 
-TEST(Redistribute, EnginesRefuseReplicas) {
+TEST(Redistribute, EnginesRefuseReplicasWithoutSlots) {
   const ModelSpec model = build_native_model(small_run().native);
   Placements replicas = make_block_placements(model, 2);
   replicas.layers[1].homes[0].push_back({1, 3});
   const auto shared = std::make_shared<Placements>(replicas);
   EXPECT_NO_THROW(validate(replicas, model, 2));
-  const std::string message =
-      error_of([&] { run_ranks(2, [&](Comm& world, Stream&) { make_engine(layout_of(2, 0, shared), world); }); },
-               Exit::unsupported);
-  EXPECT_TRUE(contains(message, "replicas")) << message;
+  const std::string message = error_of(
+      [&] { run_ranks(2, [&](Comm& world, Stream&) { make_engine(layout_of(2, 0, shared), world); }); }, Exit::config);
+  EXPECT_TRUE(contains(message, "more replicas on a rank than moe.replica_slots = 0")) << message;
 }
 
 // A checkpoint says where experts were, and loads where they are elsewhere.

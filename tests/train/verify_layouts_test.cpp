@@ -14,7 +14,7 @@ struct LayoutCase {
   MeshSpec mesh;
   const char* transport = "auto";
   const char *shares = "", *width_shares = "";
-  int64_t weight_slots = 2;
+  int64_t weight_slots = 2, replica_slots = 0;
 };
 // NOLINTNEXTLINE(readability-identifier-naming): GoogleTest calls it by this name
 void PrintTo(const LayoutCase& layout, std::ostream* out) { *out << layout.name; }
@@ -66,6 +66,12 @@ const LayoutCase kLayouts[] = {
     {"bypass_all_axes", 16, on_nodes(3, mesh_of(2, 2, 4, 1)), "bypass"},
     {"halo_and_bypass", 4, on_nodes(1, mesh_of(1, 2, 4, 0)), "halo,bypass,flat"},
     {"bypass_shares_5_2_1", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "bypass", "5,2,1"},
+    {"replicas", 4, mesh_of(1, 1, 4, 0), "flat", "", "", 2, 1},
+    {"replicas_zero", 4, mesh_of(1, 1, 2, 1), "flat", "", "", 2, 2},
+    {"replicas_tensor_parallel_zb_v", 8, mesh_of(2, 2, 2, 1, ScheduleKind::zb_v), "flat", "", "", 2, 1},
+    {"replicas_halo", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "halo", "", "", 2, 2},
+    {"replicas_bypass_zb_h1", 8, on_nodes(3, mesh_of(2, 1, 4, 0, ScheduleKind::zb_h1)), "bypass", "", "", 2, 1},
+    {"replicas_of_shares_5_2_1", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "flat,halo,bypass", "5,2,1", "", 2, 1},
     {"shares_3_1", 2, mesh_of(1, 1, 2, 0), "auto", "3,1"},
     {"shares_1_3_zero", 4, mesh_of(1, 2, 2, 1), "padded", "1,3"},
     {"shares_5_2_1", 6, mesh_of(2, 1, 3, 1, ScheduleKind::zb_h1), "auto", "5,2,1"},
@@ -82,6 +88,9 @@ Verdict verify(const LayoutCase& layout, Fault fault = Fault::none) {
   run.mesh = layout.mesh;
   run.moe.transport = layout.transport;
   run.moe.weight_slots = layout.weight_slots;
+  run.moe.replica_slots = layout.replica_slots;
+  run.migrate = layout.replica_slots > 0;
+  if (fault == Fault::stale_replica) run.verify.steps = 3;
   run.mesh.shares = layout.shares;
   run.mesh.width_shares = layout.width_shares;
   if (!run.mesh.shares.empty()) run.train.micro_batches = 2;  // of eight samples
@@ -124,6 +133,11 @@ TEST(VerifyLayout, TellsOfAFaultOnEveryRank) {
                                          {"gather_weights", Fault::stale_cache_slot},
                                          {"gather_weights", Fault::late_reduce}}) {
     const Verdict verdict = verify({transport, 2, mesh_of(1, 1, 2, 0), transport}, fault);
+    EXPECT_EQ(verdict.codes, std::vector<Exit>(2, Exit::check_failed)) << word_of(fault) << verdict.told;
+  }
+  for (const Fault fault : {Fault::lost_replica_gradient, Fault::double_replica_gradient, Fault::norm_counts_replicas,
+                            Fault::stale_replica}) {
+    const Verdict verdict = verify({"replicas", 2, mesh_of(1, 1, 2, 0), "flat", "", "", 2, 1}, fault);
     EXPECT_EQ(verdict.codes, std::vector<Exit>(2, Exit::check_failed)) << word_of(fault) << verdict.told;
   }
 }

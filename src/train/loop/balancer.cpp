@@ -37,12 +37,16 @@ bool rows_follow_experts(const Plan& plan, int64_t layer) {
   return traits_of(plan.transports[static_cast<size_t>(layer)]).follows_load();
 }
 
-// Master weights in fp32 and two moments; with ZeRO each EDP rank receives its share, with TED each TP rank.
+// Elements of an expert on one rank; with TED each TP rank has its share.
+double expert_elements(const Plan& plan, const LayerSpec& layer) {
+  const auto matrices = static_cast<double>(halves_of(layer.activation) + 1);
+  return matrices * static_cast<double>(plan.model.width * layer.moe.width) / (plan.mesh.ted ? plan.mesh.tp : 1);
+}
+
+// Master weights in fp32 and two moments; with ZeRO each EDP rank receives its share.
 double state_bytes(const Plan& plan, const LayerSpec& layer) {
-  const auto matrices = static_cast<double>(halves_of(layer.activation) + 1),
-             elements = matrices * static_cast<double>(plan.model.width * layer.moe.width);
-  const int members = (plan.run.mesh.zero > 0 ? plan.mesh.edp : 1) * (plan.mesh.ted ? plan.mesh.tp : 1);
-  return elements * static_cast<double>(size_of(DType::f32) + 2 * size_of(plan.run.moments)) / members;
+  return expert_elements(plan, layer) * static_cast<double>(size_of(DType::f32) + 2 * size_of(plan.run.moments)) /
+         (plan.run.mesh.zero > 0 ? plan.mesh.edp : 1);
 }
 
 }  // namespace
@@ -63,7 +67,9 @@ Balancer::Balancer(Engine& engine) : engine_(engine), bytes_per_second_(kFirstBa
     layers_.push_back({index,
                        {},
                        2 * matrices * static_cast<double>(plan.model.width * layer.moe.top_k * layer.moe.width),
-                       state_bytes(plan, layer)});
+                       state_bytes(plan, layer),
+                       expert_elements(plan, layer) * size_of(plan.run.train.dtype),
+                       expert_elements(plan, layer) * size_of(plan.run.expert_gradients)});
   }
 }
 
@@ -85,10 +91,13 @@ Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
     ExpertPlacement& placement = next.layers[static_cast<size_t>(layer.index)];
     if (!rows_follow_experts(plan, layer.index)) continue;
     const std::vector<int64_t> rows = rounded(layer.mean), speeds(static_cast<size_t>(placement.ep), 1);
-    ExpertPlacement better = balance_experts(placement, rows, even_ranks(placement));
+    const auto slots = static_cast<int>(replica_slots(plan.run.moe, plan.mesh.ep));
+    ExpertPlacement better = balance_experts(placement, rows, even_ranks(placement, slots));
     const double expert_seconds = matmul_seconds * layer.expert_flops / all_flops_ / ranks;
     const BalanceCosts costs{.expert_seconds = expert_seconds,
+                             .weight_bytes = slots > 0 ? layer.weight_bytes : 0,
                              .state_bytes = layer.state_bytes,
+                             .replica_step_bytes = layer.weight_bytes + layer.gradient_bytes,
                              .bytes_per_second = bytes_per_second_,
                              .horizon = plan.run.moe.balance_horizon};
     if (!pays(placement, better, rows, speeds, costs)) continue;
@@ -112,23 +121,44 @@ void Balancer::move(Placements next, BalanceReport& report) {
   if (most[1] > 0) bytes_per_second_ = most[1] / most[0];
 }
 
+// With replica slots from the rows that ranks computed, because every micro-batch splits them anew; else from the
+// loads.
+void Balancer::report_imbalance(const StepStats& stats, BalanceReport& report) const {
+  const Plan& plan = engine_.plan;
+  const auto ep = static_cast<size_t>(plan.mesh.ep);
+  std::vector<int64_t> computed;  // [layer, EP rank], and in all those of replicas
+  if (replica_slots(plan.run.moe, plan.mesh.ep) > 0) {
+    computed.resize(layers_.size() * ep + 1);
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      computed[l * ep + static_cast<size_t>(plan.coords.ep)] = stats.rows[l].all;
+      computed.back() += stats.rows[l].of_replicas;
+    }
+    engine_.world.all_reduce_sum(std::span(computed));
+    report.replica_rows = computed.back();
+  }
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const int64_t index = layers_[l].index;
+    double imbalance = 1;
+    if (!computed.empty())
+      imbalance = imbalance_of(std::span(computed).subspan(l * ep, ep), std::vector<int64_t>(ep, 1));
+    else if (rows_follow_experts(plan, index))
+      imbalance = rank_imbalance(plan.placements->layers[static_cast<size_t>(index)], rounded(stats.load[l]));
+    report.rank_imbalance += imbalance / static_cast<double>(layers_.size());
+    report.worst_rank_imbalance = std::max(report.worst_rank_imbalance, imbalance);
+  }
+}
+
 BalanceReport Balancer::after_step(const StepStats& stats, int64_t step) {
   BalanceReport report;
   const RunSpec& run = engine_.plan.run;
   observe(stats);
-  for (size_t l = 0; l < layers_.size(); ++l) {
-    const int64_t index = layers_[l].index;
-    const double imbalance =
-        rows_follow_experts(engine_.plan, index)
-            ? rank_imbalance(engine_.plan.placements->layers[static_cast<size_t>(index)], rounded(stats.load[l]))
-            : 1;
-    report.rank_imbalance += imbalance / static_cast<double>(layers_.size());
-    report.worst_rank_imbalance = std::max(report.worst_rank_imbalance, imbalance);
-  }
+  report_imbalance(stats, report);
   const std::vector<double> work = take_work();
   if (!work.empty()) matmul_seconds_ = work[static_cast<size_t>(Work::matmul)];
   if (run.migrate) {
-    move(shuffle_experts(*engine_.plan.placements, static_cast<uint64_t>(run.train.seed), step), report);
+    move(shuffle_experts(*engine_.plan.placements, static_cast<uint64_t>(run.train.seed), step,
+                         replica_slots(run.moe, engine_.plan.mesh.ep)),
+         report);
   } else if (run.moe.balance == Balance::swap && step % run.moe.balance_every == 0) {
     double seconds = matmul_seconds_;
     engine_.world.all_reduce_sum(std::span(&seconds, 1));

@@ -16,6 +16,7 @@ namespace mw {
 struct BalanceReport {
   double rank_imbalance = 0;        // rows of the fullest EP rank over the mean, mean over MoE layers; 0: no such layer
   double worst_rank_imbalance = 0;  // of the worst layer
+  int64_t replica_rows = 0;         // that replicas computed in the step, on all ranks and in all layers
   int64_t moved_experts = 0;        // after this step, in all layers
   int64_t moved_bytes = 0;          // that ranks sent
   double move_seconds = 0;          // of the slowest rank
@@ -43,12 +44,14 @@ class Balancer {
 
  private:
   struct Layer {
-    int64_t index = 0;         // in the model
-    std::vector<double> mean;  // rows of a step, by expert; empty before the first step
-    double expert_flops = 0;   // of all ranks, per token
-    double state_bytes = 0;    // that an expert's new rank receives
+    int64_t index = 0;                            // in the model
+    std::vector<double> mean;                     // rows of a step, by expert; empty before the first step
+    double expert_flops = 0;                      // of all ranks, per token
+    double state_bytes = 0;                       // that an expert's new home receives
+    double weight_bytes = 0, gradient_bytes = 0;  // of an expert: that a replica receives and sends in every step
   };
   void observe(const StepStats& stats);
+  void report_imbalance(const StepStats& stats, BalanceReport& report) const;
   std::vector<double> take_work();  // seconds by kind since the last call
   Placements plan_moves(double matmul_seconds, double& gain) const;
   void move(Placements next, BalanceReport& report);

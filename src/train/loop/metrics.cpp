@@ -99,6 +99,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
     line["rank_imbalance"] = r.balance.rank_imbalance;
     line["worst_rank_imbalance"] = r.balance.worst_rank_imbalance;
   }
+  if (r.balance.replica_rows > 0) line["replica_rows"] = r.balance.replica_rows;
   if (r.balance.moved_experts > 0) {
     line["moved_experts"] = r.balance.moved_experts;
     line["moved_expert_bytes"] = r.balance.moved_bytes;

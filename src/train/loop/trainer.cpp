@@ -211,6 +211,8 @@ void Trainer::load_weights() {
     const CheckpointIndex loaded = load_checkpoint(*engine_, folder);
     state_ = loaded.state;
     balancer_->resume(loaded.placements);
+    if (replica_slots(run_.moe, engine_->plan.mesh.ep) > 0)
+      say("replicas of experts are not in checkpoints: their slots are empty until moe.balance plans again");
     engine_->memory.forget_peak();  // the pages of the files that were read are not the run's memory
     if (leader_) refuse_newer_checkpoints(run_, state_.step, folder);
     // A checkpoint of another folder is not one of this run's yet, in its layout.

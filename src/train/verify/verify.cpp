@@ -183,8 +183,9 @@ bool Verifier::judge_update(int64_t step, StepStats expected) {
   if (leader_) apply_update(*reference_, expected, rule);
   apply_update(*layout_, expected, rule);
   if (run_.migrate)
-    migrate_experts(*layout_, std::make_shared<Placements>(shuffle_experts(
-                                  *layout_->plan.placements, static_cast<uint64_t>(run_.train.seed), step)));
+    migrate_experts(*layout_, std::make_shared<Placements>(
+                                  shuffle_experts(*layout_->plan.placements, static_cast<uint64_t>(run_.train.seed),
+                                                  step, replica_slots(run_.moe, layout_->plan.mesh.ep))));
   const StateDifference d = compare_state(comm_, reference_.get(), *layout_, rule.lr);
   const double tolerance = run_.moments == DType::bf16 ? kUpdateToleranceBf16 : kUpdateTolerance;
   const bool fine = d.worst <= tolerance;
