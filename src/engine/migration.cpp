@@ -188,11 +188,15 @@ Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int
     rows.push_back(i);
     if (engine.params.has(row.name)) moved.push_back(&engine.params.find(row.name));
   }
-  const Migrated done = Migration(engine, before, after, rows).run(buffer_bytes);
+  Migrated done = Migration(engine, before, after, rows).run(buffer_bytes);
   refresh_weights(engine.params, engine.comms, engine.stream, moved);
   const bool are_filled = std::any_of(from->layers.begin(), from->layers.end(),
                                       [](const ExpertPlacement& placement) { return placement.has_replicas(); });
-  if (engine.plan.run.fault != Fault::stale_replica || !are_filled) refresh_replicas(engine);
+  if (engine.plan.run.fault != Fault::stale_replica || !are_filled) {
+    const CopiedBytes copied = refresh_replicas(engine);
+    done.sent_bytes += copied.sent;
+    done.received_bytes += copied.received;
+  }
   engine.stream.wait();
   return done;
 }

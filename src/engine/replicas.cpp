@@ -1,7 +1,5 @@
 #include "engine/replicas.h"
 
-#include "moe/replica_exchange.h"
-
 namespace mw {
 
 void return_replica_gradients(Engine& engine, int64_t layer) {
@@ -13,11 +11,17 @@ void return_replica_gradients(Engine& engine, int64_t layer) {
                             engine.plan.run.fault);
 }
 
-void refresh_replicas(Engine& engine) {
+CopiedBytes refresh_replicas(Engine& engine) {
   const TraceScope scope(engine.stream.trace(), Work::reduce, "refresh_replicas");
-  for (const Parameter& p : engine.params.replicas())
-    copy_to_replicas(engine.stream, *engine.comms.ep, engine.plan.placements->layers[static_cast<size_t>(p.row.layer)],
-                     engine.params.find(p.row.name).weights, p.weights);
+  CopiedBytes all;
+  for (const Parameter& p : engine.params.replicas()) {
+    const CopiedBytes bytes = copy_to_replicas(engine.stream, *engine.comms.ep,
+                                               engine.plan.placements->layers[static_cast<size_t>(p.row.layer)],
+                                               engine.params.find(p.row.name).weights, p.weights);
+    all.sent += bytes.sent;
+    all.received += bytes.received;
+  }
+  return all;
 }
 
 }  // namespace mw

@@ -49,18 +49,24 @@ void add_replica_gradients(Stream& stream, Comm& ep, const ExpertPlacement& plac
   for (auto& send : sends) send->wait();
 }
 
-void copy_to_replicas(Stream& stream, Comm& ep, const ExpertPlacement& placement, std::span<const Weight> homes,
-                      std::span<const Weight> replicas) {
+CopiedBytes copy_to_replicas(Stream& stream, Comm& ep, const ExpertPlacement& placement, std::span<const Weight> homes,
+                             std::span<const Weight> replicas) {
+  CopiedBytes bytes;
   std::vector<std::unique_ptr<Pending>> messages;
   for_each_replica(placement, [&](const ExpertHome& home, const Replica& replica) {
     if (home.ep_rank == ep.rank())
-      for (const TensorView& form : forms_of(homes[static_cast<size_t>(home.slot)]))
+      for (const TensorView& form : forms_of(homes[static_cast<size_t>(home.slot)])) {
         messages.push_back(ep.send(stream, bytes_of(form), replica.ep_rank));
+        bytes.sent += form.bytes();
+      }
     if (replica.ep_rank == ep.rank())
-      for (const TensorView& form : forms_of(replicas[static_cast<size_t>(replica.slot)]))
+      for (const TensorView& form : forms_of(replicas[static_cast<size_t>(replica.slot)])) {
         messages.push_back(ep.receive(stream, bytes_of(form), home.ep_rank));
+        bytes.received += form.bytes();
+      }
   });
   for (auto& message : messages) message->wait();
+  return bytes;
 }
 
 }  // namespace mw

@@ -2,6 +2,7 @@
 // out. Both go through the replicas of a layer in one order on all ranks, by expert and then by rank.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "comm/comm.h"
@@ -18,9 +19,12 @@ namespace mw {
 void add_replica_gradients(Stream& stream, Comm& ep, const ExpertPlacement& placement, TensorView homes,
                            TensorView replicas, TensorView received, Fault fault = Fault::none);
 
+struct CopiedBytes {
+  int64_t sent = 0, received = 0;
+};
 // Overwrites the forms that products read of the weights of replicas with those of their homes: packed forms, or values
-// where nothing is packed. Ranks must pack alike. Collective over `ep`.
-void copy_to_replicas(Stream& stream, Comm& ep, const ExpertPlacement& placement, std::span<const Weight> homes,
-                      std::span<const Weight> replicas);
+// where nothing is packed. Returns what this rank sent and received. Ranks must pack alike. Collective over `ep`.
+CopiedBytes copy_to_replicas(Stream& stream, Comm& ep, const ExpertPlacement& placement, std::span<const Weight> homes,
+                             std::span<const Weight> replicas);
 
 }  // namespace mw

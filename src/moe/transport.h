@@ -41,9 +41,9 @@ enum class Pass : uint8_t {
 
 // Rows of one chunk as the experts of this rank see them. What a chunk is depends on the transport: with flat and
 // padded the rows for a range of this rank's experts; with halo and bypass the rows of a range of the tokens of each
-// sending rank; with gather_tokens those of a range of sending ranks; with in_place there is one chunk. A slot is the
-// index of an expert on its rank. The rows are sorted by (slot, source rank, order at the source). Sorted rows have one
-// numbering for all chunks: chunk 1 begins where chunk 0 ends.
+// sending rank; with gather_tokens those of a range of sending ranks; with in_place there is one chunk. Rows of
+// replicas are chunks of their own. A slot is the index of an expert on its rank. The rows are sorted by (slot, source
+// rank, order at the source). Sorted rows have one numbering for all chunks: chunk 1 begins where chunk 0 ends.
 struct ExpertBatch {
   int64_t slot_begin = 0, slot_count = 0;
   std::span<const int64_t> offsets;  // slot_count + 1, in sorted rows

@@ -217,7 +217,10 @@ std::unique_ptr<MoeLayer> TestLayer::make_layer() {
 void TestLayer::exchange_with_replicas(bool gradients) {
   const auto exchange = [&](const std::vector<Weight>& homes, const std::vector<Weight>& replicas, TensorView d_homes,
                             TensorView d_replicas) {
-    if (!gradients) return copy_to_replicas(stream_, comm_, placement_, homes, replicas);
+    if (!gradients) {
+      copy_to_replicas(stream_, comm_, placement_, homes, replicas);
+      return;
+    }
     std::vector<float> received(static_cast<size_t>(homes.empty() ? 0 : homes.front().n * homes.front().k));
     add_replica_gradients(stream_, comm_, placement_, d_homes, d_replicas,
                           TensorView(received.data(), DType::f32, {std::ssize(received)}));

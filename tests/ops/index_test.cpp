@@ -25,6 +25,7 @@ std::vector<int32_t> filled(const std::vector<IndexRun>& runs, int64_t count) {
 TEST(FillIndex, WritesRunsAndMarksTheRest) {
   EXPECT_EQ(filled({{1, 7, 2}, {3, 0, 0}, {3, 20, 1}, {6, 5, 1}}, 8),
             (std::vector<int32_t>{-1, 7, 8, 20, -1, -1, 5, -1}));
+  EXPECT_EQ(filled({{1, 7, 3, 0}, {5, 2, 2}}, 7), (std::vector<int32_t>{-1, 7, 7, 7, -1, 2, 3}));  // one that repeats
   EXPECT_EQ(filled({}, 2), (std::vector<int32_t>{-1, -1}));
   EXPECT_EQ(filled({{0, 3, 0}}, 0), std::vector<int32_t>());
 }
