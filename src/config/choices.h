@@ -19,11 +19,13 @@ template <>
 inline constexpr EnumWord<DataKind> kEnumWords<DataKind>[] = {
     {DataKind::text, "text"}, {DataKind::megatron, "megatron"}, {DataKind::shards, "shards"}};
 
-// Learning rate after warm-up.
-enum class LearningRateSchedule : uint8_t { cosine, constant };
+// Learning rate after warm-up (config/learning_rate.h). wsd: warm-up, stable, decay.
+enum class LearningRateSchedule : uint8_t { cosine, constant, linear, inverse_sqrt, wsd, piecewise };
 template <>
 inline constexpr EnumWord<LearningRateSchedule> kEnumWords<LearningRateSchedule>[] = {
-    {LearningRateSchedule::cosine, "cosine"}, {LearningRateSchedule::constant, "constant"}};
+    {LearningRateSchedule::cosine, "cosine"}, {LearningRateSchedule::constant, "constant"},
+    {LearningRateSchedule::linear, "linear"}, {LearningRateSchedule::inverse_sqrt, "inverse_sqrt"},
+    {LearningRateSchedule::wsd, "wsd"},       {LearningRateSchedule::piecewise, "piecewise"}};
 
 // automatic: a GPU if there is one.
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda, hip };

@@ -41,7 +41,9 @@ struct ParamRow {
   bool expert = false;  // axis 0 is the routed expert: sharded over EP, reduced over EDP
   bool trained = true;
   double init_std = 0;  // normal(0, std); 0 with role norm: ones; 0 otherwise: zeros
-  bool decay = true;    // AdamW weight decay: tensors of two or more dimensions
+  bool decay = true;    // weight decay: tensors of two or more dimensions
+  // As a run has it (config/param_groups.h).
+  double lr_scale = 1;  // its learning rate, as a multiple of the schedule's
 
   int64_t numel() const;
 };

@@ -117,9 +117,20 @@ const std::vector<KeyRule>& key_rules() {
               "micro-batches per optimizer step (gradient accumulation), the same number for every layout"),
       REAL("train.lr", train.lr, 0, 10, "peak learning rate"),
       REAL("train.min_lr_ratio", train.min_lr_ratio, 0, 1,
-           "final learning rate of the cosine schedule, as a fraction of train.lr"),
+           "final learning rate of cosine, linear and wsd, and least of inverse_sqrt, as a fraction of train.lr"),
       INTEGER("train.warmup", train.warmup, 0, kMany, "steps of linear learning-rate warm-up"),
-      CHOICE("train.schedule", train.schedule, "learning-rate schedule after warm-up"),
+      CHOICE("train.schedule", train.schedule,
+             "learning rate after warm-up; cosine, linear: falls until the last step; constant; inverse_sqrt: falls as "
+             "1 / sqrt(step); wsd: constant, then falls linearly within train.decay_steps; piecewise: by "
+             "train.lr_points"),
+      INTEGER("train.decay_steps", train.decay_steps, 0, kMany,
+              "wsd: number of last steps in which the learning rate falls; 0: a tenth of train.steps"),
+      {"train.lr_points", ListKey{FIELD(std::vector<std::string>, train.lr_points)},
+       "piecewise: learning rates as \"STEP FACTOR\" of train.lr, linear in between: [\"0 0\", \"100 1\", "
+       "\"900 1\", \"1000 0.1\"]"},
+      {"train.lr_scales", ListKey{FIELD(std::vector<std::string>, train.lr_scales)},
+       "factors on the learning rate (and with it on weight decay) of parameters by name: [\"embed 0.1\", "
+       "\"*.moe.router 0.5\"]; * stands for any characters, and the first match counts"},
       REAL("train.weight_decay", train.weight_decay, 0, 10,
            "AdamW weight decay of tensors with two or more dimensions"),
       REAL("train.clip", train.clip, 0, 1e9, "clip gradients to this global norm; 0: off"),

@@ -29,6 +29,9 @@ struct TrainSpec {
   double lr = 3e-4, min_lr_ratio = 0.1, weight_decay = 0.1, clip = 1.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   int64_t warmup = 0, seed = 1;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;
+  int64_t decay_steps = 0;             // wsd: 0: a tenth of `steps`
+  std::vector<std::string> lr_points;  // piecewise: "STEP FACTOR"
+  std::vector<std::string> lr_scales;  // "PATTERN FACTOR" of names of parameters
   DType dtype = DType::bf16;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // per rank; 0: cores of the node / ranks of the node

@@ -84,7 +84,7 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   WeightGathers gathers(engine.params, engine.comms, engine.stream);
   for (Parameter& p : engine.params.all()) {
     if (p.row.trained && p.owned.count > 0)
-      adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr),
+      adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr * p.row.lr_scale),
             p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.owned_grad(),
             p.owned_master(), p.adam_m, p.adam_v, p.owned_copy());
     if (fault != Fault::stale_gather || !p.row.expert) gathers.add(p);
@@ -95,14 +95,6 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   engine.params.repack_updated(engine.stream);
   if (fault != Fault::stale_replica) refresh_replicas(engine);
   engine.stream.wait();  // what follows may read weights on the host
-}
-
-double learning_rate(const TrainSpec& train, int64_t step) {
-  if (step <= train.warmup) return train.lr * static_cast<double>(step) / static_cast<double>(train.warmup);
-  if (train.schedule == LearningRateSchedule::constant || train.steps <= train.warmup) return train.lr;
-  const double progress = static_cast<double>(step - train.warmup) / static_cast<double>(train.steps - train.warmup);
-  const double low = train.lr * train.min_lr_ratio;
-  return low + (train.lr - low) * 0.5 * (1.0 + std::cos(3.14159265358979323846 * std::min(1.0, progress)));
 }
 
 std::string find_non_finite(Engine& engine, const StepStats& stats) {

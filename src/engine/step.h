@@ -62,9 +62,6 @@ struct UpdateRule {
 // bias and refreshes packed weights; with ZeRO gathers the weights from their owners. Collective over the world.
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule);
 
-// Learning rate of step 1..steps: linear warm-up, then cosine to min_lr_ratio, or constant.
-double learning_rate(const TrainSpec& train, int64_t step);
-
 // Returns "" when loss and gradient norm are finite; otherwise says which is not, with the first tensor on this rank
 // that contains a non-finite value.
 std::string find_non_finite(Engine& engine, const StepStats& stats);

@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "config/hf_config.h"
+#include "config/learning_rate.h"
+#include "config/param_groups.h"
 #include "layout/recompute.h"
 
 namespace mw {
@@ -180,6 +182,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
          fmt::format("a micro-batch has {} tokens per rank, at most 2^30 are supported", plan.batch.most_tokens()),
          fmt::format("raise train.micro_batches to at least {}",
                      run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
+  check_learning_rate(run.train);
   check_gradients(run, plan.transports);
   check_replicas(run, plan.mesh.ep, plan.transports);
   for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))
@@ -209,7 +212,8 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   for (size_t i = 0; i < model.layers.size(); ++i)
     plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(plan, static_cast<int64_t>(i)), model.width,
                                             run, plan.placements->layers[i], platform));
-  plan.params = param_table(model);
+  plan.params = run_params(model, run.train);
+  check_lr_scales(plan.params, run.train);
   plan_pipeline(plan);
   if (run.fault == Fault::stale_cache_slot) leave_out_gather(plan.weight_cache.step);
   plan.parameter_rows =

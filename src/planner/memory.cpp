@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "config/param_groups.h"
 #include "layout/gradient_blocks.h"
 #include "layout/plan.h"
 
@@ -69,7 +70,10 @@ LayerKinds::LayerKinds(const ModelSpec& whole, const std::string& transport) : m
 }
 
 MemoryModel::MemoryModel(const ModelSpec& model, const RunSpec& run, const Platform& platform)
-    : kinds_(model, run.moe.transport), run_(run), platform_(platform), param_rows_(param_table(kinds_.model)) {}
+    : kinds_(model, run.moe.transport),
+      run_(run),
+      platform_(platform),
+      param_rows_(run_params(kinds_.model, run.train)) {}
 
 const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   std::vector<ExpertPlacement>& placements = placements_[ep];

@@ -1,4 +1,4 @@
-// One optimizer step: learning rate, accumulation over micro-batches, and the guard against values that are not finite.
+// One optimizer step: accumulation over micro-batches, and the guard against values that are not finite.
 #include "engine/step.h"
 
 #include <algorithm>
@@ -12,39 +12,6 @@
 
 namespace mw::test {
 namespace {
-
-TEST(LearningRate, WarmsUpAndFallsAlongACosine) {
-  TrainSpec train;
-  train.steps = 110;
-  train.warmup = 10;
-  train.lr = 2e-3;
-  train.min_lr_ratio = 0.1;
-  EXPECT_DOUBLE_EQ(learning_rate(train, 1), 2e-4);
-  EXPECT_DOUBLE_EQ(learning_rate(train, 5), 1e-3);
-  EXPECT_DOUBLE_EQ(learning_rate(train, 10), 2e-3);
-  EXPECT_NEAR(learning_rate(train, 60), (2e-3 + 2e-4) / 2, 1e-12);  // half way
-  EXPECT_NEAR(learning_rate(train, 35), 2e-4 + 1.8e-3 * 0.5 * (1 + std::sqrt(0.5)), 1e-12);
-  EXPECT_NEAR(learning_rate(train, 110), 2e-4, 1e-12);
-  EXPECT_NEAR(learning_rate(train, 100000), 2e-4, 1e-12);  // beyond the end it stays
-  for (int64_t step = 11; step <= 110; ++step)
-    EXPECT_LT(learning_rate(train, step), learning_rate(train, step - 1)) << step;
-}
-
-TEST(LearningRate, ConstantAndDegenerateSchedules) {
-  TrainSpec train;
-  train.lr = 1e-3;
-  train.warmup = 4;
-  train.schedule = LearningRateSchedule::constant;
-  train.steps = 100;
-  EXPECT_DOUBLE_EQ(learning_rate(train, 2), 5e-4);
-  for (const int64_t step : {4, 5, 50, 100, 1000}) EXPECT_DOUBLE_EQ(learning_rate(train, step), 1e-3);
-  train.schedule = LearningRateSchedule::cosine;
-  train.steps = 3;  // ends within the warm-up
-  EXPECT_DOUBLE_EQ(learning_rate(train, 3), 7.5e-4);
-  train.warmup = 0;
-  train.steps = 1;
-  EXPECT_NEAR(learning_rate(train, 1), 1e-4, 1e-12);  // the default ratio
-}
 
 struct Fixture {
   explicit Fixture(const RunSpec& run) : engine(build_native_model(run.native), run, *world, 1) {

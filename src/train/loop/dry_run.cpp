@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "engine/step.h"
+#include "config/learning_rate.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
 
@@ -28,15 +28,6 @@ void check_can_make(const char* key, const fs::path& folder, Exit code) {
                    is_folder ? fmt::format("{} ({})", std::strerror(errno), at.string())
                              : fmt::format("{} is not a folder", at.string())),
        fmt::format("set {} to a place that can be written to", key));
-}
-
-std::string describe_learning_rate(const TrainSpec& train) {
-  std::string text = train.warmup > 0 ? fmt::format("{} steps of warm-up to {:g}", train.warmup, train.lr)
-                                      : fmt::format("{:g} from the first step on", train.lr);
-  return text + (train.schedule == LearningRateSchedule::constant
-                     ? ", then constant"
-                     : fmt::format(", then {} to {:g} at step {}", word_of(train.schedule),
-                                   learning_rate(train, train.steps), train.steps));
 }
 
 std::string describe_weights(const StartCheck& start, const Plan& plan) {

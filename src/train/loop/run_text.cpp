@@ -6,6 +6,7 @@
 
 #include "base/host.h"
 #include "base/text.h"
+#include "config/learning_rate.h"
 #include "engine/libraries.h"
 #include "planner/layout.h"
 
@@ -28,11 +29,8 @@ std::string describe_attention(const AttentionSpec& a) {
 }
 
 std::string describe_optimizer(const TrainSpec& train) {
-  const std::string schedule = train.schedule == LearningRateSchedule::constant
-                                   ? "constant"
-                                   : fmt::format("{} to {:g}", word_of(train.schedule), train.lr * train.min_lr_ratio);
-  return fmt::format("AdamW, peak {:g}, {} steps of warm-up, then {}; weight decay {:g}, clip {:g}", train.lr,
-                     train.warmup, schedule, train.weight_decay, train.clip);
+  return fmt::format("AdamW, learning rate {}; weight decay {:g}, clip {:g}", describe_learning_rate(train),
+                     train.weight_decay, train.clip);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
+#include "config/learning_rate.h"
 #include "train/convert/hf_weights.h"
 
 namespace mw {

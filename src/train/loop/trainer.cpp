@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
+#include "config/learning_rate.h"
 #include "engine/libraries.h"
 #include "engine/memory_meter.h"
 #include "formats/report/trace_file.h"

@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
+#include "config/learning_rate.h"
 #include "core/rng.h"
 #include "engine/migration.h"
 #include "engine/step.h"

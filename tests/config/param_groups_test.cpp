@@ -1,0 +1,57 @@
+// Learning-rate factors by names of parameters.
+#include "config/param_groups.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/error.h"
+
+namespace mw::test {
+namespace {
+
+std::map<std::string, double> scales(const std::vector<std::string>& items) {
+  RunSpec run;
+  run.native.layers = 3;
+  run.native.dense_layers = 1;
+  run.train.lr_scales = items;
+  const std::vector<ParamRow> rows = run_params(build_native_model(run.native), run.train);
+  check_lr_scales(rows, run.train);
+  std::map<std::string, double> found;
+  for (const ParamRow& row : rows)
+    if (row.lr_scale != 1) found[row.name] = row.lr_scale;
+  return found;
+}
+
+TEST(LrScales, MatchNames) {
+  using Scales = std::map<std::string, double>;
+  EXPECT_EQ(scales({}), Scales{});
+  EXPECT_EQ(scales({"embed 0.5"}), (Scales{{"embed", 0.5}}));
+  EXPECT_EQ(scales({"*.router 0"}), (Scales{{"layers.1.moe.router", 0}, {"layers.2.moe.router", 0}}));
+  EXPECT_EQ(scales({"layers.1.*q 2", "layers.*.wq 3"}),
+            (Scales{{"layers.0.attn.wq", 3}, {"layers.1.attn.wq", 2}, {"layers.2.attn.wq", 3}}));
+  EXPECT_EQ(scales({"*w*q 2"}).size(), 3u);  // a star that has to try again
+  EXPECT_EQ(scales({"*o*u*e* 2"}), scales({"*.moe.router 2"}));
+  EXPECT_EQ(scales({"* 0.5"}).count("final_norm"), 1u);
+}
+
+TEST(LrScales, RefuseWhatIsMalformedOrUnused) {
+  const auto refused = [](const std::vector<std::string>& items) {
+    try {
+      scales(items);
+    } catch (const Error& error) {
+      return error.code() == Exit::config && !error.hint().empty();
+    }
+    return false;
+  };
+  for (const char* item : {"", "embed", "embed ", " 1", "embed x", "embed 1 2", "embed -1", "embed nan", "embed 1e7",
+                           "embed inf", "embed\t1"})
+    EXPECT_TRUE(refused({item})) << item;
+  EXPECT_TRUE(refused({"nothing 1"}));
+  EXPECT_TRUE(refused({"EMBED 1"}));
+  EXPECT_TRUE(refused({"layers.1.attn 1"}));
+  EXPECT_TRUE(refused({"* 1", "embed 0.5"}));  // never reached
+}
+
+}  // namespace
+}  // namespace mw::test
