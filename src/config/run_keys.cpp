@@ -137,6 +137,11 @@ const std::vector<KeyRule>& key_rules() {
       REAL("train.beta1", train.beta1, 0, 0.999999, "AdamW beta1"),
       REAL("train.beta2", train.beta2, 0, 0.999999, "AdamW beta2"),
       REAL("train.eps", train.eps, 1e-30, 1, "AdamW epsilon"),
+      REAL("train.skip_spikes", train.skip_spikes, 0, 1e6,
+           "do not update weights in steps whose loss or gradient norm is more than so many standard deviations above "
+           "its mean over the last train.spike_window steps; 0: off"),
+      INTEGER("train.spike_window", train.spike_window, 2, 1 << 16,
+              "steps that train.skip_spikes compares with; the first half of them is never skipped"),
       INTEGER("train.seed", train.seed, 0, std::numeric_limits<int64_t>::max(),
               "random seed of initialization and data order"),
       CHOICE("train.dtype", train.dtype, "bf16: bf16 compute with fp32 master weights; fp32: full fp32, without TF32"),

@@ -32,6 +32,8 @@ struct TrainSpec {
   int64_t decay_steps = 0;             // wsd: 0: a tenth of `steps`
   std::vector<std::string> lr_points;  // piecewise: "STEP FACTOR"
   std::vector<std::string> lr_scales;  // "PATTERN FACTOR" of names of parameters
+  double skip_spikes = 0;  // standard deviations; 0: off
+  int64_t spike_window = 128;
   DType dtype = DType::bf16;
   DeviceChoice device = DeviceChoice::automatic;
   int64_t threads = 0;  // per rank; 0: cores of the node / ranks of the node

@@ -56,7 +56,7 @@ double evaluate(Engine& engine, const Batch& batch);
 
 struct UpdateRule {
   double lr = 0;
-  int64_t step = 1;  // counts from 1
+  int64_t step = 1;  // of updates; counts from 1
 };
 // Clips gradients, applies AdamW to the elements that this rank owns of every trained parameter, moves the selection
 // bias and refreshes packed weights; with ZeRO gathers the weights from their owners. Collective over the world.

@@ -31,6 +31,7 @@ for name, ranks, overrides in [
     ("even", 2, ["mesh.ep=2", *EVEN]),
     ("even-cut", 2, ["mesh.zero=1", *EVEN]),
     ("moments", 2, ["mesh.zero=1", "train.dtype=bf16", "memory.moments=bf16"]),
+    ("spikes", 2, ["mesh.ep=2", "train.lr=1e-4", "train.skip_spikes=0.5", "train.spike_window=6"]),
 ]:
     train(f"{name}-whole", ranks, *overrides)
     train(f"{name}-parts", ranks, *overrides, "train.steps=6")
@@ -38,6 +39,11 @@ for name, ranks, overrides in [
     checks.expect("after step 6" in output, f"{name}: did not resume after step 6", output)
     same_bits(checks, name, read_metrics(f"{name}-whole"), read_metrics(f"{name}-parts"))
     checks.expect(checkpoints(f"{name}-parts") == [6, 12], f"{name}: checkpoints {checkpoints(f'{name}-parts')}")
+
+# What is skipped after the stop follows from steps before it.
+skipped = [[int(line.get("skipped_steps", 0)) for line in read_metrics(f"spikes-{part}").values()]
+           for part in ("whole", "parts")]
+checks.expect(0 < skipped[0][-1] < 9 and skipped[0] == skipped[1], f"skipped steps {skipped}")
 
 # Other layouts, from the checkpoint of two ranks after step 6.
 FROM = "checkpoint.resume=fp32-parts/checkpoints/step-00000006"

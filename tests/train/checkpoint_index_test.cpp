@@ -63,6 +63,29 @@ TEST(CheckpointIndex, ReadsALossWhereThereIsOne) {
   expect_refused(index, "\"loss\" expects a number");
 }
 
+TEST(CheckpointIndex, HistoryOfSteps) {
+  json index = valid_index();
+  EXPECT_EQ(parse(index.dump()).state.skipped, 0);
+  EXPECT_TRUE(parse(index.dump()).state.history.losses.empty());
+  index["skipped"] = 2;
+  index["history"] = {{"losses", {0.1, 2}}, {"norms", {3.5, 1e-300}}};
+  const RunState state = parse(index.dump()).state;
+  EXPECT_EQ(state.skipped, 2);
+  EXPECT_EQ(state.history.losses, (std::vector<double>{0.1, 2}));
+  EXPECT_EQ(state.history.norms, (std::vector<double>{3.5, 1e-300}));
+  index["history"]["norms"] = {1};
+  expect_refused(index, "2 losses and 1 norms");
+  index["history"]["norms"] = {1, "x"};
+  expect_refused(index, "\"norms\" expects a list of numbers");
+  index["history"].erase("norms");
+  expect_refused(index, "\"norms\" is missing");
+  index.erase("history");
+  index["skipped"] = 1'000'000;
+  expect_refused(index, "steps were skipped");
+  index["skipped"] = -1;
+  expect_refused(index, "\"skipped\" expects an integer");
+}
+
 TEST(CheckpointIndex, ReadsWhatIsThere) {
   const CheckpointIndex index = parse(valid_index().dump(1));
   EXPECT_EQ(index.state.step, 12);

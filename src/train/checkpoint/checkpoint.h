@@ -19,11 +19,18 @@
 
 namespace mw {
 
+// Losses and gradient norms of the last steps, oldest first, also of those that were skipped (train.skip_spikes).
+struct StepHistory {
+  std::vector<double> losses, norms;
+};
+
 // The state of a run apart from its tensors.
 struct RunState {
   int64_t step = 0;                 // optimizer steps done
   int64_t samples = 0;              // consumed: the global data cursor
   std::optional<double> loss = {};  // of the last step; none in older checkpoints and imported models
+  int64_t skipped = 0;              // steps that changed no weights
+  StepHistory history = {};
 };
 
 struct CheckpointSlice {

@@ -133,6 +133,9 @@ void complete_checkpoint(const std::string& folder, const CheckpointContents& co
                           {"step", contents.state.step},
                           {"samples", contents.state.samples}};
   if (contents.state.loss) index["loss"] = *contents.state.loss;
+  if (contents.state.skipped > 0) index["skipped"] = contents.state.skipped;
+  if (const StepHistory& history = contents.state.history; !history.losses.empty())
+    index["history"] = {{"losses", history.losses}, {"norms", history.norms}};
   index["run"] = contents.run_toml;
   if (contents.placements != nullptr) index["placement"] = placement_record(*contents.placements);
   for (const ParamRow& row : rows) {

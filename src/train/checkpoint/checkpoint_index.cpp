@@ -56,6 +56,21 @@ std::optional<double> optional_number(const json& object, const char* key, const
   return value.get<double>();
 }
 
+std::vector<double> numbers(const json& object, const char* key, const std::string& where) {
+  const json& list = field(object, key, where);
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const json& item) { return item.is_number(); }))
+    refuse_index(where, fmt::format("\"{}\" expects a list of numbers, got {}", key, printable(list.dump())));
+  return list.get<std::vector<double>>();
+}
+
+StepHistory parse_history(const json& object, const std::string& where) {
+  StepHistory history{numbers(object, "losses", where), numbers(object, "norms", where)};
+  if (history.losses.size() != history.norms.size())
+    refuse_index(where,
+                 fmt::format("\"history\" has {} losses and {} norms", history.losses.size(), history.norms.size()));
+  return history;
+}
+
 // Slices of one box, by their first element: they must cover it exactly.
 void check_box(std::span<const TensorSlice> slices, int64_t elements, const std::string& where) {
   const std::string box = fmt::format("entries {} to {}", slices[0].begin, slices[0].begin + slices[0].count);
@@ -126,6 +141,10 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
   index.state.step = integer(root, "step", 0, where);
   index.state.samples = integer(root, "samples", 0, where);
   index.state.loss = optional_number(root, "loss", where);
+  if (root.contains("skipped")) index.state.skipped = integer(root, "skipped", 0, where);
+  if (index.state.skipped > index.state.step)
+    refuse_index(where, fmt::format("{} of {} steps were skipped", index.state.skipped, index.state.step));
+  if (root.contains("history")) index.state.history = parse_history(root["history"], where);
   index.run_toml = text(root, "run", where);
   if (root.contains("placement")) index.placements = parse_placement_record(root["placement"], where);
   std::map<std::string, std::vector<int64_t>> shapes;

@@ -105,6 +105,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
     line["moved_expert_bytes"] = r.balance.moved_bytes;
     line["move_experts_ms"] = r.balance.move_seconds * 1e3;
   }
+  if (r.skipped_steps > 0) line["skipped_steps"] = r.skipped_steps;
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;
   if (r.val_loss) line["val_loss"] = *r.val_loss;
@@ -124,6 +125,7 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
                                  {"loss/total", r.stats.total_loss},
                                  {"optimizer/grad_norm", r.stats.grad_norm},
                                  {"optimizer/lr", r.lr},
+                                 {"optimizer/skipped_steps", static_cast<double>(r.skipped_steps)},
                                  {"speed/step_ms", r.seconds * 1e3},
                                  {"speed/tokens_per_s", static_cast<double>(r.tokens) / r.seconds},
                                  {"speed/tflops_per_rank", teraflops_per_rank(r, c)},

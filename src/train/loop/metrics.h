@@ -30,6 +30,7 @@ struct StepReport {
   int64_t arena_grows = 0;         // all ranks, since the start
   Trace::SentBytes sent;           // for routed experts in this step, all ranks
   BalanceReport balance;
+  int64_t skipped_steps = 0;  // steps so far that changed no weights
   double eta_seconds = 0;
   std::optional<double> val_loss;  // nats
   // Seconds of rank 0 by kind of work; empty where they are not timed: on a GPU only every hundredth step is, or all

@@ -2,8 +2,8 @@
 
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
-#include "config/learning_rate.h"
 #include "train/convert/hf_weights.h"
+#include "train/loop/spikes.h"
 
 namespace mw {
 
@@ -40,8 +40,10 @@ StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state
   const std::vector<Batch> batches = stage(engine, read_step(samples, engine.plan, state.samples));
   StepStats stats = accumulate_gradients(engine, batches, forced_taps(engine.plan, step));
   require_finite(engine, stats, step);
-  apply_update(engine, stats, {learning_rate(run.train, step), step});
-  state = {step, state.samples + run.train.global_batch, stats.loss};
+  update_unless_spike(engine, stats, state);
+  state.step = step;
+  state.samples += run.train.global_batch;
+  state.loss = stats.loss;
   return stats;
 }
 

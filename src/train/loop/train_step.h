@@ -26,9 +26,9 @@ std::string set_first_weights(Engine& engine);
 void require_finite(Engine& engine, const StepStats& stats, int64_t step);
 
 // One optimizer step: reads this rank's part of the next global batch (state.samples counts the samples consumed so
-// far, by all ranks), computes gradients, updates the weights with the learning rate of this step (train.schedule), and
-// counts the step in `state`. The result is bit-identical to that of `moewright train`. Collective over the world.
-// Errors: data; numeric, as require_finite; comm.
+// far, by all ranks), computes gradients, updates the weights with the learning rate of this step (train.schedule)
+// unless the step is a spike (train.skip_spikes), and counts the step in `state`. The result is bit-identical to that
+// of `moewright train`. Collective over the world. Errors: data; numeric, as require_finite; comm.
 StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state);
 
 }  // namespace mw

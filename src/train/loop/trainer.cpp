@@ -33,6 +33,7 @@
 #include "train/loop/share_chooser.h"
 #include "train/loop/signals.h"
 #include "train/loop/slow_ranks.h"
+#include "train/loop/spikes.h"
 #include "train/loop/train_step.h"
 #include "train/loop/transport_chooser.h"
 #include "train/loop/validation.h"
@@ -92,6 +93,7 @@ class Trainer {
   WorkClock work_clock_;
   std::optional<Balancer> balancer_;
   BalanceReport balance_;  // of the last step
+  std::string spike_;      // why the last step changed no weights, or ""
   ReportContext context_;
   std::optional<LoadWatch> load_watch_;  // of the leader
   std::unique_ptr<CheckpointSave> saving_;
@@ -256,6 +258,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
     say("warning: step {}: {}", step, describe_grown_rows(engine_->plan, engine_->model->moe_index(), stats));
     warned_grows_ = grows;
   }
+  if (!spike_.empty()) say("step {} changed no weights: {}", step, spike_);
   if (const std::string moved = describe(balance_, step); !moved.empty()) say("{}", moved);
   if (const std::string collapse = load_watch_->observe(step, stats.load); !collapse.empty())
     say("warning: {}", collapse);
@@ -270,6 +273,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.arena_grows = grows;
   r.sent = {sums[1], sums[2]};
   r.balance = balance_;
+  r.skipped_steps = state_.skipped;
   all_sent_ = {all_sent_.all + r.sent.all, all_sent_.far + r.sent.far};
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
   r.val_loss = std::exchange(val_loss_, std::nullopt);
@@ -325,7 +329,7 @@ StepStats Trainer::compute_step(int64_t step) {
     return {};
   }
   require_finite(*engine_, stats, step);
-  apply_update(*engine_, stats, {learning_rate(run_.train, step), step});
+  spike_ = update_unless_spike(*engine_, stats, state_);
   balance_ = balancer_->after_step(stats, step);
   state_.step = step;
   state_.samples += run_.train.global_batch;
