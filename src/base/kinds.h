@@ -33,4 +33,7 @@ inline constexpr EnumWord<ExpertProducts> kEnumWords<ExpertProducts>[] = {{Exper
                                                                           {ExpertProducts::grouped, "grouped"},
                                                                           {ExpertProducts::per_expert, "per_expert"}};
 
+// Partial sums by which Muon finds the norm of a matrix (ops/muon.h).
+constexpr int64_t kNormParts = 64;
+
 }  // namespace mw

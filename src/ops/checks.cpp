@@ -76,6 +76,14 @@ void check_weight_gradient(const TensorView& dy, const TensorView& x, const Tens
            "{} += {}^T {}", dw.describe(), dy.describe(), x.describe());
 }
 
+void check_master_weights(const TensorView& w, const TensorView& copy_bf16) {
+  const bool has_copy = is_given(copy_bf16);
+  MW_CHECK(w.dtype == DType::f32 || (w.dtype == DType::u16 && (has_copy || w.numel() == 0)),
+           "master weights {} with the copy {}", w.describe(), copy_bf16.describe());
+  MW_CHECK(!has_copy || (copy_bf16.dtype == DType::bf16 && copy_bf16.numel() == w.numel()),
+           "master weights {} with the copy {}", w.describe(), copy_bf16.describe());
+}
+
 void check_mixed_rows(const TensorView& x, const TensorView& y, int64_t n, int64_t k) {
   MW_CHECK(x.dtype == DType::bf16 && x.rank == 2 && x.dim(1) == k && y.dtype == DType::f32 && y.rank == 2 &&
                y.dim(1) == n && x.dim(0) == y.dim(0),
@@ -274,12 +282,28 @@ void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, cons
   MW_CHECK(step >= 1, "AdamW step {}", step);
   MW_CHECK(is_float(grad.dtype) && grad.numel() == count && m.numel() == count && v.numel() == count,
            "AdamW on {} with {}, {}, {}", w.describe(), grad.describe(), m.describe(), v.describe());
-  MW_CHECK((w.dtype == DType::f32 || (w.dtype == DType::u16 && (copy_bf16.data != nullptr || count == 0))) &&
-               is_float(m.dtype) && m.dtype == v.dtype,
-           "AdamW on {} with the copy {} and moments {}, {}", w.describe(), copy_bf16.describe(), m.describe(),
+  MW_CHECK(is_float(m.dtype) && m.dtype == v.dtype, "AdamW on {} with moments {}, {}", w.describe(), m.describe(),
            v.describe());
-  MW_CHECK(copy_bf16.data == nullptr || (copy_bf16.dtype == DType::bf16 && copy_bf16.numel() == count),
-           "AdamW on {} with the copy {}", w.describe(), copy_bf16.describe());
+  check_master_weights(w, copy_bf16);
+}
+
+void check_muon_momentum(int64_t step, const TensorView& grad, const TensorView& m, const TensorView& u) {
+  MW_CHECK(step >= 1, "Muon step {}", step);
+  MW_CHECK(is_float(grad.dtype) && is_float(m.dtype) && u.dtype == DType::f32 && grad.numel() == u.numel() &&
+               m.numel() == u.numel(),
+           "momentum {} of {} into {}", m.describe(), grad.describe(), u.describe());
+}
+
+void check_normalise_matrices(const TensorView& x_bNK, const TensorView& sums, const TensorView& y_bNK) {
+  MW_CHECK(x_bNK.rank == 3 && x_bNK.dtype == DType::f32 && is_float(y_bNK.dtype) && same_shape(x_bNK, y_bNK),
+           "matrices {} normalised into {}", x_bNK.describe(), y_bNK.describe());
+  MW_CHECK(sums.dtype == DType::f32 && sums.numel() == x_bNK.dim(0) * kNormParts,
+           "partial sums are {}, expected f32[{}]", sums.describe(), x_bNK.dim(0) * kNormParts);
+}
+
+void check_muon_update(const TensorView& x, const TensorView& w, const TensorView& copy_bf16) {
+  MW_CHECK(is_float(x.dtype) && x.numel() == w.numel(), "Muon on {} with {}", w.describe(), x.describe());
+  check_master_weights(w, copy_bf16);
 }
 
 void check_pack_weight(const Weight& weight) { check_values(weight); }

@@ -14,6 +14,8 @@ void fill_zero(Stream& stream, TensorView x);
 void convert(Stream& stream, TensorView x, TensorView y);
 // out = a + b; all the same dtype, fp32 sum; out may alias either.
 void add(Stream& stream, TensorView a, TensorView b, TensorView out);
+// out = a x + b y; all the same dtype, computed in fp32; out may alias either.
+void scaled_sum(Stream& stream, float a, TensorView x, float b, TensorView y, TensorView out);
 // y = clamp(x, -limit, limit) (OLMoE's clip_qkv); y may alias x. A NaN passes.
 void clamp(Stream& stream, TensorView x, float limit, TensorView y);
 // Gradient of clamp, in place: sets d to 0 where |x| > limit; x is the tensor before clamp.

@@ -39,6 +39,10 @@ void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
   check_add(a, b, out);
   run(stream, Work::elementwise, "add", &Operators::add, a, b, out);
 }
+void scaled_sum(Stream& stream, float a, TensorView x, float b, TensorView y, TensorView out) {
+  check_add(x, y, out);
+  run(stream, Work::elementwise, "scaled_sum", &Operators::scaled_sum, a, x, b, y, out);
+}
 void clamp(Stream& stream, TensorView x, float limit, TensorView y) {
   check_clamp(x, y);
   run(stream, Work::elementwise, "clamp", &Operators::clamp, x, limit, y);
@@ -145,6 +149,19 @@ void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float deca
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
   check_adamw(step, grad, w, m, v, copy_bf16);
   run(stream, Work::optimizer, "adamw", &Operators::adamw, rule, step, lr, decay, grad_scale, grad, w, m, v, copy_bf16);
+}
+void muon_momentum(Stream& stream, const Muon& rule, int64_t step, float grad_scale, TensorView grad, TensorView m,
+                   TensorView u) {
+  check_muon_momentum(step, grad, m, u);
+  run(stream, Work::optimizer, "muon_momentum", &Operators::muon_momentum, rule, step, grad_scale, grad, m, u);
+}
+void normalise_matrices(Stream& stream, TensorView x_bNK, TensorView sums, TensorView y_bNK) {
+  check_normalise_matrices(x_bNK, sums, y_bNK);
+  run(stream, Work::optimizer, "normalise_matrices", &Operators::normalise_matrices, x_bNK, sums, y_bNK);
+}
+void muon_update(Stream& stream, float lr, float decay, float rate, TensorView x, TensorView w, TensorView copy_bf16) {
+  check_muon_update(x, w, copy_bf16);
+  run(stream, Work::optimizer, "muon_update", &Operators::muon_update, lr, decay, rate, x, w, copy_bf16);
 }
 void pack_weight(Stream& stream, const Weight& weight) {
   check_pack_weight(weight);

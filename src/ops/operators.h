@@ -12,6 +12,7 @@
 #include "ops/index.h"
 #include "ops/matmul.h"
 #include "ops/mixed_matmul.h"
+#include "ops/muon.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/router.h"
@@ -27,6 +28,7 @@ struct Operators {
   decltype(&mw::fill_zero) fill_zero = nullptr;
   decltype(&mw::convert) convert = nullptr;
   decltype(&mw::add) add = nullptr;
+  decltype(&mw::scaled_sum) scaled_sum = nullptr;
   decltype(&mw::clamp) clamp = nullptr;
   decltype(&mw::clamp_backward) clamp_backward = nullptr;
   decltype(&mw::sum_squares) sum_squares = nullptr;
@@ -51,6 +53,9 @@ struct Operators {
   decltype(&mw::attention) attention = nullptr;
   decltype(&mw::attention_backward) attention_backward = nullptr;
   decltype(&mw::adamw) adamw = nullptr;
+  decltype(&mw::muon_momentum) muon_momentum = nullptr;
+  decltype(&mw::normalise_matrices) normalise_matrices = nullptr;
+  decltype(&mw::muon_update) muon_update = nullptr;
 
   decltype(&mw::pack_weight) pack_weight = nullptr;
   decltype(&mw::matmul) matmul = nullptr;

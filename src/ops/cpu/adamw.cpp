@@ -3,40 +3,9 @@
 #include <cmath>
 
 #include "ops/cpu/loops.h"
+#include "ops/cpu/master_weights.h"
 
 namespace mw::cpu {
-namespace {
-
-void store_moment(float& to, float value, float, uint32_t) { to = value; }
-void store_moment(bf16& to, float value, float weight, uint32_t seed) {
-  to = to_bf16_by_chance(value, chance_of(value, weight, seed));
-}
-
-// fp32 weights in one piece, and their copy in bf16 where one is wanted.
-struct WholeWeights {
-  float* values;
-  bf16* copy;
-  float at(int64_t i) const { return values[i]; }
-  void set(int64_t i, float value) const { values[i] = value; }
-  void finish(int64_t begin, int64_t end) const {
-    if (copy == nullptr) return;
-    for (int64_t i = begin; i < end; ++i) copy[i] = to_bf16(values[i]);
-  }
-};
-
-struct SplitWeights {
-  bf16* near;
-  uint16_t* rest;
-  float at(int64_t i) const { return join_float(near[i], rest[i]); }
-  void set(int64_t i, float value) const {
-    const SplitFloat parts = split_float(value);
-    near[i] = parts.near;
-    rest[i] = parts.rest;
-  }
-  void finish(int64_t, int64_t) const {}
-};
-
-}  // namespace
 
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {

@@ -95,6 +95,18 @@ void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
   });
 }
 
+void scaled_sum(Stream& stream, float a, TensorView x, float b, TensorView y, TensorView out) {
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const T *left = x.as<T>(), *right = y.as<T>();
+    T* sum = out.as<T>();
+    for_blocks(stream, x.numel(), kBlock, [=](int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; ++i) sum[i] = from_float<T>(a * to_float(left[i]) + b * to_float(right[i]));
+    });
+  });
+}
+
 void clamp(Stream& stream, TensorView x, float limit, TensorView y) {
   with_float_type(x.dtype, [&](auto type) {
     using T = decltype(type);

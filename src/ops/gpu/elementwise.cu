@@ -42,6 +42,21 @@ struct Add {
 };
 
 template <class T>
+struct ScaledSum {
+  float a, b;
+  const T *left, *right;
+  T* sum;
+  template <int N>
+  __device__ void apply(int64_t i) const {
+    const Pack<T, N> x = load<N>(left + i), y = load<N>(right + i);
+    Pack<float, N> out;
+#pragma unroll
+    for (int k = 0; k < N; ++k) out.at[k] = a * to_float(x.at[k]) + b * to_float(y.at[k]);
+    store(sum + i, round_pack<T>(out));
+  }
+};
+
+template <class T>
 struct Clamp {
   const T* from;
   T* to;
@@ -197,6 +212,15 @@ void add(Stream& stream, TensorView a, TensorView b, TensorView out) {
     const Add<T> body{a.as<T>(), b.as<T>(), out.as<T>()};
     const bool allowed = allow_packs<kWidePack<T>>(body.left, body.right, body.sum);
     for_each_pack<kWidePack<T>>(stream, a.numel(), allowed, body);
+  });
+}
+
+void scaled_sum(Stream& stream, float a, TensorView x, float b, TensorView y, TensorView out) {
+  with_float_type(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    const ScaledSum<T> body{a, b, x.as<T>(), y.as<T>(), out.as<T>()};
+    const bool allowed = allow_packs<kWidePack<T>>(body.left, body.right, body.sum);
+    for_each_pack<kWidePack<T>>(stream, x.numel(), allowed, body);
   });
 }
 

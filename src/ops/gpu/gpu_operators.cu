@@ -10,6 +10,7 @@ const Operators& gpu_operators() {
     t.fill_zero = gpu::fill_zero;
     t.convert = gpu::convert;
     t.add = gpu::add;
+    t.scaled_sum = gpu::scaled_sum;
     t.clamp = gpu::clamp;
     t.clamp_backward = gpu::clamp_backward;
     t.sum_squares = gpu::sum_squares;
@@ -36,6 +37,9 @@ const Operators& gpu_operators() {
     t.describe_attention = gpu::describe_attention;
     t.describe_esmm = gpu::describe_esmm;
     t.adamw = gpu::adamw;
+    t.muon_momentum = gpu::muon_momentum;
+    t.normalise_matrices = gpu::normalise_matrices;
+    t.muon_update = gpu::muon_update;
     t.pack_weight = gpu::pack_weight;
     t.matmul = gpu::matmul;
     t.matmul_d_input = gpu::matmul_d_input;

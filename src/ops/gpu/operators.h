@@ -9,6 +9,7 @@ namespace mw::gpu {
 decltype(mw::fill_zero) fill_zero;
 decltype(mw::convert) convert;
 decltype(mw::add) add;
+decltype(mw::scaled_sum) scaled_sum;
 decltype(mw::clamp) clamp;
 decltype(mw::clamp_backward) clamp_backward;
 decltype(mw::sum_squares) sum_squares;
@@ -32,6 +33,9 @@ decltype(mw::cross_entropy_of_part) cross_entropy_of_part;
 decltype(mw::attention) attention;
 decltype(mw::attention_backward) attention_backward;
 decltype(mw::adamw) adamw;
+decltype(mw::muon_momentum) muon_momentum;
+decltype(mw::normalise_matrices) normalise_matrices;
+decltype(mw::muon_update) muon_update;
 decltype(mw::pack_weight) pack_weight;
 decltype(mw::matmul) matmul;
 decltype(mw::matmul_d_input) matmul_d_input;
