@@ -84,6 +84,9 @@ void Trace::reset() {
 }
 
 TraceScope::TraceScope(Trace& trace, Work work, const char* label, TraceArgument argument) : trace_(trace) {
+  if (!trace_.open_.empty() && trace_.open_.back().label.work == Work::optimizer &&
+      (work == Work::matmul || work == Work::elementwise))
+    work = Work::optimizer;
   if (trace_.marker_.push != nullptr) trace_.marker_.push(label);
   if (trace_.progress_ != nullptr) trace_.progress_->enter(label);
   if (trace_.device_ != nullptr) {

@@ -85,7 +85,8 @@ class Trace {
   std::unique_ptr<DeviceTrace> device_;  // null unless the device is timed
 };
 
-// Opens a scope for its lifetime. Texts must outlive the trace (literals).
+// Opens a scope for its lifetime. Texts must outlive the trace (literals). Products and elementwise operators inside a
+// scope of the optimizer count as optimizer.
 class TraceScope {
  public:
   TraceScope(Trace& trace, Work work, const char* label, TraceArgument argument = {});

@@ -68,6 +68,12 @@ TEST(Trace, SlowComputeTakesLongerByItsSpeedAndNothingElseDoes) {
     spend(20ms);
   }
   EXPECT_LT(trace.seconds(Work::matmul), 0.08);
+TEST(Trace, ProductsOfAnUpdateCountAsOptimizer) {
+    const TraceScope update(trace, Work::optimizer, "update");
+    const TraceScope sum(trace, Work::elementwise, "sum");
+    const TraceScope exchange(trace, Work::exchange, "exchange");
+  EXPECT_EQ(trace.seconds(Work::matmul), 0.0);
+  EXPECT_EQ(trace.seconds(Work::elementwise), 0.0);
 }
 
 TEST(Trace, TimeOfInnerScopesIsTakenOutOfOuterOnes) {
