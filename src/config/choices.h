@@ -27,6 +27,18 @@ inline constexpr EnumWord<LearningRateSchedule> kEnumWords<LearningRateSchedule>
     {LearningRateSchedule::linear, "linear"}, {LearningRateSchedule::inverse_sqrt, "inverse_sqrt"},
     {LearningRateSchedule::wsd, "wsd"},       {LearningRateSchedule::piecewise, "piecewise"}};
 
+// What updates matrices of layers (config/param_groups.h); AdamW updates everything else.
+enum class Optimizer : uint8_t { adamw, muon };
+template <>
+inline constexpr EnumWord<Optimizer> kEnumWords<Optimizer>[] = {{Optimizer::adamw, "adamw"}, {Optimizer::muon, "muon"}};
+
+// What Muon's orthogonal update [n, m] is multiplied by. match_rms: 0.2 sqrt(max(n, m)), for the size of AdamW's
+// updates (Moonlight, arXiv 2502.16982). original: sqrt(max(1, n / m)) (Jordan et al. 2024).
+enum class MuonScale : uint8_t { match_rms, original };
+template <>
+inline constexpr EnumWord<MuonScale> kEnumWords<MuonScale>[] = {{MuonScale::match_rms, "match_rms"},
+                                                                {MuonScale::original, "original"}};
+
 // automatic: a GPU if there is one.
 enum class DeviceChoice : uint8_t { automatic, cpu, cuda, hip };
 template <>

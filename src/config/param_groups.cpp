@@ -57,6 +57,11 @@ bool matches(std::string_view pattern, std::string_view name) {
   return p == pattern.size();
 }
 
+bool is_for_muon(const ParamRow& row, const MuonSpec& muon) {
+  if (row.role == ParamRole::router) return muon.router;
+  return row.role == ParamRole::matrix && row.layer >= 0;
+}
+
 std::vector<LrScale>::const_iterator scale_of(const std::vector<LrScale>& scales, const ParamRow& row) {
   return std::find_if(scales.begin(), scales.end(),
                       [&](const LrScale& scale) { return matches(scale.pattern, row.name); });
@@ -67,12 +72,19 @@ std::vector<LrScale>::const_iterator scale_of(const std::vector<LrScale>& scales
 std::vector<ParamRow> run_params(const ModelSpec& model, const TrainSpec& train) {
   const std::vector<LrScale> scales = parse_scales(train.lr_scales);
   std::vector<ParamRow> rows = param_table(model);
-  for (ParamRow& row : rows)
+  for (ParamRow& row : rows) {
     if (const auto scale = scale_of(scales, row); scale != scales.end()) row.lr_scale = scale->factor;
+    row.muon = train.optimizer == Optimizer::muon && is_for_muon(row, train.muon);
+    if (row.muon && train.muon.lr > 0) row.lr_scale *= train.muon.lr / train.lr;
+  }
   return rows;
 }
 
-void check_lr_scales(const std::vector<ParamRow>& rows, const TrainSpec& train) {
+void check_param_groups(const std::vector<ParamRow>& rows, const TrainSpec& train) {
+  if (train.optimizer == Optimizer::muon && train.muon.lr > 0 && train.lr == 0)
+    fail(Exit::config,
+         fmt::format("train.muon_lr = {:g} follows the schedule of train.lr, expected above 0, got 0", train.muon.lr),
+         "set train.lr; with train.lr_scales = [\"embed 0\", \"head 0\", \"*norm 0\"] it counts for Muon alone");
   const std::vector<LrScale> scales = parse_scales(train.lr_scales);
   std::vector<bool> is_used(scales.size());
   for (const ParamRow& row : rows)

@@ -1,4 +1,4 @@
-// How a run updates each parameter: groups of parameters by name, with learning rates of their own.
+// How a run updates each parameter: by AdamW or Muon, and with which share of the learning rate.
 #pragma once
 
 #include <vector>
@@ -8,12 +8,14 @@
 
 namespace mw {
 
-// param_table with ParamRow::lr_scale as train.lr_scales says: "PATTERN FACTOR", where * stands for any characters. The
-// first pattern that matches a name counts. Errors: config, for an item that is malformed.
+// param_table with ParamRow::muon and lr_scale as the run says. With train.optimizer = "muon", Muon updates the
+// matrices of layers, with train.muon_router also routers; AdamW embedding, head, norms and the rest. lr_scale: the
+// factor of the first pattern of train.lr_scales ("PATTERN FACTOR", where * stands for any characters) that matches the
+// name, and for Muon train.muon_lr / train.lr. Errors: config, for an item that is malformed.
 std::vector<ParamRow> run_params(const ModelSpec& model, const TrainSpec& train);
 
-// Errors: config, when a pattern of train.lr_scales matches no trained parameter, or only such that earlier patterns
-// match.
-void check_lr_scales(const std::vector<ParamRow>& rows, const TrainSpec& train);
+// Errors: config, when train.muon_lr is a multiple of no rate, or when a pattern of train.lr_scales matches no trained
+// parameter, or only such that earlier patterns match.
+void check_param_groups(const std::vector<ParamRow>& rows, const TrainSpec& train);
 
 }  // namespace mw

@@ -43,6 +43,7 @@ struct ParamRow {
   double init_std = 0;  // normal(0, std); 0 with role norm: ones; 0 otherwise: zeros
   bool decay = true;    // weight decay: tensors of two or more dimensions
   // As a run has it (config/param_groups.h).
+  bool muon = false;    // Muon updates its matrices, the last two axes; else AdamW
   double lr_scale = 1;  // its learning rate, as a multiple of the schedule's
 
   int64_t numel() const;

@@ -24,6 +24,13 @@ struct DataSpec {
   int64_t document_token = -1;  // shards: begins each document; -1: as the files' type tells
 };
 
+struct MuonSpec {
+  double lr = 0;  // 0: train.lr
+  double momentum = 0.95;
+  bool nesterov = true, router = false;
+  MuonScale scale = MuonScale::match_rms;
+};
+
 struct TrainSpec {
   int64_t steps = 100, seq_len = 256, global_batch = 8, micro_batches = 1;
   double lr = 3e-4, min_lr_ratio = 0.1, weight_decay = 0.1, clip = 1.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
@@ -32,6 +39,8 @@ struct TrainSpec {
   int64_t decay_steps = 0;             // wsd: 0: a tenth of `steps`
   std::vector<std::string> lr_points;  // piecewise: "STEP FACTOR"
   std::vector<std::string> lr_scales;  // "PATTERN FACTOR" of names of parameters
+  Optimizer optimizer = Optimizer::adamw;
+  MuonSpec muon;
   double skip_spikes = 0;  // standard deviations; 0: off
   int64_t spike_window = 128;
   DType dtype = DType::bf16;

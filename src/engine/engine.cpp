@@ -128,6 +128,7 @@ Engine::~Engine() = default;
 
 void place_experts(Engine& engine, SharedPlacements placements) {
   place_experts(engine.plan, std::move(placements));
+  engine.muon.reset();
   engine.params.place_experts(engine.plan);
   engine.model->place_experts(engine.plan.placements);
 }

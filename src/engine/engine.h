@@ -9,6 +9,7 @@
 #include "comm/world.h"
 #include "core/stream.h"
 #include "engine/memory_meter.h"
+#include "layout/muon_plan.h"
 #include "layout/plan.h"
 #include "model/param_store.h"
 #include "model/transformer.h"
@@ -65,6 +66,7 @@ struct Engine {
   int64_t library_bytes;  // measured: memory of libraries, kernels and connections before tensors are allocated
   ParamStore params;
   std::optional<Transformer> model;  // never empty, except in change_run
+  std::optional<MuonPlan> muon;  // what Muon's updates exchange; made by the first one, empty again when experts move
   ExchangesEnd exchanges_end;        // destroyed before all others
 };
 

@@ -17,7 +17,7 @@ struct Redistributed {
   int64_t rounds = 0;                          // exchanges
 };
 
-// Overwrites master weights, both moments and selection biases (aux-loss-free balancing) of `to` with those of `from`,
+// Overwrites master weights, moments and selection biases (aux-loss-free balancing) of `to` with those of `from`,
 // bit for bit (moments are converted if memory.moments differs), then refreshes the weight copies that forward reads.
 // Both engines are of the same model and the same world; layout (EP, TP, PP, ZeRO, schedule, shares), placement,
 // train.dtype and device may differ. `from` is not changed; gradients do not move. Every element leaves one rank only

@@ -37,10 +37,10 @@ std::vector<LocalSlice> local_slices(ParamStore& params, bool with_optimizer) {
     };
     if (p.is_split()) add(StateKind::param, p.rest, p.held_near(), p.held, p.holds_cut);
     else add(StateKind::param, p.master, {}, p.held, p.holds_cut);
-    if (!p.row.trained || !with_optimizer) continue;
+    if (!with_optimizer) continue;
     const bool is_cut = params.block(p.replicas).is_cut();
-    add(StateKind::adam_m, p.adam_m, {}, p.owned, is_cut);
-    add(StateKind::adam_v, p.adam_v, {}, p.owned, is_cut);
+    for (const auto& [kind, view] : {std::pair(StateKind::adam_m, p.adam_m), {StateKind::adam_v, p.adam_v}})
+      if (has_state(kind, p.row)) add(kind, view, {}, p.owned, is_cut);
   }
   return slices;
 }

@@ -6,6 +6,7 @@
 
 #include "engine/grad_sync.h"
 #include "engine/replicas.h"
+#include "engine/muon.h"
 #include "engine/zero.h"
 #include "ops/adamw.h"
 #include "ops/cross_entropy.h"
@@ -82,8 +83,9 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
   const Fault fault = engine.plan.run.fault;
   if (fault == Fault::wrong_clip && engine.plan.rank > 0) clip *= 0.99;
   WeightGathers gathers(engine.params, engine.comms, engine.stream);
+  update_by_muon(engine, rule, static_cast<float>(clip));
   for (Parameter& p : engine.params.all()) {
-    if (p.row.trained && p.owned.count > 0)
+    if (p.row.trained && !p.row.muon && p.owned.count > 0)
       adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr * p.row.lr_scale),
             p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.owned_grad(),
             p.owned_master(), p.adam_m, p.adam_v, p.owned_copy());

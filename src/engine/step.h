@@ -58,8 +58,9 @@ struct UpdateRule {
   double lr = 0;
   int64_t step = 1;  // of updates; counts from 1
 };
-// Clips gradients, applies AdamW to the elements that this rank owns of every trained parameter, moves the selection
-// bias and refreshes packed weights; with ZeRO gathers the weights from their owners. Collective over the world.
+// Clips gradients, applies AdamW or Muon to the elements that this rank owns of every trained parameter, moves the
+// selection bias and refreshes packed weights; with ZeRO gathers the weights from their owners. Collective over the
+// world.
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule);
 
 // Returns "" when loss and gradient norm are finite; otherwise says which is not, with the first tensor on this rank

@@ -5,6 +5,8 @@
 #include "layout/byte_rows.h"
 #include "layout/byte_table.h"
 #include "layout/gradient_blocks.h"
+#include "layout/muon_plan.h"
+#include "layout/state_map.h"
 
 namespace mw {
 namespace {
@@ -95,10 +97,14 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
         out.add("grad." + params[i].name, ByteKind::gradient, gradient_dtype(replicas, run), locals[i].shape);
   add_sum_pieces(out, params, locals, mesh, run);
   for (size_t i = 0; i < params.size(); ++i) {
-    if (!params[i].trained) continue;
-    for (const char* moment : {"adam_m.", "adam_v."})
-      out.add(moment + params[i].name, ByteKind::moment, run.moments, cut_shape(i, block_of_row(i).is_cut()), offloads);
+    for (const StateKind moment : {StateKind::adam_m, StateKind::adam_v})
+      if (has_state(moment, params[i]))
+        out.add(state_name(moment, params[i]), ByteKind::moment, run.moments, cut_shape(i, block_of_row(i).is_cut()),
+                offloads);
   }
+  MuonBuffers buffers;
+  for (const ParamRow& row : params) buffers.widen(row);
+  for (ByteRow& row : muon_rows(buffers, mesh)) out.rows.push_back(std::move(row));
   if (run.train.dtype == DType::bf16) {
     // The head of a tied model reads the embedding; a rank without it only looks rows up.
     const bool has_head =

@@ -213,7 +213,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
     plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(plan, static_cast<int64_t>(i)), model.width,
                                             run, plan.placements->layers[i], platform));
   plan.params = run_params(model, run.train);
-  check_lr_scales(plan.params, run.train);
+  check_param_groups(plan.params, run.train);
   plan_pipeline(plan);
   if (run.fault == Fault::stale_cache_slot) leave_out_gather(plan.weight_cache.step);
   plan.parameter_rows =

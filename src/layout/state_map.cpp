@@ -15,6 +15,10 @@ std::string state_name(StateKind kind, const ParamRow& row) {
   MW_CHECK(false, "state {}", static_cast<int>(kind));
 }
 
+bool has_state(StateKind kind, const ParamRow& row) {
+  return kind == StateKind::param || (row.trained && (kind == StateKind::adam_m || !row.muon));
+}
+
 StateMap::StateMap(const Plan& plan)
     : model_(plan.model),
       run_(plan.run),
@@ -57,7 +61,7 @@ bool StateMap::is_copy(size_t row, int rank) const {
 std::vector<HeldSlice> StateMap::slices(StateKind kind, size_t row_index, int rank) const {
   const ParamRow& row = rows_[row_index];
   const MeshCoords coords = coords_of(mesh_, rank);
-  if (kind != StateKind::param && !row.trained) return {};
+  if (!has_state(kind, row)) return {};
   if (!holds(stages_[static_cast<size_t>(coords.pp)], row, model_.tie_embeddings)) return {};
   const LocalParam local = local_param(row, model_, placements_->layers, mesh_, coords);
   const Blocks& blocks = blocks_.at({coords.pp, coords.tp, coords.ep});

@@ -1,4 +1,4 @@
-// Which rank of a layout holds which elements of the states of a model: master weights and AdamW moments, what a
+// Which rank of a layout holds which elements of the states of a model: master weights and moments, what a
 // checkpoint stores.
 #pragma once
 
@@ -17,8 +17,10 @@ namespace mw {
 enum class StateKind : uint8_t { param, adam_m, adam_v };
 inline constexpr std::array kStateKinds = {StateKind::param, StateKind::adam_m, StateKind::adam_v};
 
-// The name of a state in checkpoints: "adam_m.layers.0.moe.w_up".
+// The name of a state in checkpoints: "adam_m.layers.0.moe.w_up". Muon's momentum is adam_m, too.
 std::string state_name(StateKind kind, const ParamRow& row);
+// Every parameter has weights, trained ones a first moment, and those that AdamW updates a second one.
+bool has_state(StateKind kind, const ParamRow& row);
 
 // The states of all ranks. Pure and deterministic: the plan of any rank gives the same map.
 class StateMap {

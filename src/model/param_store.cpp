@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "core/rng.h"
+#include "layout/muon_plan.h"
 #include "ops/device.h"
 #include "ops/elementwise.h"
 #include "ops/split_values.h"
@@ -98,10 +99,8 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
              master.describe(), p.held.count);
     (master.dtype == DType::u16 ? p.rest : p.master) = master;
     if (row.trained) p.grad = store_.fixed("grad." + row.name);
-    if (has_row("adam_m." + row.name)) {
-      p.adam_m = view_of("adam_m." + row.name);
-      p.adam_v = view_of("adam_v." + row.name);
-    }
+    if (has_row("adam_m." + row.name)) p.adam_m = view_of("adam_m." + row.name);
+    if (has_row("adam_v." + row.name)) p.adam_v = view_of("adam_v." + row.name);
     make_weights(p, locals[i]);
   }
   if (const int64_t slots = replica_slots(plan.run.moe, plan.mesh.ep); slots > 0)
@@ -110,6 +109,11 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
   if (store_.has(kReplicaGradient)) replica_gradient_ = store_.fixed(kReplicaGradient);
   if (store_.has("zero.gathered")) gathered_ = store_.fixed("zero.gathered");
   if (store_.has(kSumPieces)) sum_pieces_ = store_.fixed(kSumPieces);
+  for (const auto& [name, view] : {std::pair(kMuonMatrices, &muon_.matrices),
+                                   {kMuonGram, &muon_.gram},
+                                   {kMuonSums, &muon_.sums},
+                                   {kMuonParts, &muon_.parts}})
+    if (store_.has(name)) *view = store_.fixed(name);
   std::vector<std::string> unused = store_.unused();
   for (std::string& name : offloaded_.unused()) unused.push_back(std::move(name));
   MW_CHECK(unused.empty(), "the table of bytes has {} rows that no parameter uses, first {}", unused.size(),

@@ -27,8 +27,10 @@ struct Parameter {
   TensorView master;        // f32, local shape, or only the owned elements (holds_cut); empty where split
   TensorView
       rest;  // u16: low 16 bits of split master weights (the held elements), high bits are in copy_bf16; else empty
-  TensorView grad;            // local shape, f32 or as memory.expert_gradients says; empty when not trained by gradient
-  TensorView adam_m, adam_v;  // f32 or bf16, of the owned elements; empty also when the plan has none
+  TensorView grad;  // local shape, f32 or as memory.expert_gradients says; empty when not trained by gradient
+  // Moments, f32 or bf16, of the owned elements; empty also when the plan has none. Muon has adam_m alone, its
+  // momentum.
+  TensorView adam_m, adam_v;
   std::vector<Weight> weights;  // one per matrix (e for experts), without values where the master is cut or split;
                                 // none when no product reads it
   TensorView copy_bf16;         // the packed forms, if they are a plain bf16 copy of the local tensor; else empty
@@ -47,6 +49,12 @@ struct Parameter {
   TensorView owned_master() const;
   TensorView owned_grad() const;
   TensorView owned_copy() const;  // empty if there is no copy
+};
+
+// Where Muon's matrices become orthogonal (layout/muon_plan.h): f32 matrices [2, n], gram [2, n], sums [n]; and parts
+// [n], where ranks exchange them. Empty without Muon.
+struct MuonMemory {
+  TensorView matrices, gram, sums, parts;
 };
 
 // Recomputes the packed forms of a parameter from its master weights, if it has both.
@@ -82,6 +90,7 @@ class ParamStore {
   TensorView gathered() const { return gathered_; }
   // f32 [2, n]: two buffers in which bf16 gradients of replicas are summed; empty where there are none.
   TensorView sum_pieces() const { return sum_pieces_; }
+  const MuonMemory& muon() const { return muon_; }
 
   // Recomputes the packed forms of every weight from the master weights, except of those whose masters are sharded
   // (engine/zero.h refreshes all). No-op in fp32 runs, and for split weights.
@@ -108,6 +117,7 @@ class ParamStore {
   std::vector<Parameter> params_, replicas_;
   GradientBlocks blocks_;
   TensorView gathered_, sum_pieces_, replica_gradient_;
+  MuonMemory muon_;
 };
 
 }  // namespace mw

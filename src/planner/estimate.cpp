@@ -15,7 +15,8 @@ namespace {
 // latter two written. Of a split master weight half is written with the packed form; all are taken for split where some
 // are.
 double update_bytes(const RunSpec& run, const PlatformProfile& profile) {
-  const auto moments = static_cast<double>(2 * size_of(run.moments));
+  const int count = run.train.optimizer == Optimizer::muon ? 1 : 2;
+  const auto moments = static_cast<double>(count * size_of(run.moments));
   const bool splits = run.train.dtype == DType::bf16 && profile.one_packed_form && profile.split_masters.value_or(true);
   return (4 + (splits ? 6 : 8) + 2 * moments) / moments;
 }
@@ -209,6 +210,13 @@ double Estimator::update_time(const ByteSummary& states) const {
   return update;
 }
 
+// CPUs compute it in fp32, GPUs of bf16 runs in bf16.
+double Estimator::muon_time(const MuonWork& work) const {
+  if (work.products == 0) return 0;
+  const DType dtype = profile_.one_packed_form ? run_.train.dtype : DType::f32;
+  return work.flops / rate_at(rates_of(profile_, dtype).dense_products, work.flops / work.products);
+}
+
 const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& mesh) {
   // The kind of schedule matters where it cuts the layers otherwise.
   const ScheduleKind schedule = layout.chunks > 1 ? layout.schedule : ScheduleKind::one_f_one_b;
@@ -238,7 +246,9 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
     std::vector<ByteSummary>& bytes = states.bytes.emplace_back();
     for (const int rank : states.ranks) {
       bytes.push_back(memory_.parameters(layout, mesh, coords_of(mesh, pp * stage_ranks + rank), stages));
-      const double update = update_time(bytes.back());
+      const double update =
+          update_time(bytes.back()) +
+          muon_time(memory_.muon_work(layout, mesh, coords_of(mesh, pp * stage_ranks + rank), stages));
       // GPUs gather a parameter while they update those that follow.
       states.optimizer =
           std::max(states.optimizer, profile_.overlaps_gradient_sums ? std::max(update, gather) : update + gather);

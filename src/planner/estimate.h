@@ -91,6 +91,7 @@ class Estimator {
   double weights_gather(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const;
   double tied_embeddings(const Layout& layout, const Mesh& mesh) const;
   double update_time(const ByteSummary& states) const;
+  double muon_time(const MuonWork& work) const;
   std::vector<StageCost> stage_costs(const Layout& layout, const std::vector<StageTime>& times, const States& states);
 
   const ModelSpec& model_;

@@ -23,6 +23,20 @@ void add(ByteSummary& into, ByteKind kind, int64_t bytes) {
   into.fixed += bytes;
 }
 
+void add(MuonWork& into, const MuonWork& from, double times) {
+  into.flops += times * from.flops;
+  into.products += times * from.products;
+}
+
+// Each of five steps has three products: the Gram matrix of the shorter side, its square, and that times the matrix.
+MuonWork muon_work_of(const ParamRow& row, const LocalParam& local) {
+  const MuonShape shape = muon_shape(row);
+  const auto side = static_cast<double>(std::min(shape.n, shape.k)),
+             other = static_cast<double>(std::max(shape.n, shape.k));
+  const double matrices = static_cast<double>(local.numel()) / static_cast<double>(shape.numel());
+  return {matrices * 5 * 2 * side * side * (2 * other + side), matrices * 15};
+}
+
 bool starts_with(const std::string& text, const char* prefix) { return text.rfind(prefix, 0) == 0; }
 
 // Rows that all layers of a rank share, however many there are.
@@ -178,6 +192,7 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   } else {
     part.whole = bytes_of({row});
   }
+  part.muon.widen(row);
   if (!row.trained) return part;
   const LocalParam local = local_param(row, kinds_.model, placements, mesh, coords);
   if (row.expert) part.expert_matrix = local.n * local.k;
@@ -189,8 +204,9 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   block.gap = block.elements - padded_gradient(local.numel(), DType::f32);
   const int64_t cut_master = cuts ? size_of(master_dtype(row, local, run_, platform_)) : 0;
   block.cut_master_bytes = rounded(cut_master * (block.elements - block.gap));
-  block.stretches = {{block.elements, block.gap, cut_master}};
+  block.stretches = {{block.elements, block.gap, cut_master, row.muon ? 1 : 2}};
   if (cuts && !is_plain_copy(local, platform_)) block.gathered = local.n * local.k;
+  if (row.muon) block.muon = muon_work_of(row, local);
   return part;
 }
 
@@ -209,6 +225,7 @@ const MemoryModel::RankParams& MemoryModel::params_of(const Mesh& mesh, const Me
     Params& layer = out.layers[static_cast<size_t>(row.layer)];
     add(layer.whole, part.whole);
     layer.expert_matrix = std::max(layer.expert_matrix, part.expert_matrix);
+    layer.muon.widen(part.muon);
     for (size_t b = 0; b < kReplicas; ++b) {
       BlockPart& into = layer.blocks[b];
       const BlockPart& from = part.blocks[b];
@@ -216,6 +233,7 @@ const MemoryModel::RankParams& MemoryModel::params_of(const Mesh& mesh, const Me
       into.gap += from.gap;
       into.cut_master_bytes += from.cut_master_bytes;
       into.gathered = std::max(into.gathered, from.gathered);
+      add(into.muon, from.muon, 1);
       into.stretches.insert(into.stretches.end(), from.stretches.begin(), from.stretches.end());
     }
   }
@@ -246,6 +264,15 @@ std::array<int64_t, kReplicas> MemoryModel::gradient_bytes(const Mesh& mesh, con
   return bytes;
 }
 
+MuonWork MemoryModel::muon_work(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                                const std::vector<StagePlan>& stages) {
+  const int members[kReplicas] = {mesh.dp, mesh.dp * mesh.tp, mesh.edp};
+  MuonWork work;
+  for (const Params* part : parts_of(mesh, coords, stages))
+    for (size_t b = 0; b < kReplicas; ++b) add(work, part->blocks[b].muon, layout.zero > 0 ? 1.0 / members[b] : 1.0);
+  return work;
+}
+
 // Bytes of the moments of elements [begin, end) of a block.
 int64_t MemoryModel::moments_in(const std::vector<const Params*>& parts, size_t block, int64_t begin,
                                 int64_t end) const {
@@ -253,7 +280,8 @@ int64_t MemoryModel::moments_in(const std::vector<const Params*>& parts, size_t 
   for (const Params* part : parts)
     for (const Stretch& stretch : part->blocks[block].stretches) {
       const int64_t last = at + stretch.elements - stretch.gap;
-      bytes += 2 * rounded(size_of(run_.moments) * (std::clamp(end, at, last) - std::clamp(begin, at, last)));
+      bytes +=
+          stretch.moments * rounded(size_of(run_.moments) * (std::clamp(end, at, last) - std::clamp(begin, at, last)));
       at += stretch.elements;
     }
   return bytes;
@@ -303,8 +331,9 @@ void MemoryModel::cut(ByteSummary& sum, const std::vector<const Params*>& parts,
     }
     // Tensors are rounded to 64 bytes: those of fp32 end where gradients do, others one by one.
     leave(ByteKind::moment,
-          run_.moments == DType::f32 ? 2 * 4 * (end - begin - own_gaps - (elements - gaps))
-                                     : moments_in(parts, b, begin, end) - moments_in(parts, b, 0, elements),
+          run_.moments == DType::f32 && run_.train.optimizer == Optimizer::adamw
+              ? 2 * 4 * (end - begin - own_gaps - (elements - gaps))
+              : moments_in(parts, b, begin, end) - moments_in(parts, b, 0, elements),
           offloads);
     leave(ByteKind::master, own_master_bytes - cut_master_bytes, offloads);  // of matrices in bf16
   }
@@ -319,6 +348,9 @@ ByteSummary MemoryModel::parameters(const Layout& layout, const Mesh& mesh, cons
   if (layout.zero > 0) cut(sum, params, mesh, coords);
   add_sum_pieces(sum, params, mesh);
   add_replica_gradient(sum, params, mesh);
+  MuonBuffers buffers;
+  for (const Params* part : params) buffers.widen(part->muon);
+  add(sum, summarise(muon_rows(buffers, mesh)));
   return sum;
 }
 

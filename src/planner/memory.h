@@ -11,6 +11,7 @@
 
 #include "config/model_spec.h"
 #include "layout/byte_table.h"
+#include "layout/muon_plan.h"
 #include "layout/stages.h"
 #include "planner/layout.h"
 
@@ -36,6 +37,11 @@ struct LayerKinds {
 
 void add(ByteSummary& into, const ByteSummary& from, int64_t times = 1);
 
+// Products of Newton-Schulz steps.
+struct MuonWork {
+  double flops = 0, products = 0;
+};
+
 class MemoryModel {
  public:
   MemoryModel(const ModelSpec& model, const RunSpec& run, const Platform& platform);
@@ -50,6 +56,9 @@ class MemoryModel {
   // The rest, by pipeline rank, of the ranks whose other coordinates are those of `coords`.
   std::vector<ByteSummary> activations(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                                        const std::vector<std::vector<StagePlan>>& pipeline);
+  // What this rank has to do to make the matrices that it updates orthogonal; of split ones, its share.
+  MuonWork muon_work(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                     const std::vector<StagePlan>& stages);
   // Bytes of gradients that this rank sums over each set of replicas.
   std::array<int64_t, kReplicas> gradient_bytes(const Mesh& mesh, const MeshCoords& coords,
                                                 const std::vector<StagePlan>& stages);
@@ -72,17 +81,20 @@ class MemoryModel {
   struct Stretch {
     int64_t elements = 0, gap = 0;  // gap: of these, behind the end, without room in fp32 tensors
     int64_t cut_master = 0;         // bytes of each one's master weight where ZeRO cuts it too; else 0
+    int moments = 2;
   };
   struct BlockPart {
     int64_t elements = 0, gap = 0, cut_master_bytes = 0;
     int64_t gathered = 0;  // elements of the largest matrix that must be whole to be packed
     std::vector<Stretch> stretches;
+    MuonWork muon;
   };
   // Neighbouring parameters: of a layer, or one outside the layers.
   struct Params {
     ByteSummary whole;  // nothing cut
     std::array<BlockPart, kReplicas> blocks;
     int64_t expert_matrix = 0;  // elements of the largest
+    MuonBuffers muon;
   };
   struct RankParams {
     std::vector<Params> layers;  // by kind

@@ -16,7 +16,7 @@ std::map<std::string, double> scales(const std::vector<std::string>& items) {
   run.native.dense_layers = 1;
   run.train.lr_scales = items;
   const std::vector<ParamRow> rows = run_params(build_native_model(run.native), run.train);
-  check_lr_scales(rows, run.train);
+  check_param_groups(rows, run.train);
   std::map<std::string, double> found;
   for (const ParamRow& row : rows)
     if (row.lr_scale != 1) found[row.name] = row.lr_scale;

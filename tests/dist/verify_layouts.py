@@ -41,6 +41,12 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (2, "mesh.ep=1 moe.transport=flat model.top_k=6"),
     (4, f"mesh.ep=4 {DP_FIRST} model.top_k=5"),
     (8, f"mesh.ep=2 {PADDED} model.top_k=3"),
+    # Muon: matrices that tensor parallelism, ZeRO or slices of experts split.
+    (4, "train.optimizer=muon mesh.ep=4 verify.steps=2"),
+    (4, "train.optimizer=muon mesh.ep=2 mesh.zero=1 train.muon_router=true verify.steps=2"),
+    (4, "train.optimizer=muon mesh.tp=2 mesh.ep=4 verify.steps=2"),
+    (8, "train.optimizer=muon mesh.tp=4 mesh.ep=2 mesh.zero=1 moe.tp_mode=ted train.muon_nesterov=false"),
+    (8, f"train.optimizer=muon mesh.pp=2 mesh.tp=2 mesh.ep=4 mesh.zero=1 {TOKENS} train.muon_scale=original"),
     # Hostile loads: every row on one expert (all ranks but one are without rows), or an expert without any.
     (8, "mesh.ep=8 moe.forced_load=one_expert model.top_k=1"),
     (4, f"mesh.ep=4 moe.forced_load=one_expert model.top_k=1 moe.row_chunks=3 {DP_FIRST}"),

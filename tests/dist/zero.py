@@ -2,6 +2,7 @@
 have one order (two replicas), from checkpoints of any layout; and memory as the table of bytes says."""
 
 import json
+import math
 import os
 import pathlib
 import re
@@ -60,6 +61,8 @@ def optimizer_bytes(output):
     return float(found[1]) * UNIT[found[2]]
 
 
+moments = {}
+MUON = ["train.optimizer=muon", "train.muon_router=true"]
 # Two replicas: a sum of two has one order. Experts too: two replicas of each, or one.
 for name, overrides in [
     ("fp32", []),
@@ -67,12 +70,21 @@ for name, overrides in [
     ("tied", ["train.dtype=bf16", "model.tie_embeddings=true", "model.width=28", "model.heads=2"]),
     ("tied-even", ["model.tie_embeddings=true", *EVEN]),
     ("ep", ["mesh.ep=2", "train.dtype=bf16"]),
+    ("muon", MUON),
 ]:
     whole = train(f"{name}-0", 2, *overrides)
     cut = train(f"{name}-1", 2, *overrides, "mesh.zero=1")
     same_states(name, f"{name}-0", f"{name}-1")
     kept = optimizer_bytes(cut) / optimizer_bytes(whole)
     checks.expect(kept < (0.9 if "mesh.ep=2" in overrides else 0.52), f"{name}: {kept:.2f} of the moments stay")
+    moments[name] = optimizer_bytes(whole)
+
+# Muon has one moment of what it updates.
+shapes = json.loads(pathlib.Path("muon-0/checkpoints/step-00000012/index.json").read_text())["tensors"]
+by_muon = sum(math.prod(shape) for tensor, shape in shapes.items()
+              if tensor.startswith("adam_m.") and "adam_v." + tensor[7:] not in shapes)
+saved = moments["fp32"] - moments["muon"]
+checks.expect(by_muon > 0 and abs(saved / (4 * by_muon) - 1) < 0.01, f"Muon saves {saved} bytes of {by_muon} elements")
 
 # Tied embeddings that two stages hold stand in a checkpoint once.
 TIED = ["model.tie_embeddings=true", "mesh.pp=2"]

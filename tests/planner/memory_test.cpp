@@ -65,6 +65,23 @@ TEST(Memory, EqualsTheTableOfBytesOfEveryRank) {
       }
 }
 
+TEST(Memory, EqualsTheTableWithMuon) {
+  for (const DType dtype : {DType::bf16, DType::f32})
+    for (const DType moments : {DType::bf16, DType::f32})
+      for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}}) {
+        const ModelSpec model = odd_model();
+        RunSpec run = small_run();
+        run.train.dtype = dtype;
+        run.moments = moments;
+        run.train.optimizer = Optimizer::muon;
+        MemoryModel memory(model, run, platform);
+        for (const char* layout :
+             {"ep=4", "ep=2 zero=1", "tp=2 ep=3 zero=1", "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
+          compare(memory, model, run, layout, 12, platform);
+        compare(memory, model, run, "", 1, platform);
+      }
+}
+
 TEST(Memory, EqualsTheTableWhereWeightsAreGathered) {
   for (const char* transport : {"gather_weights", "gather_weights*2,flat*3"})
     for (const DType dtype : {DType::bf16, DType::f32})

@@ -33,6 +33,7 @@ TEST_P(RandomMigration, EqualsRedistribution) {
   std::mt19937_64 random(GetParam());
   RunSpec base = small_run();
   if (GetParam() % 2 == 0) base.train.dtype = DType::bf16;
+  if (GetParam() % 3 == 0) base.train.optimizer = Optimizer::muon;
   const int ranks = 2 + static_cast<int>(GetParam() % 7);
   const RandomLayout layout = random_layout(base, ranks, static_cast<int64_t>(GetParam() / 2 % 2), random);
   SCOPED_TRACE(fmt::format("{} ranks {}", ranks, layout.text));
@@ -66,6 +67,7 @@ void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
 const Case kCases[] = {
     {"edp1", 4, [](RunSpec& r) { r.mesh.ep = 4; }},
     {"edp2", 4, [](RunSpec& r) { r.mesh.ep = 2; }},
+    {"muon", 4, [](RunSpec& r) { r.mesh.ep = 2, r.train.optimizer = Optimizer::muon; }},
     {"one_f_one_b", 8, [](RunSpec& r) { r.mesh.pp = 2, r.mesh.ep = 2; }},
     {"zb_h1", 8, [](RunSpec& r) { r.mesh.pp = 2, r.mesh.ep = 2, r.mesh.schedule = ScheduleKind::zb_h1; }},
 };

@@ -23,6 +23,7 @@ Pair random_pair(uint64_t seed) {
   RunSpec base = small_run();
   if (below(2) == 0) base.train.dtype = DType::bf16;
   base.native.tie_embeddings = below(3) == 0;
+  if (seed % 3 == 0) base.train.optimizer = Optimizer::muon;
   if (below(2) == 0) {  // a selection bias is a state without moments
     base.native.score = ScoreFunction::sigmoid;
     base.native.selection_bias = true;

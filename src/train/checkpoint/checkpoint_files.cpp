@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "formats/io/checksum.h"
+#include "layout/state_map.h"
 #include "train/checkpoint/disk_need.h"
 #include "train/checkpoint/placement_record.h"
 
@@ -139,10 +140,9 @@ void complete_checkpoint(const std::string& folder, const CheckpointContents& co
   index["run"] = contents.run_toml;
   if (contents.placements != nullptr) index["placement"] = placement_record(*contents.placements);
   for (const ParamRow& row : rows) {
-    index["tensors"]["param." + row.name] = row.shape;
-    if (!row.trained || !contents.has_moments) continue;
-    index["tensors"]["adam_m." + row.name] = row.shape;
-    index["tensors"]["adam_v." + row.name] = row.shape;
+    for (const StateKind kind : kStateKinds)
+      if (has_state(kind, row) && (contents.has_moments || kind == StateKind::param))
+        index["tensors"][state_name(kind, row)] = row.shape;
   }
   index["slices"] = slices;
   const std::string text = index.dump(1) + "\n";

@@ -118,7 +118,9 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
 std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run) {
   try {
     std::vector<KeyChange> changes = changed_keys(parse_run_text(run_toml, "the checkpoint's run", {}), run);
-    std::erase_if(changes, [](const KeyChange& change) { return !changes_model(change); });
+    std::erase_if(changes, [](const KeyChange& change) {
+      return !changes_model(change) && change.key != "train.optimizer" && change.key != "train.muon_router";
+    });
     return changes;
   } catch (const Error&) {
     return {};

@@ -71,10 +71,11 @@ void check_tensor_names(const CheckpointIndex& index, const std::vector<ParamRow
     found.erase(it);
   };
   for (const ParamRow& row : rows) {
-    require("param." + row.name, row.shape);
-    if (!row.trained) continue;
-    for (const char* kind : {"adam_m.", "adam_v."})
-      if (needs_moments || found.count(kind + row.name) != 0) require(kind + row.name, row.shape);
+    for (const StateKind kind : kStateKinds) {
+      const std::string name = state_name(kind, row);
+      const bool needed = kind == StateKind::param || needs_moments || found.count(name) != 0;
+      if (has_state(kind, row) && needed) require(name, row.shape);
+    }
   }
   if (!found.empty())
     fail(Exit::checkpoint,

@@ -182,7 +182,9 @@ void CheckpointSave::finish() {
 int64_t checkpoint_bytes(const Plan& plan) {
   int64_t bytes = 0;
   for (const ParamRow& row : plan.params)
-    bytes += row.numel() * (size_of(DType::f32) + (row.trained ? 2 * size_of(plan.run.moments) : 0));
+    for (const StateKind kind : kStateKinds)
+      if (has_state(kind, row))
+        bytes += row.numel() * size_of(kind == StateKind::param ? DType::f32 : plan.run.moments);
   return bytes;
 }
 

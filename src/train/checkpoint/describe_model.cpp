@@ -121,8 +121,11 @@ std::string describe_checkpoint(const std::string& folder) {
     text += line("step", fmt::format("{}; {} samples", index.state.step, index.state.samples));
   }
   if (index.state.loss) text += line("loss", fmt::format("{:.4f} in this step's training batch", *index.state.loss));
-  text += line("optimizer", reader.has_moments() ? fmt::format("AdamW moments in {}", word_of(run.moments))
-                                                 : "no moments: weights alone");
+  text += line("optimizer", reader.has_moments()
+                                ? fmt::format("{} moments in {}",
+                                              run.train.optimizer == Optimizer::muon ? "Muon and AdamW" : "AdamW",
+                                              word_of(run.moments))
+                                : "no moments: weights alone");
   if (unreadable.empty()) {
     const std::string ranks = fmt::format("{} rank{}", size.weight_files, size.weight_files == 1 ? "" : "s");
     text += line("layout", fmt::format("{}, {}, {}", ranks, describe(layout_of(run)), word_of(run.train.dtype)));

@@ -7,9 +7,9 @@
 #include <filesystem>
 
 #include "base/text.h"
-#include "config/learning_rate.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
+#include "train/loop/run_text.h"
 
 namespace mw {
 namespace {
@@ -79,7 +79,7 @@ std::vector<std::string> describe(const StartCheck& start, const Plan& plan, int
                             : fmt::format("  steps: {} to {}, {} tokens each ({} samples of {}), {} in all",
                                           start.state.step + 1, train.steps, tokens, train.global_batch, train.seq_len,
                                           format_count(static_cast<double>(left) * static_cast<double>(tokens))));
-  lines.push_back("  learning rate: " + describe_learning_rate(train));
+  lines.push_back("  optimizer: " + describe_optimizer(train));
   lines.push_back(fmt::format("  memory: the largest rank needs {}; the smallest share of free memory is {}",
                               format_bytes(needed), format_bytes(available)));
   lines.push_back("  weights: " + describe_weights(start, plan));

@@ -1,5 +1,7 @@
 #include "train/loop/run_text.h"
 
+#include <fmt/ranges.h>
+
 #include <array>
 #include <ctime>
 #include <nlohmann/json.hpp>
@@ -28,12 +30,20 @@ std::string describe_attention(const AttentionSpec& a) {
   return fmt::format("{} heads of {}, {} key/value heads", a.heads, a.head_dim, a.kv_heads);
 }
 
-std::string describe_optimizer(const TrainSpec& train) {
-  return fmt::format("AdamW, learning rate {}; weight decay {:g}, clip {:g}", describe_learning_rate(train),
-                     train.weight_decay, train.clip);
-}
-
 }  // namespace
+
+std::string describe_optimizer(const TrainSpec& train) {
+  std::string text = "AdamW";
+  if (train.optimizer == Optimizer::muon)
+    text = fmt::format("Muon{} and AdamW", train.muon.lr > 0 ? fmt::format(" (peak {:g})", train.muon.lr) : "");
+  text += fmt::format(", learning rate {}; weight decay {:g}, clip {:g}", describe_learning_rate(train),
+                      train.weight_decay, train.clip);
+  if (!train.lr_scales.empty()) text += fmt::format("; factors of the rate: {}", fmt::join(train.lr_scales, ", "));
+  if (train.skip_spikes > 0)
+    text +=
+        fmt::format("; skips steps {:g} standard deviations above the last {}", train.skip_spikes, train.spike_window);
+  return text;
+}
 
 nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,
                                     const std::string& version, int64_t step) {

@@ -17,6 +17,9 @@ namespace mw {
 nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,
                                     const std::string& version, int64_t step);
 
+// "AdamW, learning rate ...": everything about the update.
+std::string describe_optimizer(const TrainSpec& train);
+
 // The warning that a rank received more rows than the byte table had foreseen, with the fullest expert of the step.
 // moe_layers: the layer numbers of stats.load.
 std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_layers, const StepStats& stats);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "layout/gradient_blocks.h"
+#include "layout/state_map.h"
 
 namespace mw {
 namespace {
@@ -38,6 +39,12 @@ using OwnedState = std::function<TensorView(const Parameter&)>;
 const OwnedState kFirstMoment = [](const Parameter& p) { return p.adam_m; };
 const OwnedState kSecondMoment = [](const Parameter& p) { return p.adam_v; };
 const OwnedState kGradientState = [](const Parameter& p) { return p.owned_grad(); };
+
+std::vector<const OwnedState*> moments_of(const ParamRow& row) {
+  if (!has_state(StateKind::adam_m, row)) return {};
+  if (!has_state(StateKind::adam_v, row)) return {&kFirstMoment};
+  return {&kFirstMoment, &kSecondMoment};
+}
 
 // Of all elements, on every rank.
 std::vector<std::byte> broadcast_state(Comm& comm, Engine* reference, const ParamRow& row, int64_t element_bytes,
@@ -88,8 +95,7 @@ void share_weights(Comm& comm, Engine* reference, Engine& layout) {
                        std::span(global).subspan(static_cast<size_t>(from), static_cast<size_t>(count)));
       });
     }
-    if (!row.trained) continue;
-    for (const OwnedState* moment : {&kFirstMoment, &kSecondMoment})
+    for (const OwnedState* moment : moments_of(row))
       share_state(comm, reference, layout, row, layout.plan.run.moments, *moment);
   }
   refresh_weights(layout);
@@ -131,9 +137,8 @@ StateDifference compare_state(Comm& comm, Engine* reference, Engine& layout, dou
           copies.add(value_at(own->copy_bf16, at + i), global[static_cast<size_t>(from + i)]);
       });
     note(row, "copies", copies, steps(copies));
-    if (!row.trained) continue;
     const DType dtype = layout.plan.run.moments;
-    for (const OwnedState* moment : {&kFirstMoment, &kSecondMoment}) {
+    for (const OwnedState* moment : moments_of(row)) {
       std::vector<std::byte> expected = broadcast_state(comm, reference, row, size_of(dtype), *moment);
       const TensorView values{expected.data(), dtype, {row.numel()}};
       Sums sums;
