@@ -47,6 +47,11 @@ skipped = [[int(line.get("skipped_steps", 0)) for line in read_metrics(f"spikes-
            for part in ("whole", "parts")]
 checks.expect(0 < skipped[0][-1] < 9 and skipped[0] == skipped[1], f"skipped steps {skipped}")
 
+# Muon keeps one moment where AdamW keeps two.
+refused = run(2, "train", RUN, *outputs("muon-parts"), "mesh.ep=2", "train.steps=13", "checkpoint.resume=auto")
+checks.expect(refused.code == 5 and 'train.optimizer was "muon" in the checkpoint' in refused.output,
+              f"AdamW from Muon's checkpoint: exit {refused.code}", refused.output)
+
 # Other layouts, from the checkpoint of two ranks after step 6.
 FROM = "checkpoint.resume=fp32-parts/checkpoints/step-00000006"
 for name, ranks, overrides in [

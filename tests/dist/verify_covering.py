@@ -23,9 +23,10 @@ LATENT = ("model.attention=latent model.kv_heads=0 model.head_dim=0 model.qk_nor
 MODELS = {
     "grouped queries, shared experts": "",
     "latent, sigmoid, groups": f"{LATENT} model.score=sigmoid model.selection_bias=true model.routed_scale=2.5 "
-                               "model.expert_groups=4 model.kept_groups=2 model.group_best=2",
+                               "model.expert_groups=4 model.kept_groups=2 model.group_best=2 train.optimizer=muon "
+                               "train.muon_router=true",
     "two matrices, tied, uneven": "model.activation=gelu model.shared_experts=0 model.tie_embeddings=true "
-                                  "model.experts=17 model.vocab=131",
+                                  "model.experts=17 model.vocab=131 train.optimizer=muon",
     "coupled layers, whole norms": "model.qk_norm=full_width model.kv_heads=8 moe.aux_scope=model model.score=sigmoid",
     "capacity, several shared": "moe.capacity_factor=1.0 model.shared_experts=2 model.dense_layers=2 moe.row_chunks=3",
 }

@@ -5,20 +5,29 @@
 #include <string>
 
 #include "base/error.h"
+#include "config/learning_rate.h"
+#include "config/param_groups.h"
 #include "config/run_spec.h"
 
 namespace {
 
 void parse(const std::string& text, const std::vector<std::string>& overrides) {
   std::string printed;
-  try {
-    printed = mw::to_toml(mw::parse_run_text(text, "fuzz", overrides));
-  } catch (const mw::Error& e) {
-    const bool config = e.code() == mw::Exit::config || (e.code() == mw::Exit::usage && !overrides.empty());
-    if (!config || e.hint().empty()) std::abort();
-    return;
-  }
-  // Outside the try block: what was printed must be accepted.
+  mw::RunSpec run;
+  const auto is_accepted = [&](const auto& read) {
+    try {
+      read();
+      return true;
+    } catch (const mw::Error& e) {
+      const bool config = e.code() == mw::Exit::config || (e.code() == mw::Exit::usage && !overrides.empty());
+      if (!config || e.hint().empty()) std::abort();
+      return false;
+    }
+  };
+  if (!is_accepted([&] { printed = mw::to_toml(run = mw::parse_run_text(text, "fuzz", overrides)); })) return;
+  is_accepted([&] { mw::check_learning_rate(run.train); });
+  is_accepted([&] { mw::check_param_groups({}, run.train); });
+  // What was printed must be accepted.
   if (mw::to_toml(mw::parse_run_text(printed, "printed", {})) != printed) std::abort();
 }
 
