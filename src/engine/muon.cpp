@@ -190,6 +190,7 @@ void MuonUpdate::update_round(const std::vector<MuonMatrix>& round) {
 }  // namespace
 
 void update_by_muon(Engine& engine, const UpdateRule& rule, float grad_scale) {
+  if (engine.plan.run.train.optimizer != Optimizer::muon) return;
   const TraceScope scope(engine.stream.trace(), Work::optimizer, "muon");
   if (!engine.muon) engine.muon = plan_muon(engine.plan);
   MuonUpdate update(engine, rule, grad_scale);

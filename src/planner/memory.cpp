@@ -268,6 +268,7 @@ MuonWork MemoryModel::muon_work(const Layout& layout, const Mesh& mesh, const Me
                                 const std::vector<StagePlan>& stages) {
   const int members[kReplicas] = {mesh.dp, mesh.dp * mesh.tp, mesh.edp};
   MuonWork work;
+  if (run_.train.optimizer != Optimizer::muon) return work;
   for (const Params* part : parts_of(mesh, coords, stages))
     for (size_t b = 0; b < kReplicas; ++b) add(work, part->blocks[b].muon, layout.zero > 0 ? 1.0 / members[b] : 1.0);
   return work;

@@ -1,6 +1,7 @@
 #include "planner/memory.h"
 
 #include "config/hf_config.h"
+#include "config/param_groups.h"
 #include "planner/helpers.h"
 
 namespace mw::test {
@@ -80,6 +81,35 @@ TEST(Memory, EqualsTheTableWithMuon) {
           compare(memory, model, run, layout, 12, platform);
         compare(memory, model, run, "", 1, platform);
       }
+}
+
+// Products of five Newton-Schulz steps: of every matrix once on one rank, and with ZeRO once over all ranks.
+TEST(Memory, CountsTheProductsOfMuon) {
+  const ModelSpec model = odd_model();
+  RunSpec run = small_run();
+  run.train.optimizer = Optimizer::muon;
+  double all = 0, dense = 0;
+  for (const ParamRow& row : run_params(model, run.train)) {
+    if (!row.muon) continue;
+    const MuonShape shape = muon_shape(row);
+    const auto n = static_cast<double>(shape.n), k = static_cast<double>(shape.k), side = std::min(n, k);
+    const double flops = 5 * static_cast<double>(shape.matrices) * (4 * n * k * side + 2 * side * side * side);
+    all += flops;
+    if (!row.expert) dense += flops;
+  }
+  MemoryModel memory(model, run, {});
+  const auto sum_over_ranks = [&](const char* text, int ranks) {
+    const Layout layout = parse_layout(text, {});
+    double flops = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Plan plan = make_plan(model, with_layout(run, layout), ranks, rank, {});
+      flops += memory.muon_work(layout, plan.mesh, plan.coords, plan.stages).flops;
+    }
+    return flops;
+  };
+  EXPECT_NEAR(sum_over_ranks("", 1) / all, 1, 1e-12);
+  EXPECT_NEAR(sum_over_ranks("ep=2 zero=1", 4) / all, 1, 1e-12);
+  EXPECT_NEAR(sum_over_ranks("ep=4", 4) / (all + 3 * dense), 1, 1e-12);
 }
 
 TEST(Memory, EqualsTheTableWhereWeightsAreGathered) {
