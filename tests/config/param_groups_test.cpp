@@ -35,6 +35,38 @@ TEST(LrScales, MatchNames) {
   EXPECT_EQ(scales({"* 0.5"}).count("final_norm"), 1u);
 }
 
+TEST(MuonGroups, AreTheMatricesOfLayers) {
+  RunSpec run;
+  run.native.layers = 2;
+  run.native.dense_layers = 1;
+  run.train.lr = 1e-3;
+  run.train.lr_scales = {"*.wq 0.5"};
+  run.train.muon.lr = 1e-2;
+  const auto refused = [&] {
+    try {
+      check_param_groups(run_params(build_native_model(run.native), run.train), run.train);
+    } catch (const Error& error) {
+      return error.code() == Exit::config && !error.hint().empty();
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused());  // without Muon
+  run.train.optimizer = Optimizer::muon;
+  EXPECT_FALSE(refused());
+  for (const bool router : {false, true}) {
+    run.train.muon.router = router;
+    for (const ParamRow& row : run_params(build_native_model(run.native), run.train)) {
+      const bool is_matrix = row.name.find(".w") != std::string::npos,
+                 is_router = row.name.find(".router") != std::string::npos;
+      EXPECT_EQ(row.muon, is_matrix || (is_router && router)) << row.name;
+      const double factor = row.name.find(".wq") != std::string::npos ? 0.5 : 1;
+      EXPECT_DOUBLE_EQ(row.lr_scale, row.muon ? 10 * factor : factor) << row.name;
+    }
+  }
+  run.train.lr = 0;
+  EXPECT_TRUE(refused());  // no multiple of 0
+}
+
 TEST(LrScales, RefuseWhatIsMalformedOrUnused) {
   const auto refused = [](const std::vector<std::string>& items) {
     try {
