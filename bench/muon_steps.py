@@ -3,7 +3,7 @@
 
     bench/muon_steps.py build/cuda/moewright --json bench/results/muon_steps.json [--data DIR] [key=value ...]
 
-AdamW trains examples/bench/byte_28m.toml for 1,000 steps and Muon for 700, each with a cosine schedule of its own length.
+AdamW trains examples/bench/byte_30m.toml for 1,000 steps and Muon for 700, each with a cosine schedule of its own length.
 First each gets its learning rate on a seed of its own: a grid with steps of two, longer at an end where the best rate lies.
 Then both train with the best rates on the other seeds. Compared is the validation loss after the last step. The file has
 every run, and is written after each; runs that it has are not repeated.
@@ -37,7 +37,7 @@ class Runs:
                 return run["val_loss"]
         with tempfile.TemporaryDirectory() as folder:
             metrics = pathlib.Path(folder) / "metrics.jsonl"
-            command = [self.options.binary, "train", ROOT / "examples/bench/byte_28m.toml",
+            command = [self.options.binary, "train", ROOT / "examples/bench/byte_30m.toml",
                        f"train.optimizer={optimizer}", f"train.lr={rate}", f"train.seed={seed}", f"train.steps={steps}",
                        f"log.jsonl={metrics}", *self.options.overrides]
             if self.options.data:
