@@ -67,7 +67,7 @@ struct Engine {
   ParamStore params;
   std::optional<Transformer> model;  // never empty, except in change_run
   std::optional<MuonPlan> muon;  // what Muon's updates exchange; made by the first one, empty again when experts move
-  ExchangesEnd exchanges_end;        // destroyed before all others
+  ExchangesEnd exchanges_end;    // destroyed before all others
 };
 
 // Tells plan, parameters and transports that experts are elsewhere; moves no state (engine/migration.h). Errors:

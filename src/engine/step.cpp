@@ -5,8 +5,8 @@
 #include <numeric>
 
 #include "engine/grad_sync.h"
-#include "engine/replicas.h"
 #include "engine/muon.h"
+#include "engine/replicas.h"
 #include "engine/zero.h"
 #include "ops/adamw.h"
 #include "ops/cross_entropy.h"

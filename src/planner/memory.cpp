@@ -180,7 +180,7 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   const auto bytes_of = [&](const std::vector<ParamRow>& rows) {
     std::vector<ByteRow> table = parameter_bytes(rows, kinds_.model, whole, mesh, coords, placements, platform_);
     std::erase_if(table, [](const ByteRow& r) {  // of the rank, not of a row
-      return r.name == kSumPieces || r.name == kReplicaGradient;
+      return r.name == kSumPieces || r.name == kReplicaGradient || r.name.rfind("muon.", 0) == 0;
     });
     return summarise(table);
   };

@@ -43,14 +43,11 @@ double expert_elements(const Plan& plan, const LayerSpec& layer) {
   return matrices * static_cast<double>(plan.model.width * layer.moe.width) / (plan.mesh.ted ? plan.mesh.tp : 1);
 }
 
-// Master weights in fp32 and two moments; with ZeRO each EDP rank receives its share.
+// Master weights in fp32 and moments; with ZeRO each EDP rank receives its share.
 double state_bytes(const Plan& plan, const LayerSpec& layer) {
-  return expert_elements(plan, layer) * static_cast<double>(size_of(DType::f32) + 2 * size_of(plan.run.moments)) /
-         (plan.run.mesh.zero > 0 ? plan.mesh.edp : 1);
-             elements = matrices * static_cast<double>(plan.model.width * layer.moe.width);
-  const int members = (plan.run.mesh.zero > 0 ? plan.mesh.edp : 1) * (plan.mesh.ted ? plan.mesh.tp : 1);
   const int moments = plan.run.train.optimizer == Optimizer::muon ? 1 : 2;
-  return elements * static_cast<double>(size_of(DType::f32) + moments * size_of(plan.run.moments)) / members;
+  return expert_elements(plan, layer) * static_cast<double>(size_of(DType::f32) + moments * size_of(plan.run.moments)) /
+         (plan.run.mesh.zero > 0 ? plan.mesh.edp : 1);
 }
 
 }  // namespace
