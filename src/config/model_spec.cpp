@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/hf_families.h"
 #include "config/param_table.h"
 #include "config/presets.h"
 
@@ -37,20 +38,15 @@ constexpr Field kVocab{"vocab", "vocab_size"}, kWidth{"width", "hidden_size"}, k
 struct Source {
   std::string where;   // "[model]" or a path, with the layer
   std::string family;  // "native" for the [model] table
-  bool is_native() const { return family == "native"; }
-  bool is_deepseek() const { return family.starts_with("deepseek"); }
+  const HfFamily* hf_family() const { return find_hf_family(family); }
+  bool is_native() const { return hf_family() == nullptr; }
   std::string name(const Field& field) const { return is_native() ? field.key : field.json; }
   // For hints, where the table is not named beside it.
   std::string full_name(const Field& field) const {
     return is_native() ? fmt::format("model.{}", field.key) : fmt::format("\"{}\"", field.json);
   }
-  Field experts() const {
-    return {"experts", family == "mixtral" ? "num_local_experts" : is_deepseek() ? "n_routed_experts" : "num_experts"};
-  }
-  Field expert_width() const {
-    const bool shared = family == "mixtral" || family == "olmoe";
-    return {"expert_width", shared ? "intermediate_size" : "moe_intermediate_size"};
-  }
+  Field experts() const { return {"experts", is_native() ? "" : hf_family()->experts}; }
+  Field expert_width() const { return {"expert_width", is_native() ? "" : hf_family()->expert_width}; }
 };
 
 // NaN is out of every range.
@@ -261,8 +257,9 @@ void validate(const ModelSpec& model, const std::string& where) {
   check_range(source, kLayers, model.layer_count(), 1, 10000);
   check_range(source, {"norm_eps", "rms_norm_eps"}, model.norm_eps, 0, 1);
   check_range(source, {"init_std", "initializer_range"}, model.init_std, 0, 100);
-  check_range(source, {"aux_loss_coef", source.is_deepseek() ? "aux_loss_alpha" : "router_aux_loss_coef"},
-              model.aux_loss_coef, 0, 1e6);
+  const bool of_sequences = !source.is_native() && source.hf_family()->aux_loss == HfAuxLoss::of_sequences;
+  check_range(source, {"aux_loss_coef", of_sequences ? "aux_loss_alpha" : "router_aux_loss_coef"}, model.aux_loss_coef,
+              0, 1e6);
   check_range(source, {"mtp_layers", "num_nextn_predict_layers"}, model.mtp_layers, 0, 100);
   check_product(source, "the embedding", 1, {{kVocab, model.vocab}, {kWidth, model.width}});
   int64_t elements = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "config/hf_families.h"
 
 namespace mw {
 namespace {
@@ -49,20 +50,22 @@ void add_feed_forward(std::vector<HfTensor>& out, int64_t f, int64_t width, cons
 }
 
 void add_experts(std::vector<HfTensor>& out, const MoeSpec& m, int64_t width, const std::string& hf,
-                 const std::string& own, bool mixtral) {
+                 const std::string& own, const HfFamily& family) {
   const int64_t matrix = m.width * width;
   for (int64_t e = 0; e < m.experts; ++e) {
     const std::string at = fmt::format("{}experts.{}.", hf, e);
-    out.push_back({at + (mixtral ? "w1.weight" : "gate_proj.weight"), {m.width, width}, own + "w_up", 2 * e * matrix});
-    out.push_back(
-        {at + (mixtral ? "w3.weight" : "up_proj.weight"), {m.width, width}, own + "w_up", (2 * e + 1) * matrix});
-    out.push_back({at + (mixtral ? "w2.weight" : "down_proj.weight"), {width, m.width}, own + "w_down", e * matrix});
+    const auto add = [&](const char* name, std::vector<int64_t> shape, const char* param, int64_t begin) {
+      out.push_back({fmt::format("{}{}.weight", at, name), std::move(shape), own + param, begin});
+    };
+    add(family.gate, {m.width, width}, "w_up", 2 * e * matrix);
+    add(family.up, {m.width, width}, "w_up", (2 * e + 1) * matrix);
+    add(family.down, {width, m.width}, "w_down", e * matrix);
   }
 }
 
 std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
-  const bool mixtral = model.family == "mixtral";
-  if (model.family == "native")
+  const HfFamily* const family = find_hf_family(model.family);
+  if (family == nullptr)
     fail(Exit::unsupported, fmt::format("a model of the family \"{}\" has no Hugging Face tensor names", model.family),
          "use a model that was read from a Hugging Face folder (model = \"hf:DIR\")");
   const int64_t d = model.width;
@@ -79,7 +82,7 @@ std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
       continue;
     }
     const MoeSpec& m = layer.moe;
-    const std::string block = hf + (mixtral && !fused ? "block_sparse_moe." : "mlp.");
+    const std::string block = hf + (fused ? "mlp." : family->moe_block);
     out.push_back({block + "gate.weight", {m.experts, d}, own + "moe.router", 0});
     if (m.selection_bias) {
       out.push_back({block + "gate.e_score_correction_bias", {m.experts}, own + "moe.bias", 0});
@@ -90,7 +93,7 @@ std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
       out.push_back({block + "experts.gate_up_proj", {m.experts, 2 * m.width, d}, own + "moe.w_up", 0});
       out.push_back({block + "experts.down_proj", {m.experts, d, m.width}, own + "moe.w_down", 0});
     } else {
-      add_experts(out, m, d, block, own + "moe.", mixtral);
+      add_experts(out, m, d, block, own + "moe.", *family);
     }
   }
   out.push_back({"model.norm.weight", {d}, "final_norm", 0});

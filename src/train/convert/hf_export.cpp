@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "comm/watchdog/watchdog.h"
 #include "config/hf_config.h"
+#include "config/hf_families.h"
 #include "config/hf_family.h"
 #include "formats/weights/hf_shards.h"
 #include "formats/weights/safetensors_writer.h"
@@ -220,9 +221,9 @@ ModelSpec hf_model_of(const RunSpec& run) {
   ModelSpec model = fit_hf_family(load_model_spec(run));
   if (!run.hf_dir.empty()) return model;
   // DeepSeek's configs know the loss over sequences alone, the others' no scope.
-  const bool latent = model.layers.front().attention.is_latent();
-  model.sequence_aux = latent && aux_scope(run, model) == AuxScope::sequence;
-  model.aux_loss_coef = latent && !model.sequence_aux ? 0 : aux_loss_coef(run, model);
+  const bool of_sequences = find_hf_family(model.family)->aux_loss == HfAuxLoss::of_sequences;
+  model.sequence_aux = of_sequences && aux_scope(run, model) == AuxScope::sequence;
+  model.aux_loss_coef = of_sequences && !model.sequence_aux ? 0 : aux_loss_coef(run, model);
   return model;
 }
 

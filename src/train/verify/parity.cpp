@@ -7,7 +7,6 @@
 
 #include "base/text.h"
 #include "config/hf_config.h"
-#include "config/hf_deepseek.h"
 #include "engine/engine.h"
 #include "engine/step.h"
 #include "formats/tokens/token_file.h"
@@ -114,7 +113,7 @@ MicroBatch shifted_batch(const std::vector<int32_t>& ids, const std::vector<int3
   return batch;
 }
 
-RunSpec parity_run(const std::string& hf_dir, const std::string& family, int64_t sequences, int64_t seq_len) {
+RunSpec parity_run(const std::string& hf_dir, const ModelSpec& model, int64_t sequences, int64_t seq_len) {
   RunSpec run;
   run.hf_dir = hf_dir;
   run.train.seq_len = seq_len;
@@ -128,8 +127,8 @@ RunSpec parity_run(const std::string& hf_dir, const std::string& family, int64_t
   run.train.weight_decay = 0.1;
   run.train.clip = 1.0;
   run.moe.aux_scope = AuxScope::model;
-  // Hugging Face's DeepSeek models have neither an auxiliary loss nor a selection bias that moves.
-  if (is_deepseek(family)) run.moe.aux_loss_coef = 0;
+  // Hugging Face's models have neither a loss over sequences nor a selection bias that moves.
+  if (model.sequence_aux) run.moe.aux_loss_coef = 0;
   run.moe.bias_rate = 0;
   return run;
 }
@@ -221,7 +220,7 @@ ParityReport run_parity(const ParityModel& source, const std::string& golden_pat
          "the golden file belongs to another model");
 
   if (!source.hf_dir.empty()) open_hf_folder(model, source.hf_dir);
-  RunSpec run = parity_run(source.hf_dir, model.family, sequences, seq_len);
+  RunSpec run = parity_run(source.hf_dir, model, sequences, seq_len);
   run.train.device = device;
   Engine engine(model, run, comm, threads);
   if (source.hf_dir.empty()) load_checkpoint(engine, source.checkpoint, true);
