@@ -40,7 +40,7 @@ LatentAttentionBlock::Kept LatentAttentionBlock::kept(int64_t tokens) const {
 void LatentAttentionBlock::rotate(Stream& stream, TensorView heads_THh, const Sequences& sequences,
                                   RopeDirection direction) {
   rope(stream, heads_THh, scratch_.rope_cos.slice(0, sequences.length), scratch_.rope_sin.slice(0, sequences.length),
-       direction, heads_THh, spec_.rope_pairs, sequences.first_T);
+       direction, heads_THh, spec_.rope_pairs, sequences.first_T, heads_THh.dim(2) - spec_.latent.rope_dim);
 }
 
 LatentAttentionBlock::Views LatentAttentionBlock::prepare(Stream& stream, int64_t tokens, const Sequences& sequences,

@@ -18,7 +18,7 @@ struct AttentionShape {
   int64_t head_dim = 0;    // h of queries and keys
   int64_t value_dim = 0;   // h of values and outputs
   float scale = 1.0f;      // of the scores, usually head_dim^-0.5
-  bool documents = false;  // attention is masked across documents: both passes take first_T
+  bool documents = false;  // documents, or a window, hide keys: both passes take first_T
 };
 
 // Initial value of the running maxima, below any score. Finite, so that a query that has seen no key yet does not

@@ -164,17 +164,20 @@ void check_row_products(const TensorView& a, const TensorView& b, const TensorVi
            sums.describe());
 }
 
+void check_add_bias(const TensorView& x, const TensorView& bias) {
+  MW_CHECK(is_float(x.dtype) && bias.dtype == DType::f32 && bias.numel() == x.cols(), "a bias {} of rows of {}",
+           bias.describe(), x.describe());
+}
+
 void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,
-                const TensorView& first_T) {
+                const TensorView& first_T, int64_t begin) {
   MW_CHECK(cos_Sp.rank == 2 && cos_Sp.dtype == DType::f32 && sin_Sp.dtype == DType::f32 && same_shape(sin_Sp, cos_Sp),
            "cos is {}, sin is {}, expected two f32[S, pairs]", cos_Sp.describe(), sin_Sp.describe());
   const int64_t rotated = 2 * cos_Sp.dim(1);
-  MW_CHECK(x_THh.rank == 3 && x_THh.dim(2) >= rotated, "rope of {}, expected [T, H, {} or more]", x_THh.describe(),
-           rotated);
+  MW_CHECK(x_THh.rank == 3 && begin >= 0 && x_THh.dim(2) >= begin + rotated,
+           "rope of elements {} to {} of the heads of {}", begin, begin + rotated, x_THh.describe());
   MW_CHECK(y_THh.dtype == x_THh.dtype && same_shape(y_THh, x_THh), "rope of {} into {}", x_THh.describe(),
            y_THh.describe());
-  MW_CHECK(x_THh.dim(2) == rotated || y_THh.data == x_THh.data, "rope of a part of heads {} into another tensor",
-           x_THh.describe());
   MW_CHECK(cos_Sp.dim(0) > 0 || x_THh.dim(0) == 0, "a table without positions for {} tokens", x_THh.dim(0));
   if (is_given(first_T)) check_view(first_T, DType::i32, {x_THh.dim(0)}, "first");
 }
@@ -204,6 +207,16 @@ void check_activate_backward(Activation kind, const TensorView& h_RcF, const Ten
   check_activate(kind, d_h_RcF, a_RF);
   check_row_weights(weight_R, a_RF);
   check_row_weights(d_weight_R, a_RF);
+}
+
+void check_gate_rows(const TensorView& gate_R, const TensorView& x_RN) {
+  MW_CHECK(is_float(x_RN.dtype) && gate_R.dtype == DType::f32 && gate_R.numel() == x_RN.rows(),
+           "gates {} of rows of {}", gate_R.describe(), x_RN.describe());
+}
+
+void check_gate_backward(const TensorView& gate_R, const TensorView& d_gate_R) {
+  MW_CHECK(gate_R.dtype == DType::f32 && d_gate_R.dtype == DType::f32 && gate_R.numel() == d_gate_R.numel(),
+           "gates {} beside gradients {}", gate_R.describe(), d_gate_R.describe());
 }
 
 void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD) {
@@ -245,6 +258,12 @@ void check_attention_shape(const AttentionShape& shape) {
   MW_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads over {} KV heads",
            shape.heads, shape.kv_heads);
   MW_CHECK(shape.head_dim > 0 && shape.value_dim > 0, "head_dim {}, value_dim {}", shape.head_dim, shape.value_dim);
+}
+
+void check_first_keys_of_window(int64_t seq_len, int64_t window, const TensorView& start_T, const TensorView& first_T) {
+  MW_CHECK(seq_len > 0 && window > 0 && first_T.dtype == DType::i32,
+           "first keys {} of windows of {} in sequences of {}", first_T.describe(), window, seq_len);
+  if (is_given(start_T)) check_view(start_T, DType::i32, {first_T.numel()}, "start");
 }
 
 void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,

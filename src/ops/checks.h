@@ -23,8 +23,10 @@ void check_rms_norm_backward(const TensorView& x, const TensorView& gain, const 
                              const RowSums& products);
 void check_row_products(const TensorView& a, const TensorView& b, const TensorView& gain, const TensorView& sums);
 
+// For both directions: x and the bias, or their gradients.
+void check_add_bias(const TensorView& x, const TensorView& bias);
 void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,
-                const TensorView& first_T);
+                const TensorView& first_T, int64_t begin);
 // For both directions; `many` is the operand with as many rows as `few`, or a multiple of them.
 void check_columns(const Columns& few, const Columns& many, int64_t count);
 
@@ -32,6 +34,9 @@ void check_activate(Activation kind, const TensorView& h_RcF, const TensorView& 
 void check_activate_backward(Activation kind, const TensorView& h_RcF, const TensorView& d_a_RF,
                              const TensorView& weight_R, const TensorView& d_h_RcF, const TensorView& a_RF,
                              const TensorView& d_weight_R);
+
+void check_gate_rows(const TensorView& gate_R, const TensorView& x_RN);
+void check_gate_backward(const TensorView& gate_R, const TensorView& d_gate_R);
 
 // For both directions: the table and y, or their gradients.
 void check_embed(const TensorView& table_vD, VocabPart part, const TensorView& ids_T, const TensorView& y_TD);
@@ -45,6 +50,7 @@ void check_cross_entropy_of_part(const TensorView& logits_Cv, VocabPart part, co
                                  const TensorView& d_logits_Cv);
 
 void check_attention_shape(const AttentionShape& shape);
+void check_first_keys_of_window(int64_t seq_len, int64_t window, const TensorView& start_T, const TensorView& first_T);
 void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                      const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
                      const TensorView& first_T);

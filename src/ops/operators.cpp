@@ -84,10 +84,19 @@ void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, T
   check_row_products(a, b, gain, sums);
   run(stream, Work::elementwise, "row_products", &Operators::row_products, a, b, gain, sums);
 }
+void add_bias(Stream& stream, TensorView x, TensorView bias) {
+  check_add_bias(x, bias);
+  run(stream, Work::elementwise, "add_bias", &Operators::add_bias, x, bias);
+}
+void bias_backward(Stream& stream, TensorView d, TensorView d_bias) {
+  check_add_bias(d, d_bias);
+  run(stream, Work::elementwise, "bias_backward", &Operators::bias_backward, d, d_bias);
+}
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairs, TensorView first_T) {
-  check_rope(x_THh, cos_Sp, sin_Sp, y_THh, first_T);
-  run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sp, sin_Sp, direction, y_THh, pairs, first_T);
+          TensorView y_THh, RopePairs pairs, TensorView first_T, int64_t begin) {
+  check_rope(x_THh, cos_Sp, sin_Sp, y_THh, first_T, begin);
+  run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sp, sin_Sp, direction, y_THh, pairs, first_T,
+      begin);
 }
 void copy_columns(Stream& stream, Columns x, Columns y, int64_t count) {
   check_columns(x, y, count);
@@ -106,6 +115,14 @@ void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, Tensor
   check_activate_backward(kind, h_RcF, d_a_RF, weight_R, d_h_RcF, a_RF, d_weight_R);
   run(stream, Work::elementwise, "activate_backward", &Operators::activate_backward, kind, h_RcF, d_a_RF, weight_R,
       d_h_RcF, a_RF, d_weight_R);
+}
+void gate_rows(Stream& stream, TensorView gate_R, TensorView x_RN) {
+  check_gate_rows(gate_R, x_RN);
+  run(stream, Work::elementwise, "gate_rows", &Operators::gate_rows, gate_R, x_RN);
+}
+void gate_backward(Stream& stream, TensorView gate_R, TensorView d_gate_R) {
+  check_gate_backward(gate_R, d_gate_R);
+  run(stream, Work::elementwise, "gate_backward", &Operators::gate_backward, gate_R, d_gate_R);
 }
 void embed(Stream& stream, TensorView table_vD, VocabPart part, TensorView ids_T, TensorView y_TD) {
   check_embed(table_vD, part, ids_T, y_TD);
@@ -132,6 +149,11 @@ void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part,
   check_cross_entropy_of_part(logits_Cv, part, labels_C, statistics_PC3, loss_C, d_logits_Cv);
   run(stream, Work::elementwise, "cross_entropy_of_part", &Operators::cross_entropy_of_part, logits_Cv, part, labels_C,
       statistics_PC3, scale, loss_C, d_logits_Cv);
+}
+void first_keys_of_window(Stream& stream, int64_t seq_len, int64_t window, TensorView start_T, TensorView first_T) {
+  check_first_keys_of_window(seq_len, window, start_T, first_T);
+  run(stream, Work::elementwise, "first_keys_of_window", &Operators::first_keys_of_window, seq_len, window, start_T,
+      first_T);
 }
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T) {

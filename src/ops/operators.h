@@ -5,6 +5,7 @@
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
+#include "ops/bias.h"
 #include "ops/columns.h"
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
@@ -16,8 +17,10 @@
 #include "ops/norm.h"
 #include "ops/rope.h"
 #include "ops/router.h"
+#include "ops/row_gate.h"
 #include "ops/token_layout.h"
 #include "ops/units.h"
+#include "ops/window.h"
 
 namespace mw {
 
@@ -40,16 +43,21 @@ struct Operators {
   decltype(&mw::rms_norm_apply) rms_norm_apply = nullptr;
   decltype(&mw::rms_norm_backward) rms_norm_backward = nullptr;
   decltype(&mw::row_products) row_products = nullptr;
+  decltype(&mw::add_bias) add_bias = nullptr;
+  decltype(&mw::bias_backward) bias_backward = nullptr;
   decltype(&mw::rope) rope = nullptr;
   decltype(&mw::copy_columns) copy_columns = nullptr;
   decltype(&mw::sum_columns) sum_columns = nullptr;
   decltype(&mw::activate) activate = nullptr;
   decltype(&mw::activate_backward) activate_backward = nullptr;
+  decltype(&mw::gate_rows) gate_rows = nullptr;
+  decltype(&mw::gate_backward) gate_backward = nullptr;
   decltype(&mw::embed) embed = nullptr;
   decltype(&mw::embed_backward) embed_backward = nullptr;
   decltype(&mw::cross_entropy) cross_entropy = nullptr;
   decltype(&mw::softmax_statistics) softmax_statistics = nullptr;
   decltype(&mw::cross_entropy_of_part) cross_entropy_of_part = nullptr;
+  decltype(&mw::first_keys_of_window) first_keys_of_window = nullptr;
   decltype(&mw::attention) attention = nullptr;
   decltype(&mw::attention_backward) attention_backward = nullptr;
   decltype(&mw::adamw) adamw = nullptr;

@@ -29,11 +29,10 @@ void make_rope_table(std::span<const float> frequencies, float scale, TensorView
 
 enum class RopeDirection : uint8_t { forward, backward };
 
-// y = x [T, H, h] (f32 or bf16, same dtype; y may alias x) with the last 2 * pairs elements of every head rotated.
-// Token t has position t mod S, or, with first_T (i32 [T], as in ops/attention.h), t mod S - first[t]. When heads are
-// wider than 2 * pairs, y must be x: the elements before keep their values. RopeDirection::backward computes the
-// gradient. Overwrites.
+// y = x [T, H, h] (f32 or bf16, same dtype; y may alias x) with elements [begin, begin + 2 * pairs) of every head
+// rotated; other elements of y keep their values. Token t has position t mod S, or, with first_T (i32 [T], as in
+// ops/attention.h), t mod S - first[t]. RopeDirection::backward computes the gradient. Overwrites.
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairs = RopePairs::halves, TensorView first_T = {});
+          TensorView y_THh, RopePairs pairs = RopePairs::halves, TensorView first_T = {}, int64_t begin = 0);
 
 }  // namespace mw

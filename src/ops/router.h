@@ -16,19 +16,23 @@ struct RouterRule {
   int64_t top_k = 0;    // K
   ScoreFunction score = ScoreFunction::softmax;
   bool renormalise = false;  // gate weights divided by their sum over the chosen K
+  float least_sum = 0.0f;    // that the sum over the chosen K counts as at least (ERNIE)
   float scale = 1.0f;        // gate weights times this, after renormalisation
   // Group-limited selection: experts form `groups` equal groups; only experts of the `kept_groups` groups with the
   // largest score (ties to the lower index) can be chosen. A group's score is the sum of its `group_best` largest s +
   // bias (DeepSeek-V2: 1, V3: 2).
   int64_t groups = 1, kept_groups = 1, group_best = 1;
+  // Of sigmoid scores: p of the statistics and of the auxiliary loss is softmax(logits), as Hugging Face has it.
+  bool softmax_p = false;
 };
 
 // Statistics of one call: sums over tokens, so that the sums of several ranks can be added. Empty members are not
 // computed. On a GPU they are filled by the next Stream::wait(): until then their memory must stay valid.
 struct RouterStatistics {
-  std::span<double> counts_E;     // choices of expert e, before rows are dropped
-  std::span<double> prob_sums_E;  // sum over tokens of p[t, e]: softmax, or sigmoid scores divided by their sum over E
-  double* z_sum = nullptr;        // sum over tokens of logsumexp(logits[t])^2
+  std::span<double> counts_E;  // choices of expert e, before rows are dropped
+  // Sum over tokens of p[t, e]: softmax, or sigmoid scores divided by their sum over E (see RouterRule::softmax_p).
+  std::span<double> prob_sums_E;
+  double* z_sum = nullptr;  // sum over tokens of logsumexp(logits[t])^2
 };
 
 // s = softmax(logits) or sigmoid(logits). Chooses the K experts with the largest s + bias (bias: f32 [E] or an empty

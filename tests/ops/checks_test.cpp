@@ -91,6 +91,12 @@ std::vector<Call> all_calls() {
       {"row_products",
        {{f32, {3, 4}}, {f32, {3, 4}}, {f32, {4}}, {f32, {3}}},
        [](Stream& s, const Views& v) { row_products(s, v[0], v[1], v[2], v[3]); }},
+      {"add_bias", {{f32, {3, 4}}, {f32, {4}}}, [](Stream& s, const Views& v) { add_bias(s, v[0], v[1]); }},
+      {"bias_backward", {{bf16, {3, 4}}, {f32, {4}}}, [](Stream& s, const Views& v) { bias_backward(s, v[0], v[1]); }},
+      {"gate_backward", {{f32, {3}}, {f32, {3}}}, [](Stream& s, const Views& v) { gate_backward(s, v[0], v[1]); }},
+      {"first_keys_of_window",
+       {{i32, {3}}, {i32, {3}}},
+       [](Stream& s, const Views& v) { first_keys_of_window(s, 3, 2, v[0], v[1]); }},
       {"rope",
        {{f32, {3, 2, 4}}, {f32, {3, 2}}, {f32, {3, 2}}, {f32, {3, 2, 4}}},
        [](Stream& s, const Views& v) { rope(s, v[0], v[1], v[2], RopeDirection::forward, v[3]); }},
@@ -236,6 +242,10 @@ std::vector<Rule> all_rules() {
        [](Stream& s, Zeros& z, bool broken) {
          const TensorView x = z.make(f32, {4});
          adamw(s, {}, broken ? 0 : 1, 1e-3f, 0.1f, 1.0f, x, x, x, x);
+       }},
+      {"each row has a gate",
+       [](Stream& s, Zeros& z, bool broken) {
+         gate_rows(s, z.make(f32, {broken ? 2 : 3}), z.make(f32, {3, 4}));
        }},
       {"the position table has a position",
        [](Stream& s, Zeros& z, bool broken) {

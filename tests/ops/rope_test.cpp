@@ -107,18 +107,18 @@ TEST(Rope, BackwardUndoesForward) {
   EXPECT_LE(largest_error(back.at("x").values, std::vector<double>(x.values.begin(), x.values.end())), 1e-6);
 }
 
-// Heads of latent attention: some values without position, then rotated ones, in place.
-OpCase make_part_case(int64_t positions, int64_t heads, int64_t head_dim, int64_t rotated, RopePairs pairing,
-                      float scale, DType dtype) {
+// Heads of which some elements are rotated, in place: in latent attention the last ones, elsewhere the first ones.
+OpCase make_part_case(int64_t positions, int64_t heads, int64_t head_dim, int64_t first, int64_t rotated,
+                      RopePairs pairing, float scale, DType dtype) {
   OpCase c;
-  c.name = fmt::format("rope/{}/{}x{}x{} of {}/{}", name_of(dtype), positions, heads, rotated, head_dim,
+  c.name = fmt::format("rope/{}/{}x{}x{} from {} of {}/{}", name_of(dtype), positions, heads, rotated, first, head_dim,
                        pairing == RopePairs::halves ? "halves" : "neighbours");
   c.inputs = {{"x", random_tensor("x", {2 * positions, heads, head_dim}, dtype)}};
   const auto turn = [=](Stream& stream, const char* name, const CaseTensor& tensor, RopeDirection direction) {
     Table table{make_output(DType::f32, {positions, rotated / 2}), make_output(DType::f32, {positions, rotated / 2})};
     make_rope_table(rope_frequencies(kTheta, rotated / 2), scale, table.cosine.view, table.sine.view);
     const Owned x = to_operand(tensor);
-    rope(stream, x.view, table.cosine.view, table.sine.view, direction, x.view, pairing);
+    rope(stream, x.view, table.cosine.view, table.sine.view, direction, x.view, pairing, {}, first);
     return Tensors{{name, to_case_tensor(x)}};
   };
   c.forward = [=](Stream& stream, const Tensors& inputs) {
@@ -136,7 +136,7 @@ OpCase make_part_case(int64_t positions, int64_t heads, int64_t head_dim, int64_
         const auto position = static_cast<double>(row / heads % positions);
         const double exponent = -static_cast<double>(j) / static_cast<double>(pairs);
         const double angle = position * std::pow(static_cast<double>(kTheta), exponent);
-        const int64_t begin = row * head_dim + head_dim - rotated;
+        const int64_t begin = row * head_dim + first;
         const bool halves = pairing == RopePairs::halves;
         const auto a = static_cast<size_t>(begin + (halves ? j : 2 * j)),
                    b = static_cast<size_t>(begin + (halves ? j + pairs : 2 * j + 1));
@@ -156,10 +156,11 @@ std::vector<OpCase> part_cases() {
   std::vector<OpCase> cases;
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const RopePairs pairing : {RopePairs::halves, RopePairs::neighbours}) {
-      cases.push_back(make_part_case(17, 3, 22, 12, pairing, 1.0f, dtype));
-      cases.push_back(make_part_case(40, 1, 64, 64, pairing, 1.25f, dtype));
-      cases.push_back(make_part_case(30, 4, 192, 64, pairing, 1.0f, dtype));
-      cases.push_back(make_part_case(5, 2, 9, 6, pairing, 0.5f, dtype));
+      cases.push_back(make_part_case(17, 3, 22, 10, 12, pairing, 1.0f, dtype));
+      cases.push_back(make_part_case(40, 1, 64, 0, 64, pairing, 1.25f, dtype));
+      cases.push_back(make_part_case(30, 4, 192, 128, 64, pairing, 1.0f, dtype));
+      cases.push_back(make_part_case(30, 4, 128, 0, 64, pairing, 1.0f, dtype));
+      cases.push_back(make_part_case(5, 2, 9, 2, 6, pairing, 0.5f, dtype));
     }
   return cases;
 }
@@ -172,7 +173,7 @@ TEST(Rope, PartsOfHeadsAndNeighboursMatchReference) {
   }
   const OffBorders scope;
   for (const OpCase& c : part_cases()) check_forward(c, test.stream);
-  check_thread_invariance(make_part_case(100, 4, 192, 64, RopePairs::neighbours, 1.0f, DType::bf16));
+  check_thread_invariance(make_part_case(100, 4, 192, 128, 64, RopePairs::neighbours, 1.0f, DType::bf16));
 }
 
 // DeepSeek-V2-Lite's: 64 rotated values, 40 times longer than 4096 tokens. The correction range is 10 to 23.
@@ -241,13 +242,14 @@ TEST(Rope, NoTokens) {
 TEST(Rope, WidthsThatDoNotFitAreRefused) {
   TestStream test;
   const Table table = make_table(4, 2);
-  const Owned narrow = make_output(DType::f32, {4, 1, 3}), x = make_output(DType::f32, {4, 1, 6}),
-              y = make_output(DType::f32, {4, 1, 6});
-  const auto turn = [&](const Owned& from, const Owned& to) {
-    rope(test.stream, from.view, table.cosine.view, table.sine.view, RopeDirection::forward, to.view);
+  const Owned narrow = make_output(DType::f32, {4, 1, 3}), x = make_output(DType::f32, {4, 1, 6});
+  const auto turn = [&](const Owned& heads, int64_t begin) {
+    rope(test.stream, heads.view, table.cosine.view, table.sine.view, RopeDirection::forward, heads.view,
+         RopePairs::halves, {}, begin);
   };
-  EXPECT_THROW(turn(narrow, narrow), Error);
-  EXPECT_THROW(turn(x, y), Error);  // what is not rotated would be missing
+  EXPECT_THROW(turn(narrow, 0), Error);
+  EXPECT_THROW(turn(x, 3), Error);
+  EXPECT_THROW(turn(x, -1), Error);
 }
 
 }  // namespace

@@ -25,8 +25,10 @@ struct RouterCase {
 
 std::string describe(const RouterCase& c) {
   const RouterRule& r = c.rule;
-  return fmt::format("router/{}/T{}xE{}k{}{}{}{}{}", r.score == ScoreFunction::softmax ? "softmax" : "sigmoid", c.T,
-                     r.experts, r.top_k, r.renormalise ? "/renormalise" : "", c.biased ? "/bias" : "",
+  return fmt::format("router/{}{}/T{}xE{}k{}{}{}{}{}{}", r.softmax_p ? "softmax p of " : "",
+                     r.score == ScoreFunction::softmax ? "softmax" : "sigmoid", c.T, r.experts, r.top_k,
+                     r.renormalise ? "/renormalise" : "",
+                     r.least_sum > 0 ? fmt::format("/at least {}", r.least_sum) : "", c.biased ? "/bias" : "",
                      c.tied ? "/tied" : "",
                      r.groups > 1 ? fmt::format("/{} of {} groups by {}", r.kept_groups, r.groups, r.group_best) : "");
 }
@@ -123,13 +125,15 @@ std::map<std::string, Doubles> reference_of(const RouterCase& c, const std::vect
     double chosen = 0;
     for (int id : choice.ids) chosen += s[static_cast<size_t>(id)];
     for (int id : choice.ids) {
-      const double weight = s[static_cast<size_t>(id)] / (rule.renormalise ? chosen : 1.0);
+      const double sum = std::max(chosen, static_cast<double>(rule.least_sum));
+      const double weight = s[static_cast<size_t>(id)] / (rule.renormalise ? sum : 1.0);
       out["ids"].push_back(id);
       out["weights"].push_back(weight * static_cast<double>(rule.scale));
       counts[static_cast<size_t>(id)] += 1;
     }
-    const double total = std::accumulate(s.begin(), s.end(), 0.0);
-    for (size_t e = 0; e < E; ++e) prob_sums[e] += s[e] / total;
+    const Doubles p = rule.softmax_p ? softmax_of(x, rule.experts) : s;
+    const double total = std::accumulate(p.begin(), p.end(), 0.0);
+    for (size_t e = 0; e < E; ++e) prob_sums[e] += p[e] / total;
     z_sum += std::pow(log_sum_exp_of(x, rule.experts), 2);
   }
   out["counts"] = counts;
@@ -220,6 +224,15 @@ std::vector<RouterCase> all_cases() {
   add(9, 16, 16);
   add(301, 60, 4);
   add(40, 37, 5, true);
+  // Statistics of softmax beside sigmoid scores; a least sum that some tokens fall below.
+  for (const bool biased : {false, true}) {
+    cases.push_back(
+        {30,
+         {.experts = 12, .top_k = 3, .score = ScoreFunction::sigmoid, .renormalise = true, .softmax_p = true},
+         biased,
+         false});
+    cases.push_back({30, {.experts = 12, .top_k = 3, .renormalise = true, .least_sum = 0.6f}, biased, false});
+  }
   for (const auto& [groups, kept, best] : {std::array<int64_t, 3>{4, 2, 2}, {8, 3, 1}, {2, 1, 9}})
     for (bool tied : {false, true})
       cases.push_back({50,

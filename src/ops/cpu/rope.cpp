@@ -29,7 +29,7 @@ void rotate_neighbours(const T* in, const float* cosine, const float* sine, floa
 }  // namespace
 
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairing, TensorView first_T) {
+          TensorView y_THh, RopePairs pairing, TensorView first_T, int64_t first_element) {
   const int64_t T = x_THh.dim(0), H = x_THh.dim(1), h = x_THh.dim(2), pairs = cos_Sp.dim(1), S = cos_Sp.dim(0);
   if (T == 0) return;
   const float* cosine = cos_Sp.as<float>();
@@ -45,7 +45,7 @@ void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp
       for (int64_t t = begin; t < end; ++t) {
         const int64_t position = t % S - (first == nullptr ? 0 : first[t]);
         for (int64_t head = 0; head < H; ++head) {
-          const int64_t at = (t * H + head + 1) * h - 2 * pairs;
+          const int64_t at = (t * H + head) * h + first_element;
           rotate(x + at, cosine + position * pairs, sine + position * pairs, sign, pairs, y + at);
         }
       }

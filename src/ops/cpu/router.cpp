@@ -152,7 +152,7 @@ float choose_experts(const RouterRule& rule, const float* bias, const Scratch& s
 void weigh_choices(const RouterRule& rule, const float* s, const int32_t* ids, float* weights) {
   float sum = 0.0f;
   for (int64_t k = 0; k < rule.top_k; ++k) sum += s[ids[k]];
-  const float divisor = rule.renormalise ? sum + kTinySum : 1.0f;
+  const float divisor = rule.renormalise ? std::max(sum + kTinySum, rule.least_sum) : 1.0f;
   for (int64_t k = 0; k < rule.top_k; ++k) weights[k] = s[ids[k]] / divisor * rule.scale;
 }
 
@@ -162,6 +162,12 @@ void check_ids(const int32_t* ids, int64_t count, int64_t E) {
 #pragma omp simd reduction(max : largest)
   for (int64_t i = 0; i < count; ++i) largest = std::max(largest, static_cast<uint32_t>(ids[i]));
   MW_CHECK(count == 0 || static_cast<int64_t>(largest) < E, "expert id {} of {}", static_cast<int32_t>(largest), E);
+}
+
+// sums[e] += softmax(x)[e]
+void add_softmax(const float* x, float log_sum, double* sums, int64_t E) {
+#pragma omp simd
+  for (int64_t e = 0; e < E; ++e) sums[e] += static_cast<double>(fast_exp(x[e] - log_sum));
 }
 
 // sums[e] += p[e]
@@ -205,8 +211,9 @@ void differentiate_weights(const RouterRule& rule, const float* s, const int32_t
       sum += s[ids[k]];
       mean += d_weights[k] * s[ids[k]];
     }
-    mean /= sum;
-    factor /= sum;
+    // Where the least sum stands in for the sum, that is a constant.
+    mean = sum < rule.least_sum ? 0.0f : mean / sum;
+    factor /= std::max(sum, rule.least_sum);
   }
   for (int64_t k = 0; k < rule.top_k; ++k) d_s[ids[k]] += factor * (d_weights[k] - mean);
 }
@@ -223,6 +230,15 @@ void differentiate_scores(ScoreFunction function, const float* s, float* d_s, in
   for (int64_t e = 0; e < E; ++e) mean += d_s[e] * s[e];
 #pragma omp simd
   for (int64_t e = 0; e < E; ++e) d_s[e] = s[e] * (d_s[e] - mean);
+}
+
+// Adds the gradient of the logits from that of p = softmax(x).
+void add_softmax_gradient(const float* x, float log_sum, const float* d_prob, float* d_x, int64_t E) {
+  float mean = 0.0f;
+#pragma omp simd reduction(+ : mean)
+  for (int64_t e = 0; e < E; ++e) mean += d_prob[e] * fast_exp(x[e] - log_sum);
+#pragma omp simd
+  for (int64_t e = 0; e < E; ++e) d_x[e] += fast_exp(x[e] - log_sum) * (d_prob[e] - mean);
 }
 
 void add_log_sum_gradient(const float* x, float log_sum, float d_log_sum, float* d_x, int64_t E) {
@@ -273,7 +289,7 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
     for (int64_t t = begin; t < end; ++t) {
       const float* x = logits + t * E;
       float* s = scratch.scores_E;
-      const TokenScores token = compute_scores(rule.score, x, s, E, squaring);
+      const TokenScores token = compute_scores(rule.score, x, s, E, squaring || (summing && rule.softmax_p));
       if (!forced) {
         const float gap = choose_experts(rule, bias, scratch, ids + t * K);
         if (gaps != nullptr) gaps[t] = gap;
@@ -281,7 +297,8 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
       weigh_choices(rule, s, ids + t * K, weights + t * K);
       if (counting)
         for (int64_t k = 0; k < K; ++k) sums.counts_E[ids[t * K + k]] += 1.0;
-      if (summing) add_probabilities(s, token.total, sums.prob_sums_E, E);
+      if (summing && rule.softmax_p) add_softmax(x, token.log_sum, sums.prob_sums_E, E);
+      else if (summing) add_probabilities(s, token.total, sums.prob_sums_E, E);
       if (squaring) {
         const auto z = static_cast<double>(token.log_sum);
         *sums.z_sum += z * z;
@@ -320,10 +337,12 @@ void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE
     for (int64_t t = begin; t < end; ++t) {
       const float* x = logits + t * E;
       float* d_x = d_logits + t * E;  // first holds the gradient of the scores
-      const TokenScores token = compute_scores(rule.score, x, s, E, z_scale != 0.0f);
-      differentiate_probabilities(rule.score, s, token.total, d_prob, d_x, E);
+      const bool of_softmax = rule.softmax_p && d_prob != nullptr;
+      const TokenScores token = compute_scores(rule.score, x, s, E, z_scale != 0.0f || of_softmax);
+      differentiate_probabilities(rule.score, s, token.total, of_softmax ? nullptr : d_prob, d_x, E);
       differentiate_weights(rule, s, ids + t * K, d_weights + t * K, d_x);
       differentiate_scores(rule.score, s, d_x, E);
+      if (of_softmax) add_softmax_gradient(x, token.log_sum, d_prob, d_x, E);
       if (z_scale != 0.0f) add_log_sum_gradient(x, token.log_sum, 2.0f * z_scale * token.log_sum, d_x, E);
     }
   });

@@ -9,6 +9,7 @@
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
 #include "ops/gpu/reduce.h"
+#include "ops/gpu/row_sums.h"
 
 namespace mw::gpu {
 namespace {
@@ -301,25 +302,6 @@ __global__ void __launch_bounds__(kMaxLanes) norm_backward_kernel(NormBackward<T
   }
 }
 
-// Adds the blocks' shares to d_gain: a block has kColumns columns, of which each thread sums one slice of the shares.
-constexpr int kColumns = 32, kSlices = 32;
-__global__ void __launch_bounds__(kColumns* kSlices)
-    sum_shares_kernel(const float* shares, int64_t count, int64_t width, float* d_gain) {
-  __shared__ float of_slice[kSlices][kColumns];
-  const int own = static_cast<int>(threadIdx.x) % kColumns, slice = static_cast<int>(threadIdx.x) / kColumns;
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumns + own;
-  float sum = 0;
-  if (column < width) {
-#pragma unroll 8
-    for (int64_t b = slice; b < count; b += kSlices) sum += shares[b * width + column];
-  }
-  of_slice[slice][own] = sum;
-  __syncthreads();
-  if (slice > 0 || column >= width) return;
-  for (int other = 1; other < kSlices; ++other) sum += of_slice[other][own];
-  d_gain[column] += sum;
-}
-
 template <class T>
 void run_backward(Stream& stream, const NormBackward<T>& task, int64_t blocks) {
   with_row_packs<T>(task.width, allow_packs<kWidePack<T>>(task.x, task.d_y, task.d_residual, task.gain, task.d_x),
@@ -417,9 +399,7 @@ void rms_norm_backward(Stream& stream, TensorView x, TensorView gain, TensorView
          d_x.as<T>(), sums, rows, blocks.rows_per_block, width, values_of(products), width_of(products, width)},
         blocks.count);
   });
-  if (blocks.count > 0)
-    launch(stream, sum_shares_kernel, ceil_div(width, kColumns), kColumns * kSlices, 0, sums, blocks.count, width,
-           d_gain.as<float>());
+  add_rows(stream, sums, blocks.count, width, d_gain.as<float>());
 }
 
 void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, TensorView sums) {

@@ -13,10 +13,10 @@ namespace {
 
 constexpr int kTokenThreads = 128;
 
-// Of one token: `heads` heads of `width` elements, of which the last 2 * pairs are rotated. sign = -1 rotates
+// Of one token: `heads` heads of `width` elements, of which 2 * pairs are rotated, from `begin` on. sign = -1 rotates
 // backwards. first: as in ops/rope.h, or null.
 struct Heads {
-  int heads, width, pairs;
+  int heads, width, pairs, begin;
   int64_t positions;
   const int32_t* first;
   float sign;
@@ -71,7 +71,7 @@ __global__ void rope_kernel(const T* x, const float* cosine, const float* sine, 
   const int packs = at.pairs / N;
   for (int i = static_cast<int>(threadIdx.x); i < at.heads * packs; i += static_cast<int>(blockDim.x)) {
     const int head = i / packs, j = (i - head * packs) * N;
-    const int64_t begin = (token * at.heads + head + 1) * at.width - 2 * at.pairs;
+    const int64_t begin = (token * at.heads + head) * at.width + at.begin;
     Pairs::rotate(x + begin, cosine + angles, sine + angles, at, j, y + begin);
   }
 }
@@ -79,7 +79,7 @@ __global__ void rope_kernel(const T* x, const float* cosine, const float* sine, 
 }  // namespace
 
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
-          TensorView y_THh, RopePairs pairing, TensorView first_T) {
+          TensorView y_THh, RopePairs pairing, TensorView first_T, int64_t begin) {
   const int64_t T = x_THh.dim(0), H = x_THh.dim(1), h = x_THh.dim(2), pairs = cos_Sp.dim(1);
   if (T == 0) return;
   // Inside a token 32-bit indices do, and divide faster.
@@ -87,6 +87,7 @@ void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp
   const Heads at{static_cast<int>(H),
                  static_cast<int>(h),
                  static_cast<int>(pairs),
+                 static_cast<int>(begin),
                  cos_Sp.dim(0),
                  first_T.data == nullptr ? nullptr : first_T.as<int32_t>(),
                  direction == RopeDirection::forward ? 1.0f : -1.0f};
@@ -96,7 +97,8 @@ void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp
     const E* x = x_THh.as<E>();
     E* y = y_THh.as<E>();
     constexpr int kWide = kWidePack<E>, kPairs = kWide / 2;
-    const bool aligned = allow_packs<kWide>(x, y) && allow_packs<kWidePack<float>>(cosine, sine) && h % kWide == 0;
+    const bool aligned =
+        allow_packs<kWide>(x, y) && allow_packs<kWidePack<float>>(cosine, sine) && h % kWide == 0 && begin % kWide == 0;
     if (pairing == RopePairs::halves)
       with_pack<kWide>(aligned && pairs % kWide == 0, [&](auto width) {
         constexpr int N = decltype(width)::value;

@@ -40,7 +40,7 @@ Chunks cut_tokens(int64_t tokens) {
 struct TokenSums {
   float largest, powers;  // of the logits; sum of e^(x - largest)
   float total;            // sum of the scores over E, by which p is normalised
-  float log_sum;          // logsumexp of the logits, where wanted
+  float log_sum;          // logsumexp of the logits
 };
 
 struct Scores {
@@ -59,10 +59,11 @@ struct Scores {
   }
 };
 
-__device__ Scores compute_scores(ScoreFunction function, const float* x, int E, bool want_log_sum, int lane) {
+// want_softmax: also for sigmoid scores, whose sums otherwise hold `total` alone.
+__device__ Scores compute_scores(ScoreFunction function, const float* x, int E, bool want_softmax, int lane) {
   Scores scores{function, x, {-kInfinity, 0.0f, 1.0f, 0.0f}};
   TokenSums& sums = scores.sums;
-  if (function == ScoreFunction::softmax || want_log_sum) {
+  if (function == ScoreFunction::softmax || want_softmax) {
     for (int e = lane; e < E; e += kWave) sums.largest = x[e] > sums.largest ? x[e] : sums.largest;
     sums.largest = reduce_wave(sums.largest, Maximum());
     for (int e = lane; e < E; e += kWave) sums.powers += expf(x[e] - sums.largest);
@@ -106,7 +107,7 @@ __device__ float choose_experts(const RouterRule& rule, const Scores& scores, co
 struct RouteTask {
   RouterRule rule;
   const float *logits_TE, *bias_E;
-  bool forced, want_log_sum;
+  bool forced, want_softmax;
   int32_t* ids_TK;
   float *weights_TK, *gaps_T;
   int64_t tokens, chunks, scratch_floats;
@@ -131,7 +132,7 @@ __device__ void weigh_choices(const RouteTask& task, const Scores& scores, const
   if (rule.renormalise) {
     float sum = 0.0f;
     for (int64_t k = lane; k < rule.top_k; k += kWave) sum += score_or_nan(scores, ids[k], rule.experts);
-    divisor = reduce_wave(sum, Sum()) + kTinySum;
+    divisor = fmaxf(reduce_wave(sum, Sum()) + kTinySum, rule.least_sum);
   }
   for (int64_t k = lane; k < rule.top_k; k += kWave)
     weights[k] = score_or_nan(scores, ids[k], rule.experts) / divisor * rule.scale;
@@ -156,7 +157,7 @@ __global__ void route_kernel(RouteTask task) {
   for (int64_t t = wave; t < task.tokens; t += step) {
     int32_t* ids = task.ids_TK + t * K;
     const Scores scores =
-        compute_scores(task.rule.score, task.logits_TE + t * E, static_cast<int>(E), task.want_log_sum, lane);
+        compute_scores(task.rule.score, task.logits_TE + t * E, static_cast<int>(E), task.want_softmax, lane);
     if (!task.forced) {
       const float gap = choose_experts(task.rule, scores, task.bias_E, scratch, ids, lane);
       if (task.gaps_T != nullptr && lane == 0) task.gaps_T[t] = gap;
@@ -169,9 +170,9 @@ __global__ void route_kernel(RouteTask task) {
 
 // Sums of p and of logsumexp^2 over one chunk of tokens. `columns` experts at a time, a power of two up to blockDim.x;
 // the threads of one column take turns at the tokens.
-__global__ void sum_chunk_kernel(ScoreFunction function, const float* logits_TE, const TokenSums* sums_T,
-                                 int64_t tokens, int64_t tokens_per_chunk, int E, int columns, double* prob_sums_cE,
-                                 double* z_sums_c) {
+__global__ void sum_chunk_kernel(ScoreFunction function, bool softmax_p, const float* logits_TE,
+                                 const TokenSums* sums_T, int64_t tokens, int64_t tokens_per_chunk, int E, int columns,
+                                 double* prob_sums_cE, double* z_sums_c) {
   __shared__ double of_thread[kThreads];
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * tokens_per_chunk;
   const int64_t end = begin + tokens_per_chunk < tokens ? begin + tokens_per_chunk : tokens;
@@ -193,7 +194,7 @@ __global__ void sum_chunk_kernel(ScoreFunction function, const float* logits_TE,
     if (e < E)
       for (int64_t t = begin + part; t < end; t += parts) {
         const Scores scores{function, logits_TE + t * E, sums_T[t]};
-        sum += static_cast<double>(scores(e) / scores.sums.total);
+        sum += static_cast<double>(softmax_p ? scores.softmax(e) : scores(e) / scores.sums.total);
       }
     __syncthreads();  // of_thread may still be read from the columns before
     of_thread[thread] = sum;
@@ -241,7 +242,8 @@ __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lan
   const RouterRule& rule = task.rule;
   const int E = static_cast<int>(rule.experts), K = static_cast<int>(rule.top_k);
   const bool softmax = rule.score == ScoreFunction::softmax, squaring = task.z_scale != 0.0f;
-  const Scores scores = compute_scores(rule.score, task.logits_TE + t * E, E, squaring, lane);
+  const bool of_softmax = rule.softmax_p && task.d_prob_E != nullptr;
+  const Scores scores = compute_scores(rule.score, task.logits_TE + t * E, E, squaring || of_softmax, lane);
   const int32_t* ids = task.ids_TK + t * K;
   const float *d_weights = task.d_weights_TK + t * K, *d_prob = task.d_prob_E;
   float* d_x = task.d_logits_TE + t * E;
@@ -257,20 +259,22 @@ __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lan
   product = reduce_wave(product, Sum());
   float factor = rule.scale, weight_mean = 0.0f;
   if (rule.renormalise) {
-    weight_mean = product / (chosen + kTinySum);
-    factor /= chosen + kTinySum;
+    // Where the least sum stands in for the sum, that is a constant.
+    const float sum = chosen + kTinySum;
+    weight_mean = sum < rule.least_sum ? 0.0f : product / sum;
+    factor /= fmaxf(sum, rule.least_sum);
   }
 
   float mean = 0.0f;
   if (d_prob != nullptr) {
-    for (int e = lane; e < E; e += kWave) mean += d_prob[e] * scores(e);
-    mean = reduce_wave(mean, Sum()) / scores.sums.total;
+    for (int e = lane; e < E; e += kWave) mean += d_prob[e] * (of_softmax ? scores.softmax(e) : scores(e));
+    mean = reduce_wave(mean, Sum()) / (of_softmax ? 1.0f : scores.sums.total);
   }
   if (softmax) mean += factor * (product - weight_mean * chosen);
   const float z_factor = 2.0f * task.z_scale * scores.sums.log_sum;
   for (int e = lane; e < E; e += kWave) {
     const float g = d_prob != nullptr ? d_prob[e] - mean : -mean;
-    float value = scores.slope(e) * (g / scores.sums.total);
+    float value = of_softmax ? scores.softmax(e) * g : scores.slope(e) * (g / scores.sums.total);
     if (squaring) value += z_factor * scores.softmax(e);
     d_x[e] = value;
   }
@@ -325,7 +329,8 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
   const int64_t floats = E + (rule.kept_groups < rule.groups ? rule.groups : 0);
   int32_t* ids = ids_TK.as<int32_t>();
   WorkspaceFrame frame(stream.workspace());
-  RouteTask task{rule, logits, bias, forced, squaring, ids, weights, gaps, T, chunks.count, floats};
+  const bool want_softmax = squaring || (summing && rule.softmax_p);
+  RouteTask task{rule, logits, bias, forced, want_softmax, ids, weights, gaps, T, chunks.count, floats};
   int64_t blocks = std::min(kMaxRouteBlocks, ceil_div(T, kWavesPerBlock));
   auto shared_bytes = static_cast<size_t>(kWavesPerBlock * floats) * sizeof(float);
   if (floats > kMaxSharedFloats) {
@@ -345,7 +350,7 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
   double* prob_sums = summing ? frame.take<double>(cells) : nullptr;
   double* z_sums = squaring ? frame.take<double>(static_cast<size_t>(chunks.count)) : nullptr;
   if (summing || squaring)
-    launch(stream, sum_chunk_kernel, chunks.count, kThreads, 0, rule.score, logits, task.sums_T, T,
+    launch(stream, sum_chunk_kernel, chunks.count, kThreads, 0, rule.score, rule.softmax_p, logits, task.sums_T, T,
            chunks.tokens_per_chunk, E, columns_of_block(E), prob_sums, z_sums);
   auto* result = frame.take<double>(results);
   launch(stream, sum_chunks_kernel, E + 1, 128, 0, task.counts_cE, prob_sums, z_sums, task.bad_ids, chunks.count, E,
