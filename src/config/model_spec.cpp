@@ -27,12 +27,12 @@ struct Field {
 constexpr Field kVocab{"vocab", "vocab_size"}, kWidth{"width", "hidden_size"}, kLayers{"layers", "num_hidden_layers"},
     kHeads{"heads", "num_attention_heads"}, kKvHeads{"kv_heads", "num_key_value_heads"},
     kHeadDim{"head_dim", "head_dim"}, kQkNorm{"qk_norm", "qk_norm"}, kClipQkv{"clip_qkv", "clip_qkv"},
-    kRopeTheta{"rope_theta", "rope_theta"}, kQRank{"q_rank", "q_lora_rank"}, kKvRank{"kv_rank", "kv_lora_rank"},
-    kNopeDim{"nope_dim", "qk_nope_head_dim"}, kRopeDim{"rope_dim", "qk_rope_head_dim"},
-    kValueDim{"value_dim", "v_head_dim"}, kDenseWidth{"dense_width", "intermediate_size"},
-    kTopK{"top_k", "num_experts_per_tok"}, kSharedExperts{"shared_experts", "n_shared_experts"},
-    kScale{"routed_scale", "routed_scaling_factor"}, kGroups{"expert_groups", "n_group"},
-    kKeptGroups{"kept_groups", "topk_group"};
+    kRopeTheta{"rope_theta", "rope_theta"}, kRotaryDim{"rotary_dim", "rotary_dim"}, kQRank{"q_rank", "q_lora_rank"},
+    kKvRank{"kv_rank", "kv_lora_rank"}, kNopeDim{"nope_dim", "qk_nope_head_dim"},
+    kRopeDim{"rope_dim", "qk_rope_head_dim"}, kValueDim{"value_dim", "v_head_dim"},
+    kDenseWidth{"dense_width", "intermediate_size"}, kTopK{"top_k", "num_experts_per_tok"},
+    kSharedExperts{"shared_experts", "n_shared_experts"}, kScale{"routed_scale", "routed_scaling_factor"},
+    kGroups{"expert_groups", "n_group"}, kKeptGroups{"kept_groups", "topk_group"};
 
 // The source of a model in the terms of its author.
 struct Source {
@@ -168,7 +168,12 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const Source
          fmt::format("set {} to {}", source.full_name(kKvHeads), largest_divisor(a.heads, a.kv_heads)));
   check_range(source, kHeadDim, a.head_dim, 2, 1 << 14);
   if (a.is_latent()) validate_latent(model, a, source);
-  else check_even(source, kHeadDim, a.head_dim);
+  else if (a.rotary_dim == 0) check_even(source, kHeadDim, a.head_dim);
+  check_range(source, {"window", "sliding_window"}, a.window, 0, int64_t{1} << 40);
+  if (a.rotary_dim != 0) {
+    check_range(source, kRotaryDim, a.rotary_dim, 2, a.head_dim);
+    check_even(source, kRotaryDim, a.rotary_dim);
+  }
   validate_yarn(a.yarn, source);
   if (a.yarn.factor > 1) check_range(source, kRopeTheta, a.rope_theta, 1.001, 1e12);
   check_range(source, kClipQkv, a.clip_qkv, 0, 1e30);
@@ -193,7 +198,8 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const Source
   check_product(source, "the experts of a layer", 2,
                 {{source.experts(), m.experts}, {source.expert_width(), m.width}, {kWidth, model.width}});
   validate_groups(m, source);
-  if (m.selection_bias && m.score != ScoreFunction::sigmoid)
+  check_range(source, {"least_sum", "moe_norm_min"}, m.least_sum, 0, 1);
+  if (source.is_native() && m.selection_bias && m.score != ScoreFunction::sigmoid)
     fail(Exit::config, fmt::format("{}: selection_bias = true needs score = \"sigmoid\"", source.where),
          "set model.score = \"sigmoid\", or model.selection_bias = false");
 }
@@ -238,6 +244,11 @@ double YarnSpec::table_scale() const {
 double YarnSpec::score_scale() const {
   const double magnitude = yarn_magnitude(factor, mscale_all_dim);
   return magnitude * magnitude;
+}
+
+double AttentionSpec::mean_keys(int64_t seq_len) const {
+  const auto length = static_cast<double>(seq_len), keys = has_window(seq_len) ? static_cast<double>(window) : length;
+  return keys - keys * (keys - 1) / (2 * length);
 }
 
 int64_t expert_capacity(const MoeSpec& moe, int64_t tokens, double factor) {
@@ -325,6 +336,7 @@ ModelSpec build_native_model(const NativeModel& given) {
       l.moe = MoeSpec{};
       l.dense_width = n.dense_width == 0 ? 4 * n.width : n.dense_width;
     }
+    if (preset.refine != nullptr) preset.refine(l);
     model.layers.push_back(l);
   }
   validate(model, "[model]");
@@ -348,14 +360,14 @@ double forward_flops_per_token(const ModelSpec& model, int64_t seq_len) {
   for (const LayerSpec& layer : model.layers) {
     const AttentionSpec& a = layer.attention;
     flops += 2.0 * attention_weights(a, d) +
-             static_cast<double>(seq_len + 1) * static_cast<double>(a.heads * (a.head_dim + a.value_dim()));
+             2.0 * a.mean_keys(seq_len) * static_cast<double>(a.heads * (a.head_dim + a.value_dim()));
     const double matrices = layer.activation == Activation::swiglu ? 3 : 2;
     if (layer.feed_forward == FeedForwardKind::dense) {
       flops += 2.0 * matrices * d * static_cast<double>(layer.dense_width);
     } else {
       const MoeSpec& m = layer.moe;
       flops += 2.0 * matrices * d * static_cast<double>(m.top_k * m.width + m.shared_width) +
-               2.0 * d * static_cast<double>(m.experts);
+               2.0 * d * static_cast<double>(m.experts + (m.shared_gate ? 1 : 0));
     }
   }
   return flops;

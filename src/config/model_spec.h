@@ -53,10 +53,19 @@ struct AttentionSpec {
   LatentSpec latent = {};  // of latent attention
   RopePairs rope_pairs = RopePairs::halves;
   YarnSpec yarn = {};
+  // Of grouped attention.
+  bool qkv_bias = false, output_bias = false;  // of the projections
+  int64_t rotary_dim = 0;                      // the first elements of a head, which alone are rotated; 0: all
+  bool norm_after_rotary = false;              // of queries and keys, per head
+  int64_t window = 0;                          // keys that a query sees, its own included; 0: all up to its own
 
   bool is_latent() const { return kind == AttentionKind::latent; }
   int64_t value_dim() const { return is_latent() ? latent.value_dim : head_dim; }  // of a value head
-  int64_t rope_dim() const { return is_latent() ? latent.rope_dim : head_dim; }    // rotated part of a head
+  int64_t rope_dim() const {                                                       // rotated elements of a head
+    return is_latent() ? latent.rope_dim : rotary_dim > 0 ? rotary_dim : head_dim;
+  }
+  bool has_window(int64_t seq_len) const { return window > 0 && window < seq_len; }
+  double mean_keys(int64_t seq_len) const;  // that a query sees, over the positions of a sequence
   bool operator==(const AttentionSpec&) const = default;
 };
 
@@ -71,6 +80,8 @@ struct MoeSpec {
   // Group-limited selection: only the kept_groups best of `groups` equal groups of experts take part; a group's score
   // is the sum of its group_best largest (DeepSeek-V2: 1, V3: 2).
   int64_t groups = 1, kept_groups = 1, group_best = 1;
+  bool shared_gate = false;  // what shared experts add is multiplied by the sigmoid of a linear layer with one output
+  double least_sum = 0;      // that renormalisation divides by at least
   bool operator==(const MoeSpec&) const = default;
 };
 

@@ -18,9 +18,10 @@ class TableBuilder {
     row.layer = layer;
     row.expert = expert;
     row.cut = cut;
-    row.trained = role != ParamRole::bias;
+    row.trained = role != ParamRole::selection;
     row.decay = row.shape.size() >= 2;
-    row.init_std = role == ParamRole::norm || role == ParamRole::bias ? 0.0 : std_;
+    const bool constant = role == ParamRole::norm || role == ParamRole::bias || role == ParamRole::selection;
+    row.init_std = constant ? 0.0 : std_;
     rows.push_back(std::move(row));
   }
   std::vector<ParamRow> rows;
@@ -36,6 +37,12 @@ void add_grouped_attention(TableBuilder& table, const AttentionSpec& a, int64_t 
   table.add(at + "wk", {kv, d}, ParamRole::matrix, layer, false, TensorCut::kv_rows);
   table.add(at + "wv", {kv, d}, ParamRole::matrix, layer, false, TensorCut::kv_rows);
   table.add(at + "wo", {d, q}, ParamRole::matrix, layer, false, TensorCut::query_columns);
+  if (a.qkv_bias) {
+    table.add(at + "bq", {q}, ParamRole::bias, layer, false, TensorCut::query_rows);
+    table.add(at + "bk", {kv}, ParamRole::bias, layer, false, TensorCut::kv_rows);
+    table.add(at + "bv", {kv}, ParamRole::bias, layer, false, TensorCut::kv_rows);
+  }
+  if (a.output_bias) table.add(at + "bo", {d}, ParamRole::bias, layer);
   if (a.qk_norm == QkNorm::none) return;
   const bool per_head = a.qk_norm == QkNorm::per_head;
   const auto add_gain = [&](const char* name, int64_t width, TensorCut cut) {
@@ -95,12 +102,13 @@ std::vector<ParamRow> param_table(const ModelSpec& model) {
     }
     const MoeSpec& m = layer.moe;
     table.add(at + "moe.router", {m.experts, d}, ParamRole::router, i);
-    if (m.selection_bias) table.add(at + "moe.bias", {m.experts}, ParamRole::bias, i);
+    if (m.selection_bias) table.add(at + "moe.bias", {m.experts}, ParamRole::selection, i);
     table.add(at + "moe.w_up", {m.experts, c, m.width, d}, ParamRole::matrix, i, true, TensorCut::expert_width);
     table.add(at + "moe.w_down", {m.experts, d, m.width}, ParamRole::matrix, i, true, TensorCut::expert_width);
     if (m.shared_width > 0) {
       cut_matrix("moe.shared.w_up", {c, m.shared_width, d}, TensorCut::shared_width);
       cut_matrix("moe.shared.w_down", {d, m.shared_width}, TensorCut::shared_width);
+      if (m.shared_gate) table.add(at + "moe.shared.gate", {1, d}, ParamRole::router, i);
     }
   }
   table.add("final_norm", {d}, ParamRole::norm, -1);

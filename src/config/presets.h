@@ -16,6 +16,7 @@ struct Preset {
   double aux_loss_coef = kNativeAuxLossCoef;
   bool sequence_aux = false;
   YarnSpec yarn = {};
+  void (*refine)(LayerSpec& layer) = nullptr;
 };
 
 // Models of the X-MoE and Piper papers, and public models. Those equal what the importer makes of their config.json,

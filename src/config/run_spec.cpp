@@ -19,9 +19,10 @@ double aux_loss_coef(const RunSpec& run, const ModelSpec& model) {
 }
 
 bool counts_best_scores(const RunSpec& run, const ModelSpec& model, const LayerSpec& layer) {
-  return layer.feed_forward == FeedForwardKind::moe && layer.moe.selection_bias &&
-         layer.moe.top_k < layer.moe.experts && aux_scope(run, model) == AuxScope::sequence &&
-         aux_loss_coef(run, model) > 0;
+  if (layer.feed_forward != FeedForwardKind::moe || !layer.moe.selection_bias || layer.moe.top_k == layer.moe.experts)
+    return false;
+  const AuxScope scope = aux_scope(run, model);
+  return scope == AuxScope::model || (scope == AuxScope::sequence && aux_loss_coef(run, model) > 0);
 }
 
 }  // namespace mw

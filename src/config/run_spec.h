@@ -155,7 +155,8 @@ struct RunSpec {
 AuxScope aux_scope(const RunSpec& run, const ModelSpec& model);
 double aux_loss_coef(const RunSpec& run, const ModelSpec& model);
 // Whether a layer's loss counts each token's experts of best score, instead of those that a selection bias, within
-// groups, made it choose: per sequence, as in DeepSeek-V3 (section 2.1.2, eq. 17 to 20).
+// groups, made it choose: per sequence, as in DeepSeek-V3 (section 2.1.2, eq. 17 to 20), and over the whole model, as
+// in Hugging Face.
 bool counts_best_scores(const RunSpec& run, const ModelSpec& model, const LayerSpec& layer);
 
 // Reads a run file and applies `key=value` overrides in order. Every key, type and range is checked here, before

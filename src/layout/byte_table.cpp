@@ -133,6 +133,7 @@ void add_moe(ByteRows& out, const std::string& at, const ModelSpec& model, const
   out.add(at + "row_of", ByteKind::activation, DType::i32, {tokens, m.top_k});
   out.add(at + "rows_per_expert", ByteKind::activation, DType::i64, {m.experts});
   if (m.shared_width > 0) out.add(at + "shared.h", ByteKind::activation, dtype, {tokens, c, m.shared_width});
+  if (m.shared_gate) out.add(at + "shared.gate", ByteKind::activation, DType::f32, {tokens});
   const RoutedRows r = traits_of(local.transport).expert_rows(routed_shape(local, run, of));
   out.rows.push_back(routed_row(at + "h", ByteKind::routed, dtype, r, {c, m.width}));
   add_kept(out, at, model.width, local, run, of);
@@ -170,7 +171,9 @@ struct Widest {
   int64_t q = 0, d_q = 0, o = 0, k = 0, v = 0, d_v = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
   int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
   int64_t dense = 0;                                        // elements of an activated hidden state
-  bool sums_over_heads = false;                             // of all ranks of TP
+  bool shared_gate = false;
+  bool sums_over_heads = false;  // of all ranks of TP
+  bool window = false;
   RoutedRows routed, outputs;
   std::vector<ByteRow> exchange;  // scratch of transports, and what they gather
   WeightSlots slots = {};
@@ -217,6 +220,7 @@ void widen_by_layer(Widest& widest, const LocalLayer& local, int64_t width, cons
   }
   const MoeSpec& m = layer.moe;
   widest.dense = std::max(widest.dense, tokens.routed * m.shared_width);
+  widest.shared_gate |= m.shared_gate;
   widest.expert = std::max(widest.expert, m.width);
   widest.top_k = std::max(widest.top_k, m.top_k);
   widest.experts = std::max(widest.experts, m.experts);
@@ -255,10 +259,12 @@ void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, co
   by_token("kv_heads", w.kv_heads);
   out.add("work.rope_cos", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
   out.add("work.rope_sin", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
+  if (w.window) out.add("work.first_keys", ByteKind::workspace, DType::i32, {tokens.batch});
   if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {w.dense});
   if (w.experts > 0) {
     out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens.routed * w.top_k});
     out.add("work.d_logits", ByteKind::workspace, DType::f32, {tokens.routed * w.experts});
+    if (w.shared_gate) out.add("work.d_shared_gate", ByteKind::workspace, DType::f32, {tokens.routed});
     out.rows.push_back(routed_row("work.expert_a", ByteKind::workspace, dtype, w.routed, {w.expert}));
     out.rows.push_back(routed_row("work.expert_y", ByteKind::workspace, dtype, w.outputs, {d}));
     out.rows.push_back(routed_row("work.row_weights", ByteKind::workspace, DType::f32, w.routed, {}));
@@ -389,6 +395,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
       for (int64_t slot = 0; slot < stage.slots; ++slot)
         add_layer(out, saved_prefix(i, slot), model, layer, run, tokens);
       widen_by_layer(widest, layer, model.width, run, tokens);
+      widest.window |= layer.spec.attention.has_window(run.train.seq_len);
       widest.sums_over_heads |= norms_span_ranks(layer.spec.attention, mesh.tp);
     }
     add_stage(out, stage, {tokens.own, model.width}, run.train.dtype);

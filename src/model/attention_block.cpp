@@ -1,6 +1,9 @@
 #include "model/attention_block.h"
 
+#include "ops/bias.h"
+#include "ops/columns.h"
 #include "ops/elementwise.h"
+#include "ops/window.h"
 
 namespace mw {
 
@@ -53,8 +56,17 @@ void AttentionBlock::normalise_backward(Stream& stream, const Views& saved, cons
 
 void AttentionBlock::rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction,
                             TensorView y_THh) {
+  const int64_t rotated = spec_.rope_dim(), rest = spec_.head_dim - rotated;
+  if (rest > 0 && y_THh.data != x_THh.data) copy_columns(stream, {x_THh, rotated}, {y_THh, rotated}, rest);
   rope(stream, x_THh, scratch_.rope_cos.slice(0, sequences.length), scratch_.rope_sin.slice(0, sequences.length),
        direction, y_THh, spec_.rope_pairs, sequences.first_T);
+}
+
+TensorView AttentionBlock::first_keys(Stream& stream, int64_t tokens, const Sequences& sequences) const {
+  if (!spec_.has_window(sequences.length)) return sequences.first_T;
+  const TensorView first = take_front(scratch_.first_keys, {tokens});
+  first_keys_of_window(stream, sequences.length, spec_.window, sequences.first_T, first);
+  return first;
 }
 
 AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, const Sequences& sequences,
@@ -69,6 +81,12 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, co
   out.k = take_front(scratch_.k, {tokens, spec_.kv_heads, h});
   out.v = v_saved;
   TensorView q = q_saved, k = k_saved;  // what the rotation reads
+  if (spec_.norm_after_rotary) {
+    rotate(stream, q, sequences, RopeDirection::forward, out.q);
+    rotate(stream, k, sequences, RopeDirection::forward, out.k);
+    normalise(stream, out, out, store_statistics);
+    return out;
+  }
   if (spec_.qk_norm != QkNorm::none) {
     normalise(stream, {q, k, {}}, out, store_statistics);
     q = out.q, k = out.k;
@@ -92,16 +110,22 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& s
   const TraceScope block(stream.trace(), "attention_block");
   {
     const TraceScope part(stream.trace(), "attention_inputs");
-    matmul(stream, x_TD, weights_.wq, take_front(saved_.q, {tokens, q_width}));
-    matmul(stream, x_TD, weights_.wk, take_front(saved_.k, {tokens, kv_width}));
-    matmul(stream, x_TD, weights_.wv, take_front(saved_.v, {tokens, kv_width}));
+    const auto project = [&](const Weight& weight, TensorView bias, TensorView out) {
+      matmul(stream, x_TD, weight, out);
+      if (bias.data != nullptr) add_bias(stream, out, bias);
+    };
+    project(weights_.wq, weights_.bq, take_front(saved_.q, {tokens, q_width}));
+    project(weights_.wk, weights_.bk, take_front(saved_.k, {tokens, kv_width}));
+    project(weights_.wv, weights_.bv, take_front(saved_.v, {tokens, kv_width}));
   }
   const Views in = prepare(stream, tokens, sequences, true);
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, spec_.head_dim});
-  attention(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k, in.v, o,
-            take_front(saved_.lse, {spec_.heads, tokens}), sequences.first_T);
+  const TensorView first = first_keys(stream, tokens, sequences);
+  attention(stream, attention_shape(spec_, tokens, sequences.length, first.data != nullptr), in.q, in.k, in.v, o,
+            take_front(saved_.lse, {spec_.heads, tokens}), first);
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);
+  if (weights_.bo.data != nullptr) add_bias(stream, out_TD, weights_.bo);
 }
 
 void AttentionBlock::backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) {
@@ -113,19 +137,26 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
     const TraceScope part(stream.trace(), "attention_output_backward");
     matmul_d_input(stream, d_out_TD, weights_.wo, d_o.reshape({tokens, q_width}));
     matmul_d_weight(stream, d_out_TD, o.reshape({tokens, q_width}), weights_.d_wo);
+    if (weights_.d_bo.data != nullptr) bias_backward(stream, d_out_TD, weights_.d_bo);
   }
 
   const Views in = prepare(stream, tokens, sequences, false);
   const TensorView d_q = take_front(scratch_.d_q, {tokens, spec_.heads, h}),
                    d_k = take_front(scratch_.d_k, {tokens, spec_.kv_heads, h}),
                    d_v = take_front(scratch_.d_v, {tokens, spec_.kv_heads, h});
-  attention_backward(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k,
-                     in.v, o, take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, sequences.first_T);
-  rotate(stream, d_q, sequences, RopeDirection::backward, d_q);
-  rotate(stream, d_k, sequences, RopeDirection::backward, d_k);
-
+  const TensorView first = first_keys(stream, tokens, sequences);
+  attention_backward(stream, attention_shape(spec_, tokens, sequences.length, first.data != nullptr), in.q, in.k, in.v,
+                     o, take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, first);
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});
+  if (spec_.norm_after_rotary) {
+    // The norm saw the rotated values: rebuild them where the normed ones were.
+    rotate(stream, q_saved, sequences, RopeDirection::forward, in.q);
+    rotate(stream, k_saved, sequences, RopeDirection::forward, in.k);
+    normalise_backward(stream, in, {d_q, d_k, {}});
+  }
+  rotate(stream, d_q, sequences, RopeDirection::backward, d_q);
+  rotate(stream, d_k, sequences, RopeDirection::backward, d_k);
   if (spec_.clip_qkv > 0) {
     const auto limit = static_cast<float>(spec_.clip_qkv);
     clamp_backward(stream, take_front(saved_.v, {tokens, spec_.kv_heads, h}), limit, d_v);
@@ -139,10 +170,16 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
       clamp_backward(stream, in.k, limit, d_k);
     }
   }
-  if (spec_.qk_norm != QkNorm::none) normalise_backward(stream, {q_saved, k_saved, {}}, {d_q, d_k, {}});
+  if (spec_.qk_norm != QkNorm::none && !spec_.norm_after_rotary)
+    normalise_backward(stream, {q_saved, k_saved, {}}, {d_q, d_k, {}});
 
   const TraceScope part(stream.trace(), "attention_inputs_backward");
   gradients_ = {d_q.reshape({tokens, q_width}), d_k.reshape({tokens, kv_width}), d_v.reshape({tokens, kv_width})};
+  if (weights_.d_bq.data != nullptr) {
+    bias_backward(stream, gradients_.q, weights_.d_bq);
+    bias_backward(stream, gradients_.k, weights_.d_bk);
+    bias_backward(stream, gradients_.v, weights_.d_bv);
+  }
   const TensorView branch = take_front(scratch_.branch, {tokens, d_x_TD.cols()});
   matmul_d_input(stream, gradients_.q, weights_.wq, d_x_TD);
   matmul_d_input(stream, gradients_.k, weights_.wk, branch);

@@ -13,10 +13,13 @@ struct AttentionWeights {
   Weight wq, wk, wv, wo;
   TensorView d_wq, d_wk, d_wv, d_wo;
   TensorView q_gain, k_gain, d_q_gain, d_k_gain;  // f32, with query/key norm only
+  // f32, of the projections that have a bias. With tensor parallelism the output's is given to one rank alone, because
+  // the outputs of all ranks are summed.
+  TensorView bq, bk, bv, bo, d_bq, d_bk, d_bv, d_bo;
 };
 
-// Saved for backward: projections before norm, clamp and rotation (these are recomputed), the output and its
-// log-sum-exp.
+// Saved for backward: projections with their bias, before norm, clamp and rotation (these are recomputed), the output
+// and its log-sum-exp.
 struct AttentionSaved {
   TensorView q, k, v, o, lse, q_rstd, k_rstd;
 };
@@ -24,7 +27,8 @@ struct AttentionSaved {
 // Flat scratch shared by all layers.
 struct AttentionScratch {
   TensorView q, k, v, d_q, d_k, d_v, d_o, branch;
-  TensorView rope_cos, rope_sin;  // f32 [S_max, h/2]
+  TensorView rope_cos, rope_sin;  // f32 [S_max, rotated elements / 2]
+  TensorView first_keys = {};     // i32 [T], with a window only
 };
 
 // Query/key norms over the heads of all TP ranks. A norm averages over the columns of all ranks together. Where ranks
@@ -51,8 +55,11 @@ class AttentionBlock : public Attention {
   struct Views {
     TensorView q, k, v;
   };
+  // The first key that each token sees: of its document, or of its window; empty: of its sequence.
+  TensorView first_keys(Stream& stream, int64_t tokens, const Sequences& sequences) const;
   // Computes queries, keys and values as the attention operator reads them, from the saved projections.
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
+  // y may be x.
   void rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction, TensorView y_THh);
   // Row sums for the norms of queries and keys: over this rank's columns, or over those of all ranks.
   struct Sums {

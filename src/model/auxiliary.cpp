@@ -4,7 +4,7 @@
 
 namespace mw {
 
-int64_t statistics_size(const MoeSpec& moe) { return 2 * moe.experts + 3; }
+int64_t statistics_size(const MoeSpec& moe) { return 3 * moe.experts + 3; }
 
 Auxiliary::Auxiliary(const Plan& plan)
     : model_(plan.model),
@@ -34,7 +34,8 @@ std::vector<double> Auxiliary::mean_load(std::span<const int64_t> layers, std::s
   std::vector<double> mean(static_cast<size_t>(moe_of(layers.front()).experts));
   size_t at = 0;
   for (const int64_t layer : layers) {
-    for (size_t e = 0; e < mean.size(); ++e) mean[e] += summed[at + e] / static_cast<double>(tokens) / layers_;
+    const size_t counted = at + 2 * mean.size() + 3;
+    for (size_t e = 0; e < mean.size(); ++e) mean[e] += summed[counted + e] / static_cast<double>(tokens) / layers_;
     at += static_cast<size_t>(statistics_size(moe_of(layer)));
   }
   return mean;

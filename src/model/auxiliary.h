@@ -22,7 +22,8 @@ struct AuxLosses {
   double weighted = 0;  // with coefficients: the term added to the loss
 };
 
-// Number of doubles per MoE layer in a vector of statistics: counts[E], prob_sums[E], z_sum, dropped, sequence_sum.
+// Number of doubles per MoE layer in a vector of statistics: counts[E], prob_sums[E], z_sum, dropped, sequence_sum,
+// counted[E].
 int64_t statistics_size(const MoeSpec& moe);
 
 class Auxiliary {
@@ -35,8 +36,8 @@ class Auxiliary {
   // Scope "layer" or "sequence": the contribution of these layers; contributions add up. Scope "model": layers must be
   // all MoE layers of the model.
   AuxLosses losses(std::span<const int64_t> layers, std::span<const double> summed, int64_t tokens) const;
-  // The share of the choices that each expert received over the tokens of all layers, which couples the layers. Needs
-  // all MoE layers.
+  // The share of the counted choices that each expert received over the tokens of all layers, which couples the layers.
+  // Needs all MoE layers.
   std::vector<double> mean_load(std::span<const int64_t> layers, std::span<const double> summed, int64_t tokens) const;
   // The gradient for one layer, scaled by `seed`. `counts` [E] must be summed over the micro-batch; `mean_load` is only
   // read with scope "model".

@@ -13,7 +13,7 @@ namespace {
 
 // Where ranks share key/value heads, a rank holds the weights of all and computes with those of its own.
 AttentionWeights attention_weights(ParamStore& params, const std::string& at, const AttentionSpec& spec,
-                                   const HeadShard& shard) {
+                                   const HeadShard& shard, bool adds_output_bias) {
   AttentionWeights w;
   const auto bind = [&](const char* name, Weight& weight, TensorView& grad, int64_t head) {
     Parameter& p = params.find(at + name);
@@ -25,16 +25,22 @@ AttentionWeights attention_weights(ParamStore& params, const std::string& at, co
   bind("wk", w.wk, w.d_wk, kv_head);
   bind("wv", w.wv, w.d_wv, kv_head);
   bind("wo", w.wo, w.d_wo, 0);
-  if (spec.qk_norm == QkNorm::none) return w;
-  const auto bind_gain = [&](const char* name, TensorView& gain, TensorView& grad, int64_t begin, int64_t width) {
+  const auto bind_vector = [&](const char* name, TensorView& vector, TensorView& grad, int64_t begin, int64_t width) {
     const Parameter& p = params.find(at + name);
-    gain = p.master.slice(begin, width);
+    vector = p.master.slice(begin, width);
     grad = p.grad.slice(begin, width);
   };
-  const int64_t h = spec.head_dim;
+  const int64_t h = spec.head_dim, q = spec.heads * h, kv = spec.kv_heads * h;
+  if (spec.qkv_bias) {
+    bind_vector("bq", w.bq, w.d_bq, 0, q);
+    bind_vector("bk", w.bk, w.d_bk, kv_head * h, kv);
+    bind_vector("bv", w.bv, w.d_bv, kv_head * h, kv);
+  }
+  if (spec.output_bias && adds_output_bias) bind_vector("bo", w.bo, w.d_bo, 0, w.wo.n);
+  if (spec.qk_norm == QkNorm::none) return w;
   const bool per_head = spec.qk_norm == QkNorm::per_head;
-  bind_gain("q_norm", w.q_gain, w.d_q_gain, 0, per_head ? h : spec.heads * h);
-  bind_gain("k_norm", w.k_gain, w.d_k_gain, per_head ? 0 : kv_head * h, per_head ? h : spec.kv_heads * h);
+  bind_vector("q_norm", w.q_gain, w.d_q_gain, 0, per_head ? h : q);
+  bind_vector("k_norm", w.k_gain, w.d_k_gain, per_head ? 0 : kv_head * h, per_head ? h : kv);
   return w;
 }
 
@@ -65,6 +71,7 @@ MoeScratch moe_scratch(const Plan& plan, TensorStore& store) {
   if (store.has("exchange.weights")) s.experts.exchange_weights = store.rows("exchange.weights");
   s.d_gate = store.fixed("work.d_gate");
   s.d_logits = store.fixed("work.d_logits");
+  if (store.has("work.d_shared_gate")) s.d_shared_gate = store.fixed("work.d_shared_gate");
   if (store.has("work.dense_a")) s.shared_a = store.fixed("work.dense_a");
   s.branch = store.fixed(plan.mesh.ted ? "work.whole_branch" : "work.branch");
   return s;
@@ -105,11 +112,12 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
                            store.fixed("work.rope_cos"),
                            store.fixed("work.rope_sin")};
   if (store.has("work.v")) scratch.v = store.fixed("work.v");
-  return std::make_unique<AttentionBlock>(spec.attention, plan.model.norm_eps,
-                                          attention_weights(params, param + "attn.", spec.attention,
-                                                            head_shard(whole.attention, plan.mesh.tp, plan.coords.tp)),
-                                          saved, scratch, head_sums(whole.attention, plan.mesh.tp, store, shards),
-                                          weight_part(plan.run).attention);
+  if (store.has("work.first_keys")) scratch.first_keys = store.fixed("work.first_keys");
+  const HeadShard shard = head_shard(whole.attention, plan.mesh.tp, plan.coords.tp);
+  return std::make_unique<AttentionBlock>(
+      spec.attention, plan.model.norm_eps,
+      attention_weights(params, param + "attn.", spec.attention, shard, plan.coords.tp == 0), saved, scratch,
+      head_sums(whole.attention, plan.mesh.tp, store, shards), weight_part(plan.run).attention);
 }
 
 LatentWeights latent_weights(ParamStore& params, const std::string& at, bool compressed) {
@@ -217,6 +225,12 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
     weights.shared = feed_forward_weights(params, param + "moe.shared.");
     moe.shared_h = store.fixed(act("shared.h"));
   }
+  if (spec.moe.shared_gate) {
+    const Parameter& gate = params.find(param + "moe.shared.gate");
+    weights.shared_gate = gate.weights[0];
+    weights.d_shared_gate = gate.grad;
+    moe.shared_gate = store.fixed(act("shared.gate"));
+  }
   const ExpertPlacement& placement = plan.placements->layers[static_cast<size_t>(index)];
   const WeightGather& gather = plan.gathers[static_cast<size_t>(index)];
   const MoeScratch moe_work = moe_scratch(plan, store);
@@ -234,6 +248,7 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   options.sequences_apart =
       aux_scope(plan.run, plan.model) == AuxScope::sequence && aux_loss_coef(plan.run, plan.model) > 0;
   options.best_scores = counts_best_scores(plan.run, plan.model, spec);
+  options.softmax_p = aux_scope(plan.run, plan.model) == AuxScope::model && spec.moe.score == ScoreFunction::sigmoid;
   options.products = plan.run.moe.expert_products;
   options.recompute = {is_recomputed(mode, "logits"), is_recomputed(mode, "received"), is_recomputed(mode, "h")};
   options.defer_up = weight_part(plan.run).moe;

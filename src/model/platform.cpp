@@ -46,7 +46,7 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     }
     const AttentionSpec& a = layer.attention;
     AttentionShape shape{sequences,  seq_len,       a.heads, a.kv_heads,
-                         a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask};
+                         a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask || a.has_window(seq_len)};
     bytes = std::max(bytes, attention_workspace_bytes(shape, run.train.dtype, threads, device));
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),

@@ -233,6 +233,7 @@ std::vector<double> Transformer::statistics(int stage, int64_t micro_batch) {
     out.push_back(s.z_sum);
     out.push_back(static_cast<double>(s.dropped));
     out.push_back(s.sequence_sum);
+    out.insert(out.end(), s.counted.begin(), s.counted.end());
   }
   return out;
 }

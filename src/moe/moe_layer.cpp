@@ -5,12 +5,31 @@
 #include "ops/activation.h"
 #include "ops/elementwise.h"
 #include "ops/mixed_matmul.h"
+#include "ops/row_gate.h"
 
 namespace mw {
 namespace {
 
 // Pre-activations as products see them: one row of both halves.
 TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h_RcF.dim(1) * h_RcF.dim(2)}); }
+
+// Products of router and gate are fp32 whatever the run's dtype.
+void fp32_product(Stream& stream, TensorView x_TD, const Weight& weight, TensorView out_TN) {
+  if (x_TD.dtype == DType::f32) matmul(stream, x_TD, weight, out_TN);
+  else mixed_matmul(stream, x_TD, weight, out_TN);
+}
+
+// Adds to d_x and to the weight gradient.
+void fp32_product_backward(Stream& stream, TensorView x_TD, const Weight& weight, TensorView d_out_TN,
+                           TensorView d_x_TD, TensorView d_weight) {
+  if (x_TD.dtype == DType::f32) {
+    matmul_d_input(stream, d_out_TN, weight, d_x_TD, Store::accumulate);
+    matmul_d_weight(stream, d_out_TN, x_TD, d_weight);
+  } else {
+    mixed_matmul_d_input(stream, d_out_TN, weight, d_x_TD);
+    mixed_matmul_d_weight(stream, d_out_TN, x_TD, d_weight);
+  }
+}
 
 void expert_hidden(Stream& stream, const ExpertBatch& rows, const ExpertWeights& weights, TensorView h_RcF,
                    ExpertProducts by) {
@@ -53,18 +72,20 @@ void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, Tens
 }
 
 void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
-                  TensorView a_TF, TensorView out_TD) {
+                  TensorView a_TF, TensorView out_TD, const FeedForwardGate& gate) {
   const TraceScope part(stream.trace(), "feed_forward");
   feed_forward_hidden(stream, weights, x_TD, h_TcF);
   activate(stream, kind, h_TcF, a_TF);
+  if (gate.gate_T.data != nullptr) gate_rows(stream, gate.gate_T, a_TF);
   matmul(stream, a_TF, weights.down, out_TD);
 }
 
 void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView h_TcF,
-                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD) {
+                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD, const FeedForwardGate& gate) {
   const TraceScope part(stream.trace(), "feed_forward_backward");
   matmul_d_input(stream, d_out_TD, weights.down, a_TF);
-  activate_backward(stream, kind, h_TcF, a_TF, {}, h_TcF, a_TF, {});
+  activate_backward(stream, kind, h_TcF, a_TF, gate.gate_T, h_TcF, a_TF, gate.d_gate_T);
+  if (gate.gate_T.data != nullptr) gate_backward(stream, gate.gate_T, gate.d_gate_T);
   matmul_d_weight(stream, d_out_TD, a_TF, weights.d_down);
   matmul_d_input(stream, flat_halves(h_TcF), weights.up, d_x_TD);
 }
@@ -92,6 +113,8 @@ MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expe
   rule_.top_k = m.top_k;
   rule_.score = m.score;
   rule_.renormalise = m.renormalise;
+  rule_.least_sum = static_cast<float>(m.least_sum);
+  rule_.softmax_p = options_.softmax_p;
   rule_.scale = static_cast<float>(m.scale);
   rule_.groups = m.groups;
   rule_.kept_groups = m.kept_groups;
@@ -101,6 +124,7 @@ MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expe
   best_rule_.score = m.score;
   statistics_.counts.resize(static_cast<size_t>(m.experts));
   statistics_.prob_sums.resize(static_cast<size_t>(m.experts));
+  statistics_.counted.resize(static_cast<size_t>(m.experts));
 }
 
 TensorView MoeLayer::tokens_of(TensorView saved, int64_t width) const { return take_front(saved, {tokens_, width}); }
@@ -116,24 +140,14 @@ TensorView MoeLayer::hidden() {
 
 TensorView MoeLayer::activated() { return take_front(scratch_.experts.a.take(rows_), {rows_, layer_.moe.width}); }
 
-// The router is fp32 whatever the run's dtype.
 void MoeLayer::router_logits(Stream& stream, TensorView x_TD) {
   const TraceScope scope(stream.trace(), Work::router, "router_logits");
-  const TensorView logits = tokens_of(saved_.logits, layer_.moe.experts);
-  if (x_TD.dtype == DType::f32) matmul(stream, x_TD, weights_.router, logits);
-  else mixed_matmul(stream, x_TD, weights_.router, logits);
+  fp32_product(stream, x_TD, weights_.router, tokens_of(saved_.logits, layer_.moe.experts));
 }
 
-// Adds the router's share to d_x and to its own weight gradient.
-void MoeLayer::router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD) {
-  const TraceScope scope(stream.trace(), Work::router, "router_backward");
-  if (x_TD.dtype == DType::f32) {
-    matmul_d_input(stream, d_logits_TE, weights_.router, d_x_TD, Store::accumulate);
-    matmul_d_weight(stream, d_logits_TE, x_TD, weights_.d_router);
-  } else {
-    mixed_matmul_d_input(stream, d_logits_TE, weights_.router, d_x_TD);
-    mixed_matmul_d_weight(stream, d_logits_TE, x_TD, weights_.d_router);
-  }
+FeedForwardGate MoeLayer::shared_gate() const {
+  if (!layer_.moe.shared_gate) return {};
+  return {take_front(saved_.shared_gate, {tokens_}), take_front(scratch_.d_shared_gate, {tokens_})};
 }
 
 void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, const Choice& choice, const Choice& best) {
@@ -159,6 +173,7 @@ void MoeLayer::sum_statistics() {
   const auto experts = static_cast<size_t>(layer_.moe.experts);
   statistics_.counts.assign(experts, 0);
   statistics_.prob_sums.assign(experts, 0);
+  statistics_.counted.assign(experts, 0);
   statistics_.z_sum = statistics_.sequence_sum = 0;
   statistics_.dropped = layout_.dropped;
   for (size_t i = 0; i < pieces_.size(); ++i) {
@@ -169,6 +184,7 @@ void MoeLayer::sum_statistics() {
     for (size_t e = 0; e < experts; ++e) {
       statistics_.counts[e] += sums.counts[e];
       statistics_.prob_sums[e] += sums.prob_sums[e];
+      statistics_.counted[e] += sums.counted[e];
       if (options_.sequences_apart) statistics_.sequence_sum += sums.counted[e] * sums.prob_sums[e] / (count * count);
     }
   }
@@ -266,8 +282,10 @@ TensorView MoeLayer::shared_forward(Stream& stream, TensorView x_TD, TensorView 
   const MoeSpec& m = layer_.moe;
   if (m.shared_width == 0) return base_TD;
   const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
+  const FeedForwardGate gate = shared_gate();
+  if (m.shared_gate) fp32_product(stream, x_TD, weights_.shared_gate, gate.gate_T.reshape({tokens_, 1}));
   feed_forward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
-               tokens_of(scratch_.shared_a, m.shared_width), branch);
+               tokens_of(scratch_.shared_a, m.shared_width), branch, gate);
   if (base_TD.data == nullptr) return branch;
   add(stream, base_TD, branch, out_TD);
   return out_TD;
@@ -331,10 +349,11 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     recompute_by_token(stream, x_TD);
   }
   TensorView base;
+  const FeedForwardGate gate = shared_gate();
   if (m.shared_width > 0) {
     base = tokens_of(scratch_.branch, x_TD.cols());
     feed_forward_backward(stream, layer_.activation, weights_.shared, shared_hidden(),
-                          tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base);
+                          tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base, gate);
     if (!options_.defer_up) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
   }
   const int64_t chunks = transport_->chunks();
@@ -361,7 +380,13 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
                    d_logits = take_front(scratch_.d_logits, {tokens_, m.experts});
   for (int64_t c = 0; c < chunks; ++c) transport_->combine_finish(stream, Pass::backward, c, {base, d_x_TD, d_gate});
   choose_experts_backward(stream, d_gate, aux, d_logits);
-  router_backward(stream, x_TD, d_logits, d_x_TD);
+  {
+    const TraceScope scope(stream.trace(), Work::router, "router_backward");
+    fp32_product_backward(stream, x_TD, weights_.router, d_logits, d_x_TD, weights_.d_router);
+    if (m.shared_gate)
+      fp32_product_backward(stream, x_TD, weights_.shared_gate, gate.d_gate_T.reshape({tokens_, 1}), d_x_TD,
+                            weights_.d_shared_gate);
+  }
   transport_->gradients_finish(stream);
 }
 

@@ -17,14 +17,21 @@ struct FeedForwardWeights {
   TensorView d_up, d_down;  // f32
 };
 
-// out[T, D] = down(activate(up(x))); h [T, c, F] is kept for backward, a [T, F] is scratch.
+// The sigmoid gate of a feed-forward (ops/row_gate.h), and its gradient; empty: none.
+struct FeedForwardGate {
+  TensorView gate_T, d_gate_T;
+};
+
+// out[T, D] = gate * down(activate(up(x))); h [T, c, F] is kept for backward, a [T, F] is scratch. The gate's logits
+// become the gate.
 void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
-                  TensorView a_TF, TensorView out_TD);
+                  TensorView a_TF, TensorView out_TD, const FeedForwardGate& gate = {});
 // h alone, once more.
 void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF);
-// d_x (overwritten) from d_out; adds to d_down. h is overwritten with its own gradient.
+// d_x (overwritten) from d_out; adds to d_down. h is overwritten with its own gradient, d_gate with that of the gate's
+// logits.
 void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView h_TcF,
-                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD);
+                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD, const FeedForwardGate& gate = {});
 // Adds to d_up, from the gradient that feed_forward_backward left in h.
 void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF);
 
@@ -33,19 +40,23 @@ struct MoeWeights {
   TensorView d_router;        // f32 [E, D]
   TensorView bias_E;          // f32 [E] selection bias, or empty
   FeedForwardWeights shared;  // up.n == 0: none
+  Weight shared_gate;         // f32 [1, D], of models that have it
+  TensorView d_shared_gate;
 };
 
 // Tensors of one layer and live micro-batch; sizes are those of the table of bytes (act.I.*), used from the front.
 struct MoeSaved {
   TensorView logits, expert_choice, gate_weights, token_ids, expert_ids, row_weights, row_of, rows_per_expert, shared_h;
-  GrowingTensor h;  // [R, c, F]
+  GrowingTensor h;              // [R, c, F]
+  TensorView shared_gate = {};  // f32 [T], of models that have it
 };
 
 struct MoeScratch {
   ExpertScratch experts;
   TensorView d_gate, d_logits;  // f32
   TensorView shared_a;
-  TensorView branch;  // [T, D]
+  TensorView branch;              // [T, D]
+  TensorView d_shared_gate = {};  // f32 [T]
 };
 
 // Watches and replaces the choice of experts and of dropped rows: how `verify` compares and replays routing.
@@ -68,6 +79,7 @@ struct RoutingTap {
 struct LoadStatistics {
   std::vector<double> counts;     // [E] choices, before drops
   std::vector<double> prob_sums;  // [E]
+  std::vector<double> counted;    // [E] the choices that the auxiliary loss counts
   double z_sum = 0;
   int64_t dropped = 0;
   // With sequences apart: sum over them of sum_e f_e * P_e, shares of choices times K and mean probabilities.
@@ -100,6 +112,7 @@ struct MoeOptions {
   bool also_when_replayed = false;
   bool sequences_apart = false;  // statistics of the auxiliary loss by sequence, of which ranks have whole ones
   bool best_scores = false;      // these count each token's experts of best score, without bias and groups
+  bool softmax_p = false;        // of sigmoid scores: RouterRule::softmax_p
   ExpertProducts products = ExpertProducts::automatic;
   MoeRecompute recompute;
   bool defer_up = false;  // backward leaves d_up, of routed and shared experts, to backward_up; not with recompute
@@ -146,7 +159,7 @@ class MoeLayer {
   void sum_statistics();
   void choose_experts_backward(Stream& stream, TensorView d_gate_TK, const AuxGradient& aux, TensorView d_logits_TE);
   void router_logits(Stream& stream, TensorView x_TD);
-  void router_backward(Stream& stream, TensorView x_TD, TensorView d_logits_TE, TensorView d_x_TD);
+  FeedForwardGate shared_gate() const;
   void dispatch_again(Stream& stream, TensorView x_TD);
   void expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, const SortedRows& d_y, const SortedRows& x,
                        std::span<const int64_t> offsets, Store store);

@@ -130,7 +130,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   const double q = heads * static_cast<double>(latent ? l.nope_dim + l.rope_dim : a.head_dim),
                kv = latent ? q : static_cast<double>(a.kv_heads * a.head_dim),
                o = latent ? heads * static_cast<double>(l.value_dim) : q;
-  const double scores = n * (s + 1) * (q + o), width = (q + o) / (2 * heads);
+  const double scores = 2 * n * a.mean_keys(run_.train.seq_len) * (q + o), width = (q + o) / (2 * heads);
   const double norm = traffic(2 * t * d * b), residual = traffic(3 * t * d * b);
   // Of products that give queries, keys and values: width of the result, width of what it comes from.
   std::vector<std::pair<double, double>> projections = {{q, d}, {kv, d}, {kv, d}};
@@ -158,6 +158,9 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   double prepare = rotation + assemble;
   if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
   if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
+  // Biases are added in passes of their own.
+  const double biases =
+      (a.qkv_bias ? traffic(2 * n * (q + 2 * kv) * b) : 0) + (a.output_bias ? traffic(2 * n * d * b) : 0);
   const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
                backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
   const auto share_of = [](const std::optional<double>& share, bool counts) { return counts ? share.value_or(1) : 1; };
@@ -170,9 +173,9 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
       kBackwardAttention * scores / (backward_rate * backward_share) + profile_.operator_latency_s;
 
   LayerTime time;
-  time.forward = norm + inputs + prepare + core + output + residual;
+  time.forward = norm + inputs + biases + prepare + core + output + residual;
   time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + rotation +
-                        inputs + rebuild + assemble + 2 * traffic(3 * n * d * b);
+                        inputs + biases / 2 + rebuild + assemble + 2 * traffic(3 * n * d * b);
   if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
   put_weights(time, input_weights, shape.weight_part.attention);
   if (shape.recompute == Recompute::full) time.backward_input += time.forward;
@@ -286,7 +289,8 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
   double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
   if (traits.slices_experts) route += traffic(24 * rows);
   const double up = multiply(c * f, d), down = multiply(d, f), activate = traffic(rows * (c + 1) * f * b);
-  const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s);
+  const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s) +
+                                                          (m.shared_gate ? traffic(t * (2 * s + d) * b) : 0);
   const RankGroup group = ep_group(shape.mesh);
   const int64_t links_of_group = group.size / std::gcd(group.size, transfers_.members_per_link(group));
   const ExchangeShape exchange = {.moe = m,

@@ -40,7 +40,7 @@ struct SmallModel {
     params.initialise(3, stream);
     // Gains off one, and a bias that matters: otherwise their gradients and effects are special.
     for (Parameter& p : params.all())
-      if (p.row.role == ParamRole::norm || p.row.role == ParamRole::bias)
+      if (p.row.role == ParamRole::norm || p.row.role == ParamRole::selection)
         for (int64_t i = 0; i < p.master.numel(); ++i)
           p.master.as<float>()[i] += 0.2f * normal_at(make_rng_key(4, p.row.name), static_cast<uint64_t>(i));
     params.repack(stream);

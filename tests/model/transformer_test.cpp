@@ -127,7 +127,7 @@ TEST(Transformer, CapacityDropsRowsAndSaysSo) {
     run.moe.transport = transport;
     SmallModel m(run);
     const Outcome out = run_once(m);
-    const auto experts = static_cast<size_t>(run.native.experts), stride = 2 * experts + 3;
+    const auto experts = static_cast<size_t>(run.native.experts), stride = 3 * experts + 3;
     ASSERT_EQ(out.statistics.size(), 2 * stride);
     double dropped = 0;
     for (size_t layer = 0; layer < 2; ++layer) {
@@ -203,7 +203,8 @@ TEST(Transformer, AuxiliaryLossesAtBalance) {
       balanced.insert(balanced.end(), 6, 36 / 6.0);      // probabilities
       balanced.push_back(36 * 4.0);                      // logsumexp^2
       balanced.push_back(0);
-      balanced.push_back(4 * 2.0 / 6);  // of four sequences
+      balanced.push_back(4 * 2.0 / 6);                   // of four sequences
+      balanced.insert(balanced.end(), 6, 36 * 2.0 / 6);  // counted choices
     }
     const AuxLosses losses = m.model.set_auxiliary(balanced, 36, 1.0);
     EXPECT_NEAR(losses.aux, expected, 1e-12) << word_of(scope);
