@@ -11,8 +11,8 @@ A golden model is a folder with three files:
     logits                 F32 [B, S, V]
     loss                   F32 [1]; mean cross entropy over the shifted labels other than -100,
                            plus router_aux_loss_coef * aux_loss
-    aux_loss               F32 [1]; E * sum_e(f_e * P_e) over the tokens of all MoE layers together. DeepSeek has none,
-                           here as in transformers
+    aux_loss               F32 [1]; E * sum_e(f_e * P_e) over the tokens of all MoE layers together. Families without one
+                           in transformers have none here
     router_logits.{i}      F32 [B * S, E]; i counts the MoE layers only (dense layers have no entry)
     grad.{parameter}       d loss / d parameter, under the in-memory names of transformers 5: experts are fused into
                            mlp.experts.gate_up_proj [E, 2F, D] (gate rows first) and mlp.experts.down_proj [E, D, F];
@@ -34,10 +34,13 @@ its noise up to steps of full size.)
   make_golden.py --check tests/golden/models/*               computes everything again and compares; exit 1 beyond tolerance
   make_golden.py --check DIR --attn sdpa --experts batched_mm   the same by another way: shows how much is rounding
 
+Models that are not listed here come from the same code, with transformers 5.24; --check serves them too.
+
 Needs PyTorch 2.11 or newer and transformers 5.17 (the stored files' versions are in their metadata). No network, no GPU.
 """
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -46,6 +49,7 @@ import tempfile
 from pathlib import Path
 
 import golden_deepseek
+import golden_families
 
 STEPS = 20
 BETA2 = 0.95
@@ -133,7 +137,7 @@ MODELS = {
 }
 
 
-MODELS |= golden_deepseek.MODELS
+MODELS |= golden_deepseek.MODELS | golden_families.MODELS
 
 
 def to_v4(config):
@@ -142,6 +146,8 @@ def to_v4(config):
     rope = dict(config["rope_parameters"])
     v4["rope_theta"] = rope.pop("rope_theta")
     kind = rope.pop("rope_type", "default")
+    if "partial_rotary_factor" in rope:
+        v4["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     v4["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
     v4["torch_dtype"] = config["dtype"]
     if v4["model_type"] in ("qwen3_moe", "olmoe") and "num_local_experts" in v4:
@@ -177,19 +183,22 @@ class Margins:
                 kind = {"q_norm": "q", "k_norm": "k", "v_proj": "v"}.get(name.rsplit(".", 1)[-1])
                 if kind:
                     module.register_forward_hook(lambda _m, _i, out, kind=kind: self._clamped(kind, out))
-        self.router_logits = []  # of DeepSeek, whose models do not give them out
+        self.router_logits = []  # of families without a loss, whose models do not give them out
         for _, module in model.named_modules():
-            if type(module).__name__ in ("DeepseekV2TopkRouter", "DeepseekV3TopkRouter"):
-                module.register_forward_hook(lambda m, _i, out: self._deepseek_routed(m, out[0]))
+            if type(module).__name__.endswith(("TopkRouter", "TopKRouter", "MoEV1Gate")):
+                module.register_forward_hook(self._chosen)
+        self.sigmoid = model.config.model_type in ("deepseek_v3", "dots1", "glm4_moe", "minimax_m2")
 
-    def _deepseek_routed(self, router, logits):
-        self.router_logits.append(logits)
-        logits = logits.detach().double()
-        bias = getattr(router, "e_score_correction_bias", None)
-        scores = logits.softmax(-1) if bias is None else logits.sigmoid() + bias
-        if getattr(router, "topk_method", "") != "greedy":
+    def _chosen(self, router, inputs, out):
+        self.router_logits.append(out[0])
+        logits = out[0].detach().double()
+        bias = getattr(getattr(router, "moe_statics", router), "e_score_correction_bias", None)
+        bias = inputs[1] if bias is None and len(inputs) > 1 else bias
+        scores = logits.sigmoid() if self.sigmoid else logits.softmax(-1)
+        scores = scores if bias is None else scores + bias
+        if getattr(router, "num_group", 1) > 1 and getattr(router, "topk_method", "") != "greedy":
             groups = scores.unflatten(-1, (router.num_group, -1))
-            best = groups.topk(1 if bias is None else 2, dim=-1).values.sum(-1)
+            best = groups.topk(2 if self.sigmoid else 1, dim=-1).values.sum(-1)
             kept = self._gap(best, router.topk_group)
             scores = groups.masked_fill(~kept.unsqueeze(-1), float("-inf")).flatten(-2)
         self._gap(scores, router.top_k)
@@ -203,7 +212,7 @@ class Margins:
 
     def reset(self):
         self.router_logits = []
-        self.score_gap = self.logit_gap = self.clip_gap = float("inf")  # logit_gap: not of DeepSeek
+        self.score_gap = self.logit_gap = self.clip_gap = float("inf")  # logit_gap: of families with a loss
         self.clipped = {}
 
     def _clamped(self, kind, out):  # called before the model clamps `out` in place
@@ -228,7 +237,7 @@ class Margins:
 def forward(model, margins, input_ids, labels):
     """The model's output, with router_logits."""
     margins.reset()
-    if is_deepseek(model):
+    if not has_aux_loss(model):
         out = model(input_ids=input_ids, labels=labels)
         out["router_logits"] = tuple(margins.router_logits)
         return out
@@ -237,15 +246,16 @@ def forward(model, margins, input_ids, labels):
     return out
 
 
-def is_deepseek(model):
-    return model.config.model_type.startswith("deepseek")
+def has_aux_loss(model):
+    return model.config.model_type not in ("deepseek_v2", "deepseek_v3", "dots1", "glm4_moe", "hunyuan_v1_moe")
 
 
 def compute(model, batches, picky):
     """All golden tensors of a model, which is trained on the way, and the margins met. batches(i) yields candidates for the
     (input_ids, labels) of the first batch (i = None) or of step i. If picky, the first one that keeps clear of the margins is
     taken, otherwise simply the first."""
-    params = dict(model.named_parameters())  # names a tied tensor once
+    # A tied tensor has one name; a selection bias may be a parameter, but has no gradient.
+    params = {name: p for name, p in model.named_parameters() if not name.endswith("e_score_correction_bias")}
     margins = Margins(model)
     seen = dict(draws=[])
 
@@ -263,17 +273,17 @@ def compute(model, batches, picky):
         "logits": out.logits.detach(),
         "loss": out.loss.detach().reshape(1),
     }
-    if not is_deepseek(model):
+    if has_aux_loss(model):
         t["aux_loss"] = out.aux_loss.detach().reshape(1)
     for i, logits in enumerate(out["router_logits"]):
         t[f"router_logits.{i}"] = logits.detach()
     for name, p in params.items():
         t[f"grad.{name}"] = p.grad.detach().clone()
     seen["unused_experts"] = [
-        sorted(set(range(r.shape[-1])) - set(r.topk(margins.k, dim=-1).indices.flatten().tolist()))
-        for r in out["router_logits"]
+        sorted(set(range(r.shape[-1])) - set(r.topk(k, dim=-1).indices.flatten().tolist()))
+        for r, k in zip(out["router_logits"], margins.k if isinstance(margins.k, list) else itertools.repeat(margins.k))
     ]
-    seen["aux_share"] = 0.0 if is_deepseek(model) else aux_share(model, params, input_ids, labels)
+    seen["aux_share"] = aux_share(model, params, input_ids, labels) if has_aux_loss(model) else 0.0
 
     decay = [p for p in params.values() if p.ndim >= 2]
     plain = [p for p in params.values() if p.ndim < 2]
@@ -347,8 +357,10 @@ def write_model(name, folder):
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     rng = torch.Generator().manual_seed(spec["seed"])
     with torch.no_grad():
-        for _, p in sorted(model.named_parameters()):
-            if p.ndim >= 2:
+        for name, p in sorted(model.named_parameters()):
+            if name.endswith(".bias"):
+                p.copy_(0.3 * torch.randn(p.shape, generator=rng))
+            elif p.ndim >= 2:
                 p.copy_(config.initializer_range * torch.randn(p.shape, generator=rng))
             else:  # norm weights
                 p.copy_(1.0 + 0.2 * torch.randn(p.shape, generator=rng))

@@ -16,7 +16,7 @@ meaning. Unknown keys, wrong types and values out of range are errors before any
 - `key=value` after the run file overrides a key, by its dotted name: `train.lr=1e-3 mesh.ep=4`. The last one counts.
   A list needs shell quotes: `'data.suffixes=[".md", ".txt"]'`.
 - Instead of the `[model]` table, `model = "hf:DIR"` takes a Hugging Face model folder (`config.json` and safetensors)
-  of the Mixtral, Qwen3-MoE, OLMoE or DeepSeek-V2/V3 family. It stands at the top of the file, before the first table.
+  of a [supported family](formats.md#model-families). It stands at the top of the file, before the first table.
 - Paths are relative to the directory that the command runs in.
 - The data-parallel size follows from the number of ranks: ranks / (`mesh.pp` x `mesh.tp`). `train.global_batch` must
   be a multiple of `train.micro_batches` x data-parallel size.

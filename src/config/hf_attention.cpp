@@ -12,13 +12,40 @@ using nlohmann::ordered_json;
 // Of parts of a head, before they are added.
 constexpr int64_t kMostDim = 1 << 14;
 
-void check_unsupported(const HfFields& f) {
-  if (f.flag_or("attention_bias", false)) f.unsupported("attention_bias = true");
-  const bool window_off = f.has("use_sliding_window") && !f.flag_or("use_sliding_window", false);
-  if (f.has("sliding_window") && !window_off) {
-    const int64_t window = f.integer("sliding_window");
-    if (window < f.integer_or("max_position_embeddings", window + 1)) f.unsupported("sliding_window attention");
+// Whether a layer without a layer_types has the window.
+bool has_window(const HfFields& f, HfWindows windows, int64_t layer) {
+  const int64_t border = f.integer("max_window_layers");
+  return windows == HfWindows::every_other ? layer % 2 == 0 && layer < border : layer >= border;
+}
+
+void read_bias(const HfFields& f, const HfFamily& family, AttentionSpec& a) {
+  if (!f.flag_or(family.bias_key, family.bias_by_default)) return;
+  if (family.bias == HfBias::none) f.unsupported(fmt::format("{} = true", family.bias_key));
+  a.qkv_bias = true;
+  a.output_bias = family.bias == HfBias::all;
+}
+
+// The first elements of a head, which are rotated; 0: all.
+int64_t read_rotary_dim(const HfFields& f, const HfFamily& family, const HfRope& rope, int64_t head_dim) {
+  if (!family.rotates_part) {
+    if (rope.partial.value_or(1) != 1) f.unsupported("a partial_rotary_factor other than 1");
+    return 0;
   }
+  if (!rope.partial && has_name(family.rotary_dim)) {
+    const int64_t rotated = f.integer(family.rotary_dim);
+    if (rotated < 2) f.wrong(family.rotary_dim, "at least 2", f.raw(family.rotary_dim));
+    return rotated == head_dim ? 0 : rotated;
+  }
+  const double factor = rope.partial ? *rope.partial : f.real("partial_rotary_factor");
+  if (!(factor > 0 && factor <= 1)) f.wrong("partial_rotary_factor", "a number above 0, at most 1", factor);
+  const auto rotated = static_cast<int64_t>(static_cast<double>(head_dim) * factor);
+  return rotated == head_dim ? 0 : std::max<int64_t>(rotated, 1);
+}
+
+// The factor of which read_rotary_dim makes the same number of elements.
+double rotary_factor(const AttentionSpec& a) {
+  const auto rotated = static_cast<double>(a.rope_dim()), all = static_cast<double>(a.head_dim), factor = rotated / all;
+  return all * factor < rotated ? std::nextafter(factor, 2.0) : factor;
 }
 
 AttentionSpec read_grouped(const HfFields& f, const HfFamily& family, int64_t width) {
@@ -33,8 +60,13 @@ AttentionSpec read_grouped(const HfFields& f, const HfFamily& family, int64_t wi
     f.wrong("hidden_size", fmt::format("a multiple of num_attention_heads = {} where head_dim is absent", a.heads),
             f.raw("hidden_size"));
   else a.head_dim = width / a.heads;
-  a.rope_theta = read_hf_rope(f, false).theta;
-  a.qk_norm = family.qk_norm;
+  const HfRope rope = read_hf_rope(f, {.yarn = false, .alpha_of_head = family.stretches_theta ? a.head_dim : 0});
+  a.rope_theta = rope.theta;
+  a.rotary_dim = read_rotary_dim(f, family, rope, a.head_dim);
+  if (!has_name(family.qk_norm_key) || f.flag(family.qk_norm_key)) a.qk_norm = family.qk_norm;
+  a.norm_after_rotary = family.norm_after_rotary;
+  a.rope_pairs = family.rope_pairs;
+  read_bias(f, family, a);
   if (family.clips_qkv) {
     a.clip_qkv = f.real_or("clip_qkv", 0.0);
     if (f.has("clip_qkv") && !(a.clip_qkv > 0)) f.wrong("clip_qkv", "null or a positive number", f.raw("clip_qkv"));
@@ -42,7 +74,7 @@ AttentionSpec read_grouped(const HfFields& f, const HfFamily& family, int64_t wi
   return a;
 }
 
-AttentionSpec read_latent(const HfFields& f) {
+AttentionSpec read_latent(const HfFields& f, const HfFamily& family) {
   AttentionSpec a;
   a.kind = AttentionKind::latent;
   a.heads = f.integer("num_attention_heads");
@@ -59,10 +91,12 @@ AttentionSpec read_latent(const HfFields& f) {
   if (a.latent.rope_dim < 1 || a.latent.rope_dim > kMostDim)
     f.wrong("qk_rope_head_dim", "1 to 16384", f.raw("qk_rope_head_dim"));
   a.head_dim = a.latent.nope_dim + a.latent.rope_dim;
-  const HfRope rope = read_hf_rope(f, true);
+  const HfRope rope = read_hf_rope(f, {.yarn = true});
   a.rope_theta = rope.theta;
   a.yarn = rope.yarn;
+  a.rotary_dim = read_rotary_dim(f, family, rope, a.head_dim);
   a.rope_pairs = f.flag_or("rope_interleave", true) ? RopePairs::neighbours : RopePairs::halves;
+  read_bias(f, family, a);
   return a;
 }
 
@@ -81,20 +115,57 @@ void write_latent(const AttentionSpec& a, ordered_json& out) {
 }  // namespace
 
 AttentionSpec read_hf_attention(const HfFields& config, const HfFamily& family, int64_t width) {
-  check_unsupported(config);
-  return family.attention == AttentionKind::latent ? read_latent(config) : read_grouped(config, family, width);
+  return family.attention == AttentionKind::latent ? read_latent(config, family) : read_grouped(config, family, width);
+}
+
+std::vector<int64_t> read_hf_windows(const HfFields& config, const HfFamily& family, int64_t layers) {
+  std::vector<int64_t> windows(static_cast<size_t>(layers), 0);
+  const bool is_on = config.flag_or("use_sliding_window", family.windows != HfWindows::every_other);
+  const int64_t window = is_on ? config.integer_or("sliding_window", 0) : 0;
+  if (window == 0) return windows;
+  if (family.windows == HfWindows::none) {
+    if (window < config.integer_or("max_position_embeddings", window + 1))
+      config.unsupported("sliding_window attention");
+    return windows;
+  }
+  const bool has_types = config.has("layer_types");
+  const nlohmann::json types = has_types ? config.raw("layer_types") : nlohmann::json();
+  if (has_types && (!types.is_array() || std::ssize(types) != layers))
+    config.wrong("layer_types", fmt::format("a list of num_hidden_layers = {} words", layers), types);
+  for (int64_t i = 0; i < layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    const bool slides = has_types ? types[at] == "sliding_attention" : has_window(config, family.windows, i);
+    if (has_types && !slides && types[at] != "full_attention")
+      config.wrong("layer_types", "\"full_attention\" or \"sliding_attention\"", types[at]);
+    if (slides) windows[at] = window;
+  }
+  return windows;
+}
+
+void write_hf_windows(const ModelSpec& model, const HfFamily& family, ordered_json& config) {
+  config["sliding_window"] = nullptr;
+  std::vector<const char*> types;
+  for (const LayerSpec& layer : model.layers) {
+    types.push_back(layer.attention.window > 0 ? "sliding_attention" : "full_attention");
+    if (layer.attention.window > 0) config["sliding_window"] = layer.attention.window;
+  }
+  const bool slides = !config["sliding_window"].is_null();
+  if (slides) config["layer_types"] = types;
+  if (family.moe_layers == HfMoeLayers::by_step) config["use_sliding_window"] = slides;
 }
 
 void write_hf_attention(const AttentionSpec& attention, const HfFamily& family, ordered_json& config) {
   config["num_attention_heads"] = attention.heads;
   config["rope_theta"] = attention.rope_theta;
   config["rope_scaling"] = write_hf_rope_scaling(attention.yarn);
-  config["attention_bias"] = false;
+  config[family.bias_key] = attention.qkv_bias;
   if (attention.is_latent()) return write_latent(attention, config);
   config["num_key_value_heads"] = attention.kv_heads;
   config["head_dim"] = attention.head_dim;
-  config["sliding_window"] = nullptr;
-  if (family.moe_layers == HfMoeLayers::by_step) config["use_sliding_window"] = false;
+  // transformers before 5.24 takes no notice of rotary_dim.
+  if (has_name(family.rotary_dim)) config[family.rotary_dim] = attention.rope_dim();
+  if (family.rotates_part) config["partial_rotary_factor"] = rotary_factor(attention);
+  if (has_name(family.qk_norm_key)) config[family.qk_norm_key] = attention.qk_norm != QkNorm::none;
   if (family.clips_qkv)
     config["clip_qkv"] = attention.clip_qkv > 0 ? ordered_json(attention.clip_qkv) : ordered_json(nullptr);
 }

@@ -97,6 +97,7 @@ std::string write_hf_config(const ModelSpec& model, const std::string& torch_dty
   out["tie_word_embeddings"] = model.tie_embeddings;
   out["initializer_range"] = model.init_std;
   write_hf_attention(model.layers.front().attention, *family, out);
+  write_hf_windows(model, *family, out);
   write_hf_layers(model, *family, out);
   out["torch_dtype"] = torch_dtype;
   return out.dump(2) + "\n";
@@ -109,6 +110,10 @@ std::string extend_hf_config(const std::string& config, const std::string& sourc
       "num_experts",
       "num_local_experts",
       "n_routed_experts",
+      "partial_rotary_factor",
+      "moe_intermediate_size",
+      "num_shared_expert",
+      "layer_types",
       "use_sliding_window",
       "sliding_window",
       "dtype",

@@ -1,5 +1,5 @@
-// Hugging Face `config.json` of Mixtral, Qwen3-MoE, OLMoE, DeepSeek-V2 and V3, in the v4 and v5 dialects, to a
-// ModelSpec and back.
+// Hugging Face `config.json` of the families of config/hf_families.h, in the v4 and v5 dialects, to a ModelSpec and
+// back.
 #pragma once
 
 #include <string>

@@ -32,19 +32,20 @@ Features foreign_features(const LayerSpec& sparse) {
   return found;
 }
 
-// What Mixtral, Qwen3-MoE and OLMoE lack.
+// What Mixtral, Qwen3-MoE, OLMoE and MiniMax-M2 lack.
 Features beyond_grouped(const LayerSpec& sparse) {
   const MoeSpec& m = sparse.moe;
   Features found;
-  note(found, m.score == ScoreFunction::sigmoid, "score = \"sigmoid\"");
   note(found, m.shared_width > 0, "shared_experts");
   note(found, m.scale != 1, "routed_scale");
   note(found, m.groups > 1, "expert_groups");
   return found;
 }
 
-Features beyond_qwen(const AttentionSpec& a) {
+Features beyond_qwen(const LayerSpec& sparse) {
+  const AttentionSpec& a = sparse.attention;
   Features found;
+  note(found, sparse.moe.score == ScoreFunction::sigmoid, "score = \"sigmoid\"");
   note(found, a.qk_norm != QkNorm::per_head, "qk_norm other than \"per_head\"");
   note(found, a.clip_qkv > 0, "clip_qkv");
   return found;
@@ -52,6 +53,7 @@ Features beyond_qwen(const AttentionSpec& a) {
 
 Features beyond_mixtral(const ModelSpec& model, const LayerSpec& sparse) {
   Features found;
+  note(found, sparse.moe.score == ScoreFunction::sigmoid, "score = \"sigmoid\"");
   note(found, sparse.attention.qk_norm != QkNorm::none, "qk_norm");
   note(found, sparse.attention.clip_qkv > 0, "clip_qkv");
   note(found, !sparse.moe.renormalise, "renormalise = false");
@@ -59,10 +61,30 @@ Features beyond_mixtral(const ModelSpec& model, const LayerSpec& sparse) {
   return found;
 }
 
-Features beyond_olmoe(const ModelSpec& model, const AttentionSpec& a) {
+Features beyond_olmoe(const ModelSpec& model, const LayerSpec& sparse) {
+  const AttentionSpec& a = sparse.attention;
   Features found;
+  note(found, sparse.moe.score == ScoreFunction::sigmoid, "score = \"sigmoid\"");
   note(found, a.qk_norm != QkNorm::full_width, "qk_norm other than \"full_width\"");
   note(found, a.heads * a.head_dim != model.width, "head_dim other than width / heads");
+  note(found, model.moe_layer_count() < model.layer_count(), "dense_layers");
+  return found;
+}
+
+Features beyond_glm4(const LayerSpec& sparse) {
+  Features found;
+  note(found, sparse.moe.score == ScoreFunction::softmax, "score = \"softmax\"");
+  note(found, sparse.attention.qk_norm == QkNorm::full_width, "qk_norm = \"full_width\"");
+  note(found, sparse.attention.clip_qkv > 0, "clip_qkv");
+  return found;
+}
+
+Features beyond_minimax(const ModelSpec& model, const LayerSpec& sparse) {
+  Features found;
+  note(found, sparse.moe.score == ScoreFunction::softmax, "score = \"softmax\"");
+  note(found, sparse.attention.qk_norm != QkNorm::full_width, "qk_norm other than \"full_width\"");
+  note(found, sparse.attention.clip_qkv > 0, "clip_qkv");
+  note(found, !sparse.moe.renormalise, "renormalise = false");
   note(found, model.moe_layer_count() < model.layer_count(), "dense_layers");
   return found;
 }
@@ -89,10 +111,13 @@ std::vector<Candidate> weigh_families(const ModelSpec& model, const LayerSpec& s
   const AttentionSpec& a = sparse.attention;
   if (a.is_latent())
     return {{"deepseek_v2", beyond_deepseek_v2(sparse.moe)}, {"deepseek_v3", beyond_deepseek_v3(sparse.moe)}};
-  std::vector<Candidate> all = {
-      {"qwen3_moe", beyond_qwen(a)}, {"mixtral", beyond_mixtral(model, sparse)}, {"olmoe", beyond_olmoe(model, a)}};
+  std::vector<Candidate> all = {{"qwen3_moe", beyond_qwen(sparse)},
+                                {"mixtral", beyond_mixtral(model, sparse)},
+                                {"olmoe", beyond_olmoe(model, sparse)},
+                                {"minimax_m2", beyond_minimax(model, sparse)}};
   const Features common = beyond_grouped(sparse);
   for (Candidate& candidate : all) candidate.beyond.insert(candidate.beyond.end(), common.begin(), common.end());
+  all.push_back({"glm4_moe", beyond_glm4(sparse)});
   return all;
 }
 

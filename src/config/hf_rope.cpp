@@ -1,6 +1,6 @@
 #include "config/hf_rope.h"
 
-#include <optional>
+#include <cmath>
 
 namespace mw {
 namespace {
@@ -33,10 +33,17 @@ YarnSpec read_yarn(const HfFields& rope) {
   return yarn;
 }
 
+double stretch_of(const HfFields& rope, int64_t head_dim) {
+  const double alpha = rope.real("alpha");
+  if (!(alpha > 0 && alpha <= 1e6)) rope.wrong("alpha", "a number above 0, at most 1e6", alpha);
+  return std::pow(alpha, static_cast<double>(head_dim) / static_cast<double>(head_dim - 2));
+}
+
 }  // namespace
 
-HfRope read_hf_rope(const HfFields& config, bool allow_yarn) {
-  std::optional<double> theta;
+HfRope read_hf_rope(const HfFields& config, const HfRopeTypes& types) {
+  std::optional<double> theta, partial;
+  double stretch = 1;  // of theta
   std::optional<YarnSpec> yarn;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;
@@ -44,12 +51,15 @@ HfRope read_hf_rope(const HfFields& config, bool allow_yarn) {
     if (!object.is_object()) config.wrong(key, "null or an object", object);
     const HfFields rope(object, fmt::format("{}: {}", config.where(), key));
     const std::string type = rope_type(rope);
-    if (type != "default" && !(type == "yarn" && allow_yarn))
+    const bool by_alpha = type == "dynamic" && types.alpha_of_head > 2 && rope.has("alpha");
+    if (type != "default" && !(type == "yarn" && types.yarn) && !by_alpha)
       config.unsupported(fmt::format("rope type \"{}\"", printable(type)));
+    if (by_alpha) stretch = stretch_of(rope, types.alpha_of_head);
     const YarnSpec found = type == "yarn" ? read_yarn(rope) : YarnSpec{};
     if (yarn && !(*yarn == found)) config.wrong(key, "the same values as rope_parameters", object);
     yarn = found;
     if (rope.has("rope_theta")) theta = rope.real("rope_theta");
+    if (rope.has("partial_rotary_factor")) partial = rope.real("partial_rotary_factor");
   }
   if (config.has("rope_theta")) {
     const double outer = config.real("rope_theta");
@@ -57,7 +67,9 @@ HfRope read_hf_rope(const HfFields& config, bool allow_yarn) {
       config.wrong("rope_theta", fmt::format("{}, as in rope_parameters", *theta), config.raw("rope_theta"));
     theta = outer;
   }
-  return {theta ? *theta : config.real("rope_theta"), yarn.value_or(YarnSpec{})};
+  // transformers 5 may write its default beside the factor that counts, inside rope_parameters.
+  if (!partial && config.has("partial_rotary_factor")) partial = config.real("partial_rotary_factor");
+  return {(theta ? *theta : config.real("rope_theta")) * stretch, yarn.value_or(YarnSpec{}), partial};
 }
 
 nlohmann::ordered_json write_hf_rope_scaling(const YarnSpec& yarn) {

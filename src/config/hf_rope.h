@@ -1,6 +1,8 @@
 // Rotary embedding in a Hugging Face `config.json`: rope_theta and rope_scaling (v4), rope_parameters (v5).
 #pragma once
 
+#include <optional>
+
 #include "config/hf_fields.h"
 #include "config/model_spec.h"
 
@@ -8,12 +10,20 @@ namespace mw {
 
 struct HfRope {
   double theta = 0;
-  YarnSpec yarn;  // factor 1: none
+  YarnSpec yarn;                  // factor 1: none
+  std::optional<double> partial;  // partial_rotary_factor, inside or beside rope_parameters
 };
 
-// Errors: config where the two dialects contradict each other; unsupported for types other than default and, where
-// `allow_yarn`, yarn, and for its options attention_factor and truncate.
-HfRope read_hf_rope(const HfFields& config, bool allow_yarn);
+// The types that are read, beside default.
+struct HfRopeTypes {
+  bool yarn = false;
+  // dynamic with alpha, which multiplies theta by alpha^(h / (h - 2)) for heads of so many elements; 0: not read.
+  int64_t alpha_of_head = 0;
+};
+
+// Errors: config where the two dialects contradict each other; unsupported for other types, and for YaRN's options
+// attention_factor and truncate.
+HfRope read_hf_rope(const HfFields& config, const HfRopeTypes& types);
 
 // The v4 rope_scaling object, null without YaRN.
 nlohmann::ordered_json write_hf_rope_scaling(const YarnSpec& yarn);

@@ -194,10 +194,8 @@ const std::vector<KeyRule>& key_rules() {
            "\"hf:DIR\", 0.05 for a [model] table, 0 with a selection bias"),
       CHOICE("moe.aux_scope", moe.aux_scope,
              "compute the load-balancing loss per layer; per layer and sequence, summed over layers (DeepSeek; "
-             "with a "
-             "selection bias, over the top-k of the unbiased scores); or over all layers together (Hugging "
-             "Face); auto: "
-             "as the model's family does, else layer"),
+             "with a selection bias, over the top-k of the unbiased scores); or over all layers together (Hugging "
+             "Face: over the top-k of softmax, whatever the scores); auto: as the model's family does, else layer"),
       REAL("moe.z_loss_coef", moe.z_loss_coef, 0, 1e6, "coefficient of the router z-loss; 0: off"),
       REAL("moe.bias_rate", moe.bias_rate, 0, 10, "update step of the selection bias"),
       REAL("moe.capacity_factor", moe.capacity_factor, 0, 1e6,

@@ -31,6 +31,6 @@ for command in commands:
         expect(len(example) <= 118 and f"moewright {command} " in example, f"{command}: {example}")
         for option in (word for word in shlex.split(example.split(f"moewright {command} ")[-1].split(";")[0]) if word.startswith("-")):
             expect(re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", text.partition("Examples:")[0]), f"{command}: no option {option}")
-for preset in ("mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "olmoe-1b-7b", "deepseek-v2-lite", "deepseek-v3", "x-moe-super"):
+for preset in ("mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b", "olmoe-1b-7b", "deepseek-v2-lite", "deepseek-v3", "kimi-k2", "x-moe-super"):
     expect(preset in help_of("init"), f"init --help does not name {preset}")
 sys.exit(1 if failures else 0)

@@ -1,4 +1,4 @@
-"""Hugging Face transformers and this program read each other's models, of all five families.
+"""Hugging Face transformers and this program read each other's models, of all families.
 
 Exported: a model that two ranks have trained, in several files, loads in transformers 5 without a tensor too many or too
 few and computes what `parity` computes from it: logits, loss, every gradient and 20 steps of training. transformers 4
@@ -33,7 +33,8 @@ V4 = ["transformers==4.57.6", "tokenizers==0.22.2", "huggingface-hub==0.36.2", "
       "charset-normalizer==3.4.4"]
 MODELS = SOURCE / "tests/golden/models"
 # Folders to train further, in families whose tables above lack YaRN, clipping and the like.
-FOLDERS = ["mixtral_odd", "qwen3_v4", "olmoe_clip", "deepseek_v2_groups", "deepseek_v3_groups"]
+FOLDERS = ["mixtral_odd", "qwen3_v4", "olmoe_clip", "deepseek_v2_groups", "deepseek_v3_groups", "dots1_bias", "dots1_window",
+           "glm4_groups", "minimax_m2_v4", "qwen2_window", "ernie_range", "hunyuan_v1_moe"]
 checks = Checks()
 
 
@@ -167,7 +168,7 @@ for name in FOLDERS:
     settings = "[data]" + write_run("mixtral").read_text().split("[data]")[1]
     toml.write_text(f'model = "hf:{MODELS / name}"\n{settings}')
     compare(labels[-1], train_and_export(labels[-1], toml))
-check_v4(labels)
+check_v4([label for label in labels if "minimax" not in label])  # of which version 4 knows nothing
 for name in FOLDERS:
     check_saved_by_v5(name)
 checks.finish()

@@ -45,7 +45,6 @@ std::vector<Fields> small_configs() {
                          {"tie_word_embeddings", "true"},
                          {"initializer_range", "0.02"},
                          {"router_aux_loss_coef", "0.02"},
-                         {"num_experts_per_tok", "2"},
                          {"attention_bias", "false"},
                          {"sliding_window", "null"},
                          {"max_position_embeddings", "128"},
@@ -54,16 +53,62 @@ std::vector<Fields> small_configs() {
                          {"quantization_config", "null"}};
   const Fields v4 = {{"rope_theta", "10000.0"}, {"rope_scaling", "null"}};
   const Fields v5 = {{"rope_parameters", "{\"rope_theta\": 10000.0, \"rope_type\": \"default\"}"}};
-  const Fields families[] = {
-      {{"model_type", "\"mixtral\""}, {"num_local_experts", "6"}},
-      {{"model_type", "\"qwen3_moe\""},
-       {"num_experts", "6"},
-       {"moe_intermediate_size", "12"},
-       {"norm_topk_prob", "true"},
-       {"decoder_sparse_step", "2"},
-       {"mlp_only_layers", "[1]"},
-       {"use_sliding_window", "false"}},
-      {{"model_type", "\"olmoe\""}, {"num_experts", "6"}, {"norm_topk_prob", "false"}, {"clip_qkv", "4.5"}}};
+  const Fields families[] = {{{"model_type", "\"mixtral\""}, {"num_experts_per_tok", "2"}, {"num_local_experts", "6"}},
+                             {{"model_type", "\"qwen3_moe\""},
+                              {"num_experts_per_tok", "2"},
+                              {"num_experts", "6"},
+                              {"moe_intermediate_size", "12"},
+                              {"norm_topk_prob", "true"},
+                              {"decoder_sparse_step", "2"},
+                              {"mlp_only_layers", "[1]"},
+                              {"use_sliding_window", "false"}},
+                             {{"model_type", "\"olmoe\""},
+                              {"num_experts_per_tok", "2"},
+                              {"num_experts", "6"},
+                              {"norm_topk_prob", "false"},
+                              {"clip_qkv", "4.5"}},
+                             {{"model_type", "\"glm4_moe\""},
+                              {"num_experts_per_tok", "2"},
+                              {"n_routed_experts", "6"},
+                              {"moe_intermediate_size", "12"},
+                              {"n_shared_experts", "1"},
+                              {"first_k_dense_replace", "1"},
+                              {"norm_topk_prob", "true"},
+                              {"routed_scaling_factor", "1.5"},
+                              {"n_group", "2"},
+                              {"topk_group", "2"},
+                              {"use_qk_norm", "true"},
+                              {"partial_rotary_factor", "0.5"}},
+                             {{"model_type", "\"minimax_m2\""},
+                              {"num_experts_per_tok", "2"},
+                              {"num_local_experts", "6"},
+                              {"rotary_dim", "4"},
+                              {"scoring_func", "\"sigmoid\""},
+                              {"attn_type_list", "[1, 1]"}},
+                             {{"model_type", "\"qwen2_moe\""},
+                              {"num_experts_per_tok", "2"},
+                              {"num_experts", "6"},
+                              {"moe_intermediate_size", "12"},
+                              {"shared_expert_intermediate_size", "20"},
+                              {"norm_topk_prob", "true"},
+                              {"qkv_bias", "true"},
+                              {"use_sliding_window", "true"},
+                              {"max_window_layers", "2"}},
+                             {{"model_type", "\"ernie4_5_moe\""},
+                              {"moe_num_experts", "6"},
+                              {"moe_k", "2"},
+                              {"moe_intermediate_size", "12"},
+                              {"moe_num_shared_experts", "1"},
+                              {"moe_layer_start_index", "1"},
+                              {"moe_layer_end_index", "-1"},
+                              {"moe_layer_interval", "1"},
+                              {"moe_norm_min", "1e-12"},
+                              {"use_bias", "false"}},
+                             {{"model_type", "\"hunyuan_v1_moe\""},
+                              {"num_experts", "6"},
+                              {"moe_topk", "[2, 2, 1, 2]"},
+                              {"use_cla", "false"},
+                              {"num_shared_expert", "[1, 1]"}}};
   std::vector<Fields> configs;
   for (Fields fields : families)
     for (const Fields& rope : {v4, v5}) {
@@ -141,12 +186,14 @@ TEST(HfConfigLimits, EveryFieldTakesEveryValueOrRefusesIt) {
 TEST(HfConfigLimits, SizesHaveBounds) {
   for (const Fields& fields : small_configs())
     for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-                            "num_key_value_heads", "num_experts_per_tok", "head_dim"})
+                            "num_key_value_heads", "num_experts_per_tok", "moe_k", "head_dim"})
       for (const char* value :
            {"-1", "0", "2147483648", "9223372036854775808", "4611686018427387904", "1e400", "1.5", "\"8\"", "[8]"}) {
         Fields changed = fields;
+        bool is_there = false;
         for (auto& field : changed)
-          if (field.first == key) field.second = value;
+          if (field.first == key) field.second = value, is_there = true;
+        if (!is_there) continue;  // another family's key
         const auto error = try_config(join(changed));
         ASSERT_TRUE(error) << key << " = " << value;
         EXPECT_EQ(error->code(), Exit::config) << error->what();

@@ -12,11 +12,14 @@ using nlohmann::ordered_json;
 
 const std::vector<const char*> kGrouped = {"mixtral-8x7b", "mixtral-8x22b", "qwen3-30b-a3b", "qwen3-235b-a22b",
                                            "olmoe-1b-7b"};
-const std::vector<const char*> kDeepseek = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3"};
+const std::vector<const char*> kDeepseek = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "kimi-k2"};
+
+const std::vector<const char*> kOthers = {"dots-llm1",         "glm-4.5-air",    "glm-4.5",           "minimax-m2",
+                                          "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b"};
 
 std::vector<const char*> all_models() {
   std::vector<const char*> all = kGrouped;
-  all.insert(all.end(), kDeepseek.begin(), kDeepseek.end());
+  for (const auto& more : {kDeepseek, kOthers}) all.insert(all.end(), more.begin(), more.end());
   return all;
 }
 
@@ -126,7 +129,7 @@ TEST(HfConfig, WhatDeepseekModelsCannotBeIsRefused) {
   };
   const ordered_json absent(nlohmann::detail::value_t::discarded);
   for (const char* name : kDeepseek) {
-    const bool v3 = contains(name, "v3");
+    const bool v3 = !contains(name, "v2");
     for (const char* key : {"kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_routed_experts",
                             "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "routed_scaling_factor",
                             "first_k_dense_replace", "intermediate_size", "rope_theta", "rms_norm_eps", "seq_aux"})

@@ -1,4 +1,5 @@
-"""Small models of [model] tables that fit each of the five Hugging Face families, and token files to train them on."""
+"""Small models of [model] tables, one for each Hugging Face family that a table can fit, and token files to train them
+on."""
 
 import pathlib
 import random
@@ -9,6 +10,10 @@ TABLES = {
     "qwen3_moe": 'kv_heads = 2\nhead_dim = 12\nqk_norm = "per_head"\ndense_layers = 1\ndense_width = 40\n'
                  "tie_embeddings = true",
     "olmoe": 'kv_heads = 2\nqk_norm = "full_width"\nrenormalise = false\nclip_qkv = 2.5\nnorm_eps = 1e-5',
+    "minimax_m2": 'kv_heads = 2\nqk_norm = "full_width"\nscore = "sigmoid"\nselection_bias = true',
+    "glm4_moe": 'kv_heads = 2\nhead_dim = 12\nqk_norm = "per_head"\nscore = "sigmoid"\nselection_bias = true\n'
+                "routed_scale = 1.5\nshared_experts = 2\ndense_layers = 1\ndense_width = 40\nexpert_groups = 4\n"
+                "kept_groups = 2\ngroup_best = 2",
     "deepseek_v2": 'attention = "latent"\nq_rank = 20\nkv_rank = 24\nnope_dim = 10\nrope_dim = 6\nvalue_dim = 14\n'
                    "renormalise = false\nrouted_scale = 2.0\nshared_experts = 2\ndense_layers = 1\ndense_width = 40\n"
                    "expert_groups = 4\nkept_groups = 2",

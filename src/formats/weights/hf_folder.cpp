@@ -31,8 +31,10 @@ std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet&
   return hf_tensors(model);
 }
 
-// Whether a tensor is of one of the `count` layers of multi-token prediction, which follow the last.
+// Whether a tensor is of one of the `count` layers of multi-token prediction, which follow the last or have names of
+// their own (ERNIE).
 bool is_of_mtp_layer(const std::string& name, int64_t layers, int64_t count) {
+  if (count > 0 && name.rfind("model.mtp_", 0) == 0) return true;
   for (int64_t i = layers; i < layers + count; ++i)
     if (name.rfind(fmt::format("model.layers.{}.", i), 0) == 0) return true;
   return false;

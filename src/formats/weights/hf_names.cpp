@@ -25,7 +25,8 @@ void add_latent_attention(std::vector<HfTensor>& out, const AttentionSpec& a, in
   out.push_back({hf + "o_proj.weight", {width, a.heads * l.value_dim}, own + "wo", 0});
 }
 
-void add_attention(std::vector<HfTensor>& out, const AttentionSpec& a, int64_t width, int64_t i) {
+void add_attention(std::vector<HfTensor>& out, const HfFamily& family, const AttentionSpec& a, int64_t width,
+                   int64_t i) {
   if (a.is_latent()) {
     add_latent_attention(out, a, width, i);
     return;
@@ -36,10 +37,16 @@ void add_attention(std::vector<HfTensor>& out, const AttentionSpec& a, int64_t w
   out.push_back({hf + "k_proj.weight", {kv, width}, own + "wk", 0});
   out.push_back({hf + "v_proj.weight", {kv, width}, own + "wv", 0});
   out.push_back({hf + "o_proj.weight", {width, q}, own + "wo", 0});
+  if (a.qkv_bias) {
+    out.push_back({hf + "q_proj.bias", {q}, own + "bq", 0});
+    out.push_back({hf + "k_proj.bias", {kv}, own + "bk", 0});
+    out.push_back({hf + "v_proj.bias", {kv}, own + "bv", 0});
+  }
+  if (a.output_bias) out.push_back({hf + "o_proj.bias", {width}, own + "bo", 0});
   if (a.qk_norm == QkNorm::none) return;
   const bool per_head = a.qk_norm == QkNorm::per_head;
-  out.push_back({hf + "q_norm.weight", {per_head ? a.head_dim : q}, own + "q_norm", 0});
-  out.push_back({hf + "k_norm.weight", {per_head ? a.head_dim : kv}, own + "k_norm", 0});
+  out.push_back({fmt::format("{}{}.weight", hf, family.q_norm), {per_head ? a.head_dim : q}, own + "q_norm", 0});
+  out.push_back({fmt::format("{}{}.weight", hf, family.k_norm), {per_head ? a.head_dim : kv}, own + "k_norm", 0});
 }
 
 void add_feed_forward(std::vector<HfTensor>& out, int64_t f, int64_t width, const std::string& hf,
@@ -76,19 +83,25 @@ std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
     const std::string hf = fmt::format("model.layers.{}.", i), own = fmt::format("layers.{}.", i);
     out.push_back({hf + "input_layernorm.weight", {d}, own + "attn_norm", 0});
     out.push_back({hf + "post_attention_layernorm.weight", {d}, own + "ffn_norm", 0});
-    add_attention(out, layer.attention, d, i);
+    add_attention(out, *family, layer.attention, d, i);
     if (layer.feed_forward == FeedForwardKind::dense) {
       add_feed_forward(out, layer.dense_width, d, hf + "mlp.", own + "ffn.");
       continue;
     }
     const MoeSpec& m = layer.moe;
     const std::string block = hf + (fused ? "mlp." : family->moe_block);
-    out.push_back({block + "gate.weight", {m.experts, d}, own + "moe.router", 0});
+    out.push_back({fmt::format("{}{}.weight", block, family->router), {m.experts, d}, own + "moe.router", 0});
+    out.back().keeps_f32 = family->f32_router;
     if (m.selection_bias) {
-      out.push_back({block + "gate.e_score_correction_bias", {m.experts}, own + "moe.bias", 0});
+      std::vector<int64_t> shape = {m.experts};
+      if (family->bias_is_row) shape.insert(shape.begin(), 1);
+      out.push_back({block + family->router_bias, std::move(shape), own + "moe.bias", 0});
       out.back().keeps_f32 = true;
     }
-    if (m.shared_width > 0) add_feed_forward(out, m.shared_width, d, block + "shared_experts.", own + "moe.shared.");
+    if (m.shared_width > 0)
+      add_feed_forward(out, m.shared_width, d, fmt::format("{}{}.", block, family->shared), own + "moe.shared.");
+    if (m.shared_gate)
+      out.push_back({fmt::format("{}{}_gate.weight", block, family->shared), {1, d}, own + "moe.shared.gate", 0});
     if (fused) {
       out.push_back({block + "experts.gate_up_proj", {m.experts, 2 * m.width, d}, own + "moe.w_up", 0});
       out.push_back({block + "experts.down_proj", {m.experts, d, m.width}, own + "moe.w_down", 0});

@@ -220,10 +220,11 @@ std::string copy_tokenizer(const std::string& tokenizer, const std::string& to) 
 ModelSpec hf_model_of(const RunSpec& run) {
   ModelSpec model = fit_hf_family(load_model_spec(run));
   if (!run.hf_dir.empty()) return model;
-  // DeepSeek's configs know the loss over sequences alone, the others' no scope.
-  const bool of_sequences = find_hf_family(model.family)->aux_loss == HfAuxLoss::of_sequences;
-  model.sequence_aux = of_sequences && aux_scope(run, model) == AuxScope::sequence;
-  model.aux_loss_coef = of_sequences && !model.sequence_aux ? 0 : aux_loss_coef(run, model);
+  // Some configs know no loss, DeepSeek's the one over sequences alone, the others' no scope.
+  const HfAuxLoss loss = find_hf_family(model.family)->aux_loss;
+  model.sequence_aux = loss == HfAuxLoss::of_sequences && aux_scope(run, model) == AuxScope::sequence;
+  const bool is_said = loss == HfAuxLoss::of_model || model.sequence_aux;
+  model.aux_loss_coef = is_said ? aux_loss_coef(run, model) : 0;
   return model;
 }
 

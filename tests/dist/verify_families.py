@@ -1,0 +1,32 @@
+"""`verify` passes for models of the Hugging Face families whose attention or router has more than a [model] table can say:
+biases, a rotated part of each head, norm after rotary embedding, sliding windows, a gate of shared experts, another
+number of experts in each layer. One commit runs a third of the layouts, or all with MOEWRIGHT_TEST_ALL=1."""
+
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _jobs import SOURCE, Checks, in_turn, run  # noqa: E402
+
+CASES = [  # model, overrides; 4 ranks
+    ("glm4_groups", "mesh.tp=4 mesh.ep=2"),  # two ranks share a key/value head
+    ("dots1_bias", "mesh.tp=2 mesh.ep=4 mesh.zero=1 data.document_mask=true"),
+    ("minimax_m2_v4", "mesh.tp=2 mesh.ep=2 memory.recompute=full moe.aux_scope=model"),
+    ("qwen2_window", "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted memory.recompute=selective data.document_mask=true"),
+    ("qwen2_window", "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_v memory.recompute=selective moe.aux_scope=model"),
+    ("hunyuan_list", "mesh.pp=2 mesh.tp=2 mesh.ep=2 mesh.schedule=zb_h1"),
+    ("ernie_range", "mesh.ep=4 mesh.zero=1 moe.aux_scope=model"),
+    ("dots1_window", "mesh.tp=2 mesh.ep=2 train.dtype=bf16"),
+]
+
+checks = Checks()
+settings = (SOURCE / "examples/verify.toml").read_text().partition("[train]")
+for name, overrides in in_turn(CASES, 3):
+    toml = pathlib.Path(f"{name}.toml")
+    toml.write_text(f'model = "hf:{SOURCE / "tests/golden/models" / name}"\n[train]{settings[2]}')
+    result = run(4, "verify", toml, *overrides.split(), "train.threads=1")
+    print(f"{name} {overrides}: {result.output.strip().splitlines()[-1]}", flush=True)
+    checks.expect(result.code == 0 and "verify: passed" in result.output, f"{name} {overrides}: exit {result.code}",
+                  result.output)
+checks.finish()
