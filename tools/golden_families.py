@@ -75,4 +75,19 @@ MODELS = {
             vocab_size=85, tie_word_embeddings=False, rope_theta=2000.0,
         ),
     ),
+    # YaRN with grouped heads: the table of sines is scaled, the scores are not.
+    "qwen3_yarn": dict(
+        family="qwen3_moe", seed=118, seq=20, dialect="v4",
+        config=dict(
+            hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=12, intermediate_size=40,
+            moe_intermediate_size=12, num_experts=6, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1,
+            mlp_only_layers=[], num_hidden_layers=2, tie_word_embeddings=False, attention_bias=False,
+            use_sliding_window=False, rms_norm_eps=1e-6, vocab_size=69, router_aux_loss_coef=0.03,
+            max_position_embeddings=128,
+            rope_parameters=dict(
+                rope_type="yarn", rope_theta=1000.0, factor=8.0, beta_fast=4, beta_slow=0.5,
+                original_max_position_embeddings=16,
+            ),
+        ),
+    ),
 }

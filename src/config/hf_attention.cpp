@@ -60,8 +60,9 @@ AttentionSpec read_grouped(const HfFields& f, const HfFamily& family, int64_t wi
     f.wrong("hidden_size", fmt::format("a multiple of num_attention_heads = {} where head_dim is absent", a.heads),
             f.raw("hidden_size"));
   else a.head_dim = width / a.heads;
-  const HfRope rope = read_hf_rope(f, {.yarn = false, .alpha_of_head = family.stretches_theta ? a.head_dim : 0});
+  const HfRope rope = read_hf_rope(f, family.stretches_theta ? a.head_dim : 0);
   a.rope_theta = rope.theta;
+  a.yarn = rope.yarn;
   a.rotary_dim = read_rotary_dim(f, family, rope, a.head_dim);
   if (!has_name(family.qk_norm_key) || f.flag(family.qk_norm_key)) a.qk_norm = family.qk_norm;
   a.norm_after_rotary = family.norm_after_rotary;
@@ -91,7 +92,7 @@ AttentionSpec read_latent(const HfFields& f, const HfFamily& family) {
   if (a.latent.rope_dim < 1 || a.latent.rope_dim > kMostDim)
     f.wrong("qk_rope_head_dim", "1 to 16384", f.raw("qk_rope_head_dim"));
   a.head_dim = a.latent.nope_dim + a.latent.rope_dim;
-  const HfRope rope = read_hf_rope(f, {.yarn = true});
+  const HfRope rope = read_hf_rope(f);
   a.rope_theta = rope.theta;
   a.yarn = rope.yarn;
   a.rotary_dim = read_rotary_dim(f, family, rope, a.head_dim);
@@ -107,8 +108,6 @@ void write_latent(const AttentionSpec& a, ordered_json& out) {
   out["qk_nope_head_dim"] = a.latent.nope_dim;
   out["qk_rope_head_dim"] = a.latent.rope_dim;
   out["v_head_dim"] = a.latent.value_dim;
-  if (a.yarn.factor > 1)
-    out["max_position_embeddings"] = std::llround(a.yarn.factor * static_cast<double>(a.yarn.positions));
   out["rope_interleave"] = a.rope_pairs == RopePairs::neighbours;
 }
 
@@ -158,6 +157,9 @@ void write_hf_attention(const AttentionSpec& attention, const HfFamily& family, 
   config["num_attention_heads"] = attention.heads;
   config["rope_theta"] = attention.rope_theta;
   config["rope_scaling"] = write_hf_rope_scaling(attention.yarn);
+  const YarnSpec& yarn = attention.yarn;
+  if (yarn.factor > 1)
+    config["max_position_embeddings"] = std::llround(yarn.factor * static_cast<double>(yarn.positions));
   config[family.bias_key] = attention.qkv_bias;
   if (attention.is_latent()) return write_latent(attention, config);
   config["num_key_value_heads"] = attention.kv_heads;

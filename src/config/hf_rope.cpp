@@ -41,7 +41,7 @@ double stretch_of(const HfFields& rope, int64_t head_dim) {
 
 }  // namespace
 
-HfRope read_hf_rope(const HfFields& config, const HfRopeTypes& types) {
+HfRope read_hf_rope(const HfFields& config, int64_t alpha_of_head) {
   std::optional<double> theta, partial;
   double stretch = 1;  // of theta
   std::optional<YarnSpec> yarn;
@@ -51,10 +51,10 @@ HfRope read_hf_rope(const HfFields& config, const HfRopeTypes& types) {
     if (!object.is_object()) config.wrong(key, "null or an object", object);
     const HfFields rope(object, fmt::format("{}: {}", config.where(), key));
     const std::string type = rope_type(rope);
-    const bool by_alpha = type == "dynamic" && types.alpha_of_head > 2 && rope.has("alpha");
-    if (type != "default" && !(type == "yarn" && types.yarn) && !by_alpha)
+    const bool by_alpha = type == "dynamic" && alpha_of_head > 2 && rope.has("alpha");
+    if (type != "default" && type != "yarn" && !by_alpha)
       config.unsupported(fmt::format("rope type \"{}\"", printable(type)));
-    if (by_alpha) stretch = stretch_of(rope, types.alpha_of_head);
+    if (by_alpha) stretch = stretch_of(rope, alpha_of_head);
     const YarnSpec found = type == "yarn" ? read_yarn(rope) : YarnSpec{};
     if (yarn && !(*yarn == found)) config.wrong(key, "the same values as rope_parameters", object);
     yarn = found;

@@ -14,16 +14,10 @@ struct HfRope {
   std::optional<double> partial;  // partial_rotary_factor, inside or beside rope_parameters
 };
 
-// The types that are read, beside default.
-struct HfRopeTypes {
-  bool yarn = false;
-  // dynamic with alpha, which multiplies theta by alpha^(h / (h - 2)) for heads of so many elements; 0: not read.
-  int64_t alpha_of_head = 0;
-};
-
-// Errors: config where the two dialects contradict each other; unsupported for other types, and for YaRN's options
-// attention_factor and truncate.
-HfRope read_hf_rope(const HfFields& config, const HfRopeTypes& types);
+// Reads the types default and yarn and, with heads of `alpha_of_head` elements, dynamic with alpha, which multiplies
+// theta by alpha^(h / (h - 2)). Errors: config where the two dialects contradict each other; unsupported for other
+// types, and for YaRN's options attention_factor and truncate.
+HfRope read_hf_rope(const HfFields& config, int64_t alpha_of_head = 0);
 
 // The v4 rope_scaling object, null without YaRN.
 nlohmann::ordered_json write_hf_rope_scaling(const YarnSpec& yarn);

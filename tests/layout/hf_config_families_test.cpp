@@ -53,6 +53,15 @@ TEST(HfFamilies, AttentionIsAsTheFamilyHasIt) {
   EXPECT_NEAR(hunyuan.rope_theta, 1e4 * std::pow(1000, 128.0 / 126), 1e-3);
 }
 
+TEST(HfFamilies, AnyMayHaveYarn) {
+  const ordered_json scaling = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}};
+  for (const char* name : {"qwen3-30b-a3b", "glm-4.5", "minimax-m2"}) {
+    const ModelSpec model = with(name, {{"rope_scaling", scaling}, {"num_nextn_predict_layers", 0}});
+    EXPECT_EQ(model.layers[0].attention.yarn, (YarnSpec{4, 0, 0, 32, 1, 32768})) << name;
+    EXPECT_EQ(round_trip(model), model) << name;
+  }
+}
+
 TEST(HfFamilies, RoutersAreAsTheFamilyHasThem) {
   const MoeSpec glm = model_of("glm-4.5").layers.back().moe;
   EXPECT_EQ(glm, (MoeSpec{160, 8, 1536, 1536, ScoreFunction::sigmoid, true, true, 2.5}));
@@ -153,7 +162,7 @@ TEST(HfFamilies, WhatTheyCannotBeIsRefused) {
     for (const char* key : {"n_routed_experts", "num_experts_per_tok", "norm_topk_prob", "routed_scaling_factor",
                             "first_k_dense_replace", "n_group", "rope_theta", "rms_norm_eps"})
       refuse(name, key, kAbsent, Exit::config);
-    refuse(name, "rope_scaling", {{"type", "yarn"}, {"factor", 4}}, Exit::unsupported);
+    refuse(name, "rope_scaling", {{"type", "linear"}, {"factor", 4}}, Exit::unsupported);
   }
   refuse("glm-4.5-air", "partial_rotary_factor", kAbsent, Exit::config);
   refuse("glm-4.5-air", "partial_rotary_factor", 1.5, Exit::config);

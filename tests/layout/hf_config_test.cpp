@@ -298,7 +298,6 @@ TEST(HfConfig, WhatChangesNumbersIsNotIgnored) {
     refuse(name, "hidden_act", "gelu");
     refuse(name, "sliding_window", 1024);
     refuse(name, "quantization_config", {{"quant_method", "fp8"}});
-    refuse(name, "rope_scaling", {{"type", "yarn"}, {"factor", 4}});
     refuse(name, "rope_scaling", {{"rope_type", "llama3"}});
     refuse(name, "rope_parameters", {{"rope_type", "linear"}, {"rope_theta", 1e6}});
     ordered_json off = config_of(name);
