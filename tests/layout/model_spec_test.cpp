@@ -265,5 +265,24 @@ TEST(NativeModelTable, RefusesWhatDoesNotFit) {
   refuse([](NativeModel& n) { n.heads = std::numeric_limits<int64_t>::min(); }, "heads");
 }
 
+TEST(ModelSpec, AWindowSavesTheScoresOfHiddenKeys) {
+  for (const int64_t seq_len : {1, 6, 30})
+    for (const int64_t window : {0, 1, 5, 6, 7, 100}) {
+      AttentionSpec a;
+      a.window = window;
+      double pairs = 0;
+      for (int64_t query = 0; query < seq_len; ++query)
+        for (int64_t key = 0; key <= query; ++key)
+          if (window == 0 || query - key < window) ++pairs;
+      EXPECT_NEAR(a.mean_keys(seq_len), pairs / static_cast<double>(seq_len), 1e-12) << seq_len << " " << window;
+    }
+  ModelSpec model = preset_model("qwen1.5-moe-a2.7b");
+  const double full = forward_flops_per_token(model, 1000);
+  const AttentionSpec whole = model.layers[0].attention;
+  model.layers[0].attention.window = 100;
+  const double keys = whole.mean_keys(1000) - model.layers[0].attention.mean_keys(1000);
+  EXPECT_NEAR(full - forward_flops_per_token(model, 1000), 2 * keys * static_cast<double>(16 * (128 + 128)), 1);
+}
+
 }  // namespace
 }  // namespace mw::test
