@@ -134,16 +134,8 @@ void Trainer::prepare() {
     if (!run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
   }
   data_ = open_samples(run_, model.vocab, false);
-  if (run_.train.val_batches > 0) validation_ = open_samples(run_, model.vocab, true);
-  if (run_.train.val_batches > 0 && run_.train.val_every > 0 && validation_ == nullptr)
-    fail(Exit::config, fmt::format("train.val_every = {}, but there is no data to validate on", run_.train.val_every),
-         "name some in data.val_path, hold some out by data.val_fraction, or set train.val_every = 0");
-  if (run_.train.byte_baseline && validation_ != nullptr) {
-    if (run_.data.kind != DataKind::text || !run_.data.blend.empty())
-      fail(Exit::config, "train.byte_baseline counts the bytes of data.path, with data.kind = \"text\"",
-           "set train.byte_baseline = false");
-    baseline_ = std::make_unique<ByteCountModel>(data_->source());
-  }
+  validation_ = open_validation(run_, model.vocab);
+  if (run_.train.byte_baseline && validation_ != nullptr) baseline_ = std::make_unique<ByteCountModel>(data_->source());
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
   if (leader_) check_vocabulary(*data_, run_, model.vocab);
   if (leader_ && validation_ != nullptr) check_vocabulary(*validation_, run_, model.vocab);

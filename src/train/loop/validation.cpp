@@ -10,6 +10,18 @@
 
 namespace mw {
 
+std::unique_ptr<SampleOrder> open_validation(const RunSpec& run, int64_t vocab) {
+  if (run.train.val_batches == 0) return nullptr;
+  std::unique_ptr<SampleOrder> data = open_samples(run, vocab, true);
+  if (run.train.val_every > 0 && data == nullptr)
+    fail(Exit::config, fmt::format("train.val_every = {}, but there is no data to validate on", run.train.val_every),
+         "name some in data.val_path, hold some out by data.val_fraction, or set train.val_every = 0");
+  if (run.train.byte_baseline && data != nullptr && (run.data.kind != DataKind::text || !run.data.blend.empty()))
+    fail(Exit::config, "train.byte_baseline counts the bytes of data.path, with data.kind = \"text\"",
+         "set train.byte_baseline = false");
+  return data;
+}
+
 std::string describe(const ValidationResult& result, bool of_bytes) {
   std::string text = fmt::format("loss {:.4f} over {} labels", result.loss, result.labels);
   if (of_bytes) text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);

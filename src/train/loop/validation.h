@@ -1,6 +1,7 @@
 // Validation: mean loss over windows spread evenly over the held-out data.
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "train/data/data.h"
@@ -8,6 +9,10 @@
 namespace mw {
 
 class ByteCountModel;
+
+// The data that a run validates on; null if it does not, or has none. Errors: data; config, without data for
+// train.val_every, or with train.byte_baseline but without text.
+std::unique_ptr<SampleOrder> open_validation(const RunSpec& run, int64_t vocab);
 
 struct ValidationResult {
   double loss = 0;           // nats per label
