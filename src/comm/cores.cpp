@@ -49,17 +49,19 @@ std::vector<int> parse_core_list(const std::string& text) {
 }
 
 std::string stay_near(Device device) {
-  if (device.kind == DeviceKind::cpu || !bound_cores().empty()) return "";
+  if (device.kind == DeviceKind::cpu) return "";
   std::string text;
   try {
     text = read_text_file("/sys/bus/pci/devices/" + address_of(device) + "/local_cpulist", 4096);
   } catch (const Error&) {
     return "";
   }
+  const std::vector<int> cores = parse_core_list(text), bound = bound_cores();
   cpu_set_t near;
   CPU_ZERO(&near);
-  for (const int core : parse_core_list(text)) CPU_SET(core, &near);
-  if (CPU_COUNT(&near) == 0 || sched_setaffinity(0, sizeof near, &near) != 0) return "";
+  for (const int core : cores) CPU_SET(core, &near);
+  if (cores.empty() || (!bound.empty() && bound != cores)) return "";
+  if (bound.empty() && sched_setaffinity(0, sizeof near, &near) != 0) return "";
   return text.substr(0, text.find('\n'));
 }
 

@@ -19,9 +19,9 @@ int threads_per_rank(int64_t asked, int local_size);
 // Parses "0-3,8"; empty where the text does not have that form.
 std::vector<int> parse_core_list(const std::string& text);
 
-// Binds the calling thread, and threads that it starts later, to the cores next to a GPU, unless the launcher already
-// bound the process. Returns these cores, or "" where nothing was changed: on a CPU, in a bound process, or with an
-// unknown topology.
+// Binds the calling thread, and threads that it starts later, to the cores next to a GPU, unless the process is
+// bound. Returns these cores if it is bound to them now, else "": on a CPU, in a process that the launcher bound to
+// others, or with an unknown topology.
 std::string stay_near(Device device);
 
 }  // namespace mw

@@ -81,10 +81,8 @@ std::vector<ParamRow> run_params(const ModelSpec& model, const TrainSpec& train)
 }
 
 void check_param_groups(const std::vector<ParamRow>& rows, const TrainSpec& train) {
-  if (train.optimizer != Optimizer::muon && (train.muon.lr > 0 || train.muon.router))
-    fail(Exit::config,
-         fmt::format("train.muon_{} is set, but train.optimizer = \"{}\"", train.muon.lr > 0 ? "lr" : "router",
-                     word_of(train.optimizer)),
+  if (train.optimizer != Optimizer::muon && !(train.muon == MuonSpec{}))
+    fail(Exit::config, fmt::format("keys train.muon_* are set, but train.optimizer = \"{}\"", word_of(train.optimizer)),
          "set train.optimizer = \"muon\", or leave the keys of Muon as they are");
   if (train.optimizer == Optimizer::muon && train.muon.lr > 0 && train.lr == 0)
     fail(Exit::config,

@@ -14,7 +14,7 @@ namespace mw {
 // name, and for Muon train.muon_lr / train.lr. Errors: config, for an item that is malformed.
 std::vector<ParamRow> run_params(const ModelSpec& model, const TrainSpec& train);
 
-// Errors: config, when train.muon_lr or muon_router is set without Muon or muon_lr is a multiple of no rate, or when a
+// Errors: config, when a key of Muon is set without Muon or muon_lr is a multiple of no rate, or when a
 // pattern of train.lr_scales matches no trained parameter, or only such that earlier patterns match.
 void check_param_groups(const std::vector<ParamRow>& rows, const TrainSpec& train);
 

@@ -29,6 +29,7 @@ struct MuonSpec {
   double momentum = 0.95;
   bool nesterov = true, router = false;
   MuonScale scale = MuonScale::match_rms;
+  bool operator==(const MuonSpec&) const = default;
 };
 
 struct TrainSpec {

@@ -57,6 +57,15 @@ int64_t measure_libraries(Engine& engine) {
   return taken;
 }
 
+// On a platform measured for this run.
+Plan make_measured_plan(const ModelSpec& model, const RunSpec& run, const Comm& world, Device device, int threads,
+                        const NodePlace& place, SharedPlacements placements) {
+  const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
+  Platform platform = measure_platform(model, run, mesh, threads, device.kind);
+  platform.nodes = place.nodes;
+  return make_plan(model, run, world.size(), world.rank(), platform, std::move(placements));
+}
+
 Stream open_stream_of(const RunSpec& run, Device device, int threads) {
   Stream stream = open_stream(device, threads);
   stream.set_deterministic(run.train.deterministic);
@@ -94,10 +103,7 @@ Device choose_device(DeviceChoice wanted, int local_rank) {
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      const NodePlace& place, SharedPlacements placements) {
   check_forced_load(run, model);
-  const Mesh mesh = make_mesh(run.mesh, world.size(), run.moe.tp_mode);
-  Platform platform = measure_platform(model, run, mesh, threads, device.kind);
-  platform.nodes = place.nodes;
-  Plan plan = make_plan(model, run, world.size(), world.rank(), platform, std::move(placements));
+  Plan plan = make_measured_plan(model, run, world, device, threads, place, std::move(placements));
   check_memory(plan, device, place.ranks, ranks_on_gpu(world, device));
   return plan;
 }
@@ -133,17 +139,23 @@ void place_experts(Engine& engine, SharedPlacements placements) {
   engine.model->place_experts(engine.plan.placements);
 }
 
-bool change_run(Engine& engine, const RunSpec& run) {
-  Plan plan = make_plan(engine.plan.model, run, engine.world.size(), engine.plan.rank, engine.plan.platform,
-                        engine.plan.placements);
+std::optional<Plan> plan_change(Engine& engine, const RunSpec& run, SharedPlacements placements) {
+  Plan plan = make_measured_plan(engine.plan.model, run, engine.world, engine.device, engine.stream.threads(),
+                                 engine.place, std::move(placements));
   int64_t lacking = summarise(all_rows(plan)).total() - summarise(all_rows(engine.plan)).total() -
                     available_share(engine.world, engine.device, engine.place);
   if (engine.device.kind == DeviceKind::cpu && !packs_alike(plan, *engine.comms.ep, engine.stream)) lacking = 1;
   engine.world.all_reduce_max(std::span(&lacking, 1));
-  if (lacking > 0) return false;
+  if (lacking > 0) return std::nullopt;
+  return plan;
+}
+
+bool change_run(Engine& engine, const RunSpec& run) {
+  std::optional<Plan> plan = plan_change(engine, run, engine.plan.placements);
+  if (!plan) return false;
   engine.stream.wait();
   engine.model.reset();
-  engine.plan = std::move(plan);
+  engine.plan = std::move(*plan);
   engine.model.emplace(engine.plan, engine.params, engine.comms, engine.stream, arenas_of(engine.device));
   return true;
 }

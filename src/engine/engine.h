@@ -46,8 +46,8 @@ class ExchangesEnd {
 };
 
 struct Engine {
-  // placements: as in make_plan. Collective over `world`, which must outlive it. Errors: config; memory; unsupported,
-  // also for a placement with replicas.
+  // placements: as in make_plan. Collective over `world`, which must outlive it. Errors: config; memory; unsupported.
+  // Replicas in it have weights after refresh_weights.
   Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world, int threads, const NodePlace& place = {},
          SharedPlacements placements = nullptr);
   Engine(const Engine&) = delete;
@@ -74,10 +74,15 @@ struct Engine {
 // config, as place_experts (layout/plan.h).
 void place_experts(Engine& engine, SharedPlacements placements);
 
+// The plan of this rank for `run`, which may differ from the engine's in moe.transport and shares, with these
+// placements (null: those of a new run). None if some rank lacks memory for what it takes beyond the engine's plan, or
+// if ranks that would gather packed weights from each other pack them in different ways. Collective over the world.
+// Errors: config, as make_plan.
+std::optional<Plan> plan_change(Engine& engine, const RunSpec& run, SharedPlacements placements);
+
 // Computes from now on as an engine that was made with `run` would, which may differ from the engine's in moe.transport
 // and mesh.shares only: weights, optimizer state and placements stay, and what the model keeps of micro-batches, of
-// which none may be in flight, is allocated again. Returns false and changes nothing if that does not fit into the
-// memory of some rank, or if ranks that would gather packed weights from each other pack them in different ways.
+// which none may be in flight, is allocated again. Returns false and changes nothing where plan_change has no plan.
 // Collective over the world. Errors: config, as make_plan, also where ranks would hold other parts of the experts
 // (gather_tokens); memory.
 bool change_run(Engine& engine, const RunSpec& run);

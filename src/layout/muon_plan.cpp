@@ -88,7 +88,7 @@ class Planner {
   }
 
   bool splits(size_t row, const MuonShape& shape);
-  std::map<std::pair<int, int64_t>, std::vector<Held>> parts_of(size_t row, const MuonShape& shape);
+  std::map<std::pair<int64_t, int>, std::vector<Held>> parts_of(size_t row, const MuonShape& shape);
   void add_row(size_t row);
   void add_whole(size_t row, const MuonShape& shape, std::vector<ElementRange> matrices);
   void add_split(size_t row, const MuonShape& shape, int64_t index, std::vector<Held> held);
@@ -115,10 +115,10 @@ bool Planner::splits(size_t row, const MuonShape& shape) {
   return false;
 }
 
-// By group and index of the matrix; of the rank's own matrices alone where none is split.
-std::map<std::pair<int, int64_t>, std::vector<Planner::Held>> Planner::parts_of(size_t row, const MuonShape& shape) {
+// By index of the matrix and group; of the rank's own matrices alone where none is split.
+std::map<std::pair<int64_t, int>, std::vector<Planner::Held>> Planner::parts_of(size_t row, const MuonShape& shape) {
   const bool exchanges = splits(row, shape);
-  std::map<std::pair<int, int64_t>, std::vector<Held>> matrices;
+  std::map<std::pair<int64_t, int>, std::vector<Held>> matrices;
   for (int rank = 0; rank < stage_ranks(); ++rank) {
     if (!exchanges && rank != own_rank()) continue;
     const MeshCoords at = coords(rank);
@@ -134,7 +134,7 @@ std::map<std::pair<int, int64_t>, std::vector<Planner::Held>> Planner::parts_of(
     const MatrixBlock block = block_of(rows_[row], local);
     for (int64_t m = owned.begin / size; m * size < owned.end(); ++m) {
       const int64_t begin = std::max(owned.begin, m * size), end = std::min(owned.end(), (m + 1) * size);
-      matrices[{group, indices[static_cast<size_t>(m)]}].push_back({block, {rank, {begin, end - begin}}});
+      matrices[{indices[static_cast<size_t>(m)], group}].push_back({block, {rank, {begin, end - begin}}});
     }
   }
   return matrices;
@@ -144,7 +144,7 @@ void Planner::add_row(size_t row) {
   const MuonShape shape = muon_shape(rows_[row]);
   std::vector<ElementRange> whole;
   for (auto& [key, held] : parts_of(row, shape)) {
-    if (held.size() > 1) add_split(row, shape, key.second, std::move(held));
+    if (held.size() > 1) add_split(row, shape, key.first, std::move(held));
     else if (held.front().part.rank == own_rank()) whole.push_back(held.front().part.elements);
   }
   add_whole(row, shape, std::move(whole));

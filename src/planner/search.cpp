@@ -221,6 +221,7 @@ Trainable trainable(const Request& request) {
       RunSpec run = with_layout(request.run, layout);
       run.train.global_batch = 1;
       run.mesh.stage_layers.clear();
+      run.train.lr_scales.clear();
       run.moe.transport = "auto";
       run.mesh.shares.clear();
       run.mesh.width_shares.clear();

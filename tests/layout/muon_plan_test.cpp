@@ -144,6 +144,7 @@ TEST(MuonPlan, SavesAMoment) {
       RunSpec run = muon_run(c);
       const Plan muon = small_plan(run, c.ranks, rank);
       run.train.optimizer = Optimizer::adamw;
+      run.train.muon = {};
       const Plan adamw = small_plan(run, c.ranks, rank);
       const auto moments = [](const Plan& plan) {
         int64_t bytes = 0;

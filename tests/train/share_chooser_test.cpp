@@ -110,13 +110,12 @@ TEST(ShareChooser, ChangesSharesWhereARankBecomesSlow) {
 }
 
 TEST(ShareChooser, RefusesToAdaptSharesThatAreNotMeasured) {
-  const SampleOrder samples(counting_tokens(100), 32, 128, 1);
-  run_ranks(1, [&](Comm& world, Stream&) {
-    RunSpec run = even_run();
-    run.mesh.adapt_every = 10;
-    const Plan plan = plan_of(run, world);
-    EXPECT_THROW(ShareChooser(run, plan, world, 1, {}, samples, std::nullopt), Error);
-  });
+  RunSpec run = even_run();
+  EXPECT_NO_THROW(check_adaptation(run));
+  run.mesh.adapt_every = 10;
+  EXPECT_THROW(check_adaptation(run), Error);
+  run.mesh.shares = "measured";
+  EXPECT_NO_THROW(check_adaptation(run));
 }
 
 }  // namespace

@@ -48,6 +48,7 @@ TEST(ChangeTransport, ComputesAsAnEngineMadeWithIt) {
         ASSERT_TRUE(change_transport(*engine, next));
         expect_same_states(*engine, *fresh);
         EXPECT_EQ(engine->plan.transports, fresh->plan.transports);
+        EXPECT_EQ(engine->plan.platform.ops_workspace_bytes, fresh->plan.platform.ops_workspace_bytes);
         const ByteSummary bytes = summarise(all_rows(engine->plan));
         EXPECT_EQ(engine->params.fixed_bytes() + engine->model->activations().fixed_bytes(), bytes.fixed);
         EXPECT_EQ(take_step(*engine, 3), take_step(*fresh, 3)) << next;
@@ -84,7 +85,7 @@ TEST(TransportChooser, WarnsWhereItsProfileIsGone) {
   run_ranks(2, [&](Comm& world, Stream&) {
     RandomLayout layout = layout_with({"fp32", 2}, "auto");
     layout.run.plan.platform = profile.string();
-    TransportChooser chooser(layout.run, world, {}, "");
+    TransportChooser chooser(layout.run, world, {}, "", false);
     EXPECT_EQ(chooser.note().empty(), world.rank() != 0);
     const std::string chosen = layout.run.moe.transport;
     const std::unique_ptr<Engine> engine = trained_engine(layout, world);

@@ -59,6 +59,12 @@ std::string describe(const BalanceReport& report, int64_t step) {
       report.expected_gain > 0 ? fmt::format("; a step should save {:.1f} ms", report.expected_gain * 1e3) : "");
 }
 
+void check_replica_slots(const RunSpec& run) {
+  if (run.moe.replica_slots > 0 && run.moe.balance == Balance::none && !run.migrate)
+    fail(Exit::config, fmt::format("moe.replica_slots = {} needs moe.balance, which fills them", run.moe.replica_slots),
+         "set moe.balance = \"swap\", or moe.replica_slots = 0");
+}
+
 Balancer::Balancer(Engine& engine) : engine_(engine), bytes_per_second_(kFirstBandwidth) {
   const Plan& plan = engine.plan;
   all_flops_ = forward_flops_per_token(plan.model, -1);  // without those of attention scores

@@ -18,4 +18,12 @@ std::optional<RunSpec> run_before(const RunSpec& run) {
   return std::nullopt;
 }
 
+bool resumes(const RunSpec& run) {
+  try {
+    return !folder_to_resume(run).empty();
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 }  // namespace mw

@@ -11,5 +11,7 @@ namespace mw {
 // if there is none, if it cannot be read, which is reported when it is loaded, or if its mesh, schedule or
 // micro-batches are other ones than the run's.
 std::optional<RunSpec> run_before(const RunSpec& run);
+// Whether `run` resumes from a checkpoint, or should and cannot.
+bool resumes(const RunSpec& run);
 
 }  // namespace mw

@@ -22,7 +22,8 @@ Lane lane_of(const Engine& engine) { return engine.device.kind == DeviceKind::cp
 
 // Of the faster pass: the first one also commits memory.
 ComputeSeconds measure(Engine& engine, const SampleOrder& samples) {
-  set_first_weights(engine);
+  engine.params.initialise(static_cast<uint64_t>(engine.plan.run.train.seed), engine.stream);
+  refresh_weights(engine);
   slow_down(engine, 0);
   Trace& trace = engine.stream.trace();
   if (lane_of(engine) == Lane::compute) trace.time_device(&engine.stream.queue());
@@ -84,11 +85,14 @@ ComputeSeconds compute_seconds(std::vector<TraceEvent> events, Lane lane) {
   return sum;
 }
 
-ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
-                           const SampleOrder& samples, const std::optional<RunSpec>& before) {
+void check_adaptation(const RunSpec& run) {
   if (run.mesh.adapt_every > 0 && run.mesh.shares != kMeasuredShares)
     fail(Exit::config, fmt::format("mesh.adapt_every = {} changes measured shares only", run.mesh.adapt_every),
          fmt::format("set mesh.shares = \"{}\", or mesh.adapt_every = 0", kMeasuredShares));
+}
+
+ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
+                           const SampleOrder& samples, const std::optional<RunSpec>& before) {
   std::vector<Divided> measured;
   if (run.mesh.shares == kMeasuredShares) measured.push_back(divided_samples(plan));
   if (run.mesh.width_shares == kMeasuredShares) measured.push_back(divided_width(plan));
@@ -143,6 +147,12 @@ void ShareChooser::end_step(Engine& engine, double seconds, int64_t step) {
   own_seconds_ += seconds_for_samples(engine.plan, compute_seconds(trace.take_events(), lane_of(engine)));
   step_seconds_ += seconds;
   ++timed_steps_;
+}
+
+void ShareChooser::forget() {
+  watch_.reset();
+  own_seconds_ = step_seconds_ = 0;
+  timed_steps_ = 0;
 }
 
 std::string ShareChooser::after_step(Engine& engine, int64_t step) {

@@ -20,6 +20,9 @@ struct ComputeSeconds {
 // events: of one thread or queue (`lane`); others are left out.
 ComputeSeconds compute_seconds(std::vector<TraceEvent> events, Lane lane);
 
+// Errors: config, for mesh.adapt_every without measured mesh.shares.
+void check_adaptation(const RunSpec& run);
+
 class ShareChooser {
  public:
   // Puts shares in place of "measured" in `run`: those of `before`, a run of the same layout, where it has them and the
@@ -27,8 +30,7 @@ class ShareChooser {
   // without an update, and shares so that the slowest rank takes the least time: the samples by the seconds that each
   // data-parallel rank computes for one of its own, and the width of experts by those of the experts. No rank gets
   // more than its memory has room for. plan: of this rank, with equal shares in place of "measured". `before` counts
-  // on rank 0 only. Collective over the world. Errors: config, for mesh.adapt_every without "measured"; as
-  // Engine and accumulate_gradients.
+  // on rank 0 only. Collective over the world. Errors: as Engine and accumulate_gradients.
   ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
                const SampleOrder& samples, const std::optional<RunSpec>& before);
 
@@ -40,6 +42,8 @@ class ShareChooser {
   // To be called where a step begins and where it ends, after Trace::settle.
   void begin_step(Engine& engine, int64_t step);
   void end_step(Engine& engine, double seconds, int64_t step);
+  // Begins to measure anew, where other work than before counts for the shares.
+  void forget();
   // To be called between two steps. Every mesh.adapt_every steps it looks whether to share the samples anew, and does
   // so. Returns a line for the log where it did. Collective over the world.
   std::string after_step(Engine& engine, int64_t step);

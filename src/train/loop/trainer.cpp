@@ -117,6 +117,8 @@ class Trainer {
 };
 
 void Trainer::prepare() {
+  check_adaptation(run_);
+  check_replica_slots(run_);
   const ModelSpec model = load_model_spec(run_);
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
   const NodePlace place = place_on_node(world_, run_.mesh);
@@ -124,9 +126,8 @@ void Trainer::prepare() {
   const Device device = choose_device(run_.train.device, place.rank);
   if (options_.dry_run) free_memory_ = available_share(world_.comm(), device, place);
   const std::optional<RunSpec> before = leader_ ? run_before(run_) : std::nullopt;
-  transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "");
-  // Refuses before anything is read.
-  Plan plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);
+  transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "", leader_ && resumes(run_));
+  Plan plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);
   } else if (leader_) {
@@ -339,9 +340,10 @@ StepStats Trainer::compute_step(int64_t step) {
 
 // What was measured with the transport and the shares before says nothing about the predictions for the new ones.
 void Trainer::change_run_after(const StepStats& stats, int64_t step) {
-  for (const std::string& change : {transport_->after_step(*engine_, stats, step), shares_->after_step(*engine_, step)})
-    if (!change.empty()) say("{}", change);
   const RunSpec& now = engine_->plan.run;
+  if (const std::string change = transport_->after_step(*engine_, stats, step); !change.empty()) say("{}", change);
+  if (now.moe.transport != run_.moe.transport) shares_->forget();
+  if (const std::string change = shares_->after_step(*engine_, step); !change.empty()) say("{}", change);
   if (now.moe.transport == run_.moe.transport && now.mesh.shares == run_.mesh.shares) return;
   run_ = now;
   bytes_ = summarise(all_rows(engine_->plan));

@@ -33,8 +33,9 @@ MeasuredLoads loads_by_place(const Engine& engine, const StepStats& stats) {
 
 }  // namespace
 
-TransportChooser::TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before)
-    : asked_(run), nodes_(nodes) {
+TransportChooser::TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before,
+                                   bool resumes)
+    : asked_(run), nodes_(nodes), resumes_(resumes ? 1 : 0) {
   TransportChoice choice;
   choice.name = run.moe.transport;
   if (world.rank() == 0) {
@@ -43,28 +44,28 @@ TransportChooser::TransportChooser(RunSpec& run, Comm& world, const NodeMap& nod
     chosen_ = choice.seconds > 0 ? 1 : 0;
   }
   world.all_reduce_max(std::span(&chosen_, 1));
-  keeps_ = !broadcast_text(world, before, 0).empty();
+  world.all_reduce_max(std::span(&resumes_, 1));
   run.moe.transport = broadcast_text(world, choice.name, 0);
 }
 
 bool TransportChooser::choose_by_first_batch(RunSpec& run, const ModelSpec& model, Comm& world, int threads,
                                              const NodePlace& place, const SampleOrder& samples) {
-  if (chosen_ == 0 || keeps_) return false;
+  if (chosen_ == 0 || resumes_ > 0) return false;
   Engine engine(model, run, world, threads, place);
   set_first_weights(engine);
   const std::vector<Batch> batch = stage(engine, read_step(samples, engine.plan, 0));
   const StepStats stats = accumulate_gradients(engine, batch, forced_taps(engine.plan, 1));
-  std::string name = run.moe.transport;
-  if (world.rank() == 0) {
-    const TransportChoice choice =
-        choose_auto_transport(asked_, world.size(), nodes_, "", loads_by_place(engine, stats));
-    if (choice.seconds > 0) {
-      name = choice.name;
-      note_ = describe(choice, fmt::format("{} and the loads of the first batch", run.plan.platform));
-    }
-  }
-  name = broadcast_text(world, name, 0);
-  return std::exchange(run.moe.transport, name) != name;
+  TransportChoice choice;
+  if (world.rank() == 0)
+    choice = choose_auto_transport(asked_, world.size(), nodes_, "", loads_by_place(engine, stats));
+  RunSpec next = run;
+  next.moe.transport = broadcast_text(world, choice.seconds > 0 ? choice.name : run.moe.transport, 0);
+  const bool changes = next.moe.transport != run.moe.transport, fits = !changes || plan_change(engine, next, nullptr);
+  if (choice.seconds > 0)
+    note_ = describe(choice, fmt::format("{} and the loads of the first batch", run.plan.platform)) +
+            (fits ? "" : fmt::format("; but some rank has too little memory for it, and {} stays", run.moe.transport));
+  if (fits) run = next;
+  return changes && fits;
 }
 
 std::string TransportChooser::after_step(Engine& engine, const StepStats& stats, int64_t step) {

@@ -15,12 +15,14 @@ namespace mw {
 class TransportChooser {
  public:
   // Sets run.moe.transport to what rank 0 chooses; the others may see another profile. before: the transport of the
-  // checkpoint that the run resumes from, where its layout is the same; or "". Collective over the world.
-  TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before);
+  // checkpoint that the run resumes from, where its layout is the same; or "". resumes: whether there is a checkpoint.
+  // Both count on rank 0 only. Collective over the world.
+  TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before, bool resumes);
 
-  // Chooses again by the loads of the first step's batch, for a new run, and sets run.moe.transport. For that it makes
-  // an engine with the transport chosen so far, and computes the batch's gradients without an update. Returns whether
-  // the transport is another one. Collective over the world. Errors: as Engine and accumulate_gradients.
+  // Chooses again by the loads of the first step's batch, for a run that does not resume, and sets
+  // run.moe.transport where every rank has memory for the transport. For that it makes an engine with the transport
+  // chosen so far, and computes the batch's gradients without an update. Returns whether it is another one. Collective
+  // over the world. Errors: as Engine and accumulate_gradients.
   bool choose_by_first_batch(RunSpec& run, const ModelSpec& model, Comm& world, int threads, const NodePlace& place,
                              const SampleOrder& samples);
 
@@ -36,8 +38,8 @@ class TransportChooser {
   RunSpec asked_;  // the run file's
   NodeMap nodes_;
   std::string note_;
-  int64_t chosen_ = 0;  // whether a profile chose, on all ranks
-  bool keeps_ = false;  // the transport of a checkpoint, on all ranks
+  int64_t chosen_ = 0;   // whether a profile chose, on all ranks
+  int64_t resumes_ = 0;  // likewise
 };
 
 }  // namespace mw
