@@ -19,20 +19,6 @@ ExchangeLeg received_backwards(ExchangeLeg leg) {
   return leg;
 }
 
-// Of a hop within the node: this member's message to itself, and what travels.
-RowMessage own_message(const std::vector<RowMessage>& messages, int own) {
-  for (const RowMessage& message : messages)
-    if (message.peer == own) return message;
-  return {.peer = own};
-}
-
-ExchangeLeg without_own(ExchangeLeg leg, int own) {
-  const auto is_own = [own](const RowMessage& message) { return message.peer == own; };
-  std::erase_if(leg.send, is_own);
-  std::erase_if(leg.receive, is_own);
-  return leg;
-}
-
 }  // namespace
 
 ByNodeTensors by_node_tensors(const TensorOf& kept, const TensorOf& scratch) {
@@ -232,20 +218,16 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
   pack(stream, pass, own, source_TD);
   const ExchangePlan& plan = own.plan;
-  ExchangeLeg far = plan.far, home = without_own(plan.home, ep_.rank());
+  ExchangeLeg far = plan.far;
   if (options_.fault == Fault::wrong_gateway_order && pass == Pass::forward) far = received_backwards(far);
   const auto send = [&](TensorView sent, TensorView pilots, TensorView units) {
     if (islands_.count() > 1) own.far.push_back(start(stream, far, Direction::to_experts, sent, pilots));
-    own.home.push_back(start(stream, home, Direction::to_experts, sent, units));
+    own.home.push_back(start(stream, plan.home, Direction::to_experts, sent, units));
   };
   const int64_t sent = plan.home.send_rows, pilots = plan.far.receive_rows;
-  const TensorView units = slice_of(pass == Pass::backward ? t_.arrived : t_.units, own.first.unit, plan.units);
-  send(slice_of(t_.rows, own.first.sent, sent), slice_of(t_.pilots, own.first.pilot, pilots), units);
-  // Rows for this rank's own experts do not travel, and are gathered while the others do.
-  const RowMessage from = own_message(plan.home.send, ep_.rank()), to = own_message(plan.home.receive, ep_.rank());
-  gather_sent(stream, own, source_TD, from.first, units.slice(to.first, to.rows));
+  send(slice_of(t_.rows, own.first.sent, sent), slice_of(t_.pilots, own.first.pilot, pilots),
+       slice_of(pass == Pass::backward ? t_.arrived : t_.units, own.first.unit, plan.units));
   if (pass == Pass::backward) return;
-  home = plan.home;
   far = plan.far;
   send(by_unit(t_.row_choices, own.first.sent, sent), by_unit(t_.pilot_choices, own.first.pilot, pilots),
        by_unit(t_.unit_choices, own.first.unit, plan.units));
@@ -256,11 +238,8 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
 
 void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD) {
   const int64_t sent = chunk.plan.home.send_rows;
-  const RowMessage own = own_message(chunk.plan.home.send, ep_.rank());
-  const int64_t after = own.first + own.rows;
-  const TensorView rows = slice_of(t_.rows, chunk.first.sent, sent);
-  gather_sent(stream, chunk, source_TD, 0, rows.slice(0, own.first));
-  gather_sent(stream, chunk, source_TD, after, rows.slice(after, sent - after));
+  gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens), of_choices(t_.sent_tokens, chunk).as<int32_t>(),
+              sent, slice_of(t_.rows, chunk.first.sent, sent));
   if (pass == Pass::backward) return;
   const bool weighs = carries_weights(pass) && !(options_.fault == Fault::stale_weights && pass == Pass::again);
   const TensorView weights = gate_weights_.slice(chunk.first_token, chunk.tokens);
@@ -268,12 +247,6 @@ void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, Tensor
                of_choices(t_.sent_leads, chunk).slice(0, sent), parts_.receiver, options_.merge,
                by_unit(t_.row_choices, chunk.first.sent, sent),
                weighs ? by_unit(t_.row_weights, chunk.first.sent, sent) : TensorView{});
-}
-
-void ByNodeTransport::gather_sent(Stream& stream, const Chunk& chunk, TensorView source_TD, int64_t first,
-                                  TensorView out) {
-  gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens),
-              of_choices(t_.sent_tokens, chunk).as<int32_t>() + first, out.dim(0), out);
 }
 
 // The gateway's part: what came from other islands goes on to the ranks of this one.
@@ -378,27 +351,16 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
                    weights = by_unit(t_.unit_weights, first.unit, plan.units),
                    merged = slice_of(t_.arrived, first.unit, plan.units);
   const bool weighs = !backward && options_.merge && !(options_.fault == Fault::merge_unweighted && ep_.rank() == 0);
-  const auto merge = [&](int64_t begin, int64_t count, TensorView out) {
-    combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table.slice(begin, count),
-                 weighs ? weights.slice(begin, count) : TensorView{}, {}, out);
-  };
-  const RowMessage own = own_message(plan.home.receive, ep_.rank()), to = own_message(plan.home.send, ep_.rank());
-  const int64_t after = own.first + own.rows;
-  merge(0, own.first, merged.slice(0, own.first));
-  merge(after, plan.units - after, merged.slice(after, plan.units - after));
-  ExchangeLeg home = without_own(plan.home, ep_.rank());
-  const bool forgets_home = options_.fault == Fault::forget_home && backward;
+  combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table, weighs ? weights : TensorView{}, {}, merged);
   const auto send = [&](TensorView units, TensorView spread, TensorView sent) {
     if (islands_.count() > 1) chunk.spread.push_back(start(stream, plan.spread, Direction::to_tokens, spread, units));
-    if (!forgets_home) chunk.home.push_back(start(stream, home, Direction::to_tokens, sent, units));
+    if (!(options_.fault == Fault::forget_home && backward))
+      chunk.home.push_back(start(stream, plan.home, Direction::to_tokens, sent, units));
   };
   const int64_t sent = plan.home.send_rows, spread = plan.spread.send_rows;
-  const TensorView returned = slice_of(t_.rows, first.sent, sent);
-  send(merged, slice_of(t_.spread, first.spread, spread), returned);
-  if (!forgets_home) merge(own.first, own.rows, returned.slice(to.first, to.rows));
+  send(merged, slice_of(t_.spread, first.spread, spread), slice_of(t_.rows, first.sent, sent));
   chunk.merged = false;
   if (!backward) return;
-  home = plan.home;
   // The weights have been read: their memory takes the gate gradients.
   const TensorView d_weights = scratch_.d_row_weights.take(end_.row).slice(row, rows);
   gather_values(stream, d_weights, flat(table), flat(weights));

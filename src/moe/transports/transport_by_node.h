@@ -103,8 +103,6 @@ class ByNodeTransport : public Transport {
   TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: numbers of copies, -1 for dropped choices
   TensorView of_choices(GrowingTensor& table, const Chunk& chunk);  // entries of its choices
   void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
-  // The rows of this rank's units from `first` on.
-  void gather_sent(Stream& stream, const Chunk& chunk, TensorView source_TD, int64_t first, TensorView out);
   void pass_on(Stream& stream, Pass pass, Chunk& chunk);
   void sort_arrived(Stream& stream, const Chunk& chunk);
   // Starts one leg of an exchange of a chunk's rows, which lie in `from` and `to` whatever the direction.
