@@ -42,7 +42,7 @@ int64_t read_rotary_dim(const HfFields& f, const HfFamily& family, const HfRope&
   return rotated == head_dim ? 0 : std::max<int64_t>(rotated, 1);
 }
 
-// The factor of which read_rotary_dim makes the same number of elements.
+// The partial_rotary_factor from which read_rotary_dim computes this rope_dim again.
 double rotary_factor(const AttentionSpec& a) {
   const auto rotated = static_cast<double>(a.rope_dim()), all = static_cast<double>(a.head_dim), factor = rotated / all;
   return all * factor < rotated ? std::nextafter(factor, 2.0) : factor;

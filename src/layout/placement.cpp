@@ -16,7 +16,7 @@ bool ExpertPlacement::has_replicas() const {
   return std::any_of(homes.begin(), homes.end(), [](const auto& list) { return list.size() > 1; });
 }
 
-// Experts of which copy number [begin, end) is on a rank, in slot order.
+// The experts that have one of their copies [begin, end) on this rank, in slot order.
 static std::vector<int> held_by(const ExpertPlacement& placement, int ep_rank, size_t begin, size_t end) {
   if (placement.is_sliced()) ep_rank = 0;
   std::vector<std::pair<int, int>> slots;  // slot, expert

@@ -1,5 +1,5 @@
-// Decides when the samples of a micro-batch should be shared anew while a run goes on (mesh.adapt_every). Plain data:
-// ranks that are told the same decide the same.
+// Decides during a run when to change the shares of the samples (mesh.adapt_every). The decision depends on the
+// arguments alone: ranks with the same arguments decide the same.
 #pragma once
 
 #include <cstdint>
