@@ -167,9 +167,9 @@ constexpr double kWeightBytes = 2, kStateBytes = 12, kReplicaStepBytes = 6;
 
 bool is_worth_it(const Options& o, const ExpertPlacement& from, const ExpertPlacement& to, const Rows& rows) {
   constexpr int64_t kHorizon = 100;
-  return pays(from, to, rows, std::vector<int64_t>(index_of(from.ep), 1),
-              {o.expert_ms * 1e-3, kWeightBytes * o.params, kStateBytes * o.params, kReplicaStepBytes * o.params,
-               o.gbps * 1e9, kHorizon});
+  return seconds_saved(from, to, rows, std::vector<int64_t>(index_of(from.ep), 1),
+                       {o.expert_ms * 1e-3, kWeightBytes * o.params, kStateBytes * o.params, o.gbps * 1e9,
+                        kReplicaStepBytes * o.params / (o.gbps * 1e9), kHorizon}) > 0;
 }
 
 double most_received(const PlacementChange& change) {

@@ -241,8 +241,8 @@ PlacementChange change_between(const ExpertPlacement& from, const ExpertPlacemen
   return change;
 }
 
-bool pays(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
-          std::span<const int64_t> speeds, const BalanceCosts& costs) {
+double seconds_saved(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
+                     std::span<const int64_t> speeds, const BalanceCosts& costs) {
   const auto imbalance = [&](const ExpertPlacement& placement) {
     return imbalance_of(rows_of_ranks(placement, split_rows(placement, rows, speeds)), speeds);
   };
@@ -252,9 +252,24 @@ bool pays(const ExpertPlacement& from, const ExpertPlacement& to, std::span<cons
     most = std::max(most, static_cast<double>(change.copies_to[g]) * costs.weight_bytes +
                               static_cast<double>(change.owners_to[g]) * costs.state_bytes);
   const double saved = (imbalance(from) - imbalance(to)) * costs.expert_seconds,
-               replicas = static_cast<double>(change.most_replicas - change.most_replicas_before) *
-                          costs.replica_step_bytes / costs.bytes_per_second;
-  return (saved - replicas) * static_cast<double>(costs.horizon) > most / costs.bytes_per_second;
+               replicas =
+                   static_cast<double>(change.most_replicas - change.most_replicas_before) * costs.replica_seconds;
+  return (saved - replicas) * static_cast<double>(costs.horizon) - most / costs.bytes_per_second;
+}
+
+ExpertPlacement best_placement(const ExpertPlacement& now, std::span<const int64_t> rows, int replica_slots,
+                               const BalanceCosts& costs) {
+  const std::vector<int64_t> speeds(index_of(now.ep), 1);
+  ExpertPlacement best = now;
+  double most = 0;
+  for (int slots = 0; slots <= replica_slots; ++slots) {
+    ExpertPlacement next = balance_experts(now, rows, even_ranks(now, slots));
+    const double saved = seconds_saved(now, next, rows, speeds, costs);
+    if (saved <= most) continue;
+    most = saved;
+    best = std::move(next);
+  }
+  return best;
 }
 
 }  // namespace mw

@@ -51,16 +51,21 @@ PlacementChange change_between(const ExpertPlacement& from, const ExpertPlacemen
 
 // What decides whether a change of placement is worth its cost.
 struct BalanceCosts {
-  double expert_seconds = 0;      // of a rank in this layer, per step, if all ranks had equally much to compute
-  double weight_bytes = 0;        // of an expert, as every copy has them
-  double state_bytes = 0;         // more that its owner has: master weights and moments
-  double replica_step_bytes = 0;  // that a replica sends and receives in every step: gradients and new weights
-  double bytes_per_second = 0;    // of a rank
-  int64_t horizon = 0;            // steps
+  double expert_seconds = 0;    // of a rank in this layer, per step, if all ranks had equally much to compute
+  double weight_bytes = 0;      // of an expert, as every copy has them
+  double state_bytes = 0;       // more that its owner has: master weights and moments
+  double bytes_per_second = 0;  // of them, that a rank receives
+  double replica_seconds = 0;   // in which a replica sends its gradient and receives new weights, in every step
+  int64_t horizon = 0;          // steps
 };
-// Whether the time that `to` saves over the horizon, by its smaller imbalance of `rows` and less what its replicas
-// cost, is more than the time in which the rank that receives most receives its experts.
-bool pays(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
-          std::span<const int64_t> speeds, const BalanceCosts& costs);
+// The seconds that `to` saves over the horizon, by its smaller imbalance of `rows` and less what its replicas cost, and
+// less the time in which the rank that receives most receives its experts. Negative: the change does not pay.
+double seconds_saved(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
+                     std::span<const int64_t> speeds, const BalanceCosts& costs);
+
+// The placement on equally fast ranks that saves most, with at most replica_slots replicas on a rank, which cost time
+// in every step; `now` where none pays. As balance_experts otherwise.
+ExpertPlacement best_placement(const ExpertPlacement& now, std::span<const int64_t> rows, int replica_slots,
+                               const BalanceCosts& costs);
 
 }  // namespace mw

@@ -251,19 +251,36 @@ TEST(Balance, PaysWhatItSavesWithinTheHorizon) {
   const Rows rows = {150, 150, 50, 50};
   BalanceCosts costs{.expert_seconds = 0.1, .weight_bytes = 2e6, .state_bytes = 12e6, .bytes_per_second = 1e6};
   costs.horizon = 279;  // 14 s to receive, 0.05 s saved in each step
-  EXPECT_FALSE(pays(from, to, rows, Rows{1, 1}, costs));
+  EXPECT_LE(seconds_saved(from, to, rows, Rows{1, 1}, costs), 0);
   costs.horizon = 281;
-  EXPECT_TRUE(pays(from, to, rows, Rows{1, 1}, costs));
-  EXPECT_FALSE(pays(from, from, rows, Rows{1, 1}, costs));
+  EXPECT_GT(seconds_saved(from, to, rows, Rows{1, 1}, costs), 0);
+  EXPECT_LE(seconds_saved(from, from, rows, Rows{1, 1}, costs), 0);
 }
 
 TEST(Balance, ReplicasHaveToEarnTheirTraffic) {
   const ExpertPlacement from = make_block_placement(4, 2), to = {2, {{{0, 0}, {1, 2}}, {{0, 1}}, {{1, 0}}, {{1, 1}}}};
   const Rows rows = {250, 50, 50, 50};
   BalanceCosts costs{.expert_seconds = 0.1, .bytes_per_second = 1e6, .horizon = 100};
-  EXPECT_TRUE(pays(from, to, rows, Rows{1, 1}, costs));
-  costs.replica_step_bytes = 51e3;  // 0.051 s in each step, of 0.05 s saved
-  EXPECT_FALSE(pays(from, to, rows, Rows{1, 1}, costs));
+  EXPECT_GT(seconds_saved(from, to, rows, Rows{1, 1}, costs), 0);
+  costs.replica_seconds = 0.051;  // of 0.05 s saved
+  EXPECT_LE(seconds_saved(from, to, rows, Rows{1, 1}, costs), 0);
+}
+
+// One expert has most rows of all: places alone leave 340 and 60 rows, a replica 200 and 200. Replicas that cost more
+// than they save are left out, also those that were there.
+TEST(Balance, TakesAsManyReplicasAsPay) {
+  const ExpertPlacement now = make_block_placement(4, 2);
+  const Rows rows = {300, 40, 30, 30};
+  BalanceCosts costs{.expert_seconds = 0.1, .bytes_per_second = 1e6, .horizon = 100};
+  const ExpertPlacement even = best_placement(now, rows, 2, costs);
+  EXPECT_TRUE(even.has_replicas());
+  EXPECT_EQ(rows_of_ranks(even, split_rows(even, rows, Rows{1, 1})), (Rows{200, 200}));
+  costs.replica_seconds = 1;
+  const ExpertPlacement places = best_placement(now, rows, 2, costs);
+  EXPECT_FALSE(places.has_replicas());
+  EXPECT_FALSE(best_placement(even, rows, 2, costs).has_replicas());
+  costs.state_bytes = 1e9;
+  EXPECT_EQ(best_placement(now, rows, 2, costs), now);
 }
 
 }  // namespace

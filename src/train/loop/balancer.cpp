@@ -11,6 +11,7 @@
 
 #include "base/host.h"
 #include "engine/migration.h"
+#include "engine/replicas.h"
 #include "layout/balance.h"
 #include "layout/row_split.h"
 #include "layout/transport.h"
@@ -65,7 +66,8 @@ void check_replica_slots(const RunSpec& run) {
          "set moe.balance = \"swap\", or moe.replica_slots = 0");
 }
 
-Balancer::Balancer(Engine& engine) : engine_(engine), bytes_per_second_(kFirstBandwidth) {
+Balancer::Balancer(Engine& engine)
+    : engine_(engine), bytes_per_second_(kFirstBandwidth), refresh_seconds_(measure_refresh(engine)) {
   const Plan& plan = engine.plan;
   all_flops_ = forward_flops_per_token(plan.model, -1);  // without those of attention scores
   for (const int64_t index : engine.model->moe_index()) {
@@ -97,19 +99,18 @@ Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
   for (const Layer& layer : layers_) {
     ExpertPlacement& placement = next.layers[static_cast<size_t>(layer.index)];
     if (!rows_follow_experts(plan, layer.index)) continue;
-    const std::vector<int64_t> rows = rounded(layer.mean), speeds(static_cast<size_t>(placement.ep), 1);
+    const std::vector<int64_t> rows = rounded(layer.mean);
     const auto slots = static_cast<int>(replica_slots(plan.run.moe, plan.mesh.ep));
-    ExpertPlacement better = balance_experts(placement, rows, even_ranks(placement, slots));
     const double expert_seconds = matmul_seconds * layer.expert_flops / all_flops_ / ranks;
     const BalanceCosts costs{.expert_seconds = expert_seconds,
                              .weight_bytes = slots > 0 ? layer.weight_bytes : 0,
                              .state_bytes = layer.state_bytes,
-                             .replica_step_bytes = layer.weight_bytes + layer.gradient_bytes,
                              .bytes_per_second = bytes_per_second_,
+                             .replica_seconds = refresh_seconds_ * (1 + layer.gradient_bytes / layer.weight_bytes),
                              .horizon = plan.run.moe.balance_horizon};
-    if (!pays(placement, better, rows, speeds, costs)) continue;
-    gain += (rank_imbalance(placement, rows) - rank_imbalance(better, rows)) * expert_seconds / plan.mesh.pp;
-    placement = std::move(better);
+    ExpertPlacement best = best_placement(placement, rows, slots, costs);
+    gain += (rank_imbalance(placement, rows) - rank_imbalance(best, rows)) * expert_seconds / plan.mesh.pp;
+    placement = std::move(best);
   }
   return next;
 }

@@ -30,7 +30,7 @@ void check_replica_slots(const RunSpec& run);
 
 class Balancer {
  public:
-  // `engine` must outlive this object.
+  // `engine` must outlive this object, and have no replicas yet. Collective over the world.
   explicit Balancer(Engine& engine);
 
   // To be called after the update of a step, before its checkpoint. Moves experts every moe.balance_every steps where
@@ -51,7 +51,7 @@ class Balancer {
     std::vector<double> mean;                     // rows of a step, by expert; empty before the first step
     double expert_flops = 0;                      // of all ranks, per token
     double state_bytes = 0;                       // that an expert's new home receives
-    double weight_bytes = 0, gradient_bytes = 0;  // of an expert: that a replica receives and sends in every step
+    double weight_bytes = 0, gradient_bytes = 0;  // of an expert: what a replica receives and sends in every step
   };
   void observe(const StepStats& stats);
   void report_imbalance(const StepStats& stats, BalanceReport& report) const;
@@ -64,7 +64,8 @@ class Balancer {
   WorkClock clock_;
   double all_flops_ = 0;       // of matrix products, per token
   double matmul_seconds_ = 0;  // of this rank in a step, when it was last measured
-  double bytes_per_second_;    // of a rank
+  double bytes_per_second_;    // of states that move to a rank
+  double refresh_seconds_;     // of a replica's new weights, measured at the start
 };
 
 }  // namespace mw
