@@ -294,7 +294,11 @@ const std::vector<KeyRule>& key_rules() {
       REAL("plan.memory_margin", plan.memory_margin, 0, 0.5,
            "`plan`: fraction of each rank's memory that a recommended layout leaves free"),
       FLAG("debug.migrate", migrate,
-           "tests only: move all experts to random places after every step, and fill replica slots with random ones"),
+           "tests only: move all experts to random places after every step, in pieces of 16 KiB, and fill replica "
+           "slots with random ones"),
+      INTEGER("debug.kill", kill, 0, kMany,
+              "tests only: at this message of the moves of experts, counted from the start, the rank of this number "
+              "modulo the number of ranks ends as if it were killed; 0: none"),
       TEXT("debug.slow", slow,
            "tests only: CPU ranks that compute slowly, such as \"1:0.5\" for rank 1 at half its speed, or "
            "\"1:0.5@100\" from step 100 on"),

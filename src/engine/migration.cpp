@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
@@ -38,8 +40,14 @@ int64_t bytes_of(const std::vector<Run>& runs) {
 // overwrites what a later one sends.
 class Migration {
  public:
-  Migration(Engine& engine, const EngineStates& before, const EngineStates& after, const std::vector<size_t>& rows)
-      : world_(engine.world), device_(engine.device), reader_(engine.device), before_(before), after_(after) {
+  Migration(Engine& engine, const EngineStates& before, const EngineStates& after, const std::vector<size_t>& rows,
+            const std::function<void()>& at_message)
+      : world_(engine.world),
+        device_(engine.device),
+        reader_(engine.device),
+        before_(before),
+        after_(after),
+        at_message_(at_message) {
     moves_ = state_moves(before.map, after.map, world_.rank(), rows);
     if (engine.plan.run.fault == Fault::stale_moment)
       for (auto* lists : {&moves_.sends, &moves_.receives})
@@ -106,7 +114,10 @@ class Migration {
         const std::span<const std::byte> bytes = reader_.read(*run.slice, run.begin, run.count);
         end = std::copy(bytes.begin(), bytes.end(), end);
       }
-    world_.all_to_all(rows)->wait();
+    at_message_();
+    const std::unique_ptr<Pending> travelling = world_.all_to_all(rows);
+    at_message_();
+    travelling->wait();
     const std::byte* begin = receive_.data();
     for (const std::vector<Run>& runs : received)
       for (const Run& run : runs) {
@@ -135,6 +146,7 @@ class Migration {
   Device device_;
   SliceReader reader_;
   const EngineStates &before_, &after_;
+  const std::function<void()>& at_message_;
   RankMoves moves_;
   std::vector<std::byte> send_, receive_;
   Migrated done_;
@@ -172,7 +184,8 @@ Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t 
   return shuffled;
 }
 
-Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes) {
+Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes,
+                         const std::function<void()>& at_message) {
   const TraceScope scope(engine.stream.trace(), Work::optimizer, "migrate_experts");
   engine.stream.wait();  // for the update
   const SharedPlacements from = engine.plan.placements;
@@ -188,11 +201,13 @@ Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int
     rows.push_back(i);
     if (engine.params.has(row.name)) moved.push_back(&engine.params.find(row.name));
   }
-  Migrated done = Migration(engine, before, after, rows).run(buffer_bytes);
+  Migrated done = Migration(engine, before, after, rows, at_message).run(buffer_bytes);
+  at_message();
   refresh_weights(engine.params, engine.comms, engine.stream, moved);
   const bool are_filled = std::any_of(from->layers.begin(), from->layers.end(),
                                       [](const ExpertPlacement& placement) { return placement.has_replicas(); });
   if (engine.plan.run.fault != Fault::stale_replica || !are_filled) {
+    at_message();
     const CopiedBytes copied = refresh_replicas(engine);
     done.sent_bytes += copied.sent;
     done.received_bytes += copied.received;

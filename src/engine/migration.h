@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "engine/engine.h"
 
@@ -28,9 +29,12 @@ struct Migrated {
 //
 // Every rank must stay the home of as many experts of a layer as before, so that no memory is allocated. Layers with
 // slices of experts must stay as they are. To be called between two steps; not while a CheckpointSave of the engine is
-// under way. buffer_bytes: larger states travel in several rounds. Collective over the world. Deterministic. Errors:
-// config, as place_experts (layout/plan.h).
-Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes = kMigrationBytes);
+// under way. buffer_bytes: larger states travel in several rounds. at_message: for tests, called before each message
+// and while states are under way; equally often on all ranks. Collective over the world. Deterministic. Errors: config,
+// as place_experts (layout/plan.h).
+Migrated migrate_experts(
+    Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes = kMigrationBytes,
+    const std::function<void()>& at_message = [] {});
 
 // Every expert of every layer with whole experts to a random place: a permutation of the layer's homes, with the next
 // version. Then replicas of random experts in so many slots of each rank, as far as there are experts without a copy

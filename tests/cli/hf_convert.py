@@ -1,7 +1,6 @@
 """Import and export: the same bytes from a checkpoint of any layout and through any number of ranks, back again without
 a changed bit, in memory that does not grow with the model; and what is broken is refused, with nothing left behind."""
 
-import filecmp
 import json
 import os
 import pathlib
@@ -13,7 +12,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
 from _families import TABLES, write_run, write_tokens  # noqa: E402
-from _jobs import BIN, SOURCE, Checks, outputs, read_metrics, run, same_bits  # noqa: E402
+from _jobs import BIN, SOURCE, Checks, outputs, read_metrics, run, same_bits, same_folders  # noqa: E402
 
 sys.path.insert(0, str(SOURCE / "tests/golden"))
 sys.dont_write_bytecode = True
@@ -29,13 +28,6 @@ def expect(code, says, *arguments, ranks=1):
     good = result.code == code and says in result.output and (code == 0 or "hint:" in result.output)
     checks.expect(good, f"{arguments}: exit {result.code}, expected {code} and {says!r}", result.output)
     return result.output
-
-
-def same_folders(label, a, b):
-    names = sorted(p.name for p in pathlib.Path(a).iterdir())
-    checks.expect(names == sorted(p.name for p in pathlib.Path(b).iterdir()), f"{label}: other files")
-    _, different, errors = filecmp.cmpfiles(a, b, names, shallow=False)
-    checks.expect(not different and not errors, f"{label}: {different} {errors} differ")
 
 
 def check_layouts():
@@ -54,7 +46,7 @@ def check_layouts():
                    "train.lr=0", "moe.bias_rate=0", ranks=2)
             expect(0, "wrote", "export", f"{other}/checkpoints/step-00000005", f"{other}/out", "--shard-size", "20KB",
                    "--dtype", "fp32", ranks=3 if i == 0 else 1)
-            same_folders(f"{family}: {layout}", f"{family}/whole", f"{other}/out")
+            same_folders(checks, f"{family}: {layout}", f"{family}/whole", f"{other}/out")
 
 
 def check_round_trips():
@@ -65,7 +57,7 @@ def check_round_trips():
             expect(0, "wrote", "export", step, first, "--dtype", dtype, "--shard-size", "1MB")
             expect(0, "wrote", "import", first, back, ranks=2 if dtype == "bf16" else 1)
             expect(0, "wrote", "export", back / "step-00000000", again, "--shard-size", "1MB")
-            same_folders(f"{family}: import(export) in {dtype}", first, again)
+            same_folders(checks, f"{family}: import(export) in {dtype}", first, again)
         trained, imported = (checkpoint_values(p) for p in (step, home / "fp32-checkpoint/step-00000000"))
         checks.expect(trained == imported, f"{family}: the imported checkpoint has other values")
 
@@ -120,7 +112,7 @@ def check_other_files():
     model.rename("moved")
     expect(CONFIG, "--source", "export", "tokenized-checkpoint/step-00000000", "none")
     expect(0, "wrote", "export", "tokenized-checkpoint/step-00000000", "moved-out", "--source", "moved")
-    same_folders("--source", "tokenized-out", "moved-out")
+    same_folders(checks, "--source", "tokenized-out", "moved-out")
 
 
 def check_tokenizer():

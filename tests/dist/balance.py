@@ -1,11 +1,11 @@
 """Experts that move between ranks change no number of a run: after every step to random places, or as moe.balance plans; a
-checkpoint keeps where they are."""
+checkpoint keeps where they are, and its export does not depend on that."""
 
 import os
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, outputs, read_metrics, run, same_bits, write_corpus, write_run_file  # noqa: E402
+from _jobs import Checks, outputs, read_metrics, run, same_bits, same_folders, write_corpus, write_run_file  # noqa: E402
 
 checks = Checks()
 write_corpus("text")
@@ -28,10 +28,15 @@ for name, overrides in [
     ("by-node", ["mesh.ep=4", "moe.transport=halo", "mesh.ranks_per_node=2", "mesh.zero=1"]),
     ("sharded", ["mesh.tp=2", "mesh.ep=2", "moe.tp_mode=ted", "mesh.zero=1", "train.dtype=bf16"]),
 ]:
+    overrides += ["model.score=sigmoid", "model.selection_bias=true"]  # a model that `export` knows as GLM-4.5
     stays, _ = train(name, *overrides)
     moves, _ = train(f"{name}-moves", *overrides, "debug.migrate=true")
     same_bits(checks, name, stays, moves)
     checks.expect(all(int(line["moved_experts"]) > 0 for line in moves.values()), f"{name}: a step moved no expert")
+    for run_name in (name, f"{name}-moves"):
+        result = run(1, "export", f"{run_name}/checkpoints/step-00000012", f"{run_name}/out")
+        checks.expect(result.code == 0, f"{run_name}: export: exit {result.code}", result.output)
+    same_folders(checks, f"{name}: exported after moves", f"{name}/out", f"{name}-moves/out")
 
 stays, _ = train("hot", *HOT)
 moves, output = train("hot-swapped", *HOT, *SWAP, "train.steps=6")

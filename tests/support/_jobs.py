@@ -5,6 +5,7 @@ Checks.finish(). MOEWRIGHT_BIN, MOEWRIGHT_MPIRUN and MOEWRIGHT_SOURCE come from 
 """
 
 import concurrent.futures
+import filecmp
 import functools
 import itertools
 import json
@@ -187,6 +188,16 @@ class Job:
         return False
 
 
+def expect_killed(checks, name, job):
+    """Waits for the end of a job of which a rank is killed: it fails with the reason, and no rank is left over. Returns the
+    exit code."""
+    code = job.wait(60)
+    checks.expect(code > 0, f"{name}: exit code {code}", job.output())
+    checks.expect(re.search(r"signal 9|Killed|KILLED", job.output()), f"{name}: no reason given", job.output())
+    checks.expect(job.rank_pids() == [], f"{name}: ranks are left over")
+    return code
+
+
 def write_corpus(folder, files=8, words=3000, seed=7):
     """A folder of text that a small model can learn: words of a small vocabulary with some order."""
     random.seed(seed)
@@ -288,6 +299,14 @@ def same_bits(checks, label, expected, got, first=1):
                                      f"{got[step].get(key)}")
                 return
     checks.expect(True, label)
+
+
+def same_folders(checks, label, a, b):
+    """The same files with the same bytes."""
+    names = sorted(p.name for p in pathlib.Path(a).iterdir())
+    checks.expect(names == sorted(p.name for p in pathlib.Path(b).iterdir()), f"{label}: other files")
+    _, different, errors = filecmp.cmpfiles(a, b, names, shallow=False)
+    checks.expect(not different and not errors, f"{label}: {different} {errors} differ")
 
 
 def largest_difference(expected, got, keys=("loss", "grad_norm")):

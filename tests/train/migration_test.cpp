@@ -116,11 +116,14 @@ TEST(Migration, SendsOnlyWhatMoves) {
     const std::unique_ptr<Engine> engine = trained_engine(layout_of(2, 0, nullptr), world);
     Placements swapped = *engine->plan.placements;
     std::swap(swapped.layers[1].homes[0], swapped.layers[1].homes[5]);
-    const Migrated done = migrate_experts(*engine, std::make_shared<Placements>(swapped), 1000);
+    int64_t messages = 0;
+    const Migrated done =
+        migrate_experts(*engine, std::make_shared<Placements>(swapped), 1000, [&messages] { ++messages; });
     const int64_t bytes = 10 * 16 * 3 * 4 * 3;  // gate, up and down; master weights and moments
     EXPECT_EQ(done.sent_bytes, bytes);
     EXPECT_EQ(done.received_bytes, bytes);
     EXPECT_EQ(done.rounds, (bytes + 999) / 1000);
+    EXPECT_EQ(messages, 2 * done.rounds + 2);  // before and while states travel; before weights and replicas do
     EXPECT_EQ(migrate_experts(*engine, std::make_shared<Placements>(swapped)).rounds, 0);
   });
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <memory>
 #include <span>
 #include <utility>
@@ -19,8 +20,9 @@
 namespace mw {
 namespace {
 
-constexpr double kDecay = 0.1;           // weight of a new step in the means
-constexpr double kFirstBandwidth = 1e9;  // bytes a second of a rank, until a migration has measured it
+constexpr double kDecay = 0.1;                       // weight of a new step in the means
+constexpr double kFirstBandwidth = 1e9;              // bytes a second of a rank, until a migration has measured it
+constexpr int64_t kSmallPieces = int64_t{16} << 10;  // of debug.migrate, so that small models take several rounds, too
 
 std::vector<int64_t> rounded(const std::vector<double>& rows) {
   std::vector<int64_t> out;
@@ -120,13 +122,20 @@ void Balancer::move(Placements next, BalanceReport& report) {
     if (next.layers[i].experts() > 0)
       report.moved_experts += change_between(engine_.plan.placements->layers[i], next.layers[i]).arrivals;
   const double begin = now_seconds();
-  const Migrated done = migrate_experts(engine_, std::make_shared<Placements>(std::move(next)));
+  const Migrated done =
+      migrate_experts(engine_, std::make_shared<Placements>(std::move(next)),
+                      engine_.plan.run.migrate ? kSmallPieces : kMigrationBytes, [&] { count_message(); });
   std::array<double, 2> most = {now_seconds() - begin, static_cast<double>(done.received_bytes)};
   report.moved_bytes = done.sent_bytes;
   engine_.world.all_reduce_max(std::span(most));
   engine_.world.all_reduce_sum(std::span(&report.moved_bytes, 1));
   report.move_seconds = most[0];
   if (most[1] > 0) bytes_per_second_ = most[1] / most[0];
+}
+
+void Balancer::count_message() {
+  const int64_t last = engine_.plan.run.kill;
+  if (++messages_ == last && last % engine_.world.size() == engine_.world.rank()) std::raise(SIGKILL);
 }
 
 // With replica slots from the rows that ranks computed, because every micro-batch splits them anew; else from the

@@ -58,6 +58,7 @@ class Balancer {
   std::vector<double> take_work();  // seconds by kind since the last call
   Placements plan_moves(double matmul_seconds, double& gain) const;
   void move(Placements next, BalanceReport& report);
+  void count_message();
 
   Engine& engine_;
   std::vector<Layer> layers_;  // MoE layers
@@ -66,6 +67,7 @@ class Balancer {
   double matmul_seconds_ = 0;  // of this rank in a step, when it was last measured
   double bytes_per_second_;    // of states that move to a rank
   double refresh_seconds_;     // of a replica's new weights, measured at the start
+  int64_t messages_ = 0;       // of all moves
 };
 
 }  // namespace mw
