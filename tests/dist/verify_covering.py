@@ -9,11 +9,11 @@ What `verify` refuses is listed here, with the reason that it gives; any other r
 
 import itertools
 import os
-import random
 import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _covering import cover, pairs_of  # noqa: E402
 from _jobs import Checks, SOURCE, in_turn, run  # noqa: E402
 
 PRODUCT = os.environ.get("MOEWRIGHT_VERIFY_PRODUCT", "")
@@ -84,23 +84,6 @@ def refusal_of(case):
     return None
 
 
-def pairs_of(case):
-    return set(itertools.combinations([(k, v) for k, v in case.items() if v is not None], 2))
-
-
-def cover(cases):
-    """Few of the cases, with all pairs that are in any: always one of most new pairs, and of these of fewest ranks."""
-    cases = random.Random(1).sample(cases, len(cases))  # equal ones should differ in what is covered already
-    bits = {pair: 1 << i for i, pair in enumerate(sorted(set().union(*map(pairs_of, cases)), key=str))}
-    masks = [sum(bits[pair] for pair in pairs_of(case)) for case in cases]
-    left, chosen = (1 << len(bits)) - 1, []
-    while left:
-        best = max(range(len(cases)), key=lambda i: (bin(masks[i] & left).count("1"), -ranks_of(cases[i]), -i))
-        left &= ~masks[best]
-        chosen.append(cases[best])
-    return chosen
-
-
 def mesh_of(case):
     return [f"{KEYS[key]}={value}" for key, value in case.items() if key in KEYS and value is not None]
 
@@ -138,7 +121,7 @@ if PRODUCT:
 ALL = [{**case, "model": model} for case in ALL for model in MODELS]
 legal = [case for case in ALL if refusal_of(case) is None]
 goal = set().union(*map(pairs_of, legal))
-array = cover(legal)  # of all these pairs
+array = cover(legal, ranks_of)  # of all these pairs
 tried = in_turn(array, 2)
 passed = sum(verify(case) for case in tried)
 print(f"{passed} of {len(tried)} layouts pass, of {len(array)} that cover {len(goal)} pairs of values that can meet")

@@ -1,49 +1,61 @@
-"""`verify` of experts with replicas, which debug.migrate draws after every step: 32 layouts drawn over transport, EDP, ZeRO,
-pipeline schedule, recompute, capacity, chunks and forced loads. One commit runs an eighth of them; all of them:
+"""`verify` of experts with replicas, which debug.migrate draws after every step, and of unequal shares of the samples: a
+covering array of transport, mesh, shares, ZeRO, recompute, capacity, chunks, forced loads and slots, in which every two values
+that can meet do meet. One commit runs a twelfth of it; all:
 
     MOEWRIGHT_TEST_ALL=1 ctest --preset cpu-release -R verify_replicas -V
 """
 
+import itertools
 import os
 import random
 import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
+from _covering import cover  # noqa: E402
 from _jobs import Checks, SOURCE, in_turn, run  # noqa: E402
 
-VALUES = [
-    ["moe.transport=flat", "moe.transport=halo mesh.ranks_per_node=2", "moe.transport=bypass mesh.ranks_per_node=3",
-     "moe.transport=flat,halo,bypass,flat*4 mesh.ranks_per_node=1"],
-    ["mesh.ep=2", "mesh.ep=2 mesh.placement=dp_first", "mesh.ep=4", "mesh.ep=4"],
-    ["", "mesh.zero=1"],
-    ["", "", "", "mesh.tp=2", "mesh.tp=2 moe.tp_mode=ted", "mesh.pp=2", "mesh.pp=2 mesh.schedule=zb_h1",
-     "mesh.pp=2 mesh.schedule=zb_v", "mesh.pp=2 mesh.schedule=interleaved", "mesh.pp=2 mesh.schedule=gpipe"],
-    ["", "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"],
-    ["", "moe.capacity_factor=1.0"],
-    ["", "moe.row_chunks=3"],
-    ["", "moe.forced_load=hot_rank", "moe.forced_load=idle_experts", "moe.forced_load=one_expert"],
-    ["moe.replica_slots=1", "moe.replica_slots=2", "moe.replica_slots=9"],
-]
+MESHES = {  # and its data-parallel ranks
+    "mesh.ep=2": 4, "mesh.ep=2 mesh.placement=dp_first": 4, "mesh.ep=4": 4, "mesh.tp=2 mesh.ep=2": 2,
+    "mesh.tp=2 mesh.ep=2 mesh.placement=dp_first": 2, "mesh.tp=2 mesh.ep=4": 2,
+    "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted": 2, "mesh.pp=2 mesh.ep=2": 2,
+    "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1": 2, "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_v": 2,
+    "mesh.pp=2 mesh.ep=2 mesh.schedule=interleaved": 2, "mesh.pp=2 mesh.ep=2 mesh.schedule=gpipe": 2}
+SHARES = {"uneven": {2: "mesh.shares=5,3", 4: "mesh.shares=3,1,2,2"},
+          "most to one": {2: "mesh.shares=1,7", 4: "mesh.shares=1,1,5,1"}}
+VALUES = {
+    "mesh": list(MESHES),
+    "transport": ["moe.transport=flat", "moe.transport=halo mesh.ranks_per_node=2",
+                  "moe.transport=bypass mesh.ranks_per_node=3",
+                  "moe.transport=flat,halo,bypass,flat*4 mesh.ranks_per_node=1"],
+    "shares": ["", *SHARES],
+    "zero": ["", "mesh.zero=1"],
+    "recompute": ["", "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"],
+    "capacity": ["", "moe.capacity_factor=1.0"],
+    "chunks": ["", "moe.row_chunks=3"],
+    "load": ["", "moe.forced_load=hot_rank", "moe.forced_load=idle_experts", "moe.forced_load=one_expert"],
+    "replicas": ["moe.replica_slots=1", "moe.replica_slots=2", "moe.replica_slots=9"],
+}
 
 
-def draw(rng):
-    while True:
-        parts = [rng.choice(values) for values in VALUES]
-        case = " ".join(part for part in parts if part)
-        deferred_without_memory = "zb_" in case and "recompute=full" in case
-        wide = "ep=4" in case and ("tp_mode=ted" in case or "pp=2" in case)
-        if not deferred_without_memory and not wide:
-            return case
+def is_legal(case):
+    return not ("zb_" in case["mesh"] and case["recompute"] == "memory.recompute=full")
 
 
-rng = random.Random(27)
-cases = [draw(rng) for _ in range(32)]
+def overrides_of(case):
+    keys = {**case, "shares": SHARES.get(case["shares"], {}).get(MESHES[case["mesh"]], "")}
+    return " ".join(keys.values()).split()
+
+
+product = [dict(zip(VALUES, values)) for values in itertools.product(*VALUES.values())]
+cases = cover(random.Random(27).sample([case for case in product if is_legal(case)], 5000))
 checks = Checks()
-for case in in_turn(cases, 8):
-    result = run(4, "verify", SOURCE / "examples" / "verify.toml", "debug.migrate=true", *case.split())
-    print(f"{result.seconds:5.1f} s  {case}", flush=True)
-    checks.expect(result.code == 0, f"{case}: exit {result.code}", result.output)
+tried = in_turn(cases, 12)
+for case in tried:
+    result = run(4, "verify", SOURCE / "examples" / "verify.toml", "debug.migrate=true", *overrides_of(case))
+    print(f"{result.seconds:5.1f} s  {' '.join(overrides_of(case))}", flush=True)
+    checks.expect(result.code == 0, f"{overrides_of(case)}: exit {result.code}", result.output)
+print(f"{len(tried)} of {len(cases)} layouts", flush=True)
 
 # What replicas break is found and named.
 FAULTS = {
