@@ -16,20 +16,23 @@ class ShareWatch {
   ShareWatch(std::vector<int64_t> shares, std::vector<int64_t> most, int64_t step);
 
   // A look after `step`. seconds: that each rank computes in a step for each of its units; step_seconds: of a whole
-  // step. Returns other shares if three looks in a row, each by itself and all by their mean, say that others would
-  // have made steps faster by 3 %, and the shares now are 100 steps old. The shares are the best by that mean.
+  // step. Returns the best shares by the medians of the last looks, if in each of these looks they would have made
+  // steps faster by 3 %, and the shares now are 100 steps old. The last looks are 5, and 20 once the shares were
+  // changed: on a machine that is busy now and then, no split stays the best for long.
   std::optional<std::vector<int64_t>> look(std::span<const double> seconds, double step_seconds, int64_t step);
   // To be called when the shares are these from `step` on.
   void begin(std::vector<int64_t> shares, int64_t step);
 
  private:
-  std::optional<std::vector<int64_t>> better_shares(std::span<const double> seconds, double step_seconds) const;
+  struct Look {
+    std::vector<double> seconds;
+    double step_seconds;
+  };
+  std::vector<double> medians() const;
   std::vector<int64_t> shares_, most_;
   int64_t begun_;  // the step
-  // Of the last looks in a row that would have changed the shares.
-  int64_t looks_ = 0;
-  std::vector<double> seconds_;  // means
-  double step_seconds_ = 0;
+  std::vector<Look> looks_;
+  size_t window_;  // looks that must agree
 };
 
 }  // namespace mw

@@ -91,7 +91,7 @@ TEST(ShareChooser, ChangesSharesWhereARankBecomesSlow) {
     ShareChooser chooser(layout.run, plan_of(layout.run, world), world, 1, {}, samples, before);
     const std::unique_ptr<Engine> engine = trained_engine(layout, world);
     std::string told;
-    for (const int64_t step : {50, 100, 150}) {
+    for (const int64_t step : {50, 100, 150, 200, 250}) {
       EXPECT_EQ(told, "") << step;
       chooser.begin_step(*engine, step);
       slow_down(*engine, step);
