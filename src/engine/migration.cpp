@@ -4,12 +4,14 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/host.h"
 #include "core/rng.h"
 #include "engine/replicas.h"
 #include "engine/state_slices.h"
@@ -20,12 +22,20 @@
 namespace mw {
 namespace {
 
-// Neighbouring elements of a slice in this rank's memory.
+constexpr int64_t kProbeBytes = int64_t{4} << 20;  // of a rank in a round of measure_bandwidth
+constexpr int kProbeRounds = 8;                    // the first one connects; others may wait for a busy core
+
+// Neighbouring elements of a slice in this rank's memory. They travel as they are stored: of split weights, the rests
+// behind the high parts.
 struct Run {
   const LocalSlice* slice;
   int64_t begin, count;
-  DType dtype;  // in which they travel
-  int64_t bytes() const { return count * size_of(dtype); }
+  std::array<TensorView, 2> parts() const {
+    const TensorView& near = slice->near;
+    return {near.data == nullptr ? TensorView(nullptr, near.dtype, {0}) : near.slice(begin, count),
+            slice->values.slice(begin, count)};
+  }
+  int64_t bytes() const { return parts()[0].bytes() + parts()[1].bytes(); }
 };
 using PeerRuns = std::vector<std::vector<Run>>;  // by rank of the world
 
@@ -35,18 +45,35 @@ int64_t bytes_of(const std::vector<Run>& runs) {
   return bytes;
 }
 
+// The ranks that share the layers of this rank, and the group of them that moves memory most directly.
+struct Sharers {
+  Comm& group;
+  std::vector<int> world_ranks;  // in the order of the group
+};
+Sharers sharers_of(Engine& engine) {
+  const Mesh& mesh = engine.plan.mesh;
+  const int own = engine.world.rank();
+  if (mesh.tp == 1) return {*engine.comms.dp, group_of(mesh, MeshAxis::dp, own)};
+  Sharers sharers{*engine.comms.stage, {}};
+  for (int rank = 0; rank < mesh.world; ++rank)
+    if (coords_of(mesh, rank).pp == coords_of(mesh, own).pp) sharers.world_ranks.push_back(rank);
+  return sharers;
+}
+
 // The states move inside the same memory: what arrives overwrites what leaves. In a round the same part of each expert
 // matrix travels, from all slots to all slots, and nothing is written before everything is packed. So no round
 // overwrites what a later one sends.
 class Migration {
  public:
+  // scratch: memory to send from and to receive in.
   Migration(Engine& engine, const EngineStates& before, const EngineStates& after, const std::vector<size_t>& rows,
-            const std::function<void()>& at_message)
+            const std::array<std::span<std::byte>, 2>& scratch, const std::function<void()>& at_message)
       : world_(engine.world),
-        device_(engine.device),
-        reader_(engine.device),
+        stream_(engine.stream),
+        sharers_(sharers_of(engine)),
         before_(before),
         after_(after),
+        scratch_(scratch),
         at_message_(at_message) {
     moves_ = state_moves(before.map, after.map, world_.rank(), rows);
     if (engine.plan.run.fault == Fault::stale_moment)
@@ -55,24 +82,38 @@ class Migration {
           std::erase_if(list, [](const StateMove& move) { return move.kind != StateKind::param; });
   }
 
-  Migrated run(int64_t buffer_bytes) {
-    const int64_t rounds = count_rounds(buffer_bytes);
+  Migrated run(int64_t piece_bytes) {
+    const int64_t rounds = count_rounds(piece_bytes);
     for (int64_t round = 0; round < rounds; ++round) exchange(round, rounds);
     return done_;
   }
 
  private:
-  int64_t count_rounds(int64_t buffer_bytes) {
-    std::array<int64_t, 2> bytes{};
-    for (const std::vector<Run>& runs : runs_of(moves_.sends, true, 0, 1)) bytes[0] += bytes_of(runs);
-    for (const std::vector<Run>& runs : runs_of(moves_.receives, false, 0, 1)) bytes[1] += bytes_of(runs);
-    int64_t most = std::max(bytes[0], bytes[1]);
-    world_.all_reduce_max(std::span(&most, 1));
-    return (most + buffer_bytes - 1) / buffer_bytes;
+  // Enough for pieces of about piece_bytes, and for the scratch memory. Where ZeRO cuts experts, rounds are uneven.
+  int64_t count_rounds(int64_t piece_bytes) {
+    int64_t rounds = (std::max(most_bytes(true, 1), most_bytes(false, 1)) + piece_bytes - 1) / piece_bytes;
+    world_.all_reduce_max(std::span(&rounds, 1));
+    for (;; rounds *= 2) {
+      int64_t is_short =
+          most_bytes(true, rounds) > std::ssize(scratch_[0]) || most_bytes(false, rounds) > std::ssize(scratch_[1]);
+      world_.all_reduce_max(std::span(&is_short, 1));
+      if (is_short == 0) return rounds;
+    }
+  }
+
+  int64_t most_bytes(bool leaves, int64_t rounds) const {
+    int64_t most = 0;
+    for (int64_t round = 0; round < rounds; ++round) {
+      int64_t bytes = 0;
+      for (const std::vector<Run>& runs : runs_of(leaves, round, rounds)) bytes += bytes_of(runs);
+      most = std::max(most, bytes);
+    }
+    return most;
   }
 
   // Of this rank's memory, what leaves or what arrives in a round. Moves from the rank to itself are both.
-  PeerRuns runs_of(const std::vector<std::vector<StateMove>>& moves, bool leaves, int64_t round, int64_t rounds) const {
+  PeerRuns runs_of(bool leaves, int64_t round, int64_t rounds) const {
+    const std::vector<std::vector<StateMove>>& moves = leaves ? moves_.sends : moves_.receives;
     PeerRuns runs(moves.size());
     const auto add = [&](std::vector<Run>& list, const StateMove& move, bool stays) {
       const LocalSlice& own =
@@ -87,7 +128,7 @@ class Migration {
           const int64_t at = (leaves ? a : b) + i, in_entry = (own.place + at) % own.entry,
                         part = std::min(count - i, own.entry - in_entry), first = std::max(begin, in_entry),
                         last = std::min(end, in_entry + part);
-          if (first < last) list.push_back({&own, at + first - in_entry, last - first, before_.map.dtype(move.kind)});
+          if (first < last) list.push_back({&own, at + first - in_entry, last - first});
           i += part;
         }
       });
@@ -99,58 +140,68 @@ class Migration {
   }
 
   void exchange(int64_t round, int64_t rounds) {
-    const PeerRuns sent = runs_of(moves_.sends, true, round, rounds),
-                   received = runs_of(moves_.receives, false, round, rounds);
+    const PeerRuns sent = runs_of(true, round, rounds), received = runs_of(false, round, rounds);
     RowExchange rows;
     rows.row_bytes = 1;
-    send_.resize(static_cast<size_t>(place(sent, rows.send_counts, rows.send_offsets, done_.sent_bytes)));
-    receive_.resize(
-        static_cast<size_t>(place(received, rows.receive_counts, rows.receive_offsets, done_.received_bytes)));
-    rows.send = send_.data();
-    rows.receive = receive_.data();
-    std::byte* end = send_.data();
-    for (const std::vector<Run>& runs : sent)
-      for (const Run& run : runs) {
-        const std::span<const std::byte> bytes = reader_.read(*run.slice, run.begin, run.count);
-        end = std::copy(bytes.begin(), bytes.end(), end);
-      }
+    rows.send = scratch_[0].data();
+    rows.receive = scratch_[1].data();
+    place(sent, rows.send_counts, rows.send_offsets, done_.sent_bytes);
+    place(received, rows.receive_counts, rows.receive_offsets, done_.received_bytes);
+    for_each_part(sent, scratch_[0].data(), [&](std::byte* packed, const TensorView& part) {
+      stream_.queue().copy(packed, part.data, static_cast<size_t>(part.bytes()));
+    });
     at_message_();
-    const std::unique_ptr<Pending> travelling = world_.all_to_all(rows);
+    const std::unique_ptr<Pending> travelling = sharers_.group.all_to_all(stream_, rows);
     at_message_();
     travelling->wait();
-    const std::byte* begin = receive_.data();
-    for (const std::vector<Run>& runs : received)
-      for (const Run& run : runs) {
-        const LocalSlice& slice = *run.slice;
-        write_stored(device_, begin, run.dtype, slice.values.slice(run.begin, run.count),
-                     slice.near.data == nullptr ? slice.near : slice.near.slice(run.begin, run.count));
-        begin += run.bytes();
-      }
-    finish_writes(device_);
+    for_each_part(received, scratch_[1].data(), [&](const std::byte* packed, const TensorView& part) {
+      stream_.queue().copy(part.data, packed, static_cast<size_t>(part.bytes()));
+    });
     ++done_.rounds;
   }
 
-  int64_t place(const PeerRuns& runs, std::vector<int64_t>& counts, std::vector<int64_t>& offsets,
-                int64_t& travelled) const {
+  // Calls body(place in `packed`, part) for the parts of all runs, in the order of the group.
+  template <class Body>
+  void for_each_part(const PeerRuns& runs, std::byte* packed, const Body& body) const {
+    for (const int rank : sharers_.world_ranks)
+      for (const Run& run : runs[static_cast<size_t>(rank)])
+        for (const TensorView& part : run.parts()) {
+          body(packed, part);
+          packed += part.bytes();
+        }
+  }
+
+  void place(const PeerRuns& runs, std::vector<int64_t>& counts, std::vector<int64_t>& offsets,
+             int64_t& travelled) const {
     int64_t bytes = 0;
-    for (size_t peer = 0; peer < runs.size(); ++peer) {
+    for (const int rank : sharers_.world_ranks) {
       offsets.push_back(bytes);
-      counts.push_back(bytes_of(runs[peer]));
+      counts.push_back(bytes_of(runs[static_cast<size_t>(rank)]));
       bytes += counts.back();
-      if (peer != static_cast<size_t>(world_.rank())) travelled += counts.back();
+      if (rank != world_.rank()) travelled += counts.back();
     }
-    return bytes;
   }
 
   Comm& world_;
-  Device device_;
-  SliceReader reader_;
+  Stream& stream_;
+  Sharers sharers_;
   const EngineStates &before_, &after_;
+  std::array<std::span<std::byte>, 2> scratch_;
   const std::function<void()>& at_message_;
   RankMoves moves_;
-  std::vector<std::byte> send_, receive_;
   Migrated done_;
 };
+
+// The memory of the two largest gradients: the next step overwrites it.
+std::array<std::span<std::byte>, 2> scratch_of(const std::vector<Parameter*>& params) {
+  std::array<std::span<std::byte>, 2> largest;
+  for (const Parameter* p : params) {
+    const std::span<std::byte> bytes = bytes_of(p->grad);
+    if (bytes.size() > largest[1].size()) largest[1] = bytes;
+    if (largest[1].size() > largest[0].size()) std::swap(largest[0], largest[1]);
+  }
+  return largest;
+}
 
 }  // namespace
 
@@ -184,7 +235,7 @@ Placements shuffle_experts(const Placements& placements, uint64_t seed, int64_t 
   return shuffled;
 }
 
-Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes,
+Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int64_t piece_bytes,
                          const std::function<void()>& at_message) {
   const TraceScope scope(engine.stream.trace(), Work::optimizer, "migrate_experts");
   engine.stream.wait();  // for the update
@@ -201,7 +252,7 @@ Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int
     rows.push_back(i);
     if (engine.params.has(row.name)) moved.push_back(&engine.params.find(row.name));
   }
-  Migrated done = Migration(engine, before, after, rows, at_message).run(buffer_bytes);
+  Migrated done = Migration(engine, before, after, rows, scratch_of(moved), at_message).run(piece_bytes);
   at_message();
   refresh_weights(engine.params, engine.comms, engine.stream, moved);
   const bool are_filled = std::any_of(from->layers.begin(), from->layers.end(),
@@ -214,6 +265,36 @@ Migrated migrate_experts(Engine& engine, const SharedPlacements& placements, int
   }
   engine.stream.wait();
   return done;
+}
+
+double measure_bandwidth(Engine& engine) {
+  std::vector<Parameter*> experts;
+  for (Parameter& p : engine.params.all())
+    if (p.row.expert) experts.push_back(&p);
+  const std::array<std::span<std::byte>, 2> scratch = scratch_of(experts);
+  const Sharers sharers = sharers_of(engine);
+  const int64_t ranks = sharers.group.size();
+  int64_t each = -std::min({kProbeBytes, std::ssize(scratch[0]), std::ssize(scratch[1])}) / ranks;
+  sharers.group.all_reduce_max(std::span(&each, 1));
+  each = -each;
+  RowExchange rows;
+  rows.row_bytes = 1;
+  rows.send = scratch[0].data();
+  rows.receive = scratch[1].data();
+  for (int64_t rank = 0; rank < ranks; ++rank) rows.send_offsets.push_back(rank * each);
+  rows.receive_offsets = rows.send_offsets;
+  rows.send_counts = rows.receive_counts = std::vector(rows.send_offsets.size(), each);
+  double seconds_per_byte = std::numeric_limits<double>::infinity();  // of the fastest round
+  for (int round = 0; round < kProbeRounds; ++round) {
+    engine.stream.wait();
+    const double begin = now_seconds();
+    sharers.group.all_to_all(engine.stream, rows)->wait();
+    engine.stream.wait();
+    seconds_per_byte = std::min(seconds_per_byte, (now_seconds() - begin) / static_cast<double>(each * (ranks - 1)));
+  }
+  if (each * (ranks - 1) == 0) seconds_per_byte = 0;
+  engine.world.all_reduce_max(std::span(&seconds_per_byte, 1));
+  return seconds_per_byte > 0 ? 1 / seconds_per_byte : std::numeric_limits<double>::infinity();
 }
 
 }  // namespace mw

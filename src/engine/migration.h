@@ -8,7 +8,7 @@
 
 namespace mw {
 
-// Bytes of the pieces in which states travel: about the size of each of two buffers of a rank on the host.
+// Bytes of the pieces in which states travel.
 constexpr int64_t kMigrationBytes = int64_t{16} << 20;
 
 // What this rank did.
@@ -29,12 +29,16 @@ struct Migrated {
 //
 // Every rank must stay the home of as many experts of a layer as before, so that no memory is allocated. Layers with
 // slices of experts must stay as they are. To be called between two steps; not while a CheckpointSave of the engine is
-// under way. buffer_bytes: larger states travel in several rounds. at_message: for tests, called before each message
-// and while states are under way; equally often on all ranks. Collective over the world. Deterministic. Errors: config,
-// as place_experts (layout/plan.h).
+// under way. piece_bytes: larger states travel in several rounds, through the memory of gradients. at_message: for
+// tests, called before each message and while states are under way; equally often on all ranks. Collective over the
+// world. Deterministic. Errors: config, as place_experts (layout/plan.h).
 Migrated migrate_experts(
-    Engine& engine, const SharedPlacements& placements, int64_t buffer_bytes = kMigrationBytes,
+    Engine& engine, const SharedPlacements& placements, int64_t piece_bytes = kMigrationBytes,
     const std::function<void()>& at_message = [] {});
+
+// Bytes a second that a rank gets from others in the fastest of some exchanges, on the slowest rank; infinite where no
+// two ranks share a layer with experts. Overwrites gradients. Collective over the world.
+double measure_bandwidth(Engine& engine);
 
 // Every expert of every layer with whole experts to a random place: a permutation of the layer's homes, with the next
 // version. Then replicas of random experts in so many slots of each rank, as far as there are experts without a copy

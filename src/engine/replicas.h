@@ -16,8 +16,4 @@ void return_replica_gradients(Engine& engine, int64_t layer);
 // sent and received. Collective over EP.
 CopiedBytes refresh_replicas(Engine& engine);
 
-// Seconds in which every rank gets the weights of one expert of one layer from its neighbour, on the slowest rank. To
-// be called while nothing has replicas: it writes into free replica slots. Collective over the world.
-double measure_refresh(Engine& engine);
-
 }  // namespace mw

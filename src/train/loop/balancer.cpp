@@ -12,7 +12,6 @@
 
 #include "base/host.h"
 #include "engine/migration.h"
-#include "engine/replicas.h"
 #include "layout/balance.h"
 #include "layout/row_split.h"
 #include "layout/transport.h"
@@ -21,7 +20,6 @@ namespace mw {
 namespace {
 
 constexpr double kDecay = 0.1;                       // weight of a new step in the means
-constexpr double kFirstBandwidth = 1e9;              // bytes a second of a rank, until a migration has measured it
 constexpr int64_t kSmallPieces = int64_t{16} << 10;  // of debug.migrate, so that small models take several rounds, too
 
 std::vector<int64_t> rounded(const std::vector<double>& rows) {
@@ -69,7 +67,9 @@ void check_replica_slots(const RunSpec& run) {
 }
 
 Balancer::Balancer(Engine& engine)
-    : engine_(engine), bytes_per_second_(kFirstBandwidth), refresh_seconds_(measure_refresh(engine)) {
+    : engine_(engine),
+      link_bytes_per_second_(engine.plan.run.moe.balance == Balance::none ? 0 : measure_bandwidth(engine)),
+      move_bytes_per_second_(link_bytes_per_second_) {
   const Plan& plan = engine.plan;
   all_flops_ = forward_flops_per_token(plan.model, -1);  // without those of attention scores
   for (const int64_t index : engine.model->moe_index()) {
@@ -107,8 +107,8 @@ Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
     const BalanceCosts costs{.expert_seconds = expert_seconds,
                              .weight_bytes = slots > 0 ? layer.weight_bytes : 0,
                              .state_bytes = layer.state_bytes,
-                             .bytes_per_second = bytes_per_second_,
-                             .replica_seconds = refresh_seconds_ * (1 + layer.gradient_bytes / layer.weight_bytes),
+                             .bytes_per_second = move_bytes_per_second_,
+                             .replica_seconds = (layer.weight_bytes + layer.gradient_bytes) / link_bytes_per_second_,
                              .horizon = plan.run.moe.balance_horizon};
     ExpertPlacement best = best_placement(placement, rows, slots, costs);
     gain += (rank_imbalance(placement, rows) - rank_imbalance(best, rows)) * expert_seconds / plan.mesh.pp;
@@ -130,7 +130,7 @@ void Balancer::move(Placements next, BalanceReport& report) {
   engine_.world.all_reduce_max(std::span(most));
   engine_.world.all_reduce_sum(std::span(&report.moved_bytes, 1));
   report.move_seconds = most[0];
-  if (most[1] > 0) bytes_per_second_ = most[1] / most[0];
+  if (most[1] > 0) move_bytes_per_second_ = most[1] / most[0];
 }
 
 void Balancer::count_message() {

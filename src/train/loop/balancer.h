@@ -30,7 +30,7 @@ void check_replica_slots(const RunSpec& run);
 
 class Balancer {
  public:
-  // `engine` must outlive this object, and have no replicas yet. Collective over the world.
+  // `engine` must outlive this object; its gradients are overwritten. Collective over the world.
   explicit Balancer(Engine& engine);
 
   // To be called after the update of a step, before its checkpoint. Moves experts every moe.balance_every steps where
@@ -63,11 +63,11 @@ class Balancer {
   Engine& engine_;
   std::vector<Layer> layers_;  // MoE layers
   WorkClock clock_;
-  double all_flops_ = 0;       // of matrix products, per token
-  double matmul_seconds_ = 0;  // of this rank in a step, when it was last measured
-  double bytes_per_second_;    // of states that move to a rank
-  double refresh_seconds_;     // of a replica's new weights, measured at the start
-  int64_t messages_ = 0;       // of all moves
+  double all_flops_ = 0;          // of matrix products, per token
+  double matmul_seconds_ = 0;     // of this rank in a step, when it was last measured
+  double link_bytes_per_second_;  // that a rank receives, measured at the start
+  double move_bytes_per_second_;  // that the last migration brought to a rank; before the first one as the link
+  int64_t messages_ = 0;          // of all moves
 };
 
 }  // namespace mw
