@@ -21,8 +21,8 @@ MESHES = {  # and its data-parallel ranks
     "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted": 2, "mesh.pp=2 mesh.ep=2": 2,
     "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1": 2, "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_v": 2,
     "mesh.pp=2 mesh.ep=2 mesh.schedule=interleaved": 2, "mesh.pp=2 mesh.ep=2 mesh.schedule=gpipe": 2}
-SHARES = {"uneven": {2: "mesh.shares=5,3", 4: "mesh.shares=3,1,2,2"},
-          "most to one": {2: "mesh.shares=1,7", 4: "mesh.shares=1,1,5,1"}}
+SHARES = {  # of eight samples; with TP and a capacity in multiples of two
+    "first": {2: "mesh.shares=6,2", 4: "mesh.shares=3,1,2,2"}, "later": {2: "mesh.shares=2,6", 4: "mesh.shares=1,1,5,1"}}
 VALUES = {
     "mesh": list(MESHES),
     "transport": ["moe.transport=flat", "moe.transport=halo mesh.ranks_per_node=2",
