@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <numeric>
 #include <optional>
@@ -12,13 +11,14 @@
 #include <utility>
 
 #include "base/text.h"
-#include "formats/report/chart.h"
+#include "formats/report/load_maps.h"
+#include "formats/report/report_page.h"
 
 namespace mw {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-constexpr size_t kMostExpertMaps = 96, kMostExperts = 1 << 16, kMostParts = 6;
+constexpr size_t kMostParts = 6;
 
 constexpr const char* kStyle = R"(<style>
 :root { color-scheme: light dark; --ink: #1f2328; --soft: #656d76; --grid: #e3e7ec; --page: #ffffff; --card: #f6f8fa;
@@ -50,57 +50,6 @@ svg .unit { font-weight: 400; fill: var(--soft); } svg .grid { stroke: var(--gri
 svg .line, svg .faint { fill: none; stroke-width: 1.6; stroke-linejoin: round; } svg .faint { opacity: 0.3; }
 svg image { image-rendering: pixelated; }
 </style>)";
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-// The page's charts share the axis of steps.
-struct Page {
-  explicit Page(const MetricsHistory& h) : history(h), now_from(h.setup_from) {
-    const std::vector<double>& steps = h.curve("step").values;
-    if (steps.empty()) return;
-    first = steps.front();
-    last = steps.back();
-    const auto setup = std::lower_bound(steps.begin(), steps.end(), h.setup_from);
-    if (setup != steps.end()) now_from = *(setup + (steps.end() - setup) * 3 / 4);
-  }
-
-  const MetricsHistory& history;
-  double first = 0, last = 1;
-  double now_from;  // the last quarter of the steps in the run's last layout: how it stands now
-
-  ChartFrame frame(const std::string& title, const std::string& unit = "") const {
-    ChartFrame frame;
-    frame.title = title;
-    frame.unit = unit;
-    frame.x_low = first;
-    frame.x_high = last;
-    return frame;
-  }
-  ChartSeries series(const std::string& field, const std::string& name, int color, double factor = 1) const {
-    const Curve& curve = history.curve(field);
-    ChartSeries out{name, curve.steps, curve.values, color, false, false};
-    for (double& value : out.y) value *= factor;
-    return out;
-  }
-  bool has(const std::string& field) const { return !history.curve(field).values.empty(); }
-  // The median of its values there; nothing where there are none.
-  std::optional<double> now(const std::string& field) const {
-    const Curve& curve = history.curve(field);
-    const auto begin = std::lower_bound(curve.steps.begin(), curve.steps.end(), now_from) - curve.steps.begin();
-    if (begin == std::ssize(curve.values)) return std::nullopt;
-    return median({curve.values.begin() + begin, curve.values.end()});
-  }
-  // The last value in the run's last layout.
-  std::optional<double> latest(const std::string& field) const {
-    const Curve& curve = history.curve(field);
-    if (curve.values.empty() || curve.steps.back() < history.setup_from) return std::nullopt;
-    return curve.values.back();
-  }
-};
 
 // A running mean over about a twentieth of the curve, from both sides alike.
 ChartSeries smoothed(ChartSeries series) {
@@ -317,74 +266,6 @@ std::string draw_curves(const Page& page) {
   simple("imbalance", "Imbalance", "rows of the fullest expert over the mean, worst layer", 1, false);
   if (sum_of(page.history.curve("dropped_rows")) > 0) simple("dropped_rows", "Dropped rows", "per step", 1, true);
   return out + "</div>\n";
-}
-
-// A row per layer: rows of the fullest expert over the mean.
-HeatMap imbalance_map(const std::vector<LoadSample>& loads, size_t layers) {
-  HeatMap map;
-  map.rows = static_cast<int>(layers);
-  map.columns = static_cast<int>(loads.size());
-  map.values.assign(layers * loads.size(), std::numeric_limits<double>::quiet_NaN());
-  map.low = 1;
-  map.row_name = "layer";
-  for (size_t column = 0; column < loads.size(); ++column)
-    for (size_t layer = 0; layer < std::min(layers, loads[column].load.size()); ++layer) {
-      const std::vector<double>& load = loads[column].load[layer];
-      const double sum = std::accumulate(load.begin(), load.end(), 0.0);
-      if (sum > 0)
-        map.values[layer * loads.size() + column] =
-            *std::max_element(load.begin(), load.end()) * static_cast<double>(load.size()) / sum;
-    }
-  for (const double value : map.values)
-    if (value > map.high) map.high = std::ceil(value);
-  map.middle = 0.5 * (map.low + map.high);
-  return map;
-}
-
-// A row per expert of one layer: its rows over the mean.
-HeatMap expert_map(const std::vector<LoadSample>& loads, size_t layer) {
-  size_t experts = 1;
-  for (const LoadSample& sample : loads)
-    if (layer < sample.load.size()) experts = std::max(experts, std::min(sample.load[layer].size(), kMostExperts));
-  HeatMap map;
-  map.rows = static_cast<int>(experts);
-  map.columns = static_cast<int>(loads.size());
-  map.values.assign(experts * loads.size(), std::numeric_limits<double>::quiet_NaN());
-  map.row_name = "expert";
-  for (size_t column = 0; column < loads.size(); ++column) {
-    if (layer >= loads[column].load.size()) continue;
-    const std::vector<double>& load = loads[column].load[layer];
-    const double sum = std::accumulate(load.begin(), load.end(), 0.0);
-    for (size_t expert = 0; expert < std::min(load.size(), experts) && sum > 0; ++expert)
-      map.values[expert * loads.size() + column] = load[expert] * static_cast<double>(load.size()) / sum;
-  }
-  return map;
-}
-
-std::string draw_loads(const Page& page) {
-  const std::vector<LoadSample>& loads = page.history.loads;
-  size_t layers = 0;
-  for (const LoadSample& sample : loads) layers = std::max(layers, sample.load.size());
-  if (layers == 0) return {};
-  layers = std::min(layers, kMostExperts);
-  std::string out = fmt::format(
-      "<h2>Load of the experts</h2>\n<p>At {} of the steps. 1 is a fair share; grey: no data. Layers are counted among "
-      "the MoE layers, from 0.</p>\n<div class=\"charts\">\n",
-      loads.size());
-  const auto frame = [&](const std::string& title) {
-    ChartFrame f = page.frame(title);
-    f.x_low = loads.front().step;
-    f.x_high = loads.back().step;
-    return f;
-  };
-  const HeatMap worst = imbalance_map(loads, layers);
-  out += "<div>" + draw_heat_map(frame("Fullest expert of each layer over the mean"), worst) +
-         draw_heat_scale(worst, "of the mean") + "</div>\n</div>\n<div class=\"charts maps\">\n";
-  for (size_t layer = 0; layer < std::min(layers, kMostExpertMaps); ++layer)
-    out += draw_heat_map(frame(fmt::format("MoE layer {}", layer)), expert_map(loads, layer));
-  out += "</div>\n" + draw_heat_scale(expert_map(loads, 0), "of the mean");
-  if (layers > kMostExpertMaps) out += fmt::format("<p>The first {} of {} layers.</p>\n", kMostExpertMaps, layers);
-  return out;
 }
 
 }  // namespace

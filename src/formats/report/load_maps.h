@@ -1,0 +1,13 @@
+// The part of a report about the load of experts, as heat maps.
+#pragma once
+
+#include <string>
+
+#include "formats/report/report_page.h"
+
+namespace mw {
+
+// Of every layer its fullest expert over the steps, and of every expert its rows. "" where the metrics have no loads.
+std::string draw_loads(const Page& page);
+
+}  // namespace mw
