@@ -193,6 +193,30 @@ TEST(Report, TellsHowTheRunStandsInItsLastLayout) {
   EXPECT_TRUE(contains(html, "1 to 20"));
 }
 
+// After step 10 two experts change places: ranks become alike, and steps faster by 20 ms, of which 25 were predicted.
+TEST(Report, ShowsTheLoadOfRanksBeforeAndAfterMoves) {
+  const ScratchDir folder;
+  const std::string path = folder / "m.jsonl";
+  const auto fields = [](const char* time, const char* rows) {
+    return fmt::format("\"step_ms\": {}, \"expert_load\": [[6, 2, 2, 2], [3, 3, 3, 3]], \"rank_rows\": {}", time, rows);
+  };
+  write_lines(path, 1, 9, fields("100", "[[9, 3], []]"));
+  EXPECT_FALSE(contains(draw_report(read_metrics(path, 40), "t"), "Moves of experts"));
+  write_lines(path, 10, 10,
+              fields("150", "[[9, 3], []]") +
+                  ", \"moved_experts\": 2, \"moved_expert_bytes\": 2048, "
+                  "\"move_experts_ms\": 29.8, \"move_gain_predicted_ms\": 25");
+  write_lines(path, 11, 40, fields("80", "[[6, 6], []]"));
+  const MetricsHistory history = read_metrics(path, 40);
+  ASSERT_EQ(history.loads.size(), 40u);
+  EXPECT_EQ(history.loads[0].ranks, (std::vector<std::vector<double>>{{9, 3}, {}}));
+  const std::string html = draw_report(history, "t");
+  for (const char* part : {"2 experts moved, after 1 of the steps: 2.0 KiB in 29.8 ms, 0.86 % of the time",
+                           "should save 25.00 ms of a step", "steps around them: 20.00 ms",
+                           "Load of the ranks up to step 10", "Load of the ranks from step 31 on"})
+    EXPECT_TRUE(contains(html, part)) << part;
+}
+
 // More layers and wider steps than any run has: cut off, not written beyond what was made for them.
 TEST(Report, BearsAbsurdMetrics) {
   const ScratchDir folder;

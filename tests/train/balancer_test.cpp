@@ -40,6 +40,9 @@ TEST(Balancer, MovesExpertsEveryFewSteps) {
       const BalanceReport report = balancer.after_step(skewed(), step);
       // Two large experts and a small one on one rank are the best: 700 of 1200 rows.
       EXPECT_DOUBLE_EQ(report.worst_rank_imbalance, step <= 3 ? 1.5 : 7 / 6.0) << step;
+      EXPECT_EQ(report.rank_rows[0][0] + report.rank_rows[0][1], 1200) << step;
+      EXPECT_EQ(std::max(report.rank_rows[0][0], report.rank_rows[0][1]), step <= 3 ? 900 : 700) << step;
+      EXPECT_EQ(report.rank_rows[1], (std::vector<int64_t>{600, 600})) << step;
       EXPECT_DOUBLE_EQ(report.rank_imbalance, (report.worst_rank_imbalance + 1) / 2) << step;
       EXPECT_EQ(report.moved_experts, step == 3 ? 2 : 0) << step;
       EXPECT_EQ(report.moved_bytes, step == 3 ? 2 * 10 * 16 * 3 * 12 : 0) << step;

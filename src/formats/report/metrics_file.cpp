@@ -20,7 +20,7 @@ class LineReader final : public JsonEvents {
 
   void on_begin(bool is_object) override {
     open_.push_back(is_object);
-    if (in_load() && depth() == 3) load.emplace_back();
+    if (std::vector<std::vector<double>>* table = open_table(); table != nullptr && depth() == 3) table->emplace_back();
   }
   void on_end() override { open_.pop_back(); }
   void on_key(std::string& key) override {
@@ -35,7 +35,9 @@ class LineReader final : public JsonEvents {
   void on_number(double value) override {
     if (depth() == 1) numbers[key_] = value;
     else if (depth() == 2 && open_.back() && key_ != "run") numbers[key_ + "." + inner_key_] = value;
-    else if (in_load() && depth() == 3 && !load.empty()) load.back().push_back(value);
+    else if (std::vector<std::vector<double>>* table = open_table();
+             table != nullptr && depth() == 3 && !table->empty())
+      table->back().push_back(value);
   }
 
   // Empty: a line that does not tell.
@@ -47,12 +49,16 @@ class LineReader final : public JsonEvents {
   }
 
   std::map<std::string, double> numbers;
-  std::vector<std::vector<double>> load;
+  LoadSample sample;  // without its step
   std::vector<std::pair<std::string, std::string>> run;
 
  private:
   size_t depth() const { return open_.size(); }
-  bool in_load() const { return with_load_ && key_ == "expert_load"; }
+  // The one of the sample whose rows are being read; null: neither.
+  std::vector<std::vector<double>>* open_table() {
+    if (!with_load_) return nullptr;
+    return key_ == "expert_load" ? &sample.load : key_ == "rank_rows" ? &sample.ranks : nullptr;
+  }
 
   bool with_load_;
   std::vector<bool> open_;  // brackets: whether each is an object's
@@ -120,9 +126,10 @@ MetricsHistory read_metrics(const std::string& path, int load_samples) {
       curve.values.back() = value;
     }
     if (!reader.run.empty()) history.runs.push_back({step->second, std::move(reader.run)});
-    if (reader.load.empty()) continue;
-    if (history.loads.empty() || history.loads.back().step != step->second) history.loads.push_back({step->second, {}});
-    history.loads.back().load = std::move(reader.load);
+    if (reader.sample.load.empty()) continue;
+    if (history.loads.empty() || history.loads.back().step != step->second) history.loads.emplace_back();
+    history.loads.back() = std::move(reader.sample);
+    history.loads.back().step = step->second;
   }
   if (history.curves.empty())
     fail(Exit::data, fmt::format("{} contains no training step", path),

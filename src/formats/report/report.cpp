@@ -277,7 +277,8 @@ std::string draw_report(const MetricsHistory& history, const std::string& title)
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
       "content=\"width=device-width\">\n<title>{0}</title>\n{1}\n</head>\n<body>\n<h1>{0}</h1>\n",
       name, kStyle);
-  html += draw_run(history.runs) + draw_tiles(page) + draw_predictions(page) + draw_curves(page) + draw_loads(page);
+  html += draw_run(history.runs) + draw_tiles(page) + draw_predictions(page) + draw_curves(page) + draw_moves(page) +
+          draw_loads(page);
   if (history.broken_lines > 0)
     html += fmt::format("<p>{} lines of the metrics were no steps and are left out.</p>\n", history.broken_lines);
   return html + "</body>\n</html>\n";

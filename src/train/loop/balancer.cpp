@@ -28,9 +28,15 @@ std::vector<int64_t> rounded(const std::vector<double>& rows) {
   return out;
 }
 
+std::vector<int64_t> equal_speeds(int ranks) { return std::vector<int64_t>(static_cast<size_t>(ranks), 1); }
+
+// That every rank of the placement computes.
+std::vector<int64_t> rank_rows(const ExpertPlacement& placement, std::span<const int64_t> rows) {
+  return rows_of_ranks(placement, split_rows(placement, rows, equal_speeds(placement.ep)));
+}
+
 double rank_imbalance(const ExpertPlacement& placement, std::span<const int64_t> rows) {
-  const std::vector<int64_t> speeds(static_cast<size_t>(placement.ep), 1);
-  return imbalance_of(rows_of_ranks(placement, split_rows(placement, rows, speeds)), speeds);
+  return imbalance_of(rank_rows(placement, rows), equal_speeds(placement.ep));
 }
 
 // Whether the rows of a rank depend on which experts it has.
@@ -154,14 +160,16 @@ void Balancer::report_imbalance(const StepStats& stats, BalanceReport& report) c
     report.replica_rows = computed.back();
   }
   for (size_t l = 0; l < layers_.size(); ++l) {
-    const int64_t index = layers_[l].index;
-    double imbalance = 1;
+    const auto index = static_cast<size_t>(layers_[l].index);
+    std::vector<int64_t> rows;
     if (!computed.empty())
-      imbalance = imbalance_of(std::span(computed).subspan(l * ep, ep), std::vector<int64_t>(ep, 1));
-    else if (rows_follow_experts(plan, index))
-      imbalance = rank_imbalance(plan.placements->layers[static_cast<size_t>(index)], rounded(stats.load[l]));
+      rows.assign(computed.begin() + std::ptrdiff_t(l * ep), computed.begin() + std::ptrdiff_t((l + 1) * ep));
+    else if (rows_follow_experts(plan, layers_[l].index))
+      rows = rank_rows(plan.placements->layers[index], rounded(stats.load[l]));
+    const double imbalance = rows.empty() ? 1 : imbalance_of(rows, equal_speeds(plan.mesh.ep));
     report.rank_imbalance += imbalance / static_cast<double>(layers_.size());
     report.worst_rank_imbalance = std::max(report.worst_rank_imbalance, imbalance);
+    report.rank_rows.push_back(std::move(rows));
   }
 }
 

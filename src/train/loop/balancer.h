@@ -16,11 +16,13 @@ namespace mw {
 struct BalanceReport {
   double rank_imbalance = 0;        // rows of the fullest EP rank over the mean, mean over MoE layers; 0: no such layer
   double worst_rank_imbalance = 0;  // of the worst layer
-  int64_t replica_rows = 0;         // that replicas computed in the step, on all ranks and in all layers
-  int64_t moved_experts = 0;        // after this step, in all layers
-  int64_t moved_bytes = 0;          // that ranks sent
-  double move_seconds = 0;          // of the slowest rank
-  double expected_gain = 0;         // seconds that a step should save
+  // [MoE layer][EP rank]: the rows that ranks computed; empty for a layer in which they do not depend on its experts.
+  std::vector<std::vector<int64_t>> rank_rows;
+  int64_t replica_rows = 0;   // that replicas computed in the step, on all ranks and in all layers
+  int64_t moved_experts = 0;  // after this step, in all layers
+  int64_t moved_bytes = 0;    // that ranks sent
+  double move_seconds = 0;    // of the slowest rank
+  double expected_gain = 0;   // seconds that a step should save
 };
 // A line for the log, or "" where nothing moved.
 std::string describe(const BalanceReport& report, int64_t step);

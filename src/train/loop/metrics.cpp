@@ -104,6 +104,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
     line["moved_experts"] = r.balance.moved_experts;
     line["moved_expert_bytes"] = r.balance.moved_bytes;
     line["move_experts_ms"] = r.balance.move_seconds * 1e3;
+    if (r.balance.expected_gain > 0) line["move_gain_predicted_ms"] = r.balance.expected_gain * 1e3;
   }
   if (r.skipped_steps > 0) line["skipped_steps"] = r.skipped_steps;
   line["dropped_rows"] = r.stats.dropped_rows;
@@ -114,6 +115,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
   for (const std::vector<double>& load : r.stats.load) layers.push_back(load);
   line["expert_load"] = layers;
+  if (r.balance.rank_imbalance > 0) line["rank_rows"] = r.balance.rank_rows;
   if (!run.empty()) line["run"] = run;
   file.write(line);
 }
