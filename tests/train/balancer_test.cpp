@@ -64,6 +64,21 @@ TEST(Balancer, StaysWhereMovesDoNotPay) {
     });
 }
 
+// Three steps after a move, the next one would have to pay within three steps.
+TEST(Balancer, DoesNotFollowLoadsAtAnyCost) {
+  run_ranks(2, [](Comm& world, Stream&) {
+    const std::unique_ptr<Engine> engine = trained_engine(balanced_layout(), world);
+    Balancer balancer(*engine);
+    StepStats reversed = skewed();
+    reversed.load[0] = {0, 0, 0, 0, 600, 600};
+    for (int64_t step = 1; step <= 6; ++step) {
+      take_step(*engine, 2 + step);
+      const BalanceReport report = balancer.after_step(step <= 3 ? skewed() : reversed, step);
+      EXPECT_EQ(report.moved_experts, step == 3 ? 2 : 0) << step;
+    }
+  });
+}
+
 TEST(Balancer, ResumesAPlacementThatFits) {
   run_ranks(2, [](Comm& world, Stream&) {
     const std::unique_ptr<Engine> engine = trained_engine(balanced_layout(), world);

@@ -99,12 +99,13 @@ void Balancer::observe(const StepStats& stats) {
 }
 
 // matmul_seconds: of all ranks together, in a step.
-Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
+Placements Balancer::plan_moves(double matmul_seconds, int64_t step, double& gain) {
   const Plan& plan = engine_.plan;
   Placements next = *plan.placements;
   ++next.version;
   const double ranks = static_cast<double>(plan.mesh.world) / plan.mesh.pp;  // that share a layer
-  for (const Layer& layer : layers_) {
+  const int64_t horizon = plan.run.moe.balance_horizon;
+  for (Layer& layer : layers_) {
     ExpertPlacement& placement = next.layers[static_cast<size_t>(layer.index)];
     if (!rows_follow_experts(plan, layer.index)) continue;
     const std::vector<int64_t> rows = rounded(layer.mean);
@@ -115,9 +116,10 @@ Placements Balancer::plan_moves(double matmul_seconds, double& gain) const {
                              .state_bytes = layer.state_bytes,
                              .bytes_per_second = move_bytes_per_second_,
                              .replica_seconds = (layer.weight_bytes + layer.gradient_bytes) / link_bytes_per_second_,
-                             .horizon = plan.run.moe.balance_horizon};
+                             .horizon = layer.moved_at ? std::min(horizon, step - *layer.moved_at) : horizon};
     ExpertPlacement best = best_placement(placement, rows, slots, costs);
     gain += (rank_imbalance(placement, rows) - rank_imbalance(best, rows)) * expert_seconds / plan.mesh.pp;
+    if (best != placement) layer.moved_at = step;
     placement = std::move(best);
   }
   return next;
@@ -187,7 +189,7 @@ BalanceReport Balancer::after_step(const StepStats& stats, int64_t step) {
   } else if (run.moe.balance == Balance::swap && step % run.moe.balance_every == 0) {
     double seconds = matmul_seconds_;
     engine_.world.all_reduce_sum(std::span(&seconds, 1));
-    Placements next = plan_moves(seconds, report.expected_gain);
+    Placements next = plan_moves(seconds, step, report.expected_gain);
     if (next.layers != engine_.plan.placements->layers) move(std::move(next), report);
   }
   return report;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,9 +36,10 @@ class Balancer {
   // `engine` must outlive this object; its gradients are overwritten. Collective over the world.
   explicit Balancer(Engine& engine);
 
-  // To be called after the update of a step, before its checkpoint. Moves experts every moe.balance_every steps where
-  // that saves more time within moe.balance_horizon steps than it takes, and with debug.migrate to random places after
-  // every step. Collective over the world.
+  // To be called after the update of a step, before its checkpoint. Every moe.balance_every steps it moves the experts
+  // of layers where that saves more time than it takes within moe.balance_horizon steps, or within the steps since this
+  // layer's last move if these are fewer, so that loads which change soon are not followed at any cost. With
+  // debug.migrate it moves all experts to random places after every step. Collective over the world.
   BalanceReport after_step(const StepStats& stats, int64_t step);
 
   // To be called after a validation: its work is not a step's.
@@ -54,11 +56,12 @@ class Balancer {
     double expert_flops = 0;                      // of all ranks, per token
     double state_bytes = 0;                       // that an expert's new home receives
     double weight_bytes = 0, gradient_bytes = 0;  // of an expert: what a replica receives and sends in every step
+    std::optional<int64_t> moved_at = {};         // the step after which experts moved last
   };
   void observe(const StepStats& stats);
   void report_imbalance(const StepStats& stats, BalanceReport& report) const;
   std::vector<double> take_work();  // seconds by kind since the last call
-  Placements plan_moves(double matmul_seconds, double& gain) const;
+  Placements plan_moves(double matmul_seconds, int64_t step, double& gain);
   void move(Placements next, BalanceReport& report);
   void count_message();
 
