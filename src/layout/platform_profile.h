@@ -77,6 +77,8 @@ struct OperatorRates {
   RateTable expert_weight_products;  // gradients of expert weights, by the same
   // The same by the number of experts, which ascends; absent: these two for any number.
   std::optional<std::vector<ExpertRates>> expert_counts;
+  // Shares of these rates where a side of the matrices is narrow, by the narrower side; absent: the same for all.
+  std::optional<RateTable> expert_widths, expert_weight_widths;
   int64_t row_tile = 1;          // rows of an expert's product are computed in whole tiles
   RateTable attention_forward;   // of causal attention by sequence length
   RateTable attention_backward;  // with 2.5 times the FLOP of forward

@@ -29,6 +29,8 @@ void visit_rates(Rates& rates, Visit&& visit) {
   visit("expert_products", rates.expert_products);
   visit("expert_weight_products", rates.expert_weight_products);
   visit("expert_counts", rates.expert_counts);
+  visit("expert_widths", rates.expert_widths);
+  visit("expert_weight_widths", rates.expert_weight_widths);
   visit("row_tile", rates.row_tile);
   visit("attention_forward", rates.attention_forward);
   visit("attention_backward", rates.attention_backward);
@@ -300,6 +302,8 @@ class Validation {
     table(prefix + "expert_products", r.expert_products);
     table(prefix + "expert_weight_products", r.expert_weight_products);
     if (r.expert_counts) expert_counts(prefix, *r.expert_counts);
+    shares(prefix + "expert_widths", r.expert_widths);
+    shares(prefix + "expert_weight_widths", r.expert_weight_widths);
     range(prefix + "row_tile", static_cast<double>(r.row_tile), 1, 1 << 20);
     table(prefix + "attention_forward", r.attention_forward);
     table(prefix + "attention_backward", r.attention_backward);

@@ -46,10 +46,12 @@ Overlap overlap(double out, double back, double compute, double before, double p
   return {ends + std::max(0.0, between - room), std::min(between, room)};
 }
 
+double share_at(const std::optional<RateTable>& shares, double size) { return shares ? rate_at(*shares, size) : 1; }
+
 // FLOP/s of attention with heads of `width`, the mean of keys' and values'.
 double attention_rate(const RateTable& by_length, const std::optional<RateTable>& by_width, double seq_len,
                       double width) {
-  return rate_at(by_length, seq_len) * (by_width ? rate_at(*by_width, width) : 1);
+  return rate_at(by_length, seq_len) * share_at(by_width, width);
 }
 
 // Weight gradients that can wait are a part of their own.
@@ -108,16 +110,16 @@ double LayerTimeModel::expert_product(double rows, double experts, double n, dou
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
   const double tiled_rows = rows + experts * static_cast<double>(rates_.row_tile) / 2;
-  return bound(2 * tiled_rows * n * k / expert_rate(rates_, experts, each),
-               (rows * (n + k) + experts * n * k) * element_bytes_) +
+  const double rate = expert_rate(rates_, experts, each) * share_at(rates_.expert_widths, std::min(n, k));
+  return bound(2 * tiled_rows * n * k / rate, (rows * (n + k) + experts * n * k) * element_bytes_) +
          profile_.operator_latency_s;
 }
 
 double LayerTimeModel::expert_weight_product(double rows, double experts, double n, double k) const {
   if (rows <= 0) return 0;
   const double each = 2 * rows / experts * n * k;
-  return bound(2 * rows * n * k / expert_weight_rate(rates_, experts, each), rows * (n + k) * element_bytes_,
-               2 * gradient_bytes_ * experts * n * k) +
+  const double rate = expert_weight_rate(rates_, experts, each) * share_at(rates_.expert_weight_widths, std::min(n, k));
+  return bound(2 * rows * n * k / rate, rows * (n + k) * element_bytes_, 2 * gradient_bytes_ * experts * n * k) +
          profile_.operator_latency_s;
 }
 

@@ -150,18 +150,18 @@ struct ExpertSeconds {
 
 ExpertSeconds time_experts(Meter& meter, Stream& stream, const PlatformProfile& profile, const Product& p, int64_t e,
                            DType dtype) {
-  const int64_t rows = p.rows * e;
-  std::vector<TensorSlot> slots = weight_slots(stream, dtype, e, p.width, p.width);
-  slots.push_back({"x", dtype, {rows, p.width}, 0});
-  slots.push_back({"y", dtype, {rows, p.width}, 0});
-  slots.push_back({"dw", DType::f32, {e, p.width, p.width}, 0});
+  const int64_t rows = p.rows * e, n = p.result_width(), k = p.width;
+  std::vector<TensorSlot> slots = weight_slots(stream, dtype, e, n, k);
+  slots.push_back({"x", dtype, {rows, k}, 0});
+  slots.push_back({"y", dtype, {rows, n}, 0});
+  slots.push_back({"dw", DType::f32, {e, n, k}, 0});
   slots.push_back({"index", DType::i32, {rows}, 0});
   ProbeTensors t(stream, slots);
   // Rows lie in the order of tokens, as routing finds them.
   std::vector<int32_t> order(static_cast<size_t>(rows));
   for (int64_t i = 0; i < rows; ++i) order[static_cast<size_t>(i)] = static_cast<int32_t>(i * e % rows + i * e / rows);
   write_values<int32_t>(stream, order, t("index"));
-  const std::vector<Weight> weights = t.weights(dtype, e, p.width, p.width);
+  const std::vector<Weight> weights = t.weights(dtype, e, n, k);
   const std::vector<int64_t> offsets = ragged_offsets(e, p.rows);
   const SortedRows x{t("x"), t("index").as<int32_t>()}, y{t("y"), nullptr};
   const TensorView dw = t("dw");
@@ -205,6 +205,27 @@ ExpertRates expert_rates(Meter& meter, Stream& stream, const PlatformProfile& pr
   return rates;
 }
 
+// Shares of the rates of square matrices with as many FLOP.
+void measure_narrow_experts(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype,
+                            OperatorRates& rates) {
+  constexpr int64_t kRows = 256, kWidth = 512, kLast = 128;
+  const int64_t experts = sizes_for(stream.device().kind).experts;
+  RateTable products, weight_products;
+  for (const int64_t narrow : {16, 32, 64}) {
+    const Product p{kRows, kWidth, narrow};
+    const ExpertSeconds taken = time_experts(meter, stream, profile, p, experts, dtype);
+    const double all = p.flops() * static_cast<double>(experts),
+                 tiled = all * (1 + 0.5 * static_cast<double>(rates.row_tile) / static_cast<double>(p.rows)),
+                 size = static_cast<double>(narrow);
+    products.push_back({size, tiled / taken.rows / rate_at(rates.expert_products, p.flops())});
+    weight_products.push_back({size, all / taken.weights / rate_at(rates.expert_weight_products, p.flops())});
+  }
+  products.push_back({kLast, 1});
+  weight_products.push_back({kLast, 1});
+  rates.expert_widths = products;
+  rates.expert_weight_widths = weight_products;
+}
+
 void measure_experts(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype, OperatorRates& rates) {
   const ProbeSizes sizes = sizes_for(stream.device().kind);
   if (stream.device().kind == DeviceKind::cpu)  // kernels of GPUs have tiles
@@ -217,6 +238,7 @@ void measure_experts(Meter& meter, Stream& stream, const PlatformProfile& profil
     rates.expert_weight_products = counts.back().weight_products;
   }
   if (counts.size() > 1) rates.expert_counts = counts;
+  if (stream.device().kind == DeviceKind::cpu) measure_narrow_experts(meter, stream, profile, dtype, rates);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ namespace mw {
 namespace {
 
 // Measurements of the meter, about; and those of each shape of groups.
-constexpr int kTimings = 111, kTimingsOnCpu = 152, kTimingsOfAShape = 15;
+constexpr int kTimings = 111, kTimingsOnCpu = 170, kTimingsOfAShape = 15;
 constexpr const char* kTaken = "libraries in use";
 constexpr const char* kFp32 = "fp32";
 constexpr const char* kGroups = "smaller groups";
@@ -110,7 +110,8 @@ void shorten(PlatformProfile& p) {
     for (RatePoint& point : table) round(point.per_second);
   };
   const auto round_shares = [&](OperatorRates& rates) {
-    for (std::optional<RateTable>* shares : {&rates.attention_forward_widths, &rates.attention_backward_widths})
+    for (std::optional<RateTable>* shares : {&rates.attention_forward_widths, &rates.attention_backward_widths,
+                                             &rates.expert_widths, &rates.expert_weight_widths})
       if (*shares) round_all(**shares);
   };
   for (RateTable* table : rate_tables(p)) round_all(*table);

@@ -16,7 +16,9 @@ namespace mw {
 
 struct Product {
   int64_t rows = 0, width = 0;  // [rows, width] x [width, width]
-  double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(width * width); }
+  int64_t narrow = 0;           // or x [width, narrow], where it is not 0
+  int64_t result_width() const { return narrow > 0 ? narrow : width; }
+  double flops() const { return 2.0 * static_cast<double>(rows) * static_cast<double>(width * result_width()); }
 };
 
 struct HeadWidth {

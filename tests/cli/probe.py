@@ -29,6 +29,10 @@ def plausible(profile, ranks):
             checks.expect(list(shares) == [8, 16, 32, 64, 128] and shares[64] == 1, f"{table}: {rates[table]}")
             checks.expect(all(0.01 < share < 100 for share in shares.values()), f"{table}: {rates[table]}")
             checks.expect(all(float(f"{share:.4g}") == share for share in shares.values()), f"{table}: {rates[table]}")
+        for table in ("expert_widths", "expert_weight_widths"):
+            shares = dict(map(tuple, rates[table]))
+            checks.expect(list(shares) == [16, 32, 64, 128] and shares[128] == 1, f"{table}: {rates[table]}")
+            checks.expect(all(0.01 < share < 100 for share in shares.values()), f"{table}: {rates[table]}")
     checks.expect(profile["peak_flops_per_s"] == max(point[1] for point in profile["dense_products"]), "peak")
     checks.expect(1e8 < profile["elementwise_bytes_per_s"] < 1e13 and 1e8 < profile["stream_bytes_per_s"] < 1e13, "memory")
     checks.expect(1e-9 < profile["operator_latency_s"] < 1e-2, "latency")

@@ -328,6 +328,23 @@ TEST(Estimate, AttentionFollowsItsHeadWidth) {
   }
 }
 
+// The narrower side of the model's expert matrices counts, and one beyond the table is as its end.
+TEST(Estimate, ExpertProductsFollowTheirWidth) {
+  Request request = odd_on(1);
+  const Layout layout = layout_of(request.run);
+  const auto seconds = [&](const PlatformProfile& profile) {
+    return Estimator(request.model, request.run, profile, request.load, 1).simulated(layout).time.total();
+  };
+  for (const bool rows : {true, false}) {
+    PlatformProfile narrow = request.profile, halved = request.profile;
+    (rows ? narrow.bf16.expert_widths : narrow.bf16.expert_weight_widths) = {{4096, 0.5}, {8192, 1}};
+    for (RatePoint& point : rows ? halved.bf16.expert_products : halved.bf16.expert_weight_products)
+      point.per_second /= 2;
+    EXPECT_GT(seconds(halved), 1.0001 * seconds(request.profile));
+    EXPECT_NEAR(seconds(narrow) / seconds(halved), 1, 1e-9) << rows;
+  }
+}
+
 // Only where a run asks for it, and only in the backward pass.
 TEST(Estimate, AttentionInAnyOrderIsFaster) {
   Request request = odd_on(1);
