@@ -5,6 +5,7 @@ set(MOEWRIGHT_MPI AUTO CACHE STRING "MPI: AUTO (when found), ON (required) or OF
 set_property(CACHE MOEWRIGHT_ONEDNN MOEWRIGHT_MPI PROPERTY STRINGS AUTO ON OFF)
 option(MOEWRIGHT_PLAN_ONLY "Build only what plan and init need: no MPI, oneDNN or OpenMP" OFF)
 option(MOEWRIGHT_NATIVE "Compile for this machine's CPU (-march=native)" OFF)
+set(MOEWRIGHT_CPU_LEVELS "" CACHE STRING "Compile CPU operators also for these levels (GCC's -march), and choose at start: a list")
 option(MOEWRIGHT_WERROR "Warnings are errors" OFF)
 get_property(multi_config GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
 cmake_dependent_option(MOEWRIGHT_PCH "Precompile the headers that most files include" ON "NOT multi_config" OFF)
