@@ -2,6 +2,7 @@
 # make demo     the same, and trains the example model
 # make test     the same, and runs every test that this machine can run
 # make install  the same, and puts moewright into /usr/local/bin, or PREFIX/bin
+# make package  a .deb in build/portable, for any x86-64 CPU
 # make install-library  installs the library and its headers for find_package(Moewright)
 CLANG_FORMAT ?= clang-format-14
 BUILD := build/release
@@ -9,7 +10,7 @@ SOURCES := find $(wildcard src tests bench examples) -name '*.h' -o -name '*.cpp
 
 PREFIX ?= /usr/local
 
-.PHONY: all build test demo install install-library setup format check check-format check-rooms check-words tidy unit clean help
+.PHONY: all build test demo install install-library package setup format check check-format check-rooms check-words tidy unit clean help
 all: build
 
 build: setup $(BUILD)/build.ninja  ## build/release/moewright
@@ -30,6 +31,12 @@ install-library: build  ## the library for other programs: find_package(Moewrigh
 	cmake --build --preset cpu-release --target moewright_library
 	$(call install_component,library)
 	@echo "installed the library; its users set CMAKE_PREFIX_PATH=$(PREFIX)"
+
+package: setup  ## a Debian package for any x86-64 CPU
+	cmake --preset cpu-portable
+	cmake --build --preset cpu-portable --target moewright
+	rm -f build/portable/*.deb
+	cd build/portable && cpack
 
 define install_component
 @cmake --install $(BUILD) --prefix "$(PREFIX)" --component $(1) >/dev/null || \

@@ -8,12 +8,13 @@ packages=(
   libopenmpi-dev openmpi-bin libmpich-dev mpich libdnnl-dev
   libtomlplusplus-dev nlohmann-json3-dev libfmt-dev libcli11-dev libgtest-dev libxxhash-dev
   libsodium-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev python3-venv
+  dpkg-dev file
 )
 if [[ ${1:-} == --ci ]]; then
   packages+=(
     clang-14 clang-format-14 clang-tidy-14 libclang-rt-14-dev libomp-14-dev
     hipcc clang-15 clang-tools-15 lld-15 rocm-device-libs libamdhip64-dev
-    slurmctld slurmd slurm-client munge debootstrap
+    slurmctld slurmd slurm-client munge debootstrap qemu-user
     zsh fish groff-base
   )
 fi
