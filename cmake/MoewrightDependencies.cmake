@@ -61,7 +61,8 @@ if(NOT MOEWRIGHT_PLAN_ONLY)
   moewright_optional_library(UTF8PROC HEADER utf8proc.h LIBRARY utf8proc LACKS "tokenizers that normalize text")
   moewright_optional_library(SENTENCEPIECE HEADER sentencepiece_processor.h LIBRARY sentencepiece
     LACKS "SentencePiece tokenizers")
-  moewright_optional_library(ZSTD HEADER zstd.h LIBRARY zstd LACKS "compressed text")
+  moewright_optional_library(ZSTD HEADER zstd.h LIBRARY zstd LACKS "text in .zst files")
+  moewright_optional_library(ZLIB HEADER zlib.h LIBRARY z LACKS "text in .gz files")
 
   find_package(OpenMP COMPONENTS CXX)
   if(OpenMP_CXX_FOUND)

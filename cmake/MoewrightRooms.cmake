@@ -1,7 +1,8 @@
 # One folder of src/ is one static library. Optional parts are chosen by file name, never by #ifdef:
 #   *_onednn.cpp / *_no_onednn.cpp, *_amx.cpp / *_no_amx.cpp, *_mpi.cpp / *_no_mpi.cpp, *_gpu.cpp / *_no_gpu.cpp,
 #   *_nccl.cpp / *_no_nccl.cpp, *_pcre.cpp / *_no_pcre.cpp, *_utf8proc.cpp / *_no_utf8proc.cpp,
-#   *_sentencepiece.cpp / *_no_sentencepiece.cpp, *_zstd.cpp / *_no_zstd.cpp             with / without the feature
+#   *_sentencepiece.cpp / *_no_sentencepiece.cpp, *_zstd.cpp / *_no_zstd.cpp, *_zlib.cpp / *_no_zlib.cpp
+#                                                                                        with / without the feature
 #   *_full.cpp / *_plan_only.cpp                                                         full / plan-only build
 set(MOEWRIGHT_ROOM_TARGETS "")
 
@@ -9,7 +10,7 @@ set(MOEWRIGHT_ROOM_TARGETS "")
 function(moewright_sources result)
   list(TRANSFORM ARGN REPLACE "(.+)" "${PROJECT_SOURCE_DIR}/\\1/*.cpp" OUTPUT_VARIABLE patterns)
   file(GLOB sources CONFIGURE_DEPENDS ${patterns})
-  foreach(feature ONEDNN AMX MPI GPU NCCL PCRE UTF8PROC SENTENCEPIECE ZSTD)
+  foreach(feature ONEDNN AMX MPI GPU NCCL PCRE UTF8PROC SENTENCEPIECE ZSTD ZLIB)
     string(TOLOWER ${feature} name)
     set(without ${sources})
     list(FILTER without INCLUDE REGEX "_no_${name}\\.cpp$")

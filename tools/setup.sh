@@ -7,7 +7,7 @@ packages=(
   g++ make cmake ninja-build ccache pkg-config python3 git
   libopenmpi-dev openmpi-bin libmpich-dev mpich libdnnl-dev
   libtomlplusplus-dev nlohmann-json3-dev libfmt-dev libcli11-dev libgtest-dev libxxhash-dev
-  libsodium-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev python3-venv
+  libsodium-dev libpcre2-dev libutf8proc-dev libsentencepiece-dev libzstd-dev zlib1g-dev python3-venv
   dpkg-dev file
 )
 if [[ ${1:-} == --ci ]]; then
@@ -23,7 +23,7 @@ fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "setup: this is not a Debian system; CMake will look for the same libraries here." >&2
   echo "setup: needed: a C++20 compiler, CMake 3.25, Ninja, MPI, toml++, nlohmann-json, fmt, CLI11, GoogleTest, xxHash;" >&2
-  echo "setup: libsodium; optional: oneDNN, ccache, PCRE2, utf8proc, SentencePiece, zstd. Name other prefixes in CMAKE_PREFIX_PATH." >&2
+  echo "setup: libsodium; optional: oneDNN, ccache, PCRE2, utf8proc, SentencePiece, zstd, zlib. Name other prefixes in CMAKE_PREFIX_PATH." >&2
   exit 0
 fi
 

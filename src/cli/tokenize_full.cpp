@@ -72,7 +72,7 @@ Command add_tokenize_command(CommandLine& line) {
   Subcommand sub = line.add_command("tokenize", "convert text to token files (Megatron .bin and .idx)");
   auto job = std::make_shared<TokenizeJob>();
   sub.add_option("INPUT", job->inputs,
-                 "text files (one document each) and *.jsonl files, plain or .zst, or folders of them")
+                 "text files (one document each) and *.jsonl files, plain, .zst or .gz, or folders of them")
       .required();
   sub.add_option("-t,--tokenizer", job->tokenizer,
                  "a tokenizer.json, a SentencePiece .model, or a folder with one of them")

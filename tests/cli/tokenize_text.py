@@ -1,6 +1,7 @@
 """`moewright tokenize`: killed and gone on with, with any number of threads and compressed, it writes the same bytes;
 `inspect` shows them and `train` reads them; wrong use is an error with a hint."""
 
+import gzip
 import hashlib
 import json
 import os
@@ -69,6 +70,9 @@ def write_inputs():
                 print(json.dumps({"content": " ".join(words)}), file=lines)
     pathlib.Path("in/c.txt").write_text("a plain file\n" * 1000)
     shutil.copytree("in", "packed")
+    with gzip.open("packed/b.jsonl.gz", "wb") as packed:
+        packed.write(pathlib.Path("packed/b.jsonl").read_bytes())
+    pathlib.Path("packed/b.jsonl").unlink()
     for name in ("a.jsonl", "c.txt"):
         if shutil.which("zstd") is None:
             return False

@@ -2,6 +2,7 @@
 
 #include "formats/helpers.h"
 #include "formats/io/byte_input.h"
+#include "formats/io/crc32.h"
 #include "formats/tokens/document_reader.h"
 #include "formats/tokens/growing_dataset.h"
 #include "formats/tokens/megatron.h"
@@ -63,15 +64,70 @@ TEST(DocumentReader, NamesFileAndLine) {
   EXPECT_TRUE(contains(error("{\"text\": \"a"), "x.jsonl:2"));
   EXPECT_TRUE(contains(error("{\"text\": \"\xff\"}"), "x.jsonl:2"));
   EXPECT_TRUE(contains(error_of([&] { list_documents({folder / "absent"}); }), "absent"));
-  write_raw(folder / "y.txt.gz", "x");
-  EXPECT_TRUE(contains(error_of([&] { list_documents({folder.path()}); }, Exit::unsupported), ".gz"));
+  write_raw(folder / "y.txt.xz", "x");
+  EXPECT_TRUE(contains(error_of([&] { list_documents({folder.path()}); }, Exit::unsupported), ".xz"));
 }
 
 TEST(ByteInput, RefusesWhatIsNotCompressed) {
   const ScratchDir folder;
-  write_raw(folder / "x.txt.zst", "plain text");
-  std::vector<char> out(100);
-  EXPECT_TRUE(contains(error_of([&] { open_byte_input(folder / "x.txt.zst")->read(out); }), "x.txt.zst"));
+  for (const std::string name : {"x.txt.zst", "x.txt.gz"}) {
+    write_raw(folder / name, "plain text");
+    std::vector<char> out(100);
+    EXPECT_TRUE(contains(error_of([&] { open_byte_input(folder / name)->read(out); }), name + ": not valid"));
+  }
+}
+
+std::string little_endian(uint32_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * i);
+  return text;
+}
+
+// A gzip file (RFC 1952) whose text is stored as it is.
+std::string gzip_of(std::string_view text) {
+  std::string file = "\x1f\x8b\x08" + std::string(6, '\0') + "\xff";
+  for (size_t at = 0; at < text.size();) {
+    const auto size = static_cast<uint32_t>(std::min<size_t>(text.size() - at, 0xffff));
+    const bool last = at + size == text.size();
+    file += (last ? '\1' : '\0') + little_endian(size, 2) + little_endian(~size, 2);
+    file += text.substr(at, size);
+    at += size;
+  }
+  return file + little_endian(crc32_ieee(as_span(text)), 4) + little_endian(static_cast<uint32_t>(text.size()), 4);
+}
+
+std::string read_all(const std::string& path, size_t piece) {
+  const std::unique_ptr<ByteInput> input = open_byte_input(path);
+  std::string text(piece, ' '), all;
+  while (const size_t got = input->read(text)) all.append(text, 0, got);
+  EXPECT_EQ(input->consumed(), static_cast<int64_t>(std::filesystem::file_size(path)));
+  return all;
+}
+
+TEST(ByteInput, ReadsGzipFilesOfSeveralParts) {
+  const ScratchDir folder;
+  std::string text;
+  for (int i = 0; i < 300000; ++i) text += static_cast<char>(i * 7 % 251);
+  write_raw(folder / "x.gz", gzip_of(text) + gzip_of("second"));
+  for (const size_t piece : {1u, 1000u, 1u << 20}) EXPECT_EQ(read_all(folder / "x.gz", piece), text + "second");
+}
+
+TEST(ByteInput, RefusesDamagedGzipFilesAndNamesTheByte) {
+  const ScratchDir folder;
+  const std::string whole = gzip_of("first") + gzip_of("some text");
+  const auto error = [&](const std::string& bytes) {
+    write_raw(folder / "x.gz", bytes);
+    return error_of([&] { read_all(folder / "x.gz", 100); });
+  };
+  for (size_t size = 1; size < whole.size(); ++size) {
+    if (size == gzip_of("first").size()) continue;
+    const std::string expected = fmt::format("x.gz: the gzip data ends too early, at byte {}", size);
+    EXPECT_TRUE(contains(error(whole.substr(0, size)), expected)) << size;
+  }
+  std::string changed = whole;
+  changed[changed.size() - 10] ^= 1;  // the text; its checksum follows
+  EXPECT_TRUE(contains(error(changed), fmt::format("x.gz: not valid gzip data before byte {}", whole.size() - 4)));
+  EXPECT_TRUE(contains(error(whole + "more"), "x.gz: not valid gzip data before byte"));
 }
 
 std::vector<int32_t> document(int i) {

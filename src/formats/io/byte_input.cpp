@@ -5,9 +5,11 @@
 
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/io/decoder.h"
 
 namespace mw {
 namespace {
@@ -42,12 +44,76 @@ class PlainInput final : public ByteInput {
   int64_t consumed_ = 0;
 };
 
+constexpr size_t kPiece = 1 << 17;
+
+class CompressedInput final : public ByteInput {
+ public:
+  CompressedInput(const std::string& path, const Compression& compression)
+      : path_(path),
+        compression_(compression),
+        file_(std::make_unique<PlainInput>(path)),
+        decoder_(compression.make_decoder()),
+        buffer_(kPiece) {
+    if (decoder_ == nullptr)
+      fail(Exit::unsupported, fmt::format("{}: this build cannot read {} files", path, compression.suffix),
+           fmt::format("install {} and build again, or decompress the file with `{} -d`", compression.package,
+                       compression.name));
+  }
+
+  size_t read(std::span<char> out) override {
+    std::span<char> to = out;
+    while (to.size() == out.size() && !out.empty()) {
+      if (from_.empty() && !full_) {
+        from_ = std::span(buffer_).first(file_->read(buffer_));
+        if (from_.empty()) {
+          if (in_frame_)
+            fail(Exit::data,
+                 fmt::format("{}: the {} data ends too early, at byte {}", path_, compression_.name, place()),
+                 "the file is truncated: download or compress it again");
+          return 0;
+        }
+      }
+      const Decoder::Result result = decoder_->decode(from_, to);
+      if (result.error != nullptr)
+        fail(Exit::data,
+             fmt::format("{}: not valid {} data before byte {}: {}", path_, compression_.name, place(), result.error),
+             "the file is damaged: download or compress it again");
+      in_frame_ = result.in_frame;
+      full_ = to.empty() && in_frame_;
+    }
+    return out.size() - to.size();
+  }
+  int64_t consumed() const override { return file_->consumed(); }
+
+ private:
+  int64_t place() const { return file_->consumed() - std::ssize(from_); }
+
+  std::string path_;
+  const Compression& compression_;
+  std::unique_ptr<ByteInput> file_;
+  std::unique_ptr<Decoder> decoder_;
+  std::vector<char> buffer_;
+  std::span<const char> from_;            // of buffer_: read and not yet decompressed
+  bool in_frame_ = false, full_ = false;  // full_: more may come out without more going in
+};
+
+constexpr Compression kCompressions[] = {
+    {".zst", "zstd", "libzstd-dev", make_zstd_decoder},
+    {".gz", "gzip", "zlib1g-dev", make_zlib_decoder},
+};
+
 }  // namespace
 
-std::unique_ptr<ByteInput> open_plain_input(const std::string& path) { return std::make_unique<PlainInput>(path); }
+const Compression* find_compression(std::string_view path) {
+  for (const Compression& compression : kCompressions)
+    if (has_suffix(path, compression.suffix)) return &compression;
+  return nullptr;
+}
 
 std::unique_ptr<ByteInput> open_byte_input(const std::string& path) {
-  return has_suffix(path, ".zst") ? open_zstd_input(path) : open_plain_input(path);
+  const Compression* compression = find_compression(path);
+  if (compression == nullptr) return std::make_unique<PlainInput>(path);
+  return std::make_unique<CompressedInput>(path, *compression);
 }
 
 }  // namespace mw

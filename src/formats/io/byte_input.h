@@ -1,4 +1,4 @@
-// Sequential reading of a file, decompressed on the fly when its name ends in .zst.
+// Sequential reading of a file, decompressed on the fly when its name says so (find_compression).
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@
 
 namespace mw {
 
-// Not thread-safe. Errors (all functions): Exit::data naming the path and the reason.
+// Not thread-safe. Errors (all functions): Exit::data naming the path and the reason, and in damaged compressed files
+// the byte of the file.
 class ByteInput {
  public:
   virtual ~ByteInput() = default;
@@ -18,9 +19,7 @@ class ByteInput {
   virtual int64_t consumed() const = 0;  // bytes of the (compressed) file consumed so far
 };
 
-// Errors also: Exit::unsupported for .zst in a build without zstd.
+// Errors also: Exit::unsupported in a build without the library that decompresses this file.
 std::unique_ptr<ByteInput> open_byte_input(const std::string& path);
-std::unique_ptr<ByteInput> open_plain_input(const std::string& path);
-std::unique_ptr<ByteInput> open_zstd_input(const std::string& path);
 
 }  // namespace mw

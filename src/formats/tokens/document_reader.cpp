@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/io/decoder.h"
 #include "formats/io/json_events.h"
 #include "formats/tokens/text_corpus.h"
 #include "formats/tokens/text_stream.h"
@@ -17,7 +18,7 @@ constexpr size_t kPiece = 1 << 20;
 constexpr size_t kLargestDocument = size_t{1} << 30;
 
 bool is_json_lines(std::string_view path) {
-  if (has_suffix(path, ".zst")) path.remove_suffix(4);
+  if (const Compression* compression = find_compression(path)) path.remove_suffix(compression->suffix.size());
   return has_suffix(path, ".jsonl") || has_suffix(path, ".ndjson");
 }
 
@@ -77,10 +78,10 @@ std::vector<std::string> list_documents(const std::vector<std::string>& paths) {
   std::vector<std::string> files;
   for (const std::string& path : paths)
     for (const TextFile& file : find_text_files(path, {})) {
-      for (const char* suffix : {".gz", ".xz", ".bz2", ".zip", ".parquet", ".arrow"})
+      for (const char* suffix : {".xz", ".bz2", ".zip", ".parquet", ".arrow"})
         if (has_suffix(file.path, suffix))
           fail(Exit::unsupported, fmt::format("{}: reading {} files is not supported yet", file.path, suffix),
-               "convert it to text or JSON lines, plain or compressed with zstd (.zst)");
+               "convert it to text or JSON lines, plain or compressed with zstd (.zst) or gzip (.gz)");
       files.push_back(file.path);
     }
   return files;
