@@ -67,6 +67,30 @@ TEST(Megatron, RoundTripInEveryType) {
   EXPECT_FALSE(std::filesystem::exists(dir / "x.bin"));
 }
 
+TEST(Megatron, LossMaskCoversEveryTokenAndSlicesOfThem) {
+  const ScratchDir dir;
+  write_megatron(dir / "d", kSequences, TokenType::u16);
+  std::vector<uint8_t> mask(3, 7);
+  EXPECT_FALSE(MegatronDataset(dir / "d").read_loss_mask(0, mask));
+  EXPECT_EQ(mask, (std::vector<uint8_t>{7, 7, 7}));
+  write_raw(dir / "d.mask", std::string("\0\1\1\0\0\1\0\1\1", 9));
+  auto data = std::make_unique<MegatronDataset>(dir / "d");
+  EXPECT_TRUE(contains(data->describe(), "with a loss mask"));
+  EXPECT_TRUE(data->read_loss_mask(1, mask));
+  EXPECT_EQ(mask, (std::vector<uint8_t>{1, 1, 0}));
+  error_of([&] { data->read_loss_mask(7, mask); }, Exit::internal);
+  const TokenSlice slice(std::move(data), 4, 4);
+  EXPECT_TRUE(slice.read_loss_mask(1, mask));
+  EXPECT_EQ(mask, (std::vector<uint8_t>{1, 0, 1}));
+  error_of([&] { slice.read_loss_mask(2, mask); }, Exit::internal);
+
+  write_raw(dir / "d.mask", std::string("\0\1\1\0\0\2\0\1\1", 9));
+  EXPECT_TRUE(contains(error_of([&] { MegatronDataset(dir / "d").read_loss_mask(3, mask); }),
+                       "d.mask: expected 0 or 1 for token 5, got 2"));
+  write_raw(dir / "d.mask", "12345678");
+  EXPECT_TRUE(contains(error_of([&] { MegatronDataset{dir / "d"}; }), "expected one byte for each of 9 tokens, got 8"));
+}
+
 TEST(Megatron, DocumentsOfSeveralSequences) {
   const ScratchDir dir;
   MegatronWriter writer(dir / "d", TokenType::i32);

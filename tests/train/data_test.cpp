@@ -267,6 +267,27 @@ TEST(ReadStep, DocumentsComeWithTheSamples) {
   }
 }
 
+TEST(SampleOrder, LabelsOutsideTheLossMaskAreIgnored) {
+  const ScratchDir dir;
+  Tokens tokens(41);
+  std::iota(tokens.begin(), tokens.end(), 0);
+  write_megatron(dir / "d", {tokens});
+  std::ofstream mask(dir / "d.mask", std::ios::binary);
+  for (const int32_t token : tokens) mask.put(static_cast<char>(token % 3 == 0));
+  mask.close();
+  const SampleOrder order(std::make_unique<MegatronDataset>(dir / "d"), 8, 100, 3);
+  Tokens ids(8), labels(8);
+  for (int64_t number = 0; number < 10; ++number)
+    for (const bool shuffled : {true, false}) {
+      if (shuffled) order.shuffled(number, ids, labels);
+      else order.spread(number, 10, ids, labels);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        EXPECT_EQ(ids[i], ids[0] + static_cast<int32_t>(i));
+        EXPECT_EQ(labels[i], (ids[i] + 1) % 3 == 0 ? ids[i] + 1 : -100);
+      }
+    }
+}
+
 TEST(ReadStep, NeighbouringStepsShareNoSample) {
   const SampleOrder order(counting_tokens(64 * 9 + 1), 9, 1000, 11);
   RunSpec run = small_run();

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/text.h"
 
 namespace mw {
@@ -196,7 +197,17 @@ MegatronDataset::MegatronDataset(const std::string& prefix_or_path)
     : prefix_(strip_suffix(prefix_or_path)),
       idx_(prefix_ + ".idx"),
       bin_(prefix_ + ".bin"),
-      index_(parse_megatron_index(idx_.bytes(), static_cast<int64_t>(bin_.bytes().size()), idx_.path())) {}
+      index_(parse_megatron_index(idx_.bytes(), static_cast<int64_t>(bin_.bytes().size()), idx_.path())) {
+  const std::string mask = prefix_ + ".mask";
+  if (!path_exists(mask)) return;
+  mask_.emplace(mask);
+  if (std::ssize(mask_->bytes()) != size())
+    fail(Exit::data,
+         fmt::format("{}: expected one byte for each of {} tokens, got {}", mask, size(), mask_->bytes().size()),
+         "it belongs to other token files: write both again with `moewright tokenize --chat`, or remove it to train on "
+         "all "
+         "tokens");
+}
 
 void MegatronDataset::read(int64_t first, std::span<int32_t> out) const {
   check_range(first, out.size());
@@ -220,9 +231,24 @@ std::vector<int64_t> MegatronDataset::document_begins(int64_t first, int64_t cou
   return begins;
 }
 
+bool MegatronDataset::read_loss_mask(int64_t first, std::span<uint8_t> out) const {
+  check_range(first, out.size());
+  if (!mask_) return false;
+  const std::span<const std::byte> bytes = mask_->bytes().subspan(static_cast<size_t>(first), out.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    out[i] = std::to_integer<uint8_t>(bytes[i]);
+    if (out[i] > 1)
+      fail(Exit::data,
+           fmt::format("{}: expected 0 or 1 for token {}, got {}", mask_->path(), first + static_cast<int64_t>(i),
+                       out[i]),
+           "the file is damaged: write it again with `moewright tokenize --chat`");
+  }
+  return true;
+}
+
 std::string MegatronDataset::describe() const {
-  return fmt::format("megatron {}: {} {} tokens, {} documents", prefix_, format_count(static_cast<double>(size())),
-                     name_of(index_.type), index_.document_count);
+  return fmt::format("megatron {}: {} {} tokens, {} documents{}", prefix_, format_count(static_cast<double>(size())),
+                     name_of(index_.type), index_.document_count, mask_ ? ", with a loss mask" : "");
 }
 
 void append_megatron_index(OutputFile& idx, TokenType type, std::span<const int32_t> lengths,

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,7 +51,8 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> idx, int64_t bin_s
 void read_megatron_tokens(const MegatronIndex& index, std::span<const std::byte> bin, int64_t first,
                           std::span<int32_t> out, std::string_view path_for_messages);
 
-// The sequences of a dataset in file order, joined into one stream.
+// The sequences of a dataset in file order, joined into one stream. Where there is a file X.mask, it holds one byte for
+// each token of the stream: 1 where the token counts in the loss, else 0.
 class MegatronDataset final : public TokenSource {
  public:
   // `X`, `X.bin` or `X.idx`. Errors: Exit::data.
@@ -59,6 +61,7 @@ class MegatronDataset final : public TokenSource {
   void read(int64_t first, std::span<int32_t> out) const override;
   // Documents as recorded in the index, independent of the token ids.
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
+  bool read_loss_mask(int64_t first, std::span<uint8_t> out) const override;
   std::string describe() const override;
   const MegatronIndex& index() const { return index_; }
 
@@ -66,6 +69,7 @@ class MegatronDataset final : public TokenSource {
   std::string prefix_;
   MappedFile idx_, bin_;
   MegatronIndex index_;
+  std::optional<MappedFile> mask_;
 };
 
 // Writes a complete .idx for sequences that lie in .bin without gaps. `documents` are the bounds, 0 first. Errors:

@@ -16,6 +16,8 @@ void TokenSource::check_range(int64_t first, size_t count) const {
            "{}: {} tokens from {} were asked for", describe(), count, first);
 }
 
+bool TokenSource::read_loss_mask(int64_t, std::span<uint8_t>) const { return false; }
+
 std::vector<int64_t> TokenSource::document_begins(int64_t, int64_t) const {
   fail(Exit::config, fmt::format("{} does not record where documents begin", describe()),
        "set data.document_mask = false");
@@ -74,6 +76,11 @@ std::vector<int64_t> TokenSlice::document_begins(int64_t first, int64_t count) c
   std::vector<int64_t> begins = source_->document_begins(first_ + first, count);
   for (int64_t& begin : begins) begin -= first_;
   return begins;
+}
+
+bool TokenSlice::read_loss_mask(int64_t first, std::span<uint8_t> out) const {
+  check_range(first, out.size());
+  return source_->read_loss_mask(first_ + first, out);
 }
 
 std::string TokenSlice::describe() const {

@@ -24,6 +24,9 @@ class TokenSource {
   // The positions where documents begin within tokens [first, first + count), ascending. Errors: as read; config where
   // the source has no documents.
   virtual std::vector<int64_t> document_begins(int64_t first, int64_t count) const;
+  // For tokens [first, first + out.size()): 1 where predicting the token counts in the loss, else 0. Returns false, and
+  // leaves `out` as it is, where the source has no mask: all tokens count. Errors: as read.
+  virtual bool read_loss_mask(int64_t first, std::span<uint8_t> out) const;
   virtual std::string describe() const = 0;  // one line for the log: "megatron data/web: 1.20B tokens, 31204 documents"
 
  protected:
@@ -52,6 +55,7 @@ class TokenSlice final : public TokenSource {
   int64_t size() const override { return count_; }
   void read(int64_t first, std::span<int32_t> out) const override;
   std::vector<int64_t> document_begins(int64_t first, int64_t count) const override;
+  bool read_loss_mask(int64_t first, std::span<uint8_t> out) const override;
   std::string describe() const override;
 
  private:

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "core/rng.h"
+#include "ops/cross_entropy.h"
 
 namespace mw {
 
@@ -70,6 +71,10 @@ void SampleOrder::read(const Part& part, int64_t window, std::span<int32_t> ids,
   part.source->read(first + 1, labels);
   check_tokens(ids, vocab_, part.source->describe(), first);
   check_tokens(labels, vocab_, part.source->describe(), first + 1);
+  std::vector<uint8_t> counts(labels.size());
+  if (part.source->read_loss_mask(first + 1, counts))
+    for (size_t i = 0; i < labels.size(); ++i)
+      if (counts[i] == 0) labels[i] = kIgnoreLabel;
   if (!starts.empty()) find_document_starts(*part.source, first, starts);
 }
 

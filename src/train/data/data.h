@@ -25,7 +25,8 @@ struct WeightedSource {
 };
 
 // Windows of seq_len + 1 tokens of one source, or of a blend of several: ids are the first seq_len tokens, labels the
-// last seq_len. Consecutive windows of a source overlap by one token.
+// last seq_len, or -100 (ignored) where a source's loss mask leaves the token out. Consecutive windows of a source
+// overlap by one token.
 class SampleOrder {
  public:
   // Errors: data, when a source has fewer than seq_len + 1 tokens.

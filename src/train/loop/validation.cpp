@@ -39,7 +39,7 @@ ValidationResult validate_model(Engine& engine, const SampleOrder& data, const B
     const MicroBatch tokens = read_validation(data, engine.plan, i, count);
     const Batch batch = stage(engine, std::span(&tokens, 1)).front();
     sums[0] += evaluate(engine, batch);
-    sums[2] += static_cast<double>(engine.model->own_tokens(batch).count);
+    if (engine.plan.coords.tp == 0) sums[2] += static_cast<double>(batch.valid_labels);
     const auto length = static_cast<size_t>(batch.seq_len);
     for (size_t at = 0; baseline != nullptr && engine.plan.coords.tp == 0 && at < tokens.ids.size(); at += length)
       sums[1] += baseline->window_loss(std::span(tokens.ids).subspan(at, length),
