@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "cli/run_commands.h"
+#include "formats/tokens/chat.h"
 #include "formats/tokens/tokenize.h"
 
 namespace mw {
@@ -44,6 +45,13 @@ class ProgressLine {
   Clock::time_point begin_ = Clock::now(), shown_ = begin_;
 };
 
+std::string describe_chat_templates() {
+  std::string text = "JSON lines hold conversations, of which answers alone count in the loss. The template:";
+  for (const ChatTemplate& form : chat_templates()) text += fmt::format(" {} ({}),", form.name, form.families);
+  text.back() = '.';
+  return text;
+}
+
 Exit run_tokenize(TokenizeJob job) {
   if (job.threads == 0) job.threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const Clock::time_point begin = Clock::now();
@@ -60,6 +68,9 @@ Exit run_tokenize(TokenizeJob job) {
   if (p.replaced_bytes > 0)
     std::printf("warning: %lld bytes were not valid UTF-8 and were replaced by U+FFFD\n",
                 static_cast<long long>(p.replaced_bytes));
+  if (!job.chat.empty() && p.resumed_bytes == 0)
+    std::printf("%lld of %lld tokens count in the loss, by %s.mask\n", static_cast<long long>(p.in_loss),
+                static_cast<long long>(p.tokens), job.prefix.c_str());
   std::printf("wrote %s.bin and .idx: %lld %s tokens in %lld documents, from %s in %s\n", job.prefix.c_str(),
               static_cast<long long>(p.tokens), result.token_type.c_str(), static_cast<long long>(p.documents),
               format_bytes(p.total_bytes).c_str(), format_duration(seconds).c_str());
@@ -78,8 +89,12 @@ Command add_tokenize_command(CommandLine& line) {
                  "a tokenizer.json, a SentencePiece .model, or a folder with one of them")
       .required();
   sub.add_option("-o,--output", job->prefix, "prefix of the .bin and .idx files to write").required();
-  sub.add_option("--key", job->key, "field with the text in JSON lines").show_default();
-  sub.add_option("--eod", job->end_of_document, "token that ends each document, or none; default: the tokenizer's own");
+  sub.add_option("--key", job->key, "field with the text in JSON lines; default: text, or messages with --chat");
+  sub.add_option("--chat", job->chat, describe_chat_templates());
+  sub.add_option(
+      "--eod", job->end_of_document,
+      "token that ends each document, or none; default: the tokenizer's own, or none where a chat template ends "
+      "each message");
   sub.add_option("--threads", job->threads, "number of threads; 0: all cores").range(0, 4096).show_default("0");
   auto read_ahead = std::make_shared<int64_t>(job->read_ahead >> 20);
   sub.add_option("--read-ahead", *read_ahead,

@@ -92,6 +92,23 @@ if compressed:
     expect(0, ["8001 documents"], "packed", *common, "-o", "unpacked")
     checks.expect(digest("whole") == digest("unpacked"), "compressed input differs")
 
+# Conversations: what the template and the messages say counts in the loss.
+pathlib.Path("talk.jsonl").write_text("".join(
+    json.dumps({"messages": [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"},
+                             {"role": "user", "content": "ef", "loss": i == 1}]}) + "\n" for i in range(3)))
+expect(0, ["3 documents", "9 of 21 tokens count in the loss, by talk.mask"], "talk.jsonl", "-t", "tok", "--chat", "plain", "-o",
+       "talk")
+checks.expect(pathlib.Path("talk.mask").read_bytes() == bytes([0, 0, 1, 1, 0, 0, 0] + [0, 0, 1, 1, 1, 1, 1] + [0, 0, 1, 1, 0, 0, 0]),
+              "another mask")
+for suffix in (".bin", ".idx"):
+    pathlib.Path("talk" + suffix).unlink()
+expect(DATA, ["talk.mask already exists"], "in/c.txt", "-t", "tok", "-o", "talk")
+expect(USAGE, ["no template \"x\"", "chatml"], "talk.jsonl", "-t", "tok", "--chat", "x", "-o", "talk2")
+expect(USAGE, ["no token <|im_end|> of the chat template chatml"], "talk.jsonl", "-t", "tok", "--chat", "chatml", "-o", "talk2")
+expect(DATA, ["c.txt: expected a file of JSON lines"], "in/c.txt", "-t", "tok", "--chat", "plain", "-o", "talk2")
+expect(DATA, ["a.jsonl:1: expected an object with a list of messages"], "in/a.jsonl", "-t", "tok", "--chat", "plain", "-o",
+       "talk2")
+
 kills = 0
 for _ in range(200):
     job = Job(1, "tokenize", "in", *common, "-o", "cut", "--threads", "2", "--save-every", "0")

@@ -136,28 +136,38 @@ std::vector<int32_t> document(int i) {
   return tokens;
 }
 
+void add_masked(GrowingDataset& dataset, int i) {
+  const std::vector<int32_t> tokens = document(i);
+  std::vector<uint8_t> mask;
+  for (const int32_t token : tokens) mask.push_back(token % 3 == 0);
+  dataset.add_document(tokens, mask);
+}
+
 TEST(GrowingDataset, GoesOnFromAMarkToTheSameBytes) {
   const ScratchDir folder;
-  GrowingDataset whole(folder / "whole", TokenType::u16);
-  for (int i = 0; i < 100; ++i) whole.add_document(document(i));
+  GrowingDataset whole(folder / "whole", TokenType::u16, true);
+  for (int i = 0; i < 100; ++i) add_masked(whole, i);
   whole.finish();
   DatasetMark mark;
   {
-    GrowingDataset first(folder / "cut", TokenType::u16);
-    for (int i = 0; i < 40; ++i) first.add_document(document(i));
+    GrowingDataset first(folder / "cut", TokenType::u16, true);
+    for (int i = 0; i < 40; ++i) add_masked(first, i);
     mark = first.save();
-    for (int i = 0; i < 5; ++i) first.add_document(document(99));  // lost
+    for (int i = 0; i < 5; ++i) add_masked(first, 99);  // lost
   }
   {
     GrowingDataset second(folder / "cut", TokenType::u16, mark);
-    for (int i = 40; i < 60; ++i) second.add_document(document(i));
+    for (int i = 40; i < 60; ++i) add_masked(second, i);
     mark = second.save();
   }
   GrowingDataset third(folder / "cut", TokenType::u16, mark);
-  for (int i = 60; i < 100; ++i) third.add_document(document(i));
+  for (int i = 60; i < 100; ++i) add_masked(third, i);
   third.finish();
   EXPECT_EQ(read_raw(folder / "cut.bin"), read_raw(folder / "whole.bin"));
   EXPECT_EQ(read_raw(folder / "cut.idx"), read_raw(folder / "whole.idx"));
+  EXPECT_EQ(read_raw(folder / "cut.mask"), read_raw(folder / "whole.mask"));
+  std::vector<uint8_t> mask(static_cast<size_t>(whole.tokens()));
+  EXPECT_TRUE(MegatronDataset(folder / "cut").read_loss_mask(0, mask));
   EXPECT_EQ(MegatronDataset(folder / "cut").index().document_count, 100);
   EXPECT_FALSE(std::filesystem::exists(folder / "cut.lengths.tmp"));
 }

@@ -159,6 +159,21 @@ std::optional<DocumentBlock> DocumentReader::next() {
 
 int64_t DocumentReader::consumed() const { return before_ + (input_ == nullptr ? 0 : input_->consumed()); }
 
+void for_each_line(const DocumentBlock& block,
+                   const std::function<void(std::string_view line, const std::string& where)>& work) {
+  if (!block.json_lines)
+    fail(Exit::data, fmt::format("{}: expected a file of JSON lines", block.path), "name it *.jsonl or *.ndjson");
+  int64_t line_number = block.first_line;
+  const std::string_view bytes = block.bytes;
+  for (size_t begin = 0; begin < bytes.size(); ++line_number) {
+    const size_t end = std::min(bytes.find('\n', begin), bytes.size());
+    const std::string_view line = bytes.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.find_first_not_of(" \t\r") != std::string_view::npos)
+      work(line, fmt::format("{}:{}", block.path, line_number));
+  }
+}
+
 int64_t for_each_document(const DocumentBlock& block, const std::string& key,
                           const std::function<void(std::string_view)>& work) {
   if (!block.json_lines) {
@@ -171,16 +186,10 @@ int64_t for_each_document(const DocumentBlock& block, const std::string& key,
     work(repaired);
     return replaced;
   }
-  int64_t line_number = block.first_line;
-  const std::string_view bytes = block.bytes;
-  for (size_t begin = 0; begin < bytes.size(); ++line_number) {
-    const size_t end = std::min(bytes.find('\n', begin), bytes.size());
-    const std::string_view line = bytes.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string text = read_field(line, key, fmt::format("{}:{}", block.path, line_number));
+  for_each_line(block, [&](std::string_view line, const std::string& where) {
+    const std::string text = read_field(line, key, where);
     if (!text.empty()) work(text);  // JSON is UTF-8: the parser has refused anything else
-  }
+  });
   return 0;
 }
 

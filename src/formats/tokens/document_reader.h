@@ -52,6 +52,11 @@ class DocumentReader {
   int64_t before_ = 0;                // bytes of all earlier files
 };
 
+// Calls `work` with every line of a block of JSON lines that is not blank, and with "FILE:LINE". Errors: Exit::data
+// when the block is of a file of another kind.
+void for_each_line(const DocumentBlock& block,
+                   const std::function<void(std::string_view line, const std::string& where)>& work);
+
 // Calls `work` with every document of the block: the text in the field `key` of each line's object, or the whole file.
 // Skips documents without text; replaces bytes that are not UTF-8 by U+FFFD. Returns the number of replaced bytes.
 // Errors: Exit::data naming file and line when a line is not a JSON object, or has no text in `key`.

@@ -25,10 +25,11 @@ void check_prefix(const MappedFile& file, int64_t size, const std::string& expec
 
 }  // namespace
 
-GrowingDataset::GrowingDataset(const std::string& prefix, TokenType type)
+GrowingDataset::GrowingDataset(const std::string& prefix, TokenType type, bool has_mask)
     : prefix_(prefix), type_(type), bin_(prefix + ".bin"), lengths_file_(prefix + ".lengths") {
   bin_.keep_unfinished();
   lengths_file_.keep_unfinished();
+  if (has_mask) mask_.emplace(prefix + ".mask").keep_unfinished();
 }
 
 GrowingDataset::GrowingDataset(const std::string& prefix, TokenType type, const DatasetMark& mark)
@@ -41,9 +42,14 @@ GrowingDataset::GrowingDataset(const std::string& prefix, TokenType type, const 
   if (lengths_size > 0) std::memcpy(lengths_.data(), lengths.bytes().data(), static_cast<size_t>(lengths_size));
   bin_ = OutputFile::resume(prefix + ".bin", mark.bytes);
   lengths_file_ = OutputFile::resume(prefix + ".lengths", lengths_size);
+  if (mark.mask_xxh3.empty()) return;
+  const int64_t tokens = mark.bytes / size_of(type);
+  check_prefix(MappedFile(prefix + ".mask.tmp"), tokens, mark.mask_xxh3, mask_hash_);
+  mask_ = OutputFile::resume(prefix + ".mask", tokens);
 }
 
-void GrowingDataset::add_document(std::span<const int32_t> tokens) {
+void GrowingDataset::add_document(std::span<const int32_t> tokens, std::span<const uint8_t> mask) {
+  MW_CHECK(mask.size() == (mask_ ? tokens.size() : 0), "a mask of {} for {} tokens", mask.size(), tokens.size());
   if (tokens.size() > static_cast<size_t>(std::numeric_limits<int32_t>::max()))
     fail(Exit::data,
          fmt::format("{}: a document has {} tokens, at most 2^31 - 1 are supported", prefix_, tokens.size()),
@@ -53,6 +59,9 @@ void GrowingDataset::add_document(std::span<const int32_t> tokens) {
   bin_.append(buffer_);
   bin_hash_.update(buffer_);
   lengths_.push_back(static_cast<int32_t>(tokens.size()));
+  if (!mask_) return;
+  mask_->append(std::as_bytes(mask));
+  mask_hash_.update(std::as_bytes(mask));
 }
 
 DatasetMark GrowingDataset::save() {
@@ -62,7 +71,8 @@ DatasetMark GrowingDataset::save() {
   lengths_written_ = lengths_.size();
   bin_.sync();
   lengths_file_.sync();
-  return {documents(), bin_.appended(), bin_hash_.hex(), lengths_hash_.hex()};
+  if (mask_) mask_->sync();
+  return {documents(), bin_.appended(), bin_hash_.hex(), lengths_hash_.hex(), mask_ ? mask_hash_.hex() : ""};
 }
 
 void GrowingDataset::finish() {
@@ -70,7 +80,8 @@ void GrowingDataset::finish() {
   std::vector<int64_t> documents(lengths_.size() + 1);
   std::iota(documents.begin(), documents.end(), int64_t{0});
   append_megatron_index(idx, type_, lengths_, documents);
-  idx.finish();  // first: while the other is not there, the run can be taken up again
+  idx.finish();                // first: while the other is not there, the run can be taken up again
+  if (mask_) mask_->finish();  // no data is ever seen without its mask
   bin_.finish();
   ::unlink((lengths_file_.path() + ".tmp").c_str());
 }

@@ -17,6 +17,7 @@
 #include "formats/io/checksum.h"
 #include "formats/io/output_lock.h"
 #include "formats/io/worker_pool.h"
+#include "formats/tokens/chat.h"
 #include "formats/tokens/document_reader.h"
 #include "formats/tokens/growing_dataset.h"
 #include "formats/tokens/tokenize_state.h"
@@ -31,14 +32,17 @@ constexpr int64_t kSmallVocabulary = 65500;
 // A block of documents as tokens.
 struct EncodedBlock {
   std::vector<int32_t> tokens;  // of all documents, back to back
+  std::vector<uint8_t> mask;    // of these tokens; empty without a chat template
   std::vector<size_t> ends;     // of each document in tokens
   int64_t replaced_bytes = 0;
   DocumentPlace end;
   int64_t consumed = 0;  // bytes of the inputs when the block was read
 };
 
-std::optional<int32_t> find_end_of_document(const TokenizeJob& job, const Tokenizer& tokenizer) {
-  if (job.end_of_document == "none") return std::nullopt;
+std::optional<int32_t> find_end_of_document(const TokenizeJob& job, const ChatTemplate* form,
+                                            const Tokenizer& tokenizer) {
+  if (job.end_of_document == "none" || (job.end_of_document.empty() && form != nullptr && form->ends_messages()))
+    return std::nullopt;
   if (!job.end_of_document.empty()) {
     const std::optional<int32_t> id = tokenizer.id_of(job.end_of_document);
     if (!id)
@@ -65,6 +69,8 @@ class TokenizeRun {
   void save();
 
   const TokenizeJob& job_;
+  const ChatTemplate* form_;  // null: plain text
+  std::string key_;
   std::vector<std::string> files_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::optional<int32_t> end_of_document_;
@@ -100,21 +106,29 @@ std::string with_folder(const std::string& path) {
 
 TokenizeRun::TokenizeRun(const TokenizeJob& job)
     : job_(job),
+      form_(job.chat.empty() ? nullptr : &find_chat_template(job.chat)),
+      key_(!job.key.empty()   ? job.key
+           : form_ == nullptr ? "text"
+                              : "messages"),
       files_(list_documents(check_apart(job.inputs, job.prefix))),
       tokenizer_(open_tokenizer(job.tokenizer)),
-      end_of_document_(find_end_of_document(job, *tokenizer_)),
+      end_of_document_(find_end_of_document(job, form_, *tokenizer_)),
       type_(tokenizer_->vocab_size() < kSmallVocabulary ? TokenType::u16 : TokenType::i32),
       lock_(with_folder(job.prefix + ".tokenize.lock")),
       state_path_(job.prefix + ".tokenize.json") {
   if (!lock_.is_held() && job.warn)
     job.warn(fmt::format("the file system of {} does not support locks: do not let two runs write this output at once",
                          job.prefix));
-  for (const char* suffix : {".bin", ".idx"})
+  for (const char* suffix : {".bin", ".idx", ".mask"})
     if (path_exists(job.prefix + suffix))
       fail(Exit::data, fmt::format("{}{} already exists", job.prefix, suffix),
            "choose another --output, or remove the file");
-  settings_ = {xxh3_hex(MappedFile(find_tokenizer_file(job.tokenizer)).bytes()), job.key,
-               end_of_document_ ? *end_of_document_ : -1, std::string(name_of(type_)), describe_inputs(files_)};
+  settings_ = {xxh3_hex(MappedFile(find_tokenizer_file(job.tokenizer)).bytes()),
+               key_,
+               job.chat,
+               end_of_document_ ? *end_of_document_ : -1,
+               std::string(name_of(type_)),
+               describe_inputs(files_)};
   for (const TokenizeSettings::Input& input : settings_.inputs) progress_.total_bytes += input.size;
   if (!job.restart && path_exists(state_path_)) {
     state_ = read_tokenize_state(state_path_, settings_);
@@ -122,7 +136,7 @@ TokenizeRun::TokenizeRun(const TokenizeJob& job)
     progress_.resumed_bytes = state_.consumed;
   } else {
     ::unlink(state_path_.c_str());
-    dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_);
+    dataset_ = std::make_unique<GrowingDataset>(job.prefix, type_, form_ != nullptr);
   }
 }
 
@@ -130,12 +144,26 @@ EncodedBlock TokenizeRun::encode(const DocumentBlock& block, int64_t consumed, T
   EncodedBlock out;
   out.end = block.end;
   out.consumed = consumed;
-  out.replaced_bytes = for_each_document(block, job_.key, [&](std::string_view text) {
-    tokenizer.encode(text, out.tokens);
+  const auto end_document = [&] {
     if (end_of_document_) out.tokens.push_back(*end_of_document_);
     out.ends.push_back(out.tokens.size());
-  });
+  };
+  if (form_ == nullptr)
+    out.replaced_bytes = for_each_document(block, key_, [&](std::string_view text) {
+      tokenizer.encode(text, out.tokens);
+      end_document();
+    });
+  else
+    for_each_line(block, [&](std::string_view line, const std::string& where) {
+      const std::vector<ChatMessage> messages = parse_chat(line, key_, where);
+      if (messages.empty()) return;
+      encode_chat(*form_, messages, where, tokenizer, out.tokens, out.mask);
+      end_document();
+      // The end is learned where what stands before it is.
+      out.mask.resize(out.tokens.size(), !out.mask.empty() && out.mask.back() != 0);
+    });
   out.tokens.shrink_to_fit();  // it may wait long
+  out.mask.shrink_to_fit();
   return out;
 }
 
@@ -148,13 +176,17 @@ void TokenizeRun::save() {
 void TokenizeRun::write(const EncodedBlock& block) {
   size_t begin = 0;
   for (const size_t end : block.ends) {
-    if (end > begin) dataset_->add_document(std::span(block.tokens).subspan(begin, end - begin));
+    const auto document = [&](const auto& values) { return std::span(values).subspan(begin, end - begin); };
+    if (end > begin)
+      dataset_->add_document(document(block.tokens),
+                             form_ == nullptr ? std::span<const uint8_t>() : document(block.mask));
     begin = end;
   }
   state_.place = block.end;
   state_.consumed = block.consumed;
   progress_.bytes = block.consumed;
   progress_.replaced_bytes += block.replaced_bytes;
+  progress_.in_loss += std::count(block.mask.begin(), block.mask.end(), 1);
   progress_.documents = dataset_->documents();
   progress_.tokens = dataset_->tokens();
   if (std::chrono::duration<double>(std::chrono::steady_clock::now() - saved_).count() >= job_.save_seconds) save();

@@ -17,7 +17,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "moewright-tokenize";
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 constexpr int64_t kLargestCount = int64_t{1} << 60;  // no file or count comes near
 constexpr const char* kRestart = "start over with --restart";
 
@@ -27,6 +27,7 @@ ordered_json settings_json(const TokenizeSettings& settings) {
     inputs.push_back({{"path", input.path}, {"size", input.size}, {"modified_ns", input.modified_ns}});
   return {{"tokenizer_xxh3", settings.tokenizer_xxh3},
           {"key", settings.key},
+          {"chat", settings.chat},
           {"end_of_document", settings.end_of_document},
           {"token_type", settings.token_type},
           {"inputs", inputs}};
@@ -79,7 +80,8 @@ void write_tokenize_state(const std::string& path, const TokenizeSettings& setti
                              {"documents", state.mark.documents},
                              {"bin_bytes", state.mark.bytes},
                              {"bin_xxh3", state.mark.bin_xxh3},
-                             {"lengths_xxh3", state.mark.lengths_xxh3}};
+                             {"lengths_xxh3", state.mark.lengths_xxh3},
+                             {"mask_xxh3", state.mark.mask_xxh3}};
   write_text_file_atomically(path, file.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n");
 }
 
@@ -97,10 +99,10 @@ TokenizeState read_tokenize_state(const std::string& path, const TokenizeSetting
   state.place = {count(file, "input", path), count(file, "offset", path), count(file, "line", path)};
   state.consumed = count(file, "consumed", path);
   state.mark = {count(file, "documents", path), count(file, "bin_bytes", path), text(file, "bin_xxh3", path),
-                text(file, "lengths_xxh3", path)};
+                text(file, "lengths_xxh3", path), text(file, "mask_xxh3", path)};
   const bool last = state.place.input == std::ssize(settings.inputs);
   if (state.place.input > std::ssize(settings.inputs) || (last && state.place.offset > 0) ||
-      state.mark.documents > (int64_t{1} << 40))
+      state.mark.documents > (int64_t{1} << 40) || state.mark.mask_xxh3.empty() != settings.chat.empty())
     fail(Exit::data, fmt::format("{}: the recorded position is beyond the inputs", path), kRestart);
   return state;
 }

@@ -11,7 +11,7 @@ namespace mw {
 
 // The settings that must be equal for a run to resume from another run's files.
 struct TokenizeSettings {
-  std::string tokenizer_xxh3, key;
+  std::string tokenizer_xxh3, key, chat;
   int64_t end_of_document = -1;  // -1: none
   std::string token_type;
   struct Input {
