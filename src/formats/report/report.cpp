@@ -20,50 +20,6 @@ namespace {
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 constexpr size_t kMostParts = 6;
 
-constexpr const char* kStyle = R"(<style>
-:root { color-scheme: light dark; --ink: #1f2328; --soft: #656d76; --grid: #e3e7ec; --page: #ffffff; --card: #f6f8fa;
-  --c0: #0969da; --c1: #cf222e; --c2: #1a7f37; --c3: #9a6700; --c4: #8250df; --c5: #bf3989; --c6: #0a7ea4; --c7: #57606a;
-  --c8: #bc4c00; --c9: #8c959f; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --soft: #9198a1; --grid: #30363d; --page: #0d1117;
-  --card: #161b22; --c0: #4493f8; --c1: #f85149; --c2: #3fb950; --c3: #d29922; --c4: #ab7df8; --c5: #db61a2; --c6: #39c5cf;
-  --c7: #9198a1; --c8: #f0883e; --c9: #6e7681; } }
-body { margin: 0 auto; padding: 24px; max-width: 1240px; background: var(--page); color: var(--ink);
-  font: 15px/1.45 system-ui, "DejaVu Sans", sans-serif; }
-h1 { font-size: 22px; margin: 0 0 16px; overflow-wrap: anywhere; } h2 { font-size: 17px; margin: 32px 0 4px; }
-p { margin: 8px 0 12px; color: var(--soft); max-width: 80ch; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fill, minmax(168px, 1fr)); gap: 10px; }
-.tile { background: var(--card); border-radius: 8px; padding: 10px 14px; }
-table { border-collapse: collapse; margin-top: 8px; } th, td { padding: 5px 18px 5px 0; text-align: left;
-  vertical-align: baseline; }
-.run { margin: 0 0 12px; } .run th { white-space: nowrap; } .run td { overflow-wrap: anywhere; white-space: pre-line; }
-.run th, .run td { padding: 3px 18px 3px 0; border-top: 0; }
-details { margin: 0 0 20px; } summary { color: var(--soft); cursor: pointer; }
-pre { background: var(--card); border-radius: 8px; padding: 12px 14px; overflow-x: auto; font-size: 13px; }
-th { color: var(--soft); font-weight: 400; } td { border-top: 1px solid var(--grid); }
-.tile b { display: block; font-size: 19px; font-weight: 600; } .tile span { color: var(--soft); font-size: 13px; }
-.charts { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(100%, 520px), 1fr)); gap: 22px 28px;
-  margin-top: 18px; }
-.maps { grid-template-columns: repeat(auto-fill, minmax(min(100%, 360px), 1fr)); }
-svg { width: 100%; height: auto; display: block; } svg.scale { max-width: 340px; }
-svg text { font-size: 11px; fill: var(--soft); } svg .title { font-size: 13px; font-weight: 600; fill: var(--ink); }
-svg .unit { font-weight: 400; fill: var(--soft); } svg .grid { stroke: var(--grid); }
-svg .line, svg .faint { fill: none; stroke-width: 1.6; stroke-linejoin: round; } svg .faint { opacity: 0.3; }
-svg image { image-rendering: pixelated; }
-</style>)";
-
-// A running mean over about a twentieth of the curve, from both sides alike.
-ChartSeries smoothed(ChartSeries series) {
-  const auto reach = static_cast<std::ptrdiff_t>(series.y.size() / 40);
-  std::vector<double> sums(series.y.size() + 1);
-  std::partial_sum(series.y.begin(), series.y.end(), sums.begin() + 1);
-  for (std::ptrdiff_t i = 0; i < std::ssize(series.y); ++i) {
-    const std::ptrdiff_t near = std::min({reach, i, std::ssize(series.y) - 1 - i});
-    series.y[static_cast<size_t>(i)] = (sums[static_cast<size_t>(i + near + 1)] - sums[static_cast<size_t>(i - near)]) /
-                                       static_cast<double>(2 * near + 1);
-  }
-  return series;
-}
-
 std::string tile(const std::string& value, const std::string& what) {
   return fmt::format("<div class=\"tile\"><b>{}</b><span>{}</span></div>\n", escape_markup(value), escape_markup(what));
 }
@@ -101,13 +57,6 @@ std::string draw_run(const std::vector<RunDescription>& runs) {
 
 double sum_of(const Curve& curve) { return std::accumulate(curve.values.begin(), curve.values.end(), 0.0); }
 
-// The field of the validation that came last: the one after the last step may be of a run that was gone on with.
-std::string last_validation(const Page& page) {
-  const Curve &final = page.history.curve("final_val_loss"), &during = page.history.curve("val_loss");
-  const bool ended = !final.steps.empty() && (during.steps.empty() || during.steps.back() <= final.steps.back());
-  return ended ? "final_val_loss" : "val_loss";
-}
-
 std::string draw_tiles(const Page& page) {
   const MetricsHistory& h = page.history;
   std::string out = "<div class=\"tiles\">\n" + tile(fmt::format("{:.0f} to {:.0f}", page.first, page.last), "steps");
@@ -117,7 +66,7 @@ std::string draw_tiles(const Page& page) {
   const bool has_bits = page.has("bits_per_byte");
   if (has_bits)
     out += tile(fmt::format("{:.3f}", h.curve("bits_per_byte").values.back()), "bits per byte of the last step");
-  if (const std::string field = last_validation(page); page.has(field)) {
+  if (const std::string field = page.last_validation(); page.has(field)) {
     const double loss = h.curve(field).values.back();
     out += tile(fmt::format("{:.4f}", loss), "last validation loss, nats");
     if (has_bits) out += tile(fmt::format("{:.3f}", loss / std::numbers::ln2), "bits per byte, last validation");
@@ -272,16 +221,11 @@ std::string draw_curves(const Page& page) {
 
 std::string draw_report(const MetricsHistory& history, const std::string& title) {
   const Page page(history);
-  const std::string name = escape_markup(title);
-  std::string html = fmt::format(
-      "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" "
-      "content=\"width=device-width\">\n<title>{0}</title>\n{1}\n</head>\n<body>\n<h1>{0}</h1>\n",
-      name, kStyle);
-  html += draw_run(history.runs) + draw_tiles(page) + draw_predictions(page) + draw_curves(page) + draw_moves(page) +
-          draw_loads(page);
+  std::string html = draw_run(history.runs) + draw_tiles(page) + draw_predictions(page) + draw_curves(page) +
+                     draw_moves(page) + draw_loads(page);
   if (history.broken_lines > 0)
     html += fmt::format("<p>{} lines of the metrics were no steps and are left out.</p>\n", history.broken_lines);
-  return html + "</body>\n</html>\n";
+  return html_page(title, html);
 }
 
 }  // namespace mw

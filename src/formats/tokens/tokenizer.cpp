@@ -14,9 +14,9 @@ namespace {
 std::string end_of_document_name(const std::string& path) {
   const std::string config = (std::filesystem::path(path).parent_path() / "tokenizer_config.json").native();
   if (!path_exists(config)) return {};
-  const nlohmann::json json = parse_json(read_text_file(config), config, Exit::data);
-  if (!json.is_object() || !json.contains("eos_token")) return {};
-  const nlohmann::json& token = json["eos_token"];
+  const nlohmann::json fields = parse_json(read_text_file(config), config, Exit::data);
+  if (!fields.is_object() || !fields.contains("eos_token")) return {};
+  const nlohmann::json& token = fields["eos_token"];
   if (token.is_string()) return token.get<std::string>();
   if (token.is_object() && token.contains("content") && token["content"].is_string())
     return token["content"].get<std::string>();
