@@ -2,7 +2,7 @@
 """Sends the numbers of a run's metrics.jsonl to Weights & Biases or MLflow while the run writes them.
 
   tools/follow_metrics.py runs/a wandb --project moe                 needs the package wandb
-  tools/follow_metrics.py runs/a mlflow --project moe                needs mlflow or mlflow-skinny
+  tools/follow_metrics.py runs/a mlflow --project moe                needs mlflow
   tools/follow_metrics.py runs/a wandb --offline                     into runs/a/wandb; later: wandb sync runs/a/wandb/offline-run-*
   tools/follow_metrics.py runs/a mlflow --offline                    into runs/a/mlflow.db
   tools/follow_metrics.py runs/a wandb --once                        what is there now, instead of following until Ctrl-C
