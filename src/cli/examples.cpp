@@ -29,6 +29,7 @@ constexpr Example kExamples[] = {
     {"inspect", "moewright inspect data/corpus.idx"},
     {"report", "moewright report runs/a"},
     {"report", "moewright report runs/a/metrics.jsonl -o a.html"},
+    {"report", "moewright report runs/a runs/b -o compared.html"},
     {"init", "moewright init run.toml model.width=512 model.layers=8 data.path=text"},
     {"init", "moewright init run.toml model.preset=qwen3-30b-a3b --platform profiles/h200x8.json --ranks 8"},
     {"init", "moewright init run.toml --model Qwen3-30B-A3B data.kind=megatron data.path=data/corpus"},

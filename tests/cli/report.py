@@ -93,8 +93,20 @@ metrics = pathlib.Path("run/metrics.jsonl").read_text()
 pathlib.Path("other.jsonl").write_text(metrics + '{"step": 13, "loss": 2.')
 result = run(1, "report", "other.jsonl", "-o", "page.html")
 checks.expect(result.code == 0 and "1 lines of the metrics" in pathlib.Path("page.html").read_text(), "a cut line", result.output)
+
+# Several runs in one page.
+result = run(1, "report", "run", "two", "other.jsonl", "-o", "compared.html")
+html = pathlib.Path("compared.html").read_text()
+checks.expect(result.code == 0 and "<td>mesh.ep</td>" not in html and "<td>plan.platform</td>" not in html and
+              "<td>log.jsonl</td>" in html, f"comparison: exit {result.code}", result.output)
+for svg in re.findall(r"<svg.*?</svg>", html, re.S):
+    xml.etree.ElementTree.fromstring(svg)
+for word in ("<script", "http://", "https://", "url(", "@import"):
+    checks.expect(word not in html, f"compared.html holds {word}")
+
 for arguments, code, text in ((["absent"], 4, "absent does not exist"), (["text"], 4, "log.jsonl="), (["run.toml"], 4, "contains no training step"),
-                              ([], 2, "RUN_DIR"), (["run", "-o", "/dev/null/x.html"], 4, "/dev/null/x.html")):
+                              ([], 2, "RUN_DIR"), (["run", "two"], 2, "needs a name"),
+                              (["run"] * 11 + ["-o", "page.html"], 2, "at most 10"), (["run", "-o", "/dev/null/x.html"], 4, "/dev/null/x.html")):
     result = run(1, "report", *arguments)
     checks.expect(result.code == code and text in result.output, f"report {arguments}: exit {result.code}", result.output)
 checks.finish()

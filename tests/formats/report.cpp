@@ -168,6 +168,30 @@ TEST(Report, ShowsWhatTheMetricsHoldAndNothingElse) {
   EXPECT_EQ(count_of(html, "<svg"), count_of(html, "</svg>"));
 }
 
+TEST(Report, ComparesRuns) {
+  const ScratchDir folder;
+  const auto history = [&](const std::string& name, int steps, double rate) {
+    for (int step = 1; step <= steps; ++step) {
+      const std::string run =
+          fmt::format(", \"run\": {{\"run_file\": \"[model]\\nwidth = 8\\n[train]\\nlr = {}\\nsteps = 9\\n\"}}", rate);
+      write_lines(folder / name, step, step,
+                  fmt::format("\"loss\": {}, \"tokens\": 5000, \"tokens_per_s\": 100{}", 4 - rate * step,
+                              step == 1 ? run : ""));
+    }
+    return NamedHistory{"<" + name + ">", read_metrics(folder / name, 1)};
+  };
+  const std::vector<NamedHistory> runs = {history("a", 2, 0.25), history("b", 4, 0.5)};
+  const std::string html = draw_comparison(runs);
+  EXPECT_TRUE(contains(html, "<h1>2 runs</h1>"));
+  EXPECT_TRUE(contains(html, "&lt;a&gt;</td><td>1 to 2</td><td>10.0k</td><td>3.5000</td><td>-</td>"));
+  EXPECT_TRUE(contains(html, "&lt;b&gt;</td><td>1 to 4</td><td>20.0k</td><td>2.0000</td>"));
+  EXPECT_TRUE(contains(html, "<td>train.lr</td><td>0.25</td><td>0.5</td>"));
+  EXPECT_FALSE(contains(html, "model.width"));
+  EXPECT_FALSE(contains(html, "train.steps"));
+  EXPECT_TRUE(contains(html, "Loss over thousands of tokens"));
+  EXPECT_EQ(count_of(html, "<svg"), 3);  // loss twice, speed
+}
+
 // Rates and predictions of a run that was gone on with in another layout are not those of the first.
 TEST(Report, TellsHowTheRunStandsInItsLastLayout) {
   const ScratchDir folder;
