@@ -1,0 +1,48 @@
+#include "ops/check_views.h"
+#include "ops/checks.h"
+
+namespace mw {
+
+void check_attention_shape(const AttentionShape& shape) {
+  MW_CHECK(shape.sequences >= 0 && shape.seq_len >= 0, "{} sequences of {} tokens", shape.sequences, shape.seq_len);
+  MW_CHECK(shape.kv_heads > 0 && shape.heads > 0 && shape.heads % shape.kv_heads == 0, "{} heads over {} KV heads",
+           shape.heads, shape.kv_heads);
+  MW_CHECK(shape.head_dim > 0 && shape.value_dim > 0, "head_dim {}, value_dim {}", shape.head_dim, shape.value_dim);
+}
+
+void check_first_keys_of_window(int64_t seq_len, int64_t window, const TensorView& start_T, const TensorView& first_T) {
+  MW_CHECK(seq_len > 0 && window > 0 && first_T.dtype == DType::i32,
+           "first keys {} of windows of {} in sequences of {}", first_T.describe(), window, seq_len);
+  if (is_given(start_T)) check_view(start_T, DType::i32, {first_T.numel()}, "start");
+}
+
+void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                     const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
+                     const TensorView& first_T) {
+  check_attention_shape(shape);
+  const int64_t T = shape.sequences * shape.seq_len;
+  const DType dtype = q_THh.dtype;
+  MW_CHECK(is_float(dtype), "q is {}, expected f32 or bf16", q_THh.describe());
+  check_view(q_THh, dtype, {T, shape.heads, shape.head_dim}, "q");
+  check_view(k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "k");
+  check_view(v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "v");
+  check_view(o_THh, dtype, {T, shape.heads, shape.value_dim}, "o");
+  check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
+  if (shape.documents) check_view(first_T, DType::i32, {T}, "first");
+  else MW_CHECK(!is_given(first_T), "first is {}, of attention without documents", first_T.describe());
+}
+
+void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                              const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
+                              const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
+                              const TensorView& d_v_TGh, const TensorView& first_T) {
+  check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
+  const int64_t T = shape.sequences * shape.seq_len;
+  const DType dtype = q_THh.dtype;
+  check_view(d_o_THh, dtype, {T, shape.heads, shape.value_dim}, "d_o");
+  check_view(d_q_THh, dtype, {T, shape.heads, shape.head_dim}, "d_q");
+  check_view(d_k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "d_k");
+  check_view(d_v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "d_v");
+}
+
+}  // namespace mw
