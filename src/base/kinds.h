@@ -7,14 +7,18 @@
 
 namespace mw {
 
-// swiglu: silu(gate) * up, three matrices. gelu: tanh form, as Megatron fuses it. relu. The last two have two matrices.
-enum class Activation : uint8_t { swiglu, gelu, relu };
+// swiglu: silu(gate) * up, three matrices. clamped_swiglu (gpt-oss): g * sigmoid(alpha * g) * (u + 1), where g is gate,
+// at most `limit`, and u is up, between -limit and limit; three matrices. gelu: tanh form, as Megatron fuses it. relu.
+// The last two have two matrices.
+enum class Activation : uint8_t { swiglu, gelu, relu, clamped_swiglu };
 template <>
 inline constexpr EnumWord<Activation> kEnumWords<Activation>[] = {
     {Activation::swiglu, "swiglu"}, {Activation::gelu, "gelu"}, {Activation::relu, "relu"}};
 
-// Projections in the pre-activation: 2 for swiglu (gate and up), otherwise 1.
-inline int64_t halves_of(Activation kind) { return kind == Activation::swiglu ? 2 : 1; }
+// Projections in the pre-activation: 2 with a gate (gate and up), otherwise 1.
+inline int64_t halves_of(Activation kind) {
+  return kind == Activation::swiglu || kind == Activation::clamped_swiglu ? 2 : 1;
+}
 
 // How router logits become scores.
 enum class ScoreFunction : uint8_t { softmax, sigmoid };

@@ -320,10 +320,15 @@ void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<cons
   check_offsets(offsets, dw_eNK.dim(0), dy_RN, x_RK);
 }
 
-void check_ess(const SortedRows& dy_RN, std::span<const int64_t> offsets, const TensorView& db_eN) {
-  MW_CHECK(db_eN.dtype == DType::f32 && db_eN.rank == 2 && db_eN.dim(1) == dy_RN.data.cols(), "{} += sums of {}",
+void check_ess(const SortedRows& dy_RN, std::span<const int64_t> offsets, const TensorView& db_eN,
+               std::span<const int32_t> experts, const TensorView& weights_R) {
+  MW_CHECK(db_eN.dtype == DType::f32 && db_eN.rank == 2 && db_eN.dim(1) == dy_RN.data.cols(), "{} beside rows of {}",
            db_eN.describe(), dy_RN.data.describe());
-  check_offsets(offsets, db_eN.dim(0), dy_RN, dy_RN);
+  check_offsets(offsets, experts.empty() ? db_eN.dim(0) : std::ssize(experts), dy_RN, dy_RN);
+  for (const int32_t expert : experts)
+    MW_CHECK(expert >= 0 && expert < db_eN.dim(0), "expert {} of {}", expert, db_eN.describe());
+  MW_CHECK(!is_given(weights_R) || (weights_R.dtype == DType::f32 && weights_R.numel() >= offsets.back()),
+           "values {} of {} sorted rows", weights_R.describe(), offsets.back());
 }
 
 void check_route(const RouterRule& rule, const TensorView& logits_TE, const TensorView& bias_E,

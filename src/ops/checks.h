@@ -59,6 +59,10 @@ void check_attention_backward(const AttentionShape& shape, const TensorView& q_T
                               const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
                               const TensorView& d_v_TGh, const TensorView& first_T);
 
+// For both directions; d_o is empty in the first.
+void check_sinks(const AttentionShape& shape, const TensorView& sinks_H, const TensorView& o_THh,
+                 const TensorView& lse_HT, const TensorView& d_o_THh, const TensorView& d_sinks_H);
+
 void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
                  const TensorView& copy_bf16);
 
@@ -78,7 +82,9 @@ void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offset
                         const SortedRows& dx_RK);
 void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
                  const TensorView& dw_eNK);
-void check_ess(const SortedRows& dy_RN, std::span<const int64_t> offsets, const TensorView& db_eN);
+// Of operators of expert biases, too; weights: a value of each row, or empty.
+void check_ess(const SortedRows& dy_RN, std::span<const int64_t> offsets, const TensorView& db_eN,
+               std::span<const int32_t> experts, const TensorView& weights_R);
 
 void check_route(const RouterRule& rule, const TensorView& logits_TE, const TensorView& bias_E,
                  const TensorView& ids_TK, const TensorView& weights_TK, const RouterStatistics& statistics,

@@ -45,4 +45,16 @@ void check_attention_backward(const AttentionShape& shape, const TensorView& q_T
   check_view(d_v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "d_v");
 }
 
+void check_sinks(const AttentionShape& shape, const TensorView& sinks_H, const TensorView& o_THh,
+                 const TensorView& lse_HT, const TensorView& d_o_THh, const TensorView& d_sinks_H) {
+  check_attention_shape(shape);
+  const int64_t T = shape.sequences * shape.seq_len;
+  MW_CHECK(is_float(o_THh.dtype), "o is {}, expected f32 or bf16", o_THh.describe());
+  check_view(sinks_H, DType::f32, {shape.heads}, "sinks");
+  check_view(o_THh, o_THh.dtype, {T, shape.heads, shape.value_dim}, "o");
+  check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
+  if (is_given(d_o_THh)) check_view(d_o_THh, o_THh.dtype, {T, shape.heads, shape.value_dim}, "d_o");
+  if (is_given(d_sinks_H)) check_view(d_sinks_H, DType::f32, {shape.heads}, "d_sinks");
+}
+
 }  // namespace mw

@@ -110,9 +110,11 @@ std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weigh
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
            Store store = Store::accumulate, ExpertProducts by = ExpertProducts::automatic);
 
-// Sums of rows by expert, the gradient of a bias: db[i] += sum over rows of expert i of dy[r]. db_eN: f32 [e, N],
-// accumulated. No supported model has such a bias.
-void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN);
+// Sums of rows by expert, the gradient of a bias (ops/expert_bias.h): db[i] += sum over rows of expert i of dy[r].
+// db_eN: f32 [e, N], accumulated. experts: with it range i of the rows adds to db[experts[i]], at most one range to
+// each. weights: with it (f32, by sorted row) dy[r] is multiplied by weights[r].
+void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN,
+         std::span<const int32_t> experts = {}, TensorView weights_R = {});
 
 // The whole backward pass of the experts' products y = W_i x (Hexa-MoE's fused operator): esmm_d_input into dx, estmm
 // into dw and, if db is not empty, ess into db, bit-identical to these operators. dx may share memory with no operand.

@@ -106,14 +106,14 @@ void sum_columns(Stream& stream, Columns x, Columns y, int64_t count) {
   check_columns(y, x, count);
   run(stream, Work::elementwise, "sum_columns", &Operators::sum_columns, x, y, count);
 }
-void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF) {
-  check_activate(kind, h_RcF, a_RF);
-  run(stream, Work::elementwise, "activate", &Operators::activate, kind, h_RcF, a_RF);
+void activate(Stream& stream, const ActivationRule& rule, TensorView h_RcF, TensorView a_RF) {
+  check_activate(rule.kind, h_RcF, a_RF);
+  run(stream, Work::elementwise, "activate", &Operators::activate, rule, h_RcF, a_RF);
 }
-void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, TensorView d_a_RF, TensorView weight_R,
-                       TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
-  check_activate_backward(kind, h_RcF, d_a_RF, weight_R, d_h_RcF, a_RF, d_weight_R);
-  run(stream, Work::elementwise, "activate_backward", &Operators::activate_backward, kind, h_RcF, d_a_RF, weight_R,
+void activate_backward(Stream& stream, const ActivationRule& rule, TensorView h_RcF, TensorView d_a_RF,
+                       TensorView weight_R, TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
+  check_activate_backward(rule.kind, h_RcF, d_a_RF, weight_R, d_h_RcF, a_RF, d_weight_R);
+  run(stream, Work::elementwise, "activate_backward", &Operators::activate_backward, rule, h_RcF, d_a_RF, weight_R,
       d_h_RcF, a_RF, d_weight_R);
 }
 void gate_rows(Stream& stream, TensorView gate_R, TensorView x_RN) {
@@ -166,6 +166,16 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
   check_attention_backward(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T);
   run(stream, Work::attention, "attention_backward", &Operators::attention_backward, shape, q_THh, k_TGh, v_TGh, o_THh,
       lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T);
+}
+void add_sinks(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh, TensorView lse_HT) {
+  check_sinks(shape, sinks_H, o_THh, lse_HT, {}, {});
+  run(stream, Work::attention, "add_sinks", &Operators::add_sinks, shape, sinks_H, o_THh, lse_HT);
+}
+void sinks_backward(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh,
+                    TensorView lse_HT, TensorView d_o_THh, TensorView d_sinks_H) {
+  check_sinks(shape, sinks_H, o_THh, lse_HT, d_o_THh, d_sinks_H);
+  run(stream, Work::attention, "sinks_backward", &Operators::sinks_backward, shape, sinks_H, o_THh, lse_HT, d_o_THh,
+      d_sinks_H);
 }
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,
            TensorView w, TensorView m, TensorView v, TensorView copy_bf16) {
@@ -235,16 +245,28 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
   check_estmm(dy_RN, x_RK, offsets, dw_eNK);
   run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK, store, by);
 }
-void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
-  check_ess(dy_RN, offsets, db_eN);
-  run(stream, Work::elementwise, "ess", &Operators::ess, dy_RN, offsets, db_eN);
+void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN,
+         std::span<const int32_t> experts, TensorView weights_R) {
+  check_ess(dy_RN, offsets, db_eN, experts, weights_R);
+  run(stream, Work::elementwise, "ess", &Operators::ess, dy_RN, offsets, db_eN, experts, weights_R);
+}
+void add_expert_bias(Stream& stream, SortedRows y_RN, std::span<const int64_t> offsets,
+                     std::span<const int32_t> experts, TensorView bias_EN) {
+  check_ess(y_RN, offsets, bias_EN, experts, {});
+  run(stream, Work::elementwise, "add_expert_bias", &Operators::add_expert_bias, y_RN, offsets, experts, bias_EN);
+}
+void expert_bias_products(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets,
+                          std::span<const int32_t> experts, TensorView bias_EN, TensorView sums_R) {
+  check_ess(dy_RN, offsets, bias_EN, experts, sums_R);
+  run(stream, Work::elementwise, "expert_bias_products", &Operators::expert_bias_products, dy_RN, offsets, experts,
+      bias_EN, sums_R);
 }
 void esfk(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets,
           std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, Store store, TensorView db_eN,
           ExpertProducts by) {
   check_esmm_d_input(dy_RN, offsets, weights, dx_RK);
   check_estmm(dy_RN, x_RK, offsets, dw_eNK);
-  if (db_eN.data != nullptr) check_ess(dy_RN, offsets, db_eN);
+  if (db_eN.data != nullptr) check_ess(dy_RN, offsets, db_eN, {}, {});
   const TraceScope scope(stream.trace(), Work::matmul, "esfk");
   const auto at_once = operators_of(stream.device().kind).esfk;
   if (at_once == nullptr || !at_once(stream, dy_RN, x_RK, offsets, weights, dx_RK, dw_eNK, store, by)) {

@@ -10,6 +10,7 @@
 #include "ops/cross_entropy.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
+#include "ops/expert_bias.h"
 #include "ops/index.h"
 #include "ops/matmul.h"
 #include "ops/mixed_matmul.h"
@@ -18,6 +19,7 @@
 #include "ops/rope.h"
 #include "ops/router.h"
 #include "ops/row_gate.h"
+#include "ops/sinks.h"
 #include "ops/token_layout.h"
 #include "ops/units.h"
 #include "ops/window.h"
@@ -60,6 +62,8 @@ struct Operators {
   decltype(&mw::first_keys_of_window) first_keys_of_window = nullptr;
   decltype(&mw::attention) attention = nullptr;
   decltype(&mw::attention_backward) attention_backward = nullptr;
+  decltype(&mw::add_sinks) add_sinks = nullptr;
+  decltype(&mw::sinks_backward) sinks_backward = nullptr;
   decltype(&mw::adamw) adamw = nullptr;
   decltype(&mw::muon_momentum) muon_momentum = nullptr;
   decltype(&mw::normalise_matrices) normalise_matrices = nullptr;
@@ -76,6 +80,8 @@ struct Operators {
   decltype(&mw::esmm_d_input) esmm_d_input = nullptr;
   decltype(&mw::estmm) estmm = nullptr;
   decltype(&mw::ess) ess = nullptr;
+  decltype(&mw::add_expert_bias) add_expert_bias = nullptr;
+  decltype(&mw::expert_bias_products) expert_bias_products = nullptr;
   // The products of esfk at once. Where it is null or returns false, esmm_d_input and estmm compute both again.
   bool (*esfk)(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
                std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store,

@@ -12,11 +12,12 @@ namespace mw {
 
 // YaRN (Peng et al. 2023, section 3.2): pairs that rotate less than beta_slow times within `positions` have their
 // frequency divided by `factor`, pairs that rotate more than beta_fast times keep it, pairs between are interpolated
-// linearly.
+// linearly, from one whole pair to another if `truncate` is true.
 struct YarnRule {
   double factor = 1;  // 1: none
   double beta_fast = 32, beta_slow = 1;
   int64_t positions = 0;
+  bool truncate = true;
 };
 
 // theta^(-j/pairs) for every pair j, adjusted by YaRN if `yarn` asks for it. Rounded to fp32 at each step, as in

@@ -15,8 +15,9 @@ double pair_of_turns(double turns, double theta, double pairs, int64_t positions
 // Divides some of the frequencies 1 / power, as the rule says.
 void slow_down(std::span<float> frequencies, std::span<const float> powers, double theta, const YarnRule& yarn) {
   const auto pairs = static_cast<double>(frequencies.size());
-  const double first = std::floor(pair_of_turns(yarn.beta_fast, theta, pairs, yarn.positions)),
-               last = std::ceil(pair_of_turns(yarn.beta_slow, theta, pairs, yarn.positions));
+  double first = pair_of_turns(yarn.beta_fast, theta, pairs, yarn.positions),
+         last = pair_of_turns(yarn.beta_slow, theta, pairs, yarn.positions);
+  if (yarn.truncate) first = std::floor(first), last = std::ceil(last);
   const auto low = static_cast<float>(std::max(first, 0.0)), high = static_cast<float>(std::min(last, 2 * pairs - 1));
   const float width = high == low ? 0.001f : high - low;
   for (size_t j = 0; j < frequencies.size(); ++j) {

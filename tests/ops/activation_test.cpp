@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "support/op_case.h"
@@ -14,12 +15,17 @@ const char* name_of_kind(Activation kind) {
     case Activation::swiglu: return "swiglu";
     case Activation::gelu: return "gelu";
     case Activation::relu: return "relu";
+    case Activation::clamped_swiglu: return "clamped_swiglu";
   }
   return "?";
 }
 
+// With constants other than the models', so that both matter.
+ActivationRule rule_of(Activation kind) { return {kind, 1.25f, 1.5f}; }
+
 double activate_plainly(Activation kind, double x) {
   switch (kind) {
+    case Activation::clamped_swiglu: return std::min(x, 1.5) / (1 + std::exp(-1.25 * std::min(x, 1.5)));
     case Activation::swiglu: return x / (1 + std::exp(-x));
     case Activation::gelu: return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case Activation::relu: return x > 0 ? x : 0;
@@ -30,13 +36,16 @@ double activate_plainly(Activation kind, double x) {
 // The outputs of a case are the activated row times its weight: what the backward operator differentiates.
 std::map<std::string, std::vector<double>> reference_of(Activation kind, int64_t R, int64_t F, const Tensors& inputs) {
   const std::vector<float>& h = inputs.at("h").values;
-  const int64_t halves = kind == Activation::swiglu ? 2 : 1;
+  const int64_t halves = kind == Activation::gelu || kind == Activation::relu ? 1 : 2;
   std::vector<double> a, weighted;
   for (int64_t r = 0; r < R; ++r)
     for (int64_t f = 0; f < F; ++f) {
       const auto gate = static_cast<size_t>(r * halves * F + f);
       double value = activate_plainly(kind, static_cast<double>(h[gate]));
-      if (halves == 2) value *= static_cast<double>(h[gate + static_cast<size_t>(F)]);
+      if (halves == 2) {
+        const auto up = static_cast<double>(h[gate + static_cast<size_t>(F)]);
+        value *= kind == Activation::swiglu ? up : std::clamp(up, -1.5, 1.5) + 1;
+      }
       a.push_back(value);
       const double weight = inputs.count("weight") == 0 ? 1.0 : inputs.at("weight").values[static_cast<size_t>(r)];
       weighted.push_back(weight * value);
@@ -55,8 +64,8 @@ Backward run_backward(Stream& stream, Activation kind, const Tensors& inputs, co
   const Owned weight = has_weight ? to_operand(inputs.at("weight")) : Owned{};
   const Owned d_h = make_output(h.view.dtype, inputs.at("h").shape), a = make_output(h.view.dtype, d_a.shape);
   const Owned d_weight = has_weight ? make_output(DType::f32, {d_a.shape[0]}) : Owned{};
-  activate_backward(stream, kind, h.view, d.view, weight.view, in_place ? h.view : d_h.view, in_place ? d.view : a.view,
-                    d_weight.view);
+  activate_backward(stream, rule_of(kind), h.view, d.view, weight.view, in_place ? h.view : d_h.view,
+                    in_place ? d.view : a.view, d_weight.view);
   return {to_case_tensor(in_place ? h : d_h), to_case_tensor(in_place ? d : a),
           has_weight ? to_case_tensor(d_weight) : CaseTensor{}};
 }
@@ -69,10 +78,13 @@ OpCase make_case(Activation kind, DType dtype, int64_t R, int64_t F, bool weight
   if (kind == Activation::relu)  // finite differences must not step over the kink
     for (float& x : op.inputs["h"].values)
       if (std::abs(x) < 0.01f) x = 0.5f;
+  if (kind == Activation::clamped_swiglu)
+    for (float& x : op.inputs["h"].values)
+      if (std::abs(std::abs(x) - 1.5f) < 0.01f) x = 0.5f;
   if (weighted) op.inputs["weight"] = random_tensor("activation.weight", {R}, DType::f32);
   op.forward = [=](Stream& stream, const Tensors& inputs) {
     const Owned h = to_operand(inputs.at("h")), a = make_output(dtype, {R, F});
-    activate(stream, kind, h.view, a.view);
+    activate(stream, rule_of(kind), h.view, a.view);
     // The weighted rows come out of the backward operator.
     const Backward backward =
         run_backward(stream, kind, inputs, random_tensor("activation.any", {R, F}, dtype), in_place);
@@ -94,7 +106,7 @@ OpCase make_case(Activation kind, DType dtype, int64_t R, int64_t F, bool weight
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> cases;
-  for (Activation kind : {Activation::swiglu, Activation::gelu, Activation::relu})
+  for (Activation kind : {Activation::swiglu, Activation::gelu, Activation::relu, Activation::clamped_swiglu})
     for (DType dtype : {DType::f32, DType::bf16})
       for (bool weighted : {false, true})
         for (bool in_place : {false, true}) {
@@ -137,7 +149,7 @@ TEST(Activation, ExtremePreActivations) {
     Tensors inputs{{"h", {{1, halves_of(kind), 8}, x, DType::f32}}};
     if (kind == Activation::swiglu) inputs["h"].values.insert(inputs["h"].values.end(), 8, 1.0f);
     const Owned h = to_operand(inputs.at("h")), a = make_output(DType::f32, {1, 8});
-    activate(test.stream, kind, h.view, a.view);
+    activate(test.stream, rule_of(kind), h.view, a.view);
     const CaseTensor d_a{{1, 8}, std::vector<float>(8, 1.0f), DType::f32};
     const Backward backward = run_backward(test.stream, kind, inputs, d_a, false);
     const std::vector<float> values = to_case_tensor(a).values;
@@ -150,13 +162,31 @@ TEST(Activation, ExtremePreActivations) {
   }
 }
 
+// Beyond the limits the values stay, and the derivatives are 0; at them they are not.
+TEST(Activation, ClampsHaveNoGradientBeyondTheirLimits) {
+  TestStream test;
+  const float sigmoid = 1 / (1 + std::exp(-1.25f * 1.5f));
+  const Tensors inputs{{"h", {{1, 2, 4}, {1.5f, 9.0f, 9.0f, 1000.0f, 1.5f, -1.5f, 7.0f, -1000.0f}, DType::f32}}};
+  const Owned h = to_operand(inputs.at("h")), a = make_output(DType::f32, {1, 4});
+  activate(test.stream, rule_of(Activation::clamped_swiglu), h.view, a.view);
+  const std::vector<float> values = to_case_tensor(a).values;
+  const Backward backward = run_backward(test.stream, Activation::clamped_swiglu, inputs,
+                                         {{1, 4}, std::vector<float>(4, 1.0f), DType::f32}, false);
+  const std::vector<float> slopes = backward.d_h.values;
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(values[i], 1.5f * sigmoid * (i % 2 == 0 ? 2.5f : -0.5f), 1e-6f) << i;
+    EXPECT_EQ(slopes[i] != 0.0f, i == 0) << i;
+    EXPECT_EQ(slopes[4 + i] != 0.0f, i < 2) << i;
+  }
+}
+
 TEST(Activation, ANanStaysANan) {
   TestStream test;
-  for (Activation kind : {Activation::swiglu, Activation::gelu, Activation::relu}) {
+  for (Activation kind : {Activation::swiglu, Activation::gelu, Activation::relu, Activation::clamped_swiglu}) {
     const Owned h = to_operand(
         {{1, halves_of(kind), 1}, std::vector<float>(static_cast<size_t>(halves_of(kind)), NAN), DType::f32});
     const Owned a = to_operand({{1, 1}, {0.0f}, DType::f32});
-    activate(test.stream, kind, h.view, a.view);
+    activate(test.stream, rule_of(kind), h.view, a.view);
     wait_for_device();
     EXPECT_TRUE(std::isnan(a.view.as<float>()[0])) << name_of_kind(kind);
   }

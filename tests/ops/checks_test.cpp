@@ -151,6 +151,12 @@ std::vector<Call> all_calls() {
        [](Stream& s, const Views& v) {
          attention_backward(s, kAttention, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]);
        }},
+      {"add_sinks",
+       {{f32, {2}}, {f32, {3, 2, 5}}, {f32, {2, 3}}},
+       [](Stream& s, const Views& v) { add_sinks(s, kAttention, v[0], v[1], v[2]); }},
+      {"sinks_backward",
+       {{f32, {2}}, {f32, {3, 2, 5}}, {f32, {2, 3}}, {f32, {3, 2, 5}}, {f32, {2}}},
+       [](Stream& s, const Views& v) { sinks_backward(s, kAttention, v[0], v[1], v[2], v[3], v[4]); }},
       {"adamw",
        {{f32, {4}}, {f32, {4}}, {f32, {4}}, {f32, {4}}},
        [](Stream& s, const Views& v) { adamw(s, {}, 1, 1e-3f, 0.1f, 1.0f, v[0], v[1], v[2], v[3]); }},
@@ -198,6 +204,12 @@ std::vector<Call> all_calls() {
        {{f32, {3, 4}}, {f32, {3, 5}}, {f32, {2, 4, 5}}},
        [](Stream& s, const Views& v) { estmm(s, {v[0]}, {v[1]}, kOffsets, v[2]); }},
       {"ess", {{f32, {3, 4}}, {f32, {2, 4}}}, [](Stream& s, const Views& v) { ess(s, {v[0]}, kOffsets, v[1]); }},
+      {"add_expert_bias",
+       {{f32, {3, 4}}, {f32, {2, 4}}},
+       [](Stream& s, const Views& v) { add_expert_bias(s, {v[0]}, kOffsets, {}, v[1]); }},
+      {"expert_bias_products",
+       {{f32, {3, 4}}, {f32, {2, 4}}, {f32, {3}}},
+       [](Stream& s, const Views& v) { expert_bias_products(s, {v[0]}, kOffsets, {}, v[1], v[2]); }},
       {"esfk",
        {{f32, {3, 4}}, {f32, {3, 5}}, {f32, {3, 5}}, {f32, {2, 4, 5}}, {f32, {2, 4}}, {f32, {4, 5}}},
        [](Stream& s, const Views& v) {
@@ -301,6 +313,12 @@ std::vector<Rule> all_rules() {
        [](Stream& s, Zeros& z, bool broken) {
          const std::vector<int64_t> offsets(broken ? 2 : 3, 0);
          ess(s, {z.make(f32, {3, 4})}, offsets, z.make(f32, {2, 4}));
+       }},
+      {"experts are of the model",
+       [](Stream& s, Zeros& z, bool broken) {
+         const std::vector<int64_t> offsets = {0, 2};
+         const std::vector<int32_t> experts = {broken ? 2 : 1};
+         ess(s, {z.make(f32, {3, 4})}, offsets, z.make(f32, {2, 4}), experts);
        }},
       {"offsets grow",
        [](Stream& s, Zeros& z, bool broken) {

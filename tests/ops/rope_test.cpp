@@ -187,6 +187,20 @@ TEST(Rope, YarnSlowsDownThePairsThatTurnSlowly) {
   EXPECT_EQ(rope_frequencies(kTheta, 32, {1, 32, 1, 4096}), plain);
 }
 
+// As gpt-oss mixes frequencies: from the pair that turns 32 times within 4096 positions to the one that turns once.
+TEST(Rope, YarnMayBeginBetweenPairs) {
+  const double theta = 150000, turns = 4096 / (2 * M_PI), step = std::log(theta) / 32;
+  const double low = std::log(turns / 32) / step, high = std::log(turns) / step;
+  const std::vector<float> plain = rope_frequencies(150000, 32),
+                           yarn = rope_frequencies(150000, 32, {32, 32, 1, 4096, false});
+  for (size_t j = 0; j < 32; ++j) {
+    const double kept = std::clamp(1 - (static_cast<double>(j) - low) / (high - low), 0.0, 1.0);
+    EXPECT_NEAR(static_cast<double>(yarn[j]) / static_cast<double>(plain[j]), kept + (1 - kept) / 32, 1e-6) << j;
+  }
+  EXPECT_GT(high - low, 1);
+  EXPECT_NE(rope_frequencies(150000, 32, {32, 32, 1, 4096}), yarn);
+}
+
 // The fp32 angle is part of the contract: at large positions it differs from the exact one by more than an ulp of cos.
 TEST(Rope, TableRoundsAnglesAsHuggingFace) {
   constexpr int64_t kPositions = 5000, kPairs = 32;

@@ -310,23 +310,26 @@ void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const in
   }
 }
 
-void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
-  const int64_t experts = db_eN.dim(0), width = dy_RN.data.cols();
+void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN,
+         std::span<const int32_t> experts, TensorView weights_R) {
+  const int64_t ranges = std::ssize(offsets) - 1, width = dy_RN.data.cols();
   float* db = db_eN.as<float>();
+  const float* weights = weights_R.data == nullptr ? nullptr : weights_R.as<float>();
 
   // A task is a strip of columns of one expert, so that rows are summed in order whatever the threads.
   constexpr int64_t kStrip = 128;
   const int64_t strips = (width + kStrip - 1) / kStrip;
   with_float_type(dy_RN.data.dtype, [&]<class T>(T) {
-    for_blocks(stream, experts * strips, 1, [&](int64_t task, int64_t) {
+    for_blocks(stream, ranges * strips, 1, [&](int64_t task, int64_t) {
       const auto e = static_cast<size_t>(task / strips);
       const int64_t begin = task % strips * kStrip, columns = std::min(kStrip, width - begin);
       float sums[kStrip] = {};
       for (int64_t row = offsets[e]; row < offsets[e + 1]; ++row) {
         const T* from = reinterpret_cast<const T*>(row_of(dy_RN, row)) + begin;
-        for (int64_t j = 0; j < columns; ++j) sums[j] += to_float(from[j]);
+        const float weight = weights == nullptr ? 1.0f : weights[row];
+        for (int64_t j = 0; j < columns; ++j) sums[j] += weight * to_float(from[j]);
       }
-      float* to = db + task / strips * width + begin;
+      float* to = db + (experts.empty() ? task / strips : int64_t{experts[e]}) * width + begin;
       for (int64_t j = 0; j < columns; ++j) to[j] += sums[j];
     });
   });

@@ -25,11 +25,27 @@ struct Point {
 __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 struct Silu {
-  static constexpr bool kGated = true;  // h has an up half, which multiplies the value
-  __device__ static float value(float x) { return x * sigmoid(x); }
-  __device__ static Point point(float x) {
+  static constexpr bool kGated = true;  // h has an up half, a function of which multiplies the value
+  __device__ float value(float x) const { return x * sigmoid(x); }
+  __device__ Point factor(float up) const { return {up, 1.0f}; }
+  __device__ Point point(float x) const {
     const float s = sigmoid(x);
     return {x * s, s * (1.0f + x * (1.0f - s))};
+  }
+};
+
+// A NaN passes the clamps.
+struct ClampedSwiglu {
+  static constexpr bool kGated = true;
+  float alpha, limit;
+  __device__ float value(float x) const { return point(x).value; }
+  __device__ Point point(float x) const {
+    const float g = x > limit ? limit : x, s = sigmoid(alpha * g);
+    return {g * s, x > limit ? 0.0f : s * (1.0f + alpha * g * (1.0f - s))};
+  }
+  __device__ Point factor(float up) const {
+    const float below = up > limit ? limit : up, u = below < -limit ? -limit : below;
+    return {u + 1.0f, u == up ? 1.0f : 0.0f};
   }
 };
 
@@ -38,8 +54,8 @@ struct Gelu {
   static constexpr bool kGated = false;
   static constexpr float kTwiceRoot = 1.5957691216f;  // 2 sqrt(2 / pi)
   static constexpr float kCubic = 0.044715f;
-  __device__ static float value(float x) { return x * sigmoid(kTwiceRoot * x * (1.0f + kCubic * x * x)); }
-  __device__ static Point point(float x) {
+  __device__ float value(float x) const { return x * sigmoid(kTwiceRoot * x * (1.0f + kCubic * x * x)); }
+  __device__ Point point(float x) const {
     const float s = sigmoid(kTwiceRoot * x * (1.0f + kCubic * x * x));
     const float inner = kTwiceRoot * (1.0f + 3.0f * kCubic * x * x);
     return {x * s, s * (1.0f + x * (1.0f - s) * inner)};
@@ -48,24 +64,24 @@ struct Gelu {
 
 struct Relu {
   static constexpr bool kGated = false;
-  __device__ static float value(float x) { return x < 0.0f ? 0.0f : x; }  // a NaN passes
-  __device__ static Point point(float x) { return {value(x), x > 0.0f ? 1.0f : 0.0f}; }
+  __device__ float value(float x) const { return x < 0.0f ? 0.0f : x; }  // a NaN passes
+  __device__ Point point(float x) const { return {value(x), x > 0.0f ? 1.0f : 0.0f}; }
 };
 
 template <class Function, class T, int N>
-__global__ void activate_kernel(const T* h, T* a, int64_t rows, int64_t width) {
+__global__ void activate_kernel(Function function, const T* h, T* a, int64_t rows, int64_t width) {
   const int64_t row = row_of_wave();
   if (row >= rows) return;
   const T* gate = h + row * width * (Function::kGated ? 2 : 1);
   for (int64_t i = static_cast<int64_t>(threadIdx.x % kWave) * N; i < width; i += kWave * N) {
     const Pack<T, N> x = load<N>(gate + i);
-    Pack<T, N> factor;
+    Pack<T, N> up;
     Pack<float, N> y;
-    if constexpr (Function::kGated) factor = load<N>(gate + width + i);
+    if constexpr (Function::kGated) up = load<N>(gate + width + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      float value = Function::value(to_float(x.at[k]));
-      if constexpr (Function::kGated) value *= to_float(factor.at[k]);
+      float value = function.value(to_float(x.at[k]));
+      if constexpr (Function::kGated) value *= function.factor(to_float(up.at[k])).value;
       y.at[k] = value;
     }
     store(a + row * width + i, round_pack<T>(y));
@@ -73,8 +89,8 @@ __global__ void activate_kernel(const T* h, T* a, int64_t rows, int64_t width) {
 }
 
 template <class Function, class T, int N>
-__global__ void activate_backward_kernel(const T* h, const T* d_a, const float* weights, T* d_h, T* a, float* d_weights,
-                                         int64_t rows, int64_t width) {
+__global__ void activate_backward_kernel(Function function, const T* h, const T* d_a, const float* weights, T* d_h,
+                                         T* a, float* d_weights, int64_t rows, int64_t width) {
   const int64_t row = row_of_wave(), gate = row * width * (Function::kGated ? 2 : 1);
   if (row >= rows) return;
   const float weight = weights == nullptr ? 1.0f : weights[row];
@@ -86,13 +102,14 @@ __global__ void activate_backward_kernel(const T* h, const T* d_a, const float* 
     if constexpr (Function::kGated) up = load<N>(h + gate + width + i);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      const Point point = Function::point(to_float(x.at[k]));
+      const Point point = function.point(to_float(x.at[k]));
       const float d_value = to_float(d.at[k]), weighted = weight * d_value;
       float value = point.value, d_point = weighted;
       if constexpr (Function::kGated) {
-        value *= to_float(up.at[k]);
-        d_point *= to_float(up.at[k]);
-        d_up.at[k] = weighted * point.value;
+        const Point factor = function.factor(to_float(up.at[k]));
+        value *= factor.value;
+        d_point *= factor.value;
+        d_up.at[k] = weighted * point.value * factor.slope;
       }
       product += d_value * value;
       d_gate.at[k] = d_point * point.slope;
@@ -109,10 +126,11 @@ __global__ void activate_backward_kernel(const T* h, const T* d_a, const float* 
 
 // Calls body with the function and the elements of a pack.
 template <int N, class Body>
-void with_activation(Activation kind, bool wide, Body&& body) {
+void with_activation(const ActivationRule& rule, bool wide, Body&& body) {
   const auto run = [&](auto function) { with_pack<N>(wide, [&](auto pack) { body(function, pack); }); };
-  switch (kind) {
+  switch (rule.kind) {
     case Activation::swiglu: return run(Silu{});
+    case Activation::clamped_swiglu: return run(ClampedSwiglu{rule.alpha, rule.limit});
     case Activation::gelu: return run(Gelu{});
     case Activation::relu: return run(Relu{});
   }
@@ -120,21 +138,21 @@ void with_activation(Activation kind, bool wide, Body&& body) {
 
 }  // namespace
 
-void activate(Stream& stream, Activation kind, TensorView h_RcF, TensorView a_RF) {
+void activate(Stream& stream, const ActivationRule& rule, TensorView h_RcF, TensorView a_RF) {
   const int64_t R = a_RF.dim(0), F = a_RF.dim(1);
   with_float_type(h_RcF.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kWide = kWidePack<T>;
     const bool wide = F % kWide == 0 && allow_packs<kWide>(h_RcF.as<T>(), a_RF.as<T>());
-    with_activation<kWide>(kind, wide, [&](auto function, auto pack) {
+    with_activation<kWide>(rule, wide, [&](auto function, auto pack) {
       launch(stream, activate_kernel<decltype(function), T, decltype(pack)::value>, ceil_div(R, kRowsPerBlock),
-             kRowThreads, 0, h_RcF.as<T>(), a_RF.as<T>(), R, F);
+             kRowThreads, 0, function, h_RcF.as<T>(), a_RF.as<T>(), R, F);
     });
   });
 }
 
-void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, TensorView d_a_RF, TensorView weight_R,
-                       TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
+void activate_backward(Stream& stream, const ActivationRule& rule, TensorView h_RcF, TensorView d_a_RF,
+                       TensorView weight_R, TensorView d_h_RcF, TensorView a_RF, TensorView d_weight_R) {
   const int64_t R = a_RF.dim(0), F = a_RF.dim(1);
   const float* weights = weight_R.data == nullptr ? nullptr : weight_R.as<float>();
   float* d_weights = d_weight_R.data == nullptr ? nullptr : d_weight_R.as<float>();
@@ -143,9 +161,10 @@ void activate_backward(Stream& stream, Activation kind, TensorView h_RcF, Tensor
     constexpr int kWide = kWidePack<T>;
     const bool wide =
         F % kWide == 0 && allow_packs<kWide>(h_RcF.as<T>(), d_a_RF.as<T>(), d_h_RcF.as<T>(), a_RF.as<T>());
-    with_activation<kWide>(kind, wide, [&](auto function, auto pack) {
+    with_activation<kWide>(rule, wide, [&](auto function, auto pack) {
       launch(stream, activate_backward_kernel<decltype(function), T, decltype(pack)::value>, ceil_div(R, kRowsPerBlock),
-             kRowThreads, 0, h_RcF.as<T>(), d_a_RF.as<T>(), weights, d_h_RcF.as<T>(), a_RF.as<T>(), d_weights, R, F);
+             kRowThreads, 0, function, h_RcF.as<T>(), d_a_RF.as<T>(), weights, d_h_RcF.as<T>(), a_RF.as<T>(), d_weights,
+             R, F);
     });
   });
 }

@@ -267,6 +267,8 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
   return true;
 }
 
+bool library_takes(Stream& stream, const AttentionShape& shape) { return find_plans(stream, shape) != nullptr; }
+
 LibraryChoice choose_library(Stream& stream, const AttentionShape& shape) {
   const size_t version = cudnnGetVersion();
   const std::string name = fmt::format("cuDNN {}.{}.{}{}", version / 10000, version / 100 % 100, version % 100,

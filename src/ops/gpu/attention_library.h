@@ -16,6 +16,9 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
                                    TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T);
 
+// Whether they take the shape.
+bool library_takes(Stream& stream, const AttentionShape& shape);
+
 // Only bf16 goes to the library.
 inline bool is_for_library(DType dtype) { return dtype == DType::bf16; }
 

@@ -38,6 +38,8 @@ const Operators& gpu_operators() {
     t.first_keys_of_window = gpu::first_keys_of_window;
     t.attention = gpu::attention;
     t.attention_backward = gpu::attention_backward;
+    t.add_sinks = gpu::add_sinks;
+    t.sinks_backward = gpu::sinks_backward;
     t.attention_workspace_bytes = gpu::attention_workspace_bytes;
     t.describe_attention = gpu::describe_attention;
     t.describe_esmm = gpu::describe_esmm;
@@ -56,6 +58,8 @@ const Operators& gpu_operators() {
     t.esmm_d_input = gpu::esmm_d_input;
     t.estmm = gpu::estmm;
     t.ess = gpu::ess;
+    t.add_expert_bias = gpu::add_expert_bias;
+    t.expert_bias_products = gpu::expert_bias_products;
     t.esfk = gpu::esfk;
     t.matmul_workspace_bytes = gpu::matmul_workspace_bytes;
     t.esmm_workspace_bytes = gpu::esmm_workspace_bytes;

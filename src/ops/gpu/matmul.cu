@@ -7,6 +7,7 @@
 #include "ops/gpu/blas.h"
 #include "ops/gpu/dense.h"
 #include "ops/gpu/grouped.h"
+#include "ops/gpu/grouped_rows.h"
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
 
@@ -41,16 +42,17 @@ void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std
 
 constexpr int kSumThreads = 128;
 
-// One thread sums one column of one expert, in the order of the rows.
+// One thread sums one column of one range, in the order of the rows.
 template <class T>
-__global__ void sum_rows_kernel(const T* dy, const int32_t* index, const int64_t* offsets, int64_t width, float* db) {
-  const int64_t strips = (width + kSumThreads - 1) / kSumThreads, expert = blockIdx.x / strips;
+__global__ void sum_rows_kernel(Rows<const T> dy, const int64_t* offsets, const int32_t* experts, const float* weights,
+                                float* db) {
+  const int64_t width = dy.width, strips = (width + kSumThreads - 1) / kSumThreads, range = blockIdx.x / strips;
   const int64_t column = static_cast<int64_t>(blockIdx.x % strips) * kSumThreads + threadIdx.x;
-  if (column >= width) return;
+  if (column >= width || offsets[range] == offsets[range + 1]) return;
   float sum = 0;
-  for (int64_t r = offsets[expert]; r < offsets[expert + 1]; ++r)
-    sum += to_float(dy[(index == nullptr ? r : static_cast<int64_t>(index[r])) * width + column]);
-  db[expert * width + column] += sum;
+  for (int64_t r = offsets[range]; r < offsets[range + 1]; ++r)
+    sum += (weights == nullptr ? 1.0f : weights[r]) * to_float(dy.row(r)[column]);
+  db[(experts == nullptr ? range : static_cast<int64_t>(experts[range])) * width + column] += sum;
 }
 
 }  // namespace
@@ -111,16 +113,18 @@ std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weigh
   return fmt::format("tensor cores ({})", tensor_core_instructions());
 }
 
-void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN) {
-  const int64_t experts = db_eN.dim(0), width = dy_RN.data.cols();
-  if (experts == 0 || width == 0) return;
+void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN,
+         std::span<const int32_t> experts, TensorView weights_R) {
+  const int64_t ranges = std::ssize(offsets) - 1, width = dy_RN.data.cols();
+  if (ranges == 0 || width == 0) return;
   WorkspaceFrame frame(stream.workspace());
-  auto* device_offsets = frame.take<int64_t>(offsets.size());
-  stream.queue().write(device_offsets, offsets.data(), offsets.size_bytes());
+  const int64_t* device_offsets = device_copy(stream, frame, offsets);
+  const int32_t* device_experts = experts.empty() ? nullptr : device_copy(stream, frame, experts);
   with_float_type(dy_RN.data.dtype, [&](auto type) {
     using T = decltype(type);
-    launch(stream, sum_rows_kernel<T>, experts * ceil_div(width, kSumThreads), kSumThreads, 0, dy_RN.data.as<T>(),
-           dy_RN.index, device_offsets, width, db_eN.as<float>());
+    launch(stream, sum_rows_kernel<T>, ranges * ceil_div(width, kSumThreads), kSumThreads, 0, rows_of<const T>(dy_RN),
+           device_offsets, device_experts, weights_R.data == nullptr ? nullptr : weights_R.as<float>(),
+           db_eN.as<float>());
   });
 }
 

@@ -37,6 +37,8 @@ decltype(mw::cross_entropy_of_part) cross_entropy_of_part;
 decltype(mw::first_keys_of_window) first_keys_of_window;
 decltype(mw::attention) attention;
 decltype(mw::attention_backward) attention_backward;
+decltype(mw::add_sinks) add_sinks;
+decltype(mw::sinks_backward) sinks_backward;
 decltype(mw::adamw) adamw;
 decltype(mw::muon_momentum) muon_momentum;
 decltype(mw::normalise_matrices) normalise_matrices;
@@ -52,6 +54,8 @@ decltype(mw::esmm) esmm;
 decltype(mw::esmm_d_input) esmm_d_input;
 decltype(mw::estmm) estmm;
 decltype(mw::ess) ess;
+decltype(mw::add_expert_bias) add_expert_bias;
+decltype(mw::expert_bias_products) expert_bias_products;
 // As the entry of the operator table.
 bool esfk(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
           std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store, ExpertProducts by);
