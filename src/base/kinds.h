@@ -12,8 +12,10 @@ namespace mw {
 // The last two have two matrices.
 enum class Activation : uint8_t { swiglu, gelu, relu, clamped_swiglu };
 template <>
-inline constexpr EnumWord<Activation> kEnumWords<Activation>[] = {
-    {Activation::swiglu, "swiglu"}, {Activation::gelu, "gelu"}, {Activation::relu, "relu"}};
+inline constexpr EnumWord<Activation> kEnumWords<Activation>[] = {{Activation::swiglu, "swiglu"},
+                                                                  {Activation::gelu, "gelu"},
+                                                                  {Activation::relu, "relu"},
+                                                                  {Activation::clamped_swiglu, "clamped_swiglu"}};
 
 // Projections in the pre-activation: 2 with a gate (gate and up), otherwise 1.
 inline int64_t halves_of(Activation kind) {

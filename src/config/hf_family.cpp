@@ -24,6 +24,7 @@ Features foreign_features(const LayerSpec& sparse) {
   Features found;
   note(found, sparse.activation == Activation::gelu, "activation = \"gelu\"");
   note(found, sparse.activation == Activation::relu, "activation = \"relu\"");
+  note(found, sparse.activation == Activation::clamped_swiglu, "activation = \"clamped_swiglu\"");
   const MoeSpec& m = sparse.moe;
   const bool sigmoid = m.score == ScoreFunction::sigmoid;
   note(found, sigmoid && !m.selection_bias, "score = \"sigmoid\" without selection_bias");

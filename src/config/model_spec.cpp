@@ -199,6 +199,8 @@ void validate_layer(const ModelSpec& model, const LayerSpec& layer, const Source
                 {{source.experts(), m.experts}, {source.expert_width(), m.width}, {kWidth, model.width}});
   validate_groups(m, source);
   check_range(source, {"least_sum", "moe_norm_min"}, m.least_sum, 0, 1);
+  check_range(source, {"swiglu_alpha", "swiglu_alpha"}, layer.swiglu_alpha, 0, 1e6);
+  check_range(source, {"swiglu_limit", "swiglu_limit"}, layer.swiglu_limit, 1e-6, 1e30);
   if (source.is_native() && m.selection_bias && m.score != ScoreFunction::sigmoid)
     fail(Exit::config, fmt::format("{}: selection_bias = true needs score = \"sigmoid\"", source.where),
          "set model.score = \"sigmoid\", or model.selection_bias = false");
@@ -361,7 +363,7 @@ double forward_flops_per_token(const ModelSpec& model, int64_t seq_len) {
     const AttentionSpec& a = layer.attention;
     flops += 2.0 * attention_weights(a, d) +
              2.0 * a.mean_keys(seq_len) * static_cast<double>(a.heads * (a.head_dim + a.value_dim()));
-    const double matrices = layer.activation == Activation::swiglu ? 3 : 2;
+    const auto matrices = static_cast<double>(halves_of(layer.activation) + 1);
     if (layer.feed_forward == FeedForwardKind::dense) {
       flops += 2.0 * matrices * d * static_cast<double>(layer.dense_width);
     } else {

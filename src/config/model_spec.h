@@ -36,6 +36,7 @@ struct YarnSpec {
   double mscale = 0, mscale_all_dim = 0;  // 0: not given
   double beta_fast = 32, beta_slow = 1;   // turns within `positions` from and to which frequencies are mixed
   int64_t positions = 0;                  // length of sequence that the model was first trained with
+  bool truncate = true;                   // whether the mixed frequencies begin and end at whole pairs
   // m(s) = 0.1 s ln(factor) + 1. Sine and cosine are multiplied by m(mscale) / m(mscale_all_dim), or m(1) where one is
   // not given; the scores of latent attention by m(mscale_all_dim)^2 where it is.
   double table_scale() const;
@@ -57,6 +58,7 @@ struct AttentionSpec {
   bool qkv_bias = false, output_bias = false;  // of the projections
   int64_t rotary_dim = 0;                      // the first elements of a head, which alone are rotated; 0: all
   bool norm_after_rotary = false;              // of queries and keys, per head
+  bool sinks = false;                          // a logit of each head joins its softmax (ops/sinks.h)
   int64_t window = 0;                          // keys that a query sees, its own included; 0: all up to its own
 
   bool is_latent() const { return kind == AttentionKind::latent; }
@@ -82,11 +84,15 @@ struct MoeSpec {
   int64_t groups = 1, kept_groups = 1, group_best = 1;
   bool shared_gate = false;  // what shared experts add is multiplied by the sigmoid of a linear layer with one output
   double least_sum = 0;      // that renormalisation divides by at least
+  bool bias = false;         // of the router, and of both projections of routed experts
   bool operator==(const MoeSpec&) const = default;
 };
 
 // Rows that an expert takes of so many tokens, X-MoE's capacity: ceil(factor * tokens * K / E).
 int64_t expert_capacity(const MoeSpec& moe, int64_t tokens, double factor);
+
+// The constants of clamped_swiglu in gpt-oss.
+constexpr double kSwigluAlpha = 1.702, kSwigluLimit = 7;
 
 enum class FeedForwardKind : uint8_t { dense, moe };
 
@@ -94,8 +100,9 @@ struct LayerSpec {
   AttentionSpec attention;
   FeedForwardKind feed_forward = FeedForwardKind::dense;
   Activation activation = Activation::swiglu;
-  int64_t dense_width = 0;  // F of a dense layer
-  MoeSpec moe;              // of an MoE layer
+  double swiglu_alpha = kSwigluAlpha, swiglu_limit = kSwigluLimit;  // of clamped_swiglu
+  int64_t dense_width = 0;                                          // F of a dense layer
+  MoeSpec moe;                                                      // of an MoE layer
   bool operator==(const LayerSpec&) const = default;
 };
 

@@ -20,7 +20,8 @@ class TableBuilder {
     row.cut = cut;
     row.trained = role != ParamRole::selection;
     row.decay = row.shape.size() >= 2;
-    const bool constant = role == ParamRole::norm || role == ParamRole::bias || role == ParamRole::selection;
+    const bool constant = role == ParamRole::norm || role == ParamRole::bias || role == ParamRole::expert_bias ||
+                          role == ParamRole::selection;
     row.init_std = constant ? 0.0 : std_;
     rows.push_back(std::move(row));
   }
@@ -43,6 +44,7 @@ void add_grouped_attention(TableBuilder& table, const AttentionSpec& a, int64_t 
     table.add(at + "bv", {kv}, ParamRole::bias, layer, false, TensorCut::kv_rows);
   }
   if (a.output_bias) table.add(at + "bo", {d}, ParamRole::bias, layer);
+  if (a.sinks) table.add(at + "sinks", {a.heads}, ParamRole::bias, layer, false, TensorCut::query_heads);
   if (a.qk_norm == QkNorm::none) return;
   const bool per_head = a.qk_norm == QkNorm::per_head;
   const auto add_gain = [&](const char* name, int64_t width, TensorCut cut) {
@@ -102,9 +104,13 @@ std::vector<ParamRow> param_table(const ModelSpec& model) {
     }
     const MoeSpec& m = layer.moe;
     table.add(at + "moe.router", {m.experts, d}, ParamRole::router, i);
+    if (m.bias) table.add(at + "moe.router_bias", {m.experts}, ParamRole::bias, i);
     if (m.selection_bias) table.add(at + "moe.bias", {m.experts}, ParamRole::selection, i);
     table.add(at + "moe.w_up", {m.experts, c, m.width, d}, ParamRole::matrix, i, true, TensorCut::expert_width);
+    if (m.bias)
+      table.add(at + "moe.b_up", {m.experts, c, m.width}, ParamRole::expert_bias, i, false, TensorCut::expert_width);
     table.add(at + "moe.w_down", {m.experts, d, m.width}, ParamRole::matrix, i, true, TensorCut::expert_width);
+    if (m.bias) table.add(at + "moe.b_down", {m.experts, d}, ParamRole::expert_bias, i);
     if (m.shared_width > 0) {
       cut_matrix("moe.shared.w_up", {c, m.shared_width, d}, TensorCut::shared_width);
       cut_matrix("moe.shared.w_down", {d, m.shared_width}, TensorCut::shared_width);
@@ -125,7 +131,7 @@ int64_t parameter_count(const ModelSpec& model) {
 int64_t active_parameter_count(const ModelSpec& model) {
   int64_t count = 0;
   for (const ParamRow& row : param_table(model)) {
-    if (!row.expert) count += row.numel();
+    if (!row.expert && row.role != ParamRole::expert_bias) count += row.numel();
     else count += row.numel() / row.shape[0] * model.layers[static_cast<size_t>(row.layer)].moe.top_k;
   }
   return count;

@@ -11,23 +11,25 @@
 namespace mw {
 
 enum class ParamRole : uint8_t {
-  embedding,  // [V, D]
-  matrix,     // [N, K] read by products
-  router,     // [E, D] fp32 product, or a gate, [1, D]
-  norm,       // [W] gain
-  bias,       // [N] of a projection
-  selection,  // [E] selection bias: not trained by gradient
+  embedding,    // [V, D]
+  matrix,       // [N, K] read by products
+  router,       // [E, D] fp32 product, or a gate, [1, D]
+  norm,         // [W] gain
+  bias,         // [N] of a projection, or the sinks of heads
+  expert_bias,  // [E, ..] of a projection of routed experts; every rank has those of all experts
+  selection,    // [E] selection bias: not trained by gradient
 };
 
 // How tensor parallelism cuts a tensor: rows of the vocabulary, rows, gains or biases of query heads, those of
-// key/value heads, columns of query heads, or the width of a dense feed-forward, which is axis 1. With tensor-sharded
-// experts also the widths of shared experts, axis 1, and of routed ones, axis 2.
+// key/value heads, columns of query heads, one entry of each query head, or the width of a dense feed-forward, which is
+// axis 1. With tensor-sharded experts also the widths of shared experts, axis 1, and of routed ones, axis 2.
 enum class TensorCut : uint8_t {
   none,
   vocab_rows,
   query_rows,
   kv_rows,
   query_columns,
+  query_heads,
   width,
   shared_width,
   expert_width
@@ -52,11 +54,11 @@ struct ParamRow {
 
 // Names: embed, head, final_norm; layers.I.{attn_norm, ffn_norm}; layers.I.attn.{wq, wk, wv, wo, q_norm, k_norm, bq,
 // bk, bv, bo}; of latent attention layers.I.attn.{wq or wq_a, q_norm, wq_b; wkv_a [kv_rank + rope, D], kv_norm, wkv_b
-// [H * (nope + value), kv_rank], wo}; layers.I.ffn.{w_up [c, F, D], w_down [D, F]}; layers.I.moe.{router, bias, w_up
-// [E, c, F, D], w_down [E, D, F]}; layers.I.moe.shared.{w_up, w_down, gate [1, D]}. c = 2 (gate, up) for swiglu,
-// else 1. With tied embeddings there is no `head`. Rows stand in the order of the forward pass: embed; per layer
-// attention, from attn_norm on, then feed-forward, from ffn_norm on; final_norm, head. Backward completes their
-// gradients from the last to the first.
+// [H * (nope + value), kv_rank], wo}; layers.I.ffn.{w_up [c, F, D], w_down [D, F]}; layers.I.moe.{router,
+// router_bias [E], bias, w_up [E, c, F, D], b_up [E, c, F], w_down [E, D, F], b_down [E, D]};
+// layers.I.moe.shared.{w_up, w_down, gate [1, D]}. c = 2 (gate, up) for swiglu, else 1. With tied embeddings there is
+// no `head`. Rows stand in the order of the forward pass: embed; per layer attention, from attn_norm on, then
+// feed-forward, from ffn_norm on; final_norm, head. Backward completes their gradients from the last to the first.
 std::vector<ParamRow> param_table(const ModelSpec& model);
 
 int64_t parameter_count(const ModelSpec& model);         // exact, all rows

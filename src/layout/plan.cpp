@@ -113,6 +113,11 @@ static void check_slices(const Plan& plan) {
       fail(Exit::config,
            fmt::format("moe.transport = \"{}\" and moe.tp_mode = \"ted\" both shard the width of experts", traits.name),
            "set moe.tp_mode = \"ssmb\", or another moe.transport");
+    if (traits.slices_experts && plan.model.layers[i].moe.bias)
+      fail(Exit::unsupported,
+           fmt::format("moe.transport = \"{}\" has no slices of the biases that experts of this model have",
+                       traits.name),
+           "set another moe.transport");
     if (plan.placements->layers[i].is_sliced() != traits.slices_experts)
       fail(Exit::config,
            fmt::format("the placement of layer {} has {} experts, but its transport is {}", i,

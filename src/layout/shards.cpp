@@ -24,6 +24,7 @@ bool is_cut_over_tp(const ParamRow& row, const ModelSpec& model, const Mesh& mes
 // Entries that one head has of a parameter cut by heads.
 int64_t head_entries(TensorCut cut, const AttentionSpec& a) {
   if (cut == TensorCut::query_columns) return a.value_dim();
+  if (cut == TensorCut::query_heads) return 1;
   return cut == TensorCut::kv_rows && a.is_latent() ? a.latent.nope_dim + a.latent.value_dim : a.head_dim;
 }
 
@@ -44,7 +45,8 @@ SlicePiece tp_piece(const ParamRow& row, const ModelSpec& model, const Mesh& mes
     return SlicePiece{axis, block.begin, 0, block.count};
   };
   switch (row.cut) {
-    case TensorCut::query_rows: return heads(0, shard.heads);
+    case TensorCut::query_rows:
+    case TensorCut::query_heads: return heads(0, shard.heads);
     case TensorCut::kv_rows: return heads(0, shard.kv_heads);
     case TensorCut::query_columns: return heads(1, shard.heads);
     case TensorCut::width: return widths(1, layer.dense_width);

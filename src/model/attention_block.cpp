@@ -3,6 +3,7 @@
 #include "ops/bias.h"
 #include "ops/columns.h"
 #include "ops/elementwise.h"
+#include "ops/sinks.h"
 #include "ops/window.h"
 
 namespace mw {
@@ -121,8 +122,10 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& s
   const Views in = prepare(stream, tokens, sequences, true);
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, spec_.head_dim});
   const TensorView first = first_keys(stream, tokens, sequences);
-  attention(stream, attention_shape(spec_, tokens, sequences.length, first.data != nullptr), in.q, in.k, in.v, o,
-            take_front(saved_.lse, {spec_.heads, tokens}), first);
+  const AttentionShape shape = attention_shape(spec_, tokens, sequences.length, first.data != nullptr);
+  const TensorView lse = take_front(saved_.lse, {spec_.heads, tokens});
+  attention(stream, shape, in.q, in.k, in.v, o, lse, first);
+  if (spec_.sinks) add_sinks(stream, shape, weights_.sinks, o, lse);
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);
   if (weights_.bo.data != nullptr) add_bias(stream, out_TD, weights_.bo);
@@ -145,8 +148,10 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
                    d_k = take_front(scratch_.d_k, {tokens, spec_.kv_heads, h}),
                    d_v = take_front(scratch_.d_v, {tokens, spec_.kv_heads, h});
   const TensorView first = first_keys(stream, tokens, sequences);
-  attention_backward(stream, attention_shape(spec_, tokens, sequences.length, first.data != nullptr), in.q, in.k, in.v,
-                     o, take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, first);
+  const AttentionShape shape = attention_shape(spec_, tokens, sequences.length, first.data != nullptr);
+  const TensorView lse = take_front(saved_.lse, {spec_.heads, tokens});
+  if (spec_.sinks) sinks_backward(stream, shape, weights_.sinks, o, lse, d_o, weights_.d_sinks);
+  attention_backward(stream, shape, in.q, in.k, in.v, o, lse, d_o, d_q, d_k, d_v, first);
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});
   if (spec_.norm_after_rotary) {

@@ -16,6 +16,7 @@ struct AttentionWeights {
   // f32, of the projections that have a bias. With tensor parallelism the output's is given to one rank alone, because
   // the outputs of all ranks are summed.
   TensorView bq, bk, bv, bo, d_bq, d_bk, d_bv, d_bo;
+  TensorView sinks, d_sinks;  // f32 [H], of models that have them
 };
 
 // Saved for backward: projections with their bias, before norm, clamp and rotation (these are recomputed), the output

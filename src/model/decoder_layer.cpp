@@ -115,7 +115,7 @@ void DecoderLayer::ted_backward(Stream& stream, int64_t batch_tokens, TensorView
 void DecoderLayer::dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD) {
   const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
                    out = shards_.is_whole() ? out_TD : rows(scratch_.whole_out, batch_tokens);
-  feed_forward(stream, spec_.activation, dense_, in, hidden(batch_tokens),
+  feed_forward(stream, activation_rule(spec_), dense_, in, hidden(batch_tokens),
                take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), out);
   shards_.sum(stream, out, scratch_.whole_in, out_TD);
 }
@@ -136,7 +136,7 @@ void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorVi
     const TraceScope part(stream.trace(), "recompute");
     feed_forward_hidden(stream, dense_, in, hidden(batch_tokens));
   }
-  feed_forward_backward(stream, spec_.activation, dense_, hidden(batch_tokens),
+  feed_forward_backward(stream, activation_rule(spec_), dense_, hidden(batch_tokens),
                         take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), d_out, d_in);
   if (!weight_part_.dense) feed_forward_backward_up(stream, dense_, in, hidden(batch_tokens));
   shards_.sum(stream, d_in, scratch_.whole_in, d_x_TD);

@@ -37,11 +37,28 @@ AttentionWeights attention_weights(ParamStore& params, const std::string& at, co
     bind_vector("bv", w.bv, w.d_bv, kv_head * h, kv);
   }
   if (spec.output_bias && adds_output_bias) bind_vector("bo", w.bo, w.d_bo, 0, w.wo.n);
+  if (spec.sinks) bind_vector("sinks", w.sinks, w.d_sinks, 0, spec.heads);
   if (spec.qk_norm == QkNorm::none) return w;
   const bool per_head = spec.qk_norm == QkNorm::per_head;
   bind_vector("q_norm", w.q_gain, w.d_q_gain, 0, per_head ? h : q);
   bind_vector("k_norm", w.k_gain, w.d_k_gain, per_head ? 0 : kv_head * h, per_head ? h : kv);
   return w;
+}
+
+// Under "ted" the outputs of all TP ranks are summed: one of them adds the biases.
+ExpertBiases expert_biases(const Plan& plan, ParamStore& params, const std::string& at,
+                           const ExpertPlacement& placement, const WeightGather& gather) {
+  const Parameter& up = params.find(at + "b_up");
+  const Parameter& down = params.find(at + "b_down");
+  const std::vector<int> experts = gather.pieces() > 0 ? gather.experts : placement.copies_of(plan.coords.ep);
+  ExpertBiases b;
+  b.up = up.master.reshape({up.master.dim(0), up.master.dim(1) * up.master.dim(2)});
+  b.d_up = up.grad.reshape({up.grad.dim(0), up.grad.dim(1) * up.grad.dim(2)});
+  b.expert_of_slot.assign(experts.begin(), experts.end());
+  if (plan.mesh.ted && plan.coords.tp > 0) return b;
+  b.down = down.master;
+  b.d_down = down.grad;
+  return b;
 }
 
 ResidentExperts resident_experts(const Parameter& up, const Parameter& down) {
@@ -233,6 +250,12 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   }
   const ExpertPlacement& placement = plan.placements->layers[static_cast<size_t>(index)];
   const WeightGather& gather = plan.gathers[static_cast<size_t>(index)];
+  if (spec.moe.bias) {
+    const Parameter& bias = params.find(param + "moe.router_bias");
+    weights.router_bias = bias.master;
+    weights.d_router_bias = bias.grad;
+    weights.experts = expert_biases(plan, params, param + "moe.", placement, gather);
+  }
   const MoeScratch moe_work = moe_scratch(plan, store);
   const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : kGpuRowChunks;
   std::unique_ptr<Transport> transport =

@@ -50,7 +50,7 @@ void Transformer::fill_rope_table() {
   const YarnSpec& yarn = first.yarn;
   const std::vector<float> frequencies =
       rope_frequencies(static_cast<float>(first.rope_theta), first.rope_dim() / 2,
-                       {yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.positions});
+                       {yarn.factor, yarn.beta_fast, yarn.beta_slow, yarn.positions, yarn.truncate});
   make_rope_table(frequencies, static_cast<float>(yarn.table_scale()), store_.fixed("work.rope_cos"),
                   store_.fixed("work.rope_sin"));
 }

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
-#include "ops/activation.h"
+#include "ops/bias.h"
 #include "ops/elementwise.h"
 #include "ops/mixed_matmul.h"
 #include "ops/row_gate.h"
 
 namespace mw {
 namespace {
-
-// Pre-activations as products see them: one row of both halves.
-TensorView flat_halves(TensorView h_RcF) { return h_RcF.reshape({h_RcF.dim(0), h_RcF.dim(1) * h_RcF.dim(2)}); }
 
 // Products of router and gate are fp32 whatever the run's dtype.
 void fp32_product(Stream& stream, TensorView x_TD, const Weight& weight, TensorView out_TN) {
@@ -31,60 +28,31 @@ void fp32_product_backward(Stream& stream, TensorView x_TD, const Weight& weight
   }
 }
 
-void expert_hidden(Stream& stream, const ExpertBatch& rows, const ExpertWeights& weights, TensorView h_RcF,
-                   ExpertProducts by) {
-  const TraceScope part(stream.trace(), "expert_up");
-  esmm(stream, rows.in, rows.offsets, weights.up, {flat_halves(h_RcF), nullptr}, by);
-}
-
-void expert_forward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
-                    TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
-  const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
-  expert_hidden(stream, batch, weights, h_RcF, by);
-  const TraceScope part(stream.trace(), "expert_down");
-  activate(stream, kind, h_RcF.slice(begin, count), a_RF.slice(begin, count));
-  esmm(stream, {a_RF, nullptr}, batch.offsets, weights.down, batch.out, by);
-}
-
-// Down to d_h, which is left in h. The activation is recomputed from h, and the gate-weight gradient is taken as <d_a,
-// a>: expert outputs are never kept. Leaves the weighted activation in a.
-void expert_backward(Stream& stream, Activation kind, const ExpertBatch& batch, const ExpertWeights& weights,
-                     TensorView h_RcF, TensorView a_RF, ExpertProducts by) {
-  const int64_t begin = batch.offsets.front(), count = batch.offsets.back() - begin;
-  const TensorView h = h_RcF.slice(begin, count), a = a_RF.slice(begin, count);
-  const TraceScope part(stream.trace(), "expert_down_d_input");
-  esmm_d_input(stream, batch.in, batch.offsets, weights.down, {a_RF, nullptr}, by);
-  activate_backward(stream, kind, h, a, batch.weights_R.slice(begin, count), h, a,
-                    batch.d_weights_R.slice(begin, count));
-}
-
-// From d_h, so that d_x can travel while weight gradients are computed.
-void expert_up_d_input(Stream& stream, const ExpertBatch& batch, const ExpertWeights& weights, TensorView d_h_RcF,
-                       ExpertProducts by) {
-  const TraceScope part(stream.trace(), "expert_up_d_input");
-  esmm_d_input(stream, {flat_halves(d_h_RcF), nullptr}, batch.offsets, weights.up, batch.out, by);
-}
-
 }  // namespace
+
+ActivationRule activation_rule(const LayerSpec& layer) {
+  return {layer.activation, static_cast<float>(layer.swiglu_alpha), static_cast<float>(layer.swiglu_limit)};
+}
 
 void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF) {
   matmul(stream, x_TD, weights.up, flat_halves(h_TcF));
 }
 
-void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
-                  TensorView a_TF, TensorView out_TD, const FeedForwardGate& gate) {
+void feed_forward(Stream& stream, const ActivationRule& rule, const FeedForwardWeights& weights, TensorView x_TD,
+                  TensorView h_TcF, TensorView a_TF, TensorView out_TD, const FeedForwardGate& gate) {
   const TraceScope part(stream.trace(), "feed_forward");
   feed_forward_hidden(stream, weights, x_TD, h_TcF);
-  activate(stream, kind, h_TcF, a_TF);
+  activate(stream, rule, h_TcF, a_TF);
   if (gate.gate_T.data != nullptr) gate_rows(stream, gate.gate_T, a_TF);
   matmul(stream, a_TF, weights.down, out_TD);
 }
 
-void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView h_TcF,
-                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD, const FeedForwardGate& gate) {
+void feed_forward_backward(Stream& stream, const ActivationRule& rule, const FeedForwardWeights& weights,
+                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD,
+                           const FeedForwardGate& gate) {
   const TraceScope part(stream.trace(), "feed_forward_backward");
   matmul_d_input(stream, d_out_TD, weights.down, a_TF);
-  activate_backward(stream, kind, h_TcF, a_TF, gate.gate_T, h_TcF, a_TF, gate.d_gate_T);
+  activate_backward(stream, rule, h_TcF, a_TF, gate.gate_T, h_TcF, a_TF, gate.d_gate_T);
   if (gate.gate_T.data != nullptr) gate_backward(stream, gate.gate_T, gate.d_gate_T);
   matmul_d_weight(stream, d_out_TD, a_TF, weights.d_down);
   matmul_d_input(stream, flat_halves(h_TcF), weights.up, d_x_TD);
@@ -102,8 +70,10 @@ CapacityRule capacity_rule(const MoeSpec& moe, int64_t domain_tokens, double fac
 MoeLayer::MoeLayer(const LayerSpec& layer, std::vector<int32_t> position_of_expert, MoeWeights weights, MoeSaved saved,
                    MoeScratch scratch, std::unique_ptr<Transport> transport, MoeOptions options)
     : layer_(layer),
+      activation_(activation_rule(layer)),
       position_of_expert_(std::move(position_of_expert)),
       weights_(std::move(weights)),
+      experts_{activation_, options.products, weights_.experts},
       saved_(std::move(saved)),
       scratch_(std::move(scratch)),
       transport_(std::move(transport)),
@@ -142,7 +112,9 @@ TensorView MoeLayer::activated() { return take_front(scratch_.experts.a.take(row
 
 void MoeLayer::router_logits(Stream& stream, TensorView x_TD) {
   const TraceScope scope(stream.trace(), Work::router, "router_logits");
-  fp32_product(stream, x_TD, weights_.router, tokens_of(saved_.logits, layer_.moe.experts));
+  const TensorView logits = tokens_of(saved_.logits, layer_.moe.experts);
+  fp32_product(stream, x_TD, weights_.router, logits);
+  if (layer_.moe.bias) add_bias(stream, logits, weights_.router_bias);
 }
 
 FeedForwardGate MoeLayer::shared_gate() const {
@@ -284,7 +256,7 @@ TensorView MoeLayer::shared_forward(Stream& stream, TensorView x_TD, TensorView 
   const TensorView branch = tokens_of(scratch_.branch, x_TD.cols());
   const FeedForwardGate gate = shared_gate();
   if (m.shared_gate) fp32_product(stream, x_TD, weights_.shared_gate, gate.gate_T.reshape({tokens_, 1}));
-  feed_forward(stream, layer_.activation, weights_.shared, x_TD, shared_hidden(),
+  feed_forward(stream, activation_, weights_.shared, x_TD, shared_hidden(),
                tokens_of(scratch_.shared_a, m.shared_width), branch, gate);
   if (base_TD.data == nullptr) return branch;
   add(stream, base_TD, branch, out_TD);
@@ -307,8 +279,7 @@ void MoeLayer::forward(Stream& stream, TensorView x_TD, TensorView base_TD, Tens
     if (c + 1 < chunks) transport_->dispatch_begin(stream, Pass::forward, c + 1, x_TD);
     const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::forward, c, x_TD);
     rows_ = transport_->rows();
-    expert_forward(stream, layer_.activation, batch, transport_->weights(stream, Pass::forward, c), hidden(),
-                   activated(), options_.products);
+    experts_.forward(stream, batch, transport_->weights(stream, Pass::forward, c), hidden(), activated());
     transport_->combine_begin(stream, Pass::forward, c);
   }
   sum_statistics();  // dispatch_finish has waited for what they sum
@@ -352,7 +323,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   const FeedForwardGate gate = shared_gate();
   if (m.shared_width > 0) {
     base = tokens_of(scratch_.branch, x_TD.cols());
-    feed_forward_backward(stream, layer_.activation, weights_.shared, shared_hidden(),
+    feed_forward_backward(stream, activation_, weights_.shared, shared_hidden(),
                           tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base, gate);
     if (!options_.defer_up) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
   }
@@ -362,17 +333,17 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     const ExpertWeights weights = transport_->weights(stream, Pass::backward, c);
     if (recompute.hidden) {  // while gradients travel
       const TraceScope again(stream.trace(), "recompute");
-      expert_hidden(stream, transport_->forward_rows(c, x_TD), weights, h, options_.products);
+      experts_.hidden(stream, transport_->forward_rows(c, x_TD), weights, h);
     }
     const ExpertBatch batch = transport_->dispatch_finish(stream, Pass::backward, c, d_out_TD);
-    expert_backward(stream, layer_.activation, batch, weights, h, a, options_.products);
+    experts_.backward(stream, batch, weights, h, a);
     {
       const TraceScope weight(stream.trace(), "expert_down_d_weight");
       expert_gradient(stream, ExpertMatrix::down, c, batch.in, {a, nullptr}, batch.offsets, expert_gradients);
     }
     const bool together = transport_->rows_stay() && !options_.defer_up;
     if (together) expert_up_backward(stream, c, batch, weights, x_TD, expert_gradients);
-    else expert_up_d_input(stream, batch, weights, h, options_.products);
+    else experts_.up_d_input(stream, batch, weights, h);
     transport_->combine_begin(stream, Pass::backward, c);
     if (!together && !options_.defer_up) expert_up_gradient(stream, c, x_TD, expert_gradients);
   }
@@ -383,6 +354,7 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   {
     const TraceScope scope(stream.trace(), Work::router, "router_backward");
     fp32_product_backward(stream, x_TD, weights_.router, d_logits, d_x_TD, weights_.d_router);
+    if (m.bias) bias_backward(stream, d_logits, weights_.d_router_bias);
     if (m.shared_gate)
       fp32_product_backward(stream, x_TD, weights_.shared_gate, gate.d_gate_T.reshape({tokens_, 1}), d_x_TD,
                             weights_.d_shared_gate);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "config/model_spec.h"
-#include "moe/transport.h"
+#include "moe/experts.h"
 #include "ops/router.h"
 
 namespace mw {
@@ -17,6 +17,9 @@ struct FeedForwardWeights {
   TensorView d_up, d_down;  // f32
 };
 
+// The activation of a layer with its constants.
+ActivationRule activation_rule(const LayerSpec& layer);
+
 // The sigmoid gate of a feed-forward (ops/row_gate.h), and its gradient; empty: none.
 struct FeedForwardGate {
   TensorView gate_T, d_gate_T;
@@ -24,24 +27,27 @@ struct FeedForwardGate {
 
 // out[T, D] = gate * down(activate(up(x))); h [T, c, F] is kept for backward, a [T, F] is scratch. The gate's logits
 // become the gate.
-void feed_forward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF,
-                  TensorView a_TF, TensorView out_TD, const FeedForwardGate& gate = {});
+void feed_forward(Stream& stream, const ActivationRule& rule, const FeedForwardWeights& weights, TensorView x_TD,
+                  TensorView h_TcF, TensorView a_TF, TensorView out_TD, const FeedForwardGate& gate = {});
 // h alone, once more.
 void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF);
 // d_x (overwritten) from d_out; adds to d_down. h is overwritten with its own gradient, d_gate with that of the gate's
 // logits.
-void feed_forward_backward(Stream& stream, Activation kind, const FeedForwardWeights& weights, TensorView h_TcF,
-                           TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD, const FeedForwardGate& gate = {});
+void feed_forward_backward(Stream& stream, const ActivationRule& rule, const FeedForwardWeights& weights,
+                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD,
+                           const FeedForwardGate& gate = {});
 // Adds to d_up, from the gradient that feed_forward_backward left in h.
 void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF);
 
 struct MoeWeights {
-  Weight router;              // f32 [E, D]
-  TensorView d_router;        // f32 [E, D]
-  TensorView bias_E;          // f32 [E] selection bias, or empty
-  FeedForwardWeights shared;  // up.n == 0: none
-  Weight shared_gate;         // f32 [1, D], of models that have it
+  Weight router;                          // f32 [E, D]
+  TensorView d_router;                    // f32 [E, D]
+  TensorView router_bias, d_router_bias;  // f32 [E], of models that have it
+  TensorView bias_E;                      // f32 [E] selection bias, or empty
+  FeedForwardWeights shared;              // up.n == 0: none
+  Weight shared_gate;                     // f32 [1, D], of models that have it
   TensorView d_shared_gate;
+  ExpertBiases experts;  // of models that have them
 };
 
 // Tensors of one layer and live micro-batch; sizes are those of the table of bytes (act.I.*), used from the front.
@@ -173,9 +179,11 @@ class MoeLayer {
   TensorView activated();  // their a
 
   LayerSpec layer_;
+  ActivationRule activation_;
   RouterRule rule_, best_rule_;
   std::vector<int32_t> position_of_expert_;
   MoeWeights weights_;
+  Experts experts_;
   MoeSaved saved_;
   MoeScratch scratch_;
   std::unique_ptr<Transport> transport_;

@@ -163,6 +163,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   // Biases are added in passes of their own.
   const double biases =
       (a.qkv_bias ? traffic(2 * n * (q + 2 * kv) * b) : 0) + (a.output_bias ? traffic(2 * n * d * b) : 0);
+  const double sinks = a.sinks ? traffic(2 * n * o * b) : 0;
   const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
                backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
   const auto share_of = [](const std::optional<double>& share, bool counts) { return counts ? share.value_or(1) : 1; };
@@ -175,9 +176,9 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
       kBackwardAttention * scores / (backward_rate * backward_share) + profile_.operator_latency_s;
 
   LayerTime time;
-  time.forward = norm + inputs + biases + prepare + core + output + residual;
-  time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + rotation +
-                        inputs + biases / 2 + rebuild + assemble + 2 * traffic(3 * n * d * b);
+  time.forward = norm + inputs + biases + prepare + core + sinks + output + residual;
+  time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + sinks +
+                        rotation + inputs + biases / 2 + rebuild + assemble + 2 * traffic(3 * n * d * b);
   if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
   put_weights(time, input_weights, shape.weight_part.attention);
   if (shape.recompute == Recompute::full) time.backward_input += time.forward;
@@ -290,7 +291,8 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
 
   double route = product(t, e, d) / kRouterShare + traffic(12 * t * e) + traffic(24 * t * k);
   if (traits.slices_experts) route += traffic(24 * rows);
-  const double up = multiply(c * f, d), down = multiply(d, f), activate = traffic(rows * (c + 1) * f * b);
+  const double up = multiply(c * f, d), down = multiply(d, f), activate = traffic(rows * (c + 1) * f * b),
+               biases = m.bias ? traffic(2 * rows * (c * f + d) * b) : 0;
   const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s) +
                                                           (m.shared_gate ? traffic(t * (2 * s + d) * b) : 0);
   const RankGroup group = ep_group(shape.mesh);
@@ -310,16 +312,18 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
                combine = travels ? copies(ExchangePhase::combine) : traffic((k + 2) * t * d * b);
 
   LayerTime time;
-  const Overlap there = overlap(out, links(ExchangePhase::combine), up + activate + down, s > 0 ? shared : 0, pieces);
+  const Overlap there =
+      overlap(out, links(ExchangePhase::combine), up + activate + down + biases, s > 0 ? shared : 0, pieces);
   const double slower = profile_.overlap_slowdown - 1;
-  time.forward = traffic(2 * t * d * b) + route + pack + up + activate + down + combine + slower * there.hidden +
-                 profile_.routing_latency_s;
+  time.forward = traffic(2 * t * d * b) + route + pack + up + activate + down + biases + combine +
+                 slower * there.hidden + profile_.routing_latency_s;
   if (s > 0) time.forward += shared + traffic(3 * t * d * b);
   time.forward_exchange = there.waited;
 
   double shared_back = 0;
   if (s > 0) shared_back = shared + product(t, s, d) + weight_product(t, d, s);
-  double work = multiply(f, d) + traffic(rows * (2 * c + 2) * f * b) + weight_gradient(d, f) + multiply(d, c * f);
+  double work =
+      multiply(f, d) + traffic(rows * (2 * c + 2) * f * b) + weight_gradient(d, f) + multiply(d, c * f) + biases;
   double again = 0;
   if (is_recomputed(shape.recompute, "h")) work += up;
   if (is_recomputed(shape.recompute, "shared.h") && s > 0) again += shared_up;

@@ -104,8 +104,9 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
 bool can_slice(const Request& request, const Layout& layout, const std::vector<TransportKind>& transports) {
   const std::vector<LayerSpec>& layers = request.model.layers;
   for (size_t i = 0; i < layers.size(); ++i)
-    if (traits_of(transports[i]).slices_experts && ((layout.tp > 1 && layout.tp_mode == MoeTpMode::ted) ||
-                                                    !can_share_width(request.run, layers[i].moe.width, layout.ep)))
+    if (traits_of(transports[i]).slices_experts &&
+        ((layout.tp > 1 && layout.tp_mode == MoeTpMode::ted) || layers[i].moe.bias ||
+         !can_share_width(request.run, layers[i].moe.width, layout.ep)))
       return false;
   return true;
 }

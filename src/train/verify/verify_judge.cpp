@@ -21,7 +21,8 @@ constexpr size_t kPrintedAlways = 3, kPrintedFailures = 40;
 // Whether the derivative of the model jumps somewhere, where rounding decides which side a value is on.
 bool has_kinks(const ModelSpec& model) {
   return std::any_of(model.layers.begin(), model.layers.end(), [](const LayerSpec& layer) {
-    return layer.attention.clip_qkv > 0 || layer.activation == Activation::relu;
+    return layer.attention.clip_qkv > 0 || layer.activation == Activation::relu ||
+           layer.activation == Activation::clamped_swiglu;
   });
 }
 
