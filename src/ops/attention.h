@@ -19,6 +19,7 @@ struct AttentionShape {
   int64_t value_dim = 0;   // h of values and outputs
   float scale = 1.0f;      // of the scores, usually head_dim^-0.5
   bool documents = false;  // documents, or a window, hide keys: both passes take first_T
+  int64_t past = 0;        // keys of each sequence before its first query; forward only
 };
 
 // Initial value of the running maxima, below any score. Finite, so that a query that has seen no key yet does not
@@ -37,7 +38,8 @@ int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int 
 // q: [T, H, h], k: [T, Hkv, h], v: [T, Hkv, hv], o: [T, H, hv], all f32 or all bf16; lse_HT: f32 [H, T], log-sum-exp of
 // the scaled scores, saved for backward; the backend chooses its own order of heads and tokens. Any h. Sums are fp32; a
 // GPU may round probabilities to bf16 when the operands are bf16. Overwrites o and lse. Deterministic for any thread
-// count.
+// count. With shape.past > 0 the positions of a sequence's queries begin at `past`, and k and v are [B * R, Hkv, ..]
+// with any R >= past + S: rows 0 to past + S - 1 of each R are the keys of a sequence, the others are not read.
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T = {});
 

@@ -50,7 +50,8 @@ void check_cross_entropy_of_part(const TensorView& logits_Cv, VocabPart part, co
                                  const TensorView& d_logits_Cv);
 
 void check_attention_shape(const AttentionShape& shape);
-void check_first_keys_of_window(int64_t seq_len, int64_t window, const TensorView& start_T, const TensorView& first_T);
+void check_first_keys_of_window(int64_t seq_len, int64_t window, const TensorView& start_T, const TensorView& first_T,
+                                int64_t past);
 void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                      const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
                      const TensorView& first_T);

@@ -150,10 +150,11 @@ void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part,
   run(stream, Work::elementwise, "cross_entropy_of_part", &Operators::cross_entropy_of_part, logits_Cv, part, labels_C,
       statistics_PC3, scale, loss_C, d_logits_Cv);
 }
-void first_keys_of_window(Stream& stream, int64_t seq_len, int64_t window, TensorView start_T, TensorView first_T) {
-  check_first_keys_of_window(seq_len, window, start_T, first_T);
+void first_keys_of_window(Stream& stream, int64_t seq_len, int64_t window, TensorView start_T, TensorView first_T,
+                          int64_t past) {
+  check_first_keys_of_window(seq_len, window, start_T, first_T, past);
   run(stream, Work::elementwise, "first_keys_of_window", &Operators::first_keys_of_window, seq_len, window, start_T,
-      first_T);
+      first_T, past);
 }
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T) {

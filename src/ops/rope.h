@@ -32,7 +32,8 @@ enum class RopeDirection : uint8_t { forward, backward };
 
 // y = x [T, H, h] (f32 or bf16, same dtype; y may alias x) with elements [begin, begin + 2 * pairs) of every head
 // rotated; other elements of y keep their values. Token t has position t mod S, or, with first_T (i32 [T], as in
-// ops/attention.h), t mod S - first[t]. RopeDirection::backward computes the gradient. Overwrites.
+// ops/attention.h), t mod S - first[t], which may be negative where cos and sin are slices of longer tables.
+// RopeDirection::backward computes the gradient. Overwrites.
 void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp, RopeDirection direction,
           TensorView y_THh, RopePairs pairs = RopePairs::halves, TensorView first_T = {}, int64_t begin = 0);
 

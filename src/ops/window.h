@@ -6,9 +6,10 @@
 
 namespace mw {
 
-// first[t] = max(p - window + 1, start, 0), where p = t mod S is the position of token t: the first key that its query
-// sees, when it sees `window` keys, its own included. start: i32 [T], the beginnings of documents as in
+// first[t] = max(p - window + 1, start, 0), where p = past + t mod S is the position of token t: the first key that its
+// query sees, when it sees `window` keys, its own included. start: i32 [T], the beginnings of documents as in
 // ops/attention.h, or empty. first: i32 [T], overwritten; not start itself.
-void first_keys_of_window(Stream& stream, int64_t seq_len, int64_t window, TensorView start_T, TensorView first_T);
+void first_keys_of_window(Stream& stream, int64_t seq_len, int64_t window, TensorView start_T, TensorView first_T,
+                          int64_t past = 0);
 
 }  // namespace mw

@@ -8,10 +8,10 @@ namespace {
 
 // starts: beginnings of documents in the sequence of each token, or empty.
 std::vector<int> first_keys(Stream& stream, int64_t tokens, int64_t seq_len, int64_t window,
-                            const std::vector<int>& starts) {
+                            const std::vector<int>& starts, int64_t past = 0) {
   const Owned start = starts.empty() ? Owned{} : to_operand(integer_tensor({tokens}, starts)),
               first = make_output(DType::i32, {tokens});
-  first_keys_of_window(stream, seq_len, window, start.view, first.view);
+  first_keys_of_window(stream, seq_len, window, start.view, first.view, past);
   const std::vector<float> values = to_case_tensor(first).values;
   return {values.begin(), values.end()};
 }
@@ -31,6 +31,15 @@ TEST(Window, SeesSoManyKeysOfItsDocument) {
         ASSERT_EQ(first[static_cast<size_t>(t)], key) << window << " " << t;
       }
     }
+}
+
+// Tokens that follow others see what the same tokens of a whole sequence do.
+TEST(Window, FollowsEarlierTokens) {
+  TestStream test;
+  const std::vector<int> whole = first_keys(test.stream, 30, 30, 7, {});
+  const std::vector<int> first = first_keys(test.stream, 8, 4, 7, {0, 0, 0, 0, 25, 25, 25, 25}, 26);
+  EXPECT_TRUE(std::equal(whole.begin() + 26, whole.end(), first.begin()));
+  EXPECT_EQ(std::vector<int>(first.begin() + 4, first.end()), (std::vector<int>{25, 25, 25, 25}));
 }
 
 // Shorter than a tile of 64, on its border, longer, and longer than the sequence.

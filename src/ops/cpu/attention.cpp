@@ -82,13 +82,15 @@ void softmax_step(const Scratch& s, const FirstKeys& first, int64_t key_begin, i
   }
 }
 
+// kv_stride: rows of k and v from one sequence to the next.
 template <class T>
-void attend_tile(const AttentionShape& shape, const T* q_THh, const T* k_TGh, const T* v_TGh, T* o_THh, float* lse_HT,
-                 const int32_t* first_T, int64_t sequence, int64_t head, int64_t query_begin, const Scratch& s) {
+void attend_tile(const AttentionShape& shape, const T* q_THh, const T* k_TGh, const T* v_TGh, int64_t kv_stride,
+                 T* o_THh, float* lse_HT, const int32_t* first_T, int64_t sequence, int64_t head, int64_t query_begin,
+                 const Scratch& s) {
   const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len, h = shape.head_dim, v = shape.value_dim;
   const int64_t kv_head = head / (H / G), h_row = padded(h), v_row = padded(v);
   const int64_t queries = std::min(kQueries, S - query_begin), columns = padded(queries);
-  const int64_t token = sequence * S + query_begin;
+  const int64_t token = sequence * S + query_begin, position = shape.past + query_begin;
   const FirstKeys first{first_T == nullptr ? nullptr : first_T + token, queries};
 
   load_tile(q_THh + (token * H + head) * h, H * h, queries, columns, h, shape.scale, s.q_qh);
@@ -97,10 +99,10 @@ void attend_tile(const AttentionShape& shape, const T* q_THh, const T* k_TGh, co
   std::fill(s.max_q, s.max_q + columns, kLowestScore);
   std::fill(s.sum_q, s.sum_q + columns, 0.0f);
 
-  for (int64_t key_begin = first.first_tile(); key_begin < query_begin + queries; key_begin += kKeys) {
-    const int64_t keys = std::min(kKeys, query_begin + queries - key_begin);
-    const int64_t shift = key_begin - query_begin;
-    const int64_t key = (sequence * S + key_begin) * G + kv_head;
+  for (int64_t key_begin = first.first_tile(); key_begin < position + queries; key_begin += kKeys) {
+    const int64_t keys = std::min(kKeys, position + queries - key_begin);
+    const int64_t shift = key_begin - position;
+    const int64_t key = (sequence * kv_stride + key_begin) * G + kv_head;
     const int64_t key_rows = tile::round_up(keys, tile::kRows);
     load_tile(k_TGh + key * h, G * h, keys, key_rows, h, 1.0f, s.k_kh);
     load_tile(v_TGh + key * v, G * v, keys, keys, v, 1.0f, s.v_kh);
@@ -126,8 +128,8 @@ void attend_tile(const AttentionShape& shape, const T* q_THh, const T* k_TGh, co
 }
 
 template <class T>
-void attend(Stream& stream, const AttentionShape& shape, const T* q_THh, const T* k_TGh, const T* v_TGh, T* o_THh,
-            float* lse_HT, const int32_t* first_T) {
+void attend(Stream& stream, const AttentionShape& shape, const T* q_THh, const T* k_TGh, const T* v_TGh,
+            int64_t kv_stride, T* o_THh, float* lse_HT, const int32_t* first_T) {
   const int64_t items = forward_items(shape), tiles = query_tiles(shape);
   const int threads = threads_used(items, stream.threads());
   WorkspaceFrame frame(stream.workspace());
@@ -140,8 +142,8 @@ void attend(Stream& stream, const AttentionShape& shape, const T* q_THh, const T
 #pragma omp for schedule(dynamic, 1) nowait
     for (int64_t item = 0; item < items; ++item) {
       const int64_t tile = tiles - 1 - item % tiles, head = item / tiles % shape.heads;
-      attend_tile(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T, item / tiles / shape.heads, head, tile * kQueries,
-                  scratch);
+      attend_tile(shape, q_THh, k_TGh, v_TGh, kv_stride, o_THh, lse_HT, first_T, item / tiles / shape.heads, head,
+                  tile * kQueries, scratch);
     }
   }
 }
@@ -152,8 +154,8 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
                TensorView o_THh, TensorView lse_HT, TensorView first_T) {
   if (q_THh.dim(0) == 0) return;
   const auto run = [&]<class E>(E) {
-    attend(stream, shape, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(),
-           shape.documents ? first_T.as<int32_t>() : nullptr);
+    attend(stream, shape, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), k_TGh.dim(0) / shape.sequences, o_THh.as<E>(),
+           lse_HT.as<float>(), shape.documents ? first_T.as<int32_t>() : nullptr);
   };
   if (q_THh.dtype == DType::f32) run(float{});
   else run(bf16{});

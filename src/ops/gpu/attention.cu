@@ -34,20 +34,20 @@ struct Running {
   float largest[kRows], sum[kRows];
 };
 
-// Turns scores into exp(score - largest) and scales earlier outputs down to a largest score that grew. On the
-// diagonal a query sees keys up to its own position; everywhere from first[query] on, where key 0 of the tile is
-// key_begin.
+// Turns scores into exp(score - largest) and scales earlier outputs down to a largest score that grew. A query sees
+// keys from first[query] to its own position; query 0 and key 0 of the tiles are at query_begin and key_begin.
 template <int C>
-__device__ void softmax_step(float scale, bool diagonal, const int (&first)[kTile], int key_begin, Running& running,
+__device__ void softmax_step(float scale, const int (&first)[kTile], int query_begin, int key_begin, Running& running,
                              float (&scores)[kRows][4], float (&out)[kRows][4 * C]) {
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
     float largest = running.largest[i];
-    const int query = first_row<kRows>() + i, first_seen = first[query] - key_begin;
+    const int query = first_row<kRows>() + i, first_seen = first[query] - key_begin,
+              last_seen = query_begin + query - key_begin;
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       const int key = first_column() + j;
-      const bool seen = key >= first_seen && (!diagonal || key <= query);
+      const bool seen = key >= first_seen && key <= last_seen;
       scores[i][j] = seen ? scale * scores[i][j] : kHidden;
       largest = fmaxf(largest, scores[i][j]);
     }
@@ -68,7 +68,7 @@ __device__ void softmax_step(float scale, bool diagonal, const int (&first)[kTil
 template <int C, class T>
 __global__ void __launch_bounds__(kTileThreads<kRows>)
     attention_kernel(AttentionShape shape, int64_t tiles, int64_t chunks, const T* q_THh, const T* k_TGh,
-                     const T* v_TGh, T* o_THh, float* lse_HT, const int32_t* first_T) {
+                     const T* v_TGh, int64_t kv_stride, T* o_THh, float* lse_HT, const int32_t* first_T) {
   alignas(16) __shared__ float stage[kStageFloats];
   alignas(16) __shared__ float tile[kTileFloats];  // exp(score - largest), [key][query]
   __shared__ int first[kTile];
@@ -89,12 +89,14 @@ __global__ void __launch_bounds__(kTileThreads<kRows>)
     for (int c = 0; c < 4 * C; ++c) out[i][c] = 0.0f;
   }
 
-  for (int key_tile = first_key_tile(first_T, shape, block); key_tile <= block.tile; ++key_tile) {
-    const auto keys = rows_of(k_TGh, G, h, S, block.sequence, kv_head, key_tile);
-    const auto values = rows_of(v_TGh, G, v, S, block.sequence, kv_head, key_tile);
+  const int query_begin = static_cast<int>(shape.past) + block.tile * kTile;
+  const int last_key_tile = (query_begin + queries.count - 1) / kTile;
+  for (int key_tile = first_key_tile(first_T, shape, block); key_tile <= last_key_tile; ++key_tile) {
+    const auto keys = rows_of(k_TGh, G, h, shape.past + S, block.sequence, kv_head, key_tile, kv_stride);
+    const auto values = rows_of(v_TGh, G, v, shape.past + S, block.sequence, kv_head, key_tile, kv_stride);
     float scores[kRows][4];
     dot_rows(queries, keys, stage, scores);
-    softmax_step<C>(shape.scale, key_tile == block.tile, first, key_tile * kTile, running, scores, out);
+    softmax_step<C>(shape.scale, first, query_begin, key_tile * kTile, running, scores, out);
     store_part(tile, scores);
     add_product<kRows, C>(tile, columns_from(values, block.column), stage, out);
   }
@@ -116,6 +118,7 @@ __global__ void __launch_bounds__(kTileThreads<kRows>)
 
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T) {
+  if (q_THh.dim(0) == 0) return;
   const DType dtype = q_THh.dtype;
   if (is_for_library(dtype) && attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T)) return;
   with_float_type(dtype, [&](auto type) {
@@ -124,8 +127,8 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
       constexpr int C = decltype(column_quads)::value;
       const int64_t tiles = tiles_of(shape), chunks = ceil_div(shape.value_dim, kTile * C);
       launch(stream, attention_kernel<C, E>, shape.sequences * shape.heads * tiles * chunks, kTileThreads<kRows>, 0,
-             shape, tiles, chunks, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(),
-             shape.documents ? first_T.as<int32_t>() : nullptr);
+             shape, tiles, chunks, q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), k_TGh.dim(0) / shape.sequences,
+             o_THh.as<E>(), lse_HT.as<float>(), shape.documents ? first_T.as<int32_t>() : nullptr);
     });
   });
 }

@@ -148,6 +148,7 @@ rule::Sizes sizes_of(const AttentionShape& s) {
 
 // Why the shape is not for cuDNN; null: it may be.
 const char* reason_against(const AttentionShape& s, bool deterministic) {
+  if (s.past > 0) return "keys of earlier tokens";
   if (const char* reason = rule::reason_against(sizes_of(s), deterministic)) return reason;
   if (cudnnGetVersion() < kOldest) return "older than 9.14.0";
   if (s.seq_len % kScoreRows != 0 && cudnnGetVersion() < kAnyLength)

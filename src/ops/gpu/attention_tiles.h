@@ -64,13 +64,19 @@ __device__ inline Block this_block(int64_t chunks, int64_t tiles, int64_t heads,
           static_cast<int>(index % chunks) * chunk_columns};
 }
 
-// Tile `tile` of one head of x: [T, heads, width].
+// Tile `tile` of one head of x: [B * stride, heads, width], of which each sequence has the first `tokens` of `stride`
+// rows.
+template <class T>
+__device__ Rows<T> rows_of(T* x, int64_t heads, int64_t width, int64_t tokens, int64_t sequence, int64_t head, int tile,
+                           int64_t stride) {
+  const int64_t begin = int64_t{tile} * kTile, left = tokens - begin;
+  return {x + ((sequence * stride + begin) * heads + head) * width, heads * width,
+          left < kTile ? static_cast<int>(left) : kTile, static_cast<int>(width)};
+}
 template <class T>
 __device__ Rows<T> rows_of(T* x, int64_t heads, int64_t width, int64_t seq_len, int64_t sequence, int64_t head,
                            int tile) {
-  const int64_t begin = int64_t{tile} * kTile, left = seq_len - begin;
-  return {x + ((sequence * seq_len + begin) * heads + head) * width, heads * width,
-          left < kTile ? static_cast<int>(left) : kTile, static_cast<int>(width)};
+  return rows_of(x, heads, width, seq_len, sequence, head, tile, seq_len);
 }
 
 // The same rows without their first columns.
