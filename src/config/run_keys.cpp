@@ -278,6 +278,9 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("sample.tokens", sample.tokens, 0, 1 << 20, "tokens to generate at the end of training; 0: none"),
       REAL("sample.temperature", sample.temperature, 0, 100, "sampling temperature; 0: greedy"),
       INTEGER("sample.top_k", sample.top_k, 0, 1 << 24, "sample from the k most likely tokens only; 0: from all"),
+      REAL("sample.top_p", sample.top_p, 0, 1,
+           "sample from the fewest most likely tokens (of sample.top_k) that have at least this probability together; "
+           "1: from all"),
       INTEGER("sample.seed", sample.seed, 0, std::numeric_limits<int64_t>::max(), "random seed of sampling"),
       INTEGER("verify.steps", verify.steps, 1, 10000, "number of steps that `verify` compares"),
       REAL("verify.tolerance", verify.tolerance, 0, 1, "largest gradient error allowed in fp32"),

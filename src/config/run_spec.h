@@ -103,7 +103,8 @@ struct SampleSpec {
   std::string prompt;
   std::string tokenizer;  // file or folder; empty: of the Hugging Face model folder, else bytes
   int64_t tokens = 0;
-  double temperature = 0.8;
+  int64_t sequences = 1;  // generated at a time; not in run files: as many as the command has prompts
+  double temperature = 0.8, top_p = 1;
   int64_t top_k = 40, seed = 1;
 };
 

@@ -93,10 +93,10 @@ std::vector<std::string> attention_kernels(const Plan& plan, Stream& stream) {
   const int64_t seq_len = plan.batch.seq_len;
   for (const LayerSpec& layer : plan.model.layers) {
     const bool masked = plan.run.data.document_mask || layer.attention.has_window(seq_len);
-    found.push_back(describe_attention(
-        stream,
-        attention_shape(local_attention(layer.attention, plan.mesh, plan.coords), plan.batch.tokens(), seq_len, masked),
-        plan.run.train.dtype));
+    found.push_back(describe_attention(stream,
+                                       attention_shape(local_attention(layer.attention, plan.mesh, plan.coords),
+                                                       plan.batch.tokens(), {seq_len, {}}, masked),
+                                       plan.run.train.dtype));
   }
   return found;
 }

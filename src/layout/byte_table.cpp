@@ -139,6 +139,15 @@ void add_moe(ByteRows& out, const std::string& at, const ModelSpec& model, const
   add_kept(out, at, model.width, local, run, of);
 }
 
+void add_cache(ByteRows& out, int64_t layer, const AttentionSpec& a, const RunSpec& run) {
+  const auto add = [&](const char* name, int64_t width) {
+    out.add(cache_row(layer, name), ByteKind::activation, run.train.dtype,
+            {run.sample.sequences, run.train.seq_len, a.kv_heads, width});
+  };
+  add("k", a.head_dim);
+  add("v", a.value_dim());
+}
+
 void add_layer(ByteRows& out, const std::string& at, const ModelSpec& model, const LocalLayer& local,
                const RunSpec& run, const Tokens& tokens) {
   const LayerSpec& layer = local.spec;
@@ -356,6 +365,10 @@ std::string saved_prefix(int64_t layer, int64_t slot) {
   return slot == 0 ? fmt::format("act.{}.", layer) : fmt::format("act.{}#{}.", layer, slot);
 }
 
+std::string cache_row(int64_t layer, const std::string& name) {
+  return fmt::format("{}{}.{}", kCacheRows, layer, name);
+}
+
 std::string final_row(int64_t slot) { return slot == 0 ? "act.final_x" : fmt::format("act.final_x#{}", slot); }
 
 std::string stage_row(int stage, const std::string& name, int64_t slot) {
@@ -394,6 +407,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
         layer.nodes = nodes_of_ep_group(mesh, coords, node_map(run.mesh, platform));
       for (int64_t slot = 0; slot < stage.slots; ++slot)
         add_layer(out, saved_prefix(i, slot), model, layer, run, tokens);
+      if (run.sample.tokens > 0) add_cache(out, i, layer.spec.attention, run);
       widen_by_layer(widest, layer, model.width, run, tokens);
       widest.window |= layer.spec.attention.has_window(run.train.seq_len);
       widest.sums_over_heads |= norms_span_ranks(layer.spec.attention, mesh.tp);

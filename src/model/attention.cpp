@@ -4,10 +4,11 @@
 
 namespace mw {
 
-AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_t seq_len, bool documents) {
+AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, const Sequences& sequences, bool documents) {
   AttentionShape s;
-  s.sequences = seq_len == 0 ? 0 : tokens / seq_len;
-  s.seq_len = seq_len;
+  s.sequences = sequences.length == 0 ? 0 : tokens / sequences.length;
+  s.seq_len = sequences.length;
+  s.past = sequences.first_position();
   s.heads = spec.heads;
   s.kv_heads = spec.kv_heads;
   s.head_dim = spec.head_dim;

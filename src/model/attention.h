@@ -1,6 +1,8 @@
 // The interface of self-attention, for one layer and one micro-batch in flight.
 #pragma once
 
+#include <optional>
+
 #include "config/model_spec.h"
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -12,7 +14,10 @@ namespace mw {
 struct Sequences {
   int64_t length = 0;
   TensorView first_T;  // beginnings of documents, as in ops/attention.h; empty: each sequence is one document
+  // Of generation: tokens of each sequence before these, whose keys and values are in the cache; these are added.
+  std::optional<int64_t> past = {};
   bool has_documents() const { return first_T.data != nullptr; }
+  int64_t first_position() const { return past.value_or(0); }
 };
 
 class Attention {
@@ -30,6 +35,6 @@ class Attention {
 };
 
 // The shape passed to the attention operators; whole sequences only.
-AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, int64_t seq_len, bool documents);
+AttentionShape attention_shape(const AttentionSpec& spec, int64_t tokens, const Sequences& sequences, bool documents);
 
 }  // namespace mw

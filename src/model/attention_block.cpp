@@ -9,13 +9,15 @@
 namespace mw {
 
 AttentionBlock::AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights,
-                               AttentionSaved saved, AttentionScratch scratch, HeadSums head_sums, bool defer_inputs)
+                               AttentionSaved saved, AttentionScratch scratch, HeadSums head_sums, KeyValueCache cache,
+                               bool defer_inputs)
     : spec_(spec),
       norm_eps_(static_cast<float>(norm_eps)),
       weights_(std::move(weights)),
       saved_(std::move(saved)),
       scratch_(std::move(scratch)),
       head_sums_(std::move(head_sums)),
+      cache_(cache),
       defer_inputs_(defer_inputs) {}
 
 TensorView AttentionBlock::norm_rows(TensorView x_THh) const {
@@ -59,14 +61,16 @@ void AttentionBlock::rotate(Stream& stream, TensorView x_THh, const Sequences& s
                             TensorView y_THh) {
   const int64_t rotated = spec_.rope_dim(), rest = spec_.head_dim - rotated;
   if (rest > 0 && y_THh.data != x_THh.data) copy_columns(stream, {x_THh, rotated}, {y_THh, rotated}, rest);
-  rope(stream, x_THh, scratch_.rope_cos.slice(0, sequences.length), scratch_.rope_sin.slice(0, sequences.length),
-       direction, y_THh, spec_.rope_pairs, sequences.first_T);
+  const int64_t first = sequences.first_position(), length = sequences.length;
+  rope(stream, x_THh, scratch_.rope_cos.slice(first, length), scratch_.rope_sin.slice(first, length), direction, y_THh,
+       spec_.rope_pairs, sequences.first_T);
 }
 
 TensorView AttentionBlock::first_keys(Stream& stream, int64_t tokens, const Sequences& sequences) const {
-  if (!spec_.has_window(sequences.length)) return sequences.first_T;
+  const int64_t past = sequences.first_position();
+  if (!spec_.has_window(past + sequences.length)) return sequences.first_T;
   const TensorView first = take_front(scratch_.first_keys, {tokens});
-  first_keys_of_window(stream, sequences.length, spec_.window, sequences.first_T, first);
+  first_keys_of_window(stream, sequences.length, spec_.window, sequences.first_T, first, past);
   return first;
 }
 
@@ -119,11 +123,12 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& s
     project(weights_.wk, weights_.bk, take_front(saved_.k, {tokens, kv_width}));
     project(weights_.wv, weights_.bv, take_front(saved_.v, {tokens, kv_width}));
   }
-  const Views in = prepare(stream, tokens, sequences, true);
+  Views in = prepare(stream, tokens, sequences, true);
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, spec_.head_dim});
   const TensorView first = first_keys(stream, tokens, sequences);
-  const AttentionShape shape = attention_shape(spec_, tokens, sequences.length, first.data != nullptr);
+  const AttentionShape shape = attention_shape(spec_, tokens, sequences, first.data != nullptr);
   const TensorView lse = take_front(saved_.lse, {spec_.heads, tokens});
+  if (sequences.past) cache_.extend(stream, shape, in.k, in.v);
   attention(stream, shape, in.q, in.k, in.v, o, lse, first);
   if (spec_.sinks) add_sinks(stream, shape, weights_.sinks, o, lse);
   const TraceScope part(stream.trace(), "attention_output");
@@ -148,7 +153,7 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
                    d_k = take_front(scratch_.d_k, {tokens, spec_.kv_heads, h}),
                    d_v = take_front(scratch_.d_v, {tokens, spec_.kv_heads, h});
   const TensorView first = first_keys(stream, tokens, sequences);
-  const AttentionShape shape = attention_shape(spec_, tokens, sequences.length, first.data != nullptr);
+  const AttentionShape shape = attention_shape(spec_, tokens, sequences, first.data != nullptr);
   const TensorView lse = take_front(saved_.lse, {spec_.heads, tokens});
   if (spec_.sinks) sinks_backward(stream, shape, weights_.sinks, o, lse, d_o, weights_.d_sinks);
   attention_backward(stream, shape, in.q, in.k, in.v, o, lse, d_o, d_q, d_k, d_v, first);

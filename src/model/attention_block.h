@@ -2,6 +2,7 @@
 #pragma once
 
 #include "model/attention.h"
+#include "model/key_value_cache.h"
 #include "model/token_shards.h"
 #include "ops/matmul.h"
 #include "ops/norm.h"
@@ -44,7 +45,7 @@ struct HeadSums {
 class AttentionBlock : public Attention {
  public:
   AttentionBlock(const AttentionSpec& spec, double norm_eps, AttentionWeights weights, AttentionSaved saved,
-                 AttentionScratch scratch, HeadSums head_sums, bool defer_inputs = false);
+                 AttentionScratch scratch, HeadSums head_sums, KeyValueCache cache = {}, bool defer_inputs = false);
 
   void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
   void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
@@ -81,6 +82,7 @@ class AttentionBlock : public Attention {
   AttentionSaved saved_;
   AttentionScratch scratch_;
   HeadSums head_sums_;
+  KeyValueCache cache_;
   bool defer_inputs_;
   Views gradients_;  // [T, heads x h], from backward to backward_inputs
 };

@@ -13,8 +13,8 @@ TensorView token_view(const int32_t* tokens, int64_t count) {
 namespace {
 
 Sequences sequences_of(const Batch& batch) {
-  if (batch.document_starts == nullptr) return {batch.seq_len, {}};
-  return {batch.seq_len, token_view(batch.document_starts, batch.tokens())};
+  if (batch.document_starts == nullptr) return {batch.seq_len, {}, batch.past};
+  return {batch.seq_len, token_view(batch.document_starts, batch.tokens()), batch.past};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "comm/world.h"
 #include "layout/plan.h"
@@ -26,6 +27,9 @@ struct Batch {
   // Owned as ids.
   const int32_t* document_starts = nullptr;
   int64_t valid_labels = 0;  // number of labels that are not ignored
+  // Of generation, in a run with sample.tokens: these are the tokens at positions past, past + 1, ... of each sequence,
+  // whose earlier tokens went through the same forward passes before.
+  std::optional<int64_t> past = {};
   int64_t tokens() const { return sequences * seq_len; }
 };
 

@@ -23,8 +23,12 @@ TensorView flat(TensorView heads) { return heads.reshape({heads.dim(0), heads.di
 }  // namespace
 
 LatentAttentionBlock::LatentAttentionBlock(const AttentionSpec& spec, LatentWeights weights, LatentSaved saved,
-                                           LatentScratch scratch)
-    : spec_(spec), weights_(std::move(weights)), saved_(std::move(saved)), scratch_(std::move(scratch)) {}
+                                           LatentScratch scratch, KeyValueCache cache)
+    : spec_(spec),
+      weights_(std::move(weights)),
+      saved_(std::move(saved)),
+      scratch_(std::move(scratch)),
+      cache_(cache) {}
 
 TensorView LatentAttentionBlock::heads(TensorView all, int64_t tokens, int64_t width) const {
   return take_front(all, {tokens, spec_.heads, width});
@@ -39,8 +43,9 @@ LatentAttentionBlock::Kept LatentAttentionBlock::kept(int64_t tokens) const {
 
 void LatentAttentionBlock::rotate(Stream& stream, TensorView heads_THh, const Sequences& sequences,
                                   RopeDirection direction) {
-  rope(stream, heads_THh, scratch_.rope_cos.slice(0, sequences.length), scratch_.rope_sin.slice(0, sequences.length),
-       direction, heads_THh, spec_.rope_pairs, sequences.first_T, heads_THh.dim(2) - spec_.latent.rope_dim);
+  const int64_t first = sequences.first_position(), length = sequences.length;
+  rope(stream, heads_THh, scratch_.rope_cos.slice(first, length), scratch_.rope_sin.slice(first, length), direction,
+       heads_THh, spec_.rope_pairs, sequences.first_T, heads_THh.dim(2) - spec_.latent.rope_dim);
 }
 
 LatentAttentionBlock::Views LatentAttentionBlock::prepare(Stream& stream, int64_t tokens, const Sequences& sequences,
@@ -82,10 +87,11 @@ void LatentAttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequen
     copy_columns(stream, {both, l.kv_rank}, {out.k_rope, 0}, l.rope_dim);
     rotate(stream, out.k_rope.reshape({tokens, 1, l.rope_dim}), sequences, RopeDirection::forward);
   }
-  const Views in = prepare(stream, tokens, sequences, true);
+  Views in = prepare(stream, tokens, sequences, true);
   const TensorView o = heads(saved_.o, tokens, l.value_dim);
-  attention(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k, in.v, o,
-            take_front(saved_.lse, {spec_.heads, tokens}), sequences.first_T);
+  const AttentionShape shape = attention_shape(spec_, tokens, sequences, sequences.has_documents());
+  if (sequences.past) cache_.extend(stream, shape, in.k, in.v);
+  attention(stream, shape, in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}), sequences.first_T);
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, flat(o), weights_.wo, out_TD);
 }
@@ -103,8 +109,8 @@ void LatentAttentionBlock::backward(Stream& stream, const Sequences& sequences, 
   const Views in = prepare(stream, tokens, sequences, false);
   const TensorView d_q = heads(scratch_.d_q, tokens, spec_.head_dim), d_k = heads(scratch_.d_k, tokens, spec_.head_dim),
                    d_v = heads(scratch_.d_v, tokens, value);
-  attention_backward(stream, attention_shape(spec_, tokens, sequences.length, sequences.has_documents()), in.q, in.k,
-                     in.v, o, take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, sequences.first_T);
+  attention_backward(stream, attention_shape(spec_, tokens, sequences, sequences.has_documents()), in.q, in.k, in.v, o,
+                     take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, sequences.first_T);
   backward_queries(stream, d_q, sequences);
   backward_keys(stream, d_k, d_v, sequences);
 

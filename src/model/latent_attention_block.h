@@ -4,6 +4,7 @@
 #pragma once
 
 #include "model/attention.h"
+#include "model/key_value_cache.h"
 #include "ops/matmul.h"
 #include "ops/rope.h"
 
@@ -37,7 +38,8 @@ struct LatentScratch {
 
 class LatentAttentionBlock : public Attention {
  public:
-  LatentAttentionBlock(const AttentionSpec& spec, LatentWeights weights, LatentSaved saved, LatentScratch scratch);
+  LatentAttentionBlock(const AttentionSpec& spec, LatentWeights weights, LatentSaved saved, LatentScratch scratch,
+                       KeyValueCache cache = {});
 
   void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
   void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
@@ -74,6 +76,7 @@ class LatentAttentionBlock : public Attention {
   LatentWeights weights_;
   LatentSaved saved_;
   LatentScratch scratch_;
+  KeyValueCache cache_;
 };
 
 }  // namespace mw

@@ -101,6 +101,12 @@ HeadSums head_sums(const AttentionSpec& whole, int tp, TensorStore& store, const
           store.fixed("work.head_sums_of_ranks")};
 }
 
+// Generation computes in the first slot.
+KeyValueCache key_value_cache(TensorStore& store, int64_t layer, int64_t slot) {
+  if (slot > 0 || !store.has(cache_row(layer, "k"))) return {};
+  return {store.fixed(cache_row(layer, "k")), store.fixed(cache_row(layer, "v"))};
+}
+
 std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t index, int64_t slot, ParamStore& params,
                                                   TensorStore& store, const TokenShards& shards) {
   const LayerSpec& whole = plan.model.layers[static_cast<size_t>(index)];
@@ -134,7 +140,8 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
   return std::make_unique<AttentionBlock>(
       spec.attention, plan.model.norm_eps,
       attention_weights(params, param + "attn.", spec.attention, shard, plan.coords.tp == 0), saved, scratch,
-      head_sums(whole.attention, plan.mesh.tp, store, shards), weight_part(plan.run).attention);
+      head_sums(whole.attention, plan.mesh.tp, store, shards), key_value_cache(store, index, slot),
+      weight_part(plan.run).attention);
 }
 
 LatentWeights latent_weights(ParamStore& params, const std::string& at, bool compressed) {
@@ -201,7 +208,7 @@ std::unique_ptr<Attention> make_latent_attention(const Plan& plan, int64_t index
   saved.lse = store.fixed(act("lse"));
   return std::make_unique<LatentAttentionBlock>(
       spec.attention, latent_weights(params, fmt::format("layers.{}.attn.", index), compressed), saved,
-      latent_scratch(plan, store, compressed));
+      latent_scratch(plan, store, compressed), key_value_cache(store, index, slot));
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ bool starts_with(const std::string& text, const char* prefix) { return text.rfin
 // Rows that all layers of a rank share, however many there are.
 bool is_shared(const ByteRow& row) {
   return !starts_with(row.name, "act.") && !starts_with(row.name, "stage.") && !starts_with(row.name, "data.") &&
-         row.name != kWeightSlots;
+         !starts_with(row.name, kCacheRows) && row.name != kWeightSlots;
 }
 
 std::array<int, 4> shape_of(const Mesh& mesh, const MeshCoords& coords) {
@@ -143,14 +143,16 @@ MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, cons
       rounded(block_of(parts.tokens, mesh.tp, coords.tp).count * kinds_.model.width * size_of(run_.train.dtype));
   std::set<std::string> without_head;
   for (int kind = 0; kind < kinds_.count(); ++kind) {
-    std::vector<ByteRow> saved, shared;
+    std::vector<ByteRow> saved, cached, shared;
     const std::string prefix = saved_prefix(kind, 0);
     for (ByteRow& row : probe(layout, mesh, coords, 1u << kind, false)) {
       if (kind == 0) without_head.insert(row.name);
       if (is_shared(row)) shared.push_back(std::move(row));
       else if (starts_with(row.name, prefix.c_str())) saved.push_back(std::move(row));
+      else if (starts_with(row.name, kCacheRows)) cached.push_back(std::move(row));
     }
     parts.saved.push_back(summarise(saved));
+    parts.cached.push_back(summarise(cached));
     parts.pieces.push_back(pieces_of_kind(kind, layout, mesh, coords));
     parts.shared[1u << kind] = summarise(shared);
   }
@@ -393,6 +395,7 @@ std::vector<ByteSummary> MemoryModel::activations(const Layout& layout, const Me
         kinds |= 1u << kind;
         slots.add(parts.pieces[static_cast<size_t>(kind)], layers);
         add(sum, parts.saved[static_cast<size_t>(kind)], layers * stage.slots);
+        add(sum, parts.cached[static_cast<size_t>(kind)], layers);
       }
       add(sum, ByteKind::exchange, (int{stage.receives} + int{stage.sends}) * parts.boundary_bytes);
       if (stage.has_head) add(sum, ByteKind::activation, stage.slots * parts.boundary_bytes);

@@ -71,6 +71,7 @@ class MemoryModel {
   // What one rank of a given shape keeps and shares.
   struct Activations {
     std::vector<ByteSummary> saved;                    // by kind, for one live micro-batch
+    std::vector<ByteSummary> cached;                   // by kind: for generation
     std::vector<LayerPieces> pieces;                   // by kind
     std::unordered_map<uint32_t, ByteSummary> shared;  // by the set of kinds on the rank
     ByteSummary head;                                  // scratch of the loss head

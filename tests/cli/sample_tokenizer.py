@@ -76,6 +76,12 @@ for name, tokenizer in (("bpe", "bpe"), ("sp", "sp.model")):
     # The stored run file names the tokenizer. The end of the document ends the text.
     text = sampled(f"{name}-run", "sample.temperature=0", "sample.tokens=90")
     checks.expect(text == TEXT + "\n", f"{name}: {text!r}")
+    # Several prompts together: the text of each is the same as alone.
+    pathlib.Path("prompts.txt").write_text("the experts\nthe\n\n")
+    lines = [json.loads(line) for line in sampled(f"{name}-run", "sample.temperature=0", "sample.tokens=90", "--prompts",
+                                                  "prompts.txt").splitlines()]
+    checks.expect([line["prompt"] for line in lines] == ["the experts", "the", ""] and
+                  all(line["prompt"] + line["text"] == TEXT and line["ended"] for line in lines[:2]), f"{name}: {lines}")
     wild = sampled(f"{name}-run", "sample.temperature=50", "sample.top_k=0", "sample.prompt=", "sample.tokens=60")
     checks.expect(len(wild) > 10, f"{name}: {wild!r}")
 
@@ -87,6 +93,10 @@ expect(CONFIG, ["the model's 320 tokens", "set sample.tokenizer"], "sample", "bp
 expect(CONFIG, ["has 300 tokens, the model's vocabulary 290"], "train", RUN, *data, "model.vocab=290", "sample.tokenizer=bpe",
        never=["step 1/1"])
 expect(DATA, "absent", "train", RUN, *data, "sample.tokenizer=absent", never=["step 1/1"])
+
+pathlib.Path("empty.txt").write_text("")
+expect(DATA, "holds no prompts", "sample", "bpe-run", "--prompts", "empty.txt")
+expect(DATA, "absent.txt", "sample", "bpe-run", "--prompts", "absent.txt")
 
 # A model folder brings its tokenizer, and tells no cure that it forbids.
 expect(0, "wrote", "export", "bpe-run", "folder")

@@ -13,18 +13,6 @@
 
 namespace mw::test {
 
-inline RunSpec latent_run() {
-  RunSpec run = small_run();
-  run.native.attention = AttentionKind::latent;
-  run.native.kv_heads = run.native.head_dim = 0;
-  run.native.qk_norm = QkNorm::none;
-  run.native.kv_rank = 9;
-  run.native.nope_dim = 5;
-  run.native.rope_dim = 6;
-  run.native.value_dim = 7;
-  return run;
-}
-
 struct SmallModel {
   explicit SmallModel(const RunSpec& run_spec, int threads = 1)
       : SmallModel(run_spec, threads,

@@ -244,6 +244,16 @@ TEST(Memory, EqualsTheTableWithDocumentMask) {
     compare(memory, model, run, layout, 12, {});
 }
 
+TEST(Memory, EqualsTheTableWithAKeyValueCache) {
+  const ModelSpec model = odd_model();
+  RunSpec run = small_run();
+  run.sample.tokens = 5;
+  run.sample.sequences = 3;
+  MemoryModel memory(model, run, {});
+  for (const char* layout : {"", "tp=2 micro_batches=2", "pp=3 schedule=zb_v micro_batches=8 tp=2 zero=1"})
+    compare(memory, model, run, layout, 12, {});
+}
+
 TEST(Memory, EqualsTheTableOfOffloadedStates) {
   for (const DType dtype : {DType::bf16, DType::f32})
     for (const bool tied : {false, true}) {

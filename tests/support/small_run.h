@@ -31,6 +31,19 @@ inline RunSpec small_run() {
   return run;
 }
 
+// With latent attention; queries are not compressed.
+inline RunSpec latent_run() {
+  RunSpec run = small_run();
+  run.native.attention = AttentionKind::latent;
+  run.native.kv_heads = run.native.head_dim = 0;
+  run.native.qk_norm = QkNorm::none;
+  run.native.kv_rank = 9;
+  run.native.nope_dim = 5;
+  run.native.rope_dim = 6;
+  run.native.value_dim = 7;
+  return run;
+}
+
 // In bf16, all sides of its matrices multiples of 64: on a GPU its master weights are split (layout/byte_table.h).
 inline RunSpec even_run() {
   RunSpec run = small_run();

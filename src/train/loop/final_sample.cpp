@@ -4,6 +4,15 @@
 
 namespace mw {
 
+// The reason why the layout of a training run cannot generate, or "".
+static std::string why_no_sample(const RunSpec& run) {
+  // The one sequence is cut over TP, and a rank would count its part for a whole one.
+  if (run.mesh.tp > 1 && run.moe.tp_mode != MoeTpMode::ted && run.moe.capacity_factor > 0 &&
+      run.moe.capacity_domain == CapacityDomain::sequence)
+    return "a capacity per sequence needs mesh.tp = 1 there";
+  return "";
+}
+
 FinalSample::FinalSample(Comm& world, const RunSpec& run, const ModelSpec& model) : spec_(run.sample) {
   if (spec_.tokens == 0) return;
   why_none_ = why_no_sample(run);
@@ -22,7 +31,9 @@ std::string FinalSample::draw(Engine& engine) const {
   if (spec_.tokens == 0 || !why_none_.empty()) return "";
   std::string text = spec_.prompt;
   const GeneratedText generated =
-      generate(engine, tokenizer_.get(), spec_, [&](std::string_view piece) { text += piece; });
+      generate(engine, tokenizer_.get(), spec_, {spec_.prompt}, [&](size_t, std::string_view piece) {
+        text += piece;
+      }).front();
   if (generated.ended) text += "\n[end of document]";
   return fmt::format("---- sample, {} tokens after the prompt ----\n{}\n----", generated.tokens, text);
 }

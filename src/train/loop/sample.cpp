@@ -1,44 +1,15 @@
 #include "train/loop/sample.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
-#include <numeric>
-#include <optional>
-#include <vector>
 
 #include "core/rng.h"
-#include "engine/step.h"
 #include "formats/tokens/text_stream.h"
-#include "ops/elementwise.h"
+#include "train/loop/generation.h"
+#include "train/loop/token_choice.h"
 
 namespace mw {
 namespace {
-
-int32_t draw(const std::vector<float>& logits, const SampleSpec& spec, float uniform) {
-  std::vector<int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  const auto better = [&](int32_t a, int32_t b) {
-    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
-    return x != y ? x > y : a < b;
-  };
-  const size_t kept = spec.temperature == 0 ? 1
-                      : spec.top_k == 0     ? order.size()
-                                            : std::min(order.size(), static_cast<size_t>(spec.top_k));
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), better);
-  if (kept == 1) return order[0];
-  std::vector<double> cumulative;
-  double sum = 0;
-  for (size_t i = 0; i < kept; ++i) {
-    sum +=
-        std::exp((static_cast<double>(logits[static_cast<size_t>(order[i])]) - logits[static_cast<size_t>(order[0])]) /
-                 spec.temperature);
-    cumulative.push_back(sum);
-  }
-  const auto chosen =
-      std::upper_bound(cumulative.begin(), cumulative.end(), static_cast<double>(uniform) * sum) - cumulative.begin();
-  return order[std::min(static_cast<size_t>(chosen), kept - 1)];
-}
 
 // The first rank that has logits. Ranks may differ in the last bit: this one decides.
 int rank_of_choice(const Plan& plan) {
@@ -46,62 +17,40 @@ int rank_of_choice(const Plan& plan) {
   return rank_of_stage(pipeline, pipeline.stages() - 1) * (plan.mesh.world / pipeline.ranks);
 }
 
-// What every rank must know of a prompt and of the tokenizer.
-struct Prompt {
-  std::vector<int32_t> ids;  // at least one
-  int64_t drawable = 0;      // ids below it have a text
-  int32_t end = -1;          // id that ends a document; -1: none
+// What every rank must know of a tokenizer.
+struct TokenIds {
+  int32_t drawable = 0;  // ids below it have a text
+  int32_t end = -1;      // id that ends a document; -1: none
 };
 
-Prompt encode_prompt(Tokenizer& tokenizer, const std::string& text, int64_t vocab) {
-  Prompt prompt;
-  tokenizer.encode(text, prompt.ids);
-  prompt.drawable = std::min(tokenizer.vocab_size(), vocab);
-  prompt.end = tokenizer.end_of_document().value_or(-1);
-  if (prompt.ids.empty()) prompt.ids.push_back(std::max(prompt.end, 0));  // a document begins after one that ends
-  for (const int32_t token : prompt.ids)
-    if (token >= vocab)
-      fail(Exit::config, fmt::format("sample.prompt holds token {} outside the vocabulary of {}", token, vocab),
-           "a byte prompt needs a vocabulary of 256");
-  return prompt;
+TokenIds share_ids(Comm& world, const Tokenizer* tokenizer, int64_t vocab) {
+  TokenIds ids;
+  if (tokenizer != nullptr)
+    ids = {static_cast<int32_t>(std::min(tokenizer->vocab_size(), vocab)), tokenizer->end_of_document().value_or(-1)};
+  world.broadcast(std::as_writable_bytes(std::span(&ids, 1)), 0);
+  return ids;
 }
 
-// That of rank 0.
-Prompt share_prompt(Comm& world, const Prompt& own) {
-  std::vector<int32_t> all = {static_cast<int32_t>(own.drawable), own.end};
-  all.insert(all.end(), own.ids.begin(), own.ids.end());
-  const std::string bytes(reinterpret_cast<const char*>(all.data()), all.size() * sizeof(int32_t));
-  const std::string shared = broadcast_text(world, bytes, 0);
-  all.resize(shared.size() / sizeof(int32_t));
-  std::memcpy(all.data(), shared.data(), shared.size());
-  return {{all.begin() + 2, all.end()}, all[0], all[1]};
-}
-
-// Logits of the token after `tokens`, on ranks that have the head; empty on the others. Collective.
-std::vector<float> next_logits(Engine& engine, const std::vector<int32_t>& tokens) {
-  const int64_t length = std::min<int64_t>(engine.plan.run.train.seq_len, std::ssize(tokens));
-  const TensorView ids = engine.model->step_tokens().ids.at(0);
-  engine.stream.queue().write(ids.data, tokens.data() + (std::ssize(tokens) - length),
-                              static_cast<size_t>(length) * sizeof(int32_t));
-  Batch batch{ids.as<int32_t>(), nullptr, 1, length};
-  if (const TensorView starts = engine.model->step_tokens().document_starts; starts.data != nullptr) {
-    fill_zero(engine.stream, starts.at(0));  // one document
-    batch.document_starts = starts.as<int32_t>();
+// The ids of a text, at least one, as rank 0 encodes it.
+std::vector<int32_t> share_prompt(Comm& world, Tokenizer* tokenizer, const std::string& text, int32_t end,
+                                  int64_t vocab) {
+  std::vector<int32_t> ids;
+  if (tokenizer != nullptr) {
+    tokenizer->encode(text, ids);
+    if (ids.empty()) ids.push_back(std::max(end, 0));  // a document begins after one that ends
+    for (const int32_t token : ids)
+      if (token >= vocab)
+        fail(Exit::config, fmt::format("the prompt holds token {} outside the vocabulary of {}", token, vocab),
+             "a byte prompt needs a vocabulary of 256");
   }
-  evaluate(engine, batch);
-  if (!engine.plan.stages.back().has_head) return {};
-  return engine.model->logits(length - 1, 1);
+  const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
+  const std::string shared = broadcast_text(world, bytes, 0);
+  ids.resize(shared.size() / sizeof(int32_t));
+  std::memcpy(ids.data(), shared.data(), shared.size());
+  return ids;
 }
 
 }  // namespace
-
-std::string why_no_sample(const RunSpec& run) {
-  // The one sequence is cut over TP, and a rank would count its part for a whole one.
-  if (run.mesh.tp > 1 && run.moe.tp_mode != MoeTpMode::ted && run.moe.capacity_factor > 0 &&
-      run.moe.capacity_domain == CapacityDomain::sequence)
-    return "a capacity per sequence needs mesh.tp = 1 there";
-  return "";
-}
 
 std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpec& model) {
   std::string path = run.sample.tokenizer;
@@ -121,31 +70,41 @@ std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpe
   return tokenizer;
 }
 
-GeneratedText generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
-                       const std::function<void(std::string_view)>& show) {
-  const Prompt prompt = share_prompt(
-      engine.world, tokenizer == nullptr ? Prompt() : encode_prompt(*tokenizer, spec.prompt, engine.plan.model.vocab));
-  std::optional<TextStream> text;
-  if (tokenizer != nullptr) text.emplace(*tokenizer, prompt.ids);
+std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
+                                    const std::vector<std::string>& prompts, const ShowText& show) {
+  const int64_t vocab = engine.plan.model.vocab;
+  const TokenIds tokens = share_ids(engine.world, tokenizer, vocab);
+  std::vector<std::vector<int32_t>> ids;
+  std::vector<TextStream> texts;  // on rank 0
+  for (const std::string& prompt : prompts) {
+    ids.push_back(share_prompt(engine.world, tokenizer, prompt, tokens.end, vocab));
+    if (tokenizer != nullptr) texts.emplace_back(*tokenizer, ids.back());
+  }
   const RngKey key = make_rng_key(static_cast<uint64_t>(spec.seed), "sample");
   const int chooser = rank_of_choice(engine.plan);
-  std::vector<int32_t> tokens = prompt.ids;
-  GeneratedText generated;
-  while (generated.tokens < spec.tokens) {
-    std::vector<float> logits = next_logits(engine, tokens);
-    int32_t next = 0;
-    if (engine.plan.rank == chooser) {
-      logits.resize(static_cast<size_t>(prompt.drawable));
-      next = draw(logits, spec, uniform_at(key, static_cast<uint64_t>(generated.tokens)));
+  Generation generation(engine, ids);
+  std::vector<GeneratedText> generated(prompts.size());
+  std::vector<int32_t> next(prompts.size());
+  for (int64_t t = 0; t < spec.tokens; ++t) {
+    const std::vector<float> logits = generation.next_logits();
+    for (size_t b = 0; b < next.size() && engine.plan.rank == chooser; ++b)
+      next[b] =
+          choose_token(std::span(logits).subspan(b * static_cast<size_t>(vocab), static_cast<size_t>(tokens.drawable)),
+                       spec, uniform_at(key, (static_cast<uint64_t>(b) << 32) + static_cast<uint64_t>(t)));
+    engine.world.broadcast(std::as_writable_bytes(std::span(next)), chooser);
+    std::vector<std::vector<int32_t>> added;
+    for (size_t b = 0; b < next.size(); ++b) {
+      GeneratedText& text = generated[b];
+      added.push_back({next[b]});  // after its end, a text goes on unseen until all have ended
+      text.ended |= next[b] == tokens.end;
+      if (text.ended) continue;
+      ++text.tokens;
+      if (tokenizer != nullptr) show(b, texts[b].add(next[b]));
     }
-    engine.world.broadcast(std::as_writable_bytes(std::span(&next, 1)), chooser);
-    tokens.push_back(next);
-    generated.ended = next == prompt.end;
-    if (generated.ended) break;
-    ++generated.tokens;
-    if (text) show(text->add(next));
+    if (std::all_of(generated.begin(), generated.end(), [](const GeneratedText& text) { return text.ended; })) break;
+    generation.add(added);
   }
-  if (text) show(text->finish());
+  for (size_t b = 0; b < texts.size(); ++b) show(b, texts[b].finish());
   return generated;
 }
 

@@ -1,4 +1,4 @@
-// Text generation: one token at a time, each from a full forward pass over the context (there is no key/value cache).
+// Text generation: prompts, continued token by token.
 #pragma once
 
 #include <cstdint>
@@ -6,14 +6,12 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/engine.h"
 #include "formats/tokens/tokenizer.h"
 
 namespace mw {
-
-// The reason why this layout cannot generate, or "".
-std::string why_no_sample(const RunSpec& run);
 
 // The tokenizer of a run: sample.tokenizer, or the tokenizer in the Hugging Face folder of the model, or bytes
 // (data.kind = "text", or a vocabulary of up to 256). Errors: config, when there is none, or it has more tokens than
@@ -25,10 +23,14 @@ struct GeneratedText {
   bool ended = false;  // whether generation stopped at the end-of-document token, which is not part of the text
 };
 
-// Continues spec.prompt by up to spec.tokens tokens; the context is the last train.seq_len tokens. tokenizer: null on
-// all ranks but rank 0; `show` is only called on rank 0, with each piece of text after the prompt as it is generated,
-// in whole UTF-8 characters. Collective over the world. Errors: config, data, when the prompt cannot be encoded.
-GeneratedText generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
-                       const std::function<void(std::string_view)>& show);
+// Receives a piece of the text after a prompt, in whole UTF-8 characters, as it is generated.
+using ShowText = std::function<void(size_t prompt, std::string_view piece)>;
+
+// Continues each prompt by up to spec.tokens tokens, all of them together; train/loop/generation.h says what an engine
+// must be made for and what the context is. A prompt's text does not depend on the others, except for rounding.
+// tokenizer: null on all ranks but rank 0; `show` is only called on rank 0. Collective over the world. Errors: config;
+// data, when a prompt cannot be encoded.
+std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
+                                    const std::vector<std::string>& prompts, const ShowText& show);
 
 }  // namespace mw
