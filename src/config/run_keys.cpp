@@ -164,6 +164,9 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("train.val_batches", train.val_batches, 0, 1 << 24, "global batches per validation; 0: no validation"),
       FLAG("train.byte_baseline", train.byte_baseline,
            "byte data: print the loss of an order-2 byte-count model beside the validation loss"),
+      TEXT("train.val_questions", train.val_questions,
+           "multiple-choice questions to answer at every validation: JSON lines {\"context\": TEXT, "
+           "\"choices\": [TEXT, ...], \"answer\": INDEX}"),
       INTEGER("mesh.pp", mesh.pp, 1, 1 << 20, "pipeline-parallel size"),
       INTEGER("mesh.tp", mesh.tp, 1, 1 << 20,
               "tensor-parallel size: shards attention heads, dense feed-forwards and the vocabulary, and "

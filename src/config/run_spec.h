@@ -50,6 +50,7 @@ struct TrainSpec {
   bool deterministic = true;
   int64_t val_every = 0, val_batches = 8;
   bool byte_baseline = false;  // compare the validation loss with an order-2 byte-count model
+  std::string val_questions;   // JSON lines (train/loop/choices.h)
 };
 
 struct MeshSpec {

@@ -317,19 +317,20 @@ StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, c
   return GradientPass(engine, batches, taps).run();
 }
 
-double evaluate(Engine& engine, const Batch& batch) {
+std::vector<float> evaluate(Engine& engine, const Batch& batch) {
   StageMessages messages(*engine.model, engine.pipeline);
   std::vector<double> nothing;
-  double loss = 0;
+  std::vector<float> losses;
   for (const StagePlan& stage : engine.plan.stages) {
     if (stage.receives) messages.receive_activation(stage.stage, 0, batch.tokens(), nothing);
     engine.model->forward(stage.stage, 0, batch, false);
     if (stage.sends) messages.send_activation(stage.stage, 0, batch.tokens(), nothing);
-    if (stage.has_head && batch.labels != nullptr) loss = engine.model->loss(batch, 0.0f);
+    if (stage.has_head && batch.labels != nullptr) engine.model->loss(0, batch, 0.0f, losses);
   }
+  engine.stream.wait();
   messages.finish();
   for (const StagePlan& stage : engine.plan.stages) engine.model->release(stage.stage, 0);
-  return loss;
+  return losses;
 }
 
 }  // namespace mw

@@ -50,9 +50,10 @@ TapProvider forced_taps(const Plan& plan, int64_t step);
 // the step is valid.
 StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps = {});
 
-// A forward pass without gradients through all stages. Returns the sum of cross-entropy over this rank's labels if it
-// holds the last stage (whose logits can then be read); otherwise 0. Collective over the pipeline and EP.
-double evaluate(Engine& engine, const Batch& batch);
+// A forward pass without gradients through all stages. Returns the cross-entropy of each token of this rank's shard (0
+// without a valid label) if it holds the last stage, whose logits can then be read, and there are labels; otherwise
+// nothing. Collective over the pipeline and EP.
+std::vector<float> evaluate(Engine& engine, const Batch& batch);
 
 struct UpdateRule {
   double lr = 0;

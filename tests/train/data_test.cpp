@@ -159,18 +159,26 @@ TEST(SampleOrder, BlendsSourcesEachInAnOrderOfItsOwn) {
 
 TEST(SampleOrder, SpreadsValidationEvenly) {
   const SampleOrder order(counting_tokens(601), 6, 1000, 3);  // 100 windows
-  Tokens ids(6), labels(6);
-  std::vector<int32_t> starts;
-  for (int64_t i = 0; i < 10; ++i) {
-    order.spread(i, 10, ids, labels);
-    starts.push_back(ids[0] / 6);
-  }
-  EXPECT_EQ(starts, (std::vector<int32_t>{0, 10, 20, 30, 40, 50, 60, 70, 80, 90}));
+  std::vector<int64_t> windows;
+  for (int64_t i = 0; i < 10; ++i) windows.push_back(order.spread(i, 10).number);
+  EXPECT_EQ(windows, (std::vector<int64_t>{0, 10, 20, 30, 40, 50, 60, 70, 80, 90}));
   const int64_t many = std::numeric_limits<int64_t>::max();  // no overflow, and never out of range
-  order.spread(many - 1, many, ids, labels);
-  EXPECT_LE(ids[0] / 6, 99);
-  order.spread(250, 300, ids, labels);  // more samples than windows
-  EXPECT_EQ(ids[0] / 6, 83);
+  EXPECT_LE(order.spread(many - 1, many).number, 99);
+  EXPECT_EQ(order.spread(250, 300).number, 83);  // more samples than windows
+  Tokens ids(6), labels(6);
+  order.read({0, 83}, ids, labels);
+  EXPECT_EQ(ids[0], 83 * 6);
+  EXPECT_EQ(labels[5], 84 * 6);
+}
+
+TEST(SampleOrder, ListsEveryWindowOfEverySource) {
+  std::vector<WeightedSource> sources;
+  sources.push_back({0.9, counting_tokens(13)});
+  sources.push_back({0.1, counting_tokens(19)});
+  const SampleOrder order(std::move(sources), 6, 1000, 3);
+  std::vector<std::pair<size_t, int64_t>> found;
+  for (int64_t i = 0; i < order.samples(); ++i) found.emplace_back(order.in_order(i).source, order.in_order(i).number);
+  EXPECT_EQ(found, (std::vector<std::pair<size_t, int64_t>>{{0, 0}, {0, 1}, {1, 0}, {1, 1}, {1, 2}}));
 }
 
 TEST(SampleOrder, RefusesTooLittleAndForeignTokens) {
@@ -187,6 +195,14 @@ TEST(SampleOrder, RefusesTooLittleAndForeignTokens) {
 void append(const MicroBatch& batch, Tokens& ids, Tokens& labels) {
   ids.insert(ids.end(), batch.ids.begin(), batch.ids.end());
   labels.insert(labels.end(), batch.labels.begin(), batch.labels.end());
+}
+
+// This rank's part of validation micro-batch `index` of `count`.
+MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count) {
+  const int64_t together = plan.batch.all;
+  std::vector<Window> windows;
+  for (int64_t i = 0; i < together; ++i) windows.push_back(order.spread(index * together + i, count * together));
+  return read_windows(order, plan, windows);
 }
 
 // What all data-parallel ranks read is, joined, what one process reads.
@@ -219,6 +235,17 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
         }
       }
     }
+}
+
+TEST(ReadWindows, MissingOnesHaveNoLabels) {
+  const SampleOrder order(counting_tokens(50 * 9 + 1), 9, 1000, 11);
+  RunSpec run = small_run();
+  run.native.vocab = 1000;
+  const Plan plan = make_plan(build_native_model(run.native), run, 1, 0, {});  // 4 sequences in a micro-batch
+  const MicroBatch batch = read_windows(order, plan, std::vector<Window>{{0, 7}, {0, 2}});
+  EXPECT_EQ(batch.ids[0], 7 * 9);
+  EXPECT_EQ(batch.labels[17], 3 * 9);
+  EXPECT_EQ(std::count(batch.labels.begin(), batch.labels.end(), -100), 2 * 9);
 }
 
 // Every rank of every layout, those without the first stage too, reads the bounds of the documents in its samples.
@@ -280,7 +307,7 @@ TEST(SampleOrder, LabelsOutsideTheLossMaskAreIgnored) {
   for (int64_t number = 0; number < 10; ++number)
     for (const bool shuffled : {true, false}) {
       if (shuffled) order.shuffled(number, ids, labels);
-      else order.spread(number, 10, ids, labels);
+      else order.read(order.spread(number, 10), ids, labels);
       for (size_t i = 0; i < ids.size(); ++i) {
         EXPECT_EQ(ids[i], ids[0] + static_cast<int32_t>(i));
         EXPECT_EQ(labels[i], (ids[i] + 1) % 3 == 0 ? ids[i] + 1 : -100);

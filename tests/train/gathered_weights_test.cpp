@@ -1,4 +1,6 @@
 // Whole steps over gathered weights on ranks that are threads: what they send, and that slots change no bit.
+#include <numeric>
+
 #include "planner/volumes.h"
 #include "support/thread_comm.h"
 #include "train/helpers.h"
@@ -38,7 +40,10 @@ Measured measure(Engine& engine, const TapProvider& taps) {
     out.numbers.insert(out.numbers.end(), {stats.total_loss, stats.grad_norm});
   };
   out.sent[0] = sent_by(step);
-  out.sent[1] = sent_by([&] { out.numbers.push_back(evaluate(engine, stage(engine, batches).front())); });
+  out.sent[1] = sent_by([&] {
+    const std::vector<float> losses = evaluate(engine, stage(engine, batches).front());
+    out.numbers.push_back(std::accumulate(losses.begin(), losses.end(), 0.0));
+  });
   out.sent[2] = sent_by(step);
   out.predicted = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.nodes, plan.transports, plan.gathers,
                                   plan.weight_cache.gathers);

@@ -64,9 +64,10 @@ int64_t SampleOrder::samples() const {
   return sum;
 }
 
-void SampleOrder::read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels,
+void SampleOrder::read(const Window& window, std::span<int32_t> ids, std::span<int32_t> labels,
                        std::span<int32_t> starts) const {
-  const int64_t first = window * seq_len_;
+  const Part& part = parts_[window.source];
+  const int64_t first = window.number * seq_len_;
   part.source->read(first, ids);
   part.source->read(first + 1, labels);
   check_tokens(ids, vocab_, part.source->describe(), first);
@@ -84,16 +85,20 @@ void SampleOrder::shuffled(int64_t number, std::span<int32_t> ids, std::span<int
   const Part& part = parts_[place.part];
   const int64_t epoch = place.number / part.samples;
   const uint64_t seed = part.seed + static_cast<uint64_t>(epoch) * 0x9e3779b97f4a7c15ull;
-  read(part, permute(place.number % part.samples, part.samples, seed), ids, labels, starts);
+  read({place.part, permute(place.number % part.samples, part.samples, seed)}, ids, labels, starts);
 }
 
-void SampleOrder::spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels,
-                         std::span<int32_t> starts) const {
+Window SampleOrder::spread(int64_t index, int64_t count) const {
   const BlendPlace place = blend_place(shares_, index % count);
-  const Part& part = parts_[place.part];
   __extension__ using Wide = __int128;  // the product has up to 126 bits
   const int64_t windows = blend_counts(shares_, count)[place.part];
-  read(part, static_cast<int64_t>(static_cast<Wide>(place.number) * part.samples / windows), ids, labels, starts);
+  return {place.part, static_cast<int64_t>(static_cast<Wide>(place.number) * parts_[place.part].samples / windows)};
+}
+
+Window SampleOrder::in_order(int64_t index) const {
+  size_t source = 0;
+  for (; index >= parts_[source].samples; ++source) index -= parts_[source].samples;
+  return {source, index};
 }
 
 std::string SampleOrder::describe(int64_t steps, int64_t samples_per_step) const {
@@ -128,7 +133,8 @@ std::unique_ptr<TokenSource> open_source(const TokenSourceOptions& options, cons
 
 std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, bool validation) {
   const DataSpec& data = run.data;
-  if (data.path.empty() == data.blend.empty())
+  const bool only_validation = validation && !data.val_path.empty();
+  if (data.path.empty() == data.blend.empty() && !only_validation)
     fail(Exit::config, data.path.empty() ? "data.path is empty" : "data.path and data.blend exclude each other",
          "name a file, a directory or a prefix of token files in data.path, or several with weights in data.blend");
   std::vector<BlendPart> parts = parse_blend(data.blend);
@@ -204,10 +210,10 @@ std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, in
   return batches;
 }
 
-MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count) {
-  const int64_t per_micro_batch = plan.run.train.global_batch / plan.run.train.micro_batches;
-  return read_slice(plan, [&](int64_t i, auto... parts) {
-    order.spread(index * per_micro_batch + i, count * per_micro_batch, parts...);
+MicroBatch read_windows(const SampleOrder& order, const Plan& plan, std::span<const Window> windows) {
+  return read_slice(plan, [&](int64_t i, std::span<int32_t> ids, std::span<int32_t> labels, std::span<int32_t> starts) {
+    if (i < std::ssize(windows)) order.read(windows[static_cast<size_t>(i)], ids, labels, starts);
+    else std::fill(labels.begin(), labels.end(), kIgnoreLabel);
   });
 }
 

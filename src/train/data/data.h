@@ -24,6 +24,12 @@ struct WeightedSource {
   std::unique_ptr<TokenSource> source;
 };
 
+// A window of a SampleOrder: its number in a source.
+struct Window {
+  size_t source = 0;
+  int64_t number = 0;
+};
+
 // Windows of seq_len + 1 tokens of one source, or of a blend of several: ids are the first seq_len tokens, labels the
 // last seq_len, or -100 (ignored) where a source's loss mask leaves the token out. Consecutive windows of a source
 // overlap by one token.
@@ -41,9 +47,13 @@ class SampleOrder {
   // token (formats/tokens/token_file.h); errors: config, when a source has no documents.
   void shuffled(int64_t number, std::span<int32_t> ids, std::span<int32_t> labels,
                 std::span<int32_t> starts = {}) const;
+  // The same of one window.
+  void read(const Window& window, std::span<int32_t> ids, std::span<int32_t> labels,
+            std::span<int32_t> starts = {}) const;
   // Validation window `index` of `count`: blended, and spread evenly over each source.
-  void spread(int64_t index, int64_t count, std::span<int32_t> ids, std::span<int32_t> labels,
-              std::span<int32_t> starts = {}) const;
+  Window spread(int64_t index, int64_t count) const;
+  // Window `index` < samples() of all, source by source.
+  Window in_order(int64_t index) const;
   // One log line per source: what it is, and how many epochs of it are read in `steps` steps (omitted for 0 steps).
   std::string describe(int64_t steps, int64_t samples_per_step) const;
 
@@ -53,8 +63,6 @@ class SampleOrder {
     int64_t samples;
     uint64_t seed;
   };
-  void read(const Part& part, int64_t window, std::span<int32_t> ids, std::span<int32_t> labels,
-            std::span<int32_t> starts) const;
   std::vector<Part> parts_;
   std::vector<BlendPart> shares_;  // of parts_
   int64_t seq_len_, vocab_;
@@ -69,7 +77,7 @@ void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t voca
 
 // Reads this rank's micro-batches of the step that begins at sample `cursor`.
 std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor);
-// Reads this rank's part of validation micro-batch `index` of `count`.
-MicroBatch read_validation(const SampleOrder& order, const Plan& plan, int64_t index, int64_t count);
+// Reads this rank's windows of those of a micro-batch of all ranks; where there are too few, sequences without labels.
+MicroBatch read_windows(const SampleOrder& order, const Plan& plan, std::span<const Window> windows);
 
 }  // namespace mw

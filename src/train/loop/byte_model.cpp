@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cross_entropy.h"
+
 namespace mw {
 namespace {
 constexpr size_t kBytes = 256;
@@ -46,7 +48,8 @@ double ByteCountModel::probability(int64_t context2, int32_t context1, int32_t n
 
 double ByteCountModel::window_loss(std::span<const int32_t> ids, std::span<const int32_t> labels) const {
   double loss = 0;
-  for (size_t t = 0; t < ids.size(); ++t) loss -= std::log(probability(t == 0 ? -1 : ids[t - 1], ids[t], labels[t]));
+  for (size_t t = 0; t < ids.size(); ++t)
+    if (labels[t] != kIgnoreLabel) loss -= std::log(probability(t == 0 ? -1 : ids[t - 1], ids[t], labels[t]));
   return loss;
 }
 

@@ -15,7 +15,8 @@ class ByteCountModel {
  public:
   // Counts a whole source of bytes.
   explicit ByteCountModel(const TokenSource& source);
-  // Sum of -ln P(labels[t] | ids[t-1], ids[t]) over one window; the first position only has one byte of context.
+  // Sum of -ln P(labels[t] | ids[t-1], ids[t]) over the labels of one window that are not
+  // ignored; the first position only has one byte of context.
   double window_loss(std::span<const int32_t> ids, std::span<const int32_t> labels) const;
 
  private:

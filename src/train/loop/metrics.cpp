@@ -51,6 +51,20 @@ std::string format_short_step(const StepReport& r, const ReportContext& c, size_
   return line;
 }
 
+static void add_validation(nlohmann::ordered_json& line, const std::string& prefix,
+                           const ValidationReport& validation) {
+  line[prefix + "loss"] = validation.loss;
+  if (!validation.by_source.empty()) line[prefix + "losses"] = validation.by_source;
+  if (validation.accuracy) line[prefix + "accuracy"] = *validation.accuracy;
+}
+
+static void add_validation(std::vector<Scalar>& scalars, const ValidationReport& validation) {
+  scalars.push_back({"loss/validation", validation.loss});
+  for (size_t k = 0; k < validation.by_source.size(); ++k)
+    scalars.push_back({fmt::format("loss/validation_{}", k), validation.by_source[k]});
+  if (validation.accuracy) scalars.push_back({"validation/accuracy", *validation.accuracy});
+}
+
 void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext& c, const nlohmann::ordered_json& run) {
   nlohmann::ordered_json line;
   line["step"] = r.step;
@@ -109,7 +123,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   if (r.skipped_steps > 0) line["skipped_steps"] = r.skipped_steps;
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;
-  if (r.val_loss) line["val_loss"] = *r.val_loss;
+  if (r.validation) add_validation(line, "val_", *r.validation);
   for (size_t w = 0; w < r.work_seconds.size(); ++w)
     line["work_ms"][name_of(static_cast<Work>(w))] = r.work_seconds[w] * 1e3;
   nlohmann::ordered_json layers = nlohmann::ordered_json::array();
@@ -139,7 +153,7 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
                                  {"moe/dropped_rows", static_cast<double>(r.stats.dropped_rows)},
                                  {"moe/arena_grows", static_cast<double>(r.arena_grows)}};
   if (c.byte_tokens) scalars.push_back({"loss/bits_per_byte", bits(r.stats.loss)});
-  if (r.val_loss) scalars.push_back({"loss/validation", *r.val_loss});
+  if (r.validation) add_validation(scalars, *r.validation);
   for (size_t layer = 0; layer < r.stats.load.size(); ++layer) {
     const std::vector<double>& load = r.stats.load[layer];
     const double sum = std::accumulate(load.begin(), load.end(), 0.0);
@@ -189,10 +203,14 @@ void RunLog::write(const StepReport& report, const ReportContext& context) {
   }
 }
 
-void RunLog::write_final_validation(int64_t step, double loss) {
+void RunLog::write_final_validation(int64_t step, const ValidationReport& validation) {
+  nlohmann::ordered_json line = {{"step", step}};
+  add_validation(line, "final_val_", validation);
+  std::vector<Scalar> scalars;
+  add_validation(scalars, validation);
   try {
-    if (lines_ != nullptr) lines_->write({{"step", step}, {"final_val_loss", loss}});
-    if (events_ != nullptr) events_->write(step, std::vector<Scalar>{{"loss/validation", loss}});
+    if (lines_ != nullptr) lines_->write(line);
+    if (events_ != nullptr) events_->write(step, scalars);
   } catch (const Error& error) {
     end(error);
   }

@@ -20,6 +20,13 @@
 
 namespace mw {
 
+// What a validation found.
+struct ValidationReport {
+  double loss = 0;                 // nats
+  std::vector<double> by_source;   // the same of each source of a blend
+  std::optional<double> accuracy;  // of train.val_questions
+};
+
 struct StepReport {
   int64_t step = 0;
   StepStats stats;
@@ -32,7 +39,7 @@ struct StepReport {
   BalanceReport balance;
   int64_t skipped_steps = 0;  // steps so far that changed no weights
   double eta_seconds = 0;
-  std::optional<double> val_loss;  // nats
+  std::optional<ValidationReport> validation;
   // Seconds of rank 0 by kind of work; empty where they are not timed: on a GPU only every hundredth step is, or all
   // with `--profile`.
   std::vector<double> work_seconds;
@@ -73,7 +80,7 @@ class RunLog {
   void describe_run(nlohmann::ordered_json run) { run_ = std::move(run); }
   // A file that cannot be written (a full disk) is given up with a warning on stderr; the run continues.
   void write(const StepReport& report, const ReportContext& context);
-  void write_final_validation(int64_t step, double loss);
+  void write_final_validation(int64_t step, const ValidationReport& validation);
 
  private:
   void open_lines(const std::string& path, int64_t last_step);

@@ -21,7 +21,6 @@
 #include "train/checkpoint/disk_need.h"
 #include "train/data/data.h"
 #include "train/loop/balancer.h"
-#include "train/loop/byte_model.h"
 #include "train/loop/console.h"
 #include "train/loop/dry_run.h"
 #include "train/loop/final_sample.h"
@@ -30,13 +29,13 @@
 #include "train/loop/run_before.h"
 #include "train/loop/run_memory.h"
 #include "train/loop/run_text.h"
+#include "train/loop/run_validation.h"
 #include "train/loop/share_chooser.h"
 #include "train/loop/signals.h"
 #include "train/loop/slow_ranks.h"
 #include "train/loop/spikes.h"
 #include "train/loop/train_step.h"
 #include "train/loop/transport_chooser.h"
-#include "train/loop/validation.h"
 
 namespace mw {
 namespace {
@@ -85,8 +84,8 @@ class Trainer {
   bool leader_;
   Console console_;
   std::unique_ptr<OutputLock> folder_lock_;  // of the leader
-  std::unique_ptr<SampleOrder> data_, validation_;
-  std::unique_ptr<ByteCountModel> baseline_;
+  std::unique_ptr<SampleOrder> data_;
+  std::unique_ptr<RunValidation> validation_;
   std::unique_ptr<FinalSample> sample_;
   std::unique_ptr<Engine> engine_;
   RunLog log_;  // of the leader; of others, nowhere
@@ -100,7 +99,7 @@ class Trainer {
   RunState state_;
   ByteSummary bytes_;
   RunMemory memory_;  // at the last report
-  std::optional<double> val_loss_;
+  std::optional<ValidationReport> validated_;
   std::optional<TransportChooser> transport_;
   std::optional<ShareChooser> shares_;  // none in a dry run
   int64_t saved_step_ = -1, warned_grows_ = 0;
@@ -135,11 +134,10 @@ void Trainer::prepare() {
     if (!run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
   }
   data_ = open_samples(run_, model.vocab, false);
-  validation_ = open_validation(run_, model.vocab);
-  if (run_.train.byte_baseline && validation_ != nullptr) baseline_ = std::make_unique<ByteCountModel>(data_->source());
+  validation_ = std::make_unique<RunValidation>(run_, model, *data_);
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
   if (leader_) check_vocabulary(*data_, run_, model.vocab);
-  if (leader_ && validation_ != nullptr) check_vocabulary(*validation_, run_, model.vocab);
+  if (leader_ && validation_->data() != nullptr) check_vocabulary(*validation_->data(), run_, model.vocab);
   if (device.kind == DeviceKind::cpu) {
     // Its own memory is not to be taken for the model's.
     Stream stream(1);
@@ -189,7 +187,7 @@ void Trainer::print_header() {
                                         ? "host memory: ranks share a GPU, or this build has neither NCCL nor RCCL"
                                         : engine_->comms.gpu_library);
   say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
-  if (validation_ != nullptr) say("validation: {}", validation_->describe(0, 0));
+  if (validation_->data() != nullptr) say("validation: {}", validation_->data()->describe(0, 0));
   if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
@@ -269,7 +267,7 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.skipped_steps = state_.skipped;
   all_sent_ = {all_sent_.all + r.sent.all, all_sent_.far + r.sent.far};
   r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
-  r.val_loss = std::exchange(val_loss_, std::nullopt);
+  r.validation = std::exchange(validated_, std::nullopt);
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
   log_.write(r, context_);
   if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
@@ -356,15 +354,12 @@ void Trainer::change_run_after(const StepStats& stats, int64_t step) {
 }
 
 void Trainer::validate(int64_t step) {
-  if (validation_ == nullptr) return;
-  const ValidationResult result = validate_model(*engine_, *validation_, baseline_.get());
+  if (validation_->data() == nullptr) return;
+  std::vector<std::string> lines;
+  validated_ = validation_->run(*engine_, step, lines);
   balancer_->forget_work();
-  if (result.stopped) {
-    stopped_ = true;
-    return;
-  }
-  val_loss_ = result.loss;
-  say("validation after step {}: {}", step, describe(result, run_.data.kind == DataKind::text));
+  if (!validated_) stopped_ = true;
+  for (const std::string& line : lines) say("{}", line);
 }
 
 void Trainer::save(int64_t step) {
@@ -484,7 +479,7 @@ Exit Trainer::train() {
   finish_save();
   finish();
   validate(state_.step);
-  if (val_loss_) log_.write_final_validation(state_.step, *val_loss_);
+  if (validated_) log_.write_final_validation(state_.step, *validated_);
   if (const std::string text = sample_->draw(*engine_); !text.empty()) say("{}", text);
   return Exit::ok;
 }

@@ -2,57 +2,101 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <numbers>
 
+#include "ops/cross_entropy.h"
 #include "train/loop/byte_model.h"
 #include "train/loop/signals.h"
 
 namespace mw {
 
-std::unique_ptr<SampleOrder> open_validation(const RunSpec& run, int64_t vocab) {
-  if (run.train.val_batches == 0) return nullptr;
-  std::unique_ptr<SampleOrder> data = open_samples(run, vocab, true);
-  if (run.train.val_every > 0 && data == nullptr)
-    fail(Exit::config, fmt::format("train.val_every = {}, but there is no data to validate on", run.train.val_every),
-         "name some in data.val_path, hold some out by data.val_fraction, or set train.val_every = 0");
-  if (run.train.byte_baseline && data != nullptr && (run.data.kind != DataKind::text || !run.data.blend.empty()))
-    fail(Exit::config, "train.byte_baseline counts the bytes of data.path, with data.kind = \"text\"",
-         "set train.byte_baseline = false");
-  return data;
-}
-
-std::string describe(const ValidationResult& result, bool of_bytes) {
-  std::string text = fmt::format("loss {:.4f} over {} labels", result.loss, result.labels);
-  if (of_bytes) text += fmt::format(", {:.3f} bits per byte", result.loss / std::numbers::ln2);
+std::string describe(const ValidationResult& result) {
+  std::string text = fmt::format("loss {:.4f} over {} labels", result.all.loss, result.all.labels);
+  if (result.all.bits_per_byte > 0) text += fmt::format(", {:.3f} bits per byte", result.all.bits_per_byte);
   if (result.baseline_loss > 0)
     text += fmt::format(" (order-2 byte counts on the same labels: {:.3f})", result.baseline_loss / std::numbers::ln2);
+  for (size_t k = 0; k < result.sources.size(); ++k)
+    text += fmt::format("{} {:.4f}", k == 0 ? "; by source" : ",", result.sources[k].loss);
   return text;
 }
 
-ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ByteCountModel* baseline) {
-  const TrainSpec& train = engine.plan.run.train;
-  const int64_t count = train.val_batches * train.micro_batches;
-  std::array<double, 3> sums{};  // loss, baseline loss, labels
+int64_t validation_windows(const TrainSpec& train) { return train.val_batches * train.global_batch; }
+
+std::vector<double> sequence_losses(Engine& engine, const Batch& batch) {
+  const std::vector<float> losses = evaluate(engine, batch);
+  if (losses.empty()) return {};
+  std::vector<double> sums(static_cast<size_t>(batch.sequences));
+  const int64_t first = engine.model->own_tokens(batch).begin;
+  for (size_t t = 0; t < losses.size(); ++t)
+    sums[static_cast<size_t>((first + static_cast<int64_t>(t)) / batch.seq_len)] += losses[t];
+  return sums;
+}
+
+namespace {
+
+// What is summed over labels.
+enum Sum : size_t { kLoss, kLabels, kBytes, kSums };
+
+SourceLoss mean_of(std::span<const double> sums) {
+  if (sums[kLabels] == 0) return {};
+  return {sums[kLoss] / sums[kLabels], static_cast<int64_t>(sums[kLabels]),
+          sums[kBytes] > 0 ? sums[kLoss] / std::numbers::ln2 / sums[kBytes] : 0};
+}
+
+// Bytes of the text that each run of labels without a masked one adds to that of the id before it: a tokenizer may drop
+// a space where its text begins.
+double text_bytes(const Tokenizer& tokenizer, std::span<const int32_t> ids, std::span<const int32_t> labels) {
+  double bytes = 0;
+  for (auto begin = labels.begin(); begin != labels.end();) {
+    const auto end = std::find(begin, labels.end(), kIgnoreLabel);
+    std::vector<int32_t> all = {ids[static_cast<size_t>(begin - labels.begin())]};
+    const size_t before = tokenizer.decode(all).size();
+    all.insert(all.end(), begin, end);
+    bytes += static_cast<double>(tokenizer.decode(all).size()) - static_cast<double>(before);
+    begin = std::find_if(end, labels.end(), [](int32_t label) { return label != kIgnoreLabel; });
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ValidationOptions& options) {
+  const Plan& plan = engine.plan;
+  const int64_t count = options.windows > 0 ? options.windows : data.samples(), together = plan.batch.all;
+  std::vector<double> sums(kSums * data.sources());
+  double baseline = 0;
   ValidationResult result;
-  for (int64_t i = 0; i < count && !result.stopped; ++i) {
-    const MicroBatch tokens = read_validation(data, engine.plan, i, count);
-    const Batch batch = stage(engine, std::span(&tokens, 1)).front();
-    sums[0] += evaluate(engine, batch);
-    if (engine.plan.coords.tp == 0) sums[2] += static_cast<double>(batch.valid_labels);
-    const auto length = static_cast<size_t>(batch.seq_len);
-    for (size_t at = 0; baseline != nullptr && engine.plan.coords.tp == 0 && at < tokens.ids.size(); at += length)
-      sums[1] += baseline->window_loss(std::span(tokens.ids).subspan(at, length),
-                                       std::span(tokens.labels).subspan(at, length));
+  for (int64_t begin = 0; begin < count && !result.stopped; begin += together) {
+    std::vector<Window> windows;
+    for (int64_t i = begin; i < std::min(begin + together, count); ++i)
+      windows.push_back(options.windows > 0 ? data.spread(i, count) : data.in_order(i));
+    const MicroBatch tokens = read_windows(data, plan, windows);
+    const std::vector<double> losses = sequence_losses(engine, stage(engine, std::span(&tokens, 1)).front());
+    const auto length = static_cast<size_t>(plan.batch.seq_len), first = static_cast<size_t>(plan.batch.first);
+    for (size_t b = 0; b < losses.size() && first + b < windows.size(); ++b) {
+      double* of_source = &sums[kSums * windows[first + b].source];
+      of_source[kLoss] += losses[b];
+      if (plan.coords.tp != 0) continue;  // ranks of TP have parts of the losses, but the same tokens
+      const std::span<const int32_t> ids = std::span(tokens.ids).subspan(b * length, length),
+                                     labels = std::span(tokens.labels).subspan(b * length, length);
+      of_source[kLabels] +=
+          static_cast<double>(std::ssize(labels) - std::count(labels.begin(), labels.end(), kIgnoreLabel));
+      if (options.tokenizer != nullptr) of_source[kBytes] += text_bytes(*options.tokenizer, ids, labels);
+      if (options.baseline != nullptr) baseline += options.baseline->window_loss(ids, labels);
+    }
     result.stopped = stop_requested(engine.world);
   }
-  engine.comms.stage->all_reduce_sum(std::span(sums));
-  engine.comms.pp->all_reduce_sum(std::span(sums.data(), 1));  // only the last stage knows the loss
-  result.labels = static_cast<int64_t>(sums[2]);
-  if (result.labels > 0) {
-    result.loss = sums[0] / sums[2];
-    result.baseline_loss = sums[1] / sums[2];
+  engine.world.all_reduce_sum(std::span(sums));
+  engine.world.all_reduce_sum(std::span(&baseline, 1));
+  std::vector<double> all(kSums);
+  for (size_t k = 0; k < data.sources(); ++k) {
+    const std::span<const double> of_source = std::span(sums).subspan(kSums * k, kSums);
+    for (size_t i = 0; i < kSums; ++i) all[i] += of_source[i];
+    if (data.sources() > 1) result.sources.push_back(mean_of(of_source));
   }
+  result.all = mean_of(all);
+  if (result.all.labels > 0) result.baseline_loss = baseline / all[kLabels];
   return result;
 }
 

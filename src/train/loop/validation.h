@@ -1,31 +1,46 @@
-// Validation: mean loss over windows spread evenly over the held-out data.
+// Evaluation of a model: its mean loss over windows of data, of all and by source.
 #pragma once
 
-#include <memory>
 #include <string>
+#include <vector>
 
+#include "formats/tokens/tokenizer.h"
 #include "train/data/data.h"
 
 namespace mw {
 
 class ByteCountModel;
 
-// The data that a run validates on; null if it does not, or has none. Errors: data; config, without data for
-// train.val_every, or with train.byte_baseline but without text.
-std::unique_ptr<SampleOrder> open_validation(const RunSpec& run, int64_t vocab);
-
-struct ValidationResult {
-  double loss = 0;           // nats per label
-  double baseline_loss = 0;  // of the byte-count model on the same labels; 0 without a baseline
+struct SourceLoss {
+  double loss = 0;  // nats per label
   int64_t labels = 0;
-  bool stopped = false;  // a stop request came: the results cover only a part
+  double bits_per_byte = 0;  // of the labels' text; 0 where this is unknown
 };
 
-// "loss 5.0000 over 2000 labels", of bytes in bits per byte, too.
-std::string describe(const ValidationResult& result, bool of_bytes);
+struct ValidationResult {
+  SourceLoss all;
+  std::vector<SourceLoss> sources;  // of a blend, in its order; empty for one source
+  double baseline_loss = 0;         // of the byte-count model on the same labels; 0 without a baseline
+  bool stopped = false;             // a stop request came: the results cover only a part
+};
 
-// Evaluates train.val_batches global batches, split over ranks as in training. baseline: this rank's byte-count model,
-// or null on all ranks. Polls stop requests between micro-batches. Collective over the world.
-ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ByteCountModel* baseline);
+// "loss 5.0000 over 2000 labels, 7.213 bits per byte"; of a blend followed by "; by source 4.9000, 5.2000".
+std::string describe(const ValidationResult& result);
+
+struct ValidationOptions {
+  int64_t windows = 0;                       // spread over the data; 0: all, once
+  const ByteCountModel* baseline = nullptr;  // this rank's, or null on all ranks
+  const Tokenizer* tokenizer = nullptr;      // of the data, to count the bytes of its text; null on all ranks: unknown
+};
+// What validation in a run does: train.val_batches global batches.
+int64_t validation_windows(const TrainSpec& train);
+
+// Windows are split over ranks as samples in training. Polls stop requests between micro-batches. Collective over the
+// world.
+ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ValidationOptions& options);
+
+// By sequence of a staged micro-batch: the sum of cross-entropy over tokens of this rank's shard; nothing on ranks
+// without the head. Collective over the pipeline and EP.
+std::vector<double> sequence_losses(Engine& engine, const Batch& batch);
 
 }  // namespace mw
