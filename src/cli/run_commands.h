@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "comm/world.h"
 #include "config/run_spec.h"
+#include "engine/engine.h"
 
 namespace mw {
 
@@ -13,6 +14,7 @@ Command add_train_command(CommandLine& line, const Invocation& invocation);
 Command add_verify_command(CommandLine& line, const Invocation& invocation);
 Command add_parity_command(CommandLine& line, const Invocation& invocation);
 Command add_sample_command(CommandLine& line, const Invocation& invocation);
+Command add_evaluate_command(CommandLine& line, const Invocation& invocation);
 Command add_import_command(CommandLine& line, const Invocation& invocation);
 Command add_export_command(CommandLine& line, const Invocation& invocation);
 Command add_tokenize_command(CommandLine& line);
@@ -32,6 +34,27 @@ Exit run_watched(World& world, int64_t seconds, const std::function<Exit()>& bod
 // The complete checkpoint that `path` stands for, as rank 0 finds it: a run that trains may write a newer one
 // meanwhile. Rank 0 prints to `out` which one it takes of a run folder. Collective. Errors: as require_checkpoint.
 std::string choose_checkpoint(Comm& comm, const std::string& path, std::FILE* out);
+
+// The arguments MODEL, OVERRIDES and --checkpoint of commands that compute with a trained model.
+struct ModelArguments {
+  std::shared_ptr<std::string> path = std::make_shared<std::string>(), checkpoint = std::make_shared<std::string>();
+  std::shared_ptr<std::vector<std::string>> overrides = std::make_shared<std::vector<std::string>>();
+};
+ModelArguments add_model_arguments(Subcommand& sub, const char* example);
+
+// Where a model and its settings come from.
+struct ModelSource {
+  RunSpec run;
+  std::string checkpoint;  // "": the weights of run.hf_dir
+};
+// Collective. Errors: config, checkpoint.
+ModelSource find_model(Comm& comm, const ModelArguments& arguments);
+// Collective over the world.
+void load_model(Engine& engine, const ModelSource& source);
+
+// The run with `sequences` on each data-parallel rank at a time: its training batch must not size the memory, nor its
+// layout a process that is alone. No token is dropped, whatever else is computed with it.
+RunSpec inference_run(RunSpec run, int64_t ranks, int64_t sequences);
 
 // --watchdog, of commands without a run file: the seconds for run_watched.
 std::shared_ptr<int64_t> add_watchdog_option(Subcommand& sub);

@@ -84,7 +84,7 @@ def skip(why):
 def command(ranks, arguments, program=BIN):
     """One rank starts without a launcher, as users do."""
     launcher = [] if ranks == 1 else [MPIRUN, "-np", str(ranks)]
-    device = ["train.device=cuda"] if gpus() and arguments[0] in ("train", "verify") else []
+    device = ["train.device=cuda"] if gpus() and arguments[0] in ("train", "verify", "evaluate") else []
     return launcher + [program, *map(str, arguments), *device]
 
 

@@ -52,21 +52,25 @@ std::vector<int32_t> share_prompt(Comm& world, Tokenizer* tokenizer, const std::
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpec& model) {
+std::unique_ptr<Tokenizer> find_run_tokenizer(const RunSpec& run, const ModelSpec& model) {
   std::string path = run.sample.tokenizer;
   if (path.empty() && !run.hf_dir.empty() && has_tokenizer_file(run.hf_dir)) path = run.hf_dir;
-  if (path.empty()) {
-    if (run.data.kind == DataKind::text || model.vocab <= 256) return make_byte_tokenizer();
-    fail(Exit::config,
-         fmt::format("nothing says what text the model's {} tokens are: sample.tokenizer is empty", model.vocab),
-         "set sample.tokenizer to the tokenizer.json, SentencePiece .model or folder that the data was tokenized with");
-  }
+  if (path.empty()) return run.data.kind == DataKind::text || model.vocab <= 256 ? make_byte_tokenizer() : nullptr;
   std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(path);
   if (tokenizer->vocab_size() > model.vocab)
     fail(Exit::config,
          fmt::format("the tokenizer {} has {} tokens, the model's vocabulary {}", path, tokenizer->vocab_size(),
                      model.vocab),
          "set sample.tokenizer to the one that the data was tokenized with");
+  return tokenizer;
+}
+
+std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpec& model) {
+  std::unique_ptr<Tokenizer> tokenizer = find_run_tokenizer(run, model);
+  if (tokenizer == nullptr)
+    fail(Exit::config,
+         fmt::format("nothing says what text the model's {} tokens are: sample.tokenizer is empty", model.vocab),
+         "set sample.tokenizer to the tokenizer.json, SentencePiece .model or folder that the data was tokenized with");
   return tokenizer;
 }
 

@@ -14,8 +14,10 @@
 namespace mw {
 
 // The tokenizer of a run: sample.tokenizer, or the tokenizer in the Hugging Face folder of the model, or bytes
-// (data.kind = "text", or a vocabulary of up to 256). Errors: config, when there is none, or it has more tokens than
-// the model; otherwise as open_tokenizer.
+// (data.kind = "text", or a vocabulary of up to 256); null when there is none. Errors: config, when it has more tokens
+// than the model; otherwise as open_tokenizer.
+std::unique_ptr<Tokenizer> find_run_tokenizer(const RunSpec& run, const ModelSpec& model);
+// The same. Errors: also config, when there is none.
 std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpec& model);
 
 struct GeneratedText {
