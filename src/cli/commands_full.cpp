@@ -9,6 +9,7 @@ std::vector<Command> register_commands(CommandLine& line, const Invocation& invo
           add_verify_command(line, invocation),
           add_parity_command(line, invocation),
           add_sample_command(line, invocation),
+          add_chat_command(line, invocation),
           add_evaluate_command(line, invocation),
           add_import_command(line, invocation),
           add_export_command(line, invocation),

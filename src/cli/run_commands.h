@@ -14,6 +14,7 @@ Command add_train_command(CommandLine& line, const Invocation& invocation);
 Command add_verify_command(CommandLine& line, const Invocation& invocation);
 Command add_parity_command(CommandLine& line, const Invocation& invocation);
 Command add_sample_command(CommandLine& line, const Invocation& invocation);
+Command add_chat_command(CommandLine& line, const Invocation& invocation);
 Command add_evaluate_command(CommandLine& line, const Invocation& invocation);
 Command add_import_command(CommandLine& line, const Invocation& invocation);
 Command add_export_command(CommandLine& line, const Invocation& invocation);

@@ -16,6 +16,8 @@ class Generation {
   // data.document_mask if there are several. The engine's run has sample.tokens > 0.
   Generation(Engine& engine, const std::vector<std::vector<int32_t>>& prompts);
 
+  size_t sequences() const { return tokens_.size(); }
+
   // Appends as many tokens to every sequence: added[b] are those of sequence b.
   void add(const std::vector<std::vector<int32_t>>& added);
 

@@ -17,39 +17,6 @@ int rank_of_choice(const Plan& plan) {
   return rank_of_stage(pipeline, pipeline.stages() - 1) * (plan.mesh.world / pipeline.ranks);
 }
 
-// What every rank must know of a tokenizer.
-struct TokenIds {
-  int32_t drawable = 0;  // ids below it have a text
-  int32_t end = -1;      // id that ends a document; -1: none
-};
-
-TokenIds share_ids(Comm& world, const Tokenizer* tokenizer, int64_t vocab) {
-  TokenIds ids;
-  if (tokenizer != nullptr)
-    ids = {static_cast<int32_t>(std::min(tokenizer->vocab_size(), vocab)), tokenizer->end_of_document().value_or(-1)};
-  world.broadcast(std::as_writable_bytes(std::span(&ids, 1)), 0);
-  return ids;
-}
-
-// The ids of a text, at least one, as rank 0 encodes it.
-std::vector<int32_t> share_prompt(Comm& world, Tokenizer* tokenizer, const std::string& text, int32_t end,
-                                  int64_t vocab) {
-  std::vector<int32_t> ids;
-  if (tokenizer != nullptr) {
-    tokenizer->encode(text, ids);
-    if (ids.empty()) ids.push_back(std::max(end, 0));  // a document begins after one that ends
-    for (const int32_t token : ids)
-      if (token >= vocab)
-        fail(Exit::config, fmt::format("the prompt holds token {} outside the vocabulary of {}", token, vocab),
-             "a byte prompt needs a vocabulary of 256");
-  }
-  const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
-  const std::string shared = broadcast_text(world, bytes, 0);
-  ids.resize(shared.size() / sizeof(int32_t));
-  std::memcpy(ids.data(), shared.data(), shared.size());
-  return ids;
-}
-
 }  // namespace
 
 std::unique_ptr<Tokenizer> find_run_tokenizer(const RunSpec& run, const ModelSpec& model) {
@@ -74,33 +41,66 @@ std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpe
   return tokenizer;
 }
 
+Sampler::Sampler(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec)
+    : engine_(engine), tokenizer_(tokenizer), spec_(spec) {
+  if (tokenizer != nullptr)
+    tokens_ = {static_cast<int32_t>(std::min(tokenizer->vocab_size(), engine.plan.model.vocab)),
+               tokenizer->end_of_document().value_or(-1)};
+  engine.world.broadcast(std::as_writable_bytes(std::span(&tokens_, 1)), 0);
+}
+
+std::vector<int32_t> Sampler::encode(const std::string& text) const {
+  const int64_t vocab = engine_.plan.model.vocab;
+  std::vector<int32_t> ids;
+  tokenizer_->encode(text, ids);
+  for (const int32_t token : ids)
+    if (token >= vocab)
+      fail(Exit::config, fmt::format("the prompt holds token {} outside the vocabulary of {}", token, vocab),
+           "a byte prompt needs a vocabulary of 256");
+  return ids;
+}
+
+std::vector<int32_t> Sampler::next(Generation& generation) {
+  const std::vector<float> logits = generation.next_logits();
+  const RngKey key = make_rng_key(static_cast<uint64_t>(spec_.seed), "sample");
+  const auto vocab = static_cast<size_t>(engine_.plan.model.vocab), drawable = static_cast<size_t>(tokens_.drawable);
+  const int chooser = rank_of_choice(engine_.plan);
+  std::vector<int32_t> next(generation.sequences());
+  for (size_t b = 0; b < next.size() && engine_.plan.rank == chooser; ++b)
+    next[b] = choose_token(std::span(logits).subspan(b * vocab, drawable), spec_,
+                           uniform_at(key, (static_cast<uint64_t>(b) << 32) + draws_));
+  ++draws_;
+  engine_.world.broadcast(std::as_writable_bytes(std::span(next)), chooser);
+  return next;
+}
+
+std::vector<int32_t> share_ids(Comm& world, std::vector<int32_t> ids) {
+  const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
+  const std::string shared = broadcast_text(world, bytes, 0);
+  ids.resize(shared.size() / sizeof(int32_t));
+  std::memcpy(ids.data(), shared.data(), shared.size());
+  return ids;
+}
+
 std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
                                     const std::vector<std::string>& prompts, const ShowText& show) {
-  const int64_t vocab = engine.plan.model.vocab;
-  const TokenIds tokens = share_ids(engine.world, tokenizer, vocab);
+  Sampler sampler(engine, tokenizer, spec);
   std::vector<std::vector<int32_t>> ids;
   std::vector<TextStream> texts;  // on rank 0
   for (const std::string& prompt : prompts) {
-    ids.push_back(share_prompt(engine.world, tokenizer, prompt, tokens.end, vocab));
+    ids.push_back(share_ids(engine.world, tokenizer == nullptr ? std::vector<int32_t>() : sampler.encode(prompt)));
+    if (ids.back().empty()) ids.back().push_back(std::max(sampler.end(), 0));  // a document begins after one that ends
     if (tokenizer != nullptr) texts.emplace_back(*tokenizer, ids.back());
   }
-  const RngKey key = make_rng_key(static_cast<uint64_t>(spec.seed), "sample");
-  const int chooser = rank_of_choice(engine.plan);
   Generation generation(engine, ids);
   std::vector<GeneratedText> generated(prompts.size());
-  std::vector<int32_t> next(prompts.size());
   for (int64_t t = 0; t < spec.tokens; ++t) {
-    const std::vector<float> logits = generation.next_logits();
-    for (size_t b = 0; b < next.size() && engine.plan.rank == chooser; ++b)
-      next[b] =
-          choose_token(std::span(logits).subspan(b * static_cast<size_t>(vocab), static_cast<size_t>(tokens.drawable)),
-                       spec, uniform_at(key, (static_cast<uint64_t>(b) << 32) + static_cast<uint64_t>(t)));
-    engine.world.broadcast(std::as_writable_bytes(std::span(next)), chooser);
+    const std::vector<int32_t> next = sampler.next(generation);
     std::vector<std::vector<int32_t>> added;
     for (size_t b = 0; b < next.size(); ++b) {
       GeneratedText& text = generated[b];
       added.push_back({next[b]});  // after its end, a text goes on unseen until all have ended
-      text.ended |= next[b] == tokens.end;
+      text.ended |= next[b] == sampler.end();
       if (text.ended) continue;
       ++text.tokens;
       if (tokenizer != nullptr) show(b, texts[b].add(next[b]));

@@ -10,6 +10,7 @@
 
 #include "engine/engine.h"
 #include "formats/tokens/tokenizer.h"
+#include "train/loop/generation.h"
 
 namespace mw {
 
@@ -19,6 +20,36 @@ namespace mw {
 std::unique_ptr<Tokenizer> find_run_tokenizer(const RunSpec& run, const ModelSpec& model);
 // The same. Errors: also config, when there is none.
 std::unique_ptr<Tokenizer> open_run_tokenizer(const RunSpec& run, const ModelSpec& model);
+
+// Draws the tokens of growing texts. What a rank draws from is rank 0's tokenizer and the logits of one rank.
+class Sampler {
+ public:
+  // tokenizer: null on all ranks but rank 0. Both must outlive this object. Collective over the world.
+  Sampler(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec);
+
+  // On rank 0: the ids of a text. Errors: data, when it cannot be encoded; config, when the model lacks one of them.
+  std::vector<int32_t> encode(const std::string& text) const;
+  // The next token of every sequence, the same on all ranks. Collective over the world.
+  std::vector<int32_t> next(Generation& generation);
+  // The token that ends a document; -1: none.
+  int32_t end() const { return tokens_.end; }
+
+ private:
+  // What every rank must know of the tokenizer.
+  struct TokenIds {
+    int32_t drawable = 0;  // ids below it have a text
+    int32_t end = -1;
+  };
+
+  Engine& engine_;
+  Tokenizer* tokenizer_;
+  SampleSpec spec_;
+  TokenIds tokens_;
+  uint64_t draws_ = 0;  // of each sequence so far
+};
+
+// Those of rank 0. Collective.
+std::vector<int32_t> share_ids(Comm& world, std::vector<int32_t> ids);
 
 struct GeneratedText {
   int64_t tokens = 0;

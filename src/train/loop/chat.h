@@ -1,0 +1,49 @@
+// A conversation with a model, as plain text: "User: TEXT\nAssistant: ANSWER\nUser: TEXT\nAssistant: ANSWER".
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "train/loop/generation.h"
+#include "train/loop/sample.h"
+
+namespace mw {
+
+// Passes the text of an answer on, up to the words that begin the user's next turn.
+class AnswerText {
+ public:
+  // Returns what can be shown; a piece that may begin these words is held back.
+  std::string add(std::string_view piece);
+  bool ended() const { return ended_; }
+  std::string finish();  // what was held back, unless the answer has ended
+
+ private:
+  std::string held_;
+  bool ended_ = false;
+};
+
+class Chat {
+ public:
+  // As for generate(). Collective over the world. All must outlive this object.
+  Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec);
+
+  // On rank 0: the ids of the user's turn. Errors: as Sampler::encode; the conversation is as before.
+  std::vector<int32_t> encode(const std::string& text) const;
+
+  // Answers a turn, given on rank 0, with up to sample.tokens tokens: until the model ends the document or begins the
+  // user's next turn. Keys and values of earlier turns stay in the cache. `show` is called on rank 0. Returns false
+  // when a stop was asked for, or the turn has no tokens: the conversation is over. Collective over the world.
+  bool answer(std::vector<int32_t> turn, const std::function<void(std::string_view)>& show);
+
+ private:
+  Engine& engine_;
+  Tokenizer* tokenizer_;
+  Sampler sampler_;
+  int64_t most_;                          // tokens of an answer
+  std::optional<Generation> generation_;  // none before the first turn
+  bool user_began_ = false;               // the last answer ended with the words that begin the user's turn
+};
+
+}  // namespace mw
