@@ -178,7 +178,9 @@ const std::vector<KeyRule>& key_rules() {
       CHOICE("mesh.schedule", mesh.schedule, "pipeline schedule"),
       INTEGER("mesh.chunks", mesh.chunks, 2, 1 << 10, "stages per rank of the interleaved schedule"),
       TEXT("mesh.stage_layers", mesh.stage_layers,
-           "number of layers of each stage, such as \"8,8,7\"; empty: balance stages by FLOPs"),
+           "number of layers of each stage, such as \"8,8,7\"; measured: as for mesh.shares, where every rank has one "
+           "stage; "
+           "empty: balance stages by FLOPs"),
       TEXT("mesh.shares", mesh.shares,
            "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
            "first rank is three times as fast; experts get the rows of all ranks as before; measured: by the speeds "
@@ -186,6 +188,9 @@ const std::vector<KeyRule>& key_rules() {
       TEXT("mesh.width_shares", mesh.width_shares,
            "weights by which the expert-parallel ranks share the width of every expert with moe.transport = "
            "\"gather_tokens\", such as \"3,1\"; measured: as for mesh.shares; empty: equal shares"),
+      TEXT("mesh.expert_shares", mesh.expert_shares,
+           "weights by which the expert-parallel ranks share the experts of each layer whose rows travel to them, such "
+           "as \"3,1\"; measured: as for mesh.shares; empty: equal shares"),
       INTEGER("mesh.adapt_every", mesh.adapt_every, 0, kMany,
               "with mesh.shares = \"measured\", steps between looks at the ranks' speeds: the samples are shared again "
               "where that makes steps faster by 3 % or more; 0: never"),

@@ -57,11 +57,12 @@ struct MeshSpec {
   int64_t pp = 1, tp = 1, ep = 1;
   RankPlacement placement = RankPlacement::ep_first;
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
-  int64_t chunks = 2;        // stages per rank of the interleaved schedule
-  std::string stage_layers;  // layers of each stage, "8,8,7"; empty: cut by FLOPs
-  std::string shares;        // samples of each data-parallel rank, as weights "3,1", or "measured"; empty: equal
-  std::string width_shares;  // width of every expert on each expert-parallel rank, likewise
-  int64_t adapt_every = 0;   // steps between looks at measured shares; 0: they stay
+  int64_t chunks = 2;         // stages per rank of the interleaved schedule
+  std::string stage_layers;   // layers of each stage, "8,8,7"; empty: cut by FLOPs
+  std::string shares;         // samples of each data-parallel rank, as weights "3,1", or "measured"; empty: equal
+  std::string width_shares;   // width of every expert on each expert-parallel rank, likewise
+  std::string expert_shares;  // experts of a layer on each expert-parallel rank, likewise
+  int64_t adapt_every = 0;    // steps between looks at measured shares; 0: they stay
   int64_t zero = 0, ranks_per_node = 0;  // 0: from the launcher
 };
 

@@ -257,13 +257,14 @@ double seconds_saved(const ExpertPlacement& from, const ExpertPlacement& to, std
   return (saved - replicas) * static_cast<double>(costs.horizon) - most / costs.bytes_per_second;
 }
 
-ExpertPlacement best_placement(const ExpertPlacement& now, std::span<const int64_t> rows, int replica_slots,
-                               const BalanceCosts& costs) {
-  const std::vector<int64_t> speeds(index_of(now.ep), 1);
+ExpertPlacement best_placement(const ExpertPlacement& now, std::span<const int64_t> rows,
+                               const std::vector<int64_t>& speeds, int replica_slots, const BalanceCosts& costs) {
   ExpertPlacement best = now;
   double most = 0;
   for (int slots = 0; slots <= replica_slots; ++slots) {
-    ExpertPlacement next = balance_experts(now, rows, even_ranks(now, slots));
+    BalanceRanks ranks = even_ranks(now, slots);
+    ranks.speeds = speeds;
+    ExpertPlacement next = balance_experts(now, rows, ranks);
     const double saved = seconds_saved(now, next, rows, speeds, costs);
     if (saved <= most) continue;
     most = saved;

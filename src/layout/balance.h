@@ -63,9 +63,9 @@ struct BalanceCosts {
 double seconds_saved(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
                      std::span<const int64_t> speeds, const BalanceCosts& costs);
 
-// The placement on equally fast ranks that saves most, with at most replica_slots replicas on a rank, which cost time
+// The placement that saves most, with at most replica_slots replicas on a rank, which cost time
 // in every step; `now` where none pays. As balance_experts otherwise.
-ExpertPlacement best_placement(const ExpertPlacement& now, std::span<const int64_t> rows, int replica_slots,
-                               const BalanceCosts& costs);
+ExpertPlacement best_placement(const ExpertPlacement& now, std::span<const int64_t> rows,
+                               const std::vector<int64_t>& speeds, int replica_slots, const BalanceCosts& costs);
 
 }  // namespace mw

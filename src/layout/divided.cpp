@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "layout/shards.h"
 #include "layout/shares.h"
+#include "layout/transport.h"
 
 namespace mw {
 namespace {
@@ -28,6 +29,21 @@ Divided divided_width(const Plan& plan) {
   const int64_t width = plan.model.layers[layer].moe.width;
   return {&MeshSpec::width_shares, "mesh.width_shares", width / width_unit(width, plan.mesh.ep), plan.mesh.ep,
           plan.coords.ep};
+}
+
+bool divides_experts(TransportKind transport) {
+  return traits_of(transport).exchanges() && !traits_of(transport).slices_experts;
+}
+
+Divided divided_experts(const Plan& plan) {
+  size_t layer = 0;
+  while (!divides_experts(plan.transports[layer])) ++layer;
+  return {&MeshSpec::expert_shares, "mesh.expert_shares", plan.placements->layers[layer].experts(), plan.mesh.ep,
+          plan.coords.ep};
+}
+
+Divided divided_layers(const Plan& plan) {
+  return {&MeshSpec::stage_layers, "mesh.stage_layers", plan.model.layer_count(), plan.mesh.pp, plan.coords.pp};
 }
 
 std::string list_of_shares(const std::vector<int64_t>& shares) { return fmt::format("{}", fmt::join(shares, ",")); }

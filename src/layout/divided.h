@@ -1,5 +1,5 @@
-// What ranks of unequal speed share in whole units (layout/shares.h): samples or the width of experts, and how many
-// units of it a rank has memory for.
+// What ranks of unequal speed share in whole units (layout/shares.h): samples, experts or their width, layers, and how
+// many units of it a rank has memory for.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,15 @@ Divided divided_samples(const Plan& plan);
 // The width of experts, over expert-parallel ranks: that of the first layer that has slices. Other layers are divided
 // in the same proportion. Requires a layer with slices.
 Divided divided_width(const Plan& plan);
+
+// Whether rows travel to whole experts, which mesh.expert_shares divides over the ranks.
+bool divides_experts(TransportKind transport);
+// The experts of a layer, over expert-parallel ranks: those of the first layer whose rows travel. Other layers are
+// divided in the same proportion. Requires a layer whose rows travel.
+Divided divided_experts(const Plan& plan);
+
+// The layers of the model, over pipeline stages of one rank each.
+Divided divided_layers(const Plan& plan);
 
 // "13,7".
 std::string list_of_shares(const std::vector<int64_t>& shares);

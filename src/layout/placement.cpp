@@ -8,8 +8,16 @@
 
 namespace mw {
 
+std::vector<int64_t> ExpertPlacement::parts() const {
+  if (is_sliced()) return widths;
+  std::vector<int64_t> counts(static_cast<size_t>(ep));
+  for (const std::vector<ExpertHome>& list : homes) ++counts[static_cast<size_t>(list.front().ep_rank)];
+  return counts;
+}
+
 int ExpertPlacement::widest() const {
-  return is_sliced() ? static_cast<int>(std::max_element(widths.begin(), widths.end()) - widths.begin()) : 0;
+  const std::vector<int64_t> all = parts();
+  return static_cast<int>(std::max_element(all.begin(), all.end()) - all.begin());
 }
 
 bool ExpertPlacement::has_replicas() const {
@@ -53,12 +61,17 @@ ExpertPlacement make_block_placement(int64_t experts, int ep) {
   if (ep > experts)
     fail(Exit::config, fmt::format("mesh.ep = {} is more than the {} experts of a layer", ep, experts),
          fmt::format("set mesh.ep to at most {}: every expert-parallel rank needs an expert", experts));
+  std::vector<int64_t> counts(static_cast<size_t>(ep), experts / ep);
+  for (int64_t rank = 0; rank < experts % ep; ++rank) ++counts[static_cast<size_t>(rank)];
+  return make_block_placement(counts);
+}
+
+ExpertPlacement make_block_placement(const std::vector<int64_t>& counts) {
   ExpertPlacement placement;
-  placement.ep = ep;
-  const int64_t base = experts / ep, extra = experts % ep;
-  for (int rank = 0; rank < ep; ++rank)
-    for (int64_t slot = 0; slot < base + (rank < extra ? 1 : 0); ++slot)
-      placement.homes.push_back({ExpertHome{rank, static_cast<int>(slot)}});
+  placement.ep = static_cast<int>(counts.size());
+  for (int rank = 0; rank < placement.ep; ++rank)
+    for (int slot = 0; slot < counts[static_cast<size_t>(rank)]; ++slot)
+      placement.homes.push_back({ExpertHome{rank, slot}});
   return placement;
 }
 

@@ -29,7 +29,9 @@ struct ExpertPlacement {
 
   int64_t experts() const { return static_cast<int64_t>(homes.size()); }
   bool is_sliced() const { return !widths.empty(); }
-  int widest() const;  // the first rank that has the widest slice; 0 where experts are whole
+  // By rank: the width of its slices, or the number of experts that have their home there.
+  std::vector<int64_t> parts() const;
+  int widest() const;  // the first rank with the largest part
   bool has_replicas() const;
   // Global experts that have their home on a rank, those that have replicas there, and both; in slot order.
   std::vector<int> experts_of(int ep_rank) const;
@@ -45,6 +47,8 @@ struct ExpertPlacement {
 
 // Blocks of consecutive experts; the first E mod EP ranks hold one more. Errors: config when EP > E.
 ExpertPlacement make_block_placement(int64_t experts, int ep);
+// The same with so many experts on each rank.
+ExpertPlacement make_block_placement(const std::vector<int64_t>& counts);
 
 // Slices of all experts on every rank, in the order of experts. widths: by rank, at least one feature each.
 ExpertPlacement make_sliced_placement(int64_t experts, const std::vector<int64_t>& widths);

@@ -11,6 +11,7 @@
 #include "config/hf_config.h"
 #include "config/learning_rate.h"
 #include "config/param_groups.h"
+#include "layout/divided.h"
 #include "layout/recompute.h"
 
 namespace mw {
@@ -76,6 +77,12 @@ void check_gradients(const RunSpec& run, const std::vector<TransportKind>& trans
 
 void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportKind>& transports) {
   if (replica_slots(run.moe, ep) == 0) return;
+  if (!run.mesh.expert_shares.empty())
+    fail(Exit::unsupported,
+         fmt::format("moe.replica_slots = {} is not supported with mesh.expert_shares: rows are split over replicas as "
+                     "if all ranks were equally fast",
+                     run.moe.replica_slots),
+         "set moe.replica_slots = 0, or leave mesh.expert_shares empty");
   for (const TransportKind kind : transports)
     if (const TransportTraits& traits = traits_of(kind); !traits.splits_rows && !traits.needs_all_experts)
       fail(Exit::unsupported,
@@ -95,7 +102,22 @@ Placements start_placements(const ModelSpec& model, const RunSpec& run, const st
   std::vector<std::vector<int64_t>> widths(model.layers.size());
   for (size_t i = 0; i < widths.size(); ++i)
     if (traits_of(transports[i]).slices_experts) widths[i] = expert_widths(run, model.layers[i].moe.width, ep);
-  return make_block_placements(model, ep, widths);
+  Placements placements = make_block_placements(model, ep, widths);
+  if (run.mesh.expert_shares.empty()) return placements;
+  for (size_t i = 0; i < widths.size(); ++i)
+    if (model.layers[i].feed_forward == FeedForwardKind::moe && !placements.layers[i].is_sliced())
+      placements.layers[i] = make_block_placement(experts_by_rank(run, model.layers[i].moe.experts, ep));
+  return placements;
+}
+
+static void check_expert_shares(const Plan& plan) {
+  const bool any = std::any_of(plan.transports.begin(), plan.transports.end(), divides_experts);
+  if (!any && !plan.run.mesh.expert_shares.empty())
+    fail(Exit::config,
+         fmt::format("mesh.expert_shares = \"{}\" divides the experts of layers whose rows travel, but the rows of no "
+                     "layer do",
+                     plan.run.mesh.expert_shares),
+         "set mesh.ep above 1 and moe.transport = \"flat\", or leave mesh.expert_shares empty");
 }
 
 // Whether experts are slices where, and only where, the transports compute with them.
@@ -213,6 +235,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
            "raise moe.replica_slots, or use a placement without replicas");
   plan.placements = std::move(placements);
   check_slices(plan);
+  check_expert_shares(plan);
   if (run.fault == Fault::short_slice) shorten_slices(plan);
   for (size_t i = 0; i < model.layers.size(); ++i)
     plan.gathers.push_back(weight_gather_of(plan.transports[i], local_layer(plan, static_cast<int64_t>(i)), model.width,

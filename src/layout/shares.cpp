@@ -11,11 +11,12 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "layout/row_split.h"
 
 namespace mw {
 namespace {
 
-constexpr const char *kKey = "mesh.shares", *kWidthKey = "mesh.width_shares";
+constexpr const char *kKey = "mesh.shares", *kWidthKey = "mesh.width_shares", *kExpertKey = "mesh.expert_shares";
 constexpr int64_t kWidthUnit = 64;  // packed weights are then plain copies
 
 std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
@@ -53,6 +54,15 @@ std::vector<int64_t> uneven_samples(const RunSpec& run, int64_t micro_batches, i
          fmt::format("set train.global_batch to a multiple of train.micro_batches, and to at least {}",
                      micro_batches * dp));
   return divide_by_shares(global / micro_batches, weights);
+}
+
+// Of EP ranks. Errors: config, where there are not ep.
+std::vector<int64_t> weights_of_ep(const std::string& text, const std::string& key, int64_t ep) {
+  const std::vector<int64_t> weights = weights_of(text, key, ep);
+  if (std::ssize(weights) != ep)
+    fail(Exit::config, fmt::format("{} = \"{}\" has {} shares, but mesh.ep = {}", key, text, weights.size(), ep),
+         fmt::format("list one share per expert-parallel rank, or leave {} empty", key));
+  return weights;
 }
 
 }  // namespace
@@ -165,12 +175,7 @@ int64_t width_unit(int64_t width, int64_t ep) {
 }
 
 std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep) {
-  const std::vector<int64_t> weights = weights_of(run.mesh.width_shares, kWidthKey, ep);
-  if (std::ssize(weights) != ep)
-    fail(Exit::config,
-         fmt::format("mesh.width_shares = \"{}\" has {} shares, but mesh.ep = {}", run.mesh.width_shares,
-                     weights.size(), ep),
-         "list one share per expert-parallel rank, or leave mesh.width_shares empty");
+  const std::vector<int64_t> weights = weights_of_ep(run.mesh.width_shares, kWidthKey, ep);
   if (width < ep)
     fail(Exit::config,
          fmt::format("moe.transport = \"gather_tokens\": mesh.ep = {} ranks cannot share experts of width {}", ep,
@@ -184,6 +189,26 @@ std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep
 
 bool can_share_width(const RunSpec& run, int64_t width, int64_t ep) {
   return width >= ep && std::ssize(weights_of(run.mesh.width_shares, kWidthKey, ep)) == ep;
+}
+
+std::vector<int64_t> experts_by_rank(const RunSpec& run, int64_t experts, int64_t ep) {
+  const std::vector<int64_t> weights = weights_of_ep(run.mesh.expert_shares, kExpertKey, ep);
+  if (ep > experts)
+    fail(Exit::config, fmt::format("mesh.ep = {} is more than the {} experts of a layer", ep, experts),
+         fmt::format("set mesh.ep to at most {}: every expert-parallel rank needs an expert", experts));
+  return divide_by_shares(experts, weights);
+}
+
+bool can_share_experts(const RunSpec& run, int64_t experts, int64_t ep) {
+  return experts >= ep && std::ssize(weights_of(run.mesh.expert_shares, kExpertKey, ep)) == ep;
+}
+
+std::vector<int64_t> expert_speeds(const RunSpec& run, int64_t ep) {
+  std::vector<int64_t> speeds = weights_of_ep(run.mesh.expert_shares, kExpertKey, ep);
+  const int64_t most = *std::max_element(speeds.begin(), speeds.end());
+  if (most > kMostSpeed)
+    for (int64_t& speed : speeds) speed = std::max<int64_t>(1, speed * kMostSpeed / most);
+  return speeds;
 }
 
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank) {

@@ -1,7 +1,8 @@
-// Shares: how many samples of a micro-batch each data-parallel (DP) rank gets, and how much of the width of every
-// expert each expert-parallel (EP) rank, equally much or as mesh.shares and mesh.width_shares say. In this file a
-// micro-batch is that of all DP ranks together: train.global_batch / train.micro_batches samples. Example: 8 samples
-// for mesh.shares = "3,1" are 6 for DP rank 0 and 2 for DP rank 1. All other code takes these numbers from here.
+// Shares: how many samples of a micro-batch each data-parallel (DP) rank gets, and how many experts, or how much of the
+// width of every expert, each expert-parallel (EP) rank, equally much or as mesh.shares, mesh.expert_shares and
+// mesh.width_shares say. In this file a micro-batch is that of all DP ranks together: train.global_batch /
+// train.micro_batches samples. Example: 8 samples for mesh.shares = "3,1" are 6 for DP rank 0 and 2 for DP rank 1. All
+// other code takes these numbers from here.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,7 @@
 
 namespace mw {
 
-// What mesh.shares and mesh.width_shares say for shares by measured speeds, which `train` puts in its place
+// What these keys say for shares by measured speeds, which `train` puts in its place
 // (train/loop/share_chooser.h). Everything else takes it for equal shares.
 inline constexpr const char* kMeasuredShares = "measured";
 
@@ -66,5 +67,14 @@ int64_t width_unit(int64_t width, int64_t ep);
 std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep);
 // Whether expert_widths accepts these sizes.
 bool can_share_width(const RunSpec& run, int64_t width, int64_t ep);
+
+// The experts of a layer by EP rank: equal, or by mesh.expert_shares. Errors: config, if that does not list ep shares,
+// or experts is less than ep.
+std::vector<int64_t> experts_by_rank(const RunSpec& run, int64_t experts, int64_t ep);
+// Whether experts_by_rank accepts these sizes.
+bool can_share_experts(const RunSpec& run, int64_t experts, int64_t ep);
+// How fast EP ranks compute experts, relative to each other: mesh.expert_shares, from 1 to kMostSpeed
+// (layout/row_split.h). Errors: as experts_by_rank.
+std::vector<int64_t> expert_speeds(const RunSpec& run, int64_t ep);
 
 }  // namespace mw

@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "layout/shares.h"
 
 namespace mw {
 namespace {
@@ -52,9 +53,18 @@ double head_flops(const ModelSpec& model) {
   return 2.0 * static_cast<double>(model.width) * static_cast<double>(model.vocab);
 }
 
-// The cut into stages of which each has a rank of its own. sums: cost of the layers before.
-std::vector<int64_t> split_over_stages(const std::vector<double>& sums, double head, int stages) {
+std::vector<double> sums_of_layers(const ModelSpec& model, int64_t seq_len) {
+  std::vector<double> sums = {0};  // of the layers before
+  for (int64_t i = 0; i < model.layer_count(); ++i) sums.push_back(sums.back() + flops_of(model, i, seq_len));
+  return sums;
+}
+
+// The cut into stages of which each has a rank of its own. sums: cost of the layers before. slowness: of each stage, a
+// factor of its cost; most: layers of each stage.
+std::vector<int64_t> split_over_stages(const std::vector<double>& sums, double head, std::span<const double> slowness,
+                                       std::span<const int64_t> most) {
   const auto layers = std::ssize(sums) - 1;
+  const auto stages = static_cast<int>(slowness.size());
   // Of the best cut of layers i.. into the stages from s on: its slowest stage, then the squares of all.
   struct Cut {
     double slowest = std::numeric_limits<double>::infinity(), squares = 0;
@@ -67,10 +77,11 @@ std::vector<int64_t> split_over_stages(const std::vector<double>& sums, double h
     const int64_t left = stages - 1 - s;  // stages after this one
     for (int64_t i = s; i < layers - left; ++i) {
       Cut& cut = best[static_cast<size_t>(s)][static_cast<size_t>(i)];
-      for (int64_t end = i + 1; end <= layers - left; ++end) {
+      for (int64_t end = i + 1; end <= std::min(layers - left, i + most[static_cast<size_t>(s)]); ++end) {
         const Cut& rest = best[static_cast<size_t>(s) + 1][static_cast<size_t>(end)];
         const double cost =
-            sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(i)] + (s == stages - 1 ? head : 0);
+            slowness[static_cast<size_t>(s)] *
+            (sums[static_cast<size_t>(end)] - sums[static_cast<size_t>(i)] + (s == stages - 1 ? head : 0));
         const Cut with{std::max(cost, rest.slowest), cost * cost + rest.squares, end};
         if (std::tie(with.slowest, with.squares) <= std::tie(cut.slowest, cut.squares)) cut = with;
       }
@@ -136,13 +147,28 @@ std::vector<int64_t> split_layers(const ModelSpec& model, const PipelineShape& s
          shape.chunks > 1 ? fmt::format("lower mesh.pp = {} or mesh.chunks = {} until their product is at most {}",
                                         shape.ranks, shape.chunks, layers)
                           : fmt::format("set mesh.pp to at most {}", layers));
-  if (!wanted.empty()) return parse_counts(wanted, layers, stages);
-  std::vector<double> sums = {0};  // of the layers before
-  for (int64_t i = 0; i < layers; ++i) sums.push_back(sums.back() + flops_of(model, i, seq_len));
-  std::vector<int64_t> first = split_over_stages(sums, head_flops(model), stages);
+  if (!wanted.empty() && wanted != kMeasuredShares) return parse_counts(wanted, layers, stages);
+  const std::vector<double> sums = sums_of_layers(model, seq_len);
+  const auto count = static_cast<size_t>(stages);
+  std::vector<int64_t> first =
+      split_over_stages(sums, head_flops(model), std::vector<double>(count, 1), std::vector<int64_t>(count, layers));
   while (shape.chunks > 1 && improve(first, sums, head_flops(model), shape)) {
   }
   return first;
+}
+
+std::vector<int64_t> layers_by_speed(const ModelSpec& model, int64_t seq_len, std::span<const double> seconds,
+                                     std::span<const int64_t> most) {
+  std::vector<int64_t> first = split_over_stages(sums_of_layers(model, seq_len), head_flops(model), seconds, most);
+  for (size_t s = 0; s + 1 < first.size(); ++s) first[s] = first[s + 1] - first[s];
+  first.pop_back();
+  return first;
+}
+
+double flops_of_stage(const ModelSpec& model, int64_t seq_len, const StagePlan& stage) {
+  const std::vector<double> sums = sums_of_layers(model, seq_len);
+  return sums[static_cast<size_t>(stage.end_layer)] - sums[static_cast<size_t>(stage.first_layer)] +
+         (stage.has_head ? head_flops(model) : 0);
 }
 
 std::vector<StagePlan> plan_stages(const Schedule& schedule, int rank, const std::vector<int64_t>& first_layers) {

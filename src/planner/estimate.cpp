@@ -260,15 +260,16 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   return states;
 }
 
-// Of a stage, those that may need most. Rank 0 has as much of everything as any, but for slices of experts, of which
-// another rank may have wider ones. ZeRO's first cut may lie in the embedding, of which every rank keeps the master
+// Of a stage, those that may need most. Rank 0 has as much of everything as any, but for experts: another rank may have
+// more of them, or wider slices. ZeRO's first cut may lie in the embedding, of which every rank keeps the master
 // weights, and the last one in matrices: that of the last rank, or where experts or parts of the model are not the same
 // everywhere, of the last ones that have as much as those.
 std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& mesh) {
   const int last = mesh.dp * mesh.tp - 1;
   const std::vector<ExpertPlacement>& placements = memory_.placements_of(mesh.ep);
   const auto uneven = std::find_if(placements.begin(), placements.end(), [](const ExpertPlacement& placement) {
-    return std::set<int64_t>(placement.widths.begin(), placement.widths.end()).size() > 1;
+    const std::vector<int64_t> parts = placement.parts();
+    return std::set<int64_t>(parts.begin(), parts.end()).size() > 1;
   });
   const int widest = uneven == placements.end() ? 0 : uneven->widest();
   std::vector<int> ranks = {0};
@@ -288,8 +289,7 @@ std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& m
   const ModelSpec& model = memory_.kinds().model;
   const auto any_layer = [&](auto is) { return std::any_of(model.layers.begin(), model.layers.end(), is); };
   const int tp = mesh.tp;
-  const bool experts_differ =
-      uneven != placements.end() || any_layer([&](const LayerSpec& layer) { return layer.moe.experts % mesh.ep != 0; });
+  const bool experts_differ = uneven != placements.end();
   const bool shards_differ =
       vocab_part(model, tp, 0).count != vocab_part(model, tp, tp - 1).count || any_layer([&](const LayerSpec& layer) {
         const int64_t of_experts = mesh.ted ? layer.moe.width % tp + layer.moe.shared_width % tp : 0;

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "layout/divided.h"
 #include "layout/plan.h"
 
 namespace mw {
@@ -100,14 +101,17 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
   return true;
 }
 
-// Whether experts can be cut into slices where transports compute with them.
-bool can_slice(const Request& request, const Layout& layout, const std::vector<TransportKind>& transports) {
+// Whether experts can be cut into slices where transports compute with them, and divided over the ranks elsewhere.
+bool can_divide_experts(const Request& request, const Layout& layout, const std::vector<TransportKind>& transports) {
   const std::vector<LayerSpec>& layers = request.model.layers;
-  for (size_t i = 0; i < layers.size(); ++i)
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (divides_experts(transports[i]) && !can_share_experts(request.run, layers[i].moe.experts, layout.ep))
+      return false;
     if (traits_of(transports[i]).slices_experts &&
         ((layout.tp > 1 && layout.tp_mode == MoeTpMode::ted) || layers[i].moe.bias ||
          !can_share_width(request.run, layers[i].moe.width, layout.ep)))
       return false;
+  }
   return true;
 }
 
@@ -226,6 +230,7 @@ Trainable trainable(const Request& request) {
       run.moe.transport = "auto";
       run.mesh.shares.clear();
       run.mesh.width_shares.clear();
+      run.mesh.expert_shares.clear();
       try {
         make_plan(model, run, 1, 0, platform_of(request.profile, model, run));
         out.pairs.emplace_back(schedule, recompute);
@@ -251,7 +256,7 @@ std::vector<std::string> transports_to_try(const Request& request, const Layout&
     bool can = traits.gathers_weights && sums_in_f32;
     if (traits.by_node) can = on_nodes || (on_one && traits.merges);
     if (traits.slices_experts)
-      can = can_slice(request, layout, choose_transports(transport_names(name, request.model), layout.ep));
+      can = can_divide_experts(request, layout, choose_transports(transport_names(name, request.model), layout.ep));
     can = can && (traits.splits_rows || replica_slots(request.run.moe, layout.ep) == 0);
     if (can) names.push_back(name);
   }
@@ -277,7 +282,7 @@ std::vector<Layout> layouts_of(const Request& request) {
       layout.ep = static_cast<int>(ep);
       const std::vector<TransportKind> transports = choose_transports(names, ep);
       check_replicas(run, ep, transports);
-      if (!can_slice(request, layout, transports)) continue;
+      if (!can_divide_experts(request, layout, transports)) continue;
       for (const int64_t micro_batches : divisors_of(run.train.global_batch)) {
         layout.micro_batches = micro_batches;
         if (!can_share_samples(run, micro_batches, dp) || !holds_tokens(request, layout, dp, transports)) continue;

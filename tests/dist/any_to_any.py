@@ -59,6 +59,7 @@ LAYOUTS = [
     ("tp", 4, "mesh.tp=4 mesh.ep=4 mesh.zero=1"),
     ("tp-dp", 4, "mesh.tp=2 mesh.ep=2 mesh.placement=dp_first"),
     ("ted", 4, "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted mesh.zero=1"),
+    ("experts", 4, "mesh.ep=4 mesh.zero=1 moe.transport=flat mesh.expert_shares=3,1,2,1"),
     ("slices", 4, "mesh.ep=4 mesh.zero=1 moe.transport=gather_tokens mesh.width_shares=2,1,1,4"),
     ("all", 8, "mesh.pp=2 mesh.tp=2 mesh.ep=2 mesh.zero=1"),
 ]

@@ -42,6 +42,17 @@ for transport, width in (("gather_weights", []), ("gather_tokens", ["mesh.width_
     difference = largest_difference(read_metrics("equal"), read_metrics(transport))
     checks.expect(difference < 1e-5, f"{transport}: differs from equal shares by {difference}")
 
+# Experts of ranks and layers of stages.
+for key, total, keys in (("mesh.expert_shares", 8, ["mesh.ep=2", "moe.transport=flat"]),
+                         ("mesh.stage_layers", 3, ["mesh.ep=1", "mesh.pp=2"])):
+    output = train(key, f"{key}=measured", "debug.slow=1:0.02", "train.steps=6", *keys)
+    shares = shares_in(output, key)
+    checks.expect(sum(shares) == total and shares[0] > shares[1], f"{key}: {shares} with a rank of a fiftieth of the speed")
+    output = train(key, f"{key}=measured", "checkpoint.resume=auto", *keys)
+    checks.expect(shares_in(output, key, "as in the checkpoint") == shares, f"{key}: other shares after a resume", output)
+    difference = largest_difference(read_metrics("equal"), read_metrics(key))
+    checks.expect(difference < 1e-5, f"{key}: differs from equal shares by {difference}")
+
 # Rank 1 becomes ten times slower after step 100. Of four samples only such a change moves one.
 output = train("drift", MEASURED, "moe.transport=gather_weights", "mesh.adapt_every=10", "debug.slow=1:0.1@101", "train.steps=165",
                "train.global_batch=4")

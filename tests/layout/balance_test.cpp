@@ -270,17 +270,17 @@ TEST(Balance, ReplicasHaveToEarnTheirTraffic) {
 // than they save are left out, also those that were there.
 TEST(Balance, TakesAsManyReplicasAsPay) {
   const ExpertPlacement now = make_block_placement(4, 2);
-  const Rows rows = {300, 40, 30, 30};
+  const Rows rows = {300, 40, 30, 30}, speeds = {1, 1};
   BalanceCosts costs{.expert_seconds = 0.1, .bytes_per_second = 1e6, .horizon = 100};
-  const ExpertPlacement even = best_placement(now, rows, 2, costs);
+  const ExpertPlacement even = best_placement(now, rows, speeds, 2, costs);
   EXPECT_TRUE(even.has_replicas());
   EXPECT_EQ(rows_of_ranks(even, split_rows(even, rows, Rows{1, 1})), (Rows{200, 200}));
   costs.replica_seconds = 1;
-  const ExpertPlacement places = best_placement(now, rows, 2, costs);
+  const ExpertPlacement places = best_placement(now, rows, speeds, 2, costs);
   EXPECT_FALSE(places.has_replicas());
-  EXPECT_FALSE(best_placement(even, rows, 2, costs).has_replicas());
+  EXPECT_FALSE(best_placement(even, rows, speeds, 2, costs).has_replicas());
   costs.state_bytes = 1e9;
-  EXPECT_EQ(best_placement(now, rows, 2, costs), now);
+  EXPECT_EQ(best_placement(now, rows, speeds, 2, costs), now);
 }
 
 }  // namespace

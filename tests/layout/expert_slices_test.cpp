@@ -44,6 +44,14 @@ TEST(ExpertSlices, AreRefusedWhereTheyCannotBe) {
   RunSpec whole = slicing_run(2, "3,1");
   whole.moe.transport = "auto";
   refuse(whole, 20, "no layer has slices of experts");
+  RunSpec shared = slicing_run(2);
+  shared.mesh.expert_shares = "3,1";
+  refuse(shared, 20, "the rows of no layer do");
+  shared.moe.transport = "flat";
+  shared.moe.replica_slots = 1;
+  const auto error = refusal_of([&] { make_plan(build_native_model(small_native()), shared, 4, 0, {}); },
+                                {Exit::unsupported}, "mesh.expert_shares");
+  EXPECT_TRUE(error);
   RunSpec ted = slicing_run(2);
   ted.mesh.tp = 2;
   ted.moe.tp_mode = MoeTpMode::ted;

@@ -7,6 +7,17 @@
 namespace mw::test {
 namespace {
 
+TEST(Placement, BlocksMayBeUneven) {
+  const ExpertPlacement placement = make_block_placement(std::vector<int64_t>{1, 4, 2});
+  EXPECT_NO_THROW(validate(placement));
+  EXPECT_EQ(placement.experts_of(1), (std::vector<int>{1, 2, 3, 4}));
+  EXPECT_EQ(placement.parts(), (std::vector<int64_t>{1, 4, 2}));
+  EXPECT_EQ(placement.widest(), 1);
+  EXPECT_EQ(make_block_placement(7, 3), make_block_placement(std::vector<int64_t>{3, 2, 2}));
+  EXPECT_EQ(make_block_placement(7, 3).widest(), 0);
+  EXPECT_EQ(make_sliced_placement(7, {2, 3, 3}).widest(), 1);
+}
+
 TEST(Placement, BlocksAreUnevenWhenTheyMust) {
   for (int64_t experts = 1; experts <= 20; ++experts)
     for (int ep = 1; ep <= experts; ++ep) {

@@ -90,6 +90,24 @@ TEST(Shares, ThatAreNotMeasuredYetAreEqual) {
   EXPECT_TRUE(can_share_width(run, 256, 3));
 }
 
+TEST(Shares, DivideExpertsOfRanks) {
+  RunSpec run;
+  EXPECT_EQ(experts_by_rank(run, 8, 3), (Parts{3, 3, 2}));
+  EXPECT_EQ(expert_speeds(run, 3), (Parts{1, 1, 1}));
+  run.mesh.expert_shares = kMeasuredShares;
+  EXPECT_EQ(experts_by_rank(run, 8, 3), (Parts{3, 3, 2}));
+  run.mesh.expert_shares = "5,2,1";
+  EXPECT_EQ(experts_by_rank(run, 8, 3), (Parts{5, 2, 1}));
+  EXPECT_EQ(expert_speeds(run, 3), (Parts{5, 2, 1}));
+  EXPECT_TRUE(can_share_experts(run, 3, 3));
+  EXPECT_FALSE(can_share_experts(run, 2, 3));
+  EXPECT_FALSE(can_share_experts(run, 8, 2));
+  EXPECT_TRUE(refusal_of([&] { experts_by_rank(run, 8, 2); }, {Exit::config}, "has 3 shares, but mesh.ep = 2"));
+  EXPECT_TRUE(refusal_of([&] { experts_by_rank(run, 2, 3); }, {Exit::config}, "more than the 2 experts"));
+  run.mesh.expert_shares = "4000,2000,1";
+  EXPECT_EQ(expert_speeds(run, 3), (Parts{1000, 500, 1}));
+}
+
 TEST(Divided, NoPartIsLargerThanItsMemory) {
   RunSpec run = small_run();
   run.train.global_batch = 20;

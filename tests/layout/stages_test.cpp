@@ -40,6 +40,34 @@ TEST(SplitLayers, ALargeHeadTakesLayersFromItsStage) {
 }
 
 // Against every cut there is.
+TEST(LayersBySpeed, NoOtherCutTakesLessTime) {
+  const ModelSpec model = model_of(9, 700, 3);
+  const auto cost = [&](const std::vector<int64_t>& parts, const std::vector<double>& seconds) {
+    double slowest = 0;
+    StagePlan stage;
+    for (size_t s = 0; s < 3; ++s) {
+      stage.first_layer = stage.end_layer;
+      stage.end_layer += parts[s];
+      stage.has_head = s == 2;
+      slowest = std::max(slowest, seconds[s] * flops_of_stage(model, 16, stage));
+    }
+    return slowest;
+  };
+  for (const std::vector<double>& seconds : {std::vector<double>{1, 1, 1}, {1, 2, 3}, {5, 1, 0.3}})
+    for (const std::vector<int64_t>& most : {std::vector<int64_t>{9, 9, 9}, {3, 4, 5}}) {
+      double best = 1e300;
+      for (int64_t a = 1; a < 8; ++a)
+        for (int64_t b = 1; a + b < 9; ++b)
+          if (a <= most[0] && b <= most[1] && 9 - a - b <= most[2])
+            best = std::min(best, cost({a, b, 9 - a - b}, seconds));
+      const std::vector<int64_t> parts = layers_by_speed(model, 16, seconds, most);
+      for (size_t s = 0; s < 3; ++s) EXPECT_LE(parts[s], most[s]);
+      EXPECT_DOUBLE_EQ(cost(parts, seconds), best);
+    }
+  EXPECT_EQ(split_layers(model, pipeline(3), 16, "measured"), split_layers(model, pipeline(3), 16, ""));
+}
+
+// Against every cut there is.
 TEST(SplitLayers, NoOtherCutHasAFasterSlowestStage) {
   const ModelSpec model = model_of(9, 700, 3);
   const auto cost = [&](int64_t begin, int64_t end, bool last) {

@@ -149,6 +149,18 @@ TEST(Memory, EqualsTheTableWhereTokensAreGathered) {
       }
 }
 
+TEST(Memory, EqualsTheTableWithUnevenExperts) {
+  for (const char* transport : {"flat", "halo*2,gather_weights*3"})
+    for (const Platform& platform : {Platform{false, false, 1000}, Platform{true, true, 77}}) {
+      RunSpec run = small_run();
+      run.moe.transport = transport;
+      run.mesh.expert_shares = "1,3,2";
+      MemoryModel memory(odd_model(), run, platform);
+      for (const char* layout : {"ep=3", "tp=2 ep=3 zero=1 recompute=moe", "pp=2 ep=3 micro_batches=4"})
+        compare(memory, odd_model(), run, layout, 12, platform);
+    }
+}
+
 TEST(Memory, EqualsTheTableWithReplicaSlots) {
   for (const char* transport : {"flat", "halo*2,bypass*3"})
     for (const auto& [dtype, gradients] : {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}})

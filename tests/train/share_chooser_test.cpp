@@ -67,6 +67,25 @@ TEST(ShareChooser, SharesBySpeedsThatItMeasures) {
     });
 }
 
+TEST(ShareChooser, SharesExpertsAndLayersBySpeeds) {
+  const SampleOrder samples(counting_tokens(100), 32, 128, 1);
+  run_ranks(2, [&](Comm& world, Stream&) {
+    RunSpec run = measured_run("flat");
+    run.mesh.shares = "";
+    run.mesh.expert_shares = kMeasuredShares;
+    const ShareChooser chooser(run, plan_of(run, world), world, 1, {}, samples, std::nullopt);
+    EXPECT_EQ(run.mesh.expert_shares, "5,1");
+    run = measured_run("auto");
+    run.mesh.shares = "";
+    run.mesh.ep = 1;
+    run.mesh.pp = 2;
+    run.mesh.stage_layers = kMeasuredShares;
+    run.native.layers = 6;
+    const ShareChooser layers(run, plan_of(run, world), world, 1, {}, samples, std::nullopt);
+    EXPECT_EQ(run.mesh.stage_layers, "5,1");
+  });
+}
+
 TEST(ShareChooser, KeepsTheSharesOfTheSameLayout) {
   const SampleOrder samples(counting_tokens(100), 32, 128, 1);
   run_ranks(2, [&](Comm& world, Stream&) {

@@ -15,6 +15,7 @@ struct LayoutCase {
   const char* transport = "auto";
   const char *shares = "", *width_shares = "";
   int64_t weight_slots = 2, replica_slots = 0;
+  const char* expert_shares = "";
 };
 // NOLINTNEXTLINE(readability-identifier-naming): GoogleTest calls it by this name
 void PrintTo(const LayoutCase& layout, std::ostream* out) { *out << layout.name; }
@@ -72,6 +73,12 @@ const LayoutCase kLayouts[] = {
     {"replicas_halo", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "halo", "", "", 2, 2},
     {"replicas_bypass_zb_h1", 8, on_nodes(3, mesh_of(2, 1, 4, 0, ScheduleKind::zb_h1)), "bypass", "", "", 2, 1},
     {"replicas_of_shares_5_2_1", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "flat,halo,bypass", "5,2,1", "", 2, 1},
+    {"experts_2_1", 2, mesh_of(1, 1, 2, 0), "flat", "3,1", "", 2, 0, "2,1"},
+    {"experts_1_3_1_halo_zero", 6, on_nodes(2, mesh_of(1, 1, 3, 1)), "halo", "2,1,1,1,2,1", "", 2, 0, "1,3,1"},
+    {"experts_1_1_3_1_bypass_zb_h1", 8, on_nodes(3, mesh_of(2, 1, 4, 0, ScheduleKind::zb_h1)), "bypass", "", "", 2, 0,
+     "1,1,3,1"},
+    {"experts_1_2_2_1_padded", 4, mesh_of(1, 2, 4, 0), "padded", "", "", 2, 0, "1,2,2,1"},
+    {"experts_and_slices", 4, mesh_of(1, 1, 2, 1), "flat,gather_tokens,gather_weights", "", "1,4", 2, 0, "1,4"},
     {"shares_3_1", 2, mesh_of(1, 1, 2, 0), "auto", "3,1"},
     {"shares_1_3_zero", 4, mesh_of(1, 2, 2, 1), "padded", "1,3"},
     {"shares_5_2_1", 6, mesh_of(2, 1, 3, 1, ScheduleKind::zb_h1), "auto", "5,2,1"},
@@ -89,7 +96,8 @@ Verdict verify(const LayoutCase& layout, Fault fault = Fault::none) {
   run.moe.transport = layout.transport;
   run.moe.weight_slots = layout.weight_slots;
   run.moe.replica_slots = layout.replica_slots;
-  run.migrate = layout.replica_slots > 0;
+  run.mesh.expert_shares = layout.expert_shares;
+  run.migrate = layout.replica_slots > 0 || !run.mesh.expert_shares.empty();
   if (fault == Fault::stale_replica) run.verify.steps = 3;
   run.mesh.shares = layout.shares;
   run.mesh.width_shares = layout.width_shares;

@@ -14,6 +14,7 @@
 #include "engine/migration.h"
 #include "layout/balance.h"
 #include "layout/row_split.h"
+#include "layout/shares.h"
 #include "layout/transport.h"
 
 namespace mw {
@@ -28,15 +29,15 @@ std::vector<int64_t> rounded(const std::vector<double>& rows) {
   return out;
 }
 
-std::vector<int64_t> equal_speeds(int ranks) { return std::vector<int64_t>(static_cast<size_t>(ranks), 1); }
-
 // That every rank of the placement computes.
-std::vector<int64_t> rank_rows(const ExpertPlacement& placement, std::span<const int64_t> rows) {
-  return rows_of_ranks(placement, split_rows(placement, rows, equal_speeds(placement.ep)));
+std::vector<int64_t> rank_rows(const ExpertPlacement& placement, std::span<const int64_t> rows,
+                               const std::vector<int64_t>& speeds) {
+  return rows_of_ranks(placement, split_rows(placement, rows, speeds));
 }
 
-double rank_imbalance(const ExpertPlacement& placement, std::span<const int64_t> rows) {
-  return imbalance_of(rank_rows(placement, rows), equal_speeds(placement.ep));
+double rank_imbalance(const ExpertPlacement& placement, std::span<const int64_t> rows,
+                      const std::vector<int64_t>& speeds) {
+  return imbalance_of(rank_rows(placement, rows, speeds), speeds);
 }
 
 // Whether the rows of a rank depend on which experts it has.
@@ -74,6 +75,7 @@ void check_replica_slots(const RunSpec& run) {
 
 Balancer::Balancer(Engine& engine)
     : engine_(engine),
+      speeds_(expert_speeds(engine.plan.run, engine.plan.mesh.ep)),
       link_bytes_per_second_(engine.plan.run.moe.balance == Balance::none ? 0 : measure_bandwidth(engine)),
       move_bytes_per_second_(link_bytes_per_second_) {
   const Plan& plan = engine.plan;
@@ -117,8 +119,9 @@ Placements Balancer::plan_moves(double matmul_seconds, int64_t step, double& gai
                              .bytes_per_second = move_bytes_per_second_,
                              .replica_seconds = (layer.weight_bytes + layer.gradient_bytes) / link_bytes_per_second_,
                              .horizon = layer.moved_at ? std::min(horizon, step - *layer.moved_at) : horizon};
-    ExpertPlacement best = best_placement(placement, rows, slots, costs);
-    gain += (rank_imbalance(placement, rows) - rank_imbalance(best, rows)) * expert_seconds / plan.mesh.pp;
+    ExpertPlacement best = best_placement(placement, rows, speeds_, slots, costs);
+    gain += (rank_imbalance(placement, rows, speeds_) - rank_imbalance(best, rows, speeds_)) * expert_seconds /
+            plan.mesh.pp;
     if (best != placement) layer.moved_at = step;
     placement = std::move(best);
   }
@@ -167,8 +170,8 @@ void Balancer::report_imbalance(const StepStats& stats, BalanceReport& report) c
     if (!computed.empty())
       rows.assign(computed.begin() + std::ptrdiff_t(l * ep), computed.begin() + std::ptrdiff_t((l + 1) * ep));
     else if (rows_follow_experts(plan, layers_[l].index))
-      rows = rank_rows(plan.placements->layers[index], rounded(stats.load[l]));
-    const double imbalance = rows.empty() ? 1 : imbalance_of(rows, equal_speeds(plan.mesh.ep));
+      rows = rank_rows(plan.placements->layers[index], rounded(stats.load[l]), speeds_);
+    const double imbalance = rows.empty() ? 1 : imbalance_of(rows, speeds_);
     report.rank_imbalance += imbalance / static_cast<double>(layers_.size());
     report.worst_rank_imbalance = std::max(report.worst_rank_imbalance, imbalance);
     report.rank_rows.push_back(std::move(rows));

@@ -15,7 +15,9 @@ namespace mw {
 
 // What a step says about the balance of ranks.
 struct BalanceReport {
-  double rank_imbalance = 0;        // rows of the fullest EP rank over the mean, mean over MoE layers; 0: no such layer
+  // Time of the slowest EP rank over that of perfect balance, as by rows and mesh.expert_shares: mean over MoE layers;
+  // 0: no such layer.
+  double rank_imbalance = 0;
   double worst_rank_imbalance = 0;  // of the worst layer
   // [MoE layer][EP rank]: the rows that ranks computed; empty for a layer in which they do not depend on its experts.
   std::vector<std::vector<int64_t>> rank_rows;
@@ -66,7 +68,8 @@ class Balancer {
   void count_message();
 
   Engine& engine_;
-  std::vector<Layer> layers_;  // MoE layers
+  std::vector<int64_t> speeds_;  // of EP ranks
+  std::vector<Layer> layers_;    // MoE layers
   WorkClock clock_;
   double all_flops_ = 0;          // of matrix products, per token
   double matmul_seconds_ = 0;     // of this rank in a step, when it was last measured

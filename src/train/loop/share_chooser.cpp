@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "layout/divided.h"
 #include "layout/shares.h"
+#include "layout/stages.h"
 #include "layout/transport.h"
 #include "train/loop/slow_ranks.h"
 #include "train/loop/train_step.h"
@@ -20,8 +21,14 @@ constexpr int kPasses = 2;  // that measure
 
 Lane lane_of(const Engine& engine) { return engine.device.kind == DeviceKind::cpu ? Lane::host : Lane::compute; }
 
+struct Measured {
+  ComputeSeconds seconds;
+  int64_t rows = 0;      // that this rank's experts computed, in all layers
+  double mean_rows = 0;  // of all ranks
+};
+
 // Of the faster pass: the first one also commits memory.
-ComputeSeconds measure(Engine& engine, const SampleOrder& samples) {
+Measured measure(Engine& engine, const SampleOrder& samples) {
   engine.params.initialise(static_cast<uint64_t>(engine.plan.run.train.seed), engine.stream);
   refresh_weights(engine);
   slow_down(engine, 0);
@@ -29,14 +36,18 @@ ComputeSeconds measure(Engine& engine, const SampleOrder& samples) {
   if (lane_of(engine) == Lane::compute) trace.time_device(&engine.stream.queue());
   const std::vector<Batch> batches = stage(engine, read_step(samples, engine.plan, 0));
   trace.keep_events(true);
-  ComputeSeconds least;
+  Measured least;
   for (int pass = 0; pass < kPasses; ++pass) {
-    accumulate_gradients(engine, batches, forced_taps(engine.plan, 1));
+    const StepStats stats = accumulate_gradients(engine, batches, forced_taps(engine.plan, 1));
     trace.settle();
     const ComputeSeconds seconds = compute_seconds(trace.take_events(), lane_of(engine));
-    if (pass == 0 || seconds.all < least.all) least = seconds;
+    if (pass > 0 && seconds.all >= least.seconds.all) continue;
+    least = {seconds, 0, 0};
+    for (const ExpertRows& rows : stats.rows) least.rows += rows.all;
   }
   trace.time_device(nullptr);
+  least.mean_rows = static_cast<double>(least.rows) / engine.world.size();
+  engine.world.all_reduce_sum(std::span(&least.mean_rows, 1));
   return least;
 }
 
@@ -46,6 +57,30 @@ double seconds_for_samples(const Plan& plan, const ComputeSeconds& seconds) {
     return !traits_of(kind).exchanges() && !traits_of(kind).slices_experts;
   });
   return stay ? seconds.all : seconds.all - seconds.experts;
+}
+
+// What a rank computes for its part of what is divided.
+double seconds_for(const Divided& divided, const Plan& plan, const Measured& measured) {
+  if (divided.key == &MeshSpec::shares) return seconds_for_samples(plan, measured.seconds);
+  if (divided.key == &MeshSpec::stage_layers) return measured.seconds.all;
+  if (divided.key == &MeshSpec::width_shares) return measured.seconds.experts;
+  // As if its experts had got as many rows as those of others.
+  return measured.seconds.experts * measured.mean_rows / static_cast<double>(std::max<int64_t>(1, measured.rows));
+}
+
+// The units of this rank's part when it was measured. Of layers, in layers of mean FLOPs.
+double measured_units(const Divided& divided, const Plan& plan) {
+  if (divided.key != &MeshSpec::stage_layers)
+    return static_cast<double>(divided.equal()[static_cast<size_t>(divided.part)]);
+  const int64_t seq_len = plan.run.train.seq_len;
+  return flops_of_stage(plan.model, seq_len, plan.stages.front()) * static_cast<double>(divided.units) /
+         forward_flops_per_token(plan.model, seq_len);
+}
+
+std::vector<int64_t> divide(const Divided& divided, const Plan& plan, std::span<const double> seconds,
+                            std::span<const int64_t> most) {
+  if (divided.key == &MeshSpec::stage_layers) return layers_by_speed(plan.model, plan.run.train.seq_len, seconds, most);
+  return divide_by_speed(divided.units, seconds, most);
 }
 
 // Of each part, as the slowest of its ranks says.
@@ -93,17 +128,22 @@ void check_adaptation(const RunSpec& run) {
 
 ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
                            const SampleOrder& samples, const std::optional<RunSpec>& before) {
+  if (run.mesh.stage_layers == kMeasuredShares && plan.stages.size() > 1)
+    fail(Exit::unsupported,
+         fmt::format("mesh.stage_layers = \"{}\" needs a schedule with one stage for each rank", kMeasuredShares),
+         "set mesh.schedule = \"1f1b\" or \"zb_h1\", or leave mesh.stage_layers empty");
   std::vector<Divided> measured;
   if (run.mesh.shares == kMeasuredShares) measured.push_back(divided_samples(plan));
   if (run.mesh.width_shares == kMeasuredShares) measured.push_back(divided_width(plan));
+  if (run.mesh.expert_shares == kMeasuredShares) measured.push_back(divided_experts(plan));
+  if (run.mesh.stage_layers == kMeasuredShares) measured.push_back(divided_layers(plan));
   if (measured.empty()) return;
   const int64_t available = available_share(world, choose_device(run.train.device, place.rank), place);
   const RunSpec equal = run;
-  std::optional<ComputeSeconds> seconds;
+  std::optional<Measured> times;
   for (const Divided& divided : measured) {
-    const bool samples_of = divided.key == &MeshSpec::shares;
     const std::vector<int64_t> most = most_units(world, divided, units_that_fit(divided, run, plan, available));
-    if (samples_of) most_ = most;
+    if (divided.key == &MeshSpec::shares) most_ = most;
     const bool known = before && before->moe.transport == run.moe.transport;
     std::string& shares = run.mesh.*divided.key;
     shares = broadcast_text(world, known ? before->mesh.*divided.key : "", 0);
@@ -112,16 +152,14 @@ ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int thre
       notes_.push_back(fmt::format("{} = \"{}\": {}, as in the checkpoint", divided.name, kMeasuredShares, shares));
       continue;
     }
-    if (!seconds) {
+    if (!times) {
       Engine engine(plan.model, equal, world, threads, place);
-      seconds = measure(engine, samples);
+      times = measure(engine, samples);
     }
-    const std::vector<int64_t> even = divided.equal();
     const std::vector<double> per_unit =
-        slowest_of_parts(world, divided,
-                         (samples_of ? seconds_for_samples(plan, *seconds) : seconds->experts) /
-                             static_cast<double>(even[static_cast<size_t>(divided.part)]));
-    const std::vector<int64_t> best = divide_by_speed(divided.units, per_unit, most);
+        slowest_of_parts(world, divided, seconds_for(divided, plan, *times) / measured_units(divided, plan));
+    const std::vector<int64_t> best = divide(divided, plan, per_unit, most),
+                               even = divide(divided, plan, std::vector<double>(per_unit.size(), 1), most);
     shares = list_of_shares(best);
     notes_.push_back(
         fmt::format("{} = \"{}\": {}, by {:.3g} s of compute for each; at most {:.3g} s in a step, {:.3g} s "

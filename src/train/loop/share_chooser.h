@@ -1,5 +1,5 @@
-// The shares of a run with mesh.shares or mesh.width_shares = "measured": by the speeds of the ranks before the first
-// step, and with mesh.adapt_every again while it goes on (layout/share_watch.h).
+// The shares of a run with mesh.shares, mesh.expert_shares, mesh.width_shares or mesh.stage_layers = "measured": by the
+// speeds of the ranks before the first step, and with mesh.adapt_every again while it goes on (layout/share_watch.h).
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,10 @@ class ShareChooser {
   // Puts shares in place of "measured" in `run`: those of `before`, a run of the same layout, where it has them and the
   // same transport. Otherwise it makes an engine with equal shares, computes the gradients of the first step twice
   // without an update, and shares so that the slowest rank takes the least time: the samples by the seconds that each
-  // data-parallel rank computes for one of its own, and the width of experts by those of the experts. No rank gets
-  // more than its memory has room for. plan: of this rank, with equal shares in place of "measured". `before` counts
-  // on rank 0 only. Collective over the world. Errors: as Engine and accumulate_gradients.
+  // data-parallel rank computes for one of its own, the width of experts by those of the experts, the experts by
+  // those of their rows, and the layers by all seconds of each stage over its FLOPs. No rank gets more than its memory
+  // has room for. plan: of this rank, with equal shares in place of "measured". `before` counts on rank 0 only.
+  // Collective over the world. Errors: as Engine and accumulate_gradients.
   ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
                const SampleOrder& samples, const std::optional<RunSpec>& before);
 
