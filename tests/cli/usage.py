@@ -24,7 +24,7 @@ refused(2, ["train: RUN is missing", "usage: moewright train RUN [OVERRIDES...]"
 refused(2, ["export: CHECKPOINT, HF_DIR are missing"], "export")
 refused(2, ["tokenize: INPUT, --tokenizer, --output are missing", "INPUT... --tokenizer VALUE"], "tokenize")
 refused(2, ["unknown option \"--profiel\"", "did you mean \"--profile\"?"], "train", "run.toml", "--profiel")
-refused(2, ["unexpected argument \"extra\""], "report", "run", "extra")
+refused(2, ["unexpected argument \"extra\""], "inspect", "run", "extra")
 refused(2, ["--threads"], "doctor", "--threads", "many")
 refused(2, ["--dtype"], "export", "a", "b", "--dtype", "fp8")
 
