@@ -90,4 +90,15 @@ MODELS = {
             ),
         ),
     ),
+    # Windows on other layers than the class has by itself, no biases of attention, tied embeddings, plain rotary
+    # embedding.
+    "gpt_oss_tied": dict(
+        family="gpt_oss", seed=119, seq=21, dialect="v5",
+        config=dict(
+            hidden_size=40, num_attention_heads=6, num_key_value_heads=3, head_dim=12, intermediate_size=20,
+            num_local_experts=7, num_experts_per_tok=2, num_hidden_layers=3, sliding_window=4,
+            layer_types=["full_attention", "sliding_attention", "sliding_attention"], attention_bias=False,
+            rms_norm_eps=1e-6, vocab_size=77, tie_word_embeddings=True, router_aux_loss_coef=0.05, rope_theta=3000.0,
+        ),
+    ),
 }

@@ -148,7 +148,8 @@ def to_v4(config):
     kind = rope.pop("rope_type", "default")
     if "partial_rotary_factor" in rope:
         v4["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
-    v4["rope_scaling"] = None if kind == "default" else {"type": kind, **rope}
+    plain = kind == "default" and v4["model_type"] != "gpt_oss"  # which has YaRN where nothing is said
+    v4["rope_scaling"] = None if plain else {"type": kind, **rope}
     v4["torch_dtype"] = config["dtype"]
     if v4["model_type"] in ("qwen3_moe", "olmoe") and "num_local_experts" in v4:
         v4["num_experts"] = v4.pop("num_local_experts")
@@ -340,7 +341,7 @@ def adam_ratio(adamw, step):
 
 def aux_share(model, params, input_ids, labels):
     """Norm of the router gradient that comes from the auxiliary loss, as a share of the whole router gradient."""
-    gates = [p for name, p in params.items() if name.endswith("mlp.gate.weight")]
+    gates = [p for name, p in params.items() if name.endswith(("mlp.gate.weight", "mlp.router.weight"))]
     out = model(input_ids=input_ids, labels=labels, output_router_logits=True)
     aux = torch.autograd.grad(out.aux_loss * model.router_aux_loss_coef, gates)
     norm = lambda tensors: sum(x.double().square().sum() for x in tensors).sqrt().item()

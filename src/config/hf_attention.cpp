@@ -14,6 +14,7 @@ constexpr int64_t kMostDim = 1 << 14;
 
 // Whether a layer without a layer_types has the window.
 bool has_window(const HfFields& f, HfWindows windows, int64_t layer) {
+  if (windows == HfWindows::alternate) return layer % 2 == 0;
   const int64_t border = f.integer("max_window_layers");
   return windows == HfWindows::every_other ? layer % 2 == 0 && layer < border : layer >= border;
 }
@@ -61,11 +62,14 @@ AttentionSpec read_grouped(const HfFields& f, const HfFamily& family, int64_t wi
             f.raw("hidden_size"));
   else a.head_dim = width / a.heads;
   const HfRope rope = read_hf_rope(f, family.stretches_theta ? a.head_dim : 0);
+  if (family.yarn_by_default && !rope.has_type)
+    f.unsupported(fmt::format("a {} model without the rope_type of rope_scaling or rope_parameters", family.name));
   a.rope_theta = rope.theta;
   a.yarn = rope.yarn;
   a.rotary_dim = read_rotary_dim(f, family, rope, a.head_dim);
   if (!has_name(family.qk_norm_key) || f.flag(family.qk_norm_key)) a.qk_norm = family.qk_norm;
   a.norm_after_rotary = family.norm_after_rotary;
+  a.sinks = family.sinks;
   a.rope_pairs = family.rope_pairs;
   read_bias(f, family, a);
   if (family.clips_qkv) {
@@ -149,7 +153,7 @@ void write_hf_windows(const ModelSpec& model, const HfFamily& family, ordered_js
     if (layer.attention.window > 0) config["sliding_window"] = layer.attention.window;
   }
   const bool slides = !config["sliding_window"].is_null();
-  if (slides) config["layer_types"] = types;
+  if (slides || family.windows == HfWindows::alternate) config["layer_types"] = types;
   if (family.moe_layers == HfMoeLayers::by_step) config["use_sliding_window"] = slides;
 }
 
@@ -157,6 +161,7 @@ void write_hf_attention(const AttentionSpec& attention, const HfFamily& family, 
   config["num_attention_heads"] = attention.heads;
   config["rope_theta"] = attention.rope_theta;
   config["rope_scaling"] = write_hf_rope_scaling(attention.yarn);
+  if (family.yarn_by_default && config["rope_scaling"].is_null()) config["rope_scaling"] = {{"rope_type", "default"}};
   const YarnSpec& yarn = attention.yarn;
   if (yarn.factor > 1)
     config["max_position_embeddings"] = std::llround(yarn.factor * static_cast<double>(yarn.positions));

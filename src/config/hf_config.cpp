@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "config/hf_attention.h"
+#include "config/hf_families.h"
 #include "config/hf_feed_forward.h"
 
 namespace mw {
@@ -18,18 +19,22 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-// fp8 weights with a scale for each block of 128 x 128, which import multiplies out; nothing else.
-void check_quantization(const HfFields& q) {
+// fp8 weights with a scale for each block of 128 x 128, which import multiplies out, or experts in MXFP4; nothing else.
+void check_quantization(const HfFields& q, const HfFamily& family) {
+  if (family.transposed_experts) {
+    if (q.text("quant_method") != "mxfp4") q.unsupported("quantization other than mxfp4");
+    return;
+  }
   const bool blocks = q.has("weight_block_size") && q.raw("weight_block_size") == json({128, 128});
   if (!blocks || q.text("quant_method") != "fp8")
     q.unsupported("quantization other than fp8 with weight_block_size [128, 128]");
 }
 
-void check_common(const HfFields& f) {
+void check_common(const HfFields& f, const HfFamily& family) {
   // Real configs of some families leave hidden_act out; all then mean silu.
   const std::string act = f.has("hidden_act") ? f.text("hidden_act") : "silu";
   if (act != "silu") f.unsupported(fmt::format("hidden_act \"{}\"", printable(act)));
-  if (f.has("quantization_config")) check_quantization(HfFields(f.raw("quantization_config"), f.where()));
+  if (f.has("quantization_config")) check_quantization(HfFields(f.raw("quantization_config"), f.where()), family);
 }
 
 // The text of a config.json.
@@ -53,7 +58,7 @@ ModelSpec parse_hf_config(const std::string& text, const std::string& where) {
          fmt::format("{}: model_type \"{}\" is not supported{}", where, printable(type),
                      did_you_mean(type, hf_family_names())),
          fmt::format("use a model of one of the families {}", fmt::join(hf_family_names(), ", ")));
-  check_common(f);
+  check_common(f, *family);
 
   ModelSpec model;
   model.family = family->name;

@@ -137,6 +137,21 @@ const std::vector<HfFamily>& hf_families() {
        .router = "gate.wg",
        .f32_router = true,
        .shared = "shared_mlp"},
+      {.name = "gpt_oss",
+       .architecture = "GptOssForCausalLM",
+       .bias = HfBias::all,
+       .bias_by_default = true,
+       .windows = HfWindows::alternate,
+       .sinks = true,
+       .yarn_by_default = true,
+       .renormalises = true,
+       .moe_bias = true,
+       .activation = Activation::clamped_swiglu,
+       .experts = "num_local_experts",
+       .expert_width = "intermediate_size",
+       .fixed = {{"experts_per_token", "num_experts_per_tok"}},
+       .router = "router",
+       .transposed_experts = true},
   };
   return all;
 }

@@ -23,9 +23,9 @@ enum class HfAuxLoss : uint8_t { none, of_model, of_sequences };
 enum class HfBias : uint8_t { none, qkv, all };
 
 // Which layers have a sliding window, where there is one and no layer_types says so: none, which means that windows are
-// refused; every other one from the first on below max_window_layers, with use_sliding_window (Qwen2); or those from
-// max_window_layers on (dots1).
-enum class HfWindows : uint8_t { none, every_other, after_first };
+// refused; every other one from the first on below max_window_layers, with use_sliding_window (Qwen2); those from
+// max_window_layers on (dots1); or every other one from the first on (gpt-oss).
+enum class HfWindows : uint8_t { none, every_other, after_first, alternate };
 
 // Keys and parts of names that a family does not have are empty.
 struct HfFamily {
@@ -46,6 +46,8 @@ struct HfFamily {
   const char* bias_key = "attention_bias";
   bool bias_by_default = false;
   HfWindows windows = HfWindows::none;
+  bool sinks = false;
+  bool yarn_by_default = false;  // where config.json says nothing, transformers takes YaRN
 
   // Feed-forwards. All have norm_topk_prob, except those that always renormalise.
   HfMoeLayers moe_layers = HfMoeLayers::all;
@@ -56,6 +58,8 @@ struct HfFamily {
   int64_t group_best = 1;      // experts whose scores rank a group
   int64_t shared_experts = 0;  // as wide as a routed one, in all models
   bool shared_gate = false;
+  bool moe_bias = false;  // of the router and of experts
+  Activation activation = Activation::swiglu;
   HfAuxLoss aux_loss = HfAuxLoss::of_model;
 
   // Keys of config.json.
@@ -78,6 +82,8 @@ struct HfFamily {
   bool f32_router = false;   // written in fp32, whatever the others are
   const char* shared = "shared_experts";
   const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";  // of a routed expert
+  // Experts are always fused, as [E, in, out], with columns of gate and up in turn; or in MXFP4 (hf_names.h).
+  bool transposed_experts = false;
 };
 
 // Whether a key or a part of a name is there.

@@ -101,6 +101,7 @@ MoeSpec read_moe(const HfFields& f, const HfFamily& family) {
   m.shared_width = read_shared_width(f, family, m.width);
   m.shared_gate = family.shared_gate && m.shared_width > 0;
   if (has_name(family.least_sum)) m.least_sum = f.real(family.least_sum);
+  m.bias = family.moe_bias;
   if (!family.scales_groups) return m;
   if (f.has("scoring_func") && f.text("scoring_func") != word_of(m.score))
     f.unsupported(fmt::format("scoring_func \"{}\" in a {} model", printable(f.text("scoring_func")), family.name));
@@ -161,6 +162,11 @@ void read_hf_layers(const HfFields& config, const HfFamily& family, const Attent
   sparse.attention = attention;
   sparse.feed_forward = FeedForwardKind::moe;
   sparse.moe = read_moe(config, family);
+  sparse.activation = family.activation;
+  if (sparse.activation == Activation::clamped_swiglu) {
+    sparse.swiglu_alpha = config.real_or("swiglu_alpha", kSwigluAlpha);
+    sparse.swiglu_limit = config.real_or("swiglu_limit", kSwigluLimit);
+  }
   LayerSpec dense;
   dense.attention = attention;
   for (int64_t i = 0; i < layers; ++i) {
@@ -173,7 +179,8 @@ void read_hf_layers(const HfFields& config, const HfFamily& family, const Attent
 }
 
 void write_hf_layers(const ModelSpec& model, const HfFamily& family, ordered_json& config) {
-  const MoeSpec& m = std::find_if(model.layers.begin(), model.layers.end(), is_sparse)->moe;
+  const LayerSpec& first = *std::find_if(model.layers.begin(), model.layers.end(), is_sparse);
+  const MoeSpec& m = first.moe;
   int64_t dense_width = m.width * m.top_k;
   std::vector<int64_t> dense_layers, sparse_layers, top_k;
   for (int64_t i = 0; i < model.layer_count(); ++i) {
@@ -195,6 +202,10 @@ void write_hf_layers(const ModelSpec& model, const HfFamily& family, ordered_jso
   if (has_name(family.shared_count)) config[family.shared_count] = m.shared_width / m.width;
   if (has_name(family.shared_width)) config[family.shared_width] = m.shared_width;
   if (has_name(family.least_sum)) config[family.least_sum] = m.least_sum;
+  if (first.activation == Activation::clamped_swiglu) {
+    config["swiglu_alpha"] = first.swiglu_alpha;
+    config["swiglu_limit"] = first.swiglu_limit;
+  }
   if (!family.renormalises) config["norm_topk_prob"] = m.renormalise;
   if (family.moe_layers == HfMoeLayers::by_step) {
     config["decoder_sparse_step"] = 1;

@@ -21,7 +21,6 @@ std::string rope_type(const HfFields& rope) {
 
 YarnSpec read_yarn(const HfFields& rope) {
   if (rope.has("attention_factor")) rope.unsupported("YaRN with attention_factor");
-  if (!rope.flag_or("truncate", true)) rope.unsupported("YaRN with truncate = false");
   YarnSpec yarn;
   yarn.factor = rope.real("factor");
   yarn.positions = rope.integer("original_max_position_embeddings");
@@ -29,6 +28,7 @@ YarnSpec read_yarn(const HfFields& rope) {
   yarn.mscale_all_dim = rope.real_or("mscale_all_dim", 0);
   yarn.beta_fast = rope.real_or("beta_fast", 32);
   yarn.beta_slow = rope.real_or("beta_slow", 1);
+  yarn.truncate = rope.flag_or("truncate", true);
   if (yarn.factor == 1) return YarnSpec{};  // stretches nothing
   return yarn;
 }
@@ -45,12 +45,14 @@ HfRope read_hf_rope(const HfFields& config, int64_t alpha_of_head) {
   std::optional<double> theta, partial;
   double stretch = 1;  // of theta
   std::optional<YarnSpec> yarn;
+  bool has_type = false;
   for (const char* key : {"rope_parameters", "rope_scaling"}) {
     if (!config.has(key)) continue;
     const json& object = config.raw(key);
     if (!object.is_object()) config.wrong(key, "null or an object", object);
     const HfFields rope(object, fmt::format("{}: {}", config.where(), key));
     const std::string type = rope_type(rope);
+    has_type |= rope.has("rope_type") || rope.has("type");
     const bool by_alpha = type == "dynamic" && alpha_of_head > 2 && rope.has("alpha");
     if (type != "default" && type != "yarn" && !by_alpha)
       config.unsupported(fmt::format("rope type \"{}\"", printable(type)));
@@ -69,7 +71,7 @@ HfRope read_hf_rope(const HfFields& config, int64_t alpha_of_head) {
   }
   // transformers 5 may write its default beside the factor that counts, inside rope_parameters.
   if (!partial && config.has("partial_rotary_factor")) partial = config.real("partial_rotary_factor");
-  return {(theta ? *theta : config.real("rope_theta")) * stretch, yarn.value_or(YarnSpec{}), partial};
+  return {(theta ? *theta : config.real("rope_theta")) * stretch, yarn.value_or(YarnSpec{}), partial, has_type};
 }
 
 nlohmann::ordered_json write_hf_rope_scaling(const YarnSpec& yarn) {
@@ -82,6 +84,7 @@ nlohmann::ordered_json write_hf_rope_scaling(const YarnSpec& yarn) {
   out["beta_fast"] = yarn.beta_fast;
   out["beta_slow"] = yarn.beta_slow;
   out["original_max_position_embeddings"] = yarn.positions;
+  if (!yarn.truncate) out["truncate"] = false;
   return out;
 }
 

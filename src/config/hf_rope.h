@@ -12,11 +12,12 @@ struct HfRope {
   double theta = 0;
   YarnSpec yarn;                  // factor 1: none
   std::optional<double> partial;  // partial_rotary_factor, inside or beside rope_parameters
+  bool has_type = false;          // whether the config says which type it is
 };
 
 // Reads the types default and yarn and, with heads of `alpha_of_head` elements, dynamic with alpha, which multiplies
 // theta by alpha^(h / (h - 2)). Errors: config where the two dialects contradict each other; unsupported for other
-// types, and for YaRN's options attention_factor and truncate.
+// types, and for YaRN's option attention_factor.
 HfRope read_hf_rope(const HfFields& config, int64_t alpha_of_head = 0);
 
 // The v4 rope_scaling object, null without YaRN.

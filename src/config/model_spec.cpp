@@ -338,7 +338,7 @@ ModelSpec build_native_model(const NativeModel& given) {
       l.moe = MoeSpec{};
       l.dense_width = n.dense_width == 0 ? 4 * n.width : n.dense_width;
     }
-    if (preset.refine != nullptr) preset.refine(l);
+    if (preset.refine != nullptr) preset.refine(l, i);
     model.layers.push_back(l);
   }
   validate(model, "[model]");

@@ -187,7 +187,7 @@ NativeModel glm_4_5() {
   return table;
 }
 
-void refine_glm(LayerSpec& layer) {
+void refine_glm(LayerSpec& layer, int64_t) {
   layer.attention.qkv_bias = true;
   layer.attention.rotary_dim = 64;
 }
@@ -207,7 +207,7 @@ NativeModel minimax_m2() {
   return table;
 }
 
-void rotate_half_of_128(LayerSpec& layer) { layer.attention.rotary_dim = 64; }
+void rotate_half_of_128(LayerSpec& layer, int64_t) { layer.attention.rotary_dim = 64; }
 
 NativeModel qwen1_5_moe() {
   NativeModel table;
@@ -237,7 +237,7 @@ NativeModel qwen2_57b() {
   return table;
 }
 
-void refine_qwen2(LayerSpec& layer) {
+void refine_qwen2(LayerSpec& layer, int64_t) {
   layer.attention.qkv_bias = true;
   layer.moe.shared_gate = true;
 }
@@ -262,7 +262,7 @@ NativeModel ernie_4_5() {
   return table;
 }
 
-void refine_ernie(LayerSpec& layer) {
+void refine_ernie(LayerSpec& layer, int64_t) {
   layer.attention.rope_pairs = RopePairs::neighbours;
   if (layer.feed_forward != FeedForwardKind::moe) return;
   layer.moe.selection_bias = true;
@@ -288,7 +288,29 @@ NativeModel hunyuan_a13b() {
   return table;
 }
 
-void norm_after_rotary(LayerSpec& layer) { layer.attention.norm_after_rotary = true; }
+void norm_after_rotary(LayerSpec& layer, int64_t) { layer.attention.norm_after_rotary = true; }
+
+NativeModel gpt_oss(int64_t layers, int64_t experts) {
+  NativeModel table;
+  table.vocab = 201088;
+  table.width = 2880;
+  table.layers = layers;
+  table.heads = 64;
+  table.kv_heads = 8;
+  table.head_dim = 64;
+  table.experts = experts;
+  table.top_k = 4;
+  table.expert_width = 2880;
+  table.activation = Activation::clamped_swiglu;
+  table.rope_theta = 150000;
+  table.norm_eps = 1e-5;
+  return table;
+}
+
+void refine_gpt_oss(LayerSpec& layer, int64_t index) {
+  layer.attention.qkv_bias = layer.attention.output_bias = layer.attention.sinks = layer.moe.bias = true;
+  layer.attention.window = index % 2 == 0 ? 128 : 0;
+}
 
 YarnSpec deepseek_yarn(double mscale) { return {40, mscale, mscale, 32, 1, 4096}; }
 
@@ -318,6 +340,8 @@ const std::vector<Preset>& presets() {
       {"qwen2-57b-a14b", qwen2_57b(), "qwen2_moe", 0.001, false, {}, refine_qwen2},
       {"ernie-4.5-21b-a3b", ernie_4_5(), "ernie4_5_moe", 0.001, false, {}, refine_ernie},
       {"hunyuan-a13b", hunyuan_a13b(), "hunyuan_v1_moe", 0, false, {}, norm_after_rotary},
+      {"gpt-oss-20b", gpt_oss(24, 32), "gpt_oss", 0.9, false, {32, 0, 0, 32, 1, 4096, false}, refine_gpt_oss},
+      {"gpt-oss-120b", gpt_oss(36, 128), "gpt_oss", 0.9, false, {32, 0, 0, 32, 1, 4096, false}, refine_gpt_oss},
   };
   return all;
 }

@@ -16,7 +16,7 @@ struct Preset {
   double aux_loss_coef = kNativeAuxLossCoef;
   bool sequence_aux = false;
   YarnSpec yarn = {};
-  void (*refine)(LayerSpec& layer) = nullptr;
+  void (*refine)(LayerSpec& layer, int64_t index) = nullptr;
 };
 
 // Models of the X-MoE and Piper papers, and public models. Those equal what the importer makes of their config.json,

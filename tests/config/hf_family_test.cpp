@@ -100,6 +100,8 @@ TEST(HfFamily, NamesWhatFitsNone) {
   NativeModel n = grouped();
   n.activation = Activation::relu;
   says(n, "none supports activation = \"relu\"");
+  n.activation = Activation::clamped_swiglu;
+  says(n, "none supports activation = \"clamped_swiglu\"");
   n = grouped();
   n.renormalise = false;
   says(n, "mixtral does not support renormalise = false; olmoe does not support qk_norm other than");

@@ -1,6 +1,6 @@
 """`verify` passes for models of the Hugging Face families whose attention or router has more than a [model] table can say:
 biases, a rotated part of each head, norm after rotary embedding, sliding windows, a gate of shared experts, another
-number of experts in each layer. One commit runs a third of the layouts, or all with MOEWRIGHT_TEST_ALL=1."""
+number of experts in each layer, sinks, biases of experts. One commit runs a third of the layouts, or all with MOEWRIGHT_TEST_ALL=1."""
 
 import os
 import pathlib
@@ -18,6 +18,11 @@ CASES = [  # model, overrides; 4 ranks
     ("hunyuan_list", "mesh.pp=2 mesh.tp=2 mesh.ep=2 mesh.schedule=zb_h1"),
     ("ernie_range", "mesh.ep=4 mesh.zero=1 moe.aux_scope=model"),
     ("dots1_window", "mesh.tp=2 mesh.ep=2 train.dtype=bf16"),
+    ("gpt_oss", "mesh.tp=4 mesh.ep=4 mesh.zero=1 data.document_mask=true"),
+    ("gpt_oss", "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted memory.recompute=selective"),
+    ("gpt_oss", "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 moe.transport=gather_weights memory.recompute=selective"),
+    ("gpt_oss", "mesh.ep=4 moe.transport=bypass mesh.ranks_per_node=2 moe.replica_slots=1 moe.aux_scope=model"),
+    ("gpt_oss_tied", "mesh.ep=2 mesh.zero=1 train.dtype=bf16 memory.expert_gradients=bf16"),
 ]
 
 checks = Checks()

@@ -60,18 +60,21 @@ def busiest_expert(model, golden, layer):
 
 def weights_that_matter(model, weights, golden):
     """(tensor, element): one element of each kind of tensor that the first batch reads, at random places."""
-    routers = weights.names(".gate.weight") + weights.names(".gate.wg.weight")
-    chosen = []
+    routers = weights.names(".gate.weight") + weights.names(".gate.wg.weight") + weights.names(".router.weight")
+    chosen, fused = [], []
     for layer, router in ((0, routers[0]), (len(routers) - 1, routers[-1])):
         chosen.append(router)
-        block = router.partition("gate.")[0]
+        block = router.partition("gate.")[0].partition("router.")[0]
         # In other families groups and biases have a say in what is chosen.
-        by_logits = model.config["model_type"] in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe")
+        by_logits = model.config["model_type"] in ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "gpt_oss")
         expert = busiest_expert(model, golden, layer) if by_logits else strongest_expert(golden, block)
         chosen += weights.names(f"{block}experts.{expert}.")
+        for name in weights.names(f"{block}experts.gate_up") + weights.names(f"{block}experts.down"):  # of all experts
+            size = len(weights.values(name)) // weights.shape(name)[0]
+            fused.append((name, expert * size + model.random.randrange(size)))
     kinds = ["q_proj.weight", "k_proj.weight", "v_proj.weight", "o_proj.weight", "q_norm", "k_norm"]
     # A bias of keys is not among them: a softmax takes no notice of what it adds to unrotated elements.
-    kinds += ["q_proj.bias", "v_proj.bias", "o_proj.bias", "query_layernorm", "key_layernorm"]
+    kinds += ["q_proj.bias", "v_proj.bias", "o_proj.bias", "query_layernorm", "key_layernorm", "sinks", "router.bias"]
     kinds += ["shared_expert.up_proj", "shared_expert_gate", "shared_mlp.down_proj"]
     kinds += ["q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj"]
     kinds += ["shared_experts.gate_proj", "shared_experts.up_proj", "shared_experts.down_proj"]
@@ -80,7 +83,7 @@ def weights_that_matter(model, weights, golden):
         kinds.append("lm_head")
     chosen += [names[model.random.randrange(len(names))] for names in (weights.names(kind) for kind in kinds) if names]
     dense = [name for name in weights.names(".mlp.up_proj") + weights.names(".mlp.down_proj")]
-    picks = [(name, model.random.randrange(len(weights.values(name)))) for name in chosen + dense[:2]]
+    picks = [(name, model.random.randrange(len(weights.values(name)))) for name in chosen + dense[:2]] + fused
     width = weights.shape("model.embed_tokens.weight")[1]
     token = golden.values("input_ids")[0]  # a row that is looked up
     return picks + [("model.embed_tokens.weight", token * width + model.random.randrange(width))]

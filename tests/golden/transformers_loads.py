@@ -34,7 +34,7 @@ V4 = ["transformers==4.57.6", "tokenizers==0.22.2", "huggingface-hub==0.36.2", "
 MODELS = SOURCE / "tests/golden/models"
 # Folders to train further, in families whose tables above lack YaRN, clipping and the like.
 FOLDERS = ["mixtral_odd", "qwen3_v4", "olmoe_clip", "deepseek_v2_groups", "deepseek_v3_groups", "dots1_bias", "dots1_window",
-           "glm4_groups", "minimax_m2_v4", "qwen2_window", "ernie_range", "hunyuan_v1_moe"]
+           "glm4_groups", "minimax_m2_v4", "qwen2_window", "ernie_range", "hunyuan_v1_moe", "gpt_oss_tied"]
 checks = Checks()
 
 

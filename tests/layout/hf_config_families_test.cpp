@@ -143,6 +143,43 @@ TEST(HfFamilies, WindowsAreOfSomeLayers) {
   error_of([&] { parse(config); }, Exit::config);
 }
 
+TEST(HfFamilies, GptOssIsReadAndWritten) {
+  const ModelSpec model = model_of("gpt-oss-20b");
+  EXPECT_EQ(round_trip(model), model);
+  EXPECT_EQ(windows_of(model), "w-w-w-w-w-w-w-w-w-w-w-w-");
+  const LayerSpec& layer = model.layers.front();
+  const AttentionSpec& a = layer.attention;
+  EXPECT_TRUE(a.sinks && a.qkv_bias && a.output_bias);
+  EXPECT_EQ(a.window, 128);
+  EXPECT_EQ(a.yarn, (YarnSpec{32, 0, 0, 32, 1, 4096, false}));
+  MoeSpec moe{32, 4, 2880, 0, ScoreFunction::softmax, false, true, 1.0};
+  moe.bias = true;
+  EXPECT_EQ(layer.moe, moe);
+  EXPECT_EQ(layer.activation, Activation::clamped_swiglu);
+  EXPECT_EQ(layer.swiglu_alpha, 1.702);
+  EXPECT_EQ(layer.swiglu_limit, 7);
+  EXPECT_EQ(windows_of(with("gpt-oss-20b", {{"layer_types", nullptr}})), windows_of(model));
+  const ModelSpec other = with("gpt-oss-20b", {{"sliding_window", nullptr},
+                                               {"attention_bias", false},
+                                               {"swiglu_alpha", 1.5},
+                                               {"swiglu_limit", 3.0},
+                                               {"quantization_config", nullptr}});
+  EXPECT_EQ(round_trip(other), other);
+  EXPECT_EQ(windows_of(other), "------------------------");
+  EXPECT_FALSE(other.layers[0].attention.qkv_bias || other.layers[0].attention.output_bias);
+  EXPECT_EQ(other.layers[0].swiglu_alpha, 1.5);
+  EXPECT_EQ(other.layers[0].swiglu_limit, 3);
+  refuse("gpt-oss-20b", "experts_per_token", 2, Exit::unsupported);
+  refuse("gpt-oss-20b", "swiglu_limit", 0, Exit::config);
+  refuse("gpt-oss-20b", "rope_scaling", nullptr, Exit::unsupported);  // where transformers takes its own YaRN
+  const ModelSpec plain = with("gpt-oss-20b", {{"rope_scaling", {{"rope_type", "default"}}}});
+  EXPECT_EQ(plain.layers[0].attention.yarn, YarnSpec{});
+  EXPECT_EQ(round_trip(plain), plain);
+  ordered_json config = config_of("gpt-oss-20b");
+  config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+  EXPECT_TRUE(contains(error_of([&] { parse(config); }, Exit::unsupported), "mxfp4"));
+}
+
 TEST(HfFamilies, HunyuanMayHaveAnotherTopKInEachLayer) {
   ordered_json config = config_of("hunyuan-a13b");
   config["num_hidden_layers"] = 3;

@@ -51,7 +51,7 @@ std::vector<Fields> small_configs() {
                          {"intermediate_size", "28"},
                          {"torch_dtype", "\"float32\""},
                          {"quantization_config", "null"}};
-  const Fields v4 = {{"rope_theta", "10000.0"}, {"rope_scaling", "null"}};
+  const Fields v4 = {{"rope_theta", "10000.0"}, {"rope_scaling", "{\"rope_type\": \"default\"}"}};
   const Fields v5 = {{"rope_parameters", "{\"rope_theta\": 10000.0, \"rope_type\": \"default\"}"}};
   const Fields families[] = {{{"model_type", "\"mixtral\""}, {"num_experts_per_tok", "2"}, {"num_local_experts", "6"}},
                              {{"model_type", "\"qwen3_moe\""},
@@ -108,7 +108,12 @@ std::vector<Fields> small_configs() {
                               {"num_experts", "6"},
                               {"moe_topk", "[2, 2, 1, 2]"},
                               {"use_cla", "false"},
-                              {"num_shared_expert", "[1, 1]"}}};
+                              {"num_shared_expert", "[1, 1]"}},
+                             {{"model_type", "\"gpt_oss\""},
+                              {"num_experts_per_tok", "2"},
+                              {"num_local_experts", "6"},
+                              {"swiglu_limit", "7.0"},
+                              {"swiglu_alpha", "1.5"}}};
   std::vector<Fields> configs;
   for (Fields fields : families)
     for (const Fields& rope : {v4, v5}) {

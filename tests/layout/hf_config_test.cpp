@@ -15,7 +15,8 @@ const std::vector<const char*> kGrouped = {"mixtral-8x7b", "mixtral-8x22b", "qwe
 const std::vector<const char*> kDeepseek = {"deepseek-v2-lite", "deepseek-v2", "deepseek-v3", "kimi-k2"};
 
 const std::vector<const char*> kOthers = {"dots-llm1",         "glm-4.5-air",    "glm-4.5",           "minimax-m2",
-                                          "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b"};
+                                          "qwen1.5-moe-a2.7b", "qwen2-57b-a14b", "ernie-4.5-21b-a3b", "hunyuan-a13b",
+                                          "gpt-oss-20b",       "gpt-oss-120b"};
 
 std::vector<const char*> all_models() {
   std::vector<const char*> all = kGrouped;
@@ -179,7 +180,7 @@ ordered_json to_v5(ordered_json config) {
   ordered_json rope = {{"rope_theta", config.at("rope_theta")}, {"rope_type", "default"}};
   if (config.contains("rope_scaling") && !config["rope_scaling"].is_null()) {
     rope.update(config.at("rope_scaling"));
-    rope["rope_type"] = rope.at("type");
+    if (rope.contains("type")) rope["rope_type"] = rope.at("type");
     rope.erase("type");
   }
   config.erase("rope_theta");

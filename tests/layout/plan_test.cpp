@@ -78,6 +78,13 @@ TEST(Plan, RefusesWhatCannotBe) {
   for (const char* transport : {"padded", "gather_weights", "gather_tokens"})
     refuse([&](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.replica_slots = 1, r.moe.transport = transport; }, 2,
            Exit::unsupported, transport);
+  refuse(
+      [](RunSpec& r, NativeModel& n) {
+        r.mesh.ep = 2, r.moe.transport = "gather_tokens";
+        n = {};
+        n.preset = "gpt-oss-20b";
+      },
+      2, Exit::unsupported, "no slices of the biases");
   refuse([](RunSpec& r, NativeModel&) { r.train.seq_len = 1 << 22, r.train.global_batch = 1 << 12; }, 1, Exit::config,
          "2^30");
 }

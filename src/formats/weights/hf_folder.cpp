@@ -12,14 +12,15 @@
 namespace mw {
 namespace {
 
-// Which names this folder uses for experts: one by one, or fused per layer.
+// Which names this folder uses for experts: one by one, fused per layer, or fused in MXFP4.
 std::vector<HfTensor> choose_names(const ModelSpec& model, const SafetensorsSet& files) {
   const auto present = [&](const std::vector<HfTensor>& names) {
     return std::all_of(names.begin(), names.end(),
-                       [&](const HfTensor& t) { return files.find(t.name).file != nullptr; });
+                       [&](const HfTensor& t) { return files.find(stored_names(files, t).front()).file != nullptr; });
   };
-  std::vector<HfTensor> fused = hf_fused_tensors(model);
+  std::vector<HfTensor> fused = hf_fused_tensors(model), mxfp4 = hf_mxfp4_tensors(model);
   if (present(fused)) return fused;
+  if (!mxfp4.empty() && present(mxfp4)) return mxfp4;
   // A config that asks for far more experts than there are tensors is refused before its names are listed.
   int64_t experts = 0;
   for (const LayerSpec& layer : model.layers) experts += layer.moe.experts;
@@ -44,9 +45,8 @@ bool is_of_mtp_layer(const std::string& name, int64_t layers, int64_t count) {
 int64_t check_extras(const SafetensorsSet& files, const std::vector<HfTensor>& names, const ModelSpec& model) {
   std::set<std::string> known;
   for (const HfTensor& t : names) {
-    known.insert(t.name);
-    const SafetensorsLocation at = files.find(t.name);
-    if (at.entry != nullptr && at.entry->dtype == "F8_E4M3") known.insert(scale_name(t.name));
+    const std::vector<std::string> stored = stored_names(files, t);
+    known.insert(stored.begin(), stored.end());
   }
   if (model.tie_embeddings) known.insert("lm_head.weight");
   int64_t skipped = 0;

@@ -11,7 +11,8 @@ namespace mw {
 
 struct HfFolder {
   SafetensorsSet files;
-  std::vector<HfTensor> tensors;  // the model's tensors, under this folder's names (experts one by one or fused)
+  std::vector<HfTensor>
+      tensors;       // the model's tensors, under this folder's names (experts one by one, fused or in MXFP4)
   std::string note;  // for the log: names what is ignored on purpose (multi-token prediction); "" if nothing is
 };
 

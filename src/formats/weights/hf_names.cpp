@@ -43,6 +43,7 @@ void add_attention(std::vector<HfTensor>& out, const HfFamily& family, const Att
     out.push_back({hf + "v_proj.bias", {kv}, own + "bv", 0});
   }
   if (a.output_bias) out.push_back({hf + "o_proj.bias", {width}, own + "bo", 0});
+  if (a.sinks) out.push_back({hf + "sinks", {a.heads}, own + "sinks", 0});
   if (a.qk_norm == QkNorm::none) return;
   const bool per_head = a.qk_norm == QkNorm::per_head;
   out.push_back({fmt::format("{}{}.weight", hf, family.q_norm), {per_head ? a.head_dim : q}, own + "q_norm", 0});
@@ -70,7 +71,34 @@ void add_experts(std::vector<HfTensor>& out, const MoeSpec& m, int64_t width, co
   }
 }
 
-std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
+// gpt-oss: [E, D, 2 F] and [E, F, D], in MXFP4 [E, 2 F, D] and [E, D, F], with gate and up in turn along 2 F.
+void add_transposed_experts(std::vector<HfTensor>& out, const MoeSpec& m, int64_t d, const std::string& hf,
+                            const std::string& own, bool mxfp4) {
+  const int64_t e = m.experts, f = m.width;
+  HfTensor up{hf + "gate_up_proj", {e, d, 2 * f}, own + "w_up"}, down{hf + "down_proj", {e, f, d}, own + "w_down"},
+      up_bias{hf + "gate_up_proj_bias", {e, 2 * f}, own + "b_up"};
+  up.file_sizes = {e, d, f, 2};
+  up.axes = {0, 3, 2, 1};
+  down.file_sizes = {e, f, d};
+  down.axes = {0, 2, 1};
+  up_bias.file_sizes = {e, f, 2};
+  up_bias.axes = {0, 2, 1};
+  if (mxfp4) {
+    up.shape = {e, 2 * f, d};
+    up.file_sizes = {e, f, 2, d};
+    up.axes = {0, 2, 1, 3};
+    down.shape = {e, d, f};
+    down.file_sizes.clear();
+    down.axes.clear();
+    up.is_mxfp4 = down.is_mxfp4 = true;
+  }
+  out.insert(out.end(), {up, up_bias, down, {hf + "down_proj_bias", {e, d}, own + "b_down"}});
+}
+
+enum class Storage : uint8_t { each, fused, mxfp4 };  // of experts
+
+std::vector<HfTensor> list_tensors(const ModelSpec& model, Storage experts) {
+  const bool fused = experts != Storage::each;
   const HfFamily* const family = find_hf_family(model.family);
   if (family == nullptr)
     fail(Exit::unsupported, fmt::format("a model of the family \"{}\" has no Hugging Face tensor names", model.family),
@@ -92,6 +120,7 @@ std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
     const std::string block = hf + (fused ? "mlp." : family->moe_block);
     out.push_back({fmt::format("{}{}.weight", block, family->router), {m.experts, d}, own + "moe.router", 0});
     out.back().keeps_f32 = family->f32_router;
+    if (m.bias) out.push_back({fmt::format("{}{}.bias", block, family->router), {m.experts}, own + "moe.router_bias"});
     if (m.selection_bias) {
       std::vector<int64_t> shape = {m.experts};
       if (family->bias_is_row) shape.insert(shape.begin(), 1);
@@ -102,7 +131,9 @@ std::vector<HfTensor> list_tensors(const ModelSpec& model, bool fused) {
       add_feed_forward(out, m.shared_width, d, fmt::format("{}{}.", block, family->shared), own + "moe.shared.");
     if (m.shared_gate)
       out.push_back({fmt::format("{}{}_gate.weight", block, family->shared), {1, d}, own + "moe.shared.gate", 0});
-    if (fused) {
+    if (family->transposed_experts) {
+      add_transposed_experts(out, m, d, block + "experts.", own + "moe.", experts == Storage::mxfp4);
+    } else if (fused) {
       out.push_back({block + "experts.gate_up_proj", {m.experts, 2 * m.width, d}, own + "moe.w_up", 0});
       out.push_back({block + "experts.down_proj", {m.experts, d, m.width}, own + "moe.w_down", 0});
     } else {
@@ -122,7 +153,12 @@ int64_t HfTensor::numel() const {
   return n;
 }
 
-std::vector<HfTensor> hf_tensors(const ModelSpec& model) { return list_tensors(model, false); }
-std::vector<HfTensor> hf_fused_tensors(const ModelSpec& model) { return list_tensors(model, true); }
+std::vector<HfTensor> hf_tensors(const ModelSpec& model) { return list_tensors(model, Storage::each); }
+std::vector<HfTensor> hf_fused_tensors(const ModelSpec& model) { return list_tensors(model, Storage::fused); }
+std::vector<HfTensor> hf_mxfp4_tensors(const ModelSpec& model) {
+  const HfFamily* const family = find_hf_family(model.family);
+  if (family == nullptr || !family->transposed_experts) return {};
+  return list_tensors(model, Storage::mxfp4);
+}
 
 }  // namespace mw

@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "formats/weights/axis_order.h"
+#include "formats/weights/mxfp4.h"
 
 namespace mw {
 namespace {
@@ -41,7 +43,15 @@ void apply_scales(const SafetensorsLocation& scales, int64_t columns, int64_t fi
 
 std::string scale_name(const std::string& tensor) { return tensor + "_scale_inv"; }
 
+std::vector<std::string> stored_names(const SafetensorsSet& files, const HfTensor& tensor) {
+  if (tensor.is_mxfp4) return {mxfp4_blocks_name(tensor.name), mxfp4_scales_name(tensor.name)};
+  const SafetensorsLocation at = files.find(tensor.name);
+  if (at.entry != nullptr && is_fp8(*at.entry)) return {tensor.name, scale_name(tensor.name)};
+  return {tensor.name};
+}
+
 void check_hf_tensor(const SafetensorsSet& files, const HfTensor& tensor) {
+  if (tensor.is_mxfp4) return check_mxfp4(files, tensor.name, tensor.shape);
   const SafetensorsLocation at = files.require(tensor.name);
   check_shape(at, tensor.shape);
   if (!is_fp8(*at.entry)) return;
@@ -60,8 +70,17 @@ void check_hf_tensor(const SafetensorsSet& files, const HfTensor& tensor) {
 }
 
 void read_hf_tensor(const SafetensorsSet& files, const HfTensor& tensor, int64_t first, std::span<float> out) {
+  const auto read_runs = [&](const auto& read) {
+    for_each_file_run(tensor, first, std::ssize(out), [&](int64_t done, int64_t begin, int64_t stride, int64_t count) {
+      read(begin, stride, out.subspan(static_cast<size_t>(done), static_cast<size_t>(count)));
+    });
+  };
+  if (tensor.is_mxfp4)  // whose rows are those of the parameter
+    return read_runs([&](int64_t begin, int64_t, std::span<float> run) { read_mxfp4(files, tensor.name, begin, run); });
   const SafetensorsLocation at = files.require(tensor.name);
-  read_as_f32(*at.file, *at.entry, first, out);
+  read_runs([&](int64_t begin, int64_t stride, std::span<float> run) {
+    read_as_f32(*at.file, *at.entry, begin, run, stride);
+  });
   if (is_fp8(*at.entry)) apply_scales(files.require(scale_name(tensor.name)), tensor.shape.back(), first, out);
 }
 

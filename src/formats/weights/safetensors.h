@@ -69,10 +69,10 @@ class SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// Reads elements [first_element, first_element + out.size()) of a tensor, converted from F32, BF16, F16 or F8_E4M3.
+// Reads elements first_element, first_element + stride, .. of a tensor, converted from F32, BF16, F16 or F8_E4M3.
 // Errors: Exit::data naming file, tensor and dtype for any other dtype; Exit::internal when out of range.
 void read_as_f32(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t first_element,
-                 std::span<float> out);
+                 std::span<float> out, int64_t stride = 1);
 // The same from I64 or I32.
 void read_as_i64(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t first_element,
                  std::span<int64_t> out);

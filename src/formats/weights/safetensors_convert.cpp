@@ -20,10 +20,10 @@ const std::byte* locate(const SafetensorsFile& file, const SafetensorsEntry& ent
 }
 
 template <class T, class Out, class Convert>
-void convert_all(const std::byte* from, std::span<Out> out, Convert convert) {
+void convert_all(const std::byte* from, std::span<Out> out, Convert convert, size_t stride = 1) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;
-    std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+    std::memcpy(&value, from + i * stride * sizeof(T), sizeof(T));
     out[i] = convert(value);
   }
 }
@@ -61,17 +61,20 @@ float e4m3_to_float(uint8_t bits) {
 }  // namespace
 
 void read_as_f32(const SafetensorsFile& file, const SafetensorsEntry& entry, int64_t first_element,
-                 std::span<float> out) {
-  const std::byte* from = locate(file, entry, first_element, out.size());
+                 std::span<float> out, int64_t stride) {
+  const auto step = static_cast<size_t>(stride);
+  const std::byte* from = locate(file, entry, first_element, out.empty() ? 0 : (out.size() - 1) * step + 1);
   if (out.empty()) return;
   if (entry.dtype == "F32") {
-    std::memcpy(out.data(), from, out.size_bytes());
+    convert_all<float>(
+        from, out, [](float x) { return x; }, step);
   } else if (entry.dtype == "BF16") {
-    convert_all<bf16>(from, out, [](bf16 x) { return to_float(x); });
+    convert_all<bf16>(
+        from, out, [](bf16 x) { return to_float(x); }, step);
   } else if (entry.dtype == "F16") {
-    convert_all<uint16_t>(from, out, half_to_float);
+    convert_all<uint16_t>(from, out, half_to_float, step);
   } else if (entry.dtype == "F8_E4M3") {
-    convert_all<uint8_t>(from, out, e4m3_to_float);
+    convert_all<uint8_t>(from, out, e4m3_to_float, step);
   } else {
     fail_dtype(file, entry, "F32, BF16, F16 or F8_E4M3");
   }

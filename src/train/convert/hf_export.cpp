@@ -10,6 +10,7 @@
 #include "config/hf_config.h"
 #include "config/hf_families.h"
 #include "config/hf_family.h"
+#include "formats/weights/axis_order.h"
 #include "formats/weights/hf_shards.h"
 #include "formats/weights/safetensors_writer.h"
 #include "layout/shards.h"
@@ -135,13 +136,16 @@ class ShardWriter {
  private:
   void write_tensor(SafetensorsWriter& writer, const HfTensor& tensor) {
     const std::vector<int64_t>& shape = shapes_.at(tensor.param);
-    for (int64_t first = 0; first < tensor.numel(); first += kExportPiece) {
+    // Where the file has the axes behind the first in another order, a piece is an entry of the first.
+    const int64_t most = tensor.axes.empty() ? kExportPiece : tensor.numel() / shape.front();
+    for (int64_t first = 0; first < tensor.numel(); first += most) {
       note_work(world_, "convert_tensor");
       TensorSlice piece = whole_tensor(shape);
       piece.first = tensor.begin + first;
-      piece.size = std::min(kExportPiece, tensor.numel() - first);
+      piece.size = std::min(most, tensor.numel() - first);
       values_.resize(static_cast<size_t>(piece.size));
       reader_.read("param." + tensor.param, shape, piece, {}, TensorView(values_.data(), DType::f32, {piece.size}));
+      if (!tensor.axes.empty()) to_file_order(tensor, first);
       if (written_dtype(tensor, target_.dtype) == DType::f32) {
         writer.write(tensor.name, std::as_bytes(std::span(values_)));
         continue;
@@ -152,11 +156,22 @@ class ShardWriter {
     }
   }
 
+  // Of values_, which are those of the parameter from `first` on.
+  void to_file_order(const HfTensor& tensor, int64_t first) {
+    ordered_.resize(values_.size());
+    for_each_file_run(
+        tensor, first, std::ssize(values_), [&](int64_t at, int64_t begin, int64_t stride, int64_t count) {
+          for (int64_t i = 0; i < count; ++i)
+            ordered_[static_cast<size_t>(begin - first + i * stride)] = values_[static_cast<size_t>(at + i)];
+        });
+    std::swap(values_, ordered_);
+  }
+
   Comm& world_;
   CheckpointReader& reader_;
   const Target& target_;
   std::map<std::string, std::vector<int64_t>> shapes_;  // by parameter
-  std::vector<float> values_;
+  std::vector<float> values_, ordered_;
   std::vector<bf16> narrow_;
 };
 

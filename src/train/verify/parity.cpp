@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/step.h"
 #include "formats/tokens/token_file.h"
+#include "formats/weights/axis_order.h"
 #include "formats/weights/hf_folder.h"
 #include "formats/weights/hf_names.h"
 #include "formats/weights/safetensors.h"
@@ -166,7 +167,13 @@ void compare_gradients(Engine& engine, const Golden& golden, ParityReport& repor
       fail(Exit::data,
            fmt::format("{}: {} has another shape than the model's {}", golden.file().path(), name, tensor.param),
            "the golden file belongs to another model");
-    report.lines.push_back(compare(name, p.grad.as<float>() + tensor.begin, golden.floats(name), kGradient));
+    const std::vector<float> values = golden.floats(name);
+    std::vector<float> expected(values.size());  // in the order of the parameter
+    for_each_file_run(tensor, 0, tensor.numel(), [&](int64_t at, int64_t begin, int64_t stride, int64_t count) {
+      for (int64_t i = 0; i < count; ++i)
+        expected[static_cast<size_t>(at + i)] = values[static_cast<size_t>(begin + i * stride)];
+    });
+    report.lines.push_back(compare(name, p.grad.as<float>() + tensor.begin, expected, kGradient));
   }
 }
 
