@@ -62,7 +62,7 @@ std::vector<int32_t> read_turn(InputLines& input, const Chat& chat) {
   }
 }
 
-Exit run_chat(World& world, const ModelSource& source) {
+Exit run_chat(World& world, const ModelSource& source, const ChatTemplate* form) {
   const SignalThread signals;
   watch_stop_signals("");
   RunSpec run = inference_run(source.run, world.comm().size(), 1);
@@ -72,7 +72,7 @@ Exit run_chat(World& world, const ModelSource& source) {
   const std::unique_ptr<Tokenizer> tokenizer = leader ? open_run_tokenizer(run, model) : nullptr;
   const std::unique_ptr<Engine> engine = make_engine(world, run);
   load_model(*engine, source);
-  Chat chat(*engine, tokenizer.get(), run.sample);
+  Chat chat(*engine, tokenizer.get(), run.sample, form);
   InputLines input;
   const auto show = [](std::string_view text) {
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -90,15 +90,22 @@ Exit run_chat(World& world, const ModelSource& source) {
 Command add_chat_command(CommandLine& line, const Invocation& invocation) {
   Subcommand sub = line.add_command("chat", "talk with a trained model, a line at a time");
   const ModelArguments arguments = add_model_arguments(sub, "sample.temperature=0.5 train.seq_len=2048");
+  const auto chat = std::make_shared<std::string>();
+  std::string names;
+  for (const ChatTemplate& form : chat_templates())
+    if (form.ends_answers()) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", form.name, form.families);
+  sub.add_option("--chat", *chat,
+                 fmt::format("template that the model was tuned with, as of tokenize --chat: {}", names));
   sub.add_footer(
-      "Reads one turn per line until the end of the input or Ctrl-C. The model continues the text\n"
+      "Reads one turn per line until the end of the input or Ctrl-C. Without --chat, the model continues the text\n"
       "\"User: TURN\\nAssistant:\" with up to sample.tokens tokens (default: 256), until it ends the document or "
       "begins\n"
       "the next \"User:\"; then the next turn is added.");
   return {sub, [=] {
+            const ChatTemplate* form = chat->empty() ? nullptr : &find_chat_template(*chat);
             return run_in_world(invocation, [&](World& world) {
               const ModelSource source = find_model(world.comm(), arguments);
-              return run_chat(world, source);  // without watchdog: people may think for long
+              return run_chat(world, source, form);  // without watchdog: people may think for long
             });
           }};
 }

@@ -1,5 +1,6 @@
 """`chat` answers a line at a time and remembers the lines before; the end of the input and Ctrl-C end it."""
 
+import json
 import os
 import pathlib
 import signal
@@ -44,4 +45,29 @@ with subprocess.Popen([BIN, "chat", "run"], stdin=subprocess.PIPE, stdout=subpro
     process.send_signal(signal.SIGINT)
     code = process.wait(60)
     checks.expect(code == 0 and time.monotonic() - begin < 20, f"Ctrl-C: exit {code}", process.stderr.read().decode())
+
+# By a template, from training data to the talk: an answer ends with its token, and later turns follow as in the data.
+characters = [*range(33, 127), *range(161, 173), *range(174, 256)]
+rest = [byte for byte in range(256) if byte not in characters]
+vocab = {chr(c): c for c in characters} | {chr(256 + i): byte for i, byte in enumerate(rest)}  # GPT-2's names of bytes
+special = [{"id": 256 + i, "content": token, "special": True, "normalized": False}
+           for i, token in enumerate(("<|im_start|>", "<|im_end|>"))]
+pathlib.Path("tokenizer.json").write_text(json.dumps({
+    "added_tokens": special, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
+    "model": {"type": "BPE", "vocab": vocab, "merges": []}}))
+turns = [("user", "hi"), ("assistant", "hello you"), ("user", "who?"), ("assistant", "a model")]
+talk = json.dumps({"messages": [{"role": role, "content": content} for role, content in turns]})
+pathlib.Path("talk.jsonl").write_text(f"{talk}\n" * 100)
+result = run(1, "tokenize", "talk.jsonl", "-t", "tokenizer.json", "-o", "tokens", "--chat", "chatml")
+checks.expect(result.code == 0, "tokenize", result.output)
+result = run(1, "train", "run.toml", "model.vocab=258", "data.kind=megatron", "data.path=tokens", "data.val_fraction=0",
+             "train.steps=120", "train.lr=1e-2", "train.seq_len=128", "checkpoint.dir=tuned", "sample.temperature=0",
+             "sample.tokenizer=tokenizer.json")
+checks.expect(result.code == 0, "train on conversations", result.output)
+result = subprocess.run(command(1, ["chat", "tuned", "--chat", "chatml"]), input=b"hi\nwho?\n", capture_output=True, timeout=300)
+checks.expect(result.stdout == b"hello you\na model\n", "by chatml", f"{result.stdout} {result.stderr}")
+for name, message in (("llama", 'no template "llama"'), ("glm4", "no token that ends an answer"), ("phi", "has no token <|end|>")):
+    result = subprocess.run(command(1, ["chat", "tuned", "--chat", name]), input=b"", capture_output=True, timeout=300)
+    checks.expect(result.returncode == 2 and message in result.stderr.decode(), f"--chat {name}: exit {result.returncode}",
+                  result.stderr.decode())
 checks.finish()

@@ -144,5 +144,32 @@ TEST(Chat, RefusesUnknownTemplatesRolesAndTokenizersOfOtherModels) {
       "no token <|im_end|> of the chat template kimi"));
 }
 
+// Turn by turn the ids are those of the whole conversation, whether an answer ended by itself or was cut.
+TEST(ChatTurns, AreTheConversation) {
+  const std::unique_ptr<Tokenizer> tokens = tokenizer();
+  for (const ChatTemplate& form : chat_templates()) {
+    SCOPED_TRACE(form.name);
+    if (!form.ends_answers()) {
+      EXPECT_TRUE(contains(error_of([&] { ChatTurns(form, *tokens); }, Exit::usage), "no token that ends an answer"));
+      continue;
+    }
+    const ChatTurns turns(form, *tokens);
+    for (const bool had_end : {true, false}) {
+      std::vector<int32_t> ids = turns.encode("Hi", true, false);
+      tokens->encode("Yes?", ids);
+      if (had_end) ids.push_back(turns.end());
+      const std::vector<int32_t> more = turns.encode("Go", false, had_end);
+      ids.insert(ids.end(), more.begin(), more.end());
+      tokens->encode("No", ids);
+      ids.push_back(turns.end());
+      std::vector<int32_t> whole;
+      std::vector<uint8_t> mask;
+      encode_chat(form, kTalk, "here", *tokens, whole, mask);
+      whole.resize(ids.size());  // without what follows the last answer
+      EXPECT_EQ(ids, whole);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace mw::test

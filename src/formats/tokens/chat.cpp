@@ -100,45 +100,95 @@ std::vector<ChatMessage> parse_chat(std::string_view json, const std::string& ke
   return messages;
 }
 
+namespace {
+
+// Collects the ids of texts and tokens. Texts that follow each other and count alike are encoded together.
+class Encoder {
+ public:
+  Encoder(const ChatTemplate& form, Tokenizer& tokenizer, std::vector<int32_t>& ids, std::vector<uint8_t>& mask)
+      : form_(form), tokenizer_(tokenizer), ids_(ids), mask_(mask) {}
+
+  void append(std::string_view more, bool in_loss) {
+    if (more.empty()) return;
+    if (in_loss != counts_) finish();
+    counts_ = in_loss;
+    text_ += more;
+  }
+  void append_token(std::string_view token, bool in_loss) {
+    if (token.empty()) return;
+    finish();
+    ids_.push_back(id_of(tokenizer_, token, form_));
+    mask_.push_back(in_loss);
+  }
+  void append(const ChatRole& role, std::string_view content, bool in_loss) {
+    append(role.before, false);
+    append(content, in_loss);
+    append_token(role.end, in_loss);
+    append(role.after, false);
+  }
+  void begin() {
+    append_token(form_.begin, false);
+    append(form_.intro, false);
+  }
+  void finish() {
+    if (!text_.empty()) tokenizer_.encode(text_, ids_);
+    text_.clear();
+    mask_.resize(ids_.size(), counts_);
+  }
+
+ private:
+  const ChatTemplate& form_;
+  Tokenizer& tokenizer_;
+  std::vector<int32_t>& ids_;
+  std::vector<uint8_t>& mask_;
+  std::string text_;     // not yet encoded
+  bool counts_ = false;  // whether it counts in the loss
+};
+
+const ChatRole* find_role(const ChatTemplate& form, std::string_view name) {
+  const auto role =
+      std::find_if(form.roles.begin(), form.roles.end(), [&](const ChatRole& r) { return r.role == name; });
+  return role == form.roles.end() ? nullptr : &*role;
+}
+
+}  // namespace
+
 void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages, const std::string& where,
                  Tokenizer& tokenizer, std::vector<int32_t>& ids, std::vector<uint8_t>& mask) {
-  std::string text;     // not yet encoded
-  bool counts = false;  // whether it counts in the loss
-  const auto encode = [&] {
-    if (!text.empty()) tokenizer.encode(text, ids);
-    text.clear();
-    mask.resize(ids.size(), counts);
-  };
-  const auto append = [&](std::string_view more, bool in_loss) {
-    if (more.empty()) return;
-    if (in_loss != counts) encode();
-    counts = in_loss;
-    text += more;
-  };
-  const auto append_token = [&](std::string_view token, bool in_loss) {
-    if (token.empty()) return;
-    encode();
-    ids.push_back(id_of(tokenizer, token, form));
-    mask.push_back(in_loss);
-  };
-  append_token(form.begin, false);
-  append(form.intro, false);
+  Encoder encoder(form, tokenizer, ids, mask);
+  encoder.begin();
   for (size_t i = 0; i < messages.size(); ++i) {
     const ChatMessage& message = messages[i];
-    const auto role =
-        std::find_if(form.roles.begin(), form.roles.end(), [&](const ChatRole& r) { return r.role == message.role; });
-    if (role == form.roles.end())
+    const ChatRole* role = find_role(form, message.role);
+    if (role == nullptr)
       fail(Exit::data,
            fmt::format("{}: message {}: the chat template {} has no role \"{}\"", where, i + 1, form.name,
                        printable(message.role)),
            "rename the role, or leave the message out");
-    const bool in_loss = message.loss.value_or(message.role == "assistant");
-    append(role->before, false);
-    append(message.content, in_loss);
-    append_token(role->end, in_loss);
-    append(role->after, false);
+    encoder.append(*role, message.content, message.loss.value_or(message.role == "assistant"));
   }
-  encode();
+  encoder.finish();
+}
+
+ChatTurns::ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer) : form_(form), tokenizer_(tokenizer) {
+  if (!form.ends_answers())
+    fail(Exit::usage, fmt::format("the chat template {} has no token that ends an answer", form.name),
+         "choose another template, or none");
+  end_ = id_of(tokenizer, form.roles.back().end, form);
+}
+
+std::vector<int32_t> ChatTurns::encode(const std::string& user, bool is_first, bool had_end) const {
+  std::vector<int32_t> ids;
+  std::vector<uint8_t> mask;
+  Encoder encoder(form_, tokenizer_, ids, mask);
+  const ChatRole& answers = form_.roles.back();
+  if (is_first) encoder.begin();
+  if (!is_first && !had_end) encoder.append_token(answers.end, false);
+  if (!is_first) encoder.append(answers.after, false);
+  encoder.append(*find_role(form_, "user"), user, false);
+  encoder.append(answers.before, false);
+  encoder.finish();
+  return ids;
 }
 
 }  // namespace mw

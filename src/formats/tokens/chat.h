@@ -30,7 +30,8 @@ struct ChatTemplate {
   std::string_view intro;  // text after it
   std::span<const ChatRole> roles;
 
-  bool ends_messages() const { return !roles.back().end.empty(); }
+  // The last role is the assistant's.
+  bool ends_answers() const { return !roles.back().end.empty(); }
 };
 
 std::span<const ChatTemplate> chat_templates();
@@ -47,5 +48,22 @@ std::vector<ChatMessage> parse_chat(std::string_view json, const std::string& ke
 // template does not have; Exit::usage where the tokenizer lacks a token of the template.
 void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages, const std::string& where,
                  Tokenizer& tokenizer, std::vector<int32_t>& ids, std::vector<uint8_t>& mask);
+
+// A conversation with a model, turn by turn: the same ids as encode_chat's of all its messages.
+class ChatTurns {
+ public:
+  // The tokenizer must outlive this object. Errors: Exit::usage, of a template that does not end answers by a token, or
+  // where the tokenizer lacks a token of the template.
+  ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer);
+  int32_t end() const { return end_; }  // the token that ends an answer
+  // The ids from the end of the answer before to the begin of the next one, around what the user says. is_first: there
+  // was no answer. had_end: the answer before ended with end(). Errors: as Tokenizer::encode.
+  std::vector<int32_t> encode(const std::string& user, bool is_first, bool had_end) const;
+
+ private:
+  const ChatTemplate& form_;
+  Tokenizer& tokenizer_;
+  int32_t end_;
+};
 
 }  // namespace mw

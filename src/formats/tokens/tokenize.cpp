@@ -41,7 +41,7 @@ struct EncodedBlock {
 
 std::optional<int32_t> find_end_of_document(const TokenizeJob& job, const ChatTemplate* form,
                                             const Tokenizer& tokenizer) {
-  if (job.end_of_document == "none" || (job.end_of_document.empty() && form != nullptr && form->ends_messages()))
+  if (job.end_of_document == "none" || (job.end_of_document.empty() && form != nullptr && form->ends_answers()))
     return std::nullopt;
   if (!job.end_of_document.empty()) {
     const std::optional<int32_t> id = tokenizer.id_of(job.end_of_document);

@@ -28,10 +28,17 @@ std::string AnswerText::add(std::string_view piece) {
 
 std::string AnswerText::finish() { return ended_ ? "" : std::exchange(held_, ""); }
 
-Chat::Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec)
-    : engine_(engine), tokenizer_(tokenizer), sampler_(engine, tokenizer, spec), most_(spec.tokens) {}
+Chat::Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const ChatTemplate* form)
+    : engine_(engine), tokenizer_(tokenizer), sampler_(engine, tokenizer, spec), most_(spec.tokens) {
+  if (form != nullptr && tokenizer != nullptr) {
+    turns_.emplace(*form, *tokenizer);
+    answer_end_ = turns_->end();
+  }
+  engine.world.broadcast(std::as_writable_bytes(std::span(&answer_end_, 1)), 0);
+}
 
 std::vector<int32_t> Chat::encode(const std::string& text) const {
+  if (turns_) return turns_->encode(text, !generation_, had_end_);
   std::string turn = generation_ ? std::string(kUser) : std::string(kUser.substr(1));
   if (user_began_) turn.clear();
   return sampler_.encode(fmt::format("{} {}{}", turn, text, kAssistant));
@@ -50,15 +57,17 @@ bool Chat::answer(std::vector<int32_t> turn, const std::function<void(std::strin
   for (int64_t t = 0; t < most_ && ended == 0 && !stopped; ++t) {
     const int32_t next = sampler_.next(*generation_).front();
     generation_->add({{next}});
-    if (next == sampler_.end()) break;
+    had_end_ = next == answer_end_;
+    if (next == sampler_.end() || had_end_) break;
     if (stream) {
-      show(text.add(stream->add(next)));
+      const std::string piece = stream->add(next);
+      show(turns_ ? piece : text.add(piece));
       ended = text.ended() ? 1 : 0;
     }
     engine_.world.broadcast(std::as_writable_bytes(std::span(&ended, 1)), 0);
     stopped = stop_requested(engine_.world);
   }
-  if (stream) show(text.add(stream->finish()) + text.finish());
+  if (stream) show((turns_ ? stream->finish() : text.add(stream->finish())) + text.finish());
   user_began_ = ended != 0;
   return !stopped;
 }

@@ -1,4 +1,5 @@
-// A conversation with a model, as plain text: "User: TEXT\nAssistant: ANSWER\nUser: TEXT\nAssistant: ANSWER".
+// A conversation with a model, by a chat template (formats/tokens/chat.h) or as plain text: "User: TEXT\nAssistant:
+// ANSWER\nUser: TEXT\nAssistant: ANSWER".
 #pragma once
 
 #include <functional>
@@ -6,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "formats/tokens/chat.h"
 #include "train/loop/generation.h"
 #include "train/loop/sample.h"
 
@@ -26,15 +28,17 @@ class AnswerText {
 
 class Chat {
  public:
-  // As for generate(). Collective over the world. All must outlive this object.
-  Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec);
+  // As for generate(). form: null for plain text; alike on all ranks. Collective over the world. All must outlive this
+  // object. Errors: as ChatTurns.
+  Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const ChatTemplate* form = nullptr);
 
   // On rank 0: the ids of the user's turn. Errors: as Sampler::encode; the conversation is as before.
   std::vector<int32_t> encode(const std::string& text) const;
 
-  // Answers a turn, given on rank 0, with up to sample.tokens tokens: until the model ends the document or begins the
-  // user's next turn. Keys and values of earlier turns stay in the cache. `show` is called on rank 0. Returns false
-  // when a stop was asked for, or the turn has no tokens: the conversation is over. Collective over the world.
+  // Answers a turn, given on rank 0, with up to sample.tokens tokens: until the model ends the answer or the document,
+  // or in plain text begins the user's next turn. Keys and values of earlier turns stay in the cache. `show` is called
+  // on rank 0. Returns false when a stop was asked for, or the turn has no tokens: the conversation is over. Collective
+  // over the world.
   bool answer(std::vector<int32_t> turn, const std::function<void(std::string_view)>& show);
 
  private:
@@ -43,7 +47,10 @@ class Chat {
   Sampler sampler_;
   int64_t most_;                          // tokens of an answer
   std::optional<Generation> generation_;  // none before the first turn
+  std::optional<ChatTurns> turns_;        // of the template; on rank 0
+  int32_t answer_end_ = -1;               // the template's token
   bool user_began_ = false;               // the last answer ended with the words that begin the user's turn
+  bool had_end_ = false;                  // the last answer ended with the template's token
 };
 
 }  // namespace mw
