@@ -241,20 +241,25 @@ PlacementChange change_between(const ExpertPlacement& from, const ExpertPlacemen
   return change;
 }
 
-double seconds_saved(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
-                     std::span<const int64_t> speeds, const BalanceCosts& costs) {
+double seconds_saved_per_step(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
+                              std::span<const int64_t> speeds, const BalanceCosts& costs) {
   const auto imbalance = [&](const ExpertPlacement& placement) {
     return imbalance_of(rows_of_ranks(placement, split_rows(placement, rows, speeds)), speeds);
   };
+  const PlacementChange change = change_between(from, to);
+  return (imbalance(from) - imbalance(to)) * costs.expert_seconds -
+         static_cast<double>(change.most_replicas - change.most_replicas_before) * costs.replica_seconds;
+}
+
+double seconds_saved(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
+                     std::span<const int64_t> speeds, const BalanceCosts& costs) {
   const PlacementChange change = change_between(from, to);
   double most = 0;
   for (size_t g = 0; g < change.copies_to.size(); ++g)
     most = std::max(most, static_cast<double>(change.copies_to[g]) * costs.weight_bytes +
                               static_cast<double>(change.owners_to[g]) * costs.state_bytes);
-  const double saved = (imbalance(from) - imbalance(to)) * costs.expert_seconds,
-               replicas =
-                   static_cast<double>(change.most_replicas - change.most_replicas_before) * costs.replica_seconds;
-  return (saved - replicas) * static_cast<double>(costs.horizon) - most / costs.bytes_per_second;
+  return seconds_saved_per_step(from, to, rows, speeds, costs) * static_cast<double>(costs.horizon) -
+         most / costs.bytes_per_second;
 }
 
 ExpertPlacement best_placement(const ExpertPlacement& now, std::span<const int64_t> rows,

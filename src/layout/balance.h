@@ -58,8 +58,11 @@ struct BalanceCosts {
   double replica_seconds = 0;   // in which a replica sends its gradient and receives new weights, in every step
   int64_t horizon = 0;          // steps
 };
-// The seconds that `to` saves over the horizon, by its smaller imbalance of `rows` and less what its replicas cost, and
-// less the time in which the rank that receives most receives its experts. Negative: the change does not pay.
+// The seconds that `to` saves in a step, by its smaller imbalance of `rows` and less what its replicas cost.
+double seconds_saved_per_step(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
+                              std::span<const int64_t> speeds, const BalanceCosts& costs);
+// What it saves over the horizon, less the time in which the rank that receives most receives its experts. Negative:
+// the change does not pay.
 double seconds_saved(const ExpertPlacement& from, const ExpertPlacement& to, std::span<const int64_t> rows,
                      std::span<const int64_t> speeds, const BalanceCosts& costs);
 

@@ -263,6 +263,7 @@ TEST(Balance, ReplicasHaveToEarnTheirTraffic) {
   BalanceCosts costs{.expert_seconds = 0.1, .bytes_per_second = 1e6, .horizon = 100};
   EXPECT_GT(seconds_saved(from, to, rows, Rows{1, 1}, costs), 0);
   costs.replica_seconds = 0.051;  // of 0.05 s saved
+  EXPECT_NEAR(seconds_saved_per_step(from, to, rows, Rows{1, 1}, costs), -0.001, 1e-12);
   EXPECT_LE(seconds_saved(from, to, rows, Rows{1, 1}, costs), 0);
 }
 

@@ -35,11 +35,6 @@ std::vector<int64_t> rank_rows(const ExpertPlacement& placement, std::span<const
   return rows_of_ranks(placement, split_rows(placement, rows, speeds));
 }
 
-double rank_imbalance(const ExpertPlacement& placement, std::span<const int64_t> rows,
-                      const std::vector<int64_t>& speeds) {
-  return imbalance_of(rank_rows(placement, rows, speeds), speeds);
-}
-
 // Whether the rows of a rank depend on which experts it has.
 bool rows_follow_experts(const Plan& plan, int64_t layer) {
   return traits_of(plan.transports[static_cast<size_t>(layer)]).follows_load();
@@ -112,17 +107,16 @@ Placements Balancer::plan_moves(double matmul_seconds, int64_t step, double& gai
     if (!rows_follow_experts(plan, layer.index)) continue;
     const std::vector<int64_t> rows = rounded(layer.mean);
     const auto slots = static_cast<int>(replica_slots(plan.run.moe, plan.mesh.ep));
-    const double expert_seconds = matmul_seconds * layer.expert_flops / all_flops_ / ranks;
-    const BalanceCosts costs{.expert_seconds = expert_seconds,
+    const BalanceCosts costs{.expert_seconds = matmul_seconds * layer.expert_flops / all_flops_ / ranks,
                              .weight_bytes = slots > 0 ? layer.weight_bytes : 0,
                              .state_bytes = layer.state_bytes,
                              .bytes_per_second = move_bytes_per_second_,
                              .replica_seconds = (layer.weight_bytes + layer.gradient_bytes) / link_bytes_per_second_,
                              .horizon = layer.moved_at ? std::min(horizon, step - *layer.moved_at) : horizon};
     ExpertPlacement best = best_placement(placement, rows, speeds_, slots, costs);
-    gain += (rank_imbalance(placement, rows, speeds_) - rank_imbalance(best, rows, speeds_)) * expert_seconds /
-            plan.mesh.pp;
-    if (best != placement) layer.moved_at = step;
+    if (best == placement) continue;
+    gain += seconds_saved_per_step(placement, best, rows, speeds_, costs) / plan.mesh.pp;
+    layer.moved_at = step;
     placement = std::move(best);
   }
   return next;
