@@ -105,7 +105,8 @@ Placements start_placements(const ModelSpec& model, const RunSpec& run, const st
   Placements placements = make_block_placements(model, ep, widths);
   if (run.mesh.expert_shares.empty()) return placements;
   for (size_t i = 0; i < widths.size(); ++i)
-    if (model.layers[i].feed_forward == FeedForwardKind::moe && !placements.layers[i].is_sliced())
+    if (model.layers[i].feed_forward == FeedForwardKind::moe && !placements.layers[i].is_sliced() &&
+        !traits_of(transports[i]).needs_all_experts)
       placements.layers[i] = make_block_placement(experts_by_rank(run, model.layers[i].moe.experts, ep));
   return placements;
 }

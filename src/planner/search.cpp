@@ -101,9 +101,12 @@ bool holds_tokens(const Request& request, const Layout& layout, int64_t dp,
   return true;
 }
 
-// Whether experts can be cut into slices where transports compute with them, and divided over the ranks elsewhere.
+// Whether experts can be cut into slices where transports compute with them, and divided over the ranks elsewhere: in
+// some layer, where they have shares.
 bool can_divide_experts(const Request& request, const Layout& layout, const std::vector<TransportKind>& transports) {
   const std::vector<LayerSpec>& layers = request.model.layers;
+  const bool any = std::any_of(transports.begin(), transports.end(), divides_experts);
+  if (!any && !request.run.mesh.expert_shares.empty()) return false;
   for (size_t i = 0; i < layers.size(); ++i) {
     if (divides_experts(transports[i]) && !can_share_experts(request.run, layers[i].moe.experts, layout.ep))
       return false;
@@ -257,6 +260,7 @@ std::vector<std::string> transports_to_try(const Request& request, const Layout&
     if (traits.by_node) can = on_nodes || (on_one && traits.merges);
     if (traits.slices_experts)
       can = can_divide_experts(request, layout, choose_transports(transport_names(name, request.model), layout.ep));
+    can = can && (divides_experts(traits.kind) || request.run.mesh.expert_shares.empty());
     can = can && (traits.splits_rows || replica_slots(request.run.moe, layout.ep) == 0);
     if (can) names.push_back(name);
   }

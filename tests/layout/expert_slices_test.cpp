@@ -47,7 +47,12 @@ TEST(ExpertSlices, AreRefusedWhereTheyCannotBe) {
   RunSpec shared = slicing_run(2);
   shared.mesh.expert_shares = "3,1";
   refuse(shared, 20, "the rows of no layer do");
+  shared.mesh.ep = 1;
+  shared.moe.transport = "auto";
+  refuse(shared, 20, "the rows of no layer do");
   shared.moe.transport = "flat";
+  refuse(shared, 20, "has 2 shares, but mesh.ep = 1");
+  shared.mesh.ep = 2;
   shared.moe.replica_slots = 1;
   const auto error = refusal_of([&] { make_plan(build_native_model(small_native()), shared, 4, 0, {}); },
                                 {Exit::unsupported}, "mesh.expert_shares");

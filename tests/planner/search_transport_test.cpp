@@ -112,6 +112,23 @@ TEST(SearchTransport, RefusesGatheredWeightsWithGradientsInBf16) {
   EXPECT_THROW(layouts_of(request), Error);
 }
 
+// A run with mesh.expert_shares needs a layer whose rows travel to the experts.
+TEST(SearchTransport, DividesExpertsInEveryLayoutWhereTheyHaveShares) {
+  Request request;
+  request.model = odd_model();
+  request.run = small_run();
+  request.run.train.global_batch = 4;
+  request.profile = shipped_profile("h200x8");
+  request.ranks = 4;
+  for (const char* shares : {"3,1", kMeasuredShares}) {
+    request.run.mesh.expert_shares = shares;
+    const std::vector<Layout> layouts = layouts_of(request);
+    EXPECT_TRUE(std::any_of(layouts.begin(), layouts.end(), [](const Layout& l) { return l.transport == "bypass"; }));
+    for (const Layout& layout : layouts) EXPECT_NO_THROW(check_layout(request, layout)) << describe(layout);
+    EXPECT_NO_THROW(search(request));
+  }
+}
+
 // A layout that names its transport is estimated as a run with that transport, and its words are read back.
 TEST(SearchTransport, IsEstimatedAsARunWithIt) {
   const Request open = qwen_on_slow_nodes("auto"), set = qwen_on_slow_nodes("bypass");
