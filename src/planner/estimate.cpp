@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
+#include <functional>
 
 #include "base/error.h"
 
@@ -43,6 +43,33 @@ int64_t groups_of(const Layout& layout, const Mesh& mesh) {
     if (group.size > 1 && std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
   const int links = layout.pp == 1 ? 0 : layout.chunks > 1 ? 2 : 1;
   return std::ssize(groups) + links;
+}
+
+using Parts = std::vector<int64_t>;  // of an EP rank, by MoE layer
+
+std::vector<Parts> parts_by_rank(const std::vector<ExpertPlacement>& placements, int ep) {
+  std::vector<Parts> parts(static_cast<size_t>(ep));
+  for (const ExpertPlacement& placement : placements) {
+    if (placement.experts() == 0) continue;  // a dense layer
+    const std::vector<int64_t> of_layer = placement.parts();
+    for (size_t rank = 0; rank < parts.size(); ++rank) parts[rank].push_back(of_layer[rank]);
+  }
+  return parts;
+}
+
+// The EP ranks that may have most: no other has at least as much in every layer. Of ranks with the same, the first.
+std::vector<int> fullest_ranks(const std::vector<Parts>& parts) {
+  const auto covers = [&](int a, int b) {
+    const Parts &of_a = parts[static_cast<size_t>(a)], &of_b = parts[static_cast<size_t>(b)];
+    return std::equal(of_a.begin(), of_a.end(), of_b.begin(), std::greater_equal<>());
+  };
+  std::vector<int> fullest;
+  for (int rank = 0; rank < std::ssize(parts); ++rank) {
+    if (std::any_of(fullest.begin(), fullest.end(), [&](int other) { return covers(other, rank); })) continue;
+    std::erase_if(fullest, [&](int other) { return covers(rank, other); });
+    fullest.push_back(rank);
+  }
+  return fullest;
 }
 
 }  // namespace
@@ -260,45 +287,47 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   return states;
 }
 
-// Of a stage, those that may need most. Rank 0 has as much of everything as any, but for experts: another rank may have
+// Of a stage, those that may need most. Rank 0 has as much of everything as any, but for experts: other ranks may have
 // more of them, or wider slices. ZeRO's first cut may lie in the embedding, of which every rank keeps the master
 // weights, and the last one in matrices: that of the last rank, or where experts or parts of the model are not the same
 // everywhere, of the last ones that have as much as those.
 std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& mesh) {
   const int last = mesh.dp * mesh.tp - 1;
-  const std::vector<ExpertPlacement>& placements = memory_.placements_of(mesh.ep);
-  const auto uneven = std::find_if(placements.begin(), placements.end(), [](const ExpertPlacement& placement) {
-    const std::vector<int64_t> parts = placement.parts();
-    return std::set<int64_t>(parts.begin(), parts.end()).size() > 1;
-  });
-  const int widest = uneven == placements.end() ? 0 : uneven->widest();
+  const std::vector<Parts> parts = parts_by_rank(memory_.placements_of(mesh.ep), mesh.ep);
+  const std::vector<int> fullest = fullest_ranks(parts);
   std::vector<int> ranks = {0};
   const auto add = [&](int rank) {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
   };
-  int first_widest = 0;
-  while (coords_of(mesh, first_widest).ep != widest) ++first_widest;
-  add(first_widest);
+  for (const int ep : fullest) {
+    int rank = 0;
+    while (coords_of(mesh, rank).ep != ep) ++rank;
+    add(rank);
+  }
   if (layout.zero == 0 || last == 0) return ranks;
   add(last);
-  const auto add_last = [&](auto is_like_largest) {
+  const auto add_last = [&](auto is_like_largest) {  // rank 0, where none is
     int rank = last;
-    while (!is_like_largest(coords_of(mesh, rank))) --rank;
+    while (rank > 0 && !is_like_largest(coords_of(mesh, rank))) --rank;
     add(rank);
   };
   const ModelSpec& model = memory_.kinds().model;
   const auto any_layer = [&](auto is) { return std::any_of(model.layers.begin(), model.layers.end(), is); };
   const int tp = mesh.tp;
-  const bool experts_differ = uneven != placements.end();
+  const bool experts_differ =
+      std::any_of(parts.begin(), parts.end(), [&](const Parts& of_rank) { return of_rank != parts.front(); });
   const bool shards_differ =
       vocab_part(model, tp, 0).count != vocab_part(model, tp, tp - 1).count || any_layer([&](const LayerSpec& layer) {
         const int64_t of_experts = mesh.ted ? layer.moe.width % tp + layer.moe.shared_width % tp : 0;
         return head_shard(layer.attention, tp, 0).heads.count != head_shard(layer.attention, tp, tp - 1).heads.count ||
                layer.dense_width % tp != 0 || of_experts != 0;
       });
-  if (experts_differ) add_last([&](const MeshCoords& at) { return at.ep == widest; });
   if (shards_differ) add_last([](const MeshCoords& at) { return at.tp == 0; });
-  if (experts_differ && shards_differ) add_last([](const MeshCoords& at) { return at.ep == 0 && at.tp == 0; });
+  if (!experts_differ) return ranks;
+  for (const int ep : fullest) {
+    add_last([&](const MeshCoords& at) { return at.ep == ep; });
+    if (shards_differ) add_last([&](const MeshCoords& at) { return at.ep == ep && at.tp == 0; });
+  }
   return ranks;
 }
 

@@ -45,36 +45,46 @@ TEST(GatheredTokens, TakeTime) {
   EXPECT_GT(time_of(1e12, Recompute::none).forward, even);
 }
 
-Request request_of(const char* shares) {
+Request request_of(const char* width_shares) {
   Request request;
   request.model = odd_model();
   request.run = small_run();
   request.run.moe.transport = "gather_tokens";
-  request.run.mesh.width_shares = shares;
+  request.run.mesh.width_shares = width_shares;
   request.profile = shipped_profile("h200x8");
   request.ranks = 4;
   return request;
 }
 
-TEST(GatheredTokens, NeedTheMemoryOfTheRankThatHasMost) {
-  for (const char* shares : {"", "1,3,2,6", "1,6,2,3"})
-    for (const char* text :
-         {"ep=4 micro_batches=2", "ep=4 zero=1 micro_batches=2", "tp=2 ep=4 zero=1 micro_batches=2"}) {
-      const Request request = request_of(shares);
-      const Layout layout = parse_layout(text, {});
-      check_layout(request, layout);
-      Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-      int64_t most = 0;
-      for (int rank = 0; rank < 4; ++rank) {
-        const Plan plan = make_plan(request.model, with_layout(request.run, layout), 4, rank,
-                                    platform_of(request.profile, request.model, request.run));
-        most = std::max(most, summarise(all_rows(plan)).total());
-      }
-      const auto expected = static_cast<double>(most);  // where ZeRO cuts, up to the rounding of cuts
-      EXPECT_NEAR(static_cast<double>(estimator.closed_form(layout).memory.front().table.total()), expected,
-                  1e-4 * expected)
-          << shares << " " << text;
+void expect_memory_of_the_rank_that_has_most(const Request& request) {
+  for (const char* text : {"ep=4 micro_batches=2", "ep=4 zero=1 micro_batches=2", "tp=2 ep=4 zero=1 micro_batches=2"}) {
+    const Layout layout = parse_layout(text, {});
+    check_layout(request, layout);
+    Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+    int64_t most = 0;
+    for (int rank = 0; rank < 4; ++rank) {
+      const Plan plan = make_plan(request.model, with_layout(request.run, layout), 4, rank,
+                                  platform_of(request.profile, request.model, request.run));
+      most = std::max(most, summarise(all_rows(plan)).total());
     }
+    const auto expected = static_cast<double>(most);  // where ZeRO cuts, up to the rounding of cuts
+    EXPECT_NEAR(static_cast<double>(estimator.closed_form(layout).memory.front().table.total()), expected,
+                1e-4 * expected)
+        << request.run.mesh.width_shares << " " << text;
+  }
+}
+
+TEST(GatheredTokens, NeedTheMemoryOfTheRankThatHasMost) {
+  for (const char* shares : {"", "1,3,2,6", "1,6,2,3"}) expect_memory_of_the_rank_that_has_most(request_of(shares));
+}
+
+TEST(GatheredTokens, NeedTheMemoryOfTheRankThatHasMostBesideWholeExperts) {
+  Request request = request_of("1,3,2,6");
+  request.run.moe.transport = "flat*2,gather_tokens*3";
+  expect_memory_of_the_rank_that_has_most(request);  // rank 0 has most experts, rank 3 the widest slices
+  request.run.mesh.expert_shares = "6,1,5,1";
+  request.run.mesh.width_shares = "1,1,5,6";
+  expect_memory_of_the_rank_that_has_most(request);  // rank 2 has most of both together
 }
 
 TEST(GatheredTokens, AreSearchedForWhereExpertsCanBeCut) {
