@@ -9,8 +9,8 @@
 
 The first argument is the folder with metrics.jsonl, or a metrics file. Nested fields are named work_ms.matmul; lists, such as
 expert loads, are left out. The run's description becomes the configuration. Beside the metrics, a file NAME.wandb or
-NAME.mlflow says which run they went to and how far: started again, the script goes on there. When a run resumes from an
-earlier step, its steps from there on are sent again, and replace the older ones in curves over the step."""
+NAME.mlflow says which run they went to and which lines were sent: started again, the script goes on there. When a run
+resumes from an earlier step, its steps from there on are sent again, and replace the older ones in curves over the step."""
 
 import argparse
 import json
@@ -79,13 +79,14 @@ def numbers_of(entry, prefix=""):
 
 
 class Lines:
-    """The whole lines of a file that grows. A run that resumes puts a shorter one in its place."""
+    """The whole lines of a file that grows. A run that resumes puts a shorter one in its place. marks: the CRC of each line
+    so far; at first those of an earlier start."""
 
-    def __init__(self, path):
-        self.path, self.inode, self.offset, self.marks = path, None, 0, []
+    def __init__(self, path, marks):
+        self.path, self.inode, self.offset, self.marks = path, None, 0, marks
 
     def fresh(self):
-        """Those since the last call; of a file that was replaced, those from the first one on that is another."""
+        """Those since the last call; of a file that was replaced, and at first, those from the first one on that is another."""
         with open(self.path, "rb") as file:
             known = []
             if os.fstat(file.fileno()).st_ino != self.inode:
@@ -134,20 +135,20 @@ def main():
         parser.error(f"{path} does not exist; a run writes it with log.jsonl={path}")
 
     mark = pathlib.Path(f"{path}.{options.service}")
-    state = json.loads(mark.read_text()) if mark.exists() else {"run": None, "lines": 0}
+    state = json.loads(mark.read_text()) if mark.exists() else {"run": None, "marks": []}
     try:
         service = SERVICES[options.service](options, state["run"])
     except ImportError as error:
         sys.exit(f"follow_metrics: {error}; install it with: pip install {options.service}")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    lines = Lines(path)
-    fresh = lines.fresh()[state["lines"]:]
+    lines = Lines(path, state["marks"])
+    fresh = lines.fresh()
     try:
         while True:
             send(service, fresh)
             if fresh or not mark.exists():
                 new = mark.with_name(mark.name + ".tmp")
-                new.write_text(json.dumps({"run": service.id, "lines": len(lines.marks)}))
+                new.write_text(json.dumps({"run": service.id, "marks": lines.marks}))
                 os.replace(new, mark)
             if options.once:
                 break

@@ -117,6 +117,22 @@ with subprocess.Popen(command("a", "wandb", "--every", "0.1"), env=ENVIRONMENT) 
     checks.expect(follower.wait(30) == 0, "the follower failed")
 checks.expect(steps(calls())[-5:] == [5, 6, 7, 8, 9], "other steps after a resume")
 
+# While no follower is at work, a run of 10 steps goes back to step 4 and on to 8, and later to 12.
+pathlib.Path("off").mkdir()
+
+
+def write_steps(first, last, loss, mode):
+    with open("off/metrics.jsonl", mode) as file:
+        file.writelines(json.dumps({"step": step, "loss": loss}) + "\n" for step in range(first, last + 1))
+
+
+for first, last, loss, rewrites in ((1, 10, 3, True), (5, 8, 2, True), (9, 12, 2, False)):
+    if rewrites:
+        write_steps(1, first - 1, 3, "w")
+    write_steps(first, last, loss, "a")
+    sent = [call[1:] for call in follow("off", "wandb", "--once") if call[0] == "log"]
+    checks.expect(sent == [[step, {"loss": loss}] for step in range(first, last + 1)], f"from {first} to {last}: {sent}")
+
 pathlib.Path("wandb.py").write_text("raise ImportError('No module named wandb')")
 for arguments, text in ((("a", "wandb", "--once"), "pip install wandb"), (("absent", "mlflow"), "does not exist")):
     done = subprocess.run(command(*arguments), env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
