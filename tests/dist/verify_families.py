@@ -21,7 +21,8 @@ CASES = [  # model, overrides; 4 ranks
     ("gpt_oss", "mesh.tp=4 mesh.ep=4 mesh.zero=1 data.document_mask=true"),
     ("gpt_oss", "mesh.tp=2 mesh.ep=2 moe.tp_mode=ted memory.recompute=selective"),
     ("gpt_oss", "mesh.pp=2 mesh.ep=2 mesh.schedule=zb_h1 moe.transport=gather_weights memory.recompute=selective"),
-    ("gpt_oss", "mesh.ep=4 moe.transport=bypass mesh.ranks_per_node=2 moe.replica_slots=1 moe.aux_scope=model"),
+    ("gpt_oss", "mesh.ep=4 moe.transport=bypass mesh.ranks_per_node=2 moe.replica_slots=1 moe.aux_scope=model "
+                "debug.migrate=true verify.steps=3"),  # migrations fill the slots; the third step needs new replicas
     ("gpt_oss_tied", "mesh.ep=2 mesh.zero=1 train.dtype=bf16 memory.expert_gradients=bf16"),
 ]
 

@@ -60,9 +60,9 @@ struct GeneratedText {
 using ShowText = std::function<void(size_t prompt, std::string_view piece)>;
 
 // Continues each prompt by up to spec.tokens tokens, all of them together; train/loop/generation.h says what an engine
-// must be made for and what the context is. A prompt's text does not depend on the others, except for rounding.
-// tokenizer: null on all ranks but rank 0; `show` is only called on rank 0. Collective over the world. Errors: config;
-// data, when a prompt cannot be encoded.
+// must be made for and what the context is. Until the longest text fills train.seq_len, a text does not depend on the
+// others, except for rounding; then the contexts of all are shortened. tokenizer: null on all ranks but rank 0; `show`
+// is only called on rank 0. Collective over the world. Errors: config; data, when a prompt cannot be encoded.
 std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
                                     const std::vector<std::string>& prompts, const ShowText& show);
 
