@@ -16,7 +16,8 @@ namespace {
 
 constexpr const char* kPrompt = "> ";
 
-// Lines of standard input. Waiting for one, it looks for a request to stop ten times a second.
+// Lines of standard input, which may end as on Windows. Waiting for one, it looks for a request to stop ten times a
+// second.
 class InputLines {
  public:
   // None at the end of the input, or when a stop was asked for.
@@ -39,6 +40,7 @@ class InputLines {
   std::optional<std::string> take(size_t size, size_t end_of_line) {
     std::string line = read_.substr(0, size);
     read_.erase(0, size + end_of_line);
+    if (line.ends_with('\r')) line.pop_back();
     return line;
   }
 
@@ -53,7 +55,7 @@ std::vector<int32_t> read_turn(InputLines& input, const Chat& chat) {
     if (asks) std::fputs(kPrompt, stderr);
     const std::optional<std::string> line = input.next();
     if (!line) return {};
-    if (line->find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (line->find_first_not_of(" \t") == std::string::npos) continue;
     try {
       return chat.encode(*line);
     } catch (const Error& error) {

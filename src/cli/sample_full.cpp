@@ -10,12 +10,15 @@
 namespace mw {
 namespace {
 
-// One prompt per line; empty lines are empty prompts. As rank 0 reads them.
+// One prompt per line, which may end as on Windows; empty lines are empty prompts. As rank 0 reads them.
 std::vector<std::string> read_prompts(Comm& comm, const std::string& path) {
   const std::string text = broadcast_text(comm, comm.rank() == 0 ? read_text_file(path) : "", 0);
   std::vector<std::string> prompts;
   std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) prompts.push_back(line);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.ends_with('\r')) line.pop_back();
+    prompts.push_back(line);
+  }
   if (prompts.empty())
     fail(Exit::data, fmt::format("{} holds no prompts: it is empty", path), "write one prompt on each line");
   return prompts;
