@@ -100,9 +100,8 @@ Command add_chat_command(CommandLine& line, const Invocation& invocation) {
                  fmt::format("template that the model was tuned with, as of tokenize --chat: {}", names));
   sub.add_footer(
       "Reads one turn per line until the end of the input or Ctrl-C. Without --chat, the model continues the text\n"
-      "\"User: TURN\\nAssistant:\" with up to sample.tokens tokens (default: 256), until it ends the document or "
-      "begins\n"
-      "the next \"User:\"; then the next turn is added.");
+      "\"User: TURN\\nAssistant:\" with up to sample.tokens tokens (default: 256), until it ends the document or\n"
+      "begins the next \"User:\"; then the next turn is added.");
   return {sub, [=] {
             const ChatTemplate* form = chat->empty() ? nullptr : &find_chat_template(*chat);
             return run_in_world(invocation, [&](World& world) {

@@ -97,8 +97,7 @@ Command add_plan_command(CommandLine& line) {
   auto options = std::make_shared<PlanOptions>();
   sub.add_option("RUN", options->run,
                  "run file (TOML), which is not changed; the search tries other values than the file's for mesh, "
-                 "schedule, ZeRO, "
-                 "recompute and micro-batches, and for the transport if moe.transport is auto")
+                 "schedule, ZeRO, recompute and micro-batches, and for the transport if moe.transport is auto")
       .required();
   sub.add_option("OVERRIDES", options->overrides, "key=value overrides of the run file; the last one of a key counts");
   sub.add_option("--platform", options->platform, "profile of the machine (plan.platform)");

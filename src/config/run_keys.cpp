@@ -68,8 +68,7 @@ const std::vector<KeyRule>& key_rules() {
       CHOICE("model.score", native.score, "function from router logits to scores"),
       CHOICE("model.qk_norm", native.qk_norm, "RMSNorm of queries and keys"),
       FLAG("model.selection_bias", native.selection_bias,
-           "auxiliary-loss-free load balancing: a bias on the scores that select experts (needs sigmoid "
-           "scores)"),
+           "auxiliary-loss-free load balancing: a bias on the scores that select experts (needs sigmoid scores)"),
       FLAG("model.renormalise", native.renormalise, "normalize gate weights to sum to 1 over the selected experts"),
       FLAG("model.tie_embeddings", native.tie_embeddings,
            "share the weights of the token embedding and the output head"),
@@ -79,8 +78,7 @@ const std::vector<KeyRule>& key_rules() {
       REAL("model.init_std", native.init_std, 0, 100, "standard deviation of the initial weights"),
       REAL("model.clip_qkv", native.clip_qkv, 0, 1e30, "clamp queries, keys and values to [-x, x]; 0: off"),
       CHOICE("model.attention", native.attention,
-             "grouped: multi-head or grouped-query attention; latent: multi-head latent attention (MLA) of "
-             "DeepSeek"),
+             "grouped: multi-head or grouped-query attention; latent: multi-head latent attention (MLA) of DeepSeek"),
       INTEGER("model.q_rank", native.q_rank, 0, 1 << 24,
               "latent attention: rank of the query projection; 0: full rank"),
       INTEGER("model.kv_rank", native.kv_rank, 1, 1 << 24, "latent attention: rank of the compressed keys and values"),
@@ -108,8 +106,7 @@ const std::vector<KeyRule>& key_rules() {
            "mask attention across documents and restart position ids; a document is a file (text), an "
            "entry of the index (megatron), or starts at data.document_token (shards)"),
       INTEGER("data.document_token", data.document_token, -1, (int64_t{1} << 31) - 1,
-              "shards: token that starts each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in "
-              "u32 files"),
+              "shards: token that starts each document; -1: 50256 (GPT-2) in u16 files, 128000 (Llama 3) in u32 files"),
       INTEGER("train.steps", train.steps, 1, kMany, "number of optimizer steps"),
       INTEGER("train.seq_len", train.seq_len, 1, 1 << 22, "tokens per sample"),
       INTEGER("train.global_batch", train.global_batch, 1, 1 << 24, "samples per optimizer step, over all ranks"),
@@ -179,8 +176,7 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("mesh.chunks", mesh.chunks, 2, 1 << 10, "stages per rank of the interleaved schedule"),
       TEXT("mesh.stage_layers", mesh.stage_layers,
            "number of layers of each stage, such as \"8,8,7\"; measured: as for mesh.shares, where every rank has one "
-           "stage; "
-           "empty: balance stages by FLOPs"),
+           "stage; empty: balance stages by FLOPs"),
       TEXT("mesh.shares", mesh.shares,
            "weights by which the data-parallel ranks share the samples of each micro-batch, such as \"3,1\" if the "
            "first rank is three times as fast; experts get the rows of all ranks as before; measured: by the speeds "
@@ -253,8 +249,7 @@ const std::vector<KeyRule>& key_rules() {
              "inputs and routing"),
       CHOICE("memory.offload", offload,
              "optimizer: keep AdamW's moments, and the low 16 bits of the fp32 master weights of bf16 matrices, "
-             "in host "
-             "memory; a GPU reads and writes them once per step"),
+             "in host memory; a GPU reads and writes them once per step"),
       {"memory.expert_gradients", choice_key(+FIELD(DType, expert_gradients), kStateDTypes),
        "dtype in which gradients of routed experts accumulate; bf16 (with train.dtype = \"bf16\"): "
        "half the memory, each micro-batch is summed in fp32 and rounded when it is added"},
@@ -264,8 +259,7 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
       FLAG("checkpoint.background", checkpoint.background,
            "write checkpoints while the next step computes its gradients, and wait only before its update; "
-           "false: wait "
-           "at once"),
+           "false: wait at once"),
       INTEGER("checkpoint.keep", checkpoint.keep, 1, 1 << 20, "number of complete checkpoints to keep"),
       TEXT("checkpoint.resume", checkpoint.resume,
            "none: start from scratch; auto: resume from the newest complete checkpoint of checkpoint.dir; "

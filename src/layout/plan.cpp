@@ -115,9 +115,9 @@ static void check_expert_shares(const Plan& plan) {
   const bool any = std::any_of(plan.transports.begin(), plan.transports.end(), divides_experts);
   if (!any && !plan.run.mesh.expert_shares.empty())
     fail(Exit::config,
-         fmt::format("mesh.expert_shares = \"{}\" divides the experts of layers whose rows travel, but the rows of no "
-                     "layer do",
-                     plan.run.mesh.expert_shares),
+         fmt::format(
+             "mesh.expert_shares = \"{}\" needs a layer that sends rows to the ranks of experts, and there is none",
+             plan.run.mesh.expert_shares),
          "set mesh.ep above 1 and moe.transport = \"flat\", or leave mesh.expert_shares empty");
 }
 

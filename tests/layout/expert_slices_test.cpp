@@ -46,10 +46,10 @@ TEST(ExpertSlices, AreRefusedWhereTheyCannotBe) {
   refuse(whole, 20, "no layer has slices of experts");
   RunSpec shared = slicing_run(2);
   shared.mesh.expert_shares = "3,1";
-  refuse(shared, 20, "the rows of no layer do");
+  refuse(shared, 20, "needs a layer that sends rows");
   shared.mesh.ep = 1;
   shared.moe.transport = "auto";
-  refuse(shared, 20, "the rows of no layer do");
+  refuse(shared, 20, "needs a layer that sends rows");
   shared.moe.transport = "flat";
   refuse(shared, 20, "has 2 shares, but mesh.ep = 1");
   shared.mesh.ep = 2;

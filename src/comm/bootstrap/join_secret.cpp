@@ -55,8 +55,7 @@ std::string read_secret_file(const std::string& path) {
 
 const char* const kMakeSecret =
     "export MOEWRIGHT_JOIN_SECRET=$(od -An -vtx1 -N32 /dev/urandom | tr -d ' \\n') where the job is started, so that "
-    "all "
-    "its ranks get the same; or write it to a file of mode 600 and set MOEWRIGHT_JOIN_SECRET_FILE";
+    "all its ranks get the same; or write it to a file of mode 600 and set MOEWRIGHT_JOIN_SECRET_FILE";
 
 std::optional<JoinKey> read_join_secret() {
   std::string secret = value_of(kVariable);

@@ -99,8 +99,7 @@ Alarm name_behind(std::span<const WatchedRank> ranks, std::vector<int> behind, d
 std::string describe_lost_rank(const Beat& last, double age) {
   return fmt::format(
       "the connection to rank {}{} closed ({:.1f} s before, it was {}); if that rank printed no error, it was killed: "
-      "`dmesg` on its node says "
-      "whether memory ran out there",
+      "`dmesg` on its node says whether memory ran out there",
       last.rank, last.host.empty() ? "" : " on " + last.host, age, describe_point(last));
 }
 

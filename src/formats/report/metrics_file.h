@@ -17,8 +17,8 @@ struct Curve {
 struct LoadSample {
   double step = 0;
   std::vector<std::vector<double>> load;  // [MoE layer][expert], as in the file
-  std::vector<std::vector<double>> ranks =
-      {};  // [MoE layer][expert-parallel rank], as in the file; empty where it has none
+  // [MoE layer][expert-parallel rank], as in the file; empty where it has none.
+  std::vector<std::vector<double>> ranks = {};
 };
 
 // A run's description of itself, written with its first step (docs/formats.md, `run`).

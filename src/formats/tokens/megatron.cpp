@@ -205,8 +205,7 @@ MegatronDataset::MegatronDataset(const std::string& prefix_or_path)
     fail(Exit::data,
          fmt::format("{}: expected one byte for each of {} tokens, got {}", mask, size(), mask_->bytes().size()),
          "it belongs to other token files: write both again with `moewright tokenize --chat`, or remove it to train on "
-         "all "
-         "tokens");
+         "all tokens");
 }
 
 void MegatronDataset::read(int64_t first, std::span<int32_t> out) const {

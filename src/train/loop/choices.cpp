@@ -18,8 +18,7 @@ Question read_question(const std::string& line, const std::string& where) {
   const nlohmann::json json = parse_json(line, where, Exit::data);
   const auto refuse = [&](const std::string& what) {
     fail(Exit::data, fmt::format("{}: {}", where, what),
-         "each line is an object such as {\"context\": \"2 + 2 =\", "
-         "\"choices\": [\" 3\", \" 4\"], \"answer\": 1}");
+         "each line is an object such as {\"context\": \"2 + 2 =\", \"choices\": [\" 3\", \" 4\"], \"answer\": 1}");
   };
   const auto field = [&](const char* name, auto is_right, const char* kind) {
     const auto found = json.is_object() ? json.find(name) : json.end();
@@ -44,8 +43,7 @@ Question read_question(const std::string& line, const std::string& where) {
   return question;
 }
 
-// What is computed for a choice: all tokens, and how many of them come before
-// the choice.
+// What is computed for a choice: all tokens, and how many of them come before the choice.
 struct Row {
   std::vector<int32_t> tokens;
   size_t before = 0;
@@ -80,8 +78,7 @@ Row make_row(Tokenizer& tokenizer, const Question& question, const std::string& 
   return row;
 }
 
-// This rank's part of the rows, one sequence each, as long as the longest.
-// Missing rows have no labels.
+// This rank's part of the rows, one sequence each, as long as the longest. Missing rows have no labels.
 MicroBatch make_batch(const Plan& plan, std::span<const Row> rows) {
   MicroBatch batch;
   batch.sequences = plan.batch.sequences;

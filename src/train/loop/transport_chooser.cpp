@@ -88,8 +88,7 @@ std::string TransportChooser::after_step(Engine& engine, const StepStats& stats,
         "step {}: moe.transport stays {}: some rank has too little memory for {}, or packs weights in another way",
         step, now, next);
   return fmt::format(
-      "step {}: moe.transport = \"auto\": {} in place of {}, by the loads of this step: {:.3g} ms a step "
-      "is predicted",
+      "step {}: moe.transport = \"auto\": {} in place of {}, by the loads of this step: {:.3g} ms a step is predicted",
       step, next, now, 1e3 * choice.seconds);
 }
 
