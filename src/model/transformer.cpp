@@ -1,7 +1,6 @@
 #include "model/transformer.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "ops/rope.h"
@@ -168,13 +167,6 @@ void Transformer::loss(int64_t micro_batch, const Batch& batch, float seed, std:
   const int64_t tokens = batch.tokens();
   head_->loss(stream_, batch, output(stage, micro_batch, tokens), seed, output_gradient(stage, micro_batch, tokens),
               losses);
-}
-
-double Transformer::loss(const Batch& batch, float seed) {
-  std::vector<float> losses;
-  loss(0, batch, seed, losses);
-  stream_.wait();
-  return std::accumulate(losses.begin(), losses.end(), 0.0);
 }
 
 void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients,

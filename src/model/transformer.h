@@ -85,7 +85,6 @@ class Transformer {
 
   // The whole model at once, if this rank holds all of it in one stage; micro-batch 0.
   void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
-  double loss(const Batch& batch, float seed);  // the sum; waits for the stream
   std::vector<double> statistics() { return statistics(0, 0); }
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
   void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});

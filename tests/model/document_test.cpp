@@ -23,7 +23,7 @@ Made run(SmallModel& m, const std::vector<int32_t>& ids, const std::vector<int32
   m.params.zero_gradients(m.stream);
   m.model.forward(batch, true);
   Made made{m.model.logits(0, tokens), {}};
-  m.model.loss(batch, kSeed);
+  summed_loss(m.model, batch, kSeed);
   m.model.set_auxiliary(m.model.statistics(), tokens, 1.0);
   m.model.backward(batch, Store::overwrite);
   for (const Parameter& p : m.params.all())

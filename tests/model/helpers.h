@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 #include <vector>
 
 #include "core/rng.h"
@@ -12,6 +13,15 @@
 #include "support/small_run.h"
 
 namespace mw::test {
+
+// After forward of a whole model: the sum of the losses of its tokens, with gradients of seed * sum if seed > 0. Waits
+// for the stream.
+inline double summed_loss(Transformer& model, const Batch& batch, float seed) {
+  std::vector<float> losses;
+  model.loss(0, batch, seed, losses);
+  model.stream().wait();
+  return std::accumulate(losses.begin(), losses.end(), 0.0);
+}
 
 struct SmallModel {
   explicit SmallModel(const RunSpec& run_spec, int threads = 1)
@@ -59,7 +69,8 @@ struct SmallModel {
       else taps.push_back({.ids = choices[l].data(), .best_ids = best_choices[l].data()});
     model.forward(batch(), true, taps);
     const double count = static_cast<double>(valid);
-    const double cross_entropy = model.loss(batch(), with_gradients ? static_cast<float>(1 / count) : 0.0f) / count;
+    const float seed = with_gradients ? static_cast<float>(1 / count) : 0.0f;
+    const double cross_entropy = summed_loss(model, batch(), seed) / count;
     aux = model.set_auxiliary(model.statistics(), plan.batch.tokens(), 1.0);
     if (with_gradients) model.backward(batch(), Store::overwrite);
     return cross_entropy + aux.weighted;

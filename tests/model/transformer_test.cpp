@@ -143,7 +143,7 @@ TEST(Transformer, CapacityDropsRowsAndSaysSo) {
 TEST(Transformer, LogitsAreThoseOfTheLoss) {
   SmallModel m(small_run());
   m.model.forward(m.batch(), false);
-  const double sum = m.model.loss(m.batch(), 0.0f);
+  const double sum = summed_loss(m.model, m.batch(), 0.0f);
   m.model.forward(m.batch(), false);
   const int64_t tokens = m.plan.batch.tokens();
   const std::vector<float> logits = m.model.logits(0, tokens);
@@ -180,7 +180,7 @@ TEST(Transformer, ShorterBatchesUseTheFrontOfItsMemory) {
                            const std::vector<int32_t>& labels) {
     const Batch batch{ids.data(), labels.data(), sequences, seq_len};
     m.model.forward(batch, false);
-    return m.model.loss(batch, 0.0f);
+    return summed_loss(m.model, batch, 0.0f);
   };
   double sum = 0;
   for (std::ptrdiff_t b = 0; b < 4; ++b) {
