@@ -17,14 +17,16 @@ struct EvaluateOptions {
 };
 
 nlohmann::ordered_json json_of(const SourceLoss& source) {
-  nlohmann::ordered_json json = {{"loss", source.loss}, {"perplexity", std::exp(source.loss)}};
+  nlohmann::ordered_json json = {{"loss", nullptr}, {"perplexity", nullptr}};
+  if (source.loss) json = {{"loss", *source.loss}, {"perplexity", std::exp(*source.loss)}};
   if (source.bits_per_byte > 0) json["bits_per_byte"] = source.bits_per_byte;
   json["labels"] = source.labels;
   return json;
 }
 
 std::string describe(const SourceLoss& source) {
-  std::string text = fmt::format("loss {:.6f}, perplexity {:.4f}", source.loss, std::exp(source.loss));
+  if (!source.loss) return "loss -, perplexity -, 0 labels";
+  std::string text = fmt::format("loss {:.6f}, perplexity {:.4f}", *source.loss, std::exp(*source.loss));
   if (source.bits_per_byte > 0) text += fmt::format(", {:.4f} bits per byte", source.bits_per_byte);
   return text + fmt::format(", {} labels", source.labels);
 }

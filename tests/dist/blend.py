@@ -1,6 +1,9 @@
 """A weighted blend of data sets gives the same steps on any number of ranks and after a resume; mistakes are told."""
 
+import json
 import os
+import pathlib
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
@@ -29,6 +32,18 @@ difference = largest_difference(read_metrics("whole"), read_metrics("two"))
 checks.expect(difference < 1e-4, f"2 ranks differ by {difference}")
 result = train("validated", 1, BLEND, "train.steps=1", "train.val_batches=2")
 checks.expect("validation after step 1: loss" in result.output, "no validation", result.output)
+RARE = 'data.blend=["98 a", "2 b"]'  # b has no window of the validation
+result = train("rare", 1, RARE, "train.steps=1", "train.val_batches=1")
+checks.expect(re.search(r"by source \d\.\d+, -$", result.output, re.M), "the log of a source without labels", result.output)
+last = json.loads(pathlib.Path("rare/metrics.jsonl").read_text().splitlines()[-1])
+checks.expect(last["final_val_losses"] == [last["final_val_loss"], None], f"metrics of a source without labels: {last}")
+result = run(1, "evaluate", "rare/checkpoints")
+checks.expect(result.code == 0 and "loss -, perplexity -, 0 labels" in result.output, "evaluate", result.output)
+result = run(1, "evaluate", "rare/checkpoints", "--json")
+sources = json.loads(result.output.splitlines()[-1])["sources"]
+checks.expect(sources[1]["loss"] is None and sources[1]["perplexity"] is None and sources[0]["loss"] > 0, f"{sources}")
+result = run(1, "report", "rare")
+checks.expect(result.code == 0, f"report: exit {result.code}", result.output)
 train("cut", 1, BLEND, "train.steps=5", "train.schedule=constant")
 train("cut", 1, BLEND, "checkpoint.resume=auto", "train.schedule=constant")
 train("uncut", 1, BLEND, "train.schedule=constant")

@@ -61,6 +61,31 @@ TEST(StepReport, MemoryIsMeasuredBesideTensorsAndLibraries) {
   EXPECT_EQ(line["mem_library_bytes"], 120 << 20);
 }
 
+TEST(StepReport, AValidationLossWithoutLabelsIsNull) {
+  StepReport r;
+  r.seconds = 1;
+  r.validation = ValidationReport{5.5, {5.5, std::nullopt}, std::nullopt};
+  const ReportContext context;
+  const ScratchDir dir;
+  const std::string path = dir / "metrics.jsonl";
+  {
+    JsonLinesWriter file(path);
+    write_step(file, r, context);
+  }
+  const nlohmann::json line = nlohmann::json::parse(read_raw(path));
+  EXPECT_EQ(line["val_loss"], 5.5);
+  EXPECT_EQ(line["val_losses"].dump(), "[5.5,null]");
+  const auto validations = [&] {
+    std::vector<std::string> tags;
+    for (const Scalar& scalar : step_scalars(r, context))
+      if (scalar.tag.find("validation") != std::string::npos) tags.push_back(scalar.tag);
+    return tags;
+  };
+  EXPECT_EQ(validations(), (std::vector<std::string>{"loss/validation", "loss/validation_0"}));
+  r.validation = ValidationReport{};
+  EXPECT_EQ(validations(), std::vector<std::string>{});
+}
+
 TEST(RunMemory, NumbersOfOneLineHaveOneUnit) {
   RunMemory memory{int64_t{880} << 20, 0, int64_t{60} << 20, int64_t{1152} << 20};
   EXPECT_EQ(measured_of_predicted(memory), "1152.0 of 940.0 MiB");

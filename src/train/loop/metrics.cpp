@@ -19,6 +19,10 @@ double teraflops_per_rank(const StepReport& r, const ReportContext& c) {
   return c.flops_per_token * static_cast<double>(r.tokens) / r.seconds / c.world * 1e-12;
 }
 
+nlohmann::ordered_json json_of(const std::optional<double>& number) {
+  return number ? nlohmann::ordered_json(*number) : nlohmann::ordered_json();
+}
+
 }  // namespace
 
 std::string format_step(const StepReport& r, const ReportContext& c) {
@@ -53,15 +57,15 @@ std::string format_short_step(const StepReport& r, const ReportContext& c, size_
 
 static void add_validation(nlohmann::ordered_json& line, const std::string& prefix,
                            const ValidationReport& validation) {
-  line[prefix + "loss"] = validation.loss;
-  if (!validation.by_source.empty()) line[prefix + "losses"] = validation.by_source;
+  line[prefix + "loss"] = json_of(validation.loss);
+  for (const std::optional<double>& loss : validation.by_source) line[prefix + "losses"].push_back(json_of(loss));
   if (validation.accuracy) line[prefix + "accuracy"] = *validation.accuracy;
 }
 
 static void add_validation(std::vector<Scalar>& scalars, const ValidationReport& validation) {
-  scalars.push_back({"loss/validation", validation.loss});
+  if (validation.loss) scalars.push_back({"loss/validation", *validation.loss});
   for (size_t k = 0; k < validation.by_source.size(); ++k)
-    scalars.push_back({fmt::format("loss/validation_{}", k), validation.by_source[k]});
+    if (validation.by_source[k]) scalars.push_back({fmt::format("loss/validation_{}", k), *validation.by_source[k]});
   if (validation.accuracy) scalars.push_back({"validation/accuracy", *validation.accuracy});
 }
 

@@ -22,9 +22,9 @@ namespace mw {
 
 // What a validation found.
 struct ValidationReport {
-  double loss = 0;                 // nats
-  std::vector<double> by_source;   // the same of each source of a blend
-  std::optional<double> accuracy;  // of train.val_questions
+  std::optional<double> loss;                    // nats; none without labels
+  std::vector<std::optional<double>> by_source;  // the same of each source of a blend
+  std::optional<double> accuracy;                // of train.val_questions
 };
 
 struct StepReport {

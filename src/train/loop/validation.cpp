@@ -12,12 +12,13 @@
 namespace mw {
 
 std::string describe(const ValidationResult& result) {
-  std::string text = fmt::format("loss {:.4f} over {} labels", result.all.loss, result.all.labels);
+  const auto text_of = [](const SourceLoss& source) { return source.loss ? fmt::format("{:.4f}", *source.loss) : "-"; };
+  std::string text = fmt::format("loss {} over {} labels", text_of(result.all), result.all.labels);
   if (result.all.bits_per_byte > 0) text += fmt::format(", {:.3f} bits per byte", result.all.bits_per_byte);
   if (result.baseline_loss > 0)
     text += fmt::format(" (order-2 byte counts on the same labels: {:.3f})", result.baseline_loss / std::numbers::ln2);
   for (size_t k = 0; k < result.sources.size(); ++k)
-    text += fmt::format("{} {:.4f}", k == 0 ? "; by source" : ",", result.sources[k].loss);
+    text += fmt::format("{} {}", k == 0 ? "; by source" : ",", text_of(result.sources[k]));
   return text;
 }
 

@@ -1,6 +1,7 @@
 // Evaluation of a model: its mean loss over windows of data, of all and by source.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace mw {
 class ByteCountModel;
 
 struct SourceLoss {
-  double loss = 0;  // nats per label
+  std::optional<double> loss;  // nats per label; none without labels
   int64_t labels = 0;
   double bits_per_byte = 0;  // of the labels' text; 0 where this is unknown
 };
@@ -24,7 +25,8 @@ struct ValidationResult {
   bool stopped = false;             // a stop request came: the results cover only a part
 };
 
-// "loss 5.0000 over 2000 labels, 7.213 bits per byte"; of a blend followed by "; by source 4.9000, 5.2000".
+// "loss 5.0000 over 2000 labels, 7.213 bits per byte"; of a blend followed by "; by source 4.9000, 5.2000". A loss that
+// is none is "-".
 std::string describe(const ValidationResult& result);
 
 struct ValidationOptions {
