@@ -61,7 +61,11 @@ Exit run_evaluate(World& world, const ModelSource& source, const EvaluateOptions
   const ModelSpec model = load_model_spec(run);
   const bool leader = world.comm().rank() == 0;
   // Everything that can be wrong with files is found before the model is loaded.
-  const bool has_data = !run.data.path.empty() || !run.data.blend.empty() || !run.data.val_path.empty();
+  const bool takes_data = options.all || source.run.train.val_batches > 0;
+  if (!takes_data && options.questions.empty())
+    fail(Exit::config, "nothing is to be evaluated: train.val_batches = 0",
+         "pass --all for every window of the data, --questions FILE, or set train.val_batches above 0");
+  const bool has_data = takes_data && (!run.data.path.empty() || !run.data.blend.empty() || !run.data.val_path.empty());
   if (!has_data && options.questions.empty())
     fail(Exit::config, "nothing says what to evaluate: data.val_path, data.path and data.blend are empty",
          "name data, for example data.val_path=FILE, or multiple-choice questions with --questions FILE");
@@ -104,7 +108,8 @@ Command add_evaluate_command(CommandLine& line, const Invocation& invocation) {
   const ModelArguments arguments = add_model_arguments(sub, "data.val_path=FILE or data.blend=[...]");
   auto options = std::make_shared<EvaluateOptions>();
   sub.add_flag("--all", options->all,
-               "every window of the data once; default: as many as train.val_batches says, spread over the data");
+               "every window of the data once; default: as many as train.val_batches says, spread over the data; with "
+               "train.val_batches = 0 only questions are answered");
   sub.add_option(
       "--questions", options->questions,
       "multiple-choice questions: JSON lines {\"context\": TEXT, \"choices\": [TEXT, ...], \"answer\": INDEX}");

@@ -114,6 +114,9 @@ got = evaluated(1, "run", "--questions", "questions.jsonl")
 checks.expect(got["accuracy"] == 1 and got["questions"] == 3 and close(got["loss"], last["final_val_loss"], 2e-3) and
               close(got["bits_per_byte"], got["loss"] / math.log(2)) and
               close(got["perplexity"], math.exp(got["loss"])), str(got))
+checks.expect("loss" not in evaluated(1, "run", "train.val_batches=0", "--questions", "questions.jsonl"), "only questions")
+checks.expect("loss" in evaluated(1, "run", "train.val_batches=0", "--all"), "all windows")
+expect(CONFIG, "train.val_batches = 0", "run", "train.val_batches=0")
 wrong = [dict(q, answer=(q["answer"] + 1) % 2) for q in questions]
 pathlib.Path("wrong.jsonl").write_text("".join(json.dumps(q) + "\n" for q in wrong))
 checks.expect(evaluated(2, "run", "--questions", "wrong.jsonl")["accuracy"] == 0, "wrong answers")
