@@ -142,7 +142,7 @@ void GradientPass::count_labels() {
   engine_.comms.dp->all_reduce_sum(std::span(&stats_.valid_labels, 1));
   if (stats_.valid_labels == 0)
     fail(Exit::data, "no label of this step is valid: all are -100 (ignored)",
-         "lower verify.ignore_fraction, or check the data and its labels");
+         "raise train.global_batch or train.seq_len, or check the loss mask (.mask) of the data");
   const int64_t denominator =
       plan_.run.fault == Fault::wrong_denominator ? std::max<int64_t>(own, 1) : stats_.valid_labels;
   loss_seed_ = static_cast<float>(1.0 / static_cast<double>(denominator));

@@ -70,5 +70,6 @@ for name, ranks, *overrides in (("micro", 1, "train.micro_batches=8"), ("dp", 2,
     checks.expect(abs(found[0] - expected[0]) < 2e-4 and found[1] == 49, f"{name}: validation {found}, expected {expected}")
 
 result = run(1, "train", "run.toml", *COMMON, "data.path=none", "train.val_batches=0")
-checks.expect(result.code == 4 and "no label of this step is valid" in result.output, f"none: exit {result.code}", result.output)
+checks.expect(result.code == 4 and all(part in result.output for part in ("no label of this step is valid", "train.global_batch",
+                                                                          "(.mask)")), f"none: exit {result.code}", result.output)
 checks.finish()
