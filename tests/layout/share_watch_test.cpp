@@ -25,12 +25,12 @@ struct SyntheticRun {
 
   // Ten steps and a look.
   void go_on(int64_t step) {
-    std::normal_distribution<double> scatter(0, noise);
+    std::normal_distribution<double> scatter;
     std::gamma_distribution<double> variance(1);
     std::vector<double> seconds;
     double slowest = 0;
     for (size_t i = 0; i < speeds.size(); ++i) {
-      double excess = scatter(random);
+      double excess = noise * scatter(random);
       if (heavy_tails) excess = std::min(3.0, std::abs(excess) / std::sqrt(variance(random)));
       seconds.push_back(std::exp(excess) / speeds[i]);
       slowest = std::max(slowest, seconds[i] * static_cast<double>(shares[i]));

@@ -78,7 +78,7 @@ std::vector<int32_t> share_ids(Comm& world, std::vector<int32_t> ids) {
   const std::string bytes(reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(int32_t));
   const std::string shared = broadcast_text(world, bytes, 0);
   ids.resize(shared.size() / sizeof(int32_t));
-  std::memcpy(ids.data(), shared.data(), shared.size());
+  if (!ids.empty()) std::memcpy(ids.data(), shared.data(), shared.size());
   return ids;
 }
 
