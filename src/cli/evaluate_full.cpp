@@ -63,7 +63,7 @@ Exit run_evaluate(World& world, const ModelSource& source, const EvaluateOptions
   // Everything that can be wrong with files is found before the model is loaded.
   const bool takes_data = options.all || source.run.train.val_batches > 0;
   if (!takes_data && options.questions.empty())
-    fail(Exit::config, "nothing is to be evaluated: train.val_batches = 0",
+    fail(Exit::config, "there is nothing to evaluate: train.val_batches = 0",
          "pass --all for every window of the data, --questions FILE, or set train.val_batches above 0");
   const bool has_data = takes_data && (!run.data.path.empty() || !run.data.blend.empty() || !run.data.val_path.empty());
   if (!has_data && options.questions.empty())

@@ -46,7 +46,7 @@ class ProgressLine {
 };
 
 std::string describe_chat_templates() {
-  std::string text = "JSON lines hold conversations, of which answers alone count in the loss. The template:";
+  std::string text = "read conversations from JSON lines; only answers count in the loss. The template:";
   for (const ChatTemplate& form : chat_templates()) text += fmt::format(" {} ({}),", form.name, form.families);
   text.back() = '.';
   return text;

@@ -59,7 +59,7 @@ std::vector<double> sums_of_layers(const ModelSpec& model, int64_t seq_len) {
   return sums;
 }
 
-// The cut into stages of which each has a rank of its own. sums: cost of the layers before. slowness: of each stage, a
+// Cuts the layers into stages, one rank for each. sums: cost of the layers before. slowness: of each stage, a
 // factor of its cost; most: layers of each stage.
 std::vector<int64_t> split_over_stages(const std::vector<double>& sums, double head, std::span<const double> slowness,
                                        std::span<const int64_t> most) {

@@ -287,10 +287,9 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   return states;
 }
 
-// Of a stage, those that may need most. Rank 0 has as much of everything as any, but for experts: other ranks may have
-// more of them, or wider slices. ZeRO's first cut may lie in the embedding, of which every rank keeps the master
-// weights, and the last one in matrices: that of the last rank, or where experts or parts of the model are not the same
-// everywhere, of the last ones that have as much as those.
+// The ranks of a stage that may need most memory. Rank 0 has as much of everything as any other rank, except experts:
+// other ranks may have more of them, or wider slices. With ZeRO, the last ranks count, too: the first cut may lie in
+// the embedding, whose master weights every rank keeps, and the last one in matrices.
 std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& mesh) {
   const int last = mesh.dp * mesh.tp - 1;
   const std::vector<Parts> parts = parts_by_rank(memory_.placements_of(mesh.ep), mesh.ep);

@@ -25,7 +25,7 @@ struct Point {
 __device__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 struct Silu {
-  static constexpr bool kGated = true;  // h has an up half, a function of which multiplies the value
+  static constexpr bool kGated = true;  // h has an up half; factor(up) multiplies the value
   __device__ float value(float x) const { return x * sigmoid(x); }
   __device__ Point factor(float up) const { return {up, 1.0f}; }
   __device__ Point point(float x) const {

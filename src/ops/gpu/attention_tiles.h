@@ -64,8 +64,7 @@ __device__ inline Block this_block(int64_t chunks, int64_t tiles, int64_t heads,
           static_cast<int>(index % chunks) * chunk_columns};
 }
 
-// Tile `tile` of one head of x: [B * stride, heads, width], of which each sequence has the first `tokens` of `stride`
-// rows.
+// Tile `tile` of one head of x: [B * stride, heads, width]. A sequence has `stride` rows and uses the first `tokens`.
 template <class T>
 __device__ Rows<T> rows_of(T* x, int64_t heads, int64_t width, int64_t tokens, int64_t sequence, int64_t head, int tile,
                            int64_t stride) {

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kTokenThreads = 128;
 
-// Of one token: `heads` heads of `width` elements, of which 2 * pairs are rotated, from `begin` on. sign = -1 rotates
+// Heads of one token: each has `width` elements; 2 * pairs of them are rotated, from `begin` on. sign = -1 rotates
 // backwards. first: as in ops/rope.h, or null.
 struct Heads {
   int heads, width, pairs, begin;

@@ -5,7 +5,7 @@
 
 namespace mw::gpu {
 
-// A block has kSumColumns columns, of which each thread sums one of kSumSlices slices of the rows.
+// A block has kSumColumns columns. Each of its threads sums one column over one of kSumSlices slices of the rows.
 constexpr int kSumColumns = 32, kSumSlices = 32;
 
 template <class T>
