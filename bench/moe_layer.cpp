@@ -2,6 +2,7 @@
 // layer's floor (bench/roofline.h), on a CPU what the matrix library reaches on large products in the same run.
 //   bench_moe_layer --device gpu --shape qwen3-30b mixtral --tokens 16384 32768 --json FILE
 //   bench_moe_layer 1024 512 32 4 8192
+//   mpirun -np 4 bench_moe_layer --device gpu --shape qwen3-30b --tokens 8192 --transport bypass    a rank on each GPU
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -14,6 +15,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "comm/cores.h"
+#include "comm/world.h"
 #include "core/rng.h"
 #include "engine/engine.h"
 #include "engine/memory_meter.h"
@@ -40,7 +42,7 @@ constexpr int64_t kRowTile = 128;  // of the padded floor
 constexpr double kSkew = 0.25;
 
 struct Options {
-  std::string device = "cpu", routing = "random", experts_by = "auto", json;
+  std::string device = "cpu", routing = "random", experts_by = "auto", transport = "auto", json;
   std::vector<std::string> shapes;
   std::vector<int64_t> sizes = {1024, 512, 32, 4, 8192}, tokens = {16384};
   int repeats = 20, calls = 1, threads = 0;
@@ -48,7 +50,8 @@ struct Options {
   bench::Ceiling ceiling;
 };
 
-RunSpec one_layer_run(const MoeShape& s, ExpertProducts experts_by) {
+// The experts lie on all ranks of the world.
+RunSpec one_layer_run(const MoeShape& s, const Options& o, int ranks) {
   RunSpec run;
   run.native.vocab = 64;
   run.native.width = s.width;
@@ -59,23 +62,28 @@ RunSpec one_layer_run(const MoeShape& s, ExpertProducts experts_by) {
   run.native.top_k = s.top_k;
   run.native.expert_width = s.expert_width;
   run.train.seq_len = s.tokens;
-  run.train.global_batch = 1;
+  run.train.global_batch = ranks;
   run.train.dtype = DType::bf16;
-  run.moe.expert_products = experts_by;
+  run.mesh.ep = ranks;
+  run.moe.transport = o.transport;
+  run.moe.expert_products = enum_of<ExpertProducts>(o.experts_by).value();
   return run;
 }
 
 // No optimizer runs here, and beside its moments one GPU would not hold the largest layer.
-Plan plan_layer(const MoeShape& shape, const Options& options, Device device, int threads) {
-  const RunSpec run = one_layer_run(shape, enum_of<ExpertProducts>(options.experts_by).value());
+Plan plan_layer(World& world, const MoeShape& shape, const Options& options, Device device, int threads) {
+  const int ranks = world.comm().size();
+  const RunSpec run = one_layer_run(shape, options, ranks);
   const ModelSpec model = build_native_model(run.native);
-  Plan plan = make_plan(model, run, 1, 0, measure_platform(model, run, make_mesh(run.mesh, 1), threads, device.kind));
+  Platform platform = measure_platform(model, run, make_mesh(run.mesh, ranks), threads, device.kind);
+  platform.nodes = world.place().nodes;
+  Plan plan = make_plan(model, run, ranks, world.comm().rank(), platform);
   std::erase_if(plan.parameter_rows, [](const ByteRow& row) { return row.kind == ByteKind::moment; });
   return plan;
 }
 
-Device find_device(const std::string& name) {
-  return name == "cpu" ? Device{} : choose_device(DeviceChoice::automatic, 0);
+Device find_device(World& world, const std::string& name) {
+  return name == "cpu" ? Device{} : choose_device(DeviceChoice::automatic, world.place().rank);
 }
 
 // Bytes that the process holds, or that are taken of the GPU; only differences mean something.
@@ -95,10 +103,10 @@ struct Times {
 // The MoE layer of a one-layer model, with its inputs. The host reaches no tensor but by copies.
 class Bench {
  public:
-  Bench(const MoeShape& shape, const Options& options, Device device, int threads)
-      : plan_(plan_layer(shape, options, device, threads)),
-        self_(make_self_comm()),
-        comms_(make_mesh_comms(*self_, plan_.mesh)),
+  Bench(World& world, const MoeShape& shape, const Options& options, Device device, int threads)
+      : plan_(plan_layer(world, shape, options, device, threads)),
+        comm_(world.comm()),
+        comms_(make_mesh_comms(comm_, plan_.mesh, device)),
         stream_(open_stream(device, threads)),
         params_(plan_, arenas_of(device)),
         store_(to_slots(plan_.activation_rows), arenas_of(device)) {
@@ -192,25 +200,27 @@ class Bench {
   // As in the first micro-batch of a step.
   void backward() { layer_->backward(stream_, x_, d_out_, d_x_, aux_, Store::overwrite); }
 
-  // Seconds of one call: the median over regions of `calls` calls back to back.
+  // Seconds of one call on the slowest rank: the median over regions of `calls` calls back to back.
   double median_seconds(int repeats, int calls, const auto& work) {
     std::vector<double> seconds;
     for (int i = -kWarmUp; i < repeats; ++i) {
       params_.zero_gradients(stream_);
       stream_.wait();
       if (i == 0) stream_.trace().reset();
+      comm_.barrier();
       const auto begin = std::chrono::steady_clock::now();
       for (int c = 0; c < calls; ++c) work();
       stream_.wait();
-      const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-      if (i >= 0) seconds.push_back(taken.count() / calls);
+      double taken = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      comm_.all_reduce_max(std::span(&taken, 1));
+      if (i >= 0) seconds.push_back(taken / calls);
     }
     return median(seconds);
   }
 
   std::vector<bf16> normal_values(const std::string& name, float scale) const {
     std::vector<bf16> values(static_cast<size_t>(plan_.batch.tokens() * plan_.model.width));
-    const RngKey key = make_rng_key(7, name);
+    const RngKey key = make_rng_key(7 + static_cast<uint64_t>(comm_.rank()), name);
     const auto count = static_cast<int64_t>(values.size());
 #pragma omp parallel for schedule(static) num_threads(stream_.threads())
     for (int64_t i = 0; i < count; ++i)
@@ -240,7 +250,7 @@ class Bench {
   }
 
   Plan plan_;
-  std::unique_ptr<Comm> self_;
+  Comm& comm_;
   MeshComms comms_;
   Stream stream_;
   ParamStore params_;
@@ -304,6 +314,7 @@ nlohmann::ordered_json describe_layer(const std::string& name, const MoeShape& s
           {"top_k", s.top_k},
           {"tokens", s.tokens},
           {"dtype", "bf16"},
+          {"transport", o.transport},
           {"routing", o.routing},
           {"experts_by", o.experts_by},
           {"repeats", o.repeats},
@@ -311,12 +322,16 @@ nlohmann::ordered_json describe_layer(const std::string& name, const MoeShape& s
 }
 
 // Prints and returns what was measured of one shape. Errors: memory, unsupported.
-nlohmann::ordered_json measure_layer(const std::string& name, const MoeShape& shape, const Options& o, Device device,
-                                     int threads) {
-  fmt::print("{} D={} F={} E={} K={} T={}, bf16, {} routing\n", name, shape.width, shape.expert_width, shape.experts,
+nlohmann::ordered_json measure_layer(World& world, const std::string& name, const MoeShape& shape, const Options& o,
+                                     Device device, int threads) {
+  const int ranks = world.comm().size();
+  fmt::print("{} D={} F={} E={} K={} T={}, bf16, {} routing", name, shape.width, shape.expert_width, shape.experts,
              shape.top_k, shape.tokens, o.routing);
+  fmt::print(
+      "{}\n",
+      ranks == 1 ? "" : fmt::format(", experts over {} ranks by {}, T and rates are of one rank", ranks, o.transport));
   const int64_t memory_before = memory_taken(device);
-  Bench layer(shape, o, device, threads);
+  Bench layer(world, shape, o, device, threads);
   const std::string first_checksum = layer.checksum();
   const bool bit_equal = layer.checksum() == first_checksum;
   const Times times = layer.measure(o.repeats, o.calls);
@@ -329,7 +344,8 @@ nlohmann::ordered_json measure_layer(const std::string& name, const MoeShape& sh
              2 * flops / times.backward() * 1e-12);
   fmt::print("  forward+backward {:9.3f} ms {:9.3f} TFLOP/s\n", times.both * 1e3, both_tflops);
   nlohmann::ordered_json result = describe_layer(name, shape, o);
-  result.update(nlohmann::ordered_json{{"imbalance", layer.imbalance()},
+  result.update(nlohmann::ordered_json{{"ranks", ranks},
+                                       {"imbalance", layer.imbalance()},
                                        {"forward_ms", times.forward * 1e3},
                                        {"backward_ms", times.backward() * 1e3},
                                        {"forward_backward_ms", times.both * 1e3},
@@ -342,7 +358,9 @@ nlohmann::ordered_json measure_layer(const std::string& name, const MoeShape& sh
     print_work(layer.trace(), o.repeats * o.calls);
     result.update(compare_with_library(both_tflops, threads, o.repeats));
   } else {
-    result.update(compare_with_floor(shape, times, o.ceiling));
+    MoeShape on_rank = shape;
+    on_rank.experts /= ranks;
+    result.update(compare_with_floor(on_rank, times, o.ceiling));
     if (o.scopes)
       for (const auto& [scope, ms] : layer.scope_times(o.repeats)) {
         fmt::print("  {:<24} {:9.3f} ms\n", scope, ms);
@@ -365,31 +383,38 @@ std::vector<std::pair<std::string, MoeShape>> wanted_shapes(const Options& o) {
   return shapes;
 }
 
-// A shape that fails does not take the others along. Exit code 1 if one did, or computed two results.
-int run(const Options& o) {
-  const Device device = find_device(o.device);
-  const int threads = threads_per_rank(o.threads, 1);
+// A shape that fails does not take the others along, unless several ranks work on it. Exit code 1 if one failed or
+// computed two results.
+int run(World& world, const Options& o) {
+  const Device device = find_device(world, o.device);
+  const int threads = threads_per_rank(o.threads, world.local_size());
   if (device.kind != DeviceKind::cpu) fmt::print("{}\n", describe(device));
   nlohmann::ordered_json results = nlohmann::ordered_json::array();
   bool good = true;
   for (const auto& [name, shape] : wanted_shapes(o)) {
     try {
-      results.push_back(measure_layer(name, shape, o, device, threads));
+      results.push_back(measure_layer(world, name, shape, o, device, threads));
       good = good && results.back()["bit_equal"];
     } catch (const Error& error) {
+      if (world.comm().size() > 1) throw;
       fmt::print("  error: {}\n", error.what());
       results.push_back(describe_layer(name, shape, o));
       results.back()["error"] = error.what();
       good = false;
     }
   }
-  if (!o.json.empty()) write_text_file_atomically(o.json, results.dump(2) + "\n");
+  if (!o.json.empty() && world.comm().rank() == 0) write_text_file_atomically(o.json, results.dump(2) + "\n");
   return good ? 0 : 1;
+}
+
+void print_error(const Error& error) {
+  fmt::print(stderr, "bench_moe_layer: error: {}\n  hint: {}\n", error.what(), error.hint());
 }
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
+  const std::unique_ptr<World> world = start_world(&argc, &argv);
   Options o;
   double peak_tflops = o.ceiling.flops_per_s * 1e-12, bandwidth_tb = o.ceiling.bytes_per_s * 1e-12;
   CLI::App app{"Times forward and backward of one MoE layer."};
@@ -413,17 +438,23 @@ int main(int argc, char** argv) {
   app.add_option("--calls", o.calls, "calls back to back in each repeat")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
+  app.add_option("--transport", o.transport, "flat, halo or bypass, under mpirun")->capture_default_str();
   app.add_flag("--scopes", o.scopes, "on a GPU also the time of each scope of the trace");
   app.add_option("--threads", o.threads, "host threads; 0: all cores")->check(CLI::Range(0, 4096));
   app.add_option("--peak", peak_tflops, "TFLOP/s of dense products on this GPU, for the floor")->capture_default_str();
   app.add_option("--bandwidth", bandwidth_tb, "TB/s of its memory, for the floor")->capture_default_str();
   app.add_option("--json", o.json, "write a list of results");
   CLI11_PARSE(app, argc, argv);
+  if (world->comm().rank() != 0 && !std::freopen("/dev/null", "w", stdout)) return 1;
   o.ceiling = {peak_tflops * 1e12, bandwidth_tb * 1e12};
   try {
-    return run(o);
-  } catch (const mw::Error& error) {
-    fmt::print(stderr, "bench_moe_layer: error: {}\n  hint: {}\n", error.what(), error.hint());
+    return run(*world, o);
+  } catch (const Error& error) {
+    print_error(error);
+    if (world->comm().size() > 1) world->abort(error.code());
     return static_cast<int>(error.code());
   }
+} catch (const Error& error) {
+  print_error(error);
+  return static_cast<int>(error.code());
 }
