@@ -30,25 +30,27 @@ void measure(Comm& world, Stream& stream, int64_t seq_len, int64_t tokens) {
                   {"d_k", DType::bf16, {T, G, h}, 0},
                   {"d_v", DType::bf16, {T, G, h}, 0},
                   {"lse", DType::f32, {H, T}, 0},
+                  {"delta", DType::f32, {H, T}, 0},
                   {"sinks", DType::f32, {H}, 0},
                   {"d_sinks", DType::f32, {H}, 0},
                   {"work", DType::u8, {attention_workspace_bytes(shape, DType::bf16, 1, stream.device().kind)}, 0}});
   stream.workspace().attach(t("work").data, static_cast<size_t>(t("work").bytes()));
   const auto forward = [&] { attention(stream, shape, t("q"), t("k"), t("v"), t("o"), t("lse")); };
-  const auto backward = [&] {
-    attention_backward(stream, shape, t("q"), t("k"), t("v"), t("o"), t("lse"), t("d_o"), t("d_q"), t("d_k"), t("d_v"));
+  const auto backward = [&](const TensorView& delta) {
+    attention_backward(stream, shape, t("q"), t("k"), t("v"), t("o"), t("lse"), t("d_o"), t("d_q"), t("d_k"), t("d_v"),
+                       {}, delta);
   };
   Meter meter(world, stream, 1.0);
   const double ratio = meter.ratio_of(
       [&] {
         forward();
-        backward();
+        backward({});
       },
       [&] {
         forward();
         add_sinks(stream, shape, t("sinks"), t("o"), t("lse"));
-        sinks_backward(stream, shape, t("sinks"), t("o"), t("lse"), t("d_o"), t("d_sinks"));
-        backward();
+        backward(t("delta"));
+        sinks_backward(stream, shape, DType::bf16, t("sinks"), t("lse"), t("delta"), t("d_sinks"));
       });
   fmt::print("{:>6} tokens a sequence, {}: with sinks {:.3f} of the speed without\n", seq_len,
              describe_attention(stream, shape, DType::bf16), ratio);

@@ -180,6 +180,7 @@ struct Widest {
   int64_t q = 0, d_q = 0, o = 0, k = 0, v = 0, d_v = 0, half_head = 0, expert = 0, top_k = 0, experts = 0;
   int64_t q_rank = 0, kv_rank = 0, kv_heads = 0, rope = 0;  // of latent attention; kv_heads: all heads of both
   int64_t dense = 0;                                        // elements of an activated hidden state
+  int64_t heads_with_sinks = 0;
   bool shared_gate = false;
   bool sums_over_heads = false;  // of all ranks of TP
   bool window = false;
@@ -209,6 +210,7 @@ void widen_by_attention(Widest& widest, const AttentionSpec& a) {
   widen_to(widest.k, a.kv_heads * a.head_dim);
   widen_to(widest.d_v, values);
   widen_to(widest.half_head, a.rope_dim() / 2);
+  if (a.sinks) widen_to(widest.heads_with_sinks, a.heads);
   if (a.is_latent() || a.clip_qkv > 0) widen_to(widest.v, values);
   // Uncompressed queries of latent attention are rotated where they are kept.
   if (!a.is_latent() || a.latent.q_rank > 0) widen_to(widest.q, q);
@@ -269,6 +271,8 @@ void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, co
   out.add("work.rope_cos", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
   out.add("work.rope_sin", ByteKind::workspace, DType::f32, {run.train.seq_len, w.half_head});
   if (w.window) out.add("work.first_keys", ByteKind::workspace, DType::i32, {tokens.batch});
+  if (w.heads_with_sinks > 0)
+    out.add("work.delta", ByteKind::workspace, DType::f32, {w.heads_with_sinks, tokens.batch});
   if (w.dense > 0) out.add("work.dense_a", ByteKind::workspace, dtype, {w.dense});
   if (w.experts > 0) {
     out.add("work.d_gate", ByteKind::workspace, DType::f32, {tokens.routed * w.top_k});

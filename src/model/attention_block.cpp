@@ -155,8 +155,9 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
   const TensorView first = first_keys(stream, tokens, sequences);
   const AttentionShape shape = attention_shape(spec_, tokens, sequences, first.data != nullptr);
   const TensorView lse = take_front(saved_.lse, {spec_.heads, tokens});
-  if (spec_.sinks) sinks_backward(stream, shape, weights_.sinks, o, lse, d_o, weights_.d_sinks);
-  attention_backward(stream, shape, in.q, in.k, in.v, o, lse, d_o, d_q, d_k, d_v, first);
+  const TensorView delta = spec_.sinks ? take_front(scratch_.delta, {spec_.heads, tokens}) : TensorView();
+  attention_backward(stream, shape, in.q, in.k, in.v, o, lse, d_o, d_q, d_k, d_v, first, delta);
+  if (spec_.sinks) sinks_backward(stream, shape, o.dtype, weights_.sinks, lse, delta, weights_.d_sinks);
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});
   if (spec_.norm_after_rotary) {

@@ -31,6 +31,7 @@ struct AttentionScratch {
   TensorView q, k, v, d_q, d_k, d_v, d_o, branch;
   TensorView rope_cos, rope_sin;  // f32 [S_max, rotated elements / 2]
   TensorView first_keys = {};     // i32 [T], with a window only
+  TensorView delta = {};          // f32 [H, T], with sinks only
 };
 
 // Query/key norms over the heads of all TP ranks. A norm averages over the columns of all ranks together. Where ranks

@@ -136,6 +136,7 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
                            store.fixed("work.rope_sin")};
   if (store.has("work.v")) scratch.v = store.fixed("work.v");
   if (store.has("work.first_keys")) scratch.first_keys = store.fixed("work.first_keys");
+  if (store.has("work.delta")) scratch.delta = store.fixed("work.delta");
   const HeadShard shard = head_shard(whole.attention, plan.mesh.tp, plan.coords.tp);
   return std::make_unique<AttentionBlock>(
       spec.attention, plan.model.norm_eps,

@@ -45,10 +45,11 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
 
 // d_q, d_k, d_v (same dtype as q) are overwritten. o and lse must come from the forward pass on this stream, with the
 // same first_T. Threads share the work by (sequence, KV head). Deterministic for any thread count; when the stream is
-// not deterministic, a GPU's library may accumulate d_q in any order.
+// not deterministic, a GPU's library may accumulate d_q in any order. delta_HT, where given: f32 [H, T], in the order
+// of lse; overwritten by <o, d_o> of each head and token, which the gradient of a softmax subtracts.
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
-                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T = {});
+                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T = {}, TensorView delta_HT = {});
 
 // On a GPU: the implementation that attention and its gradient use on this stream, with the reason when it is not the
 // library: "cuDNN 9.14.0", "own kernels (...)". Also prepares that implementation.

@@ -58,11 +58,11 @@ void check_attention(const AttentionShape& shape, const TensorView& q_THh, const
 void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                               const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
                               const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
-                              const TensorView& d_v_TGh, const TensorView& first_T);
-
-// For both directions; d_o is empty in the first.
-void check_sinks(const AttentionShape& shape, const TensorView& sinks_H, const TensorView& o_THh,
-                 const TensorView& lse_HT, const TensorView& d_o_THh, const TensorView& d_sinks_H);
+                              const TensorView& d_v_TGh, const TensorView& first_T, const TensorView& delta_HT);
+void check_add_sinks(const AttentionShape& shape, const TensorView& sinks_H, const TensorView& o_THh,
+                     const TensorView& lse_HT);
+void check_sinks_backward(const AttentionShape& shape, DType dtype, const TensorView& sinks_H, const TensorView& lse_HT,
+                          const TensorView& delta_HT, const TensorView& d_sinks_H);
 
 void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
                  const TensorView& copy_bf16);

@@ -43,7 +43,7 @@ void check_attention(const AttentionShape& shape, const TensorView& q_THh, const
 void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                               const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
                               const TensorView& d_o_THh, const TensorView& d_q_THh, const TensorView& d_k_TGh,
-                              const TensorView& d_v_TGh, const TensorView& first_T) {
+                              const TensorView& d_v_TGh, const TensorView& first_T, const TensorView& delta_HT) {
   MW_CHECK(shape.past == 0, "a gradient of attention over {} earlier keys", shape.past);
   check_attention(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
   const int64_t T = shape.sequences * shape.seq_len;
@@ -52,18 +52,28 @@ void check_attention_backward(const AttentionShape& shape, const TensorView& q_T
   check_view(d_q_THh, dtype, {T, shape.heads, shape.head_dim}, "d_q");
   check_view(d_k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "d_k");
   check_view(d_v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "d_v");
+  if (is_given(delta_HT)) check_view(delta_HT, DType::f32, {shape.heads, T}, "delta");
 }
 
-void check_sinks(const AttentionShape& shape, const TensorView& sinks_H, const TensorView& o_THh,
-                 const TensorView& lse_HT, const TensorView& d_o_THh, const TensorView& d_sinks_H) {
+void check_add_sinks(const AttentionShape& shape, const TensorView& sinks_H, const TensorView& o_THh,
+                     const TensorView& lse_HT) {
   check_attention_shape(shape);
   const int64_t T = shape.sequences * shape.seq_len;
   MW_CHECK(is_float(o_THh.dtype), "o is {}, expected f32 or bf16", o_THh.describe());
   check_view(sinks_H, DType::f32, {shape.heads}, "sinks");
   check_view(o_THh, o_THh.dtype, {T, shape.heads, shape.value_dim}, "o");
   check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
-  if (is_given(d_o_THh)) check_view(d_o_THh, o_THh.dtype, {T, shape.heads, shape.value_dim}, "d_o");
-  if (is_given(d_sinks_H)) check_view(d_sinks_H, DType::f32, {shape.heads}, "d_sinks");
+}
+
+void check_sinks_backward(const AttentionShape& shape, DType dtype, const TensorView& sinks_H, const TensorView& lse_HT,
+                          const TensorView& delta_HT, const TensorView& d_sinks_H) {
+  check_attention_shape(shape);
+  const int64_t T = shape.sequences * shape.seq_len;
+  MW_CHECK(is_float(dtype), "attention of {}, expected f32 or bf16", name_of(dtype));
+  check_view(sinks_H, DType::f32, {shape.heads}, "sinks");
+  check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
+  check_view(delta_HT, DType::f32, {shape.heads, T}, "delta");
+  check_view(d_sinks_H, DType::f32, {shape.heads}, "d_sinks");
 }
 
 }  // namespace mw

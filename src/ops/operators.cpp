@@ -163,19 +163,20 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
 }
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
-                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
-  check_attention_backward(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T);
+                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T, TensorView delta_HT) {
+  check_attention_backward(shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T,
+                           delta_HT);
   run(stream, Work::attention, "attention_backward", &Operators::attention_backward, shape, q_THh, k_TGh, v_TGh, o_THh,
-      lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T);
+      lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T, delta_HT);
 }
 void add_sinks(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh, TensorView lse_HT) {
-  check_sinks(shape, sinks_H, o_THh, lse_HT, {}, {});
+  check_add_sinks(shape, sinks_H, o_THh, lse_HT);
   run(stream, Work::attention, "add_sinks", &Operators::add_sinks, shape, sinks_H, o_THh, lse_HT);
 }
-void sinks_backward(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh,
-                    TensorView lse_HT, TensorView d_o_THh, TensorView d_sinks_H) {
-  check_sinks(shape, sinks_H, o_THh, lse_HT, d_o_THh, d_sinks_H);
-  run(stream, Work::attention, "sinks_backward", &Operators::sinks_backward, shape, sinks_H, o_THh, lse_HT, d_o_THh,
+void sinks_backward(Stream& stream, const AttentionShape& shape, DType dtype, TensorView sinks_H, TensorView lse_HT,
+                    TensorView delta_HT, TensorView d_sinks_H) {
+  check_sinks_backward(shape, dtype, sinks_H, lse_HT, delta_HT, d_sinks_H);
+  run(stream, Work::attention, "sinks_backward", &Operators::sinks_backward, shape, dtype, sinks_H, lse_HT, delta_HT,
       d_sinks_H);
 }
 void adamw(Stream& stream, const AdamW& rule, int64_t step, float lr, float decay, float grad_scale, TensorView grad,

@@ -11,9 +11,10 @@ namespace mw {
 // attention_backward then takes these o and lse, and gives the gradients of attention with sinks.
 void add_sinks(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh, TensorView lse_HT);
 
-// d_sinks[h] -= sum over tokens of exp(sink - lse) * <o, d_o>, with o and lse from add_sinks. d_sinks: f32 [H],
-// accumulated. Summed in an order that does not depend on the thread count.
-void sinks_backward(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh,
-                    TensorView lse_HT, TensorView d_o_THh, TensorView d_sinks_H);
+// d_sinks[h] -= sum over tokens of exp(sink - lse) * delta, with lse from add_sinks and delta from attention_backward,
+// whose other operands are of `dtype`. d_sinks: f32 [H], accumulated. Summed in an order that does not depend on the
+// thread count.
+void sinks_backward(Stream& stream, const AttentionShape& shape, DType dtype, TensorView sinks_H, TensorView lse_HT,
+                    TensorView delta_HT, TensorView d_sinks_H);
 
 }  // namespace mw

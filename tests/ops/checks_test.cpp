@@ -147,16 +147,17 @@ std::vector<Call> all_calls() {
         {f32, {3, 2, 5}},
         {f32, {3, 2, 4}},
         {f32, {3, 1, 4}},
-        {f32, {3, 1, 5}}},
+        {f32, {3, 1, 5}},
+        {f32, {2, 3}}},
        [](Stream& s, const Views& v) {
-         attention_backward(s, kAttention, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8]);
+         attention_backward(s, kAttention, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], {}, v[9]);
        }},
       {"add_sinks",
        {{f32, {2}}, {f32, {3, 2, 5}}, {f32, {2, 3}}},
        [](Stream& s, const Views& v) { add_sinks(s, kAttention, v[0], v[1], v[2]); }},
       {"sinks_backward",
-       {{f32, {2}}, {f32, {3, 2, 5}}, {f32, {2, 3}}, {f32, {3, 2, 5}}, {f32, {2}}},
-       [](Stream& s, const Views& v) { sinks_backward(s, kAttention, v[0], v[1], v[2], v[3], v[4]); }},
+       {{f32, {2}}, {f32, {2, 3}}, {f32, {2, 3}}, {f32, {2}}},
+       [](Stream& s, const Views& v) { sinks_backward(s, kAttention, f32, v[0], v[1], v[2], v[3]); }},
       {"adamw",
        {{f32, {4}}, {f32, {4}}, {f32, {4}}, {f32, {4}}},
        [](Stream& s, const Views& v) { adamw(s, {}, 1, 1e-3f, 0.1f, 1.0f, v[0], v[1], v[2], v[3]); }},

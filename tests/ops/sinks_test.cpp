@@ -45,13 +45,14 @@ OpCase make_sink_case(const Problem& problem) {
                 first = first_operand(problem);
     const Owned d_q = make_output(problem.dtype, inputs.at("q").shape),
                 d_k = make_output(problem.dtype, inputs.at("k").shape),
-                d_v = make_output(problem.dtype, inputs.at("v").shape);
+                d_v = make_output(problem.dtype, inputs.at("v").shape),
+                delta = make_output(DType::f32, outputs.at("lse").shape);
     attention_backward(stream, problem.shape, q.view, k.view, v.view, o.view, lse.view, d_o.view, d_q.view, d_k.view,
-                       d_v.view, first.view);
+                       d_v.view, first.view, delta.view);
     CaseTensor sums = inputs.at("sinks");
     std::fill(sums.values.begin(), sums.values.end(), 1.0f);
     const Owned d_sinks = to_operand(sums);
-    sinks_backward(stream, problem.shape, sinks.view, o.view, lse.view, d_o.view, d_sinks.view);
+    sinks_backward(stream, problem.shape, problem.dtype, sinks.view, lse.view, delta.view, d_sinks.view);
     sums = to_case_tensor(d_sinks);
     for (float& sum : sums.values) sum -= 1.0f;  // it accumulates
     return Tensors{{"q", to_case_tensor(d_q)}, {"k", to_case_tensor(d_k)}, {"v", to_case_tensor(d_v)}, {"sinks", sums}};
@@ -101,6 +102,7 @@ TEST(Sinks, GradientMatchesFiniteDifferences) {
     for (const int64_t window : {0, 9, 100}) {
       check_gradient(make_sink_case(windowed(make_problem(2, 70, 4, 2, 8, 6, dtype), window)), test.stream);
       check_gradient(make_sink_case(windowed(make_problem(2, 64, 4, 2, 32, 32, dtype), window)), test.stream);
+      check_gradient(make_sink_case(windowed(make_problem(2, 40, 4, 2, 64, 64, dtype), window)), test.stream);
     }
 }
 

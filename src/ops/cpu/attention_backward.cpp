@@ -61,6 +61,7 @@ struct Operands {
   const T* d_o_THh;
   const int32_t* first_T;  // null without documents
   T *d_q_THh, *d_k_TGh, *d_v_TGh;
+  float* delta_HT;  // null: not wanted
 };
 
 // From scores and d_p to probabilities and d_s, for the visible part of one tile.
@@ -101,7 +102,9 @@ void differentiate_tile(const AttentionShape& shape, const Operands<T>& x, int64
 #pragma omp simd reduction(+ : delta)
     for (int64_t d = 0; d < v; ++d) delta += to_float(o[d]) * d_o[d];
     s.delta_q[c] = delta;
-    s.lse_q[c] = x.lse_HT[head * shape.sequences * S + token + c];
+    const int64_t at = head * shape.sequences * S + token + c;
+    if (x.delta_HT != nullptr) x.delta_HT[at] = delta;
+    s.lse_q[c] = x.lse_HT[at];
   }
   // Padding queries get probability zero.
   std::fill(s.delta_q + queries, s.delta_q + columns, 0.0f);
@@ -180,13 +183,13 @@ int64_t attention_detail::backward_scratch_floats(const AttentionShape& shape) {
 
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
-                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
+                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T, TensorView delta_HT) {
   if (q_THh.dim(0) == 0) return;
   const auto run = [&]<class E>(E) {
-    differentiate<E>(
-        stream, shape,
-        {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
-         shape.documents ? first_T.as<int32_t>() : nullptr, d_q_THh.as<E>(), d_k_TGh.as<E>(), d_v_TGh.as<E>()});
+    differentiate<E>(stream, shape,
+                     {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
+                      shape.documents ? first_T.as<int32_t>() : nullptr, d_q_THh.as<E>(), d_k_TGh.as<E>(),
+                      d_v_TGh.as<E>(), delta_HT.data == nullptr ? nullptr : delta_HT.as<float>()});
   };
   if (q_THh.dtype == DType::f32) run(float{});
   else run(bf16{});

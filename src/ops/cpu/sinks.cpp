@@ -27,26 +27,18 @@ void add_sinks(Stream& stream, const AttentionShape& shape, TensorView sinks_H, 
   });
 }
 
-void sinks_backward(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh,
-                    TensorView lse_HT, TensorView d_o_THh, TensorView d_sinks_H) {
-  const int64_t H = shape.heads, T = shape.sequences * shape.seq_len, width = shape.value_dim;
-  const float *sinks = sinks_H.as<float>(), *lse = lse_HT.as<float>();
+void sinks_backward(Stream& stream, const AttentionShape& shape, DType, TensorView sinks_H, TensorView lse_HT,
+                    TensorView delta_HT, TensorView d_sinks_H) {
+  const int64_t T = shape.sequences * shape.seq_len;
+  const float *sinks = sinks_H.as<float>(), *lse = lse_HT.as<float>(), *delta = delta_HT.as<float>();
   float* d_sinks = d_sinks_H.as<float>();
-  with_float_type(o_THh.dtype, [&]<class E>(E) {
-    const E *o = o_THh.as<E>(), *d_o = d_o_THh.as<E>();
-    for_blocks(stream, H, 1, [=](int64_t begin, int64_t end) {
-      for (int64_t head = begin; head < end; ++head) {
-        double sum = 0;
-        for (int64_t t = 0; t < T; ++t) {
-          const int64_t at = (t * H + head) * width;
-          float product = 0.0f;
-#pragma omp simd reduction(+ : product)
-          for (int64_t d = 0; d < width; ++d) product += to_float(o[at + d]) * to_float(d_o[at + d]);
-          sum += static_cast<double>(std::exp(sinks[head] - lse[head * T + t]) * product);
-        }
-        d_sinks[head] -= static_cast<float>(sum);
-      }
-    });
+  for_blocks(stream, shape.heads, 1, [=](int64_t begin, int64_t end) {
+    for (int64_t head = begin; head < end; ++head) {
+      double sum = 0;
+      for (int64_t at = head * T; at < (head + 1) * T; ++at)
+        sum += static_cast<double>(std::exp(sinks[head] - lse[at]) * delta[at]);
+      d_sinks[head] -= static_cast<float>(sum);
+    }
   });
 }
 

@@ -213,18 +213,19 @@ size_t delta_floats(const AttentionShape& shape) {
 
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
-                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
-  if (is_for_library(q_THh.dtype) && attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT,
-                                                                   d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T))
+                        TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T, TensorView delta_HT) {
+  if (is_for_library(q_THh.dtype) &&
+      attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh,
+                                    d_v_TGh, first_T, delta_HT))
     return;
   WorkspaceFrame frame(stream.workspace());
-  auto* delta_HT = frame.take<float>(delta_floats(shape));
+  auto* delta = delta_HT.data == nullptr ? frame.take<float>(delta_floats(shape)) : delta_HT.as<float>();
   with_float_type(q_THh.dtype, [&](auto type) {
     using E = decltype(type);
-    differentiate<E>(stream, shape,
-                     {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
-                      shape.documents ? first_T.as<int32_t>() : nullptr, delta_HT, d_q_THh.as<E>(), d_k_TGh.as<E>(),
-                      d_v_TGh.as<E>()});
+    differentiate<E>(
+        stream, shape,
+        {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
+         shape.documents ? first_T.as<int32_t>() : nullptr, delta, d_q_THh.as<E>(), d_k_TGh.as<E>(), d_v_TGh.as<E>()});
   });
 }
 

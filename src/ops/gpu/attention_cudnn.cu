@@ -104,19 +104,20 @@ void multiply_by_key(Graph& g, const Layouts& at, Tensor scores, Tensor rows, in
   g.reduce(CUDNN_REDUCE_TENSOR_ADD, g.multiply(by_key, rows, g.computed(of_each_head, CUDNN_DATA_BFLOAT16)), d);
 }
 
-// Operands: q, k, v, o, lse, d_o, d_q, d_k, d_v, first.
+// Operands: q, k, v, o, lse, d_o, d_q, d_k, d_v, delta, first.
 Graph plan_backward(cudnnHandle_t handle, const AttentionShape& shape, const Part& part, bool deterministic) {
   const Layouts at(shape, part);
   Graph g(handle);
   const Tensor q = g.operand(at.q), k = g.operand(transposed(at.k)), v = g.operand(transposed(at.v)),
                o = g.operand(at.o), lse = g.operand(at.statistics, CUDNN_DATA_FLOAT), d_o = g.operand(at.o),
-               d_q = g.operand(at.q), d_k = g.operand(at.k), d_v = g.operand(at.v), first = first_keys(g, shape, at);
+               d_q = g.operand(at.q), d_k = g.operand(at.k), d_v = g.operand(at.v),
+               delta = g.operand(at.statistics, CUDNN_DATA_FLOAT), first = first_keys(g, shape, at);
   const Tensor scale = g.number(shape.scale);
   // delta = sum of o * d_o; cuDNN wants it in memory, and the factor 1 where dropout would have its own.
   const Tensor o_d_o = g.apply(CUDNN_POINTWISE_MUL, d_o, o,
                                g.computed(packed(at.sequences, at.heads, at.seq_len, shape.value_dim))),
-               sum = g.reduce(CUDNN_REDUCE_TENSOR_ADD, o_d_o, g.computed(at.statistics)),
-               delta = g.apply(CUDNN_POINTWISE_MUL, sum, g.number(1.0f), g.scratch(at.statistics));
+               sum = g.reduce(CUDNN_REDUCE_TENSOR_ADD, o_d_o, g.computed(at.statistics));
+  g.apply(CUDNN_POINTWISE_MUL, sum, g.number(1.0f), delta);
 
   const Tensor products = g.multiply(q, k, g.computed(at.scores)),
                scores = g.apply(CUDNN_POINTWISE_MUL, products, scale, g.computed(at.scores)),
@@ -154,6 +155,10 @@ const char* reason_against(const AttentionShape& s, bool deterministic) {
   if (s.seq_len % kScoreRows != 0 && cudnnGetVersion() < kAnyLength)
     return "older than 9.15.1, and the length is no multiple of 128";
   return nullptr;
+}
+
+size_t delta_floats(const AttentionShape& s, const Part& part) {
+  return static_cast<size_t>(part.sequences * part.kv_heads * (s.heads / s.kv_heads) * s.seq_len);
 }
 
 bool is_hopper(int device) {
@@ -194,9 +199,12 @@ Attempt plan_both(Stream& stream, CudnnState& state, const AttentionShape& shape
   if (!state.handle) state.handle.emplace();
   check(cudnnSetStream(state.handle->handle, native(stream)), "giving cuDNN a stream");
   const bool deterministic = stream.is_deterministic();
+  const Part part = rule::part_of(sizes_of(shape), deterministic);
   Plans plans{plan_forward(state.handle->handle, shape),
-              plan_backward(state.handle->handle, shape, rule::part_of(sizes_of(shape), deterministic), deterministic)};
-  const int64_t bytes = std::max(plans.forward.scratch_bytes(), plans.backward.scratch_bytes()),
+              plan_backward(state.handle->handle, shape, part, deterministic)};
+  const auto for_delta = static_cast<int64_t>(delta_floats(shape, part) * sizeof(float));
+  const int64_t bytes = std::max(plans.forward.scratch_bytes(),
+                                 plans.backward.scratch_bytes() + ceil_div(for_delta, kAlignment) * kAlignment),
                 bound = rule::scratch_bound(sizes_of(shape), deterministic);
   if (bytes > bound) return {std::nullopt, fmt::format("it wants {} bytes of scratch, {} are foreseen", bytes, bound)};
   return {std::move(plans), ""};
@@ -245,12 +253,14 @@ bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorVie
 
 bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
-                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T) {
+                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T,
+                                   TensorView delta_HT) {
   Plans* plans = find_plans(stream, shape);
   if (plans == nullptr) return false;
   WorkspaceFrame frame(stream.workspace());
   std::byte* scratch = take_scratch(frame, plans->backward);
   const Part part = rule::part_of(sizes_of(shape), stream.is_deterministic());
+  float* unwanted = delta_HT.data == nullptr ? frame.take<float>(delta_floats(shape, part)) : nullptr;
   const int64_t H = shape.heads, G = shape.kv_heads, S = shape.seq_len;
   for (int64_t sequence = 0; sequence < shape.sequences; sequence += part.sequences)
     for (int64_t kv_head = 0; kv_head < G; kv_head += part.kv_heads) {
@@ -259,9 +269,10 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
         const int64_t heads = x.dim(1), first = heads == H ? head : kv_head;
         return x.as<bf16>() + (sequence * S * heads + first) * x.dim(2);
       };
-      std::vector<void*> operands = {
-          at(q_THh),   at(k_TGh),   at(v_TGh),   at(o_THh),  lse_HT.as<float>() + (sequence * H + head) * S,
-          at(d_o_THh), at(d_q_THh), at(d_k_TGh), at(d_v_TGh)};
+      const int64_t rows = (sequence * H + head) * S;
+      float* delta = unwanted != nullptr ? unwanted : delta_HT.as<float>() + rows;
+      std::vector<void*> operands = {at(q_THh),   at(k_TGh),   at(v_TGh),   at(o_THh),   lse_HT.as<float>() + rows,
+                                     at(d_o_THh), at(d_q_THh), at(d_k_TGh), at(d_v_TGh), delta};
       if (shape.documents) operands.push_back(first_T.as<int32_t>() + sequence * S);
       plans->backward.run(std::move(operands), scratch);
     }

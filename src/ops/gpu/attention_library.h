@@ -14,7 +14,8 @@ bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorVie
                           TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView first_T);
 bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
-                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T);
+                                   TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T,
+                                   TensorView delta_HT);
 
 // Whether they take the shape.
 bool library_takes(Stream& stream, const AttentionShape& shape);

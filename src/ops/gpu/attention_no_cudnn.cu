@@ -7,7 +7,7 @@ bool attention_by_library(Stream&, const AttentionShape&, TensorView, TensorView
   return false;
 }
 bool attention_backward_by_library(Stream&, const AttentionShape&, TensorView, TensorView, TensorView, TensorView,
-                                   TensorView, TensorView, TensorView, TensorView, TensorView, TensorView) {
+                                   TensorView, TensorView, TensorView, TensorView, TensorView, TensorView, TensorView) {
   return false;
 }
 bool library_takes(Stream&, const AttentionShape&) { return false; }

@@ -10,99 +10,101 @@ namespace mw::gpu {
 namespace {
 
 constexpr int kHeadThreads = 1024;
+constexpr int kTokens = 4;  // of a sequence, which a block scales
+constexpr int kAtOnce = 4;  // packs that a thread has under way
 
-// Where lse of a token and head lies: own kernels write [H, B, S], the library [B, H, S].
+// Where lse of a head and sequence begins; its tokens follow. Own kernels write [H, B, S], the library [B, H, S].
 struct LsePlace {
-  int64_t heads, tokens, seq_len;
-  bool by_sequence;
-  __device__ int64_t operator()(int64_t token, int64_t head) const {
-    return by_sequence ? (token / seq_len * heads + head) * seq_len + token % seq_len : head * tokens + token;
+  int64_t of_head, of_sequence;
+  __device__ int64_t operator()(int64_t head, int64_t sequence) const {
+    return head * of_head + sequence * of_sequence;
   }
 };
 
 LsePlace place_of(Stream& stream, const AttentionShape& shape, DType dtype) {
-  return {shape.heads, shape.sequences * shape.seq_len, shape.seq_len,
-          is_for_library(dtype) && library_takes(stream, shape)};
+  if (is_for_library(dtype) && library_takes(stream, shape)) return {shape.seq_len, shape.heads * shape.seq_len};
+  return {shape.sequences * shape.seq_len, shape.seq_len};
 }
 
+// tiles: of a sequence. packs: of a row of o. Blocks begin at the end of o, which attention has just written: some of
+// it is still in L2, and the next operator begins at the front.
 template <class T, int N>
-struct ScaleOutputs {
-  T* o;
-  const float *lse, *sinks;
-  LsePlace place;
-  int64_t packs;  // of a head
-  __device__ void operator()(int64_t i) const {
-    const int64_t row = i / packs, head = row % place.heads;
-    const float factor = 1.0f / (1.0f + expf(sinks[head] - lse[place(row / place.heads, head)]));
-    const Pack<T, N> before = load<N>(o + i * N);
-    Pack<float, N> scaled;
-#pragma unroll
-    for (int k = 0; k < N; ++k) scaled.at[k] = factor * to_float(before.at[k]);
-    store(o + i * N, round_pack<T>(scaled));
+__global__ void __launch_bounds__(kThreads)
+    add_sinks_kernel(T* o_THh, float* lse_HT, const float* sinks_H, LsePlace place, int64_t seq_len, int64_t tiles,
+                     int heads, int packs) {
+  extern __shared__ float factors[];  // of each row
+  const int64_t block = gridDim.x - 1 - blockIdx.x, sequence = block / tiles, token = block % tiles * kTokens;
+  const int tokens = static_cast<int>(seq_len - token < kTokens ? seq_len - token : kTokens),
+            thread = static_cast<int>(threadIdx.x);
+  for (int i = thread; i < heads * kTokens; i += kThreads) {
+    const int head = i / kTokens, row = i % kTokens;
+    if (row >= tokens) continue;
+    float& lse = lse_HT[place(head, sequence) + token + row];
+    const float own = lse, sink = sinks_H[head], largest = fmaxf(own, sink), least = fminf(own, sink);
+    factors[row * heads + head] = 1.0f / (1.0f + expf(sink - own));
+    lse = largest + log1pf(expf(least - largest));
   }
-};
+  __syncthreads();
 
-struct AddToLse {
-  float* lse;
-  const float* sinks;
-  LsePlace place;
-  __device__ void operator()(int64_t i) const {
-    const int64_t head = i % place.heads;
-    float& own = lse[place(i / place.heads, head)];
-    const float largest = fmaxf(own, sinks[head]), least = fminf(own, sinks[head]);
-    own = largest + log1pf(expf(least - largest));
+  const int count = tokens * heads * packs;
+  T* o = o_THh + (sequence * seq_len + token) * heads * packs * N;
+  for (int begin = thread; begin < count; begin += kAtOnce * kThreads) {
+    Pack<T, N> before[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      if (begin + j * kThreads < count) before[j] = load<N>(o + (begin + j * kThreads) * N);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int i = begin + j * kThreads;
+      if (i >= count) break;
+      const float factor = factors[i / packs];
+      Pack<float, N> scaled;
+#pragma unroll
+      for (int k = 0; k < N; ++k) scaled.at[k] = factor * to_float(before[j].at[k]);
+      store(o + i * N, round_pack<T>(scaled));
+    }
   }
-};
+}
 
 // A block takes a head.
-template <class T, int N>
 __global__ void __launch_bounds__(kHeadThreads)
-    sinks_backward_kernel(const T* o, const T* d_o, const float* lse, const float* sinks, LsePlace place, int64_t width,
-                          float* d_sinks) {
-  const int64_t head = blockIdx.x, packs = width / N;
-  const float sink = sinks[head];
+    sinks_backward_kernel(const float* lse_HT, const float* delta_HT, const float* sinks_H, LsePlace place, int tokens,
+                          int seq_len, float* d_sinks_H) {
+  const int64_t head = blockIdx.x;
+  const float sink = sinks_H[head];
   float sum = 0.0f;
-  for (int64_t i = threadIdx.x; i < place.tokens * packs; i += kHeadThreads) {
-    const int64_t token = i / packs, at = (token * place.heads + head) * width + i % packs * N;
-    const Pack<T, N> x = load<N>(o + at), d = load<N>(d_o + at);
-    float product = 0.0f;
-#pragma unroll
-    for (int k = 0; k < N; ++k) product += to_float(x.at[k]) * to_float(d.at[k]);
-    sum += expf(sink - lse[place(token, head)]) * product;
+#pragma unroll 4
+  for (int token = static_cast<int>(threadIdx.x); token < tokens; token += kHeadThreads) {
+    const int sequence = token / seq_len;
+    const int64_t i = place(head, sequence) + token - sequence * seq_len;
+    sum += expf(sink - lse_HT[i]) * delta_HT[i];
   }
   sum = reduce_block(sum, Sum());
-  if (threadIdx.x == 0) d_sinks[head] -= sum;
+  if (threadIdx.x == 0) d_sinks_H[head] -= sum;
 }
 
 }  // namespace
 
 void add_sinks(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh, TensorView lse_HT) {
   const LsePlace place = place_of(stream, shape, o_THh.dtype);
-  const int64_t rows = place.tokens * place.heads, width = shape.value_dim;
+  const int64_t tiles = ceil_div(shape.seq_len, kTokens), width = shape.value_dim;
   with_float_type(o_THh.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kPack = kWidePack<T>;
     with_pack<kPack>(width % kPack == 0 && allow_packs<kPack>(o_THh.as<T>()), [&](auto pack) {
       constexpr int N = decltype(pack)::value;
-      for_each(stream, rows * (width / N),
-               ScaleOutputs<T, N>{o_THh.as<T>(), lse_HT.as<float>(), sinks_H.as<float>(), place, width / N});
+      launch(stream, add_sinks_kernel<T, N>, shape.sequences * tiles, kThreads,
+             static_cast<size_t>(kTokens * shape.heads) * sizeof(float), o_THh.as<T>(), lse_HT.as<float>(),
+             sinks_H.as<float>(), place, shape.seq_len, tiles, shape.heads, width / N);
     });
   });
-  for_each(stream, rows, AddToLse{lse_HT.as<float>(), sinks_H.as<float>(), place});
 }
 
-void sinks_backward(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh,
-                    TensorView lse_HT, TensorView d_o_THh, TensorView d_sinks_H) {
-  const LsePlace place = place_of(stream, shape, o_THh.dtype);
-  const int64_t width = shape.value_dim;
-  with_float_type(o_THh.dtype, [&](auto type) {
-    using T = decltype(type);
-    constexpr int kPack = kWidePack<T>;
-    with_pack<kPack>(width % kPack == 0 && allow_packs<kPack>(o_THh.as<T>(), d_o_THh.as<T>()), [&](auto pack) {
-      launch(stream, sinks_backward_kernel<T, decltype(pack)::value>, shape.heads, kHeadThreads, 0, o_THh.as<T>(),
-             d_o_THh.as<T>(), lse_HT.as<float>(), sinks_H.as<float>(), place, width, d_sinks_H.as<float>());
-    });
-  });
+void sinks_backward(Stream& stream, const AttentionShape& shape, DType dtype, TensorView sinks_H, TensorView lse_HT,
+                    TensorView delta_HT, TensorView d_sinks_H) {
+  launch(stream, sinks_backward_kernel, shape.heads, kHeadThreads, 0, lse_HT.as<float>(), delta_HT.as<float>(),
+         sinks_H.as<float>(), place_of(stream, shape, dtype), shape.sequences * shape.seq_len, shape.seq_len,
+         d_sinks_H.as<float>());
 }
 
 }  // namespace mw::gpu
