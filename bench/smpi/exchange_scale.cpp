@@ -12,6 +12,7 @@
 #include <optional>
 #include <simgrid/s4u.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi_comm.h"
@@ -67,6 +68,7 @@ struct Options {
 struct Traffic {
   std::vector<const s4u::Host*> hosts;  // by rank
   std::map<const s4u::Link*, double> bytes;
+  std::map<std::pair<int, int>, double> seconds;  // of two ranks, on a link whose rate each message has for itself
   int64_t messages = 0, near_bytes = 0, far_bytes = 0;
 
   void add(int from, int to, int64_t sent, bool near) {
@@ -75,14 +77,18 @@ struct Traffic {
     std::vector<s4u::Link*> route;
     double latency = 0;
     hosts[static_cast<size_t>(from)]->route_to(hosts[static_cast<size_t>(to)], route, &latency);
-    for (const s4u::Link* link : route) bytes[link] += static_cast<double>(sent);
+    for (const s4u::Link* link : route) {
+      const auto size = static_cast<double>(sent);
+      if (link->get_sharing_policy() == s4u::Link::SharingPolicy::FATPIPE)
+        seconds[{from, to}] += size / link->get_bandwidth();
+      else bytes[link] += size;
+    }
   }
-  // Seconds that the busiest link needs. Links whose rate each message has for itself bind nothing.
+  // Seconds that the busiest link needs, or the busiest pair of ranks with a rate of its own.
   double bound() const {
     double most = 0;
-    for (const auto& [link, sent] : bytes)
-      if (link->get_sharing_policy() != s4u::Link::SharingPolicy::FATPIPE)
-        most = std::max(most, sent / link->get_bandwidth());
+    for (const auto& [link, sent] : bytes) most = std::max(most, sent / link->get_bandwidth());
+    for (const auto& [pair, needed] : seconds) most = std::max(most, needed);
     return most;
   }
 };

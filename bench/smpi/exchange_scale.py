@@ -81,10 +81,19 @@ def runs():
                 yield run_of(platform, 256, kib, *flat, ep=group, stride=stride)
         for arm in (printed, halo, bypass, *finer, flat):
             yield run_of(platform, 64, 64, *arm, zipf=1.0)
+        for arm in (printed, *finer, flat):
+            yield run_of(platform, 64, 64, *arm, zipf=0.5)
         yield run_of(platform, 256, 64, *finer[0])
-    for arm in (printed, *finer):
-        yield run_of("dragonfly", 256, 64, *arm, zipf=1.0)
-    for arm in (printed, whole[0], halo):
+        for zipf in (0.5, 1.0):
+            for arm in (printed, *finer):
+                yield run_of(platform, 256, 64, *arm, zipf=zipf)
+    for arm in finer:
+        yield run_of("frontier_ideal", 64, 512, *arm, zipf=1.0)
+    for group in (64, 256):
+        for stride in (1, 1024 // group):  # of neighbours, or as far apart as there are groups
+            for arm in (printed, halo, bypass, *([flat] if group == 64 else [])):
+                yield run_of("dragonfly", 1024, 64, *arm, ep=group, stride=stride)
+    for arm in (printed, whole[0], halo, bypass):
         yield run_of("dragonfly", 1024, 64, *arm)
     for arm in (printed, *whole):
         yield run_of("dragonfly", 1024, 4, *arm)
