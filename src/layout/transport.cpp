@@ -223,6 +223,19 @@ std::vector<std::string> transport_names(const std::string& setting, const Model
   return names;
 }
 
+std::string transport_setting(const std::vector<std::string>& names) {
+  std::vector<std::pair<std::string, int64_t>> items;  // name and count
+  for (const std::string& name : names) {
+    if (name.empty()) continue;
+    if (items.empty() || items.back().first != name) items.emplace_back(name, 0);
+    ++items.back().second;
+  }
+  if (items.size() == 1) return items.front().first;
+  std::vector<std::string> texts;
+  for (const auto& [name, count] : items) texts.push_back(count == 1 ? name : fmt::format("{}*{}", name, count));
+  return fmt::format("{}", fmt::join(texts, ","));
+}
+
 TransportKind choose_transport(const std::string& name, int64_t ep) {
   if (name.empty()) return TransportKind::in_place;
   check_name(name);

@@ -312,6 +312,9 @@ TEST(Transports, AreChosenByLayer) {
   EXPECT_EQ(transport_names("auto", model), (Names{"", "auto", "auto", "auto", "auto"}));
   EXPECT_EQ(transport_names("flat*3,padded", model), (Names{"", "flat", "flat", "flat", "padded"}));
   EXPECT_EQ(transport_names("in_place,flat,auto*2", model), (Names{"", "in_place", "flat", "auto", "auto"}));
+  for (const char* setting : {"auto", "flat*3,padded", "in_place,flat,auto*2"})
+    EXPECT_EQ(transport_setting(transport_names(setting, model)), setting);
+  EXPECT_EQ(transport_setting(transport_names("flat,flat*2,flat", model)), "flat");
   using K = TransportKind;
   EXPECT_EQ(choose_transports({"", "auto", "padded"}, 2), (std::vector{K::in_place, K::flat, K::padded}));
   for (const char* bad : {"flat*3", "flat*5", "flat*2,", "flat*0,flat*4", "flat*-1,flat*5", "flat*x", "flat*9999999",

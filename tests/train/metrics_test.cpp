@@ -173,6 +173,25 @@ TEST(StepReport, BitsPerByteAndTheRunStandInTheMetrics) {
   EXPECT_FALSE(contains(second, "bits_per_byte") || contains(second, "\"run\"")) << second;
 }
 
+TEST(StepReport, TheMetricsSayHowRowsTravel) {
+  const ScratchDir dir;
+  LogSpec spec;
+  spec.jsonl = dir / "metrics.jsonl";
+  RunLog log(spec, 0);
+  ReportContext context;
+  context.forecast.transport = "flat,bypass*2";
+  for (const int64_t bytes : {5, 0}) {
+    context.forecast.exchanged.near = bytes;
+    log.write(usual_step(), context);
+  }
+  std::istringstream text(read_raw(spec.jsonl));
+  std::string travel, stay;
+  std::getline(text, travel);
+  std::getline(text, stay);
+  EXPECT_EQ(nlohmann::json::parse(travel).at("transport"), "flat,bypass*2");
+  EXPECT_FALSE(contains(stay, "transport")) << stay;
+}
+
 TEST(Console, WrapsLongLinesAtSpaces) {
   EXPECT_EQ(wrap_text("short\n  also short", 20), "short\n  also short");
   EXPECT_EQ(wrap_text("one two three four", 10), "one two\n    three\n    four");

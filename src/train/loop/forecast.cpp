@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "layout/transport.h"
 #include "ops/matmul.h"
 #include "planner/search.h"
 
@@ -23,6 +24,14 @@ void predict_time(Forecast& forecast, RunSpec run, int ranks) {
   forecast.peak_flops_per_s = estimator.peak_flops_per_s() / ranks;
 }
 
+// Those that compute, where moe.transport may say "auto".
+std::string describe_transports(const Plan& plan) {
+  std::vector<std::string> names = transport_names(plan.run.moe.transport, plan.model);
+  for (size_t i = 0; i < names.size(); ++i)
+    if (!names[i].empty()) names[i] = traits_of(plan.transports[i]).name;
+  return transport_setting(names);
+}
+
 // Of all but the first, where there are others.
 template <class T, class Value>
 double median(std::span<const T> steps, Value&& value) {
@@ -39,6 +48,7 @@ Forecast make_forecast(const Plan& plan, int ranks) {
   Forecast forecast;
   forecast.exchanged = exchanged_bytes(plan.model, plan.run, plan.mesh, plan.nodes, plan.transports, plan.gathers,
                                        plan.weight_cache.gathers);
+  forecast.transport = describe_transports(plan);
   forecast.platform = plan.run.plan.platform;
   if (forecast.platform.empty()) return forecast;
   try {

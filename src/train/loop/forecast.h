@@ -24,6 +24,7 @@ struct Forecast {
   double peak_flops_per_s = 0;   // of a rank on that platform; valid with `time`
   std::string why_no_time;       // why `time` is missing although a platform is named
   LinkBytes exchanged;           // of routed rows in a step, all ranks
+  std::string transport;         // by which, as moe.transport says it
 };
 
 // Reads the profile that plan.platform names. A missing profile, or one of another machine, is not an error:

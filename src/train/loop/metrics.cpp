@@ -94,6 +94,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["mem_predicted_bytes"] = r.memory.tensors();
   line["mem_library_bytes"] = r.memory.libraries;
   if (c.forecast.exchanged.all() > 0) {
+    line["transport"] = c.forecast.transport;
     line["exchanged_bytes"] = r.sent.all;
     line["exchanged_predicted_bytes"] = c.forecast.exchanged.all();
   }
