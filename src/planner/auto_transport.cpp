@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
+#include <limits>
 #include <map>
 #include <string_view>
 #include <utility>
@@ -26,36 +26,94 @@ int64_t equal_nodes(const NodeMap& nodes, int ranks) {
   return near;
 }
 
-// The transports to weigh, and the seconds of a step with each that fits in memory: flat, and transports_to_try.
-std::map<std::string, double> seconds_by_transport(const Request& request) {
-  Layout layout = layout_of(request.run);
-  check_layout(request, layout);
-  const std::vector<std::string> names = transports_to_try(request, layout);
-  std::map<std::string, double> seconds;
-  if (names.size() == 1) return seconds;
-  Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
-  seconds["flat"] = estimator.closed_form(layout).time.total();
-  for (const std::string& name : names) {
-    if (name.empty()) continue;
-    layout.transport = name;
-    const Estimate estimate = estimator.closed_form(layout);
-    if (fit_of(request, estimate.needed) != MemoryFit::none) seconds[name] = estimate.time.total();
-  }
-  return seconds;
+bool slices_experts(std::string_view name) {
+  const auto& table = transport_table();
+  return std::any_of(table.begin(), table.end(),
+                     [&](const TransportTraits& traits) { return traits.name == name && traits.slices_experts; });
 }
 
-// The fastest of them, if it takes at most `worthwhile` of the time with `instead`; else `instead`.
-TransportChoice choose(const std::map<std::string, double>& seconds, const std::string& instead, double worthwhile) {
-  TransportChoice choice;
-  if (seconds.empty()) return choice;
-  const auto fastest = std::min_element(seconds.begin(), seconds.end(),
-                                        [](const auto& a, const auto& b) { return a.second < b.second; });
-  const auto other = seconds.find(instead);
-  const auto chosen = other == seconds.end() || fastest->second <= worthwhile * other->second ? fastest : other;
-  choice.name = chosen->first;
-  choice.seconds = chosen->second;
-  if (const auto flat = seconds.find("flat"); flat != seconds.end()) choice.flat_seconds = flat->second;
-  return choice;
+// By transport, the seconds of a step whose MoE layers all use it and are all loaded as one of them is.
+using Seconds = std::map<std::string, double>;
+
+// By MoE layer; with flat and those of transports_to_try that fit in memory with the loads of all layers. Empty: there
+// is nothing to choose.
+std::vector<Seconds> seconds_by_layer(const Request& request) {
+  Layout layout = layout_of(request.run);
+  check_layout(request, layout);
+  std::vector<std::string> names = transports_to_try(request, layout);
+  if (names.size() == 1) return {};
+  const auto estimate = [&](Estimator& estimator, const std::string& name) {
+    layout.transport = name;
+    return estimator.closed_form(layout);
+  };
+  Estimator of_all(request.model, request.run, request.profile, request.load, request.ranks);
+  std::erase_if(names, [&](const std::string& name) {
+    return name.empty() || fit_of(request, estimate(of_all, name).needed) == MemoryFit::none;
+  });
+  names.emplace_back("flat");
+  const auto seconds_with = [&](const ExpertLoad& load) {
+    Estimator estimator(request.model, request.run, request.profile, load, request.ranks);
+    Seconds seconds;
+    for (const std::string& name : names) seconds[name] = estimate(estimator, name).time.total();
+    return seconds;
+  };
+  const auto count = static_cast<size_t>(request.model.moe_layer_count());
+  if (request.load.measured.empty()) return std::vector<Seconds>(count, seconds_with(request.load));
+  std::vector<Seconds> layers;
+  for (const std::vector<double>& rows : request.load.measured) {
+    ExpertLoad load = request.load;
+    load.measured = {rows};
+    layers.push_back(seconds_with(load));
+  }
+  return layers;
+}
+
+using Names = std::vector<std::string>;  // by MoE layer
+
+// Of a step. Each layer has its share of the step's work. 0: some layer cannot use its transport.
+double mean_seconds(const std::vector<Seconds>& layers, const Names& names) {
+  double sum = 0;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto found = layers[i].find(names[i]);
+    if (found == layers[i].end()) return 0;
+    sum += found->second;
+  }
+  return sum / static_cast<double>(layers.size());
+}
+
+TransportChoice choice_of(const std::vector<Seconds>& layers, const Names& names) {
+  return {transport_setting(names), mean_seconds(layers, names), mean_seconds(layers, Names(layers.size(), "flat")),
+          ""};
+}
+
+// One for all layers: the fastest, if it is worthwhile; else flat.
+Names choose_for_all(const std::vector<Seconds>& layers) {
+  const auto with = [&](const std::string& name) { return mean_seconds(layers, Names(layers.size(), name)); };
+  std::string fastest = "flat";
+  for (const auto& [name, seconds] : layers.front())
+    if (with(name) < with(fastest)) fastest = name;
+  return Names(layers.size(), with(fastest) <= kWorthwhile * with("flat") ? fastest : "flat");
+}
+
+// For each layer the fastest that stores the experts as `now` does, if that is worth a change by this layer's loads.
+Names change_by_layer(const std::vector<Seconds>& layers, Names now) {
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto stays = layers[i].find(now[i]);
+    double least = stays == layers[i].end() ? std::numeric_limits<double>::infinity() : kWorthAChange * stays->second;
+    const bool slices = slices_experts(now[i]);
+    for (const auto& [name, seconds] : layers[i]) {
+      if (slices_experts(name) != slices || seconds >= least) continue;
+      now[i] = name;
+      least = seconds;
+    }
+  }
+  return now;
+}
+
+Names names_of(const std::string& setting, const ModelSpec& model) {
+  Names names = transport_names(setting, model);
+  std::erase(names, "");
+  return names;
 }
 
 // Calls decide(request) where a profile can decide; otherwise, and where that fails, the run's transport stays.
@@ -75,21 +133,18 @@ TransportChoice choose_by_profile(RunSpec run, int ranks, const NodeMap& nodes,
   }
 }
 
-bool slices_experts(std::string_view name) {
-  const auto& table = transport_table();
-  return std::any_of(table.begin(), table.end(),
-                     [&](const TransportTraits& traits) { return traits.name == name && traits.slices_experts; });
-}
-
 }  // namespace
 
 TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before,
                                       MeasuredLoads loads) {
   return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
     request.load.measured = std::move(loads);
-    const std::map<std::string, double> seconds = seconds_by_transport(request);
-    const bool keeps = seconds.count(before) > 0;
-    return keeps ? choose(seconds, before, 0) : choose(seconds, "flat", kWorthwhile);
+    const std::vector<Seconds> layers = seconds_by_layer(request);
+    if (layers.empty()) return TransportChoice{};
+    if (!before.empty())
+      if (const Names kept = names_of(before, request.model); mean_seconds(layers, kept) > 0)
+        return choice_of(layers, kept);
+    return choice_of(layers, change_by_layer(layers, choose_for_all(layers)));
   });
 }
 
@@ -97,13 +152,9 @@ TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& no
                                        MeasuredLoads loads) {
   return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
     request.load.measured = std::move(loads);
-    std::map<std::string, double> seconds = seconds_by_transport(request);
-    for (auto other = seconds.begin(); other != seconds.end();)
-      other = slices_experts(other->first) != slices_experts(now) ? seconds.erase(other) : std::next(other);
-    if (!seconds.empty()) return choose(seconds, now, kWorthAChange);
-    TransportChoice stays;
-    stays.name = now;
-    return stays;
+    const std::vector<Seconds> layers = seconds_by_layer(request);
+    if (layers.empty()) return TransportChoice{now, 0, 0, ""};
+    return choice_of(layers, change_by_layer(layers, names_of(now, request.model)));
   });
 }
 

@@ -1,5 +1,5 @@
-"""moe.transport = "auto" chooses by the loads of the first batch, and again by those of step 16. A run that was stopped
-before or after that step and resumed computes what an uninterrupted one does, bit for bit."""
+"""moe.transport = "auto" chooses by the loads of the first batch, and again by those of step 16, for each layer by its own.
+A run that was stopped before or after that step and resumed computes what an uninterrupted one does, bit for bit."""
 
 import json
 import os
@@ -14,12 +14,13 @@ write_corpus("text")
 RUN = write_run_file()
 
 # Links so slow that they decide: flat sends least while ranks are equally loaded, gathered weights when all rows go to one.
-profile = json.loads((SOURCE / "profiles" / "frontier.json").read_text())
-for level in profile["levels"]:
-    for cost in ("all_to_all", "ring", "message"):
-        level[cost][1] /= 1e4
-with open("slow.json", "w") as file:
-    json.dump(profile, file)
+for name, slower in (("slow.json", 1e4), ("slowest.json", 1e6)):
+    profile = json.loads((SOURCE / "profiles" / "frontier.json").read_text())
+    for level in profile["levels"]:
+        for cost in ("all_to_all", "ring", "message"):
+            level[cost][1] /= slower
+    with open(name, "w") as file:
+        json.dump(profile, file)
 KEYS = ["plan.platform=slow.json", "mesh.ep=4", "model.top_k=1", "model.experts=16", "model.expert_width=8",
         "train.schedule=constant"]
 
@@ -46,4 +47,16 @@ train("stopped", 17, "one_expert", "checkpoint.resume=auto")
 output = train("stopped", 20, "one_expert", "checkpoint.resume=auto")
 checks.expect("after step 17" in output and "step 16: moe.transport" not in output, "did not go on", output)
 same_bits(checks, "stopped", read_metrics("whole"), read_metrics("stopped"))
+
+# As the router chooses, one rank has three times the mean in the first MoE layer, and 1.3 times in another one.
+BY_LAYER = ["plan.platform=slowest.json", "model.layers=6", "model.expert_width=4"]
+output = train("by_layer", 20, "none", *BY_LAYER)
+chosen = {step: entry["transport"] for step, entry in read_metrics("by_layer").items()}
+checks.expect(f'moe.transport = "auto": {chosen[1]}, by slowest.json' in output, f"metrics say {chosen[1]}", output)
+checks.expect(set(chosen[1].replace("*", ",").split(",")) >= {"flat", "gather_weights"}, f"chose {chosen[1]}", output)
+for steps in (9, 20):
+    train("by_layer_stopped", steps, "none", "checkpoint.resume=auto", *BY_LAYER)
+same_bits(checks, "by_layer_stopped", read_metrics("by_layer"), read_metrics("by_layer_stopped"))
+again = {step: entry["transport"] for step, entry in read_metrics("by_layer_stopped").items()}
+checks.expect(again == chosen, f"transports {chosen} became {again}")
 checks.finish()

@@ -26,6 +26,13 @@ RunSpec run_on_32_ranks() {
   return run;
 }
 
+// The first `hot` of 128 experts get all rows of a layer.
+std::vector<double> rows_of_few(int64_t hot) {
+  std::vector<double> rows(128, 0);
+  std::fill(rows.begin(), rows.begin() + hot, 128000.0 / static_cast<double>(hot));
+  return rows;
+}
+
 TEST(AutoTransport, IsBypassWhereLinksBetweenNodesAreSlow) {
   const TransportChoice choice = choose_auto_transport(run_on_32_ranks(), 32, {8, {}});
   EXPECT_EQ(choice.name, "bypass") << choice.why_none;
@@ -57,9 +64,7 @@ TEST(AutoTransport, ChoosesAgainByMeasuredLoads) {
   const auto again = [&](const std::string& now, const std::vector<double>& rows) {
     return choose_transport_again(run, 32, {8, {}}, now, std::vector<std::vector<double>>(4, rows));
   };
-  const std::vector<double> even(128, 1000);
-  std::vector<double> skewed(128, 0);
-  std::fill(skewed.begin(), skewed.begin() + 16, 8000);
+  const std::vector<double> even = rows_of_few(128), skewed = rows_of_few(16);
   const TransportChoice same = again("bypass", even), other = again("bypass", skewed);
   EXPECT_EQ(same.name, "bypass");
   EXPECT_EQ(other.name, "gather_weights");
@@ -68,15 +73,61 @@ TEST(AutoTransport, ChoosesAgainByMeasuredLoads) {
   EXPECT_EQ(again("gather_tokens", even).name, "gather_tokens");  // slices of experts stay where they are
 }
 
+TEST(AutoTransport, ChoosesForEachLayerByItsOwnLoads) {
+  const RunSpec run = run_on_32_ranks();
+  const std::vector<double> even = rows_of_few(128), skewed = rows_of_few(16);
+  const MeasuredLoads loads = {even, skewed, skewed, even};
+  const TransportChoice first = choose_auto_transport(run, 32, {8, {}}, "", loads);
+  EXPECT_EQ(first.name, "bypass,gather_weights*2,bypass");
+  const auto seconds = [&](const std::string& setting, const MeasuredLoads& of) {
+    return choose_auto_transport(run, 32, {8, {}}, setting, of).seconds;  // which it keeps
+  };
+  EXPECT_DOUBLE_EQ(
+      first.seconds,
+      (seconds("bypass", MeasuredLoads(4, even)) + seconds("gather_weights", MeasuredLoads(4, skewed))) / 2);
+  EXPECT_DOUBLE_EQ(first.flat_seconds, seconds("flat", loads));
+
+  const TransportChoice again = choose_transport_again(run, 32, {8, {}}, first.name, {even, even, skewed, skewed});
+  EXPECT_EQ(again.name, "bypass*2,gather_weights*2");
+  EXPECT_EQ(choose_auto_transport(run, 32, {8, {}}, again.name).name, again.name);  // a checkpoint's
+}
+
+// Loads around the border between two transports, whichever a layer begins with.
+TEST(AutoTransport, ALayerChangesOnceAtMostWhileLoadsMoveAroundABorder) {
+  const RunSpec run = run_on_32_ranks();
+  const auto again = [&](const std::string& now, double skew) {
+    std::vector<double> rows = rows_of_few(128);
+    const std::vector<double> few = rows_of_few(16);
+    for (size_t e = 0; e < rows.size(); ++e) rows[e] = (1 - skew) * rows[e] + skew * few[e];
+    return choose_transport_again(run, 32, {8, {}}, now, {rows, rows_of_few(128), rows_of_few(128), rows_of_few(128)})
+        .name;
+  };
+  const std::string rows = "bypass", weights = "gather_weights,bypass*3";
+  double to_weights = 0, to_rows = 1;  // where each gives way to the other
+  while (again(rows, to_weights) == rows) to_weights += 0.02;
+  while (again(weights, to_rows) == weights) to_rows -= 0.02;
+  ASSERT_GT(to_weights, to_rows + 0.02);
+  for (const double middle : {to_rows, to_weights, (to_rows + to_weights) / 2})
+    for (const std::string& begin : {rows, weights}) {
+      int changes = 0;
+      std::string now = begin;
+      for (int i = 0; i < 10; ++i) {
+        const double noise = (i % 2 == 0 ? 0.3 : -0.3) * (to_weights - to_rows);
+        const std::string next = again(now, std::clamp(middle + noise, 0.0, 1.0));
+        changes += next != now;
+        now = next;
+      }
+      EXPECT_LE(changes, 1) << begin << " around " << middle;
+    }
+}
+
 TEST(AutoTransport, ChoosesByTheLoadsOfTheFirstBatch) {
   const RunSpec run = run_on_32_ranks();
-  std::vector<double> skewed(128, 0);
-  std::fill(skewed.begin(), skewed.begin() + 16, 8000);
   const auto name = [&](const std::vector<double>& rows) {
     return choose_auto_transport(run, 32, {8, {}}, "", MeasuredLoads(4, rows)).name;
   };
-  EXPECT_EQ(name(std::vector<double>(128, 1000)), "bypass");
-  EXPECT_EQ(name(skewed), "gather_weights");
+  EXPECT_EQ(name(rows_of_few(128)), "bypass");
+  EXPECT_EQ(name(rows_of_few(16)), "gather_weights");
 }
 
 TEST(AutoTransport, IsTheRunsWhereThereIsNothingToChoose) {

@@ -42,7 +42,7 @@ TEST(ChangeTransport, ComputesAsAnEngineMadeWithIt) {
     run_ranks(c.ranks, [&](Comm& world, Stream&) {
       SCOPED_TRACE(c.name);
       const std::unique_ptr<Engine> engine = trained_engine(layout_with(c, "flat"), world);
-      for (const char* next : {"gather_weights", "bypass", "flat"}) {
+      for (const char* next : {"gather_weights", "bypass,flat", "bypass", "gather_weights,halo", "flat"}) {
         const std::unique_ptr<Engine> fresh = make_engine(layout_with(c, next), world);
         redistribute(*engine, *fresh);
         ASSERT_TRUE(change_transport(*engine, next));
