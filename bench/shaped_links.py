@@ -14,7 +14,7 @@ links: bytes that a run of 2 N repeats sends more than one of N, forward alone a
 `moewright train`, one transport after the other, several rounds. `predict` probes the nodes and compares the times of
 SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. `choose`
 compares the transport that moe.transport = "auto" has chosen after step 16 with the others, by steps of STEPS, with loads
-of moe.forced_load. `crossover` finds the tokens from which on gathering weights takes less time than exchanging rows,
+of moe.forced_load and a profile of `moewright probe RUN` for each run. `crossover` finds the tokens from which on gathering weights takes less time than exchanging rows,
 and than gathering tokens. Ranks of a node share its link; latency is the kernel's own.
 """
 import argparse
@@ -184,9 +184,9 @@ def measure_crossovers(args, launcher):
             "expert_width": args.expert_width, "repeats": args.repeats, "crossovers": crossovers}
 
 
-def probe(args, launcher, folder):
+def probe(args, launcher, folder, *run):
     profile = folder / "profile.json"
-    launcher.run(args.build / "moewright", "probe", "-o", profile, "--budget", args.budget, "--threads", 1)
+    launcher.run(args.build / "moewright", "probe", *run, "-o", profile, "--budget", args.budget, "--threads", 1)
     return profile
 
 
@@ -251,11 +251,11 @@ def measure_steps(args, launcher, folder):
 
 
 def measure_choices(args, launcher, folder):
-    profile = probe(args, launcher, folder)
     points = []
     for shape, tokens in [STEPS[i] for i in args.shapes]:
         training = Training(args, launcher, folder, shape, tokens)
         for load in args.loads:
+            profile = probe(args, launcher, folder, training.run_file, f"moe.forced_load={load}")
             keys = f"moe.forced_load={load}", f"plan.platform={profile}"
             printed = training.run(f"train.steps={RECHOSEN}", "moe.transport=auto", *keys)[2]
             chosen = re.findall(r'moe.transport = "auto": (\w+)(?:, by| in place)', printed)

@@ -11,6 +11,7 @@
 #include "ops/device.h"
 #include "probe/peak.h"
 #include "probe/probe.h"
+#include "train/loop/transport_times.h"
 
 namespace mw {
 namespace {
@@ -19,6 +20,8 @@ struct ProbeArguments {
   std::string output = "profile.json", device = "auto", budget = "1m";
   int64_t threads = 0;
   double peak_tflops = 0;
+  std::string run;  // a run file, whose transports are timed; "": none
+  std::vector<std::string> overrides;
 };
 
 // As the kernel has it.
@@ -45,6 +48,15 @@ double parse_budget(const std::string& text) {
 
 Exit run_probe(World& world, const ProbeArguments& arguments) {
   Comm& comm = world.comm();
+  std::optional<RunSpec> run;
+  if (!arguments.run.empty()) {
+    run = read_run_file(arguments.run, arguments.overrides);
+    check_transports_to_time(*run, comm.size());
+  }
+  const auto say = [](const std::string& line) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  };
   const int local = std::max(1, world.local_size()), threads = threads_per_rank(arguments.threads, local);
   const Device device = choose_device(enum_of<DeviceChoice>(arguments.device).value(), world.place().rank);
   const bool on_gpu = device.kind != DeviceKind::cpu;
@@ -75,10 +87,11 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
   }
   if (comm.rank() == 0)
     std::printf("%s, budget %s\n", options.machine.c_str(), format_duration(options.budget_s).c_str());
-  probe(world, stream, options, [](const std::string& line) {
-    std::printf("%s\n", line.c_str());
-    std::fflush(stdout);
-  });
+  probe(world, stream, options, say);
+  if (run) {
+    run->plan.platform = options.output;
+    time_transports(world, *run, say);
+  }
   if (comm.rank() == 0)
     std::printf("wrote %s: `moewright plan RUN --platform %s` plans for this machine\n", options.output.c_str(),
                 options.output.c_str());
@@ -90,6 +103,9 @@ Exit run_probe(World& world, const ProbeArguments& arguments) {
 Command add_probe_command(CommandLine& line, const Invocation& invocation) {
   Subcommand sub = line.add_command("probe", "benchmark this machine and write a platform profile for `plan`");
   auto arguments = std::make_shared<ProbeArguments>();
+  sub.add_option("RUN", arguments->run,
+                 "run file: also time its steps with each transport, for moe.transport = \"auto\"");
+  sub.add_option("OVERRIDES", arguments->overrides, "key=value overrides of the run file");
   sub.add_option("-o,--output", arguments->output, "profile file to write").show_default();
   sub.add_option("--budget", arguments->budget, "approximate run time, such as 90s or 5m").show_default();
   sub.add_option("--device", arguments->device, "auto, cpu, cuda or hip")

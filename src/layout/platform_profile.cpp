@@ -96,6 +96,13 @@ std::vector<RateTable*> rate_tables(PlatformProfile& profile) {
   return tables;
 }
 
+double time_over_predicted(const PlatformProfile& profile, const std::string& transport) {
+  if (profile.transport_times)
+    for (const TransportTime& time : *profile.transport_times)
+      if (time.transport == transport) return time.over_predicted;
+  return 1;
+}
+
 OperatorRates rates_of(const PlatformProfile& profile, DType dtype) {
   if (dtype == DType::bf16) return profile.bf16;
   if (profile.fp32) return *profile.fp32;

@@ -63,6 +63,14 @@ struct LibraryBytes {
   bool operator==(const LibraryBytes&) const = default;
 };
 
+// The time of an MoE layer with this transport, as measured in steps of a run, over what the rest of the profile
+// predicts.
+struct TransportTime {
+  std::string transport;
+  double over_predicted = 1;
+  bool operator==(const TransportTime&) const = default;
+};
+
 // FLOP/s of per-expert products with so many experts.
 struct ExpertRates {
   int64_t experts = 0;
@@ -124,6 +132,8 @@ struct PlatformProfile {
   double overlap_slowdown = 1;             // of compute while something is exchanged beside it
   std::vector<LinkLevel> levels;           // ranks ascend; the last joins all ranks that a plan may ask for
   std::vector<LibraryBytes> libraries;
+  // Of transports that `moewright probe RUN` timed; the others, and all where it is absent, take what is predicted.
+  std::optional<std::vector<TransportTime>> transport_times;
   bool operator==(const PlatformProfile&) const = default;
 };
 
@@ -131,6 +141,9 @@ struct PlatformProfile {
 // two counts in their logarithm; beyond the ends the nearest count holds.
 double expert_rate(const OperatorRates& rates, double experts, double flops);
 double expert_weight_rate(const OperatorRates& rates, double experts, double flops);
+
+// 1 where the transport was not timed.
+double time_over_predicted(const PlatformProfile& profile, const std::string& transport);
 
 // With operands of `dtype`, bf16 or f32.
 OperatorRates rates_of(const PlatformProfile& profile, DType dtype);

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "layout/transport.h"
 
 namespace mw {
 namespace {
@@ -73,6 +74,7 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("overlap_slowdown", p.overlap_slowdown);
   visit("levels", p.levels);
   visit("libraries", p.libraries);
+  visit("transport_times", p.transport_times);
 }
 
 template <class Level, class Visit>
@@ -108,6 +110,12 @@ void visit_library(Library& library, Visit&& visit) {
   visit("name", library.name);
   visit("bytes", library.bytes);
   visit("per_group", library.per_group);
+}
+
+template <class Time, class Visit>
+void visit_transport_time(Time& time, Visit&& visit) {
+  visit("transport", time.transport);
+  visit("over_predicted", time.over_predicted);
 }
 
 // Reads the fields of one object; finish() refuses those that nobody asked for.
@@ -203,6 +211,11 @@ class ObjectReader {
     visit_library(field, reader);
     reader.finish();
   }
+  static void read(const nlohmann::json& json, const std::string& where, TransportTime& field) {
+    ObjectReader reader(json, where);
+    visit_transport_time(field, reader);
+    reader.finish();
+  }
   template <class T>
   static void read(const nlohmann::json& json, const std::string& where, std::vector<T>& field) {
     if (!json.is_array() || json.size() > kMostEntries)
@@ -260,6 +273,11 @@ struct ObjectWriter {
   static Json write(const LibraryBytes& library) {
     ObjectWriter writer;
     visit_library(library, writer);
+    return writer.json;
+  }
+  static Json write(const TransportTime& time) {
+    ObjectWriter writer;
+    visit_transport_time(time, writer);
     return writer.json;
   }
   template <class T>
@@ -331,6 +349,13 @@ class Validation {
       before = count.experts;
     }
   }
+  void transport(const std::string& name) const {
+    const auto table = transport_table();
+    if (std::any_of(table.begin(), table.end(), [&](const TransportTraits& traits) { return traits.name == name; }))
+      return;
+    fail(Exit::config, fmt::format("{}: transport_times: unknown transport \"{}\"", where_, printable(name)),
+         "remove the entry, or write a new profile with `moewright probe RUN`");
+  }
   // Groups that fit the level's ranks, and that nearer links do not join.
   void groups(const std::string& level, int64_t ranks, int64_t inside, const std::vector<GroupCosts>& groups) const {
     for (const GroupCosts& group : groups) {
@@ -385,6 +410,10 @@ void validate(const PlatformProfile& p, const std::string& where) {
   }
   for (const LibraryBytes& library : p.libraries)
     check.range("bytes of " + library.name, static_cast<double>(library.bytes), 0, 0x1p50);
+  for (const TransportTime& time : p.transport_times.value_or(std::vector<TransportTime>{})) {
+    check.transport(time.transport);
+    check.range("over_predicted of " + time.transport, time.over_predicted, kLeastShare, kMostShare);
+  }
 }
 
 }  // namespace

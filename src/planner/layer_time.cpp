@@ -67,6 +67,12 @@ void add(LayerTime& into, const LayerTime& from) {
   into.backward_exchange += from.backward_exchange;
 }
 
+void scale(LayerTime& time, double by) {
+  for (double* part :
+       {&time.forward, &time.backward_input, &time.backward_weight, &time.forward_exchange, &time.backward_exchange})
+    *part *= by;
+}
+
 }  // namespace
 
 LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile,
@@ -346,6 +352,7 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
     products.backward_input = work + (shape.weight_part.moe ? 0 : weights);
     add(time, gathered(layer, shape, products, before));
   }
+  scale(time, time_over_predicted(profile_, std::string(traits.name)));
   if (shape.mesh.ted) {  // tokens are gathered before the router, shares of the width summed
     const double gather = transfers_.all_to_all(tp_group(shape.mesh), t * d * b);
     const TokenMoves moves = feed_forward_moves(layer.feed_forward, true);

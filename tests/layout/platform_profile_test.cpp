@@ -106,6 +106,15 @@ TEST(PlatformProfile, RatesByTheNumberOfExpertsAreOptional) {
   EXPECT_DOUBLE_EQ(expert_weight_rate(rates, 8, 1e9), 15);
 }
 
+TEST(PlatformProfile, TimesOfTransportsAreOptional) {
+  PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
+  EXPECT_EQ(time_over_predicted(profile, "bypass"), 1);
+  profile.transport_times = {{"flat", 0.75}, {"bypass", 1.25}};
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+  EXPECT_EQ(time_over_predicted(profile, "bypass"), 1.25);
+  EXPECT_EQ(time_over_predicted(profile, "halo"), 1);
+}
+
 TEST(PlatformProfile, RefusesWhatCannotBe) {
   const auto refuse = [](auto change, const char* why) {
     nlohmann::json json = nlohmann::json::parse(shipped("h200x8"));
@@ -149,6 +158,11 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   refuse([&](J& j) { j["expert_counts"] = J::array({count(2, 0)}); }, "expert_counts of 2: products: rate = 0");
   refuse([](J& j) { j["attention_backward_documents"] = 0; }, "attention_backward_documents = 0");
   refuse([](J& j) { j["attention_any_order"] = 0; }, "attention_any_order = 0");
+  const auto time = [](const char* transport, double value) {
+    return J::array({{{"transport", transport}, {"over_predicted", value}}});
+  };
+  refuse([&](J& j) { j["transport_times"] = time("flat", 0); }, "over_predicted of flat = 0");
+  refuse([&](J& j) { j["transport_times"] = time("bypas", 1); }, "unknown transport \"bypas\"");
   refuse([](J& j) { j["attention_forward_widths"] = J::array(); }, "attention_forward_widths is empty");
   refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 0})}); }, "rate = 0");
   refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 1e7})}); }, "rate = 10000000");

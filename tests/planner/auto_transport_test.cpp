@@ -5,6 +5,9 @@
 
 #include <algorithm>
 
+#include "base/file.h"
+#include "layout/platform_profile.h"
+
 namespace mw::test {
 namespace {
 
@@ -48,6 +51,25 @@ TEST(AutoTransport, IsFlatWhereTokensHaveOneExpert) {
   const TransportChoice choice = choose_auto_transport(run, 32, {8, {}});
   EXPECT_NE(choice.name, "bypass");
   EXPECT_GT(choice.flat_seconds, 0);
+}
+
+// The factors of a probe of the run change predictions, and with them the choice.
+TEST(AutoTransport, CountsTheTimesThatAProbeMeasured) {
+  RunSpec run = run_on_32_ranks();
+  const TransportChoice predicted = choose_auto_transport(run, 32, {8, {}});
+  PlatformProfile profile = read_platform_profile(run.plan.platform);
+  const auto choose_with = [&](std::vector<TransportTime> times) {
+    profile.transport_times = std::move(times);
+    run.plan.platform = ::testing::TempDir() + "timed_transports.json";
+    write_text_file_atomically(run.plan.platform, to_json(profile));
+    return choose_auto_transport(run, 32, {8, {}});
+  };
+  EXPECT_EQ(choose_with({{"bypass", 1}}).seconds, predicted.seconds);
+  const TransportChoice slower = choose_with({{"bypass", 1.0625}});
+  EXPECT_GT(slower.seconds, predicted.seconds);
+  EXPECT_LT(slower.seconds, 1.0625 * predicted.seconds);  // attention takes no longer
+  EXPECT_NE(choose_with({{"bypass", 8}, {"halo", 8}}).name, "bypass");
+  EXPECT_EQ(choose_with({{"gather_tokens", 0.01}}).name, "gather_tokens");
 }
 
 TEST(AutoTransport, StaysWithTheCheckpoints) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "planner/auto_transport.h"
+#include "train/loop/loads.h"
 #include "train/loop/train_step.h"
 
 namespace mw {
@@ -17,18 +18,6 @@ bool is_time_after(int64_t step) {
   int64_t due = 16;
   while (due < step) due *= 4;
   return due == step;
-}
-
-// By layer, the rows of the experts in the order of ranks and slots.
-MeasuredLoads loads_by_place(const Engine& engine, const StepStats& stats) {
-  MeasuredLoads loads;
-  for (size_t i = 0; i < stats.load.size(); ++i) {
-    const auto layer = static_cast<size_t>(engine.model->moe_index()[i]);
-    const std::vector<int32_t> position = engine.plan.placements->layers[layer].position_of_expert();
-    std::vector<double>& rows = loads.emplace_back(stats.load[i].size());
-    for (size_t e = 0; e < rows.size(); ++e) rows[static_cast<size_t>(position[e])] = stats.load[i][e];
-  }
-  return loads;
 }
 
 }  // namespace
