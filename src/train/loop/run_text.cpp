@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "config/learning_rate.h"
 #include "engine/libraries.h"
+#include "formats/report/trace_file.h"
 #include "planner/layout.h"
 
 namespace mw {
@@ -96,6 +97,20 @@ std::string describe_profile(Trace& trace) {
                           100.0 * seconds / total);
   }
   return text;
+}
+
+std::string write_trace(Trace& trace, const RunSpec& run, int rank) {
+  if (run.log.trace.empty()) return "";
+  trace.settle();
+  const std::vector<TraceEvent>& events = trace.events();
+  if (events.empty())
+    return fmt::format("no trace is written to {}: step {} was not run", run.log.trace, run.train.steps);
+  try {
+    write_chrome_trace(run.log.trace, events, rank);
+  } catch (const Error& error) {  // what was trained is not to be lost for it
+    return fmt::format("warning: {}; there is no trace", error.what());
+  }
+  return "";
 }
 
 }  // namespace mw

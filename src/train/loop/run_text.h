@@ -1,4 +1,4 @@
-// Texts about a run besides its steps: description, warnings, profile.
+// Texts about a run besides its steps: description, warnings, profile, trace file.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -26,5 +26,9 @@ std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_l
 
 // Lines with the time of rank 0 by kind of work, since the trace was reset.
 std::string describe_profile(Trace& trace);
+
+// Writes the events of `trace` to log.trace, if the run has it. Returns a note for the log if there is no file for it,
+// else "". To be called on one rank.
+std::string write_trace(Trace& trace, const RunSpec& run, int rank);
 
 }  // namespace mw

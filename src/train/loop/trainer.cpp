@@ -72,7 +72,6 @@ class Trainer {
   void finish();
   RunMemory memory_of_largest_rank();
   void print_memory();
-  void write_trace() const;
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
     console_.say(format, std::forward<T>(arguments)...);
@@ -413,21 +412,6 @@ void Trainer::finish() {
   engine_->stream.trace().time_device(nullptr);
 }
 
-void Trainer::write_trace() const {
-  if (run_.log.trace.empty() || !leader_) return;
-  engine_->stream.trace().settle();
-  const std::vector<TraceEvent>& events = engine_->stream.trace().events();
-  if (events.empty()) {
-    say("no trace is written to {}: step {} was not run", run_.log.trace, run_.train.steps);
-    return;
-  }
-  try {
-    write_chrome_trace(run_.log.trace, events, world_.comm().rank());
-  } catch (const Error& error) {  // what was trained is not to be lost for it
-    say("warning: {}; there is no trace", error.what());
-  }
-}
-
 // Allocates everything, but neither loads nor draws weights.
 Exit Trainer::dry_run() {
   prepare();
@@ -464,7 +448,9 @@ Exit Trainer::train() {
     if (!stopped_ && saved_step_ == step) stopped_ = stop_requested(world_.comm());
   }
   finish_save();  // before what may fail
-  write_trace();
+  if (leader_)
+    if (const std::string note = write_trace(engine_->stream.trace(), run_, world_.comm().rank()); !note.empty())
+      say("{}", note);
   if (stopped_) {
     save(state_.step);
     finish_save();
