@@ -112,6 +112,11 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("train.global_batch", train.global_batch, 1, 1 << 24, "samples per optimizer step, over all ranks"),
       INTEGER("train.micro_batches", train.micro_batches, 1, 1 << 24,
               "micro-batches per optimizer step (gradient accumulation), the same number for every layout"),
+      {"train.batch_ramp", ListKey{FIELD(std::vector<std::string>, train.batch_ramp)},
+       "smaller global batches at the beginning, as \"STEP SAMPLES\": [\"100 64\", \"200 128\"] is 64 samples until "
+       "step "
+       "100, 128 until step 200, then train.global_batch; in multiples of a micro-batch (train.global_batch / "
+       "train.micro_batches), so that steps have fewer micro-batches"},
       REAL("train.lr", train.lr, 0, 10, "peak learning rate"),
       REAL("train.min_lr_ratio", train.min_lr_ratio, 0, 1,
            "final learning rate of cosine, linear and wsd, and least of inverse_sqrt, as a fraction of train.lr"),

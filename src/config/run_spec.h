@@ -34,6 +34,7 @@ struct MuonSpec {
 
 struct TrainSpec {
   int64_t steps = 100, seq_len = 256, global_batch = 8, micro_batches = 1;
+  std::vector<std::string> batch_ramp;  // "STEP SAMPLES" (config/batch_ramp.h)
   double lr = 3e-4, min_lr_ratio = 0.1, weight_decay = 0.1, clip = 1.0, beta1 = 0.9, beta2 = 0.95, eps = 1e-8;
   int64_t warmup = 0, seed = 1;
   LearningRateSchedule schedule = LearningRateSchedule::cosine;

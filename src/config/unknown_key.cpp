@@ -33,6 +33,7 @@ constexpr ForeignName kForeignNames[] = {
     {"min_lr", "train.min_lr_ratio"},
     {"batch_size", "train.global_batch"},
     {"global_batch_size", "train.global_batch"},
+    {"rampup_batch_size", "train.batch_ramp"},
     {"micro_batch_size", "train.micro_batches", kMicroBatchHint},
     {"gradient_accumulation_steps", "train.micro_batches"},
     {"steps", "train.steps"},

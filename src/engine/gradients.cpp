@@ -55,7 +55,7 @@ class GradientPass {
         batches_(batches),
         taps_(taps),
         couples_layers_(engine.model->auxiliary().couples_layers()),
-        aux_seed_(1.0 / static_cast<double>(plan_.run.train.micro_batches)),
+        aux_seed_(1.0 / static_cast<double>(batches.size())),
         messages_(*engine.model, engine.pipeline),
         sums_(plan_, engine.params, engine.comms, engine.stream, plan_.run.fault == Fault::skip_router_sum),
         token_losses_(batches.size()) {}
@@ -84,7 +84,7 @@ class GradientPass {
   // Of a stage's pass that follows `done` others: the gradients of routed experts, who hears of the last one.
   static Store store_of(int64_t done) { return done == 0 ? Store::overwrite : Store::accumulate; }
   FeedForwardDone hear_of(int64_t done) {
-    if (done + 1 < plan_.run.train.micro_batches) return {};
+    if (done + 1 < std::ssize(batches_)) return {};
     return [this](int64_t layer) {
       return_replica_gradients(engine_, layer);
       sums_.feed_forward_done(layer);
@@ -312,8 +312,13 @@ StepStats GradientPass::run() {
 }  // namespace
 
 StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps) {
-  MW_CHECK(static_cast<int64_t>(batches.size()) == engine.plan.run.train.micro_batches,
-           "{} micro-batches for a schedule of {}", batches.size(), engine.plan.run.train.micro_batches);
+  const auto count = static_cast<int64_t>(batches.size());
+  MW_CHECK(count > 0 && count <= engine.plan.run.train.micro_batches, "{} micro-batches in a plan for {}", count,
+           engine.plan.run.train.micro_batches);
+  if (count != engine.plan.pipeline.micro_batches) {
+    plan_steps(engine.plan, count);
+    engine.model->plan_steps(count);
+  }
   return GradientPass(engine, batches, taps).run();
 }
 

@@ -46,8 +46,8 @@ using TapProvider = std::function<std::vector<RoutingTap>(int64_t micro_batch)>;
 TapProvider forced_taps(const Plan& plan, int64_t step);
 
 // Computes the gradients of a step from zero: the sum over micro-batches and replicas, in the elements that this rank
-// owns. batches: this rank's, one per micro-batch of the plan. Collective over the world. Errors: data when no label of
-// the step is valid.
+// owns. batches: this rank's micro-batches, train.micro_batches or, during a batch-size ramp, fewer. Collective over
+// the world. Errors: data when no label of the step is valid.
 StepStats accumulate_gradients(Engine& engine, std::span<const Batch> batches, const TapProvider& taps = {});
 
 // A forward pass without gradients through all stages. Returns the cross-entropy of each token of this rank's shard (0

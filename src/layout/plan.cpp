@@ -171,6 +171,10 @@ static std::string describe_cache(const WeightCachePlan& cache) {
                      cache.step.size());
 }
 
+static std::vector<int64_t> first_layers_of(const Plan& plan) {
+  return split_layers(plan.model, plan.pipeline, plan.run.train.seq_len, plan.run.mesh.stage_layers);
+}
+
 static void plan_pipeline(Plan& plan) {
   plan.pipeline = pipeline_shape(plan.run.mesh, plan.run.train.micro_batches);
   if (splits_backward(plan.pipeline.kind) && weight_part(plan.run).empty())
@@ -179,13 +183,18 @@ static void plan_pipeline(Plan& plan) {
                      "none of the activations that they need",
                      word_of(plan.run.mesh.schedule), word_of(plan.run.recompute)),
          "set memory.recompute to \"moe\", \"selective\" or \"none\", or mesh.schedule = \"1f1b\"");
-  const std::vector<int64_t> first_layers =
-      split_layers(plan.model, plan.pipeline, plan.run.train.seq_len, plan.run.mesh.stage_layers);
+  plan.stages = plan_stages(make_schedule(plan.pipeline), plan.coords.pp, first_layers_of(plan));
+  plan_steps(plan, plan.run.train.micro_batches);
+}
+
+void plan_steps(Plan& plan, int64_t micro_batches) {
+  plan.pipeline.micro_batches = micro_batches;
   Schedule schedule = make_schedule(plan.pipeline);
-  plan.stages = plan_stages(schedule, plan.coords.pp, first_layers);
   std::vector<LayerPieces> layers;
   for (const WeightGather& gather : plan.gathers) layers.push_back(pieces_of(gather));
-  plan.weight_cache = plan_weight_cache(schedule, plan.coords.pp, first_layers, layers, plan.run.moe.weight_slots);
+  plan.weight_cache =
+      plan_weight_cache(schedule, plan.coords.pp, first_layers_of(plan), layers, plan.run.moe.weight_slots);
+  if (plan.run.fault == Fault::stale_cache_slot) leave_out_gather(plan.weight_cache.step);
   plan.schedule = std::move(schedule.ranks[static_cast<size_t>(plan.coords.pp)]);
 }
 
@@ -244,7 +253,6 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
   plan.params = run_params(model, run.train);
   check_param_groups(plan.params, run.train);
   plan_pipeline(plan);
-  if (run.fault == Fault::stale_cache_slot) leave_out_gather(plan.weight_cache.step);
   plan.parameter_rows =
       parameter_bytes(own_params(plan), model, run, plan.mesh, plan.coords, plan.placements->layers, platform);
   plan.activation_rows = activation_bytes(model, run, plan.mesh, plan.coords, plan.stages, plan.placements->layers,

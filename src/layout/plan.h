@@ -64,6 +64,10 @@ Placements start_placements(const ModelSpec& model, const RunSpec& run, const st
 Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, const Platform& platform,
                SharedPlacements placements = nullptr);
 
+// Overwrites the schedule, and the gathers of weights that follow from it, with those of steps that have so many
+// micro-batches, at most train.micro_batches (config/batch_ramp.h). Memory is planned for train.micro_batches.
+void plan_steps(Plan& plan, int64_t micro_batches);
+
 // Whether experts can be where `placements` says with nothing else of the plan changed: every rank is the home of as
 // many of each layer as now, replicas fit into their slots, and slices stay slices. Requires valid tables.
 bool can_place_experts(const Plan& plan, const Placements& placements);

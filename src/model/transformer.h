@@ -96,6 +96,8 @@ class Transformer {
   // Computes with the experts of this rank in `placements` from now on; no micro-batch may be in flight. Errors:
   // config, as place_experts (layout/plan.h).
   void place_experts(SharedPlacements placements);
+  // Steps have so many micro-batches from now on (layout/plan.h).
+  void plan_steps(int64_t micro_batches) { mw::plan_steps(plan_, micro_batches); }
 
   const Plan& plan() const { return plan_; }
   Stream& stream() { return stream_; }

@@ -15,6 +15,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "config/batch_ramp.h"
 #include "layout/divided.h"
 #include "layout/plan.h"
 
@@ -289,7 +290,9 @@ std::vector<Layout> layouts_of(const Request& request) {
       if (!can_divide_experts(request, layout, transports)) continue;
       for (const int64_t micro_batches : divisors_of(run.train.global_batch)) {
         layout.micro_batches = micro_batches;
-        if (!can_share_samples(run, micro_batches, dp) || !holds_tokens(request, layout, dp, transports)) continue;
+        if (!can_share_samples(run, micro_batches, dp) || !divides_batch_ramp(run.train, micro_batches) ||
+            !holds_tokens(request, layout, dp, transports))
+          continue;
         for (const auto& [schedule, recompute] : pairs) {
           layout.schedule = schedule;
           layout.recompute = recompute;
@@ -310,8 +313,9 @@ void check_layout(const Request& request, const Layout& layout) {
          fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
                      kGpuLinks),
          "use fewer stages per rank: a smaller chunks");
-  make_plan(request.model, with_layout(request.run, layout), request.ranks, 0,
-            platform_of(request.profile, request.model, request.run));
+  const RunSpec run = with_layout(request.run, layout);
+  check_batch_ramp(run.train);
+  make_plan(request.model, run, request.ranks, 0, platform_of(request.profile, request.model, request.run));
 }
 
 // The most ranks, fewer than those of the request, of which a data-parallel size divides the step.

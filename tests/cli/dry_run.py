@@ -31,7 +31,7 @@ def dry_run(ranks, code, texts, *overrides):
 
 everything = [*outputs("run"), "log.trace=trace/t.json", "log.tensorboard=tb", "checkpoint.every=5"]
 for ranks in (1, 2):
-    text = dry_run(ranks, 0, ["nothing was written", "steps: 1 to 12, 512 tokens each", "3 steps of warm-up to 0.003, then cosine",
+    text = dry_run(ranks, 0, ["nothing was written", r"steps: 1 to 12, \d+ samples of \d+ tokens each, [\d.]+ k? ?tokens in all", "3 steps of warm-up to 0.003, then cosine",
                               r"the largest rank needs [\d.]+ MiB; the smallest share of free memory is", "drawn at random",
                               r"every 5 steps in run/checkpoints: up to 3 more of [\d.]+ KiB at a time, [\d.]+ (KiB|MiB) in all; [\d.]+ \wiB\s+free",
                               r"mesh \d rank"],

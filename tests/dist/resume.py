@@ -33,6 +33,7 @@ for name, ranks, overrides in [
     ("moments", 2, ["mesh.zero=1", "train.dtype=bf16", "memory.moments=bf16"]),
     ("muon", 2, ["mesh.ep=2", "train.optimizer=muon"]),
     ("muon-cut", 4, ["mesh.tp=2", "mesh.zero=1", "train.optimizer=muon", "train.dtype=bf16", "memory.moments=bf16"]),
+    ("ramp", 2, ["mesh.pp=2", 'train.batch_ramp=["8 8"]']),
     ("spikes", 2, ["mesh.ep=2", "train.lr=1e-4", "train.skip_spikes=0.5", "train.spike_window=6"]),
 ]:
     train(f"{name}-whole", ranks, *overrides)

@@ -160,6 +160,27 @@ TEST(PlanStages, SlotsAreThePeaksOfTheProof) {
       }
 }
 
+// A step of a batch-size ramp runs in the memory of a whole one.
+TEST(PlanStages, FewerMicroBatchesNeedNoMoreRoom) {
+  for (const auto& [kind, chunks] : {std::pair(ScheduleKind::gpipe, 1),
+                                     {ScheduleKind::one_f_one_b, 1},
+                                     {ScheduleKind::interleaved, 2},
+                                     {ScheduleKind::interleaved, 3},
+                                     {ScheduleKind::zb_h1, 1},
+                                     {ScheduleKind::zb_v, 2}})
+    for (const int ranks : {1, 2, 3, 4, 6})
+      for (int rank = 0; rank < ranks; ++rank)
+        for (int64_t m = 2; m <= 5 * ranks; ++m) {
+          const std::vector<StagePlan> fewer = plans_of(kind, ranks, chunks, m - 1, rank),
+                                       more = plans_of(kind, ranks, chunks, m, rank);
+          for (size_t i = 0; i < more.size(); ++i) {
+            EXPECT_LE(fewer[i].slots, more[i].slots) << word_of(kind) << " " << ranks << " " << rank << " " << m;
+            EXPECT_LE(fewer[i].gradients, more[i].gradients)
+                << word_of(kind) << " " << ranks << " " << rank << " " << m;
+          }
+        }
+}
+
 TEST(PlanStages, KnowTheirNeighbours) {
   const StagePlan middle = plans_of(ScheduleKind::one_f_one_b, 3, 1, 4, 1)[0];
   EXPECT_TRUE(middle.receives && middle.sends && !middle.embeds && !middle.has_head);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "config/batch_ramp.h"
 #include "formats/tokens/megatron.h"
 #include "train/helpers.h"
 
@@ -153,8 +154,8 @@ TEST(SampleOrder, BlendsSourcesEachInAnOrderOfItsOwn) {
     else second.insert(shuffled(order, n, 6).ids[0]);
   }
   EXPECT_EQ(second.size(), 100u);  // one epoch
-  EXPECT_TRUE(contains(order.describe(40, 10), "75.0 % "));
-  EXPECT_TRUE(contains(order.describe(40, 10), ", 3 epochs"));
+  EXPECT_TRUE(contains(order.describe(400), "75.0 % "));
+  EXPECT_TRUE(contains(order.describe(400), ", 3 epochs"));
 }
 
 TEST(SampleOrder, SpreadsValidationEvenly) {
@@ -221,8 +222,8 @@ TEST(ReadStep, SlicesOfAllRanksMakeTheWholeBatch) {
       for (const int64_t cursor : {int64_t{0}, int64_t{16}, int64_t{99984}, int64_t{-1}}) {
         const auto read = [&](const RunSpec& spec, int ranks, int rank, size_t j, Tokens& ids, Tokens& labels) {
           const Plan plan = make_plan(model, spec, ranks, rank, {});
-          const MicroBatch batch =
-              cursor < 0 ? read_validation(order, plan, 3, 5) : read_step(order, plan, cursor).at(j);
+          const MicroBatch batch = cursor < 0 ? read_validation(order, plan, 3, 5)
+                                              : read_step(order, plan, cursor, plan.run.train.micro_batches).at(j);
           EXPECT_EQ(batch.sequences * ranks, 8);
           append(batch, ids, labels);
         };
@@ -287,7 +288,7 @@ TEST(ReadStep, DocumentsComeWithTheSamples) {
             inner += begins;
           }
         };
-        for (const MicroBatch& batch : read_step(*training, plan, 5)) check(batch);
+        for (const MicroBatch& batch : read_step(*training, plan, 5, plan.run.train.micro_batches)) check(batch);
         check(read_validation(*validation, plan, 1, 3));
         EXPECT_EQ(inner > 0, masked);
       }
@@ -322,9 +323,40 @@ TEST(ReadStep, NeighbouringStepsShareNoSample) {
   const Plan plan = make_plan(build_native_model(run.native), run, 1, 0, {});
   std::set<int32_t> starts;
   for (int64_t step = 0; step < 4; ++step)  // 4 x 16 samples are one epoch of 64
-    for (const MicroBatch& batch : read_step(order, plan, step * 16))
+    for (const MicroBatch& batch : read_step(order, plan, step * 16, plan.run.train.micro_batches))
       for (size_t at = 0; at < batch.ids.size(); at += 9) starts.insert(batch.ids[at]);
   EXPECT_EQ(starts.size(), 64u);
+}
+
+// The samples of a run without a ramp, in their order, whatever the layout.
+TEST(ReadStep, ARampReadsEverySampleOnce) {
+  const SampleOrder order(counting_tokens(64 * 9 + 1), 9, 1000, 11);
+  RunSpec run = small_run();
+  run.native.vocab = 1000;
+  run.train.micro_batches = 4;
+  run.train.batch_ramp = {"2 4", "3 12"};
+  const ModelSpec model = build_native_model(run.native);
+  for (const auto& [ranks, shares] : {std::pair(1, ""), {2, ""}, {2, "3,1"}}) {
+    run.mesh.shares = shares;
+    std::vector<int32_t> read, expected;  // first tokens of samples
+    int64_t cursor = 0;
+    for (int64_t step = 1; step <= 5; cursor += samples_of_step(run.train, step++)) {
+      const int64_t micro_batches = micro_batches_of_step(run.train, step);
+      for (int64_t j = 0; j < micro_batches; ++j)
+        for (int rank = 0; rank < ranks; ++rank) {
+          const Plan plan = make_plan(model, run, ranks, rank, {});
+          const MicroBatch batch = read_step(order, plan, cursor, micro_batches).at(static_cast<size_t>(j));
+          for (size_t at = 0; at < batch.ids.size(); at += 9) read.push_back(batch.ids[at]);
+        }
+    }
+    EXPECT_EQ(cursor, 4 + 4 + 12 + 16 + 16);
+    for (int64_t sample = 0; sample < cursor; ++sample) {
+      std::vector<int32_t> ids(9), labels(9);
+      order.shuffled(sample, ids, labels);
+      expected.push_back(ids.front());
+    }
+    EXPECT_EQ(read, expected) << ranks << " " << shares;
+  }
 }
 
 }  // namespace

@@ -101,9 +101,8 @@ Window SampleOrder::in_order(int64_t index) const {
   return {source, index};
 }
 
-std::string SampleOrder::describe(int64_t steps, int64_t samples_per_step) const {
+std::string SampleOrder::describe(double samples) const {
   std::string text;
-  const double samples = static_cast<double>(steps) * static_cast<double>(samples_per_step);
   for (size_t k = 0; k < parts_.size(); ++k) {
     if (k > 0) text += "\n      ";
     if (parts_.size() > 1) text += fmt::format("{:.1f} % ", 100 * shares_[k].weight);
@@ -200,13 +199,11 @@ MicroBatch read_slice(const Plan& plan, const ReadSample& sample) {
 
 }  // namespace
 
-std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor) {
-  const TrainSpec& train = plan.run.train;
-  const int64_t per_micro_batch = train.global_batch / train.micro_batches;
+std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, int64_t micro_batches) {
   std::vector<MicroBatch> batches;
-  for (int64_t j = 0; j < train.micro_batches; ++j)
-    batches.push_back(read_slice(
-        plan, [&](int64_t i, auto... parts) { order.shuffled(cursor + j * per_micro_batch + i, parts...); }));
+  for (int64_t j = 0; j < micro_batches; ++j)
+    batches.push_back(
+        read_slice(plan, [&](int64_t i, auto... parts) { order.shuffled(cursor + j * plan.batch.all + i, parts...); }));
   return batches;
 }
 

@@ -54,8 +54,8 @@ class SampleOrder {
   Window spread(int64_t index, int64_t count) const;
   // Window `index` < samples() of all, source by source.
   Window in_order(int64_t index) const;
-  // One log line per source: what it is, and how many epochs of it are read in `steps` steps (omitted for 0 steps).
-  std::string describe(int64_t steps, int64_t samples_per_step) const;
+  // One log line per source: what it is, and how many epochs of it `samples` samples are (omitted for 0).
+  std::string describe(double samples = 0) const;
 
  private:
   struct Part {
@@ -75,8 +75,8 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
 // data, when a token is outside the model's vocabulary.
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab);
 
-// Reads this rank's micro-batches of the step that begins at sample `cursor`.
-std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor);
+// Reads this rank's part of `micro_batches` micro-batches of all ranks, which begin at sample `cursor`.
+std::vector<MicroBatch> read_step(const SampleOrder& order, const Plan& plan, int64_t cursor, int64_t micro_batches);
 // Reads this rank's windows of those of a micro-batch of all ranks; where there are too few, sequences without labels.
 MicroBatch read_windows(const SampleOrder& order, const Plan& plan, std::span<const Window> windows);
 

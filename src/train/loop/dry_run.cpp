@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "config/batch_ramp.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/loop/run_text.h"
@@ -73,12 +74,13 @@ StartCheck check_start(const Plan& plan) {
 
 std::vector<std::string> describe(const StartCheck& start, const Plan& plan, int64_t needed, int64_t available) {
   const TrainSpec& train = plan.run.train;
-  const int64_t tokens = train.global_batch * train.seq_len, left = train.steps - start.state.step;
+  const int64_t done = start.state.step;
   std::vector<std::string> lines = {"dry run: every check before the first step passed, and nothing was written"};
-  lines.push_back(left <= 0 ? fmt::format("  steps: none are left of train.steps = {}", train.steps)
-                            : fmt::format("  steps: {} to {}, {} tokens each ({} samples of {}), {} in all",
-                                          start.state.step + 1, train.steps, tokens, train.global_batch, train.seq_len,
-                                          format_count(static_cast<double>(left) * static_cast<double>(tokens))));
+  lines.push_back(done >= train.steps ? fmt::format("  steps: none are left of train.steps = {}", train.steps)
+                                      : fmt::format("  steps: {} to {}, {} of {} tokens each, {} tokens in all",
+                                                    done + 1, train.steps, describe_batch(train), train.seq_len,
+                                                    format_count(samples_of_steps(train, done, train.steps) *
+                                                                 static_cast<double>(train.seq_len))));
   lines.push_back("  optimizer: " + describe_optimizer(train));
   lines.push_back(fmt::format("  memory: the largest rank needs {}; the smallest share of free memory is {}",
                               format_bytes(needed), format_bytes(available)));

@@ -99,7 +99,7 @@ std::vector<std::string> compare(const Forecast& forecast, std::span<const doubl
   return lines;
 }
 
-double estimate_seconds(Engine& engine, int64_t steps) {
+double estimate_seconds(Engine& engine, double samples) {
   const auto now = [] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   };
@@ -114,7 +114,7 @@ double estimate_seconds(Engine& engine, int64_t steps) {
     fastest = std::min(fastest, now() - begin);
   }
   const double rate = 2.0 * static_cast<double>(rows * d * d) / fastest;
-  const double tokens = static_cast<double>(steps * train.global_batch * train.seq_len);
+  const double tokens = samples * static_cast<double>(train.seq_len);
   // Products are about two thirds of a step on a CPU.
   return 1.5 * 3 * forward_flops_per_token(engine.plan.model, train.seq_len) * tokens / rate / engine.world.size();
 }

@@ -38,8 +38,8 @@ std::string describe(const Forecast& forecast);  // "" without a platform
 std::vector<std::string> compare(const Forecast& forecast, std::span<const double> step_seconds,
                                  std::span<const StepParts> parts, Trace::SentBytes sent);
 
-// Estimates the time of `steps` steps on CPUs without a profile, from the rate of one product of this model's width,
-// measured now.
-double estimate_seconds(Engine& engine, int64_t steps);
+// Estimates the time of training with `samples` samples on CPUs without a profile, from the rate of one product of this
+// model's width, measured now.
+double estimate_seconds(Engine& engine, double samples);
 
 }  // namespace mw

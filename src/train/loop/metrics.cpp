@@ -80,6 +80,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["grad_norm"] = r.stats.grad_norm;
   line["lr"] = r.lr;
   line["step_ms"] = r.seconds * 1e3;
+  line["samples"] = r.samples;
   line["tokens"] = r.tokens;
   line["valid_labels"] = r.stats.valid_labels;
   line["tokens_per_s"] = static_cast<double>(r.tokens) / r.seconds;
@@ -93,16 +94,17 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
   line["mem_peak_bytes"] = r.memory.measured;
   line["mem_predicted_bytes"] = r.memory.tensors();
   line["mem_library_bytes"] = r.memory.libraries;
+  const bool foreseen = r.samples == c.global_batch;
   if (c.forecast.exchanged.all() > 0) {
     line["transport"] = c.forecast.transport;
     line["exchanged_bytes"] = r.sent.all;
-    line["exchanged_predicted_bytes"] = c.forecast.exchanged.all();
+    if (foreseen) line["exchanged_predicted_bytes"] = c.forecast.exchanged.all();
   }
   if (c.forecast.exchanged.far > 0) {
     line["exchanged_far_bytes"] = r.sent.far;
-    line["exchanged_far_predicted_bytes"] = c.forecast.exchanged.far;
+    if (foreseen) line["exchanged_far_predicted_bytes"] = c.forecast.exchanged.far;
   }
-  if (const std::optional<StepTime>& time = c.forecast.time) {
+  if (const std::optional<StepTime>& time = c.forecast.time; time && foreseen) {
     line["predicted_step_ms"] = time->total() * 1e3;
     line["predicted_ms"] = {{"compute", time->compute * 1e3},
                             {"exchange", time->exchange * 1e3},
@@ -146,6 +148,7 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
                                  {"loss/total", r.stats.total_loss},
                                  {"optimizer/grad_norm", r.stats.grad_norm},
                                  {"optimizer/lr", r.lr},
+                                 {"optimizer/samples", static_cast<double>(r.samples)},
                                  {"optimizer/skipped_steps", static_cast<double>(r.skipped_steps)},
                                  {"speed/step_ms", r.seconds * 1e3},
                                  {"speed/tokens_per_s", static_cast<double>(r.tokens) / r.seconds},

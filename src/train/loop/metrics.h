@@ -31,11 +31,11 @@ struct StepReport {
   int64_t step = 0;
   StepStats stats;
   double lr = 0, seconds = 0;
-  std::optional<StepParts> parts;  // of `seconds`
-  int64_t tokens = 0;              // of the step, on all ranks
-  RunMemory memory;                // of the largest rank
-  int64_t arena_grows = 0;         // all ranks, since the start
-  Trace::SentBytes sent;           // for routed experts in this step, all ranks
+  std::optional<StepParts> parts;   // of `seconds`
+  int64_t samples = 0, tokens = 0;  // of the step, on all ranks
+  RunMemory memory;                 // of the largest rank
+  int64_t arena_grows = 0;          // all ranks, since the start
+  Trace::SentBytes sent;            // for routed experts in this step, all ranks
   BalanceReport balance;
   int64_t skipped_steps = 0;  // steps so far that changed no weights
   double eta_seconds = 0;
@@ -49,6 +49,7 @@ struct StepReport {
 struct ReportContext {
   double flops_per_token = 0;  // forward and backward
   int64_t steps = 0;
+  int64_t global_batch = 0;  // of the forecast; steps of a batch-size ramp have fewer samples
   int world = 1;
   bool byte_tokens = false;   // tokens are bytes: the loss can be printed in bits per byte
   std::string layout, dtype;  // description by planner/layout.h; train.dtype

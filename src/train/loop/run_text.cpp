@@ -8,6 +8,7 @@
 
 #include "base/host.h"
 #include "base/text.h"
+#include "config/batch_ramp.h"
 #include "config/learning_rate.h"
 #include "engine/libraries.h"
 #include "formats/report/trace_file.h"
@@ -54,8 +55,8 @@ nlohmann::ordered_json describe_run(const World& world, const Engine& engine, co
   return {
       {"model", summary(plan.model)},
       {"attention", describe_attention(plan.model.layers.back().attention)},
-      {"data", data.describe(train.steps, train.global_batch)},
-      {"batch", fmt::format("{} samples x {} tokens, {} micro-batch{}", train.global_batch, train.seq_len,
+      {"data", data.describe(samples_of_steps(train, 0, train.steps))},
+      {"batch", fmt::format("{} x {} tokens, {} micro-batch{}", describe_batch(train), train.seq_len,
                             train.micro_batches, train.micro_batches == 1 ? "" : "es")},
       {"steps", fmt::format("{} to {}", step + 1, train.steps)},
       {"optimizer", describe_optimizer(train)},

@@ -34,7 +34,8 @@ Measured measure(Engine& engine, const SampleOrder& samples) {
   slow_down(engine, 0);
   Trace& trace = engine.stream.trace();
   if (lane_of(engine) == Lane::compute) trace.time_device(&engine.stream.queue());
-  const std::vector<Batch> batches = stage(engine, read_step(samples, engine.plan, 0));
+  const std::vector<Batch> batches =
+      stage(engine, read_step(samples, engine.plan, 0, engine.plan.run.train.micro_batches));
   trace.keep_events(true);
   Measured least;
   for (int pass = 0; pass < kPasses; ++pass) {

@@ -2,6 +2,7 @@
 
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
+#include "config/batch_ramp.h"
 #include "train/convert/hf_weights.h"
 #include "train/loop/spikes.h"
 
@@ -37,12 +38,13 @@ StepStats train_step(Engine& engine, const SampleOrder& samples, RunState& state
   const RunSpec& run = engine.plan.run;
   const int64_t step = state.step + 1;
   begin_step(engine.world, run, step);
-  const std::vector<Batch> batches = stage(engine, read_step(samples, engine.plan, state.samples));
+  const std::vector<Batch> batches =
+      stage(engine, read_step(samples, engine.plan, state.samples, micro_batches_of_step(run.train, step)));
   StepStats stats = accumulate_gradients(engine, batches, forced_taps(engine.plan, step));
   require_finite(engine, stats, step);
   update_unless_spike(engine, stats, state);
   state.step = step;
-  state.samples += run.train.global_batch;
+  state.samples += samples_of_step(run.train, step);
   state.loss = stats.loss;
   return stats;
 }

@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
+#include "config/batch_ramp.h"
 #include "config/learning_rate.h"
 #include "engine/libraries.h"
 #include "engine/memory_meter.h"
@@ -66,6 +67,7 @@ class Trainer {
   std::optional<StepParts> longest_parts(double seconds) const;
   void report(const StepStats& stats, int64_t step, double seconds);
   void change_run_after(const StepStats& stats, int64_t step);
+  void forget_measurements();
   void validate(int64_t step);
   void save(int64_t step);
   bool finish_save();
@@ -103,7 +105,7 @@ class Trainer {
   std::optional<ShareChooser> shares_;  // none in a dry run
   int64_t saved_step_ = -1, warned_grows_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
-  double trained_seconds_ = 0;
+  double trained_seconds_ = 0, trained_samples_ = 0;
   std::vector<double> step_seconds_;  // of every step
   bool step_has_parts_ = false;
   StepParts own_parts_;                // of the last step on this rank, where it has them
@@ -150,6 +152,7 @@ void Trainer::prepare() {
   bytes_ = summarise(all_rows(engine_->plan));
   context_.flops_per_token = 3.0 * forward_flops_per_token(model, run_.train.seq_len);
   context_.steps = run_.train.steps;
+  context_.global_batch = run_.train.global_batch;
   context_.byte_tokens = run_.data.kind == DataKind::text;
   context_.world = world_.comm().size();
   context_.layout = describe(layout_of(engine_->plan.run));
@@ -185,8 +188,8 @@ void Trainer::print_header() {
     say("rows and gradients by {}", engine_->comms.gpu_library.empty()
                                         ? "host memory: ranks share a GPU, or this build has neither NCCL nor RCCL"
                                         : engine_->comms.gpu_library);
-  say("data: {}", data_->describe(run_.train.steps, run_.train.global_batch));
-  if (validation_->data() != nullptr) say("validation: {}", validation_->data()->describe(0, 0));
+  say("data: {}", data_->describe(samples_of_steps(run_.train, 0, run_.train.steps)));
+  if (validation_->data() != nullptr) say("validation: {}", validation_->data()->describe());
   if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
   if (!sample_->why_none().empty()) say("warning: no sample at the end: {}", sample_->why_none());
   if (run_.data.document_mask) say("documents of a sample are kept apart");
@@ -258,14 +261,15 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.lr = learning_rate(run_.train, step);
   r.seconds = seconds;
   r.parts = parts;
-  r.tokens = run_.train.global_batch * run_.train.seq_len;
+  r.samples = samples_of_step(run_.train, step);
+  r.tokens = r.samples * run_.train.seq_len;
   r.memory = memory_;
   r.arena_grows = grows;
   r.sent = {sums[1], sums[2]};
   r.balance = balance_;
   r.skipped_steps = state_.skipped;
   all_sent_ = {all_sent_.all + r.sent.all, all_sent_.far + r.sent.far};
-  r.eta_seconds = trained_seconds_ / static_cast<double>(trained_steps_) * static_cast<double>(run_.train.steps - step);
+  r.eta_seconds = trained_seconds_ / trained_samples_ * samples_of_steps(run_.train, step, run_.train.steps);
   r.validation = std::exchange(validated_, std::nullopt);
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
   log_.write(r, context_);
@@ -305,10 +309,17 @@ StepStats Trainer::compute_step(int64_t step) {
   const TraceScope whole(engine_->stream.trace(), "step", {"step", step});
   const double begin = now_seconds();
   const StepParts before = waits_and_updates(engine_->stream.trace());
+  const int64_t samples = samples_of_step(run_.train, step);
+  if (samples != samples_of_step(run_.train, step - 1)) {
+    say("step {}: the global batch is {} samples from here on", step, samples);
+    forget_measurements();
+    shares_->forget();
+  }
   std::vector<Batch> batches;
   {
     const TraceScope scope(engine_->stream.trace(), Work::data, "read_step");
-    batches = stage(*engine_, read_step(*data_, engine_->plan, state_.samples));
+    batches =
+        stage(*engine_, read_step(*data_, engine_->plan, state_.samples, micro_batches_of_step(run_.train, step)));
   }
   const Trace::SentBytes sent_before = engine_->stream.trace().sent_bytes();
   const StepStats stats = accumulate_gradients(*engine_, batches, forced_taps(engine_->plan, step));
@@ -322,7 +333,7 @@ StepStats Trainer::compute_step(int64_t step) {
   spike_ = update_unless_spike(*engine_, stats, state_);
   balance_ = balancer_->after_step(stats, step);
   state_.step = step;
-  state_.samples += run_.train.global_batch;
+  state_.samples += samples;
   state_.loss = stats.loss;
   step_seconds_.push_back(now_seconds() - begin);
   engine_->stream.trace().settle();
@@ -331,11 +342,18 @@ StepStats Trainer::compute_step(int64_t step) {
   own_parts_.compute = step_seconds_.back() - own_parts_.waiting - own_parts_.optimizer;
   shares_->end_step(*engine_, step_seconds_.back(), step);
   trained_seconds_ += step_seconds_.back();
+  trained_samples_ += static_cast<double>(samples);
   ++trained_steps_;
   return stats;
 }
 
-// What was measured with the transport and the shares before says nothing about the predictions for the new ones.
+// What was measured with another transport, other shares or another batch size says nothing about the predictions.
+void Trainer::forget_measurements() {
+  step_seconds_.clear();
+  step_parts_.clear();
+  all_sent_ = {};
+}
+
 void Trainer::change_run_after(const StepStats& stats, int64_t step) {
   const RunSpec& now = engine_->plan.run;
   if (const std::string change = transport_->after_step(*engine_, stats, step); !change.empty()) say("{}", change);
@@ -346,9 +364,7 @@ void Trainer::change_run_after(const StepStats& stats, int64_t step) {
   bytes_ = summarise(all_rows(engine_->plan));
   engine_->memory.forget_peak();
   if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
-  step_seconds_.clear();
-  step_parts_.clear();
-  all_sent_ = {};
+  forget_measurements();
   warned_grows_ = 0;
 }
 
@@ -401,12 +417,12 @@ void Trainer::print_memory() {
 }
 
 void Trainer::finish() {
-  const double total_tokens = static_cast<double>(trained_steps_) * static_cast<double>(run_.train.global_batch) *
-                              static_cast<double>(run_.train.seq_len);
+  const double total_tokens = trained_samples_ * static_cast<double>(run_.train.seq_len);
   if (trained_steps_ > 0)
     say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(trained_seconds_),
         format_count(total_tokens / trained_seconds_));
-  for (const std::string& line : compare(context_.forecast, step_seconds_, step_parts_, all_sent_)) say("{}", line);
+  if (samples_of_step(run_.train, state_.step) == run_.train.global_batch)  // as the forecast
+    for (const std::string& line : compare(context_.forecast, step_seconds_, step_parts_, all_sent_)) say("{}", line);
   print_memory();
   if (options_.profile) say("{}", describe_profile(engine_->stream.trace()));
   engine_->stream.trace().time_device(nullptr);
@@ -419,7 +435,8 @@ Exit Trainer::dry_run() {
   StartCheck start;
   if (leader_) start = check_start(engine_->plan);
   world_.comm().all_reduce_max(std::span(&start.state.samples, 1));
-  read_step(*data_, engine_->plan, start.state.samples);  // tokens outside the vocabulary are refused
+  read_step(*data_, engine_->plan, start.state.samples,
+            run_.train.micro_batches);  // tokens outside the vocabulary are refused
   std::array<int64_t, 2> memory = {bytes_.total(), -free_memory_};
   world_.comm().all_reduce_max(std::span(memory));
   for (const std::string& line : describe(start, engine_->plan, memory[0], -memory[1])) say("{}", line);
@@ -438,7 +455,8 @@ Exit Trainer::train() {
     say("nothing to train: {} steps are done and train.steps = {}", state_.step, run_.train.steps);
   else if (engine_->device.kind == DeviceKind::cpu && !cpu::matmul_traits().native_bf16)
     say("this CPU has no fast bf16 products (AMX): expect about {} for {} steps",
-        format_duration(estimate_seconds(*engine_, run_.train.steps - state_.step)), run_.train.steps - state_.step);
+        format_duration(estimate_seconds(*engine_, samples_of_steps(run_.train, state_.step, run_.train.steps))),
+        run_.train.steps - state_.step);
   engine_->stream.trace().keep_events(false);
   engine_->stream.trace().reset();
   for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {

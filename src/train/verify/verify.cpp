@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "comm/cores.h"
 #include "comm/watchdog/watchdog.h"
+#include "config/batch_ramp.h"
 #include "config/learning_rate.h"
 #include "core/rng.h"
 #include "engine/migration.h"
@@ -91,7 +92,7 @@ std::vector<MicroBatch> Verifier::make_batches(const Plan& plan, int64_t step, i
   const RngKey key = make_rng_key(static_cast<uint64_t>(run_.train.seed), fmt::format("verify.{}{}", step, other));
   const int64_t per_micro_batch = run_.train.global_batch / run_.train.micro_batches, seq_len = run_.train.seq_len;
   std::vector<MicroBatch> batches;
-  for (int64_t j = 0; j < run_.train.micro_batches; ++j) {
+  for (int64_t j = 0; j < micro_batches_of_step(run_.train, step); ++j) {
     MicroBatch batch;
     batch.sequences = plan.batch.sequences;
     batch.seq_len = seq_len;
