@@ -63,6 +63,8 @@ void check_add_sinks(const AttentionShape& shape, const TensorView& sinks_H, con
                      const TensorView& lse_HT);
 void check_sinks_backward(const AttentionShape& shape, DType dtype, const TensorView& sinks_H, const TensorView& lse_HT,
                           const TensorView& delta_HT, const TensorView& d_sinks_H);
+void check_largest_logits(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                          const TensorView& largest_H, const TensorView& first_T);
 
 void check_adamw(int64_t step, const TensorView& grad, const TensorView& w, const TensorView& m, const TensorView& v,
                  const TensorView& copy_bf16);

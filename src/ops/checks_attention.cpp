@@ -20,6 +20,11 @@ void check_first_keys_of_window(int64_t seq_len, int64_t window, const TensorVie
   if (is_given(start_T)) check_view(start_T, DType::i32, {first_T.numel()}, "start");
 }
 
+static void check_first_keys(const AttentionShape& shape, const TensorView& first_T) {
+  if (shape.documents) check_view(first_T, DType::i32, {shape.sequences * shape.seq_len}, "first");
+  else MW_CHECK(!is_given(first_T), "first is {}, of attention without documents", first_T.describe());
+}
+
 void check_attention(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
                      const TensorView& v_TGh, const TensorView& o_THh, const TensorView& lse_HT,
                      const TensorView& first_T) {
@@ -36,8 +41,7 @@ void check_attention(const AttentionShape& shape, const TensorView& q_THh, const
   check_view(v_TGh, dtype, {keys, shape.kv_heads, shape.value_dim}, "v");
   check_view(o_THh, dtype, {T, shape.heads, shape.value_dim}, "o");
   check_view(lse_HT, DType::f32, {shape.heads, T}, "lse");
-  if (shape.documents) check_view(first_T, DType::i32, {T}, "first");
-  else MW_CHECK(!is_given(first_T), "first is {}, of attention without documents", first_T.describe());
+  check_first_keys(shape, first_T);
 }
 
 void check_attention_backward(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
@@ -53,6 +57,18 @@ void check_attention_backward(const AttentionShape& shape, const TensorView& q_T
   check_view(d_k_TGh, dtype, {T, shape.kv_heads, shape.head_dim}, "d_k");
   check_view(d_v_TGh, dtype, {T, shape.kv_heads, shape.value_dim}, "d_v");
   if (is_given(delta_HT)) check_view(delta_HT, DType::f32, {shape.heads, T}, "delta");
+}
+
+void check_largest_logits(const AttentionShape& shape, const TensorView& q_THh, const TensorView& k_TGh,
+                          const TensorView& largest_H, const TensorView& first_T) {
+  check_attention_shape(shape);
+  MW_CHECK(shape.past == 0, "largest logits over {} earlier keys", shape.past);
+  const int64_t T = shape.sequences * shape.seq_len;
+  MW_CHECK(is_float(q_THh.dtype), "q is {}, expected f32 or bf16", q_THh.describe());
+  check_view(q_THh, q_THh.dtype, {T, shape.heads, shape.head_dim}, "q");
+  check_view(k_TGh, q_THh.dtype, {T, shape.kv_heads, shape.head_dim}, "k");
+  check_view(largest_H, DType::f32, {shape.heads}, "largest");
+  check_first_keys(shape, first_T);
 }
 
 void check_add_sinks(const AttentionShape& shape, const TensorView& sinks_H, const TensorView& o_THh,

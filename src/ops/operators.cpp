@@ -169,6 +169,11 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
   run(stream, Work::attention, "attention_backward", &Operators::attention_backward, shape, q_THh, k_TGh, v_TGh, o_THh,
       lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh, first_T, delta_HT);
 }
+void largest_logits(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+                    TensorView largest_H, TensorView first_T) {
+  check_largest_logits(shape, q_THh, k_TGh, largest_H, first_T);
+  run(stream, Work::attention, "largest_logits", &Operators::largest_logits, shape, q_THh, k_TGh, largest_H, first_T);
+}
 void add_sinks(Stream& stream, const AttentionShape& shape, TensorView sinks_H, TensorView o_THh, TensorView lse_HT) {
   check_add_sinks(shape, sinks_H, o_THh, lse_HT);
   run(stream, Work::attention, "add_sinks", &Operators::add_sinks, shape, sinks_H, o_THh, lse_HT);

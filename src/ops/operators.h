@@ -5,6 +5,7 @@
 #include "ops/activation.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
+#include "ops/attention_logits.h"
 #include "ops/bias.h"
 #include "ops/columns.h"
 #include "ops/cross_entropy.h"
@@ -62,6 +63,7 @@ struct Operators {
   decltype(&mw::first_keys_of_window) first_keys_of_window = nullptr;
   decltype(&mw::attention) attention = nullptr;
   decltype(&mw::attention_backward) attention_backward = nullptr;
+  decltype(&mw::largest_logits) largest_logits = nullptr;
   decltype(&mw::add_sinks) add_sinks = nullptr;
   decltype(&mw::sinks_backward) sinks_backward = nullptr;
   decltype(&mw::adamw) adamw = nullptr;

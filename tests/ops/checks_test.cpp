@@ -152,6 +152,9 @@ std::vector<Call> all_calls() {
        [](Stream& s, const Views& v) {
          attention_backward(s, kAttention, v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], {}, v[9]);
        }},
+      {"largest_logits",
+       {{f32, {3, 2, 4}}, {f32, {3, 1, 4}}, {f32, {2}}},
+       [](Stream& s, const Views& v) { largest_logits(s, kAttention, v[0], v[1], v[2]); }},
       {"add_sinks",
        {{f32, {2}}, {f32, {3, 2, 5}}, {f32, {2, 3}}},
        [](Stream& s, const Views& v) { add_sinks(s, kAttention, v[0], v[1], v[2]); }},

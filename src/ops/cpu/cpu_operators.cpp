@@ -36,6 +36,7 @@ const Operators& cpu_operators() {
       .first_keys_of_window = cpu::first_keys_of_window,
       .attention = cpu::attention,
       .attention_backward = cpu::attention_backward,
+      .largest_logits = cpu::largest_logits,
       .add_sinks = cpu::add_sinks,
       .sinks_backward = cpu::sinks_backward,
       .adamw = cpu::adamw,

@@ -38,6 +38,7 @@ const Operators& gpu_operators() {
     t.first_keys_of_window = gpu::first_keys_of_window;
     t.attention = gpu::attention;
     t.attention_backward = gpu::attention_backward;
+    t.largest_logits = gpu::largest_logits;
     t.add_sinks = gpu::add_sinks;
     t.sinks_backward = gpu::sinks_backward;
     t.attention_workspace_bytes = gpu::attention_workspace_bytes;

@@ -37,6 +37,7 @@ decltype(mw::cross_entropy_of_part) cross_entropy_of_part;
 decltype(mw::first_keys_of_window) first_keys_of_window;
 decltype(mw::attention) attention;
 decltype(mw::attention_backward) attention_backward;
+decltype(mw::largest_logits) largest_logits;
 decltype(mw::add_sinks) add_sinks;
 decltype(mw::sinks_backward) sinks_backward;
 decltype(mw::adamw) adamw;
