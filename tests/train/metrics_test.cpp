@@ -61,6 +61,31 @@ TEST(StepReport, MemoryIsMeasuredBesideTensorsAndLibraries) {
   EXPECT_EQ(line["mem_library_bytes"], 120 << 20);
 }
 
+// Predictions are of steps of the whole batch.
+TEST(StepReport, AStepOfARampHasNoPredictions) {
+  StepReport r;
+  r.seconds = 1;
+  ReportContext context;
+  context.global_batch = 16;
+  context.forecast.time = StepTime{};
+  context.forecast.exchanged = {8, 4};
+  for (const int64_t samples : {4, 16}) {
+    r.samples = samples;
+    const ScratchDir dir;
+    const std::string path = dir / "metrics.jsonl";
+    {
+      JsonLinesWriter file(path);
+      write_step(file, r, context);
+    }
+    const nlohmann::json line = nlohmann::json::parse(read_raw(path));
+    EXPECT_EQ(line["samples"], samples);
+    EXPECT_TRUE(line.contains("exchanged_bytes") && line.contains("exchanged_far_bytes"));
+    for (const char* name :
+         {"predicted_step_ms", "predicted_ms", "exchanged_predicted_bytes", "exchanged_far_predicted_bytes"})
+      EXPECT_EQ(line.contains(name), samples == 16) << name;
+  }
+}
+
 TEST(StepReport, AValidationLossWithoutLabelsIsNull) {
   StepReport r;
   r.seconds = 1;
