@@ -69,6 +69,7 @@ RunSpec inference_run(RunSpec run, int64_t ranks, int64_t sequences) {
   }
   run.train.global_batch = sequences * std::max<int64_t>(1, ranks / (run.mesh.tp * run.mesh.pp));
   run.train.micro_batches = 1;
+  run.train.batch_ramp.clear();
   run.mesh.shares.clear();
   run.moe.aux_loss_coef = run.moe.capacity_factor = 0;
   return run;

@@ -27,23 +27,13 @@ bool parse_ramp_point(const std::string& text, RampPoint& point) {
          std::max(point.last_step, point.samples) <= kMost;
 }
 
-// The points of the ramp, with train.global_batch behind them.
-std::vector<RampPoint> ramp_points(const TrainSpec& train) {
-  std::vector<RampPoint> points(train.batch_ramp.size());
-  for (size_t i = 0; i < points.size(); ++i)
-    MW_CHECK(parse_ramp_point(train.batch_ramp[i], points[i]), "train.batch_ramp: {}", printable(train.batch_ramp[i]));
-  points.push_back({INT64_MAX, train.global_batch});
-  return points;
-}
-
 [[noreturn]] void refuse_ramp(const std::string& problem, const std::string& hint) {
   fail(Exit::config, "train.batch_ramp: " + problem, hint);
 }
 
-}  // namespace
-
-void check_batch_ramp(const TrainSpec& train) {
-  const int64_t micro_batch = std::max<int64_t>(1, train.global_batch / train.micro_batches);
+// The points of the ramp, with train.global_batch behind them.
+std::vector<RampPoint> ramp_points(const TrainSpec& train) {
+  std::vector<RampPoint> points;
   RampPoint before{0, 0};
   for (const std::string& text : train.batch_ramp) {
     RampPoint point{};
@@ -61,14 +51,23 @@ void check_batch_ramp(const TrainSpec& train) {
                       train.global_batch, point.samples,
                       before.samples > 0 ? fmt::format(" after {}", before.samples) : ""),
           "list smaller batches than the one that follows them");
-    if (point.samples % micro_batch != 0)
+    points.push_back(before = point);
+  }
+  points.push_back({INT64_MAX, train.global_batch});
+  return points;
+}
+
+}  // namespace
+
+void check_batch_ramp(const TrainSpec& train) {
+  const int64_t micro_batch = train.global_batch / train.micro_batches;
+  for (const RampPoint& point : ramp_points(train))
+    if (point.last_step < INT64_MAX && point.samples % micro_batch != 0)
       refuse_ramp(fmt::format("{} samples are no multiple of a micro-batch, which has train.global_batch / "
                               "train.micro_batches = {} samples",
                               point.samples, micro_batch),
                   fmt::format("set {} samples, or raise train.micro_batches",
                               std::max<int64_t>(1, point.samples / micro_batch) * micro_batch));
-    before = point;
-  }
 }
 
 bool divides_batch_ramp(const TrainSpec& train, int64_t micro_batches) {

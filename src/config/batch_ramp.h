@@ -10,11 +10,12 @@
 
 namespace mw {
 
-// Errors: config, unless every point of train.batch_ramp is "STEP SAMPLES", with ascending steps, and with ascending
-// numbers of samples that are less than train.global_batch and multiples of train.global_batch / train.micro_batches.
-// The ramp may be longer than the run. The functions below need values that pass.
+// All functions have errors: config, unless every point of train.batch_ramp is "STEP SAMPLES", with ascending steps,
+// and with ascending numbers of samples that are less than train.global_batch. The ramp may be longer than the run.
+
+// Errors: config, also for numbers of samples that are no multiples of train.global_batch / train.micro_batches.
 void check_batch_ramp(const TrainSpec& train);
-// Whether they are multiples of a micro-batch, too, where a step of train.global_batch has `micro_batches` of them.
+// Whether they are multiples where a step of train.global_batch has `micro_batches` micro-batches.
 bool divides_batch_ramp(const TrainSpec& train, int64_t micro_batches);
 
 // Micro-batches of step 1, 2, ..., and their samples on all ranks. A point of the ramp holds up to and including its

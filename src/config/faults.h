@@ -36,7 +36,8 @@ enum class Fault : uint8_t {
   stale_cache_slot,     // the last gather of weights in a step is left out: its slot holds another piece or old weights
   late_reduce,          // with gather_weights, owners read weight gradients before the sum over ranks
   stale_moment,         // with debug.migrate, moments stay behind where experts move to another rank
-  wrong_share_offset,   // the last data-parallel rank begins one sample too early in each micro-batch
+  local_largest_logits,  // ranks do not exchange the largest attention logits
+  wrong_share_offset,    // the last data-parallel rank begins one sample too early in each micro-batch
   // Of replicas of experts.
   lost_replica_gradient,    // homes do not add the gradients of replicas
   double_replica_gradient,  // homes add them twice
@@ -72,6 +73,7 @@ inline constexpr EnumWord<Fault> kEnumWords<Fault>[] = {
     {Fault::stale_cache_slot, "stale_cache_slot"},
     {Fault::late_reduce, "late_reduce"},
     {Fault::stale_moment, "stale_moment"},
+    {Fault::local_largest_logits, "local_largest_logits"},
     {Fault::wrong_share_offset, "wrong_share_offset"},
     {Fault::lost_replica_gradient, "lost_replica_gradient"},
     {Fault::double_replica_gradient, "double_replica_gradient"},

@@ -18,7 +18,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "config/batch_ramp.h"
 #include "config/run_keys.h"
 #include "config/run_spec.h"
 #include "config/unknown_key.h"
@@ -392,7 +391,6 @@ RunSpec parse_run_text(const std::string& text, const std::string& where, const 
   assign_table(run, table, "", where);
   for (const std::string& item : overrides) apply_override(run, item);
   check_preset_alone(run, table, where);
-  check_batch_ramp(run.train);
   return run;
 }
 

@@ -43,6 +43,7 @@ struct TrainSpec {
   std::vector<std::string> lr_scales;  // "PATTERN FACTOR" of names of parameters
   Optimizer optimizer = Optimizer::adamw;
   MuonSpec muon;
+  double qk_clip = 0;      // largest attention logit; 0: off
   double skip_spikes = 0;  // standard deviations; 0: off
   int64_t spike_window = 128;
   DType dtype = DType::bf16;

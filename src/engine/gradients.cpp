@@ -9,6 +9,7 @@
 
 #include "engine/executor.h"
 #include "engine/grad_sync.h"
+#include "engine/qk_clip.h"
 #include "engine/replicas.h"
 #include "engine/stage_messages.h"
 #include "engine/step.h"
@@ -272,7 +273,9 @@ void GradientPass::share_statistics() {
 }
 
 StepStats GradientPass::run() {
+  const bool clips_logits = plan_.run.train.qk_clip > 0;
   engine_.params.zero_gradients(engine_.stream);
+  if (clips_logits) reset_largest_logits(engine_);
   count_labels();
   for (const int64_t layer : engine_.model->moe_index())
     stats_.load.emplace_back(static_cast<size_t>(plan_.model.layers[static_cast<size_t>(layer)].moe.experts));
@@ -304,6 +307,7 @@ StepStats GradientPass::run() {
   }
   stats_.loss = loss_sum_ / static_cast<double>(stats_.valid_labels);
   stats_.total_loss = stats_.loss + weighted_aux_;
+  if (clips_logits) stats_.largest_logits = gather_largest_logits(engine_);
   const TraceScope scope(engine_.stream.trace(), Work::optimizer, "grad_norm");
   stats_.grad_norm = global_gradient_norm(engine_.stream, engine_.params, engine_.comms, plan_.run.fault);
   return std::move(stats_);

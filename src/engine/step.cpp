@@ -6,6 +6,7 @@
 
 #include "engine/grad_sync.h"
 #include "engine/muon.h"
+#include "engine/qk_clip.h"
 #include "engine/replicas.h"
 #include "engine/zero.h"
 #include "ops/adamw.h"
@@ -46,6 +47,14 @@ StepStats::Fullest StepStats::fullest() const {
     if (ratio > found.ratio) found = {l, static_cast<size_t>(most - counts.begin()), ratio};
   }
   return found;
+}
+
+double StepStats::largest_logit() const {
+  double largest = 0;
+  for (const std::vector<double>& of_heads : largest_logits)
+    largest =
+        std::accumulate(of_heads.begin(), of_heads.end(), largest, [](double a, double b) { return std::max(a, b); });
+  return largest;
 }
 
 std::vector<Batch> stage(Engine& engine, std::span<const MicroBatch> batches) {
@@ -89,6 +98,7 @@ void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule
       adamw(engine.stream, adam, rule.step, static_cast<float>(rule.lr * p.row.lr_scale),
             p.row.decay ? static_cast<float>(train.weight_decay) : 0.0f, static_cast<float>(clip), p.owned_grad(),
             p.owned_master(), p.adam_m, p.adam_v, p.owned_copy());
+    clip_queries_and_keys(engine, stats, p);
     if (fault != Fault::stale_gather || !p.row.expert) gathers.add(p);
   }
   gathers.finish();

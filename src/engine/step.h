@@ -31,6 +31,10 @@ struct StepStats {
   std::vector<std::vector<double>> load;  // [MoE layer][expert] choices of the whole step
   // [MoE layer] rows that the experts of this rank computed; none in layers of other stages.
   std::vector<ExpertRows> rows;
+  // With train.qk_clip, [layer][query head] of the whole model: the largest attention logit of the step, 0 where all
+  // are negative; else empty.
+  std::vector<std::vector<double>> largest_logits;
+  double largest_logit() const;  // of all heads
   // The most loaded expert, relative to the mean of its layer.
   struct Fullest {
     size_t layer = 0, expert = 0;  // indices into `load`
@@ -59,9 +63,9 @@ struct UpdateRule {
   double lr = 0;
   int64_t step = 1;  // of updates; counts from 1
 };
-// Clips gradients, applies AdamW or Muon to the elements that this rank owns of every trained parameter, moves the
-// selection bias and refreshes packed weights; with ZeRO gathers the weights from their owners. Collective over the
-// world.
+// Clips gradients, applies AdamW or Muon to the elements that this rank owns of every trained parameter, clips queries
+// and keys (engine/qk_clip.h), moves the selection bias and refreshes packed weights; with ZeRO gathers the weights
+// from their owners. Collective over the world.
 void apply_update(Engine& engine, const StepStats& stats, const UpdateRule& rule);
 
 // Returns "" when loss and gradient norm are finite; otherwise says which is not, with the first tensor on this rank

@@ -155,6 +155,7 @@ void add_layer(ByteRows& out, const std::string& at, const ModelSpec& model, con
   out.add(at + "x", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "attn_rstd", ByteKind::activation, DType::f32, {tokens.own});
   add_attention(out, at, layer.attention, tokens.batch, dtype);
+  if (run.train.qk_clip > 0) out.add(at + kLargestLogits, ByteKind::activation, DType::f32, {layer.attention.heads});
   out.add(at + "x_mid", ByteKind::activation, dtype, {tokens.own, model.width});
   out.add(at + "ffn_rstd", ByteKind::activation, DType::f32, {tokens.own});
   if (layer.feed_forward == FeedForwardKind::moe) add_moe(out, at, model, local, run, tokens);

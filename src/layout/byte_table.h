@@ -81,8 +81,9 @@ std::string stage_row(int stage, const std::string& name, int64_t slot = 0);
 // Keys "k" or values "v" that a layer keeps while text is generated, where sample.tokens > 0.
 constexpr const char* kCacheRows = "generation.";
 std::string cache_row(int64_t layer, const std::string& name);
-constexpr const char* kWeightSlots = "cache.weights";  // the slots of gathered weights
-constexpr const char* kReplicaSlots = "replica.";      // before the name of a parameter: replica slots of its experts
+constexpr const char* kLargestLogits = "largest_logits";  // of each head in a layer (engine/qk_clip.h)
+constexpr const char* kWeightSlots = "cache.weights";     // the slots of gathered weights
+constexpr const char* kReplicaSlots = "replica.";  // before the name of a parameter: replica slots of its experts
 constexpr const char* kReplicaGradient = "replica.received";  // a replica's gradient that has come home
 
 // What the EP group of a layer gathers, where its transport gathers weights; else without pieces. local: the layer as a

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "config/batch_ramp.h"
 #include "config/hf_config.h"
 #include "config/learning_rate.h"
 #include "config/param_groups.h"
@@ -89,6 +90,18 @@ void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportK
            fmt::format("moe.replica_slots = {} is not supported with moe.transport = \"{}\"", run.moe.replica_slots,
                        traits.name),
            "set moe.replica_slots = 0, or moe.transport = \"flat\"");
+}
+
+static void check_qk_clip(const ModelSpec& model, const TrainSpec& train) {
+  const bool has_norm = std::any_of(model.layers.begin(), model.layers.end(),
+                                    [](const LayerSpec& layer) { return layer.attention.qk_norm != QkNorm::none; });
+  if (train.qk_clip > 0 && has_norm)
+    fail(Exit::config,
+         fmt::format(
+             "train.qk_clip = {:g} shrinks query and key weights, but this model norms queries and keys, so that "
+             "their weights do not change the size of logits",
+             train.qk_clip),
+         "set train.qk_clip = 0, or use a model with qk_norm = \"none\"");
 }
 
 static bool has_room_for_replicas(const ExpertPlacement& placement, const RunSpec& run) {
@@ -220,7 +233,9 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
          fmt::format("raise train.micro_batches to at least {}",
                      run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
   check_learning_rate(run.train);
+  check_batch_ramp(run.train);
   check_gradients(run, plan.transports);
+  check_qk_clip(model, run.train);
   check_replicas(run, plan.mesh.ep, plan.transports);
   for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))
     check_tensor_parallel(model, run, plan.mesh, samples);

@@ -16,6 +16,7 @@ struct Sequences {
   TensorView first_T;  // beginnings of documents, as in ops/attention.h; empty: each sequence is one document
   // Of generation: tokens of each sequence before these, whose keys and values are in the cache; these are added.
   std::optional<int64_t> past = {};
+  TensorView largest_logits_H = {};  // f32, raised to those of forward (ops/attention_logits.h); empty: not computed
   bool has_documents() const { return first_T.data != nullptr; }
   int64_t first_position() const { return past.value_or(0); }
 };

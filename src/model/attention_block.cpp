@@ -1,5 +1,6 @@
 #include "model/attention_block.h"
 
+#include "ops/attention_logits.h"
 #include "ops/bias.h"
 #include "ops/columns.h"
 #include "ops/elementwise.h"
@@ -130,6 +131,8 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& s
   const TensorView lse = take_front(saved_.lse, {spec_.heads, tokens});
   if (sequences.past) cache_.extend(stream, shape, in.k, in.v);
   attention(stream, shape, in.q, in.k, in.v, o, lse, first);
+  if (sequences.largest_logits_H.data != nullptr)
+    largest_logits(stream, shape, in.q, in.k, sequences.largest_logits_H, first);
   if (spec_.sinks) add_sinks(stream, shape, weights_.sinks, o, lse);
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, o.reshape({tokens, q_width}), weights_.wo, out_TD);

@@ -43,6 +43,7 @@ DecoderLayer::DecoderLayer(const Plan& plan, int64_t index, int64_t slot, ParamS
   recompute_hidden_ = is_recomputed(mode, "ffn.h");
   weight_part_ = weight_part(plan.run);
   ted_ = plan.mesh.ted && spec_.feed_forward == FeedForwardKind::moe;
+  if (plan.run.train.qk_clip > 0) largest_logits_ = store.fixed(act(kLargestLogits));
   attn_gain_ = params.find(param + "attn_norm").master;
   d_attn_gain_ = params.find(param + "attn_norm").grad;
   ffn_gain_ = params.find(param + "ffn_norm").master;
@@ -69,20 +70,22 @@ TensorView DecoderLayer::hidden(int64_t batch_tokens) const {
   return take_front(h_, {batch_tokens, halves_of(spec_.activation), spec_.dense_width});
 }
 
-void DecoderLayer::forward_attention(Stream& stream, const Batch& batch) {
+void DecoderLayer::forward_attention(Stream& stream, const Batch& batch, TensorView largest_H) {
   const int64_t tokens = shards_.own(batch.tokens()).count;
   const TensorView x = rows(x_, tokens), normed = rows(scratch_.normed, tokens), branch = rows(scratch_.branch, tokens);
   rms_norm(stream, x, attn_gain_, norm_eps_, normed, take_front(attn_rstd_, {tokens}));
   const TensorView in = shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in),
                    out = shards_.is_whole() ? branch : rows(scratch_.whole_out, batch.tokens());
-  attention_->forward(stream, in, sequences_of(batch), out);
+  Sequences sequences = sequences_of(batch);
+  sequences.largest_logits_H = largest_H;
+  attention_->forward(stream, in, sequences, out);
   shards_.sum(stream, out, scratch_.whole_in, branch);
   add_rms_norm(stream, x, branch, ffn_gain_, norm_eps_, rows(x_mid_, tokens), normed, take_front(ffn_rstd_, {tokens}));
 }
 
 void DecoderLayer::forward(Stream& stream, const Batch& batch, TensorView out_TD, bool training,
                            const RoutingTap* tap) {
-  forward_attention(stream, batch);
+  forward_attention(stream, batch, training ? largest_logits_ : TensorView());
   const int64_t tokens = shards_.own(batch.tokens()).count;
   const TensorView x_mid = rows(x_mid_, tokens), normed = rows(scratch_.normed, tokens),
                    branch = rows(scratch_.branch, tokens);
@@ -123,7 +126,7 @@ void DecoderLayer::dense_forward(Stream& stream, int64_t batch_tokens, TensorVie
 void DecoderLayer::recompute_attention(Stream& stream, const Batch& batch) {
   if (!recompute_attention_) return;
   const TraceScope part(stream.trace(), "recompute");
-  forward_attention(stream, batch);
+  forward_attention(stream, batch, {});
 }
 
 void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,

@@ -79,14 +79,17 @@ class DecoderLayer {
   // Null for a dense layer.
   MoeLayer* moe() { return moe_.get(); }
   const MoeLayer* moe() const { return moe_.get(); }
+  // With train.qk_clip, f32 [H]: raised by every forward in training; else empty.
+  TensorView largest_logits() const { return largest_logits_; }
   // The gradient of the auxiliary losses; must be set between forward and backward.
   AuxGradient aux;
 
  private:
   TensorView rows(TensorView view, int64_t tokens) const;
   TensorView hidden(int64_t batch_tokens) const;
-  // Computes x_mid, and leaves the normed input of the feed-forward in scratch.
-  void forward_attention(Stream& stream, const Batch& batch);
+  // Computes x_mid, and leaves the normed input of the feed-forward in scratch. largest_H: of the logits, as in
+  // Sequences.
+  void forward_attention(Stream& stream, const Batch& batch, TensorView largest_H);
   void attention_weights(Stream& stream, const Batch& batch);
   // Recomputes the normed input of a block.
   TensorView normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, int64_t batch_tokens);
@@ -107,7 +110,7 @@ class DecoderLayer {
   bool recompute_attention_ = false, recompute_hidden_ = false, ted_ = false;
   WeightPart weight_part_;
   LayerScratch scratch_;
-  TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_;
+  TensorView x_, attn_rstd_, x_mid_, ffn_rstd_, h_, largest_logits_;
   TensorView attn_gain_, d_attn_gain_, ffn_gain_, d_ffn_gain_;
   std::unique_ptr<Attention> attention_;
   FeedForwardWeights dense_;

@@ -1,5 +1,6 @@
 #include "model/latent_attention_block.h"
 
+#include "ops/attention_logits.h"
 #include "ops/columns.h"
 #include "ops/elementwise.h"
 #include "ops/norm.h"
@@ -92,6 +93,8 @@ void LatentAttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequen
   const AttentionShape shape = attention_shape(spec_, tokens, sequences, sequences.has_documents());
   if (sequences.past) cache_.extend(stream, shape, in.k, in.v);
   attention(stream, shape, in.q, in.k, in.v, o, take_front(saved_.lse, {spec_.heads, tokens}), sequences.first_T);
+  if (sequences.largest_logits_H.data != nullptr)
+    largest_logits(stream, shape, in.q, in.k, sequences.largest_logits_H, sequences.first_T);
   const TraceScope part(stream.trace(), "attention_output");
   matmul(stream, flat(o), weights_.wo, out_TD);
 }

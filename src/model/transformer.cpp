@@ -84,6 +84,15 @@ void Transformer::place_experts(SharedPlacements placements) {
   }
 }
 
+std::vector<TensorView> Transformer::largest_logits(int64_t layer) const {
+  std::vector<TensorView> of_slots;
+  for (const Stage& stage : stages_)
+    if (plan_.run.train.qk_clip > 0 && stage.plan.has_layer(layer))
+      for (const Slot& slot : stage.slots)
+        of_slots.push_back(slot.layers[static_cast<size_t>(layer - stage.plan.first_layer)].largest_logits());
+  return of_slots;
+}
+
 const Transformer::Stage& Transformer::stage_of(int stage) const {
   for (const Stage& s : stages_)
     if (s.plan.stage == stage) return s;

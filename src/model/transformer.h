@@ -96,6 +96,9 @@ class Transformer {
   // Computes with the experts of this rank in `placements` from now on; no micro-batch may be in flight. Errors:
   // config, as place_experts (layout/plan.h).
   void place_experts(SharedPlacements placements);
+  // With train.qk_clip, where the layer's forwards in training raise the largest logits, f32 [H] for each slot of
+  // micro-batches; none in layers of other ranks.
+  std::vector<TensorView> largest_logits(int64_t layer) const;
   // Steps have so many micro-batches from now on (layout/plan.h).
   void plan_steps(int64_t micro_batches) { mw::plan_steps(plan_, micro_batches); }
 

@@ -229,6 +229,7 @@ Trainable trainable(const Request& request) {
       if (layout.chunks > request.model.layer_count()) continue;
       RunSpec run = with_layout(request.run, layout);
       run.train.global_batch = 1;
+      run.train.batch_ramp.clear();
       run.mesh.stage_layers.clear();
       run.train.lr_scales.clear();
       run.moe.transport = "auto";
@@ -313,9 +314,8 @@ void check_layout(const Request& request, const Layout& layout) {
          fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
                      kGpuLinks),
          "use fewer stages per rank: a smaller chunks");
-  const RunSpec run = with_layout(request.run, layout);
-  check_batch_ramp(run.train);
-  make_plan(request.model, run, request.ranks, 0, platform_of(request.profile, request.model, request.run));
+  make_plan(request.model, with_layout(request.run, layout), request.ranks, 0,
+            platform_of(request.profile, request.model, request.run));
 }
 
 // The most ranks, fewer than those of the request, of which a data-parallel size divides the step.

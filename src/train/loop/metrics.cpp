@@ -128,6 +128,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
     if (r.balance.expected_gain > 0) line["move_gain_predicted_ms"] = r.balance.expected_gain * 1e3;
   }
   if (r.skipped_steps > 0) line["skipped_steps"] = r.skipped_steps;
+  if (!r.stats.largest_logits.empty()) line["largest_logit"] = r.stats.largest_logit();
   line["dropped_rows"] = r.stats.dropped_rows;
   line["arena_grows"] = r.arena_grows;
   if (r.validation) add_validation(line, "val_", *r.validation);
@@ -161,6 +162,7 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
                                  {"moe/dropped_rows", static_cast<double>(r.stats.dropped_rows)},
                                  {"moe/arena_grows", static_cast<double>(r.arena_grows)}};
   if (c.byte_tokens) scalars.push_back({"loss/bits_per_byte", bits(r.stats.loss)});
+  if (!r.stats.largest_logits.empty()) scalars.push_back({"attention/largest_logit", r.stats.largest_logit()});
   if (r.validation) add_validation(scalars, *r.validation);
   for (size_t layer = 0; layer < r.stats.load.size(); ++layer) {
     const std::vector<double>& load = r.stats.load[layer];

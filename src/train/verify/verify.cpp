@@ -181,6 +181,11 @@ bool Verifier::judge_update(int64_t step, StepStats expected) {
     expected.load[i].resize(static_cast<size_t>(model_.layers[static_cast<size_t>(moe_layers[i])].moe.experts));
     comm_.broadcast(std::as_writable_bytes(std::span(expected.load[i])), 0);
   }
+  expected.largest_logits.resize(static_cast<size_t>(run_.train.qk_clip > 0 ? model_.layer_count() : 0));
+  for (size_t i = 0; i < expected.largest_logits.size(); ++i) {
+    expected.largest_logits[i].resize(static_cast<size_t>(model_.layers[i].attention.heads));
+    comm_.broadcast(std::as_writable_bytes(std::span(expected.largest_logits[i])), 0);
+  }
   const UpdateRule rule{learning_rate(run_.train, step), step};
   if (leader_) apply_update(*reference_, expected, rule);
   apply_update(*layout_, expected, rule);

@@ -130,6 +130,13 @@ Judgement judge_step(const StepStats& expected, const StepStats& got, const std:
   compare("aux_loss", got.aux_loss, expected.aux_loss, tolerances.sums, 0);
   compare("z_loss", got.z_loss, expected.z_loss, tolerances.sums, 0);
   compare("grad_norm", got.grad_norm, expected.grad_norm, tolerances.sums, tolerances.kink);
+  if (expected.largest_logit() > 0) {
+    double difference = 0;
+    for (size_t l = 0; l < expected.largest_logits.size(); ++l)
+      for (size_t h = 0; h < expected.largest_logits[l].size(); ++h)
+        difference = std::max(difference, std::abs(expected.largest_logits[l][h] - got.largest_logits[l][h]));
+    compare("largest logits", expected.largest_logit() + difference, expected.largest_logit(), tolerances.sums, 0);
+  }
   const bool same_load = expected.load == got.load && expected.dropped_rows == got.dropped_rows;
   if (tolerances.exact && !same_load) judgement.verdict = Verdict::failed;
   const char* load = same_load ? "equal" : tolerances.exact ? "FAIL: differ" : "differ (printed only)";
