@@ -55,6 +55,7 @@ class Exchange : public Arm {
     transport_ = make_transport(plan_.transports[0], {comms,
                                                       plan_.placements->layers[0],
                                                       islands,
+                                                      {},
                                                       plan_.gathers[0],
                                                       resident_experts(),
                                                       {},

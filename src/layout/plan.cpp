@@ -78,12 +78,6 @@ void check_gradients(const RunSpec& run, const std::vector<TransportKind>& trans
 
 void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportKind>& transports) {
   if (replica_slots(run.moe, ep) == 0) return;
-  if (!run.mesh.expert_shares.empty())
-    fail(Exit::unsupported,
-         fmt::format("moe.replica_slots = {} is not supported with mesh.expert_shares: rows are split over replicas as "
-                     "if all ranks were equally fast",
-                     run.moe.replica_slots),
-         "set moe.replica_slots = 0, or leave mesh.expert_shares empty");
   for (const TransportKind kind : transports)
     if (const TransportTraits& traits = traits_of(kind); !traits.splits_rows && !traits.needs_all_experts)
       fail(Exit::unsupported,

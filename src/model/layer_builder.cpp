@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "layout/recompute.h"
+#include "layout/shares.h"
 #include "model/attention_block.h"
 #include "model/latent_attention_block.h"
 #include "model/make_transport.h"
@@ -268,7 +269,8 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
   const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : kGpuRowChunks;
   std::unique_ptr<Transport> transport =
       make_transport(plan.transports[static_cast<size_t>(index)],
-                     {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes), gather,
+                     {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),
+                      expert_speeds(plan.run, plan.mesh.ep), gather,
                       resident_experts(params.find(param + "moe.w_up"), params.find(param + "moe.w_down")),
                       replica_experts(params, index), moe_work.experts, store, act,
                       plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks,

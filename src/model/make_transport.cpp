@@ -25,7 +25,7 @@ std::unique_ptr<Transport> make_in_place(const TransportParts& parts) {
 std::unique_ptr<Transport> make_flat(const TransportParts& parts) {
   return std::make_unique<FlatTransport>(
       *parts.comms.ep, parts.placement, parts.experts, parts.scratch, flat_saved(parts),
-      FlatOptions{parts.row_chunks, parts.dispatches_again, parts.islands}, parts.replicas,
+      FlatOptions{parts.row_chunks, parts.dispatches_again, parts.islands, parts.speeds}, parts.replicas,
       parts.replicas.up.empty() ? PlacedSaved{} : placed_saved(parts));
 }
 
@@ -44,10 +44,10 @@ auto scratch_of(const TransportParts& parts) {
 }
 
 std::unique_ptr<Transport> make_by_node(const TransportParts& parts, bool merge) {
-  return std::make_unique<ByNodeTransport>(*parts.comms.ep, parts.islands, parts.placement, parts.experts,
-                                           parts.scratch, by_node_tensors(kept_of(parts), scratch_of(parts)),
-                                           ByNodeOptions{merge, parts.row_chunks, parts.dispatches_again, parts.fault},
-                                           parts.replicas);
+  return std::make_unique<ByNodeTransport>(
+      *parts.comms.ep, parts.islands, parts.placement, parts.experts, parts.scratch,
+      by_node_tensors(kept_of(parts), scratch_of(parts)),
+      ByNodeOptions{merge, parts.row_chunks, parts.dispatches_again, parts.fault, parts.speeds}, parts.replicas);
 }
 
 std::unique_ptr<Transport> make_halo(const TransportParts& parts) { return make_by_node(parts, false); }

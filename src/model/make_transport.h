@@ -20,9 +20,10 @@ namespace mw {
 struct TransportParts {
   MeshComms& comms;
   const ExpertPlacement& placement;
-  const Islands& islands;             // of the EP group
-  const WeightGather& gather;         // of the layer
-  ResidentExperts experts, replicas;  // replicas: of the rank's replica slots
+  const Islands& islands;              // of the EP group
+  const std::vector<int64_t>& speeds;  // of its ranks (expert_speeds in layout/shares.h)
+  const WeightGather& gather;          // of the layer
+  ResidentExperts experts, replicas;   // replicas: of the rank's replica slots
   ExpertScratch scratch;
   TensorStore& store;
   const LayerRows& row;  // row("received") is the name of this layer's tensor "received" in `store`

@@ -52,11 +52,6 @@ TEST(ExpertSlices, AreRefusedWhereTheyCannotBe) {
   refuse(shared, 20, "needs a layer that sends rows");
   shared.moe.transport = "flat";
   refuse(shared, 20, "has 2 shares, but mesh.ep = 1");
-  shared.mesh.ep = 2;
-  shared.moe.replica_slots = 1;
-  const auto error = refusal_of([&] { make_plan(build_native_model(small_native()), shared, 4, 0, {}); },
-                                {Exit::unsupported}, "mesh.expert_shares");
-  EXPECT_TRUE(error);
   RunSpec ted = slicing_run(2);
   ted.mesh.tp = 2;
   ted.moe.tp_mode = MoeTpMode::ted;

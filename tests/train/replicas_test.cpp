@@ -1,6 +1,7 @@
 // Engines whose experts have replicas, beside engines without.
 #include "engine/replicas.h"
 
+#include <array>
 #include <cmath>
 
 #include "engine/migration.h"
@@ -98,6 +99,26 @@ TEST_P(ReplicatedExperts, ChangeNoBitOfTheForwardPass) {
 
 INSTANTIATE_TEST_SUITE_P(Of, ReplicatedExperts, testing::ValuesIn(kReplicaCases),
                          [](const auto& c) { return c.param.name; });
+
+// Both ranks have all experts: rows are split as mesh.expert_shares says.
+TEST(Replicas, ComputeInProportionToSpeed) {
+  RandomLayout layout = layout_of(1, 0, nullptr);
+  layout.run.mesh.ep = 2;
+  layout.run.mesh.expert_shares = "2,1";
+  layout.run.moe.replica_slots = 4;
+  run_ranks(2, [&](Comm& world, Stream&) {
+    const std::unique_ptr<Engine> engine = trained_engine(layout, world);
+    migrate_experts(*engine, std::make_shared<Placements>(with_replicas(*engine->plan.placements)));
+    const StepStats stats = accumulate_gradients(*engine, stage(*engine, random_batches(engine->plan)));
+    for (const ExpertRows& of_layer : stats.rows) {
+      std::array<int64_t, 2> rows = {};
+      rows[static_cast<size_t>(world.rank())] = of_layer.all;
+      world.all_reduce_sum(std::span(rows));
+      EXPECT_GT(rows[1], 0);
+      EXPECT_NEAR(static_cast<double>(rows[0]), static_cast<double>(2 * rows[1]), 3 * layout.run.train.micro_batches);
+    }
+  });
+}
 
 TEST(ShuffleExperts, FillsReplicaSlotsWithOtherExperts) {
   const ModelSpec model = build_native_model(small_run().native);  // of six experts

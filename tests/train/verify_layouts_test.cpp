@@ -73,6 +73,7 @@ const LayoutCase kLayouts[] = {
     {"replicas_halo", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "halo", "", "", 2, 2},
     {"replicas_bypass_zb_h1", 8, on_nodes(3, mesh_of(2, 1, 4, 0, ScheduleKind::zb_h1)), "bypass", "", "", 2, 1},
     {"replicas_of_shares_5_2_1", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "flat,halo,bypass", "5,2,1", "", 2, 1},
+    {"replicas_of_experts_1_3_1", 3, on_nodes(2, mesh_of(1, 1, 3, 0)), "flat,halo,bypass", "", "", 2, 2, "1,3,1"},
     {"experts_2_1", 2, mesh_of(1, 1, 2, 0), "flat", "3,1", "", 2, 0, "2,1"},
     {"experts_1_3_1_halo_zero", 6, on_nodes(2, mesh_of(1, 1, 3, 1)), "halo", "2,1,1,1,2,1", "", 2, 0, "1,3,1"},
     {"experts_1_1_3_1_bypass_zb_h1", 8, on_nodes(3, mesh_of(2, 1, 4, 0, ScheduleKind::zb_h1)), "bypass", "", "", 2, 0,

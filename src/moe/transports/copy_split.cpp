@@ -1,5 +1,7 @@
 #include "moe/transports/copy_split.h"
 
+#include <utility>
+
 #include "layout/row_split.h"
 
 namespace mw {
@@ -22,8 +24,12 @@ std::vector<int64_t> counts_of_all(Comm& ep, const std::vector<int64_t>& own) {
 
 }  // namespace
 
-CopySplitter::CopySplitter(const ExpertPlacement& placement, int member)
-    : placement_(placement), expert_at_(placement.homes.size()), slots_(placement.copies_of(member).size()) {
+CopySplitter::CopySplitter(const ExpertPlacement& placement, int member, std::vector<int64_t> speeds)
+    : placement_(placement),
+      expert_at_(placement.homes.size()),
+      slots_(placement.copies_of(member).size()),
+      speeds_(std::move(speeds)) {
+  if (speeds_.empty()) speeds_.assign(static_cast<size_t>(placement.ep), 1);
   const std::vector<int32_t> position = placement.position_of_expert();
   for (size_t e = 0; e < position.size(); ++e) expert_at_[static_cast<size_t>(position[e])] = e;
 }
@@ -40,7 +46,7 @@ CopySplit CopySplitter::split(Comm& ep, const std::vector<int64_t>& rows_per_exp
   const std::vector<int64_t> all = counts_of_all(ep, rows_per_expert);
   std::vector<int64_t> totals(experts), counts(peers);
   for (size_t i = 0; i < all.size(); ++i) totals[i % experts] += all[i];
-  const RowQuotas quotas = split_rows(placement_, totals, std::vector<int64_t>(peers, 1));
+  const RowQuotas quotas = split_rows(placement_, totals, speeds_);
   CopySplit split;
   split.received.assign(peers, std::vector<int64_t>(slots_));
   int64_t first = 0;

@@ -24,9 +24,9 @@ struct CopySplit {
 
 class CopySplitter {
  public:
-  // member: this rank's number in the EP group.
-  CopySplitter(const ExpertPlacement& placement, int member);
-  // rows_per_expert: of this rank. All ranks count as equally fast. Collective over `ep`.
+  // member: this rank's number in the EP group. speeds: of its ranks, as split_rows (layout/row_split.h); empty: alike.
+  CopySplitter(const ExpertPlacement& placement, int member, std::vector<int64_t> speeds);
+  // rows_per_expert: of this rank. Collective over `ep`.
   CopySplit split(Comm& ep, const std::vector<int64_t>& rows_per_expert) const;
   // All copies, in the order of CopySplit::sent.
   std::vector<ExpertHome> copies() const;
@@ -35,6 +35,7 @@ class CopySplitter {
   ExpertPlacement placement_;
   std::vector<size_t> expert_at_;  // by position
   size_t slots_;                   // of this rank
+  std::vector<int64_t> speeds_;
 };
 
 }  // namespace mw

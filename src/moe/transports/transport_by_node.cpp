@@ -57,10 +57,10 @@ ByNodeTransport::ByNodeTransport(Comm& ep, Islands islands, const ExpertPlacemen
       replicas_(std::move(replicas)),
       scratch_(std::move(scratch)),
       t_(std::move(tensors)),
-      options_(options),
-      splitter_(placement, ep.rank()),
+      options_(std::move(options)),
+      splitter_(placement, ep.rank(), options_.speeds),
       kinds_(placement.has_replicas() ? 2 : 1),
-      chunks_(static_cast<size_t>(options.chunks)) {
+      chunks_(static_cast<size_t>(options_.chunks)) {
   MW_CHECK(islands_.size() == ep_.size(), "islands of {} members in a group of {}", islands_.size(), ep_.size());
   find_parts(placement);
 }

@@ -44,6 +44,7 @@ struct ByNodeOptions {
   int64_t chunks = 1;
   bool dispatches_again = false;  // Pass::again precedes the backward pass
   Fault fault = Fault::none;
+  std::vector<int64_t> speeds = {};  // of the ranks, for the split of rows over replicas; empty: alike
 };
 
 class ByNodeTransport : public Transport {

@@ -9,7 +9,7 @@ FlatTransport::FlatTransport(Comm& ep, const ExpertPlacement& placement, Residen
                              FlatSaved saved, FlatOptions options, ResidentExperts replicas, PlacedSaved placed)
     : ep_(ep),
       has_replicas_(placement.has_replicas()),
-      splitter_(placement, ep.rank()),
+      splitter_(placement, ep.rank(), options.speeds),
       position_(placement.position_of_expert()),
       experts_(std::move(experts)),
       replicas_(std::move(replicas)),

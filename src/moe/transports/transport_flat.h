@@ -29,9 +29,10 @@ struct PlacedSaved {
 };
 
 struct FlatOptions {
-  int64_t row_chunks = 1;         // chunks of homes, at most as many as the largest number of homes of a rank
-  bool dispatches_again = false;  // Pass::again precedes the backward pass
-  Islands islands;                // of the EP group
+  int64_t row_chunks = 1;            // chunks of homes, at most as many as the largest number of homes of a rank
+  bool dispatches_again = false;     // Pass::again precedes the backward pass
+  Islands islands;                   // of the EP group
+  std::vector<int64_t> speeds = {};  // of its ranks, for the split of rows over replicas; empty: alike
 };
 
 class FlatTransport : public Transport {
