@@ -23,7 +23,7 @@ namespace mw {
 namespace {
 
 constexpr int64_t kProbeBytes = int64_t{4} << 20;  // of a rank in a round of measure_bandwidth
-constexpr int kProbeRounds = 8;                    // the first one connects; others may wait for a busy core
+constexpr int kProbeRounds = 7;                    // all count: in a run, too, some wait for a busy core
 
 // Neighbouring elements of a slice in this rank's memory. They travel as they are stored: of split weights, the rests
 // behind the high parts.
@@ -89,16 +89,16 @@ class Migration {
   }
 
  private:
-  // Enough for pieces of about piece_bytes, and for the scratch memory. Where ZeRO cuts experts, rounds are uneven.
+  // Enough for pieces of about piece_bytes, and for the scratch memory of all ranks. Where ZeRO cuts experts, rounds
+  // are uneven; twice as many cut each into two, so that what fits still does.
   int64_t count_rounds(int64_t piece_bytes) {
     int64_t rounds = (std::max(most_bytes(true, 1), most_bytes(false, 1)) + piece_bytes - 1) / piece_bytes;
     world_.all_reduce_max(std::span(&rounds, 1));
-    for (;; rounds *= 2) {
-      int64_t is_short =
-          most_bytes(true, rounds) > std::ssize(scratch_[0]) || most_bytes(false, rounds) > std::ssize(scratch_[1]);
-      world_.all_reduce_max(std::span(&is_short, 1));
-      if (is_short == 0) return rounds;
-    }
+    while (rounds > 0 &&
+           (most_bytes(true, rounds) > std::ssize(scratch_[0]) || most_bytes(false, rounds) > std::ssize(scratch_[1])))
+      rounds *= 2;
+    world_.all_reduce_max(std::span(&rounds, 1));
+    return rounds;
   }
 
   int64_t most_bytes(bool leaves, int64_t rounds) const {
@@ -284,14 +284,13 @@ double measure_bandwidth(Engine& engine) {
   for (int64_t rank = 0; rank < ranks; ++rank) rows.send_offsets.push_back(rank * each);
   rows.receive_offsets = rows.send_offsets;
   rows.send_counts = rows.receive_counts = std::vector(rows.send_offsets.size(), each);
-  double seconds_per_byte = std::numeric_limits<double>::infinity();  // of the fastest round
-  for (int round = 0; round < kProbeRounds; ++round) {
-    engine.stream.wait();
-    const double begin = now_seconds();
+  double begin = 0;
+  for (int round = 0; round <= kProbeRounds; ++round) {
     sharers.group.all_to_all(engine.stream, rows)->wait();
     engine.stream.wait();
-    seconds_per_byte = std::min(seconds_per_byte, (now_seconds() - begin) / static_cast<double>(each * (ranks - 1)));
+    if (round == 0) begin = now_seconds();  // the first one connects
   }
+  double seconds_per_byte = (now_seconds() - begin) / static_cast<double>(kProbeRounds * each * (ranks - 1));
   if (each * (ranks - 1) == 0) seconds_per_byte = 0;
   engine.world.all_reduce_max(std::span(&seconds_per_byte, 1));
   return seconds_per_byte > 0 ? 1 / seconds_per_byte : std::numeric_limits<double>::infinity();

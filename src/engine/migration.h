@@ -36,7 +36,7 @@ Migrated migrate_experts(
     Engine& engine, const SharedPlacements& placements, int64_t piece_bytes = kMigrationBytes,
     const std::function<void()>& at_message = [] {});
 
-// Bytes a second that a rank gets from others in the fastest of some exchanges, on the slowest rank; infinite where no
+// Bytes a second that a rank gets from others in some exchanges, on the slowest rank; infinite where no
 // two ranks share a layer with experts. Overwrites gradients. Collective over the world.
 double measure_bandwidth(Engine& engine);
 

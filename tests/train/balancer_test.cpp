@@ -52,6 +52,22 @@ TEST(Balancer, MovesExpertsEveryFewSteps) {
   });
 }
 
+// Experts move by the means of loads. A step with even loads says that this saves nothing.
+TEST(Balancer, ExpectsAGainByTheLastLoads) {
+  run_ranks(2, [](Comm& world, Stream&) {
+    const std::unique_ptr<Engine> engine = trained_engine(balanced_layout(), world);
+    Balancer balancer(*engine);
+    for (int64_t step = 1; step <= 3; ++step) {
+      take_step(*engine, 2 + step);
+      StepStats stats = skewed();
+      if (step == 3) stats.load[0] = stats.load[1];
+      const BalanceReport report = balancer.after_step(stats, step);
+      EXPECT_EQ(report.moved_experts, step == 3 ? 2 : 0) << step;
+      EXPECT_EQ(report.expected_gain, 0) << step;
+    }
+  });
+}
+
 TEST(Balancer, StaysWhereMovesDoNotPay) {
   for (const Balance balance : {Balance::none, Balance::swap})
     run_ranks(2, [&](Comm& world, Stream&) {

@@ -95,14 +95,16 @@ void Balancer::observe(const StepStats& stats) {
   }
 }
 
-// matmul_seconds: of all ranks together, in a step.
-Placements Balancer::plan_moves(double matmul_seconds, int64_t step, double& gain) {
+// matmul_seconds: of all ranks together, in a step. gain: by the loads of that step; the means, which placements fit
+// best, promise more than later loads keep.
+Placements Balancer::plan_moves(const StepStats& stats, double matmul_seconds, int64_t step, double& gain) {
   const Plan& plan = engine_.plan;
   Placements next = *plan.placements;
   ++next.version;
   const double ranks = static_cast<double>(plan.mesh.world) / plan.mesh.pp;  // that share a layer
   const int64_t horizon = plan.run.moe.balance_horizon;
-  for (Layer& layer : layers_) {
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    Layer& layer = layers_[l];
     ExpertPlacement& placement = next.layers[static_cast<size_t>(layer.index)];
     if (!rows_follow_experts(plan, layer.index)) continue;
     const std::vector<int64_t> rows = rounded(layer.mean);
@@ -115,7 +117,7 @@ Placements Balancer::plan_moves(double matmul_seconds, int64_t step, double& gai
                              .horizon = layer.moved_at ? std::min(horizon, step - *layer.moved_at) : horizon};
     ExpertPlacement best = best_placement(placement, rows, speeds_, slots, costs);
     if (best == placement) continue;
-    gain += seconds_saved_per_step(placement, best, rows, speeds_, costs) / plan.mesh.pp;
+    gain += seconds_saved_per_step(placement, best, rounded(stats.load[l]), speeds_, costs) / plan.mesh.pp;
     layer.moved_at = step;
     placement = std::move(best);
   }
@@ -186,7 +188,7 @@ BalanceReport Balancer::after_step(const StepStats& stats, int64_t step) {
   } else if (run.moe.balance == Balance::swap && step % run.moe.balance_every == 0) {
     double seconds = matmul_seconds_;
     engine_.world.all_reduce_sum(std::span(&seconds, 1));
-    Placements next = plan_moves(seconds, step, report.expected_gain);
+    Placements next = plan_moves(stats, seconds, step, report.expected_gain);
     if (next.layers != engine_.plan.placements->layers) move(std::move(next), report);
   }
   return report;

@@ -63,7 +63,7 @@ class Balancer {
   void observe(const StepStats& stats);
   void report_imbalance(const StepStats& stats, BalanceReport& report) const;
   std::vector<double> take_work();  // seconds by kind since the last call
-  Placements plan_moves(double matmul_seconds, int64_t step, double& gain);
+  Placements plan_moves(const StepStats& stats, double matmul_seconds, int64_t step, double& gain);
   void move(Placements next, BalanceReport& report);
   void count_message();
 
