@@ -1,5 +1,7 @@
 #include "layout/platform_profile.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -134,6 +136,45 @@ Platform platform_of(const PlatformProfile& profile, const ModelSpec& model, con
   platform.ops_workspace_bytes = profile.scratch_bytes;
   platform.attention = profile.attention_library.value_or(false) ? AttentionRule::by_library : AttentionRule::on_gpu;
   return platform;
+}
+
+double speed_of(const PlatformProfile& profile, int64_t rank) {
+  if (!profile.rank_kinds) return 1;
+  for (const RankKind& kind : *profile.rank_kinds) {
+    if (rank < kind.ranks) return kind.speed;
+    rank -= kind.ranks;
+  }
+  return 1;
+}
+
+std::string describe_rank_kinds(const PlatformProfile& profile) {
+  if (!profile.rank_kinds) return "all ranks are alike";
+  std::string text;
+  for (const RankKind& kind : *profile.rank_kinds)
+    text += fmt::format(
+        "{}{} rank{}{}", text.empty() ? "" : ", ", kind.ranks, kind.ranks == 1 ? "" : "s",
+        kind.speed > 1 ? fmt::format(" at {:.3g} times the speed of the slowest", kind.speed) : " of those");
+  return text;
+}
+
+std::vector<RankKind> rank_kinds_of(std::span<const double> seconds) {
+  constexpr double kAlike = 1.1;
+  std::vector<double> sorted(seconds.begin(), seconds.end());
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<double> fastest;  // of each kind
+  for (const double own : sorted)
+    if (fastest.empty() || own > kAlike * fastest.back()) fastest.push_back(own);
+  std::vector<RankKind> kinds;
+  for (const double own : seconds) {
+    // The slowest of a kind counts for it: others wait for that one.
+    const auto above = std::upper_bound(fastest.begin(), fastest.end(), own);
+    const double slowest =
+        above == fastest.end() ? sorted.back() : *(std::lower_bound(sorted.begin(), sorted.end(), *above) - 1);
+    const double speed = sorted.back() / slowest;
+    if (!kinds.empty() && kinds.back().speed == speed) ++kinds.back().ranks;
+    else kinds.push_back({1, speed});
+  }
+  return kinds;
 }
 
 }  // namespace mw

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,13 @@ struct OperatorRates {
   bool operator==(const OperatorRates&) const = default;
 };
 
+// Neighbouring ranks that compute equally fast.
+struct RankKind {
+  int64_t ranks = 0;
+  double speed = 1;  // of computing, relative to the slowest ranks, of which the profile's rates are
+  bool operator==(const RankKind&) const = default;
+};
+
 struct PlatformProfile {
   std::string name;
   std::vector<std::string> sources;  // where the numbers come from: measured, calibrated, public or assumed
@@ -134,8 +142,17 @@ struct PlatformProfile {
   std::vector<LibraryBytes> libraries;
   // Of transports that `moewright probe RUN` timed; the others, and all where it is absent, take what is predicted.
   std::optional<std::vector<TransportTime>> transport_times;
+  std::optional<std::vector<RankKind>> rank_kinds;  // in the order of ranks; absent: all are alike
   bool operator==(const PlatformProfile&) const = default;
 };
+
+// How fast a rank computes, relative to the slowest ones, as which ranks beyond the profile's kinds count.
+double speed_of(const PlatformProfile& profile, int64_t rank);
+// "4 ranks at 2.87 times the speed of the slowest, 4 of those", or "all ranks are alike".
+std::string describe_rank_kinds(const PlatformProfile& profile);
+// The kinds of ranks that take so long for the same work. Ranks within a tenth of the fastest one of their kind are
+// alike. One entry where all are.
+std::vector<RankKind> rank_kinds_of(std::span<const double> seconds);
 
 // FLOP/s of products of `experts` experts, `flops` each on average; of the gradients of their weights. Linear between
 // two counts in their logarithm; beyond the ends the nearest count holds.

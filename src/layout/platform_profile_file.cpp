@@ -75,6 +75,7 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("levels", p.levels);
   visit("libraries", p.libraries);
   visit("transport_times", p.transport_times);
+  visit("rank_kinds", p.rank_kinds);
 }
 
 template <class Level, class Visit>
@@ -116,6 +117,12 @@ template <class Time, class Visit>
 void visit_transport_time(Time& time, Visit&& visit) {
   visit("transport", time.transport);
   visit("over_predicted", time.over_predicted);
+}
+
+template <class Kind, class Visit>
+void visit_rank_kind(Kind& kind, Visit&& visit) {
+  visit("ranks", kind.ranks);
+  visit("speed", kind.speed);
 }
 
 // Reads the fields of one object; finish() refuses those that nobody asked for.
@@ -216,6 +223,11 @@ class ObjectReader {
     visit_transport_time(field, reader);
     reader.finish();
   }
+  static void read(const nlohmann::json& json, const std::string& where, RankKind& field) {
+    ObjectReader reader(json, where);
+    visit_rank_kind(field, reader);
+    reader.finish();
+  }
   template <class T>
   static void read(const nlohmann::json& json, const std::string& where, std::vector<T>& field) {
     if (!json.is_array() || json.size() > kMostEntries)
@@ -278,6 +290,11 @@ struct ObjectWriter {
   static Json write(const TransportTime& time) {
     ObjectWriter writer;
     visit_transport_time(time, writer);
+    return writer.json;
+  }
+  static Json write(const RankKind& kind) {
+    ObjectWriter writer;
+    visit_rank_kind(kind, writer);
     return writer.json;
   }
   template <class T>
@@ -413,6 +430,10 @@ void validate(const PlatformProfile& p, const std::string& where) {
   for (const TransportTime& time : p.transport_times.value_or(std::vector<TransportTime>{})) {
     check.transport(time.transport);
     check.range("over_predicted of " + time.transport, time.over_predicted, kLeastShare, kMostShare);
+  }
+  for (const RankKind& kind : p.rank_kinds.value_or(std::vector<RankKind>())) {
+    check.range("ranks of rank_kinds", static_cast<double>(kind.ranks), 1, 1 << 30);
+    check.range("speed of rank_kinds", kind.speed, 1, kMostShare);
   }
 }
 

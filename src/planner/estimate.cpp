@@ -93,23 +93,29 @@ struct Estimator::StageTime {
   double exchanged() const { return work.forward_exchange + work.backward_exchange + statistics; }
 };
 
-struct Estimator::OtherTransport {
+struct Estimator::OtherRun {
   RunSpec run;
   Estimator estimator;
-  OtherTransport(const Estimator& of, const std::string& transport)
-      : run(with_transport(of.run_, transport)), estimator(of.model_, run, of.profile_, of.expert_load_, of.ranks_) {}
-  static RunSpec with_transport(RunSpec run, const std::string& transport) {
-    run.moe.transport = transport;
-    return run;
-  }
+  OtherRun(const Estimator& of, RunSpec other)
+      : run(std::move(other)), estimator(of.model_, run, of.profile_, of.expert_load_, of.ranks_) {}
 };
 
 Estimator::~Estimator() = default;
 
-Estimator& Estimator::of_transport(const Layout& layout) {
-  if (layout.transport.empty() || layout.transport == run_.moe.transport) return *this;
-  std::unique_ptr<OtherTransport>& other = others_[layout.transport];
-  if (other == nullptr) other = std::make_unique<OtherTransport>(*this, layout.transport);
+Estimator& Estimator::of_run(const Layout& layout) {
+  const auto key_of = [](const RunSpec& run) {
+    return std::array{run.moe.transport, run.mesh.shares, run.mesh.width_shares, run.mesh.expert_shares,
+                      run.mesh.stage_layers};
+  };
+  const bool is_own = layout.transport.empty() || layout.transport == run_.moe.transport;
+  if (is_own && !profile_.rank_kinds) return *this;
+  RunSpec run = run_;
+  if (!is_own) run.moe.transport = layout.transport;
+  run = with_shares_of(profile_, model_, std::move(run), layout, mesh_of(layout, ranks_));
+  const std::array<std::string, 5> key = key_of(run);
+  if (key == key_of(run_)) return *this;
+  std::unique_ptr<OtherRun>& other = others_[key];
+  if (other == nullptr) other = std::make_unique<OtherRun>(*this, std::move(run));
   return other->estimator;
 }
 
@@ -135,7 +141,6 @@ double Estimator::peak_flops_per_s() const {
 }
 
 std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, const Mesh& mesh) {
-  const LayerTimes& times = times_.of(layout, mesh);
   const PipelineShape shape = layout.pipeline();
   const LayerKinds& kinds = memory_.kinds();
   const RankGroup stage_group = replica_group(mesh, Replicas::stage);
@@ -152,7 +157,7 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
   };
   // What gathers add to layers that find all weights in their slots.
   const std::vector<GatherRates::Rate> gathers = gather_rates_.of(layout, mesh);
-  const auto add_gather_times = [&](LayerTime& sum, const StagePlan& plan) {
+  const auto add_gather_times = [&](LayerTime& sum, const StagePlan& plan, const LayerTimes& times) {
     for (int64_t i = plan.first_layer; !gathers.empty() && i < plan.end_layer; ++i) {
       const auto kind = static_cast<size_t>(kinds.of_layer[static_cast<size_t>(i)]);
       const LayerTime &with = times.kinds[kind], &without = times.cached[kind];
@@ -164,7 +169,9 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
     }
   };
   std::pair<int64_t, double> statistics;  // of so many experts, as most stages have
-  for (const std::vector<StagePlan>& rank : pipelines_.stages_of(layout))
+  int pp = 0;
+  for (const std::vector<StagePlan>& rank : pipelines_.stages_of(layout)) {
+    const LayerTimes& times = times_.of(layout, mesh, pace_of(profile_, model_, run_, layout, mesh, pp++));
     for (const StagePlan& plan : rank) {
       StageTime& stage = stages[static_cast<size_t>(plan.stage)];
       int64_t experts = 0;
@@ -173,7 +180,7 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
         add(stage.work, times.cached[static_cast<size_t>(kind)], static_cast<double>(layers));
         experts += layers * kinds.spec(kind).moe.experts;
       }
-      add_gather_times(stage.work, plan);
+      add_gather_times(stage.work, plan, times);
       if (plan.embeds) add(stage.work, times.embedding);
       if (plan.has_head) add(stage.work, times.head);
       stage.work.forward += profile_.micro_batch_latency_s / 2;
@@ -188,6 +195,7 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
       stage.message = transfers_.message(std::min(from, to) * stage_group.size,
                                          (std::max(from, to) + 1) * stage_group.size - 1, message_bytes);
     }
+  }
   return stages;
 }
 
@@ -370,7 +378,7 @@ std::vector<StageCost> Estimator::stage_costs(const Layout& layout, const std::v
 }
 
 Estimate Estimator::closed_form(const Layout& layout) {
-  if (Estimator& own = of_transport(layout); &own != this) return own.closed_form(layout);
+  if (Estimator& own = of_run(layout); &own != this) return own.closed_form(layout);
   Estimate estimate;
   estimate.layout = layout;
   const Mesh mesh = mesh_of(layout, ranks_);
@@ -420,7 +428,7 @@ Estimate Estimator::closed_form(const Layout& layout) {
 }
 
 Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
-  if (Estimator& own = of_transport(layout); &own != this) return own.simulated(layout, timeline);
+  if (Estimator& own = of_run(layout); &own != this) return own.simulated(layout, timeline);
   Estimate estimate;
   estimate.layout = layout;
   const Mesh mesh = mesh_of(layout, ranks_);

@@ -81,8 +81,9 @@ class Estimator {
     double optimizer = 0;               // seconds of the slowest
     double tied = 0;  // of tied embeddings on two pipeline ranks: gradients are summed, weights copied back
   };
-  // The estimator of layouts with this layout's transport: itself, or one that it keeps.
-  Estimator& of_transport(const Layout& layout);
+  // The estimator of layouts with this layout's transport, and the shares that a run of it would measure: itself, or
+  // one that it keeps.
+  Estimator& of_run(const Layout& layout);
   const States& states_of(const Layout& layout, const Mesh& mesh);
   std::vector<StageTime> stage_times(const Layout& layout, const Mesh& mesh);
   std::vector<int> largest_in_stage(const Layout& layout, const Mesh& mesh);
@@ -107,8 +108,8 @@ class Estimator {
   double flops_per_step_, tokens_per_step_;
   // By schedule, stages a rank, PP, TP, EP, placement, ZeRO.
   std::map<std::tuple<ScheduleKind, int, int, int, int, RankPlacement, int>, States> states_;
-  struct OtherTransport;
-  std::map<std::string, std::unique_ptr<OtherTransport>> others_;  // by moe.transport
+  struct OtherRun;
+  std::map<std::array<std::string, 5>, std::unique_ptr<OtherRun>> others_;  // by moe.transport and shares
 };
 
 }  // namespace mw

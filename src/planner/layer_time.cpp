@@ -73,6 +73,12 @@ void scale(LayerTime& time, double by) {
     *part *= by;
 }
 
+// Exchanges take as long as before.
+LayerTime slowed(LayerTime time, double pace) {
+  for (double* seconds : {&time.forward, &time.backward_input, &time.backward_weight}) *seconds *= pace;
+  return time;
+}
+
 }  // namespace
 
 LayerTimeModel::LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile,
@@ -400,16 +406,21 @@ LayerTime LayerTimeModel::embedding(const Shape& shape) const {
   return time;
 }
 
-LayerTime LayerTimeModel::layer_time(const LayerSpec& layer, const Shape& shape) {
-  LayerTime time = attention(layer, shape);
-  add(time, layer.feed_forward == FeedForwardKind::moe ? experts(layer, shape, time) : dense(layer, shape));
+LayerTime LayerTimeModel::layer_time(const LayerSpec& layer, const Shape& shape, const StagePace& pace) {
+  LayerTime time = slowed(attention(layer, shape), pace.samples);
+  const TransportTraits& traits = traits_of(shape.transport);
+  if (layer.feed_forward == FeedForwardKind::moe)
+    add(time, slowed(experts(layer, shape, time), traits.slices_experts ? pace.widths
+                                                  : traits.exchanges()  ? pace.experts
+                                                                        : pace.samples));
+  else add(time, slowed(dense(layer, shape), pace.samples));
   return time;
 }
 
-const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
+const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh, const StagePace& pace) {
   const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
   const auto [entry, is_new] =
-      known_.try_emplace({mesh.tp, mesh.ep, ep_group(mesh).stride, sequences, layout.recompute});
+      known_.try_emplace({mesh.tp, mesh.ep, ep_group(mesh).stride, sequences, layout.recompute, pace});
   LayerTimes& times = entry->second;
   if (!is_new) return times;
   const int64_t tokens = sequences * run_.train.seq_len;
@@ -434,13 +445,13 @@ const LayerTimes& LayerTimeModel::of(const Layout& layout, const Mesh& mesh) {
     const LayerSpec local = local_layer(layer, placement, mesh, slowest);
     shape.transport = transports[kind];
     shape.gather = weight_gather_of(shape.transport, local, kinds_.model.width, split, placement, platform_);
-    times.kinds.push_back(layer_time(local, shape));
+    times.kinds.push_back(layer_time(local, shape, pace));
     shape.cached = true;
-    times.cached.push_back(shape.gather.pieces() > 0 ? layer_time(local, shape) : times.kinds.back());
+    times.cached.push_back(shape.gather.pieces() > 0 ? layer_time(local, shape, pace) : times.kinds.back());
     shape.cached = false;
   }
-  times.embedding = embedding(shape);
-  times.head = head(shape);
+  times.embedding = slowed(embedding(shape), pace.samples);
+  times.head = slowed(head(shape), pace.samples);
   return times;
 }
 

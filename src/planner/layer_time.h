@@ -11,6 +11,7 @@
 #include "planner/load.h"
 #include "planner/memory.h"
 #include "planner/transfers.h"
+#include "planner/unequal_ranks.h"
 
 namespace mw {
 
@@ -34,14 +35,15 @@ class LayerTimeModel {
   LayerTimeModel(const LayerKinds& kinds, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
                  int64_t ranks);
   // Not for several threads at once. The result lives as long as the model.
-  const LayerTimes& of(const Layout& layout, const Mesh& mesh);
+  // pace: of the ranks of a stage.
+  const LayerTimes& of(const Layout& layout, const Mesh& mesh, const StagePace& pace = {});
   LoadModel& load() { return load_; }
 
  private:
   struct Shape;
   LayerTime attention(const LayerSpec& layer, const Shape& shape) const;
   LayerTime dense(const LayerSpec& layer, const Shape& shape) const;
-  LayerTime layer_time(const LayerSpec& layer, const Shape& shape);
+  LayerTime layer_time(const LayerSpec& layer, const Shape& shape, const StagePace& pace);
   // before: the attention that precedes, during which weights are gathered.
   LayerTime experts(const LayerSpec& layer, const Shape& shape, const LayerTime& before);
   // Of weights that are gathered and gradients that are summed for an expert-parallel group, beside products that take
@@ -67,7 +69,7 @@ class LayerTimeModel {
   LoadModel load_;
   OperatorRates rates_;
   double element_bytes_, gradient_bytes_;  // gradient_bytes_: of an element of experts' gradients
-  std::map<std::tuple<int, int, int64_t, int64_t, Recompute>, LayerTimes> known_;
+  std::map<std::tuple<int, int, int64_t, int64_t, Recompute, StagePace>, LayerTimes> known_;
 };
 
 }  // namespace mw

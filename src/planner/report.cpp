@@ -11,6 +11,7 @@
 #include "base/text.h"
 #include "planner/remedies.h"
 #include "planner/transfers.h"
+#include "planner/unequal_ranks.h"
 #include "planner/units.h"
 #include "planner/volumes.h"
 #include "planner/wrap.h"
@@ -226,10 +227,22 @@ std::string describe_request(const Request& request, const SearchResult& result)
   text += fmt::format("{} ranks of {}; {} samples of {} tokens a step, {}\n", request.ranks, request.profile.name,
                       train.global_batch, train.seq_len, word_of(train.dtype));
   for (const std::string& source : request.profile.sources) text += fmt::format("  {}\n", source);
+  if (request.profile.rank_kinds) text += fmt::format("  unequal: {}\n", describe_rank_kinds(request.profile));
   text += fmt::format("weighed {} layouts in {:.2f} s, {} fit; {} simulated in {:.2f} s\n", result.weighed.size(),
                       result.closed_form_s, result.fitting, result.best.size() + result.too_big.size(),
                       result.simulation_s);
   return text;
+}
+
+// What a run of the layout would choose in place of "measured", as `plan` expects it; "" where nothing.
+std::string shares_of(const Request& request, const Layout& layout) {
+  return describe_shares(
+      request.run, with_shares_of(request.profile, request.model, request.run, layout, mesh_of(layout, request.ranks)));
+}
+
+std::string describe_chosen_shares(const Request& request, const Layout& layout) {
+  const std::string shares = shares_of(request, layout);
+  return shares.empty() ? "" : fmt::format("shares by the speeds of the ranks: {}\n", shares);
 }
 
 // Whether it fits, and what the best layout is short of: memory, and what takes most of its step.
@@ -302,8 +315,8 @@ std::string describe(const Request& request, const SearchResult& result, int top
   if (result.best.empty()) return wrap_prose(text);
   const Estimate& best = result.best.front();
   text += describe_best(request, result, static_cast<size_t>(top));
-  text += "\n" + describe_limits(request, result) + describe_memory(request, best) +
-          describe_exchanges(request, best.layout);
+  text += "\n" + describe_limits(request, result) + describe_chosen_shares(request, best.layout) +
+          describe_memory(request, best) + describe_exchanges(request, best.layout);
   for (const Estimate& e : result.too_big)
     if (e.time.total() < best.time.total())
       text += fmt::format("faster by {:.1f} %, but {}: {}\n", 100 * (1 - e.time.total() / best.time.total()),
@@ -313,7 +326,7 @@ std::string describe(const Request& request, const SearchResult& result, int top
 
 std::string describe_one(const Request& request, const SearchResult& result, const Estimate& estimate) {
   std::string text = describe_request(request, result) + "\n" + describe(estimate.layout) + "\n";
-  text += describe_rates(request, estimate.time);
+  text += describe_rates(request, estimate.time) + describe_chosen_shares(request, estimate.layout);
   const MemoryFit fit = fit_of(request, estimate.needed);
   if (!result.best.empty()) {
     const StepTime& best = result.best.front().time;
@@ -345,6 +358,7 @@ nlohmann::ordered_json to_json(const Request& request, const Estimate& estimate)
   nlohmann::ordered_json json;
   const RunSpec run = with_layout(request.run, estimate.layout);
   json["layout"] = describe(estimate.layout);
+  if (const std::string shares = shares_of(request, estimate.layout); !shares.empty()) json["shares"] = shares;
   const MemoryFit fit = fit_of(request, estimate.needed);
   json["fits"] = fit != MemoryFit::none;
   json["fits_with_margin"] = fit == MemoryFit::with_margin;

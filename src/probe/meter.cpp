@@ -45,6 +45,23 @@ double Meter::seconds_of(const std::function<void()>& call) {
   return median_of(seconds_ / row.seconds, [&] { return time_row(row.call, row.calls); });
 }
 
+std::vector<double> Meter::seconds_by_rank(const std::function<void()>& call) {
+  const Row row = prepare(call);
+  const double wanted = 3 * std::max(seconds_, row.seconds);
+  int64_t calls = 0;
+  double seconds = 0;
+  world_.barrier();
+  for (const auto begin = std::chrono::steady_clock::now(); seconds < wanted; calls += row.calls) {
+    for (int64_t i = 0; i < row.calls; ++i) call();
+    stream_.wait();
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  std::vector<double> by_rank(static_cast<size_t>(world_.size()));
+  by_rank[static_cast<size_t>(world_.rank())] = seconds / static_cast<double>(calls);
+  world_.all_reduce_sum(std::span(by_rank));
+  return by_rank;
+}
+
 double Meter::ratio_of(const std::function<void()>& call, const std::function<void()>& other) {
   const Row row = prepare(call), beside = prepare(other);
   return median_of(2 * seconds_ / (row.seconds + beside.seconds), [&] {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <vector>
 
 #include "comm/comm.h"
 #include "core/stream.h"
@@ -17,6 +18,9 @@ class Meter {
   // Seconds per call: batches of calls with one wait at the end; the median over batches, of the slowest rank. The same
   // on every rank. Collective over the world; `call` may be collective too.
   double seconds_of(const std::function<void()>& call);
+  // Seconds per call of each rank while all ranks make calls for as long as three measurements take, on average: with
+  // pauses in which something keeps a rank from computing. Collective over the world; `call` must not be.
+  std::vector<double> seconds_by_rank(const std::function<void()>& call);
   // The time of `call` divided by that of `other`; their batches alternate, so that a temporary slowdown of the machine
   // affects both. Takes the time of two measurements. Otherwise as seconds_of.
   double ratio_of(const std::function<void()>& call, const std::function<void()>& other);

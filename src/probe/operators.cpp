@@ -131,15 +131,22 @@ void measure_host_memory(Meter& meter, Stream& stream, PlatformProfile& profile)
 
 namespace {
 
-// FLOP/s of one dense product.
-double dense_rate(Meter& meter, Stream& stream, const PlatformProfile& profile, const Product& p, DType dtype) {
+// Calls body(one dense product).
+template <class Body>
+auto with_product(Stream& stream, const Product& p, DType dtype, const Body& body) {
   std::vector<TensorSlot> slots = weight_slots(stream, dtype, 1, p.width, p.width);
   slots.push_back({"x", dtype, {p.rows, p.width}, 0});
   slots.push_back({"y", dtype, {p.rows, p.width}, 0});
   ProbeTensors t(stream, slots);
   const Weight w = t.weights(dtype, 1, p.width, p.width).front();
   const TensorView x = t("x"), y = t("y");
-  return p.flops() / net(meter.seconds_of([&] { matmul(stream, x, w, y); }), profile);
+  return body([&] { matmul(stream, x, w, y); });
+}
+
+// FLOP/s of one dense product.
+double dense_rate(Meter& meter, Stream& stream, const PlatformProfile& profile, const Product& p, DType dtype) {
+  return with_product(stream, p, dtype,
+                      [&](const auto& product) { return p.flops() / net(meter.seconds_of(product), profile); });
 }
 
 // Seconds of a product of all experts: with rows, on CPUs the mean of both directions, which GPUs compute alike; and of
@@ -242,6 +249,14 @@ void measure_experts(Meter& meter, Stream& stream, const PlatformProfile& profil
 }
 
 }  // namespace
+
+void measure_rank_kinds(Meter& meter, Stream& stream, PlatformProfile& profile) {
+  const std::vector<double> seconds = with_product(stream, sizes_for(stream.device().kind).dense.back(), DType::bf16,
+                                                   [&](const auto& product) { return meter.seconds_by_rank(product); });
+  std::vector<RankKind> kinds = rank_kinds_of(seconds);
+  if (kinds.size() > 1) profile.rank_kinds = std::move(kinds);
+  else profile.rank_kinds.reset();
+}
 
 void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
   profile.bf16.dense_products = dense_rates(meter, stream, profile, DType::bf16);

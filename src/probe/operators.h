@@ -24,6 +24,8 @@ void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& prof
 void measure_attention(Meter& meter, Stream& stream, PlatformProfile& profile);
 // Attention of all lengths and head widths with operands of `dtype`, into `rates`.
 void measure_attention(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype, OperatorRates& rates);
+// How fast ranks are beside each other, by a dense product.
+void measure_rank_kinds(Meter& meter, Stream& stream, PlatformProfile& profile);
 void measure_fp32(Meter& meter, Stream& stream, PlatformProfile& profile);  // products and attention
 
 }  // namespace mw

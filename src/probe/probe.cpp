@@ -22,7 +22,7 @@ namespace mw {
 namespace {
 
 // Measurements of the meter, about; and those of each shape of groups.
-constexpr int kTimings = 111, kTimingsOnCpu = 170, kTimingsOfAShape = 15;
+constexpr int kTimings = 114, kTimingsOnCpu = 173, kTimingsOfAShape = 15;
 constexpr const char* kTaken = "libraries in use";
 constexpr const char* kFp32 = "fp32";
 constexpr const char* kGroups = "smaller groups";
@@ -232,6 +232,9 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
        }},
       {"links", [&] { measure_links(world, meter, stream, profile); }, [&] { return describe(profile.levels); }},
   };
+  if (comm.size() > 1)
+    parts.push_back({"kinds of ranks", [&] { measure_rank_kinds(meter, stream, profile); },
+                     [&] { return describe_rank_kinds(profile); }});
   if (shapes > 0)
     parts.push_back({kGroups, [&] { measure_groups(world, meter, stream, profile); },
                      [&] { return describe_groups(profile.levels); }});

@@ -41,6 +41,8 @@ def plausible(profile, ranks):
         checks.expect(name not in profile, f"{name}: of a CPU")
     level = profile["levels"][-1]
     checks.expect(level["ranks"] == ranks, f"levels: {profile['levels']}")
+    kinds = profile.get("rank_kinds", [{"ranks": ranks, "speed": 1}])  # a busy machine may slow one of equal ranks down
+    checks.expect(sum(kind["ranks"] for kind in kinds) == ranks and min(kind["speed"] for kind in kinds) == 1, f"kinds: {kinds}")
     taken = {library["name"]: library["bytes"] for library in profile["libraries"]}
     checks.expect(len(taken) == 2 and all(1 << 20 < bytes < 1 << 28 for bytes in taken.values()), f"libraries: {taken}")
     if ranks > 1:

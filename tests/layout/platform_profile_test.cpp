@@ -115,6 +115,32 @@ TEST(PlatformProfile, TimesOfTransportsAreOptional) {
   EXPECT_EQ(time_over_predicted(profile, "halo"), 1);
 }
 
+TEST(PlatformProfile, KindsOfRanksAreOptional) {
+  PlatformProfile profile = parse_platform_profile(shipped("h200x8"), "P");
+  EXPECT_EQ(speed_of(profile, 5), 1);
+  EXPECT_EQ(describe_rank_kinds(profile), "all ranks are alike");
+  profile.rank_kinds = {{2, 3.0}, {1, 1.0}, {1, 3.0}};
+  EXPECT_EQ(parse_platform_profile(to_json(profile), "written"), profile);
+  EXPECT_EQ(speed_of(profile, 1), 3);
+  EXPECT_EQ(speed_of(profile, 2), 1);
+  EXPECT_EQ(speed_of(profile, 3), 3);
+  EXPECT_EQ(speed_of(profile, 4), 1);  // beyond them
+  EXPECT_EQ(describe_rank_kinds(profile),
+            "2 ranks at 3 times the speed of the slowest, 1 rank of those, 1 rank at 3 times the speed of the slowest");
+  for (const std::vector<RankKind>& wrong : {std::vector<RankKind>{{2, 0.5}}, std::vector<RankKind>{{0, 1}}}) {
+    profile.rank_kinds = wrong;
+    EXPECT_TRUE(refusal_of([&] { parse_platform_profile(to_json(profile), "P"); }, {Exit::config}, "rank_kinds"));
+  }
+}
+
+// The slowest of a kind counts for it.
+TEST(PlatformProfile, RanksWithinATenthAreOfOneKind) {
+  using Kinds = std::vector<RankKind>;
+  EXPECT_EQ(rank_kinds_of(std::vector<double>{1, 1.05, 1.09, 1.02}), (Kinds{{4, 1.0}}));
+  EXPECT_EQ(rank_kinds_of(std::vector<double>{2, 1, 2.1, 0.98}), (Kinds{{1, 1.0}, {1, 2.1}, {1, 1.0}, {1, 2.1}}));
+  EXPECT_EQ(rank_kinds_of(std::vector<double>{1, 1.2, 1.3, 1.4}), (Kinds{{1, 1.4}, {2, 1.4 / 1.3}, {1, 1.0}}));
+}
+
 TEST(PlatformProfile, RefusesWhatCannotBe) {
   const auto refuse = [](auto change, const char* why) {
     nlohmann::json json = nlohmann::json::parse(shipped("h200x8"));

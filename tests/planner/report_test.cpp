@@ -33,6 +33,24 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+TEST(Report, NamesKindsOfRanksAndTheSharesThatFollow) {
+  Request request = request_of("qwen3-30b-a3b", "h200x8", 2, 64);
+  request.run.mesh.shares = request.run.mesh.expert_shares = "measured";
+  const Layout layout = parse_layout("ep=2 micro_batches=1", {});
+  const auto report_of = [&](const Request& of) {
+    Estimator estimator(of.model, of.run, of.profile, of.load, of.ranks);
+    const Estimate estimate = estimator.simulated(layout);
+    const nlohmann::ordered_json json = to_json(of, estimate);
+    return std::pair(describe_one(of, {}, estimate), json.value("shares", ""));
+  };
+  EXPECT_EQ(report_of(request).second, "");
+  request.profile.rank_kinds = {{1, 3.0}, {1, 1.0}};
+  const auto [text, shares] = report_of(request);
+  EXPECT_EQ(shares, "mesh.shares = 48,16; mesh.expert_shares = 96,32");
+  EXPECT_TRUE(holds(text, "shares by the speeds of the ranks: " + shares)) << text;
+  EXPECT_TRUE(holds(text, "unequal: 1 rank at 3 times the speed of the slowest, 1 rank of those")) << text;
+}
+
 std::string describe_layout(const Request& request, const SearchResult& result, const Layout& layout) {
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   return describe_one(request, result, estimator.simulated(layout));

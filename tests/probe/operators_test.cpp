@@ -6,9 +6,12 @@
 #include <chrono>
 #include <thread>
 
+#include "core/tensor_store.h"
+#include "ops/device.h"
 #include "probe/meter.h"
 #include "probe/peak.h"
 #include "support/test_device.h"
+#include "support/thread_comm.h"
 
 namespace mw::test {
 namespace {
@@ -22,6 +25,29 @@ TEST(Meter, ComparesCallsInTurns) {
   };
   EXPECT_NEAR(meter.ratio_of(sleep(8000), sleep(4000)), 2, 0.5);
   EXPECT_NEAR(meter.ratio_of(sleep(500), sleep(4000)), 0.14, 0.1);  // rows of several calls, and of one
+}
+
+TEST(Meter, TimesEachRankWhileAllAreAtWork) {
+  run_ranks(2, [](Comm& world, Stream& stream) {
+    Meter meter(world, stream, 0.05);
+    const auto pause = std::chrono::milliseconds(world.rank() == 0 ? 2 : 8);
+    const std::vector<double> seconds = meter.seconds_by_rank([&] { std::this_thread::sleep_for(pause); });
+    ASSERT_EQ(seconds.size(), 2U);
+    EXPECT_NEAR(seconds[1] / seconds[0], 4, 1);
+  });
+}
+
+TEST(Probe, FindsNoKindsWhereThereIsOneRank) {
+  const auto comm = make_self_comm();
+  Stream stream = make_stream(1);
+  TensorStore scratch({{"work", DType::u8, {probe_workspace_bytes(1, stream.device().kind)}, 0}},
+                      arenas_of(stream.device()));
+  stream.workspace().attach(scratch.fixed("work").data, static_cast<size_t>(scratch.fixed("work").bytes()));
+  Meter meter(*comm, stream, 0.01);
+  PlatformProfile profile;
+  profile.rank_kinds = {{1, 2.0}};
+  measure_rank_kinds(meter, stream, profile);
+  EXPECT_FALSE(profile.rank_kinds);
 }
 
 TEST(Probe, KnowsPublicPeaks) {
