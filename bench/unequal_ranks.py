@@ -4,26 +4,33 @@ with CPU quotas of cgroup v1 or v2, root):
 
     bench/unequal_ranks.py build/release/moewright [--quotas 0.3,0.2 0.3,0.1045] [--cases gather_weights gather_tokens]
         [--rounds 3] [--json FILE]
+    bench/unequal_ranks.py build/release/moewright --quotas 1,1 --slow 0.348 [--cases ...]
 
 Each rank is one thread in a cgroup with a quota of so many cores, which it takes before other processes. For each pair of
 quotas and each case a run first chooses its shares: with gather_weights those of the samples, with gather_tokens also of the
 width of experts, with flat also of the experts, and with stages the layers of two pipeline stages. The speed ratio is that of its seconds of compute, not that of the quotas. Then runs of STEPS steps take turns:
 equal shares and the chosen ones `rounds` times, and once others around those, nine splits in all. Times are medians of the
 steps of a split in all its runs, without the first one of each. `ideal` is what the reduction would be if a step were
-compute that can be shared in any proportion: 1 - 2 / (1 + ratio).
+compute that can be shared in any proportion: 1 - 2 / (1 + ratio); `ideal_of_units` the same in whole samples, experts,
+widths or layers; `shared_of_equal` how much of the step with equal shares is the slowest rank's compute that is shared.
+`parts` are what a step takes: compute of the rank that computes longest, the update, and the rest, which is waiting.
+
+With --slow the second rank sleeps after what it computes (debug.slow), and `plan` predicts the steps and the shares from what
+`probe` measures. Under quotas that comparison means little: a rank that has not used up its quota computes at full speed for
+some milliseconds, which are all that most products of `probe` take.
 """
 import argparse
-import contextlib
 import json
-import os
 import pathlib
 import re
 import statistics
 import subprocess
 import tempfile
 
+from cpu_quotas import Quotas
 from train_step import write_random_tokens
 
+RATE_TABLES = ["dense_products", "expert_products", "expert_weight_products", "attention_forward", "attention_backward"]
 STEPS = 9
 SAMPLES, WIDTH_UNIT = 20, 64
 # Each case with what it is for, such as many tokens for few weights, or wide experts; and what is shared, in units.
@@ -33,7 +40,7 @@ CASES = {
     "gather_tokens": ({"moe.transport": "gather_tokens", "model.expert_width": 1024, "train.seq_len": 128},
                       {"mesh.shares": SAMPLES, "mesh.width_shares": 1024 // WIDTH_UNIT}),
     "flat": ({"moe.transport": "flat", "moe.forced_load": "balanced", "model.expert_width": 256, "model.experts": 16,
-              "train.seq_len": 128},
+              "train.seq_len": 512},
              {"mesh.shares": SAMPLES, "mesh.expert_shares": 16}),
     "stages": ({"mesh.pp": 2, "mesh.ep": 1, "model.layers": 12, "model.expert_width": 256, "train.seq_len": 16,
                 "train.micro_batches": 5}, {"mesh.stage_layers": 12}),
@@ -41,64 +48,72 @@ CASES = {
 MODEL = {"vocab": 256, "width": 256, "layers": 1, "heads": 4, "kv_heads": 4, "head_dim": 64, "experts": 4, "top_k": 2}
 KEYS = {"train.global_batch": SAMPLES, "train.micro_batches": 1, "train.dtype": "fp32",
         "train.threads": 1, "train.val_batches": 0, "mesh.ep": 2, "log.every": 1, "log.format": "long"}
-PERIOD_US = 10_000
 
 
-class Quotas:
-    """A cgroup with a CPU quota for each rank."""
+def output_of(command):
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode != 0:
+        raise SystemExit(done.stdout + done.stderr)
+    return done.stdout
 
-    def __init__(self, cores):
-        v2 = pathlib.Path("/sys/fs/cgroup/cgroup.controllers").exists()
-        self.paths = [pathlib.Path("/sys/fs/cgroup" if v2 else "/sys/fs/cgroup/cpu") / f"moewright-rank-{rank}"
-                      for rank in range(len(cores))]
-        for path, share in zip(self.paths, cores):
-            path.mkdir(exist_ok=True)
-            quota = int(share * PERIOD_US)
-            if v2:
-                (path / "cpu.max").write_text(f"{quota} {PERIOD_US}")
-            else:
-                (path / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-                (path / "cpu.cfs_quota_us").write_text(str(quota))
 
-    def command(self, program, arguments):
-        """Each rank enters its group before it starts."""
-        group = "$(echo $MOEWRIGHT_GROUPS | cut -d: -f$((OMPI_COMM_WORLD_RANK + 1)))"
-        enter = f'echo $$ > {group}/cgroup.procs && exec nice -n -20 "$@"'
-        os.environ["MOEWRIGHT_GROUPS"] = ":".join(map(str, self.paths))
-        return ["mpirun", "-np", str(len(self.paths)), "sh", "-c", enter, "sh", str(program), *arguments]
-
-    def remove(self):
-        for path in self.paths:
-            with contextlib.suppress(OSError):
-                path.rmdir()
+def overrides(arguments, case, shares):
+    keys = {**{f"model.{key}": value for key, value in MODEL.items()}, **KEYS, **CASES[case][0], **shares}
+    return [f"{key}={value}" for key, value in keys.items()] + [f"debug.slow=1:{arguments.slow}"] * (arguments.slow < 1)
 
 
 def train(arguments, quotas, folder, case, shares, steps=STEPS):
-    """The milliseconds of the steps but the first, and what was printed."""
+    """The metrics of the steps but the first, and what was printed."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    keys = {**{f"model.{key}": value for key, value in MODEL.items()}, **KEYS, **CASES[case][0], **shares,
-            "train.steps": steps, "log.jsonl": metrics}
-    done = subprocess.run(quotas.command(arguments.program, ["train", str(folder / "run.toml"),
-                                                             *(f"{key}={value}" for key, value in keys.items())]),
-                          capture_output=True, text=True, timeout=600, check=False)
-    if done.returncode != 0:
-        raise SystemExit(done.stdout + done.stderr)
+    printed = output_of(quotas.command([arguments.program, "train", folder / "run.toml", *overrides(arguments, case, shares),
+                                        f"train.steps={steps}", f"log.jsonl={metrics}"]))
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-    return [line["step_ms"] for line in lines if line.get("step", 0) > 1], re.sub(r"\s+", " ", done.stdout)
+    return [line for line in lines if line.get("step", 0) > 1], re.sub(r"\s+", " ", printed)
+
+
+def plan(arguments, folder, case, shares):
+    """What `plan` predicts by the profile of the machine."""
+    return json.loads(output_of([arguments.program, "plan", folder / "run.toml", *overrides(arguments, case, shares),
+                                 "--ranks", 2, "--platform", folder / "profile.json", "--why", "", "--json"]))
+
+
+def probe(arguments, cores, folder):
+    """The profile of a machine whose second rank is as slow as debug.slow makes it, which `probe` does not know."""
+    quotas, path, slow = Quotas(cores), folder / "profile.json", arguments.slow
+    try:
+        output_of(quotas.command([arguments.program, "probe", "-o", path, "--budget", "30s", "--threads", 1,
+                                  "--device", "cpu"]))
+    finally:
+        quotas.remove()
+    profile = json.loads(path.read_text())
+    print(f"probe: {profile.get('rank_kinds', 'ranks that are alike')}")
+    profile["rank_kinds"] = [{"ranks": 1, "speed": 1 / slow}, {"ranks": 1, "speed": 1}]
+    for rates in (profile, profile["fp32"]):
+        for table in [rates[name] for name in RATE_TABLES] + [count[name] for count in rates.get("expert_counts", [])
+                                                              for name in ("products", "weight_products")]:
+            for point in table:
+                point[1] *= slow
+    for name in ("elementwise_bytes_per_s", "pack_bytes_per_s"):
+        profile[name] *= slow
+    for name in ("operator_latency_s", "routing_latency_s", "micro_batch_latency_s"):
+        profile[name] /= slow
+    path.write_text(json.dumps(profile))
 
 
 def choose(arguments, quotas, folder, case):
-    """The shares that a run measures, and the ratios of the ranks' seconds for each unit."""
+    """The shares that a run measures, the ratios of the ranks' seconds for each unit, and the seconds that the slowest rank
+    computes in a step for what is shared: equally, and as chosen."""
     keys = list(CASES[case][1])
     printed = train(arguments, quotas, folder, case, dict.fromkeys(keys, "measured"), steps=1)[1]
-    found = {key: re.search(rf'{re.escape(key)} = "measured": ([\d,]+), by ([\d.e,-]+) s of compute', printed)
-             for key in keys}
+    found = {key: re.search(rf'{re.escape(key)} = "measured": ([\d,]+), by ([\d.e,-]+) s of compute for each; '
+                            r"at most ([\d.e-]+) s in a step, ([\d.e-]+) s with equal", printed) for key in keys}
     if None in found.values():
         raise SystemExit(printed)
     shares = {key: tuple(map(int, match[1].split(","))) for key, match in found.items()}
     seconds = [list(map(float, match[2].split(","))) for match in found.values()]
-    return shares, [round(slow / fast, 3) for fast, slow in seconds]
+    shared = [sum(float(match[group]) for match in found.values()) for group in (4, 3)]
+    return shares, [round(slow / fast, 3) for fast, slow in seconds], shared
 
 
 def splits_around(chosen):
@@ -112,29 +127,42 @@ def splits_around(chosen):
 
 def compare(arguments, cores, case, folder):
     quotas = Quotas(cores)
+    planned = {}
     try:
-        chosen, ratios = choose(arguments, quotas, folder, case)
+        if arguments.slow < 1:
+            equally = plan(arguments, folder, case, {})
+            measured = plan(arguments, folder, case, dict.fromkeys(CASES[case][1], "measured"))
+            planned = {"planned_shares": measured["shares"], "planned_equal_ms": round(1e3 * equally["step_s"], 1),
+                       "planned_chosen_ms": round(1e3 * measured["step_s"], 1)}
+        chosen, ratios, shared = choose(arguments, quotas, folder, case)
         even = {key: (units // 2,) * 2 for key, units in CASES[case][1].items()}
         splits = [split for split in splits_around(chosen) if min(min(parts) for parts in split.values()) > 0]
         if even not in splits:
             splits.append(even)
-        times = [[] for _ in splits]
+        steps = [[] for _ in splits]
         for turn in range(arguments.rounds):
-            for split, all_times in zip(splits, times):
+            for split, all_steps in zip(splits, steps):
                 if turn > 0 and split not in (even, chosen):
                     continue
                 shares = {key: ",".join(map(str, parts)) for key, parts in split.items()}
-                all_times += train(arguments, quotas, folder, case, shares)[0]
+                all_steps += train(arguments, quotas, folder, case, shares)[0]
     finally:
         quotas.remove()
-    medians = [statistics.median(all_times) for all_times in times]
+    medians = [statistics.median(line["step_ms"] for line in all_steps) for all_steps in steps]
     equal, own = medians[splits.index(even)], medians[splits.index(chosen)]
+
+    def parts(split):
+        return {part: round(statistics.median(line["measured_ms"][part] for line in steps[splits.index(split)]), 1)
+                for part in ("compute", "waiting", "optimizer")}
+
     ratio = statistics.mean(ratios)
-    result = {"quotas": cores, "case": case, "ratios": ratios,
+    result = {"quotas": cores, "slow": arguments.slow, "case": case, "ratios": ratios,
               "chosen": {key: list(parts) for key, parts in chosen.items()}, "equal_ms": round(equal, 1),
               "chosen_ms": round(own, 1), "reduction": round(1 - own / equal, 3),
-              "ideal": round(1 - 2 / (1 + ratio), 3), "over_best": round(own / min(medians) - 1, 3),
-              "steps": len(times[splits.index(chosen)]),
+              "ideal": round(1 - 2 / (1 + ratio), 3), "ideal_of_units": round(1 - shared[1] / shared[0], 3),
+              "shared_of_equal": round(1e3 * shared[0] / equal, 3), "equal_parts_ms": parts(even),
+              "chosen_parts_ms": parts(chosen), "over_best": round(own / min(medians) - 1, 3),
+              **planned, "steps": len(steps[splits.index(chosen)]),
               "splits": [{**{key: list(parts) for key, parts in split.items()}, "ms": round(median, 1)}
                          for split, median in zip(splits, medians)]}
     print(json.dumps(result), flush=True)
@@ -147,17 +175,19 @@ def main():
     parser.add_argument("--quotas", nargs="*", default=["0.3,0.2", "0.3,0.1045"])
     parser.add_argument("--cases", nargs="*", default=list(CASES))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--slow", type=float, default=1, help="speed of the second rank, by debug.slow beside its quota")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
-    # Waiting ranks would use up their quota.
-    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_mpi_yield_when_idle="1",
-                      OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_random_tokens(folder / "tokens.bin", MODEL["vocab"], 0)
         (folder / "run.toml").write_text(f'[data]\nkind = "shards"\npath = "{folder}/tokens.bin"\n')
-        results = [compare(arguments, list(map(float, cores.split(","))), case, folder)
-                   for cores in arguments.quotas for case in arguments.cases]
+        results = []
+        for pair in arguments.quotas:
+            cores = list(map(float, pair.split(",")))
+            if arguments.slow < 1:
+                probe(arguments, cores, folder)
+            results += [compare(arguments, cores, case, folder) for case in arguments.cases]
     if arguments.json:
         record = {"samples": SAMPLES, "model": MODEL, "cases": CASES, "runs": results}
         arguments.json.write_text(json.dumps(record, indent=1) + "\n")

@@ -31,7 +31,7 @@ struct Unequal {
     run.mesh.ep = 2;
     profile.rank_kinds = {{1, 3.0}, {1, 1.0}};
   }
-  double seconds(Layout layout) const {
+  double seconds(const Layout& layout) const {
     Estimator estimator(model, run, profile, ExpertLoad{1e9}, 2);
     return estimator.closed_form(layout).time.compute;
   }
