@@ -258,7 +258,7 @@ def measure_choices(args, launcher, folder):
             profile = probe(args, launcher, folder, training.run_file, f"moe.forced_load={load}")
             keys = f"moe.forced_load={load}", f"plan.platform={profile}"
             printed = training.run(f"train.steps={RECHOSEN}", "moe.transport=auto", *keys)[2]
-            chosen = re.findall(r'moe.transport = "auto": (\w+)(?:, by| in place)', printed)
+            chosen = re.findall(r'moe.transport = "auto": ([\w*,]+?)(?:, by| in place)', printed)
             name = chosen[-1] if chosen else "flat"
             step_ms = {}
             for _ in range(args.rounds):
