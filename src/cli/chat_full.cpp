@@ -95,7 +95,7 @@ Command add_chat_command(CommandLine& line, const Invocation& invocation) {
   const auto chat = std::make_shared<std::string>();
   std::string names;
   for (const ChatTemplate& form : chat_templates())
-    if (form.ends_answers()) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", form.name, form.families);
+    if (form.takes_turns()) names += fmt::format("{}{} ({})", names.empty() ? "" : ", ", form.name, form.families);
   sub.add_option("--chat", *chat,
                  fmt::format("template that the model was tuned with, as of tokenize --chat: {}", names));
   sub.add_footer(
@@ -103,7 +103,7 @@ Command add_chat_command(CommandLine& line, const Invocation& invocation) {
       "\"User: TURN\\nAssistant:\" with up to sample.tokens tokens (default: 256), until it ends the document or\n"
       "begins the next \"User:\"; then the next turn is added.");
   return {sub, [=] {
-            const ChatTemplate* form = chat->empty() ? nullptr : &find_chat_template(*chat);
+            const ChatTemplate* form = chat->empty() ? nullptr : &find_chat_template(*chat, true);
             return run_in_world(invocation, [&](World& world) {
               const ModelSource source = find_model(world.comm(), arguments);
               return run_chat(world, source, form);  // without watchdog: people may think for long

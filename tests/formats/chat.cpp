@@ -1,6 +1,7 @@
 // Chat templates: which text a conversation becomes, and which of its tokens count in the loss.
 #include "formats/tokens/chat.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "formats/helpers.h"
@@ -22,6 +23,7 @@ std::unique_ptr<Tokenizer> tokenizer() {
   for (const ChatTemplate& form : chat_templates()) {
     add(form.begin);
     for (const ChatRole& role : form.roles) add(role.end);
+    add(form.last_answer().end);
   }
   const nlohmann::json json = {{"added_tokens", added},
                                {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}}},
@@ -47,58 +49,79 @@ Rendered render(const std::string& name, const std::vector<ChatMessage>& message
   return out;
 }
 
-const std::vector<ChatMessage> kTalk = {
-    {"user", "Hi", {}}, {"assistant", "Yes?", {}}, {"user", "Go", {}}, {"assistant", "No", {}}};
+template <class Work>
+std::string hint_of(Work work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.hint();
+  }
+  return "no error";
+}
 
-TEST(Chat, EveryTemplateRendersAConversationAndCountsItsAnswers) {
-  struct Case {
-    const char *name, *text, *counted;
-    bool system = true;
-  };
-  const Case cases[] = {
-      {"plain", "SHiYes?GoNo", "Yes?|No|"},
-      {"chatml",
-       "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes?<|im_end|>\n"
-       "<|im_start|>user\nGo<|im_end|>\n<|im_start|>assistant\nNo<|im_end|>\n",
-       "Yes?<|im_end|>|No<|im_end|>|"},
-      {"mixtral", "<s>[INST] Hi [/INST]Yes?</s>[INST] Go [/INST]No</s>", "Yes?</s>|No</s>|", false},
-      {"deepseek_v2",
-       "<｜begin▁of▁sentence｜>S\n\nUser: Hi\n\nAssistant: Yes?<｜end▁of▁sentence｜>User: Go\n\nAssistant: "
-       "No<｜end▁of▁sentence｜>",
-       "Yes?<｜end▁of▁sentence｜>|No<｜end▁of▁sentence｜>|"},
-      {"deepseek_v3",
-       "<｜begin▁of▁sentence｜>S<｜User｜>Hi<｜Assistant｜>Yes?<｜end▁of▁sentence｜><｜User｜>Go<｜Assistant｜>"
-       "No<｜end▁of▁sentence｜>",
-       "Yes?<｜end▁of▁sentence｜>|No<｜end▁of▁sentence｜>|"},
-      {"glm4",
-       "[gMASK]<sop><|system|>\nS<|user|>\nHi<|assistant|>\n<think></think>\nYes?<|user|>\nGo<|assistant|>\n"
-       "<think></think>\nNo",
-       "Yes?|No|"},
-      {"kimi",
-       "<|im_system|>system<|im_middle|>S<|im_end|><|im_user|>user<|im_middle|>Hi<|im_end|><|im_assistant|>assistant"
-       "<|im_middle|>Yes?<|im_end|><|im_user|>user<|im_middle|>Go<|im_end|><|im_assistant|>assistant<|im_middle|>No"
-       "<|im_end|>",
-       "Yes?<|im_end|>|No<|im_end|>|"},
-      {"dots",
-       "<|system|>S<|endofsystem|><|userprompt|>Hi<|endofuserprompt|><|response|>Yes?<|endofresponse|><|userprompt|>Go"
-       "<|endofuserprompt|><|response|>No<|endofresponse|>",
-       "Yes?<|endofresponse|>|No<|endofresponse|>|"},
-      {"granite",
-       "<|start_of_role|>system<|end_of_role|>S<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>Hi<|end_of_text|>\n"
-       "<|start_of_role|>assistant<|end_of_role|>Yes?<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>Go"
-       "<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>No<|end_of_text|>\n",
-       "Yes?<|end_of_text|>|No<|end_of_text|>|"},
-      {"phi",
-       "<|system|>\nS<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\nYes?<|end|>\n<|user|>\nGo<|end|>\n<|assistant|>\nNo"
-       "<|end|>\n",
-       "Yes?<|end|>|No<|end|>|"}};
-  EXPECT_EQ(std::size(cases), chat_templates().size());
-  for (const Case& c : cases) {
-    std::vector<ChatMessage> talk = kTalk;
-    if (c.system) talk.insert(talk.begin(), {"system", "S", {}});
-    const Rendered out = render(c.name, talk);
-    EXPECT_EQ(out.text, c.text);
-    EXPECT_EQ(out.counted, c.counted) << c.name;
+const std::vector<ChatMessage> kTalk = {
+    {"user", "Hi,\nyou", {}}, {"assistant", "Yes?", {}}, {"user", "Go", {}}, {"assistant", "No", {}}};
+
+std::vector<ChatMessage> with_system(std::vector<ChatMessage> talk) {
+  talk.insert(talk.begin(), {"system", "S", {}});
+  return talk;
+}
+
+// What the models' own templates render; see tools/make_chat_golden.py.
+nlohmann::json goldens() {
+  return nlohmann::json::parse(read_raw(MOEWRIGHT_SOURCE_DIR "/tests/golden/chat_templates.json"));
+}
+
+// Without what Moewright does not write.
+std::string text_of(const nlohmann::json& golden, const char* key) {
+  std::string text = golden.at(key);
+  for (const nlohmann::json& piece : golden.at("left_out")) {
+    const auto part = piece.get<std::string>();
+    if (const size_t at = text.find(part); at != std::string::npos) text.erase(at, part.size());
+  }
+  return text;
+}
+
+TEST(Chat, TemplatesRenderAsTheirModels) {
+  const nlohmann::json all = goldens();
+  for (const auto& [name, golden] : all.items()) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(render(name, kTalk).text, text_of(golden, "no_system"));
+    if (golden.contains("system")) {
+      EXPECT_EQ(render(name, with_system(kTalk)).text, text_of(golden, "system"));
+    }
+  }
+  for (const ChatTemplate& form : chat_templates())
+    EXPECT_TRUE(all.contains(form.name) || form.name == "plain" || form.name == "dots") << form.name;
+  EXPECT_EQ(render("plain", with_system(kTalk)).text, "SHi,\nyouYes?GoNo");
+  EXPECT_EQ(render("dots", with_system(kTalk)).text,
+            "<|system|>S<|endofsystem|><|userprompt|>Hi,\nyou<|endofuserprompt|><|response|>Yes?<|endofresponse|>"
+            "<|userprompt|>Go<|endofuserprompt|><|response|>No<|endofresponse|>");
+}
+
+// An answer, and the token that ends it.
+TEST(Chat, AnswersCount) {
+  const std::map<std::string_view, const char*> counted = {
+      {"plain", "Yes?|No|"},
+      {"chatml", "Yes?<|im_end|>|No<|im_end|>|"},
+      {"qwen3", "Yes?<|im_end|>|No<|im_end|>|"},
+      {"mixtral", "Yes?</s>|No</s>|"},
+      {"deepseek_v2", " Yes?<｜end▁of▁sentence｜>| No<｜end▁of▁sentence｜>|"},
+      {"deepseek_v3", "Yes?<｜end▁of▁sentence｜>|No<｜end▁of▁sentence｜>|"},
+      {"deepseek_v31", "Yes?<｜end▁of▁sentence｜>|No<｜end▁of▁sentence｜>|"},
+      {"glm4", "\nYes?|\nNo|"},
+      {"kimi", "Yes?<|im_end|>|No<|im_end|>|"},
+      {"dots", "Yes?<|endofresponse|>|No<|endofresponse|>|"},
+      {"granite", "Yes?<|end_of_text|>|No<|end_of_text|>|"},
+      {"phi", "Yes?<|end|>|No<|end|>|"},
+      {"gpt_oss", "Yes?<|end|>|No<|return|>|"},
+      {"minimax", "Yes?[e~[|No[e~[|"},
+      {"ernie", "Yes?<|end_of_sentence|>|No<|end_of_sentence|>|"},
+      {"hunyuan", "Yes?<|eos|>|No<|eos|>|"},
+      {"olmoe", "Yes?<|endoftext|>|No<|endoftext|>|"}};
+  for (const ChatTemplate& form : chat_templates()) {
+    SCOPED_TRACE(form.name);
+    EXPECT_EQ(render(std::string(form.name), kTalk).counted, counted.at(form.name));
   }
 }
 
@@ -106,9 +129,9 @@ TEST(Chat, AMessageMaySayWhetherItCounts) {
   std::vector<ChatMessage> talk = kTalk;
   talk[0].loss = true;
   talk[1].loss = false;
-  EXPECT_EQ(render("chatml", talk).counted, "Hi<|im_end|>|No<|im_end|>|");
+  EXPECT_EQ(render("chatml", talk).counted, "Hi,\nyou<|im_end|>|No<|im_end|>|");
   talk[1].loss = true;
-  EXPECT_EQ(render("plain", talk).counted, "HiYes?|No|");
+  EXPECT_EQ(render("plain", talk).counted, "Hi,\nyouYes?|No|");
 }
 
 TEST(Chat, ReadsMessages) {
@@ -132,6 +155,8 @@ TEST(Chat, ReadsMessages) {
 
 TEST(Chat, RefusesUnknownTemplatesRolesAndTokenizersOfOtherModels) {
   EXPECT_TRUE(contains(error_of([] { find_chat_template("llama"); }, Exit::usage), "no template \"llama\""));
+  EXPECT_TRUE(contains(hint_of([] { find_chat_template("llama"); }), "plain, chatml, qwen3,"));
+  EXPECT_TRUE(contains(hint_of([] { find_chat_template("llama", true); }), "choose one of chatml, mixtral,"));
   EXPECT_TRUE(contains(error_of([] {
                          render("mixtral", {{"system", "S", {}}});
                        }),
@@ -144,31 +169,45 @@ TEST(Chat, RefusesUnknownTemplatesRolesAndTokenizersOfOtherModels) {
       "no token <|im_end|> of the chat template kimi"));
 }
 
-// Turn by turn the ids are those of the whole conversation, whether an answer ended by itself or was cut.
+// Turn by turn the ids are those of the whole conversation, but for the last answer's own end.
 TEST(ChatTurns, AreTheConversation) {
   const std::unique_ptr<Tokenizer> tokens = tokenizer();
+  const nlohmann::json all = goldens();
   for (const ChatTemplate& form : chat_templates()) {
     SCOPED_TRACE(form.name);
-    if (!form.ends_answers()) {
-      EXPECT_TRUE(contains(error_of([&] { ChatTurns(form, *tokens); }, Exit::usage), "no token that ends an answer"));
+    if (!form.takes_turns()) {
+      EXPECT_TRUE(contains(hint_of([&] { ChatTurns(form, *tokens); }), "chatml, mixtral,"));
       continue;
     }
     const ChatTurns turns(form, *tokens);
-    for (const bool had_end : {true, false}) {
-      std::vector<int32_t> ids = turns.encode("Hi", true, false);
-      tokens->encode("Yes?", ids);
-      if (had_end) ids.push_back(turns.end());
-      const std::vector<int32_t> more = turns.encode("Go", false, had_end);
-      ids.insert(ids.end(), more.begin(), more.end());
-      tokens->encode("No", ids);
-      ids.push_back(turns.end());
-      std::vector<int32_t> whole;
-      std::vector<uint8_t> mask;
-      encode_chat(form, kTalk, "here", *tokens, whole, mask);
-      whole.resize(ids.size());  // without what follows the last answer
-      EXPECT_EQ(ids, whole);
+    std::vector<int32_t> ids = turns.encode("Hi,\nyou", true);
+    if (all.contains(form.name)) {
+      EXPECT_EQ(tokens->decode(ids), text_of(all[form.name], "question"));
     }
+    const auto answer = [&](const char* text) { tokens->encode(std::string(form.roles.back().lead) + text, ids); };
+    answer("Yes?");
+    const std::vector<int32_t> more = turns.encode("Go", false);
+    ids.insert(ids.end(), more.begin(), more.end());
+    if (all.contains(form.name)) {
+      EXPECT_EQ(tokens->decode(ids), text_of(all[form.name], "turns"));
+    }
+    answer("No");
+    ids.push_back(turns.end());
+    std::vector<int32_t> whole;
+    std::vector<uint8_t> mask;
+    encode_chat(form, kTalk, "here", *tokens, whole, mask);
+    whole.resize(ids.size());  // without what follows the last answer
+    EXPECT_EQ(ids, whole);
   }
+}
+
+TEST(ChatTurns, RefuseTemplatesThatCannotGoOn) {
+  const std::unique_ptr<Tokenizer> tokens = tokenizer();
+  const auto error = [&](const char* name) {
+    return error_of([&] { ChatTurns(find_chat_template(name), *tokens); }, Exit::usage);
+  };
+  for (const char* name : {"plain", "glm4"}) EXPECT_TRUE(contains(error(name), "no token that ends an answer"));
+  EXPECT_TRUE(contains(error("qwen3"), "begins the last answer unlike those before it"));
 }
 
 }  // namespace

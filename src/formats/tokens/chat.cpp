@@ -1,7 +1,5 @@
 #include "formats/tokens/chat.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 
 #include "base/error.h"
@@ -10,46 +8,6 @@
 
 namespace mw {
 namespace {
-
-constexpr ChatRole kPlain[] = {{"system", "", "", ""}, {"user", "", "", ""}, {"assistant", "", "", ""}};
-constexpr ChatRole kChatml[] = {{"system", "<|im_start|>system\n", "<|im_end|>", "\n"},
-                                {"user", "<|im_start|>user\n", "<|im_end|>", "\n"},
-                                {"assistant", "<|im_start|>assistant\n", "<|im_end|>", "\n"}};
-constexpr ChatRole kMixtral[] = {{"user", "[INST] ", "", " [/INST]"}, {"assistant", "", "</s>", ""}};
-constexpr ChatRole kDeepSeekV2[] = {{"system", "", "", "\n\n"},
-                                    {"user", "User: ", "", "\n\n"},
-                                    {"assistant", "Assistant: ", "<｜end▁of▁sentence｜>", ""}};
-constexpr ChatRole kDeepSeekV3[] = {{"system", "", "", ""},
-                                    {"user", "<｜User｜>", "", ""},
-                                    {"assistant", "<｜Assistant｜>", "<｜end▁of▁sentence｜>", ""}};
-constexpr ChatRole kGlm[] = {{"system", "<|system|>\n", "", ""},
-                             {"user", "<|user|>\n", "", ""},
-                             {"assistant", "<|assistant|>\n<think></think>\n", "", ""}};
-constexpr ChatRole kKimi[] = {{"system", "<|im_system|>system<|im_middle|>", "<|im_end|>", ""},
-                              {"user", "<|im_user|>user<|im_middle|>", "<|im_end|>", ""},
-                              {"assistant", "<|im_assistant|>assistant<|im_middle|>", "<|im_end|>", ""}};
-constexpr ChatRole kDots[] = {{"system", "<|system|>", "<|endofsystem|>", ""},
-                              {"user", "<|userprompt|>", "<|endofuserprompt|>", ""},
-                              {"assistant", "<|response|>", "<|endofresponse|>", ""}};
-constexpr ChatRole kGranite[] = {{"system", "<|start_of_role|>system<|end_of_role|>", "<|end_of_text|>", "\n"},
-                                 {"user", "<|start_of_role|>user<|end_of_role|>", "<|end_of_text|>", "\n"},
-                                 {"assistant", "<|start_of_role|>assistant<|end_of_role|>", "<|end_of_text|>", "\n"}};
-constexpr ChatRole kPhi[] = {{"system", "<|system|>\n", "<|end|>", "\n"},
-                             {"user", "<|user|>\n", "<|end|>", "\n"},
-                             {"assistant", "<|assistant|>\n", "<|end|>", "\n"}};
-
-constexpr ChatTemplate kTemplates[] = {
-    {"plain", "contents alone", "", "", kPlain},
-    {"chatml", "Qwen2-MoE, Qwen3-MoE", "", "", kChatml},
-    {"mixtral", "Mixtral", "<s>", "", kMixtral},
-    {"deepseek_v2", "DeepSeek-V2", "<｜begin▁of▁sentence｜>", "", kDeepSeekV2},
-    {"deepseek_v3", "DeepSeek-V3", "<｜begin▁of▁sentence｜>", "", kDeepSeekV3},
-    {"glm4", "GLM-4.5 without thinking", "", "[gMASK]<sop>", kGlm},
-    {"kimi", "Kimi K2", "", "", kKimi},
-    {"dots", "dots.llm1", "", "", kDots},
-    {"granite", "Granite MoE", "", "", kGranite},
-    {"phi", "Phi-3.5-MoE", "", "", kPhi},
-};
 
 int32_t id_of(const Tokenizer& tokenizer, std::string_view token, const ChatTemplate& form) {
   const std::optional<int32_t> id = tokenizer.id_of(token);
@@ -65,18 +23,6 @@ int32_t id_of(const Tokenizer& tokenizer, std::string_view token, const ChatTemp
 }
 
 }  // namespace
-
-std::span<const ChatTemplate> chat_templates() { return kTemplates; }
-
-const ChatTemplate& find_chat_template(std::string_view name) {
-  const auto* const found =
-      std::find_if(std::begin(kTemplates), std::end(kTemplates), [&](const ChatTemplate& t) { return t.name == name; });
-  if (found != std::end(kTemplates)) return *found;
-  std::vector<std::string_view> names;
-  for (const ChatTemplate& form : kTemplates) names.push_back(form.name);
-  fail(Exit::usage, fmt::format("--chat: there is no template \"{}\"", printable(std::string(name))),
-       fmt::format("choose one of {}", fmt::join(names, ", ")));
-}
 
 std::vector<ChatMessage> parse_chat(std::string_view json, const std::string& key, const std::string& where) {
   const nlohmann::json line = parse_json(json, where, Exit::data);
@@ -122,6 +68,7 @@ class Encoder {
   }
   void append(const ChatRole& role, std::string_view content, bool in_loss) {
     append(role.before, false);
+    append(role.lead, in_loss);
     append(content, in_loss);
     append_token(role.end, in_loss);
     append(role.after, false);
@@ -165,25 +112,30 @@ void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages
            fmt::format("{}: message {}: the chat template {} has no role \"{}\"", where, i + 1, form.name,
                        printable(message.role)),
            "rename the role, or leave the message out");
-    encoder.append(*role, message.content, message.loss.value_or(message.role == "assistant"));
+    const bool is_answer = message.role == "assistant";
+    if (is_answer && i + 1 == messages.size()) role = &form.last_answer();
+    encoder.append(*role, message.content, message.loss.value_or(is_answer));
   }
   encoder.finish();
 }
 
 ChatTurns::ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer) : form_(form), tokenizer_(tokenizer) {
+  const std::string hint = fmt::format("choose one of {}, or none", chat_template_names(true));
   if (!form.ends_answers())
-    fail(Exit::usage, fmt::format("the chat template {} has no token that ends an answer", form.name),
-         "choose another template, or none");
-  end_ = id_of(tokenizer, form.roles.back().end, form);
+    fail(Exit::usage, fmt::format("the chat template {} has no token that ends an answer", form.name), hint);
+  if (!form.takes_turns())
+    fail(Exit::usage, fmt::format("the chat template {} begins the last answer unlike those before it", form.name),
+         hint);
+  end_ = id_of(tokenizer, form.last_answer().end, form);
 }
 
-std::vector<int32_t> ChatTurns::encode(const std::string& user, bool is_first, bool had_end) const {
+std::vector<int32_t> ChatTurns::encode(const std::string& user, bool is_first) const {
   std::vector<int32_t> ids;
   std::vector<uint8_t> mask;
   Encoder encoder(form_, tokenizer_, ids, mask);
   const ChatRole& answers = form_.roles.back();
   if (is_first) encoder.begin();
-  if (!is_first && !had_end) encoder.append_token(answers.end, false);
+  if (!is_first) encoder.append_token(answers.end, false);
   if (!is_first) encoder.append(answers.after, false);
   encoder.append(*find_role(form_, "user"), user, false);
   encoder.append(answers.before, false);

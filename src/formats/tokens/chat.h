@@ -22,22 +22,29 @@ struct ChatRole {
   std::string_view role, before;
   std::string_view end;  // one token, which counts as the content does; empty: none
   std::string_view after;
+  std::string_view lead = {};  // text between `before` and the content, which counts as the content does
 };
 
 struct ChatTemplate {
   std::string_view name, families;
-  std::string_view begin;  // one token before the first message; empty: none
-  std::string_view intro;  // text after it
-  std::span<const ChatRole> roles;
+  std::string_view begin;           // one token before the first message; empty: none
+  std::string_view intro;           // text after it
+  std::span<const ChatRole> roles;  // the last one is the assistant's
+  const ChatRole* last = nullptr;   // texts of an answer that ends the conversation; null: those of any answer
 
-  // The last role is the assistant's.
-  bool ends_answers() const { return !roles.back().end.empty(); }
+  const ChatRole& last_answer() const { return last != nullptr ? *last : roles.back(); }
+  bool ends_answers() const { return !last_answer().end.empty(); }
+  // Whether ChatTurns takes it: answers end with a token, and begin alike wherever they are.
+  bool takes_turns() const;
 };
 
 std::span<const ChatTemplate> chat_templates();
 
-// Errors: Exit::usage naming the templates that there are.
-const ChatTemplate& find_chat_template(std::string_view name);
+// Of all, or of those that ChatTurns takes; with commas between them.
+std::string chat_template_names(bool for_turns);
+
+// Errors: Exit::usage naming the templates that there are, for turns or at all.
+const ChatTemplate& find_chat_template(std::string_view name, bool for_turns = false);
 
 // The list of {"role", "content", "loss"} in the field `key` of a JSON object. Other fields are passed over. Errors:
 // Exit::data with `where`.
@@ -52,13 +59,14 @@ void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages
 // A conversation with a model, turn by turn: the same ids as encode_chat's of all its messages.
 class ChatTurns {
  public:
-  // The tokenizer must outlive this object. Errors: Exit::usage, of a template that does not end answers by a token, or
-  // where the tokenizer lacks a token of the template.
+  // The tokenizer must outlive this object. Errors: Exit::usage, of a template that does not take turns, or where the
+  // tokenizer lacks a token of the template.
   ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer);
   int32_t end() const { return end_; }  // the token that ends an answer
-  // The ids from the end of the answer before to the begin of the next one, around what the user says. is_first: there
-  // was no answer. had_end: the answer before ended with end(). Errors: as Tokenizer::encode.
-  std::vector<int32_t> encode(const std::string& user, bool is_first, bool had_end) const;
+  // The ids from the token that ends an answer in the middle of a conversation to the begin of the next answer, around
+  // what the user says; end() of the answer before stays out of the conversation. is_first: there was no answer.
+  // Errors: as Tokenizer::encode.
+  std::vector<int32_t> encode(const std::string& user, bool is_first) const;
 
  private:
   const ChatTemplate& form_;

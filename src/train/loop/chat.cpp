@@ -38,7 +38,7 @@ Chat::Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const C
 }
 
 std::vector<int32_t> Chat::encode(const std::string& text) const {
-  if (turns_) return turns_->encode(text, !generation_, had_end_);
+  if (turns_) return turns_->encode(text, !generation_);
   std::string turn = generation_ ? std::string(kUser) : std::string(kUser.substr(1));
   if (user_began_) turn.clear();
   return sampler_.encode(fmt::format("{} {}{}", turn, text, kAssistant));
@@ -56,9 +56,9 @@ bool Chat::answer(std::vector<int32_t> turn, const std::function<void(std::strin
   bool stopped = false;
   for (int64_t t = 0; t < most_ && ended == 0 && !stopped; ++t) {
     const int32_t next = sampler_.next(*generation_).front();
+    if (next == answer_end_) break;  // the next turn begins with the end of this answer
     generation_->add({{next}});
-    had_end_ = next == answer_end_;
-    if (next == sampler_.end() || had_end_) break;
+    if (next == sampler_.end()) break;
     if (stream) {
       const std::string piece = stream->add(next);
       show(turns_ ? piece : text.add(piece));

@@ -50,7 +50,6 @@ class Chat {
   std::optional<ChatTurns> turns_;        // of the template; on rank 0
   int32_t answer_end_ = -1;               // the template's token
   bool user_began_ = false;               // the last answer ended with the words that begin the user's turn
-  bool had_end_ = false;                  // the last answer ended with the template's token
 };
 
 }  // namespace mw
