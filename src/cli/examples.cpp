@@ -29,7 +29,7 @@ constexpr Example kExamples[] = {
     {"import", "moewright import Qwen3-30B-A3B runs/qwen"},
     {"export", "moewright export runs/a exported --dtype bf16"},
     {"tokenize", "moewright tokenize web.jsonl.zst books -t tokenizer.json -o data/corpus"},
-    {"tokenize", "moewright tokenize talks.jsonl -t Qwen3-30B-A3B --chat chatml -o data/talks"},
+    {"tokenize", "moewright tokenize talks.jsonl -t Qwen3-30B-A3B --chat qwen3 -o data/talks"},
     {"inspect", "moewright inspect runs/a"},
     {"inspect", "moewright inspect data/corpus.idx"},
     {"report", "moewright report runs/a"},
