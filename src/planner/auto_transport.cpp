@@ -14,7 +14,7 @@
 namespace mw {
 namespace {
 
-constexpr double kWorthwhile = 0.98, kWorthAChange = 0.9;
+constexpr double kWorthwhile = 0.95, kWorthAChange = 0.9;
 
 // Ranks of a node, if nodes are equal and hold consecutive ranks; else 0.
 int64_t equal_nodes(const NodeMap& nodes, int ranks) {

@@ -24,7 +24,7 @@ using MeasuredLoads = std::vector<std::vector<double>>;
 
 // Chooses only if moe.transport is "auto", mesh.ep > 1, plan.platform names a profile, and all nodes have equally many
 // ranks. Otherwise it returns the run's moe.transport unchanged. Of transports_to_try (planner/search.h) it takes for
-// all layers the one with the fastest predicted step among those that fit in memory, if that step takes at most 0.98 of
+// all layers the one with the fastest predicted step among those that fit in memory, if that step takes at most 0.95 of
 // the time with flat; otherwise flat. A layer takes another one that stores the experts in the same way if, were all
 // layers loaded as this one, a step would take less than 0.9 of the time. nodes: the node of every rank. before: the
 // setting of a checkpoint of the same layout, which the resumed run keeps, and with it its numbers to the bit; or "".

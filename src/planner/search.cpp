@@ -254,12 +254,13 @@ std::vector<std::string> transports_to_try(const Request& request, const Layout&
   const RankGroup group = ep_group(mesh_of(layout, request.ranks));
   const int64_t node = ranks_per_node(request.run, request.profile);
   const bool on_nodes = fills_nodes(group, node, request.ranks),
-             on_one = members_near(group, node, request.ranks) == group.size;
+             on_one = members_near(group, node, request.ranks) == group.size, alone = node == 1;
   const bool sums_in_f32 = request.run.expert_gradients == DType::f32;
   for (const TransportTraits& traits : transport_table()) {
     const std::string name(traits.name);
     bool can = traits.gathers_weights && sums_in_f32;
-    if (traits.by_node) can = on_nodes || (on_one && traits.merges);
+    // Without merges, rows of a rank that is alone on its node travel as with flat.
+    if (traits.by_node) can = traits.merges ? on_nodes || on_one : on_nodes && !alone;
     if (traits.slices_experts)
       can = can_divide_experts(request, layout, choose_transports(transport_names(name, request.model), layout.ep));
     can = can && (divides_experts(traits.kind) || request.run.mesh.expert_shares.empty());

@@ -35,8 +35,8 @@ struct Trainable {
 Trainable trainable(const Request& request);
 
 // Names for moe.transport: "", which is what the run says, and if that is "auto" and EP > 1 those to weigh besides:
-// halo and bypass where EP groups consist of several whole nodes, bypass where they lie on one, gather_weights where
-// gradients of experts are in fp32, and gather_tokens where experts can be cut into slices.
+// halo and bypass where EP groups consist of several whole nodes (halo of more than one rank), bypass where they lie on
+// one, gather_weights where gradients of experts are in fp32, and gather_tokens where experts can be cut into slices.
 std::vector<std::string> transports_to_try(const Request& request, const Layout& layout);
 
 // Every layout that passes divisibility. Empty: none does; fail_without_layouts says why.

@@ -18,24 +18,24 @@
 namespace mw {
 namespace {
 
+constexpr int kRounds = 2;  // a slow moment of the machine meets all transports
 constexpr int kWarmUp = 1, kFewestSteps = 3, kMostSteps = 15;
-constexpr double kEnoughSeconds = 2;                    // of steps with one transport
+constexpr double kEnoughSeconds = 2;                    // of steps with one transport in a round
 constexpr double kLeastFactor = 0.1, kMostFactor = 10;  // a prediction that is further off says nothing
 
 struct TimedSteps {
-  double seconds = 0;  // the median
-  MeasuredLoads loads;
+  std::vector<double> seconds;
+  MeasuredLoads loads;  // of the last one
 };
 
-TimedSteps time_steps(World& world, const RunSpec& run) {
+// Adds steps of a new run. Collective.
+void time_steps(World& world, const RunSpec& run, TimedSteps& timed) {
   const std::unique_ptr<Engine> engine = make_engine(world, run);
   set_first_weights(*engine);
   const std::unique_ptr<SampleOrder> samples = open_samples(run, engine->plan.model.vocab, false);
   RunState state;
-  TimedSteps timed;
-  std::vector<double> seconds;
-  for (double sum = 0;
-       std::ssize(seconds) < kFewestSteps || (sum < kEnoughSeconds && std::ssize(seconds) < kMostSteps);) {
+  int steps = 0;
+  for (double sum = 0; steps < kFewestSteps || (sum < kEnoughSeconds && steps < kMostSteps);) {
     world.comm().barrier();
     const auto begin = std::chrono::steady_clock::now();
     const StepStats stats = train_step(*engine, *samples, state);
@@ -44,13 +44,16 @@ TimedSteps time_steps(World& world, const RunSpec& run) {
     world.comm().all_reduce_max(std::span(&taken, 1));
     if (state.step <= kWarmUp) continue;
     timed.loads = loads_by_place(*engine, stats);
-    seconds.push_back(taken);
+    timed.seconds.push_back(taken);
     sum += taken;
+    ++steps;
   }
-  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  timed.seconds = *middle;
-  return timed;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 // Of a step by the profile with this factor of the transport's time.
@@ -93,7 +96,7 @@ void time_transports(World& world, RunSpec run, const std::function<void(const s
   run.plan.ranks = comm.size();
   std::optional<Request> request;
   Layout layout;
-  std::vector<std::string> names;  // on rank 0
+  std::vector<std::string> names;
   if (comm.rank() == 0) {
     RunSpec planned = run;
     planned.mesh.ranks_per_node = place_on_node(world, run.mesh).ranks;
@@ -103,20 +106,26 @@ void time_transports(World& world, RunSpec run, const std::function<void(const s
     check_layout(*request, layout);
     names = transports_of(*request, layout);
   }
-  std::vector<TransportTime> times;
-  for (size_t i = 0;; ++i) {
-    const std::string name = broadcast_text(comm, i < names.size() ? names[i] : "", 0);
-    if (name.empty()) break;
-    run.moe.transport = name;
-    const TimedSteps timed = time_steps(world, run);
-    if (comm.rank() != 0) continue;
-    request->load.measured = timed.loads;
-    const double once = predicted(*request, layout, name, 1), twice = predicted(*request, layout, name, 2);
-    const double factor = std::clamp(1 + (timed.seconds - once) / (twice - once), kLeastFactor, kMostFactor);
-    times.push_back({name, std::strtod(fmt::format("{:.4g}", factor).c_str(), nullptr)});
-    say(fmt::format("{}: a step takes {:.3g} ms, {:.3g} were predicted", name, 1e3 * timed.seconds, 1e3 * once));
-  }
+  int64_t count = std::ssize(names);
+  comm.all_reduce_max(std::span(&count, 1));
+  names.resize(static_cast<size_t>(count));
+  for (std::string& name : names) name = broadcast_text(comm, name, 0);
+  std::vector<TimedSteps> timed(names.size());
+  for (int round = 0; round < kRounds; ++round)
+    for (size_t i = 0; i < names.size(); ++i) {
+      run.moe.transport = names[i];
+      time_steps(world, run, timed[i]);
+    }
   if (comm.rank() != 0) return;
+  std::vector<TransportTime> times;
+  for (size_t i = 0; i < names.size(); ++i) {
+    request->load.measured = timed[i].loads;
+    const double seconds = median(timed[i].seconds), once = predicted(*request, layout, names[i], 1),
+                 twice = predicted(*request, layout, names[i], 2);
+    const double factor = std::clamp(1 + (seconds - once) / (twice - once), kLeastFactor, kMostFactor);
+    times.push_back({names[i], std::strtod(fmt::format("{:.4g}", factor).c_str(), nullptr)});
+    say(fmt::format("{}: a step takes {:.3g} ms, {:.3g} were predicted", names[i], 1e3 * seconds, 1e3 * once));
+  }
   request->profile.transport_times = times;
   write_text_file_atomically(path, to_json(request->profile));
 }
