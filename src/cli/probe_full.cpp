@@ -46,12 +46,17 @@ double parse_budget(const std::string& text) {
   return seconds;
 }
 
-Exit run_probe(World& world, const ProbeArguments& arguments) {
+Exit run_probe(World& world, ProbeArguments arguments) {
   Comm& comm = world.comm();
   std::optional<RunSpec> run;
   if (!arguments.run.empty()) {
     run = read_run_file(arguments.run, arguments.overrides);
     check_transports_to_time(*run, comm.size());
+    // The machine is measured as the run will use it.
+    if (arguments.threads == 0) arguments.threads = run->train.threads;
+    if (arguments.device == "auto") arguments.device = word_of(run->train.device);
+    run->train.threads = arguments.threads;
+    run->train.device = enum_of<DeviceChoice>(arguments.device).value();
   }
   const auto say = [](const std::string& line) {
     std::printf("%s\n", line.c_str());

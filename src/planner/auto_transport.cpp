@@ -35,9 +35,19 @@ bool slices_experts(std::string_view name) {
 // By transport, the seconds of a step whose MoE layers all use it and are all loaded as one of them is.
 using Seconds = std::map<std::string, double>;
 
-// By MoE layer; with flat and those of transports_to_try that fit in memory with the loads of all layers. Empty: there
-// is nothing to choose.
-std::vector<Seconds> seconds_by_layer(const Request& request) {
+using Names = std::vector<std::string>;  // by MoE layer
+
+// Of moe.transport = `setting`; none for "".
+Names names_of(const std::string& setting, const ModelSpec& model) {
+  if (setting.empty()) return {};
+  Names names = transport_names(setting, model);
+  std::erase(names, "");
+  return names;
+}
+
+// By MoE layer; with flat, those in use, and those of transports_to_try that fit in memory with the loads of all
+// layers. Empty: there is nothing to choose.
+std::vector<Seconds> seconds_by_layer(const Request& request, const Names& in_use) {
   Layout layout = layout_of(request.run);
   check_layout(request, layout);
   std::vector<std::string> names = transports_to_try(request, layout);
@@ -48,6 +58,7 @@ std::vector<Seconds> seconds_by_layer(const Request& request) {
   };
   Estimator of_all(request.model, request.run, request.profile, request.load, request.ranks);
   std::erase_if(names, [&](const std::string& name) {
+    if (std::find(in_use.begin(), in_use.end(), name) != in_use.end()) return false;
     return name.empty() || fit_of(request, estimate(of_all, name).needed) == MemoryFit::none;
   });
   names.emplace_back("flat");
@@ -67,8 +78,6 @@ std::vector<Seconds> seconds_by_layer(const Request& request) {
   }
   return layers;
 }
-
-using Names = std::vector<std::string>;  // by MoE layer
 
 // Of a step. Each layer has its share of the step's work. 0: some layer cannot use its transport.
 double mean_seconds(const std::vector<Seconds>& layers, const Names& names) {
@@ -110,12 +119,6 @@ Names change_by_layer(const std::vector<Seconds>& layers, Names now) {
   return now;
 }
 
-Names names_of(const std::string& setting, const ModelSpec& model) {
-  Names names = transport_names(setting, model);
-  std::erase(names, "");
-  return names;
-}
-
 // Calls decide(request) where a profile can decide; otherwise, and where that fails, the run's transport stays.
 TransportChoice choose_by_profile(RunSpec run, int ranks, const NodeMap& nodes,
                                   const std::function<TransportChoice(Request)>& decide) {
@@ -139,11 +142,10 @@ TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nod
                                       MeasuredLoads loads) {
   return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
     request.load.measured = std::move(loads);
-    const std::vector<Seconds> layers = seconds_by_layer(request);
+    const Names kept = names_of(before, request.model);
+    const std::vector<Seconds> layers = seconds_by_layer(request, kept);
     if (layers.empty()) return TransportChoice{};
-    if (!before.empty())
-      if (const Names kept = names_of(before, request.model); mean_seconds(layers, kept) > 0)
-        return choice_of(layers, kept);
+    if (!kept.empty() && mean_seconds(layers, kept) > 0) return choice_of(layers, kept);
     return choice_of(layers, change_by_layer(layers, choose_for_all(layers)));
   });
 }
@@ -152,7 +154,7 @@ TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& no
                                        MeasuredLoads loads) {
   return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
     request.load.measured = std::move(loads);
-    const std::vector<Seconds> layers = seconds_by_layer(request);
+    const std::vector<Seconds> layers = seconds_by_layer(request, names_of(now, request.model));
     if (layers.empty()) return TransportChoice{now, 0, 0, ""};
     return choice_of(layers, change_by_layer(layers, names_of(now, request.model)));
   });

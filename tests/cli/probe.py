@@ -113,19 +113,23 @@ checks.expect(result.code == 0 and "one.json describes links among 1 rank, but 2
 
 # With a run file its steps are timed with each transport: `auto` predicts what was measured, and takes the fastest.
 keys = ["mesh.ep=2", "train.threads=1", "train.steps=1", "plan.platform=run.json"]
-result = run(2, "probe", "run.toml", *outputs("probed"), *keys, "-o", "run.json", "--budget", "1s", "--threads", "1")
+result = run(2, "probe", "run.toml", *outputs("probed"), *keys, "-o", "run.json", "--budget", "1s")
 checks.expect(result.code == 0 and not pathlib.Path("probed").exists(), f"probe run.toml: exit {result.code}", result.output)
+checks.expect(", 1 thread each" in result.output, "threads of the run", result.output)
 ms = {name: float(value) for name, value in re.findall(r"(\w+): a step takes ([\d.e+]+) ms, [\d.e+]+ were predicted", result.output)}
-times = {time["transport"]: time["over_predicted"] for time in json.loads(pathlib.Path("run.json").read_text())["transport_times"]}
-checks.expect(set(ms) == set(times) >= {"flat", "bypass", "gather_weights"} and all(0.1 <= times[name] <= 10 for name in times),
-              f"{ms} {times}", result.output)
-result = run(2, "train", "run.toml", *outputs("run3"), *keys)
-chosen = re.search(r'moe.transport = "auto": (\w+), by .*: ([\d.e+]+) ms a step', " ".join(result.output.split()))
-checks.expect(result.code == 0 and chosen and chosen[1] in ms, "auto by measured steps", result.output)
-if chosen and all(0.1 < times[name] < 10 for name in times):  # not cut off
-    least = min(ms.values())
-    checks.expect(ms[chosen[1]] <= 1.1 * least and abs(float(chosen[2]) / ms[chosen[1]] - 1) < 0.1,
-                  f"{ms}, chosen: {chosen[0]}", result.output)
+checks.expect(set(ms) >= {"flat", "bypass", "gather_weights"}, f"{ms}", result.output)
+profile = json.loads(pathlib.Path("run.json").read_text())
+if "no times of transports are written" in result.output:  # on a machine that does much else
+    checks.expect("transport_times" not in profile, "times that cannot be used")
+else:
+    times = {time["transport"]: time["over_predicted"] for time in profile["transport_times"]}
+    checks.expect(set(ms) == set(times) and all(0.1 <= time <= 10 for time in times.values()), f"{ms} {times}", result.output)
+    checks.expect("transport_times, by steps of" in profile["sources"][-1], f"{profile['sources']}")
+    result = run(2, "train", "run.toml", *outputs("run3"), *keys)
+    chosen = re.search(r'moe.transport = "auto": (\w+), by .*: ([\d.e+]+) ms a step', " ".join(result.output.split()))
+    checks.expect(result.code == 0 and chosen and chosen[1] in ms, "auto by measured steps", result.output)
+    checks.expect(chosen and ms[chosen[1]] <= 1.1 * min(ms.values()) and abs(float(chosen[2]) / ms[chosen[1]] - 1) < 0.1,
+                  f"{ms}, chosen: {chosen and chosen[0]}", result.output)
 
 for arguments, code, text in (
     (["--budget", "soon"], 2, "--budget soon: expected a time"),
@@ -134,6 +138,7 @@ for arguments, code, text in (
     (["-o", "/dev/null/x.json", "--budget", "1s"], 4, "/dev/null/x.json"),
     (["run.toml", "mesh.ep=2"], 3, "mesh.ep = 2 on 1 rank"),
     (["run.toml", "moe.transport=flat"], 3, 'moe.transport = "flat": probe compares transports'),
+    (["run.toml", "mesh.shares=measured"], 3, 'mesh.shares = "measured": probe times transports with equal or given shares'),
     (["run.toml", "data.kid=1"], 3, "data.kid"),
 ):
     if arguments[0] == "--device" and os.environ.get("MOEWRIGHT_TEST_DEVICE") == "gpu":

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "layout/shares.h"
 #include "planner/search.h"
 #include "train/loop/loads.h"
 #include "train/loop/train_step.h"
@@ -21,7 +22,7 @@ namespace {
 constexpr int kRounds = 2;  // a slow moment of the machine meets all transports
 constexpr int kWarmUp = 1, kFewestSteps = 3, kMostSteps = 15;
 constexpr double kEnoughSeconds = 2;                    // of steps with one transport in a round
-constexpr double kLeastFactor = 0.1, kMostFactor = 10;  // a prediction that is further off says nothing
+constexpr double kLeastFactor = 0.1, kMostFactor = 10;  // beyond, the error lies in other parts of the step
 
 struct TimedSteps {
   std::vector<double> seconds;
@@ -83,10 +84,17 @@ void check_transports_to_time(const RunSpec& run, int ranks) {
     fail(Exit::config,
          fmt::format("moe.transport = \"{}\": probe compares transports, expected \"auto\"", run.moe.transport),
          "set moe.transport = \"auto\", or probe the machine without a run file");
+  const std::pair<const char*, const std::string&> shares[] = {{"mesh.shares", run.mesh.shares},
+                                                               {"mesh.width_shares", run.mesh.width_shares},
+                                                               {"mesh.expert_shares", run.mesh.expert_shares}};
+  for (const auto& [key, value] : shares)
+    if (value == kMeasuredShares)
+      fail(Exit::config, fmt::format("{} = \"measured\": probe times transports with equal or given shares", key),
+           fmt::format("set {} = \"\" for the probe, or probe without a run file", key));
   if (run.mesh.ep < 2 || ranks < 2)
     fail(Exit::config,
-         fmt::format("mesh.ep = {} on {} rank{}: nothing is exchanged whose transports could be compared", run.mesh.ep,
-                     ranks, ranks == 1 ? "" : "s"),
+         fmt::format("mesh.ep = {} on {} rank{}: no rows are exchanged, so that there are no transports to compare",
+                     run.mesh.ep, ranks, ranks == 1 ? "" : "s"),
          "start as many ranks as the run will have, with mesh.ep of at least 2, or probe without a run file");
 }
 
@@ -94,6 +102,7 @@ void time_transports(World& world, RunSpec run, const std::function<void(const s
   Comm& comm = world.comm();
   const std::string path = run.plan.platform;
   run.plan.ranks = comm.size();
+  run.train.batch_ramp.clear();  // steps of the whole batch are what is predicted
   std::optional<Request> request;
   Layout layout;
   std::vector<std::string> names;
@@ -118,15 +127,24 @@ void time_transports(World& world, RunSpec run, const std::function<void(const s
     }
   if (comm.rank() != 0) return;
   std::vector<TransportTime> times;
+  bool usable = true;
   for (size_t i = 0; i < names.size(); ++i) {
     request->load.measured = timed[i].loads;
     const double seconds = median(timed[i].seconds), once = predicted(*request, layout, names[i], 1),
                  twice = predicted(*request, layout, names[i], 2);
-    const double factor = std::clamp(1 + (seconds - once) / (twice - once), kLeastFactor, kMostFactor);
+    const double factor = 1 + (seconds - once) / (twice - once);
+    usable = usable && factor >= kLeastFactor && factor <= kMostFactor;
     times.push_back({names[i], std::strtod(fmt::format("{:.4g}", factor).c_str(), nullptr)});
     say(fmt::format("{}: a step takes {:.3g} ms, {:.3g} were predicted", names[i], 1e3 * seconds, 1e3 * once));
   }
+  if (!usable)
+    return say(
+        "no times of transports are written: the profile mispredicts other parts of the step by more than its MoE "
+        "layers take");
   request->profile.transport_times = times;
+  request->profile.sources.push_back(
+      fmt::format("measured: transport_times, by steps of {} in {}; other runs may have other ones",
+                  summary(request->model), describe(layout)));
   write_text_file_atomically(path, to_json(request->profile));
 }
 
