@@ -61,13 +61,19 @@ std::vector<RampPoint> ramp_points(const TrainSpec& train) {
 
 void check_batch_ramp(const TrainSpec& train) {
   const int64_t micro_batch = train.global_batch / train.micro_batches;
-  for (const RampPoint& point : ramp_points(train))
-    if (point.last_step < INT64_MAX && point.samples % micro_batch != 0)
+  int64_t before = 0;
+  for (const RampPoint& point : ramp_points(train)) {
+    if (point.last_step < INT64_MAX && point.samples % micro_batch != 0) {
+      int64_t near = point.samples / micro_batch * micro_batch;
+      if (near <= before) near += micro_batch;
       refuse_ramp(fmt::format("{} samples are no multiple of a micro-batch, which has train.global_batch / "
                               "train.micro_batches = {} samples",
                               point.samples, micro_batch),
-                  fmt::format("set {} samples, or raise train.micro_batches",
-                              std::max<int64_t>(1, point.samples / micro_batch) * micro_batch));
+                  near < train.global_batch ? fmt::format("set {} samples, or raise train.micro_batches", near)
+                                            : "raise train.micro_batches");
+    }
+    before = point.samples;
+  }
 }
 
 bool divides_batch_ramp(const TrainSpec& train, int64_t micro_batches) {

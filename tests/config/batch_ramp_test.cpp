@@ -78,6 +78,15 @@ TEST(BatchRamp, RefusesWhatIsNone) {
   refuse({"3 6"}, "6 samples are no multiple of a micro-batch", "set 4 samples");
   refuse({"3 2"}, "train.global_batch / train.micro_batches = 4 samples",
          "set 4 samples, or raise train.micro_batches");
+  refuse({"3 4", "5 6"}, "6 samples are no multiple of a micro-batch", "set 8 samples");
+  TrainSpec whole = ramp({"3 4"});
+  whole.micro_batches = 1;
+  try {
+    check_batch_ramp(whole);
+    ADD_FAILURE() << "a ramp with one micro-batch";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.hint(), "raise train.micro_batches");
+  }
 }
 
 }  // namespace
