@@ -146,7 +146,7 @@ const std::vector<KeyRule>& key_rules() {
       REAL("train.qk_clip", train.qk_clip, 0, 1e9,
            "QK-clip (MuonClip of Kimi K2, which sets 100): where a head's largest attention logit of a step exceeds "
            "this, the update also shrinks the head's query and key weights until the logit would not; largest_logit "
-           "in the metrics is that of all heads; 0: off; needs model.qk_norm = \"none\""),
+           "in the metrics is that of all heads; 0: off; needs model.qk_norm = \"none\" and model.clip_qkv = 0"),
       REAL("train.weight_decay", train.weight_decay, 0, 10, "weight decay of tensors with two or more dimensions"),
       REAL("train.clip", train.clip, 0, 1e9, "clip gradients to this global norm; 0: off"),
       REAL("train.beta1", train.beta1, 0, 0.999999, "AdamW beta1"),

@@ -96,6 +96,15 @@ static void check_qk_clip(const ModelSpec& model, const TrainSpec& train) {
              "their weights do not change the size of logits",
              train.qk_clip),
          "set train.qk_clip = 0, or use a model with qk_norm = \"none\"");
+  const bool has_limit = std::any_of(model.layers.begin(), model.layers.end(),
+                                     [](const LayerSpec& layer) { return layer.attention.clip_qkv > 0; });
+  if (train.qk_clip > 0 && has_limit)
+    fail(Exit::config,
+         fmt::format(
+             "train.qk_clip = {:g} shrinks query and key weights, but this model limits queries and keys (clip_qkv), "
+             "so that smaller weights may leave them as large",
+             train.qk_clip),
+         "set train.qk_clip = 0, or use a model with clip_qkv = 0");
 }
 
 static bool has_room_for_replicas(const ExpertPlacement& placement, const RunSpec& run) {

@@ -149,12 +149,19 @@ TEST(QkClip, IsOffByDefault) {
   for (const ByteRow& row : f.engine.plan.activation_rows) EXPECT_FALSE(row.name.ends_with(kLargestLogits)) << row.name;
 }
 
-TEST(QkClip, NeedsAModelWithoutNorms) {
+TEST(QkClip, NeedsAModelWithoutNormsAndLimits) {
   RunSpec run = small_run();
   run.train.qk_clip = 100;
   const std::string error =
       error_of([&] { make_plan(build_native_model(run.native), run, 1, 0, Platform{}); }, Exit::config);
   EXPECT_TRUE(contains(error, "train.qk_clip = 100 shrinks query and key weights")) << error;
+
+  ModelSpec limited = build_native_model(grouped_run().native);
+  limited.layers.back().attention.clip_qkv = 8;
+  run = grouped_run();
+  run.train.qk_clip = 100;
+  const std::string other = error_of([&] { make_plan(limited, run, 1, 0, Platform{}); }, Exit::config);
+  EXPECT_TRUE(contains(other, "limits queries and keys (clip_qkv)")) << other;
 }
 
 }  // namespace
