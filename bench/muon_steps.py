@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How many steps Muon needs for the loss that AdamW reaches, both tuned, over several seeds.
 
-    bench/muon_steps.py build/cuda/moewright --json bench/results/muon_steps.json [--data DIR] [--gpus 0 1] [key=value ...]
+    bench/muon_steps.py build/cuda/moewright --json bench/results/muon_steps.json [--data DIR] [--gpus 0,1] [key=value ...]
 
 AdamW trains examples/bench/byte_30m.toml for 1,000 steps and Muon for 700, each with a cosine schedule of its own length.
 First each gets its learning rate on a seed of its own: a grid with steps of two, longer at an end where the best rate lies.
@@ -32,7 +32,7 @@ class Runs:
         self.path = pathlib.Path(options.json)
         self.found = json.loads(self.path.read_text())["runs"] if self.path.exists() else []
         self.gpus = queue.Queue()
-        for gpu in options.gpus:
+        for gpu in options.gpus.split(","):
             self.gpus.put(gpu)
 
     def losses(self, wanted):
@@ -40,9 +40,13 @@ class Runs:
         keys = [{"optimizer": optimizer, "lr": rate, "seed": seed, "steps": OPTIMIZERS[optimizer][0]}
                 for optimizer, rate, seed in wanted]
         missing = [key for key in keys if self.find(key) is None]
-        with concurrent.futures.ThreadPoolExecutor(len(self.options.gpus)) as pool:
-            for done in concurrent.futures.as_completed([pool.submit(self.train, key) for key in missing]):
-                self.add(done.result())
+        with concurrent.futures.ThreadPoolExecutor(self.gpus.qsize()) as pool:
+            try:
+                for done in concurrent.futures.as_completed([pool.submit(self.train, key) for key in missing]):
+                    self.add(done.result())
+            except SystemExit:
+                pool.shutdown(cancel_futures=True)
+                raise
         return [self.find(key)["val_loss"] for key in keys]
 
     def find(self, key):
@@ -94,7 +98,8 @@ def main():
     parser.add_argument("binary")
     parser.add_argument("--json", required=True, help="file of the results")
     parser.add_argument("--data", default="", help="text to train on, in place of /usr/include")
-    parser.add_argument("--gpus", nargs="+", default=["0"], metavar="N", help="GPUs to run on, one run at a time on each")
+    parser.add_argument("--gpus", default=os.environ.get("CUDA_VISIBLE_DEVICES", "0"), metavar="N,N",
+                        help="GPUs to run on, one run at a time on each")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="of every run")
     runs = Runs(parser.parse_intermixed_args())
     rates = runs.best_rates()
