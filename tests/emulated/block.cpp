@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-EmulatedIndex threadIdx{}, blockIdx{}, gridDim{};
+EmulatedIndex threadIdx{}, blockIdx{}, gridDim{}, blockDim{};
 
 namespace mw::emulated {
 namespace {

@@ -21,4 +21,4 @@ void wait_for_wave();
 struct EmulatedIndex {
   unsigned x;
 };
-extern EmulatedIndex threadIdx, blockIdx, gridDim;
+extern EmulatedIndex threadIdx, blockIdx, gridDim, blockDim;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -21,6 +22,10 @@ template <class T>
 T atomicAdd(T* sum, std::type_identity_t<T> value) {
   return std::exchange(*sum, *sum + value);
 }
+inline int atomicMax(int* to, int value) { return std::exchange(*to, std::max(*to, value)); }
+inline unsigned atomicMin(unsigned* to, unsigned value) { return std::exchange(*to, std::min(*to, value)); }
+inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 
 // v_mfma_f32_32x32x8_bf16_1k as AMD describes it for CDNA2. Lane l of a wave gives row l % 32 of a and column l % 32 of
 // b, both for the summands 4 (l / 32) to 4 (l / 32) + 3; its sum v is that of column l % 32 and row 8 (v / 4) +
@@ -71,6 +76,7 @@ void launch(Stream&, void (*kernel)(Parameters...), int64_t blocks, int threads,
             const Arguments&... arguments) {
   for (int64_t block = 0; block < blocks; ++block) {
     gridDim.x = static_cast<unsigned>(blocks);
+    blockDim.x = static_cast<unsigned>(threads);
     blockIdx.x = static_cast<unsigned>(block);
     emulated::run_block(threads, [&] { kernel(Parameters(arguments)...); });
   }
