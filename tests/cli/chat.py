@@ -71,8 +71,9 @@ result = run(1, "train", "run.toml", "model.vocab=258", "data.kind=megatron", "d
 checks.expect(result.code == 0, "train on conversations", result.output)
 result = subprocess.run(command(1, ["chat", "tuned", "--chat", "chatml"]), input=b"hi\nwho?\n", capture_output=True, timeout=300)
 checks.expect(result.stdout == b"hello you\na model\n", "by chatml", f"{result.stdout} {result.stderr}")
-for name, message in (("llama", 'no template "llama"'), ("glm4", "no token that ends an answer"), ("phi", "has no token <|end|>")):
-    result = subprocess.run(command(1, ["chat", "tuned", "--chat", name]), input=b"", capture_output=True, timeout=300)
+for ranks, name, message in ((1, "llama", 'no template "llama"'), (2, "glm4", "no token that ends an answer"),
+                             (1, "phi", "has no token <|end|>")):
+    result = subprocess.run(command(ranks, ["chat", "tuned", "--chat", name]), input=b"", capture_output=True, timeout=300)
     told = result.stderr.decode()
     checks.expect(result.returncode == 2 and message in told, f"--chat {name}: exit {result.returncode}", told)
     checks.expect(name == "phi" or "choose one of chatml, mixtral," in told, f"--chat {name}: only what chat takes", told)

@@ -1,6 +1,8 @@
 // Chat: where an answer ends, and that later turns are computed as a whole conversation is.
 #include "train/loop/chat.h"
 
+#include "formats/byte_level_tokenizer.h"
+#include "support/thread_comm.h"
 #include "train/helpers.h"
 
 namespace mw::test {
@@ -55,6 +57,34 @@ TEST(Chat, KeepsEarlierTurns) {
     conversation += answer;
   }
   EXPECT_FALSE(chat.answer({}, [](std::string_view) {}));
+}
+
+// A model without weights always chooses token 0. All ranks stop at either end of an answer, and at nothing else.
+TEST(Chat, EndsAnswersWithEitherTokenOfTheTemplate) {
+  using Tokens = std::vector<std::string_view>;
+  for (const Tokens& special :
+       {Tokens{"<|end|>", "<|return|>", "<|start|>"}, Tokens{"<|return|>", "<|end|>", "<|start|>"},
+        Tokens{"<|start|>", "<|return|>", "<|end|>"}})
+    run_ranks(2, [&](Comm& world, Stream&) {
+      RunSpec run = small_run();
+      run.native.vocab = 300;
+      run.mesh.ep = 2;
+      run.train.global_batch = 2;
+      run.train.micro_batches = 1;
+      run.train.seq_len = 700;
+      run.sample.tokens = 3;
+      run.sample.temperature = 0;
+      Engine engine(build_native_model(run.native), run, world, 1);
+      for (Parameter& p : engine.params.all())
+        p.set_master(engine.device, 0, std::vector<float>(static_cast<size_t>(p.held.count)));
+      refresh_weights(engine);
+      const std::unique_ptr<Tokenizer> tokenizer = world.rank() == 0 ? byte_level_tokenizer(special) : nullptr;
+      Chat chat(engine, tokenizer.get(), run.sample, &find_chat_template("gpt_oss", true));
+      std::string answer;
+      const std::vector<int32_t> turn = world.rank() == 0 ? chat.encode("a") : std::vector<int32_t>();
+      EXPECT_TRUE(chat.answer(turn, [&](std::string_view piece) { answer += piece; }));
+      EXPECT_EQ(answer.empty(), special[0] != "<|start|>" || world.rank() == 1) << special[0];
+    });
 }
 
 }  // namespace

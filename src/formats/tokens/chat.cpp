@@ -119,15 +119,10 @@ void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages
   encoder.finish();
 }
 
-ChatTurns::ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer) : form_(form), tokenizer_(tokenizer) {
-  const std::string hint = fmt::format("choose one of {}, or none", chat_template_names(true));
-  if (!form.ends_answers())
-    fail(Exit::usage, fmt::format("the chat template {} has no token that ends an answer", form.name), hint);
-  if (!form.takes_turns())
-    fail(Exit::usage, fmt::format("the chat template {} begins the last answer unlike those before it", form.name),
-         hint);
-  end_ = id_of(tokenizer, form.last_answer().end, form);
-}
+ChatTurns::ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer)
+    : form_(form),
+      tokenizer_(tokenizer),
+      ends_{id_of(tokenizer, form.last_answer().end, form), id_of(tokenizer, form.roles.back().end, form)} {}
 
 std::vector<int32_t> ChatTurns::encode(const std::string& user, bool is_first) const {
   std::vector<int32_t> ids;

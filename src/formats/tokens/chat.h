@@ -1,6 +1,7 @@
 // Conversations as tokens: the fixed chat templates of model families, and which tokens of them count in the loss.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -43,7 +44,8 @@ std::span<const ChatTemplate> chat_templates();
 // Of all, or of those that ChatTurns takes; with commas between them.
 std::string chat_template_names(bool for_turns);
 
-// Errors: Exit::usage naming the templates that there are, for turns or at all.
+// Errors: Exit::usage naming the templates that there are, where there is none of this name, or it does not take turns
+// and for_turns is set.
 const ChatTemplate& find_chat_template(std::string_view name, bool for_turns = false);
 
 // The list of {"role", "content", "loss"} in the field `key` of a JSON object. Other fields are passed over. Errors:
@@ -59,19 +61,20 @@ void encode_chat(const ChatTemplate& form, std::span<const ChatMessage> messages
 // A conversation with a model, turn by turn: the same ids as encode_chat's of all its messages.
 class ChatTurns {
  public:
-  // The tokenizer must outlive this object. Errors: Exit::usage, of a template that does not take turns, or where the
-  // tokenizer lacks a token of the template.
+  // The template must take turns, and the tokenizer outlive this object. Errors: Exit::usage, where the tokenizer lacks
+  // a token of the template.
   ChatTurns(const ChatTemplate& form, Tokenizer& tokenizer);
-  int32_t end() const { return end_; }  // the token that ends an answer
+  // The tokens that end an answer: the last one of a conversation, and any before it. They can be the same.
+  const std::array<int32_t, 2>& ends() const { return ends_; }
   // The ids from the token that ends an answer in the middle of a conversation to the begin of the next answer, around
-  // what the user says; end() of the answer before stays out of the conversation. is_first: there was no answer.
-  // Errors: as Tokenizer::encode.
+  // what the user says; the one with which the answer before ended stays out of the conversation. is_first: there was
+  // no answer. Errors: as Tokenizer::encode.
   std::vector<int32_t> encode(const std::string& user, bool is_first) const;
 
  private:
   const ChatTemplate& form_;
   Tokenizer& tokenizer_;
-  int32_t end_;
+  std::array<int32_t, 2> ends_;
 };
 
 }  // namespace mw

@@ -104,9 +104,15 @@ std::string chat_template_names(bool for_turns) {
 const ChatTemplate& find_chat_template(std::string_view name, bool for_turns) {
   const auto* const found =
       std::find_if(std::begin(kTemplates), std::end(kTemplates), [&](const ChatTemplate& t) { return t.name == name; });
-  if (found != std::end(kTemplates)) return *found;
-  fail(Exit::usage, fmt::format("--chat: there is no template \"{}\"", printable(std::string(name))),
-       "choose one of " + chat_template_names(for_turns));
+  const std::string hint = "choose one of " + chat_template_names(for_turns);
+  if (found == std::end(kTemplates))
+    fail(Exit::usage, fmt::format("--chat: there is no template \"{}\"", printable(std::string(name))), hint);
+  if (for_turns && !found->ends_answers())
+    fail(Exit::usage, fmt::format("the chat template {} has no token that ends an answer", name), hint + ", or none");
+  if (for_turns && !found->takes_turns())
+    fail(Exit::usage, fmt::format("the chat template {} begins the last answer unlike those before it", name),
+         hint + ", or none");
+  return *found;
 }
 
 }  // namespace mw

@@ -32,9 +32,9 @@ Chat::Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const C
     : engine_(engine), tokenizer_(tokenizer), sampler_(engine, tokenizer, spec), most_(spec.tokens) {
   if (form != nullptr && tokenizer != nullptr) {
     turns_.emplace(*form, *tokenizer);
-    answer_end_ = turns_->end();
+    answer_ends_ = turns_->ends();
   }
-  engine.world.broadcast(std::as_writable_bytes(std::span(&answer_end_, 1)), 0);
+  engine.world.broadcast(std::as_writable_bytes(std::span(answer_ends_)), 0);
 }
 
 std::vector<int32_t> Chat::encode(const std::string& text) const {
@@ -56,7 +56,7 @@ bool Chat::answer(std::vector<int32_t> turn, const std::function<void(std::strin
   bool stopped = false;
   for (int64_t t = 0; t < most_ && ended == 0 && !stopped; ++t) {
     const int32_t next = sampler_.next(*generation_).front();
-    if (next == answer_end_) break;  // the next turn begins with the end of this answer
+    if (next == answer_ends_[0] || next == answer_ends_[1]) break;  // the next turn begins with the end of this answer
     generation_->add({{next}});
     if (next == sampler_.end()) break;
     if (stream) {

@@ -2,6 +2,7 @@
 // ANSWER\nUser: TEXT\nAssistant: ANSWER".
 #pragma once
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -28,8 +29,8 @@ class AnswerText {
 
 class Chat {
  public:
-  // As for generate(). form: null for plain text; alike on all ranks. Collective over the world. All must outlive this
-  // object. Errors: as ChatTurns.
+  // As for generate(). form: null for plain text, or one that takes turns; alike on all ranks. Collective over the
+  // world. All must outlive this object. Errors: as ChatTurns.
   Chat(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec, const ChatTemplate* form = nullptr);
 
   // On rank 0: the ids of the user's turn. Errors: as Sampler::encode; the conversation is as before.
@@ -45,11 +46,11 @@ class Chat {
   Engine& engine_;
   Tokenizer* tokenizer_;
   Sampler sampler_;
-  int64_t most_;                          // tokens of an answer
-  std::optional<Generation> generation_;  // none before the first turn
-  std::optional<ChatTurns> turns_;        // of the template; on rank 0
-  int32_t answer_end_ = -1;               // the template's token
-  bool user_began_ = false;               // the last answer ended with the words that begin the user's turn
+  int64_t most_;                                   // tokens of an answer
+  std::optional<Generation> generation_;           // none before the first turn
+  std::optional<ChatTurns> turns_;                 // of the template; on rank 0
+  std::array<int32_t, 2> answer_ends_ = {-1, -1};  // the template's tokens
+  bool user_began_ = false;                        // the last answer ended with the words that begin the user's turn
 };
 
 }  // namespace mw
