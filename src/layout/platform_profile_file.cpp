@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 #include <type_traits>
 
 #include "base/file.h"
@@ -23,9 +24,12 @@ constexpr size_t kMostEntries = 4096;
 constexpr double kMostRate = 1e21, kMostSeconds = 1e6, kLeastShare = 1e-6, kMostShare = 1e6;
 constexpr double kLeastSize = 1e-3, kNextSize = 1 + 1e-9;  // apart enough for the logarithm between two
 
-// Visits the fields of one object, in the order that files have them.
-template <class Rates, class Visit>
-void visit_rates(Rates& rates, Visit&& visit) {
+template <class T, class Object>
+concept Is = std::is_same_v<std::remove_const_t<T>, Object>;
+
+// Each visits the fields of one object, in the order that files have them.
+template <Is<OperatorRates> Rates, class Visit>
+void visit_fields(Rates& rates, Visit&& visit) {
   visit("dense_products", rates.dense_products);
   visit("expert_products", rates.expert_products);
   visit("expert_weight_products", rates.expert_weight_products);
@@ -42,8 +46,8 @@ void visit_rates(Rates& rates, Visit&& visit) {
   visit("attention_backward_documents", rates.attention_backward_documents);
 }
 
-template <class Profile, class Visit>
-void visit_profile(Profile& p, Visit&& visit) {
+template <Is<PlatformProfile> Profile, class Visit>
+void visit_fields(Profile& p, Visit&& visit) {
   visit("name", p.name);
   visit("sources", p.sources);
   visit("ranks_per_node", p.ranks_per_node);
@@ -58,7 +62,7 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("threads", p.threads);
   visit("logit_elements", p.logit_elements);
   visit("logit_gradient_rows", p.logit_gradient_rows);
-  visit_rates(p.bf16, visit);
+  visit_fields(p.bf16, visit);
   visit("fp32", p.fp32);
   visit("elementwise_bytes_per_s", p.elementwise_bytes_per_s);
   visit("stream_bytes_per_s", p.stream_bytes_per_s);
@@ -78,8 +82,8 @@ void visit_profile(Profile& p, Visit&& visit) {
   visit("rank_kinds", p.rank_kinds);
 }
 
-template <class Level, class Visit>
-void visit_level(Level& level, Visit&& visit) {
+template <Is<LinkLevel> Level, class Visit>
+void visit_fields(Level& level, Visit&& visit) {
   visit("name", level.name);
   visit("ranks", level.ranks);
   visit("all_to_all", level.all_to_all);
@@ -90,8 +94,8 @@ void visit_level(Level& level, Visit&& visit) {
   visit("groups", level.groups);
 }
 
-template <class Group, class Visit>
-void visit_group(Group& group, Visit&& visit) {
+template <Is<GroupCosts> Group, class Visit>
+void visit_fields(Group& group, Visit&& visit) {
   visit("ranks", group.ranks);
   visit("stride", group.stride);
   visit("all_to_all", group.all_to_all);
@@ -99,28 +103,28 @@ void visit_group(Group& group, Visit&& visit) {
   visit("owner", group.owner);
 }
 
-template <class Rates, class Visit>
-void visit_expert_rates(Rates& rates, Visit&& visit) {
+template <Is<ExpertRates> Rates, class Visit>
+void visit_fields(Rates& rates, Visit&& visit) {
   visit("experts", rates.experts);
   visit("products", rates.products);
   visit("weight_products", rates.weight_products);
 }
 
-template <class Library, class Visit>
-void visit_library(Library& library, Visit&& visit) {
+template <Is<LibraryBytes> Library, class Visit>
+void visit_fields(Library& library, Visit&& visit) {
   visit("name", library.name);
   visit("bytes", library.bytes);
   visit("per_group", library.per_group);
 }
 
-template <class Time, class Visit>
-void visit_transport_time(Time& time, Visit&& visit) {
+template <Is<TransportTime> Time, class Visit>
+void visit_fields(Time& time, Visit&& visit) {
   visit("transport", time.transport);
   visit("over_predicted", time.over_predicted);
 }
 
-template <class Kind, class Visit>
-void visit_rank_kind(Kind& kind, Visit&& visit) {
+template <Is<RankKind> Kind, class Visit>
+void visit_fields(Kind& kind, Visit&& visit) {
   visit("ranks", kind.ranks);
   visit("speed", kind.speed);
 }
@@ -193,39 +197,10 @@ class ObjectReader {
     if (field.rates.empty()) refuse(where, "must have at least one [size, rate]");
     field.bytes_per_s = field.rates.back().per_second;
   }
-  static void read(const nlohmann::json& json, const std::string& where, OperatorRates& field) {
+  template <class Object>
+  static void read(const nlohmann::json& json, const std::string& where, Object& field) {
     ObjectReader reader(json, where);
-    visit_rates(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, LinkLevel& field) {
-    ObjectReader reader(json, where);
-    visit_level(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, GroupCosts& field) {
-    ObjectReader reader(json, where);
-    visit_group(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, ExpertRates& field) {
-    ObjectReader reader(json, where);
-    visit_expert_rates(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, LibraryBytes& field) {
-    ObjectReader reader(json, where);
-    visit_library(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, TransportTime& field) {
-    ObjectReader reader(json, where);
-    visit_transport_time(field, reader);
-    reader.finish();
-  }
-  static void read(const nlohmann::json& json, const std::string& where, RankKind& field) {
-    ObjectReader reader(json, where);
-    visit_rank_kind(field, reader);
+    visit_fields(field, reader);
     reader.finish();
   }
   template <class T>
@@ -255,46 +230,17 @@ struct ObjectWriter {
   }
 
   template <class T>
-  static Json write(const T& field) {
-    return field;
-  }
+  requires std::is_arithmetic_v<T>
+  static Json write(const T& field) { return field; }
+  static Json write(const std::string& field) { return field; }
   static Json write(const RatePoint& point) { return Json::array({point.size, point.per_second}); }
   static Json write(const LinkCost& cost) {
     return Json::array({cost.latency_s, cost.rates.empty() ? Json(cost.bytes_per_s) : write(cost.rates)});
   }
-  static Json write(const OperatorRates& rates) {
+  template <class Object>
+  static Json write(const Object& field) {
     ObjectWriter writer;
-    visit_rates(rates, writer);
-    return writer.json;
-  }
-  static Json write(const LinkLevel& level) {
-    ObjectWriter writer;
-    visit_level(level, writer);
-    return writer.json;
-  }
-  static Json write(const GroupCosts& group) {
-    ObjectWriter writer;
-    visit_group(group, writer);
-    return writer.json;
-  }
-  static Json write(const ExpertRates& rates) {
-    ObjectWriter writer;
-    visit_expert_rates(rates, writer);
-    return writer.json;
-  }
-  static Json write(const LibraryBytes& library) {
-    ObjectWriter writer;
-    visit_library(library, writer);
-    return writer.json;
-  }
-  static Json write(const TransportTime& time) {
-    ObjectWriter writer;
-    visit_transport_time(time, writer);
-    return writer.json;
-  }
-  static Json write(const RankKind& kind) {
-    ObjectWriter writer;
-    visit_rank_kind(kind, writer);
+    visit_fields(field, writer);
     return writer.json;
   }
   template <class T>
@@ -366,12 +312,33 @@ class Validation {
       before = count.experts;
     }
   }
-  void transport(const std::string& name) const {
+  void transport_times(const std::vector<TransportTime>& times) const {
     const auto table = transport_table();
-    if (std::any_of(table.begin(), table.end(), [&](const TransportTraits& traits) { return traits.name == name; }))
-      return;
-    fail(Exit::config, fmt::format("{}: transport_times: unknown transport \"{}\"", where_, printable(name)),
-         "remove the entry, or write a new profile with `moewright probe RUN`");
+    std::set<std::string> seen;
+    for (const auto& [name, over_predicted] : times) {
+      if (std::none_of(table.begin(), table.end(), [&](const TransportTraits& traits) { return traits.name == name; }))
+        fail(Exit::config, fmt::format("{}: transport_times: unknown transport \"{}\"", where_, printable(name)),
+             "remove the entry, or write a new profile with `moewright probe RUN`");
+      if (!seen.insert(name).second)
+        fail(Exit::config, fmt::format("{}: transport_times: expected one entry of {}, got two", where_, name),
+             "remove one of them");
+      range("over_predicted of " + name, over_predicted, kLeastShare, kMostShare);
+    }
+  }
+  void rank_kinds(const std::vector<RankKind>& kinds) const {
+    double slowest = kMostShare;
+    for (const RankKind& kind : kinds) {
+      range("ranks of rank_kinds", static_cast<double>(kind.ranks), 1, 1 << 30);
+      range("speed of rank_kinds", kind.speed, 1, kMostShare);
+      slowest = std::min(slowest, kind.speed);
+    }
+    if (kinds.empty())
+      fail(Exit::config, fmt::format("{}: rank_kinds is empty, expected an entry", where_),
+           "remove the field where all ranks are alike");
+    if (slowest != 1)
+      fail(Exit::config,
+           fmt::format("{}: rank_kinds: expected a kind of speed 1, got {} for the slowest", where_, slowest),
+           "give the slowest kind speed 1: the profile has its rates");
   }
   // Groups that fit the level's ranks, and that nearer links do not join.
   void groups(const std::string& level, int64_t ranks, int64_t inside, const std::vector<GroupCosts>& groups) const {
@@ -427,14 +394,8 @@ void validate(const PlatformProfile& p, const std::string& where) {
   }
   for (const LibraryBytes& library : p.libraries)
     check.range("bytes of " + library.name, static_cast<double>(library.bytes), 0, 0x1p50);
-  for (const TransportTime& time : p.transport_times.value_or(std::vector<TransportTime>{})) {
-    check.transport(time.transport);
-    check.range("over_predicted of " + time.transport, time.over_predicted, kLeastShare, kMostShare);
-  }
-  for (const RankKind& kind : p.rank_kinds.value_or(std::vector<RankKind>())) {
-    check.range("ranks of rank_kinds", static_cast<double>(kind.ranks), 1, 1 << 30);
-    check.range("speed of rank_kinds", kind.speed, 1, kMostShare);
-  }
+  if (p.transport_times) check.transport_times(*p.transport_times);
+  if (p.rank_kinds) check.rank_kinds(*p.rank_kinds);
 }
 
 }  // namespace
@@ -453,7 +414,7 @@ PlatformProfile parse_platform_profile(const std::string& text, const std::strin
   if (version != kVersion)
     fail(Exit::config, fmt::format("{}: expected version {} of a platform profile, got {}", where, kVersion, version),
          "write a new profile with `moewright probe`");
-  visit_profile(profile, reader);
+  visit_fields(profile, reader);
   reader.finish();
   validate(profile, where);
   return profile;
@@ -478,7 +439,7 @@ std::string to_json(const PlatformProfile& profile) {
   ObjectWriter writer;
   writer("format", std::string(kFormat));
   writer("version", kVersion);
-  visit_profile(profile, writer);
+  visit_fields(profile, writer);
   // One line for a field, for a field of an object, or for an entry of a list of texts or objects.
   std::string text;
   for (const auto& [key, value] : writer.json.items()) {

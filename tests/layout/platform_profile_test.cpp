@@ -127,10 +127,14 @@ TEST(PlatformProfile, KindsOfRanksAreOptional) {
   EXPECT_EQ(speed_of(profile, 4), 1);  // beyond them
   EXPECT_EQ(describe_rank_kinds(profile),
             "2 ranks at 3 times the speed of the slowest, 1 rank of those, 1 rank at 3 times the speed of the slowest");
-  for (const std::vector<RankKind>& wrong : {std::vector<RankKind>{{2, 0.5}}, std::vector<RankKind>{{0, 1}}}) {
+  const auto refuse = [&](const std::vector<RankKind>& wrong, const char* why) {
     profile.rank_kinds = wrong;
-    EXPECT_TRUE(refusal_of([&] { parse_platform_profile(to_json(profile), "P"); }, {Exit::config}, "rank_kinds"));
-  }
+    EXPECT_TRUE(refusal_of([&] { parse_platform_profile(to_json(profile), "P"); }, {Exit::config}, why)) << why;
+  };
+  refuse({{2, 0.5}}, "speed of rank_kinds = 0.5");
+  refuse({{0, 1}}, "ranks of rank_kinds = 0");
+  refuse({}, "rank_kinds is empty");
+  refuse({{2, 3.0}, {1, 2.0}}, "expected a kind of speed 1, got 2");
 }
 
 // The slowest of a kind counts for it.
@@ -189,6 +193,12 @@ TEST(PlatformProfile, RefusesWhatCannotBe) {
   };
   refuse([&](J& j) { j["transport_times"] = time("flat", 0); }, "over_predicted of flat = 0");
   refuse([&](J& j) { j["transport_times"] = time("bypas", 1); }, "unknown transport \"bypas\"");
+  refuse(
+      [&](J& j) {
+        j["transport_times"] = time("flat", 1);
+        j["transport_times"].push_back(time("flat", 2)[0]);
+      },
+      "transport_times: expected one entry of flat, got two");
   refuse([](J& j) { j["attention_forward_widths"] = J::array(); }, "attention_forward_widths is empty");
   refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 0})}); }, "rate = 0");
   refuse([](J& j) { j["attention_forward_widths"] = J::array({J::array({64, 1e7})}); }, "rate = 10000000");
