@@ -236,8 +236,10 @@ std::string describe_request(const Request& request, const SearchResult& result)
 
 // What a run of the layout would choose in place of "measured", as `plan` expects it; "" where nothing.
 std::string shares_of(const Request& request, const Layout& layout) {
-  return describe_shares(
-      request.run, with_shares_of(request.profile, request.model, request.run, layout, mesh_of(layout, request.ranks)));
+  RunSpec run = request.run;
+  if (!layout.transport.empty()) run.moe.transport = layout.transport;  // which decides what is shared
+  return describe_shares(run,
+                         with_shares_of(request.profile, request.model, run, layout, mesh_of(layout, request.ranks)));
 }
 
 std::string describe_chosen_shares(const Request& request, const Layout& layout) {

@@ -35,8 +35,8 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 TEST(Report, NamesKindsOfRanksAndTheSharesThatFollow) {
   Request request = request_of("qwen3-30b-a3b", "h200x8", 2, 64);
-  request.run.mesh.shares = request.run.mesh.expert_shares = "measured";
-  const Layout layout = parse_layout("ep=2 micro_batches=1", {});
+  request.run.mesh.shares = request.run.mesh.expert_shares = request.run.mesh.width_shares = "measured";
+  Layout layout = parse_layout("ep=2 micro_batches=1", {});
   const auto report_of = [&](const Request& of) {
     Estimator estimator(of.model, of.run, of.profile, of.load, of.ranks);
     const Estimate estimate = estimator.simulated(layout);
@@ -49,6 +49,8 @@ TEST(Report, NamesKindsOfRanksAndTheSharesThatFollow) {
   EXPECT_EQ(shares, "mesh.shares = 48,16; mesh.expert_shares = 96,32");
   EXPECT_TRUE(holds(text, "shares by the speeds of the ranks: " + shares)) << text;
   EXPECT_TRUE(holds(text, "unequal: 1 rank at 3 times the speed of the slowest, 1 rank of those")) << text;
+  layout.transport = "gather_tokens";  // as a search chooses it
+  EXPECT_EQ(report_of(request).second, "mesh.shares = 48,16; mesh.width_shares = 9,3");
 }
 
 std::string describe_layout(const Request& request, const SearchResult& result, const Layout& layout) {
