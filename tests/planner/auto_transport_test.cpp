@@ -126,8 +126,10 @@ TEST(AutoTransport, ALayerChangesOnceAtMostWhileLoadsMoveAroundABorder) {
   };
   const std::string rows = "bypass", weights = "gather_weights,bypass*3";
   double to_weights = 0, to_rows = 1;  // where each gives way to the other
-  while (again(rows, to_weights) == rows) to_weights += 0.02;
-  while (again(weights, to_rows) == weights) to_rows -= 0.02;
+  while (to_weights < 1 && again(rows, to_weights) == rows) to_weights += 0.02;
+  while (to_rows > 0 && again(weights, to_rows) == weights) to_rows -= 0.02;
+  ASSERT_LT(to_weights, 1);
+  ASSERT_GT(to_rows, 0);
   ASSERT_GT(to_weights, to_rows + 0.02);
   for (const double middle : {to_rows, to_weights, (to_rows + to_weights) / 2})
     for (const std::string& begin : {rows, weights}) {
