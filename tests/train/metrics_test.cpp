@@ -86,6 +86,27 @@ TEST(StepReport, AStepOfARampHasNoPredictions) {
   }
 }
 
+// A move from which no gain is expected is reported like others.
+TEST(StepReport, GainsOfMovesCanBeNegative) {
+  StepReport r;
+  r.seconds = 1;
+  r.balance.moved_experts = 2;
+  for (const std::optional<double> gain : {std::optional(-0.5), std::optional(0.0), std::optional<double>()}) {
+    r.balance.expected_gain = gain;
+    const ScratchDir dir;
+    const std::string path = dir / "metrics.jsonl";
+    {
+      JsonLinesWriter file(path);
+      write_step(file, r, {});
+    }
+    const nlohmann::json line = nlohmann::json::parse(read_raw(path));
+    EXPECT_EQ(line.contains("move_gain_predicted_ms"), gain.has_value());
+    EXPECT_EQ(line.value("move_gain_predicted_ms", 0.0), gain.value_or(0) * 1e3);
+  }
+  r.balance.expected_gain = -0.5;
+  EXPECT_FALSE(contains(describe(r.balance, 1), "should save"));
+}
+
 TEST(StepReport, AValidationLossWithoutLabelsIsNull) {
   StepReport r;
   r.seconds = 1;

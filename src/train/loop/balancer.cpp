@@ -59,7 +59,8 @@ std::string describe(const BalanceReport& report, int64_t step) {
   if (report.moved_experts == 0) return "";
   return fmt::format(
       "step {}: {} experts moved to other ranks in {:.1f} ms{}", step, report.moved_experts, report.move_seconds * 1e3,
-      report.expected_gain > 0 ? fmt::format("; a step should save {:.1f} ms", report.expected_gain * 1e3) : "");
+      report.expected_gain.value_or(0) > 0 ? fmt::format("; a step should save {:.1f} ms", *report.expected_gain * 1e3)
+                                           : "");
 }
 
 void check_replica_slots(const RunSpec& run) {
@@ -188,8 +189,12 @@ BalanceReport Balancer::after_step(const StepStats& stats, int64_t step) {
   } else if (run.moe.balance == Balance::swap && step % run.moe.balance_every == 0) {
     double seconds = matmul_seconds_;
     engine_.world.all_reduce_sum(std::span(&seconds, 1));
-    Placements next = plan_moves(stats, seconds, step, report.expected_gain);
-    if (next.layers != engine_.plan.placements->layers) move(std::move(next), report);
+    double gain = 0;
+    Placements next = plan_moves(stats, seconds, step, gain);
+    if (next.layers != engine_.plan.placements->layers) {
+      report.expected_gain = gain;
+      move(std::move(next), report);
+    }
   }
   return report;
 }

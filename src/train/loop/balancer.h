@@ -25,7 +25,8 @@ struct BalanceReport {
   int64_t moved_experts = 0;  // after this step, in all layers
   int64_t moved_bytes = 0;    // that ranks sent
   double move_seconds = 0;    // of the slowest rank
-  double expected_gain = 0;   // seconds that a step should save
+  // Seconds that a step should save, which can be less than 0; none where nothing moved, or moves were random.
+  std::optional<double> expected_gain;
 };
 // A line for the log, or "" where nothing moved.
 std::string describe(const BalanceReport& report, int64_t step);

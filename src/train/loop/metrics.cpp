@@ -125,7 +125,7 @@ void write_step(JsonLinesWriter& file, const StepReport& r, const ReportContext&
     line["moved_experts"] = r.balance.moved_experts;
     line["moved_expert_bytes"] = r.balance.moved_bytes;
     line["move_experts_ms"] = r.balance.move_seconds * 1e3;
-    if (r.balance.expected_gain > 0) line["move_gain_predicted_ms"] = r.balance.expected_gain * 1e3;
+    if (r.balance.expected_gain) line["move_gain_predicted_ms"] = *r.balance.expected_gain * 1e3;
   }
   if (r.skipped_steps > 0) line["skipped_steps"] = r.skipped_steps;
   if (!r.stats.largest_logits.empty()) line["largest_logit"] = r.stats.largest_logit();
