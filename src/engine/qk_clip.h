@@ -31,7 +31,7 @@ void reset_largest_logits(Engine& engine);
 // StepStats::largest_logits, after the last micro-batch. Collective over the world.
 std::vector<std::vector<double>> gather_largest_logits(Engine& engine);
 
-// Clips what this rank owns of a parameter, which the optimizer has updated.
+// Clips what this rank owns of a parameter, which the optimizer has updated; not where train.lr_scales is 0.
 void clip_queries_and_keys(Engine& engine, const StepStats& stats, Parameter& p);
 
 }  // namespace mw

@@ -143,6 +143,24 @@ TEST(QkClip, ChangesQueriesAndKeysAlone) {
   }
 }
 
+TEST(QkClip, KeepsWeightsWhoseLearningRateIsZero) {
+  RunSpec run = grouped_run();
+  run.train.lr_scales = {"*.attn.wk 0"};
+  Fixture f(run, 1e-3);
+  const StepStats stats = f.gradients();
+  std::vector<std::vector<float>> before;
+  for (const Parameter& p : f.engine.params.all())
+    before.emplace_back(p.master.as<float>(), p.master.as<float>() + p.master.numel());
+  apply_update(f.engine, stats, {1e-3, 1});
+  for (size_t i = 0; i < before.size(); ++i) {
+    const Parameter& p = f.engine.params.all()[i];
+    const bool same = std::equal(before[i].begin(), before[i].end(), p.master.as<float>());
+    if (p.row.name.ends_with(".wk") || p.row.name.ends_with(".wq")) {
+      EXPECT_EQ(same, p.row.name.ends_with(".wk")) << p.row.name;
+    }
+  }
+}
+
 TEST(QkClip, IsOffByDefault) {
   Fixture f(grouped_run(), 0);
   EXPECT_TRUE(f.gradients().largest_logits.empty());
