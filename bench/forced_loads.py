@@ -18,6 +18,7 @@ medians. `gain_predicted_ms` is what the run expected of its first move, `gain_m
 that move less that of the steps until the next one; `all_moves_ms` and `all_steps_ms` include the steps left out elsewhere.
 """
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -149,7 +150,9 @@ def main():
                  "overrides": arguments.overrides, "cores": arguments.cores, "rows": rows}, indent=1) + "\n")
         return row["mean_ms"]
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as at_end:
+        if arguments.quotas:
+            at_end.callback(arguments.quotas.remove)
         tokens = pathlib.Path(folder) / "tokens.bin"
         write_random_tokens(tokens, arguments.vocab, 0)
         random_tokens = ["data.kind=shards", f"data.path={tokens}", f"model.vocab={arguments.vocab}"]
@@ -169,8 +172,6 @@ def main():
                 even = add("learned", "even", None)
                 for arm in arguments.arms:
                     add("learned", arm, even)
-    if arguments.quotas:
-        arguments.quotas.remove()
     if arguments.rounds > 1:
         print_medians(rows, ["even", *arguments.arms])
 

@@ -6,7 +6,8 @@ with CPU quotas of cgroup v1 or v2, root):
         [--rounds 3] [--json FILE]
     bench/unequal_ranks.py build/release/moewright --quotas 1,1 --slow 0.348 [--cases ...]
 
-Each rank is one thread in a cgroup with a quota of so many cores, which it takes before other processes. For each pair of
+Each rank is one thread in a cgroup with a quota of so many cores, which it takes before other processes; where one got
+clearly less in a run of STEPS steps, the script stops. For each pair of
 quotas and each case a run first chooses its shares: with gather_weights those of the samples, with gather_tokens also of the
 width of experts, with flat also of the experts, and with stages the layers of two pipeline stages. The speed ratio is that of its seconds of compute, not that of the quotas. Then runs of STEPS steps take turns:
 equal shares and the chosen ones `rounds` times, and once others around those, nine splits in all. Times are medians of the
@@ -63,11 +64,15 @@ def overrides(arguments, case, shares):
 
 
 def train(arguments, quotas, folder, case, shares, steps=STEPS):
-    """The metrics of the steps but the first, and what was printed."""
+    """The metrics of the steps but the first, and what was printed. Stops the program where in STEPS steps
+    ranks lacked their quotas."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
+    quotas.restart()
     printed = output_of(quotas.command([arguments.program, "train", folder / "run.toml", *overrides(arguments, case, shares),
                                         f"train.steps={steps}", f"log.jsonl={metrics}"]))
+    if arguments.slow == 1 and steps == STEPS:  # else a rank sleeps, or the start takes much of the time
+        quotas.used_cores()
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [line for line in lines if line.get("step", 0) > 1], re.sub(r"\s+", " ", printed)
 
