@@ -50,7 +50,7 @@ same_bits(checks, "balanced and resumed", stays, moves)
 checks.expect(float(moves[7]["rank_imbalance"]) < 1.2, "a resumed run begins with another placement")
 
 # One expert of 16 has four times the mean: wherever it is, only replicas balance the ranks.
-ONE_HOT = [*HOT, "model.experts=16", "train.seq_len=1024"]  # so many tokens that replicas pay
+ONE_HOT = [*HOT, "model.experts=16", "train.seq_len=1024", "train.global_batch=64"]  # so many tokens that replicas pay
 stays, _ = train("hot-expert", *ONE_HOT, "train.steps=4")
 for attempt in range(5):  # on a busy machine a run may measure so slow a link that they do not
     name = f"hot-replicas-{attempt}"
