@@ -315,14 +315,15 @@ class Validation {
   void transport_times(const std::vector<TransportTime>& times) const {
     const auto table = transport_table();
     std::set<std::string> seen;
-    for (const auto& [name, over_predicted] : times) {
+    for (const TransportTime& time : times) {
+      const std::string& name = time.transport;
       if (std::none_of(table.begin(), table.end(), [&](const TransportTraits& traits) { return traits.name == name; }))
         fail(Exit::config, fmt::format("{}: transport_times: unknown transport \"{}\"", where_, printable(name)),
              "remove the entry, or write a new profile with `moewright probe RUN`");
       if (!seen.insert(name).second)
         fail(Exit::config, fmt::format("{}: transport_times: expected one entry of {}, got two", where_, name),
              "remove one of them");
-      range("over_predicted of " + name, over_predicted, kLeastShare, kMostShare);
+      range("over_predicted of " + name, time.over_predicted, kLeastShare, kMostShare);
     }
   }
   void rank_kinds(const std::vector<RankKind>& kinds) const {
