@@ -103,7 +103,7 @@ struct OperatorRates {
 // Neighbouring ranks that compute equally fast.
 struct RankKind {
   int64_t ranks = 0;
-  double speed = 1;  // of computing, relative to the slowest ranks, of which the profile's rates are
+  double speed = 1;  // of computing, relative to the slowest ranks; the profile's rates are theirs
   bool operator==(const RankKind&) const = default;
 };
 

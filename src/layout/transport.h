@@ -76,7 +76,7 @@ const TransportTraits& traits_of(TransportKind kind);
 // has an item for each of them; "" for dense layers. Errors: config, for a list of another length, a bad count or an
 // unknown name.
 std::vector<std::string> transport_names(const std::string& setting, const ModelSpec& model);
-// The shortest setting of which transport_names makes these names.
+// The shortest setting that transport_names turns into these names.
 std::string transport_setting(const std::vector<std::string>& names);
 // name: as transport_names gives it. "auto", where no profile chose: in_place for EP = 1, else flat. "", a dense layer:
 // in_place. Errors:
