@@ -14,8 +14,10 @@ links: bytes that a run of 2 N repeats sends more than one of N, forward alone a
 `moewright train`, one transport after the other, several rounds. `predict` probes the nodes and compares the times of
 SHAPES with those that the planner predicts from the profile, and its choice with the fastest transport. `choose`
 compares the transport that moe.transport = "auto" has chosen after step 16 with the others, by steps of STEPS, with loads
-of moe.forced_load and a profile of `moewright probe RUN` for each run. `crossover` finds the tokens from which on gathering weights takes less time than exchanging rows,
-and than gathering tokens. Ranks of a node share its link; latency is the kernel's own.
+of moe.forced_load and a profile of `moewright probe RUN` for each run. A transport's time is the mean over its runs, because
+two runs of the same steps may differ by 20 %; those that clearly take longer than the chosen one are not run again.
+`crossover` finds the tokens from which on gathering weights takes less time than exchanging rows, and than gathering tokens.
+Ranks of a node share its link; latency is the kernel's own.
 """
 import argparse
 import contextlib
@@ -37,6 +39,7 @@ WORTHWHILE = 0.95  # of the time of flat: what is predicted to take more is not 
 # A model's experts, top-k, width and expert width, and the tokens of each rank and micro-batch.
 STEPS = [((16, 4, 256, 64), 256), ((16, 4, 256, 64), 2048), ((8, 2, 256, 384), 512), ((8, 2, 256, 384), 2048),
          ((32, 8, 256, 128), 256), ((32, 8, 256, 128), 1024)]
+CLOSE = 1.3  # of the chosen transport's time: the limit of those whose steps are measured again
 RECHOSEN = 17  # steps after which `auto` has chosen again
 PHASES = ["dispatch", "combine", "gradient_dispatch", "gradient_combine"]
 CONGESTION_CONTROL = "reno"  # which every node may use; with bbr, the default of some machines, links idle at times
@@ -260,14 +263,16 @@ def measure_choices(args, launcher, folder):
             printed = training.run(f"train.steps={RECHOSEN}", "moe.transport=auto", *keys)[2]
             chosen = re.findall(r'moe.transport = "auto": ([\w*,]+?)(?:, by| in place)', printed)
             name = chosen[-1] if chosen else "flat"
-            step_ms = {}
+            runs = {each: [] for each in [*args.transports, name]}
+            close = list(runs)
             for _ in range(args.rounds):
-                for each in dict.fromkeys([*args.transports, name]):
-                    step_ms.setdefault(each, []).extend(training.run(f"moe.transport={each}", *keys)[0])
-            median = {each: statistics.median(values) for each, values in step_ms.items()}
+                for each in close:
+                    runs[each].append(statistics.median(training.run(f"moe.transport={each}", *keys)[0]))
+                step_ms = {each: statistics.mean(medians) for each, medians in runs.items()}
+                close = [each for each in runs if step_ms[each] <= CLOSE * step_ms[name]]
             point = {**dict(zip(("experts", "top_k", "width", "expert_width"), shape)), "tokens": tokens, "load": load,
-                     "median_step_ms": median, "chosen_first": chosen[0] if chosen else name, "chosen": name,
-                     "over_best": median[name] / min(median.values()), "over_flat": median[name] / median["flat"]}
+                     "step_ms": step_ms, "runs_ms": runs, "chosen_first": chosen[0] if chosen else name, "chosen": name,
+                     "over_best": step_ms[name] / min(step_ms.values()), "over_flat": step_ms[name] / step_ms["flat"]}
             points.append(point)
             print(json.dumps(point), flush=True)
     over_best = [point["over_best"] for point in points]
