@@ -27,16 +27,48 @@ static int bytes_of(int count, MPI_Datatype type) {
   MPI_Type_size(type, &size);
   return count * size;
 }
+// What a wait costs the simulator grows with the requests that it is given. A complete send makes room for another, but
+// of its receives an exchange only needs the last one, in whatever order they are noticed. So a rank waits for all
+// sends and for one receive of each exchange.
+struct OpenMessages {
+  std::vector<MPI_Request> sends;
+  std::map<std::pair<MPI_Comm, int>, std::vector<MPI_Request>> receives;  // by group and tag: of one exchange
+};
+static OpenMessages& open_messages() {
+  static std::map<aid_t, OpenMessages> of_ranks;  // which are fibers of one process
+  return of_ranks[simgrid::s4u::this_actor::get_pid()];
+}
 int MPI_Isend(const void* rows, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm, MPI_Request* request) {
-  return PMPI_Isend(rows, bytes_of(count, type), MPI_BYTE, to, tag, comm, request);
+  const int status = PMPI_Isend(rows, bytes_of(count, type), MPI_BYTE, to, tag, comm, request);
+  open_messages().sends.push_back(*request);
+  return status;
 }
 int MPI_Irecv(void* rows, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm, MPI_Request* request) {
-  return PMPI_Irecv(rows, bytes_of(count, type), MPI_BYTE, from, tag, comm, request);
+  const int status = PMPI_Irecv(rows, bytes_of(count, type), MPI_BYTE, from, tag, comm, request);
+  open_messages().receives[{comm, tag}].push_back(*request);
+  return status;
 }
 // One message at a time: SMPI's own switches to the simulator and back for each request that is not complete.
 int MPI_Waitsome(int requests, MPI_Request* request, int* complete, int* indices, MPI_Status* statuses) {
+  OpenMessages& open = open_messages();
+  std::vector<MPI_Request> awaited;
+  for (const auto& [exchange, receives] : open.receives) awaited.push_back(receives.back());
+  const auto receives = std::ssize(awaited);
+  awaited.insert(awaited.end(), open.sends.begin(), open.sends.end());
+  std::vector<MPI_Request> left = awaited;
+  int first = 0;
+  const int status = PMPI_Waitany(static_cast<int>(left.size()), left.data(), &first, statuses);
+  if (first < receives) {
+    const auto exchange = std::next(open.receives.begin(), first);
+    exchange->second.pop_back();
+    if (exchange->second.empty()) open.receives.erase(exchange);
+  } else {
+    open.sends.erase(open.sends.begin() + first - receives);
+  }
   *complete = 1;
-  return MPI_Waitany(requests, request, indices, statuses);
+  indices[0] = static_cast<int>(std::find(request, request + requests, awaited[static_cast<size_t>(first)]) - request);
+  request[indices[0]] = MPI_REQUEST_NULL;
+  return status;
 }
 
 namespace {
@@ -342,12 +374,12 @@ class Exchange {
   void send_blocks(const std::vector<int>& members, int64_t bytes) {
     std::vector<MPI_Request> requests;
     for (const int m : members)
-      MPI_Irecv(rows_of_all, to_mpi_count(bytes), MPI_BYTE, ranks_[static_cast<size_t>(m)], 0, MPI_COMM_WORLD,
-                &requests.emplace_back());
+      PMPI_Irecv(rows_of_all, to_mpi_count(bytes), MPI_BYTE, ranks_[static_cast<size_t>(m)], 0, MPI_COMM_WORLD,
+                 &requests.emplace_back());
     for (const int m : members) {
       note(static_cast<size_t>(m), bytes);
-      MPI_Isend(rows_of_all, to_mpi_count(bytes), MPI_BYTE, ranks_[static_cast<size_t>(m)], 0, MPI_COMM_WORLD,
-                &requests.emplace_back());
+      PMPI_Isend(rows_of_all, to_mpi_count(bytes), MPI_BYTE, ranks_[static_cast<size_t>(m)], 0, MPI_COMM_WORLD,
+                 &requests.emplace_back());
     }
     MPI_Waitall(static_cast<int>(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
   }
