@@ -82,13 +82,13 @@ function(moewright_gpu)
     return()
   endif()
   set(sources ${MOEWRIGHT_GPU_SOURCES})
-  # By file name, as in MoewrightRooms.cmake: cuBLASLt or hipBLASLt (which Debian's ROCm has not), cuDNN, NVTX,
-  # NVIDIA's mma instructions, and its wgmma instructions, which exist for one architecture alone: those files are
-  # compiled for no other. AMD's mfma instructions for bf16 exist from CDNA2 on, and stand in for mma where every
-  # architecture has them.
+  # By file name, as in MoewrightRooms.cmake: cuBLASLt or hipBLASLt (which Debian's ROCm has not), cuDNN, NVTX, CUDA's
+  # green contexts, NVIDIA's mma instructions, and its wgmma instructions, which exist for one architecture alone: those
+  # files are compiled for no other. AMD's mfma instructions for bf16 exist from CDNA2 on, and stand in for mma where
+  # every architecture has them.
   set(features)
   if(MOEWRIGHT_CUDA)
-    set(features lt mma nvtx)
+    set(features lt mma nvtx green)
     set(hopper ${CMAKE_CUDA_ARCHITECTURES})
     list(FILTER hopper INCLUDE REGEX "^90a")
     if(hopper)
@@ -109,7 +109,7 @@ function(moewright_gpu)
   if(TARGET moewright_cudnn)
     list(APPEND features cudnn)
   endif()
-  foreach(feature lt mma mfma nvtx wgmma cudnn)
+  foreach(feature lt mma mfma nvtx green wgmma cudnn)
     set(without ${sources})
     list(FILTER without INCLUDE REGEX "_no_${feature}\\.cu$")
     if(feature IN_LIST features)

@@ -4,9 +4,9 @@
 
 namespace mw {
 
-Stream open_stream(Device device, int threads) {
+Stream open_stream(Device device, int threads, QueueOptions options) {
   if (device.kind == DeviceKind::cpu) return Stream(threads);
-  Stream stream(device, threads, open_queue(device));
+  Stream stream(device, threads, open_queue(device, options));
   stream.trace().show_ranges(profiler_ranges());
   return stream;
 }

@@ -12,9 +12,15 @@
 
 namespace mw {
 
-// Opens a stream on the device, and the allocator of arenas (core/reservation.h) on it. Errors: unsupported, when the
-// device cannot be used.
-Stream open_stream(Device device, int threads);
+struct QueueOptions {
+  bool urgent = false;        // high priority: its kernels start before waiting kernels of other queues
+  bool stage_writes = false;  // write() uses pinned staging buffers even where it need not
+  int processors = 0;         // of the device, that its kernels may run on; 0: all. Such a queue is never urgent
+};
+
+// Opens a stream on the device, and the allocator of arenas (core/reservation.h) on it. options: for its queue on a
+// GPU. Errors: as open_queue.
+Stream open_stream(Device device, int threads, QueueOptions options = {});
 Reserve arenas_of(Device device);
 // The same for tensors that stay in host memory (memory.offload).
 Reserve host_arenas_of(Device device);
@@ -24,12 +30,8 @@ int count_gpus();
 // The vendor of this build's GPUs. Errors: unsupported, in a build without GPU support.
 DeviceKind gpu_kind();
 
-struct QueueOptions {
-  bool urgent = false;        // high priority: its kernels start before waiting kernels of other queues
-  bool stage_writes = false;  // write() uses pinned staging buffers even where it need not
-};
 // Opens a queue and makes the device the calling thread's current one. Errors: unsupported, when the device cannot be
-// used, with the vendor's reason.
+// used, with the vendor's reason, or cannot limit processors; config, when it has no group of so many.
 std::unique_ptr<DeviceQueue> open_queue(Device device, QueueOptions options = {});
 
 // The range markers of the vendor's profiler, used by open_stream; null functions where none is known.

@@ -61,6 +61,19 @@ TEST(Device, StagedWritesTakeTheirBytesAtOnce) {
   expect_writes_take_their_bytes_at_once(make_stream(2, {.stage_writes = true}));
 }
 
+TEST(Device, RefusesProcessorsThatItCannotSetApart) {
+  if (!on_gpu()) GTEST_SKIP() << "a CPU has no queue to limit";
+  for (const int processors : {7, 1 << 20}) {  // processors come in pairs at least
+    try {
+      make_stream(1, {.processors = processors});
+      ADD_FAILURE() << processors << " were accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), device_kind() == DeviceKind::cuda ? Exit::config : Exit::unsupported) << error.what();
+      EXPECT_FALSE(error.hint().empty());
+    }
+  }
+}
+
 // Reads are there after the next wait, in the order of the queue: several at a time, none, more than land together.
 TEST(Device, ReadsAreThereAfterAWait) {
   TestStream test(2);

@@ -2,6 +2,7 @@
 // of matmul_test.cpp, which hold each against its reference.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <numeric>
 #include <vector>
 
@@ -76,6 +77,34 @@ TEST(ExpertProducts, RowsOfSeveralPiecesAgreeWithTheGroupedKernels) {
       EXPECT_LE(largest_error(tensor.values, {other.begin(), other.end()}), name == "dw" ? 1e-3 : 8e-3) << name;
     }
   }
+}
+
+// Blocks for which there is no processor find no tiles left when they start.
+TEST(ExpertProducts, TakeLongerOnFewProcessorsWithTheSameBits) {
+  if (!on_gpu() || device_kind() != DeviceKind::cuda) GTEST_SKIP() << "only CUDA limits processors";
+  constexpr int64_t kRows = 4096, kWidth = 2048;
+  const Owned x = to_operand(random_tensor("x", {kRows, kWidth}, DType::bf16));
+  std::vector<Owned> results;
+  std::vector<double> seconds;
+  for (const int processors : {0, 16}) {
+    TestStream test(2, size_t{256} << 20, {.processors = processors});
+    const Experts experts(test.stream, 4, kWidth, kWidth);
+    const TensorView y = results.emplace_back(make_output(DType::bf16, {kRows, kWidth})).view,
+                     dw = results.emplace_back(make_output(DType::f32, {4, kWidth, kWidth})).view;
+    const std::vector<int64_t> offsets = {0, 600, 600, 1700, kRows};
+    const auto multiply = [&] {
+      esmm(test.stream, {x.view}, offsets, experts.weights, {y}, ExpertProducts::grouped);
+      estmm(test.stream, {y}, {x.view}, offsets, dw, Store::overwrite, ExpertProducts::grouped);
+      test.stream.wait();
+    };
+    multiply();
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20; ++i) multiply();
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  EXPECT_EQ(results[0].memory, results[2].memory);
+  EXPECT_EQ(results[1].memory, results[3].memory);
+  EXPECT_GT(seconds[1], 2 * seconds[0]);
 }
 
 // Enough tiles that blocks of Hopper compute them in pairs: row tiles of 128 in even and odd numbers, and an odd number

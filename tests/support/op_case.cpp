@@ -259,9 +259,9 @@ CaseTensor to_case_tensor(const Owned& tensor) {
   return result;
 }
 
-TestStream::TestStream(int threads, size_t workspace_bytes)
+TestStream::TestStream(int threads, size_t workspace_bytes, QueueOptions options)
     : memory(static_cast<std::byte*>(allocate_for_device(workspace_bytes)), free_for_device),
-      stream(make_stream(threads)) {
+      stream(make_stream(threads, options)) {
   // Only a part is filled: touching all of a large workspace would cost more than most tests.
   std::memset(memory.get(), 0xff, std::min(workspace_bytes, size_t{1} << 20));
   stream.workspace().attach(memory.get(), workspace_bytes);

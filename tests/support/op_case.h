@@ -75,7 +75,7 @@ struct OffBorders {
 // A stream of the test device with `threads` threads and a workspace large enough for tests, its first MiB filled with
 // NaN bits.
 struct TestStream {
-  explicit TestStream(int threads = 2, size_t workspace_bytes = size_t{256} << 20);
+  explicit TestStream(int threads = 2, size_t workspace_bytes = size_t{256} << 20, QueueOptions options = {});
   std::unique_ptr<std::byte, void (*)(void*)> memory;  // uninitialised, but for the start
   Stream stream;
 };

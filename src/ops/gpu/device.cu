@@ -14,6 +14,7 @@
 
 #include "base/text.h"
 #include "ops/gpu/launch.h"
+#include "ops/gpu/limited_stream.h"
 
 namespace mw {
 namespace gpu {
@@ -28,7 +29,8 @@ class GpuQueue : public DeviceQueue {
       fail(Exit::unsupported, fmt::format("GPU {} ({}) cannot share memory with the host", device, properties.name),
            kSharingHint);
     stages_ = options.stage_writes || properties.reads_pageable;
-    check(create_stream(&stream_, options.urgent), "creating a stream");
+    if (options.processors > 0) limit_ = create_limited_stream(&stream_, device, options.processors);
+    else check(create_stream(&stream_, options.urgent), "creating a stream");
   }
   ~GpuQueue() override {
     (void)synchronise_stream(stream_);
@@ -150,6 +152,7 @@ class GpuQueue : public DeviceQueue {
     return {static_cast<std::byte*>(memory), [](std::byte* p) { (void)free_host(p); }};
   }
 
+  ProcessorLimit limit_;  // outlives the stream
   NativeStream stream_ = nullptr;
   std::shared_ptr<std::byte> landing_;
   std::vector<Read> reads_;  // since they were last waited for

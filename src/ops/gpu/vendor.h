@@ -44,12 +44,12 @@ constexpr const char* kSharingHint =
     "its driver must give concurrent managed access, which Windows and some virtual GPUs lack; or set train.device = "
     "\"cpu\"";
 
-// A function of the driver library (as of CUDA 12.0), which programs do not link directly. Null where it does not
-// exist.
+// A function of the driver library (as of the CUDA headers), which programs do not link directly. Null where it does
+// not exist.
 inline void* find_driver_function(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  const Status status = cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found);
+  const Status status = cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION, cudaEnableDefault, &found);
   return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
 }
 
