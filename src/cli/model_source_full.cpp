@@ -71,6 +71,7 @@ RunSpec inference_run(RunSpec run, int64_t ranks, int64_t sequences) {
   run.train.micro_batches = 1;
   run.train.batch_ramp.clear();
   run.mesh.shares.clear();
+  run.processors.clear();
   run.moe.aux_loss_coef = run.moe.capacity_factor = 0;
   return run;
 }

@@ -10,6 +10,7 @@
 #include "engine/libraries.h"
 #include "engine/replicas.h"
 #include "engine/zero.h"
+#include "layout/shares.h"
 #include "model/platform.h"
 #include "moe/forced_load.h"
 #include "ops/device.h"
@@ -66,8 +67,26 @@ Plan make_measured_plan(const ModelSpec& model, const RunSpec& run, const Comm& 
   return make_plan(model, run, world.size(), world.rank(), platform, std::move(placements));
 }
 
-Stream open_stream_of(const RunSpec& run, Device device, int threads) {
-  Stream stream = open_stream(device, threads);
+// Of the GPU of `rank`, that it computes on (debug.processors); 0: all. Errors: config, unless the key lists one number
+// for each rank of a GPU.
+int processors_of(const RunSpec& run, int rank, int ranks, Device device) {
+  if (run.processors.empty()) return 0;
+  const std::vector<int64_t> all =
+      parse_shares(run.processors, "debug.processors", "write for example \"88,48\" for two ranks");
+  if (std::ssize(all) != ranks)
+    fail(Exit::config,
+         fmt::format("debug.processors = \"{}\" has {} numbers, but the run has {} ranks", run.processors, all.size(),
+                     ranks),
+         "list one number for each rank, or leave debug.processors empty");
+  if (device.kind == DeviceKind::cpu)
+    fail(Exit::config, "debug.processors limits GPUs, but this run computes on the CPU",
+         "leave it empty, or set train.device = \"cuda\"; debug.slow slows ranks of CPUs down");
+  return static_cast<int>(all[static_cast<size_t>(rank)]);
+}
+
+// Exchanges have a queue of their own, on all processors: ranks of unequal speed are to have equal links.
+Stream open_stream_of(const RunSpec& run, const Comm& world, Device device, int threads) {
+  Stream stream = open_stream(device, threads, {.processors = processors_of(run, world.rank(), world.size(), device)});
   stream.set_deterministic(run.train.deterministic);
   return stream;
 }
@@ -103,6 +122,7 @@ Device choose_device(DeviceChoice wanted, int local_rank) {
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,
                      const NodePlace& place, SharedPlacements placements) {
   check_forced_load(run, model);
+  (void)processors_of(run, world.rank(), world.size(), device);
   Plan plan = make_measured_plan(model, run, world, device, threads, place, std::move(placements));
   check_memory(plan, device, place.ranks, ranks_on_gpu(world, device));
   return plan;
@@ -122,7 +142,7 @@ Engine::Engine(const ModelSpec& model_spec, const RunSpec& run, Comm& world_comm
       memory(device),
       comms(make_mesh_comms(world_comm, plan.mesh, device)),
       pipeline(make_pipeline_comms(comms, plan.pipeline, plan.model.tie_embeddings, device)),
-      stream(open_stream_of(run, device, threads)),
+      stream(open_stream_of(run, world_comm, device, threads)),
       library_bytes(measure_libraries(*this)),
       params(plan, arenas_of(device), host_arenas_of(device)),
       model(std::in_place, plan, params, comms, stream, arenas_of(device)),

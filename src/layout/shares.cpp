@@ -67,7 +67,7 @@ std::vector<int64_t> weights_of_ep(const std::string& text, const std::string& k
 
 }  // namespace
 
-std::vector<int64_t> parse_shares(const std::string& text, const std::string& key) {
+std::vector<int64_t> parse_shares(const std::string& text, const std::string& key, const char* hint) {
   constexpr int64_t kMost = int64_t{1} << 24;
   std::vector<int64_t> weights;
   for (size_t begin = 0; begin <= text.size();) {
@@ -78,7 +78,7 @@ std::vector<int64_t> parse_shares(const std::string& text, const std::string& ke
       fail(Exit::config,
            fmt::format("{} = \"{}\" is not a comma-separated list of integers from 1 to {}", key, printable(text),
                        kMost),
-           "write for example \"3,1\": three quarters and one quarter");
+           hint);
     weights.push_back(weight);
     begin = end + 1;
   }

@@ -18,8 +18,9 @@ namespace mw {
 // (train/loop/share_chooser.h). Everything else takes it for equal shares.
 inline constexpr const char* kMeasuredShares = "measured";
 
-// "3,1" as the list {3, 1}. Errors: config, naming `key`, for anything but a list of positive integers.
-std::vector<int64_t> parse_shares(const std::string& text, const std::string& key);
+// "3,1" as the list {3, 1}. Errors: config, naming `key` and with `hint`, for anything but a list of positive integers.
+std::vector<int64_t> parse_shares(const std::string& text, const std::string& key,
+                                  const char* hint = "write for example \"3,1\": three quarters and one quarter");
 
 // Divides `units` in proportion to `weights` (shares such as {3, 1}). Every part gets at least one unit. The parts are
 // as near to the exact proportion as that allows: what is left over goes to the largest remainders, with ties to the

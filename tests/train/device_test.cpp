@@ -2,6 +2,8 @@
 
 #include "engine/engine.h"
 #include "ops/device.h"
+#include "support/thread_comm.h"
+#include "train/helpers.h"
 
 namespace mw::test {
 namespace {
@@ -28,6 +30,24 @@ TEST(ChooseDevice, RanksTakeTheGpusInTurn) {
   if (count == 0) GTEST_SKIP() << "no GPU here";
   for (int rank = 0; rank < 2 * count; ++rank)
     EXPECT_EQ(choose_device(DeviceChoice::automatic, rank).index, rank % count);
+}
+
+// debug.processors is refused before anything starts, also on a machine without GPUs.
+TEST(Processors, AreRefusedUnlessEveryRankOfAGpuHasANumber) {
+  run_ranks(2, [](Comm& world, Stream&) {
+    RunSpec run = small_run();
+    for (const char* bad : {"88", "88,48,16", "88,x", "88,", "88,0", "-8,8", "88,48"}) {  // the last: on CPUs
+      run.processors = bad;
+      try {
+        plan_on_machine(build_native_model(run.native), run, world, {}, 1, {});
+        ADD_FAILURE() << bad << " was accepted";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), Exit::config);
+        EXPECT_NE(std::string(error.what()).find("debug.processors"), std::string::npos) << error.what();
+        EXPECT_FALSE(error.hint().empty());
+      }
+    }
+  });
 }
 
 }  // namespace

@@ -197,6 +197,7 @@ void Trainer::print_header() {
   if (!transport_->note().empty()) say("{}", transport_->note());
   if (shares_)
     for (const std::string& note : shares_->notes()) say("{}", note);
+  if (!run_.processors.empty()) say("debug.processors = \"{}\": for tests, all that ranks compute on", run_.processors);
   if (!run_.slow.empty()) say("debug.slow = \"{}\": for tests, these ranks compute slowly", run_.slow);
 }
 

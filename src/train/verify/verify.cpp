@@ -33,6 +33,7 @@ RunSpec reference_run(RunSpec run) {
   run.moe.expert_products = ExpertProducts::grouped;
   run.recompute = Recompute::none;
   run.offload = Offload::none;
+  run.processors.clear();
   run.fault = Fault::none;
   return run;
 }
