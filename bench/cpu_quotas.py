@@ -9,6 +9,12 @@ ROOT = pathlib.Path("/sys/fs/cgroup")
 LEAST_USE = 0.9  # of its quota, that a rank must have got
 
 
+def prepare_mpirun():
+    """Waiting ranks let others of their core compute, and mpirun binds none to a core."""
+    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMPI_MCA_mpi_yield_when_idle="1",
+                      OMPI_MCA_rmaps_base_oversubscribe="1", OMPI_MCA_hwloc_base_binding_policy="none")
+
+
 class Quotas:
     """A cgroup for each rank with a quota of so many cores, which it gets before other processes of the machine.
 
@@ -29,10 +35,7 @@ class Quotas:
                      {"cpu.cfs_period_us": PERIOD_US, "cpu.cfs_quota_us": quota, "cpu.shares": 262144})
             for name, value in files.items():
                 (path / name).write_text(str(value))
-        # Waiting ranks let others of their core compute, and mpirun binds none to a core.
-        os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                          OMPI_MCA_mpi_yield_when_idle="1", OMPI_MCA_rmaps_base_oversubscribe="1",
-                          OMPI_MCA_hwloc_base_binding_policy="none")
+        prepare_mpirun()
         self.restart()
 
     def command(self, words):
