@@ -103,15 +103,26 @@ TEST(ShareWatch, ChangesAtMostOnceOnBusyCores) {
 }
 
 TEST(ShareWatch, WaitsForFiveLooksThatAgreeAndAHundredSteps) {
-  const std::vector<double> uneven = {1, 3}, even = {1, 1};
+  const std::vector<double> uneven = {1, 3}, less = {1, 1.3}, even = {1, 1};
   ShareWatch watch({8, 8}, {16, 16}, 1000);
   for (int64_t step = 1010; step < 1100; step += 10) EXPECT_FALSE(watch.look(uneven, 24, step)) << step;
   EXPECT_EQ(watch.look(uneven, 24, 1100), (Parts{12, 4}));
   ShareWatch doubts({8, 8}, {16, 16}, 0);
-  for (int64_t step = 100; step < 140; step += 10) EXPECT_FALSE(doubts.look(uneven, 24, step)) << step;
-  EXPECT_FALSE(doubts.look(even, 24, 140));
-  for (int64_t step = 150; step < 190; step += 10) EXPECT_FALSE(doubts.look(uneven, 24, step)) << step;
-  EXPECT_EQ(doubts.look(uneven, 24, 190), (Parts{12, 4}));
+  for (int64_t step = 100; step < 140; step += 10) EXPECT_FALSE(doubts.look(less, 10.4, step)) << step;
+  EXPECT_FALSE(doubts.look(even, 8, 140));
+  for (int64_t step = 150; step < 190; step += 10) EXPECT_FALSE(doubts.look(less, 10.4, step)) << step;
+  EXPECT_EQ(doubts.look(less, 10.4, 190), (Parts{9, 7}));
+}
+
+TEST(ShareWatch, LetsOneLookOfSixDisagreeWhereTheOthersPromiseMuch) {
+  const std::vector<double> uneven = {1, 3}, even = {1, 1};
+  for (const int64_t other : {110, 120, 130, 140}) {
+    ShareWatch watch({8, 8}, {16, 16}, 0);
+    for (int64_t step = 10; step < 100; step += 10) EXPECT_FALSE(watch.look(even, 8, step)) << step;
+    for (int64_t step = 100; step < 150; step += 10)
+      EXPECT_FALSE(watch.look(step == other ? even : uneven, 24, step)) << step;
+    EXPECT_EQ(watch.look(uneven, 24, 150), (Parts{12, 4})) << other;
+  }
 }
 
 TEST(ShareWatch, WaitsForTwentyLooksOnceItHasChanged) {
