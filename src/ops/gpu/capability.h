@@ -25,6 +25,15 @@ template <class T>
 __device__ T shuffle_from(T value, int lane) {
   return __shfl(value, lane, kWave);
 }
+using LaneMask = unsigned long long;
+__device__ inline LaneMask ballot(bool set) { return __ballot(set); }
+__device__ inline int count_lanes(LaneMask lanes) { return __popcll(lanes); }
+__device__ inline int first_lane(LaneMask lanes) { return __ffsll(lanes) - 1; }
+__device__ inline uint32_t largest_in_wave(uint32_t value) {
+  for (int lanes = kWave / 2; lanes > 0; lanes /= 2) value = max(value, shuffle_xor(value, lanes));
+  return value;
+}
+__device__ inline uint32_t least_in_wave(uint32_t value) { return ~largest_in_wave(~value); }
 template <class Word>
 __device__ void store_word(Word* to, Word word) {
   *to = word;
@@ -51,6 +60,14 @@ template <class T>
 __device__ T shuffle_from(T value, int lane) {
   return __shfl_sync(kAllLanes, value, lane);
 }
+using LaneMask = unsigned;
+// The lanes for which `set` is true.
+__device__ inline LaneMask ballot(bool set) { return __ballot_sync(kAllLanes, set); }
+__device__ inline int count_lanes(LaneMask lanes) { return __popc(lanes); }
+__device__ inline int first_lane(LaneMask lanes) { return __ffs(static_cast<int>(lanes)) - 1; }
+// Over all lanes; each gets the result.
+__device__ inline uint32_t largest_in_wave(uint32_t value) { return __reduce_max_sync(kAllLanes, value); }
+__device__ inline uint32_t least_in_wave(uint32_t value) { return __reduce_min_sync(kAllLanes, value); }
 // Stores to device memory. A plain assignment of up to 16 bytes may be split into one store per element.
 template <class Word>
 __device__ void store_word(Word* to, Word word) {

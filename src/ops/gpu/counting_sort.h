@@ -1,5 +1,6 @@
-// A stable counting sort of items by small keys. One block ranks kThreads items among each other, one wave per key adds
-// up the blocks' counts, one block the keys'. Nothing is counted by atomics: the result is deterministic.
+// A stable counting sort of items by small keys, in two kernels. Each block has a chunk of the items. The first kernel
+// counts the keys of the chunks. In the second one every block adds up the counts of all chunks, and its waves take
+// turns at the next place of each key. Atomics only add integers: the result is deterministic.
 #pragma once
 
 #include "ops/gpu/launch.h"
@@ -7,100 +8,142 @@
 
 namespace mw::gpu {
 
-struct CountingSort {
-  int32_t* counts_kb;  // [key, block]: items, then those of the blocks before
-  int32_t* first_k;    // [key]: items, then first place
-  int64_t* total;      // items that have a key
-  int64_t items, keys, blocks;
+constexpr int kSortThreads = 1024;
+constexpr int64_t kMaxSortChunks = 128, kMaxSortCounts = 1 << 17;  // every block reads the counts of all chunks
+constexpr int64_t kSharedKeys = 4096;                              // of which a block holds two numbers
 
-  // The place of item i of this key, of which `rank` items of its block precede it.
-  __device__ int32_t place_of(int64_t i, int32_t key, int32_t rank) const {
-    return first_k[key] + counts_kb[key * blocks + i / kThreads] + rank;
-  }
+struct CountingSort {
+  int32_t* counts_ck;  // [chunk, key]: items
+  int32_t* places_ck;  // [chunk, 2, key]: what a block needs beside, where shared memory is too small
+  int32_t* first_k;    // [key]: first place
+  int64_t* total;      // items that have a key
+  int64_t items, keys, chunk_items, chunks;
 };
 
+// The last chunks may be empty.
+inline int64_t count_sort_chunks(int64_t items, int64_t keys) {
+  const int64_t most = std::clamp<int64_t>(kMaxSortCounts / std::max<int64_t>(keys, 1), 1, kMaxSortChunks);
+  return std::clamp<int64_t>(ceil_div(items, kSortThreads), 1, most);
+}
+inline int64_t count_spilled_places(int64_t chunks, int64_t keys) { return keys > kSharedKeys ? 2 * keys * chunks : 0; }
+
 inline CountingSort take_counting_sort(WorkspaceFrame& frame, int64_t items, int64_t keys) {
-  const int64_t blocks = ceil_div(items, kThreads);
-  return {frame.take<int32_t>(static_cast<size_t>(keys * blocks)),
+  const int64_t chunks = count_sort_chunks(items, keys);
+  return {frame.take<int32_t>(static_cast<size_t>(keys * chunks)),
+          frame.take<int32_t>(static_cast<size_t>(count_spilled_places(chunks, keys))),
           frame.take<int32_t>(static_cast<size_t>(keys)),
           frame.take<int64_t>(1),
           items,
           keys,
-          blocks};
+          ceil_div(ceil_div(items, chunks), kSortThreads) * kSortThreads,
+          chunks};
 }
 
 inline int64_t counting_sort_bytes(int64_t items, int64_t keys) {
   const auto taken = [](int64_t bytes) { return ceil_div(bytes, 64) * 64; };
-  return taken(4 * keys * ceil_div(items, kThreads)) + taken(4 * keys) + 64;
+  const int64_t chunks = count_sort_chunks(items, keys);
+  return taken(4 * keys * chunks) + taken(4 * count_spilled_places(chunks, keys)) + taken(4 * keys) + 64;
 }
 
-// key(i): the key of item i, -1 for an item to leave out, whose rank stays as it is. The last item of a key in its
-// block knows their count.
+// Lanes of the wave whose value, in [0, limit), is that of this lane.
+__device__ inline LaneMask lanes_like(int32_t value, int64_t limit) {
+  LaneMask same = ~LaneMask{0};
+  for (int64_t bit = 1; bit < limit; bit *= 2) {
+    const bool set = (value & bit) != 0;
+    const LaneMask others = ballot(set);
+    same &= set ? others : ~others;
+  }
+  return same;
+}
+
 template <class KeyOf>
-__global__ void rank_kernel(KeyOf key_of, int32_t* ranks, CountingSort sort) {
-  __shared__ int4 keys4[kThreads / 4];
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int32_t key = i < sort.items ? key_of(i) : -1;
-  reinterpret_cast<int32_t*>(keys4)[thread] = key;
+__global__ void __launch_bounds__(kSortThreads) count_keys_kernel(KeyOf key_of, CountingSort sort) {
+  int32_t* counts = sort.counts_ck + static_cast<int64_t>(blockIdx.x) * sort.keys;
+  for (int64_t key = threadIdx.x; key < sort.keys; key += kSortThreads) counts[key] = 0;
   __syncthreads();
-  if (key < 0) return;
-  int before = 0, after = 0;
-  for (int j = 0; j < kThreads; j += 4) {
-    const int4 four = keys4[j / 4];
-    const int32_t others[] = {four.x, four.y, four.z, four.w};
-    for (int k = 0; k < 4; ++k) {
-      before += others[k] == key && j + k < thread ? 1 : 0;
-      after += others[k] == key && j + k > thread ? 1 : 0;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * sort.chunk_items;
+  const int64_t end = begin + sort.chunk_items < sort.items ? begin + sort.chunk_items : sort.items;
+  for (int64_t i = begin + threadIdx.x; i < end; i += kSortThreads)
+    if (const int32_t key = key_of(i); key >= 0) atomicAdd(counts + key, 1);
+}
+
+// By one block: next becomes the place of the chunk's first item of each key, totals the items of each key. Block 0
+// also stores what others read.
+__device__ inline void find_places(const CountingSort& sort, int32_t* next, int32_t* totals) {
+  const int keys = static_cast<int>(sort.keys), chunks = static_cast<int>(sort.chunks);
+  const int thread = static_cast<int>(threadIdx.x), chunk = static_cast<int>(blockIdx.x);
+  for (int key = thread; key < keys; key += kSortThreads) next[key] = totals[key] = 0;
+  __syncthreads();
+  int columns = kWave;
+  while (columns < keys && columns < kSortThreads) columns *= 2;
+  const int parts = kSortThreads / columns;
+  for (int key = thread % columns; key < keys; key += columns) {
+    int32_t before = 0, total = 0;
+#pragma unroll 4
+    for (int c = thread / columns; c < chunks; c += parts) {
+      const int32_t count = sort.counts_ck[static_cast<int64_t>(c) * keys + key];
+      total += count;
+      before += c < chunk ? count : 0;
     }
+    atomicAdd(next + key, before);
+    atomicAdd(totals + key, total);
   }
-  ranks[i] = before;
-  if (after == 0) sort.counts_kb[key * sort.blocks + blockIdx.x] = before + 1;
-}
-
-// One block of one wave per key: counts become sums over the blocks before.
-inline __global__ void sum_blocks_kernel(CountingSort sort) {
-  int32_t* counts = sort.counts_kb + static_cast<int64_t>(blockIdx.x) * sort.blocks;
-  int32_t before = 0;
-  for (int64_t first = 0; first < sort.blocks; first += kWave) {
-    const int64_t b = first + threadIdx.x;
-    const int32_t count = b < sort.blocks ? counts[b] : 0;
-    const int32_t inclusive = scan_wave(count);
-    if (b < sort.blocks) counts[b] = before + inclusive - count;
-    before += shuffle_from(inclusive, kWave - 1);
-  }
-  if (threadIdx.x == 0) sort.first_k[blockIdx.x] = before;
-}
-
-// One block: items of each key become its first place. items_of_key: where they go as well, entry i is those of
-// key_at[i], or of key i without key_at; may be null.
-inline __global__ void sum_keys_kernel(CountingSort sort, const int32_t* key_at, int64_t* items_of_key) {
-  const int keys = static_cast<int>(sort.keys), thread = static_cast<int>(threadIdx.x);
-  if (items_of_key != nullptr)
-    for (int i = thread; i < keys; i += kThreads)
-      items_of_key[i] = static_cast<int64_t>(sort.first_k[key_at == nullptr ? i : key_at[i]]);
   __syncthreads();
   int32_t before = 0;
-  for (int first = 0; first < keys; first += kThreads) {
+  for (int first = 0; first < keys; first += kSortThreads) {
     const int key = first + thread;
     int32_t total = 0;
-    const int32_t place = before + scan_block(key < keys ? sort.first_k[key] : 0, &total);
-    if (key < keys) sort.first_k[key] = place;
+    const int32_t place = before + scan_block(key < keys ? totals[key] : 0, &total);
+    if (key < keys) next[key] += place;
+    if (key < keys && chunk == 0) sort.first_k[key] = place;
     before += total;
   }
-  if (thread == 0) *sort.total = before;
+  if (chunk == 0 && thread == 0) *sort.total = before;
+  __syncthreads();
 }
 
-// Everything but the last step: afterwards item i of key k belongs at sort.place_of(i, k, ranks[i]). ranks: one per
-// item.
-template <class KeyOf>
-void rank_items(Stream& stream, const CountingSort& sort, const KeyOf& key_of, int32_t* ranks, const int32_t* key_at,
-                int64_t* items_of_key) {
-  const auto count_bytes = static_cast<size_t>(sort.keys * sort.blocks) * sizeof(int32_t);
-  if (count_bytes > 0) check(fill_async(sort.counts_kb, 0, count_bytes, native(stream)), "filling memory");
-  launch(stream, rank_kernel<KeyOf>, sort.blocks, kThreads, 0, key_of, ranks, sort);
-  launch(stream, sum_blocks_kernel, sort.keys, kWave, 0, sort);
-  launch(stream, sum_keys_kernel, 1, kThreads, 0, sort, key_at, items_of_key);
+// items_of_key: where the items of each key are stored, entry i those of key_at[i], or of key i without key_at; may be
+// null.
+template <class KeyOf, class PlaceItem>
+__global__ void __launch_bounds__(kSortThreads)
+    place_items_kernel(KeyOf key_of, PlaceItem place_item, CountingSort sort, const int32_t* key_at,
+                       int64_t* items_of_key) {
+  __shared__ int32_t places[2 * kSharedKeys];
+  int32_t* next = sort.keys <= kSharedKeys ? places : sort.places_ck + static_cast<int64_t>(blockIdx.x) * 2 * sort.keys;
+  int32_t* totals = next + sort.keys;
+  find_places(sort, next, totals);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % kWave, wave = thread / kWave;
+  if (blockIdx.x == 0 && items_of_key != nullptr)
+    for (int64_t i = thread; i < sort.keys; i += kSortThreads)
+      items_of_key[i] = static_cast<int64_t>(totals[key_at == nullptr ? i : key_at[i]]);
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * sort.chunk_items;
+  const int64_t end = begin + sort.chunk_items < sort.items ? begin + sort.chunk_items : sort.items;
+  for (int64_t first = begin; first < end; first += kSortThreads) {
+    const int64_t i = first + thread;
+    const int32_t key = i < end ? key_of(i) : -1;
+    const LaneMask same = lanes_like(key < 0 ? static_cast<int32_t>(sort.keys) : key, sort.keys + 1);
+    const bool leads = first_lane(same) == lane;
+    int32_t place = 0;
+    for (int turn = 0; turn < kSortThreads / kWave; ++turn) {
+      if (turn == wave && leads && key >= 0) {
+        place = next[key];
+        next[key] = place + count_lanes(same);
+      }
+      __syncthreads();
+    }
+    place = shuffle_from(place, first_lane(same)) + count_lanes(same & ((LaneMask{1} << lane) - 1));
+    if (i < end) place_item(i, key, place);
+  }
+}
+
+// Calls place_item(i, key, place) for each item i, in no particular order. key_of(i): the key of item i, or -1 for an
+// item that gets no place; is called twice. Both are structs with a const __device__ operator().
+template <class KeyOf, class PlaceItem>
+void sort_items(Stream& stream, const CountingSort& sort, const KeyOf& key_of, const PlaceItem& place_item,
+                const int32_t* key_at, int64_t* items_of_key) {
+  launch(stream, count_keys_kernel<KeyOf>, sort.chunks, kSortThreads, 0, key_of, sort);
+  launch(stream, place_items_kernel<KeyOf, PlaceItem>, sort.chunks, kSortThreads, 0, key_of, place_item, sort, key_at,
+         items_of_key);
 }
 
 }  // namespace mw::gpu

@@ -20,39 +20,35 @@ constexpr int kRowsPerBlock = kThreads / kWave;
 struct Choices {
   const int32_t* ids;
   const float* weights;
-  const int32_t* position_of_expert;
+  const int32_t* position_of_expert;  // null: each expert is at its own
   int32_t count, experts, top_k;
 
   // Ids are valid unless a caller is broken: then memory stays whole and, where the host looks, `bad_ids` is reported.
   __device__ bool is_bad(int64_t i) const { return ids[i] < 0 || ids[i] >= experts; }
   __device__ int32_t expert_of(int64_t i) const { return is_bad(i) ? 0 : ids[i]; }
-  __device__ int32_t position_of(int64_t i) const { return position_of_expert[expert_of(i)]; }
-};
-
-// The key of a choice is the position of its expert; a dropped one (row_of = -1) has none.
-struct PositionOf {
-  Choices choices;
-  const int32_t* row_of;
-  int64_t* bad_ids;
-  bool dropping;
-  __device__ int32_t operator()(int64_t i) const {
-    if (choices.is_bad(i)) *bad_ids = 1;
-    return dropping && row_of[i] < 0 ? -1 : choices.position_of(i);
+  __device__ int32_t position_of(int64_t i) const {
+    const int32_t expert = expert_of(i);
+    return position_of_expert == nullptr ? expert : position_of_expert[expert];
   }
 };
 
-__device__ int32_t find_row(const Choices& choices, const CountingSort& sort, int64_t i, int32_t rank) {
-  return sort.place_of(i, choices.position_of(i), rank);
-}
-
-struct Scatter {
+struct PositionOf {
   Choices choices;
-  CountingSort sort;
+  __device__ int32_t operator()(int64_t i) const { return choices.position_of(i); }
+};
+// The same for the choices that are not dropped (row_of = -1).
+struct KeptPositionOf {
+  Choices choices;
+  const int32_t* row_of;
+  __device__ int32_t operator()(int64_t i) const { return row_of[i] < 0 ? -1 : choices.position_of(i); }
+};
+
+struct PlaceRow {
+  Choices choices;
   int32_t *row_of, *token_ids, *expert_ids;
   float* sorted_weights;
-  __device__ void operator()(int64_t i) const {
-    if (row_of[i] < 0) return;
-    const int32_t r = find_row(choices, sort, i, row_of[i]);
+  __device__ void operator()(int64_t i, int32_t position, int32_t r) const {
+    if (position < 0) return;
     row_of[i] = r;
     token_ids[r] = static_cast<int32_t>(i) / choices.top_k;
     expert_ids[r] = choices.expert_of(i);
@@ -66,13 +62,16 @@ __device__ SortKey make_rank_key(float weight, int64_t choice) {
   return static_cast<SortKey>(~ascending) << 32 | static_cast<SortKey>(choice);
 }
 
-struct ScatterKeys {
+// No choice is dropped yet.
+struct PlaceRankKey {
   Choices choices;
-  CountingSort sort;
-  const int32_t* row_of;
+  int32_t* row_of;
   SortKey* keys;
-  __device__ void operator()(int64_t i) const {
-    keys[find_row(choices, sort, i, row_of[i])] = make_rank_key(choices.weights[i], i);
+  int64_t* bad_ids;
+  __device__ void operator()(int64_t i, int32_t, int32_t place) const {
+    if (choices.is_bad(i)) *bad_ids = 1;
+    row_of[i] = 0;
+    keys[place] = make_rank_key(choices.weights[i], i);
   }
 };
 
@@ -106,39 +105,29 @@ struct SeenPositions : StreamState {
   std::vector<uint8_t> seen;
 };
 
-void check_permutation(Stream& stream, std::span<const int32_t> position_of_expert) {
+// Returns whether each expert is at its own position.
+bool check_permutation(Stream& stream, std::span<const int32_t> position_of_expert) {
   const size_t E = position_of_expert.size();
   std::vector<uint8_t>& seen = stream.state<SeenPositions>().seen;
   seen.assign(E, 0);
+  bool identity = true;
   for (size_t e = 0; e < E; ++e) {
     const int32_t position = position_of_expert[e];
     MW_CHECK(position >= 0 && static_cast<size_t>(position) < E && seen[static_cast<size_t>(position)] == 0,
              "position {} of expert {}", position, e);
     seen[static_cast<size_t>(position)] = 1;
+    identity = identity && static_cast<size_t>(position) == e;
   }
+  return identity;
 }
 
-// What a sort of choices needs beside their ranks.
-struct LayoutSort {
-  CountingSort sort;
-  int64_t* bad_ids;
-  const int32_t* positions;  // of experts
-  int64_t* rows_per_expert;
-};
-
-void rank_choices(Stream& stream, const LayoutSort& by, const Choices& choices, bool dropping, int32_t* row_of) {
-  rank_items(stream, by.sort, PositionOf{choices, row_of, by.bad_ids, dropping}, row_of, by.positions,
-             by.rows_per_expert);
-}
-
-void drop_beyond_capacity(Stream& stream, const LayoutSort& by, const Choices& choices, int64_t tokens,
-                          CapacityRule rule, int32_t* row_of) {
+void drop_beyond_capacity(Stream& stream, const CountingSort& sort, const Choices& choices, int64_t tokens,
+                          CapacityRule rule, int64_t* bad_ids, int32_t* row_of) {
   WorkspaceFrame frame(stream.workspace());
   auto* keys = frame.take<SortKey>(static_cast<size_t>(choices.count));
-  rank_choices(stream, by, choices, false, row_of);
-  for_each(stream, choices.count, ScatterKeys{choices, by.sort, row_of, keys});
+  sort_items(stream, sort, PositionOf{choices}, PlaceRankKey{choices, row_of, keys, bad_ids}, nullptr, nullptr);
   const int64_t domain = std::min(rule.domain_tokens, tokens), domains = ceil_div(tokens, domain), E = choices.experts;
-  launch(stream, drop_kernel, std::min(kMaxGrid, domains * E), kThreads, 0, keys, by.sort.first_k, E, choices.count,
+  launch(stream, drop_kernel, std::min(kMaxGrid, domains * E), kThreads, 0, keys, sort.first_k, E, choices.count,
          domain * choices.top_k, domains, rule.capacity, row_of);
 }
 
@@ -217,36 +206,37 @@ int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 void build_token_layout(Stream& stream, TensorView ids_TK, TensorView weights_TK, TensorView ranking_TK,
                         std::span<const int32_t> position_of_expert, CapacityRule rule, TokenLayout& layout) {
   MW_CHECK(layout.experts <= INT32_MAX / 2, "layout of {} experts", layout.experts);  // kernels count in 32 bits
-  check_permutation(stream, position_of_expert);
   const int64_t E = layout.experts, count = layout.tokens * layout.top_k;
-  int32_t* row_of = layout.row_of_TK.as<int32_t>();
+  int32_t *row_of = layout.row_of_TK.as<int32_t>(), *positions = nullptr;
 
   WorkspaceFrame frame(stream.workspace());
-  auto* positions = frame.take<int32_t>(static_cast<size_t>(E));
-  stream.queue().write(positions, position_of_expert.data(), position_of_expert.size_bytes());
-  auto* bad_ids = frame.take<int64_t>(1);
-  check(fill_async(bad_ids, 0, sizeof(int64_t), native(stream)), "filling memory");
-  const LayoutSort by{take_counting_sort(frame, count, E), bad_ids, positions, layout.rows_per_expert_E.as<int64_t>()};
+  if (!check_permutation(stream, position_of_expert)) {
+    positions = frame.take<int32_t>(static_cast<size_t>(E));
+    stream.queue().write(positions, position_of_expert.data(), position_of_expert.size_bytes());
+  }
+  const CountingSort sort = take_counting_sort(frame, count, E);
   const Choices choices{ids_TK.as<int32_t>(),        weights_TK.as<float>(),  positions,
                         static_cast<int32_t>(count), static_cast<int32_t>(E), static_cast<int32_t>(layout.top_k)};
-
-  const bool dropping = rule.capacity > 0 && count > 0;
-  Choices ranked = choices;
-  if (ranking_TK.data != nullptr) ranked.weights = ranking_TK.as<float>();
-  if (dropping) drop_beyond_capacity(stream, by, ranked, layout.tokens, rule, row_of);
-  rank_choices(stream, by, choices, dropping, row_of);
-  for_each(stream, count,
-           Scatter{choices, by.sort, row_of, layout.token_ids_R.as<int32_t>(), layout.expert_ids_R.as<int32_t>(),
-                   layout.weights_R.as<float>()});
+  const PlaceRow place_row{choices, row_of, layout.token_ids_R.as<int32_t>(), layout.expert_ids_R.as<int32_t>(),
+                           layout.weights_R.as<float>()};
+  auto* rows_per_expert = layout.rows_per_expert_E.as<int64_t>();
 
   layout.rows = count;
-  if (dropping) {
-    int64_t bad = 0;
-    stream.queue().read(&layout.rows, by.sort.total, sizeof(int64_t));
-    stream.queue().read(&bad, bad_ids, sizeof(int64_t));
-    stream.wait();
-    MW_CHECK(bad == 0, "an expert id is none of {} experts", E);
-  }
+  layout.dropped = 0;
+  if (rule.capacity <= 0 || count == 0)
+    return sort_items(stream, sort, PositionOf{choices}, place_row, positions, rows_per_expert);
+
+  auto* bad_ids = frame.take<int64_t>(1);
+  check(fill_async(bad_ids, 0, sizeof(int64_t), native(stream)), "filling memory");
+  Choices ranked = choices;
+  if (ranking_TK.data != nullptr) ranked.weights = ranking_TK.as<float>();
+  drop_beyond_capacity(stream, sort, ranked, layout.tokens, rule, bad_ids, row_of);
+  sort_items(stream, sort, KeptPositionOf{choices, row_of}, place_row, positions, rows_per_expert);
+  int64_t bad = 0;
+  stream.queue().read(&layout.rows, sort.total, sizeof(int64_t));
+  stream.queue().read(&bad, bad_ids, sizeof(int64_t));
+  stream.wait();
+  MW_CHECK(bad == 0, "an expert id is none of {} experts", E);
   layout.dropped = count - layout.rows;
 }
 

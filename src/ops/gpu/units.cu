@@ -38,24 +38,21 @@ struct LedPart {
   }
 };
 
-struct ScatterUnits {
+struct PlaceUnit {
   LedPart led;
-  CountingSort sort;
-  const int32_t* ranks;
   int32_t *items, *leads, *units;
-  __device__ void operator()(int64_t i) const {
+  __device__ void operator()(int64_t i, int32_t part, int32_t unit) const {
     const int64_t item = i / led.units.choices, row = led.order == nullptr ? item : led.order[item];
     const int64_t choice = row * led.units.choices + i % led.units.choices;
-    const int32_t part = led(i);
-    if (part < 0) {
-      units[choice] = -1;
-      return;
-    }
-    const int32_t unit = sort.place_of(i, part, ranks[i]);
+    units[choice] = part < 0 ? -1 : unit;
+    if (part < 0) return;
     items[unit] = static_cast<int32_t>(row);
     leads[unit] = static_cast<int32_t>(choice);
-    units[choice] = unit;
   }
+};
+
+struct PlaceNowhere {
+  __device__ void operator()(int64_t, int32_t, int32_t) const {}
 };
 
 struct UnitChoices {
@@ -91,11 +88,9 @@ void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::
   const LedPart led{units_of(stream, frame, experts_Ic, part_of_expert, merge),
                     order_I.data == nullptr ? nullptr : order_I.as<int32_t>()};
   const CountingSort sort = take_counting_sort(frame, choices, parts);
-  auto* ranks = frame.take<int32_t>(static_cast<size_t>(choices));
-  rank_items(stream, sort, led, ranks, nullptr, nullptr);
-  for_each(
-      stream, choices,
-      ScatterUnits{led, sort, ranks, out.items_U.as<int32_t>(), out.leads_U.as<int32_t>(), out.units_Ic.as<int32_t>()});
+  sort_items(stream, sort, led,
+             PlaceUnit{led, out.items_U.as<int32_t>(), out.leads_U.as<int32_t>(), out.units_Ic.as<int32_t>()}, nullptr,
+             nullptr);
 }
 
 void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t> part_of_expert, bool merge,
@@ -104,8 +99,7 @@ void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t>
   const LedPart led{units_of(stream, frame, experts_Ic, part_of_expert, merge), nullptr};
   const int64_t choices = experts_Ic.numel();
   const CountingSort sort = take_counting_sort(frame, choices, counts.numel());
-  auto* ranks = frame.take<int32_t>(static_cast<size_t>(choices));
-  rank_items(stream, sort, led, ranks, nullptr, counts.as<int64_t>());
+  sort_items(stream, sort, led, PlaceNowhere{}, nullptr, counts.as<int64_t>());
 }
 
 void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, TensorView leads_U,
@@ -119,8 +113,7 @@ void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, 
 }
 
 int64_t unit_workspace_bytes(int64_t items, int64_t choices, int64_t experts) {
-  const int64_t taken = ceil_div(4 * experts, 64) * 64 + ceil_div(4 * items * choices, 64) * 64;
-  return taken + counting_sort_bytes(items * choices, experts);
+  return ceil_div(4 * experts, 64) * 64 + counting_sort_bytes(items * choices, experts);
 }
 
 }  // namespace mw::gpu

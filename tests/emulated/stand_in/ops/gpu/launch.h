@@ -6,6 +6,7 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "core/stream.h"
 #include "core/tensor.h"
@@ -56,6 +57,7 @@ inline MfmaSums32 __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(MfmaSummands a, MfmaS
 
 namespace mw::gpu {
 
+using std::max, std::min;
 template <class T>
 using DeviceMemory = T;
 
@@ -71,9 +73,16 @@ inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream) {
 constexpr int kThreads = 256;
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+inline std::vector<double> dynamic_memory;
+template <class T>
+T* dynamic_shared_memory() {
+  return reinterpret_cast<T*>(dynamic_memory.data());
+}
+
 template <class... Parameters, class... Arguments>
-void launch(Stream&, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t,
+void launch(Stream&, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
             const Arguments&... arguments) {
+  dynamic_memory.resize(shared_bytes / sizeof(double) + 1);
   for (int64_t block = 0; block < blocks; ++block) {
     gridDim.x = static_cast<unsigned>(blocks);
     blockDim.x = static_cast<unsigned>(threads);
