@@ -24,6 +24,13 @@ void launch(Stream& stream, void (*kernel)(Parameters...), int64_t blocks, int t
   check(last_error(), "starting a kernel");
 }
 
+// The shared memory of a block whose size the launch tells.
+template <class T>
+__device__ T* dynamic_shared_memory() {
+  extern __shared__ uint4 dynamic_memory[];
+  return reinterpret_cast<T*>(dynamic_memory);
+}
+
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 1 << 16;  // of a loop
 

@@ -1,6 +1,6 @@
 // The router: one wave per token. Lane l owns experts l, l + kWave, ... of its token and no lane reads what another has
-// stored, so that nothing waits. Statistics are summed per chunk of tokens and then over the chunks, both in an order
-// that the sizes alone fix.
+// stored, so that nothing waits. Statistics are summed per chunk of tokens, of which each block has one, and then over
+// the chunks, both in an order that the sizes alone fix.
 #include "ops/router.h"
 
 #include <limits>
@@ -19,13 +19,14 @@ constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kTinySum = 1e-20f;  // keeps 0 / 0 out when all sigmoid scores underflow
 
-constexpr int kWavesPerBlock = 4;
+// Up to so many experts, lanes own theirs in registers, otherwise in memory.
+constexpr int kMaxInRegisters = 512;
+// Waves of a block, and of one whose lanes own experts in memory.
+constexpr int kWavesPerBlock = 8;
+template <int kOwn>
+constexpr int kWavesOf = kOwn > 0 ? kWavesPerBlock : 1;
 constexpr int64_t kMaxRouteBlocks = 1 << 16;
-// Floats of shared memory per wave. A router that needs more keeps them in the workspace, for fewer waves at a time.
-constexpr int64_t kMaxSharedFloats = 2560;
-constexpr int64_t kSpillBlocks = 64;
-
-constexpr int64_t kMaxChunks = 256, kMinTokensPerChunk = 16;
+constexpr int64_t kMaxChunks = 512, kMinTokensPerChunk = 2 * kWavesPerBlock;
 
 struct Chunks {
   int64_t tokens_per_chunk, count;
@@ -36,194 +37,281 @@ Chunks cut_tokens(int64_t tokens) {
   return {per_chunk, ceil_div(tokens, per_chunk)};
 }
 
-// What the scores of one token are made of, beside its logits.
-struct TokenSums {
-  float largest, powers;  // of the logits; sum of e^(x - largest)
-  float total;            // sum of the scores over E, by which p is normalised
-  float log_sum;          // logsumexp of the logits
+// Calls body with the number of experts that a lane owns at most, 0 for many.
+template <class Body>
+void with_own(int64_t experts, const Body& body) {
+  if (experts <= kWave) body(std::integral_constant<int, 1>{});
+  else if (experts <= 2 * kWave) body(std::integral_constant<int, 2>{});
+  else if (experts <= 4 * kWave) body(std::integral_constant<int, 4>{});
+  else if (experts <= 8 * kWave) body(std::integral_constant<int, 8>{});
+  else if (experts <= kMaxInRegisters) body(std::integral_constant<int, kMaxInRegisters / kWave>{});
+  else body(std::integral_constant<int, 0>{});
+}
+
+// A value of each expert that the lane owns, in registers or in memory.
+template <class T, int kOwn>
+struct OwnValues {
+  T at[kOwn] = {};
+  __device__ OwnValues(T*, int) {}
+  __device__ T& operator[](int j) { return at[j]; }
+};
+template <class T>
+struct OwnValues<T, 0> {
+  T* first;
+  __device__ OwnValues(T* of_wave, int lane) : first(of_wave + lane) {}
+  __device__ T& operator[](int j) { return first[static_cast<int64_t>(j) * kWave]; }
 };
 
+// The logits of one token.
+template <int kOwn>
+struct Logits {
+  const float* all;
+  int experts, lane;
+  float own[kOwn > 0 ? kOwn : 1];
+
+  __device__ Logits(const float* of_token, int E, int of_lane) : all(of_token), experts(E), lane(of_lane) {
+#pragma unroll
+    for (int j = 0; j < kOwn; ++j) own[j] = lane + j * kWave < experts ? all[lane + j * kWave] : 0.0f;
+  }
+  // Calls body(e, j, x) for each expert of the lane: it is its j-th one and has logit x.
+  template <class Body>
+  __device__ void for_each_own(const Body& body) const {
+    if constexpr (kOwn == 0) {
+      for (int e = lane, j = 0; e < experts; e += kWave, ++j) body(e, j, all[e]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j)
+        if (lane + j * kWave < experts) body(lane + j * kWave, j, own[j]);
+    }
+  }
+};
+
+// The scores of one token as functions of its logits.
 struct Scores {
   ScoreFunction function;
-  const float* x;
-  TokenSums sums;
+  float largest = -kInfinity, powers = 0.0f;  // of the logits; sum of e^(x - largest)
+  float total = 1.0f;                         // sum of the scores over E, by which p is normalised
+  float log_sum = 0.0f;                       // logsumexp of the logits
 
-  __device__ float softmax(int e) const { return expf(x[e] - sums.largest) / sums.powers; }
-  __device__ float operator()(int e) const {
-    return function == ScoreFunction::softmax ? softmax(e) : 1.0f / (1.0f + expf(-x[e]));
+  __device__ float softmax(float x) const { return expf(x - largest) / powers; }
+  __device__ float operator()(float x) const {
+    return function == ScoreFunction::softmax ? softmax(x) : 1.0f / (1.0f + expf(-x));
   }
   // d score / d x, for softmax without the part that all logits share.
-  __device__ float slope(int e) const {
-    const float s = (*this)(e);
+  __device__ float slope(float x) const {
+    const float s = (*this)(x);
     return function == ScoreFunction::softmax ? s : s * (1.0f - s);
   }
 };
 
 // want_softmax: also for sigmoid scores, whose sums otherwise hold `total` alone.
-__device__ Scores compute_scores(ScoreFunction function, const float* x, int E, bool want_softmax, int lane) {
-  Scores scores{function, x, {-kInfinity, 0.0f, 1.0f, 0.0f}};
-  TokenSums& sums = scores.sums;
+template <int kOwn>
+__device__ Scores compute_scores(ScoreFunction function, const Logits<kOwn>& logits, bool want_softmax) {
+  Scores scores{function};
   if (function == ScoreFunction::softmax || want_softmax) {
-    for (int e = lane; e < E; e += kWave) sums.largest = x[e] > sums.largest ? x[e] : sums.largest;
-    sums.largest = reduce_wave(sums.largest, Maximum());
-    for (int e = lane; e < E; e += kWave) sums.powers += expf(x[e] - sums.largest);
-    sums.powers = reduce_wave(sums.powers, Sum());
-    sums.log_sum = sums.largest + logf(sums.powers);
+    float largest = -kInfinity, powers = 0.0f;
+    logits.for_each_own([&](int, int, float x) { largest = x > largest ? x : largest; });
+    scores.largest = reduce_wave(largest, Maximum());
+    logits.for_each_own([&](int, int, float x) { powers += expf(x - scores.largest); });
+    scores.powers = reduce_wave(powers, Sum());
+    scores.log_sum = scores.largest + logf(scores.powers);
   }
   if (function == ScoreFunction::sigmoid) {
     float total = 0.0f;
-    for (int e = lane; e < E; e += kWave) total += scores(e);
-    sums.total = reduce_wave(total, Sum()) + kTinySum;
+    logits.for_each_own([&](int, int, float x) { total += scores(x); });
+    scores.total = reduce_wave(total, Sum()) + kTinySum;
   }
   return scores;
 }
 
-// Chooses the K experts of one token; returns the gap to the choice that was nearly made. ids[k] is stored by lane
-// k % kWave. scratch: a float per expert, then one per group if not all groups are kept.
-__device__ float choose_experts(const RouterRule& rule, const Scores& scores, const float* bias, float* scratch,
-                                int32_t* ids, int lane) {
-  const int E = static_cast<int>(rule.experts), K = static_cast<int>(rule.top_k);
-  // A NaN or -inf becomes the lowest number: still behind all others, but a legal choice.
-  for (int e = lane; e < E; e += kWave) {
-    const float choice = bias == nullptr ? scores(e) : scores(e) + bias[e];
-    scratch[e] = choice > kLowest ? choice : kLowest;
+// The scores of the lane's experts, which registers keep.
+template <int kOwn>
+struct OwnScores {
+  const Scores& scores;
+  float at[kOwn > 0 ? kOwn : 1] = {};
+
+  __device__ OwnScores(const Scores& of_token, const Logits<kOwn>& logits) : scores(of_token) {
+    if constexpr (kOwn > 0) logits.for_each_own([&](int, int j, float x) { at[j] = scores(x); });
   }
+  __device__ float find(int j, float x) const {
+    if constexpr (kOwn > 0) return at[j];
+    else return scores(x);
+  }
+};
+
+// The key of a value to choose by: larger values have larger keys; 0 for none.
+__device__ uint32_t choice_key(float value) { return value == -kInfinity ? 0 : ordered_bits(value); }
+
+// Chooses the K experts of one token; returns the gap to the choice that was nearly made. ids[k] is stored by lane
+// k % kWave. scratch: where not all groups are kept, a float per expert, then one per group. key_memory: a key per
+// expert, where lanes own experts in memory.
+template <int kOwn>
+__device__ float choose_experts(const RouterRule& rule, const Logits<kOwn>& logits, const OwnScores<kOwn>& scores,
+                                const float* bias, float* scratch, uint32_t* key_memory, int32_t* ids, bool want_gap) {
+  const int E = logits.experts, K = static_cast<int>(rule.top_k), lane = logits.lane;
+  const int count = kOwn > 0 ? kOwn : (E - lane + kWave - 1) / kWave;
+  const bool grouped = rule.kept_groups < rule.groups;
+  OwnValues<uint32_t, kOwn> keys(key_memory, lane);
+  logits.for_each_own([&](int e, int j, float x) {
+    // A NaN or -inf becomes the lowest number: still behind all others, but a legal choice.
+    float choice = bias == nullptr ? scores.find(j, x) : scores.find(j, x) + bias[e];
+    choice = choice > kLowest ? choice : kLowest;
+    if (grouped) scratch[e] = choice;
+    else keys[j] = choice_key(choice);
+  });
   float group_gap = kInfinity;
-  if (rule.kept_groups < rule.groups) {
+  if (grouped) {
     const int groups = static_cast<int>(rule.groups);
     group_gap = keep_groups(scratch, scratch + E, groups, E / groups, rule.kept_groups, rule.group_best, lane);
+    logits.for_each_own([&](int e, int j, float) { keys[j] = choice_key(scratch[e]); });
   }
-  SortKey own = largest_own(scratch, 0, E, kNoLimit, lane), last = 0;
+  const auto find_largest = [&] {
+    uint32_t largest = 0;
+#pragma unroll
+    for (int j = 0; j < count; ++j) largest = max(largest, keys[j]);
+    return largest;
+  };
+  uint32_t own = find_largest(), last = 0;
   for (int k = 0; k < K; ++k) {
-    last = reduce_wave(own, Maximum());
-    if (lane == k % kWave) ids[k] = index_of(last);
-    if (own == last) own = largest_own(scratch, 0, E, last, lane);  // only the winner's lane needs another
+    last = largest_in_wave(own);
+    uint32_t expert = ~0u;  // the lane's first one with this key; ties go to the lower expert
+#pragma unroll
+    for (int j = 0; j < count; ++j)
+      if (keys[j] == last) expert = min(expert, static_cast<uint32_t>(lane + j * kWave));
+    const auto chosen = static_cast<int>(least_in_wave(expert));
+    if (lane == k % kWave) ids[k] = chosen;
+#pragma unroll
+    for (int j = 0; j < count; ++j)
+      if (lane + j * kWave == chosen) keys[j] = 0;
+    own = find_largest();
   }
-  const SortKey next = reduce_wave(own, Maximum());
-  const float gap = next != 0 ? value_of(last) - value_of(next) : kInfinity;
+  if (!want_gap) return 0.0f;
+  const uint32_t next = largest_in_wave(own);
+  const float gap = next != 0 ? from_ordered_bits(last) - from_ordered_bits(next) : kInfinity;
   return group_gap < gap ? group_gap : gap;
 }
 
 struct RouteTask {
   RouterRule rule;
   const float *logits_TE, *bias_E;
-  bool forced, want_softmax;
+  bool forced;
   int32_t* ids_TK;
   float *weights_TK, *gaps_T;
-  int64_t tokens, chunks, scratch_floats;
-  float* spill = nullptr;  // scratch of all waves, where shared memory is too small
-  // Statistics; null when not wanted.
-  TokenSums* sums_T = nullptr;
-  uint32_t* counts_cE = nullptr;
-  uint32_t* bad_ids = nullptr;  // becomes 1 when a forced id is none
+  int64_t tokens, tokens_per_chunk;
+  int64_t scratch_floats = 0;  // of a wave
+  // The memory of each chunk where lanes own experts in memory: scratch and keys.
+  float* scratch_c = nullptr;
+  uint32_t* keys_cE = nullptr;
+  // Statistics of each chunk, null when none are wanted. counts: choices of each expert, then forced ids that are none.
+  // sums: of p for each expert, then of logsumexp^2.
+  uint32_t* counts_cE1 = nullptr;
+  double* sums_cE1 = nullptr;
+  bool summing = false, squaring = false;
 };
 
 __device__ bool is_expert(int32_t id, int64_t experts) { return id >= 0 && id < experts; }
 
 // A forced id that is none must not become a read out of range.
-__device__ float score_or_nan(const Scores& scores, int32_t id, int64_t experts) {
-  return is_expert(id, experts) ? scores(id) : kNan;
+__device__ float score_or_nan(const Scores& scores, const float* logits, int32_t id, int64_t experts) {
+  return is_expert(id, experts) ? scores(logits[id]) : kNan;
 }
 
-__device__ void weigh_choices(const RouteTask& task, const Scores& scores, const int32_t* ids, float* weights,
-                              int lane) {
-  const RouterRule& rule = task.rule;
+__device__ void weigh_choices(const RouterRule& rule, const Scores& scores, const float* logits, const int32_t* ids,
+                              float* weights, int lane) {
   float divisor = 1.0f;
   if (rule.renormalise) {
     float sum = 0.0f;
-    for (int64_t k = lane; k < rule.top_k; k += kWave) sum += score_or_nan(scores, ids[k], rule.experts);
+    for (int64_t k = lane; k < rule.top_k; k += kWave) sum += score_or_nan(scores, logits, ids[k], rule.experts);
     divisor = fmaxf(reduce_wave(sum, Sum()) + kTinySum, rule.least_sum);
   }
   for (int64_t k = lane; k < rule.top_k; k += kWave)
-    weights[k] = score_or_nan(scores, ids[k], rule.experts) / divisor * rule.scale;
+    weights[k] = score_or_nan(scores, logits, ids[k], rule.experts) / divisor * rule.scale;
 }
 
-__device__ void count_choices(const RouteTask& task, const int32_t* ids, int lane) {
-  uint32_t* counts = task.counts_cE + static_cast<int64_t>(blockIdx.x) % task.chunks * task.rule.experts;
-  for (int64_t k = lane; k < task.rule.top_k; k += kWave) {
-    if (is_expert(ids[k], task.rule.experts)) atomicAdd(counts + ids[k], 1u);
-    else *task.bad_ids = 1;
+__device__ void count_choices(const RouterRule& rule, const int32_t* ids, uint32_t* counts, int lane) {
+  for (int64_t k = lane; k < rule.top_k; k += kWave)
+    atomicAdd(counts + (is_expert(ids[k], rule.experts) ? ids[k] : rule.experts), 1u);
+}
+
+// A block has a chunk of tokens, whose waves take turns at them.
+template <int kOwn>
+__global__ void __launch_bounds__(kWavesOf<kOwn>* kWave, kOwn > 4 || kOwn == 0 ? 1 : 4) route_kernel(RouteTask task) {
+  constexpr int kWaves = kWavesOf<kOwn>;
+  __shared__ double sums_E1[kOwn * kWave + 1];
+  const int lane = static_cast<int>(threadIdx.x) % kWave, wave = static_cast<int>(threadIdx.x) / kWave;
+  const int64_t chunk = blockIdx.x, K = task.rule.top_k;
+  const int E = static_cast<int>(task.rule.experts);
+  float* scratch = kOwn == 0 ? task.scratch_c + chunk * task.scratch_floats
+                             : dynamic_shared_memory<float>() + wave * task.scratch_floats;
+  const bool measuring = task.counts_cE1 != nullptr;
+  uint32_t* counts = task.counts_cE1 + chunk * (E + 1);
+  double *sums = task.sums_cE1 + chunk * (E + 1), z_sum = 0;
+  if (measuring) {
+    for (int i = static_cast<int>(threadIdx.x); i <= E; i += static_cast<int>(blockDim.x)) counts[i] = 0;
+    __syncthreads();
   }
-}
+  OwnValues<double, kOwn> prob_sums(sums, lane);
+  if (kOwn == 0 && measuring)
+    for (int e = lane; e < E; e += kWave) sums[e] = 0;
 
-__global__ void route_kernel(RouteTask task) {
-  extern __shared__ float shared_scratch[];
-  const int lane = static_cast<int>(threadIdx.x) % kWave, wave_of_block = static_cast<int>(threadIdx.x) / kWave;
-  const int64_t wave = static_cast<int64_t>(blockIdx.x) * kWavesPerBlock + wave_of_block;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kWavesPerBlock;
-  float* scratch = task.spill != nullptr ? task.spill + wave * task.scratch_floats
-                                         : shared_scratch + wave_of_block * task.scratch_floats;
-  const int64_t E = task.rule.experts, K = task.rule.top_k;
-  for (int64_t t = wave; t < task.tokens; t += step) {
+  const int64_t begin = chunk * task.tokens_per_chunk;
+  const int64_t end = begin + task.tokens_per_chunk < task.tokens ? begin + task.tokens_per_chunk : task.tokens;
+  const bool of_softmax = task.summing && task.rule.softmax_p && task.rule.score == ScoreFunction::sigmoid;
+  const bool want_softmax = task.squaring || of_softmax;
+  for (int64_t t = begin + wave; t < end; t += kWaves) {
     int32_t* ids = task.ids_TK + t * K;
-    const Scores scores =
-        compute_scores(task.rule.score, task.logits_TE + t * E, static_cast<int>(E), task.want_softmax, lane);
+    const Logits<kOwn> logits(task.logits_TE + t * E, E, lane);
+    const Scores scores = compute_scores(task.rule.score, logits, want_softmax);
+    const OwnScores<kOwn> own_scores(scores, logits);
     if (!task.forced) {
-      const float gap = choose_experts(task.rule, scores, task.bias_E, scratch, ids, lane);
+      const float gap = choose_experts(task.rule, logits, own_scores, task.bias_E, scratch, task.keys_cE + chunk * E,
+                                       ids, task.gaps_T != nullptr);
       if (task.gaps_T != nullptr && lane == 0) task.gaps_T[t] = gap;
     }
-    weigh_choices(task, scores, ids, task.weights_TK + t * K, lane);
-    if (task.counts_cE != nullptr) count_choices(task, ids, lane);
-    if (task.sums_T != nullptr && lane == 0) task.sums_T[t] = scores.sums;
+    weigh_choices(task.rule, scores, logits.all, ids, task.weights_TK + t * K, lane);
+    if (!measuring) continue;
+    count_choices(task.rule, ids, counts, lane);
+    if (task.summing)
+      logits.for_each_own([&](int, int j, float x) {
+        float p = of_softmax ? scores.softmax(x) : own_scores.find(j, x);
+        if (task.rule.score == ScoreFunction::sigmoid && !of_softmax) p /= scores.total;
+        prob_sums[j] += static_cast<double>(p);
+      });
+    z_sum += static_cast<double>(scores.log_sum) * static_cast<double>(scores.log_sum);
   }
-}
-
-// Sums of p and of logsumexp^2 over one chunk of tokens. `columns` experts at a time, a power of two up to blockDim.x;
-// the threads of one column take turns at the tokens.
-__global__ void sum_chunk_kernel(ScoreFunction function, bool softmax_p, const float* logits_TE,
-                                 const TokenSums* sums_T, int64_t tokens, int64_t tokens_per_chunk, int E, int columns,
-                                 double* prob_sums_cE, double* z_sums_c) {
-  __shared__ double of_thread[kThreads];
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * tokens_per_chunk;
-  const int64_t end = begin + tokens_per_chunk < tokens ? begin + tokens_per_chunk : tokens;
-  const int thread = static_cast<int>(threadIdx.x);
-  if (z_sums_c != nullptr) {
-    double sum = 0;
-    for (int64_t t = begin + thread; t < end; t += blockDim.x) {
-      const auto z = static_cast<double>(sums_T[t].log_sum);
-      sum += z * z;
-    }
-    sum = reduce_block(sum, Sum());
-    if (thread == 0) z_sums_c[blockIdx.x] = sum;
-  }
-  if (prob_sums_cE == nullptr) return;
-  const int parts = static_cast<int>(blockDim.x) / columns, part = thread / columns, column = thread % columns;
-  for (int first = 0; first < E; first += columns) {
-    const int e = first + column;
-    double sum = 0;
-    if (e < E)
-      for (int64_t t = begin + part; t < end; t += parts) {
-        const Scores scores{function, logits_TE + t * E, sums_T[t]};
-        sum += static_cast<double>(softmax_p ? scores.softmax(e) : scores(e) / scores.sums.total);
+  if (!measuring) return;
+  if constexpr (kOwn == 0) {
+    if (lane == 0) sums[E] = z_sum;
+  } else {
+    // Wave after wave adds its sums to those of the waves before; the last one stores them.
+    for (int turn = 0; turn < kWaves; ++turn) {
+      if (turn == wave) {
+        double* to = turn + 1 < kWaves ? sums_E1 : sums;
+#pragma unroll
+        for (int j = 0; j < kOwn; ++j)
+          if (const int e = lane + j * kWave; e < E) to[e] = (turn > 0 ? sums_E1[e] : 0.0) + prob_sums[j];
+        if (lane == 0) to[E] = (turn > 0 ? sums_E1[E] : 0.0) + z_sum;
       }
-    __syncthreads();  // of_thread may still be read from the columns before
-    of_thread[thread] = sum;
-    __syncthreads();
-    if (part != 0 || e >= E) continue;
-    for (int i = 1; i < parts; ++i) sum += of_thread[i * columns + column];
-    prob_sums_cE[static_cast<int64_t>(blockIdx.x) * E + e] = sum;
+      __syncthreads();
+    }
   }
 }
 
-// The sum over the chunks of one column; 0 where it is not wanted.
 template <class T>
 __device__ double sum_chunks(const T* table, int64_t column, int64_t chunks, int64_t columns) {
   double sum = 0;
-  if (table != nullptr)
-    for (int64_t c = threadIdx.x; c < chunks; c += blockDim.x) sum += static_cast<double>(table[c * columns + column]);
+  for (int64_t c = threadIdx.x; c < chunks; c += blockDim.x) sum += static_cast<double>(table[c * columns + column]);
   return reduce_block(sum, Sum());
 }
 
-// One block per expert, and one for the rest. result: counts_E, prob_sums_E, z_sum, bad_ids.
-__global__ void sum_chunks_kernel(const uint32_t* counts_cE, const double* prob_sums_cE, const double* z_sums_c,
-                                  const uint32_t* bad_ids, int64_t chunks, int64_t E, double* result) {
-  const int64_t e = blockIdx.x;
-  const double first = e < E ? sum_chunks(counts_cE, e, chunks, E) : sum_chunks(z_sums_c, 0, chunks, 1);
-  const double second = e < E ? sum_chunks(prob_sums_cE, e, chunks, E) : static_cast<double>(*bad_ids);
-  if (threadIdx.x == 0) {
-    result[e < E ? e : 2 * E] = first;
-    result[e < E ? E + e : 2 * E + 1] = second;
-  }
+// One block per column. result: the sums of the counts, then those of the sums.
+__global__ void sum_chunks_kernel(const uint32_t* counts, const double* sums, int64_t chunks, int64_t columns,
+                                  double* result) {
+  const int64_t column = blockIdx.x;
+  const double count = sum_chunks(counts, column, chunks, columns), sum = sum_chunks(sums, column, chunks, columns);
+  if (threadIdx.x != 0) return;
+  result[column] = count;
+  result[columns + column] = sum;
 }
 
 struct BackwardTask {
@@ -238,12 +326,14 @@ struct BackwardTask {
 
 // With c[k] the gradient of chosen score k and g[e] that of score e through p, softmax's gradient is
 // s * (g - sum of g s - sum of c s), plus s * c where chosen; sigmoid's is s * (1 - s) * g, plus s * (1 - s) * c.
+template <int kOwn>
 __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lane) {
   const RouterRule& rule = task.rule;
   const int E = static_cast<int>(rule.experts), K = static_cast<int>(rule.top_k);
   const bool softmax = rule.score == ScoreFunction::softmax, squaring = task.z_scale != 0.0f;
   const bool of_softmax = rule.softmax_p && task.d_prob_E != nullptr;
-  const Scores scores = compute_scores(rule.score, task.logits_TE + t * E, E, squaring || of_softmax, lane);
+  const Logits<kOwn> logits(task.logits_TE + t * E, E, lane);
+  const Scores scores = compute_scores(rule.score, logits, squaring || of_softmax);
   const int32_t* ids = task.ids_TK + t * K;
   const float *d_weights = task.d_weights_TK + t * K, *d_prob = task.d_prob_E;
   float* d_x = task.d_logits_TE + t * E;
@@ -251,7 +341,7 @@ __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lan
   float chosen = 0.0f, product = 0.0f;  // sums of s and of d_weight * s over the choices
   for (int k = lane; k < K; k += kWave) {
     if (!is_expert(ids[k], E)) continue;
-    const float s = scores(ids[k]);
+    const float s = scores(logits.all[ids[k]]);
     chosen += s;
     product += d_weights[k] * s;
   }
@@ -267,29 +357,30 @@ __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lan
 
   float mean = 0.0f;
   if (d_prob != nullptr) {
-    for (int e = lane; e < E; e += kWave) mean += d_prob[e] * (of_softmax ? scores.softmax(e) : scores(e));
-    mean = reduce_wave(mean, Sum()) / (of_softmax ? 1.0f : scores.sums.total);
+    logits.for_each_own([&](int e, int, float x) { mean += d_prob[e] * (of_softmax ? scores.softmax(x) : scores(x)); });
+    mean = reduce_wave(mean, Sum()) / (of_softmax ? 1.0f : scores.total);
   }
   if (softmax) mean += factor * (product - weight_mean * chosen);
-  const float z_factor = 2.0f * task.z_scale * scores.sums.log_sum;
-  for (int e = lane; e < E; e += kWave) {
+  const float z_factor = 2.0f * task.z_scale * scores.log_sum;
+  logits.for_each_own([&](int e, int, float x) {
     const float g = d_prob != nullptr ? d_prob[e] - mean : -mean;
-    float value = of_softmax ? scores.softmax(e) * g : scores.slope(e) * (g / scores.sums.total);
-    if (squaring) value += z_factor * scores.softmax(e);
+    float value = of_softmax ? scores.softmax(x) * g : scores.slope(x) * (g / scores.total);
+    if (squaring) value += z_factor * scores.softmax(x);
     d_x[e] = value;
-  }
+  });
   for (int k = 0; k < K; ++k) {
     const int id = ids[k];
     if (!is_expert(id, E) || id % kWave != lane) continue;
-    d_x[id] += scores.slope(id) * (factor * (d_weights[k] - weight_mean));
+    d_x[id] += scores.slope(logits.all[id]) * (factor * (d_weights[k] - weight_mean));
   }
 }
 
-__global__ void route_backward_kernel(BackwardTask task) {
+template <int kOwn>
+__global__ void __launch_bounds__(kWavesPerBlock* kWave) route_backward_kernel(BackwardTask task) {
   const int lane = static_cast<int>(threadIdx.x) % kWave, wave = static_cast<int>(threadIdx.x) / kWave;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kWavesPerBlock;
   for (int64_t t = static_cast<int64_t>(blockIdx.x) * kWavesPerBlock + wave; t < task.tokens; t += step)
-    differentiate_token(task, t, lane);
+    differentiate_token<kOwn>(task, t, lane);
 }
 
 // Kernels count experts in 32 bits.
@@ -297,72 +388,57 @@ void check_limits(const RouterRule& rule) {
   MW_CHECK(rule.experts <= INT32_MAX / 2, "router of {} experts", rule.experts);
 }
 
-// Experts that the threads of a block take side by side: a power of two.
-int columns_of_block(int64_t experts) {
-  int columns = 1;
-  while (columns < experts && columns < kThreads) columns *= 2;
-  return columns;
-}
-
 int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 }  // namespace
 
 int64_t router_workspace_bytes(int64_t tokens, int64_t experts) {
-  const int64_t chunks = std::min(kMaxChunks, ceil_div(tokens, kMinTokensPerChunk)), cells = chunks * experts;
-  const int64_t spill_floats = 2 * experts > kMaxSharedFloats ? kSpillBlocks * kWavesPerBlock * 2 * experts : 0;
-  return bytes_taken((cells + 1) * 4) + bytes_taken(cells * 8) + bytes_taken(chunks * 8) + bytes_taken(tokens * 16) +
-         bytes_taken((2 * experts + 2) * 8) + bytes_taken(spill_floats * 4);
+  const int64_t chunks = std::min(kMaxChunks, ceil_div(tokens, kMinTokensPerChunk)), columns = experts + 1;
+  return bytes_taken(chunks * columns * 4) + bytes_taken(chunks * columns * 8) + bytes_taken(2 * columns * 8) +
+         (experts > kMaxInRegisters ? bytes_taken(chunks * 2 * experts * 4) + bytes_taken(chunks * experts * 4) : 0);
 }
 
 void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView bias_E, bool forced,
            TensorView ids_TK, TensorView weights_TK, const RouterStatistics& statistics, TensorView gaps_T) {
   check_limits(rule);
-  const int64_t T = logits_TE.dim(0), E = rule.experts;
+  const int64_t T = logits_TE.dim(0), E = rule.experts, columns = E + 1;
   const float *logits = logits_TE.as<float>(), *bias = bias_E.data == nullptr ? nullptr : bias_E.as<float>();
   float *weights = weights_TK.as<float>(), *gaps = gaps_T.data == nullptr ? nullptr : gaps_T.as<float>();
   const bool counting = !statistics.counts_E.empty(), summing = !statistics.prob_sums_E.empty();
-  const bool squaring = statistics.z_sum != nullptr, measuring = counting || summing || squaring;
+  const bool squaring = statistics.z_sum != nullptr;
 
   const Chunks chunks = cut_tokens(T);
-  const auto cells = static_cast<size_t>(chunks.count * E), results = static_cast<size_t>(2 * E + 2);
-  const int64_t floats = E + (rule.kept_groups < rule.groups ? rule.groups : 0);
-  int32_t* ids = ids_TK.as<int32_t>();
+  const auto cells = static_cast<size_t>(chunks.count * columns);
   WorkspaceFrame frame(stream.workspace());
-  const bool want_softmax = squaring || (summing && rule.softmax_p);
-  RouteTask task{rule, logits, bias, forced, want_softmax, ids, weights, gaps, T, chunks.count, floats};
-  int64_t blocks = std::min(kMaxRouteBlocks, ceil_div(T, kWavesPerBlock));
-  auto shared_bytes = static_cast<size_t>(kWavesPerBlock * floats) * sizeof(float);
-  if (floats > kMaxSharedFloats) {
-    blocks = std::min(kSpillBlocks, blocks);
-    task.spill = frame.take<float>(static_cast<size_t>(kSpillBlocks * kWavesPerBlock * floats));
-    shared_bytes = 0;
+  RouteTask task{rule, logits, bias, forced, ids_TK.as<int32_t>(), weights, gaps, T, chunks.tokens_per_chunk};
+  if (counting || summing || squaring) {
+    task.counts_cE1 = frame.take<uint32_t>(cells);
+    task.sums_cE1 = frame.take<double>(cells);
+    task.summing = summing;
+    task.squaring = squaring;
   }
-  if (measuring) {
-    task.sums_T = frame.take<TokenSums>(static_cast<size_t>(T));
-    task.counts_cE = frame.take<uint32_t>(cells + 1);
-    task.bad_ids = task.counts_cE + cells;
-    check(fill_async(task.counts_cE, 0, (cells + 1) * sizeof(uint32_t), native(stream)), "filling memory");
-  }
-  launch(stream, route_kernel, blocks, kWavesPerBlock * kWave, shared_bytes, task);
-  if (!measuring) return;
+  with_own(E, [&](auto own) {
+    constexpr int kOwn = decltype(own)::value, kWaves = kWavesOf<kOwn>;
+    if (rule.kept_groups < rule.groups) task.scratch_floats = E + rule.groups;
+    if (kOwn == 0) {
+      task.scratch_c = frame.take<float>(static_cast<size_t>(chunks.count * task.scratch_floats));
+      task.keys_cE = frame.take<uint32_t>(static_cast<size_t>(chunks.count * E));
+    }
+    const int64_t shared_floats = kOwn == 0 ? 0 : kWaves * task.scratch_floats;
+    launch(stream, route_kernel<kOwn>, chunks.count, kWaves * kWave, static_cast<size_t>(shared_floats) * sizeof(float),
+           task);
+  });
+  if (task.counts_cE1 == nullptr) return;
 
-  double* prob_sums = summing ? frame.take<double>(cells) : nullptr;
-  double* z_sums = squaring ? frame.take<double>(static_cast<size_t>(chunks.count)) : nullptr;
-  if (summing || squaring)
-    launch(stream, sum_chunk_kernel, chunks.count, kThreads, 0, rule.score, rule.softmax_p, logits, task.sums_T, T,
-           chunks.tokens_per_chunk, E, columns_of_block(E), prob_sums, z_sums);
-  auto* result = frame.take<double>(results);
-  launch(stream, sum_chunks_kernel, E + 1, 128, 0, task.counts_cE, prob_sums, z_sums, task.bad_ids, chunks.count, E,
-         result);
-
+  auto* result = frame.take<double>(static_cast<size_t>(2 * columns));
+  launch(stream, sum_chunks_kernel, columns, 128, 0, task.counts_cE1, task.sums_cE1, chunks.count, columns, result);
   const size_t bytes = static_cast<size_t>(E) * sizeof(double);
   if (counting) stream.queue().read(statistics.counts_E.data(), result, bytes);
-  if (summing) stream.queue().read(statistics.prob_sums_E.data(), result + E, bytes);
-  if (squaring) stream.queue().read(statistics.z_sum, result + 2 * E, sizeof(double));
+  if (summing) stream.queue().read(statistics.prob_sums_E.data(), result + columns, bytes);
+  if (squaring) stream.queue().read(statistics.z_sum, result + columns + E, sizeof(double));
   if (!forced) return;
   double bad_ids = 0;
-  stream.queue().read(&bad_ids, result + 2 * E + 1, sizeof(double));
+  stream.queue().read(&bad_ids, result + E, sizeof(double));
   stream.wait();
   MW_CHECK(bad_ids == 0.0, "a forced expert id is none of {} experts", E);
 }
@@ -379,8 +455,11 @@ void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE
     d_prob = frame.take<float>(d_prob_E.size());
     stream.queue().write(d_prob, d_prob_E.data(), d_prob_E.size_bytes());
   }
-  launch(stream, route_backward_kernel, std::min(kMaxRouteBlocks, ceil_div(T, kWavesPerBlock)), kWavesPerBlock * kWave,
-         0, BackwardTask{rule, logits, ids, d_weights, d_prob, z_scale, d_logits, T});
+  const int64_t blocks = std::min(kMaxRouteBlocks, ceil_div(T, kWavesPerBlock));
+  const BackwardTask task{rule, logits, ids, d_weights, d_prob, z_scale, d_logits, T};
+  with_own(rule.experts, [&](auto own) {
+    launch(stream, route_backward_kernel<decltype(own)::value>, blocks, kWavesPerBlock * kWave, 0, task);
+  });
 }
 
 }  // namespace mw::gpu

@@ -1,0 +1,69 @@
+// The router of GPUs: the very source, run on the CPU, against plain loops.
+#include "ops/gpu/router.cu"  // with the stand-in of launch.h
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "core/rng.h"
+#include "emulated/stream.h"
+
+namespace mw::gpu {
+namespace {
+
+// Logits on a grid of eighths, so that many tie.
+std::vector<float> drawn_logits(int64_t count) {
+  const RngKey key = make_rng_key(5, "logits");
+  std::vector<float> logits;
+  for (int64_t i = 0; i < count; ++i) logits.push_back(std::round(8 * normal_at(key, static_cast<uint64_t>(i))) / 8);
+  return logits;
+}
+
+void check(int64_t T, int64_t E, int64_t K) {
+  SCOPED_TRACE(testing::Message() << T << " tokens, " << E << " experts, top " << K);
+  std::vector<float> logits = drawn_logits(T * E), weights(static_cast<size_t>(T * K)), gaps(static_cast<size_t>(T));
+  std::vector<int32_t> ids(static_cast<size_t>(T * K)), expected_ids;
+  std::vector<double> counts(static_cast<size_t>(E)), prob_sums = counts, expected_counts = counts,
+                                                      expected_sums = counts;
+  double z_sum = 0, expected_z = 0;
+  emulated::EmulatedStream emulated(router_workspace_bytes(T, E));
+  const RouterRule rule{.experts = E, .top_k = K, .renormalise = true};
+  gpu::route(emulated.stream, rule, {logits.data(), DType::f32, {T, E}}, {}, false, {ids.data(), DType::i32, {T, K}},
+             {weights.data(), DType::f32, {T, K}}, {counts, prob_sums, &z_sum}, {gaps.data(), DType::f32, {T}});
+  for (int64_t t = 0; t < T; ++t) {
+    const float* x = logits.data() + t * E;
+    std::vector<int32_t> order(static_cast<size_t>(E));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return x[a] > x[b]; });
+    double powers = 0, chosen = 0;
+    for (int64_t e = 0; e < E; ++e) powers += std::exp(double{x[e]});
+    for (int64_t e = 0; e < E; ++e) expected_sums[static_cast<size_t>(e)] += std::exp(double{x[e]}) / powers;
+    for (int64_t k = 0; k < K; ++k) chosen += std::exp(double{x[order[static_cast<size_t>(k)]]});
+    for (int64_t k = 0; k < K; ++k) {
+      const int32_t id = order[static_cast<size_t>(k)];
+      expected_ids.push_back(id);
+      ++expected_counts[static_cast<size_t>(id)];
+      EXPECT_NEAR(weights[static_cast<size_t>(t * K + k)], std::exp(double{x[id]}) / chosen, 1e-6);
+    }
+    const double last = std::exp(double{x[order[static_cast<size_t>(K - 1)]]}) / powers;
+    const double gap = K < E ? last - std::exp(double{x[order[static_cast<size_t>(K)]]}) / powers : INFINITY;
+    if (K < E) EXPECT_NEAR(gaps[static_cast<size_t>(t)], gap, 1e-6);
+    else EXPECT_EQ(gaps[static_cast<size_t>(t)], INFINITY);
+    expected_z += std::log(powers) * std::log(powers);
+  }
+  EXPECT_EQ(ids, expected_ids);
+  EXPECT_EQ(counts, expected_counts);
+  EXPECT_NEAR(z_sum, expected_z, 1e-6 * expected_z);
+  for (size_t e = 0; e < prob_sums.size(); ++e) EXPECT_NEAR(prob_sums[e], expected_sums[e], 1e-6 * expected_sums[e]);
+}
+
+// Lanes that own one to sixteen experts in registers, and ones that own more in memory; several chunks of tokens.
+TEST(RouterOfGpus, ChoosesAsPlainLoops) {
+  check(40, 5, 5);
+  for (const int64_t E : {64, 65, 200, 384, 512, 513}) check(21, E, 8);
+  check(1, 1000, 70);
+}
+
+}  // namespace
+}  // namespace mw::gpu
