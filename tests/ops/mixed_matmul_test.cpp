@@ -164,6 +164,15 @@ TEST(MixedMatmul, TakesAnyAddress) {
   check_all({0, 0});
 }
 
+// Enough rows for every processor of a GPU: one tile of columns, half a tile, and several with an odd row tile beside.
+TEST(MixedMatmul, FillsAGpu) {
+  for (const Shape shape : {Shape{16400, 68, 24}, {16400, 20, 72}, {4700, 260, 24}})
+    for (const Range range : {Range{0, 0}, kFarRanges[0]}) {
+      TestStream tight(2, static_cast<size_t>(mixed_matmul_workspace_bytes(shape.m, shape.n, shape.k, device_kind())));
+      check_forward(make_forward_case(shape, range), tight.stream);
+    }
+}
+
 constexpr int64_t kSide = 16;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLargest = std::numeric_limits<float>::max();

@@ -1,22 +1,23 @@
 // Mixed products on tensor cores. An fp32 value is the sum of three bf16 parts, and a product of two parts is exact in
 // fp32: bf16 products of the parts that matter, with fp32 sums, are together an fp32 product. The library computes
-// them, except on Hopper the ones that are added to a bf16 result, which our grouped kernels compute. Where neither
-// takes a product, rows are converted to fp32.
+// them, except on Hopper large products with a weight and the ones that are added to a bf16 result, which our own
+// kernels compute. Where neither takes a product, rows are converted to fp32.
 #include "ops/mixed_matmul.h"
 
 #include <array>
 
 #include "ops/converted_matmul.h"
+#include "ops/gpu/bf16_parts.h"
 #include "ops/gpu/blas.h"
 #include "ops/gpu/grouped.h"
 #include "ops/gpu/launch.h"
+#include "ops/gpu/mixed.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
 
 namespace mw::gpu {
 namespace {
 
-constexpr int kParts = 3;
 constexpr int kPack = kWidePack<float>;
 constexpr int64_t kPartBytes = int64_t{24} << 20;  // bounds the parts of a chunk of rows
 constexpr int64_t kRowStep = 128;                  // chunks of whole tiles
@@ -25,18 +26,6 @@ constexpr int64_t kConvertedRows = 4096;
 int64_t chunk_rows(int64_t rows, int64_t n) {
   const int64_t row_bytes = kParts * n * size_of(DType::f32);
   return std::min(rows, std::max(kRowStep, kPartBytes / row_bytes / kRowStep * kRowStep));
-}
-
-// The first part is the value rounded to bf16, the second what is then missing, rounded; the third misses nothing. Each
-// is at most 2^-8 of the one before. A value that would round to infinity is cut off instead; one that is not finite is
-// its first part, and has zeros for the others.
-__device__ void split_value(float value, bf16& first, bf16& second, bf16& third) {
-  const bool finite = isfinite(value);
-  first = to_bf16(value);
-  if (finite && !isfinite(to_float(first))) first.bits = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
-  const float rest = finite ? value - to_float(first) : 0.0f;
-  second = to_bf16(rest);
-  third = to_bf16(rest - to_float(second));
 }
 
 // Rows of `width` values become rows of three times as many parts: all of the part named first, then the others.
@@ -56,8 +45,7 @@ struct Split {
   }
 };
 
-// The way back, for results of products with parts. The first alone tells what is not finite: an infinity times a part
-// that is zero is a NaN.
+// The way back, for results of products with parts.
 template <Store kStore>
 struct SumParts {
   const float* from;
@@ -70,8 +58,7 @@ struct SumParts {
     Pack<float, N> out{};
     if constexpr (kStore == Store::accumulate) out = load<N>(to + i);
 #pragma unroll
-    for (int k = 0; k < N; ++k)
-      out.at[k] += isfinite(first.at[k]) ? first.at[k] + (second.at[k] + third.at[k]) : first.at[k];
+    for (int k = 0; k < N; ++k) out.at[k] += sum_of_parts(first.at[k], second.at[k], third.at[k]);
     store(to + i, out);
   }
 };
@@ -141,7 +128,8 @@ bool add_by_library(Stream& stream, TensorView dy_parts, TensorView w_parts, Ten
 
 int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k) {
   const int64_t parts = kParts * size_of(DType::f32);
-  return bytes_taken(parts * n * k) + bytes_taken(parts * n * chunk_rows(rows, n)) +
+  return bytes_taken(parts * ceil_div(n, kPartColumns) * kPartColumns * k) +
+         bytes_taken(parts * n * chunk_rows(rows, n)) +
          std::max(converted_matmul_bytes(rows, k, kConvertedRows),
                   bytes_taken(sum_rows(rows, n) * k * size_of(DType::f32))) +
          matmul_workspace_bytes(n, k);
@@ -149,7 +137,7 @@ int64_t mixed_matmul_workspace_bytes(int64_t rows, int64_t n, int64_t k) {
 
 void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
   const int64_t rows = x_MK.rows(), n = weight.n, chunk = chunk_rows(rows, n);
-  if (rows == 0) return;
+  if (rows == 0 || multiply_parts_by_warpgroups(stream, x_MK, weight, y_MN)) return;
   WorkspaceFrame frame(stream.workspace());
   const TensorView w = split_weight<0, 1, 2>(stream, frame, weight);
   const TensorView parts(frame.take<float>(static_cast<size_t>(kParts * n * chunk)), DType::f32, {chunk, kParts * n});

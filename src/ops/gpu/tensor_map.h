@@ -35,6 +35,13 @@ __device__ inline void copy_box(unsigned to, const TensorMap& map, int matrix, i
       : "memory");
 }
 
+// Prefetches the box into the L2 cache.
+__device__ inline void prefetch_box(const TensorMap& map, int matrix, int row, int column) {
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column), "r"(row),
+               "r"(matrix)
+               : "memory");
+}
+
 // The same to this place in both blocks of a pair, and to the barrier of each.
 __device__ inline void copy_box_to_pair(unsigned to, const TensorMap& map, int matrix, int row, int column,
                                         unsigned barrier) {

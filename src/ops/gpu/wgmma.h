@@ -192,6 +192,33 @@ __device__ inline void multiply_async(float (&d)[128], uint64_t a, uint64_t b, b
       : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
 }
 
+// The sums d[kFirst] to d[kFirst + 95] of 192 columns.
+template <Along kA, Along kB, int kFirst, int kCount>
+__device__ inline void multiply_192_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %98, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+      "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "
+      "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, "
+      "%65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "
+      "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+      "}, %96, %97, keep, 1, 1, %99, %100;\n}"
+      : MW_SUMS_64(d, kFirst), MW_SUMS_16(d, kFirst + 64), MW_SUMS_16(d, kFirst + 80)
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+}
+template <Along kA, Along kB>
+__device__ inline void multiply_async(float (&d)[96], uint64_t a, uint64_t b, bool add) {
+  multiply_192_async<kA, kB, 0>(d, a, b, add);
+}
+// Two products beside each other: the second half of b follows the first, for tiles along the depth.
+template <Along kA, Along kB>
+__device__ inline void multiply_async(float (&d)[192], uint64_t a, uint64_t b, bool add) {
+  static_assert(kB == Along::depth);
+  multiply_192_async<kA, kB, 0>(d, a, b, add);
+  multiply_192_async<kA, kB, 96>(d, a, b + 192 * kRowBytes / 16, add);
+}
+
 #undef MW_SUMS_4
 #undef MW_SUMS_16
 #undef MW_SUMS_64
