@@ -20,6 +20,40 @@ std::vector<float> drawn_logits(int64_t count) {
   return logits;
 }
 
+// The gradients of sum over t and k of (k + 1) w[t, k], where w are the renormalised weights of the choices, and of
+// sum over t and e of d_prob[e] p[t, e] + z_scale logsumexp^2.
+void check_gradient(const RouterRule& rule, std::vector<float>& logits, std::vector<int32_t>& ids, float z_scale) {
+  const int64_t E = rule.experts, K = rule.top_k, T = std::ssize(ids) / K;
+  std::vector<float> d_weights, d_prob, d_logits(logits.size());
+  for (int64_t i = 0; i < T * K; ++i) d_weights.push_back(static_cast<float>(i % K + 1));
+  for (int64_t e = 0; e < E; ++e) d_prob.push_back(static_cast<float>(e % 3));
+  emulated::EmulatedStream emulated(E * 8);
+  gpu::route_backward(emulated.stream, rule, {logits.data(), DType::f32, {T, E}}, {ids.data(), DType::i32, {T, K}},
+                      {d_weights.data(), DType::f32, {T, K}}, d_prob, z_scale, {d_logits.data(), DType::f32, {T, E}});
+  for (int64_t t = 0; t < T; ++t) {
+    const float* x = logits.data() + t * E;
+    double powers = 0, chosen = 0, product = 0, mean = 0;
+    for (int64_t e = 0; e < E; ++e) powers += std::exp(double{x[e]});
+    for (int64_t e = 0; e < E; ++e) mean += double{d_prob[static_cast<size_t>(e)]} * std::exp(double{x[e]}) / powers;
+    for (int64_t k = 0; k < K; ++k) {
+      const double power = std::exp(double{x[ids[static_cast<size_t>(t * K + k)]]});
+      chosen += power;
+      product += static_cast<double>(k + 1) * power;
+    }
+    std::vector<double> expected(static_cast<size_t>(E));
+    for (size_t e = 0; e < expected.size(); ++e)
+      expected[e] =
+          std::exp(double{x[e]}) / powers * (double{d_prob[e]} - mean + 2 * double{z_scale} * std::log(powers));
+    for (int64_t k = 0; k < K; ++k) {
+      const int32_t id = ids[static_cast<size_t>(t * K + k)];
+      expected[static_cast<size_t>(id)] +=
+          std::exp(double{x[id]}) / chosen * (static_cast<double>(k + 1) - product / chosen);
+    }
+    for (size_t e = 0; e < expected.size(); ++e)
+      EXPECT_NEAR(d_logits[static_cast<size_t>(t * E) + e], expected[e], 1e-5) << "token " << t << ", expert " << e;
+  }
+}
+
 void check(int64_t T, int64_t E, int64_t K) {
   SCOPED_TRACE(testing::Message() << T << " tokens, " << E << " experts, top " << K);
   std::vector<float> logits = drawn_logits(T * E), weights(static_cast<size_t>(T * K)), gaps(static_cast<size_t>(T));
@@ -56,6 +90,7 @@ void check(int64_t T, int64_t E, int64_t K) {
   EXPECT_EQ(counts, expected_counts);
   EXPECT_NEAR(z_sum, expected_z, 1e-6 * expected_z);
   for (size_t e = 0; e < prob_sums.size(); ++e) EXPECT_NEAR(prob_sums[e], expected_sums[e], 1e-6 * expected_sums[e]);
+  check_gradient(rule, logits, ids, 0.1f);
 }
 
 // Lanes that own one to sixteen experts in registers, and ones that own more in memory; several chunks of tokens.

@@ -97,11 +97,8 @@ struct Scores {
   __device__ float operator()(float x) const {
     return function == ScoreFunction::softmax ? softmax(x) : 1.0f / (1.0f + expf(-x));
   }
-  // d score / d x, for softmax without the part that all logits share.
-  __device__ float slope(float x) const {
-    const float s = (*this)(x);
-    return function == ScoreFunction::softmax ? s : s * (1.0f - s);
-  }
+  // d score / d x at score s, for softmax without the part that all logits share.
+  __device__ float slope(float s) const { return function == ScoreFunction::softmax ? s : s * (1.0f - s); }
 };
 
 // want_softmax: also for sigmoid scores, whose sums otherwise hold `total` alone.
@@ -355,24 +352,31 @@ __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lan
     factor /= fmaxf(sum, rule.least_sum);
   }
 
+  const OwnScores<kOwn> own_scores(scores, logits);
+  OwnValues<float, kOwn> d_chosen(d_x, lane);  // of the scores, but for the factor; memory is what becomes d_x
+  if constexpr (kOwn == 0) logits.for_each_own([&](int, int j, float) { d_chosen[j] = 0.0f; });
+  for (int k = 0; k < K; ++k) {
+    const int id = ids[k];
+    const float d = d_weights[k] - weight_mean;
+    logits.for_each_own([&](int e, int j, float) {
+      if (e == id) d_chosen[j] += d;
+    });
+  }
+
   float mean = 0.0f;
   if (d_prob != nullptr) {
-    logits.for_each_own([&](int e, int, float x) { mean += d_prob[e] * (of_softmax ? scores.softmax(x) : scores(x)); });
+    logits.for_each_own(
+        [&](int e, int j, float x) { mean += d_prob[e] * (of_softmax ? scores.softmax(x) : own_scores.find(j, x)); });
     mean = reduce_wave(mean, Sum()) / (of_softmax ? 1.0f : scores.total);
   }
   if (softmax) mean += factor * (product - weight_mean * chosen);
   const float z_factor = 2.0f * task.z_scale * scores.log_sum;
-  logits.for_each_own([&](int e, int, float x) {
-    const float g = d_prob != nullptr ? d_prob[e] - mean : -mean;
-    float value = of_softmax ? scores.softmax(x) * g : scores.slope(x) * (g / scores.total);
-    if (squaring) value += z_factor * scores.softmax(x);
-    d_x[e] = value;
+  logits.for_each_own([&](int e, int j, float x) {
+    const float g = d_prob != nullptr ? d_prob[e] - mean : -mean, slope = scores.slope(own_scores.find(j, x));
+    float value = of_softmax ? scores.softmax(x) * g : slope * (softmax ? g : g / scores.total);
+    if (squaring) value += z_factor * (softmax ? slope : scores.softmax(x));
+    d_x[e] = value + slope * (factor * d_chosen[j]);
   });
-  for (int k = 0; k < K; ++k) {
-    const int id = ids[k];
-    if (!is_expert(id, E) || id % kWave != lane) continue;
-    d_x[id] += scores.slope(logits.all[id]) * (factor * (d_weights[k] - weight_mean));
-  }
 }
 
 template <int kOwn>
