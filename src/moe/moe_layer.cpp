@@ -124,20 +124,19 @@ FeedForwardGate MoeLayer::shared_gate() const {
 
 void MoeLayer::choose_experts(Stream& stream, int64_t seq_len, const Choice& choice, const Choice& best) {
   const MoeSpec& m = layer_.moe;
-  const auto experts = static_cast<size_t>(m.experts);
   const TensorView logits = tokens_of(saved_.logits, m.experts), weights = tokens_of(saved_.gate_weights, m.top_k);
   piece_tokens_ = options_.sequences_apart ? seq_len : tokens_;
-  pieces_.assign(tokens_ == 0 ? 0 : static_cast<size_t>((tokens_ + piece_tokens_ - 1) / piece_tokens_), {});
+  pieces_.assign(tokens_ == 0 ? 0 : static_cast<size_t>((tokens_ + piece_tokens_ - 1) / piece_tokens_),
+                 PieceSums(static_cast<size_t>(m.experts)));
   for (size_t i = 0; i < pieces_.size(); ++i) {
     PieceSums& sums = pieces_[i];
-    for (std::vector<double>* of : {&sums.counts, &sums.prob_sums, &sums.counted}) of->resize(experts);
     const int64_t begin = static_cast<int64_t>(i) * piece_tokens_, count = std::min(piece_tokens_, tokens_ - begin);
     const auto piece = [&](const TensorView& of) { return of.data == nullptr ? of : of.slice(begin, count); };
     if (options_.best_scores)  // its weights are overwritten by those of the choice
       route(stream, best_rule_, piece(logits), {}, best.replay, piece(best.ids_TK), piece(weights),
             {sums.counted, {}, nullptr}, piece(best.gaps_T));
     route(stream, rule_, piece(logits), weights_.bias_E, choice.replay, piece(choice.ids_TK), piece(weights),
-          {sums.counts, sums.prob_sums, &sums.z_sum}, piece(choice.gaps_T));
+          {sums.counts(), sums.prob_sums(), &sums.z_sum()}, piece(choice.gaps_T));
   }
 }
 
@@ -150,14 +149,15 @@ void MoeLayer::sum_statistics() {
   statistics_.dropped = layout_.dropped;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     PieceSums& sums = pieces_[i];
-    if (!options_.best_scores) sums.counted = sums.counts;
+    const std::span<double> counts = sums.counts(), prob_sums = sums.prob_sums();
+    if (!options_.best_scores) sums.counted.assign(counts.begin(), counts.end());
     const auto count = static_cast<double>(std::min(piece_tokens_, tokens_ - static_cast<int64_t>(i) * piece_tokens_));
-    statistics_.z_sum += sums.z_sum;
+    statistics_.z_sum += sums.z_sum();
     for (size_t e = 0; e < experts; ++e) {
-      statistics_.counts[e] += sums.counts[e];
-      statistics_.prob_sums[e] += sums.prob_sums[e];
+      statistics_.counts[e] += counts[e];
+      statistics_.prob_sums[e] += prob_sums[e];
       statistics_.counted[e] += sums.counted[e];
-      if (options_.sequences_apart) statistics_.sequence_sum += sums.counted[e] * sums.prob_sums[e] / (count * count);
+      if (options_.sequences_apart) statistics_.sequence_sum += sums.counted[e] * prob_sums[e] / (count * count);
     }
   }
 }

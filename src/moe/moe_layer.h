@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "config/model_spec.h"
@@ -193,8 +194,12 @@ class MoeLayer {
   LoadStatistics statistics_;
   // Tokens that are routed by one call, and the sums of each: of all choices, of those that the loss counts.
   struct PieceSums {
-    std::vector<double> counts, prob_sums, counted;
-    double z_sum = 0;
+    std::vector<double> counted, routed;  // the latter: counts, sums of p, z_sum beside each other, for one copy
+
+    explicit PieceSums(size_t experts) : counted(experts), routed(2 * experts + 1) {}
+    std::span<double> counts() { return std::span(routed).first(counted.size()); }
+    std::span<double> prob_sums() { return std::span(routed).subspan(counted.size(), counted.size()); }
+    double& z_sum() { return routed.back(); }
   };
   int64_t piece_tokens_ = 0;
   std::vector<PieceSums> pieces_;

@@ -301,14 +301,14 @@ __device__ double sum_chunks(const T* table, int64_t column, int64_t chunks, int
   return reduce_block(sum, Sum());
 }
 
-// One block per column. result: the sums of the counts, then those of the sums.
+// One block per column. result: the sums of the counts but for the last column, those of the sums, the last count.
 __global__ void sum_chunks_kernel(const uint32_t* counts, const double* sums, int64_t chunks, int64_t columns,
                                   double* result) {
   const int64_t column = blockIdx.x;
   const double count = sum_chunks(counts, column, chunks, columns), sum = sum_chunks(sums, column, chunks, columns);
   if (threadIdx.x != 0) return;
-  result[column] = count;
-  result[columns + column] = sum;
+  result[column + 1 < columns ? column : 2 * columns - 1] = count;
+  result[columns - 1 + column] = sum;
 }
 
 struct BackwardTask {
@@ -392,6 +392,25 @@ void check_limits(const RouterRule& rule) {
   MW_CHECK(rule.experts <= INT32_MAX / 2, "router of {} experts", rule.experts);
 }
 
+// From counts, sums of p and z_sum that follow each other, by as few copies as the destinations allow.
+void read_statistics(Stream& stream, const RouterStatistics& to, const double* from, int64_t E) {
+  struct Part {
+    double* to;
+    int64_t begin, count;
+  };
+  Part parts[] = {{to.counts_E.data(), 0, std::ssize(to.counts_E)},
+                  {to.prob_sums_E.data(), E, std::ssize(to.prob_sums_E)},
+                  {to.z_sum, 2 * E, to.z_sum != nullptr ? 1 : 0}};
+  for (int i = 0; i < 3; ++i) {
+    if (parts[i].count == 0) continue;
+    if (Part* next = parts + i + 1; i < 2 && next->count > 0 && next->to == parts[i].to + parts[i].count) {
+      *next = {parts[i].to, parts[i].begin, parts[i].count + next->count};
+      continue;
+    }
+    stream.queue().read(parts[i].to, from + parts[i].begin, static_cast<size_t>(parts[i].count) * sizeof(double));
+  }
+}
+
 int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
 
 }  // namespace
@@ -436,13 +455,10 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
 
   auto* result = frame.take<double>(static_cast<size_t>(2 * columns));
   launch(stream, sum_chunks_kernel, columns, 128, 0, task.counts_cE1, task.sums_cE1, chunks.count, columns, result);
-  const size_t bytes = static_cast<size_t>(E) * sizeof(double);
-  if (counting) stream.queue().read(statistics.counts_E.data(), result, bytes);
-  if (summing) stream.queue().read(statistics.prob_sums_E.data(), result + columns, bytes);
-  if (squaring) stream.queue().read(statistics.z_sum, result + columns + E, sizeof(double));
+  read_statistics(stream, statistics, result, E);
   if (!forced) return;
   double bad_ids = 0;
-  stream.queue().read(&bad_ids, result + E, sizeof(double));
+  stream.queue().read(&bad_ids, result + 2 * E + 1, sizeof(double));
   stream.wait();
   MW_CHECK(bad_ids == 0.0, "a forced expert id is none of {} experts", E);
 }
