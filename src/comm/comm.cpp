@@ -92,6 +92,18 @@ class PartSums {
   std::array<std::vector<float>, 2> received_;
 };
 
+// Several communications as one.
+class AllPending : public Pending {
+ public:
+  void add(std::unique_ptr<Pending> started) { all_.push_back(std::move(started)); }
+  void wait() override {
+    for (const auto& each : all_) each->wait();
+  }
+
+ private:
+  std::vector<std::unique_ptr<Pending>> all_;
+};
+
 }  // namespace
 
 std::unique_ptr<Pending> Comm::all_reduce_sum(Stream& stream, std::span<float> values) {
@@ -100,9 +112,11 @@ std::unique_ptr<Pending> Comm::all_reduce_sum(Stream& stream, std::span<float> v
   return std::make_unique<DonePending>();
 }
 
-std::unique_ptr<Pending> Comm::all_to_all(Stream& stream, const RowExchange& exchange) {
+std::unique_ptr<Pending> Comm::all_to_all(Stream& stream, std::span<const RowExchange> exchanges) {
   stream.wait();
-  return all_to_all(exchange);
+  auto started = std::make_unique<AllPending>();
+  for (const RowExchange& exchange : exchanges) started->add(all_to_all(exchange));
+  return started;
 }
 
 std::unique_ptr<Pending> Comm::send(Stream& stream, std::span<const std::byte> bytes, int to) {

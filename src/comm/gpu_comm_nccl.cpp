@@ -197,9 +197,9 @@ class GpuComm : public Comm {
     return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
   }
 
-  std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& x) override {
+  std::unique_ptr<Pending> all_to_all(Stream& stream, std::span<const RowExchange> exchanges) override {
     follow(stream);
-    start_messages(stream, x);
+    start_messages(stream, exchanges);
     return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
   }
 
@@ -225,10 +225,16 @@ class GpuComm : public Comm {
     }
     return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
   }
-  void start_messages(Stream& stream, const RowExchange& x) {
-    const int64_t rows = std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0});
-    const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_to_all", {"bytes", rows * x.row_bytes});
+  void start_messages(Stream& stream, std::span<const RowExchange> exchanges) {
+    int64_t bytes = 0;
+    for (const RowExchange& x : exchanges)
+      bytes += std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0}) * x.row_bytes;
+    const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_to_all", {"bytes", bytes});
     CallGroup calls;
+    for (const RowExchange& x : exchanges) add_messages(x);
+    calls.end();
+  }
+  void add_messages(const RowExchange& x) {
     for (int peer = 0; peer < size(); ++peer) {
       const auto p = static_cast<size_t>(peer);
       const auto* from = static_cast<const std::byte*>(x.send) + x.send_offsets[p] * x.row_bytes;
@@ -239,7 +245,6 @@ class GpuComm : public Comm {
       if (const auto bytes = static_cast<size_t>(x.receive_counts[p] * x.row_bytes); bytes > 0)
         check(ncclRecv(to, bytes, ncclUint8, peer, group(), native()), "ncclRecv");
     }
-    calls.end();
   }
   ncclComm_t group() const {
     if ((*link_->groups)[index_] == nullptr)

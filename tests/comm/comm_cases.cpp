@@ -95,7 +95,7 @@ int64_t rows_between(int from, int to) { return (3 * from + 5 * to) % 4; }
 
 // Rows of two values with a gap of one row between those of any two members.
 struct UnevenRows {
-  explicit UnevenRows(const Comm& comm) {
+  explicit UnevenRows(const Comm& comm, float least = 0) : least_(least) {
     const int own = comm.rank();
     x.row_bytes = 2 * sizeof(float);
     int64_t out = 1, in = 1;
@@ -115,11 +115,12 @@ struct UnevenRows {
   std::vector<float> send, receive, expected;
 
  private:
-  static void fill(std::vector<float>& rows, const std::vector<int64_t>& offsets, int from, int to, int slot) {
+  void fill(std::vector<float>& rows, const std::vector<int64_t>& offsets, int from, int to, int slot) const {
     for (int64_t i = 0; i < 2 * rows_between(from, to); ++i)
       rows[static_cast<size_t>(2 * offsets[static_cast<size_t>(slot)] + i)] =
-          static_cast<float>(1000 * from + 10 * to) + static_cast<float>(i);
+          least_ + static_cast<float>(1000 * from + 10 * to) + static_cast<float>(i);
   }
+  float least_;
 };
 
 void exchange_uneven_rows(Comm& comm, Stream&) {
@@ -149,6 +150,32 @@ void exchange_no_rows(Comm& comm, Stream& stream) {
   comm.all_to_all(nothing)->wait();
   comm.all_to_all(stream, nothing)->wait();
   comm.all_to_all(nothing);
+}
+
+// Rows of the same sizes, which only their order tells apart; others that only the last member sends, to the first one;
+// and none.
+void exchange_together(Comm& comm, Stream& stream) {
+  UnevenRows first(comm), second(comm, 1e5f);
+  const std::vector<int64_t> none(static_cast<size_t>(comm.size()));
+  const RowExchange nothing{nullptr, none, none, nullptr, none, none, 8};
+  const bool sends = comm.rank() == comm.size() - 1, receives = comm.rank() == 0;
+  const int64_t sent = 5;
+  int64_t received = -1;
+  RowExchange one{&sent, none, none, &received, none, none, 8};
+  if (sends) one.send_counts.front() = 1;
+  if (receives) one.receive_counts.back() = 1;
+  const std::vector<RowExchange> all = {nothing, first.x, one, nothing, second.x};
+  const auto pending = comm.all_to_all(stream, all);
+  pending->wait();
+  pending->wait();  // twice is legal
+  EXPECT_EQ(first.receive, first.expected);
+  EXPECT_EQ(second.receive, second.expected);
+  EXPECT_EQ(received, receives ? 5 : -1);
+  comm.all_to_all(stream, std::vector<RowExchange>{nothing, nothing})->wait();
+  comm.all_to_all(stream, std::vector<RowExchange>{})->wait();
+  received = -1;
+  comm.all_to_all(stream, all);  // nobody waits for it
+  EXPECT_EQ(received, receives ? 5 : -1);
 }
 
 // The last member receives all and sends nothing.
@@ -289,6 +316,7 @@ const std::vector<CommCase>& comm_cases() {
       {"exchange_uneven_rows", exchange_uneven_rows},
       {"exchange_several_at_once", exchange_several_at_once},
       {"exchange_no_rows", exchange_no_rows},
+      {"exchange_together", exchange_together},
       {"exchange_to_one_member", exchange_to_one_member},
       {"send_around_a_ring", send_around_a_ring},
       {"send_across_a_barrier", send_across_a_barrier},

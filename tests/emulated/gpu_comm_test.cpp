@@ -95,6 +95,21 @@ TEST_F(GpuGroups, AskForWhatHasBytes) {
   EXPECT_EQ(calls(), Calls{});
 }
 
+// One start of all messages, those between two members in the order of the exchanges.
+TEST_F(GpuGroups, StartExchangesTogether) {
+  RowExchange wide;
+  wide.send = wide.receive = values.data();
+  wide.send_counts = {2, 0, 1};
+  wide.receive_counts = {0, 0, 3};
+  wide.send_offsets = wide.receive_offsets = {0, 2, 2};
+  wide.row_bytes = 4;
+  RowExchange narrow = wide, nothing = wide;
+  narrow.row_bytes = 1;
+  nothing.send_counts = nothing.receive_counts = {0, 0, 0};
+  groups[0]->all_to_all(stream, std::vector{wide, nothing, narrow})->wait();
+  EXPECT_EQ(calls(), (Calls{"[", "send 8 0", "send 4 2", "receive 12 2", "send 2 0", "send 1 2", "receive 3 2", "]"}));
+}
+
 TEST_F(GpuGroups, ShareOutEvenAndUnevenParts) {
   const std::vector<int64_t> even = {4, 4, 4}, uneven = {5, 0, 7}, bytes = {20, 0, 28};
   groups[0]->reduce_scatter_sum(stream, values, even)->wait();
