@@ -34,6 +34,12 @@ Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands,
   return sent;
 }
 
+std::unique_ptr<Pending> start_exchanges(Stream& stream, Comm& ep, const Islands& islands,
+                                         std::span<const RowExchange> exchanges) {
+  for (const RowExchange& x : exchanges) stream.trace().count_sent(sent_bytes(x, islands, ep.rank()));
+  return ep.all_to_all(stream, exchanges);
+}
+
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement) {
   if (placement.has_replicas())
     fail(Exit::unsupported, "this transport does not support replicas of experts",

@@ -164,6 +164,11 @@ void sum_returned_rows(Stream& stream, Pass pass, TensorView rows_RD, TensorView
 // and of these to members on other nodes (those outside its island).
 Trace::SentBytes sent_bytes(const RowExchange& exchange, const Islands& islands, int member);
 
+// Starts exchanges of routed rows together, and counts the bytes that this rank sends in them. islands: of the members
+// of `ep`.
+std::unique_ptr<Pending> start_exchanges(Stream& stream, Comm& ep, const Islands& islands,
+                                         std::span<const RowExchange> exchanges);
+
 // Checks that no expert has replicas, and returns `placement` unchanged, for use in an initializer list. Errors:
 // unsupported.
 const ExpertPlacement& without_replicas(const ExpertPlacement& placement);

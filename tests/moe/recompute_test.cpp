@@ -64,6 +64,7 @@ TEST(MoeRecompute, CostsOneMoreExchangeOfRowsAtMost) {
         const CountingComm& comm = layer.comm();
         EXPECT_EQ(comm.exchanges(TestLayer::kWidth * 4), chunks * mode.row_exchanges) << what;
         EXPECT_EQ(comm.exchanges(4), chunks * mode.weight_exchanges) << what;
+        EXPECT_EQ(comm.starts, chunks * mode.row_exchanges) << what;  // weights leave with rows
         // Counts are exchanged once: what is sent again is known.
         EXPECT_EQ(comm.exchanges(8), 1) << what;
         EXPECT_EQ(comm.maxima, std::string(transport) == "padded" ? 1 : 0) << what;

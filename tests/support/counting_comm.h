@@ -21,6 +21,7 @@ class CountingComm : public ForwardingComm {
     const auto it = by_row_bytes_.find(row_bytes);
     return it == by_row_bytes_.end() ? 0 : it->second;
   }
+  int64_t starts = 0;  // of all-to-alls on a stream, each of one or more together
   int64_t maxima = 0;
   // Bytes for others: of parts that all members get, of sums that others get.
   int64_t gathered_bytes = 0, reduced_bytes = 0;
@@ -40,6 +41,11 @@ class CountingComm : public ForwardingComm {
   std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) override {
     ++by_row_bytes_[exchange.row_bytes];
     return ForwardingComm::all_to_all(exchange);
+  }
+
+  std::unique_ptr<Pending> all_to_all(Stream& stream, std::span<const RowExchange> exchanges) override {
+    ++starts;
+    return Comm::all_to_all(stream, exchanges);
   }
 
  private:

@@ -218,22 +218,25 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
   pack(stream, pass, own, source_TD);
   const ExchangePlan& plan = own.plan;
-  ExchangeLeg far = plan.far;
-  if (options_.fault == Fault::wrong_gateway_order && pass == Pass::forward) far = received_backwards(far);
-  const auto send = [&](TensorView sent, TensorView pilots, TensorView units) {
-    if (islands_.count() > 1) own.far.push_back(start(stream, far, Direction::to_experts, sent, pilots));
-    own.home.push_back(start(stream, plan.home, Direction::to_experts, sent, units));
+  const bool forward = pass != Pass::backward;
+  std::vector<RowExchange> far, home;
+  const auto send = [&](const ExchangeLeg& to_gateways, TensorView sent, TensorView pilots, TensorView units) {
+    far.push_back(along(to_gateways, Direction::to_experts, sent, pilots));
+    home.push_back(along(plan.home, Direction::to_experts, sent, units));
   };
   const int64_t sent = plan.home.send_rows, pilots = plan.far.receive_rows;
-  send(slice_of(t_.rows, own.first.sent, sent), slice_of(t_.pilots, own.first.pilot, pilots),
-       slice_of(pass == Pass::backward ? t_.arrived : t_.units, own.first.unit, plan.units));
-  if (pass == Pass::backward) return;
-  far = plan.far;
-  send(by_unit(t_.row_choices, own.first.sent, sent), by_unit(t_.pilot_choices, own.first.pilot, pilots),
-       by_unit(t_.unit_choices, own.first.unit, plan.units));
-  if (!carries_weights(pass)) return;
-  send(by_unit(t_.row_weights, own.first.sent, sent), by_unit(t_.pilot_weights, own.first.pilot, pilots),
-       by_unit(t_.unit_weights, own.first.unit, plan.units));
+  const bool mixes_up = options_.fault == Fault::wrong_gateway_order && pass == Pass::forward;
+  send(mixes_up ? received_backwards(plan.far) : plan.far, slice_of(t_.rows, own.first.sent, sent),
+       slice_of(t_.pilots, own.first.pilot, pilots),
+       slice_of(forward ? t_.units : t_.arrived, own.first.unit, plan.units));
+  if (forward)
+    send(plan.far, by_unit(t_.row_choices, own.first.sent, sent), by_unit(t_.pilot_choices, own.first.pilot, pilots),
+         by_unit(t_.unit_choices, own.first.unit, plan.units));
+  if (forward && carries_weights(pass))
+    send(plan.far, by_unit(t_.row_weights, own.first.sent, sent), by_unit(t_.pilot_weights, own.first.pilot, pilots),
+         by_unit(t_.unit_weights, own.first.unit, plan.units));
+  if (islands_.count() > 1) own.far = start_exchanges(stream, ep_, islands_, far);
+  own.home = start_exchanges(stream, ep_, islands_, home);
 }
 
 void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD) {
@@ -273,12 +276,14 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
   gather_rows(stream, rows, table.as<int32_t>(), spread, copies);
   if (options_.fault == Fault::lose_replica && forward && spread > 1)
     gather_rows(stream, rows, table.as<int32_t>() + 1, spread - 1, copies.slice(0, spread - 1));
+  std::vector<RowExchange> exchanges;
   const auto send = [&](TensorView from, TensorView to) {
-    chunk.spread.push_back(start(stream, plan.spread, Direction::to_experts, from, to));
+    exchanges.push_back(along(plan.spread, Direction::to_experts, from, to));
   };
   send(copies, slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
   if (forward) send(by_unit(t_.spread_choices, first.spread, spread), by_unit(t_.unit_choices, first.unit, plan.units));
   if (weighs) send(by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.unit_weights, first.unit, plan.units));
+  chunk.spread = start_exchanges(stream, ep_, islands_, exchanges);
 }
 
 // The experts' part: the sorted rows, in the order of flat.
@@ -352,21 +357,24 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
                    merged = slice_of(t_.arrived, first.unit, plan.units);
   const bool weighs = !backward && options_.merge && !(options_.fault == Fault::merge_unweighted && ep_.rank() == 0);
   combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table, weighs ? weights : TensorView{}, {}, merged);
+  std::vector<RowExchange> spread_back, home;
   const auto send = [&](TensorView units, TensorView spread, TensorView sent) {
-    if (islands_.count() > 1) chunk.spread.push_back(start(stream, plan.spread, Direction::to_tokens, spread, units));
-    if (!(options_.fault == Fault::forget_home && backward))
-      chunk.home.push_back(start(stream, plan.home, Direction::to_tokens, sent, units));
+    spread_back.push_back(along(plan.spread, Direction::to_tokens, spread, units));
+    home.push_back(along(plan.home, Direction::to_tokens, sent, units));
   };
   const int64_t sent = plan.home.send_rows, spread = plan.spread.send_rows;
   send(merged, slice_of(t_.spread, first.spread, spread), slice_of(t_.rows, first.sent, sent));
+  if (backward) {
+    // The weights have been read: their memory takes the gate gradients.
+    const TensorView d_weights = scratch_.d_row_weights.take(end_.row).slice(row, rows);
+    gather_values(stream, d_weights, flat(table), flat(weights));
+    if (const int64_t others = table.numel() - 1; options_.fault == Fault::swap_gate_gradients && others > 0)
+      gather_values(stream, d_weights, flat(table).slice(1, others), flat(weights).slice(0, others));
+    send(weights, by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.row_weights, first.sent, sent));
+  }
+  if (islands_.count() > 1) chunk.spread = start_exchanges(stream, ep_, islands_, spread_back);
+  if (!(options_.fault == Fault::forget_home && backward)) chunk.home = start_exchanges(stream, ep_, islands_, home);
   chunk.merged = false;
-  if (!backward) return;
-  // The weights have been read: their memory takes the gate gradients.
-  const TensorView d_weights = scratch_.d_row_weights.take(end_.row).slice(row, rows);
-  gather_values(stream, d_weights, flat(table), flat(weights));
-  if (const int64_t others = table.numel() - 1; options_.fault == Fault::swap_gate_gradients && others > 0)
-    gather_values(stream, d_weights, flat(table).slice(1, others), flat(weights).slice(0, others));
-  send(weights, by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.row_weights, first.sent, sent));
 }
 
 void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) {
@@ -377,17 +385,20 @@ void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) 
   const Begins& first = chunk.first;
   const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows, sent = plan.home.send_rows;
   const TensorView table = by_unit(t_.spread_units, first.pilot, pilots);
+  std::vector<RowExchange> exchanges;
   const auto send = [&](TensorView from, TensorView to) {
-    chunk.far.push_back(start(stream, plan.far, Direction::to_tokens, to, from));
+    exchanges.push_back(along(plan.far, Direction::to_tokens, to, from));
   };
   const TensorView rows = slice_of(t_.pilots, first.pilot, pilots);
   combine_rows(stream, slice_of(t_.spread, first.spread, spread), table, {}, {}, rows);
   send(rows, slice_of(t_.rows, first.sent, sent));
+  if (pass == Pass::backward) {
+    const TensorView values = by_unit(t_.pilot_weights, first.pilot, pilots);
+    merge_values(stream, by_unit(t_.spread_weights, first.spread, spread), table, values);
+    send(values, by_unit(t_.row_weights, first.sent, sent));
+  }
+  chunk.far = start_exchanges(stream, ep_, islands_, exchanges);
   chunk.merged = true;
-  if (pass != Pass::backward) return;
-  const TensorView values = by_unit(t_.pilot_weights, first.pilot, pilots);
-  merge_values(stream, by_unit(t_.spread_weights, first.spread, spread), table, values);
-  send(values, by_unit(t_.row_weights, first.sent, sent));
 }
 
 void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) {
@@ -420,17 +431,15 @@ GradientTarget ByNodeTransport::gradient(Stream&, ExpertMatrix matrix, int64_t c
           chunk >= kinds_ ? Store::accumulate : store};
 }
 
-std::unique_ptr<Pending> ByNodeTransport::start(Stream& stream, const ExchangeLeg& leg, Direction direction,
-                                                TensorView from, TensorView to) {
-  const RowExchange x = exchange_of(leg, direction, ep_.size(), from.cols() * size_of(from.dtype), from.data, to.data);
-  stream.trace().count_sent(sent_bytes(x, islands_, ep_.rank()));
-  return ep_.all_to_all(stream, x);
+RowExchange ByNodeTransport::along(const ExchangeLeg& leg, Direction direction, TensorView from, TensorView to) const {
+  return exchange_of(leg, direction, ep_.size(), from.cols() * size_of(from.dtype), from.data, to.data);
 }
 
-void ByNodeTransport::wait(Stream& stream, std::vector<std::unique_ptr<Pending>>& pending) {
+void ByNodeTransport::wait(Stream& stream, std::unique_ptr<Pending>& pending) {
+  if (pending == nullptr) return;
   const TraceScope scope(stream.trace(), Work::exchange, "exchange_wait");
-  for (auto& each : pending) each->wait();
-  pending.clear();
+  pending->wait();
+  pending.reset();
 }
 
 }  // namespace mw

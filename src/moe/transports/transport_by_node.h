@@ -76,7 +76,7 @@ class ByNodeTransport : public Transport {
     ExchangePlan plan;
     Begins first;
     std::vector<int64_t> offsets;  // of slots, in sorted rows
-    std::vector<std::unique_ptr<Pending>> home, far, spread;
+    std::unique_ptr<Pending> home, far, spread;
     bool passed_on = false;  // the gateway has sent what arrived from other nodes
     bool merged = false;     // the gateway has sent what came back
   };
@@ -106,10 +106,10 @@ class ByNodeTransport : public Transport {
   void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
   void pass_on(Stream& stream, Pass pass, Chunk& chunk);
   void sort_arrived(Stream& stream, const Chunk& chunk);
-  // Starts one leg of an exchange of a chunk's rows, which lie in `from` and `to` whatever the direction.
-  std::unique_ptr<Pending> start(Stream& stream, const ExchangeLeg& leg, Direction direction, TensorView from,
-                                 TensorView to);
-  void wait(Stream& stream, std::vector<std::unique_ptr<Pending>>& pending);
+  // One leg of an exchange of a chunk's rows, or of what travels with them: they lie in `from` and `to` whatever the
+  // direction.
+  RowExchange along(const ExchangeLeg& leg, Direction direction, TensorView from, TensorView to) const;
+  void wait(Stream& stream, std::unique_ptr<Pending>& pending);
   void send_back_units(Stream& stream, Pass pass, Chunk& chunk);
   void send_back_pilots(Stream& stream, Pass pass, Chunk& chunk);
   // Sums of numbers that travel with units, by the table of a level.

@@ -38,12 +38,15 @@ void FlatTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, Ten
   if (chunk == 0) start(stream, pass, source_TD);
   if (pass == Pass::backward) {
     const TraceScope scope(stream.trace(), Work::exchange, "gradient_dispatch");
-    post(stream, chunk, send_rows_, scratch_.y.take(rows_), Direction::to_experts);
+    post(stream, chunk, {exchange_of(chunk, send_rows_, scratch_.y.take(rows_), Direction::to_experts)});
     return;
   }
   const TraceScope scope(stream.trace(), Work::exchange, "dispatch");
-  post(stream, chunk, send_rows_, saved_.received.take(rows_), Direction::to_experts);
-  if (sends_weights_) post(stream, chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts);
+  std::vector<RowExchange> exchanges = {
+      exchange_of(chunk, send_rows_, saved_.received.take(rows_), Direction::to_experts)};
+  if (sends_weights_)
+    exchanges.push_back(exchange_of(chunk, send_weights_, saved_.received_weights.take(rows_), Direction::to_experts));
+  post(stream, chunk, exchanges);
 }
 
 // What comes before a pass's first chunk leaves.
@@ -208,17 +211,14 @@ ExpertBatch FlatTransport::forward_rows(int64_t chunk, TensorView) {
 void FlatTransport::combine_begin(Stream& stream, Pass pass, int64_t chunk) {
   const bool backward = pass == Pass::backward;
   const TraceScope scope(stream.trace(), Work::exchange, backward ? "gradient_combine" : "combine");
-  if (!backward) {
-    post(stream, chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
-    return;
-  }
+  const RowExchange rows = exchange_of(chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
+  if (!backward) return post(stream, chunk, {rows});
   // The saved weights have been read: their memory takes the gradients in arrival order.
   const auto [begin, count] = chunk_rows(chunk);
   const TensorView arrived = saved_.received_weights.take(rows_);
   scatter_values(stream, scratch_.d_row_weights.take(rows_).slice(begin, count),
                  saved_.received_index.take(rows_).slice(begin, count), arrived);
-  post(stream, chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
-  post(stream, chunk, arrived, send_weights_, Direction::to_tokens);
+  post(stream, chunk, {rows, exchange_of(chunk, arrived, send_weights_, Direction::to_tokens)});
 }
 
 void FlatTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) {
@@ -245,9 +245,8 @@ std::pair<int64_t, int64_t> FlatTransport::slot_range(int rank, int64_t chunk) c
   return {homes * chunk / home_chunks_, homes * (chunk + 1) / home_chunks_};
 }
 
-// Starts the exchange of one chunk: rows by (destination, slot) at their tokens' ranks, in arrival order at the
-// experts.
-void FlatTransport::post(Stream& stream, int64_t chunk, TensorView from, TensorView to, Direction direction) {
+// Rows of one chunk by (destination, slot) at their tokens' ranks, in arrival order at the experts.
+RowExchange FlatTransport::exchange_of(int64_t chunk, TensorView from, TensorView to, Direction direction) const {
   const auto sum = [](const std::vector<int64_t>& rows, int64_t begin, int64_t end) {
     return std::accumulate(rows.begin() + begin, rows.begin() + end, int64_t{0});
   };
@@ -272,14 +271,17 @@ void FlatTransport::post(Stream& stream, int64_t chunk, TensorView from, TensorV
   x.send_offsets = out ? token_offsets : expert_offsets;
   x.receive_counts = out ? expert_counts : token_counts;
   x.receive_offsets = out ? expert_offsets : token_offsets;
-  stream.trace().count_sent(sent_bytes(x, options_.islands, ep_.rank()));
-  pending_[static_cast<size_t>(chunk)].push_back(ep_.all_to_all(stream, x));
+  return x;
+}
+
+void FlatTransport::post(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges) {
+  pending_[static_cast<size_t>(chunk)] = start_exchanges(stream, ep_, options_.islands, exchanges);
 }
 
 void FlatTransport::wait(Stream& stream, int64_t chunk) {
   const TraceScope scope(stream.trace(), Work::exchange, "exchange_wait");
-  for (auto& pending : pending_[static_cast<size_t>(chunk)]) pending->wait();
-  pending_[static_cast<size_t>(chunk)].clear();
+  const std::unique_ptr<Pending> pending = std::move(pending_[static_cast<size_t>(chunk)]);
+  pending->wait();
 }
 
 std::span<const int64_t> FlatTransport::chunk_offsets(int64_t chunk) const {

@@ -90,7 +90,8 @@ class FlatTransport : public Transport {
   void split_rows(const std::vector<int64_t>& rows_per_expert);
   void plan_receive();
   void index_received(Stream& stream);
-  void post(Stream& stream, int64_t chunk, TensorView from, TensorView to, Direction direction);
+  RowExchange exchange_of(int64_t chunk, TensorView from, TensorView to, Direction direction) const;
+  void post(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges);
   void wait(Stream& stream, int64_t chunk);
   std::span<const int64_t> chunk_offsets(int64_t chunk) const;
   std::pair<int64_t, int64_t> chunk_rows(int64_t chunk) const;  // first sorted row, and their number
@@ -117,8 +118,8 @@ class FlatTransport : public Transport {
   TensorView send_rows_, send_weights_;
   std::vector<IndexRun> received_runs_;
   std::vector<int64_t> offsets_;
-  std::vector<std::vector<int64_t>> arrival_;  // [chunk][source]: first arrived row
-  std::vector<std::vector<std::unique_ptr<Pending>>> pending_;
+  std::vector<std::vector<int64_t>> arrival_;      // [chunk][source]: first arrived row
+  std::vector<std::unique_ptr<Pending>> pending_;  // by chunk
 };
 
 }  // namespace mw

@@ -64,15 +64,13 @@ void GatherTokensTransport::dispatch_begin(Stream& stream, Pass pass, int64_t ch
   if (chunk == 0 && pass == Pass::forward) share_counts();
   const TraceScope scope(stream.trace(), Work::exchange, backward ? "gradient_dispatch" : "dispatch");
   if (chunk == 0 && pass != Pass::again) order_parts(stream);
-  if (backward) {
-    gather(stream, chunk, source_TD, t_.sums.take(all_tokens()));
-    return;
-  }
+  if (backward) return start(stream, chunk, {gather(chunk, source_TD, t_.sums.take(all_tokens()))});
   const TensorView choices = by_choice(t_.choices, 0, tokens);
   if (chunk == 0) gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, choices);
-  gather(stream, chunk, source_TD, t_.gathered.take(all_tokens()));
-  gather(stream, chunk, choices, by_choice(t_.token_choices, 0, all_tokens()));
-  gather(stream, chunk, take_front(gate_weights_, {tokens, k}), by_choice(t_.token_weights, 0, all_tokens()));
+  start(stream, chunk,
+        {gather(chunk, source_TD, t_.gathered.take(all_tokens())),
+         gather(chunk, choices, by_choice(t_.token_choices, 0, all_tokens())),
+         gather(chunk, take_front(gate_weights_, {tokens, k}), by_choice(t_.token_weights, 0, all_tokens()))});
 }
 
 // How many tokens each rank has, and where they lie in gathered order.
@@ -166,10 +164,12 @@ void GatherTokensTransport::combine_begin(Stream& stream, Pass pass, int64_t chu
   const TensorView table = choices_of(t_.gathered_rows, own), weights = choices_of(t_.token_weights, own);
   combine_rows(stream, scratch_.y.take(own.rows()), table, backward ? TensorView{} : weights, {},
                slice_of(t_.sums, own.first_token, own.tokens));
-  give_back(stream, chunk, t_.sums.take(all_tokens()), t_.parts.take(all_parts()));
-  if (!backward) return;
+  const RowExchange sums = give_back(chunk, t_.sums.take(all_tokens()), t_.parts.take(all_parts()));
+  if (!backward) return start(stream, chunk, {sums});
   gather_values(stream, slice_of(scratch_.d_row_weights, own.first_row(), own.rows()), flat(table), flat(weights));
-  give_back(stream, chunk, by_choice(t_.token_weights, 0, all_tokens()), by_choice(t_.part_weights, 0, all_parts()));
+  start(stream, chunk,
+        {sums,
+         give_back(chunk, by_choice(t_.token_weights, 0, all_tokens()), by_choice(t_.part_weights, 0, all_parts()))});
 }
 
 void GatherTokensTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) {
@@ -189,7 +189,7 @@ GradientTarget GatherTokensTransport::gradient(Stream&, ExpertMatrix matrix, int
   return {experts_.gradient(matrix, 0, experts()), chunk > 0 ? Store::accumulate : store};
 }
 
-void GatherTokensTransport::gather(Stream& stream, int64_t chunk, TensorView own, TensorView gathered) {
+RowExchange GatherTokensTransport::gather(int64_t chunk, TensorView own, TensorView gathered) const {
   RowExchange x = exchange_of(own, gathered);
   for (int member = 0; member < ep_.size(); ++member) {
     const auto place = static_cast<size_t>(place_of(member, ep_.rank()));
@@ -198,10 +198,10 @@ void GatherTokensTransport::gather(Stream& stream, int64_t chunk, TensorView own
     x.receive_counts.push_back(chunk_of(member, ep_.rank()) == chunk ? tokens_[static_cast<size_t>(member)] : 0);
     x.receive_offsets.push_back(first_token_[place]);
   }
-  start(stream, chunk, x);
+  return x;
 }
 
-void GatherTokensTransport::give_back(Stream& stream, int64_t chunk, TensorView gathered, TensorView parts) {
+RowExchange GatherTokensTransport::give_back(int64_t chunk, TensorView gathered, TensorView parts) const {
   RowExchange x = exchange_of(gathered, parts);
   for (int member = 0; member < ep_.size(); ++member) {
     const auto place = static_cast<size_t>(place_of(member, ep_.rank()));
@@ -210,19 +210,17 @@ void GatherTokensTransport::give_back(Stream& stream, int64_t chunk, TensorView 
     x.receive_counts.push_back(chunk_of(ep_.rank(), member) == chunk ? layout_.tokens : 0);
     x.receive_offsets.push_back(member * layout_.tokens);
   }
-  start(stream, chunk, x);
+  return x;
 }
 
-void GatherTokensTransport::start(Stream& stream, int64_t chunk, const RowExchange& exchange) {
-  stream.trace().count_sent(sent_bytes(exchange, islands_, ep_.rank()));
-  chunks_[static_cast<size_t>(chunk)].pending.push_back(ep_.all_to_all(stream, exchange));
+void GatherTokensTransport::start(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges) {
+  chunks_[static_cast<size_t>(chunk)].pending = start_exchanges(stream, ep_, islands_, exchanges);
 }
 
 void GatherTokensTransport::wait(Stream& stream, int64_t chunk) {
   const TraceScope scope(stream.trace(), Work::exchange, "exchange_wait");
-  std::vector<std::unique_ptr<Pending>>& pending = chunks_[static_cast<size_t>(chunk)].pending;
-  for (auto& each : pending) each->wait();
-  pending.clear();
+  const std::unique_ptr<Pending> pending = std::move(chunks_[static_cast<size_t>(chunk)].pending);
+  pending->wait();
 }
 
 int GatherTokensTransport::place_of(int source, int reader) const {

@@ -56,7 +56,7 @@ class GatherTokensTransport final : public Transport {
   struct Chunk {
     int64_t first_token = 0, tokens = 0;  // in gathered order
     std::vector<int64_t> offsets;         // of experts, in sorted rows
-    std::vector<std::unique_ptr<Pending>> pending;
+    std::unique_ptr<Pending> pending;
     int64_t first_row() const { return offsets.front(); }
     int64_t rows() const { return offsets.back() - offsets.front(); }
   };
@@ -66,10 +66,10 @@ class GatherTokensTransport final : public Transport {
   void order_parts(Stream& stream);
   void sort(Stream& stream, Pass pass, int64_t chunk);
   void count(Stream& stream, Chunk& chunk, int64_t first_row);
-  // Starts to gather rows of the own tokens, or to bring rows of all tokens back as parts.
-  void gather(Stream& stream, int64_t chunk, TensorView own, TensorView gathered);
-  void give_back(Stream& stream, int64_t chunk, TensorView gathered, TensorView parts);
-  void start(Stream& stream, int64_t chunk, const RowExchange& exchange);
+  // Gathers rows of the own tokens, or brings rows of all tokens back as parts.
+  RowExchange gather(int64_t chunk, TensorView own, TensorView gathered) const;
+  RowExchange give_back(int64_t chunk, TensorView gathered, TensorView parts) const;
+  void start(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges);
   void wait(Stream& stream, int64_t chunk);
   int place_of(int source, int reader) const;      // of the source's tokens in the reader's gathered order
   int64_t chunk_of(int source, int reader) const;  // in which they are
