@@ -62,9 +62,11 @@ double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Trans
   // An all-to-all of so many rows of a token from each member, those for itself included.
   const auto exchange = [&](RankGroup group, double rows, double beyond) {
     const double count = rows * shape.tokens / shape.pieces;
-    const double all = transfers.all_to_all(group, count * shape.row_bytes, beyond) +
-                       extras.messages * transfers.all_to_all(group, count * extras.bytes, beyond);
-    return shape.pieces * all;
+    if (transfers.start_together())
+      return shape.pieces *
+             transfers.all_to_all(group, count * (shape.row_bytes + extras.messages * extras.bytes), beyond);
+    return shape.pieces * (transfers.all_to_all(group, count * shape.row_bytes, beyond) +
+                           extras.messages * transfers.all_to_all(group, count * extras.bytes, beyond));
   };
   if (shape.traits.slices_experts) return exchange(shape.group, static_cast<double>(shape.group.size), 1);
   if (!goes_by_node(shape))

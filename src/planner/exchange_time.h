@@ -25,7 +25,7 @@ struct ExchangeShape {
   double pieces = 1;              // chunks: each is an exchange of its own
 };
 
-// Seconds on the links. Row, gate weights and choices travel as messages of their own.
+// Seconds on the links. Rows, gate weights and choices travel as messages of their own, which on GPUs start together.
 double link_seconds(const ExchangeShape& shape, ExchangePhase phase, const Transfers& transfers);
 
 // Bytes that a rank reads and writes to pack rows, pass them on, and sum them, the fullest rank of a node included:

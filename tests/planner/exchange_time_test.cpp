@@ -60,6 +60,26 @@ TEST(ExchangeTime, OfBypassIsTheSumOfItsLegs) {
   EXPECT_NEAR(seconds(profile, TransportKind::bypass, ExchangePhase::dispatch), legs * (kRowBytes + 32), 1e-12);
 }
 
+// Choices and gate weights leave as messages of their own: each has a latency where it starts alone.
+TEST(ExchangeTime, HasOneLatencyWhereMessagesStartTogether) {
+  constexpr double kLatency = 1e-3;
+  PlatformProfile profile = two_nodes_of_four();
+  const auto latencies = [&](TransportKind kind, ExchangePhase phase) {
+    for (LinkLevel& level : profile.levels) level.all_to_all.latency_s = 0;
+    const double bytes = seconds(profile, kind, phase);
+    for (LinkLevel& level : profile.levels) level.all_to_all.latency_s = kLatency;
+    return std::round((seconds(profile, kind, phase) - bytes) / kLatency);
+  };
+  for (const bool together : {true, false}) {
+    profile.overlaps_gradient_sums = together;
+    EXPECT_EQ(latencies(TransportKind::flat, ExchangePhase::dispatch), together ? 1 : 2);
+    EXPECT_EQ(latencies(TransportKind::flat, ExchangePhase::combine), 1);
+    EXPECT_EQ(latencies(TransportKind::bypass, ExchangePhase::dispatch), together ? 2 : 6);  // of two legs
+    EXPECT_EQ(latencies(TransportKind::bypass, ExchangePhase::gradient_dispatch), 2);
+    EXPECT_EQ(latencies(TransportKind::bypass, ExchangePhase::gradient_combine), together ? 2 : 4);
+  }
+}
+
 // The rows of the fullest rank arrive over a link that others of its node hardly use.
 TEST(ExchangeTime, FollowsTheLoadOfALinkNotOfOneRankOnIt) {
   PlatformProfile profile = two_nodes_of_four();
