@@ -1,4 +1,6 @@
 // What travels beside rows - choices, gate weights, gate gradients - starts together with them.
+#include <limits>
+
 #include "moe/layer_helpers.h"
 #include "support/thread_comm.h"
 
@@ -41,6 +43,25 @@ TEST(ExchangeStarts, AreOneForEachLegAndChunk) {
           const int64_t legs = ranks_per_node == 2 && (name == "halo" || name == "bypass") ? 3 : 1;
           EXPECT_EQ(layer.comm().starts, 4 * legs * chunks) << name;
         });
+}
+
+// A device packs the first rows while the host exchanges counts.
+TEST(ExchangeStarts, ComeAfterCountsThatTravelWhileRowsArePacked) {
+  for (const char* transport : {"flat", "halo", "bypass"})
+    for (const int64_t chunks : {1, 3})
+      run_ranks(kMembers, [&](Comm& world, Stream& stream) {
+        stream.trace().keep_events(true);
+        TestLayer layer(options_for(transport, chunks), world, stream);
+        layer.run(tokens_of_member(world.rank()), ids_of_member(world.rank()));
+        const auto begin_of = [&](const std::string& label) {
+          int64_t first = std::numeric_limits<int64_t>::max();
+          for (const TraceEvent& event : stream.trace().events())
+            if (label == event.label) first = std::min(first, event.begin_ns);
+          return first;
+        };
+        EXPECT_LT(begin_of("gather_rows"), begin_of("exchange_counts")) << transport;
+        EXPECT_LT(begin_of("exchange_counts"), begin_of("exchange_wait")) << transport;
+      });
 }
 
 // Rows leave and return twice; choices and gate weights, in 4 bytes each, leave once, gate gradients return once.

@@ -1,5 +1,7 @@
 #include "moe/transports/transport_by_node.h"
 
+#include <numeric>
+
 #include "moe/transports/count_exchange.h"
 #include "ops/index.h"
 
@@ -167,21 +169,28 @@ void ByNodeTransport::count(Stream& stream) {
   counts_.read(stream, counts);
 }
 
-void ByNodeTransport::plan(Stream& stream) {
-  const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
+std::vector<SourceCounts> ByNodeTransport::take_counts(Stream& stream) {
+  const TraceScope scope(stream.trace(), Work::exchange, "row_counts");
   auto next = counts_.wait(stream).begin();
   const auto take = [&](int64_t count) {
     next += count;
     return std::vector<int64_t>(next - count, next);
   };
   std::vector<SourceCounts> own;
-  for (size_t c = 0; c < chunks_.size(); ++c) {
+  for (Chunk& chunk : chunks_) {
     SourceCounts counts;
     counts.sent = take(ep_.size());
     counts.units = take(ep_.size());
     counts.rows = take(std::ssize(parts_.position));
+    chunk.sent_rows = std::accumulate(counts.sent.begin(), counts.sent.end(), int64_t{0});
     own.push_back(std::move(counts));
   }
+  return own;
+}
+
+// Before, the first chunk's rows may be packed: they begin at row 0.
+void ByNodeTransport::plan(Stream& stream, const std::vector<SourceCounts>& own) {
+  const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
   std::vector<ExchangePlan> plans = exchange_counts(ep_, islands_, rank_offsets_, own);
   end_ = {};
   for (size_t c = 0; c < chunks_.size(); ++c) {
@@ -190,7 +199,7 @@ void ByNodeTransport::plan(Stream& stream) {
     chunk.first = end_;
     chunk.offsets.assign(1, end_.row);
     for (const int64_t rows : chunk.plan.slot_rows) chunk.offsets.push_back(chunk.offsets.back() + rows);
-    end_.sent += chunk.plan.home.send_rows;
+    end_.sent += chunk.sent_rows;
     end_.pilot += chunk.plan.far.receive_rows;
     end_.spread += chunk.plan.spread.send_rows;
     end_.unit += chunk.plan.units;
@@ -204,8 +213,10 @@ bool ByNodeTransport::carries_weights(Pass pass) const {
 }
 
 void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
-  if (chunk == 0 && pass == Pass::forward && kinds_ > 1) choose_copies(stream);
-  if (chunk == 0 && pass == Pass::forward) plan(stream);
+  const bool plans = chunk == 0 && pass == Pass::forward;
+  if (plans && kinds_ > 1) choose_copies(stream);
+  std::vector<SourceCounts> counts;
+  if (plans) counts = take_counts(stream);
   if (chunk == 0 && pass == Pass::again) {
     gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
     for (const Chunk& each : chunks_) sort_sent(stream, each);
@@ -217,30 +228,35 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   own.passed_on = false;
   const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
   pack(stream, pass, own, source_TD);
-  const ExchangePlan& plan = own.plan;
+  if (plans) plan(stream, counts);  // while a device packs the first rows
+  send_units(stream, pass, own);
+}
+
+void ByNodeTransport::send_units(Stream& stream, Pass pass, Chunk& chunk) {
+  const ExchangePlan& plan = chunk.plan;
+  const Begins& first = chunk.first;
   const bool forward = pass != Pass::backward;
   std::vector<RowExchange> far, home;
   const auto send = [&](const ExchangeLeg& to_gateways, TensorView sent, TensorView pilots, TensorView units) {
     far.push_back(along(to_gateways, Direction::to_experts, sent, pilots));
     home.push_back(along(plan.home, Direction::to_experts, sent, units));
   };
-  const int64_t sent = plan.home.send_rows, pilots = plan.far.receive_rows;
+  const int64_t sent = chunk.sent_rows, pilots = plan.far.receive_rows;
   const bool mixes_up = options_.fault == Fault::wrong_gateway_order && pass == Pass::forward;
-  send(mixes_up ? received_backwards(plan.far) : plan.far, slice_of(t_.rows, own.first.sent, sent),
-       slice_of(t_.pilots, own.first.pilot, pilots),
-       slice_of(forward ? t_.units : t_.arrived, own.first.unit, plan.units));
+  send(mixes_up ? received_backwards(plan.far) : plan.far, slice_of(t_.rows, first.sent, sent),
+       slice_of(t_.pilots, first.pilot, pilots), slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
   if (forward)
-    send(plan.far, by_unit(t_.row_choices, own.first.sent, sent), by_unit(t_.pilot_choices, own.first.pilot, pilots),
-         by_unit(t_.unit_choices, own.first.unit, plan.units));
+    send(plan.far, by_unit(t_.row_choices, first.sent, sent), by_unit(t_.pilot_choices, first.pilot, pilots),
+         by_unit(t_.unit_choices, first.unit, plan.units));
   if (forward && carries_weights(pass))
-    send(plan.far, by_unit(t_.row_weights, own.first.sent, sent), by_unit(t_.pilot_weights, own.first.pilot, pilots),
-         by_unit(t_.unit_weights, own.first.unit, plan.units));
-  if (islands_.count() > 1) own.far = start_exchanges(stream, ep_, islands_, far);
-  own.home = start_exchanges(stream, ep_, islands_, home);
+    send(plan.far, by_unit(t_.row_weights, first.sent, sent), by_unit(t_.pilot_weights, first.pilot, pilots),
+         by_unit(t_.unit_weights, first.unit, plan.units));
+  if (islands_.count() > 1) chunk.far = start_exchanges(stream, ep_, islands_, far);
+  chunk.home = start_exchanges(stream, ep_, islands_, home);
 }
 
 void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD) {
-  const int64_t sent = chunk.plan.home.send_rows;
+  const int64_t sent = chunk.sent_rows;
   gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens), of_choices(t_.sent_tokens, chunk).as<int32_t>(),
               sent, slice_of(t_.rows, chunk.first.sent, sent));
   if (pass == Pass::backward) return;
@@ -286,16 +302,20 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
   chunk.spread = start_exchanges(stream, ep_, islands_, exchanges);
 }
 
-// The experts' part: the sorted rows, in the order of flat.
-void ByNodeTransport::sort_arrived(Stream& stream, const Chunk& chunk) {
+// The order in which the experts' part sorts units, from the plan alone.
+void ByNodeTransport::order_units(Stream& stream, const Chunk& chunk) {
   std::vector<IndexRun> runs;
   int64_t to = 0;
   for (const ExchangePlan::Arrived& from : chunk.plan.by_source) {
     runs.push_back({to, chunk.first.unit + from.first, from.rows});
     to += from.rows;
   }
+  fill_index(stream, runs, slice_of(t_.unit_order, chunk.first.unit, chunk.plan.units));
+}
+
+// The experts' part: the sorted rows, in the order of flat.
+void ByNodeTransport::sort_arrived(Stream& stream, const Chunk& chunk) {
   const TensorView order = slice_of(t_.unit_order, chunk.first.unit, chunk.plan.units);
-  fill_index(stream, runs, order);
   const int64_t units = chunk.first.unit + chunk.plan.units, row = chunk.offsets.front();
   const int64_t rows = chunk.offsets.back() - row;
   sort_units(stream, by_unit(t_.unit_choices, 0, units), order, parts_.slot, slots_, false,
@@ -305,6 +325,9 @@ void ByNodeTransport::sort_arrived(Stream& stream, const Chunk& chunk) {
 ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
   Chunk& own = tokens_of(chunk);
   if (!is_of_replicas(chunk)) {
+    // What needs no rows is done before they are waited for.
+    if (pass == Pass::backward) place_weights(stream, own);
+    else order_units(stream, own);
     pass_on(stream, pass, own);
     wait(stream, own.home);
     wait(stream, own.spread);
@@ -316,12 +339,15 @@ ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t 
   batch.in.data = t_.arrived.take(end_.unit);
   batch.weights_R = scratch_.row_weights.take(end_.row);
   batch.d_weights_R = scratch_.d_row_weights.take(end_.row);
-  if (is_of_replicas(chunk)) return batch;
-  const int64_t row = own.offsets.front();
-  scatter_values(stream, flat(by_unit(t_.unit_weights, own.first.unit, own.plan.units)),
-                 flat(by_unit(t_.unit_rows, own.first.unit, own.plan.units)),
-                 batch.weights_R.slice(row, own.offsets.back() - row));
   return batch;
+}
+
+// The gate weights that came with the units, by sorted row.
+void ByNodeTransport::place_weights(Stream& stream, const Chunk& chunk) {
+  const int64_t row = chunk.offsets.front();
+  scatter_values(stream, flat(by_unit(t_.unit_weights, chunk.first.unit, chunk.plan.units)),
+                 flat(by_unit(t_.unit_rows, chunk.first.unit, chunk.plan.units)),
+                 scratch_.row_weights.take(end_.row).slice(row, chunk.offsets.back() - row));
 }
 
 ExpertBatch ByNodeTransport::forward_rows(int64_t chunk, TensorView) {
@@ -362,7 +388,7 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
     spread_back.push_back(along(plan.spread, Direction::to_tokens, spread, units));
     home.push_back(along(plan.home, Direction::to_tokens, sent, units));
   };
-  const int64_t sent = plan.home.send_rows, spread = plan.spread.send_rows;
+  const int64_t sent = chunk.sent_rows, spread = plan.spread.send_rows;
   send(merged, slice_of(t_.spread, first.spread, spread), slice_of(t_.rows, first.sent, sent));
   if (backward) {
     // The weights have been read: their memory takes the gate gradients.
@@ -383,7 +409,7 @@ void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) 
   const TraceScope scope(stream.trace(), Work::exchange, "merge_pilots");
   const ExchangePlan& plan = chunk.plan;
   const Begins& first = chunk.first;
-  const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows, sent = plan.home.send_rows;
+  const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows, sent = chunk.sent_rows;
   const TensorView table = by_unit(t_.spread_units, first.pilot, pilots);
   std::vector<RowExchange> exchanges;
   const auto send = [&](TensorView from, TensorView to) {
@@ -411,7 +437,7 @@ void ByNodeTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, c
   const auto tokens = [&](TensorView view) {
     return view.data == nullptr ? view : view.slice(own.first_token, own.tokens);
   };
-  const int64_t sent = own.plan.home.send_rows;
+  const int64_t sent = own.sent_rows;
   const TensorView table = tokens(t_.sent_units.take(layout_.tokens));
   const bool weighs = pass == Pass::forward && !options_.merge;
   const TraceScope part(stream.trace(), pass == Pass::forward ? "combine_tokens" : "combine_gradient");

@@ -73,6 +73,7 @@ class ByNodeTransport : public Transport {
   };
   struct Chunk {
     int64_t first_token = 0, tokens = 0;
+    int64_t sent_rows = 0;  // to all members; known before the plan
     ExchangePlan plan;
     Begins first;
     std::vector<int64_t> offsets;  // of slots, in sorted rows
@@ -99,13 +100,17 @@ class ByNodeTransport : public Transport {
   void sort_sent(Stream& stream, const Chunk& chunk);
   void sort_and_count(Stream& stream);
   void count(Stream& stream);
-  void plan(Stream& stream);
+  std::vector<SourceCounts> take_counts(Stream& stream);  // by chunk
+  void plan(Stream& stream, const std::vector<SourceCounts>& own);
   bool carries_weights(Pass pass) const;
   TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: numbers of copies, -1 for dropped choices
   TensorView of_choices(GrowingTensor& table, const Chunk& chunk);  // entries of its choices
   void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
+  void send_units(Stream& stream, Pass pass, Chunk& chunk);
   void pass_on(Stream& stream, Pass pass, Chunk& chunk);
+  void order_units(Stream& stream, const Chunk& chunk);
   void sort_arrived(Stream& stream, const Chunk& chunk);
+  void place_weights(Stream& stream, const Chunk& chunk);
   // One leg of an exchange of a chunk's rows, or of what travels with them: they lie in `from` and `to` whatever the
   // direction.
   RowExchange along(const ExchangeLeg& leg, Direction direction, TensorView from, TensorView to) const;
