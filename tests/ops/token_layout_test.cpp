@@ -307,6 +307,7 @@ std::vector<OpCase> all_cases() {
       cases.push_back(make_combine_case(dtype, 1, 1, 1, with_base));
       cases.push_back(make_combine_case(dtype, 31, 8, 37, with_base));
       cases.push_back(make_combine_case(dtype, 6, 2, 1100, with_base));
+      cases.push_back(make_combine_case(dtype, 3, 9, 2064, with_base));
     }
   }
   return cases;

@@ -1,6 +1,6 @@
 // The token layout: a counting sort of choices by (position of the expert, choice). With a capacity the sort runs
 // twice: first for a list per expert, in which each domain's choices beyond the capacity are found and dropped. Rows
-// are copied and summed with one wave per row, in words of 16 bytes where width and alignment allow.
+// are copied with one wave per row and summed with one per slice, in words of 16 bytes where width and alignment allow.
 #include "ops/token_layout.h"
 
 #include <vector>
@@ -167,33 +167,49 @@ struct Combine {
   const float* weights;
   const T* base;
   T* out;
-  int64_t tokens, width;
+  int64_t tokens, width, slice, slices;
   int top_k;
 };
 
-// One wave per token; each lane sums kCount neighbouring elements at a time. base may be out: each element is read
-// before it is written, by the same lane.
+// Rows whose loads are under way together, and sums of a lane that follow each other. Else the few tokens with most
+// rows would go on alone when the others are done.
+constexpr int kRowsAtOnce = 8, kStepsOfSlice = 4;
+
+// One wave per slice of a token; each lane sums kCount neighbouring elements at a time. base may be out: each element
+// is read before it is written, by the same lane.
 template <class T, int kCount>
 __global__ void combine_kernel(Combine<T> task) {
-  const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWave;
+  const int64_t wave = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWave;
+  const int64_t t = wave / task.slices, begin = wave % task.slices * task.slice;
   if (t >= task.tokens) return;
+  const int64_t end = begin + task.slice < task.width ? begin + task.slice : task.width;
   const int K = task.top_k;
   const int32_t* row_of = task.row_of + t * K;
   const float* weights = task.weights == nullptr ? nullptr : task.weights + t * K;
-  for (int64_t d = threadIdx.x % kWave * kCount; d < task.width; d += kWave * kCount) {
+  for (int64_t d = begin + threadIdx.x % kWave * kCount; d < end; d += kWave * kCount) {
     const int64_t at = t * task.width + d;
     Pack<float, kCount> sums{};
     if (task.base != nullptr) {
       const Pack<T, kCount> base = load<kCount>(task.base + at);
       for (int i = 0; i < kCount; ++i) sums.at[i] = to_float(base.at[i]);
     }
-#pragma unroll 4
-    for (int k = 0; k < K; ++k) {
-      const int64_t row = row_of[k];
-      if (row < 0) continue;
-      const float weight = weights == nullptr ? 1.0f : weights[k];
-      const Pack<T, kCount> y = load<kCount>(task.y + row * task.width + d);
-      for (int i = 0; i < kCount; ++i) sums.at[i] += weight * to_float(y.at[i]);
+    for (int first = 0; first < K; first += kRowsAtOnce) {
+      bool is_there[kRowsAtOnce];
+      float weight[kRowsAtOnce];
+      Pack<T, kCount> y[kRowsAtOnce];
+#pragma unroll
+      for (int j = 0; j < kRowsAtOnce; ++j) {
+        const int64_t row = first + j < K ? row_of[first + j] : -1;
+        is_there[j] = row >= 0;
+        if (is_there[j]) y[j] = load<kCount>(task.y + row * task.width + d);
+      }
+#pragma unroll
+      for (int j = 0; j < kRowsAtOnce; ++j) weight[j] = is_there[j] && weights != nullptr ? weights[first + j] : 1.0f;
+#pragma unroll
+      for (int j = 0; j < kRowsAtOnce; ++j) {
+        if (!is_there[j]) continue;
+        for (int i = 0; i < kCount; ++i) sums.at[i] += weight[j] * to_float(y[j].at[i]);
+      }
     }
     store(task.out + at, round_pack<T>(sums));
   }
@@ -263,6 +279,8 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
                     allows_16_bytes(out_TD.data, row_bytes);
   with_float_type(out_TD.dtype, [&](auto type) {
     using Element = decltype(type);
+    const int64_t step = kWave * (wide ? kWidePack<Element> : 1), steps = ceil_div(D, step);
+    const int64_t slices = std::max<int64_t>(1, ceil_div(steps, kStepsOfSlice));
     const Combine<Element> task{y_RD.as<Element>(),
                                 row_of_TK.as<int32_t>(),
                                 weights,
@@ -270,9 +288,11 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
                                 out_TD.as<Element>(),
                                 T,
                                 D,
+                                ceil_div(steps, slices) * step,
+                                slices,
                                 static_cast<int>(K)};
     launch(stream, wide ? combine_kernel<Element, kWidePack<Element>> : combine_kernel<Element, 1>,
-           ceil_div(T, kRowsPerBlock), kThreads, 0, task);
+           ceil_div(T * slices, kRowsPerBlock), kThreads, 0, task);
   });
 }
 
