@@ -63,7 +63,7 @@ TEST(Device, StagedWritesTakeTheirBytesAtOnce) {
 
 TEST(Device, RefusesProcessorsThatItCannotSetApart) {
   if (!on_gpu()) GTEST_SKIP() << "a CPU has no queue to limit";
-  for (const int processors : {7, 1 << 20}) {  // processors come in pairs at least
+  for (const int processors : {7, 130, 1 << 20}) {  // pairs at least; Hopper takes multiples of 8
     try {
       make_stream(1, {.processors = processors});
       ADD_FAILURE() << processors << " were accepted";

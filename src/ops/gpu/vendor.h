@@ -44,12 +44,13 @@ constexpr const char* kSharingHint =
     "its driver must give concurrent managed access, which Windows and some virtual GPUs lack; or set train.device = "
     "\"cpu\"";
 
-// A function of the driver library (as of the CUDA headers), which programs do not link directly. Null where it does
-// not exist.
-inline void* find_driver_function(const char* name) {
+// A function of the driver library as of a version of CUDA, which programs do not link directly. Null where it does not
+// exist, or the driver is older.
+inline void* find_driver_function(const char* name, unsigned version = 12000) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found{};
-  const Status status = cudaGetDriverEntryPointByVersion(name, &function, CUDART_VERSION, cudaEnableDefault, &found);
+  const Status status = cudaGetDriverEntryPointByVersion(name, &function, version, cudaEnableDefault, &found);
+  if (status != cudaSuccess) (void)cudaGetLastError();  // it must not be taken for that of the next kernel
   return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? function : nullptr;
 }
 
