@@ -166,7 +166,7 @@ TEST(MixedMatmul, TakesAnyAddress) {
 
 // Enough rows for every processor of a GPU: one tile of columns, half a tile, and several with an odd row tile beside.
 TEST(MixedMatmul, FillsAGpu) {
-  for (const Shape shape : {Shape{16400, 68, 24}, {16400, 20, 72}, {4700, 260, 24}})
+  for (const Shape shape : {Shape{16400, 100, 24}, {16400, 52, 72}, {4700, 388, 24}})
     for (const Range range : {Range{0, 0}, kFarRanges[0]}) {
       TestStream tight(2, static_cast<size_t>(mixed_matmul_workspace_bytes(shape.m, shape.n, shape.k, device_kind())));
       check_forward(make_forward_case(shape, range), tight.stream);
