@@ -166,8 +166,10 @@ TEST(MixedMatmul, TakesAnyAddress) {
 
 // Enough rows for every processor of a GPU: one tile of columns, half a tile, and several with an odd row tile beside.
 TEST(MixedMatmul, FillsAGpu) {
-  for (const Shape shape : {Shape{16400, 100, 24}, {16400, 52, 72}, {4700, 388, 24}})
+  // The last shape has more steps than a kernel has tiles on their way.
+  for (const Shape shape : {Shape{16400, 100, 24}, {16400, 52, 72}, {4700, 388, 24}, {11400, 52, 456}})
     for (const Range range : {Range{0, 0}, kFarRanges[0]}) {
+      if (shape.k > 100 && range.tilt != 0) continue;
       TestStream tight(2, static_cast<size_t>(mixed_matmul_workspace_bytes(shape.m, shape.n, shape.k, device_kind())));
       check_forward(make_forward_case(shape, range), tight.stream);
     }

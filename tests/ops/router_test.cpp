@@ -196,7 +196,7 @@ OpCase make_case(const RouterCase& c) {
                                            d_outputs.at("prob_sums").values, d_outputs.at("z_sum").values[0])}};
   };
   op.constant_outputs = {"counts"};
-  op.tolerance = 2e-6;
+  op.tolerance = std::max(2e-6, 1e-8 * static_cast<double>(c.rule.experts));
   op.gradient_tolerance = 2e-5;
   op.reason = "fp32 exponentials and sums over E";
   return op;
@@ -224,6 +224,16 @@ std::vector<RouterCase> all_cases() {
   add(9, 16, 16);
   add(301, 60, 4);
   add(40, 37, 5, true);
+  // More experts than a lane's register holds, and than registers hold.
+  const RouterRule grouped{
+      .top_k = 8, .score = ScoreFunction::sigmoid, .renormalise = true, .groups = 8, .kept_groups = 4, .group_best = 2};
+  for (const int64_t experts : {256, 640}) {
+    cases.push_back({12, grouped, true, false});
+    cases.back().rule.experts = experts;
+  }
+  cases.push_back({12, {.experts = 100, .top_k = 6}, false, false});
+  cases.push_back({9, {.experts = 384, .top_k = 8}, false, false});
+  cases.push_back({9, {.experts = 600, .top_k = 40}, false, true});
   // Statistics of softmax beside sigmoid scores; a least sum that some tokens fall below.
   for (const bool biased : {false, true}) {
     cases.push_back(

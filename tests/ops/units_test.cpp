@@ -125,16 +125,17 @@ TEST(Units, NoneWhereNoExpertIsChosen) {
 
 TEST(Units, RefuseTablesThatDoNotFit) {
   TestStream test;
-  DeviceVector<int32_t> ids{0, 1, 1, 0}, table(4), small(3);
+  DeviceVector<int32_t> ids{0, 1, 1, 0}, table(4), leads(4), numbers_of_units(4), small(3);
   const std::vector<int32_t> parts = {0, 1};
   const TensorView all = view_of(ids, {2, 2});
   const auto sort = [&](TensorView items, TensorView units) {
-    sort_units(test.stream, all, {}, parts, 2, false, {items, items, units});
+    sort_units(test.stream, all, {}, parts, 2, false, {items, view_of(leads, {4}), units});
   };
-  sort(view_of(table, {4}), view_of(table, {2, 2}));
+  const TensorView units = view_of(numbers_of_units, {2, 2});
+  sort(view_of(table, {4}), units);
   EXPECT_THROW(sort(view_of(table, {4}), view_of(small, {3})), Error);
   DeviceVector<float> numbers(4);
-  EXPECT_THROW(sort(view_of(numbers, {4}), view_of(table, {2, 2})), Error);
+  EXPECT_THROW(sort(view_of(numbers, {4}), units), Error);
   EXPECT_THROW(unit_choices(test.stream, all, {}, view_of(table, {4}), parts, false, view_of(table, {2, 2}), {}),
                Error);
 }

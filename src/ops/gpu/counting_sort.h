@@ -39,10 +39,12 @@ inline CountingSort take_counting_sort(WorkspaceFrame& frame, int64_t items, int
           chunks};
 }
 
+// Enough for fewer items and fewer keys, too.
 inline int64_t counting_sort_bytes(int64_t items, int64_t keys) {
   const auto taken = [](int64_t bytes) { return ceil_div(bytes, 64) * 64; };
-  const int64_t chunks = count_sort_chunks(items, keys);
-  return taken(4 * keys * chunks) + taken(4 * count_spilled_places(chunks, keys)) + taken(4 * keys) + 64;
+  const int64_t chunks = std::clamp<int64_t>(ceil_div(items, kSortThreads), 1, kMaxSortChunks);
+  const int64_t counts = std::max(keys, std::min(keys * chunks, kMaxSortCounts));
+  return taken(4 * counts) + (keys > kSharedKeys ? taken(8 * counts) : 0) + taken(4 * keys) + 64;
 }
 
 // Lanes of the wave whose value, in [0, limit), is that of this lane.
