@@ -318,8 +318,8 @@ const std::vector<KeyRule>& key_rules() {
            "tests only: CPU ranks that compute slowly, such as \"1:0.5\" for rank 1 at half its speed, or "
            "\"1:0.5@100\" from step 100 on"),
       TEXT("debug.processors", processors,
-           "tests only: how many processors of its GPU each rank computes on, such as \"88,48\" for two ranks, in "
-           "multiples of 8 on Hopper; exchanges may use all"),
+           "tests only: how many processors (SMs) of its GPU each rank computes on, such as \"88,48\" for two ranks, "
+           "in multiples of 8 on Hopper; NCCL may use all"),
       CHOICE("debug.fault", fault, "tests only: inject this fault"),
   };
   return rules;

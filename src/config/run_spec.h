@@ -154,7 +154,7 @@ struct RunSpec {
   bool migrate = false;       // debug.migrate: experts move to random places after every step
   int64_t kill = 0;           // debug.kill: a message of migrations at which a rank dies; 0: none
   std::string slow;           // debug.slow: ranks that compute slowly (train/loop/slow_ranks.h)
-  std::string processors;     // debug.processors: that each rank's GPU computes on; "": all
+  std::string processors;     // debug.processors: processors of its GPU that each rank computes on; "": all
   Fault fault = Fault::none;  // debug.fault: test-only, makes `verify` fail on purpose
 };
 

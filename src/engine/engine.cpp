@@ -67,24 +67,8 @@ Plan make_measured_plan(const ModelSpec& model, const RunSpec& run, const Comm& 
   return make_plan(model, run, world.size(), world.rank(), platform, std::move(placements));
 }
 
-// Of the GPU of `rank`, that it computes on (debug.processors); 0: all. Errors: config, unless the key lists one number
-// for each rank of a GPU.
-int processors_of(const RunSpec& run, int rank, int ranks, Device device) {
-  if (run.processors.empty()) return 0;
-  const std::vector<int64_t> all =
-      parse_shares(run.processors, "debug.processors", "write for example \"88,48\" for two ranks");
-  if (std::ssize(all) != ranks)
-    fail(Exit::config,
-         fmt::format("debug.processors = \"{}\" has {} numbers, but the run has {} ranks", run.processors, all.size(),
-                     ranks),
-         "list one number for each rank, or leave debug.processors empty");
-  if (device.kind == DeviceKind::cpu)
-    fail(Exit::config, "debug.processors limits GPUs, but this run computes on the CPU",
-         "leave it empty, or set train.device = \"cuda\"; debug.slow slows ranks of CPUs down");
-  return static_cast<int>(all[static_cast<size_t>(rank)]);
-}
-
-// Exchanges have a queue of their own, on all processors: ranks of unequal speed are to have equal links.
+// Only this stream is limited: NCCL's kernels have a queue of their own (comm/gpu_comm_nccl.cpp), so that ranks of
+// unequal speed have equal links.
 Stream open_stream_of(const RunSpec& run, const Comm& world, Device device, int threads) {
   Stream stream = open_stream(device, threads, {.processors = processors_of(run, world.rank(), world.size(), device)});
   stream.set_deterministic(run.train.deterministic);
@@ -117,6 +101,21 @@ Device choose_device(DeviceChoice wanted, int local_rank) {
          fmt::format("train.device = \"{}\", but this build is for {}", word_of(wanted), word_of(built)),
          fmt::format("set train.device = \"{}\" or \"auto\"", word_of(built)));
   return {gpu_kind(), local_rank % count};
+}
+
+int processors_of(const RunSpec& run, int rank, int ranks, Device device) {
+  if (run.processors.empty()) return 0;
+  const std::vector<int64_t> all =
+      parse_shares(run.processors, "debug.processors", "write for example \"88,48\" for two ranks");
+  if (std::ssize(all) != ranks)
+    fail(Exit::config,
+         fmt::format("debug.processors = \"{}\" has {} numbers, but the run has {} ranks", run.processors, all.size(),
+                     ranks),
+         "list one number for each rank, or leave debug.processors empty");
+  if (device.kind == DeviceKind::cpu)
+    fail(Exit::config, "debug.processors limits GPUs, but this run computes on the CPU",
+         "leave it empty, or set train.device = \"cuda\"; debug.slow slows ranks of CPUs down");
+  return static_cast<int>(all[static_cast<size_t>(rank)]);
 }
 
 Plan plan_on_machine(const ModelSpec& model, const RunSpec& run, Comm& world, Device device, int threads,

@@ -20,6 +20,10 @@ namespace mw {
 // turn. Errors: unsupported.
 Device choose_device(DeviceChoice wanted, int local_rank);
 
+// The number of processors (SMs) that `rank` may compute on (debug.processors); 0: all. Errors: config, unless the key
+// is empty or has one number for each of `ranks`, which compute on GPUs.
+int processors_of(const RunSpec& run, int rank, int ranks, Device device);
+
 // The share of the currently free memory (of the node, or of the GPU) for one of `sharers` ranks that share it.
 int64_t available_share(Device device, int sharers);
 // The same for this rank, which shares it with the ranks of its machine, or with those of its GPU. Collective over the

@@ -247,6 +247,9 @@ for ranks, overrides in in_turn(CASES, 4):
         checks.expect(re.search(r"equal, [1-9]\d* dropped", result.output),
                       f"-np {ranks} {overrides}: no drops to compare", result.output)
 if gpus():
+    result = run(1, "verify", SOURCE / "examples" / "verify.toml", "mesh.ep=1", "debug.processors=7")
+    checks.expect(result.code == 3 and "debug.processors: 7 of the " in result.output,
+                  f"7 processors: exit {result.code}, but no driver sets so few apart", result.output)
     ran = [ranks for ranks, _ in CASES if ranks <= max(2, gpus())]
     alone = sum(1 < ranks <= gpus() for ranks in ran)
     print(f"{gpus()} GPUs: {len(ran)} of {len(CASES)} layouts, {alone} of them with a GPU for each of several ranks")

@@ -50,5 +50,15 @@ TEST(Processors, AreRefusedUnlessEveryRankOfAGpuHasANumber) {
   });
 }
 
+TEST(Processors, AreThoseOfTheRank) {
+  RunSpec run = small_run();
+  const Device gpu{DeviceKind::cuda, 0};
+  EXPECT_EQ(processors_of(run, 1, 2, gpu), 0);
+  EXPECT_EQ(processors_of(run, 1, 2, {}), 0);
+  run.processors = "88,48";
+  EXPECT_EQ(processors_of(run, 0, 2, gpu), 88);
+  EXPECT_EQ(processors_of(run, 1, 2, gpu), 48);
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -103,7 +103,7 @@ class Trainer {
   std::optional<ValidationReport> validated_;
   std::optional<TransportChooser> transport_;
   std::optional<ShareChooser> shares_;  // none in a dry run
-  int64_t saved_step_ = -1, warned_grows_ = 0;
+  int64_t saved_step_ = -1, warned_grows_ = 0, trained_steps_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
   double trained_seconds_ = 0, trained_samples_ = 0;
   std::vector<double> step_seconds_;  // of every step
@@ -112,7 +112,6 @@ class Trainer {
   std::vector<StepParts> step_parts_;  // of those steps, all ranks
   Trace::SentBytes step_sent_;         // of routed rows in the last step
   Trace::SentBytes all_sent_;          // in all steps, of all ranks
-  int64_t trained_steps_ = 0;
   bool stopped_ = false;
 };
 
@@ -197,7 +196,8 @@ void Trainer::print_header() {
   if (!transport_->note().empty()) say("{}", transport_->note());
   if (shares_)
     for (const std::string& note : shares_->notes()) say("{}", note);
-  if (!run_.processors.empty()) say("debug.processors = \"{}\": for tests, all that ranks compute on", run_.processors);
+  if (!run_.processors.empty())
+    say("debug.processors = \"{}\": for tests, ranks compute on so many processors of their GPUs", run_.processors);
   if (!run_.slow.empty()) say("debug.slow = \"{}\": for tests, these ranks compute slowly", run_.slow);
 }
 
