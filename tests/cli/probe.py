@@ -139,6 +139,7 @@ for arguments, code, text in (
     (["run.toml", "mesh.ep=2"], 3, "mesh.ep = 2 on 1 rank"),
     (["run.toml", "moe.transport=flat"], 3, 'moe.transport = "flat": probe compares transports'),
     (["run.toml", "mesh.shares=measured"], 3, 'mesh.shares = "measured": probe times transports with equal or given shares'),
+    (["run.toml", "debug.processors=88"], 3, 'debug.processors = "88": probe measures operators on all processors'),
     (["run.toml", "data.kid=1"], 3, "data.kid"),
 ):
     if arguments[0] == "--device" and os.environ.get("MOEWRIGHT_TEST_DEVICE") == "gpu":

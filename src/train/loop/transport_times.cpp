@@ -91,6 +91,11 @@ void check_transports_to_time(const RunSpec& run, int ranks) {
     if (value == kMeasuredShares)
       fail(Exit::config, fmt::format("{} = \"measured\": probe times transports with equal or given shares", key),
            fmt::format("set {} = \"\" for the probe, or probe without a run file", key));
+  if (!run.processors.empty())
+    fail(Exit::config,
+         fmt::format("debug.processors = \"{}\": probe measures operators on all processors of a GPU",
+                     printable(run.processors)),
+         "set debug.processors = \"\" for the probe, or probe without a run file");
   if (run.mesh.ep < 2 || ranks < 2)
     fail(Exit::config,
          fmt::format("mesh.ep = {} on {} rank{}: no rows are exchanged, so that there are no transports to compare",
