@@ -15,7 +15,7 @@ namespace mw {
 struct QueueOptions {
   bool urgent = false;        // high priority: its kernels start before waiting kernels of other queues
   bool stage_writes = false;  // write() uses pinned staging buffers even where it need not
-  int processors = 0;         // of the device, that its kernels may run on; 0: all. Such a queue is never urgent
+  int processors = 0;         // processors (SMs) that its kernels may run on; 0: all. Not for urgent queues
 };
 
 // Opens a stream on the device, and the allocator of arenas (core/reservation.h) on it. options: for its queue on a

@@ -4,6 +4,8 @@
 
 #include <chrono>
 #include <numeric>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/matmul.h"
@@ -79,9 +81,15 @@ TEST(ExpertProducts, RowsOfSeveralPiecesAgreeWithTheGroupedKernels) {
   }
 }
 
-// Blocks for which there is no processor find no tiles left when they start.
+int processors_of_device() {
+  const std::string text = describe({device_kind(), 0});
+  return std::stoi(text.substr(text.rfind(", ", text.find(" processors")) + 2));
+}
+
+// Kernels start one block per SM of the whole device; those that start late find that all tiles are taken.
 TEST(ExpertProducts, TakeLongerOnFewProcessorsWithTheSameBits) {
   if (!on_gpu() || device_kind() != DeviceKind::cuda) GTEST_SKIP() << "only CUDA limits processors";
+  if (processors_of_device() < 64) GTEST_SKIP() << "16 processors are too large a part of this GPU";
   constexpr int64_t kRows = 4096, kWidth = 2048;
   const Owned x = to_operand(random_tensor("x", {kRows, kWidth}, DType::bf16));
   std::vector<Owned> results;
@@ -116,7 +124,8 @@ TEST(ExpertProducts, ManyTilesAgreeWithTheLibrary) {
   const int64_t rows = offsets.back();
   DeviceVector<int32_t> backwards(static_cast<size_t>(rows));
   std::iota(backwards.rbegin(), backwards.rend(), 0);
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{11 * 256 - 8, 4 * 128 + 8}, {4 * 128 + 8, 11 * 256 - 8}}) {
+  for (const auto& shape : {std::pair<int64_t, int64_t>{11 * 256 - 8, 4 * 128 + 8}, {4 * 128 + 8, 11 * 256 - 8}}) {
+    const int64_t n = shape.first, k = shape.second;
     const Experts experts(test.stream, 4, n, k);
     const Owned x = to_operand(random_tensor("x", {rows, k}, DType::bf16)),
                 dy = to_operand(random_tensor("dy", {rows, n}, DType::bf16));

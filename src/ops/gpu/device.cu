@@ -29,6 +29,7 @@ class GpuQueue : public DeviceQueue {
       fail(Exit::unsupported, fmt::format("GPU {} ({}) cannot share memory with the host", device, properties.name),
            kSharingHint);
     stages_ = options.stage_writes || properties.reads_pageable;
+    MW_CHECK(options.processors == 0 || !options.urgent, "an urgent queue on {} processors", options.processors);
     if (options.processors > 0) limit_ = create_limited_stream(&stream_, device, options.processors);
     else check(create_stream(&stream_, options.urgent), "creating a stream");
   }

@@ -1,5 +1,5 @@
-// Streams whose kernels run on some of a device's processors: CUDA's green contexts (limited_stream_green.cu). HIP has
-// none (limited_stream_no_green.cu).
+// Streams whose kernels run on some of a device's processors (SMs): CUDA's green contexts (limited_stream_green.cu).
+// HIP has none (limited_stream_no_green.cu).
 #pragma once
 
 #include <memory>
