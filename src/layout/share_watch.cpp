@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kLeastGain = 0.03, kLargeGain = 0.15;
 constexpr size_t kFirstLooks = 5, kLaterLooks = 20;
+constexpr size_t kLooksWithDoubts = 6, kDoubts = 1;
 constexpr int64_t kLeastSteps = 100;
 
 }  // namespace
@@ -24,7 +25,7 @@ std::optional<std::vector<int64_t>> ShareWatch::agreed(size_t looks, size_t doub
   std::vector<double> medians, of_rank(looks);
   for (size_t rank = 0; rank < shares_.size(); ++rank) {
     std::transform(last.begin(), last.end(), of_rank.begin(), [&](const Look& look) { return look.seconds[rank]; });
-    const auto middle = of_rank.begin() + std::ssize(of_rank) / 2;
+    const auto middle = of_rank.begin() + std::ssize(of_rank) / 2;  // of six looks the upper of the two middle ones
     std::nth_element(of_rank.begin(), middle, of_rank.end());
     medians.push_back(*middle);
   }
@@ -44,7 +45,7 @@ std::optional<std::vector<int64_t>> ShareWatch::look(std::span<const double> sec
   if (changed_) return agreed(kLaterLooks, 0, kLeastGain);
   std::optional<std::vector<int64_t>> next = agreed(kFirstLooks, 0, kLeastGain);
   // Other processes may have held up the faster rank in one look.
-  return next ? next : agreed(kFirstLooks + 1, 1, kLargeGain);
+  return next ? next : agreed(kLooksWithDoubts, kDoubts, kLargeGain);
 }
 
 void ShareWatch::begin(std::vector<int64_t> shares, int64_t step) {

@@ -16,9 +16,10 @@ class ShareWatch {
   ShareWatch(std::vector<int64_t> shares, std::vector<int64_t> most, int64_t step);
 
   // A look after `step`. seconds: that each rank computes in a step for each of its units; step_seconds: of a whole
-  // step. Returns the best shares by the medians of the last looks, if in each of these looks they would have made
-  // steps faster by 3 %, and the shares now are 100 steps old. The last looks are 5, or 6 of which 5 promise 15 %,
-  // and 20 once the shares were changed: on a machine that is busy now and then, no split stays the best for long.
+  // step. Returns the best shares by the medians of the last looks if the shares now are at least 100 steps old and
+  // either each of the last 5 looks would have been 3 % faster, or 5 of the last 6 looks 15 % faster. Once the shares
+  // have changed: only if each of the last 20 would have been 3 % faster, because on a machine that is busy now and
+  // then no split stays the best for long.
   std::optional<std::vector<int64_t>> look(std::span<const double> seconds, double step_seconds, int64_t step);
   // To be called when the shares are these from `step` on.
   void begin(std::vector<int64_t> shares, int64_t step);
