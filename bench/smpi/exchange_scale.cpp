@@ -27,9 +27,10 @@ static int bytes_of(int count, MPI_Datatype type) {
   MPI_Type_size(type, &size);
   return count * size;
 }
-// What a wait costs the simulator grows with the requests that it is given. A complete send makes room for another, but
-// of its receives an exchange only needs the last one, in whatever order they are noticed. So a rank waits for all
-// sends and for one receive of each exchange.
+// What a wait costs the simulator grows with the requests that it is given, and SMPI's own MPI_Waitsome switches to the
+// simulator and back for each request that is not complete. A complete send makes room for another, but of its receives
+// an exchange only needs the last one, in whatever order they are noticed. So a rank waits for all sends and for one
+// receive of each exchange, and notices one message at a time.
 struct OpenMessages {
   std::vector<MPI_Request> sends;
   std::map<std::pair<MPI_Comm, int>, std::vector<MPI_Request>> receives;  // by group and tag: of one exchange
@@ -48,13 +49,13 @@ int MPI_Irecv(void* rows, int count, MPI_Datatype type, int from, int tag, MPI_C
   open_messages().receives[{comm, tag}].push_back(*request);
   return status;
 }
-// One message at a time: SMPI's own switches to the simulator and back for each request that is not complete.
 int MPI_Waitsome(int requests, MPI_Request* request, int* complete, int* indices, MPI_Status* statuses) {
   OpenMessages& open = open_messages();
   std::vector<MPI_Request> awaited;
   for (const auto& [exchange, receives] : open.receives) awaited.push_back(receives.back());
   const auto receives = std::ssize(awaited);
   awaited.insert(awaited.end(), open.sends.begin(), open.sends.end());
+  MW_CHECK(!awaited.empty(), "a wait for {} requests, none of which is known", requests);
   std::vector<MPI_Request> left = awaited;
   int first = 0;
   const int status = PMPI_Waitany(static_cast<int>(left.size()), left.data(), &first, statuses);
@@ -65,9 +66,11 @@ int MPI_Waitsome(int requests, MPI_Request* request, int* complete, int* indices
   } else {
     open.sends.erase(open.sends.begin() + first - receives);
   }
+  MPI_Request* const noticed = std::find(request, request + requests, awaited[static_cast<size_t>(first)]);
+  MW_CHECK(noticed != request + requests, "a wait for {} requests without the one that is complete", requests);
+  *noticed = MPI_REQUEST_NULL;
   *complete = 1;
-  indices[0] = static_cast<int>(std::find(request, request + requests, awaited[static_cast<size_t>(first)]) - request);
-  request[indices[0]] = MPI_REQUEST_NULL;
+  indices[0] = static_cast<int>(noticed - request);
   return status;
 }
 
