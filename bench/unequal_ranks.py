@@ -5,11 +5,11 @@
     bench/unequal_ranks.py build/release/moewright [--quotas 0.3,0.2 0.3,0.1045] [--cases gather_weights gather_tokens]
         [--rounds 3] [--splits 9] [--json FILE]
     bench/unequal_ranks.py build/release/moewright --quotas 1,1 --slow 0.348 [--cases ...]
-    bench/unequal_ranks.py build/cuda/moewright --device cuda [--processors 88,48] [--cases ...] [--rounds 2] [--splits 3]
+    bench/unequal_ranks.py build/cuda/moewright --device cuda [--processors 88,48] [--cases ...] [--rounds 2] [--splits 5]
 
 On CPUs each rank is one thread in a cgroup with a quota of so many cores, which it takes before other processes; where one
-got clearly less in a run of all steps, the script stops. On GPUs each rank computes on so many processors of its GPU
-(debug.processors), and exchanges on any. For each pair of quotas or processors and each case a run first chooses its
+got clearly less in a run of all steps, the script stops. On GPUs each rank computes on so many processors (SMs) of its GPU
+(debug.processors), and NCCL on any. For each pair of quotas or processors and each case a run first chooses its
 shares: with gather_weights those of the samples, with gather_tokens also of the width of experts, with flat also of the
 experts, and with stages the layers of two pipeline stages. The speed ratio is that of its seconds of compute, not that of
 the quotas or processors. Then runs take turns: equal shares and the chosen ones `rounds` times, and once others around
@@ -36,6 +36,7 @@ from train_step import write_random_tokens
 
 RATE_TABLES = ["dense_products", "expert_products", "expert_weight_products", "attention_forward", "attention_backward"]
 WIDTH_UNIT = 64
+QUOTAS, PROCESSORS = ["0.3,0.2", "0.3,0.1045"], ["88,48"]
 # For each device the steps of a run, the samples of a step, what all cases have, and the cases: what each is for, such as
 # many tokens for few weights, or wide experts; and what is shared, in units.
 SETUPS = {
@@ -46,8 +47,8 @@ SETUPS = {
         "cases": {
             "gather_weights": ({"moe.transport": "gather_weights", "model.expert_width": 512, "train.seq_len": 512},
                                {"mesh.shares": 20}),
-            "gather_tokens": ({"moe.transport": "gather_tokens", "model.expert_width": 1024, "train.seq_len": 128},
-                              {"mesh.shares": 20, "mesh.width_shares": 1024 // WIDTH_UNIT}),
+            "gather_tokens": ({"moe.transport": "gather_tokens", "model.expert_width": 1280, "train.seq_len": 128},
+                              {"mesh.shares": 20, "mesh.width_shares": 1280 // WIDTH_UNIT}),
             "flat": ({"moe.transport": "flat", "moe.forced_load": "balanced", "model.expert_width": 256,
                       "model.experts": 16, "train.seq_len": 512},
                      {"mesh.shares": 20, "mesh.expert_shares": 16}),
@@ -83,9 +84,13 @@ class Processors:
                 "debug.processors=" + ",".join(map(str, self.numbers))]
 
     def restart(self):
-        pass
+        """Nothing is counted."""
 
-    used_cores = remove = restart
+    def used_cores(self):
+        """Nothing was counted."""
+
+    def remove(self):
+        """Nothing remains."""
 
 
 def output_of(command):
@@ -101,17 +106,17 @@ def overrides(arguments, case, shares):
     return [f"{key}={value}" for key, value in keys.items()] + [f"debug.slow=1:{arguments.slow}"] * (arguments.slow < 1)
 
 
-def train(arguments, quotas, folder, case, shares, steps=None):
+def train(arguments, limits, folder, case, shares, steps=None):
     """The metrics of the steps but the first, and what was printed. Stops the program where in a run of all steps ranks
     lacked their quotas."""
     metrics = folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    quotas.restart()
-    printed = output_of(quotas.command([arguments.program, "train", folder / "run.toml", *overrides(arguments, case, shares),
+    limits.restart()
+    printed = output_of(limits.command([arguments.program, "train", folder / "run.toml", *overrides(arguments, case, shares),
                                         f"train.steps={steps or SETUPS[arguments.device]['steps']}",
                                         f"log.jsonl={metrics}"]))
     if arguments.slow == 1 and steps is None:  # else a rank sleeps, or the start takes much of the time
-        quotas.used_cores()
+        limits.used_cores()
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [line for line in lines if line.get("step", 0) > 1], re.sub(r"\s+", " ", printed)
 
@@ -145,11 +150,11 @@ def probe(arguments, cores, folder):
     path.write_text(json.dumps(profile))
 
 
-def choose(arguments, quotas, folder, case):
+def choose(arguments, limits, folder, case):
     """The shares that a run measures, the ratios of the ranks' seconds for each unit, and the seconds that the slowest rank
     computes in a step for what is shared: equally, and as chosen."""
     keys = list(SETUPS[arguments.device]["cases"][case][1])
-    printed = train(arguments, quotas, folder, case, dict.fromkeys(keys, "measured"), steps=1)[1]
+    printed = train(arguments, limits, folder, case, dict.fromkeys(keys, "measured"), steps=1)[1]
     found = {key: re.search(rf'{re.escape(key)} = "measured": ([\d,]+), by ([\d.e,-]+) s of compute for each; '
                             r"at most ([\d.e-]+) s in a step, ([\d.e-]+) s with equal", printed) for key in keys}
     if None in found.values():
@@ -161,17 +166,19 @@ def choose(arguments, quotas, folder, case):
 
 
 def splits_around(chosen, count):
-    """The nearest of nine, with the chosen one: of one key, or three of the first for each of three of the second."""
+    """The nearest of nine, with the chosen one: of one key, or three of the first for each of three of the second. Without
+    those that leave a rank nothing."""
     first, *second = chosen
     steps = [{first: by} for by in range(-4, 5)]
     if second:
         steps = [{first: 2 * by, second[0]: 2 * other} for by in (-1, 0, 1) for other in (-1, 0, 1)]
     steps.sort(key=lambda step: sum(map(abs, step.values())))
-    return [{key: (chosen[key][0] + by, chosen[key][1] - by) for key, by in step.items()} for step in steps[:count]]
+    splits = [{key: (chosen[key][0] + by, chosen[key][1] - by) for key, by in step.items()} for step in steps]
+    return [split for split in splits if min(map(min, split.values())) > 0][:count]
 
 
 def compare(arguments, numbers, case, folder):
-    quotas = (Processors if arguments.device == "cuda" else Quotas)(numbers)
+    limits = (Processors if arguments.device == "cuda" else Quotas)(numbers)
     units_of = SETUPS[arguments.device]["cases"][case][1]
     planned = {}
     try:
@@ -180,9 +187,9 @@ def compare(arguments, numbers, case, folder):
             measured = plan(arguments, folder, case, dict.fromkeys(units_of, "measured"))
             planned = {"planned_shares": measured["shares"], "planned_equal_ms": round(1e3 * equally["step_s"], 1),
                        "planned_chosen_ms": round(1e3 * measured["step_s"], 1)}
-        chosen, ratios, shared = choose(arguments, quotas, folder, case)
+        chosen, ratios, shared = choose(arguments, limits, folder, case)
         even = {key: (units // 2,) * 2 for key, units in units_of.items()}
-        splits = [split for split in splits_around(chosen, arguments.splits) if min(min(parts) for parts in split.values()) > 0]
+        splits = splits_around(chosen, arguments.splits)
         if even not in splits:
             splits.append(even)
         steps = [[] for _ in splits]
@@ -191,9 +198,9 @@ def compare(arguments, numbers, case, folder):
                 if turn > 0 and split not in (even, chosen):
                     continue
                 shares = {key: ",".join(map(str, parts)) for key, parts in split.items()}
-                all_steps += train(arguments, quotas, folder, case, shares)[0]
+                all_steps += train(arguments, limits, folder, case, shares)[0]
     finally:
-        quotas.remove()
+        limits.remove()
     medians = [statistics.median(line["step_ms"] for line in all_steps) for all_steps in steps]
     equal, own = medians[splits.index(even)], medians[splits.index(chosen)]
 
@@ -221,21 +228,26 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--device", choices=list(SETUPS), default="cpu")
-    parser.add_argument("--quotas", nargs="*", default=["0.3,0.2", "0.3,0.1045"], help="of CPU ranks, in cores")
-    parser.add_argument("--processors", nargs="*", default=["88,48"], help="of the ranks' GPUs")
+    parser.add_argument("--quotas", nargs="*", help=f"of CPU ranks, in cores; default: {' '.join(QUOTAS)}")
+    parser.add_argument("--processors", nargs="*", help=f"of the ranks' GPUs; default: {' '.join(PROCESSORS)}")
     parser.add_argument("--cases", nargs="*", default=list(SETUPS["cpu"]["cases"]))
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--splits", type=int, default=9)
+    parser.add_argument("--splits", type=int, default=9, help="with two keys, 5 have all neighbours of the chosen one")
     parser.add_argument("--slow", type=float, default=1, help="speed of the second rank, by debug.slow beside its quota")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
+    on_gpus = arguments.device == "cuda"
+    if on_gpus and (arguments.quotas is not None or arguments.slow != 1):
+        parser.error("--quotas and --slow are for CPUs; GPUs have --processors")
+    if not on_gpus and arguments.processors is not None:
+        parser.error("--processors needs --device cuda; CPUs have --quotas and --slow")
+    limits_of_ranks = (arguments.processors or PROCESSORS) if on_gpus else (arguments.quotas or QUOTAS)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_random_tokens(folder / "tokens.bin", SETUPS[arguments.device]["keys"]["model.vocab"], 0)
         (folder / "run.toml").write_text(f'[data]\nkind = "shards"\npath = "{folder}/tokens.bin"\n')
         results = []
-        on_gpus = arguments.device == "cuda"
-        for pair in arguments.processors if on_gpus else arguments.quotas:
+        for pair in limits_of_ranks:
             numbers = list(map(int if on_gpus else float, pair.split(",")))
             if arguments.slow < 1:
                 probe(arguments, numbers, folder)
