@@ -136,9 +136,6 @@ struct OwnScores {
   }
 };
 
-// The key of a value to choose by: larger values have larger keys; 0 for none.
-__device__ uint32_t choice_key(float value) { return value == -kInfinity ? 0 : ordered_bits(value); }
-
 // Chooses the K experts of one token; returns the gap to the choice that was nearly made. ids[k] is stored by lane
 // k % kWave. scratch: where not all groups are kept, a float per expert, then one per group. key_memory: a key per
 // expert, where lanes own experts in memory.

@@ -61,13 +61,16 @@ __device__ T scan_block(T value, T* total) {
 // Entries of the lane in [begin, end): for (i = first_own(begin, lane); i < end; i += kWave).
 inline __device__ int first_own(int begin, int lane) { return begin + (lane - begin % kWave + kWave) % kWave; }
 
-// Larger values have larger keys; ties go to the lower index. Key 0 means none: -inf is never chosen.
+// The key of a value to choose by: larger values have larger keys. Key 0 means none: -inf is never chosen.
+inline __device__ uint32_t choice_key(float value) {
+  return value == -std::numeric_limits<float>::infinity() ? 0 : ordered_bits(value);
+}
+// The same where ties go to the lower index.
 inline __device__ SortKey make_choice_key(float value, int index) {
-  if (value == -std::numeric_limits<float>::infinity()) return 0;
-  return static_cast<SortKey>(ordered_bits(value)) << 32 | ~static_cast<uint32_t>(index);
+  const uint32_t key = choice_key(value);
+  return key == 0 ? 0 : static_cast<SortKey>(key) << 32 | ~static_cast<uint32_t>(index);
 }
 inline __device__ float value_of(SortKey key) { return from_ordered_bits(static_cast<uint32_t>(key >> 32)); }
-inline __device__ int index_of(SortKey key) { return static_cast<int>(~static_cast<uint32_t>(key)); }
 constexpr SortKey kNoLimit = ~SortKey{0};
 
 // The largest key among the lane's own entries in [begin, end) that is below `limit`; 0 when there is none.
