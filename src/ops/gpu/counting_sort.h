@@ -104,8 +104,7 @@ __device__ inline void find_places(const CountingSort& sort, int32_t* next, int3
   __syncthreads();
 }
 
-// items_of_key: where the items of each key are stored, entry i those of key_at[i], or of key i without key_at; may be
-// null.
+// See sort_items.
 template <class KeyOf, class PlaceItem>
 __global__ void __launch_bounds__(kSortThreads)
     place_items_kernel(KeyOf key_of, PlaceItem place_item, CountingSort sort, const int32_t* key_at,
@@ -138,8 +137,11 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-// Calls place_item(i, key, place) for each item i, in no particular order. key_of(i): the key of item i, or -1 for an
-// item that gets no place; is called twice. Both are structs with a const __device__ operator().
+// Calls place_item(i, key, place) for all items i, in no particular order; where key is -1, place means nothing.
+// key_of(i): the key of item i, or -1 for an item that gets no place; is called twice. Both are structs with a const
+// __device__ operator().
+// items_of_key: receives the number of items of each key, in entry i that of key_at[i], or of key i where key_at is
+// null; may be null.
 template <class KeyOf, class PlaceItem>
 void sort_items(Stream& stream, const CountingSort& sort, const KeyOf& key_of, const PlaceItem& place_item,
                 const int32_t* key_at, int64_t* items_of_key) {

@@ -37,7 +37,7 @@ const Processors& find_processors(Stream& stream) {
 bool warn_unless(Stream& stream, bool done) {
   bool& warned = stream.state<HopperState>().warned;
   if (!done && !warned)
-    std::fputs("warning: the driver refuses tensor maps: products of experts go to slower kernels\n", stderr);
+    std::fputs("warning: the driver refuses tensor maps: expert and router products take slower kernels\n", stderr);
   warned = warned || !done;
   return done;
 }

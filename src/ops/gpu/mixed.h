@@ -6,8 +6,7 @@
 
 namespace mw::gpu {
 
-// The columns of a result whose parts lie in one tile: multiply_parts_by_warpgroups takes scratch for the parts of this
-// many rows of the weight, or a multiple of it.
+// Rows of the weight whose parts lie together; scratch is for n rounded up to it.
 constexpr int kPartColumns = 64;
 
 // mixed_matmul by one kernel that sums the products with the three parts of the weight in registers. Returns false and

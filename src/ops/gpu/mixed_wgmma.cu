@@ -1,6 +1,6 @@
-// The product of bf16 rows with the three bf16 parts of fp32 weights. A tile of grouped_wgmma.h has 192 columns for 64
-// columns of the result, those of the first part, then of the second and the third: the three sums of an element are in
-// one thread.
+// The product of bf16 rows with the three bf16 parts of fp32 weights, by the kernels of grouped_wgmma.h. Groups of 192
+// columns: parts 1, 2, 3 of the same 64 rows of the weight. A tile has one group, or two where n > 64. The three sums
+// of an element are in one thread.
 #include "ops/gpu/bf16_parts.h"
 #include "ops/gpu/grouped_wgmma.h"
 #include "ops/gpu/mixed.h"
@@ -37,9 +37,11 @@ struct SplitByTiles {
   }
 };
 
-// Loads boxes of x, which come from device memory once: they are on their way to the cache some steps before.
+// Loads boxes of x, which lie in device memory. A box is fetched into the cache kAhead steps before it is copied: more
+// steps than the ring has stages.
 struct RowsLoader {
   static constexpr int kAhead = 6;
+  static constexpr int kFetcher = kWarpgroup - 32;  // a thread of the last warp, which copies no box
   BoxLoader<Along::depth, kHeight> boxes;
   int64_t depth;
 
@@ -47,8 +49,7 @@ struct RowsLoader {
   __device__ void load(int step, unsigned tile, unsigned filled) const {
     boxes.load(step, tile, filled);
     const int64_t ahead = static_cast<int64_t>(step + kAhead) * kDepth;
-    if (threadIdx.x == kWarpgroup - 32 && ahead < depth)
-      prefetch_box(boxes.map, 0, boxes.left, static_cast<int>(ahead));
+    if (threadIdx.x == kFetcher && ahead < depth) prefetch_box(boxes.map, 0, boxes.left, static_cast<int>(ahead));
   }
 };
 
@@ -103,7 +104,7 @@ bool multiply_parts(Stream& stream, TensorView x_MK, const Weight& weight, Tenso
   const Processors& processors = find_processors(stream);
   const int64_t rows = x_MK.rows(), n = weight.n, k = weight.k, groups = ceil_div(n, kPartColumns);
   const int64_t row_tiles = ceil_div(rows, kHeight), columns = ceil_div(groups * kPartsWidth, kTileWidth);
-  const int64_t tiles = row_tiles / kPair * columns + row_tiles % kPair * ceil_div(columns, kPair);
+  const int64_t tiles = count_pair_units(row_tiles, columns);
   // Others than the last turn of all processors have no idle ones. The library cuts few rows into smaller tiles.
   const int64_t turns = ceil_div(tiles, std::max(processors.pairs, 1));
   if (processors.pairs == 0 || 3 * tiles < 2 * turns * processors.pairs) return false;

@@ -69,6 +69,11 @@ struct Processors {
   int blocks = 0, pairs = 0;
 };
 
+// Units of two tiles that pairs take: see TileWalk.
+inline int64_t count_pair_units(int64_t row_tiles, int64_t columns) {
+  return row_tiles / kPair * columns + row_tiles % kPair * ceil_div(columns, kPair);
+}
+
 // How the host splits a product into tiles. The device gets a zero (the counter of tiles taken) followed by the
 // experts, because one copy costs less than two.
 struct Tiling {
@@ -103,9 +108,7 @@ Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, const Processo
   int64_t tiles = 0;
   for (ExpertTiles& expert : tiling.experts()) {
     expert.first_tile = static_cast<int>(tiles);
-    if (tiling.paired)
-      tiles += expert.row_tiles / kPair * tiling.columns + expert.row_tiles % kPair * ceil_div(tiling.columns, kPair);
-    else tiles += expert.row_tiles * tiling.columns;
+    tiles += tiling.paired ? count_pair_units(expert.row_tiles, tiling.columns) : expert.row_tiles * tiling.columns;
   }
   return tiling;
 }
