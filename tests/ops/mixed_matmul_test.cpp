@@ -167,11 +167,17 @@ TEST(MixedMatmul, TakesAnyAddress) {
 // Enough rows for every processor of a GPU: one tile of columns, half a tile, and several with an odd row tile beside.
 TEST(MixedMatmul, FillsAGpu) {
   // The last shape has more steps than a kernel has tiles on their way.
-  for (const Shape shape : {Shape{16400, 100, 24}, {16400, 52, 72}, {4700, 388, 24}, {11400, 52, 456}})
+  for (const Shape shape : {Shape{14900, 100, 24}, {14900, 52, 72}, {3700, 388, 24}, {11400, 52, 456}})
     for (const Range range : {Range{0, 0}, kFarRanges[0]}) {
       if (shape.k > 100 && range.tilt != 0) continue;
       TestStream tight(2, static_cast<size_t>(mixed_matmul_workspace_bytes(shape.m, shape.n, shape.k, device_kind())));
-      check_forward(make_forward_case(shape, range), tight.stream);
+      const OpCase c = make_forward_case(shape, range);
+      check_forward(c, tight.stream);
+      // Only the kernel for Hopper needs no scratch for products. The shapes are for the processors of an H100 or H200.
+      if (!on_gpu() || describe(tight.stream.device()).find("compute 9.0, 132 processors") == std::string::npos)
+        continue;
+      EXPECT_LT(static_cast<int64_t>(tight.stream.workspace().peak()), shape.m * shape.n * size_of(DType::f32))
+          << c.name;
     }
 }
 
