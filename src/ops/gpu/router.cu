@@ -355,9 +355,13 @@ __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lan
   for (int k = 0; k < K; ++k) {
     const int id = ids[k];
     const float d = d_weights[k] - weight_mean;
-    logits.for_each_own([&](int e, int j, float) {
-      if (e == id) d_chosen[j] += d;
-    });
+    if constexpr (kOwn == 0) {
+      if (is_expert(id, E) && id % kWave == lane) d_chosen[id / kWave] += d;
+    } else {  // registers have no index that is found at run time
+      logits.for_each_own([&](int e, int j, float) {
+        if (e == id) d_chosen[j] += d;
+      });
+    }
   }
 
   float mean = 0.0f;
