@@ -1,5 +1,6 @@
-// The router of GPUs: the very source, run on the CPU, against plain loops.
+// The router of GPUs: the very sources, run on the CPU, against plain loops.
 #include "ops/gpu/router.cu"  // with the stand-in of launch.h
+#include "ops/gpu/router_backward.cu"
 
 #include <gtest/gtest.h>
 

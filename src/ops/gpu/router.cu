@@ -4,28 +4,21 @@
 #include "ops/router.h"
 
 #include <limits>
-#include <vector>
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
-#include "ops/gpu/reduce.h"
+#include "ops/gpu/router_scores.h"
 #include "ops/gpu/sort.h"
 
 namespace mw::gpu {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kTinySum = 1e-20f;  // keeps 0 / 0 out when all sigmoid scores underflow
 
-// Up to so many experts, lanes own theirs in registers, otherwise in memory.
-constexpr int kMaxInRegisters = 512;
-// Waves of a block, and of one whose lanes own experts in memory.
-constexpr int kWavesPerBlock = 8;
+// Waves of a block; one where lanes own experts in memory.
 template <int kOwn>
 constexpr int kWavesOf = kOwn > 0 ? kWavesPerBlock : 1;
-constexpr int64_t kMaxRouteBlocks = 1 << 16;
 constexpr int64_t kMaxChunks = 512, kMinTokensPerChunk = 2 * kWavesPerBlock;
 
 struct Chunks {
@@ -36,105 +29,6 @@ Chunks cut_tokens(int64_t tokens) {
   const int64_t per_chunk = std::max(kMinTokensPerChunk, ceil_div(tokens, kMaxChunks));
   return {per_chunk, ceil_div(tokens, per_chunk)};
 }
-
-// Calls body with the number of experts that a lane owns at most, 0 for many.
-template <class Body>
-void with_own(int64_t experts, const Body& body) {
-  if (experts <= kWave) body(std::integral_constant<int, 1>{});
-  else if (experts <= 2 * kWave) body(std::integral_constant<int, 2>{});
-  else if (experts <= 4 * kWave) body(std::integral_constant<int, 4>{});
-  else if (experts <= 8 * kWave) body(std::integral_constant<int, 8>{});
-  else if (experts <= kMaxInRegisters) body(std::integral_constant<int, kMaxInRegisters / kWave>{});
-  else body(std::integral_constant<int, 0>{});
-}
-
-// A value of each expert that the lane owns, in registers or in memory.
-template <class T, int kOwn>
-struct OwnValues {
-  T at[kOwn] = {};
-  __device__ OwnValues(T*, int) {}
-  __device__ T& operator[](int j) { return at[j]; }
-};
-template <class T>
-struct OwnValues<T, 0> {
-  T* first;
-  __device__ OwnValues(T* of_wave, int lane) : first(of_wave + lane) {}
-  __device__ T& operator[](int j) { return first[static_cast<int64_t>(j) * kWave]; }
-};
-
-// The logits of one token.
-template <int kOwn>
-struct Logits {
-  const float* all;
-  int experts, lane;
-  float own[kOwn > 0 ? kOwn : 1];
-
-  __device__ Logits(const float* of_token, int E, int of_lane) : all(of_token), experts(E), lane(of_lane) {
-#pragma unroll
-    for (int j = 0; j < kOwn; ++j) own[j] = lane + j * kWave < experts ? all[lane + j * kWave] : 0.0f;
-  }
-  // Calls body(e, j, x) for each expert of the lane: it is its j-th one and has logit x.
-  template <class Body>
-  __device__ void for_each_own(const Body& body) const {
-    if constexpr (kOwn == 0) {
-      for (int e = lane, j = 0; e < experts; e += kWave, ++j) body(e, j, all[e]);
-    } else {
-#pragma unroll
-      for (int j = 0; j < kOwn; ++j)
-        if (lane + j * kWave < experts) body(lane + j * kWave, j, own[j]);
-    }
-  }
-};
-
-// The scores of one token as functions of its logits.
-struct Scores {
-  ScoreFunction function;
-  float largest = -kInfinity, powers = 0.0f;  // of the logits; sum of e^(x - largest)
-  float total = 1.0f;                         // sum of the scores over E, by which p is normalised
-  float log_sum = 0.0f;                       // logsumexp of the logits
-
-  __device__ float softmax(float x) const { return expf(x - largest) / powers; }
-  __device__ float operator()(float x) const {
-    return function == ScoreFunction::softmax ? softmax(x) : 1.0f / (1.0f + expf(-x));
-  }
-  // d score / d x at score s, for softmax without the part that all logits share.
-  __device__ float slope(float s) const { return function == ScoreFunction::softmax ? s : s * (1.0f - s); }
-};
-
-// want_softmax: also for sigmoid scores, whose sums otherwise hold `total` alone.
-template <int kOwn>
-__device__ Scores compute_scores(ScoreFunction function, const Logits<kOwn>& logits, bool want_softmax) {
-  Scores scores{function};
-  if (function == ScoreFunction::softmax || want_softmax) {
-    float largest = -kInfinity, powers = 0.0f;
-    logits.for_each_own([&](int, int, float x) { largest = x > largest ? x : largest; });
-    scores.largest = reduce_wave(largest, Maximum());
-    logits.for_each_own([&](int, int, float x) { powers += expf(x - scores.largest); });
-    scores.powers = reduce_wave(powers, Sum());
-    scores.log_sum = scores.largest + logf(scores.powers);
-  }
-  if (function == ScoreFunction::sigmoid) {
-    float total = 0.0f;
-    logits.for_each_own([&](int, int, float x) { total += scores(x); });
-    scores.total = reduce_wave(total, Sum()) + kTinySum;
-  }
-  return scores;
-}
-
-// The scores of the lane's experts, which registers keep.
-template <int kOwn>
-struct OwnScores {
-  const Scores& scores;
-  float at[kOwn > 0 ? kOwn : 1] = {};
-
-  __device__ OwnScores(const Scores& of_token, const Logits<kOwn>& logits) : scores(of_token) {
-    if constexpr (kOwn > 0) logits.for_each_own([&](int, int j, float x) { at[j] = scores(x); });
-  }
-  __device__ float find(int j, float x) const {
-    if constexpr (kOwn > 0) return at[j];
-    else return scores(x);
-  }
-};
 
 // Chooses the K experts of one token; returns the gap to the choice that was nearly made. ids[k] is stored by lane
 // k % kWave. scratch: where not all groups are kept, a float per expert, then one per group. key_memory: a key per
@@ -203,8 +97,6 @@ struct RouteTask {
   bool summing = false, squaring = false;
 };
 
-__device__ bool is_expert(int32_t id, int64_t experts) { return id >= 0 && id < experts; }
-
 // A forced id that is none must not become a read out of range.
 __device__ float score_or_nan(const Scores& scores, const float* logits, int32_t id, int64_t experts) {
   return is_expert(id, experts) ? scores(logits[id]) : kNan;
@@ -225,6 +117,25 @@ __device__ void weigh_choices(const RouterRule& rule, const Scores& scores, cons
 __device__ void count_choices(const RouterRule& rule, const int32_t* ids, uint32_t* counts, int lane) {
   for (int64_t k = lane; k < rule.top_k; k += kWave)
     atomicAdd(counts + (is_expert(ids[k], rule.experts) ? ids[k] : rule.experts), 1u);
+}
+
+// Wave after wave adds its sums to those of the waves before; the last one stores them in `sums`. shared_E1: shared
+// memory for the sums between.
+template <int kOwn>
+__device__ void add_sums_of_waves(OwnValues<double, kOwn>& prob_sums, double z_sum, int E, double* shared_E1,
+                                  double* sums) {
+  constexpr int kWaves = kWavesOf<kOwn>;
+  const int lane = static_cast<int>(threadIdx.x) % kWave, wave = static_cast<int>(threadIdx.x) / kWave;
+  for (int turn = 0; turn < kWaves; ++turn) {
+    if (turn == wave) {
+      double* to = turn + 1 < kWaves ? shared_E1 : sums;
+#pragma unroll
+      for (int j = 0; j < kOwn; ++j)
+        if (const int e = lane + j * kWave; e < E) to[e] = (turn > 0 ? shared_E1[e] : 0.0) + prob_sums[j];
+      if (lane == 0) to[E] = (turn > 0 ? shared_E1[E] : 0.0) + z_sum;
+    }
+    __syncthreads();
+  }
 }
 
 // A block has a chunk of tokens, whose waves take turns at them.
@@ -277,17 +188,7 @@ __global__ void __launch_bounds__(kWavesOf<kOwn>* kWave, kOwn > 4 || kOwn == 0 ?
   if constexpr (kOwn == 0) {
     if (lane == 0) sums[E] = z_sum;
   } else {
-    // Wave after wave adds its sums to those of the waves before; the last one stores them.
-    for (int turn = 0; turn < kWaves; ++turn) {
-      if (turn == wave) {
-        double* to = turn + 1 < kWaves ? sums_E1 : sums;
-#pragma unroll
-        for (int j = 0; j < kOwn; ++j)
-          if (const int e = lane + j * kWave; e < E) to[e] = (turn > 0 ? sums_E1[e] : 0.0) + prob_sums[j];
-        if (lane == 0) to[E] = (turn > 0 ? sums_E1[E] : 0.0) + z_sum;
-      }
-      __syncthreads();
-    }
+    add_sums_of_waves(prob_sums, z_sum, E, sums_E1, sums);
   }
 }
 
@@ -306,91 +207,6 @@ __global__ void sum_chunks_kernel(const uint32_t* counts, const double* sums, in
   if (threadIdx.x != 0) return;
   result[column + 1 < columns ? column : 2 * columns - 1] = count;
   result[columns - 1 + column] = sum;
-}
-
-struct BackwardTask {
-  RouterRule rule;
-  const float* logits_TE;
-  const int32_t* ids_TK;
-  const float *d_weights_TK, *d_prob_E;  // d_prob_E: null when there is none
-  float z_scale;
-  float* d_logits_TE;
-  int64_t tokens;
-};
-
-// With c[k] the gradient of chosen score k and g[e] that of score e through p, softmax's gradient is
-// s * (g - sum of g s - sum of c s), plus s * c where chosen; sigmoid's is s * (1 - s) * g, plus s * (1 - s) * c.
-template <int kOwn>
-__device__ void differentiate_token(const BackwardTask& task, int64_t t, int lane) {
-  const RouterRule& rule = task.rule;
-  const int E = static_cast<int>(rule.experts), K = static_cast<int>(rule.top_k);
-  const bool softmax = rule.score == ScoreFunction::softmax, squaring = task.z_scale != 0.0f;
-  const bool of_softmax = rule.softmax_p && task.d_prob_E != nullptr;
-  const Logits<kOwn> logits(task.logits_TE + t * E, E, lane);
-  const Scores scores = compute_scores(rule.score, logits, squaring || of_softmax);
-  const int32_t* ids = task.ids_TK + t * K;
-  const float *d_weights = task.d_weights_TK + t * K, *d_prob = task.d_prob_E;
-  float* d_x = task.d_logits_TE + t * E;
-
-  float chosen = 0.0f, product = 0.0f;  // sums of s and of d_weight * s over the choices
-  for (int k = lane; k < K; k += kWave) {
-    if (!is_expert(ids[k], E)) continue;
-    const float s = scores(logits.all[ids[k]]);
-    chosen += s;
-    product += d_weights[k] * s;
-  }
-  chosen = reduce_wave(chosen, Sum());
-  product = reduce_wave(product, Sum());
-  float factor = rule.scale, weight_mean = 0.0f;
-  if (rule.renormalise) {
-    // Where the least sum stands in for the sum, that is a constant.
-    const float sum = chosen + kTinySum;
-    weight_mean = sum < rule.least_sum ? 0.0f : product / sum;
-    factor /= fmaxf(sum, rule.least_sum);
-  }
-
-  const OwnScores<kOwn> own_scores(scores, logits);
-  OwnValues<float, kOwn> d_chosen(d_x, lane);  // of the scores, but for the factor; memory is what becomes d_x
-  if constexpr (kOwn == 0) logits.for_each_own([&](int, int j, float) { d_chosen[j] = 0.0f; });
-  for (int k = 0; k < K; ++k) {
-    const int id = ids[k];
-    const float d = d_weights[k] - weight_mean;
-    if constexpr (kOwn == 0) {
-      if (is_expert(id, E) && id % kWave == lane) d_chosen[id / kWave] += d;
-    } else {  // registers have no index that is found at run time
-      logits.for_each_own([&](int e, int j, float) {
-        if (e == id) d_chosen[j] += d;
-      });
-    }
-  }
-
-  float mean = 0.0f;
-  if (d_prob != nullptr) {
-    logits.for_each_own(
-        [&](int e, int j, float x) { mean += d_prob[e] * (of_softmax ? scores.softmax(x) : own_scores.find(j, x)); });
-    mean = reduce_wave(mean, Sum()) / (of_softmax ? 1.0f : scores.total);
-  }
-  if (softmax) mean += factor * (product - weight_mean * chosen);
-  const float z_factor = 2.0f * task.z_scale * scores.log_sum;
-  logits.for_each_own([&](int e, int j, float x) {
-    const float g = d_prob != nullptr ? d_prob[e] - mean : -mean, slope = scores.slope(own_scores.find(j, x));
-    float value = of_softmax ? scores.softmax(x) * g : slope * (softmax ? g : g / scores.total);
-    if (squaring) value += z_factor * (softmax ? slope : scores.softmax(x));
-    d_x[e] = value + slope * (factor * d_chosen[j]);
-  });
-}
-
-template <int kOwn>
-__global__ void __launch_bounds__(kWavesPerBlock* kWave) route_backward_kernel(BackwardTask task) {
-  const int lane = static_cast<int>(threadIdx.x) % kWave, wave = static_cast<int>(threadIdx.x) / kWave;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kWavesPerBlock;
-  for (int64_t t = static_cast<int64_t>(blockIdx.x) * kWavesPerBlock + wave; t < task.tokens; t += step)
-    differentiate_token<kOwn>(task, t, lane);
-}
-
-// Kernels count experts in 32 bits.
-void check_limits(const RouterRule& rule) {
-  MW_CHECK(rule.experts <= INT32_MAX / 2, "router of {} experts", rule.experts);
 }
 
 // From counts, sums of p and z_sum that follow each other, by as few copies as the destinations allow.
@@ -462,25 +278,6 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
   stream.queue().read(&bad_ids, result + 2 * E + 1, sizeof(double));
   stream.wait();
   MW_CHECK(bad_ids == 0.0, "a forced expert id is none of {} experts", E);
-}
-
-void route_backward(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorView ids_TK,
-                    TensorView d_weights_TK, std::span<const float> d_prob_E, float z_scale, TensorView d_logits_TE) {
-  check_limits(rule);
-  const int64_t T = logits_TE.dim(0);
-  const float *logits = logits_TE.as<float>(), *d_weights = d_weights_TK.as<float>();
-  const int32_t* ids = ids_TK.as<int32_t>();
-  float *d_logits = d_logits_TE.as<float>(), *d_prob = nullptr;
-  WorkspaceFrame frame(stream.workspace());
-  if (!d_prob_E.empty()) {
-    d_prob = frame.take<float>(d_prob_E.size());
-    stream.queue().write(d_prob, d_prob_E.data(), d_prob_E.size_bytes());
-  }
-  const int64_t blocks = std::min(kMaxRouteBlocks, ceil_div(T, kWavesPerBlock));
-  const BackwardTask task{rule, logits, ids, d_weights, d_prob, z_scale, d_logits, T};
-  with_own(rule.experts, [&](auto own) {
-    launch(stream, route_backward_kernel<decltype(own)::value>, blocks, kWavesPerBlock * kWave, 0, task);
-  });
 }
 
 }  // namespace mw::gpu
