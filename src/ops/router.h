@@ -27,8 +27,8 @@ struct RouterRule {
 };
 
 // Statistics of one call: sums over tokens, so that the sums of several ranks can be added. Empty members are not
-// computed. On a GPU they are filled by the next Stream::wait(): until then their memory must stay valid. One copy
-// brings them where they follow each other in memory.
+// computed. On a GPU they are filled by the next Stream::wait(): until then their memory must stay valid. Adjacent
+// members (counts_E, prob_sums_E, z_sum in this order) are read by one copy.
 struct RouterStatistics {
   std::span<double> counts_E;  // choices of expert e, before rows are dropped
   // Sum over tokens of p[t, e]: softmax, or sigmoid scores divided by their sum over E (see RouterRule::softmax_p).

@@ -96,11 +96,36 @@ void check(int64_t T, int64_t E, int64_t K) {
   check_gradient(rule, logits, ids, 0.1f);
 }
 
-// Lanes that own one to sixteen experts in registers, and ones that own more in memory; several chunks of tokens.
+// Lanes that own one to eight experts in registers, and ones that own more in memory; several chunks of tokens.
 TEST(RouterOfGpus, ChoosesAsPlainLoops) {
   check(40, 5, 5);
   for (const int64_t E : {64, 65, 200, 384, 512, 513}) check(21, E, 8);
   check(1, 1000, 70);
+}
+
+// Statistics that do not lie together; an id that is none is refused.
+TEST(RouterOfGpus, ReplaysForcedIds) {
+  const int64_t T = 21, E = 70, K = 3;
+  std::vector<float> logits = drawn_logits(T * E), weights(static_cast<size_t>(T * K));
+  std::vector<int32_t> ids;
+  std::vector<double> counts(static_cast<size_t>(E), NAN), expected(static_cast<size_t>(E));
+  double z_sum = NAN, expected_z = 0;
+  for (int64_t i = 0; i < T * K; ++i) ++expected[static_cast<size_t>(ids.emplace_back(i * i % E))];
+  for (int64_t t = 0; t < T; ++t) {
+    double powers = 0;
+    for (int64_t e = 0; e < E; ++e) powers += std::exp(double{logits[static_cast<size_t>(t * E + e)]});
+    expected_z += std::log(powers) * std::log(powers);
+  }
+  const auto replay = [&] {
+    emulated::EmulatedStream emulated(router_workspace_bytes(T, E));
+    gpu::route(emulated.stream, {.experts = E, .top_k = K}, {logits.data(), DType::f32, {T, E}}, {}, true,
+               {ids.data(), DType::i32, {T, K}}, {weights.data(), DType::f32, {T, K}}, {counts, {}, &z_sum}, {});
+  };
+  replay();
+  EXPECT_EQ(counts, expected);
+  EXPECT_NEAR(z_sum, expected_z, 1e-6 * expected_z);
+  ids[40] = E;
+  EXPECT_THROW(replay(), Error);
 }
 
 }  // namespace

@@ -3,7 +3,10 @@
 // the chunks, both in an order that the sizes alone fix.
 #include "ops/router.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
+#include <vector>
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
@@ -209,23 +212,38 @@ __global__ void sum_chunks_kernel(const uint32_t* counts, const double* sums, in
   result[columns - 1 + column] = sum;
 }
 
-// From counts, sums of p and z_sum that follow each other, by as few copies as the destinations allow.
+// A part of counts, sums of p and z_sum, which follow each other in the device's memory.
+struct StatisticsPart {
+  double* to;
+  int64_t begin, count;
+};
+std::array<StatisticsPart, 3> parts_of(const RouterStatistics& statistics, int64_t E) {
+  return {{{statistics.counts_E.data(), 0, std::ssize(statistics.counts_E)},
+           {statistics.prob_sums_E.data(), E, std::ssize(statistics.prob_sums_E)},
+           {statistics.z_sum, 2 * E, statistics.z_sum != nullptr ? 1 : 0}}};
+}
+
+// By as few copies as the destinations allow.
 void read_statistics(Stream& stream, const RouterStatistics& to, const double* from, int64_t E) {
-  struct Part {
-    double* to;
-    int64_t begin, count;
-  };
-  Part parts[] = {{to.counts_E.data(), 0, std::ssize(to.counts_E)},
-                  {to.prob_sums_E.data(), E, std::ssize(to.prob_sums_E)},
-                  {to.z_sum, 2 * E, to.z_sum != nullptr ? 1 : 0}};
-  for (int i = 0; i < 3; ++i) {
-    if (parts[i].count == 0) continue;
-    if (Part* next = parts + i + 1; i < 2 && next->count > 0 && next->to == parts[i].to + parts[i].count) {
-      *next = {parts[i].to, parts[i].begin, parts[i].count + next->count};
+  std::array<StatisticsPart, 3> parts = parts_of(to, E);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const StatisticsPart part = parts[i];
+    if (part.count == 0) continue;
+    if (i + 1 < parts.size() && parts[i + 1].count > 0 && parts[i + 1].to == part.to + part.count) {
+      parts[i + 1] = {part.to, part.begin, part.count + parts[i + 1].count};
       continue;
     }
-    stream.queue().read(parts[i].to, from + parts[i].begin, static_cast<size_t>(parts[i].count) * sizeof(double));
+    stream.queue().read(part.to, from + part.begin, static_cast<size_t>(part.count) * sizeof(double));
   }
+}
+
+// By one copy, for which it waits. from: also holds how many forced ids are none, behind the statistics.
+void read_forced_statistics(Stream& stream, const RouterStatistics& to, const double* from, int64_t E) {
+  std::vector<double> all(static_cast<size_t>(2 * E + 2));
+  stream.queue().read(all.data(), from, all.size() * sizeof(double));
+  stream.wait();
+  MW_CHECK(all.back() == 0.0, "a forced expert id is none of {} experts", E);
+  for (const StatisticsPart& part : parts_of(to, E)) std::copy_n(all.data() + part.begin, part.count, part.to);
 }
 
 int64_t bytes_taken(int64_t bytes) { return ceil_div(bytes, 64) * 64; }
@@ -272,12 +290,7 @@ void route(Stream& stream, const RouterRule& rule, TensorView logits_TE, TensorV
 
   auto* result = frame.take<double>(static_cast<size_t>(2 * columns));
   launch(stream, sum_chunks_kernel, columns, 128, 0, task.counts_cE1, task.sums_cE1, chunks.count, columns, result);
-  read_statistics(stream, statistics, result, E);
-  if (!forced) return;
-  double bad_ids = 0;
-  stream.queue().read(&bad_ids, result + 2 * E + 1, sizeof(double));
-  stream.wait();
-  MW_CHECK(bad_ids == 0.0, "a forced expert id is none of {} experts", E);
+  (forced ? read_forced_statistics : read_statistics)(stream, statistics, result, E);
 }
 
 }  // namespace mw::gpu
