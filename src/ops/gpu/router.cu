@@ -1,6 +1,6 @@
-// The router: one wave per token. Lane l owns experts l, l + kWave, ... of its token and no lane reads what another has
-// stored, so that nothing waits. Statistics are summed per chunk of tokens, of which each block has one, and then over
-// the chunks, both in an order that the sizes alone fix.
+// The router: one wave per token. Lane l owns experts l, l + kWave, ... of its token. Selection needs no barrier: no
+// lane reads what another has stored. Each block routes one chunk of tokens, one wave per token, and sums its
+// statistics wave after wave; a second kernel adds the chunks.
 #include "ops/router.h"
 
 #include <algorithm>
@@ -93,8 +93,8 @@ struct RouteTask {
   // The memory of each chunk where lanes own experts in memory: scratch and keys.
   float* scratch_c = nullptr;
   uint32_t* keys_cE = nullptr;
-  // Statistics of each chunk, null when none are wanted. counts: choices of each expert, then forced ids that are none.
-  // sums: of p for each expert, then of logsumexp^2.
+  // Statistics of each chunk in E1 = E + 1 columns, null when none are wanted. counts: choices of each expert, then
+  // forced ids that are none. sums: of p for each expert, then of logsumexp^2.
   uint32_t* counts_cE1 = nullptr;
   double* sums_cE1 = nullptr;
   bool summing = false, squaring = false;
@@ -141,7 +141,7 @@ __device__ void add_sums_of_waves(OwnValues<double, kOwn>& prob_sums, double z_s
   }
 }
 
-// A block has a chunk of tokens, whose waves take turns at them.
+// Each block routes one chunk of tokens, one wave per token.
 template <int kOwn>
 __global__ void __launch_bounds__(kWavesOf<kOwn>* kWave, kOwn > 4 || kOwn == 0 ? 1 : 4) route_kernel(RouteTask task) {
   constexpr int kWaves = kWavesOf<kOwn>;
@@ -151,10 +151,13 @@ __global__ void __launch_bounds__(kWavesOf<kOwn>* kWave, kOwn > 4 || kOwn == 0 ?
   const int E = static_cast<int>(task.rule.experts);
   float* scratch = kOwn == 0 ? task.scratch_c + chunk * task.scratch_floats
                              : dynamic_shared_memory<float>() + wave * task.scratch_floats;
+  uint32_t* keys = kOwn == 0 ? task.keys_cE + chunk * E : nullptr;
   const bool measuring = task.counts_cE1 != nullptr;
-  uint32_t* counts = task.counts_cE1 + chunk * (E + 1);
-  double *sums = task.sums_cE1 + chunk * (E + 1), z_sum = 0;
+  uint32_t* counts = nullptr;
+  double *sums = nullptr, z_sum = 0;
   if (measuring) {
+    counts = task.counts_cE1 + chunk * (E + 1);
+    sums = task.sums_cE1 + chunk * (E + 1);
     for (int i = static_cast<int>(threadIdx.x); i <= E; i += static_cast<int>(blockDim.x)) counts[i] = 0;
     __syncthreads();
   }
@@ -164,7 +167,7 @@ __global__ void __launch_bounds__(kWavesOf<kOwn>* kWave, kOwn > 4 || kOwn == 0 ?
 
   const int64_t begin = chunk * task.tokens_per_chunk;
   const int64_t end = begin + task.tokens_per_chunk < task.tokens ? begin + task.tokens_per_chunk : task.tokens;
-  const bool of_softmax = task.summing && task.rule.softmax_p && task.rule.score == ScoreFunction::sigmoid;
+  const bool of_softmax = task.summing && has_softmax_p(task.rule);
   const bool want_softmax = task.squaring || of_softmax;
   for (int64_t t = begin + wave; t < end; t += kWaves) {
     int32_t* ids = task.ids_TK + t * K;
@@ -172,8 +175,8 @@ __global__ void __launch_bounds__(kWavesOf<kOwn>* kWave, kOwn > 4 || kOwn == 0 ?
     const Scores scores = compute_scores(task.rule.score, logits, want_softmax);
     const OwnScores<kOwn> own_scores(scores, logits);
     if (!task.forced) {
-      const float gap = choose_experts(task.rule, logits, own_scores, task.bias_E, scratch, task.keys_cE + chunk * E,
-                                       ids, task.gaps_T != nullptr);
+      const float gap =
+          choose_experts(task.rule, logits, own_scores, task.bias_E, scratch, keys, ids, task.gaps_T != nullptr);
       if (task.gaps_T != nullptr && lane == 0) task.gaps_T[t] = gap;
     }
     weigh_choices(task.rule, scores, logits.all, ids, task.weights_TK + t * K, lane);

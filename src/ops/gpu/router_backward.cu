@@ -25,7 +25,7 @@ __device__ void differentiate_token(const BackwardTask& task, int64_t t, int lan
   const RouterRule& rule = task.rule;
   const int E = static_cast<int>(rule.experts), K = static_cast<int>(rule.top_k);
   const bool softmax = rule.score == ScoreFunction::softmax, squaring = task.z_scale != 0.0f;
-  const bool of_softmax = rule.softmax_p && task.d_prob_E != nullptr;
+  const bool of_softmax = task.d_prob_E != nullptr && has_softmax_p(rule);
   const Logits<kOwn> logits(task.logits_TE + t * E, E, lane);
   const Scores scores = compute_scores(rule.score, logits, squaring || of_softmax);
   const int32_t* ids = task.ids_TK + t * K;

@@ -43,9 +43,10 @@ struct OwnValues {
 };
 template <class T>
 struct OwnValues<T, 0> {
-  T* first;
-  __device__ OwnValues(T* of_wave, int lane) : first(of_wave + lane) {}
-  __device__ T& operator[](int j) { return first[static_cast<int64_t>(j) * kWave]; }
+  T* all;
+  int lane;
+  __device__ OwnValues(T* of_wave, int of_lane) : all(of_wave), lane(of_lane) {}
+  __device__ T& operator[](int j) { return all[lane + static_cast<int64_t>(j) * kWave]; }
 };
 
 // The logits of one token.
@@ -87,7 +88,7 @@ struct Scores {
   __device__ float slope(float s) const { return function == ScoreFunction::softmax ? s : s * (1.0f - s); }
 };
 
-// want_softmax: also for sigmoid scores, whose sums otherwise hold `total` alone.
+// want_softmax: also computes largest, powers and log_sum for sigmoid scores.
 template <int kOwn>
 __device__ Scores compute_scores(ScoreFunction function, const Logits<kOwn>& logits, bool want_softmax) {
   Scores scores{function};
@@ -105,6 +106,11 @@ __device__ Scores compute_scores(ScoreFunction function, const Logits<kOwn>& log
     scores.total = reduce_wave(total, Sum()) + kTinySum;
   }
   return scores;
+}
+
+// Whether p is softmax(logits) although the scores are sigmoids.
+inline __device__ bool has_softmax_p(const RouterRule& rule) {
+  return rule.softmax_p && rule.score == ScoreFunction::sigmoid;
 }
 
 // The scores of the lane's experts, which registers keep.
