@@ -96,11 +96,12 @@ void check(int64_t T, int64_t E, int64_t K) {
   check_gradient(rule, logits, ids, 0.1f);
 }
 
-// Lanes that own one to eight experts in registers, and ones that own more in memory; several chunks of tokens.
+// Lanes that own one to sixteen experts in registers, and ones that own more in memory; several chunks of tokens.
 TEST(RouterOfGpus, ChoosesAsPlainLoops) {
   check(40, 5, 5);
   for (const int64_t E : {64, 65, 200, 384, 512, 513}) check(21, E, 8);
   check(1, 1000, 70);
+  check(20, 1025, 9);
 }
 
 // Statistics that do not lie together; an id that is none is refused.

@@ -227,7 +227,7 @@ std::vector<RouterCase> all_cases() {
   // More experts than a lane's register holds, and than registers hold.
   const RouterRule grouped{
       .top_k = 8, .score = ScoreFunction::sigmoid, .renormalise = true, .groups = 8, .kept_groups = 4, .group_best = 2};
-  for (const int64_t experts : {256, 640}) {
+  for (const int64_t experts : {256, 640, 1040}) {
     cases.push_back({12, grouped, true, false});
     cases.back().rule.experts = experts;
   }

@@ -19,9 +19,9 @@ namespace {
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
-// Waves of a block; one where lanes own experts in memory.
+// Waves of a block: so many that their scratch fits into its shared memory; one where lanes own experts in memory.
 template <int kOwn>
-constexpr int kWavesOf = kOwn > 0 ? kWavesPerBlock : 1;
+constexpr int kWavesOf = kOwn == 0 ? 1 : kWavesPerBlock / (kOwn * kWave > 512 ? 2 : 1);
 constexpr int64_t kMaxChunks = 512, kMinTokensPerChunk = 2 * kWavesPerBlock;
 
 struct Chunks {

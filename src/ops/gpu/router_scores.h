@@ -16,7 +16,7 @@ constexpr float kTinySum = 1e-20f;  // keeps 0 / 0 out when all sigmoid scores u
 
 constexpr int kWavesPerBlock = 8;
 // Up to so many experts, lanes own theirs in registers, otherwise in memory.
-constexpr int kMaxInRegisters = 512;
+constexpr int kMaxInRegisters = 1024;
 
 // Kernels count experts in 32 bits.
 inline void check_limits(const RouterRule& rule) {
@@ -30,6 +30,7 @@ void with_own(int64_t experts, const Body& body) {
   else if (experts <= 2 * kWave) body(std::integral_constant<int, 2>{});
   else if (experts <= 4 * kWave) body(std::integral_constant<int, 4>{});
   else if (experts <= 8 * kWave) body(std::integral_constant<int, 8>{});
+  else if (experts <= 16 * kWave) body(std::integral_constant<int, 16>{});
   else if (experts <= kMaxInRegisters) body(std::integral_constant<int, kMaxInRegisters / kWave>{});
   else body(std::integral_constant<int, 0>{});
 }
