@@ -70,9 +70,12 @@ class Comm {
   // the last two exist with a stream only. The default implementation waits for the stream and runs the collective on
   // the host.
   virtual std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values);
-  // Several exchanges together, of which any may have no rows: members give as many, in the same order. On GPUs all of
-  // their messages leave in one start.
+  // Starts several exchanges: the k-th of each member belong together; any may have no rows. `exchanges` need not
+  // outlive the call; buffers must not overlap. On GPUs they are one group of NCCL calls.
   virtual std::unique_ptr<Pending> all_to_all(Stream& stream, std::span<const RowExchange> exchanges);
+  std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange) {
+    return all_to_all(stream, std::span(&exchange, 1));
+  }
   virtual std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to);
   virtual std::unique_ptr<Pending> receive(Stream& stream, std::span<std::byte> bytes, int from);
   // `values` holds one part per member, in rank order; counts: elements of each part, 0 is legal. In place: this
@@ -84,10 +87,6 @@ class Comm {
   // In place: fills in the parts of the others.
   virtual std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
                                               std::span<const int64_t> counts);
-
-  std::unique_ptr<Pending> all_to_all(Stream& stream, const RowExchange& exchange) {
-    return all_to_all(stream, std::span(&exchange, 1));
-  }
 
   // Collective. Members with the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
