@@ -136,9 +136,11 @@ struct PlatformProfile {
   double routing_latency_s = 0;            // of an MoE layer's routing, once per pass, beside its operators
   double micro_batch_latency_s = 0;        // of each micro-batch of a stage
   int64_t row_chunks = 1;                  // pieces of an exchange that overlap with expert compute by default
-  bool overlaps_gradient_sums = true;      // with the last backward pass
-  double overlap_slowdown = 1;             // of compute while something is exchanged beside it
-  std::vector<LinkLevel> levels;           // ranks ascend; the last joins all ranks that a plan may ask for
+  // Collectives run between GPUs beside compute: gradient sums beside the last backward pass. Exchanges that start
+  // together then cost one latency.
+  bool overlaps_gradient_sums = true;
+  double overlap_slowdown = 1;    // of compute while something is exchanged beside it
+  std::vector<LinkLevel> levels;  // ranks ascend; the last joins all ranks that a plan may ask for
   std::vector<LibraryBytes> libraries;
   // Of transports that `moewright probe RUN` timed; the others, and all where it is absent, take what is predicted.
   std::optional<std::vector<TransportTime>> transport_times;

@@ -36,7 +36,7 @@ class Transfers {
   // `bytes`: what a rank has for all members, itself included. Shares for members behind farther links travel at the
   // same time over those. beyond: what travels over any but the nearest links, as a share of it for even loads.
   double all_to_all(RankGroup group, double bytes, double beyond = 1) const;
-  // Whether several of them start together, for the latency of one: on GPUs, where sums overlap too (comm/comm.h).
+  // Whether several of them that start together cost one latency: between GPUs, where sums overlap too (comm/comm.h).
   bool start_together() const { return overlaps_sums_; }
   // A gather or scatter of `bytes` in all, once around; twice for a sum. Members of a node share its links outward, so
   // that the few that one ring uses are faster the more members it has there.

@@ -74,6 +74,7 @@ TEST(ExchangeTime, HasOneLatencyWhereMessagesStartTogether) {
     profile.overlaps_gradient_sums = together;
     EXPECT_EQ(latencies(TransportKind::flat, ExchangePhase::dispatch), together ? 1 : 2);
     EXPECT_EQ(latencies(TransportKind::flat, ExchangePhase::combine), 1);
+    EXPECT_EQ(latencies(TransportKind::gather_tokens, ExchangePhase::dispatch), together ? 1 : 3);
     EXPECT_EQ(latencies(TransportKind::bypass, ExchangePhase::dispatch), together ? 2 : 6);  // of two legs
     EXPECT_EQ(latencies(TransportKind::bypass, ExchangePhase::gradient_dispatch), 2);
     EXPECT_EQ(latencies(TransportKind::bypass, ExchangePhase::gradient_combine), together ? 2 : 4);
