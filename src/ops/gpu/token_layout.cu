@@ -14,7 +14,7 @@ namespace mw::gpu {
 namespace {
 
 constexpr int64_t kMaxGrid = 1 << 16;
-constexpr int kRowsPerBlock = kThreads / kWave;
+constexpr int kWavesPerBlock = kThreads / kWave;
 
 // The choices to sort. Rows and choices fit 32 bits.
 struct Choices {
@@ -135,7 +135,7 @@ void drop_beyond_capacity(Stream& stream, const CountingSort& sort, const Choice
 template <class Word>
 __global__ void gather_kernel(const Word* __restrict__ x, const int32_t* rows, int64_t count, int64_t width,
                               Word* __restrict__ out) {
-  const int64_t r = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWave;
+  const int64_t r = static_cast<int64_t>(blockIdx.x) * kWavesPerBlock + threadIdx.x / kWave;
   if (r >= count) return;
   const int64_t row = rows[r];
   const Word* from = x + row * width;
@@ -152,7 +152,7 @@ __global__ void gather_kernel(const Word* __restrict__ x, const int32_t* rows, i
 template <class Word>
 void gather_words(Stream& stream, const TensorView& x, const int32_t* rows, int64_t count, const TensorView& out) {
   const int64_t width = x.cols() * size_of(x.dtype) / static_cast<int64_t>(sizeof(Word));
-  launch(stream, gather_kernel<Word>, ceil_div(count, kRowsPerBlock), kThreads, 0, static_cast<const Word*>(x.data),
+  launch(stream, gather_kernel<Word>, ceil_div(count, kWavesPerBlock), kThreads, 0, static_cast<const Word*>(x.data),
          rows, count, width, static_cast<Word*>(out.data));
 }
 
@@ -171,15 +171,17 @@ struct Combine {
   int top_k;
 };
 
-// Rows whose loads are under way together, and sums of a lane that follow each other. Else the few tokens with most
-// rows would go on alone when the others are done.
-constexpr int kRowsAtOnce = 8, kStepsOfSlice = 4;
+// Rows of a token that are loaded before the first is added, so that loads overlap.
+constexpr int kRowsAtOnce = 8;
+// Packs that a lane sums in turn. Wide tokens are split over several waves, so that tokens with many rows do not finish
+// last.
+constexpr int kStepsOfSlice = 4;
 
 // One wave per slice of a token; each lane sums kCount neighbouring elements at a time. base may be out: each element
 // is read before it is written, by the same lane.
 template <class T, int kCount>
 __global__ void combine_kernel(Combine<T> task) {
-  const int64_t wave = static_cast<int64_t>(blockIdx.x) * kRowsPerBlock + threadIdx.x / kWave;
+  const int64_t wave = static_cast<int64_t>(blockIdx.x) * kWavesPerBlock + threadIdx.x / kWave;
   const int64_t t = wave / task.slices, begin = wave % task.slices * task.slice;
   if (t >= task.tokens) return;
   const int64_t end = begin + task.slice < task.width ? begin + task.slice : task.width;
@@ -292,7 +294,7 @@ void combine_rows(Stream& stream, TensorView y_RD, TensorView row_of_TK, TensorV
                                 slices,
                                 static_cast<int>(K)};
     launch(stream, wide ? combine_kernel<Element, kWidePack<Element>> : combine_kernel<Element, 1>,
-           ceil_div(T * slices, kRowsPerBlock), kThreads, 0, task);
+           ceil_div(T * slices, kWavesPerBlock), kThreads, 0, task);
   });
 }
 
