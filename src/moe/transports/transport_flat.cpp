@@ -1,6 +1,7 @@
 #include "moe/transports/transport_flat.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 namespace mw {
@@ -38,7 +39,7 @@ void FlatTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, Ten
   if (chunk == 0) start(stream, pass, source_TD);
   if (pass == Pass::backward) {
     const TraceScope scope(stream.trace(), Work::exchange, "gradient_dispatch");
-    post(stream, chunk, {exchange_of(chunk, send_rows_, scratch_.y.take(rows_), Direction::to_experts)});
+    post(stream, chunk, std::array{exchange_of(chunk, send_rows_, scratch_.y.take(rows_), Direction::to_experts)});
     return;
   }
   const TraceScope scope(stream.trace(), Work::exchange, "dispatch");
@@ -212,13 +213,13 @@ void FlatTransport::combine_begin(Stream& stream, Pass pass, int64_t chunk) {
   const bool backward = pass == Pass::backward;
   const TraceScope scope(stream.trace(), Work::exchange, backward ? "gradient_combine" : "combine");
   const RowExchange rows = exchange_of(chunk, scratch_.y.take(rows_), send_rows_, Direction::to_tokens);
-  if (!backward) return post(stream, chunk, {rows});
+  if (!backward) return post(stream, chunk, std::array{rows});
   // The saved weights have been read: their memory takes the gradients in arrival order.
   const auto [begin, count] = chunk_rows(chunk);
   const TensorView arrived = saved_.received_weights.take(rows_);
   scatter_values(stream, scratch_.d_row_weights.take(rows_).slice(begin, count),
                  saved_.received_index.take(rows_).slice(begin, count), arrived);
-  post(stream, chunk, {rows, exchange_of(chunk, arrived, send_weights_, Direction::to_tokens)});
+  post(stream, chunk, std::array{rows, exchange_of(chunk, arrived, send_weights_, Direction::to_tokens)});
 }
 
 void FlatTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) {
@@ -274,7 +275,7 @@ RowExchange FlatTransport::exchange_of(int64_t chunk, TensorView from, TensorVie
   return x;
 }
 
-void FlatTransport::post(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges) {
+void FlatTransport::post(Stream& stream, int64_t chunk, std::span<const RowExchange> exchanges) {
   pending_[static_cast<size_t>(chunk)] = start_exchanges(stream, ep_, options_.islands, exchanges);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -91,7 +92,7 @@ class FlatTransport : public Transport {
   void plan_receive();
   void index_received(Stream& stream);
   RowExchange exchange_of(int64_t chunk, TensorView from, TensorView to, Direction direction) const;
-  void post(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges);
+  void post(Stream& stream, int64_t chunk, std::span<const RowExchange> exchanges);
   void wait(Stream& stream, int64_t chunk);
   std::span<const int64_t> chunk_offsets(int64_t chunk) const;
   std::pair<int64_t, int64_t> chunk_rows(int64_t chunk) const;  // first sorted row, and their number

@@ -1,6 +1,7 @@
 #include "moe/transports/transport_gather_tokens.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "ops/index.h"
@@ -64,13 +65,14 @@ void GatherTokensTransport::dispatch_begin(Stream& stream, Pass pass, int64_t ch
   if (chunk == 0 && pass == Pass::forward) share_counts();
   const TraceScope scope(stream.trace(), Work::exchange, backward ? "gradient_dispatch" : "dispatch");
   if (chunk == 0 && pass != Pass::again) order_parts(stream);
-  if (backward) return start(stream, chunk, {gather(chunk, source_TD, t_.sums.take(all_tokens()))});
+  if (backward) return start(stream, chunk, std::array{gather_exchange(chunk, source_TD, t_.sums.take(all_tokens()))});
   const TensorView choices = by_choice(t_.choices, 0, tokens);
   if (chunk == 0) gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, choices);
   start(stream, chunk,
-        {gather(chunk, source_TD, t_.gathered.take(all_tokens())),
-         gather(chunk, choices, by_choice(t_.token_choices, 0, all_tokens())),
-         gather(chunk, take_front(gate_weights_, {tokens, k}), by_choice(t_.token_weights, 0, all_tokens()))});
+        std::array{gather_exchange(chunk, source_TD, t_.gathered.take(all_tokens())),
+                   gather_exchange(chunk, choices, by_choice(t_.token_choices, 0, all_tokens())),
+                   gather_exchange(chunk, take_front(gate_weights_, {tokens, k}),
+                                   by_choice(t_.token_weights, 0, all_tokens()))});
 }
 
 // How many tokens each rank has, and where they lie in gathered order.
@@ -164,12 +166,12 @@ void GatherTokensTransport::combine_begin(Stream& stream, Pass pass, int64_t chu
   const TensorView table = choices_of(t_.gathered_rows, own), weights = choices_of(t_.token_weights, own);
   combine_rows(stream, scratch_.y.take(own.rows()), table, backward ? TensorView{} : weights, {},
                slice_of(t_.sums, own.first_token, own.tokens));
-  const RowExchange sums = give_back(chunk, t_.sums.take(all_tokens()), t_.parts.take(all_parts()));
-  if (!backward) return start(stream, chunk, {sums});
+  const RowExchange sums = return_exchange(chunk, t_.sums.take(all_tokens()), t_.parts.take(all_parts()));
+  if (!backward) return start(stream, chunk, std::array{sums});
   gather_values(stream, slice_of(scratch_.d_row_weights, own.first_row(), own.rows()), flat(table), flat(weights));
   start(stream, chunk,
-        {sums,
-         give_back(chunk, by_choice(t_.token_weights, 0, all_tokens()), by_choice(t_.part_weights, 0, all_parts()))});
+        std::array{sums, return_exchange(chunk, by_choice(t_.token_weights, 0, all_tokens()),
+                                         by_choice(t_.part_weights, 0, all_parts()))});
 }
 
 void GatherTokensTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) {
@@ -189,7 +191,7 @@ GradientTarget GatherTokensTransport::gradient(Stream&, ExpertMatrix matrix, int
   return {experts_.gradient(matrix, 0, experts()), chunk > 0 ? Store::accumulate : store};
 }
 
-RowExchange GatherTokensTransport::gather(int64_t chunk, TensorView own, TensorView gathered) const {
+RowExchange GatherTokensTransport::gather_exchange(int64_t chunk, TensorView own, TensorView gathered) const {
   RowExchange x = exchange_of(own, gathered);
   for (int member = 0; member < ep_.size(); ++member) {
     const auto place = static_cast<size_t>(place_of(member, ep_.rank()));
@@ -201,7 +203,7 @@ RowExchange GatherTokensTransport::gather(int64_t chunk, TensorView own, TensorV
   return x;
 }
 
-RowExchange GatherTokensTransport::give_back(int64_t chunk, TensorView gathered, TensorView parts) const {
+RowExchange GatherTokensTransport::return_exchange(int64_t chunk, TensorView gathered, TensorView parts) const {
   RowExchange x = exchange_of(gathered, parts);
   for (int member = 0; member < ep_.size(); ++member) {
     const auto place = static_cast<size_t>(place_of(member, ep_.rank()));
@@ -213,7 +215,7 @@ RowExchange GatherTokensTransport::give_back(int64_t chunk, TensorView gathered,
   return x;
 }
 
-void GatherTokensTransport::start(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges) {
+void GatherTokensTransport::start(Stream& stream, int64_t chunk, std::span<const RowExchange> exchanges) {
   chunks_[static_cast<size_t>(chunk)].pending = start_exchanges(stream, ep_, islands_, exchanges);
 }
 

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/comm.h"
@@ -66,10 +67,11 @@ class GatherTokensTransport final : public Transport {
   void order_parts(Stream& stream);
   void sort(Stream& stream, Pass pass, int64_t chunk);
   void count(Stream& stream, Chunk& chunk, int64_t first_row);
-  // Gathers rows of the own tokens, or brings rows of all tokens back as parts.
-  RowExchange gather(int64_t chunk, TensorView own, TensorView gathered) const;
-  RowExchange give_back(int64_t chunk, TensorView gathered, TensorView parts) const;
-  void start(Stream& stream, int64_t chunk, const std::vector<RowExchange>& exchanges);
+  // The exchanges of a chunk: one gathers rows of the tokens of all ranks, one returns such rows to the tokens' ranks
+  // as parts.
+  RowExchange gather_exchange(int64_t chunk, TensorView own, TensorView gathered) const;
+  RowExchange return_exchange(int64_t chunk, TensorView gathered, TensorView parts) const;
+  void start(Stream& stream, int64_t chunk, std::span<const RowExchange> exchanges);
   void wait(Stream& stream, int64_t chunk);
   int place_of(int source, int reader) const;      // of the source's tokens in the reader's gathered order
   int64_t chunk_of(int source, int reader) const;  // in which they are
