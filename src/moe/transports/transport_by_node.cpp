@@ -170,7 +170,7 @@ void ByNodeTransport::count(Stream& stream) {
 }
 
 std::vector<SourceCounts> ByNodeTransport::take_counts(Stream& stream) {
-  const TraceScope scope(stream.trace(), Work::exchange, "row_counts");
+  const TraceScope scope(stream.trace(), Work::router, "row_counts");
   auto next = counts_.wait(stream).begin();
   const auto take = [&](int64_t count) {
     next += count;
@@ -188,7 +188,6 @@ std::vector<SourceCounts> ByNodeTransport::take_counts(Stream& stream) {
   return own;
 }
 
-// Before, the first chunk's rows may be packed: they begin at row 0.
 void ByNodeTransport::plan(Stream& stream, const std::vector<SourceCounts>& own) {
   const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
   std::vector<ExchangePlan> plans = exchange_counts(ep_, islands_, rank_offsets_, own);
@@ -196,6 +195,8 @@ void ByNodeTransport::plan(Stream& stream, const std::vector<SourceCounts>& own)
   for (size_t c = 0; c < chunks_.size(); ++c) {
     Chunk& chunk = chunks_[c];
     chunk.plan = std::move(plans[c]);
+    MW_CHECK(chunk.plan.home.send_rows == chunk.sent_rows, "{} rows packed, {} to send", chunk.sent_rows,
+             chunk.plan.home.send_rows);
     chunk.first = end_;
     chunk.offsets.assign(1, end_.row);
     for (const int64_t rows : chunk.plan.slot_rows) chunk.offsets.push_back(chunk.offsets.back() + rows);
@@ -213,10 +214,12 @@ bool ByNodeTransport::carries_weights(Pass pass) const {
 }
 
 void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, TensorView source_TD) {
-  const bool plans = chunk == 0 && pass == Pass::forward;
-  if (plans && kinds_ > 1) choose_copies(stream);
+  const bool is_first = chunk == 0 && pass == Pass::forward;
   std::vector<SourceCounts> counts;
-  if (plans) counts = take_counts(stream);
+  if (is_first) {
+    if (kinds_ > 1) choose_copies(stream);
+    counts = take_counts(stream);
+  }
   if (chunk == 0 && pass == Pass::again) {
     gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
     for (const Chunk& each : chunks_) sort_sent(stream, each);
@@ -226,32 +229,37 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   if (chunk > 0) pass_on(stream, pass, tokens_of(chunk - 1));
   Chunk& own = tokens_of(chunk);
   own.passed_on = false;
-  const TraceScope scope(stream.trace(), Work::exchange, pass == Pass::backward ? "gradient_dispatch" : "dispatch");
-  pack(stream, pass, own, source_TD);
-  if (plans) plan(stream, counts);  // while a device packs the first rows
+  const char* label = pass == Pass::backward ? "gradient_dispatch" : "dispatch";
+  {
+    const TraceScope scope(stream.trace(), Work::exchange, label);
+    pack(stream, pass, own, source_TD);
+  }
+  if (is_first) plan(stream, counts);  // while a device packs the first rows
+  const TraceScope scope(stream.trace(), Work::exchange, label);
   send_units(stream, pass, own);
 }
 
 void ByNodeTransport::send_units(Stream& stream, Pass pass, Chunk& chunk) {
   const ExchangePlan& plan = chunk.plan;
   const Begins& first = chunk.first;
-  const bool forward = pass != Pass::backward;
+  const bool forward = pass != Pass::backward, several_islands = islands_.count() > 1;
   std::vector<RowExchange> far, home;
   const auto send = [&](const ExchangeLeg& to_gateways, TensorView sent, TensorView pilots, TensorView units) {
-    far.push_back(along(to_gateways, Direction::to_experts, sent, pilots));
-    home.push_back(along(plan.home, Direction::to_experts, sent, units));
+    if (several_islands) far.push_back(exchange_of(to_gateways, Direction::to_experts, sent, pilots));
+    home.push_back(exchange_of(plan.home, Direction::to_experts, sent, units));
   };
   const int64_t sent = chunk.sent_rows, pilots = plan.far.receive_rows;
   const bool mixes_up = options_.fault == Fault::wrong_gateway_order && pass == Pass::forward;
-  send(mixes_up ? received_backwards(plan.far) : plan.far, slice_of(t_.rows, first.sent, sent),
-       slice_of(t_.pilots, first.pilot, pilots), slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
+  const ExchangeLeg mixed_up = mixes_up ? received_backwards(plan.far) : ExchangeLeg{};
+  send(mixes_up ? mixed_up : plan.far, slice_of(t_.rows, first.sent, sent), slice_of(t_.pilots, first.pilot, pilots),
+       slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
   if (forward)
     send(plan.far, by_unit(t_.row_choices, first.sent, sent), by_unit(t_.pilot_choices, first.pilot, pilots),
          by_unit(t_.unit_choices, first.unit, plan.units));
   if (forward && carries_weights(pass))
     send(plan.far, by_unit(t_.row_weights, first.sent, sent), by_unit(t_.pilot_weights, first.pilot, pilots),
          by_unit(t_.unit_weights, first.unit, plan.units));
-  if (islands_.count() > 1) chunk.far = start_exchanges(stream, ep_, islands_, far);
+  if (several_islands) chunk.far = start_exchanges(stream, ep_, islands_, far);
   chunk.home = start_exchanges(stream, ep_, islands_, home);
 }
 
@@ -294,7 +302,7 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
     gather_rows(stream, rows, table.as<int32_t>() + 1, spread - 1, copies.slice(0, spread - 1));
   std::vector<RowExchange> exchanges;
   const auto send = [&](TensorView from, TensorView to) {
-    exchanges.push_back(along(plan.spread, Direction::to_experts, from, to));
+    exchanges.push_back(exchange_of(plan.spread, Direction::to_experts, from, to));
   };
   send(copies, slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
   if (forward) send(by_unit(t_.spread_choices, first.spread, spread), by_unit(t_.unit_choices, first.unit, plan.units));
@@ -383,10 +391,11 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
                    merged = slice_of(t_.arrived, first.unit, plan.units);
   const bool weighs = !backward && options_.merge && !(options_.fault == Fault::merge_unweighted && ep_.rank() == 0);
   combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table, weighs ? weights : TensorView{}, {}, merged);
+  const bool several_islands = islands_.count() > 1;
   std::vector<RowExchange> spread_back, home;
   const auto send = [&](TensorView units, TensorView spread, TensorView sent) {
-    spread_back.push_back(along(plan.spread, Direction::to_tokens, spread, units));
-    home.push_back(along(plan.home, Direction::to_tokens, sent, units));
+    if (several_islands) spread_back.push_back(exchange_of(plan.spread, Direction::to_tokens, spread, units));
+    home.push_back(exchange_of(plan.home, Direction::to_tokens, sent, units));
   };
   const int64_t sent = chunk.sent_rows, spread = plan.spread.send_rows;
   send(merged, slice_of(t_.spread, first.spread, spread), slice_of(t_.rows, first.sent, sent));
@@ -398,7 +407,7 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
       gather_values(stream, d_weights, flat(table).slice(1, others), flat(weights).slice(0, others));
     send(weights, by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.row_weights, first.sent, sent));
   }
-  if (islands_.count() > 1) chunk.spread = start_exchanges(stream, ep_, islands_, spread_back);
+  if (several_islands) chunk.spread = start_exchanges(stream, ep_, islands_, spread_back);
   if (!(options_.fault == Fault::forget_home && backward)) chunk.home = start_exchanges(stream, ep_, islands_, home);
   chunk.merged = false;
 }
@@ -413,7 +422,7 @@ void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) 
   const TensorView table = by_unit(t_.spread_units, first.pilot, pilots);
   std::vector<RowExchange> exchanges;
   const auto send = [&](TensorView from, TensorView to) {
-    exchanges.push_back(along(plan.far, Direction::to_tokens, to, from));
+    exchanges.push_back(exchange_of(plan.far, Direction::to_tokens, to, from));
   };
   const TensorView rows = slice_of(t_.pilots, first.pilot, pilots);
   combine_rows(stream, slice_of(t_.spread, first.spread, spread), table, {}, {}, rows);
@@ -457,8 +466,9 @@ GradientTarget ByNodeTransport::gradient(Stream&, ExpertMatrix matrix, int64_t c
           chunk >= kinds_ ? Store::accumulate : store};
 }
 
-RowExchange ByNodeTransport::along(const ExchangeLeg& leg, Direction direction, TensorView from, TensorView to) const {
-  return exchange_of(leg, direction, ep_.size(), from.cols() * size_of(from.dtype), from.data, to.data);
+RowExchange ByNodeTransport::exchange_of(const ExchangeLeg& leg, Direction direction, TensorView from,
+                                         TensorView to) const {
+  return mw::exchange_of(leg, direction, ep_.size(), from.cols() * size_of(from.dtype), from.data, to.data);
 }
 
 void ByNodeTransport::wait(Stream& stream, std::unique_ptr<Pending>& pending) {

@@ -100,7 +100,9 @@ class ByNodeTransport : public Transport {
   void sort_sent(Stream& stream, const Chunk& chunk);
   void sort_and_count(Stream& stream);
   void count(Stream& stream);
+  // Before a forward pass's first chunk leaves: take_counts, pack of that chunk, plan.
   std::vector<SourceCounts> take_counts(Stream& stream);  // by chunk
+  // The first chunk's rows may be packed before this call, because they begin at row 0 of every buffer.
   void plan(Stream& stream, const std::vector<SourceCounts>& own);
   bool carries_weights(Pass pass) const;
   TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: numbers of copies, -1 for dropped choices
@@ -113,7 +115,7 @@ class ByNodeTransport : public Transport {
   void place_weights(Stream& stream, const Chunk& chunk);
   // One leg of an exchange of a chunk's rows, or of what travels with them: they lie in `from` and `to` whatever the
   // direction.
-  RowExchange along(const ExchangeLeg& leg, Direction direction, TensorView from, TensorView to) const;
+  RowExchange exchange_of(const ExchangeLeg& leg, Direction direction, TensorView from, TensorView to) const;
   void wait(Stream& stream, std::unique_ptr<Pending>& pending);
   void send_back_units(Stream& stream, Pass pass, Chunk& chunk);
   void send_back_pilots(Stream& stream, Pass pass, Chunk& chunk);
