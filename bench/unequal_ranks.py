@@ -47,8 +47,8 @@ SETUPS = {
         "cases": {
             "gather_weights": ({"moe.transport": "gather_weights", "model.expert_width": 512, "train.seq_len": 512},
                                {"mesh.shares": 20}),
-            "gather_tokens": ({"moe.transport": "gather_tokens", "model.expert_width": 1280, "train.seq_len": 128},
-                              {"mesh.shares": 20, "mesh.width_shares": 1280 // WIDTH_UNIT}),
+            "gather_tokens": ({"moe.transport": "gather_tokens", "model.expert_width": 1024, "train.seq_len": 128},
+                              {"mesh.shares": 20, "mesh.width_shares": 1024 // WIDTH_UNIT}),
             "flat": ({"moe.transport": "flat", "moe.forced_load": "balanced", "model.expert_width": 256,
                       "model.experts": 16, "train.seq_len": 512},
                      {"mesh.shares": 20, "mesh.expert_shares": 16}),
