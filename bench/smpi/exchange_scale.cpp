@@ -55,7 +55,7 @@ int MPI_Waitsome(int requests, MPI_Request* request, int* complete, int* indices
   for (const auto& [exchange, receives] : open.receives) awaited.push_back(receives.back());
   const auto receives = std::ssize(awaited);
   awaited.insert(awaited.end(), open.sends.begin(), open.sends.end());
-  MW_CHECK(!awaited.empty(), "a wait for {} requests, none of which is known", requests);
+  MW_CHECK(!awaited.empty(), "MPI_Waitsome got {} requests, but no exchange is open", requests);
   std::vector<MPI_Request> left = awaited;
   int first = 0;
   const int status = PMPI_Waitany(static_cast<int>(left.size()), left.data(), &first, statuses);

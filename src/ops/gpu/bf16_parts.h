@@ -22,8 +22,8 @@ __device__ inline void split_value(float value, bf16& first, bf16& second, bf16&
   third = to_bf16(rest - to_float(second));
 }
 
-// The way back, for results of products with parts. The first alone tells what is not finite: an infinity times a part
-// that is zero is a NaN.
+// Adds up the products with the three parts of a value. If the first one is not finite it is the result, because the
+// others are then NaNs: an infinity times a part that is zero.
 __device__ inline float sum_of_parts(float first, float second, float third) {
   return isfinite(first) ? first + (second + third) : first;
 }

@@ -10,7 +10,7 @@ namespace mw::gpu {
 
 constexpr int kSortThreads = 1024;
 constexpr int64_t kMaxSortChunks = 128, kMaxSortCounts = 1 << 17;  // every block reads the counts of all chunks
-constexpr int64_t kSharedKeys = 4096;                              // of which a block holds two numbers
+constexpr int64_t kSharedKeys = 4096;                              // up to so many keys, shared memory has both tables
 
 struct CountingSort {
   int32_t* counts_ck;  // [chunk, key]: items
@@ -47,7 +47,7 @@ inline int64_t counting_sort_bytes(int64_t items, int64_t keys) {
   return taken(4 * counts) + (keys > kSharedKeys ? taken(8 * counts) : 0) + taken(4 * keys) + 64;
 }
 
-// Lanes of the wave whose value, in [0, limit), is that of this lane.
+// The lanes of the wave that have the same value as this lane. value: in [0, limit).
 __device__ inline LaneMask lanes_like(int32_t value, int64_t limit) {
   LaneMask same = ~LaneMask{0};
   for (int64_t bit = 1; bit < limit; bit *= 2) {
