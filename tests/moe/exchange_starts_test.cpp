@@ -73,11 +73,13 @@ class Events {
   const std::vector<TraceEvent>& all_;
 };
 
+// On the ranks that have tokens.
 void check_events(const LayerOptions& o, const std::function<void(const Events&)>& check) {
   run_ranks(kMembers, [&](Comm& world, Stream& stream) {
     stream.trace().keep_events(true);
     TestLayer layer(o, world, stream);
     layer.run(tokens_of_member(world.rank()), ids_of_member(world.rank()));
+    if (tokens_of_member(world.rank()) == 0) return;
     check(Events(stream.trace().events()));
   });
 }
@@ -104,6 +106,23 @@ TEST(ExchangeStarts, WhatNeedsNoRowsIsDoneBeforeTheyAreWaitedFor) {
         EXPECT_LT(events.begin_of("scatter_values", backward), events.begin_of("exchange_wait", backward)) << transport;
       });
     }
+}
+
+// Of each token, one choice is an expert of its own rank.
+TEST(ExchangeStarts, RowsForTheOwnExpertsStayByWayOfTheNode) {
+  const int64_t row = TestLayer::kWidth * 4;
+  for (const char* transport : {"flat", "halo", "bypass"})
+    for (const int64_t ranks_per_node : {3, 2, 1})
+      run_ranks(kMembers, [&](Comm& world, Stream& stream) {
+        LayerOptions o = options_for(transport, 1);
+        o.nodes.ranks_per_node = ranks_per_node;
+        TestLayer layer(o, world, stream);
+        std::vector<int32_t> ids = ids_of_member(world.rank());
+        for (size_t i = 0; i < ids.size(); i += kChoices) ids[i] = static_cast<int32_t>(world.rank() * kChoices);
+        layer.run(tokens_of_member(world.rank()), ids);
+        const bool copies = std::string(transport) == "flat";
+        EXPECT_EQ(layer.comm().own_rows(row), copies ? 4 * tokens_of_member(world.rank()) : 0) << transport;
+      });
 }
 
 using Hop = std::pair<int, int>;  // from a rank to another

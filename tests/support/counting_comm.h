@@ -21,6 +21,11 @@ class CountingComm : public ForwardingComm {
     const auto it = by_row_bytes_.find(row_bytes);
     return it == by_row_bytes_.end() ? 0 : it->second;
   }
+  // Rows of this size that this member sent to itself.
+  int64_t own_rows(int64_t row_bytes) const {
+    const auto it = own_by_row_bytes_.find(row_bytes);
+    return it == own_by_row_bytes_.end() ? 0 : it->second;
+  }
   int64_t starts = 0;  // of all-to-alls on a stream, each of one or more together
   int64_t maxima = 0;
   // Bytes for others: of parts that all members get, of sums that others get.
@@ -40,6 +45,7 @@ class CountingComm : public ForwardingComm {
   }
   std::unique_ptr<Pending> all_to_all(const RowExchange& exchange) override {
     ++by_row_bytes_[exchange.row_bytes];
+    own_by_row_bytes_[exchange.row_bytes] += exchange.send_counts[static_cast<size_t>(rank())];
     return ForwardingComm::all_to_all(exchange);
   }
 
@@ -49,7 +55,7 @@ class CountingComm : public ForwardingComm {
   }
 
  private:
-  std::map<int64_t, int64_t> by_row_bytes_;
+  std::map<int64_t, int64_t> by_row_bytes_, own_by_row_bytes_;
 };
 
 }  // namespace mw::test

@@ -1,8 +1,5 @@
 #include "moe/transports/transport_by_node.h"
 
-#include <numeric>
-
-#include "moe/transports/count_exchange.h"
 #include "ops/index.h"
 
 namespace mw {
@@ -73,32 +70,6 @@ int64_t ByNodeTransport::replica_rows() const {
   return rows;
 }
 
-void ByNodeTransport::find_parts(const ExpertPlacement& placement) {
-  const int own = ep_.rank(), island = islands_.island_of[static_cast<size_t>(own)];
-  homes_ = std::ssize(placement.experts_of(own));
-  slots_ = std::ssize(placement.copies_of(own));
-  island_size_ = std::ssize(islands_.members[static_cast<size_t>(island)]);
-  rank_offsets_ = {0};
-  for (int rank = 0; rank < ep_.size(); ++rank)
-    rank_offsets_.push_back(rank_offsets_.back() + std::ssize(placement.copies_of(rank)));
-  if (kinds_ == 1) {
-    for (const std::vector<ExpertHome>& homes : placement.homes) find_part(homes.front());
-  } else {
-    for (const ExpertHome& copy : splitter_.copies()) find_part(copy);
-  }
-}
-
-void ByNodeTransport::find_part(const ExpertHome& copy) {
-  const int own = ep_.rank();
-  const auto rank = static_cast<size_t>(copy.ep_rank);
-  const bool near = islands_.is_near(own, copy.ep_rank);
-  parts_.receiver.push_back(near ? copy.ep_rank : islands_.gateway(own, islands_.island_of[rank]));
-  parts_.member.push_back(copy.ep_rank);
-  parts_.place.push_back(near ? islands_.place_of[rank] : -1);
-  parts_.slot.push_back(copy.ep_rank == own ? copy.slot : -1);
-  parts_.position.push_back(static_cast<int32_t>(rank_offsets_[rank]) + copy.slot);
-}
-
 void ByNodeTransport::split_tokens(int64_t tokens) {
   const int64_t chunks = std::ssize(chunks_);
   for (int64_t c = 0; c < chunks; ++c) {
@@ -132,82 +103,6 @@ void ByNodeTransport::prepare(Stream& stream, const TokenLayout& layout, TensorV
   else sort_and_count(stream);
 }
 
-// With replicas, where the layout has the expert of a row its copy takes that place.
-void ByNodeTransport::choose_copies(Stream& stream) {
-  const TraceScope scope(stream.trace(), Work::exchange, "choose_copies");
-  const CopySplit split = splitter_.split(ep_, counts_.wait(stream));
-  std::vector<IndexRun> runs;
-  for (const CopySplit::Part& part : split.sent) runs.push_back({part.first, std::ssize(runs), part.rows, 0});
-  fill_index(stream, runs, layout_.expert_ids_R.slice(0, layout_.rows));
-  sort_and_count(stream);
-}
-
-void ByNodeTransport::sort_and_count(Stream& stream) {
-  gather_values(stream, layout_.expert_ids_R, layout_.row_of_TK, t_.choices.take(layout_.tokens));
-  for (const Chunk& chunk : chunks_) sort_sent(stream, chunk);
-  count(stream);
-}
-
-void ByNodeTransport::sort_sent(Stream& stream, const Chunk& chunk) {
-  sort_units(stream, choices_of(chunk), {}, parts_.receiver, ep_.size(), options_.merge,
-             {of_choices(t_.sent_tokens, chunk), of_choices(t_.sent_leads, chunk), of_choices(t_.sent_units, chunk)});
-}
-
-// By chunk: units by the member that takes them, units by the rank that they reach, choices by position.
-void ByNodeTransport::count(Stream& stream) {
-  const int64_t members = ep_.size(), copies = std::ssize(parts_.position), each = 2 * members + copies;
-  WorkspaceFrame frame(stream.workspace());
-  const int64_t all = each * std::ssize(chunks_);
-  const TensorView counts(frame.take<int64_t>(static_cast<size_t>(all)), DType::i64, {all});
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    const int64_t at = static_cast<int64_t>(c) * each;
-    const TensorView choices = choices_of(chunks_[c]);
-    count_units(stream, choices, parts_.receiver, options_.merge, counts.slice(at, members));
-    count_units(stream, choices, parts_.member, options_.merge, counts.slice(at + members, members));
-    count_units(stream, choices, parts_.position, false, counts.slice(at + 2 * members, copies));
-  }
-  counts_.read(stream, counts);
-}
-
-std::vector<SourceCounts> ByNodeTransport::take_counts(Stream& stream) {
-  const TraceScope scope(stream.trace(), Work::router, "row_counts");
-  auto next = counts_.wait(stream).begin();
-  const auto take = [&](int64_t count) {
-    next += count;
-    return std::vector<int64_t>(next - count, next);
-  };
-  std::vector<SourceCounts> own;
-  for (Chunk& chunk : chunks_) {
-    SourceCounts counts;
-    counts.sent = take(ep_.size());
-    counts.units = take(ep_.size());
-    counts.rows = take(std::ssize(parts_.position));
-    chunk.sent_rows = std::accumulate(counts.sent.begin(), counts.sent.end(), int64_t{0});
-    own.push_back(std::move(counts));
-  }
-  return own;
-}
-
-void ByNodeTransport::plan(Stream& stream, const std::vector<SourceCounts>& own) {
-  const TraceScope scope(stream.trace(), Work::exchange, "exchange_counts");
-  std::vector<ExchangePlan> plans = exchange_counts(ep_, islands_, rank_offsets_, own);
-  end_ = {};
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    Chunk& chunk = chunks_[c];
-    chunk.plan = std::move(plans[c]);
-    MW_CHECK(chunk.plan.home.send_rows == chunk.sent_rows, "{} rows packed, {} to send", chunk.sent_rows,
-             chunk.plan.home.send_rows);
-    chunk.first = end_;
-    chunk.offsets.assign(1, end_.row);
-    for (const int64_t rows : chunk.plan.slot_rows) chunk.offsets.push_back(chunk.offsets.back() + rows);
-    end_.sent += chunk.sent_rows;
-    end_.pilot += chunk.plan.far.receive_rows;
-    end_.spread += chunk.plan.spread.send_rows;
-    end_.unit += chunk.plan.units;
-    end_.row = chunk.offsets.back();
-  }
-}
-
 // Gate weights go to the experts where these weigh, or need them in the backward pass.
 bool ByNodeTransport::carries_weights(Pass pass) const {
   return options_.merge || pass == Pass::again || (trains_ && !options_.dispatches_again);
@@ -237,6 +132,8 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   if (is_first) plan(stream, counts);  // while a device packs the first rows
   const TraceScope scope(stream.trace(), Work::exchange, label);
   send_units(stream, pass, own);
+  const auto& [first, rows] = own.home_leg.own_taken;
+  pack_rows(stream, own, source_TD, own.home_leg.own_sent, units_of(pass, own).slice(first, rows));
 }
 
 void ByNodeTransport::send_units(Stream& stream, Pass pass, Chunk& chunk) {
@@ -244,29 +141,43 @@ void ByNodeTransport::send_units(Stream& stream, Pass pass, Chunk& chunk) {
   const Begins& first = chunk.first;
   const bool forward = pass != Pass::backward, several_islands = islands_.count() > 1;
   std::vector<RowExchange> far, home;
-  const auto send = [&](const ExchangeLeg& to_gateways, TensorView sent, TensorView pilots, TensorView units) {
+  const auto send = [&](const ExchangeLeg& to_gateways, const ExchangeLeg& to_island, TensorView sent,
+                        TensorView pilots, TensorView units) {
     if (several_islands) far.push_back(exchange_of(to_gateways, Direction::to_experts, sent, pilots));
-    home.push_back(exchange_of(plan.home, Direction::to_experts, sent, units));
+    home.push_back(exchange_of(to_island, Direction::to_experts, sent, units));
   };
   const int64_t sent = chunk.sent_rows, pilots = plan.far.receive_rows;
   const bool mixes_up = options_.fault == Fault::wrong_gateway_order && pass == Pass::forward;
   const ExchangeLeg mixed_up = mixes_up ? received_backwards(plan.far) : ExchangeLeg{};
-  send(mixes_up ? mixed_up : plan.far, slice_of(t_.rows, first.sent, sent), slice_of(t_.pilots, first.pilot, pilots),
-       slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
+  send(mixes_up ? mixed_up : plan.far, chunk.home_leg.others, slice_of(t_.rows, first.sent, sent),
+       slice_of(t_.pilots, first.pilot, pilots), units_of(pass, chunk));
   if (forward)
-    send(plan.far, by_unit(t_.row_choices, first.sent, sent), by_unit(t_.pilot_choices, first.pilot, pilots),
+    send(plan.far, plan.home, by_unit(t_.row_choices, first.sent, sent), by_unit(t_.pilot_choices, first.pilot, pilots),
          by_unit(t_.unit_choices, first.unit, plan.units));
   if (forward && carries_weights(pass))
-    send(plan.far, by_unit(t_.row_weights, first.sent, sent), by_unit(t_.pilot_weights, first.pilot, pilots),
+    send(plan.far, plan.home, by_unit(t_.row_weights, first.sent, sent), by_unit(t_.pilot_weights, first.pilot, pilots),
          by_unit(t_.unit_weights, first.unit, plan.units));
   if (several_islands) chunk.far = start_exchanges(stream, ep_, islands_, far);
   chunk.home = start_exchanges(stream, ep_, islands_, home);
 }
 
+std::vector<ByNodeTransport::RowRange> ByNodeTransport::around(std::initializer_list<RowRange> ranges, int64_t rows) {
+  std::vector<RowRange> others;
+  int64_t begin = 0;
+  for (const RowRange& range : ranges) {
+    if (range.rows == 0) continue;
+    others.push_back({begin, range.first - begin});
+    begin = range.end();
+  }
+  others.push_back({begin, rows - begin});
+  return others;
+}
+
 void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD) {
   const int64_t sent = chunk.sent_rows;
-  gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens), of_choices(t_.sent_tokens, chunk).as<int32_t>(),
-              sent, slice_of(t_.rows, chunk.first.sent, sent));
+  const TensorView rows = slice_of(t_.rows, chunk.first.sent, sent);
+  for (const RowRange& others : around({chunk.home_leg.own_sent}, sent))
+    pack_rows(stream, chunk, source_TD, others, rows.slice(others.first, others.rows));
   if (pass == Pass::backward) return;
   const bool weighs = carries_weights(pass) && !(options_.fault == Fault::stale_weights && pass == Pass::again);
   const TensorView weights = gate_weights_.slice(chunk.first_token, chunk.tokens);
@@ -274,6 +185,17 @@ void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, Tensor
                of_choices(t_.sent_leads, chunk).slice(0, sent), parts_.receiver, options_.merge,
                by_unit(t_.row_choices, chunk.first.sent, sent),
                weighs ? by_unit(t_.row_weights, chunk.first.sent, sent) : TensorView{});
+}
+
+void ByNodeTransport::pack_rows(Stream& stream, const Chunk& chunk, TensorView source_TD, RowRange sent,
+                                TensorView out) {
+  if (sent.rows == 0) return;
+  gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens),
+              of_choices(t_.sent_tokens, chunk).as<int32_t>() + sent.first, sent.rows, out);
+}
+
+TensorView ByNodeTransport::units_of(Pass pass, const Chunk& chunk) {
+  return slice_of(pass == Pass::backward ? t_.arrived : t_.units, chunk.first.unit, chunk.plan.units);
 }
 
 // The gateway's part: what came from other islands goes on to the ranks of this one.
@@ -296,18 +218,29 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
                  parts_.place, options_.merge, by_unit(t_.spread_choices, first.spread, spread),
                  weighs ? by_unit(t_.spread_weights, first.spread, spread) : TensorView{});
   }
-  const TensorView rows = slice_of(t_.pilots, first.pilot, pilots), copies = slice_of(t_.spread, first.spread, spread);
-  gather_rows(stream, rows, table.as<int32_t>(), spread, copies);
-  if (options_.fault == Fault::lose_replica && forward && spread > 1)
-    gather_rows(stream, rows, table.as<int32_t>() + 1, spread - 1, copies.slice(0, spread - 1));
-  std::vector<RowExchange> exchanges;
-  const auto send = [&](TensorView from, TensorView to) {
-    exchanges.push_back(exchange_of(plan.spread, Direction::to_experts, from, to));
+  const TensorView rows = slice_of(t_.pilots, first.pilot, pilots), copies = slice_of(t_.spread, first.spread, spread),
+                   units = units_of(pass, chunk);
+  const auto copy = [&](RowRange range, TensorView out) {
+    if (range.rows == 0) return;
+    gather_rows(stream, rows, table.as<int32_t>() + range.first, range.rows, out);
+    if (options_.fault == Fault::lose_replica && forward && range.rows > 1)
+      gather_rows(stream, rows, table.as<int32_t>() + range.first + 1, range.rows - 1, out.slice(0, range.rows - 1));
   };
-  send(copies, slice_of(forward ? t_.units : t_.arrived, first.unit, plan.units));
-  if (forward) send(by_unit(t_.spread_choices, first.spread, spread), by_unit(t_.unit_choices, first.unit, plan.units));
-  if (weighs) send(by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.unit_weights, first.unit, plan.units));
+  const auto& [others, own_sent, own_taken] = chunk.spread_leg;
+  for (const RowRange& range : around({own_sent}, spread)) copy(range, copies.slice(range.first, range.rows));
+  std::vector<RowExchange> exchanges;
+  const auto send = [&](const ExchangeLeg& leg, TensorView from, TensorView to) {
+    exchanges.push_back(exchange_of(leg, Direction::to_experts, from, to));
+  };
+  send(others, copies, units);
+  if (forward)
+    send(plan.spread, by_unit(t_.spread_choices, first.spread, spread),
+         by_unit(t_.unit_choices, first.unit, plan.units));
+  if (weighs)
+    send(plan.spread, by_unit(t_.spread_weights, first.spread, spread),
+         by_unit(t_.unit_weights, first.unit, plan.units));
   chunk.spread = start_exchanges(stream, ep_, islands_, exchanges);
+  copy(own_sent, units.slice(own_taken.first, own_taken.rows));
 }
 
 // The order in which the experts' part sorts units, from the plan alone.
@@ -389,27 +322,50 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
   const TensorView table = by_unit(t_.unit_rows, first.unit, plan.units),
                    weights = by_unit(t_.unit_weights, first.unit, plan.units),
                    merged = slice_of(t_.arrived, first.unit, plan.units);
-  const bool weighs = !backward && options_.merge && !(options_.fault == Fault::merge_unweighted && ep_.rank() == 0);
-  combine_rows(stream, scratch_.y.take(end_.row).slice(row, rows), table, weighs ? weights : TensorView{}, {}, merged);
+  const Leg &home_leg = chunk.home_leg, &spread_leg = chunk.spread_leg;
+  for (const RowRange& others : around({home_leg.own_taken, spread_leg.own_taken}, plan.units))
+    merge_rows(stream, pass, chunk, others, merged.slice(others.first, others.rows));
   const bool several_islands = islands_.count() > 1;
   std::vector<RowExchange> spread_back, home;
-  const auto send = [&](TensorView units, TensorView spread, TensorView sent) {
-    if (several_islands) spread_back.push_back(exchange_of(plan.spread, Direction::to_tokens, spread, units));
-    home.push_back(exchange_of(plan.home, Direction::to_tokens, sent, units));
+  const auto send = [&](const ExchangeLeg& from_island, const ExchangeLeg& to_island, TensorView units,
+                        TensorView spread, TensorView sent) {
+    if (several_islands) spread_back.push_back(exchange_of(from_island, Direction::to_tokens, spread, units));
+    home.push_back(exchange_of(to_island, Direction::to_tokens, sent, units));
   };
-  const int64_t sent = chunk.sent_rows, spread = plan.spread.send_rows;
-  send(merged, slice_of(t_.spread, first.spread, spread), slice_of(t_.rows, first.sent, sent));
+  const int64_t sent = chunk.sent_rows;
+  const TensorView returned = slice_of(t_.rows, first.sent, sent),
+                   copies = slice_of(t_.spread, first.spread, plan.spread.send_rows);
+  send(spread_leg.others, home_leg.others, merged, copies, returned);
   if (backward) {
     // The weights have been read: their memory takes the gate gradients.
     const TensorView d_weights = scratch_.d_row_weights.take(end_.row).slice(row, rows);
     gather_values(stream, d_weights, flat(table), flat(weights));
     if (const int64_t others = table.numel() - 1; options_.fault == Fault::swap_gate_gradients && others > 0)
       gather_values(stream, d_weights, flat(table).slice(1, others), flat(weights).slice(0, others));
-    send(weights, by_unit(t_.spread_weights, first.spread, spread), by_unit(t_.row_weights, first.sent, sent));
+    send(plan.spread, plan.home, weights, by_unit(t_.spread_weights, first.spread, plan.spread.send_rows),
+         by_unit(t_.row_weights, first.sent, sent));
   }
   if (several_islands) chunk.spread = start_exchanges(stream, ep_, islands_, spread_back);
-  if (!(options_.fault == Fault::forget_home && backward)) chunk.home = start_exchanges(stream, ep_, islands_, home);
+  const bool forgets_home = options_.fault == Fault::forget_home && backward;
+  if (!forgets_home) chunk.home = start_exchanges(stream, ep_, islands_, home);
+  // While the others' rows travel.
+  const auto keep = [&](const Leg& leg, TensorView out) {
+    merge_rows(stream, pass, chunk, leg.own_taken, out.slice(leg.own_sent.first, leg.own_sent.rows));
+  };
+  if (several_islands) keep(spread_leg, copies);
+  if (!forgets_home) keep(home_leg, returned);
   chunk.merged = false;
+}
+
+// The sums of the experts' outputs for these units of the chunk, or of their input gradients.
+void ByNodeTransport::merge_rows(Stream& stream, Pass pass, const Chunk& chunk, RowRange units, TensorView out) {
+  if (units.rows == 0) return;
+  const bool weighs =
+      pass != Pass::backward && options_.merge && !(options_.fault == Fault::merge_unweighted && ep_.rank() == 0);
+  const int64_t row = chunk.offsets.front(), first = chunk.first.unit + units.first;
+  combine_rows(stream, scratch_.y.take(end_.row).slice(row, chunk.offsets.back() - row),
+               by_unit(t_.unit_rows, first, units.rows),
+               weighs ? by_unit(t_.unit_weights, first, units.rows) : TensorView{}, {}, out);
 }
 
 void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) {

@@ -71,10 +71,20 @@ class ByNodeTransport : public Transport {
   struct Begins {
     int64_t sent = 0, pilot = 0, spread = 0, unit = 0, row = 0;
   };
+  struct RowRange {
+    int64_t first = 0, rows = 0;
+    int64_t end() const { return first + rows; }
+  };
+  // A leg of the plan. What a rank would send to itself does not travel: it is written to where it would arrive.
+  struct Leg {
+    ExchangeLeg others;            // without the own message
+    RowRange own_sent, own_taken;  // the own message's rows in the send and in the receive buffer
+  };
   struct Chunk {
     int64_t first_token = 0, tokens = 0;
-    int64_t sent_rows = 0;  // to all members; known before the plan
+    int64_t sent_rows = 0;  // to all members; known before the plan, as home_leg.own_sent
     ExchangePlan plan;
+    Leg home_leg, spread_leg;
     Begins first;
     std::vector<int64_t> offsets;  // of slots, in sorted rows
     std::unique_ptr<Pending> home, far, spread;
@@ -104,10 +114,15 @@ class ByNodeTransport : public Transport {
   std::vector<SourceCounts> take_counts(Stream& stream);  // by chunk
   // The first chunk's rows may be packed before this call, because they begin at row 0 of every buffer.
   void plan(Stream& stream, const std::vector<SourceCounts>& own);
+  Leg leg_of(const ExchangeLeg& leg) const;
+  // The parts of [0, rows) outside of these ranges, which ascend.
+  static std::vector<RowRange> around(std::initializer_list<RowRange> ranges, int64_t rows);
   bool carries_weights(Pass pass) const;
   TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: numbers of copies, -1 for dropped choices
   TensorView of_choices(GrowingTensor& table, const Chunk& chunk);  // entries of its choices
   void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
+  void pack_rows(Stream& stream, const Chunk& chunk, TensorView source_TD, RowRange sent, TensorView out);
+  TensorView units_of(Pass pass, const Chunk& chunk);  // the receive buffer of home and spread
   void send_units(Stream& stream, Pass pass, Chunk& chunk);
   void pass_on(Stream& stream, Pass pass, Chunk& chunk);
   void order_units(Stream& stream, const Chunk& chunk);
@@ -118,6 +133,7 @@ class ByNodeTransport : public Transport {
   RowExchange exchange_of(const ExchangeLeg& leg, Direction direction, TensorView from, TensorView to) const;
   void wait(Stream& stream, std::unique_ptr<Pending>& pending);
   void send_back_units(Stream& stream, Pass pass, Chunk& chunk);
+  void merge_rows(Stream& stream, Pass pass, const Chunk& chunk, RowRange units, TensorView out);
   void send_back_pilots(Stream& stream, Pass pass, Chunk& chunk);
   // Sums of numbers that travel with units, by the table of a level.
   void merge_values(Stream& stream, TensorView from, TensorView table, TensorView out) const;
