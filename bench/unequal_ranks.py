@@ -35,7 +35,7 @@ from cpu_quotas import Quotas, prepare_mpirun
 from train_step import write_random_tokens
 
 RATE_TABLES = ["dense_products", "expert_products", "expert_weight_products", "attention_forward", "attention_backward"]
-WIDTH_UNIT = 64
+WIDTH_UNIT = {"cpu": 64, "cuda": 128}  # for these sizes
 QUOTAS, PROCESSORS = ["0.3,0.2", "0.3,0.1045"], ["88,48"]
 # For each device the steps of a run, the samples of a step, what all cases have, and the cases: what each is for, such as
 # many tokens for few weights, or wide experts; and what is shared, in units.
@@ -48,7 +48,7 @@ SETUPS = {
             "gather_weights": ({"moe.transport": "gather_weights", "model.expert_width": 512, "train.seq_len": 512},
                                {"mesh.shares": 20}),
             "gather_tokens": ({"moe.transport": "gather_tokens", "model.expert_width": 1024, "train.seq_len": 128},
-                              {"mesh.shares": 20, "mesh.width_shares": 1024 // WIDTH_UNIT}),
+                              {"mesh.shares": 20, "mesh.width_shares": 1024 // WIDTH_UNIT["cpu"]}),
             "flat": ({"moe.transport": "flat", "moe.forced_load": "balanced", "model.expert_width": 256,
                       "model.experts": 16, "train.seq_len": 512},
                      {"mesh.shares": 20, "mesh.expert_shares": 16}),
@@ -62,7 +62,7 @@ SETUPS = {
         "cases": {
             "gather_weights": ({"moe.transport": "gather_weights"}, {"mesh.shares": 40}),
             "gather_tokens": ({"moe.transport": "gather_tokens"},
-                              {"mesh.shares": 40, "mesh.width_shares": 4096 // WIDTH_UNIT}),
+                              {"mesh.shares": 40, "mesh.width_shares": 4096 // WIDTH_UNIT["cuda"]}),
             "flat": ({"moe.transport": "flat", "moe.forced_load": "balanced", "model.expert_width": 2048,
                       "model.experts": 32, "model.top_k": 4},
                      {"mesh.shares": 40, "mesh.expert_shares": 32}),
