@@ -163,26 +163,36 @@ def measure_predictions(args, launcher, folder):
             "cases": cases}
 
 
+def crossover_by_bytes(values, weight_bytes, copies):
+    """Tokens whose rows of `copies` copies are as many bytes as `values` times the width of a row of weights."""
+    row_bytes, passes = 2, 4
+    return values * (2 * weight_bytes + 4) / (passes * row_bytes * copies)
+
+
 def measure_crossovers(args, launcher):
     """Tokens of a rank from which on `gather_weights` exchanges a layer's weights and gradients in less time than other
-    transports their rows: measured, and by bytes, (c + 1) E F / K for flat and (c + 1) E F / G for gather_tokens."""
+    transports their rows: measured, and by bytes. In bf16 these are (c + 1) E F / K for flat and (c + 1) E F / G for
+    gather_tokens, as rows travel four times, weights twice, and their gradients once in fp32. CPUs without bf16
+    instructions have weights of 4 bytes."""
     ranks, crossovers = args.nodes * args.ranks_per_node, []
+    values = 3 * args.experts * args.expert_width
     for transport, copies in (("flat", args.top_k), ("gather_tokens", ranks)):
-        expected, points = 3 * args.experts * args.expert_width / copies, []
+        weight_bytes, points = 2, []
         for share in (0.7, 0.85, 1, 1.15, 1.3):
-            tokens = round(share * expected)
+            tokens = round(share * crossover_by_bytes(values, weight_bytes, copies))
             program = exchange_program(args, args.experts, args.top_k, args.width, tokens, args.zipf)
             report = json.loads(launcher.run(*program, "--expert-width", args.expert_width, "--repeats", args.repeats,
                                              "--transport", transport, "gather_weights")[1])
             times = {one["transport"]: sum(one[phase]["median_ms"] for phase in PHASES) for one in report["transports"]}
+            weight_bytes = report["transports"][1]["dispatch"]["bytes"] / (values * args.width * (ranks - 1))
             points.append({"tokens": tokens, **{f"{name}_ms": value for name, value in times.items()}})
             print(json.dumps(points[-1]), flush=True)
         gathered = statistics.median(point["gather_weights_ms"] for point in points)  # whatever the tokens
         slope, constant = statistics.linear_regression([point["tokens"] for point in points],
                                                        [point[f"{transport}_ms"] for point in points])
-        crossover = (gathered - constant) / slope
+        crossover, expected = (gathered - constant) / slope, crossover_by_bytes(values, weight_bytes, copies)
         crossovers.append({"transport": transport, "points": points, "crossover_tokens": crossover,
-                           "expected_tokens": expected, "off_by": crossover / expected - 1})
+                           "weight_bytes": weight_bytes, "expected_tokens": expected, "off_by": crossover / expected - 1})
     return {"ranks": ranks, "experts": args.experts, "top_k": args.top_k, "width": args.width,
             "expert_width": args.expert_width, "repeats": args.repeats, "crossovers": crossovers}
 
