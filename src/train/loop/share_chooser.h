@@ -26,7 +26,7 @@ void check_adaptation(const RunSpec& run);
 class ShareChooser {
  public:
   // Puts shares in place of "measured" in `run`: those of `before`, a run of the same layout, where it has them and the
-  // same transport. Otherwise it makes an engine with equal shares, computes the gradients of the first step twice
+  // same transport. Otherwise it makes an engine with equal shares, computes the gradients of the first step four times
   // without an update, and shares so that the slowest rank takes the least time: the samples by the seconds that each
   // data-parallel rank computes for one of its own, the width of experts by those of the experts, the experts by
   // those of their rows, and the layers by all seconds of each stage over its FLOPs. No rank gets more than its memory
