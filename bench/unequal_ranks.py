@@ -66,8 +66,8 @@ SETUPS = {
             "flat": ({"moe.transport": "flat", "moe.forced_load": "balanced", "model.expert_width": 2048,
                       "model.experts": 32, "model.top_k": 4},
                      {"mesh.shares": 40, "mesh.expert_shares": 32}),
-            "stages": ({"mesh.pp": 2, "mesh.ep": 1, "model.layers": 12, "model.expert_width": 1024,
-                        "train.micro_batches": 20}, {"mesh.stage_layers": 12})}},
+            "stages": ({"mesh.pp": 2, "mesh.ep": 1, "model.layers": 20, "model.expert_width": 1024,
+                        "train.micro_batches": 20}, {"mesh.stage_layers": 20})}},
 }
 KEYS = {"train.micro_batches": 1, "train.val_batches": 0, "mesh.ep": 2, "log.every": 1, "log.format": "long"}
 

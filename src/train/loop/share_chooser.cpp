@@ -17,7 +17,9 @@
 namespace mw {
 namespace {
 
-constexpr size_t kPasses = 3;  // that measure
+// Passes that measure: of a second, so that short steps have more of them.
+constexpr double kSeconds = 1;
+constexpr int64_t kLeastPasses = 3, kMostPasses = 15;
 
 Lane lane_of(const Engine& engine) { return engine.device.kind == DeviceKind::cpu ? Lane::host : Lane::compute; }
 
@@ -26,6 +28,13 @@ struct Measured {
   int64_t rows = 0;      // that this rank's experts computed, in all layers
   double mean_rows = 0;  // of all ranks
 };
+
+// An odd number of passes, the same on all ranks.
+size_t passes_within(double seconds, Comm& world, double pass) {
+  world.all_reduce_max(std::span(&pass, 1));
+  const auto count = static_cast<int64_t>(std::min(seconds / pass, static_cast<double>(kMostPasses)));
+  return static_cast<size_t>(std::max(count, kLeastPasses) | 1);
+}
 
 // Of the median pass, after one that commits memory.
 Measured measure(Engine& engine, const SampleOrder& samples) {
@@ -37,18 +46,20 @@ Measured measure(Engine& engine, const SampleOrder& samples) {
   const std::vector<Batch> batches =
       stage(engine, read_step(samples, engine.plan, 0, engine.plan.run.train.micro_batches));
   trace.keep_events(true);
-  std::vector<Measured> passes(1 + kPasses);
-  for (Measured& pass : passes) {
+  const auto pass = [&] {
     const StepStats stats = accumulate_gradients(engine, batches, forced_taps(engine.plan, 1));
     trace.settle();
-    pass.seconds = compute_seconds(trace.take_events(), lane_of(engine));
-    for (const ExpertRows& rows : stats.rows) pass.rows += rows.all;
-  }
+    Measured measured{compute_seconds(trace.take_events(), lane_of(engine)), 0, 0};
+    for (const ExpertRows& rows : stats.rows) measured.rows += rows.all;
+    return measured;
+  };
+  std::vector<Measured> passes(passes_within(kSeconds, engine.world, pass().seconds.all));
+  std::generate(passes.begin(), passes.end(), pass);
   trace.time_device(nullptr);
-  passes.erase(passes.begin());
-  std::sort(passes.begin(), passes.end(),
-            [](const Measured& a, const Measured& b) { return a.seconds.all < b.seconds.all; });
-  Measured median = passes[kPasses / 2];
+  const auto middle = passes.begin() + std::ssize(passes) / 2;
+  std::nth_element(passes.begin(), middle, passes.end(),
+                   [](const Measured& a, const Measured& b) { return a.seconds.all < b.seconds.all; });
+  Measured median = *middle;
   median.mean_rows = static_cast<double>(median.rows) / engine.world.size();
   engine.world.all_reduce_sum(std::span(&median.mean_rows, 1));
   return median;

@@ -26,9 +26,9 @@ void check_adaptation(const RunSpec& run);
 class ShareChooser {
  public:
   // Puts shares in place of "measured" in `run`: those of `before`, a run of the same layout, where it has them and the
-  // same transport. Otherwise it makes an engine with equal shares, computes the gradients of the first step four times
-  // without an update, and shares so that the slowest rank takes the least time: the samples by the seconds that each
-  // data-parallel rank computes for one of its own, the width of experts by those of the experts, the experts by
+  // same transport. Otherwise it makes an engine with equal shares, computes the gradients of the first step 4 to 16
+  // times without an update, and shares so that the slowest rank takes the least time: the samples by the seconds that
+  // each data-parallel rank computes for one of its own, the width of experts by those of the experts, the experts by
   // those of their rows, and the layers by all seconds of each stage over its FLOPs. No rank gets more than its memory
   // has room for. plan: of this rank, with equal shares in place of "measured". `before` counts on rank 0 only.
   // Collective over the world. Errors: as Engine and accumulate_gradients.
