@@ -1,5 +1,7 @@
 #include "moe/transports/transport_by_node.h"
 
+#include <algorithm>
+
 #include "ops/index.h"
 
 namespace mw {
@@ -132,7 +134,7 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   if (is_first) plan(stream, counts);  // while a device packs the first rows
   const TraceScope scope(stream.trace(), Work::exchange, label);
   send_units(stream, pass, own);
-  const auto& [first, rows] = own.home_leg.own_taken;
+  const auto& [first, rows] = own.home_leg.own_received;
   pack_rows(stream, own, source_TD, own.home_leg.own_sent, units_of(pass, own).slice(first, rows));
 }
 
@@ -161,7 +163,8 @@ void ByNodeTransport::send_units(Stream& stream, Pass pass, Chunk& chunk) {
   chunk.home = start_exchanges(stream, ep_, islands_, home);
 }
 
-std::vector<ByNodeTransport::RowRange> ByNodeTransport::around(std::initializer_list<RowRange> ranges, int64_t rows) {
+std::vector<ByNodeTransport::RowRange> ByNodeTransport::ranges_outside(std::initializer_list<RowRange> ranges,
+                                                                       int64_t rows) {
   std::vector<RowRange> others;
   int64_t begin = 0;
   for (const RowRange& range : ranges) {
@@ -176,7 +179,7 @@ std::vector<ByNodeTransport::RowRange> ByNodeTransport::around(std::initializer_
 void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD) {
   const int64_t sent = chunk.sent_rows;
   const TensorView rows = slice_of(t_.rows, chunk.first.sent, sent);
-  for (const RowRange& others : around({chunk.home_leg.own_sent}, sent))
+  for (const RowRange& others : ranges_outside({chunk.home_leg.own_sent}, sent))
     pack_rows(stream, chunk, source_TD, others, rows.slice(others.first, others.rows));
   if (pass == Pass::backward) return;
   const bool weighs = carries_weights(pass) && !(options_.fault == Fault::stale_weights && pass == Pass::again);
@@ -189,9 +192,11 @@ void ByNodeTransport::pack(Stream& stream, Pass pass, const Chunk& chunk, Tensor
 
 void ByNodeTransport::pack_rows(Stream& stream, const Chunk& chunk, TensorView source_TD, RowRange sent,
                                 TensorView out) {
-  if (sent.rows == 0) return;
-  gather_rows(stream, source_TD.slice(chunk.first_token, chunk.tokens),
-              of_choices(t_.sent_tokens, chunk).as<int32_t>() + sent.first, sent.rows, out);
+  gather_range(stream, source_TD.slice(chunk.first_token, chunk.tokens), of_choices(t_.sent_tokens, chunk), sent, out);
+}
+
+void ByNodeTransport::gather_range(Stream& stream, TensorView from, TensorView table, RowRange range, TensorView out) {
+  if (range.rows > 0) gather_rows(stream, from, table.as<int32_t>() + range.first, range.rows, out);
 }
 
 TensorView ByNodeTransport::units_of(Pass pass, const Chunk& chunk) {
@@ -221,13 +226,13 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
   const TensorView rows = slice_of(t_.pilots, first.pilot, pilots), copies = slice_of(t_.spread, first.spread, spread),
                    units = units_of(pass, chunk);
   const auto copy = [&](RowRange range, TensorView out) {
-    if (range.rows == 0) return;
-    gather_rows(stream, rows, table.as<int32_t>() + range.first, range.rows, out);
-    if (options_.fault == Fault::lose_replica && forward && range.rows > 1)
-      gather_rows(stream, rows, table.as<int32_t>() + range.first + 1, range.rows - 1, out.slice(0, range.rows - 1));
+    gather_range(stream, rows, table, range, out);
+    if (options_.fault != Fault::lose_replica || !forward) return;
+    const RowRange next{range.first + 1, std::min(range.rows, spread - 1 - range.first)};
+    gather_range(stream, rows, table, next, out.slice(0, std::max<int64_t>(next.rows, 0)));
   };
-  const auto& [others, own_sent, own_taken] = chunk.spread_leg;
-  for (const RowRange& range : around({own_sent}, spread)) copy(range, copies.slice(range.first, range.rows));
+  const auto& [others, own_sent, own_received] = chunk.spread_leg;
+  for (const RowRange& range : ranges_outside({own_sent}, spread)) copy(range, copies.slice(range.first, range.rows));
   std::vector<RowExchange> exchanges;
   const auto send = [&](const ExchangeLeg& leg, TensorView from, TensorView to) {
     exchanges.push_back(exchange_of(leg, Direction::to_experts, from, to));
@@ -240,7 +245,7 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
     send(plan.spread, by_unit(t_.spread_weights, first.spread, spread),
          by_unit(t_.unit_weights, first.unit, plan.units));
   chunk.spread = start_exchanges(stream, ep_, islands_, exchanges);
-  copy(own_sent, units.slice(own_taken.first, own_taken.rows));
+  copy(own_sent, units.slice(own_received.first, own_received.rows));
 }
 
 // The order in which the experts' part sorts units, from the plan alone.
@@ -323,7 +328,7 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
                    weights = by_unit(t_.unit_weights, first.unit, plan.units),
                    merged = slice_of(t_.arrived, first.unit, plan.units);
   const Leg &home_leg = chunk.home_leg, &spread_leg = chunk.spread_leg;
-  for (const RowRange& others : around({home_leg.own_taken, spread_leg.own_taken}, plan.units))
+  for (const RowRange& others : ranges_outside({home_leg.own_received, spread_leg.own_received}, plan.units))
     merge_rows(stream, pass, chunk, others, merged.slice(others.first, others.rows));
   const bool several_islands = islands_.count() > 1;
   std::vector<RowExchange> spread_back, home;
@@ -349,11 +354,11 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
   const bool forgets_home = options_.fault == Fault::forget_home && backward;
   if (!forgets_home) chunk.home = start_exchanges(stream, ep_, islands_, home);
   // While the others' rows travel.
-  const auto keep = [&](const Leg& leg, TensorView out) {
-    merge_rows(stream, pass, chunk, leg.own_taken, out.slice(leg.own_sent.first, leg.own_sent.rows));
+  const auto merge_own = [&](const Leg& leg, TensorView out) {
+    merge_rows(stream, pass, chunk, leg.own_received, out.slice(leg.own_sent.first, leg.own_sent.rows));
   };
-  if (several_islands) keep(spread_leg, copies);
-  if (!forgets_home) keep(home_leg, returned);
+  if (several_islands) merge_own(spread_leg, copies);
+  if (!forgets_home) merge_own(home_leg, returned);
   chunk.merged = false;
 }
 

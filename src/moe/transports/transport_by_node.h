@@ -75,10 +75,11 @@ class ByNodeTransport : public Transport {
     int64_t first = 0, rows = 0;
     int64_t end() const { return first + rows; }
   };
-  // A leg of the plan. What a rank would send to itself does not travel: it is written to where it would arrive.
+  // A leg of the plan. Rows that a rank would send to itself do not travel: they are written to where they would
+  // arrive. Choices, gate weights and gate gradients, which are few bytes, travel with the whole leg.
   struct Leg {
-    ExchangeLeg others;            // without the own message
-    RowRange own_sent, own_taken;  // the own message's rows in the send and in the receive buffer
+    ExchangeLeg others;               // without the own message
+    RowRange own_sent, own_received;  // the own message's rows in the send and in the receive buffer
   };
   struct Chunk {
     int64_t first_token = 0, tokens = 0;
@@ -116,12 +117,13 @@ class ByNodeTransport : public Transport {
   void plan(Stream& stream, const std::vector<SourceCounts>& own);
   Leg leg_of(const ExchangeLeg& leg) const;
   // The parts of [0, rows) outside of these ranges, which ascend.
-  static std::vector<RowRange> around(std::initializer_list<RowRange> ranges, int64_t rows);
+  static std::vector<RowRange> ranges_outside(std::initializer_list<RowRange> ranges, int64_t rows);
   bool carries_weights(Pass pass) const;
   TensorView choices_of(const Chunk& chunk);  // [tokens, top_k]: numbers of copies, -1 for dropped choices
   TensorView of_choices(GrowingTensor& table, const Chunk& chunk);  // entries of its choices
   void pack(Stream& stream, Pass pass, const Chunk& chunk, TensorView source_TD);
   void pack_rows(Stream& stream, const Chunk& chunk, TensorView source_TD, RowRange sent, TensorView out);
+  static void gather_range(Stream& stream, TensorView from, TensorView table, RowRange range, TensorView out);
   TensorView units_of(Pass pass, const Chunk& chunk);  // the receive buffer of home and spread
   void send_units(Stream& stream, Pass pass, Chunk& chunk);
   void pass_on(Stream& stream, Pass pass, Chunk& chunk);
