@@ -19,7 +19,7 @@ namespace {
 constexpr const char *kKey = "mesh.shares", *kWidthKey = "mesh.width_shares", *kExpertKey = "mesh.expert_shares";
 constexpr int64_t kWidthUnit = 64;   // packed weights are then plain copies
 constexpr int64_t kTileWidth = 128;  // of products on GPUs; part of a tile takes as long as a tile
-constexpr int64_t kTilesPerRank = 8;
+constexpr int64_t kLeastTiles = 8;   // of an equal share, so that unequal shares can come close to any ratio
 
 std::string nearest_micro_batches(const TrainSpec& train, int64_t dp) {
   std::string below, above;
@@ -173,8 +173,8 @@ int64_t most_samples(const RunSpec& run, int64_t micro_batches, int64_t dp) {
 }
 
 int64_t width_unit(int64_t width, int64_t ep) {
-  const auto shares = [&](int64_t unit, int64_t units) { return width % unit == 0 && width >= unit * units * ep; };
-  return shares(kTileWidth, kTilesPerRank) ? kTileWidth : shares(kWidthUnit, 1) ? kWidthUnit : 1;
+  if (width % (kTileWidth * ep) == 0 && width >= kLeastTiles * kTileWidth * ep) return kTileWidth;
+  return width % kWidthUnit == 0 && width >= kWidthUnit * ep ? kWidthUnit : 1;
 }
 
 std::vector<int64_t> expert_widths(const RunSpec& run, int64_t width, int64_t ep) {

@@ -60,8 +60,8 @@ struct LocalBatch {
 // The part of DP rank `rank` of `dp`. Errors: as samples_by_rank.
 LocalBatch make_local_batch(const RunSpec& run, int64_t dp, int64_t rank);
 
-// What the width of experts is shared in: 128 features if `width` is a multiple and has 8 x 128 for every rank; else 64
-// if it is a multiple and has 64 for every rank; else one.
+// What the width of experts is shared in: 128 features if equal shares are multiples of 128 and at least 8 x 128; else
+// 64 if `width` is a multiple of 64 and at least 64 ep; else one.
 int64_t width_unit(int64_t width, int64_t ep);
 // The width of each EP rank's slice of every expert, where ranks hold slices (moe.transport = "gather_tokens"), in
 // multiples of width_unit. Errors: config, if mesh.width_shares does not list ep shares, or width is less than ep.

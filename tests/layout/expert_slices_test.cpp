@@ -23,9 +23,10 @@ TEST(ExpertSlices, HaveWidthsInUnitsOf128Or64WherePossible) {
   EXPECT_EQ(expert_widths(slicing_run(5), 768, 5), (Widths{192, 192, 128, 128, 128}));
   EXPECT_EQ(expert_widths(slicing_run(2, "2,3"), 768, 2), (Widths{320, 448}));
   EXPECT_EQ(expert_widths(slicing_run(2, "1,99"), 768, 2), (Widths{64, 704}));
-  EXPECT_EQ(expert_widths(slicing_run(2, "39,25"), 4096, 2), (Widths{2560, 1536}));  // 16 x 128 and more for each rank
-  EXPECT_EQ(expert_widths(slicing_run(2, "39,25"), 1920, 2), (Widths{1152, 768}));   // less than 8 x 128 for one
-  EXPECT_EQ(expert_widths(slicing_run(3), 128, 3), (Widths{43, 43, 42}));            // 64 for two ranks only
+  EXPECT_EQ(expert_widths(slicing_run(2, "39,25"), 4096, 2), (Widths{2560, 1536}));
+  EXPECT_EQ(expert_widths(slicing_run(2, "39,25"), 1792, 2), (Widths{1088, 704}));  // equal shares: less than 8 x 128
+  EXPECT_EQ(expert_widths(slicing_run(8), 10752, 8), Widths(8, 1344));              // 10.5 x 128
+  EXPECT_EQ(expert_widths(slicing_run(3), 128, 3), (Widths{43, 43, 42}));           // 64 for two ranks only
   EXPECT_EQ(expert_widths(slicing_run(2), 100, 2), (Widths{50, 50}));
   EXPECT_EQ(expert_widths(slicing_run(2, "3,1"), 5, 2), (Widths{4, 1}));
   EXPECT_EQ(expert_widths(slicing_run(1), 7, 1), (Widths{7}));
