@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <chrono>
 #include <string_view>
 #include <utility>
 
@@ -17,7 +18,7 @@
 namespace mw {
 namespace {
 
-// Passes that measure: of a second, so that short steps have more of them.
+// As many passes measure as fit into a second, within limits.
 constexpr double kSeconds = 1;
 constexpr int64_t kLeastPasses = 3, kMostPasses = 15;
 
@@ -29,14 +30,20 @@ struct Measured {
   double mean_rows = 0;  // of all ranks
 };
 
-// An odd number of passes, the same on all ranks.
-size_t passes_within(double seconds, Comm& world, double pass) {
-  world.all_reduce_max(std::span(&pass, 1));
-  const auto count = static_cast<int64_t>(std::min(seconds / pass, static_cast<double>(kMostPasses)));
+// An odd number, the same on all ranks, of passes that take so many seconds here.
+size_t passes_that_measure(Comm& world, double pass_seconds) {
+  world.all_reduce_max(std::span(&pass_seconds, 1));
+  const auto count = static_cast<int64_t>(std::min(kSeconds / pass_seconds, static_cast<double>(kMostPasses)));
   return static_cast<size_t>(std::max(count, kLeastPasses) | 1);
 }
 
-// Of the median pass, after one that commits memory.
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// By medians over passes, after one that commits memory.
 Measured measure(Engine& engine, const SampleOrder& samples) {
   engine.params.initialise(static_cast<uint64_t>(engine.plan.run.train.seed), engine.stream);
   refresh_weights(engine);
@@ -46,23 +53,29 @@ Measured measure(Engine& engine, const SampleOrder& samples) {
   const std::vector<Batch> batches =
       stage(engine, read_step(samples, engine.plan, 0, engine.plan.run.train.micro_batches));
   trace.keep_events(true);
+  Measured measured;
+  std::vector<double> all, experts;
   const auto pass = [&] {
     const StepStats stats = accumulate_gradients(engine, batches, forced_taps(engine.plan, 1));
     trace.settle();
-    Measured measured{compute_seconds(trace.take_events(), lane_of(engine)), 0, 0};
+    const ComputeSeconds seconds = compute_seconds(trace.take_events(), lane_of(engine));
+    all.push_back(seconds.all);
+    experts.push_back(seconds.experts);
+    measured.rows = 0;
     for (const ExpertRows& rows : stats.rows) measured.rows += rows.all;
-    return measured;
   };
-  std::vector<Measured> passes(passes_within(kSeconds, engine.world, pass().seconds.all));
-  std::generate(passes.begin(), passes.end(), pass);
+  const auto begin = std::chrono::steady_clock::now();
+  pass();
+  const std::chrono::duration<double> warm_up = std::chrono::steady_clock::now() - begin;
+  const size_t passes = passes_that_measure(engine.world, warm_up.count());
+  all.clear();
+  experts.clear();
+  for (size_t i = 0; i < passes; ++i) pass();
   trace.time_device(nullptr);
-  const auto middle = passes.begin() + std::ssize(passes) / 2;
-  std::nth_element(passes.begin(), middle, passes.end(),
-                   [](const Measured& a, const Measured& b) { return a.seconds.all < b.seconds.all; });
-  Measured median = *middle;
-  median.mean_rows = static_cast<double>(median.rows) / engine.world.size();
-  engine.world.all_reduce_sum(std::span(&median.mean_rows, 1));
-  return median;
+  measured.seconds = {median(std::move(all)), median(std::move(experts))};
+  measured.mean_rows = static_cast<double>(measured.rows) / engine.world.size();
+  engine.world.all_reduce_sum(std::span(&measured.mean_rows, 1));
+  return measured;
 }
 
 // What a rank computes for its own samples: where rows travel, its experts compute those of other ranks.
