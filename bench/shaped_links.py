@@ -176,21 +176,26 @@ def measure_crossovers(args, launcher):
     instructions have weights of 4 bytes."""
     ranks, crossovers = args.nodes * args.ranks_per_node, []
     values = 3 * args.experts * args.expert_width
+
+    def run(tokens, repeats, *transports):
+        program = exchange_program(args, args.experts, args.top_k, args.width, tokens, args.zipf)
+        return json.loads(launcher.run(*program, "--expert-width", args.expert_width, "--repeats", repeats,
+                                       "--transport", *transports)[1])
+
+    gathered_bytes = run(args.top_k, 1, "gather_weights")["transports"][0]["dispatch"]["bytes"]
+    weight_bytes = gathered_bytes / (values * args.width * (ranks - 1))
     for transport, copies in (("flat", args.top_k), ("gather_tokens", ranks)):
-        weight_bytes, points = 2, []
+        expected, points = crossover_by_bytes(values, weight_bytes, copies), []
         for share in (0.7, 0.85, 1, 1.15, 1.3):
-            tokens = round(share * crossover_by_bytes(values, weight_bytes, copies))
-            program = exchange_program(args, args.experts, args.top_k, args.width, tokens, args.zipf)
-            report = json.loads(launcher.run(*program, "--expert-width", args.expert_width, "--repeats", args.repeats,
-                                             "--transport", transport, "gather_weights")[1])
+            tokens = round(share * expected)
+            report = run(tokens, args.repeats, transport, "gather_weights")
             times = {one["transport"]: sum(one[phase]["median_ms"] for phase in PHASES) for one in report["transports"]}
-            weight_bytes = report["transports"][1]["dispatch"]["bytes"] / (values * args.width * (ranks - 1))
             points.append({"tokens": tokens, **{f"{name}_ms": value for name, value in times.items()}})
             print(json.dumps(points[-1]), flush=True)
         gathered = statistics.median(point["gather_weights_ms"] for point in points)  # whatever the tokens
         slope, constant = statistics.linear_regression([point["tokens"] for point in points],
                                                        [point[f"{transport}_ms"] for point in points])
-        crossover, expected = (gathered - constant) / slope, crossover_by_bytes(values, weight_bytes, copies)
+        crossover = (gathered - constant) / slope
         crossovers.append({"transport": transport, "points": points, "crossover_tokens": crossover,
                            "weight_bytes": weight_bytes, "expected_tokens": expected, "off_by": crossover / expected - 1})
     return {"ranks": ranks, "experts": args.experts, "top_k": args.top_k, "width": args.width,
