@@ -422,9 +422,13 @@ void check_sort_units(const TensorView& experts_Ic, const TensorView& order_I, c
   MW_CHECK(out.units_Ic.dtype == DType::i32 && out.units_Ic.numel() >= experts_Ic.numel(), "units of {} are {}",
            experts_Ic.describe(), out.units_Ic.describe());
 }
-void check_count_units(const TensorView& experts_Ic, const TensorView& counts) {
-  MW_CHECK(experts_Ic.rank == 2 && experts_Ic.dtype == DType::i32 && counts.dtype == DType::i64,
-           "units of {} counted into {}", experts_Ic.describe(), counts.describe());
+void check_count_units(const TensorView& experts_Ic, std::span<const UnitParts> divisions, const TensorView& counts) {
+  int64_t parts = 0;
+  for (const UnitParts& division : divisions) parts += division.parts;
+  MW_CHECK(experts_Ic.rank == 2 && experts_Ic.dtype == DType::i32 && !divisions.empty() &&
+               std::ssize(divisions) <= kMostUnitParts,
+           "units of {} counted by {} divisions", experts_Ic.describe(), divisions.size());
+  check_view(counts, DType::i64, {parts}, "the counts of units");
 }
 void check_unit_choices(const TensorView& experts_Ic, const TensorView& weights_Ic, const TensorView& leads_U,
                         bool merge, const TensorView& out_experts, const TensorView& out_weights) {

@@ -107,7 +107,7 @@ void check_fill_index(std::span<const IndexRun> runs, const TensorView& out);
 void check_gather_values(const TensorView& values, const TensorView& index, const TensorView& out);
 void check_scatter_values(const TensorView& values, const TensorView& index, const TensorView& out);
 void check_sort_units(const TensorView& experts_Ic, const TensorView& order_I, const UnitTable& out);
-void check_count_units(const TensorView& experts_Ic, const TensorView& counts);
+void check_count_units(const TensorView& experts_Ic, std::span<const UnitParts> divisions, const TensorView& counts);
 void check_unit_choices(const TensorView& experts_Ic, const TensorView& weights_Ic, const TensorView& leads_U,
                         bool merge, const TensorView& out_experts, const TensorView& out_weights);
 

@@ -327,10 +327,9 @@ void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::
   run(stream, Work::router, "sort_units", &Operators::sort_units, experts_Ic, order_I, part_of_expert, parts, merge,
       out);
 }
-void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t> part_of_expert, bool merge,
-                 TensorView counts) {
-  check_count_units(experts_Ic, counts);
-  run(stream, Work::router, "count_units", &Operators::count_units, experts_Ic, part_of_expert, merge, counts);
+void count_units(Stream& stream, TensorView experts_Ic, std::span<const UnitParts> divisions, TensorView counts) {
+  check_count_units(experts_Ic, divisions, counts);
+  run(stream, Work::router, "count_units", &Operators::count_units, experts_Ic, divisions, counts);
 }
 void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, TensorView leads_U,
                   std::span<const int32_t> part_of_expert, bool merge, TensorView out_experts, TensorView out_weights) {

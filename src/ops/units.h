@@ -29,9 +29,16 @@ struct UnitTable {
 void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::span<const int32_t> part_of_expert,
                 int64_t parts, bool merge, const UnitTable& out);
 
-// counts (i64 [parts]): units of each part, as sort_units finds them. Overwrites.
-void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t> part_of_expert, bool merge,
-                 TensorView counts);
+struct UnitParts {
+  std::span<const int32_t> part_of_expert;  // entries below `parts`
+  int64_t parts = 0;
+  bool merge = false;
+};
+constexpr int64_t kMostUnitParts = 4;
+
+// counts (i64): for one to kMostUnitParts divisions in turn, the units of each of their parts, as sort_units finds
+// them. Overwrites. Deterministic.
+void count_units(Stream& stream, TensorView experts_Ic, std::span<const UnitParts> divisions, TensorView counts);
 
 // The choices that travel with each unit, and their weights (f32); weights_Ic and out_weights may be empty. Merged: out
 // [U, c] has the item's choices of the unit's part in their columns; other columns have expert -1 and weight 0. Not

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 
@@ -72,12 +73,15 @@ void expect_units(const Problem& p) {
       items_of(static_cast<size_t>(units), -7), led_by(items_of), unit_of(static_cast<size_t>(choices), -7),
       experts(static_cast<size_t>(units * width), -7);
   DeviceVector<float> weights(p.weights.begin(), p.weights.end()), unit_weights(static_cast<size_t>(units * width), -7);
-  DeviceVector<int64_t> counted(static_cast<size_t>(p.parts), -7);
+  DeviceVector<int64_t> counted(static_cast<size_t>(p.parts + p.experts), -7);
   const TensorView all = view_of(ids, {p.items, p.choices});
   sort_units(test.stream, all, p.ordered ? view_of(order, {std::ssize(p.order)}) : TensorView{}, p.part_of_expert,
              p.parts, p.merge,
              {view_of(items_of, {units}), view_of(led_by, {units}), view_of(unit_of, {p.items, p.choices})});
-  if (!p.ordered) count_units(test.stream, all, p.part_of_expert, p.merge, view_of(counted, {p.parts}));
+  std::vector<int32_t> own(static_cast<size_t>(p.experts));  // each expert is a part of its own
+  std::iota(own.begin(), own.end(), 0);
+  const std::array<UnitParts, 2> divisions = {{{p.part_of_expert, p.parts, p.merge}, {own, p.experts, false}}};
+  if (!p.ordered) count_units(test.stream, all, divisions, view_of(counted, {p.parts + p.experts}));
   unit_choices(test.stream, all, view_of(weights, {p.items, p.choices}), view_of(led_by, {units}), p.part_of_expert,
                p.merge, view_of(experts, {units, width}), view_of(unit_weights, {units, width}));
   wait_for_device();
@@ -98,6 +102,7 @@ void expect_units(const Problem& p) {
   }
   EXPECT_EQ((std::vector<int32_t>(unit_of.begin(), unit_of.end())), expected_units);
   if (p.ordered) return;
+  for (int64_t e = 0; e < p.experts; ++e) counts.push_back(std::count(p.ids.begin(), p.ids.end(), e));
   EXPECT_EQ((std::vector<int64_t>(counted.begin(), counted.end())), counts);
 }
 
@@ -110,7 +115,8 @@ TEST(Units, GoToEachPartOnceInTheOrderOfItems) {
                                                                                               {37, 8, 16, 5},
                                                                                               {300, 8, 256, 32},
                                                                                               {5000, 4, 60, 9},
-                                                                                              {3000, 1, 40, 300}}) {
+                                                                                              {3000, 1, 40, 300},
+                                                                                              {400, 8, 256, 5000}}) {
         SCOPED_TRACE(fmt::format("{} items x {}, {} experts in {} parts, {}{}", items, choices, experts, parts,
                                  merge ? "merged" : "apart", ordered ? ", ordered" : ""));
         expect_units(random_problem(items, choices, experts, parts, merge, ordered));

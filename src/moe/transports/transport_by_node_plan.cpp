@@ -1,5 +1,6 @@
 #include "moe/transports/transport_by_node.h"
 
+#include <array>
 #include <numeric>
 
 #include "moe/transports/count_exchange.h"
@@ -71,13 +72,11 @@ void ByNodeTransport::count(Stream& stream) {
   WorkspaceFrame frame(stream.workspace());
   const int64_t all = each * std::ssize(chunks_);
   const TensorView counts(frame.take<int64_t>(static_cast<size_t>(all)), DType::i64, {all});
-  for (size_t c = 0; c < chunks_.size(); ++c) {
-    const int64_t at = static_cast<int64_t>(c) * each;
-    const TensorView choices = choices_of(chunks_[c]);
-    count_units(stream, choices, parts_.receiver, options_.merge, counts.slice(at, members));
-    count_units(stream, choices, parts_.member, options_.merge, counts.slice(at + members, members));
-    count_units(stream, choices, parts_.position, false, counts.slice(at + 2 * members, copies));
-  }
+  const std::array<UnitParts, 3> divisions = {{{parts_.receiver, members, options_.merge},
+                                               {parts_.member, members, options_.merge},
+                                               {parts_.position, copies, false}}};
+  for (size_t c = 0; c < chunks_.size(); ++c)
+    count_units(stream, choices_of(chunks_[c]), divisions, counts.slice(static_cast<int64_t>(c) * each, each));
   counts_.read(stream, counts);
 }
 

@@ -143,7 +143,8 @@ void GatherTokensTransport::count(Stream& stream, Chunk& chunk, int64_t first_ro
   const TraceScope scope(stream.trace(), Work::router, "row_counts");
   WorkspaceFrame frame(stream.workspace());
   const TensorView counts(frame.take<int64_t>(position_.size()), DType::i64, {experts()});
-  count_units(stream, choices_of(t_.token_choices, chunk), position_, false, counts);
+  const UnitParts by_position{position_, experts()};
+  count_units(stream, choices_of(t_.token_choices, chunk), std::span(&by_position, 1), counts);
   counts_.read(stream, counts);
   chunk.offsets.assign(1, first_row);
   for (const int64_t rows : counts_.wait(stream)) chunk.offsets.push_back(chunk.offsets.back() + rows);

@@ -77,20 +77,21 @@ void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::
   });
 }
 
-void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t> part_of_expert, bool merge,
-                 TensorView counts) {
+void count_units(Stream& stream, TensorView experts_Ic, std::span<const UnitParts> divisions, TensorView counts) {
   static_cast<void>(stream);
-  const int64_t choices = experts_Ic.cols(), parts = counts.numel();
-  const Units units{experts_Ic.as<int32_t>(), part_of_expert, choices, merge};
   int64_t* count = counts.as<int64_t>();
-  std::fill_n(count, parts, 0);
-  for (int64_t row = 0; row < experts_Ic.rows(); ++row) {
-    check_experts(units, row);
-    for (int64_t k = 0; k < choices; ++k) {
-      const int32_t part = units.led_part(row, k);
-      MW_CHECK(part < parts, "part {} of {}", part, parts);
-      if (part >= 0) ++count[part];
+  std::fill_n(count, counts.numel(), 0);
+  for (const auto& [part_of_expert, parts, merge] : divisions) {
+    const Units units{experts_Ic.as<int32_t>(), part_of_expert, experts_Ic.cols(), merge};
+    for (int64_t row = 0; row < experts_Ic.rows(); ++row) {
+      check_experts(units, row);
+      for (int64_t k = 0; k < units.choices; ++k) {
+        const int32_t part = units.led_part(row, k);
+        MW_CHECK(part < parts, "part {} of {}", part, parts);
+        if (part >= 0) ++count[part];
+      }
     }
+    count += parts;
   }
 }
 
@@ -109,7 +110,8 @@ void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, 
       for (int64_t k = 0; k < width; ++k) {
         const bool travels = units.part_of(first + k) == part;
         to[u * width + k] = travels ? units.experts[first + k] : -1;
-        if (to_weights != nullptr) to_weights[u * width + k] = travels ? weights[first + k] : 0.0f;
+        if (weights != nullptr && to_weights != nullptr)
+          to_weights[u * width + k] = travels ? weights[first + k] : 0.0f;
       }
     }
   });

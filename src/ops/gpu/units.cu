@@ -51,8 +51,38 @@ struct PlaceUnit {
   }
 };
 
-struct PlaceNowhere {
-  __device__ void operator()(int64_t, int32_t, int32_t) const {}
+struct UnitCounts {
+  Units divisions[kMostUnitParts];
+  int64_t first[kMostUnitParts];  // count of each division
+  int64_t division_count, all, choice_count;
+  unsigned long long* counts;
+};
+
+// Atomics only add integers: the result is deterministic.
+__global__ void __launch_bounds__(kSortThreads) count_units_kernel(UnitCounts of) {
+  __shared__ int32_t shared[kSharedKeys];
+  const bool fits = of.all <= kSharedKeys;
+  if (fits)
+    for (int64_t i = threadIdx.x; i < of.all; i += kSortThreads) shared[i] = 0;
+  __syncthreads();
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kSortThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kSortThreads + threadIdx.x; i < of.choice_count; i += step)
+    for (int64_t d = 0; d < of.division_count; ++d) {
+      const Units& units = of.divisions[d];
+      const int32_t part = units.led_part(i / units.choices, i % units.choices);
+      if (part < 0) continue;
+      if (fits) atomicAdd(shared + of.first[d] + part, 1);
+      else atomicAdd(of.counts + of.first[d] + part, 1ull);
+    }
+  if (!fits) return;
+  __syncthreads();
+  for (int64_t i = threadIdx.x; i < of.all; i += kSortThreads)
+    if (shared[i] > 0) atomicAdd(of.counts + i, static_cast<unsigned long long>(shared[i]));
+}
+
+struct Zero {
+  unsigned long long* values;
+  __device__ void operator()(int64_t i) const { values[i] = 0; }
 };
 
 struct UnitChoices {
@@ -93,13 +123,17 @@ void sort_units(Stream& stream, TensorView experts_Ic, TensorView order_I, std::
              nullptr);
 }
 
-void count_units(Stream& stream, TensorView experts_Ic, std::span<const int32_t> part_of_expert, bool merge,
-                 TensorView counts) {
+void count_units(Stream& stream, TensorView experts_Ic, std::span<const UnitParts> divisions, TensorView counts) {
   WorkspaceFrame frame(stream.workspace());
-  const LedPart led{units_of(stream, frame, experts_Ic, part_of_expert, merge), nullptr};
-  const int64_t choices = experts_Ic.numel();
-  const CountingSort sort = take_counting_sort(frame, choices, counts.numel());
-  sort_items(stream, sort, led, PlaceNowhere{}, nullptr, counts.as<int64_t>());
+  UnitCounts of{{}, {}, std::ssize(divisions), 0, experts_Ic.numel(), static_cast<unsigned long long*>(counts.data)};
+  for (size_t d = 0; d < divisions.size(); ++d) {
+    of.divisions[d] = units_of(stream, frame, experts_Ic, divisions[d].part_of_expert, divisions[d].merge);
+    of.first[d] = of.all;
+    of.all += divisions[d].parts;
+  }
+  for_each(stream, of.all, Zero{of.counts});
+  launch(stream, count_units_kernel, std::min(kMaxSortChunks, ceil_div(of.choice_count, kSortThreads)), kSortThreads, 0,
+         of);
 }
 
 void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, TensorView leads_U,
@@ -113,7 +147,8 @@ void unit_choices(Stream& stream, TensorView experts_Ic, TensorView weights_Ic, 
 }
 
 int64_t unit_workspace_bytes(int64_t items, int64_t choices, int64_t experts) {
-  return ceil_div(4 * experts, 64) * 64 + counting_sort_bytes(items * choices, experts);
+  const int64_t parts = ceil_div(4 * experts, 64) * 64;
+  return std::max(parts + counting_sort_bytes(items * choices, experts), kMostUnitParts * parts);
 }
 
 }  // namespace mw::gpu
