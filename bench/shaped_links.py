@@ -55,6 +55,12 @@ def sh(*words, check=True):
     return subprocess.run(words, check=check, capture_output=True, text=True).stdout
 
 
+def keep_order(link, cpu, *inside):
+    """One CPU receives all packets of a link. With more, they overtake each other, and TCP takes that for losses."""
+    mask = f"{1 << cpu % 32:x}" + ",00000000" * (cpu // 32)
+    sh(*inside, "sh", "-c", f"echo {mask} > /sys/class/net/{link}/queues/rx-0/rps_cpus")
+
+
 def remove_nodes():
     for link in set(re.findall(r"mwlink\d+", sh("ip", "-o", "link"))):
         sh("ip", "link", "del", link, check=False)
@@ -72,8 +78,9 @@ def nodes_of(count, rate):
         sh("ip", "link", "add", BRIDGE, "type", "bridge")
         sh("ip", "addr", "add", f"{NETWORK}.254/24", "dev", BRIDGE)
         sh("ip", "link", "set", BRIDGE, "up")
+        cpus = sorted(os.sched_getaffinity(0))
         for i in range(1, count + 1):
-            node, link = f"mwnode{i}", f"mwlink{i}"
+            node, link, cpu = f"mwnode{i}", f"mwlink{i}", cpus[i % len(cpus)]
             sh("ip", "netns", "add", node)
             sh("ip", "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", node)
             sh("ip", "link", "set", link, "master", BRIDGE, "up")
@@ -84,6 +91,8 @@ def nodes_of(count, rate):
             sh(*inside, "sh", "-c", f"echo {CONGESTION_CONTROL} > /proc/sys/net/ipv4/tcp_congestion_control")
             sh(*inside, "tc", "qdisc", "add", "dev", "eth0", *shape)
             sh("tc", "qdisc", "add", "dev", link, *shape)
+            keep_order("eth0", cpu, *inside)
+            keep_order(link, cpu)
         yield
     finally:
         remove_nodes()
