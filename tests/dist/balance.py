@@ -61,7 +61,9 @@ imbalances = [float(replicas[step]["worst_rank_imbalance"]) for step in range(1,
 print(f"         worst imbalance of ranks {' '.join(f'{x:.3f}' for x in imbalances)}")
 checks.expect(imbalances[0] > 1.5 and max(imbalances[1:]) <= 1.04, f"imbalance of ranks with replicas: {imbalances}")
 checks.expect(int(replicas[4].get("replica_rows", 0)) > 0, "no row was computed by a replica")
-checks.expect(float(replicas[2]["loss"]) == float(stays[2]["loss"]), "replicas change a loss before their first gradients")
+# Without AVX-512 the bits of a row depend on how many rows a product has (tests/support/row_bits.h).
+before, after = float(stays[2]["loss"]), float(replicas[2]["loss"])
+checks.expect(abs(after - before) <= 1e-6 * before, f"replicas change a loss before their first gradients: {before}, {after}")
 resumed, output = train(name, *ONE_HOT, *SWAP, "moe.replica_slots=2", "train.steps=5", "checkpoint.resume=auto")
 checks.expect("slots are empty until moe.balance plans again" in output, "a resumed run does not tell of its replicas")
 checks.finish()

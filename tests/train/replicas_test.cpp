@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/migration.h"
+#include "support/row_bits.h"
 #include "support/thread_comm.h"
 #include "train/engines.h"
 
@@ -58,8 +59,8 @@ double relative_difference(const TensorView& a, const TensorView& b) {
   return std::sqrt(difference / norm);
 }
 
-// Each row is computed with the same weights, wherever: losses and logits are equal to the bit. Gradients of experts
-// are sums in another order.
+// Each row is computed with the same weights, wherever: losses and logits are equal to the bit, unless the bits of a
+// row depend on how many there are. Gradients of experts are sums in another order.
 TEST_P(ReplicatedExperts, ChangeNoBitOfTheForwardPass) {
   RandomLayout layout = layout_of(1, 0, nullptr);
   GetParam().change(layout.run);
@@ -71,7 +72,7 @@ TEST_P(ReplicatedExperts, ChangeNoBitOfTheForwardPass) {
     const std::vector<Batch> batches = stage(*plain, random_batches(plain->plan));
     const StepStats expected = accumulate_gradients(*plain, batches),
                     got = accumulate_gradients(*engine, stage(*engine, random_batches(engine->plan)));
-    EXPECT_EQ(got.total_loss, expected.total_loss);
+    EXPECT_NEAR(got.total_loss, expected.total_loss, row_tolerance() * expected.total_loss);
     EXPECT_EQ(got.load, expected.load);
     EXPECT_NEAR(got.grad_norm / expected.grad_norm, 1, plain->plan.run.expert_gradients == DType::f32 ? 1e-6 : 1e-2);
     int64_t rows = 0;
@@ -80,20 +81,23 @@ TEST_P(ReplicatedExperts, ChangeNoBitOfTheForwardPass) {
     EXPECT_GT(rows, 0);
     if (plain->plan.stages.back().has_head) {
       const int64_t tokens = plain->model->own_tokens(batches.back()).count;
-      EXPECT_EQ(plain->model->logits(0, tokens), engine->model->logits(0, tokens));
+      const std::vector<float> a = plain->model->logits(0, tokens), b = engine->model->logits(0, tokens);
+      ASSERT_EQ(a.size(), b.size());
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 10 * row_tolerance());
     }
     for (const Parameter& p : plain->params.all()) {
       if (!p.row.trained || p.owned.count == 0) continue;
       const double most = p.grad.dtype == DType::f32 ? 2e-6 : 1e-2,
                    error = relative_difference(engine->params.find(p.row.name).owned_grad(), p.owned_grad());
       if (p.row.expert) EXPECT_LE(error, most) << p.row.name;
-      else EXPECT_EQ(error, 0) << p.row.name;
+      else EXPECT_LE(error, row_tolerance()) << p.row.name;
     }
     // After an update replicas have the weights of their homes.
     apply_update(*engine, got, {1e-3, 3});
     const double loss = accumulate_gradients(*engine, stage(*engine, random_batches(engine->plan))).total_loss;
     migrate_experts(*engine, plain->plan.placements);  // without replicas
-    EXPECT_EQ(loss, accumulate_gradients(*engine, stage(*engine, random_batches(engine->plan))).total_loss);
+    EXPECT_NEAR(loss, accumulate_gradients(*engine, stage(*engine, random_batches(engine->plan))).total_loss,
+                row_tolerance() * loss);
   });
 }
 
