@@ -63,7 +63,8 @@ checks.expect(imbalances[0] > 1.5 and max(imbalances[1:]) <= 1.04, f"imbalance o
 checks.expect(int(replicas[4].get("replica_rows", 0)) > 0, "no row was computed by a replica")
 # Without AVX-512 the bits of a row depend on how many rows a product has (tests/support/row_bits.h).
 before, after = float(stays[2]["loss"]), float(replicas[2]["loss"])
-checks.expect(abs(after - before) <= 1e-6 * before, f"replicas change a loss before their first gradients: {before}, {after}")
+bound = 0 if " avx512f " in open("/proc/cpuinfo", encoding="utf-8").read() else 1e-6 * before
+checks.expect(abs(after - before) <= bound, f"replicas change a loss before their first gradients: {before}, {after}")
 resumed, output = train(name, *ONE_HOT, *SWAP, "moe.replica_slots=2", "train.steps=5", "checkpoint.resume=auto")
 checks.expect("slots are empty until moe.balance plans again" in output, "a resumed run does not tell of its replicas")
 checks.finish()
