@@ -265,17 +265,12 @@ void measure(World& world, const Options& o) {
     if (name == PrintedHalo::kName) arms.push_back(std::make_unique<PrintedHalo>(world, o));
     else arms.push_back(std::make_unique<Exchange>(world, comms, o, name, device));
   }
-  nlohmann::ordered_json report = {{"ranks", ranks},
-                                   {"ranks_per_node", o.ranks_per_node},
-                                   {"experts", o.experts},
-                                   {"top_k", o.top_k},
-                                   {"width", o.width},
-                                   {"tokens_per_rank", o.tokens},
-                                   {"dtype", "bf16"},
-                                   {"zipf", o.zipf},
-                                   {"chunks", o.chunks},
-                                   {"repeats", o.repeats},
-                                   {"library", world.library()}};
+  nlohmann::ordered_json report = {{"ranks", ranks},       {"ranks_per_node", o.ranks_per_node},
+                                   {"experts", o.experts}, {"top_k", o.top_k},
+                                   {"width", o.width},     {"tokens_per_rank", o.tokens},
+                                   {"dtype", "bf16"},      {"zipf", o.zipf},
+                                   {"seed", o.seed},       {"chunks", o.chunks},
+                                   {"repeats", o.repeats}, {"library", world.library()}};
   for (const auto& arm : arms) {
     const double error = arm->error();
     if (!(error <= 0.25)) fail(Exit::check_failed, fmt::format("{}: rows come back wrong, by {}", arm->name(), error));
@@ -308,6 +303,7 @@ int main(int argc, char** argv) {
     app.add_option("--ranks-per-node", o.ranks_per_node, "0: as the launcher reports");
     app.add_option("--chunks", o.chunks)->check(CLI::PositiveNumber);
     app.add_option("--zipf", o.zipf, "exponent of the experts' popularity; 0: uniform");
+    app.add_option("--seed", o.seed, "of the order of experts by popularity");
     app.add_option("--repeats", o.repeats);
     app.add_option("--phases", o.phases, "2: rows out and back; 4: gradients too")->check(CLI::IsMember({2, 4}));
     app.add_option("--device", o.device, "cpu or gpu");

@@ -24,6 +24,7 @@ struct Options {
   std::vector<std::string> transports = {"flat", "halo", "bypass"};
   int64_t experts = 256, top_k = 8, width = 512, expert_width = 8, tokens = 256, ranks_per_node = 0, chunks = 1;
   double zipf = 0;
+  uint64_t seed = 1;  // of the order of experts by popularity
   int repeats = 20;
   int phases = 4;  // 2: rows out and back, 4: gradients too
   std::string device = "cpu", json, platform;
@@ -55,7 +56,8 @@ inline RunSpec run_of(const Options& o, const std::string& transport, int ranks)
 inline std::vector<int32_t> draw_choices(const Options& o, int rank) {
   std::vector<int32_t> order(static_cast<size_t>(o.experts));
   std::iota(order.begin(), order.end(), 0);
-  const RngKey shuffle = make_rng_key(1, "order"), noise = make_rng_key(static_cast<uint64_t>(rank) + 2, "choices");
+  const RngKey shuffle = make_rng_key(o.seed, "order"),
+               noise = make_rng_key(static_cast<uint64_t>(rank) + 2, "choices");
   for (size_t i = order.size(); i > 1; --i)
     std::swap(order[i - 1], order[static_cast<size_t>(uniform_at(shuffle, i) * static_cast<double>(i))]);
   std::vector<int32_t> ids;

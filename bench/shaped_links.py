@@ -128,7 +128,7 @@ class Launcher:
 
 def exchange_program(args, experts, top_k, width, tokens, zipf):
     return [args.build / "bench_exchange", "--ranks-per-node", args.ranks_per_node, "--experts", experts, "--top-k",
-            top_k, "--width", width, "--tokens", tokens, "--zipf", zipf]
+            top_k, "--width", width, "--tokens", tokens, "--zipf", zipf, "--seed", args.seed]
 
 
 def measure_exchange(args, launcher):
@@ -318,6 +318,7 @@ def main():
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=256, help="of each rank")
     parser.add_argument("--zipf", type=float, default=0)
+    parser.add_argument("--seed", type=int, default=1, help="of the order of experts by popularity")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--budget", default="20s", help="of the probe before predictions")
     parser.add_argument("--counters", type=int, default=0, help="N of the runs that read the links; 0: none")
