@@ -19,5 +19,13 @@ TEST(SlowRanks, AreNamedWithTheirSpeeds) {
     EXPECT_THROW(speed_of(bad, 0, 0), Error) << bad;
 }
 
+TEST(SlowRanks, AreRanksOfARunOnCpus) {
+  EXPECT_NO_THROW(check_slow_ranks("", 2, DeviceKind::cuda));
+  EXPECT_NO_THROW(check_slow_ranks("1:0.5@100", 2, DeviceKind::cpu));
+  EXPECT_THROW(check_slow_ranks("1:2", 2, DeviceKind::cpu), Error);
+  EXPECT_THROW(check_slow_ranks("2:0.5", 2, DeviceKind::cpu), Error);
+  EXPECT_THROW(check_slow_ranks("1:0.5", 2, DeviceKind::cuda), Error);
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -4,20 +4,26 @@
 
 #include <algorithm>
 #include <charconv>
+#include <vector>
 
 #include "base/error.h"
 #include "base/text.h"
 
 namespace mw {
+namespace {
 
-double speed_of(const std::string& slow, int rank, int64_t step) {
-  double speed = 1;
+struct SlowRank {
+  int rank = 0;
+  double speed = 0;  // relative to its own
+  int64_t from = 0;  // step
+};
+
+std::vector<SlowRank> parse(const std::string& slow) {
+  std::vector<SlowRank> ranks;
   for (size_t begin = 0; begin < slow.size();) {
     const size_t end = std::min(slow.find(',', begin), slow.size());
     const char *at = slow.data() + begin, *const stop = slow.data() + end;
-    int named = 0;
-    double given = 0;
-    int64_t from = 0;
+    SlowRank entry;
     bool valid = true;
     const auto read = [&](auto& value) {
       const auto [next, error] = std::from_chars(at, stop, value);
@@ -25,28 +31,44 @@ double speed_of(const std::string& slow, int rank, int64_t step) {
       at = next;
     };
     const auto skip = [&](char mark) { valid = valid && at != stop && *at++ == mark; };
-    read(named);
+    read(entry.rank);
     skip(':');
-    read(given);
+    read(entry.speed);
     if (valid && at != stop) {
       skip('@');
-      read(from);
+      read(entry.from);
     }
-    if (!valid || at != stop || named < 0 || !(given >= 0.001 && given <= 1) || from < 0)
+    if (!valid || at != stop || entry.rank < 0 || !(entry.speed >= 0.001 && entry.speed <= 1) || entry.from < 0)
       fail(Exit::config, fmt::format("debug.slow = \"{}\" is not a list of ranks and speeds", printable(slow)),
            "write for example \"1:0.5\", or \"1:0.5@100\" from step 100 on");
-    if (named == rank && step >= from) speed = given;
+    ranks.push_back(entry);
     begin = end + 1;
   }
+  return ranks;
+}
+
+}  // namespace
+
+void check_slow_ranks(const std::string& slow, int ranks, DeviceKind device) {
+  for (const SlowRank& entry : parse(slow))
+    if (entry.rank >= ranks)
+      fail(Exit::config,
+           fmt::format("debug.slow = \"{}\" names rank {}, but the run has {} ranks", slow, entry.rank, ranks),
+           fmt::format("name ranks below {}", ranks));
+  if (!slow.empty() && device != DeviceKind::cpu)
+    fail(Exit::unsupported, "debug.slow does not slow GPUs down", "set train.device = \"cpu\"");
+}
+
+double speed_of(const std::string& slow, int rank, int64_t step) {
+  double speed = 1;
+  for (const SlowRank& entry : parse(slow))
+    if (entry.rank == rank && step >= entry.from) speed = entry.speed;
   return speed;
 }
 
 void slow_down(Engine& engine, int64_t step) {
   const std::string& slow = engine.plan.run.slow;
-  if (slow.empty()) return;
-  if (engine.device.kind != DeviceKind::cpu)
-    fail(Exit::unsupported, "debug.slow does not slow GPUs down", "set train.device = \"cpu\"");
-  engine.stream.trace().slow_down(speed_of(slow, engine.plan.rank, step));
+  if (!slow.empty()) engine.stream.trace().slow_down(speed_of(slow, engine.plan.rank, step));
 }
 
 }  // namespace mw

@@ -123,6 +123,7 @@ void Trainer::prepare() {
   const NodePlace place = place_on_node(world_, run_.mesh);
   const int threads = threads_per_rank(run_.train.threads, place.ranks);
   const Device device = choose_device(run_.train.device, place.rank);
+  check_slow_ranks(run_.slow, world_.comm().size(), device.kind);
   if (options_.dry_run) free_memory_ = available_share(world_.comm(), device, place);
   const std::optional<RunSpec> before = leader_ ? run_before(run_) : std::nullopt;
   transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "", leader_ && resumes(run_));
@@ -138,11 +139,8 @@ void Trainer::prepare() {
   sample_ = std::make_unique<FinalSample>(world_.comm(), run_, model);
   if (leader_) check_vocabulary(*data_, run_, model.vocab);
   if (leader_ && validation_->data() != nullptr) check_vocabulary(*validation_->data(), run_, model.vocab);
-  if (device.kind == DeviceKind::cpu) {
-    // Its own memory is not to be taken for the model's.
-    Stream stream(1);
-    start_products(stream, DType::f32, reserve_host);
-  }
+  // The library's own memory is not to be taken for the model's.
+  if (Stream stream(1); device.kind == DeviceKind::cpu) start_products(stream, DType::f32, reserve_host);
   if (!options_.dry_run && transport_->choose_by_first_batch(run_, model, world_.comm(), threads, place, *data_))
     plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);
   if (!options_.dry_run) shares_.emplace(run_, plan, world_.comm(), threads, place, *data_, before);
