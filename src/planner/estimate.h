@@ -54,6 +54,8 @@ class Estimator {
   // References must outlive the estimator. Not for several threads at once: each takes its own. Errors: check_offload.
   Estimator(const ModelSpec& model, const RunSpec& run, const PlatformProfile& profile, const ExpertLoad& load,
             int ranks);
+  // A temporary load would not.
+  Estimator(const ModelSpec&, const RunSpec&, const PlatformProfile&, ExpertLoad&&, int) = delete;
   ~Estimator();
 
   // The layout must be one that the ranks, the batch and the model allow (planner/search.h); all of one estimator have

@@ -85,7 +85,8 @@ TEST(GatherRates, SpareTime) {
   const auto estimate = [&](int64_t slots) {
     const RunSpec run = run_with_slots(slots);
     const ModelSpec model = build_native_model(run.native);
-    Estimator estimator(model, run, profile, ExpertLoad{}, 4);
+    const ExpertLoad load{};
+    Estimator estimator(model, run, profile, load, 4);
     return estimator.closed_form(parse_layout("ep=4 micro_batches=8", {}));
   };
   const Estimate one = estimate(1), two = estimate(2), all = estimate(0);

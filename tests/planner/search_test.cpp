@@ -225,14 +225,16 @@ TEST(Estimate, ClosedFormBubblesEqualTheSimulation) {
 TEST(Estimate, CountsUnevenExpertsOnce) {
   RunSpec run = read_run_file(source_path("examples/verify.toml"), {"model.experts=5", "model.top_k=2", "mesh.ep=4"});
   const PlatformProfile profile = shipped_profile("h200x8");
+  const ExpertLoad even_load{8, {{1, 1, 1, 1, 1}}},
+      uneven_load{8, {{2, 1, 1, 1, 1}}};  // 3 of 6 rows on rank 0, not 2 of 5
   for (const char* transport : {"flat", "padded"}) {
     run.moe.transport = transport;
     const ModelSpec model = load_model_spec(run);
-    Estimator estimator(model, run, profile, {8, {{1, 1, 1, 1, 1}}}, 4);
+    Estimator estimator(model, run, profile, even_load, 4);
     const Estimate even = estimator.closed_form(layout_of(run));
     EXPECT_EQ(even.memory[0].rows_fullest, even.memory[0].table.routed_mean) << transport;
     EXPECT_EQ(even.memory[0].rows_p99, even.memory[0].table.routed_mean) << transport;
-    Estimator uneven(model, run, profile, {8, {{2, 1, 1, 1, 1}}}, 4);  // 3 of 6 rows on rank 0, not 2 of 5
+    Estimator uneven(model, run, profile, uneven_load, 4);
     EXPECT_GT(uneven.closed_form(layout_of(run)).memory[0].rows_fullest, even.memory[0].rows_fullest) << transport;
   }
 }
@@ -273,7 +275,8 @@ TEST(Estimate, MatchesMeasuredStepsOfOneGpu) {
     const RunSpec run = read_run_file(source_path("examples/bench/qwen3_30b_8_layers.toml"),
                                       row["overrides"].get<std::vector<std::string>>());
     const ModelSpec model = load_model_spec(run);
-    Estimator estimator(model, run, profile, ExpertLoad{}, 1);
+    const ExpertLoad load{};
+    Estimator estimator(model, run, profile, load, 1);
     const Estimate estimate = estimator.simulated(layout_of(run));
     EXPECT_NEAR(static_cast<double>(estimate.needed) / row["mem_peak_bytes"].get<double>(), 1, 0.01) << row["layout"];
     EXPECT_NEAR(estimate.time.total() * 1e3 / row["step_ms"].get<double>(), 1, 0.03) << row["layout"];

@@ -14,6 +14,7 @@ struct Unequal {
   ModelSpec model;
   RunSpec run;
   PlatformProfile profile = shipped_profile("xeon_amx_2_cores");
+  ExpertLoad load{1e9};
   Unequal() {
     NativeModel n;
     n.vocab = 256;
@@ -32,7 +33,7 @@ struct Unequal {
     profile.rank_kinds = {{1, 3.0}, {1, 1.0}};
   }
   double seconds(const Layout& layout) const {
-    Estimator estimator(model, run, profile, ExpertLoad{1e9}, 2);
+    Estimator estimator(model, run, profile, load, 2);
     return estimator.closed_form(layout).time.compute;
   }
   double seconds() const { return seconds(layout_of(run)); }
