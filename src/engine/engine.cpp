@@ -109,8 +109,7 @@ int processors_of(const RunSpec& run, int rank, int ranks, Device device) {
       parse_shares(run.processors, "debug.processors", "write for example \"88,48\" for two ranks");
   if (std::ssize(all) != ranks)
     fail(Exit::config,
-         fmt::format("debug.processors = \"{}\" has {} numbers, but the run has {} ranks", run.processors, all.size(),
-                     ranks),
+         fmt::format("debug.processors = \"{}\" has {} numbers, expected {}", run.processors, all.size(), ranks),
          "list one number for each rank, or leave debug.processors empty");
   if (device.kind == DeviceKind::cpu)
     fail(Exit::config, "debug.processors limits GPUs, but this run computes on the CPU",

@@ -53,7 +53,7 @@ void check_slow_ranks(const std::string& slow, int ranks, DeviceKind device) {
   for (const SlowRank& entry : parse(slow))
     if (entry.rank >= ranks)
       fail(Exit::config,
-           fmt::format("debug.slow = \"{}\" names rank {}, but the run has {} ranks", slow, entry.rank, ranks),
+           fmt::format("debug.slow = \"{}\" names rank {}, but the last rank is {}", slow, entry.rank, ranks - 1),
            fmt::format("name ranks below {}", ranks));
   if (!slow.empty() && device != DeviceKind::cpu)
     fail(Exit::unsupported, "debug.slow does not slow GPUs down", "set train.device = \"cpu\"");
