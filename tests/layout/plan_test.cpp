@@ -115,7 +115,7 @@ TEST(Plan, HugeSizesAreErrorsNotOverflows) {
   padded.train.seq_len = 1 << 22;
   padded.train.global_batch = 1 << 8;
   refusal_of([&] { make_plan(build_native_model(many), padded, 1, 0, {}); }, {Exit::config, Exit::memory}, "padded");
-  for (const int64_t seq : {1, 1 << 10, 1 << 15, 1 << 20, 1 << 22})
+  for (const int64_t seq : {1, 1 << 15, 1 << 22})
     for (const char* transport : {"auto", "flat", "padded"}) {
       padded.train.seq_len = seq;
       padded.moe.transport = transport;
