@@ -1,23 +1,30 @@
 #!/usr/bin/env python3
-"""One MoE layer on one GPU beside PyTorch, in one run: bench_moe_layer and bench/moe_layer_torch.py take turns shape by
-shape, so that both meet the same clocks. Each in a process of its own: one that fails leaves its error and no more.
+"""One MoE layer on one GPU beside PyTorch, SonicMoE and Liger Kernel (those that are installed), in one run:
+bench_moe_layer and bench/moe_layer_torch.py take turns shape by shape, so that all meet the same clocks. Each in a process
+of its own: one that fails leaves its error and no more.
 
     bench/compare_moe_layer.py build/cuda/bench_moe_layer --quick --json bench/results/moe_layer_h200.json
 
-PyTorch's side lets the host run ahead of the device; ours makes 4 calls a region to do the same. Options that are not
-known here go to bench_moe_layer, for example --peak 900.
+The other side lets the host run ahead of the device; ours makes 4 calls a region to do the same. Ours runs twice, with
+weight gradients in fp32 and in bf16, as the others have them. Options that are not known here go to bench_moe_layer, for
+example --peak 900.
 """
 import argparse
+import itertools
 import json
 import pathlib
 import subprocess
 import sys
 import tempfile
 
+from power_log import PowerLog
+
 SHAPES = ["qwen3-30b", "xmoe-small", "xmoe-medium", "mixtral", "xmoe-large"]
 CALLS = 4
+GRADIENTS = ["fp32", "bf16"]
 HERE = pathlib.Path(__file__).resolve().parent
-COLUMNS = "{:<12}{:>7} {:<8}{:>16}{:>16}{:>15}{:>18}{:>15}  {}"
+COLUMNS = "{:<12}{:>7} {:<8}{:<12}{:>17}{:>14}{:>14}{:>10}{:>7}{:>7}"
+HEADER = ["shape", "tokens", "routing", "layer", "TFLOP/s", "as a graph", "of the floor", "kept, MiB", "MHz", "W"]
 
 
 def output_of(command):
@@ -43,41 +50,35 @@ def run_json(command, timeout):
         return json.loads(file.read_text())
 
 
-def best(results, key):
-    """The result with the highest rate, or one that holds only an error."""
-    good = [result for result in results if key in result]
-    return max(good, key=lambda result: result[key]) if good else {"error": results[0].get("error", "")}
+def run_ours(command, timeout):
+    with PowerLog() as log:
+        results = run_json(command, timeout)
+    return [{**result, **log.medians} for result in results]
 
 
-def summarise(ours, peers):
-    """Rates of both sides, ratio and share of the floor; None where a side failed."""
-    summary = {}
-    for what, share in (("forward", "share_of_padded_floor_forward"), ("forward_backward", "share_of_padded_floor")):
-        key = f"{what}_tflops"
-        peer, plain = best(peers, key), best([p for p in peers if "index_add" in p.get("path", "")] or peers, key)
-        rate, peer_rate, plain_rate = ours.get(key), peer.get(key), plain.get(key)
-        summary[what] = {"tflops": rate, "torch_tflops": peer_rate, "torch_path": peer.get("path"),
-                         "ratio": rate / peer_rate if rate and peer_rate else None, "index_add_tflops": plain_rate,
-                         "ratio_to_index_add": rate / plain_rate if rate and plain_rate else None,
-                         "share_of_padded_floor": ours.get(share),
-                         "saved_bytes": ours.get("saved_bytes"), "torch_saved_bytes": peer.get("saved_bytes")}
-    return summary
+def layers_of(ours, peers):
+    """The results to print, by name: ours with each dtype of weight gradients, the best of PyTorch, each other peer."""
+    torch = [peer for peer in peers if peer.get("path", "").endswith(("eager", "compile"))]
+    good = [result for result in torch if "forward_backward_tflops" in result]
+    layers = {f"ours {gradients}": result for gradients, result in zip(GRADIENTS, ours)}
+    if torch:
+        layers["PyTorch"] = max(good, key=lambda r: r["forward_backward_tflops"]) if good else torch[0]
+    return layers | {peer.get("path", "peer"): peer for peer in peers if peer not in torch}
 
 
-def cell(value, text):
-    return "-" if value is None else text.format(value)
+def pair(result, key):
+    """A rate of forward and of forward+backward."""
+    rates = [result.get(key.format(what)) for what in ("forward", "forward_backward")]
+    return " / ".join(f"{rate:.0f}" if rate else "-" for rate in rates)
 
 
-def table_line(shape, tokens, routing, summary):
-    forward, both = summary["forward"], summary["forward_backward"]
-
-    def pair(key, text, scale=1.0):
-        return " / ".join(cell(side[key] and side[key] * scale, text) for side in (forward, both))
-
-    saved = [cell(both[key] and both[key] / 2**20, "{:.0f}") for key in ("saved_bytes", "torch_saved_bytes")]
-    return COLUMNS.format(shape, tokens, routing, pair("tflops", "{:.1f}"), pair("torch_tflops", "{:.1f}"),
-                          pair("ratio", "{:.2f}"), pair("share_of_padded_floor", "{:.1f} %", 100), " / ".join(saved),
-                          both["torch_path"] or "")
+def table_line(case, name, result):
+    floor = [result.get("share_of_padded_floor_forward"), result.get("share_of_padded_floor")]
+    saved = result.get("saved_bytes")
+    return COLUMNS.format(
+        *case, name, pair(result, "{}_tflops"), pair(result, "graph_{}_tflops"),
+        " / ".join(f"{100 * share:.0f} %" if share else "-" for share in floor), f"{saved / 2**20:.0f}" if saved else "-",
+        *(f"{result[key]:.0f}" if key in result else "-" for key in ("clock_mhz", "watt")))
 
 
 def main():
@@ -87,9 +88,10 @@ def main():
     parser.add_argument("--shape", nargs="+", default=SHAPES)
     parser.add_argument("--tokens", nargs="+", type=int, default=[16384, 32768])
     parser.add_argument("--routing", nargs="+", choices=["random", "skewed"], default=["random"])
+    parser.add_argument("--paths", nargs="+", help="as in bench/moe_layer_torch.py (default: all)")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--quick", action="store_true", help="16384 tokens, 10 repeats, all shapes but the largest")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds for one side of one shape")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds for one side of one shape")
     parser.add_argument("--json")
     args, binary_options = parser.parse_known_args()
     if args.quick:
@@ -97,31 +99,25 @@ def main():
     report = {
         "benchmark": "moe_layer_comparison", "command": " ".join(["bench/compare_moe_layer.py", *sys.argv[1:]]),
         "machine": output_of(["nvidia-smi", "--query-gpu=name,driver_version,power.limit", "--format=csv,noheader"]),
-        "commit": output_of(["git", "rev-parse", "--short", "HEAD"]), "summary": [], "results": [],
+        "commit": output_of(["git", "rev-parse", "--short", "HEAD"]), "results": [],
     }
-    lines = ["Model TFLOP/s of forward / forward+backward, ours over the best of PyTorch, share of the padded floor, "
-             "and what ours / PyTorch keeps for backward",
-             COLUMNS.format("shape", "tokens", "routing", "ours", "PyTorch", "ratio", "of the floor", "kept, MiB",
-                            "best path")]
-    for routing in args.routing:
-        for tokens in args.tokens:
-            for shape in args.shape:
-                common = ["--shape", shape, "--tokens", str(tokens), "--routing", routing, "--repeats",
-                          str(args.repeats)]
-                ours = run_json([args.binary, "--device", "gpu", "--calls", str(CALLS), *common, *binary_options],
-                                args.timeout)
-                peers = run_json([sys.executable, str(HERE / "moe_layer_torch.py"), *common], args.timeout)
-                for result in [*ours, *peers]:
-                    if "error" in result:
-                        print(f"{shape} {tokens} {routing} {result.get('path', '')}: {result['error']}", flush=True)
-                summary = summarise(ours[0], peers)
-                lines.append(table_line(shape, tokens, routing, summary))
-                print(lines[-1], flush=True)
-                report["summary"].append({"shape": shape, "tokens": tokens, "routing": routing, **summary})
-                report["results"] += [*ours, *peers]
-                if args.json:  # after every shape: what was measured is kept, whatever happens next
-                    pathlib.Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
-    print("\n" + "\n".join(lines))
+    print("Model TFLOP/s of forward / forward+backward. PyTorch stands for the best of its paths.\n"
+          + COLUMNS.format(*HEADER), flush=True)
+    for routing, tokens, shape in itertools.product(args.routing, args.tokens, args.shape):
+        common = ["--shape", shape, "--tokens", str(tokens), "--routing", routing, "--repeats", str(args.repeats)]
+        ours = [result for gradients in GRADIENTS for result in run_ours(
+            [args.binary, "--device", "gpu", "--calls", str(CALLS), "--gradients", gradients, *common, *binary_options],
+            args.timeout)]
+        paths = ["--paths", *args.paths] if args.paths else []
+        peers = run_json([sys.executable, str(HERE / "moe_layer_torch.py"), *common, *paths], args.timeout)
+        for name, result in layers_of(ours, peers).items():
+            print(table_line((shape, tokens, routing), name, result), flush=True)
+        for result in [*ours, *peers]:
+            if "error" in result:
+                print(f"{shape} {tokens} {routing} {result.get('path', '')}: {result['error']}", flush=True)
+        report["results"] += [*ours, *peers]
+        if args.json:  # after every shape: what was measured is kept, whatever happens next
+            pathlib.Path(args.json).write_text(json.dumps(report, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ constexpr int64_t kRowTile = 128;  // of the padded floor
 constexpr double kSkew = 0.25;
 
 struct Options {
-  std::string device = "cpu", routing = "random", experts_by = "auto", transport = "auto", json;
+  std::string device = "cpu", routing = "random", experts_by = "auto", gradients = "fp32", transport = "auto", json;
   std::vector<std::string> shapes;
   std::vector<int64_t> sizes = {1024, 512, 32, 4, 8192}, tokens = {16384};
   int repeats = 20, calls = 1, threads = 0;
@@ -67,6 +67,7 @@ RunSpec one_layer_run(const MoeShape& s, const Options& o, int ranks) {
   run.mesh.ep = ranks;
   run.moe.transport = o.transport;
   run.moe.expert_products = enum_of<ExpertProducts>(o.experts_by).value();
+  run.expert_gradients = enum_of<DType>(o.gradients).value();
   return run;
 }
 
@@ -317,6 +318,7 @@ nlohmann::ordered_json describe_layer(const std::string& name, const MoeShape& s
           {"transport", o.transport},
           {"routing", o.routing},
           {"experts_by", o.experts_by},
+          {"expert_gradients", o.gradients},
           {"repeats", o.repeats},
           {"calls_per_repeat", o.calls}};
 }
@@ -431,6 +433,9 @@ int main(int argc, char** argv) try {
       ->capture_default_str();
   app.add_option("--experts-by", o.experts_by, "as moe.expert_products: who multiplies rows with experts on a GPU")
       ->check(CLI::IsMember(enum_words<ExpertProducts>()))
+      ->capture_default_str();
+  app.add_option("--gradients", o.gradients, "as memory.expert_gradients: dtype of the experts' weight gradients")
+      ->check(CLI::IsMember(enum_words<DType>()))
       ->capture_default_str();
   app.add_option("--repeats", o.repeats, "timed repeats, of which the median counts")
       ->check(CLI::PositiveNumber)

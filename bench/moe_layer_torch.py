@@ -6,8 +6,9 @@
 The expert products are torch._grouped_mm. Two ways to bring rows to their experts and back, each eager and compiled:
   index_add   gathers and index_add, and what autograd makes of them
   permute     gathers alone, in both directions: their gradients are written by hand
-Router products are in bf16 and weight gradients are written in bf16, where ours computes the router in fp32 and writes
-fp32 gradients: both favour this side.
+Beside them the kernels of other projects that are installed (bench/moe_layer_peers.py).
+Router products are in bf16 and weight gradients are written in bf16, where ours computes the router in fp32: this
+favours this side. `graph_*` are times of a CUDA graph, which hides what the host needs to launch kernels.
 """
 import argparse
 import gc
@@ -17,6 +18,9 @@ import pathlib
 
 import torch
 import torch.nn.functional as F
+
+from moe_layer_peers import PEERS
+from power_log import PowerLog
 
 # The values of bench/moe_layer.cpp: D, F, E, K of a shape, and how a skewed router prefers expert over expert.
 SHAPES = {
@@ -28,7 +32,8 @@ SHAPES = {
 }
 SKEW, INIT_STD = 0.25, 0.02
 WARM_UP = 3
-PATHS = [(combine, mode) for mode in ("eager", "compile") for combine in ("permute", "index_add")]
+TOLERANCE = {"output": 0.02, "d_x": 0.03}  # of a path's distance from the first path, relative to the norm
+PATHS = {f"{combine} {mode}": (combine, mode) for mode in ("eager", "compile") for combine in ("permute", "index_add")}
 
 
 class Layer:
@@ -133,6 +138,19 @@ def median_ms(work, before, repeats):
     return sorted(begin.elapsed_time(end) for begin, end in times[WARM_UP:])[repeats // 2]
 
 
+def graph_ms(work, before, repeats):
+    """The same without the host: replays of one CUDA graph. None for work that cannot be captured."""
+    graph = torch.cuda.CUDAGraph()
+    before()
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    except RuntimeError as error:
+        print(f"no CUDA graph: {str(error).splitlines()[0]}", flush=True)
+        return None
+    return median_ms(graph.replay, lambda: None, repeats)
+
+
 def saved_bytes(layer, forward):
     """What autograd keeps from forward to backward: the layer's input included, its output not."""
     torch.cuda.synchronize()
@@ -141,61 +159,88 @@ def saved_bytes(layer, forward):
     return torch.cuda.memory_allocated() - before - out_TD.nbytes + layer.x_TD.nbytes
 
 
-def measure_path(layer, combine, mode, repeats, reference_TD):
-    """Times of one path, and its output, which must be the reference's to the rounding of bf16."""
+def forward_of(layer, combine, mode):
+    """The forward pass of one of PATHS."""
     torch.compiler.reset()
     function = torch.compile(moe_layer, dynamic=False) if mode == "compile" else moe_layer
+    return lambda: function(layer.x_TD, layer.w_router_ED, layer.w_up_EcFD, layer.w_down_EDF, layer.top_k, combine)
 
-    def forward():
-        return function(layer.x_TD, layer.w_router_ED, layer.w_up_EcFD, layer.w_down_EDF, layer.top_k, combine)
 
+def results_of(layer, forward):
+    """Output and input gradient. Nothing of autograd's graph outlives this: the capture of a CUDA graph would fail."""
+    layer.zero_gradients()
+    out_TD = forward()
+    out_TD.backward(layer.d_out_TD)
+    return {"output": out_TD.detach(), "d_x": layer.x_TD.grad}
+
+
+def check_against(reference, results):
+    """Distances from the first path's results, which may be the rounding of bf16."""
+    for name, tolerance in TOLERANCE.items():
+        error = ((results[name] - reference[name]).norm(dtype=torch.float32)
+                 / reference[name].norm(dtype=torch.float32)).item()
+        if not error < tolerance:
+            raise RuntimeError(f"{name} differs from that of the first path by {error:.3f} of its norm")
+
+
+def measure_path(layer, forward, repeats, reference):
+    """Results and times of one path; the results must be the reference's where there is one."""
     def forward_backward():
         forward().backward(layer.d_out_TD)
 
     layer.zero_gradients()
+    forward_backward()  # compiles and tunes, which takes memory of its own
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    forward_backward()
+    results = results_of(layer, forward)
+    check_against(reference or results, results)
     layer.zero_gradients()
-    out_TD = forward().detach()
-    if reference_TD is not None:
-        error = ((out_TD - reference_TD).norm(dtype=torch.float32) / reference_TD.norm(dtype=torch.float32)).item()
-        if not error < 0.02:
-            raise RuntimeError(f"the output differs from that of the first path by {error:.3f} of its norm")
     saved = saved_bytes(layer, forward)
     forward_ms = median_ms(forward, layer.zero_gradients, repeats)
-    both_ms = median_ms(forward_backward, layer.zero_gradients, repeats)
+    with PowerLog() as log:
+        both_ms = median_ms(forward_backward, layer.zero_gradients, repeats)
+    memory = torch.cuda.max_memory_allocated()
+    graph_forward_ms, graph_both_ms = (graph_ms(work, layer.zero_gradients, repeats)
+                                       for work in (forward, forward_backward))
     tokens, width = layer.x_TD.shape
     flops = 6 * tokens * layer.top_k * width * layer.w_down_EDF.shape[2]
-    return out_TD, {
+    return results, {
         "forward_ms": forward_ms, "backward_ms": both_ms - forward_ms, "forward_backward_ms": both_ms,
         "forward_tflops": flops / forward_ms * 1e-9, "forward_backward_tflops": 3 * flops / both_ms * 1e-9,
-        "saved_bytes": saved, "memory_bytes": torch.cuda.max_memory_allocated(),
+        "graph_forward_tflops": graph_forward_ms and flops / graph_forward_ms * 1e-9,
+        "graph_forward_backward_tflops": graph_both_ms and 3 * flops / graph_both_ms * 1e-9,
+        "saved_bytes": saved, "memory_bytes": memory, **log.medians,
     }
 
 
-def measure_shape(shape, tokens, routing, repeats):
-    """One result per path; one that fails is recorded with its error."""
+def measure_shape(shape, tokens, routing, repeats, wanted):
+    """One result per wanted path; one that fails is recorded with its error."""
     width, expert_width, expert_count, top_k = SHAPES[shape]
     layer = Layer(*SHAPES[shape], tokens, routing == "skewed")
     imbalance = layer.imbalance()
-    reference_TD, results = None, []
-    for combine, mode in PATHS:
+    reference, results = None, []
+    for path in wanted:
         result = {
-            "benchmark": "moe_layer_torch", "path": f"{combine} {mode}", "shape": shape, "width": width,
+            "benchmark": "moe_layer_torch", "path": path, "shape": shape, "width": width,
             "expert_width": expert_width, "experts": expert_count, "top_k": top_k, "tokens": tokens, "dtype": "bf16",
             "routing": routing, "repeats": repeats, "imbalance": imbalance, "torch": torch.__version__,
         }
+        title = f"{shape} T={tokens} {routing} routing, {path}"
         try:
-            out_TD, times = measure_path(layer, combine, mode, repeats, reference_TD)
-            reference_TD = out_TD if reference_TD is None else reference_TD
+            forward = forward_of(layer, *PATHS[path]) if path in PATHS else PEERS[path](layer)
+            computed, times = measure_path(layer, forward, repeats, reference)
+            reference = reference or computed
             result.update(times)
-            print(f"{shape} T={tokens} {routing} routing, {combine} {mode}: forward {times['forward_ms']:.3f} ms "
-                  f"{times['forward_tflops']:.1f} TFLOP/s, forward+backward {times['forward_backward_ms']:.3f} ms "
-                  f"{times['forward_backward_tflops']:.1f} TFLOP/s, "
+            print(f"{title}: forward {times['forward_ms']:.3f} ms {times['forward_tflops']:.1f} TFLOP/s, "
+                  f"forward+backward {times['forward_backward_ms']:.3f} ms "
+                  f"{times['forward_backward_tflops']:.1f} TFLOP/s, as a graph "
+                  f"{times['graph_forward_backward_tflops'] or math.nan:.1f}, "
                   f"{times['saved_bytes'] / 2**20:.0f} MiB kept for backward", flush=True)
         except Exception as error:  # of whatever kind: the other paths still count
             result["error"] = str(error)
-            print(f"{shape} T={tokens} {routing} routing, {combine} {mode}: error: {error}", flush=True)
+            print(f"{title}: error: {error}", flush=True)
+        layer.zero_gradients()
         gc.collect()
         torch.cuda.empty_cache()
         results.append(result)
@@ -207,11 +252,12 @@ def main():
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["qwen3-30b"])
     parser.add_argument("--tokens", nargs="+", type=int, default=[16384])
     parser.add_argument("--routing", choices=["random", "skewed"], default="random")
+    parser.add_argument("--paths", nargs="+", choices=[*PATHS, *PEERS], default=[*PATHS, *PEERS])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json")
     args = parser.parse_args()
     results = [result for shape in args.shape for tokens in args.tokens
-               for result in measure_shape(shape, tokens, args.routing, args.repeats)]
+               for result in measure_shape(shape, tokens, args.routing, args.repeats, args.paths)]
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(results, indent=2) + "\n")
 
