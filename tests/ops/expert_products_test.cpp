@@ -116,7 +116,8 @@ TEST(ExpertProducts, TakeLongerOnFewProcessorsWithTheSameBits) {
 }
 
 // Enough tiles that blocks of Hopper compute them in pairs: row tiles of 128 in even and odd numbers, and an odd number
-// of columns of 256. Weight gradients are computed so where x has no index.
+// of columns of 256. Weight gradients are computed so where x has no index, and otherwise in tall tiles if n is the
+// larger one.
 TEST(ExpertProducts, ManyTilesAgreeWithTheLibrary) {
   if (!on_gpu()) GTEST_SKIP() << "a CPU has one way";
   TestStream test;
@@ -129,21 +130,22 @@ TEST(ExpertProducts, ManyTilesAgreeWithTheLibrary) {
     const Experts experts(test.stream, 4, n, k);
     const Owned x = to_operand(random_tensor("x", {rows, k}, DType::bf16)),
                 dy = to_operand(random_tensor("dy", {rows, n}, DType::bf16));
-    for (const bool indexed : {false, true}) {
-      SCOPED_TRACE(fmt::format("{}x{}{}", n, k, indexed ? ", indexed" : ""));
-      const int32_t* const index = indexed ? backwards.data() : nullptr;
+    for (const auto& [x_indexed, y_indexed] : {std::pair{false, false}, {true, false}, {true, true}}) {
+      SCOPED_TRACE(fmt::format("{}x{}{}{}", n, k, x_indexed ? ", x indexed" : "", y_indexed ? ", y indexed" : ""));
+      const int32_t* const x_index = x_indexed ? backwards.data() : nullptr;
+      const int32_t* const y_index = y_indexed ? backwards.data() : nullptr;
       // Weight gradients that are overwritten, and ones that are added to what is there.
       const auto differentiate = [&](ExpertProducts by, DType dtype, Store store) {
         Owned dw = store == Store::accumulate ? to_operand(random_tensor("dw", {4, n, k}, dtype))
                                               : make_output(dtype, {4, n, k});
-        estmm(test.stream, {dy.view, index}, {x.view, index}, offsets, dw.view, store, by);
+        estmm(test.stream, {dy.view, y_index}, {x.view, x_index}, offsets, dw.view, store, by);
         return to_case_tensor(dw);
       };
       Tensors expected;
       for (const ExpertProducts by : {ExpertProducts::per_expert, ExpertProducts::grouped}) {
         Owned y = make_output(DType::bf16, {rows, n}), dx = make_output(DType::bf16, {rows, k});
-        esmm(test.stream, {x.view, index}, offsets, experts.weights, {y.view, index}, by);
-        esmm_d_input(test.stream, {dy.view, index}, offsets, experts.weights, {dx.view, index}, by);
+        esmm(test.stream, {x.view, x_index}, offsets, experts.weights, {y.view, y_index}, by);
+        esmm_d_input(test.stream, {dy.view, y_index}, offsets, experts.weights, {dx.view, x_index}, by);
         const Tensors got = {{"y", to_case_tensor(y)},
                              {"dx", to_case_tensor(dx)},
                              {"dw", differentiate(by, DType::f32, Store::overwrite)},

@@ -49,6 +49,10 @@ void multiply_per_expert(Stream& stream, ProductKind kind, const SortedRows& x, 
 void multiply_weights_per_expert(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                  std::span<const int64_t> offsets, TensorView dw_eNK, Store store);
 int64_t per_expert_workspace_bytes(int64_t max_n, int64_t max_k);
+// Whether multiply_weights_per_expert rounds each sum once: fp32 gradients, or ones in bf16 that are overwritten and
+// whose rows come in one piece. The library rounds a sum to bf16 before it adds it to another.
+bool rounds_sums_once(const SortedRows& dy, const SortedRows& x, std::span<const int64_t> offsets, DType dw,
+                      Store store);
 
 // Whether multiply_by_warpgroups or multiply_on_tensor_cores supports such operands; the rows need no memory.
 bool fits_warpgroups(Stream& stream, const SortedRows& x, std::span<const Weight> weights, const SortedRows& y);

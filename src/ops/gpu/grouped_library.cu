@@ -89,6 +89,15 @@ void multiply_per_expert(Stream& stream, ProductKind kind, const SortedRows& x, 
   });
 }
 
+bool rounds_sums_once(const SortedRows& dy, const SortedRows& x, std::span<const int64_t> offsets, DType dw,
+                      Store store) {
+  if (dw == DType::f32 || store == Store::accumulate) return dw == DType::f32;
+  int64_t pieces = 0, experts = 0;
+  for_each_piece(offsets, dy, x, [&](size_t, int64_t, int64_t) { ++pieces; });
+  for (size_t e = 1; e < offsets.size(); ++e) experts += offsets[e] > offsets[e - 1] ? 1 : 0;
+  return pieces == experts;
+}
+
 void multiply_weights_per_expert(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                  std::span<const int64_t> offsets, TensorView dw_eNK, Store store) {
   for (size_t e = 0; e + 1 < offsets.size(); ++e)

@@ -1,7 +1,7 @@
-// Grouped GEMM in bf16 with Hopper's warpgroup instructions (wgmma). A block computes tiles of 128 rows of an expert's
-// result. One warpgroup copies: it fills a ring of stages in shared memory, 64 summands each, and gathers rows by their
-// index on the way. Two warpgroups multiply, 64 rows each. They store rows from registers, and weight gradients through
-// shared memory.
+// Grouped GEMM in bf16 with Hopper's warpgroup instructions (wgmma). A block computes tiles of 128 or 256 rows of an
+// expert's result. One warpgroup copies: it fills a ring of stages in shared memory, 64 summands each, and gathers rows
+// by their index on the way. Two warpgroups multiply, 64 or 128 rows each. They store rows from registers, and weight
+// gradients through shared memory.
 // Blocks are persistent and take the next free tile from a counter. The first stages of a tile then load while the sums
 // of the previous one are stored, and a block that started late, or shares its processor with an exchange, takes fewer
 // tiles. Results do not depend on which block computes a tile.
@@ -43,6 +43,13 @@ struct NoMeter {
   __device__ void end(int) const {}
 };
 
+template <class Product>
+using RingOf = Ring<Product::kWidth, Product::kRows>;
+template <class Product>
+constexpr int kStrips = Product::kRows / kHeight;  // of 64 rows, of each multiplying warpgroup
+template <class Product>
+using TileSums = float[kStrips<Product>][Product::kWidth / 2];
+
 __device__ inline int count_steps(int64_t depth) { return static_cast<int>((depth + kDepth - 1) / kDepth); }
 
 template <class Meter, class Queue>
@@ -53,12 +60,12 @@ __device__ int get_number(Meter& meter, Queue& queue) {
 }
 
 template <class Product, class Meter>
-__device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> walk, Ring<Product::kWidth> ring,
+__device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> walk, RingOf<Product> ring,
                            BlockQueue<Product::kPaired> queue, Meter& meter) {
   if (queue.takes()) queue.take(walk.table.taken);
   for (int number = get_number(meter, queue); number < walk.table.tiles; number = get_number(meter, queue)) {
     if (queue.takes()) meter.time(Spent::number, [&] { queue.take(walk.table.taken); });
-    const Tile tile = walk.find(number, Product::kWidth);
+    const Tile tile = walk.find(number, Product::kRows, Product::kWidth);
     const int steps = count_steps(product.depth(tile));
     if (steps == 0) continue;
     auto a = product.load_a(tile);
@@ -81,8 +88,7 @@ __device__ void load_tiles(const Product& product, TileWalk<Product::kPaired> wa
 // sums = a b over all stages of a tile, at least one. One batch of products is always in flight, so each stage is
 // released one step late.
 template <class Product, class Meter>
-__device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, float (&sums)[Product::kWidth / 2],
-                         Meter& meter) {
+__device__ void multiply(int group, int steps, RingOf<Product>& ring, TileSums<Product>& sums, Meter& meter) {
   constexpr int kBytesA = Product::kA == Along::depth ? 32 : 16 * kRowBytes;  // of 16 summands
   constexpr int kBytesB = Product::kB == Along::depth ? 32 : 16 * kRowBytes;
   unsigned last = 0;
@@ -94,9 +100,12 @@ __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, floa
       begin_products();
 #pragma unroll
       for (int i = 0; i < kDepth / 16; ++i)
-        multiply_async<Product::kA, Product::kB>(
-            sums, describe_tile(ring.a() + group * kPanelBytes + i * kBytesA, kPanelBytes),
-            describe_tile(ring.b() + i * kBytesB, kPanelBytes), step > 0 || i > 0);
+#pragma unroll
+        for (int strip = 0; strip < kStrips<Product>; ++strip)
+          multiply_async<Product::kA, Product::kB>(
+              sums[strip],
+              describe_tile(ring.a() + (group * kStrips<Product> + strip) * kPanelBytes + i * kBytesA, kPanelBytes),
+              describe_tile(ring.b() + i * kBytesB, kPanelBytes), step > 0 || i > 0);
       commit_products();
       wait_for_products<1>();
     });
@@ -106,14 +115,15 @@ __device__ void multiply(int group, int steps, Ring<Product::kWidth>& ring, floa
   }
   meter.time(Spent::work, [&] {
     wait_for_products<0>();
-    keep_sums(sums);
+#pragma unroll
+    for (int strip = 0; strip < kStrips<Product>; ++strip) keep_sums(sums[strip]);
   });
   release<Product::kPaired>(last);
 }
 
 // Rows and columns outside the result are not multiplied.
-template <bool kPaired, int kWidth>
-__device__ void skip(int steps, Ring<kWidth>& ring) {
+template <bool kPaired, class StageRing>
+__device__ void skip(int steps, StageRing& ring) {
   for (int step = 0; step < steps; ++step) {
     wait_for_phase(ring.filled(), ring.parity);
     release<kPaired>(ring.read());
@@ -122,21 +132,24 @@ __device__ void skip(int steps, Ring<kWidth>& ring) {
 }
 
 template <class Product, class Meter>
-__device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired> walk, Ring<Product::kWidth> ring,
+__device__ void multiply_tiles(const Product& product, TileWalk<Product::kPaired> walk, RingOf<Product> ring,
                                BlockQueue<Product::kPaired> queue, int group, unsigned held, Meter& meter) {
   for (int number = get_number(meter, queue); number < walk.table.tiles; number = get_number(meter, queue)) {
-    const Tile tile = walk.find(number, Product::kWidth);
+    const Tile tile = walk.find(number, Product::kRows, Product::kWidth);
     const int steps = count_steps(product.depth(tile));
-    if (!Meter::kMultiplies || product.height(tile) <= group * kHeight / 2 ||
+    if (!Meter::kMultiplies || product.height(tile) <= group * Product::kRows / 2 ||
         (Product::kPaired && product.width(tile) <= 0)) {
       skip<Product::kPaired>(steps, ring);
       continue;
     }
     const auto place = product.place(tile, group, held);
     if (product.add) place.prefetch(Product::kWidth);
-    float sums[Product::kWidth / 2] = {};
+    TileSums<Product> sums = {};
     if (steps > 0) multiply<Product>(group, steps, ring, sums, meter);
-    meter.time(Spent::store, [&] { place.store(sums, product.add); });
+    meter.time(Spent::store, [&] {
+      if constexpr (kStrips<Product> == 1) place.store(sums[0], product.add);
+      else place.store(sums, product.add);
+    });
   }
   product.finish();
 }
@@ -146,8 +159,8 @@ __device__ void compute_tiles(const Product& product, TileTable table, Meter met
   constexpr bool kPaired = Product::kPaired;
   let_next_kernel_begin();
   const unsigned held = first_tile_address();
-  Ring<Product::kWidth> ring{held + Product::kHeldBytes};
-  BlockQueue<kPaired> queue{ring.memory + Ring<Product::kWidth>::kBytes};
+  RingOf<Product> ring{held + Product::kHeldBytes};
+  BlockQueue<kPaired> queue{ring.memory + RingOf<Product>::kBytes};
   if (threadIdx.x == 0) {
     ring.init(kWarpgroup + Product::kBoxesA + Product::kBoxesB, (kPaired ? kPair : 1) * 2 * kWarpgroup / 32);
     queue.init();
@@ -183,7 +196,7 @@ __global__ void __launch_bounds__(kBlockThreads, 1) __cluster_dims__(kPair, 1, 1
 
 template <class Product>
 constexpr size_t kSharedBytes =
-    kAtomBytes + Product::kHeldBytes + Ring<Product::kWidth>::kBytes + BlockQueue<Product::kPaired>::kBytes;
+    kAtomBytes + Product::kHeldBytes + RingOf<Product>::kBytes + BlockQueue<Product::kPaired>::kBytes;
 
 // The processors that can run these kernels: none on any GPU but Hopper.
 const Processors& find_processors(Stream& stream);

@@ -93,8 +93,8 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
 
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
            Store store, ExpertProducts by) {
-  // The library rounds a sum to bf16 before it adds it to another, and gathered rows come to it in pieces.
-  if (dw_eNK.dtype == DType::f32 && goes_to_library(by, average_rows(offsets), dy_RN.data.cols(), x_RK.data.cols()))
+  if (goes_to_library(by, average_rows(offsets), dy_RN.data.cols(), x_RK.data.cols()) &&
+      rounds_sums_once(dy_RN, x_RK, offsets, dw_eNK.dtype, store))
     return multiply_weights_per_expert(stream, dy_RN, x_RK, offsets, dw_eNK, store);
   multiply_weights_grouped(stream, dy_RN, x_RK, offsets, dw_eNK, store);
 }

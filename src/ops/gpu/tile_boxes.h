@@ -12,21 +12,21 @@ constexpr int kBoxRows = kHeight / 2, kBoxBytes = kBoxRows * kRowBytes;
 // Boxes of a warpgroup that shared memory holds, and those of both warpgroups.
 constexpr int kHeldBoxes = 2, kHeldBytes = 2 * kHeldBoxes * kBoxBytes;
 
-// The rows of one warpgroup in a tile, from (row, column) of a matrix of the result on, and the `width` of columns up
-// to the end of the result. `memory`: where the warpgroup holds its boxes. Each element is stored, or added to, once.
+// 64 rows of one warpgroup in a tile, from (row, column) of a matrix of the result on, and the `width` of columns up to
+// the end of the result. `memory`: where the warpgroup holds its boxes; `first`: the place of the first one. Each
+// element is stored, or added to, once.
 template <class U>
 struct TileBoxes {
   static constexpr int kColumns = kRowBytes / sizeof(U);
   const TensorMap& map;
   unsigned memory;
-  int matrix, row, column, width;
+  int matrix, row, column, width, first = 0;
 
   template <int kCount>
   __device__ void store(const float (&sums)[kCount], bool add) const {
-    static_assert(2 * kCount / kColumns % kHeldBoxes == 0);  // each tile begins with the first place for a box
 #pragma unroll
     for (int i = 0; i < 2 * kCount / kColumns; ++i) {
-      const unsigned box = memory + i % kHeldBoxes * kBoxBytes;
+      const unsigned box = memory + (first + i) % kHeldBoxes * kBoxBytes;
       const bool inside = i * kColumns < width;
       if (inside) {
         wait_for_boxes<kHeldBoxes - 1>();

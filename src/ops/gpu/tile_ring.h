@@ -7,9 +7,9 @@
 namespace mw::gpu {
 
 // Stages in shared memory, each with the tiles of both operands and two barriers: filled, and read by all warps.
-template <int kWidth>
+template <int kWidth, int kRows = kHeight>
 struct Ring {
-  static constexpr int kTileBytesA = kHeight * kRowBytes;
+  static constexpr int kTileBytesA = kRows * kRowBytes;
   static constexpr int kStageBytes = kTileBytesA + kWidth * kRowBytes;
   static constexpr int kStages = (192 << 10) / kStageBytes;
   static constexpr int kBytes = kStages * (kStageBytes + 16);

@@ -9,9 +9,10 @@
 
 namespace mw::gpu {
 
-constexpr int kHeight = 128;                       // of a tile
-constexpr int kWideTile = 256, kNarrowTile = 128;  // their widths
-constexpr int kBand = 16;                          // row tiles that share column tiles of the other operand
+constexpr int kHeight = 128;                        // of a tile
+constexpr int kWideTile = 256, kNarrowTile = 128;   // their widths
+constexpr int kTallHeight = 256, kTallWidth = 192;  // of a tall tile
+constexpr int kBand = 16;                           // row tiles that share column tiles of the other operand
 
 // Where an expert's rows and tiles begin (for pairs of blocks: their units of two tiles), and its number of row tiles.
 // One extra entry holds the end of the last expert.
@@ -27,9 +28,9 @@ struct TileTable {
 };
 
 // The tile shapes that kernels support: pairs of blocks require wide tiles.
-template <int kTileWidth, bool kInPairs>
+template <int kTileWidth, bool kInPairs, int kTileHeight = kHeight>
 struct TileShape {
-  static constexpr int kWidth = kTileWidth;
+  static constexpr int kRows = kTileHeight, kWidth = kTileWidth;
   static constexpr bool kPaired = kInPairs;
 };
 
@@ -49,18 +50,18 @@ struct TileWalk {
   int expert = 0;
 
   // Bands of an expert's row tiles go through all columns together, so that tiles in flight share operands in cache.
-  __device__ Tile find(int number, int width) {
+  __device__ Tile find(int number, int tile_height, int width) {
     while (table.experts[expert + 1].first_tile <= number) ++expert;
     const ExpertTiles here = table.experts[expert];
     const int64_t begin = here.first_row, end = table.experts[expert + 1].first_row;
     const int own = kPaired ? place_in_pair() : 0, place = number - here.first_tile, rows = here.row_tiles / kRows;
     if (kPaired && place >= rows * table.columns) {
       const int column = (place - rows * table.columns) * kPair + own;
-      return {expert, begin, end, int64_t{rows} * kRows * kHeight, int64_t{column} * width, false};
+      return {expert, begin, end, int64_t{rows} * kRows * tile_height, int64_t{column} * width, false};
     }
     const int band = place / (kBandRows * table.columns), in_band = place - band * kBandRows * table.columns;
     const int height = min(kBandRows, rows - band * kBandRows), row = band * kBandRows + in_band % height;
-    return {expert, begin, end, int64_t{row * kRows + own} * kHeight, int64_t{in_band / height} * width, kPaired};
+    return {expert, begin, end, int64_t{row * kRows + own} * tile_height, int64_t{in_band / height} * width, kPaired};
   }
 };
 
@@ -74,17 +75,37 @@ inline int64_t count_pair_units(int64_t row_tiles, int64_t columns) {
   return row_tiles / kPair * columns + row_tiles % kPair * ceil_div(columns, kPair);
 }
 
+struct TileSize {
+  int64_t height, width;
+  bool paired;
+};
+
 // How the host splits a product into tiles. The device gets a zero (the counter of tiles taken) followed by the
 // experts, because one copy costs less than two.
 struct Tiling {
   std::vector<ExpertTiles> counter_and_experts = {ExpertTiles{}};
-  int64_t width, columns;
-  bool paired;
+  TileSize tile;
+  int64_t columns;
 
   std::span<ExpertTiles> experts() { return std::span(counter_and_experts).subspan(1); }
   int64_t rows() const { return counter_and_experts.back().first_row; }
   int tiles() const { return counter_and_experts.back().first_tile; }
 };
+
+// Tiles of one size. row_tiles_of(rows): row tiles of an expert with so many rows.
+template <class RowTiles>
+Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, const TileSize& tile, const RowTiles& row_tiles_of) {
+  Tiling tiling;
+  tiling.tile = tile;
+  tiling.columns = ceil_div(width, tile.width);
+  int64_t tiles = 0;
+  for (size_t e = 0; e < offsets.size(); ++e) {
+    const int64_t own = e + 1 < offsets.size() ? row_tiles_of(offsets[e + 1] - offsets[e]) : 0;
+    tiling.counter_and_experts.push_back({offsets[e], static_cast<int>(tiles), static_cast<int>(own)});
+    tiles += tile.paired ? count_pair_units(own, tiling.columns) : own * tiling.columns;
+  }
+  return tiling;
+}
 
 // Chooses narrow tiles where wide ones would leave processors idle or compute many columns in vain. Chooses pairs where
 // at least two thirds of the row tiles can share with another one of their expert: the others gain nothing and wait for
@@ -92,25 +113,17 @@ struct Tiling {
 template <class RowTiles>
 Tiling cut_tiles(std::span<const int64_t> offsets, int64_t width, const Processors& processors,
                  const RowTiles& row_tiles_of) {
-  Tiling tiling;
   int64_t row_tiles = 0, alone = 0;
-  for (size_t e = 0; e < offsets.size(); ++e) {
-    const int64_t own = e + 1 < offsets.size() ? row_tiles_of(offsets[e + 1] - offsets[e]) : 0;
-    tiling.counter_and_experts.push_back({offsets[e], 0, static_cast<int>(own)});
+  for (size_t e = 0; e + 1 < offsets.size(); ++e) {
+    const int64_t own = row_tiles_of(offsets[e + 1] - offsets[e]);
     row_tiles += own;
     alone += own % kPair;
   }
   const int64_t wide = ceil_div(width, kWideTile), narrow = ceil_div(width, kNarrowTile);
-  const bool is_narrow = row_tiles * wide < processors.blocks || 12 * wide > 7 * narrow;
-  tiling.width = is_narrow ? kNarrowTile : kWideTile;
-  tiling.columns = is_narrow ? narrow : wide;
-  tiling.paired = !is_narrow && processors.pairs > 0 && 3 * alone <= row_tiles;
-  int64_t tiles = 0;
-  for (ExpertTiles& expert : tiling.experts()) {
-    expert.first_tile = static_cast<int>(tiles);
-    tiles += tiling.paired ? count_pair_units(expert.row_tiles, tiling.columns) : expert.row_tiles * tiling.columns;
-  }
-  return tiling;
+  if (row_tiles * wide < processors.blocks || 12 * wide > 7 * narrow)
+    return cut_tiles(offsets, width, TileSize{kHeight, kNarrowTile, false}, row_tiles_of);
+  const bool paired = processors.pairs > 0 && 3 * alone <= row_tiles;
+  return cut_tiles(offsets, width, TileSize{kHeight, kWideTile, paired}, row_tiles_of);
 }
 
 }  // namespace mw::gpu
