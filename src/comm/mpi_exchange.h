@@ -12,7 +12,7 @@
 
 namespace mw {
 
-constexpr int kSendWindow = 16;
+constexpr int kSendWindow = 16, kSendsBeforeReceives = 4;
 
 // Throws Exit::comm unless the status is MPI_SUCCESS, with MPI's text for it.
 void check_mpi(int status, const char* call);
