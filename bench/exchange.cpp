@@ -34,8 +34,8 @@ class Exchange : public Arm {
         plan_(plan_of(world, o, name, device)),
         stream_(open_stream(device, 1)),
         store_(to_slots(plan_.activation_rows), arenas_of(device)) {
-    const TensorView scratch = store_.fixed("work.ops");
-    stream_.workspace().attach(scratch.data, static_cast<size_t>(scratch.bytes()));
+    attach_workspaces(store_, stream_, *comms.ep);
+    exchanges_ = comms.ep->exchange_stream();
     const Islands islands = make_islands(group_of(plan_.mesh, MeshAxis::ep, plan_.rank), plan_.nodes);
     const LayerRows row(Recompute::none, 0, 0);
     ExpertScratch experts{store_.rows("work.expert_a"),
@@ -120,6 +120,7 @@ class Exchange : public Arm {
     if (phase % 2 == 0) copies = dispatch(pass);
     else combine(pass);
     stream_.wait();
+    if (exchanges_ != nullptr) exchanges_->wait();
     return copies;
   }
   Trace::SentBytes sent_bytes() override { return stream_.trace().sent_bytes(); }
@@ -246,6 +247,7 @@ class Exchange : public Arm {
 
   Plan plan_;
   Stream stream_;
+  Stream* exchanges_ = nullptr;  // between GPUs
   TensorStore store_;
   std::unique_ptr<TensorStore> weights_memory_;
   std::unique_ptr<WeightCache> cache_;

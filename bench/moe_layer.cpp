@@ -111,8 +111,7 @@ class Bench {
         stream_(open_stream(device, threads)),
         params_(plan_, arenas_of(device)),
         store_(to_slots(plan_.activation_rows), arenas_of(device)) {
-    const TensorView scratch = store_.fixed("work.ops");
-    stream_.workspace().attach(scratch.data, static_cast<size_t>(scratch.bytes()));
+    attach_workspaces(store_, stream_, *comms_.ep);
     params_.initialise(1, stream_);
     x_ = store_.fixed("work.normed");
     d_out_ = store_.fixed("work.d_branch");

@@ -88,6 +88,11 @@ class Comm {
   virtual std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
                                               std::span<const int64_t> counts);
 
+  // The stream on which all communication between devices of this group, and of others, runs in the order of the calls.
+  // Operators that are enqueued on it after an exchange may read what that has received without waiting for it. Null
+  // where communication goes through the host.
+  virtual Stream* exchange_stream() { return nullptr; }
+
   // Collective. Members with the same color form a new group, ordered by key.
   virtual std::unique_ptr<Comm> split(int color, int key) = 0;
 

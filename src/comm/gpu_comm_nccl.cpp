@@ -12,8 +12,11 @@
 namespace mw {
 
 struct GpuLink {
-  GpuLink(Device device, Comm& of) : queue(open_queue(device, {.urgent = true})), world(of) {}
-  std::unique_ptr<DeviceQueue> queue;
+  // Writes are staged: otherwise the driver may let the host wait for earlier exchanges.
+  GpuLink(Device device, Comm& of)
+      : stream(device, 1, open_queue(device, {.urgent = true, .stage_writes = true})), world(of) {}
+  Stream stream;
+  DeviceQueue& queue = stream.queue();
   Comm& world;
   // Of all links of the process: kernels of one may wait for those of another.
   std::shared_ptr<std::vector<ncclComm_t>> groups = std::make_shared<std::vector<ncclComm_t>>();
@@ -140,22 +143,23 @@ class GpuComm : public Comm {
   std::unique_ptr<Comm> split(int color, int key) override { return make_gpu_comm(host_->split(color, key), link_); }
   Progress* progress() override { return host_->progress(); }
 
+  Stream* exchange_stream() override { return &link_->stream; }
   std::unique_ptr<Pending> all_reduce_sum(Stream& stream, std::span<float> values) override {
     follow(stream);
     {
-      const QueueScope scope(stream.trace(), *link_->queue, Work::reduce, "all_reduce",
+      const QueueScope scope(stream.trace(), link_->queue, Work::reduce, "all_reduce",
                              {"bytes", static_cast<int64_t>(values.size_bytes())});
       check(ncclAllReduce(values.data(), values.data(), values.size(), ncclFloat32, ncclSum, group(), native()),
             "ncclAllReduce");
     }
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue.mark());
   }
 
   std::unique_ptr<Pending> reduce_scatter_sum(Stream& stream, std::span<float> values,
                                               std::span<const int64_t> counts) override {
     follow(stream);
     {
-      const QueueScope scope(stream.trace(), *link_->queue, Work::reduce, "reduce_scatter",
+      const QueueScope scope(stream.trace(), link_->queue, Work::reduce, "reduce_scatter",
                              {"bytes", static_cast<int64_t>(values.size_bytes())});
       if (are_equal(counts)) {
         const size_t count = values.size() / counts.size();
@@ -171,14 +175,14 @@ class GpuComm : public Comm {
         calls.end();
       }
     }
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue.mark());
   }
 
   std::unique_ptr<Pending> all_gather(Stream& stream, std::span<std::byte> bytes,
                                       std::span<const int64_t> counts) override {
     follow(stream);
     {
-      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_gather",
+      const QueueScope scope(stream.trace(), link_->queue, Work::exchange, "all_gather",
                              {"bytes", static_cast<int64_t>(bytes.size())});
       if (are_equal(counts)) {
         const size_t count = bytes.size() / counts.size();
@@ -194,13 +198,13 @@ class GpuComm : public Comm {
         calls.end();
       }
     }
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue.mark());
   }
 
   std::unique_ptr<Pending> all_to_all(Stream& stream, std::span<const RowExchange> exchanges) override {
     follow(stream);
     start_messages(stream, exchanges);
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue.mark());
   }
 
   std::unique_ptr<Pending> send(Stream& stream, std::span<const std::byte> bytes, int to) override {
@@ -219,17 +223,17 @@ class GpuComm : public Comm {
   std::unique_ptr<Pending> message(Stream& stream, const char* label, size_t bytes, const Start& start) {
     follow(stream);
     {
-      const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, label,
+      const QueueScope scope(stream.trace(), link_->queue, Work::exchange, label,
                              {"bytes", static_cast<int64_t>(bytes)});
       if (bytes > 0) start();
     }
-    return std::make_unique<GpuPending>(stream.queue(), link_->queue->mark());
+    return std::make_unique<GpuPending>(stream.queue(), link_->queue.mark());
   }
   void start_messages(Stream& stream, std::span<const RowExchange> exchanges) {
     int64_t bytes = 0;
     for (const RowExchange& x : exchanges)
       bytes += std::accumulate(x.send_counts.begin(), x.send_counts.end(), int64_t{0}) * x.row_bytes;
-    const QueueScope scope(stream.trace(), *link_->queue, Work::exchange, "all_to_all", {"bytes", bytes});
+    const QueueScope scope(stream.trace(), link_->queue, Work::exchange, "all_to_all", {"bytes", bytes});
     CallGroup calls;
     for (const RowExchange& x : exchanges) add_messages(x);
     calls.end();
@@ -251,18 +255,20 @@ class GpuComm : public Comm {
       fail(Exit::comm, "an earlier collective between GPUs failed", "look for the first error of the job");
     return (*link_->groups)[index_];
   }
-  NativeQueue native() const { return {link_->queue->native()}; }
+  NativeQueue native() const { return {link_->queue.native()}; }
 
   // What comes next on the link starts after what the stream has been given so far.
   void follow(Stream& stream) {
     if (Progress* noted = progress(); noted != nullptr) noted->begin_collective();
     if (link_->watching != &stream.queue()) {
-      stream.queue().watch([link = std::weak_ptr(link_)] {
+      const auto check = [link = std::weak_ptr(link_)] {
         if (const auto open = link.lock()) check_link(*open);
-      });
+      };
+      stream.queue().watch(check);
+      if (link_->watching == nullptr) link_->queue.watch(check);
       link_->watching = &stream.queue();
     }
-    link_->queue->wait_for(stream.queue().mark());
+    link_->queue.wait_for(stream.queue().mark());
   }
 
   std::unique_ptr<Comm> host_;

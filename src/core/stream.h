@@ -16,7 +16,7 @@
 namespace mw {
 
 // Scratch memory of one stream: a stack from which operators allocate in frames. Its size is fixed by the row
-// `work.ops` of the byte table.
+// `work.ops` of the byte table; that of the exchanges' stream by `work.relay_ops`.
 class Workspace {
  public:
   void attach(void* memory, size_t bytes);

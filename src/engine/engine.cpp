@@ -67,8 +67,8 @@ Plan make_measured_plan(const ModelSpec& model, const RunSpec& run, const Comm& 
   return make_plan(model, run, world.size(), world.rank(), platform, std::move(placements));
 }
 
-// Only this stream is limited: NCCL's kernels have a queue of their own (comm/gpu_comm_nccl.cpp), so that ranks of
-// unequal speed have equal links.
+// Only this stream is limited: NCCL's kernels, and those that gateways run between two exchanges, have a queue of their
+// own (comm/gpu_comm_nccl.cpp), so that ranks of unequal speed have equal links.
 Stream open_stream_of(const RunSpec& run, const Comm& world, Device device, int threads) {
   Stream stream = open_stream(device, threads, {.processors = processors_of(run, world.rank(), world.size(), device)});
   stream.set_deterministic(run.train.deterministic);

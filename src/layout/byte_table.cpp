@@ -422,6 +422,8 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   out.rows = share_recomputed(run.recompute, std::move(out.rows));
   add_workspace(out, model, run, widest, tokens,
                 std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform)));
+  if (platform.relay_workspace_bytes > 0)
+    out.add("work.relay_ops", ByteKind::workspace, DType::u8, {platform.relay_workspace_bytes});
   add_gathered(out, model, run.train.dtype, widest, tokens, mesh.tp);
   if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);
   return out.rows;

@@ -49,6 +49,7 @@ struct Platform {
   bool native_bf16 = false;                   // packed weights are bf16, else fp32
   bool one_packed_form = false;               // products of both directions read the same one
   int64_t ops_workspace_bytes = 0;            // scratch that operators need at most, attention's where it was asked
+  int64_t relay_workspace_bytes = 0;          // of a gateway's operators, on the stream of the exchanges
   int64_t logit_elements = int64_t{4} << 20;  // of the logits computed at a time: fits caches, or fills a GPU
   int64_t logit_gradient_rows = 0;            // of their bf16 gradients multiplied at a time, about; 0: one chunk's
   bool split_masters = true;                  // where packed forms allow it

@@ -83,22 +83,47 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
   return std::max(bytes, matmul_workspace_bytes(widest, widest, device) + expert_bytes);
 }
 
+// Of a gateway's sorts, which run on the stream of the exchanges.
+static int64_t relay_scratch(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t tokens,
+                             DeviceKind device) {
+  int64_t bytes = 0;
+  const std::vector<TransportKind> transports = choose_transports(transport_names(run.moe.transport, model), mesh.ep);
+  for (size_t i = 0; i < model.layers.size(); ++i)
+    if (model.layers[i].feed_forward == FeedForwardKind::moe && traits_of(transports[i]).by_node)
+      bytes = std::max(bytes, unit_scratch(run, model.layers[i], mesh, tokens, device));
+  return bytes;
+}
+
 Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
                           DeviceKind device) {
-  int64_t bytes = 0;  // fewer sequences can need more
-  for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp))
-    bytes = std::max(bytes, operator_scratch(model, run, mesh, sequences, threads, device));
   Platform platform;
   const bool on_cpu = device == DeviceKind::cpu;
+  for (const int64_t sequences :
+       different_samples(run, run.train.micro_batches, mesh.dp)) {  // fewer sequences can need more
+    const auto raise = [](int64_t& most, int64_t bytes) { most = std::max(most, bytes); };
+    raise(platform.ops_workspace_bytes, operator_scratch(model, run, mesh, sequences, threads, device));
+    if (!on_cpu)
+      raise(platform.relay_workspace_bytes, relay_scratch(model, run, mesh, sequences * run.train.seq_len, device));
+  }
   platform.native_bf16 = !on_cpu || cpu::matmul_traits().native_bf16;
   platform.one_packed_form = !on_cpu;
-  platform.ops_workspace_bytes = bytes;
   if (!on_cpu) {
     platform.logit_elements = kGpuLogitElements;
     platform.logit_gradient_rows = kGpuLogitGradientRows;
     platform.row_chunks = kGpuRowChunks;
   }
   return platform;
+}
+
+void attach_workspaces(TensorStore& store, Stream& stream, Comm& ep) {
+  const auto attach = [&](const char* row, Stream* to) {
+    const TensorView scratch = store.fixed(row);
+    if (to != nullptr) to->workspace().attach(scratch.data, static_cast<size_t>(scratch.bytes()));
+  };
+  attach("work.ops", &stream);
+  Stream* const relay = ep.exchange_stream();
+  if (store.has("work.relay_ops")) attach("work.relay_ops", relay);
+  else if (relay != nullptr) relay->workspace().attach(nullptr, 0);
 }
 
 }  // namespace mw

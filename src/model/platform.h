@@ -1,7 +1,9 @@
 // The inputs of the byte table that depend on the machine and build.
 #pragma once
 
+#include "comm/comm.h"
 #include "core/device.h"
+#include "core/tensor_store.h"
 #include "layout/plan.h"
 
 namespace mw {
@@ -13,5 +15,9 @@ constexpr int64_t kGpuRowChunks = 2;
 // such a device, and the form of weights that its products read.
 Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int threads,
                           DeviceKind device = DeviceKind::cpu);
+
+// Gives the stream its scratch, the row `work.ops`. Where the table has `work.relay_ops` too, the stream of the
+// exchanges of `ep` gets that; where ranks share GPUs there is none. `store` must outlive the use of both streams.
+void attach_workspaces(TensorStore& store, Stream& stream, Comm& ep);
 
 }  // namespace mw

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/platform.h"
 #include "ops/rope.h"
 
 namespace mw {
@@ -18,8 +19,7 @@ Transformer::Transformer(const Plan& plan, ParamStore& params, MeshComms& comms,
       shards_(plan, *comms.tp, store_, stream),
       auxiliary_(plan),
       splits_(splits_backward(plan.pipeline.kind)) {
-  const TensorView ops = store_.fixed("work.ops");
-  stream_.workspace().attach(ops.data, static_cast<size_t>(ops.bytes()));
+  attach_workspaces(store_, stream_, *comms.ep);
   step_tokens_ = {store_.fixed("data.ids"), store_.fixed("data.labels"), {}};
   if (plan_.run.data.document_mask) step_tokens_.document_starts = store_.fixed("data.document_starts");
   fill_rope_table();

@@ -21,7 +21,7 @@ namespace mw::test {
 namespace {
 
 // Of a layer alone. AddressSanitizer marks all of it each time.
-constexpr size_t kWorkspaceBytes = size_t{16} << 20;
+constexpr size_t kWorkspaceBytes = size_t{16} << 20, kExchangeWorkspaceBytes = size_t{1} << 20;
 
 bool is_by_node(const LayerOptions& o) { return o.transport == "halo" || o.transport == "bypass"; }
 bool has_slices(const LayerOptions& o) { return o.transport == "gather_tokens"; }
@@ -72,7 +72,11 @@ TestLayer::TestLayer(const LayerOptions& options, Comm& ep, Stream& stream)
       placement_(placement_of(o_, ep.size())),
       gather_(make_gather()),
       store_(slots()),
-      layer_(make_layer()) {}
+      layer_(make_layer()) {
+  if (!o_.exchange_stream) return;
+  exchange_stream_ = std::make_unique<TestStream>(1, kExchangeWorkspaceBytes);
+  comm_.set_exchange_stream(exchange_stream_->stream);
+}
 
 int64_t TestLayer::width() const {
   return placement_.is_sliced() ? placement_.widths[static_cast<size_t>(comm_.rank())] : kExpertWidth;

@@ -29,12 +29,13 @@ struct LayerOptions {
   int64_t experts = 7, top_k = 3;
   Activation activation = Activation::swiglu;
   int64_t shared_width = 20;
-  bool exact = false;         // weights are multiples of 1/8: with input to match, sums of products round nothing
-  int micro_batches = 1;      // the same one several times: gradients add up
-  int64_t weight_slots = 2;   // of gather_weights
-  bool prefetch = false;      // weights_begin is called before forward and backward
-  ExpertPlacement placement;  // empty: blocks, or with gather_tokens equal slices
-  NodeMap nodes;              // of the ranks of the group
+  bool exact = false;            // weights are multiples of 1/8: with input to match, sums of products round nothing
+  int micro_batches = 1;         // the same one several times: gradients add up
+  int64_t weight_slots = 2;      // of gather_weights
+  bool prefetch = false;         // weights_begin is called before forward and backward
+  ExpertPlacement placement;     // empty: blocks, or with gather_tokens equal slices
+  NodeMap nodes;                 // of the ranks of the group
+  bool exchange_stream = false;  // exchanges have a stream of their own, as between GPUs
   MoeOptions moe;
 };
 
@@ -107,7 +108,7 @@ class TestLayer {
 
   LayerOptions o_;
   std::unique_ptr<Comm> alone_;
-  std::unique_ptr<TestStream> own_stream_;
+  std::unique_ptr<TestStream> own_stream_, exchange_stream_;
   CountingComm comm_;
   std::vector<StartedSum> sums_;
   DelayedComm delayed_;

@@ -100,6 +100,7 @@ LayerOptions options_of_rank(const MatrixCase& c, int rank) {
   o.row_chunks = c.row_chunks;
   o.placement = placement_of(c);
   o.nodes = nodes_of(c);
+  o.exchange_stream = c.exchange_stream;
   o.moe.recompute = c.recompute;
   o.moe.defer_up = c.defer_up;
   int last = c.ranks - 1;
@@ -208,10 +209,11 @@ std::string describe(const MatrixCase& c) {
   constexpr const char* kHomes[] = {"blocks", "scattered experts", "a rank without experts"};
   constexpr const char* kNodes[] = {"one node", "two ranks a node", "three ranks a node", "interleaved nodes",
                                     "one rank a node"};
-  return fmt::format("{} ranks, {}, {}, {} chunks, top {}, {}, {}{}{}{}, {}, recompute {}{}{}, {} replicas", c.ranks,
+  return fmt::format("{} ranks, {}, {}, {} chunks, top {}, {}, {}{}{}{}{}, {}, recompute {}{}{}, {} replicas", c.ranks,
                      c.transport, kNodes[static_cast<int>(c.nodes)], c.row_chunks, c.top_k,
                      kTokens[static_cast<int>(c.tokens)], kHomes[static_cast<int>(c.homes)], c.shared ? ", shared" : "",
                      c.capacity ? ", capacity" : "", c.defer_up ? ", deferred" : "",
+                     c.exchange_stream ? ", a stream for exchanges" : "",
                      c.activation == Activation::relu ? "relu" : "swiglu", c.recompute.logits ? "l" : "",
                      c.recompute.dispatched ? "d" : "", c.recompute.hidden ? "h" : "", c.replicas);
 }
@@ -219,9 +221,9 @@ std::string describe(const MatrixCase& c) {
 std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int stride, int replicas) {
   constexpr MoeRecompute kRecompute[] = {{}, {false, false, true}, {false, true, true}, {true, true, true}};
   constexpr int kModes = std::size(kRecompute) + 1;  // the last defers
-  const int homes = ranks == 1 ? 1 : 3, nodes = is_by_node(transport) ? 5 : 1;
+  const int homes = ranks == 1 ? 1 : 3, nodes = is_by_node(transport) ? 5 : 1, streams = is_by_node(transport) ? 2 : 1;
   std::vector<MatrixCase> cases;
-  for (int i = 0; i < 3 * homes * nodes * 2 * 2 * 2 * 2 * 2 * kModes; i += stride) {
+  for (int i = 0; i < 3 * homes * nodes * streams * 2 * 2 * 2 * 2 * 2 * kModes; i += stride) {
     int left = i;
     const auto pick = [&left](int values) { return std::exchange(left, left / values) % values; };
     MatrixCase c;
@@ -236,6 +238,7 @@ std::vector<MatrixCase> matrix_cases(int ranks, const char* transport, int strid
     c.shared = pick(2) == 1;
     c.top_k = pick(2) == 0 ? 1 : 3;
     c.activation = pick(2) == 0 ? Activation::relu : Activation::swiglu;
+    c.exchange_stream = pick(streams) == 1;
     c.nodes = static_cast<Nodes>(pick(nodes));
     c.homes = static_cast<Homes>(pick(homes));
     c.tokens = static_cast<Tokens>(pick(3));

@@ -20,7 +20,7 @@ struct MatrixCase {
   Homes homes = Homes::blocks;
   Nodes nodes = Nodes::one;
   int replicas = 0;  // on every rank
-  bool shared = true, capacity = false, defer_up = false;
+  bool shared = true, capacity = false, defer_up = false, exchange_stream = false;
   MoeRecompute recompute;
   Activation activation = Activation::swiglu;
   bool drop_one_row = false;  // the fault, on the last rank that has tokens

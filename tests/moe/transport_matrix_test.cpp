@@ -37,9 +37,10 @@ struct Size {
   int ranks, stride;
 };
 constexpr Size kSizes[] = {{1, 7}, {2, 7}, {3, 7}, {4, 7}, {8, 17}, {16, 43}};
-constexpr Size kSizesByNode[] = {{1, 71}, {2, 71}, {3, 71}, {4, 71}, {6, 101}, {9, 211}, {16, 421}};
+constexpr Size kSizesByNode[] = {{1, 139}, {2, 139}, {3, 139}, {4, 139}, {6, 199}, {9, 419}, {16, 839}};
 
 constexpr Size kSizesWithReplicas[] = {{2, 17}, {3, 17}, {4, 17}, {8, 37}};
+constexpr Size kSizesByNodeWithReplicas[] = {{2, 31}, {3, 31}, {4, 31}, {8, 73}};
 
 class TransportMatrix : public testing::TestWithParam<std::tuple<Size, const char*, int>> {
  protected:
@@ -81,13 +82,18 @@ INSTANTIATE_TEST_SUITE_P(ByNode, TransportMatrix,
                            return fmt::format("{}Ranks_{}", std::get<0>(tested.param).ranks, std::get<1>(tested.param));
                          });
 
+std::string name_with_replicas(const testing::TestParamInfo<std::tuple<Size, const char*, int>>& tested) {
+  const auto& [size, transport, replicas] = tested.param;
+  return fmt::format("{}Ranks_{}_{}", size.ranks, transport, replicas);
+}
 INSTANTIATE_TEST_SUITE_P(WithReplicas, TransportMatrix,
-                         testing::Combine(testing::ValuesIn(kSizesWithReplicas),
-                                          testing::Values("flat", "halo", "bypass"), testing::Values(1, 2)),
-                         [](const auto& tested) {
-                           return fmt::format("{}Ranks_{}_{}", std::get<0>(tested.param).ranks,
-                                              std::get<1>(tested.param), std::get<2>(tested.param));
-                         });
+                         testing::Combine(testing::ValuesIn(kSizesWithReplicas), testing::Values("flat"),
+                                          testing::Values(1, 2)),
+                         name_with_replicas);
+INSTANTIATE_TEST_SUITE_P(ByNodeWithReplicas, TransportMatrix,
+                         testing::Combine(testing::ValuesIn(kSizesByNodeWithReplicas),
+                                          testing::Values("halo", "bypass"), testing::Values(1, 2)),
+                         name_with_replicas);
 
 TEST(TransportMatrix, CapacityDropsRowsWhereItIsSet) {
   const std::vector<MatrixCase> cases = matrix_cases(4, "flat", 7);

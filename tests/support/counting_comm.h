@@ -51,11 +51,18 @@ class CountingComm : public ForwardingComm {
 
   std::unique_ptr<Pending> all_to_all(Stream& stream, std::span<const RowExchange> exchanges) override {
     ++starts;
-    return Comm::all_to_all(stream, exchanges);
+    std::unique_ptr<Pending> started = Comm::all_to_all(stream, exchanges);
+    if (own_stream_ != nullptr) started->wait();
+    return started;
   }
+
+  // As between GPUs: exchanges are done, in their order, before what is given to this stream later.
+  void set_exchange_stream(Stream& stream) { own_stream_ = &stream; }
+  Stream* exchange_stream() override { return own_stream_; }
 
  private:
   std::map<int64_t, int64_t> by_row_bytes_, own_by_row_bytes_;
+  Stream* own_stream_ = nullptr;
 };
 
 }  // namespace mw::test

@@ -1,6 +1,7 @@
 #include "moe/transports/transport_by_node.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "ops/index.h"
 
@@ -12,6 +13,16 @@ TensorView flat(TensorView view) { return view.reshape({view.numel()}); }
 TensorView slice_of(GrowingTensor& tensor, int64_t first, int64_t rows) {
   return tensor.take(first + rows).slice(first, rows);
 }
+
+// A scope of the gateway's part, on the queue where it runs.
+struct RelayScope {
+  RelayScope(Stream& stream, Stream& relay, const char* label) {
+    if (&relay == &stream) host.emplace(stream.trace(), Work::exchange, label);
+    else beside.emplace(stream.trace(), relay.queue(), Work::exchange, label);
+  }
+  std::optional<TraceScope> host;
+  std::optional<QueueScope> beside;
+};
 
 // A fault: blocks of senders are received in the order of descending peers.
 ExchangeLeg received_backwards(ExchangeLeg leg) {
@@ -136,6 +147,17 @@ void ByNodeTransport::dispatch_begin(Stream& stream, Pass pass, int64_t chunk, T
   send_units(stream, pass, own);
   const auto& [first, rows] = own.home_leg.own_received;
   pack_rows(stream, own, source_TD, own.home_leg.own_sent, units_of(pass, own).slice(first, rows));
+  if (&relay_of(stream) != &stream) pass_on(stream, pass, own);
+}
+
+Stream& ByNodeTransport::relay_of(Stream& stream) const {
+  Stream* const own = chunks_.size() > 1 ? ep_.exchange_stream() : nullptr;
+  return own != nullptr ? *own : stream;
+}
+
+void ByNodeTransport::start_relay(Stream& stream, std::unique_ptr<Pending>& arrives) {
+  if (Stream& relay = relay_of(stream); &relay != &stream) relay.queue().wait_for(stream.queue().mark());
+  else wait(stream, arrives);
 }
 
 void ByNodeTransport::send_units(Stream& stream, Pass pass, Chunk& chunk) {
@@ -206,9 +228,10 @@ TensorView ByNodeTransport::units_of(Pass pass, const Chunk& chunk) {
 // The gateway's part: what came from other islands goes on to the ranks of this one.
 void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
   if (islands_.count() == 1 || chunk.passed_on) return;
-  wait(stream, chunk.far);
+  start_relay(stream, chunk.far);
   chunk.passed_on = true;
-  const TraceScope scope(stream.trace(), Work::exchange, "spread");
+  Stream& relay = relay_of(stream);
+  const RelayScope scope(stream, relay, "spread");
   const ExchangePlan& plan = chunk.plan;
   const Begins& first = chunk.first;
   const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows;
@@ -217,19 +240,19 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
   if (forward) {
     const TensorView choices = by_unit(t_.pilot_choices, first.pilot, pilots),
                      leads = slice_of(t_.spread_leads, first.spread, spread);
-    sort_units(stream, choices, {}, parts_.place, island_size_, options_.merge,
+    sort_units(relay, choices, {}, parts_.place, island_size_, options_.merge,
                {table, leads, by_unit(t_.spread_units, first.pilot, pilots)});
-    unit_choices(stream, choices, weighs ? by_unit(t_.pilot_weights, first.pilot, pilots) : TensorView{}, leads,
+    unit_choices(relay, choices, weighs ? by_unit(t_.pilot_weights, first.pilot, pilots) : TensorView{}, leads,
                  parts_.place, options_.merge, by_unit(t_.spread_choices, first.spread, spread),
                  weighs ? by_unit(t_.spread_weights, first.spread, spread) : TensorView{});
   }
   const TensorView rows = slice_of(t_.pilots, first.pilot, pilots), copies = slice_of(t_.spread, first.spread, spread),
                    units = units_of(pass, chunk);
   const auto copy = [&](RowRange range, TensorView out) {
-    gather_range(stream, rows, table, range, out);
+    gather_range(relay, rows, table, range, out);
     if (options_.fault != Fault::lose_replica || !forward) return;
     const RowRange next{range.first + 1, std::min(range.rows, spread - 1 - range.first)};
-    gather_range(stream, rows, table, next, out.slice(0, std::max<int64_t>(next.rows, 0)));
+    gather_range(relay, rows, table, next, out.slice(0, std::max<int64_t>(next.rows, 0)));
   };
   const auto& [others, own_sent, own_received] = chunk.spread_leg;
   for (const RowRange& range : ranges_outside({own_sent}, spread)) copy(range, copies.slice(range.first, range.rows));
@@ -246,6 +269,7 @@ void ByNodeTransport::pass_on(Stream& stream, Pass pass, Chunk& chunk) {
          by_unit(t_.unit_weights, first.unit, plan.units));
   chunk.spread = start_exchanges(stream, ep_, islands_, exchanges);
   copy(own_sent, units.slice(own_received.first, own_received.rows));
+  if (&relay != &stream) chunk.own_copied = relay.queue().mark();
 }
 
 // The order in which the experts' part sorts units, from the plan alone.
@@ -275,8 +299,10 @@ ExpertBatch ByNodeTransport::dispatch_finish(Stream& stream, Pass pass, int64_t 
     if (pass == Pass::backward) place_weights(stream, own);
     else order_units(stream, own);
     pass_on(stream, pass, own);
+    wait(stream, own.far);
     wait(stream, own.home);
     wait(stream, own.spread);
+    if (own.own_copied != nullptr) stream.queue().wait_for(std::exchange(own.own_copied, nullptr));
     if (pass != Pass::backward) sort_arrived(stream, own);
   }
   ExpertBatch batch = forward_rows(chunk, source_TD);
@@ -360,6 +386,7 @@ void ByNodeTransport::send_back_units(Stream& stream, Pass pass, Chunk& chunk) {
   if (several_islands) merge_own(spread_leg, copies);
   if (!forgets_home) merge_own(home_leg, returned);
   chunk.merged = false;
+  if (&relay_of(stream) != &stream) send_back_pilots(stream, pass, chunk);
 }
 
 // The sums of the experts' outputs for these units of the chunk, or of their input gradients.
@@ -375,8 +402,9 @@ void ByNodeTransport::merge_rows(Stream& stream, Pass pass, const Chunk& chunk, 
 
 void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) {
   if (islands_.count() == 1 || chunk.merged) return;
-  wait(stream, chunk.spread);
-  const TraceScope scope(stream.trace(), Work::exchange, "merge_pilots");
+  start_relay(stream, chunk.spread);
+  Stream& relay = relay_of(stream);
+  const RelayScope scope(stream, relay, "merge_pilots");
   const ExchangePlan& plan = chunk.plan;
   const Begins& first = chunk.first;
   const int64_t pilots = plan.far.receive_rows, spread = plan.spread.send_rows, sent = chunk.sent_rows;
@@ -386,11 +414,11 @@ void ByNodeTransport::send_back_pilots(Stream& stream, Pass pass, Chunk& chunk) 
     exchanges.push_back(exchange_of(plan.far, Direction::to_tokens, to, from));
   };
   const TensorView rows = slice_of(t_.pilots, first.pilot, pilots);
-  combine_rows(stream, slice_of(t_.spread, first.spread, spread), table, {}, {}, rows);
+  combine_rows(relay, slice_of(t_.spread, first.spread, spread), table, {}, {}, rows);
   send(rows, slice_of(t_.rows, first.sent, sent));
   if (pass == Pass::backward) {
     const TensorView values = by_unit(t_.pilot_weights, first.pilot, pilots);
-    merge_values(stream, by_unit(t_.spread_weights, first.spread, spread), table, values);
+    merge_values(relay, by_unit(t_.spread_weights, first.spread, spread), table, values);
     send(values, by_unit(t_.row_weights, first.sent, sent));
   }
   chunk.far = start_exchanges(stream, ep_, islands_, exchanges);

@@ -89,8 +89,9 @@ class ByNodeTransport : public Transport {
     Begins first;
     std::vector<int64_t> offsets;  // of slots, in sorted rows
     std::unique_ptr<Pending> home, far, spread;
-    bool passed_on = false;  // the gateway has sent what arrived from other nodes
-    bool merged = false;     // the gateway has sent what came back
+    bool passed_on = false;          // the gateway has sent what arrived from other nodes
+    bool merged = false;             // the gateway has sent what came back
+    DeviceQueue::Mark own_copied{};  // on the exchanges' stream: the gateway's own rows are where they would arrive
   };
   // Part of each copy of an expert in the sorts: the member that takes its rows from here, its rank, its rank's place
   // in this island, its slot here; its position in (rank, slot) order. -1: none. Copies are in the order of
@@ -126,6 +127,11 @@ class ByNodeTransport : public Transport {
   static void gather_range(Stream& stream, TensorView from, TensorView table, RowRange range, TensorView out);
   TensorView units_of(Pass pass, const Chunk& chunk);  // the receive buffer of home and spread
   void send_units(Stream& stream, Pass pass, Chunk& chunk);
+  // The stream of the gateway's part of a chunk. With several chunks, between GPUs, it is that of the exchanges: the
+  // part then runs beside the experts of other chunks. Else it is `stream`.
+  Stream& relay_of(Stream& stream) const;
+  // Makes that stream wait for what the gateway's part reads.
+  void start_relay(Stream& stream, std::unique_ptr<Pending>& arrives);
   void pass_on(Stream& stream, Pass pass, Chunk& chunk);
   void order_units(Stream& stream, const Chunk& chunk);
   void sort_arrived(Stream& stream, const Chunk& chunk);

@@ -111,8 +111,10 @@ class GpuQueue : public DeviceQueue {
     stage_->full = mark();
     stage_ = stage_ == &both_stages_[0] ? &both_stages_[1] : &both_stages_[0];
     stage_->used = 0;
-    if (stage_->full != nullptr)
-      check(synchronise_event(static_cast<NativeEvent>(stage_->full.get())), "waiting for the device");
+    if (stage_->full == nullptr) return;
+    const auto event = static_cast<NativeEvent>(stage_->full.get());
+    if (!watchers_.empty()) watch_until([event] { return query_event(event); });
+    check(synchronise_event(event), "waiting for the device");
   }
   // Waits for what `ready` asks about, and hands out what was read.
   template <class Ready, class Synchronise>
