@@ -62,6 +62,22 @@ TEST(JsonLines, RepairsEveryCut) {
   }
 }
 
+TEST(JsonLines, SetAsideKeepTheirContent) {
+  const ScratchDir dir;
+  const std::string path = dir / "m.jsonl";
+  EXPECT_EQ(set_lines_aside(path), "");
+  write_raw(path, "");
+  EXPECT_EQ(set_lines_aside(path), "");
+  for (int n = 1; n <= 3; ++n) {
+    const std::string line = fmt::format("{{\"step\":{}}}\n", n);
+    write_raw(path, line);
+    const std::string aside = set_lines_aside(path);
+    EXPECT_EQ(aside, fmt::format("{}.{}", path, n));
+    EXPECT_EQ(read_raw(aside), line);
+    EXPECT_FALSE(std::filesystem::exists(path));
+  }
+}
+
 TEST(JsonLines, MissingAndHostileFiles) {
   const ScratchDir dir;
   EXPECT_EQ(truncate_after_step(dir / "absent", 1).kept, 0);

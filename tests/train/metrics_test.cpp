@@ -219,6 +219,21 @@ TEST(StepReport, BitsPerByteAndTheRunStandInTheMetrics) {
   EXPECT_FALSE(contains(second, "bits_per_byte") || contains(second, "\"run\"")) << second;
 }
 
+TEST(RunLog, ANewRunKeepsTheMetricsOfAnEarlierOne) {
+  const ScratchDir dir;
+  LogSpec spec;
+  spec.jsonl = dir / "metrics.jsonl";
+  RunLog(spec, 0).write(usual_step(), {});
+  const std::string earlier = read_raw(spec.jsonl);
+  RunLog(spec, usual_step().step).write(usual_step(), {});
+  EXPECT_EQ(read_raw(spec.jsonl), earlier + earlier) << "a resumed run goes on in the same file";
+  RunLog next(spec, 0);
+  EXPECT_TRUE(contains(next.note(), spec.jsonl + ".1")) << next.note();
+  EXPECT_EQ(read_raw(spec.jsonl + ".1"), earlier + earlier);
+  next.write(usual_step(), {});
+  EXPECT_EQ(read_raw(spec.jsonl), earlier);
+}
+
 TEST(StepReport, TheMetricsSayHowRowsTravel) {
   const ScratchDir dir;
   LogSpec spec;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "formats/io/json_events.h"
 #include "formats/io/output_file.h"
 
@@ -88,6 +89,18 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   }
   if (output) output->finish();
   return result;
+}
+
+std::string set_lines_aside(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return "";
+  std::string aside;
+  for (int n = 1; aside.empty() || path_exists(aside); ++n) aside = fmt::format("{}.{}", path, n);
+  std::filesystem::rename(path, aside, error);
+  if (error)
+    fail(Exit::data, fmt::format("cannot rename {} to {}: {}", printable(path), printable(aside), error.message()),
+         "move the metrics of the earlier run away, or write those of this run to another file");
+  return aside;
 }
 
 }  // namespace mw

@@ -33,4 +33,8 @@ struct TruncatedLines {
 // step stay. The file is replaced atomically, and not touched when nothing is removed; a missing file counts as empty.
 TruncatedLines truncate_after_step(const std::string& path, int64_t step);
 
+// To be called before a run begins at step 1. Renames a file with lines: adds ".1" to its name, or the first number
+// that is free. Returns the new name; "" where there is no file, or an empty one.
+std::string set_lines_aside(const std::string& path);
+
 }  // namespace mw

@@ -190,7 +190,12 @@ void RunLog::open_lines(const std::string& path, int64_t last_step) {
   std::error_code ignored;  // what went wrong shows when the file is opened
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   try {
-    removed_ = truncate_after_step(path, last_step).beyond;
+    if (last_step == 0) {
+      if (const std::string aside = set_lines_aside(path); !aside.empty())
+        note_ = fmt::format("metrics: {} of an earlier run is kept as {}", path, aside);
+    } else if (const int64_t removed = truncate_after_step(path, last_step).beyond; removed > 0) {
+      note_ = fmt::format("metrics: {} lines after step {} removed from {}", removed, last_step, path);
+    }
     lines_ = std::make_unique<JsonLinesWriter>(path);
   } catch (const Error& error) {
     fail(error.code(), fmt::format("log.jsonl = \"{}\": {}", printable(path), error.what()), error.hint());

@@ -74,9 +74,11 @@ std::vector<Scalar> step_scalars(const StepReport& report, const ReportContext& 
 class RunLog {
  public:
   RunLog() = default;
-  // Removes the steps after `last_step` that an earlier run left. Errors: data naming the key and the path.
+  // Removes the steps after `last_step` that an earlier run left. If that is 0, renames an earlier run's log.jsonl
+  // instead. Errors: data naming the key and the path.
   RunLog(const LogSpec& log, int64_t last_step);
-  int64_t lines_removed() const { return removed_; }  // removed from log.jsonl
+  // What became of an earlier run's log.jsonl, as a log line; "" where there was none to change.
+  const std::string& note() const { return note_; }
   // The next line will also describe the run (docs/formats.md, `run`).
   void describe_run(nlohmann::ordered_json run) { run_ = std::move(run); }
   // A file that cannot be written (a full disk) is given up with a warning on stderr; the run continues.
@@ -90,7 +92,7 @@ class RunLog {
   std::unique_ptr<JsonLinesWriter> lines_;
   std::unique_ptr<EventFileWriter> events_;
   nlohmann::ordered_json run_;
-  int64_t removed_ = 0;
+  std::string note_;
 };
 
 }  // namespace mw

@@ -227,8 +227,7 @@ void Trainer::open_metrics() {
   if (!leader_) return;
   log_ = RunLog(run_.log, state_.step);
   log_.describe_run(describe_run(world_, *engine_, *data_, options_.version, state_.step));
-  if (log_.lines_removed() > 0)
-    say("metrics: {} lines after step {} removed from {}", log_.lines_removed(), state_.step, run_.log.jsonl);
+  if (!log_.note().empty()) say("{}", log_.note());
 }
 
 std::optional<StepParts> Trainer::longest_parts(double seconds) const {
