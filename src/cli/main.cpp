@@ -2,8 +2,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <new>
@@ -61,6 +63,15 @@ static Exit run(int argc, char** argv) {
   return Exit::usage;
 }
 
+// A full disk shows at last when buffers are flushed.
+static void check_output() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  fail(Exit::data,
+       fmt::format("standard output cannot be written: {}", errno != 0 ? std::strerror(errno) : "a write failed"),
+       "free disk space or write to another place, and run the command again");
+}
+
 }  // namespace mw
 
 namespace {}  // namespace
@@ -69,7 +80,9 @@ int main(int argc, char** argv) {
   mw::restart_with_settings(argv);
   mw::keep_large_buffers_off_heap();
   try {
-    return static_cast<int>(mw::run(argc, argv));
+    const mw::Exit code = mw::run(argc, argv);
+    if (code == mw::Exit::ok) mw::check_output();
+    return static_cast<int>(code);
   } catch (const mw::Error& error) {
     mw::print_error(error, "");
     return static_cast<int>(error.code());

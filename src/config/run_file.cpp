@@ -394,6 +394,9 @@ RunSpec parse_run_text(const std::string& text, const std::string& where, const 
   return run;
 }
 
+// Some editors begin UTF-8 files with it.
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
 RunSpec read_run_file(const std::string& path, const std::vector<std::string>& overrides) {
   std::error_code ignored;  // reading it tells why not
   if (std::filesystem::is_directory(path, ignored)) fail_folder(path);
@@ -403,6 +406,7 @@ RunSpec read_run_file(const std::string& path, const std::vector<std::string>& o
   } catch (const Error& error) {
     fail(Exit::config, error.what(), "`moewright init` writes a run file to start from");
   }
+  if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   return parse_run_text(text, path, overrides);
 }
 

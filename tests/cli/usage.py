@@ -3,10 +3,11 @@ outputs are created."""
 
 import os
 import pathlib
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, run, write_corpus, write_run_file  # noqa: E402
+from _jobs import BIN, Checks, run, write_corpus, write_run_file  # noqa: E402
 
 checks = Checks()
 
@@ -72,4 +73,17 @@ for path, arguments in [("new/a.toml", ["init", "new/a.toml"]),
                         ("drawn/here/s.svg", ["schedule", "1f1b", "--svg", "drawn/here/s.svg"])]:
     result = run(1, *arguments)
     checks.expect(result.code == 0 and pathlib.Path(path).exists(), f"{arguments}: exit {result.code}", result.output)
+
+# Editors on Windows begin files with a byte order mark.
+pathlib.Path("mark.toml").write_bytes(b"\xef\xbb\xbf" + pathlib.Path("run.toml").read_bytes())
+for name in ("run.toml", "mark.toml"):
+    result = run(1, "finished", name, "checkpoint.dir=none")
+    checks.expect(result.code == 1 and "0 of" in result.output, f"finished {name}: exit {result.code}", result.output)
+
+# A full disk: no command that prints its result succeeds.
+for arguments in (["init"], ["--help"], ["schedule", "1f1b"]):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BIN, *arguments], stdout=full, stderr=subprocess.PIPE, text=True)
+    checks.expect(done.returncode == 4 and "standard output cannot be written" in done.stderr,
+                  f"{arguments} to a full disk: exit {done.returncode}", done.stderr)
 checks.finish()
