@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/commands.h"
 #include "layout/plan.h"
 #include "planner/calibrate.h"
@@ -45,10 +46,14 @@ void emit(const Request& request, const Layout& layout, const std::string& path)
     std::fprintf(stderr, "it names no text or tokens yet: give `train` data.path=FILE\n");
 }
 
+void check_is_new(const PlanOptions& options, const std::string& path) {
+  if (!options.force && path_exists(path))
+    fail(Exit::usage, fmt::format("{} already exists", printable(path)), "pass --force to overwrite it");
+}
+
 Exit write_calibrated(const PlanOptions& options) {
   if (options.output.empty()) fail(Exit::usage, "--calibrate needs a file to write the new profile to", "-o mine.json");
-  if (!options.force && path_exists(options.output))
-    fail(Exit::usage, fmt::format("{} already exists", options.output), "pass --force to overwrite it");
+  check_is_new(options, options.output);
   const std::vector<MeasuredStep> steps = read_measured_steps(options.metrics);
   const Request request = read_request(options, steps.back().ranks);
   const Calibration calibration = calibrate(request, steps, options.metrics);
@@ -60,6 +65,7 @@ Exit write_calibrated(const PlanOptions& options) {
 
 Exit plan(const PlanOptions& options) {
   if (!options.metrics.empty()) return write_calibrated(options);
+  if (!options.emit.empty()) check_is_new(options, options.emit);
   if (!options.why)
     refuse_chosen_keys(options.overrides,
                        "leave it out; --why \"\" explains the layout of the run file and these keys");
@@ -122,7 +128,7 @@ Command add_plan_command(CommandLine& line) {
                                      "until it predicts the step time of that run");
   for (const char* other : {"--why", "--emit", "--plot", "--json", "--list-all"}) calibrated.excludes(other);
   sub.add_option("-o,--output", options->output, "where --calibrate writes the new profile").needs(calibrated);
-  sub.add_flag("--force", options->force, "let -o overwrite a file").needs(calibrated);
+  sub.add_flag("--force", options->force, "let --emit and -o overwrite a file");
   return {sub, [options] { return plan(*options); }};
 }
 

@@ -62,6 +62,10 @@ seconds = 0
 """)
 expect(0, ["wrote best.toml", "wrote best.svg"], "small.toml", "--platform", XEON, "--ranks", "2", "--emit", "best.toml",
        "--plot", "best.svg")
+emitted = pathlib.Path("best.toml").read_bytes()
+expect(2, ["best.toml already exists", "pass --force"], "small.toml", "--platform", XEON, "--ranks", "2", "--emit", "best.toml")
+checks.expect(pathlib.Path("best.toml").read_bytes() == emitted, "a refused --emit changed the file", "")
+expect(0, ["wrote best.toml"], "small.toml", "--platform", XEON, "--ranks", "2", "--emit", "best.toml", "--force")
 root = xml.etree.ElementTree.parse("best.svg").getroot()
 checks.expect(root.tag.endswith("svg") and len(root) > 20, f"best.svg: {root.tag} with {len(root)} elements", "")
 result = run(2, "train", "best.toml")
