@@ -2,6 +2,7 @@
 
 #include "cli/run_commands.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_reader.h"
 
 namespace mw {
 
@@ -18,7 +19,12 @@ Command add_finished_command(CommandLine& line) {
               fail(Exit::config, "checkpoint.dir is empty, so the progress of this run is not recorded",
                    "set checkpoint.dir to the folder of its checkpoints");
             const std::string newest = newest_checkpoint(run.checkpoint.dir);
-            const int64_t step = newest.empty() ? 0 : read_checkpoint_index(newest).state.step;
+            int64_t step = 0;
+            if (!newest.empty()) {
+              const CheckpointReader reader(newest);
+              reader.check_files();
+              step = reader.index().state.step;
+            }
             std::printf("%lld of %lld steps are saved in %s\n", static_cast<long long>(step),
                         static_cast<long long>(run.train.steps), run.checkpoint.dir.c_str());
             return step >= run.train.steps ? Exit::ok : Exit::check_failed;

@@ -96,6 +96,14 @@ refused("an empty DONE", lambda: cut(NEWEST / DONE, 0), INDEX)
 refused("a trailing slash", lambda: cut(NEWEST / DONE, 0), INDEX, resume=f"{NEWEST}/")
 refused("no DONE", lambda: (NEWEST / DONE).unlink(), DONE, cure="the newest complete checkpoint there is ")
 
+# One that was not written to the end is passed over, and named.
+(NEWEST / DONE).unlink()
+passed = run(1, "train", RUN, *COMMON, *outputs("run"), "checkpoint.resume=auto", "train.steps=3", "checkpoint.every=0")
+checks.expect(passed.code == 0 and f"passed over {NEWEST}: it was not written to the end" in passed.output
+              and f"resumed from {OLDER}" in passed.output, f"an unfinished one: exit {passed.code}", passed.output)
+shutil.rmtree(FOLDER / "step-00000003")
+restore()
+
 # A damaged but complete one is not passed over in silence: the user decides.
 flip(NEWEST / RANK_FILE, size - 1)
 damaged = run(1, "train", RUN, *COMMON, *outputs("run"), "checkpoint.resume=auto")

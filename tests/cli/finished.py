@@ -29,6 +29,19 @@ pathlib.Path("run", "step-00000006").mkdir()  # half-written: no DONE
 finished(1, "4 of 6 steps", *RUN)
 finished(3, "checkpoint.dir is empty", "train.steps=4")
 finished(3, "unknown key", *RUN, "train.stepz=4")
+
+# A run whose newest checkpoint cannot be read is not complete.
+weights = next(pathlib.Path("run", "step-00000004").glob("*.safetensors"))
+whole = weights.read_bytes()
+for damage in (b"", whole[:-100]):
+    weights.write_bytes(damage)
+    finished(5, "is refused", "checkpoint.dir=run", "train.steps=4")
+    inspected = run(1, "inspect", "run")
+    checks.expect(inspected.code == 5 and weights.name in inspected.output, f"inspect: exit {inspected.code}", inspected.output)
+weights.unlink()
+finished(5, "1 of its files is missing", "checkpoint.dir=run", "train.steps=4")
+weights.write_bytes(whole)
+finished(0, "4 of 4 steps", "checkpoint.dir=run", "train.steps=4")
 pathlib.Path("run", "step-00000004", "index.json").write_text("{}")
-finished(5, "damaged", "checkpoint.dir=run", "train.steps=4")
+finished(5, "is refused", "checkpoint.dir=run", "train.steps=4")
 checks.finish()

@@ -65,6 +65,11 @@ std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir) {
   };
   try {
     try {
+      return take(0);
+    } catch (const LockHeld& held) {
+      say(fmt::format("{}; waiting ten seconds for it", held.what()));
+    }
+    try {
       return take(10);
     } catch (const LockHeld& held) {
       if (!is_held_elsewhere(path)) throw;

@@ -74,6 +74,15 @@ std::string folder_to_resume(const RunSpec& run) {
   }
 }
 
+std::vector<std::string> find_unfinished(const RunSpec& run, int64_t step) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(run.checkpoint.dir, error), end; !error && it != end; it.increment(error))
+    if (step_of_folder(it->path().filename().string()) > step && !path_exists((it->path() / "DONE").string()))
+      found.push_back(it->path().string());
+  return found;
+}
+
 void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder) {
   if (run.checkpoint.dir.empty()) return;
   std::vector<std::string> others;

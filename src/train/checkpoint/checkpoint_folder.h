@@ -24,6 +24,9 @@ std::unique_ptr<OutputLock> claim_checkpoint_folder(const RunSpec& run);
 // where there is none.
 std::string folder_to_resume(const RunSpec& run);
 
+// Folders of checkpoint.dir for checkpoints after `step` that were not written to the end, in no order.
+std::vector<std::string> find_unfinished(const RunSpec& run, int64_t step);
+
 // Refuses to resume from `step` of `folder` when checkpoint.dir contains later steps: retention would delete the
 // abandoned branch piece by piece, and the next checkpoint.resume = "auto" would resume from it. Errors: checkpoint.
 void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::string& folder);

@@ -91,14 +91,18 @@ CheckpointReader::CheckpointReader(const std::string& folder)
 }
 
 void CheckpointReader::check_files() const {
-  std::set<std::string> missing;
-  for (const CheckpointSlice& slice : index_.slices)
-    if (!path_exists(folder_ + "/" + slice.file)) missing.insert(slice.file);
+  std::set<std::string> files, missing;
+  for (const CheckpointSlice& slice : index_.slices) files.insert(slice.file);
+  for (const std::string& file : files)
+    if (!path_exists(folder_ + "/" + file)) missing.insert(file);
   if (!missing.empty())
     fail(Exit::checkpoint,
          fmt::format("checkpoint {} is broken: {} of its files {} missing, the first is {}", folder_, missing.size(),
                      missing.size() == 1 ? "is" : "are", *missing.begin()),
          offer_older(folder_));
+  read_or_refuse(folder_, [&] {
+    for (const std::string& file : files) SafetensorsFile(folder_ + "/" + file);
+  });
 }
 
 bool CheckpointReader::has_moments() const {

@@ -25,7 +25,7 @@ class CheckpointReader {
 
   const CheckpointIndex& index() const { return index_; }
 
-  // Checks that every file which the index names exists. Reads none.
+  // Checks that every file which the index names exists and is as long as its header says. Reads no tensor.
   void check_files() const;
 
   // Whether the checkpoint contains the optimizer's moments. Checkpoints of imported models do not: their moments are

@@ -214,6 +214,9 @@ void Trainer::load_weights() {
     int64_t is_saved = leader_ && holds_checkpoint(run_, folder) ? 1 : 0;
     world_.comm().all_reduce_max(std::span(&is_saved, 1));
     if (is_saved != 0) saved_step_ = state_.step;
+    if (leader_)
+      for (const std::string& unfinished : find_unfinished(run_, state_.step))
+        say("passed over {}: it was not written to the end", unfinished);
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     if (leader_ && state_.samples > 0)
       for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
