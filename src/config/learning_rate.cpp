@@ -115,6 +115,9 @@ void check_learning_rate(const TrainSpec& train) {
 std::string describe_learning_rate(const TrainSpec& train) {
   const std::string begin = train.warmup > 0 ? fmt::format("{} steps of warm-up to {:g}", train.warmup, train.lr)
                                              : fmt::format("{:g} from the first step on", learning_rate(train, 1));
+  if (train.warmup > train.steps)
+    return fmt::format("{}; the run ends after {} of them, at {:g}", begin, train.steps,
+                       learning_rate(train, train.steps));
   if (train.schedule == LearningRateSchedule::constant) return begin + ", then constant";
   std::string name(word_of(train.schedule));
   if (train.schedule == LearningRateSchedule::wsd)

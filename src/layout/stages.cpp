@@ -17,6 +17,7 @@ namespace {
 
 // Layers per stage as the run file lists them.
 std::vector<int64_t> parse_counts(const std::string& wanted, int64_t layers, int stages) {
+  constexpr int64_t kMostLayers = 1 << 20;  // sums of what is accepted do not overflow
   std::vector<int64_t> first = {0};
   const char* at = wanted.data();
   const char* const end = at + wanted.size();
@@ -27,7 +28,7 @@ std::vector<int64_t> parse_counts(const std::string& wanted, int64_t layers, int
     int64_t count = 0;
     const auto [next, error] = std::from_chars(at, end, count);
     const bool last = next == end;
-    if (error != std::errc() || count < 1 || count > layers || (!last && (*next != ',' || next + 1 == end)))
+    if (error != std::errc() || count < 1 || count > kMostLayers || (!last && (*next != ',' || next + 1 == end)))
       fail(Exit::config,
            fmt::format("mesh.stage_layers = \"{}\" is not a comma-separated list of layer counts", wanted), hint);
     first.push_back(first.back() + count);

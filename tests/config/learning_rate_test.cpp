@@ -150,6 +150,8 @@ TEST(LearningRate, IsDescribed) {
   train.schedule = LearningRateSchedule::constant;
   train.warmup = 0;
   EXPECT_EQ(describe_learning_rate(train), "0.001 from the first step on, then constant");
+  train.warmup = 200;
+  EXPECT_EQ(describe_learning_rate(train), "200 steps of warm-up to 0.001; the run ends after 100 of them, at 0.0005");
 }
 
 }  // namespace

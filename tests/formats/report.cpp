@@ -101,6 +101,14 @@ TEST(Report, TellsBitsPerByteOfByteData) {
   EXPECT_TRUE(contains(html, "nats per byte"));
 }
 
+// The last quarter of eight steps.
+TEST(Report, TakesTheMeanOfTheTwoInTheMiddle) {
+  MetricsHistory history;
+  history.curves["step"] = history.curves["loss"] = {{1, 2, 3, 4, 5, 6, 7, 8}, {1, 2, 3, 4, 5, 6, 7, 8}};
+  history.curves["step_ms"] = {{1, 2, 3, 4, 5, 6, 7, 8}, {9, 9, 9, 9, 9, 9, 40, 60}};
+  EXPECT_TRUE(contains(draw_report(history, "t"), "<b>50 ms</b><span>per step"));
+}
+
 TEST(MetricsFile, TellsWhereTheSetupChanged) {
   const ScratchDir folder;
   for (const char* change : {"\"ranks\": 1, \"layout\": \"ep=2\", \"dtype\": \"bf16\"",

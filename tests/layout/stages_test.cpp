@@ -121,6 +121,9 @@ TEST(SplitLayers, AListIsTakenAsItIsOrRefused) {
     EXPECT_EQ(error->code(), Exit::config);
     EXPECT_TRUE(contains(error->what(), wrong)) << error->what();
   }
+  const auto sum = refusal_of([&] { split_layers(model_of(2), pipeline(2), 16, "3,1"); });
+  ASSERT_TRUE(sum);
+  EXPECT_TRUE(contains(sum->what(), "2 stages with 4 layers in total, expected 2 stages and 2 layers")) << sum->what();
   const auto error = refusal_of([&] { split_layers(model_of(3), pipeline(4), 16, ""); });
   ASSERT_TRUE(error);
   EXPECT_TRUE(contains(error->what(), "4 pipeline stages are too many for a model of 3 layers")) << error->what();

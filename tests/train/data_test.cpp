@@ -270,6 +270,10 @@ TEST(ReadStep, DocumentsComeWithTheSamples) {
         if (document.front() == id) return true;
     return false;
   };
+  RunSpec short_of_validation = run;
+  short_of_validation.train.seq_len = 100;
+  const std::string error = error_of([&] { open_samples(short_of_validation, 1000, true); });
+  EXPECT_TRUE(contains(error, "validation: ") && contains(error, "fewer than train.seq_len + 1 = 101")) << error;
   for (const bool masked : {true, false}) {
     run.data.document_mask = masked;
     const std::unique_ptr<SampleOrder> training = open_samples(run, 1000, false),

@@ -45,7 +45,7 @@ svg image { image-rendering: pixelated; }
 double median(std::vector<double> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  return values.size() % 2 == 1 ? *middle : (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
 Page::Page(const MetricsHistory& h) : history(h), now_from(h.setup_from) {

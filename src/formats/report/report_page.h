@@ -10,7 +10,7 @@
 
 namespace mw {
 
-// Of several values the upper one of the middle. Requires a value.
+// Of an even number the mean of the two in the middle. Requires a value.
 double median(std::vector<double> values);
 
 // A run's curves, which share the axis of steps. Holds a reference to the history.

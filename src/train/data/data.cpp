@@ -158,8 +158,18 @@ std::unique_ptr<SampleOrder> open_samples(const RunSpec& run, int64_t vocab, boo
     options.path = part.path;
     sources.push_back({part.weight, open_source(options, key)});
   }
-  return std::make_unique<SampleOrder>(std::move(sources), run.train.seq_len, vocab,
-                                       static_cast<uint64_t>(run.train.seed));
+  try {
+    return std::make_unique<SampleOrder>(std::move(sources), run.train.seq_len, vocab,
+                                         static_cast<uint64_t>(run.train.seed));
+  } catch (const Error& error) {
+    if (!validation) throw;
+    fail(error.code(), fmt::format("validation: {}", error.what()),
+         only_validation
+             ? "name more text in data.val_path, or shorten train.seq_len"
+             : fmt::format("data.val_fraction = {} of the data is held out: raise it, name text in data.val_path, "
+                           "shorten train.seq_len, or set train.val_batches = 0",
+                           data.val_fraction));
+  }
 }
 
 void check_vocabulary(const SampleOrder& order, const RunSpec& run, int64_t vocab) {

@@ -61,7 +61,7 @@ Forecast make_forecast(const Plan& plan, int ranks) {
 
 std::string describe(const Forecast& forecast) {
   if (forecast.platform.empty()) return {};
-  if (!forecast.time) return fmt::format("no time is predicted: {}", forecast.why_no_time);
+  if (!forecast.time) return fmt::format("warning: plan.platform: no time is predicted: {}", forecast.why_no_time);
   const StepTime& t = *forecast.time;
   return fmt::format(
       "predicted by {}: {:.0f} ms a step (compute {:.0f}, waiting for exchanges {:.0f}, bubble {:.0f}, optimizer "
