@@ -98,9 +98,9 @@ Platform measure_platform(const ModelSpec& model, const RunSpec& run, const Mesh
                           DeviceKind device) {
   Platform platform;
   const bool on_cpu = device == DeviceKind::cpu;
-  for (const int64_t sequences :
-       different_samples(run, run.train.micro_batches, mesh.dp)) {  // fewer sequences can need more
-    const auto raise = [](int64_t& most, int64_t bytes) { most = std::max(most, bytes); };
+  const auto raise = [](int64_t& most, int64_t bytes) { most = std::max(most, bytes); };
+  // Fewer sequences can need more.
+  for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp)) {
     raise(platform.ops_workspace_bytes, operator_scratch(model, run, mesh, sequences, threads, device));
     if (!on_cpu)
       raise(platform.relay_workspace_bytes, relay_scratch(model, run, mesh, sequences * run.train.seq_len, device));
