@@ -8,11 +8,11 @@
 namespace mw {
 namespace {
 
-std::string divisors_of(int n) {
+std::string a_divisor_of(int n) {
   std::vector<int> divisors;
   for (int d = 1; d <= n; ++d)
     if (n % d == 0) divisors.push_back(d);
-  return fmt::format("{}", fmt::join(divisors, ", "));
+  return n == 1 ? "1" : fmt::format("one of {}", fmt::join(divisors, ", "));
 }
 
 // A hint for a run that was started as one process although its layout needs several.
@@ -32,7 +32,7 @@ Mesh make_mesh(const MeshSpec& spec, int world, MoeTpMode tp_mode) {
     fail(Exit::config,
          fmt::format("the run has {} rank{}, which is not a multiple of mesh.pp = {} x mesh.tp = {}", world,
                      world == 1 ? "" : "s", spec.pp, spec.tp),
-         fmt::format("choose mesh.pp and mesh.tp so that their product is one of {}{}", divisors_of(world),
+         fmt::format("choose mesh.pp and mesh.tp so that their product is {}{}", a_divisor_of(world),
                      more_ranks(world, spec.pp * spec.tp)));
   mesh.pp = static_cast<int>(spec.pp);
   mesh.tp = static_cast<int>(spec.tp);
@@ -45,7 +45,7 @@ Mesh make_mesh(const MeshSpec& spec, int world, MoeTpMode tp_mode) {
          fmt::format("mesh.ep = {} does not divide the {} {}rank{} of {}", spec.ep, shared,
                      mesh.ted ? "data-parallel " : "", shared == 1 ? "" : "s",
                      mesh.pp == 1 ? "the run" : "a pipeline stage"),
-         fmt::format("set mesh.ep to one of {}{}", divisors_of(shared), more_ranks(world, spec.ep)));
+         fmt::format("set mesh.ep to {}{}", a_divisor_of(shared), more_ranks(world, spec.ep)));
   mesh.ep = static_cast<int>(spec.ep);
   mesh.edp = shared / mesh.ep;
   return mesh;

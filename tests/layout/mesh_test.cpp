@@ -121,7 +121,10 @@ TEST(Mesh, IsMadeFromTheRunFile) {
         ASSERT_TRUE(error);
         EXPECT_EQ(error->code(), Exit::config);
         EXPECT_TRUE(contains(error->what(), fmt::format("mesh.ep = {}", ep))) << error->what();
-        std::string list = error->hint().substr(error->hint().find("one of ") + 7);
+        constexpr std::string_view kBefore = "set mesh.ep to ";
+        ASSERT_TRUE(error->hint().starts_with(kBefore)) << error->hint();
+        std::string list = error->hint().substr(kBefore.size());
+        if (list.starts_with("one of ")) list = list.substr(7);
         std::replace(list.begin(), list.end(), ',', ' ');
         std::istringstream sizes(list);
         int named = 0;
