@@ -149,6 +149,13 @@ bool faster(const Weighed& a, const Weighed& b) {
   return std::tie(a.seconds, a.needed) < std::tie(b.seconds, b.needed);
 }
 
+// Whether they differ in their placement alone, and not in what it costs: as where all ranks share one node.
+bool are_twins(const Weighed& a, const Weighed& b) {
+  Layout moved = a.layout;
+  moved.placement = b.layout.placement;
+  return a.seconds == b.seconds && a.needed == b.needed && moved == b.layout;
+}
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -412,7 +419,7 @@ SearchResult search(const Request& request, int simulated) {
   result.closed_form_s = seconds_since(begin);
 
   begin = std::chrono::steady_clock::now();
-  std::vector<Layout> chosen;
+  std::vector<Weighed> chosen;
   std::array<int64_t, 3> taken{};  // by MemoryFit
   for (const Weighed& weighed : result.weighed) {
     const MemoryFit fit = fit_of(request, weighed.needed);
@@ -421,12 +428,15 @@ SearchResult search(const Request& request, int simulated) {
     if (fits) ++result.fitting;
     int64_t& alike = taken[static_cast<size_t>(fit)];
     if (alike >= (fits ? simulated : kTooBig)) continue;
+    if (std::any_of(chosen.begin(), chosen.end(), [&](const Weighed& w) { return are_twins(w, weighed); })) continue;
     ++alike;
-    chosen.push_back(weighed.layout);
+    chosen.push_back(weighed);
   }
-  std::vector<Estimate> exact(chosen.size());
-  for_each_estimated(request, alike(chosen),
-                     [&](Estimator& estimator, size_t i) { exact[i] = estimator.simulated(chosen[i]); });
+  std::vector<Layout> exactly;
+  for (const Weighed& weighed : chosen) exactly.push_back(weighed.layout);
+  std::vector<Estimate> exact(exactly.size());
+  for_each_estimated(request, alike(exactly),
+                     [&](Estimator& estimator, size_t i) { exact[i] = estimator.simulated(exactly[i]); });
   std::stable_sort(exact.begin(), exact.end(), [](const Estimate& a, const Estimate& b) {
     return std::make_tuple(a.time.total(), a.needed) < std::make_tuple(b.time.total(), b.needed);
   });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "base/json.h"
 #include "planner/helpers.h"
@@ -148,32 +149,20 @@ TEST(Search, ClosedFormMemoryEqualsThePlanOfTheLargestRank) {
   expect_memory_of_the_largest_rank(uneven);
 }
 
-// Long steps are looked up as shorter ones.
-TEST(Pipelines, KeepAsManyAliveAsTheWholeSchedule) {
-  const ModelSpec model = config_model("qwen3-30b-a3b");
-  Pipelines pipelines(model, 4096, "");
-  for (const char* text : {"pp=4", "pp=4 schedule=interleaved chunks=3", "pp=6 schedule=interleaved",
-                           "pp=4 schedule=zb_h1", "pp=5 schedule=zb_v", "pp=3 schedule=gpipe"})
-    for (const int64_t micro_batches : {1, 7, 40, 81, 126}) {
-      Layout layout = parse_layout(text, {});
-      layout.micro_batches = micro_batches;
-      const Schedule schedule = make_schedule(layout.pipeline());
-      const std::vector<int64_t> first = split_layers(model, layout.pipeline(), 4096, "");
-      for (int rank = 0; rank < layout.pp; ++rank)
-        EXPECT_EQ(pipelines.stages_of(layout)[static_cast<size_t>(rank)], plan_stages(schedule, rank, first))
-            << describe(layout) << " rank " << rank;
-    }
-}
-
 // The closed form against the simulation, for every layout of a space.
 void expect_closed_form_finds_the_best(const Request& request) {
   const SearchResult found = search(request);
   ASSERT_GE(found.weighed.size(), 2000u);
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   std::vector<std::pair<double, size_t>> truth;
-  for (size_t i = 0; i < found.weighed.size(); ++i)
-    if (fit_of(request, found.weighed[i].needed) == MemoryFit::with_margin)
-      truth.emplace_back(estimator.simulated(found.weighed[i].layout).time.total(), i);
+  for (size_t i = 0; i < found.weighed.size(); ++i) {
+    if (fit_of(request, found.weighed[i].needed) != MemoryFit::with_margin) continue;
+    Layout layout = found.weighed[i].layout;
+    const double seconds = estimator.simulated(layout).time.total();
+    const bool moved = std::exchange(layout.placement, RankPlacement::ep_first) != layout.placement;
+    if (moved && estimator.simulated(layout).time.total() == seconds) continue;  // a search shows the other
+    truth.emplace_back(seconds, i);
+  }
   std::sort(truth.begin(), truth.end());
   ASSERT_GE(truth.size(), 200u);
   for (size_t i = 0; i < 10; ++i)
