@@ -105,6 +105,7 @@ class Trainer {
   std::optional<ShareChooser> shares_;  // none in a dry run
   int64_t saved_step_ = -1, warned_grows_ = 0, trained_steps_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
+  double began_ = 0;         // when the first step began
   double trained_seconds_ = 0, trained_samples_ = 0;
   std::vector<double> step_seconds_;  // of every step
   bool step_has_parts_ = false;
@@ -270,7 +271,8 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.balance = balance_;
   r.skipped_steps = state_.skipped;
   all_sent_ = {all_sent_.all + r.sent.all, all_sent_.far + r.sent.far};
-  r.eta_seconds = trained_seconds_ / trained_samples_ * samples_of_steps(run_.train, step, run_.train.steps);
+  // The time so far includes validation, checkpoints and whatever else lies between steps.
+  r.eta_seconds = (now_seconds() - began_) / trained_samples_ * samples_of_steps(run_.train, step, run_.train.steps);
   r.validation = std::exchange(validated_, std::nullopt);
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
   log_.write(r, context_);
@@ -460,6 +462,7 @@ Exit Trainer::train() {
         run_.train.steps - state_.step);
   engine_->stream.trace().keep_events(false);
   engine_->stream.trace().reset();
+  began_ = now_seconds();
   for (int64_t step = state_.step + 1; step <= run_.train.steps && !stopped_; ++step) {
     time_device_from(step);
     if (!train_step(step)) stopped_ = true;
@@ -470,19 +473,16 @@ Exit Trainer::train() {
   if (leader_)
     if (const std::string note = write_trace(engine_->stream.trace(), run_, world_.comm().rank()); !note.empty())
       say("{}", note);
+  engine_->stream.trace().keep_events(false);
+  save(state_.step);
+  finish_save();
+  finish();
   if (stopped_) {
-    save(state_.step);
-    finish_save();
-    finish();
     say("stopped on request after step {}{}", state_.step,
         run_.checkpoint.dir.empty() ? "; nothing was saved: checkpoint.dir is empty"
                                     : "; checkpoint.resume=auto goes on from there");
     return Exit::ok;
   }
-  engine_->stream.trace().keep_events(false);
-  save(state_.step);
-  finish_save();
-  finish();
   validate(state_.step);
   if (validated_) log_.write_final_validation(state_.step, *validated_);
   if (const std::string text = sample_->draw(*engine_); !text.empty()) say("{}", text);
