@@ -33,7 +33,7 @@ SHAPES = {  # by ranks: layers and sequences of a step
 }
 KEYS = {"pp": "mesh.pp", "tp": "mesh.tp", "ep": "mesh.ep", "zero": "mesh.zero", "schedule": "mesh.schedule",
         "chunks": "mesh.chunks", "placement": "mesh.placement", "micro_batches": "train.micro_batches",
-        "recompute": "memory.recompute"}
+        "recompute": "memory.recompute", "transport": "moe.transport"}
 
 
 def call(command):
