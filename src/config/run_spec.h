@@ -77,7 +77,7 @@ struct MoeRunSpec {
   double row_headroom = 1.5;
   MoeTpMode tp_mode = MoeTpMode::ssmb;
   std::string transport = "auto";  // of all MoE layers, or a list (layout/transport.h)
-  int64_t row_chunks = 0;          // 0: 2 where exchanges run beside compute (between GPUs), else 1
+  int64_t row_chunks = 0;          // 0: automatic_chunks (layout/transport.h) between GPUs, else 1
   int64_t weight_slots = 2;        // for gathered pieces; 0: for all
   ExpertProducts expert_products = ExpertProducts::automatic;
   ForcedLoad forced_load = ForcedLoad::none;

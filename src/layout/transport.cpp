@@ -254,6 +254,11 @@ std::vector<TransportKind> choose_transports(const std::vector<std::string>& nam
   return kinds;
 }
 
+int64_t automatic_chunks(const TransportTraits& traits, int64_t ranks, bool on_one_node, int64_t usual) {
+  constexpr int64_t kFewRanks = 4;
+  return traits.by_node && on_one_node && ranks <= kFewRanks ? 1 : usual;
+}
+
 bool is_kept_by_transport(std::string_view name) {
   for (const TransportTraits& t : table())
     for (const TransportTensor& tensor : t.kept)

@@ -84,6 +84,12 @@ std::string transport_setting(const std::vector<std::string>& names);
 TransportKind choose_transport(const std::string& name, int64_t ep);
 std::vector<TransportKind> choose_transports(const std::vector<std::string>& names, int64_t ep);
 
+// The chunks of an exchange between `ranks` ranks that moe.row_chunks = 0 stands for: `usual`, those that overlap with
+// expert compute; but one for halo and bypass between at most four ranks of a node. Their chunks hold tokens, and each
+// adds to the gradients of all experts, which there takes longer than what it overlaps with (measured;
+// docs/benchmarks.md).
+int64_t automatic_chunks(const TransportTraits& traits, int64_t ranks, bool on_one_node, int64_t usual);
+
 // Whether a layer keeps a tensor of this name for its transport.
 bool is_kept_by_transport(std::string_view name);
 // Whether moe.transport = `setting` can be used with EP > 1: no MoE layer in it demands in_place.

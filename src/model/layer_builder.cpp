@@ -1,6 +1,7 @@
 #include "model/layer_builder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "layout/recompute.h"
 #include "layout/shares.h"
@@ -266,15 +267,16 @@ std::unique_ptr<MoeLayer> make_moe_layer(const Plan& plan, int64_t index, int64_
     weights.experts = expert_biases(plan, params, param + "moe.", placement, gather);
   }
   const MoeScratch moe_work = moe_scratch(plan, store);
-  const int64_t automatic_chunks = comms.gpu_library.empty() ? 1 : kGpuRowChunks;
+  const TransportKind kind = plan.transports[static_cast<size_t>(index)];
+  Islands islands = make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes);
+  const int64_t chunks = automatic_chunks(traits_of(kind), islands.size(), islands.count() == 1,
+                                          comms.gpu_library.empty() ? 1 : kGpuRowChunks);
   std::unique_ptr<Transport> transport =
-      make_transport(plan.transports[static_cast<size_t>(index)],
-                     {comms, placement, make_islands(group_of(plan.mesh, MeshAxis::ep, plan.rank), plan.nodes),
-                      expert_speeds(plan.run, plan.mesh.ep), gather,
-                      resident_experts(params.find(param + "moe.w_up"), params.find(param + "moe.w_down")),
-                      replica_experts(params, index), moe_work.experts, store, act,
-                      plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : automatic_chunks,
-                      is_recomputed(mode, "received"), plan.run.fault, weight_cache, index});
+      make_transport(kind, {comms, placement, std::move(islands), expert_speeds(plan.run, plan.mesh.ep), gather,
+                            resident_experts(params.find(param + "moe.w_up"), params.find(param + "moe.w_down")),
+                            replica_experts(params, index), moe_work.experts, store, act,
+                            plan.run.moe.row_chunks > 0 ? plan.run.moe.row_chunks : chunks,
+                            is_recomputed(mode, "received"), plan.run.fault, weight_cache, index});
   MoeOptions options;
   options.capacity_factor = plan.run.moe.capacity_factor;
   options.capacity_per_sequence = plan.run.moe.capacity_domain == CapacityDomain::sequence;

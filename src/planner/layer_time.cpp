@@ -290,12 +290,15 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
                                               : t / shape.mean_routed,
                local = traits.follows_load() ? std::max(1.0, e / ranks) : e;
   const double rows = load * shape.mean_routed * k;
-  const double wanted_pieces = run_.moe.row_chunks > 0 ? static_cast<double>(run_.moe.row_chunks)
-                               : travels               ? static_cast<double>(profile_.row_chunks)
-                                                       : 1;
-  const double pieces = traits.slices_experts ? std::min(wanted_pieces, ranks) : wanted_pieces;
-  // Each piece of gathered tokens has rows of all experts; other pieces have experts of their own.
-  const double passes = traits.slices_experts ? pieces : 1;
+  const RankGroup group = ep_group(shape.mesh);
+  const int64_t near = members_near(group, ranks_per_node(run_, profile_), shape.mesh.world);
+  const int64_t wanted = run_.moe.row_chunks > 0 ? run_.moe.row_chunks
+                         : travels ? automatic_chunks(traits, group.size, near == group.size, profile_.row_chunks)
+                                   : 1;
+  const double pieces = static_cast<double>(traits.slices_experts ? std::min<int64_t>(wanted, group.size) : wanted);
+  // A piece of tokens has rows of all experts, so that each adds to all their gradients; other pieces have experts of
+  // their own.
+  const double passes = traits.slices_experts || traits.by_node ? pieces : 1;
   const auto multiply = [&](double n, double width) { return passes * expert_product(rows / passes, local, n, width); };
   const auto weight_gradient = [&](double n, double width) {
     return passes * expert_weight_product(rows / passes, local, n, width);
@@ -307,12 +310,11 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
                biases = m.bias ? traffic(2 * rows * (c * f + d) * b) : 0;
   const double shared_up = product(t, c * s, d), shared = shared_up + traffic(t * (c + 1) * s * b) + product(t, d, s) +
                                                           (m.shared_gate ? traffic(t * (2 * s + d) * b) : 0);
-  const RankGroup group = ep_group(shape.mesh);
   const int64_t links_of_group = group.size / std::gcd(group.size, transfers_.members_per_link(group));
   const ExchangeShape exchange = {.moe = m,
                                   .traits = traits,
                                   .group = group,
-                                  .near = members_near(group, ranks_per_node(run_, profile_), shape.mesh.world),
+                                  .near = near,
                                   .tokens = t,
                                   .row_bytes = d * b,
                                   .load = load,

@@ -289,6 +289,18 @@ TEST(LocalBatchRule, NamesMicroBatchesThatWork) {
       }
 }
 
+// Chunks of tokens cost more than they hide where few ranks share a node.
+TEST(Transports, TakeOneChunkOfTokensBetweenFewRanksOfANode) {
+  for (const TransportKind kind : {TransportKind::halo, TransportKind::bypass}) {
+    EXPECT_EQ(automatic_chunks(traits_of(kind), 2, true, 2), 1);
+    EXPECT_EQ(automatic_chunks(traits_of(kind), 4, true, 2), 1);
+    EXPECT_EQ(automatic_chunks(traits_of(kind), 8, true, 2), 2);
+    EXPECT_EQ(automatic_chunks(traits_of(kind), 4, false, 2), 2);
+    EXPECT_EQ(automatic_chunks(traits_of(kind), 8, true, 1), 1);
+  }
+  EXPECT_EQ(automatic_chunks(traits_of(TransportKind::flat), 2, true, 2), 2);
+}
+
 TEST(Transports, AreChosenOrRefused) {
   EXPECT_EQ(choose_transport("auto", 1), TransportKind::in_place);
   EXPECT_EQ(choose_transport("auto", 2), TransportKind::flat);

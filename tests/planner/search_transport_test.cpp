@@ -51,6 +51,28 @@ TEST(SearchTransport, TriesThoseByNodeWhereGroupsFillNodesAndBypassOnOne) {
   EXPECT_GT(tried["gather_tokens"], tried["halo"]);
 }
 
+// Two chunks of bypass hold two sets of tokens, and both add to the gradients of all experts. Two chunks of flat have
+// experts of their own.
+TEST(SearchTransport, ChargesChunksOfTokensForTheirProducts) {
+  Request request = qwen_on_slow_nodes("auto");
+  request.profile = shipped_profile("h200x8");
+  request.ranks = 16;
+  const auto time_of = [&](const std::string& words, int64_t row_chunks) {
+    request.run.moe.row_chunks = row_chunks;
+    Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+    return estimator.simulated(parse_layout("micro_batches=4 recompute=moe " + words, {})).time;
+  };
+  // How much longer the second chunk makes compute; what overlaps with exchanges takes longer in either case.
+  const auto added = [&](const std::string& words) {
+    EXPECT_GT(time_of(words, 1).exchange, time_of(words, 2).exchange) << words;
+    return time_of(words, 2).compute / time_of(words, 1).compute - 1;
+  };
+  EXPECT_GT(added("ep=2 transport=bypass"), 1.5 * added("ep=2 transport=flat"));
+  EXPECT_GT(added("ep=8 transport=bypass"), 1.5 * added("ep=8 transport=flat"));
+  EXPECT_EQ(time_of("ep=2 transport=bypass", 0).total(), time_of("ep=2 transport=bypass", 1).total());
+  EXPECT_EQ(time_of("ep=8 transport=bypass", 0).total(), time_of("ep=8 transport=bypass", 2).total());
+}
+
 // Hexa-MoE's data-centric mode: large micro-batches of many choices, so that rows weigh more than weights.
 TEST(SearchTransport, ChoosesGatheredWeightsForLargeMicroBatches) {
   Request request = qwen_on_slow_nodes("auto");
@@ -83,7 +105,8 @@ TEST(SearchTransport, ChoosesBypassOverSlowLinks) {
 // There the gateway of a row is its expert's rank, and the fullest one gets as many rows as with flat; the choices that
 // travel with them are small.
 TEST(SearchTransport, TakesHaloForFlatWhereMembersAreAloneOnTheirNodes) {
-  const Request request = qwen_on_slow_nodes("auto");
+  Request request = qwen_on_slow_nodes("auto");
+  request.run.moe.row_chunks = 1;  // chunks of halo hold tokens, chunks of flat hold experts
   Layout layout = parse_layout("ep=4 placement=dp_first micro_batches=2 recompute=moe transport=halo", {});
   Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
   const double halo = estimator.simulated(layout).time.exchange;
