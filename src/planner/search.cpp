@@ -149,7 +149,7 @@ bool faster(const Weighed& a, const Weighed& b) {
   return std::tie(a.seconds, a.needed) < std::tie(b.seconds, b.needed);
 }
 
-// Whether they differ in their placement alone, and not in what it costs: as where all ranks share one node.
+// Whether they differ only in their placement and cost the same, as where all ranks share a node.
 bool are_twins(const Weighed& a, const Weighed& b) {
   Layout moved = a.layout;
   moved.placement = b.layout.placement;

@@ -58,8 +58,9 @@ struct Weighed {
 struct SearchResult {
   std::vector<Weighed> weighed;  // every layout, fitting or not, fastest first in closed form
   int64_t fitting = 0;           // layouts that fit with the margin
-  std::vector<Estimate> best;    // the fastest of the fitting ones, simulated, fastest first; of layouts that differ
-                                 // in a placement that costs nothing, one
+  // The fastest of the fitting ones, simulated, fastest first. Layouts that differ only in a placement that costs
+  // nothing count once.
+  std::vector<Estimate> best;
   // Up to five that fit only without the margin and up to five that do not fit, of those that are faster in closed form
   // than every fitting layout; simulated, fastest first.
   std::vector<Estimate> too_big;
