@@ -232,8 +232,8 @@ const std::vector<KeyRule>& key_rules() {
            "tokens of all ranks); or a list over the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
               "chunks of an all-to-all, pieces of gathered weights, or groups of ranks whose tokens are gathered "
-              "together, to overlap with expert compute; 0: 2 between GPUs, but 1 with halo and bypass between up to 4 "
-              "ranks of a node, and 1 elsewhere"),
+              "together, to overlap with expert compute; 0: 2 between GPUs (1 for halo and bypass among at most 4 "
+              "ranks of a node), else 1"),
       INTEGER("moe.weight_slots", moe.weight_slots, 0, kMany,
               "pieces of gathered weights that a rank has room for; all its layers share the slots. A piece that is "
               "still in its slot is not gathered again, and the piece whose next use is furthest away makes room. 0: "

@@ -84,10 +84,10 @@ std::string transport_setting(const std::vector<std::string>& names);
 TransportKind choose_transport(const std::string& name, int64_t ep);
 std::vector<TransportKind> choose_transports(const std::vector<std::string>& names, int64_t ep);
 
-// The chunks of an exchange between `ranks` ranks that moe.row_chunks = 0 stands for: `usual`, those that overlap with
-// expert compute; but one for halo and bypass between at most four ranks of a node. Their chunks hold tokens, and each
-// adds to the gradients of all experts, which there takes longer than what it overlaps with (measured;
-// docs/benchmarks.md).
+// The chunks of an exchange between `ranks` ranks where moe.row_chunks = 0: `usual`, so that exchanges overlap with
+// expert compute. Among at most four ranks of a node, halo and bypass have one: their chunks hold tokens, and each
+// chunk adds to the gradients of all experts, which takes longer there than the overlap saves (measured with
+// bypass, docs/benchmarks.md).
 int64_t automatic_chunks(const TransportTraits& traits, int64_t ranks, bool on_one_node, int64_t usual);
 
 // Whether a layer keeps a tensor of this name for its transport.
