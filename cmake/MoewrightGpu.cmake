@@ -120,7 +120,7 @@ function(moewright_gpu)
     endif()
   endforeach()
   if(mfma IN_LIST features)
-    list(FILTER sources EXCLUDE REGEX "_no_mma\\.cu$")
+    list(FILTER sources EXCLUDE REGEX "grouped_no_mma\\.cu$")
   endif()
   if(NOT sources)  # no kernel yet: at least the shared element types must compile for the device
     set(sources "${PROJECT_BINARY_DIR}/gpu_headers.cu")

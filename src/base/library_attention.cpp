@@ -47,6 +47,10 @@ const char* reason_against(const Sizes& s, bool deterministic) {
   return nullptr;
 }
 
+bool tensor_cores_take(int64_t head_dim, int64_t value_dim) {
+  return head_dim % 8 == 0 && value_dim % 8 == 0 && head_dim <= 192 && value_dim <= 128;
+}
+
 // Those bytes, and for every query head the gradients of keys and values and a few statistics. cuDNN 9.19 takes less;
 // the spare is for what it rounds up.
 int64_t scratch_bound(const Sizes& s, bool deterministic) {

@@ -23,6 +23,10 @@ Part part_of(const Sizes& sizes, bool deterministic);
 // Why these sizes cannot go to the library, whatever its version; null where they can.
 const char* reason_against(const Sizes& sizes, bool deterministic);
 
+// Whether our own kernels for tensor cores take heads of these widths. Layers with documents or a window go to them
+// then: they skip hidden keys, which the library computes.
+bool tensor_cores_take(int64_t head_dim, int64_t value_dim);
+
 // Upper bound of the scratch bytes of either pass.
 int64_t scratch_bound(const Sizes& sizes, bool deterministic);
 

@@ -37,9 +37,10 @@ int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int 
 // nondecreasing within a sequence. Tiles of keys that lie completely before the first visible key cost nothing.
 // q: [T, H, h], k: [T, Hkv, h], v: [T, Hkv, hv], o: [T, H, hv], all f32 or all bf16; lse_HT: f32 [H, T], log-sum-exp of
 // the scaled scores, saved for backward; the backend chooses its own order of heads and tokens. Any h. Sums are fp32; a
-// GPU may round probabilities to bf16 when the operands are bf16. Overwrites o and lse. Deterministic for any thread
-// count. With shape.past > 0 the positions of a sequence's queries begin at `past`, and k and v are [B * R, Hkv, ..]
-// with any R >= past + S: rows 0 to past + S - 1 of each R are the keys of a sequence, the others are not read.
+// GPU may round probabilities to bf16 when the operands are bf16, which begin at multiples of 16 bytes there.
+// Overwrites o and lse. Deterministic for any thread count. With shape.past > 0 the positions of a sequence's queries
+// begin at `past`, and k and v are [B * R, Hkv, ..] with any R >= past + S: rows 0 to past + S - 1 of each R are the
+// keys of a sequence, the others are not read.
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T = {});
 
@@ -52,7 +53,7 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
                         TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T = {}, TensorView delta_HT = {});
 
 // On a GPU: the implementation that attention and its gradient use on this stream, with the reason when it is not the
-// library: "cuDNN 9.14.0", "own kernels (...)". Also prepares that implementation.
+// library: "cuDNN 9.14.0", "own kernels on tensor cores (...)", "own kernels (...)". Also prepares that implementation.
 std::string describe_attention(Stream& stream, const AttentionShape& shape, DType dtype);
 
 }  // namespace mw

@@ -99,7 +99,7 @@ void measure_attention_in_any_order(Meter& meter, Stream& stream, OperatorRates&
   stream.set_deterministic(true);
 }
 
-// On GPUs, whose library computes what documents hide and masks it. CPUs skip it: there nothing is slower.
+// On GPUs, where other kernels compute it (ops/gpu/attention_choice.h).
 void measure_attention_of_documents(Meter& meter, Stream& stream, OperatorRates& rates) {
   const ProbeSizes sizes = sizes_for(stream.device().kind);
   AttentionShape shape = attention_shape(sizes, sizes.width_seq_len, sizes.width);

@@ -1,9 +1,11 @@
-// Causal attention, forward: by the library where it takes the shape; else fp32 arithmetic on any width. A block owns
+// Causal attention, forward: the choice of kernels, and those with fp32 arithmetic, which take any width. A block owns
 // 64 queries of one head and 64 or 128 columns of their outputs, and walks over the tiles of keys that they see, with a
 // running softmax.
 #include "ops/attention.h"
 
+#include "ops/gpu/attention_choice.h"
 #include "ops/gpu/attention_library.h"
+#include "ops/gpu/attention_mma.h"
 #include "ops/gpu/attention_tiles.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/reduce.h"
@@ -19,14 +21,6 @@ constexpr float kHidden = -std::numeric_limits<float>::infinity();
 struct Larger {  // passes over a NaN, so that all threads of a row agree on its maximum
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
-
-// Over the threads that share a row of a tile; each of them gets the result.
-template <class Op>
-__device__ float reduce_across(float value, Op op) {
-#pragma unroll
-  for (int lanes = kAcross / 2; lanes > 0; lanes /= 2) value = op(value, shuffle_xor(value, lanes));
-  return value;
-}
 
 // Statistics of the thread's rows: the largest score so far, and the sum of exp(score - largest) over the thread's own
 // columns.
@@ -116,11 +110,35 @@ __global__ void __launch_bounds__(kTileThreads<kRows>)
 
 }  // namespace
 
+// The library computes what documents hide, and is faster where nothing is hidden.
+AttentionKernels choose_attention(Stream& stream, const AttentionShape& shape, DType dtype) {
+  if (!is_for_library(dtype)) return AttentionKernels::plain;
+  const bool on_tensor_cores = tensor_cores_take(shape);
+  if (on_tensor_cores && shape.documents) return AttentionKernels::tensor_cores;
+  if (library_takes(stream, shape)) return AttentionKernels::library;
+  return on_tensor_cores ? AttentionKernels::tensor_cores : AttentionKernels::plain;
+}
+
+void check_borders(std::initializer_list<TensorView> tensors) {
+  for (const TensorView& x : tensors)
+    MW_CHECK(reinterpret_cast<uintptr_t>(x.data) % 16 == 0,
+             "attention with {}, which begins at no multiple of 16 bytes", x.describe());
+}
+
 void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh, TensorView v_TGh,
                TensorView o_THh, TensorView lse_HT, TensorView first_T) {
   if (q_THh.dim(0) == 0) return;
   const DType dtype = q_THh.dtype;
-  if (is_for_library(dtype) && attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T)) return;
+  const AttentionKernels kernels = choose_attention(stream, shape, dtype);
+  if (kernels != AttentionKernels::plain) check_borders({q_THh, k_TGh, v_TGh, o_THh});
+  if (kernels == AttentionKernels::library) {
+    attention_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
+    return;
+  }
+  if (kernels == AttentionKernels::tensor_cores) {
+    attention_on_tensor_cores(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
+    return;
+  }
   with_float_type(dtype, [&](auto type) {
     with_column_quads(shape.value_dim, [&](auto column_quads) {
       using E = decltype(type);
@@ -135,9 +153,13 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
 
 std::string describe_attention(Stream& stream, const AttentionShape& shape, DType dtype) {
   if (!is_for_library(dtype)) return "own kernels (no library for fp32)";
+  const AttentionKernels kernels = choose_attention(stream, shape, dtype);
+  if (kernels == AttentionKernels::tensor_cores && shape.documents)
+    return "own kernels on tensor cores (they skip hidden keys)";
   const LibraryChoice choice = choose_library(stream, shape);
-  if (choice.refusal.empty()) return choice.library;
-  return fmt::format("own kernels ({}: {})", choice.library, choice.refusal);
+  if (kernels == AttentionKernels::library) return choice.library;
+  return fmt::format("own kernels{} ({}: {})", kernels == AttentionKernels::tensor_cores ? " on tensor cores" : "",
+                     choice.library, choice.refusal);
 }
 
 }  // namespace mw::gpu

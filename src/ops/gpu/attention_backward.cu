@@ -1,14 +1,17 @@
-// Causal attention, backward: by the library where it takes the shape; else in three passes without atomics:
-//   delta[head][token] = sum of o * d_o, one wave per row;
+// Causal attention, backward, in three passes without atomics:
+//   delta[head][token] = sum of o * d_o, kAcross lanes per row;
 //   d_q: a block owns 64 queries of one head and walks over the keys that they see;
 //   d_k and d_v: a block owns 64 keys of one KV head and walks, head by head of the group, over the queries that see
 //   them.
 // Both of the latter recompute probabilities from lse, and own 64 or 128 columns of their outputs.
 #include "ops/attention.h"
 
+#include "ops/gpu/attention_choice.h"
 #include "ops/gpu/attention_library.h"
+#include "ops/gpu/attention_mma.h"
 #include "ops/gpu/attention_tiles.h"
 #include "ops/gpu/operators.h"
+#include "ops/gpu/pack.h"
 #include "ops/gpu/reduce.h"
 
 namespace mw::gpu {
@@ -19,26 +22,19 @@ using namespace attention_detail;
 constexpr int kQueryRows = 8;  // per thread, where queries are owned
 constexpr int kKeyRows = 4;    // where keys are owned: with two sums of outputs, more would not fit into registers
 
-template <class T>
-struct Operands {
-  const T *q_THh, *k_TGh, *v_TGh, *o_THh;
-  const float* lse_HT;
-  const T* d_o_THh;
-  const int32_t* first_T;  // null without documents
-  float* delta_HT;
-  T *d_q_THh, *d_k_TGh, *d_v_TGh;
-};
-
-template <class T>
+template <int N, class T>
 __global__ void delta_kernel(AttentionShape shape, Operands<T> x) {
-  const int64_t tokens = shape.sequences * shape.seq_len, width = shape.value_dim;
-  const int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWave;
-  if (row >= tokens * shape.heads) return;  // the same for all lanes of a wave
+  const int64_t tokens = shape.sequences * shape.seq_len, width = shape.value_dim, rows = tokens * shape.heads;
+  const int64_t index = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kAcross;
+  const int64_t row = index < rows ? index : rows - 1;  // all lanes of a wave take part in the sum
   float delta = 0.0f;
-  for (int64_t i = thread_index() % kWave; i < width; i += kWave)
-    delta += to_float(x.o_THh[row * width + i]) * to_float(x.d_o_THh[row * width + i]);
-  delta = reduce_wave(delta, Sum());
-  if (thread_index() % kWave == 0) x.delta_HT[row % shape.heads * tokens + row / shape.heads] = delta;
+  for (int64_t i = thread_index() % kAcross * N; i < width; i += kAcross * N) {
+    const Pack<T, N> o = load<N>(x.o_THh + row * width + i), d_o = load<N>(x.d_o_THh + row * width + i);
+#pragma unroll
+    for (int k = 0; k < N; ++k) delta += to_float(o.at[k]) * to_float(d_o.at[k]);
+  }
+  delta = reduce_across(delta, Sum());
+  if (thread_index() % kAcross == 0 && index < rows) x.delta_HT[row % shape.heads * tokens + row / shape.heads] = delta;
 }
 
 // What the softmax's gradient needs of a tile of queries.
@@ -187,9 +183,17 @@ __global__ void __launch_bounds__(kTileThreads<kKeyRows>, 2)
 }
 
 template <class T>
+void compute_delta(Stream& stream, const AttentionShape& shape, const Operands<T>& x) {
+  constexpr int kPack = kWidePack<T>;
+  const int64_t rows = shape.sequences * shape.seq_len * shape.heads;
+  with_pack<kPack>(shape.value_dim % kPack == 0 && allow_packs<kPack>(x.o_THh, x.d_o_THh), [&](auto pack) {
+    launch(stream, delta_kernel<decltype(pack)::value, T>, ceil_div(rows, kThreads / kAcross), kThreads, 0, shape, x);
+  });
+}
+
+template <class T>
 void differentiate(Stream& stream, const AttentionShape& shape, const Operands<T>& x) {
-  const int64_t rows = shape.sequences * shape.seq_len * shape.heads, tiles = tiles_of(shape);
-  launch(stream, delta_kernel<T>, ceil_div(rows, kThreads / kWave), kThreads, 0, shape, x);
+  const int64_t tiles = tiles_of(shape);
   with_column_quads(shape.head_dim, [&](auto column_quads) {
     constexpr int C = decltype(column_quads)::value;
     const int64_t chunks = ceil_div(shape.head_dim, kTile * C);
@@ -214,18 +218,38 @@ size_t delta_floats(const AttentionShape& shape) {
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
                         TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T, TensorView delta_HT) {
-  if (is_for_library(q_THh.dtype) &&
-      attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh,
-                                    d_v_TGh, first_T, delta_HT))
+  if (q_THh.dim(0) == 0) return;
+  const AttentionKernels kernels = choose_attention(stream, shape, q_THh.dtype);
+  if (kernels != AttentionKernels::plain)
+    check_borders({q_THh, k_TGh, v_TGh, o_THh, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh});
+  if (kernels == AttentionKernels::library) {
+    attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh,
+                                  first_T, delta_HT);
     return;
+  }
   WorkspaceFrame frame(stream.workspace());
   auto* delta = delta_HT.data == nullptr ? frame.take<float>(delta_floats(shape)) : delta_HT.as<float>();
   with_float_type(q_THh.dtype, [&](auto type) {
     using E = decltype(type);
-    differentiate<E>(
-        stream, shape,
-        {q_THh.as<E>(), k_TGh.as<E>(), v_TGh.as<E>(), o_THh.as<E>(), lse_HT.as<float>(), d_o_THh.as<E>(),
-         shape.documents ? first_T.as<int32_t>() : nullptr, delta, d_q_THh.as<E>(), d_k_TGh.as<E>(), d_v_TGh.as<E>()});
+    const Operands<E> x{q_THh.as<E>(),
+                        k_TGh.as<E>(),
+                        v_TGh.as<E>(),
+                        o_THh.as<E>(),
+                        lse_HT.as<float>(),
+                        d_o_THh.as<E>(),
+                        shape.documents ? first_T.as<int32_t>() : nullptr,
+                        delta,
+                        d_q_THh.as<E>(),
+                        d_k_TGh.as<E>(),
+                        d_v_TGh.as<E>()};
+    compute_delta(stream, shape, x);
+    if constexpr (std::is_same_v<E, bf16>) {
+      if (kernels == AttentionKernels::tensor_cores) {
+        attention_gradients_on_tensor_cores(stream, shape, x);
+        return;
+      }
+    }
+    differentiate(stream, shape, x);
   });
 }
 

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "ops/attention.h"
+#include "ops/gpu/capability.h"
 #include "ops/gpu/launch.h"
 
 namespace mw::gpu::attention_detail {
@@ -42,6 +43,17 @@ struct Rows {
   T* first;
   int64_t stride;
   int count, width;
+};
+
+// Of the backward pass, in the order of ops/attention.h.
+template <class T>
+struct Operands {
+  const T *q_THh, *k_TGh, *v_TGh, *o_THh;
+  const float* lse_HT;
+  const T* d_o_THh;
+  const int32_t* first_T;  // null without documents
+  float* delta_HT;
+  T *d_q_THh, *d_k_TGh, *d_v_TGh;
 };
 
 // The tile that a block owns. Blocks are numbered with chunks of columns fastest, then tiles, heads and sequences:
@@ -120,6 +132,14 @@ __device__ void load_quads(const float* from, int step, float (&to)[N]) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) to[4 * n + e] = quad.x[e];
   }
+}
+
+// Over the threads that share a row of a tile; each of them gets the result.
+template <class Op>
+__device__ float reduce_across(float value, Op op) {
+#pragma unroll
+  for (int lanes = kAcross / 2; lanes > 0; lanes /= 2) value = op(value, shuffle_xor(value, lanes));
+  return value;
 }
 
 // sum[i][j] += a[k][row i] * b[k][column j] over kDepth steps; rows of a are kPitch apart.

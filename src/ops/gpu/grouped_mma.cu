@@ -2,6 +2,7 @@
 // x 128 tile of an expert's result, eight warps of 64 x 32 each; operands come 32 summands at a time through four
 // stages of shared memory, filled by asynchronous copies that gather rows by their index on the way.
 #include "ops/gpu/grouped_tiles.h"
+#include "ops/gpu/mma.h"
 
 namespace mw::gpu {
 namespace {
@@ -21,40 +22,6 @@ struct Shape {
   static constexpr int kChunksPerRow = kRowElements / kChunk;
 };
 
-__device__ unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
-
-// Copies 16 bytes, or writes zeros.
-__device__ void copy_chunk(bf16* to, const bf16* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(valid ? 16 : 0));
-}
-__device__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-template <int kPending>
-__device__ void wait_for_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
-}
-
-// Four 8 x 8 matrices, one address of a row from each lane.
-template <bool kTransposed>
-__device__ void load_matrices(unsigned (&out)[4], const bf16* row) {
-  if constexpr (kTransposed)
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(shared_address(row)));
-  else
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(out[0]), "=r"(out[1]), "=r"(out[2]), "=r"(out[3])
-                 : "r"(shared_address(row)));
-}
-
-__device__ void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
-      "%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 struct MmaSums {
   float value[kFragRows][kFragCols][4];
 };
@@ -69,14 +36,14 @@ __device__ void multiply_tiles(const bf16* a, const bf16* b, int top, int left, 
 #pragma unroll
     for (int i = 0; i < kFragRows; ++i) {
       const int m = top + 16 * i + (matrix % 2) * 8, d = depth + (matrix / 2) * 8;
-      if constexpr (kA == Along::depth) load_matrices<false>(x[i], a + (m + row) * kPitchA + d);
-      else load_matrices<true>(x[i], a + (d + row) * kPitchA + m);
+      if constexpr (kA == Along::depth) load_matrices<false>(x[i], shared_address(a + (m + row) * kPitchA + d));
+      else load_matrices<true>(x[i], shared_address(a + (d + row) * kPitchA + m));
     }
 #pragma unroll
     for (int j = 0; j < kFragCols / 2; ++j) {
       const int n = left + 16 * j + (matrix / 2) * 8, d = depth + (matrix % 2) * 8;
-      if constexpr (kB == Along::depth) load_matrices<false>(y[j], b + (n + row) * kPitchB + d);
-      else load_matrices<true>(y[j], b + (d + row) * kPitchB + n);
+      if constexpr (kB == Along::depth) load_matrices<false>(y[j], shared_address(b + (n + row) * kPitchB + d));
+      else load_matrices<true>(y[j], shared_address(b + (d + row) * kPitchB + n));
     }
 #pragma unroll
     for (int i = 0; i < kFragRows; ++i)
@@ -96,7 +63,7 @@ __device__ void load_stage(const TileOperand<kAlong, RowsOf>& operand, bf16* sta
     const int r = id / S::kChunksPerRow, c = id % S::kChunksPerRow * kChunk;
     const auto place = operand.find(r, c, depth);
     const bf16* from = place.valid ? operand.rows(place.row) + place.column : operand.rows(operand.first_row);
-    copy_chunk(stage + r * S::kPitch + c, from, place.valid);
+    copy_chunk(shared_address(stage + r * S::kPitch + c), from, place.valid);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "ops/sinks.h"
 
-#include "ops/gpu/attention_library.h"
+#include "ops/gpu/attention_choice.h"
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
@@ -22,7 +22,8 @@ struct LsePlace {
 };
 
 LsePlace place_of(Stream& stream, const AttentionShape& shape, DType dtype) {
-  if (is_for_library(dtype) && library_takes(stream, shape)) return {shape.seq_len, shape.heads * shape.seq_len};
+  if (choose_attention(stream, shape, dtype) == AttentionKernels::library)
+    return {shape.seq_len, shape.heads * shape.seq_len};
   return {shape.sequences * shape.seq_len, shape.seq_len};
 }
 
