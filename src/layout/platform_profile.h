@@ -79,6 +79,8 @@ struct ExpertRates {
   bool operator==(const ExpertRates&) const = default;
 };
 
+constexpr int kProbedDocuments = 4;  // of a sequence, where attention among documents is measured
+
 // FLOP/s of operators that compute.
 struct OperatorRates {
   RateTable dense_products;          // by the FLOP of a product
@@ -95,7 +97,8 @@ struct OperatorRates {
   std::optional<RateTable> attention_forward_widths, attention_backward_widths;
   // How many times faster its backward pass is where sums may come in any order (train.deterministic); absent: once.
   std::optional<double> attention_any_order;
-  // What its rates are multiplied by where documents are kept apart (data.document_mask); absent: 1.
+  // What its rates are multiplied by where documents are kept apart (data.document_mask), kProbedDocuments of each
+  // sequence; absent: 1. Kernels that take those take windows, too.
   std::optional<double> attention_forward_documents, attention_backward_documents;
   bool operator==(const OperatorRates&) const = default;
 };

@@ -179,10 +179,16 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   const double forward_rate = attention_rate(rates_.attention_forward, rates_.attention_forward_widths, s, width),
                backward_rate = attention_rate(rates_.attention_backward, rates_.attention_backward_widths, s, width);
   const auto share_of = [](const std::optional<double>& share, bool counts) { return counts ? share.value_or(1) : 1; };
-  const bool documents = run_.data.document_mask;
-  const double forward_share = share_of(rates_.attention_forward_documents, documents),
-               backward_share = share_of(rates_.attention_backward_documents, documents) *
-                                share_of(rates_.attention_any_order, !run_.train.deterministic);
+  // The share of documents counts all scores of a sequence as computed; of a window, only those that it leaves are
+  // counted.
+  const bool window = a.has_window(run_.train.seq_len), documents = run_.data.document_mask;
+  const auto seen_share = [&](const std::optional<double>& share) {
+    return share_of(share, window || documents) / (window && share ? kProbedDocuments : 1);
+  };
+  const double forward_share = seen_share(rates_.attention_forward_documents),
+               backward_share =
+                   seen_share(rates_.attention_backward_documents) *
+                   share_of(rates_.attention_any_order, !run_.train.deterministic && !window && !documents);
   const double core = scores / (forward_rate * forward_share) + profile_.operator_latency_s;
   const double core_backward =
       kBackwardAttention * scores / (backward_rate * backward_share) + profile_.operator_latency_s;

@@ -15,9 +15,9 @@ class AttentionCalls {
   AttentionCalls(Stream& stream, DType dtype, const AttentionShape& shape)
       : stream_(stream), shape_(shape), tensors_(stream, slots(dtype, shape)) {
     if (!shape.documents) return;
-    std::vector<int32_t> first;  // four documents in each sequence
+    std::vector<int32_t> first;
     for (int64_t t = 0; t < shape.sequences * shape.seq_len; ++t) {
-      const int64_t at = t % shape.seq_len, document = shape.seq_len / 4;
+      const int64_t at = t % shape.seq_len, document = shape.seq_len / kProbedDocuments;
       first.push_back(static_cast<int32_t>(at - at % document));
     }
     write_values<int32_t>(stream, first, first_);

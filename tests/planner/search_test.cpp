@@ -375,6 +375,22 @@ TEST(Estimate, AttentionOfDocumentsHasItsOwnRates) {
   EXPECT_GT(seconds(known, true), 1.0001 * seconds(known, false));
 }
 
+// By the same kernels: at the rate of the scores that are seen among documents, which a share of all scores hides.
+TEST(Estimate, WindowsGoAtTheRateOfDocuments) {
+  Request request = odd_on(1);
+  const Layout layout = layout_of(request.run);
+  for (LayerSpec& layer : request.model.layers) layer.attention.window = request.run.train.seq_len / 2;
+  const auto seconds = [&](const PlatformProfile& profile) {
+    return Estimator(request.model, request.run, profile, request.load, 1).simulated(layout).time.total();
+  };
+  PlatformProfile known = request.profile, slowed = request.profile;
+  known.bf16.attention_forward_documents = known.bf16.attention_backward_documents = 2;
+  for (RateTable* rates : {&slowed.bf16.attention_forward, &slowed.bf16.attention_backward})
+    for (RatePoint& point : *rates) point.per_second /= 2;
+  EXPECT_NEAR(seconds(known) / seconds(slowed), 1, 1e-9);
+  EXPECT_GT(seconds(known), 1.0001 * seconds(request.profile));
+}
+
 TEST(Search, SaysWhatWouldWork) {
   const auto error_of = [](const Request& request) {
     try {
