@@ -23,22 +23,13 @@ __global__ void __launch_bounds__(kMmaThreads)
   const Block block = this_block(1, tiles, H, 0);
   const int begin = (static_cast<int>(tiles) - 1 - block.tile) * kTile;  // the longest first
   const int64_t sequence = block.sequence, kv_head = block.head / (H / G);
-  const TileCopies<kQk, kWalked> keys(rows_of_head(x.k_TGh, G, h, S, S, sequence, kv_head));
-  const TileCopies<kV, kWalked> values(rows_of_head(x.v_TGh, G, v, S, S, sequence, kv_head));
-
-  const int key_begin = first_key(x.first_T, shape, sequence, begin) / kWalked * kWalked,
-            key_end = min(begin + kTile, static_cast<int>(S));
-  const auto key_stage = [&](int key) { return stages + key / kWalked % kStages * kTwoTiles<kQk, kV, kWalked>; };
-  const auto load = [&](int key) {
-    if (key < key_end) {
-      keys.start(key, key_stage(key));
-      values.start(key, key_stage(key) + kWalked * kRowBytes<kQk>);
-    }
-    commit_copies();
-  };
+  const WalkedKeys<kQk, kV> walked{TileCopies<kQk, kWalked>(rows_of_head(x.k_TGh, G, h, S, S, sequence, kv_head)),
+                                   TileCopies<kV, kWalked>(rows_of_head(x.v_TGh, G, v, S, S, sequence, kv_head)),
+                                   stages, first_key(x.first_T, shape, sequence, begin) / kWalked * kWalked,
+                                   min(begin + kTile, static_cast<int>(S))};
   TileCopies<kQk, kTile>(rows_of_head(x.q_THh, H, h, S, S, sequence, block.head)).start(begin, query_tile);
   TileCopies<kV, kTile>(rows_of_head(x.d_o_THh, H, v, S, S, sequence, block.head)).start(begin, d_out_tile);
-  load(key_begin);
+  walked.load(walked.begin);
   const OwnQueries own(x.first_T, shape, sequence, begin);
   float lse[2], delta[2];  // lse in base 2; queries beyond the sequence get probability zero
 #pragma unroll
@@ -56,13 +47,12 @@ __global__ void __launch_bounds__(kMmaThreads)
   float d_q[kQk / 8][4];
   set_to_zero(d_q);
   const float scale = shape.scale * kLog2OfE;
-  for (int key = key_begin; key < key_end; key += kWalked) {
+  for (int key = walked.begin; key < walked.end; key += kWalked) {
     wait_for_copies<0>();
     __syncthreads();  // the tile has come, and the one before has been read
-    load(key + kWalked);
+    walked.load(key + kWalked);
     float d_scores[kWalked / 8][4], d_p[kWalked / 8][4];
-    dot_rows<kQk, kV>(own_queries, key_stage(key), d_scores, own_d_outs, key_stage(key) + kWalked * kRowBytes<kQk>,
-                      d_p);
+    dot_rows<kQk, kV>(own_queries, walked.keys_at(key), d_scores, own_d_outs, walked.values_at(key), d_p);
     const auto differentiate = [&](auto all) {
 #pragma unroll
       for (int n = 0; n < kWalked / 8; ++n)
@@ -74,7 +64,7 @@ __global__ void __launch_bounds__(kMmaThreads)
     };
     if (own.see_all(key)) differentiate(std::true_type());
     else differentiate(std::false_type());
-    add_product<kQk>(d_scores, key_stage(key), d_q);
+    add_product<kQk>(d_scores, walked.keys_at(key), d_q);
   }
   const float factor[2] = {shape.scale, shape.scale};
   store_sums<kQk>(rows_of_head(x.d_q_THh, H, h, S, S, sequence, block.head), begin, factor, d_q);

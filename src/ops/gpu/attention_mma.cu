@@ -69,21 +69,13 @@ __global__ void __launch_bounds__(kMmaThreads)
   const Block block = this_block(1, tiles, H, 0);
   const int begin = (static_cast<int>(tiles) - 1 - block.tile) * kTile;  // the longest first
   const int64_t sequence = block.sequence, kv_head = block.head / (H / G), tokens = shape.past + S;
-  const TileCopies<kQk, kWalked> keys(rows_of_head(k_TGh, G, h, tokens, kv_stride, sequence, kv_head));
-  const TileCopies<kV, kWalked> values(rows_of_head(v_TGh, G, v, tokens, kv_stride, sequence, kv_head));
-
-  const int key_begin = first_key(first_T, shape, sequence, begin) / kWalked * kWalked;
-  const int key_end = static_cast<int>(shape.past) + min(begin + kTile, static_cast<int>(S));
-  const auto key_stage = [&](int key) { return stages + key / kWalked % kStages * kTwoTiles<kQk, kV, kWalked>; };
-  const auto load = [&](int key) {
-    if (key < key_end) {
-      keys.start(key, key_stage(key));
-      values.start(key, key_stage(key) + kWalked * kRowBytes<kQk>);
-    }
-    commit_copies();
-  };
+  const WalkedKeys<kQk, kV> walked{
+      TileCopies<kQk, kWalked>(rows_of_head(k_TGh, G, h, tokens, kv_stride, sequence, kv_head)),
+      TileCopies<kV, kWalked>(rows_of_head(v_TGh, G, v, tokens, kv_stride, sequence, kv_head)), stages,
+      first_key(first_T, shape, sequence, begin) / kWalked * kWalked,
+      static_cast<int>(shape.past) + min(begin + kTile, static_cast<int>(S))};
   TileCopies<kQk, kTile>(rows_of_head(q_THh, H, h, S, S, sequence, block.head)).start(begin, query_tile);
-  load(key_begin);
+  walked.load(walked.begin);
   const OwnQueries own(first_T, shape, sequence, begin);
   wait_for_copies<0>();
   __syncthreads();
@@ -93,12 +85,12 @@ __global__ void __launch_bounds__(kMmaThreads)
   float out[kV / 8][4];
   set_to_zero(out);
   const float scale = shape.scale * kLog2OfE;
-  for (int key = key_begin; key < key_end; key += kWalked) {
+  for (int key = walked.begin; key < walked.end; key += kWalked) {
     wait_for_copies<0>();
     __syncthreads();  // the tile has come, and the one before has been read
-    load(key + kWalked);
+    walked.load(key + kWalked);
     float scores[kWalked / 8][4];
-    dot_rows<kQk>(owned, key_stage(key), scores);
+    dot_rows<kQk>(owned, walked.keys_at(key), scores);
     if (!own.see_all(key)) {
 #pragma unroll
       for (int n = 0; n < kWalked / 8; ++n)
@@ -107,7 +99,7 @@ __global__ void __launch_bounds__(kMmaThreads)
           if (!own.see(i / 2, key + 8 * n + sum_column(i % 2))) scores[n][i] = kHidden;
     }
     softmax_step(scale, running, scores, out);
-    add_product<kV>(scores, key_stage(key) + kWalked * kRowBytes<kQk>, out);
+    add_product<kV>(scores, walked.values_at(key), out);
   }
 
   float factor[2];

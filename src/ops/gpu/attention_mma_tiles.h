@@ -208,6 +208,27 @@ __device__ inline int first_key(const int32_t* first_T, const AttentionShape& sh
   return first_T == nullptr ? 0 : first_T[sequence * shape.seq_len + begin];
 }
 
+// The keys and values of a head that a tile of queries walks over: those from `begin` to `end`, kWalked at a time, in
+// kStages tiles of each from `stages` on.
+template <int kQk, int kV>
+struct WalkedKeys {
+  TileCopies<kQk, kWalked> keys;
+  TileCopies<kV, kWalked> values;
+  unsigned stages;
+  int begin, end;
+
+  __device__ unsigned keys_at(int key) const { return stages + key / kWalked % kStages * kTwoTiles<kQk, kV, kWalked>; }
+  __device__ unsigned values_at(int key) const { return keys_at(key) + kWalked * kRowBytes<kQk>; }
+  // Begins to copy the tile at `key`, if there is one, as a group of its own.
+  __device__ void load(int key) const {
+    if (key < end) {
+      keys.start(key, keys_at(key));
+      values.start(key, values_at(key));
+    }
+    commit_copies();
+  }
+};
+
 // Calls body with the widths of queries and of values that kernels are compiled for, as types.
 template <class Body>
 void with_widths(const AttentionShape& shape, const Body& body) {
