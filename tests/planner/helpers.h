@@ -9,6 +9,7 @@
 #include "config/hf_config.h"
 #include "layout/plan.h"
 #include "layout/platform_profile.h"
+#include "planner/search.h"
 
 namespace mw::test {
 
@@ -50,6 +51,15 @@ inline RunSpec small_run() {
   run.train.seq_len = 24;
   run.train.global_batch = 48;
   return run;
+}
+
+inline Request odd_on(int ranks) {
+  Request request;
+  request.model = odd_model();
+  request.run = small_run();
+  request.profile = shipped_profile("xeon_amx_2_cores");
+  request.ranks = ranks;
+  return request;
 }
 
 }  // namespace mw::test
