@@ -240,23 +240,22 @@ std::byte* take_scratch(WorkspaceFrame& frame, const Graph& graph) {
 
 }  // namespace
 
-bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+void attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                           TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView first_T) {
   Plans* plans = find_plans(stream, shape);
-  if (plans == nullptr) return false;
+  MW_CHECK(plans != nullptr, "attention by the library, which does not take the shape");
   WorkspaceFrame frame(stream.workspace());
   std::vector<void*> operands = {q_THh.data, k_TGh.data, v_TGh.data, o_THh.data, lse_HT.data};
   if (shape.documents) operands.push_back(first_T.data);
   plans->forward.run(std::move(operands), take_scratch(frame, plans->forward));
-  return true;
 }
 
-bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+void attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
                                    TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T,
                                    TensorView delta_HT) {
   Plans* plans = find_plans(stream, shape);
-  if (plans == nullptr) return false;
+  MW_CHECK(plans != nullptr, "attention by the library, which does not take the shape");
   WorkspaceFrame frame(stream.workspace());
   std::byte* scratch = take_scratch(frame, plans->backward);
   const Part part = rule::part_of(sizes_of(shape), stream.is_deterministic());
@@ -276,7 +275,6 @@ bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, 
       if (shape.documents) operands.push_back(first_T.as<int32_t>() + sequence * S);
       plans->backward.run(std::move(operands), scratch);
     }
-  return true;
 }
 
 bool library_takes(Stream& stream, const AttentionShape& shape) { return find_plans(stream, shape) != nullptr; }

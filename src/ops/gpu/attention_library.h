@@ -7,18 +7,17 @@
 
 namespace mw::gpu {
 
-// Both return false and do nothing where the library is missing or does not support the shape on the stream's GPU. For
-// one shape and stream both give the same answer, because the library has its own order of lse: [B, H, S].
-// Deterministic when the stream is; that must not change between forward and backward.
-bool attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+// Whether the functions below take the shape on the stream's GPU. Always the same for a shape and stream, as long as
+// the stream stays deterministic or not.
+bool library_takes(Stream& stream, const AttentionShape& shape);
+
+// lse and delta: [B, H, S]. Deterministic when the stream is.
+void attention_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                           TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView first_T);
-bool attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
+void attention_backward_by_library(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                                    TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh,
                                    TensorView d_q_THh, TensorView d_k_TGh, TensorView d_v_TGh, TensorView first_T,
                                    TensorView delta_HT);
-
-// Whether they take the shape.
-bool library_takes(Stream& stream, const AttentionShape& shape);
 
 // Only bf16 goes to the library.
 inline bool is_for_library(DType dtype) { return dtype == DType::bf16; }
