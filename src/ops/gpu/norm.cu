@@ -1,6 +1,7 @@
 // RMS normalisation. A group of neighbouring threads takes a row, in packs of 16 bytes where the width allows it, and
 // keeps what it read of it in registers: part of a wave for a narrow row, a block for a wide one. Backward gives each
-// block a fixed run of rows, whose share of d_gain it keeps to itself until all are summed in order.
+// block a fixed run of rows, whose share of d_gain it keeps to itself until all are summed in order. There a thread
+// keeps one pack alone: more warps on a processor hide more of the memory's latency than loads ahead of time do.
 //
 // The width alone decides which elements a thread sums, and in which order: the address of a tensor changes no bits.
 #include "ops/norm.h"
@@ -14,7 +15,7 @@
 namespace mw::gpu {
 namespace {
 
-constexpr int kHeld = 2;            // packs of a row that a thread keeps; those of a wider row are read again
+constexpr int kHeld = 2;            // packs of a row that a thread keeps in forward; a wider row's are read again
 constexpr int kGroupThreads = 256;  // of a block that takes several rows at once
 constexpr int kMaxLanes = 512;
 constexpr int64_t kMaxRowBlocks = 512;
@@ -36,9 +37,9 @@ struct Groups {
   int rows() const { return threads / lanes; }
 };
 
-Groups group_threads(int64_t packs) {
+Groups group_threads(int64_t packs, int held) {
   int lanes = 8;
-  while (lanes < kMaxLanes && lanes * kHeld < packs) lanes *= 2;
+  while (lanes < kMaxLanes && lanes * held < packs) lanes *= 2;
   return {lanes, lanes > kWave ? lanes : kGroupThreads};
 }
 
@@ -166,7 +167,7 @@ void run_norm(Stream& stream, const Norm<T>& task) {
   with_row_packs<T>(task.width, allow_packs<kWidePack<T>>(task.a, task.b, task.gain, task.sum, task.y),
                     [&](auto pack, auto aligned) {
                       constexpr int N = decltype(pack)::value;
-                      const Groups groups = group_threads(ceil_div(task.width, N));
+                      const Groups groups = group_threads(ceil_div(task.width, N), kHeld);
                       const int64_t runs = ceil_div(task.rows, groups.rows());
                       const int rounds = static_cast<int>(std::clamp<int64_t>(runs / kFullBlocks, 1, kMaxRounds));
                       launch(stream, norm_kernel<T, N, decltype(aligned)::value, kAdding>, ceil_div(runs, rounds),
@@ -198,26 +199,6 @@ __device__ Operands<T, N> load_operands(const NormBackward<T>& task, int64_t at)
   return o;
 }
 
-// What a thread keeps of a row.
-template <class T, int N>
-struct HeldRow {
-  Operands<T, N> operands[kHeld];
-  float inverse;
-};
-
-template <int N, bool kAligned, class T>
-__device__ HeldRow<T, N> load_row(const NormBackward<T>& task, int64_t row, int64_t end, int64_t first, int64_t step) {
-  HeldRow<T, N> held{};
-  if (row >= end) return held;
-  held.inverse = task.rstd[row];
-#pragma unroll
-  for (int p = 0; p < kHeld; ++p) {
-    const int64_t i = first + p * step;
-    if (i < task.width) held.operands[p] = load_operands<N, kAligned>(task, row * task.width + i);
-  }
-  return held;
-}
-
 template <bool kAligned, class T, int N>
 __device__ float product_of(const Operands<T, N>& o, const float* gain, float inverse) {
   const Pack<float, N> gains = load<N, kAligned>(gain);
@@ -245,42 +226,34 @@ __device__ void differentiate(const Operands<T, N>& o, const float* gain, float 
 }
 
 template <class T, int N, bool kAligned>
-__global__ void __launch_bounds__(kMaxLanes) norm_backward_kernel(NormBackward<T> task, int lanes) {
+__global__ void __launch_bounds__(kMaxLanes, 2) norm_backward_kernel(NormBackward<T> task, int lanes) {
   extern __shared__ float of_group[];  // [groups, width], where a block has several groups
   const int groups = static_cast<int>(blockDim.x) / lanes, group = static_cast<int>(threadIdx.x) / lanes;
-  const int64_t step = int64_t{N} * lanes, first = threadIdx.x % lanes * N, beyond = first + kHeld * step;
+  const int64_t step = int64_t{N} * lanes, first = threadIdx.x % lanes * N, beyond = first + step;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * task.rows_per_block;
   const int64_t end = begin + task.rows_per_block < task.rows ? begin + task.rows_per_block : task.rows;
   const bool residual = task.d_residual != nullptr;
   float* d_gain = task.d_gains + static_cast<int64_t>(blockIdx.x) * task.width;
 
-  Pack<float, N> sums[kHeld] = {};
+  Pack<float, N> sums{};
   for (int64_t i = beyond; i < task.width; i += step) store(d_gain + i, Pack<float, N>{});
-  HeldRow<T, N> next = load_row<N, kAligned>(task, begin + group, end, first, step);
   for (int64_t r = begin; r < end; r += groups) {
     const int64_t row = r + group, base = row * task.width;
     const int64_t width = row < end ? task.width : 0;  // threads without a row take part in the sums alone
-    const HeldRow<T, N> current = next;
-    const Operands<T, N>(&held)[kHeld] = current.operands;
-    const float inverse = current.inverse;
-    next = load_row<N, kAligned>(task, row + groups, end, first, step);  // is under way while this row is summed
-    float product = 0;
-#pragma unroll
-    for (int p = 0; p < kHeld; ++p) {
-      const int64_t i = first + p * step;
-      if (i < width) product += product_of<kAligned>(held[p], task.gain + i, inverse);
+    float inverse = 0, product = 0;
+    Operands<T, N> held{};
+    if (row < end) {
+      inverse = task.rstd[row];
+      if (first < task.width) held = load_operands<N, kAligned>(task, base + first);
     }
+    if (first < width) product = product_of<kAligned>(held, task.gain + first, inverse);
     for (int64_t i = beyond; i < width; i += step)
       product += product_of<kAligned>(load_operands<N, kAligned>(task, base + i), task.gain + i, inverse);
     product = reduce_lanes(product, lanes, Sum());
     if (task.products != nullptr && row < end) product = inverse * task.products[row];
     const float mean = product / task.whole;
-#pragma unroll
-    for (int p = 0; p < kHeld; ++p) {
-      const int64_t i = first + p * step;
-      if (i < width)
-        differentiate<kAligned>(held[p], task.gain + i, inverse, mean, residual, sums[p], task.d_x + base + i);
-    }
+    if (first < width)
+      differentiate<kAligned>(held, task.gain + first, inverse, mean, residual, sums, task.d_x + base + first);
     for (int64_t i = beyond; i < width; i += step) {
       Pack<float, N> sum = load<N>(d_gain + i);
       differentiate<kAligned>(load_operands<N, kAligned>(task, base + i), task.gain + i, inverse, mean, residual, sum,
@@ -290,9 +263,7 @@ __global__ void __launch_bounds__(kMaxLanes) norm_backward_kernel(NormBackward<T
   }
 
   float* to = groups == 1 ? d_gain : of_group + group * task.width;
-#pragma unroll
-  for (int p = 0; p < kHeld; ++p)
-    if (first + p * step < task.width) store<false>(to + first + p * step, sums[p]);
+  if (first < task.width) store<false>(to + first, sums);
   if (groups == 1) return;
   __syncthreads();
   for (int64_t i = threadIdx.x; i < task.width; i += blockDim.x) {
@@ -307,7 +278,7 @@ void run_backward(Stream& stream, const NormBackward<T>& task, int64_t blocks) {
   with_row_packs<T>(task.width, allow_packs<kWidePack<T>>(task.x, task.d_y, task.d_residual, task.gain, task.d_x),
                     [&](auto pack, auto aligned) {
                       constexpr int N = decltype(pack)::value;
-                      const Groups groups = group_threads(ceil_div(task.width, N));
+                      const Groups groups = group_threads(ceil_div(task.width, N), 1);
                       const int64_t shared = groups.rows() > 1 ? groups.rows() * task.width : 0;
                       launch(stream, norm_backward_kernel<T, N, decltype(aligned)::value>, blocks, groups.threads,
                              static_cast<size_t>(shared) * sizeof(float), task, groups.lanes);
@@ -410,7 +381,7 @@ void row_products(Stream& stream, TensorView a, TensorView b, TensorView gain, T
     const RowProducts<T> task{a.as<T>(), b.as<T>(), gains, sums.as<float>(), rows, width};
     with_row_packs<T>(width, allow_packs<kWidePack<T>>(task.a, task.b, task.gain), [&](auto pack, auto aligned) {
       constexpr int N = decltype(pack)::value;
-      const Groups groups = group_threads(ceil_div(width, N));
+      const Groups groups = group_threads(ceil_div(width, N), kHeld);
       launch(stream, row_products_kernel<T, N, decltype(aligned)::value>, ceil_div(rows, groups.rows()), groups.threads,
              0, task, groups.lanes);
     });
