@@ -38,6 +38,14 @@ template <class Word>
 __device__ void store_word(Word* to, Word word) {
   *to = word;
 }
+template <class Word>
+__device__ Word load_word_once(const Word* from) {
+  return *from;
+}
+template <class Word>
+__device__ void store_word_once(Word* to, Word word) {
+  *to = word;
+}
 // Marks a pointee as device memory. The compiler cannot know this for a pointer that was itself read from memory;
 // without it, it would emit generic loads that may also access shared memory and cost extra waits.
 template <class T>
@@ -72,6 +80,15 @@ __device__ inline uint32_t least_in_wave(uint32_t value) { return __reduce_min_s
 template <class Word>
 __device__ void store_word(Word* to, Word word) {
   __stwb(to, word);
+}
+// The same, and loads, of words that no kernel reads again soon: other data stays in the L2 cache instead.
+template <class Word>
+__device__ Word load_word_once(const Word* from) {
+  return __ldcs(from);
+}
+template <class Word>
+__device__ void store_word_once(Word* to, Word word) {
+  __stcs(to, word);
 }
 // Two values as bf16, rounded as to_bf16 does but for the bits of a NaN; the first in the lower half.
 __device__ inline uint32_t round_pair(float low, float high) {

@@ -1,8 +1,10 @@
 // Softmax cross-entropy: one block per row. A first pass over the row finds the maximum and the sum of exponentials
-// together, a second writes the gradient; a thread reads a pack of logits before it writes the gradient there. Where
-// the row lies in parts on several ranks, the passes are kernels of their own.
+// together, a second writes the gradient; a thread reads a pack of logits before it writes the gradient there. The
+// first pass keeps the beginning of the row in shared memory, and the second goes backwards, because the L2 cache still
+// holds some of the end. Where the row lies in parts on several ranks, the passes are kernels of their own.
 #include "ops/cross_entropy.h"
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <type_traits>
@@ -15,7 +17,9 @@
 namespace mw::gpu {
 namespace {
 
-constexpr int kRowThreads = 512;
+constexpr int kRowThreads = 1024, kRowsOfProcessor = 2;
+constexpr int64_t kOtherSharedBytes = 2048;    // of a block: sums of waves, and what the system reserves
+constexpr size_t kFreeSharedBytes = 48 << 10;  // what a kernel gets without asking
 constexpr int kWide = kWidePack<float>;
 
 // The largest logit seen, and the sum of e^(logit - top). The start is finite, so that a logit of -inf adds e^-inf = 0;
@@ -29,11 +33,18 @@ __device__ void include(Running& running, const Pack<float, N>& x) {
   float top = running.top;
 #pragma unroll
   for (int k = 0; k < N; ++k) top = x.at[k] > top ? x.at[k] : top;
-  if (top > running.top) running.sum *= expf(running.top - top);
+  if (top > running.top) running.sum *= __expf(running.top - top);
   running.top = top;
 #pragma unroll
-  for (int k = 0; k < N; ++k) running.sum += expf(x.at[k] - top);
+  for (int k = 0; k < N; ++k) running.sum += __expf(x.at[k] - top);
 }
+
+// The first `count` logits of a row, whole packs of them, in shared memory.
+template <int N>
+struct Kept {
+  Pack<float, N>* packs = nullptr;
+  int64_t count = 0;
+};
 
 // Of one row, over one part of the vocabulary or all parts.
 struct Statistics {
@@ -41,30 +52,39 @@ struct Statistics {
   float own;       // logit of the label
 };
 
-// Every thread gets the result. own: the label's logit, as this thread sees it.
+// Every thread gets the result, and finds the packs that it read in `kept`. own: the label's logit, as this thread sees
+// it.
 template <int N>
-__device__ Statistics statistics_of(const float* x, int64_t columns, float own) {
+__device__ Statistics statistics_of(const float* x, int64_t columns, float own, Kept<N> kept = {}) {
   Running running;
-#pragma unroll 4
-  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < columns; i += static_cast<int64_t>(blockDim.x) * N)
-    include(running, load<N>(x + i));
+#pragma unroll 2
+  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < columns; i += static_cast<int64_t>(blockDim.x) * N) {
+    const bool keeps = i < kept.count;
+    const Pack<float, N> logits = keeps ? load_once<N>(x + i) : load<N>(x + i);
+    if (keeps) kept.packs[i / N] = logits;
+    include(running, logits);
+  }
   const float top = reduce_block(running.top, Maximum());
   return {top, reduce_block(running.sum * expf(running.top - top), Sum()), own};
 }
 
 __device__ float loss_of(const Statistics& s) { return logf(s.sum) - (s.own - s.top); }
 
-// label: a column, or none of [0, columns) where it lies in another part. NaN without a valid label.
+// label: a column, or none of [0, columns) where it lies in another part. NaN without a valid label. kept: as
+// statistics_of left it.
 template <class T, int N>
 __device__ void write_gradient(const float* x, const Statistics& s, int64_t label, bool valid, float scale, T* d,
-                               int64_t columns) {
+                               int64_t columns, Kept<N> kept = {}) {
   const float factor = valid ? scale / s.sum : NAN, d_own = scale * (expf(s.own - s.top) / s.sum - 1.0f);
-  for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < columns; i += static_cast<int64_t>(blockDim.x) * N) {
-    const Pack<float, N> logits = load<N>(x + i);
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * N, step = static_cast<int64_t>(blockDim.x) * N;
+  if (first >= columns) return;
+#pragma unroll 2
+  for (int64_t i = first + (columns - 1 - first) / step * step; i >= 0; i -= step) {
+    const Pack<float, N> logits = i < kept.count ? kept.packs[i / N] : load_once<N>(x + i);
     Pack<float, N> out;
 #pragma unroll
-    for (int k = 0; k < N; ++k) out.at[k] = i + k == label ? d_own : factor * expf(logits.at[k] - s.top);
-    store(d + i, round_pack<T>(out));
+    for (int k = 0; k < N; ++k) out.at[k] = i + k == label ? d_own : factor * __expf(logits.at[k] - s.top);
+    store_once(d + i, round_pack<T>(out));
   }
 }
 
@@ -79,8 +99,9 @@ __device__ void ignore_row(float* loss, T* d, int64_t columns) {
 
 // The host cannot see a wrong label without waiting: it makes loss and gradient NaN. d_logits may be null.
 template <class T, int N>
-__global__ void cross_entropy_kernel(const float* logits, const int32_t* labels, float scale, float* loss, T* d_logits,
-                                     int64_t classes) {
+__global__ void __launch_bounds__(kRowThreads, kRowsOfProcessor)
+    cross_entropy_kernel(const float* logits, const int32_t* labels, float scale, float* loss, T* d_logits,
+                         int64_t classes, int64_t kept_count) {
   const int64_t row = blockIdx.x;
   const int32_t label = labels[row];
   const float* x = logits + row * classes;
@@ -91,14 +112,15 @@ __global__ void cross_entropy_kernel(const float* logits, const int32_t* labels,
   }
   const bool valid = label >= 0 && label < classes;
   // The label's logit is read before the second pass may overwrite it.
-  const Statistics s = statistics_of<N>(x, classes, valid ? x[label] : NAN);
+  const Kept<N> kept{dynamic_shared_memory<Pack<float, N>>(), kept_count};
+  const Statistics s = statistics_of<N>(x, classes, valid ? x[label] : NAN, kept);
   if (threadIdx.x == 0) loss[row] = loss_of(s);
-  if (d != nullptr) write_gradient<T, N>(x, s, label, valid, scale, d, classes);
+  if (d != nullptr) write_gradient<T, N>(x, s, label, valid, scale, d, classes, kept);
 }
 
 template <int N>
-__global__ void statistics_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels,
-                                  float* statistics) {
+__global__ void __launch_bounds__(kRowThreads)
+    statistics_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels, float* statistics) {
   const int64_t row = blockIdx.x, at = labels[row] - part.begin;
   const float* x = logits + row * columns;
   const Statistics s = statistics_of<N>(x, columns, at >= 0 && at < columns ? x[at] : 0.0f);
@@ -122,8 +144,9 @@ __device__ Statistics unite(const float* statistics, int64_t stride, int64_t par
 }
 
 template <class T, int N>
-__global__ void part_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels,
-                            const float* statistics, int64_t parts, float scale, float* loss, T* d_logits) {
+__global__ void __launch_bounds__(kRowThreads)
+    part_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels, const float* statistics,
+                int64_t parts, float scale, float* loss, T* d_logits) {
   const int64_t row = blockIdx.x, stride = static_cast<int64_t>(gridDim.x) * kSoftmaxStatistics;
   const int32_t label = labels[row];
   const float* x = logits + row * columns;
@@ -151,14 +174,26 @@ void with_gradient(const TensorView& logits, const TensorView& d_logits, const B
   });
 }
 
+// How many of a row's logits a block keeps, so that a processor has room for two blocks.
+int64_t count_kept(Stream& stream, int64_t columns, int64_t pack) {
+  int bytes = 0;
+  check(read_shared_bytes(&bytes, stream.device().index), "reading the device's shared memory");
+  const int64_t room = std::max<int64_t>(0, bytes / kRowsOfProcessor - kOtherSharedBytes) / int64_t{sizeof(float)};
+  return std::min(columns, room / pack * pack);
+}
+
 }  // namespace
 
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
   with_gradient(logits_CV, d_logits_CV, [&](auto* d_logits, auto pack) {
-    using T = std::remove_pointer_t<decltype(d_logits)>;
-    launch(stream, cross_entropy_kernel<T, pack.value>, logits_CV.dim(0), kRowThreads, 0, logits_CV.as<float>(),
-           labels_C.as<int32_t>(), scale, loss_C.as<float>(), d_logits, logits_CV.dim(1));
+    constexpr auto kKernel = cross_entropy_kernel<std::remove_pointer_t<decltype(d_logits)>, pack.value>;
+    const int64_t kept_count = d_logits == nullptr ? 0 : count_kept(stream, logits_CV.dim(1), pack.value);
+    const auto kept_bytes = static_cast<size_t>(kept_count) * sizeof(float);
+    if (kept_bytes > kFreeSharedBytes)
+      check(allow_shared_bytes(reinterpret_cast<const void*>(kKernel), kept_bytes), "asking for shared memory");
+    launch(stream, kKernel, logits_CV.dim(0), kRowThreads, kept_bytes, logits_CV.as<float>(), labels_C.as<int32_t>(),
+           scale, loss_C.as<float>(), d_logits, logits_CV.dim(1), kept_count);
   });
 }
 

@@ -37,19 +37,40 @@ __device__ Pack<T, N> load(const T* from) {
     return pack;
   }
 }
+// Calls write(address, word) for each word of an aligned pack.
+template <class T, int N, class Write>
+__device__ void store_words(T* to, const Pack<T, N>& pack, const Write& write) {
+  using Word = WordOf<Pack<T, N>>;
+  constexpr int kWords = static_cast<int>(sizeof(pack) / sizeof(Word));
+  Word words[kWords];
+  memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) write(reinterpret_cast<Word*>(to) + k, words[k]);
+}
 template <bool kAligned = true, class T, int N>
 __device__ void store(T* to, const Pack<T, N>& pack) {
   if constexpr (kAligned) {
-    using Word = WordOf<Pack<T, N>>;
-    constexpr int kWords = static_cast<int>(sizeof(pack) / sizeof(Word));
-    Word words[kWords];
-    memcpy(words, &pack, sizeof(pack));
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) store_word(reinterpret_cast<Word*>(to) + k, words[k]);
+    store_words(to, pack, [](auto* address, auto word) { store_word(address, word); });
   } else {
 #pragma unroll
     for (int k = 0; k < N; ++k) to[k] = pack.at[k];
   }
+}
+// Aligned packs that no kernel reads again soon (capability.h).
+template <int N, class T>
+__device__ Pack<T, N> load_once(const T* from) {
+  using Word = WordOf<Pack<T, N>>;
+  constexpr int kWords = static_cast<int>(sizeof(Pack<T, N>) / sizeof(Word));
+  Word words[kWords];
+#pragma unroll
+  for (int k = 0; k < kWords; ++k) words[k] = load_word_once(reinterpret_cast<const Word*>(from) + k);
+  Pack<T, N> pack;
+  memcpy(&pack, words, sizeof(pack));
+  return pack;
+}
+template <class T, int N>
+__device__ void store_once(T* to, const Pack<T, N>& pack) {
+  store_words(to, pack, [](auto* address, auto word) { store_word_once(address, word); });
 }
 template <int N, class T>
 Pack<T, N>* packs_of(T* elements) {

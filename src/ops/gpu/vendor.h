@@ -27,6 +27,7 @@ using NativeProperties = hipDeviceProp_t;
 constexpr DeviceKind kDeviceKind = DeviceKind::hip;
 constexpr const char* kBackendName = "hip";
 constexpr const char* kHardwareQueues = "GPU_MAX_HW_QUEUES";
+constexpr auto kSharedBytesOfProcessor = hipDeviceAttributeMaxSharedMemoryPerMultiprocessor;
 // Without device page faults, such memory stays on the host and every access crosses the bus.
 inline bool shares_memory(const NativeProperties& p) {
   return p.concurrentManagedAccess != 0 && p.pageableMemoryAccess != 0;
@@ -39,6 +40,7 @@ constexpr DeviceKind kDeviceKind = DeviceKind::cuda;
 constexpr const char* kBackendName = "cuda";
 // Environment variable: the number of hardware queues that streams share, read when the driver starts.
 constexpr const char* kHardwareQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
+constexpr auto kSharedBytesOfProcessor = cudaDevAttrMaxSharedMemoryPerMultiprocessor;
 inline bool shares_memory(const NativeProperties& p) { return p.concurrentManagedAccess != 0; }
 constexpr const char* kSharingHint =
     "its driver must give concurrent managed access, which Windows and some virtual GPUs lack; or set train.device = "
@@ -166,6 +168,10 @@ inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream stre
 }
 
 // Lets a kernel take more dynamic shared memory than the default 48 KiB.
+// The shared memory of one processor, for all of its blocks.
+inline Status read_shared_bytes(int* bytes, int device) {
+  return MW_VENDOR(DeviceGetAttribute)(bytes, kSharedBytesOfProcessor, device);
+}
 inline Status allow_shared_bytes(const void* kernel, size_t bytes) {
   return MW_VENDOR(FuncSetAttribute)(kernel, MW_VENDOR(FuncAttributeMaxDynamicSharedMemorySize),
                                      static_cast<int>(bytes));
