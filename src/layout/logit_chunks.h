@@ -14,6 +14,6 @@ int64_t logit_gradient_rows(int64_t chunk, int64_t tokens, int64_t wanted);
 
 // Of a GPU. Products of fewer gradients would spend their time on the gradient of the head's weights, to which each
 // adds.
-constexpr int64_t kGpuLogitElements = int64_t{128} << 20, kGpuLogitGradientRows = 4096;
+constexpr int64_t kGpuLogitElements = int64_t{160} << 20, kGpuLogitGradientRows = 4096;
 
 }  // namespace mw
