@@ -227,7 +227,7 @@ __device__ void differentiate(const Operands<T, N>& o, const float* gain, float 
 
 template <class T, int N, bool kAligned>
 __global__ void __launch_bounds__(kMaxLanes, 2) norm_backward_kernel(NormBackward<T> task, int lanes) {
-  extern __shared__ float of_group[];  // [groups, width], where a block has several groups
+  float* const of_group = dynamic_shared_memory<float>();  // [groups, width], where a block has several groups
   const int groups = static_cast<int>(blockDim.x) / lanes, group = static_cast<int>(threadIdx.x) / lanes;
   const int64_t step = int64_t{N} * lanes, first = threadIdx.x % lanes * N, beyond = first + step;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * task.rows_per_block;

@@ -5,7 +5,15 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/dtype.h"
 #include "emulated/block.h"
+
+struct int2 {
+  int x, y;
+};
+struct int4 {
+  int x, y, z, w;
+};
 
 namespace mw::gpu {
 
@@ -47,5 +55,21 @@ inline uint32_t largest_in_wave(uint32_t value) {
   return value;
 }
 inline uint32_t least_in_wave(uint32_t value) { return ~largest_in_wave(~value); }
+
+template <class Word>
+void store_word(Word* to, Word word) {
+  *to = word;
+}
+template <class Word>
+Word load_word_once(const Word* from) {
+  return *from;
+}
+template <class Word>
+void store_word_once(Word* to, Word word) {
+  *to = word;
+}
+inline uint32_t round_pair(float low, float high) {
+  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+}
 
 }  // namespace mw::gpu

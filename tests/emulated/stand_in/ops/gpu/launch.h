@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <type_traits>
 #include <utility>
@@ -25,6 +26,7 @@ T atomicAdd(T* sum, std::type_identity_t<T> value) {
 }
 inline int atomicMax(int* to, int value) { return std::exchange(*to, std::max(*to, value)); }
 inline unsigned atomicMin(unsigned* to, unsigned value) { return std::exchange(*to, std::min(*to, value)); }
+inline float __expf(float value) { return std::exp(value); }
 inline int __float_as_int(float value) { return std::bit_cast<int>(value); }
 inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
 
@@ -64,6 +66,11 @@ using DeviceMemory = T;
 enum class Status { success };
 inline void check(Status, const char*) {}
 inline Status allow_shared_bytes(const void*, size_t) { return Status::success; }
+inline int shared_bytes_of_processor = 64 << 10;
+inline Status read_shared_bytes(int* bytes, int) {
+  *bytes = shared_bytes_of_processor;
+  return Status::success;
+}
 using NativeStream = void*;
 inline NativeStream native(Stream&) { return nullptr; }
 inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream) {

@@ -11,9 +11,6 @@
 
 namespace mw::gpu {
 
-inline uint32_t round_pair(float low, float high) {
-  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
-}
 inline float exp2_quickly(float x) { return std::exp2(x); }
 
 // Addresses in a block's dynamic shared memory.
