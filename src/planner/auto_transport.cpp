@@ -125,7 +125,11 @@ TransportChoice choose_by_profile(RunSpec run, int ranks, const NodeMap& nodes,
   TransportChoice choice;
   choice.name = run.moe.transport;
   const int64_t near = equal_nodes(nodes, ranks);
-  if (run.moe.transport != "auto" || run.plan.platform.empty() || near == 0) return choice;
+  if (run.moe.transport != "auto" || run.mesh.ep == 1) return choice;
+  if (run.plan.platform.empty())
+    choice.why_none = "plan.platform names no profile; `moewright probe` under mpirun writes one";
+  else if (near == 0) choice.why_none = "nodes have different numbers of ranks";
+  if (!choice.why_none.empty()) return choice;
   run.plan.ranks = ranks;
   run.mesh.ranks_per_node = near;
   try {
@@ -162,7 +166,8 @@ TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& no
 
 std::string describe(const TransportChoice& choice, const std::string& platform) {
   if (!choice.why_none.empty())
-    return fmt::format("moe.transport = \"auto\": flat, because {} predicts no time: {}", platform, choice.why_none);
+    return fmt::format("moe.transport = \"auto\": flat, because {}{}",
+                       platform.empty() ? "" : platform + " predicts no time: ", choice.why_none);
   if (choice.seconds == 0) return "";
   return fmt::format("moe.transport = \"auto\": {}, by {}: {:.3g} ms a step is predicted, {:.3g} ms with flat",
                      choice.name, platform, 1e3 * choice.seconds, 1e3 * choice.flat_seconds);

@@ -38,7 +38,7 @@ TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nod
 TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& nodes, const std::string& now,
                                        MeasuredLoads loads);
 
-// One line for the start of a run; empty if nothing was chosen and why_none is empty.
+// One line for the start of a run; empty if nothing was chosen and why_none is empty. platform: plan.platform.
 std::string describe(const TransportChoice& choice, const std::string& platform);
 
 }  // namespace mw

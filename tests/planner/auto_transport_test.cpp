@@ -1,6 +1,7 @@
 // What moe.transport = "auto" means for a run on given ranks.
 #include "planner/auto_transport.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -154,23 +155,36 @@ TEST(AutoTransport, ChoosesByTheLoadsOfTheFirstBatch) {
   EXPECT_EQ(name(rows_of_few(16)), "gather_weights");
 }
 
-TEST(AutoTransport, IsTheRunsWhereThereIsNothingToChoose) {
-  const auto name = [](const RunSpec& run, const NodeMap& nodes) {
+TEST(AutoTransport, SaysWhyItStaysFlat) {
+  const auto note = [](const RunSpec& run, const NodeMap& nodes) {
     const TransportChoice choice = choose_auto_transport(run, 32, nodes);
     EXPECT_EQ(choice.seconds, 0);
-    EXPECT_EQ(describe(choice, run.plan.platform), "");
-    return choice.name;
+    EXPECT_EQ(choice.name, "auto");
+    return describe(choice, run.plan.platform);
   };
   RunSpec run = run_on_32_ranks();
-  EXPECT_EQ(name(run, {12, {}}), "auto");  // nodes of 12, 12 and 8 ranks
+  const std::string unequal =
+      fmt::format("moe.transport = \"auto\": flat, because {} predicts no time: nodes have different numbers of ranks",
+                  run.plan.platform);
+  EXPECT_EQ(note(run, {12, {}}), unequal);  // nodes of 12, 12 and 8 ranks
   std::vector<int> alternating;
   for (int rank = 0; rank < 32; ++rank) alternating.push_back(rank % 2);
-  EXPECT_EQ(name(run, {0, alternating}), "auto");
+  EXPECT_EQ(note(run, {0, alternating}), unequal);
   run.plan.platform.clear();
-  EXPECT_EQ(name(run, {8, {}}), "auto");
-  run = run_on_32_ranks();
+  EXPECT_EQ(note(run, {8, {}}),
+            "moe.transport = \"auto\": flat, because plan.platform names no profile; `moewright probe` under mpirun "
+            "writes one");
+}
+
+TEST(AutoTransport, SaysNothingWhereThereIsNothingToChoose) {
+  RunSpec run = run_on_32_ranks();
   run.moe.transport = "halo";
-  EXPECT_EQ(name(run, {8, {}}), "halo");
+  const TransportChoice asked = choose_auto_transport(run, 32, {8, {}});
+  EXPECT_EQ(asked.name, "halo");
+  EXPECT_EQ(describe(asked, run.plan.platform), "");
+  run.moe.transport = "auto";
+  run.mesh.ep = 1;
+  EXPECT_EQ(describe(choose_auto_transport(run, 32, {8, {}}), run.plan.platform), "");
 }
 
 // On one node rows that several experts of a rank need travel once.
