@@ -128,7 +128,7 @@ TransportChoice choose_by_profile(RunSpec run, int ranks, const NodeMap& nodes,
   if (run.moe.transport != "auto" || run.mesh.ep == 1) return choice;
   if (run.plan.platform.empty())
     choice.why_none = "plan.platform names no profile; `moewright probe` under mpirun writes one";
-  else if (near == 0) choice.why_none = "nodes have different numbers of ranks";
+  else if (near == 0) choice.why_none = "plans need nodes with equally many, consecutive ranks";
   if (!choice.why_none.empty()) return choice;
   run.plan.ranks = ranks;
   run.mesh.ranks_per_node = near;

@@ -163,9 +163,10 @@ TEST(AutoTransport, SaysWhyItStaysFlat) {
     return describe(choice, run.plan.platform);
   };
   RunSpec run = run_on_32_ranks();
-  const std::string unequal =
-      fmt::format("moe.transport = \"auto\": flat, because {} predicts no time: nodes have different numbers of ranks",
-                  run.plan.platform);
+  const std::string unequal = fmt::format(
+      "moe.transport = \"auto\": flat, because {} predicts no time: plans need nodes with equally many, consecutive "
+      "ranks",
+      run.plan.platform);
   EXPECT_EQ(note(run, {12, {}}), unequal);  // nodes of 12, 12 and 8 ranks
   std::vector<int> alternating;
   for (int rank = 0; rank < 32; ++rank) alternating.push_back(rank % 2);
