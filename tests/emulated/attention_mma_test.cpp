@@ -93,10 +93,19 @@ struct Problem {
         }
         delta[at(head * tokens + t)] = sum;
       }
-    attention_gradients_on_tensor_cores(
-        emulated.stream, s,
-        {q.data(), k.data(), v.data(), o.data(), lse.data(), d_o.data(), s.documents ? c.first.data() : nullptr,
-         delta.data(), d_q.data(), d_k.data(), d_v.data()});
+    attention_gradients_on_tensor_cores(emulated.stream, s,
+                                        {q.data(),
+                                         k.data(),
+                                         v.data(),
+                                         o.data(),
+                                         lse.data(),
+                                         d_o.data(),
+                                         s.documents ? c.first.data() : nullptr,
+                                         delta.data(),
+                                         {tokens, s.seq_len},
+                                         d_q.data(),
+                                         d_k.data(),
+                                         d_v.data()});
   }
 
   Case c;

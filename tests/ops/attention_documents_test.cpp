@@ -46,6 +46,10 @@ std::vector<Problem> document_problems() {
   // Shapes that a library is made for.
   problems.push_back(cut_anywhere(make_problem(3, 300, 8, 2, 64, 64, DType::bf16), 6));
   problems.push_back(cut_at(make_problem(2, 512, 8, 8, 128, 128, DType::bf16), {1, 128, 200, 201, 384}));
+  // So long that every kernel has tiles in which nothing is hidden.
+  problems.push_back(cut_at(make_problem(1, 650, 4, 2, 128, 128, DType::bf16), {5, 100}));
+  problems.push_back(cut_at(make_problem(2, 577, 4, 1, 104, 72, DType::bf16), {130}));
+  problems.push_back(cut_at(make_problem(1, 600, 2, 1, 56, 64, DType::bf16), {40}));
   return problems;
 }
 

@@ -80,6 +80,28 @@ TEST(Attention, RunsAreRepeatable) {
     check_repeats(problem, test.stream);
 }
 
+// Large shapes go forward to a GPU's library and backward to own kernels, which read lse where the library leaves it.
+// As one document, a sequence goes to own kernels both ways.
+TEST(Attention, OwnBackwardAfterLibraryMatchesOneDocument) {
+  const Problem plain = make_problem(4, 2048, 16, 8, 64, 64, DType::bf16);
+  Problem document = plain;
+  document.shape.documents = true;
+  document.first.assign(4 * 2048, 0);
+  TestStream test(1, static_cast<size_t>(attention_workspace_bytes(plain.shape, plain.dtype, 1, device_kind())));
+  if (device_kind() == DeviceKind::cpu) GTEST_SKIP() << "for GPUs";
+  const std::string kernels = describe_attention(test.stream, plain.shape, plain.dtype);
+  if (kernels.find("backward by own kernels") == std::string::npos) GTEST_SKIP() << kernels;
+  const Tensors inputs = make_inputs(plain);
+  const CaseTensor d_o = random_tensor("d_o", {4 * 2048, 16, 64}, plain.dtype);
+  const Tensors expected = run_backward(test.stream, document, inputs, d_o),
+                got = run_backward(test.stream, plain, inputs, d_o);
+  for (const char* name : {"q", "k", "v"}) {
+    const std::vector<float>& values = expected.at(name).values;
+    EXPECT_LE(largest_error(got.at(name).values, {values.begin(), values.end()}), 2e-2) << "d_" << name;
+  }
+  check_repeats(plain, test.stream);
+}
+
 // Sequences see nothing of each other: two together give the bits of each alone.
 TEST(Attention, SequencesAreIndependent) {
   TestStream test;

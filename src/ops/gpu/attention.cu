@@ -7,6 +7,7 @@
 #include "ops/gpu/attention_library.h"
 #include "ops/gpu/attention_mma.h"
 #include "ops/gpu/attention_tiles.h"
+#include "ops/gpu/attention_wgmma.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/reduce.h"
 
@@ -119,6 +120,11 @@ AttentionKernels choose_attention(Stream& stream, const AttentionShape& shape, D
   return on_tensor_cores ? AttentionKernels::tensor_cores : AttentionKernels::plain;
 }
 
+LsePlace place_lse(AttentionKernels kernels, const AttentionShape& shape) {
+  if (kernels == AttentionKernels::library) return {shape.seq_len, shape.heads * shape.seq_len};
+  return {shape.sequences * shape.seq_len, shape.seq_len};
+}
+
 void check_borders(std::initializer_list<TensorView> tensors) {
   for (const TensorView& x : tensors)
     MW_CHECK(reinterpret_cast<uintptr_t>(x.data) % 16 == 0,
@@ -136,7 +142,8 @@ void attention(Stream& stream, const AttentionShape& shape, TensorView q_THh, Te
     return;
   }
   if (kernels == AttentionKernels::tensor_cores) {
-    attention_on_tensor_cores(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
+    const auto run = warpgroups_take(stream, shape) ? attention_by_warpgroups : attention_on_tensor_cores;
+    run(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, first_T);
     return;
   }
   with_float_type(dtype, [&](auto type) {
@@ -157,7 +164,8 @@ std::string describe_attention(Stream& stream, const AttentionShape& shape, DTyp
   if (kernels == AttentionKernels::tensor_cores && shape.documents)
     return "own kernels on tensor cores (they skip hidden keys)";
   const LibraryChoice choice = choose_library(stream, shape);
-  if (kernels == AttentionKernels::library) return choice.library;
+  if (kernels == AttentionKernels::library)
+    return choice.library + (warpgroups_lead(stream, shape) ? ", backward by own kernels" : "");
   return fmt::format("own kernels{} ({}: {})", kernels == AttentionKernels::tensor_cores ? " on tensor cores" : "",
                      choice.library, choice.refusal);
 }

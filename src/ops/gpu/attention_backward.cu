@@ -1,5 +1,5 @@
 // Causal attention, backward, in three passes without atomics:
-//   delta[head][token] = sum of o * d_o, kAcross lanes per row;
+//   delta of a head and token = sum of o * d_o, kAcross lanes per row;
 //   d_q: a block owns 64 queries of one head and walks over the keys that they see;
 //   d_k and d_v: a block owns 64 keys of one KV head and walks, head by head of the group, over the queries that see
 //   them.
@@ -10,6 +10,7 @@
 #include "ops/gpu/attention_library.h"
 #include "ops/gpu/attention_mma.h"
 #include "ops/gpu/attention_tiles.h"
+#include "ops/gpu/attention_wgmma.h"
 #include "ops/gpu/operators.h"
 #include "ops/gpu/pack.h"
 #include "ops/gpu/reduce.h"
@@ -34,7 +35,9 @@ __global__ void delta_kernel(AttentionShape shape, Operands<T> x) {
     for (int k = 0; k < N; ++k) delta += to_float(o.at[k]) * to_float(d_o.at[k]);
   }
   delta = reduce_across(delta, Sum());
-  if (thread_index() % kAcross == 0 && index < rows) x.delta_HT[row % shape.heads * tokens + row / shape.heads] = delta;
+  if (thread_index() % kAcross != 0 || index >= rows) return;
+  const int64_t token = row / shape.heads, sequence = token / shape.seq_len;
+  x.delta_HT[x.place(row % shape.heads, sequence) + token % shape.seq_len] = delta;
 }
 
 // What the softmax's gradient needs of a tile of queries.
@@ -50,7 +53,7 @@ __device__ void load_statistics(const AttentionShape& shape, const Operands<T>& 
   load_first_keys(x.first_T, shape, block, query_tile, queries, to.first);
   const int query = thread_index();
   if (query >= kTile) return;
-  const int64_t at = (head * shape.sequences + block.sequence) * shape.seq_len + int64_t{query_tile} * kTile + query;
+  const int64_t at = x.place(head, block.sequence) + int64_t{query_tile} * kTile + query;
   to.lse[query] = query < queries ? x.lse_HT[at] : std::numeric_limits<float>::infinity();
   to.delta[query] = query < queries ? x.delta_HT[at] : 0.0f;
 }
@@ -222,7 +225,7 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
   const AttentionKernels kernels = choose_attention(stream, shape, q_THh.dtype);
   if (kernels != AttentionKernels::plain)
     check_borders({q_THh, k_TGh, v_TGh, o_THh, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh});
-  if (kernels == AttentionKernels::library) {
+  if (kernels == AttentionKernels::library && !warpgroups_lead(stream, shape)) {
     attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh,
                                   first_T, delta_HT);
     return;
@@ -239,13 +242,16 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
                         d_o_THh.as<E>(),
                         shape.documents ? first_T.as<int32_t>() : nullptr,
                         delta,
+                        place_lse(kernels, shape),
                         d_q_THh.as<E>(),
                         d_k_TGh.as<E>(),
                         d_v_TGh.as<E>()};
     compute_delta(stream, shape, x);
     if constexpr (std::is_same_v<E, bf16>) {
-      if (kernels == AttentionKernels::tensor_cores) {
-        attention_gradients_on_tensor_cores(stream, shape, x);
+      if (kernels != AttentionKernels::plain) {
+        const auto run =
+            warpgroups_take(stream, shape) ? attention_gradients_by_warpgroups : attention_gradients_on_tensor_cores;
+        run(stream, shape, x);
         return;
       }
     }

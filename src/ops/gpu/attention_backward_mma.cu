@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kMmaThreads)
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int query = begin + sum_row(half);
-    const int64_t at = (block.head * shape.sequences + sequence) * S + query;
+    const int64_t at = x.place(block.head, sequence) + query;
     lse[half] = query < S ? x.lse_HT[at] * kLog2OfE : std::numeric_limits<float>::infinity();
     delta[half] = query < S ? x.delta_HT[at] : 0.0f;
   }
@@ -117,8 +117,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
       if (i < kWalked) {
         Statistics& of = statistics[stage];
         const bool valid = query + i < length;
-        const int64_t token = valid ? query + i : 0,
-                      at = ((first_head + head) * shape.sequences + sequence) * S + token;
+        const int64_t token = valid ? query + i : 0, at = x.place(first_head + head, sequence) + token;
         copy_word(shared_address(&of.lse[i]), x.lse_HT + at, valid);
         copy_word(shared_address(&of.delta[i]), x.delta_HT + at, valid);
         if (x.first_T != nullptr) copy_word(shared_address(&of.first[i]), x.first_T + sequence * S + token, valid);

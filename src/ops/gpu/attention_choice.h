@@ -1,9 +1,11 @@
-// Which kernels compute attention of a shape on a stream. Both passes, and what reads lse, follow the same choice.
+// Which kernels compute attention of a shape on a stream. The forward pass and what reads lse follow the same choice.
+// So does the backward pass, but own kernels may take it where the library leaves lse.
 #pragma once
 
 #include <initializer_list>
 
 #include "ops/attention.h"
+#include "ops/gpu/launch.h"
 
 namespace mw::gpu {
 
@@ -14,6 +16,15 @@ enum class AttentionKernels {
 };
 
 AttentionKernels choose_attention(Stream& stream, const AttentionShape& shape, DType dtype);
+
+// Where lse and delta of a head and sequence begin; its tokens follow.
+struct LsePlace {
+  int64_t of_head, of_sequence;
+  __device__ int64_t operator()(int64_t head, int64_t sequence) const {
+    return head * of_head + sequence * of_sequence;
+  }
+};
+LsePlace place_lse(AttentionKernels kernels, const AttentionShape& shape);
 
 // Fails (internal) unless all tensors begin at multiples of 16 bytes: the library and tensor cores read as much at
 // once.

@@ -13,16 +13,6 @@ using namespace attention_detail;
 
 constexpr float kHidden = -std::numeric_limits<float>::infinity();
 
-// Over the four lanes that share a row of sums; each of them gets the result.
-__device__ float largest_of_row(float value) {
-  value = fmaxf(value, shuffle_xor(value, 1));  // passes over a NaN
-  return fmaxf(value, shuffle_xor(value, 2));
-}
-__device__ float sum_of_row(float value) {
-  value += shuffle_xor(value, 1);
-  return value + shuffle_xor(value, 2);
-}
-
 // Of the thread's two rows: the largest score so far, and the sum of exponentials over the thread's own columns.
 struct Running {
   float largest[2] = {kLowestScore, kLowestScore}, sum[2] = {0.0f, 0.0f};

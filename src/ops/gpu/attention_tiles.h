@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "ops/attention.h"
+#include "ops/gpu/attention_choice.h"
 #include "ops/gpu/capability.h"
 #include "ops/gpu/launch.h"
 
@@ -53,6 +54,7 @@ struct Operands {
   const T* d_o_THh;
   const int32_t* first_T;  // null without documents
   float* delta_HT;
+  LsePlace place;  // of lse and delta
   T *d_q_THh, *d_k_TGh, *d_v_TGh;
 };
 
@@ -140,6 +142,16 @@ __device__ float reduce_across(float value, Op op) {
 #pragma unroll
   for (int lanes = kAcross / 2; lanes > 0; lanes /= 2) value = op(value, shuffle_xor(value, lanes));
   return value;
+}
+
+// Over the four lanes that share a row of the sums of tensor cores; each of them gets the result.
+__device__ inline float largest_of_row(float value) {
+  value = fmaxf(value, shuffle_xor(value, 1));  // passes over a NaN
+  return fmaxf(value, shuffle_xor(value, 2));
+}
+__device__ inline float sum_of_row(float value) {
+  value += shuffle_xor(value, 1);
+  return value + shuffle_xor(value, 2);
 }
 
 // sum[i][j] += a[k][row i] * b[k][column j] over kDepth steps; rows of a are kPitch apart.

@@ -198,9 +198,6 @@ template <class Product>
 constexpr size_t kSharedBytes =
     kAtomBytes + Product::kHeldBytes + RingOf<Product>::kBytes + BlockQueue<Product::kPaired>::kBytes;
 
-// The processors that can run these kernels: none on any GPU but Hopper.
-const Processors& find_processors(Stream& stream);
-
 // Returns `done`. If a tensor map was refused, warns once that slower kernels take over.
 bool warn_unless(Stream& stream, bool done);
 

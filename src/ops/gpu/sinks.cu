@@ -13,18 +13,8 @@ constexpr int kHeadThreads = 1024;
 constexpr int kTokens = 4;  // of a sequence, which a block scales
 constexpr int kAtOnce = 4;  // packs that a thread has under way
 
-// Where lse of a head and sequence begins; its tokens follow. Own kernels write [H, B, S], the library [B, H, S].
-struct LsePlace {
-  int64_t of_head, of_sequence;
-  __device__ int64_t operator()(int64_t head, int64_t sequence) const {
-    return head * of_head + sequence * of_sequence;
-  }
-};
-
 LsePlace place_of(Stream& stream, const AttentionShape& shape, DType dtype) {
-  if (choose_attention(stream, shape, dtype) == AttentionKernels::library)
-    return {shape.seq_len, shape.heads * shape.seq_len};
-  return {shape.sequences * shape.seq_len, shape.seq_len};
+  return place_lse(choose_attention(stream, shape, dtype), shape);
 }
 
 // tiles: of a sequence. packs: of a row of o. Blocks begin at the end of o, which attention has just written: some of

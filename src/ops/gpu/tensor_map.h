@@ -1,5 +1,5 @@
-// Tensor maps of the experts' matrices, for box copies and box stores by the copy engine of compute capability 9.0
-// (TMA).
+// Tensor maps of the experts' matrices and of attention's heads, for box copies and box stores by the copy engine of
+// compute capability 9.0 (TMA).
 #pragma once
 
 #include <cuda.h>
@@ -25,6 +25,14 @@ bool can_describe_matrices();
 // Returns false where the engine cannot reach the matrices.
 bool describe_matrices(const Matrices& matrices, int box_rows, TensorMap* out);
 
+// Some heads of bf16 [sequences * stride, heads, width]: a sequence uses the first `tokens` of its `stride` rows. A box
+// has tokens of one head, and 64 columns.
+struct Heads {
+  const void* first;
+  int64_t sequences, stride, tokens, heads, width;
+};
+bool describe_heads(const Heads& heads, int box_tokens, TensorMap* out);
+
 // Copies the box that begins at (row, column) of a matrix; elements outside the matrix are zeros. Its bytes count
 // towards the phase of `barrier`.
 __device__ inline void copy_box(unsigned to, const TensorMap& map, int matrix, int row, int column, unsigned barrier) {
@@ -32,6 +40,15 @@ __device__ inline void copy_box(unsigned to, const TensorMap& map, int matrix, i
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
           "r"(to),
       "l"(&map), "r"(column), "r"(row), "r"(matrix), "r"(barrier)
+      : "memory");
+}
+
+__device__ inline void copy_box_of_head(unsigned to, const TensorMap& map, int sequence, int token, int head,
+                                        int column, unsigned barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4, %5}], "
+      "[%6];" ::"r"(to),
+      "l"(&map), "r"(column), "r"(head), "r"(token), "r"(sequence), "r"(barrier)
       : "memory");
 }
 

@@ -6,20 +6,16 @@
 
 namespace mw::gpu {
 
-// Stages in shared memory, each with the tiles of both operands and two barriers: filled, and read by all warps.
-template <int kWidth, int kRows = kHeight>
-struct Ring {
-  static constexpr int kTileBytesA = kRows * kRowBytes;
-  static constexpr int kStageBytes = kTileBytesA + kWidth * kRowBytes;
-  static constexpr int kStages = (192 << 10) / kStageBytes;
-  static constexpr int kBytes = kStages * (kStageBytes + 16);
+// Stages in shared memory, each with two barriers: filled, and read by all warps.
+template <int kBytesOfStage, int kCount>
+struct StageRing {
+  static constexpr int kStageBytes = kBytesOfStage, kStages = kCount, kBytes = kStages * (kStageBytes + 16);
 
   unsigned memory;
   int stage = 0;
   unsigned parity = 0;
 
-  __device__ unsigned a() const { return memory + stage * kStageBytes; }
-  __device__ unsigned b() const { return a() + kTileBytesA; }
+  __device__ unsigned tile() const { return memory + stage * kStageBytes; }
   __device__ unsigned filled() const { return memory + kStages * kStageBytes + stage * 16; }
   __device__ unsigned read() const { return filled() + 8; }
   __device__ void init(int arrivals, int readers) {
@@ -34,6 +30,13 @@ struct Ring {
     stage = 0;
     parity ^= 1;
   }
+};
+
+// The stages of a grouped product, with the tiles of both operands.
+template <int kWidth, int kRows = kHeight>
+struct Ring : StageRing<(kRows + kWidth) * kRowBytes, (192 << 10) / ((kRows + kWidth) * kRowBytes)> {
+  __device__ unsigned a() const { return this->tile(); }
+  __device__ unsigned b() const { return this->tile() + kRows * kRowBytes; }
 };
 
 // One arrival per warp, when all of its lanes have read the stage. Paired blocks report every stage to each other,

@@ -69,6 +69,8 @@ struct TileWalk {
 struct Processors {
   int blocks = 0, pairs = 0;
 };
+// Of the stream's GPU, for kernels that multiply by warpgroups: none on any GPU but Hopper.
+const Processors& find_processors(Stream& stream);
 
 // Units of two tiles that pairs take: see TileWalk.
 inline int64_t count_pair_units(int64_t row_tiles, int64_t columns) {

@@ -4,8 +4,7 @@
 // % 8).
 #pragma once
 
-#include "base/dtype.h"
-#include "ops/gpu/capability.h"
+#include "ops/gpu/mma.h"
 
 namespace mw::gpu {
 
@@ -17,17 +16,10 @@ constexpr int kAtomBytes = 8 * kRowBytes;  // after which the swizzle repeats
 // one row per summand.
 enum class Along : int { depth, width };
 
-__device__ inline unsigned shared_address(const void* p) { return static_cast<unsigned>(__cvta_generic_to_shared(p)); }
-
 // The first address in dynamic shared memory where a tile may begin; skips up to kAtomBytes.
 __device__ inline unsigned first_tile_address() {
   extern __shared__ uint4 memory[];
   return (shared_address(memory) + kAtomBytes - 1) / kAtomBytes * kAtomBytes;
-}
-
-// Copies 16 bytes, or writes zeros.
-__device__ inline void copy_chunk(unsigned to, const bf16* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
 
 // Prefetches 128 bytes into the L2 cache.
@@ -50,6 +42,9 @@ __device__ inline unsigned load_shared(unsigned from) {
   unsigned word;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(word) : "r"(from) : "memory");
   return word;
+}
+__device__ inline void load_shared(unsigned from, float& first, float& second) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(first), "=f"(second) : "r"(from) : "memory");
 }
 
 // Barriers: 8 bytes of shared memory. A phase ends with its last arrival; phases have parities 0, 1, 0, ...
@@ -139,6 +134,11 @@ __device__ inline uint64_t describe_tile(unsigned address, unsigned panel_bytes)
   return kSwizzle128 | kStride | static_cast<uint64_t>(panel_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
 
+// The same for a tile, or a part of one, that begins `bytes` later.
+__device__ inline uint64_t move_tile(uint64_t descriptor, unsigned bytes) {
+  return (descriptor & ~uint64_t{0xffffffff}) | (static_cast<unsigned>(descriptor) + bytes / 16);
+}
+
 // Products are asynchronous: begin_products() before the first of a batch, commit_products() after its last. Sums may
 // not be touched before wait_for_products<0>() and keep_sums().
 __device__ inline void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -155,40 +155,61 @@ __device__ void keep_sums(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-#define MW_SUMS_4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define MW_SUMS_16(d, i) MW_SUMS_4(d, i), MW_SUMS_4(d, i + 4), MW_SUMS_4(d, i + 8), MW_SUMS_4(d, i + 12)
-#define MW_SUMS_64(d, i) MW_SUMS_16(d, i), MW_SUMS_16(d, i + 16), MW_SUMS_16(d, i + 32), MW_SUMS_16(d, i + 48)
+#define MW_SUMS_4(d, i, c) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
+#define MW_SUMS_16(d, i, c) MW_SUMS_4(d, i, c), MW_SUMS_4(d, i + 4, c), MW_SUMS_4(d, i + 8, c), MW_SUMS_4(d, i + 12, c)
+#define MW_SUMS_32(d, i, c) MW_SUMS_16(d, i, c), MW_SUMS_16(d, i + 16, c)
+#define MW_SUMS_48(d, i, c) MW_SUMS_32(d, i, c), MW_SUMS_16(d, i + 32, c)
+#define MW_SUMS_64(d, i, c) MW_SUMS_32(d, i, c), MW_SUMS_32(d, i + 32, c)
+#define MW_SUMS_96(d, i, c) MW_SUMS_64(d, i, c), MW_SUMS_32(d, i + 64, c)
+#define MW_SUMS_128(d, i, c) MW_SUMS_64(d, i, c), MW_SUMS_64(d, i + 64, c)
+// The operands %0 to %31, and so on.
+#define MW_NAMES_32                                                        \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define MW_NAMES_48 \
+  MW_NAMES_32       \
+  ", "              \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define MW_NAMES_64                                                                  \
+  MW_NAMES_32                                                                        \
+  ", "                                                                               \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define MW_NAMES_96                                                                  \
+  MW_NAMES_64                                                                        \
+  ", "                                                                               \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define MW_NAMES_128                                                                             \
+  MW_NAMES_96                                                                                    \
+  ", "                                                                                           \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+  "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
 // d (+)= a b of tiles [64, 16] and [16, 2 * registers of d]. In d[4 * j + 2 * i + c] a thread holds row 16 * warp +
 // lane / 4 + 8 * i, column 8 * j + 2 * (lane % 4) + c.
 template <Along kA, Along kB>
+__device__ inline void multiply_async(float (&d)[48], uint64_t a, uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" MW_NAMES_48 "}, %48, %49, keep, 1, 1, %51, %52;\n}"
+      : MW_SUMS_48(d, 0, "+f")
+      : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+}
+template <Along kA, Along kB>
 __device__ inline void multiply_async(float (&d)[64], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred keep;\nsetp.ne.b32 keep, %66, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63"
-      "}, %64, %65, keep, 1, 1, %67, %68;\n}"
-      : MW_SUMS_64(d, 0)
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MW_NAMES_64 "}, %64, %65, keep, 1, 1, %67, %68;\n}"
+      : MW_SUMS_64(d, 0, "+f")
       : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
 }
 template <Along kA, Along kB>
 __device__ inline void multiply_async(float (&d)[128], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred keep;\nsetp.ne.b32 keep, %130, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "
-      "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "
-      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
-      "%56, %57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, "
-      "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, "
-      "%92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "
-      "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, "
-      "%124, %125, %126, %127"
-      "}, %128, %129, keep, 1, 1, %131, %132;\n}"
-      : MW_SUMS_64(d, 0), MW_SUMS_64(d, 64)
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MW_NAMES_128 "}, %128, %129, keep, 1, 1, %131, %132;\n}"
+      : MW_SUMS_128(d, 0, "+f")
       : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
 }
 
@@ -197,14 +218,8 @@ template <Along kA, Along kB, int kFirst, int kCount>
 __device__ inline void multiply_192_async(float (&d)[kCount], uint64_t a, uint64_t b, bool add) {
   asm volatile(
       "{\n.reg .pred keep;\nsetp.ne.b32 keep, %98, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
-      "%23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, "
-      "%44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, %64, "
-      "%65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "
-      "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-      "}, %96, %97, keep, 1, 1, %99, %100;\n}"
-      : MW_SUMS_64(d, kFirst), MW_SUMS_16(d, kFirst + 64), MW_SUMS_16(d, kFirst + 80)
+      "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" MW_NAMES_96 "}, %96, %97, keep, 1, 1, %99, %100;\n}"
+      : MW_SUMS_96(d, kFirst, "+f")
       : "l"(a), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
 }
 template <Along kA, Along kB>
@@ -219,8 +234,57 @@ __device__ inline void multiply_async(float (&d)[192], uint64_t a, uint64_t b, b
   multiply_192_async<kA, kB, 96>(d, a, b + 192 * kRowBytes / 16, add);
 }
 
+// d = a b, as the first product of a sum: no value of d before counts.
+template <Along kA, Along kB>
+__device__ inline void multiply_first_async(float (&d)[48], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %50, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" MW_NAMES_48 "}, %48, %49, keep, 1, 1, %51, %52;\n}"
+      : MW_SUMS_48(d, 0, "=f")
+      : "l"(a), "l"(b), "r"(0), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+}
+template <Along kA, Along kB>
+__device__ inline void multiply_first_async(float (&d)[64], uint64_t a, uint64_t b) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %66, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MW_NAMES_64 "}, %64, %65, keep, 1, 1, %67, %68;\n}"
+      : MW_SUMS_64(d, 0, "=f")
+      : "l"(a), "l"(b), "r"(0), "n"(static_cast<int>(kA)), "n"(static_cast<int>(kB)));
+}
+
+// The same with the first operand in registers, which may not change before the product is waited for: lane l has the
+// columns 2 (l % 4) and 2 (l % 4) + 1 of rows 16 * warp + l / 4 in a[0] and eight rows further in a[1], and the same of
+// columns 8 to 15 in a[2] and a[3].
+template <Along kB>
+__device__ inline void multiply_async(float (&d)[32], const unsigned (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" MW_NAMES_32
+      "}, {%32, %33, %34, %35}, %36, keep, 1, 1, %38;\n}"
+      : MW_SUMS_32(d, 0, "+f")
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kB)));
+}
+template <Along kB>
+__device__ inline void multiply_async(float (&d)[64], const unsigned (&a)[4], uint64_t b, bool add) {
+  asm volatile(
+      "{\n.reg .pred keep;\nsetp.ne.b32 keep, %69, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MW_NAMES_64
+      "}, {%64, %65, %66, %67}, %68, keep, 1, 1, %70;\n}"
+      : MW_SUMS_64(d, 0, "+f")
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)), "n"(static_cast<int>(kB)));
+}
+
 #undef MW_SUMS_4
 #undef MW_SUMS_16
+#undef MW_SUMS_32
+#undef MW_SUMS_48
 #undef MW_SUMS_64
+#undef MW_SUMS_96
+#undef MW_SUMS_128
+#undef MW_NAMES_32
+#undef MW_NAMES_48
+#undef MW_NAMES_64
+#undef MW_NAMES_96
+#undef MW_NAMES_128
 
 }  // namespace mw::gpu
