@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 
-enum class State { ready, at_block_barrier, at_wave_barrier, done };
+enum class State { ready, waits_for_others, at_block_barrier, at_wave_barrier, done };
 
 struct Thread {
   ucontext_t context{};
@@ -26,6 +26,7 @@ struct Thread {
 ucontext_t scheduler;
 std::vector<Thread> threads_of_block;
 const std::function<void()>* body_of_block = nullptr;
+unsigned told = 0;  // calls of tell_waiting
 
 Thread& current() { return threads_of_block[threadIdx.x]; }
 
@@ -80,14 +81,21 @@ void run_block(int threads, const std::function<void()>& body) {
   if (threads_of_block.size() < count) threads_of_block.resize(count);
   body_of_block = &body;
   for (size_t i = 0; i < count; ++i) start(threads_of_block[i]);
+  const auto lanes = static_cast<size_t>(lanes_of_wave);
+  unsigned before = 0;
   do {
-    for (size_t i = 0; i < count; i += kWaveLanes) run_wave(i, std::min(count, i + kWaveLanes));
+    before = told;
+    for (size_t i = 0; i < count; i += lanes) run_wave(i, std::min(count, i + lanes));
     if (all_done(count)) return;
-  } while (open_barrier(0, count, State::at_block_barrier));
+    for (size_t i = 0; i < count; ++i)
+      if (threads_of_block[i].state == State::waits_for_others) threads_of_block[i].state = State::ready;
+  } while (told != before || open_barrier(0, count, State::at_block_barrier));
   throw std::logic_error("threads of a block wait for others that never come");
 }
 
 void wait_for_block() { pause(State::at_block_barrier); }
 void wait_for_wave() { pause(State::at_wave_barrier); }
+void wait_for_others() { pause(State::waits_for_others); }
+void tell_waiting() { ++told; }
 
 }  // namespace mw::emulated

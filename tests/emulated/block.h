@@ -8,6 +8,9 @@ namespace mw::emulated {
 
 constexpr int kMaxThreads = 1024, kWaveLanes = 64;
 
+// Lanes that run in lockstep; 32 for kernels of warps.
+inline int lanes_of_wave = kWaveLanes;
+
 // Calls body once for each thread of a block, with threadIdx set. Throws std::logic_error where threads wait for ones
 // that have ended, or that wait elsewhere.
 void run_block(int threads, const std::function<void()>& body);
@@ -15,6 +18,10 @@ void run_block(int threads, const std::function<void()>& body);
 // Until all threads of the block, or of the wave, have come here.
 void wait_for_block();
 void wait_for_wave();
+
+// Lets other threads run, for a thread that waits until one of them has called tell_waiting().
+void wait_for_others();
+void tell_waiting();
 
 }  // namespace mw::emulated
 

@@ -106,6 +106,7 @@ void check_boxes() {
   for (int first = 0; first < kTileColumns; first += kColumns) {
     SCOPED_TRACE(fmt::format("{} bytes, {} columns, from {}", sizeof(U), kTileColumns, first));
     for (auto& stores : shared_stores) stores.clear();
+    dynamic_memory.resize((kBox + kTileRows / 2 * kRowBytes) / sizeof(double));
     emulated::run_block(kAllThreads, [&] {
       if (threadIdx.x < kCopyingThreads + kWarpgroup) return;
       float sums[kTileColumns / 2];
@@ -116,9 +117,7 @@ void check_boxes() {
       for (int c = 0; c < kColumns; ++c) {
         const int byte = c * static_cast<int>(sizeof(U)), chunk = byte / 16 ^ r % 8;
         U value;
-        std::memcpy(&value,
-                    reinterpret_cast<const char*>(shared_words.data()) + kBox + r * kRowBytes + chunk * 16 + byte % 16,
-                    sizeof(U));
+        std::memcpy(&value, in_shared(kBox + static_cast<unsigned>(r * kRowBytes + chunk * 16 + byte % 16)), sizeof(U));
         ASSERT_EQ(widened(value), widened(converted<U>(sum_at(kTileRows / 2 + r, first + c)))) << r << ", " << c;
       }
     for (unsigned begin = kCopyingThreads + kWarpgroup; begin < kAllThreads; begin += kTogether)

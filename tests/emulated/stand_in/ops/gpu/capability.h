@@ -1,4 +1,4 @@
-// Stands in for src/ops/gpu/capability.h: waves of 64 lanes, as on CDNA.
+// Stands in for src/ops/gpu/capability.h: waves of 64 lanes, as on CDNA, unless a test says otherwise.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,8 @@ template <class T, class LaneOf>
 T shuffle(T value, LaneOf lane_of) {
   static T given[mw::emulated::kMaxThreads][2];  // a lane may come back with the next before another has read the first
   static unsigned calls[mw::emulated::kMaxThreads];
-  const unsigned turn = calls[threadIdx.x]++ % 2, lane = threadIdx.x % kWave;
+  const unsigned turn = calls[threadIdx.x]++ % 2,
+                 lane = threadIdx.x % static_cast<unsigned>(mw::emulated::lanes_of_wave);
   given[threadIdx.x][turn] = value;
   mw::emulated::wait_for_wave();
   return given[threadIdx.x - lane + static_cast<unsigned>(lane_of(static_cast<int>(lane)))][turn];

@@ -18,8 +18,10 @@
 #define __host__
 #define __shared__ static
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 inline void __syncthreads() { mw::emulated::wait_for_block(); }
+inline void __syncwarp() { mw::emulated::wait_for_wave(); }
 template <class T>
 T atomicAdd(T* sum, std::type_identity_t<T> value) {
   return std::exchange(*sum, *sum + value);

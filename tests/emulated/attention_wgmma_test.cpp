@@ -1,0 +1,40 @@
+// Attention by warpgroups: the very source, run on the CPU, against plain loops.
+#include "ops/gpu/attention_wgmma.cu"
+#include "emulated/attention_case.h"
+#include "ops/gpu/attention_backward_wgmma.cu"  // with the stand-ins of launch.h, wgmma.h and tensor_map.h
+
+namespace mw::gpu {
+
+const Processors& find_processors(Stream&) {
+  static const Processors processors{2, 0};
+  return processors;
+}
+
+namespace {
+
+// Products and copies happen as late or as early as a GPU may run them.
+void check(const Case& c, bool at_once) {
+  emulated::lanes_of_wave = 32;
+  copies_happen_at_once = products_happen_at_once = at_once;
+  check(c, attention_by_warpgroups, attention_gradients_by_warpgroups);
+  emulated::lanes_of_wave = emulated::kWaveLanes;
+}
+
+// Lengths around tiles of 64, 96 and 128, both widths that kernels are compiled for and narrower ones, groups of heads;
+// documents that end within tiles, hide whole ones, and hold one token; windows.
+TEST(AttentionByWarpgroups, IsThatOfPlainLoops) {
+  for (const bool at_once : {false, true}) {
+    check(make_case({1, 1, 1, 1, 8, 8}, 0), at_once);
+    check(make_case({2, 130, 2, 1, 40, 24}, 0), at_once);
+    check(make_case({1, 300, 1, 1, 64, 64}, 0), at_once);
+    check(make_case({2, 200, 2, 1, 64, 64}, 50), at_once);
+  }
+  check(make_case({1, 128, 2, 2, 128, 128}, 0), false);
+  check(make_case({1, 97, 1, 1, 72, 128}, 0), true);
+  check(make_case({1, 330, 1, 1, 128, 104}, 250), false);
+  check(make_case({1, 70, 2, 1, 16, 16}, 1), false);
+  check(make_case({1, 161, 1, 1, 32, 32}, 96, 40), true);
+}
+
+}  // namespace
+}  // namespace mw::gpu
