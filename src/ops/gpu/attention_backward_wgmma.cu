@@ -169,7 +169,7 @@ struct QueryPass {
       release<false>(at.owned.read());
       at.owned.advance();
       const float factor[2] = {shape.scale, shape.scale};
-      store_sums<kQk>(rows_of_head(x.d_q_THh, shape.heads, shape.head_dim, S, item.sequence, item.head), top, factor,
+      store_sums<kQk>(rows_of_head(x.d_q_THh, shape.heads, shape.head_dim, S, S, item.sequence, item.head), top, factor,
                       d_q);
     });
   }
@@ -334,9 +334,9 @@ struct KeyValuePass {
     keep_sums(d_k);
     keep_sums(d_v);
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.0f, 1.0f};
-    store_sums<kQk>(rows_of_head(x.d_k_TGh, shape.kv_heads, shape.head_dim, S, item.sequence, item.head), top, scales,
-                    d_k);
-    store_sums<kV>(rows_of_head(x.d_v_TGh, shape.kv_heads, shape.value_dim, S, item.sequence, item.head), top, ones,
+    store_sums<kQk>(rows_of_head(x.d_k_TGh, shape.kv_heads, shape.head_dim, S, S, item.sequence, item.head), top,
+                    scales, d_k);
+    store_sums<kV>(rows_of_head(x.d_v_TGh, shape.kv_heads, shape.value_dim, S, S, item.sequence, item.head), top, ones,
                    d_v);
   }
 };

@@ -15,7 +15,6 @@ constexpr int kMmaThreads = kTile / kWarpRows * 32;
 constexpr int kChunk = 8;                   // elements that a copy moves
 constexpr int kCopyColumns = 8 * kChunk;    // of the columns that eight neighbouring threads copy at once
 constexpr int kCopyRows = kMmaThreads / 8;  // of the rows that a block copies at once
-constexpr float kLog2OfE = 1.44269504f, kLnOf2 = 0.69314718f;
 
 // Bytes between rows in shared memory: eight rows begin in eight different groups of banks.
 template <int kWidth>
@@ -25,19 +24,9 @@ constexpr unsigned kRowBytes = (kWidth + kChunk) * sizeof(bf16);
 template <int kQk, int kV, int kRows>
 constexpr unsigned kTwoTiles = kRows*(kRowBytes<kQk> + kRowBytes<kV>);
 
-__device__ inline int lane_index() { return thread_index() % 32; }
 __device__ inline int warp_row() { return thread_index() / 32 * kWarpRows; }  // of the tile, the warp's first
-// The row of the tile, and the column of eight, of sum[n][2 * half + e].
+// The row of the tile of sum[n][2 * half + e].
 __device__ inline int sum_row(int half) { return warp_row() + lane_index() / 4 + 8 * half; }
-__device__ inline int sum_column(int e) { return lane_index() % 4 * 2 + e; }
-
-// All rows of a head of x: [B * stride, heads, width]. A sequence has `stride` rows and uses the first `tokens`.
-template <class T>
-__device__ Rows<T> rows_of_head(T* x, int64_t heads, int64_t width, int64_t tokens, int64_t stride, int64_t sequence,
-                                int64_t head) {
-  return {x + (sequence * stride * heads + head) * width, heads * width, static_cast<int>(tokens),
-          static_cast<int>(width)};
-}
 
 // Copies tiles of kRows rows to shared memory: the thread's part. Rows and columns that do not exist become zeros. The
 // width is a multiple of kChunk.

@@ -92,6 +92,14 @@ __device__ Rows<T> rows_of(T* x, int64_t heads, int64_t width, int64_t seq_len, 
   return rows_of(x, heads, width, seq_len, sequence, head, tile, seq_len);
 }
 
+// All rows of a head of x: [B * stride, heads, width]. A sequence has `stride` rows and uses the first `tokens`.
+template <class T>
+__device__ Rows<T> rows_of_head(T* x, int64_t heads, int64_t width, int64_t tokens, int64_t stride, int64_t sequence,
+                                int64_t head) {
+  return {x + (sequence * stride * heads + head) * width, heads * width, static_cast<int>(tokens),
+          static_cast<int>(width)};
+}
+
 // The same rows without their first columns.
 template <class T>
 __device__ Rows<T> columns_from(const Rows<T>& rows, int column) {
@@ -144,7 +152,12 @@ __device__ float reduce_across(float value, Op op) {
   return value;
 }
 
-// Over the four lanes that share a row of the sums of tensor cores; each of them gets the result.
+// Of tensor cores: a lane has columns 8 j + sum_column(e) of a row of sums, and four neighbouring lanes share the row.
+__device__ inline int lane_index() { return thread_index() % 32; }
+__device__ inline int sum_column(int e) { return lane_index() % 4 * 2 + e; }
+constexpr float kLog2OfE = 1.44269504f;
+
+// Over the lanes that share a row of those sums; each of them gets the result.
 __device__ inline float largest_of_row(float value) {
   value = fmaxf(value, shuffle_xor(value, 1));  // passes over a NaN
   return fmaxf(value, shuffle_xor(value, 2));

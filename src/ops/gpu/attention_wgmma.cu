@@ -173,7 +173,7 @@ __device__ void compute_outputs(const AttentionShape& shape, const int32_t* firs
         lse_HT[(item.head * shape.sequences + item.sequence) * S + query] =
             running.largest[half] * shape.scale + logf(sum);
     }
-    store_sums<kV>(rows_of_head(o_THh, shape.heads, shape.value_dim, S, item.sequence, item.head), top, factor, out);
+    store_sums<kV>(rows_of_head(o_THh, shape.heads, shape.value_dim, S, S, item.sequence, item.head), top, factor, out);
   });
 }
 

@@ -14,7 +14,6 @@ bool warpgroups_take(Stream& stream, const AttentionShape& shape);
 bool warpgroups_lead(Stream& stream, const AttentionShape& shape);
 
 // lse: [H, B, S].
-
 void attention_by_warpgroups(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                              TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView first_T);
 

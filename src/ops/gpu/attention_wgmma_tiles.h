@@ -20,7 +20,6 @@ constexpr int kPanel = 64;  // columns
 constexpr int kWarpgroupThreads = 3 * kWarpgroup;
 constexpr int kReaders = 2 * kWarpgroup / 32;  // warps that multiply
 constexpr int kLoadRegisters = 24, kMultiplyRegisters = 240;
-constexpr float kLog2OfE = 1.44269504f;
 using ItemQueue = TileQueue<kReaders + 1, false>;
 
 template <int kWidth, int kRows>
@@ -29,11 +28,9 @@ __host__ __device__ constexpr unsigned round_up_to_atom(unsigned bytes) {
   return (bytes + kAtomBytes - 1) / kAtomBytes * kAtomBytes;
 }
 
-__device__ inline int lane_index() { return thread_index() % 32; }
 __device__ inline int warpgroup_index() { return shuffle_from(thread_index() / kWarpgroup, 0); }
 // Of the warpgroup's rows.
 __device__ inline int sum_row(int half) { return thread_index() % kWarpgroup / 32 * 16 + lane_index() / 4 + 8 * half; }
-__device__ inline int sum_column(int e) { return lane_index() % 4 * 2 + e; }
 
 // What a block owns at a time: the tile of one head, counted from the one with the most work.
 struct Item {
@@ -141,13 +138,6 @@ __device__ void store_sums(const Rows<bf16>& rows, int begin, const float (&fact
         *reinterpret_cast<uint32_t*>(to + 8 * n) =
             round_pair(factor[half] * sum[4 * n + 2 * half], factor[half] * sum[4 * n + 2 * half + 1]);
   }
-}
-
-// All rows of a head of x: [B * S, heads, width].
-template <class T>
-__device__ Rows<T> rows_of_head(T* x, int64_t heads, int64_t width, int64_t tokens, int64_t sequence, int64_t head) {
-  return {x + (sequence * tokens * heads + head) * width, heads * width, static_cast<int>(tokens),
-          static_cast<int>(width)};
 }
 
 // Positions in the sequence: the keys [begin, end) that the tile of queries at `top` walks over.
