@@ -23,7 +23,7 @@ SHAPES = ["qwen3-30b", "xmoe-small", "xmoe-medium", "mixtral", "xmoe-large"]
 CALLS = 4
 GRADIENTS = ["fp32", "bf16"]
 HERE = pathlib.Path(__file__).resolve().parent
-COLUMNS = "{:<12}{:>7} {:<8}{:<12}{:>17}{:>14}{:>14}{:>10}{:>7}{:>7}"
+COLUMNS = "{:<12}{:>7} {:<8}{:<14}{:>17}{:>14}{:>14}{:>10}{:>7}{:>7}"
 HEADER = ["shape", "tokens", "routing", "layer", "TFLOP/s", "as a graph", "of the floor", "kept, MiB", "MHz", "W"]
 
 
@@ -36,18 +36,19 @@ def output_of(command):
 
 
 def run_json(command, timeout):
-    """The list of results that `command --json FILE` writes; one with an error where there is none."""
+    """The list of results that `command --json FILE` writes, and one with an error if it ends early."""
     with tempfile.TemporaryDirectory() as folder:
         file = pathlib.Path(folder) / "results.json"
+        error = []
         try:
             done = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, timeout=timeout,
                                   check=False)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return [{"error": str(error)}]
-        if not file.exists():
-            last_lines = (done.stderr or done.stdout).strip().splitlines()[-2:]
-            return [{"error": f"exit code {done.returncode}: {' '.join(map(str.strip, last_lines))}"}]
-        return json.loads(file.read_text())
+            if done.returncode != 0:
+                last_lines = (done.stderr or done.stdout).strip().splitlines()[-2:]
+                error = [{"error": f"exit code {done.returncode}: {' '.join(map(str.strip, last_lines))}"}]
+        except (OSError, subprocess.TimeoutExpired) as problem:
+            error = [{"error": str(problem)}]
+        return (json.loads(file.read_text()) if file.exists() else []) + error
 
 
 def run_ours(command, timeout):

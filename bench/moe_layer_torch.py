@@ -6,12 +6,14 @@
 The expert products are torch._grouped_mm. Two ways to bring rows to their experts and back, each eager and compiled:
   index_add   gathers and index_add, and what autograd makes of them
   permute     gathers alone, in both directions: their gradients are written by hand
-Beside them the kernels of other projects that are installed (bench/moe_layer_peers.py).
+Beside them the kernels of other projects that are installed (bench/moe_layer_peers.py), and what bounds a layer that is
+made of the vendor's products (`products`, bench/moe_layer_products.py).
 Router products are in bf16 and weight gradients are written in bf16, where ours computes the router in fp32: this
 favours this side. `graph_*` are times of a CUDA graph, which hides what the host needs to launch kernels.
 """
 import argparse
 import gc
+import itertools
 import json
 import math
 import pathlib
@@ -20,6 +22,7 @@ import torch
 import torch.nn.functional as F
 
 from moe_layer_peers import PEERS
+from moe_layer_products import measure_products
 from power_log import PowerLog
 
 # The values of bench/moe_layer.cpp: D, F, E, K of a shape, and how a skewed router prefers expert over expert.
@@ -33,6 +36,7 @@ SHAPES = {
 SKEW, INIT_STD = 0.25, 0.02
 WARM_UP = 3
 TOLERANCE = {"output": 0.02, "d_x": 0.03}  # of a path's distance from the first path, relative to the norm
+PRODUCTS = "products"
 PATHS = {f"{combine} {mode}": (combine, mode) for mode in ("eager", "compile") for combine in ("permute", "index_add")}
 
 
@@ -215,17 +219,20 @@ def measure_path(layer, forward, repeats, reference):
 
 
 def measure_shape(shape, tokens, routing, repeats, wanted):
-    """One result per wanted path; one that fails is recorded with its error."""
+    """Yields one result per wanted path; one that fails is recorded with its error."""
     width, expert_width, expert_count, top_k = SHAPES[shape]
     layer = Layer(*SHAPES[shape], tokens, routing == "skewed")
     imbalance = layer.imbalance()
-    reference, results = None, []
+    reference = None
+    common = {
+        "benchmark": "moe_layer_torch", "shape": shape, "width": width, "expert_width": expert_width,
+        "experts": expert_count, "top_k": top_k, "tokens": tokens, "dtype": "bf16", "repeats": repeats,
+        "torch": torch.__version__,
+    }
     for path in wanted:
-        result = {
-            "benchmark": "moe_layer_torch", "path": path, "shape": shape, "width": width,
-            "expert_width": expert_width, "experts": expert_count, "top_k": top_k, "tokens": tokens, "dtype": "bf16",
-            "routing": routing, "repeats": repeats, "imbalance": imbalance, "torch": torch.__version__,
-        }
+        if path == PRODUCTS:
+            continue
+        result = {**common, "path": path, "routing": routing, "imbalance": imbalance}
         title = f"{shape} T={tokens} {routing} routing, {path}"
         try:
             forward = forward_of(layer, *PATHS[path]) if path in PATHS else PEERS[path](layer)
@@ -243,8 +250,15 @@ def measure_shape(shape, tokens, routing, repeats, wanted):
         layer.zero_gradients()
         gc.collect()
         torch.cuda.empty_cache()
-        results.append(result)
-    return results
+        yield result
+    if PRODUCTS in wanted:
+        layer = forward = reference = computed = None  # their memory
+        gc.collect()
+        torch.cuda.empty_cache()
+        for times in measure_products(SHAPES[shape], tokens, graph_ms, repeats):
+            print(f"{shape} T={tokens} even routing, {times['path']}: forward {times['graph_forward_tflops']:.1f} TFLOP/s, "
+                  f"forward+backward {times['graph_forward_backward_tflops']:.1f} TFLOP/s", flush=True)
+            yield {**common, "routing": "even", **times}
 
 
 def main():
@@ -252,14 +266,17 @@ def main():
     parser.add_argument("--shape", nargs="+", choices=SHAPES, default=["qwen3-30b"])
     parser.add_argument("--tokens", nargs="+", type=int, default=[16384])
     parser.add_argument("--routing", choices=["random", "skewed"], default="random")
-    parser.add_argument("--paths", nargs="+", choices=[*PATHS, *PEERS], default=[*PATHS, *PEERS])
+    parser.add_argument("--paths", nargs="+", choices=[*PATHS, *PEERS, PRODUCTS],
+                        default=[*PATHS, *PEERS, PRODUCTS])
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--json")
     args = parser.parse_args()
-    results = [result for shape in args.shape for tokens in args.tokens
-               for result in measure_shape(shape, tokens, args.routing, args.repeats, args.paths)]
-    if args.json:
-        pathlib.Path(args.json).write_text(json.dumps(results, indent=2) + "\n")
+    results = []
+    for shape, tokens in itertools.product(args.shape, args.tokens):
+        for result in measure_shape(shape, tokens, args.routing, args.repeats, args.paths):
+            results.append(result)
+            if args.json:  # after every path: what was measured is kept, however long the next one takes
+                pathlib.Path(args.json).write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""The clock and the power of GPU 0 while something runs, sampled by nvidia-smi."""
+"""The clock and the power of the first visible GPU while something runs, sampled by nvidia-smi."""
+import os
 import statistics
 import subprocess
 
 EVERY_MS = 20
-QUERY = ["nvidia-smi", "--id=0", "--query-gpu=clocks.sm,power.draw.instant,power.limit", "--format=csv,noheader,nounits",
+GPU = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+QUERY = ["nvidia-smi", f"--id={GPU}", "--query-gpu=clocks.sm,power.draw.instant,power.limit", "--format=csv,noheader,nounits",
          "-lms", str(EVERY_MS)]
 
 
