@@ -314,6 +314,14 @@ void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offset
   for (const Weight& w : weights) check_product(dy_RN.data, w.n, dx_RK.data, w.k, w, Store::overwrite);
 }
 
+void check_square_sums(std::span<const TensorView> matrices_eNK, const SquareSums& begun) {
+  for (const TensorView& matrices : matrices_eNK)
+    MW_CHECK(matrices.rank == 3 && is_float(matrices.dtype), "squares of {}", matrices.describe());
+  const TensorView& limbs = begun.limbs;
+  MW_CHECK(!is_given(limbs) || (limbs.dtype == DType::i64 && limbs.numel() == SquareSums::kSets * ExactSum::kLimbs),
+           "sums of squares in {}", limbs.describe());
+}
+
 void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
                  const TensorView& dw_eNK) {
   check_weight_gradient(dy_RN.data, x_RK.data, dw_eNK, 3);

@@ -83,6 +83,7 @@ void check_esmm(const SortedRows& x_RK, std::span<const int64_t> offsets, std::s
                 const SortedRows& y_RN);
 void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                         const SortedRows& dx_RK);
+void check_square_sums(std::span<const TensorView> matrices_eNK, const SquareSums& begun);
 void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
                  const TensorView& dw_eNK);
 // Of operators of expert biases, too; weights: a value of each row, or empty.

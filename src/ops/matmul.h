@@ -13,6 +13,7 @@
 #include "base/kinds.h"
 #include "core/stream.h"
 #include "core/tensor.h"
+#include "ops/square_sums.h"
 
 namespace mw {
 
@@ -104,11 +105,21 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
 std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,
                           double rows_of_an_expert, ExpertProducts by);
 
+// What estmm and esfk do with the weight gradients of a call.
+struct GradientStore {
+  Store store = Store::accumulate;
+  // With Store::overwrite on Hopper: the squares of what is stored are added here, and its elements are counted. Other
+  // kernels add and count nothing. null: no squares. Must outlive the call.
+  SquareSums* squares = nullptr;
+
+  GradientStore(Store s = Store::accumulate, SquareSums* sums = nullptr) : store(s), squares(sums) {}
+};
+
 // Weight gradients: dw[i] (=|+=) sum over rows of expert i of dy[r] x[r]^T. dw_eNK: [e, N, K], f32; or bf16 if dy and x
 // are bf16. A bf16 dw is rounded once: the rows are summed in fp32, the old value is added to this sum, and the result
 // is rounded. With Store::overwrite, an expert without rows gets zeros.
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
-           Store store = Store::accumulate, ExpertProducts by = ExpertProducts::automatic);
+           GradientStore to = {}, ExpertProducts by = ExpertProducts::automatic);
 
 // Sums of rows by expert, the gradient of a bias (ops/expert_bias.h): db[i] += sum over rows of expert i of dy[r].
 // db_eN: f32 [e, N], accumulated. experts: with it range i of the rows adds to db[experts[i]], at most one range to
@@ -121,7 +132,7 @@ void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, Ten
 // On Hopper, bf16 products of the grouped kernels overlap: those of dw begin while the last tiles of dx are computed.
 // Elsewhere the operators run one after the other.
 void esfk(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets,
-          std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, Store store = Store::accumulate,
+          std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, GradientStore to = {},
           TensorView db_eN = {}, ExpertProducts by = ExpertProducts::automatic);
 
 }  // namespace mw

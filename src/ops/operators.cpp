@@ -57,6 +57,14 @@ double sum_squares(Stream& stream, std::span<const TensorView> tensors) {
 ExactSum sum_squares_exactly(Stream& stream, std::span<const TensorView> tensors, int64_t piece) {
   return run(stream, Work::elementwise, "sum_squares_exactly", &Operators::sum_squares_exactly, tensors, piece);
 }
+void clear(Stream& stream, SquareSums& sums) {
+  sums.elements = 0;
+  if (sums.limbs.data != nullptr) fill_zero(stream, sums.limbs);
+}
+ExactSum sum_squares_by_tile(Stream& stream, std::span<const TensorView> matrices_eNK, const SquareSums& begun) {
+  check_square_sums(matrices_eNK, begun);
+  return run(stream, Work::elementwise, "sum_squares_by_tile", &Operators::sum_squares_by_tile, matrices_eNK, begun);
+}
 bool all_finite(Stream& stream, TensorView x) {
   return run(stream, Work::elementwise, "all_finite", &Operators::all_finite, x);
 }
@@ -248,9 +256,9 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
   run(stream, Work::matmul, "esmm_d_input", &Operators::esmm_d_input, dy_RN, offsets, weights, dx_RK, by);
 }
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
-           Store store, ExpertProducts by) {
+           GradientStore to, ExpertProducts by) {
   check_estmm(dy_RN, x_RK, offsets, dw_eNK);
-  run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK, store, by);
+  run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK, to, by);
 }
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN,
          std::span<const int32_t> experts, TensorView weights_R) {
@@ -269,16 +277,16 @@ void expert_bias_products(Stream& stream, SortedRows dy_RN, std::span<const int6
       bias_EN, sums_R);
 }
 void esfk(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets,
-          std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, Store store, TensorView db_eN,
+          std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, GradientStore to, TensorView db_eN,
           ExpertProducts by) {
   check_esmm_d_input(dy_RN, offsets, weights, dx_RK);
   check_estmm(dy_RN, x_RK, offsets, dw_eNK);
   if (db_eN.data != nullptr) check_ess(dy_RN, offsets, db_eN, {}, {});
   const TraceScope scope(stream.trace(), Work::matmul, "esfk");
   const auto at_once = operators_of(stream.device().kind).esfk;
-  if (at_once == nullptr || !at_once(stream, dy_RN, x_RK, offsets, weights, dx_RK, dw_eNK, store, by)) {
+  if (at_once == nullptr || !at_once(stream, dy_RN, x_RK, offsets, weights, dx_RK, dw_eNK, to, by)) {
     esmm_d_input(stream, dy_RN, offsets, weights, dx_RK, by);
-    estmm(stream, dy_RN, x_RK, offsets, dw_eNK, store, by);
+    estmm(stream, dy_RN, x_RK, offsets, dw_eNK, to, by);
   }
   if (db_eN.data != nullptr) ess(stream, dy_RN, offsets, db_eN);
 }

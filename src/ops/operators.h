@@ -39,6 +39,7 @@ struct Operators {
   decltype(&mw::clamp_backward) clamp_backward = nullptr;
   decltype(&mw::sum_squares) sum_squares = nullptr;
   decltype(&mw::sum_squares_exactly) sum_squares_exactly = nullptr;
+  decltype(&mw::sum_squares_by_tile) sum_squares_by_tile = nullptr;
   decltype(&mw::all_finite) all_finite = nullptr;
 
   decltype(&mw::rms_norm) rms_norm = nullptr;
@@ -86,7 +87,7 @@ struct Operators {
   decltype(&mw::expert_bias_products) expert_bias_products = nullptr;
   // The products of esfk at once. Where it is null or returns false, esmm_d_input and estmm compute both again.
   bool (*esfk)(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
-               std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store,
+               std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, GradientStore to,
                ExpertProducts by) = nullptr;
 
   decltype(&mw::describe_attention) describe_attention = nullptr;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "core/rng.h"
@@ -65,6 +66,60 @@ TEST(ExactSquares, AreNothingWithoutTensorsAndNoNumberBesideOne) {
   std::vector<float> values = {1, std::numeric_limits<float>::infinity(), 2};
   const TensorView view(values.data(), DType::f32, {3});
   EXPECT_TRUE(std::isnan(sum_of({&view, 1}, 2)));
+}
+
+// Values of tiles as a lane has them; a second warp of a wave has zeros.
+template <class U>
+void add_as_products_do(unsigned long long* sets, const float* values, int64_t k) {
+  constexpr int kTiles = 3, kSquaresOfLane = kSquareRows * kSquareColumns / kSquareLanes;
+  const int lane = static_cast<int>(threadIdx.x) % kSquareLanes;
+  SquareAdder<U> adder{sets};
+  for (int tile = 0; tile < kTiles; ++tile) {
+    for (int i = 0; i < kSquaresOfLane; i += 2) {
+      const float* pair = values + (lane / 4 + i % 4 / 2 * 8) * k + tile * kSquareColumns + i / 4 * 8 + lane % 4 * 2;
+      const bool zeros = threadIdx.x >= kSquareLanes;
+      adder.add(zeros ? 0 : pair[0], zeros ? 0 : pair[1]);
+    }
+    adder.end_tile();
+  }
+  adder.finish();
+}
+
+// Products and the kernel that reads add the same bits.
+TEST(SquareTiles, AreSummedInOneOrder) {
+  constexpr int64_t kWidth = 3 * kSquareColumns, kCount = SquareSums::kSets * ExactSum::kLimbs;
+  const std::vector<float> values = drawn<float>(kSquareRows * kWidth);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    emulated::EmulatedStream emulated(1 << 16);
+    std::vector<int64_t> limbs(kCount);
+    auto* sets = reinterpret_cast<unsigned long long*>(limbs.data());
+    const auto kernel = dtype == DType::f32 ? add_as_products_do<float> : add_as_products_do<bf16>;
+    launch(emulated.stream, kernel, 1, 2 * kSquareLanes, 0, sets, values.data(), kWidth);
+    SquareSums added;
+    added.limbs = TensorView(limbs.data(), DType::i64, {kCount});
+    std::vector<float> stored = values;
+    std::vector<bf16> narrow;
+    for (const float value : values) narrow.push_back(to_bf16(value));
+    const TensorView all(dtype == DType::f32 ? static_cast<void*>(stored.data()) : narrow.data(), dtype,
+                         {1, kSquareRows, kWidth});
+    const double expected = gpu::sum_squares_by_tile(emulated.stream, {&all, 1}, {}).value();
+    EXPECT_GT(expected, 0);
+    EXPECT_EQ(gpu::sum_squares_by_tile(emulated.stream, {}, added).value(), expected);
+  }
+}
+
+// Odd and even widths, more tiles than all blocks have warps, and the total of two.
+TEST(SquareTiles, AgreeWithDoubles) {
+  for (const auto& [e, n, k] : {std::tuple<int64_t, int64_t, int64_t>{2, 17, 65}, {3, 40, 130}, {1, 9003 * 16, 2}}) {
+    std::vector<float> values = drawn<float>(e * n * k);
+    emulated::EmulatedStream emulated(1 << 16);
+    const TensorView all(values.data(), DType::f32, {e, n, k});
+    double expected = 0;
+    for (const float value : values) expected += double{value} * double{value};
+    EXPECT_NEAR(gpu::sum_squares_by_tile(emulated.stream, {&all, 1}, {}).value(), expected, 1e-6 * expected);
+    const std::vector<TensorView> twice = {all, all};
+    EXPECT_NEAR(gpu::sum_squares_by_tile(emulated.stream, twice, {}).value(), 2 * expected, 2e-6 * expected);
+  }
 }
 
 }  // namespace

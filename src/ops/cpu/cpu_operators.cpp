@@ -13,6 +13,7 @@ const Operators& cpu_operators() {
       .clamp_backward = cpu::clamp_backward,
       .sum_squares = cpu::sum_squares,
       .sum_squares_exactly = cpu::sum_squares_exactly,
+      .sum_squares_by_tile = cpu::sum_squares_by_tile,
       .all_finite = cpu::all_finite,
       .rms_norm = cpu::rms_norm,
       .add_rms_norm = cpu::add_rms_norm,

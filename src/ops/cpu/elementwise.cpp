@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ops/cpu/loops.h"
+#include "ops/square_sums.h"
 
 namespace mw::cpu {
 namespace {
@@ -166,6 +167,36 @@ ExactSum sum_squares_exactly(Stream& stream, std::span<const TensorView> tensors
         ExactSum& sum = partials[static_cast<size_t>(begin / block)];
         for (int64_t i = begin; i < end; i += piece)
           sum.add(sum_squares_of_piece(values + i, std::min(piece, end - i)));
+      });
+    });
+    for (const ExactSum& partial : partials) total.add(partial);
+  }
+  return total;
+}
+
+ExactSum sum_squares_by_tile(Stream& stream, std::span<const TensorView> matrices_eNK, const SquareSums& begun) {
+  ExactSum total;
+  if (const TensorView& sets = begun.limbs; sets.data != nullptr)
+    total = total_of({sets.as<int64_t>(), static_cast<size_t>(sets.numel())});
+  for (const TensorView& all : matrices_eNK) {
+    const int64_t n = all.dim(1), k = all.dim(2), strips = (n + kSquareRows - 1) / kSquareRows,
+                  count = all.dim(0) * strips;
+    const int64_t block = (count + kMaxPartials - 1) / kMaxPartials;
+    if (count == 0) continue;
+    std::vector<ExactSum> partials(static_cast<size_t>((count + block - 1) / block));
+    with_float_type(all.dtype, [&]<class T>(T) {
+      for_blocks(stream, count, block, [&, block](int64_t begin, int64_t end) {
+        ExactSum& sum = partials[static_cast<size_t>(begin / block)];
+        for (int64_t strip = begin; strip < end; ++strip) {
+          const int64_t top = strip % strips * kSquareRows, bottom = std::min<int64_t>(top + kSquareRows, n);
+          const T* matrix = all.as<T>() + strip / strips * n * k;
+          for (int64_t left = 0; left < k; left += kSquareColumns) {
+            double of_tile = 0;
+            for (int64_t row = top; row < bottom; ++row)
+              of_tile += sum_squares_of_piece(matrix + row * k + left, std::min<int64_t>(kSquareColumns, k - left));
+            sum.add(of_tile);
+          }
+        }
       });
     });
     for (const ExactSum& partial : partials) total.add(partial);

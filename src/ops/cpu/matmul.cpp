@@ -292,7 +292,8 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
 }
 
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
-           Store store, ExpertProducts) {
+           GradientStore to, ExpertProducts) {
+  const Store store = to.store;
   for (int64_t e = 0; e < dw_eNK.dim(0); ++e) {
     const auto i = static_cast<size_t>(e);
     const TensorView dw_NK = dw_eNK.at(e);

@@ -13,6 +13,7 @@ decltype(mw::clamp) clamp;
 decltype(mw::clamp_backward) clamp_backward;
 decltype(mw::sum_squares) sum_squares;
 decltype(mw::sum_squares_exactly) sum_squares_exactly;
+decltype(mw::sum_squares_by_tile) sum_squares_by_tile;
 decltype(mw::all_finite) all_finite;
 decltype(mw::rms_norm) rms_norm;
 decltype(mw::add_rms_norm) add_rms_norm;

@@ -15,6 +15,7 @@ const Operators& gpu_operators() {
     t.clamp_backward = gpu::clamp_backward;
     t.sum_squares = gpu::sum_squares;
     t.sum_squares_exactly = gpu::sum_squares_exactly;
+    t.sum_squares_by_tile = gpu::sum_squares_by_tile;
     t.all_finite = gpu::all_finite;
     t.rms_norm = gpu::rms_norm;
     t.add_rms_norm = gpu::add_rms_norm;

@@ -128,14 +128,14 @@ void multiply_grouped(Stream& stream, ProductKind kind, const SortedRows& x, std
 }
 
 void multiply_weights_grouped(Stream& stream, const SortedRows& dy, const SortedRows& x,
-                              std::span<const int64_t> offsets, TensorView dw_eNK, Store store) {
+                              std::span<const int64_t> offsets, TensorView dw_eNK, GradientStore to) {
   const int64_t experts = dw_eNK.dim(0), n = dy.data.cols(), k = x.data.cols();
   MW_CHECK(experts <= kMaxExperts, "{} experts in one call", experts);
   if (experts == 0 || n == 0 || k == 0) return;
   const bool no_rows = offsets.front() == offsets.back();
-  if (!no_rows && multiply_weights_by_warpgroups(stream, dy, x, offsets, dw_eNK, store)) return;
-  if (store == Store::overwrite) gpu::fill_zero(stream, dw_eNK);
-  if (no_rows) return;
+  if (!no_rows && multiply_weights_by_warpgroups(stream, dy, x, offsets, dw_eNK, to)) return;
+  if (to.store == Store::overwrite) gpu::fill_zero(stream, dw_eNK);
+  if (no_rows) return count_squares(to, dw_eNK);
   if (accumulate_on_tensor_cores(stream, dy, x, offsets, dw_eNK)) return;
   WorkspaceFrame frame(stream.workspace());
   const int64_t* device_offsets = device_copy(stream, frame, offsets);

@@ -8,11 +8,11 @@ bool multiply_by_warpgroups(Stream&, ProductKind, const SortedRows&, std::span<c
 }
 bool fits_warpgroups(Stream&, const SortedRows&, std::span<const Weight>, const SortedRows&) { return false; }
 bool multiply_weights_by_warpgroups(Stream&, const SortedRows&, const SortedRows&, std::span<const int64_t>, TensorView,
-                                    Store) {
+                                    GradientStore) {
   return false;
 }
 bool differentiate_by_warpgroups(Stream&, const SortedRows&, const SortedRows&, std::span<const int64_t>,
-                                 std::span<const Weight>, const SortedRows&, TensorView, Store) {
+                                 std::span<const Weight>, const SortedRows&, TensorView, GradientStore) {
   return false;
 }
 

@@ -54,14 +54,17 @@ template <class U>
 struct WeightsPlace {
   TileRows<U> rows;
   TileBoxes<U> boxes;
+  unsigned long long* squares;
 
   __device__ void prefetch(int tile_width) const {
     if constexpr (std::is_same_v<U, bf16>) rows.prefetch(tile_width);
   }
   template <int kCount>
   __device__ void store(const float (&sums)[kCount], bool add) const {
+    SquareAdder<U> adder{squares};
     if (std::is_same_v<U, bf16> && add) rows.store(sums, add);
-    else boxes.store(sums, add);
+    else boxes.store(sums, add, adder);
+    adder.finish();
   }
 };
 
@@ -70,17 +73,20 @@ struct WeightsPlace {
 template <class U>
 struct TallWeightsPlace {
   TileBoxes<U> boxes;
+  unsigned long long* squares;
 
   __device__ void prefetch(int) const {}
   template <int kStripCount, int kCount>
   __device__ void store(const float (&sums)[kStripCount][kCount], bool add) const {
+    SquareAdder<U> adder{squares};
 #pragma unroll
     for (int strip = 0; strip < kStripCount; ++strip) {
       TileBoxes<U> own = boxes;
       own.row += strip * kBoxRows;
       own.first = strip * (2 * kCount / TileBoxes<U>::kColumns);
-      own.store(sums[strip], add);
+      own.store(sums[strip], add, adder);
     }
+    adder.finish();
   }
 };
 
@@ -101,6 +107,7 @@ struct WeightsProduct {
   TensorMap dw_map;
   U* dw;
   bool add;
+  unsigned long long* squares;  // the sets of a SquareSums; null: none
 
   __device__ int64_t depth(const Tile& tile) const { return tile.end - tile.begin; }
   __device__ int64_t height(const Tile& tile) const { return dy.rows.width - tile.top; }
@@ -120,11 +127,12 @@ struct WeightsProduct {
                              static_cast<int>(tile.top) + group * kRows / 2,
                              static_cast<int>(tile.left),
                              width(tile)};
-    if constexpr (kRows == kTallHeight) return TallWeightsPlace<U>{boxes};
+    if constexpr (kRows == kTallHeight) return TallWeightsPlace<U>{boxes, squares};
     else {
       U* const first = dw + (tile.expert * dy.rows.width + tile.top) * x.rows.width + tile.left;
       return WeightsPlace<U>{
-          find_tile_rows<U>(height(tile), width(tile), [&](int r) { return first + r * x.rows.width; }), boxes};
+          find_tile_rows<U>(height(tile), width(tile), [&](int r) { return first + r * x.rows.width; }), boxes,
+          squares};
     }
   }
   // Shared memory lives as long as the block.
@@ -169,15 +177,21 @@ bool multiply_rows(const Launch& launch, const Tiling& tiling, const Matrices& w
   });
 }
 
+// Where a product adds the squares of what it stores; null: nowhere.
+inline unsigned long long* sets_of(const GradientStore& to) {
+  const bool adds = to.store == Store::overwrite && to.squares != nullptr;
+  return adds ? static_cast<unsigned long long*>(to.squares->limbs.data) : nullptr;
+}
+
 // Only one operand without an index is loaded as boxes: x rather than dy, because its tiles are wider.
 template <class U, class Launch>
 bool multiply_columns(const Launch& launch, const Tiling& tiling, const Rows<const bf16>& dy, const Rows<const bf16>& x,
-                      TensorView dw_eNK, bool add) {
+                      TensorView dw_eNK, GradientStore to) {
   const int64_t n = dw_eNK.dim(1), k = dw_eNK.dim(2);
   const Matrices gradients{dw_eNK.data, dw_eNK.dtype, dw_eNK.dim(0), n, k, n * k};
   const auto multiply = [&](auto shape, auto boxes_of_dy, auto boxes_of_x) {
     using Product = WeightsProduct<U, decltype(shape), decltype(boxes_of_dy)::value, decltype(boxes_of_x)::value>;
-    Product product{{{}, dy}, {{}, x}, {}, dw_eNK.as<U>(), add};
+    Product product{{{}, dy}, {{}, x}, {}, dw_eNK.as<U>(), to.store == Store::accumulate, sets_of(to)};
     if (!describe_matrices(gradients, kBoxRows, &product.dw_map)) return false;
     if (boxes_of_dy && !describe_operand<Along::width, Product::kRows>(product.dy, tiling.rows())) return false;
     if (boxes_of_x && !describe_operand<Along::width, Product::kWidth>(product.x, tiling.rows())) return false;
@@ -265,12 +279,13 @@ inline Tiling cut_gradients(Processors processors, const SortedRows& dy, const S
 
 template <class Launch>
 bool multiply_gradients(const Launch& launch, const Tiling& tiling, const SortedRows& dy, const SortedRows& x,
-                        TensorView dw_eNK, Store store) {
+                        TensorView dw_eNK, GradientStore to) {
   bool done = false;
   with_float_type(dw_eNK.dtype, [&](auto type) {
-    done = multiply_columns<decltype(type)>(launch, tiling, rows_of<const bf16>(dy), rows_of<const bf16>(x), dw_eNK,
-                                            store == Store::accumulate);
+    done =
+        multiply_columns<decltype(type)>(launch, tiling, rows_of<const bf16>(dy), rows_of<const bf16>(x), dw_eNK, to);
   });
+  if (done) count_squares(to, dw_eNK);
   return warn_unless(launch.stream, done);
 }
 
@@ -290,20 +305,21 @@ bool multiply_metered(Stream& stream, ProductKind kind, const SortedRows& x, std
 
 template <class Meter>
 bool multiply_weights_metered(Stream& stream, const SortedRows& dy, const SortedRows& x,
-                              std::span<const int64_t> offsets, TensorView dw_eNK, Store store, const Meter& meter) {
+                              std::span<const int64_t> offsets, TensorView dw_eNK, GradientStore to,
+                              const Meter& meter) {
   if (!fits_gradients(stream, dy, x, dw_eNK)) return false;
   const Processors& processors = find_processors(stream);
-  const Tiling tiling = cut_gradients(processors, dy, x, offsets, dw_eNK, store);
+  const Tiling tiling = cut_gradients(processors, dy, x, offsets, dw_eNK, to.store);
   WorkspaceFrame frame(stream.workspace());
   const auto [table] = copy_tables<1>(stream, frame, {&tiling});
-  return multiply_gradients(TilesLaunch<Meter>{stream, processors, table, meter}, tiling, dy, x, dw_eNK, store);
+  return multiply_gradients(TilesLaunch<Meter>{stream, processors, table, meter}, tiling, dy, x, dw_eNK, to);
 }
 
 // The kernel of dw begins while that of dx ends: processors that find no tile of dx left take tiles of dw. The tiles of
 // dx come first because they take longer.
 template <class Meter>
 bool differentiate_metered(Stream& stream, const SortedRows& dy, const SortedRows& x, std::span<const int64_t> offsets,
-                           std::span<const Weight> weights, const SortedRows& dx, TensorView dw_eNK, Store store,
+                           std::span<const Weight> weights, const SortedRows& dx, TensorView dw_eNK, GradientStore to,
                            const Meter& of_dx, const Meter& of_dw) {
   Matrices matrices;
   if (weights.empty() || offsets.front() == offsets.back() || !find_operands(stream, dy, weights, dx, &matrices) ||
@@ -311,13 +327,13 @@ bool differentiate_metered(Stream& stream, const SortedRows& dy, const SortedRow
     return false;
   const Processors& processors = find_processors(stream);
   const Tiling rows = cut_rows(processors, dy, offsets, dx);
-  const Tiling gradients = cut_gradients(processors, dy, x, offsets, dw_eNK, store);
+  const Tiling gradients = cut_gradients(processors, dy, x, offsets, dw_eNK, to.store);
   WorkspaceFrame frame(stream.workspace());
   const auto [row_table, gradient_table] = copy_tables<2>(stream, frame, {&rows, &gradients});
   return multiply_rows_as(TilesLaunch<Meter>{stream, processors, row_table, of_dx}, ProductKind::d_input, rows, dy,
                           matrices, dx, Store::overwrite) &&
          multiply_gradients(TilesLaunch<Meter>{stream, processors, gradient_table, of_dw, true}, gradients, dy, x,
-                            dw_eNK, store);
+                            dw_eNK, to);
 }
 
 }  // namespace mw::gpu

@@ -53,14 +53,14 @@ bool multiply_by_warpgroups(Stream& stream, ProductKind kind, const SortedRows& 
 }
 
 bool multiply_weights_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
-                                    std::span<const int64_t> offsets, TensorView dw_eNK, Store store) {
-  return multiply_weights_metered(stream, dy, x, offsets, dw_eNK, store, NoMeter());
+                                    std::span<const int64_t> offsets, TensorView dw_eNK, GradientStore to) {
+  return multiply_weights_metered(stream, dy, x, offsets, dw_eNK, to, NoMeter());
 }
 
 bool differentiate_by_warpgroups(Stream& stream, const SortedRows& dy, const SortedRows& x,
                                  std::span<const int64_t> offsets, std::span<const Weight> weights,
-                                 const SortedRows& dx, TensorView dw_eNK, Store store) {
-  return differentiate_metered(stream, dy, x, offsets, weights, dx, dw_eNK, store, NoMeter(), NoMeter());
+                                 const SortedRows& dx, TensorView dw_eNK, GradientStore to) {
+  return differentiate_metered(stream, dy, x, offsets, weights, dx, dw_eNK, to, NoMeter(), NoMeter());
 }
 
 }  // namespace mw::gpu

@@ -92,17 +92,18 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
 }
 
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
-           Store store, ExpertProducts by) {
+           GradientStore to, ExpertProducts by) {
   if (goes_to_library(by, average_rows(offsets), dy_RN.data.cols(), x_RK.data.cols()) &&
-      rounds_sums_once(dy_RN, x_RK, offsets, dw_eNK.dtype, store))
-    return multiply_weights_per_expert(stream, dy_RN, x_RK, offsets, dw_eNK, store);
-  multiply_weights_grouped(stream, dy_RN, x_RK, offsets, dw_eNK, store);
+      rounds_sums_once(dy_RN, x_RK, offsets, dw_eNK.dtype, to.store))
+    return multiply_weights_per_expert(stream, dy_RN, x_RK, offsets, dw_eNK, to.store);
+  multiply_weights_grouped(stream, dy_RN, x_RK, offsets, dw_eNK, to);
 }
 
 bool esfk(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
-          std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store, ExpertProducts by) {
+          std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, GradientStore to,
+          ExpertProducts by) {
   if (goes_to_library(by, average_rows(offsets), dy_RN.data.cols(), x_RK.data.cols())) return false;
-  return differentiate_by_warpgroups(stream, dy_RN, x_RK, offsets, weights, dx_RK, dw_eNK, store);
+  return differentiate_by_warpgroups(stream, dy_RN, x_RK, offsets, weights, dx_RK, dw_eNK, to);
 }
 
 std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weight> weights, SortedRows y_RN,

@@ -14,6 +14,7 @@ decltype(mw::clamp) clamp;
 decltype(mw::clamp_backward) clamp_backward;
 decltype(mw::sum_squares) sum_squares;
 decltype(mw::sum_squares_exactly) sum_squares_exactly;
+decltype(mw::sum_squares_by_tile) sum_squares_by_tile;
 decltype(mw::all_finite) all_finite;
 decltype(mw::rms_norm) rms_norm;
 decltype(mw::add_rms_norm) add_rms_norm;
@@ -59,7 +60,8 @@ decltype(mw::add_expert_bias) add_expert_bias;
 decltype(mw::expert_bias_products) expert_bias_products;
 // As the entry of the operator table.
 bool esfk(Stream& stream, const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
-          std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, Store store, ExpertProducts by);
+          std::span<const Weight> weights, const SortedRows& dx_RK, TensorView dw_eNK, GradientStore to,
+          ExpertProducts by);
 decltype(mw::describe_attention) describe_attention;
 decltype(mw::describe_esmm) describe_esmm;
 decltype(mw::route) route;

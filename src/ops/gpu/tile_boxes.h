@@ -2,6 +2,7 @@
 // 64 rows box by box, and goes on to the next tile while the last boxes are being stored.
 #pragma once
 
+#include "ops/gpu/square_tiles.h"
 #include "ops/gpu/tensor_map.h"
 #include "ops/gpu/tile_stores.h"
 #include "ops/gpu/tiling.h"
@@ -22,8 +23,9 @@ struct TileBoxes {
   unsigned memory;
   int matrix, row, column, width, first = 0;
 
+  // Squares are added while boxes are being stored: warps have nothing else to do then.
   template <int kCount>
-  __device__ void store(const float (&sums)[kCount], bool add) const {
+  __device__ void store(const float (&sums)[kCount], bool add, SquareAdder<U>& squares) const {
 #pragma unroll
     for (int i = 0; i < 2 * kCount / kColumns; ++i) {
       const unsigned box = memory + (first + i) % kHeldBoxes * kBoxBytes;
@@ -35,10 +37,17 @@ struct TileBoxes {
         fence_writes();
         sync_warpgroup();
       }
-      if (threadIdx.x % kWarpgroup != 0) continue;
-      if (inside && add) add_box(map, matrix, row, column + i * kColumns, box);
-      else if (inside) store_box(map, matrix, row, column + i * kColumns, box);
-      commit_boxes();  // also without a box: batches are counted
+      if (threadIdx.x % kWarpgroup == 0) {
+        if (inside && add) add_box(map, matrix, row, column + i * kColumns, box);
+        else if (inside) store_box(map, matrix, row, column + i * kColumns, box);
+        commit_boxes();  // also without a box: batches are counted
+      }
+      if (squares.sets != nullptr) {
+#pragma unroll
+        for (int j = 0; j < kColumns / 2; j += 2)
+          squares.add(sums[i * kColumns / 2 + j], sums[i * kColumns / 2 + j + 1]);
+        if ((i + 1) * kColumns % kSquareColumns == 0) squares.end_tile();
+      }
     }
   }
 };
