@@ -177,39 +177,63 @@ void copy_tied_weights(Stream& stream, ParamStore& params, Comm& ends) {
     if (weight.packed_forward.data != nullptr) pack_weight(stream, weight);
 }
 
-// Of the pieces over which squares of expert gradients are summed. In every slot and on every rank they begin at the
-// same elements of an expert matrix, and ZeRO cuts no piece: each matrix, and each cut, is a multiple of their length.
+// Of the pieces over which squares of expert gradients are summed where ZeRO cuts them. In every slot and on every rank
+// they begin at the same elements of an expert matrix, and no cut divides one: each matrix, and each cut, is a multiple
+// of their length.
 static int64_t expert_piece(const ParamStore& params, MeshComms& comms) {
-  const GradientBlock& block = params.block(Replicas::edp);
-  constexpr int64_t kMost = 4096;
-  int64_t piece = block.is_cut() ? block.unit : kMost;
+  int64_t piece = params.block(Replicas::edp).unit;
   for (const Parameter& p : params.all())
     if (p.row.expert && !p.weights.empty()) piece = std::gcd(piece, p.matrix_elements());
-  if (!block.is_cut()) return piece;
   int64_t least = -piece;  // ranks with unequal numbers of experts may cut in other units
   comms.ep->all_reduce_max(std::span(&least, 1));
   return -least;
 }
 
+// Squares of whole gradients of experts. Those of matrices are read only if products did not add all of them. Uses up
+// what they added.
+static ExactSum squares_of_experts(Stream& stream, ParamStore& params, std::span<const Parameter* const> experts) {
+  std::vector<TensorView> matrices, biases;
+  for (const Parameter* p : experts) {
+    const TensorView grad = p->grad;
+    if (grad.numel() == 0) continue;
+    if (p->weights.empty()) biases.push_back(grad.reshape({grad.dim(0), 1, grad.numel() / grad.dim(0)}));
+    else matrices.push_back(grad.reshape({grad.dim(0), p->weights[0].n, p->weights[0].k}));
+  }
+  int64_t elements = 0;
+  for (const TensorView& all : matrices) elements += all.numel();
+  SquareSums& added = params.squares();
+  if (std::exchange(added.elements, 0) == elements) matrices.clear();
+  else clear(stream, added);
+  matrices.insert(matrices.end(), biases.begin(), biases.end());
+  return sum_squares_by_tile(stream, matrices, added);
+}
+
 double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms, Fault fault) {
   const bool counts_copies = fault == Fault::copies_in_norm;
-  const auto owned = [&](Replicas replicas) {
-    std::vector<TensorView> gradients;
+  const auto counted = [&](Replicas replicas) {
+    std::vector<const Parameter*> of_rank;
     for (const Parameter& p : params.all())
       if (p.row.trained && p.replicas == replicas && (!p.is_copy || counts_copies) && p.owned.count > 0)
-        gradients.push_back(p.owned_grad());
+        of_rank.push_back(&p);
+    return of_rank;
+  };
+  const auto owned = [](std::span<const Parameter* const> of_rank) {
+    std::vector<TensorView> gradients;
+    for (const Parameter* p : of_rank) gradients.push_back(p->owned_grad());
     return gradients;
   };
   const auto squares_of = [&](Replicas replicas) {
-    double squares = sum_squares(stream, owned(replicas));
+    double squares = sum_squares(stream, owned(counted(replicas)));
     if (params.block(replicas).is_cut()) comms.of(replicas).all_reduce_sum(std::span(&squares, 1));
     return squares;
   };
-  std::vector<TensorView> experts_of_rank = owned(Replicas::edp);
+  std::vector<const Parameter*> experts_of_rank = counted(Replicas::edp);
   if (fault == Fault::norm_counts_replicas)
-    for (const Parameter& p : params.replicas()) experts_of_rank.push_back(p.grad);
-  ExactSum of_experts = sum_squares_exactly(stream, experts_of_rank, expert_piece(params, comms));
-  if (params.block(Replicas::edp).is_cut()) comms.of(Replicas::edp).all_reduce_sum(of_experts.limbs());
+    for (const Parameter& p : params.replicas()) experts_of_rank.push_back(&p);
+  const bool is_cut = params.block(Replicas::edp).is_cut();
+  ExactSum of_experts = is_cut ? sum_squares_exactly(stream, owned(experts_of_rank), expert_piece(params, comms))
+                               : squares_of_experts(stream, params, experts_of_rank);
+  if (is_cut) comms.of(Replicas::edp).all_reduce_sum(of_experts.limbs());
   comms.ep->all_reduce_sum(of_experts.limbs());
   double slices = squares_of(Replicas::dp), experts = of_experts.value();
   if (comms.cuts_experts) slices += std::exchange(experts, 0.0);

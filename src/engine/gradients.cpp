@@ -56,6 +56,8 @@ class GradientPass {
         batches_(batches),
         taps_(taps),
         couples_layers_(engine.model->auxiliary().couples_layers()),
+        adds_squares_(engine.params.squares().limbs.data != nullptr && batches.size() == 1 &&
+                      plan_.run.fault == Fault::none),
         aux_seed_(1.0 / static_cast<double>(batches.size())),
         messages_(*engine.model, engine.pipeline),
         sums_(plan_, engine.params, engine.comms, engine.stream, plan_.run.fault == Fault::skip_router_sum),
@@ -83,7 +85,9 @@ class GradientPass {
                          [&](const StagePlan& s) { return s.stage == stage; });
   }
   // Of a stage's pass that follows `done` others: the gradients of routed experts, who hears of the last one.
-  static Store store_of(int64_t done) { return done == 0 ? Store::overwrite : Store::accumulate; }
+  GradientStore store_of(int64_t done) {
+    return {done == 0 ? Store::overwrite : Store::accumulate, adds_squares_ ? &engine_.params.squares() : nullptr};
+  }
   FeedForwardDone hear_of(int64_t done) {
     if (done + 1 < std::ssize(batches_)) return {};
     return [this](int64_t layer) {
@@ -105,7 +109,7 @@ class GradientPass {
   const Plan& plan_;
   std::span<const Batch> batches_;
   const TapProvider& taps_;
-  bool couples_layers_;
+  bool couples_layers_, adds_squares_;
   double aux_seed_;
   StageMessages messages_;
   GradientSums sums_;
@@ -275,6 +279,7 @@ void GradientPass::share_statistics() {
 StepStats GradientPass::run() {
   const bool clips_logits = plan_.run.train.qk_clip > 0;
   engine_.params.zero_gradients(engine_.stream);
+  clear(engine_.stream, engine_.params.squares());
   if (clips_logits) reset_largest_logits(engine_);
   count_labels();
   for (const int64_t layer : engine_.model->moe_index())

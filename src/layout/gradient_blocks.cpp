@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "layout/routed_rows.h"
 
 namespace mw {
 namespace {
@@ -18,6 +19,10 @@ void cut(GradientBlock& block, int members, int member, int64_t unit) {
 }
 
 }  // namespace
+
+bool squares_when_stored(const RunSpec& run, const Mesh& mesh, bool on_gpu) {
+  return on_gpu && run.train.dtype == DType::bf16 && mesh.edp == 1 && replica_slots(run.moe, mesh.ep) == 0;
+}
 
 DType gradient_dtype(Replicas replicas, const RunSpec& run) {
   return replicas == Replicas::edp ? run.expert_gradients : DType::f32;

@@ -36,6 +36,12 @@ int64_t sum_piece_elements(int64_t largest_layer, int64_t block);
 // Their row in the byte table: [2, elements] of every rank that shares experts with others.
 constexpr const char* kSumPieces = "grad.pieces";
 
+// Squares of expert gradients that products add where they store them (ops/square_sums.h): of bf16 runs on GPUs, where
+// no rank adds to the gradients of another. Their row in the byte table.
+bool squares_when_stored(const RunSpec& run, const Mesh& mesh, bool on_gpu);
+constexpr const char* kSquareSums = "grad.squares";
+constexpr int64_t kSquareSumValues = 64 * 23;  // i64
+
 struct GradientBlock {
   std::vector<int64_t> cuts = {0, 0};  // member m owns elements [cuts[m], cuts[m + 1])
   int64_t unit = 0;                    // cut_unit, where it is cut

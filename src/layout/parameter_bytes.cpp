@@ -96,6 +96,10 @@ std::vector<ByteRow> parameter_bytes(const std::vector<ParamRow>& params, const 
       if (params[i].trained && locals[i].replicas == replicas)
         out.add("grad." + params[i].name, ByteKind::gradient, gradient_dtype(replicas, run), locals[i].shape);
   add_sum_pieces(out, params, locals, mesh, run);
+  const bool trains_experts =
+      std::any_of(params.begin(), params.end(), [](const ParamRow& row) { return row.expert && row.trained; });
+  if (trains_experts && squares_when_stored(run, mesh, platform.one_packed_form))
+    out.add(kSquareSums, ByteKind::workspace, DType::i64, {kSquareSumValues});
   for (size_t i = 0; i < params.size(); ++i) {
     for (const StateKind moment : {StateKind::adam_m, StateKind::adam_v})
       if (has_state(moment, params[i]))

@@ -107,7 +107,7 @@ void DecoderLayer::ted_forward(Stream& stream, const Batch& batch, TensorView no
 }
 
 void DecoderLayer::ted_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
-                                TensorView d_x_TD, Store expert_gradients) {
+                                TensorView d_x_TD, GradientStore expert_gradients) {
   const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
                    d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
                    d_in = rows(scratch_.whole_out, batch_tokens);
@@ -146,7 +146,7 @@ void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorVi
 }
 
 void DecoderLayer::backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD,
-                                         Store expert_gradients) {
+                                         GradientStore expert_gradients) {
   const int64_t tokens = shards_.own(batch_tokens).count;
   const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens),
                    d_branch = rows(scratch_.d_branch, tokens), x_mid = rows(x_mid_, tokens),
@@ -182,7 +182,7 @@ void DecoderLayer::attention_weights(Stream& stream, const Batch& batch) {
   attention_->backward_inputs(stream, shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in));
 }
 
-void DecoderLayer::backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, Store expert_gradients) {
+void DecoderLayer::backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, GradientStore expert_gradients) {
   if (!(moe_ != nullptr ? weight_part_.moe : weight_part_.dense)) return;
   const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens);
   if (moe_ != nullptr && !ted_) return moe_->backward_up(stream, normed, expert_gradients);

@@ -61,14 +61,14 @@ class DecoderLayer {
   void recompute_attention(Stream& stream, const Batch& batch);
   // d_x [T, D], in place: the gradient of the output becomes the gradient of the feed-forward's input. Accumulates
   // weight gradients; those of routed experts are overwritten or accumulated as `expert_gradients` says.
-  void backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD, Store expert_gradients);
+  void backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD, GradientStore expert_gradients);
   // d_input [T, D] (overwritten, may be d_x) from the d_x that backward_feed_forward returned. Accumulates weight
   // gradients.
   void backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD);
 
   // The weight part of a split backward (zero-bubble schedules, layout/recompute.h), at any time after the two
   // functions above. Collective over TP.
-  void backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, Store expert_gradients);
+  void backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, GradientStore expert_gradients);
   void backward_attention_weights(Stream& stream, const Batch& batch);
 
   // Makes the MoE block again, for the plan's placements; a dense layer stays as it is. Arguments as for the
@@ -97,7 +97,7 @@ class DecoderLayer {
   void ted_forward(Stream& stream, const Batch& batch, TensorView normed_TD, TensorView out_TD, bool training,
                    const RoutingTap* tap);
   void ted_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD, TensorView d_x_TD,
-                    Store expert_gradients);
+                    GradientStore expert_gradients);
   // The dense feed-forward of normed rows, and its gradient.
   void dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD);
   void dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,

@@ -109,6 +109,8 @@ ParamStore::ParamStore(const Plan& plan, const Reserve& reserve, const Reserve& 
   if (store_.has(kReplicaGradient)) replica_gradient_ = store_.fixed(kReplicaGradient);
   if (store_.has("zero.gathered")) gathered_ = store_.fixed("zero.gathered");
   if (store_.has(kSumPieces)) sum_pieces_ = store_.fixed(kSumPieces);
+  static_assert(kSquareSumValues == SquareSums::kSets * ExactSum::kLimbs);
+  if (store_.has(kSquareSums)) squares_.limbs = store_.fixed(kSquareSums);
   for (const auto& [name, view] : {std::pair(kMuonMatrices, &muon_.matrices),
                                    {kMuonGram, &muon_.gram},
                                    {kMuonSums, &muon_.sums},

@@ -90,6 +90,8 @@ class ParamStore {
   TensorView gathered() const { return gathered_; }
   // f32 [2, n]: two buffers in which bf16 gradients of replicas are summed; empty where there are none.
   TensorView sum_pieces() const { return sum_pieces_; }
+  // Of the gradients of routed experts, in runs whose products may add them (squares_when_stored); else without limbs.
+  SquareSums& squares() { return squares_; }
   const MuonMemory& muon() const { return muon_; }
 
   // Recomputes the packed forms of every weight from the master weights, except of those whose masters are sharded
@@ -117,6 +119,7 @@ class ParamStore {
   std::vector<Parameter> params_, replicas_;
   GradientBlocks blocks_;
   TensorView gathered_, sum_pieces_, replica_gradient_;
+  SquareSums squares_;
   MuonMemory muon_;
 };
 

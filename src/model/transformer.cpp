@@ -178,7 +178,7 @@ void Transformer::loss(int64_t micro_batch, const Batch& batch, float seed, std:
               losses);
 }
 
-void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients,
+void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients,
                            const FeedForwardDone& done) {
   const int64_t tokens = batch.tokens();
   const StagePlan& own = stage_of(stage).plan;
@@ -198,7 +198,7 @@ void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, S
   if (!splits_) release(stage, micro_batch);
 }
 
-void Transformer::backward_weights(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients,
+void Transformer::backward_weights(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients,
                                    const FeedForwardDone& done) {
   MW_CHECK(splits_, "backward of {} leaves no weight part", describe(plan_.pipeline));
   std::vector<DecoderLayer>& layers = slot_of(stage, micro_batch).layers;
@@ -277,7 +277,7 @@ AuxLosses Transformer::set_auxiliary(const std::vector<double>& summed, int64_t 
   return auxiliary_.losses(moe_index_, summed, tokens);
 }
 
-void Transformer::backward(const Batch& batch, Store expert_gradients, const FeedForwardDone& done) {
+void Transformer::backward(const Batch& batch, GradientStore expert_gradients, const FeedForwardDone& done) {
   backward(whole_stage(), 0, batch, expert_gradients, done);
 }
 

@@ -62,9 +62,9 @@ class Transformer {
   // and TP. When the schedule splits backward, the gradients of the weight part (layout/recompute.h) are not computed
   // yet, `done` is not called, and the micro-batch keeps its slot until backward_weights, which may be called at any
   // later time. backward_weights is collective over TP.
-  void backward(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
+  void backward(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients = {},
                 const FeedForwardDone& done = {});
-  void backward_weights(int stage, int64_t micro_batch, const Batch& batch, Store expert_gradients = Store::accumulate,
+  void backward_weights(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients = {},
                         const FeedForwardDone& done = {});
   // Frees the slot of a micro-batch that has no backward pass.
   void release(int stage, int64_t micro_batch);
@@ -87,7 +87,7 @@ class Transformer {
   void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
   std::vector<double> statistics() { return statistics(0, 0); }
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
-  void backward(const Batch& batch, Store expert_gradients = Store::accumulate, const FeedForwardDone& done = {});
+  void backward(const Batch& batch, GradientStore expert_gradients = {}, const FeedForwardDone& done = {});
 
   // Logits of tokens [begin, begin + count) of the micro-batch in the last stage's last forward, [count, V], on the
   // host. Collective over TP.

@@ -305,7 +305,7 @@ void MoeLayer::recompute_by_token(Stream& stream, TensorView x_TD) {
 }
 
 void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
-                        Store expert_gradients) {
+                        GradientStore expert_gradients) {
   const TraceScope part(stream.trace(), "moe_backward");
   const MoeSpec& m = layer_.moe;
   const TensorView h = hidden(), a = activated();
@@ -364,14 +364,14 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
 
 // Of the products x W^T = y of a chunk's experts.
 void MoeLayer::expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, const SortedRows& d_y,
-                               const SortedRows& x, std::span<const int64_t> offsets, Store store) {
+                               const SortedRows& x, std::span<const int64_t> offsets, GradientStore store) {
   const GradientTarget target = transport_->gradient(stream, matrix, chunk, store);
   estmm(stream, d_y, x, offsets, target.values, target.store, options_.products);
-  transport_->gradient_done(stream, matrix, chunk, store);
+  transport_->gradient_done(stream, matrix, chunk, store.store);
 }
 
 // From the d_h that expert_backward left in h.
-void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients) {
+void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, GradientStore expert_gradients) {
   const TraceScope part(stream.trace(), "expert_up_d_weight");
   const ExpertBatch rows = transport_->forward_rows(chunk, x_TD);
   expert_gradient(stream, ExpertMatrix::up, chunk, {flat_halves(hidden()), nullptr}, rows.in, rows.offsets,
@@ -380,15 +380,15 @@ void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD
 
 // Both gradients from d_h at once.
 void MoeLayer::expert_up_backward(Stream& stream, int64_t chunk, const ExpertBatch& batch, const ExpertWeights& weights,
-                                  TensorView x_TD, Store expert_gradients) {
+                                  TensorView x_TD, GradientStore expert_gradients) {
   const TraceScope part(stream.trace(), "expert_up_backward");
   const GradientTarget target = transport_->gradient(stream, ExpertMatrix::up, chunk, expert_gradients);
   esfk(stream, {flat_halves(hidden()), nullptr}, transport_->forward_rows(chunk, x_TD).in, batch.offsets, weights.up,
        batch.out, target.values, target.store, {}, options_.products);
-  transport_->gradient_done(stream, ExpertMatrix::up, chunk, expert_gradients);
+  transport_->gradient_done(stream, ExpertMatrix::up, chunk, expert_gradients.store);
 }
 
-void MoeLayer::backward_up(Stream& stream, TensorView x_TD, Store expert_gradients) {
+void MoeLayer::backward_up(Stream& stream, TensorView x_TD, GradientStore expert_gradients) {
   MW_CHECK(options_.defer_up, "backward left nothing");
   if (layer_.moe.shared_width > 0) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
   for (int64_t c = 0; c < transport_->chunks(); ++c) expert_up_gradient(stream, c, x_TD, expert_gradients);

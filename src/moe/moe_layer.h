@@ -141,9 +141,9 @@ class MoeLayer {
   // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients, or overwrites
   // those of the routed experts. x: to the bit that of forward. Collective over EP.
   void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
-                Store expert_gradients = Store::accumulate);
+                GradientStore expert_gradients = {});
   // With defer_up, at any time after backward: what it left. x: as there.
-  void backward_up(Stream& stream, TensorView x_TD, Store expert_gradients);
+  void backward_up(Stream& stream, TensorView x_TD, GradientStore expert_gradients);
 
   // Rows that this rank's experts computed in the last forward pass, and those of replicas among them.
   int64_t expert_rows() const { return rows_; }
@@ -169,10 +169,10 @@ class MoeLayer {
   FeedForwardGate shared_gate() const;
   void dispatch_again(Stream& stream, TensorView x_TD);
   void expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, const SortedRows& d_y, const SortedRows& x,
-                       std::span<const int64_t> offsets, Store store);
-  void expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, Store expert_gradients);
+                       std::span<const int64_t> offsets, GradientStore store);
+  void expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, GradientStore expert_gradients);
   void expert_up_backward(Stream& stream, int64_t chunk, const ExpertBatch& batch, const ExpertWeights& weights,
-                          TensorView x_TD, Store expert_gradients);
+                          TensorView x_TD, GradientStore expert_gradients);
   void recompute_by_token(Stream& stream, TensorView x_TD);
   TensorView tokens_of(TensorView saved, int64_t width) const;
   TensorView shared_hidden() const;

@@ -64,8 +64,15 @@ struct ExpertWeights {
 // Where estmm puts the gradients of one matrix of a chunk's experts, and how.
 struct GradientTarget {
   TensorView values;  // [slot_count, n, k], f32 or as memory.expert_gradients says
-  Store store = Store::accumulate;
+  GradientStore store;
 };
+
+// What the pass stores in the given one of several turns over the same experts, each with some of their rows: squares
+// are those of complete gradients.
+inline GradientStore store_in_turn(GradientStore pass, int64_t turn, int64_t turns) {
+  if (turns == 1) return pass;
+  return turn == 0 ? pass.store : Store::accumulate;
+}
 
 // Where combine puts its sums.
 struct CombineTarget {
@@ -120,8 +127,9 @@ class Transport {
 
   // Called for each matrix and chunk once in a backward pass, or later where a schedule defers the gradients of up:
   // gradient(), estmm, gradient_done(). store: whether the pass overwrites the gradients of this rank's experts or adds
-  // to them. Gradients of other ranks' experts go to those from gradient_done on.
-  virtual GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, Store store) = 0;
+  // to them, and where it may add squares of those that are complete then. Gradients of other ranks' experts go to
+  // those from gradient_done on.
+  virtual GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, GradientStore store) = 0;
   virtual void gradient_done(Stream& /*stream*/, ExpertMatrix /*matrix*/, int64_t /*chunk*/, Store /*store*/) {}
   // The gradients that are done are then complete for work enqueued later.
   virtual void gradients_finish(Stream& /*stream*/) {}

@@ -182,7 +182,8 @@ MemoryModel::Params MemoryModel::params_of_row(const ParamRow& row, const Mesh& 
   const auto bytes_of = [&](const std::vector<ParamRow>& rows) {
     std::vector<ByteRow> table = parameter_bytes(rows, kinds_.model, whole, mesh, coords, placements, platform_);
     std::erase_if(table, [](const ByteRow& r) {  // of the rank, not of a row
-      return r.name == kSumPieces || r.name == kReplicaGradient || r.name.rfind("muon.", 0) == 0;
+      return r.name == kSumPieces || r.name == kSquareSums || r.name == kReplicaGradient ||
+             r.name.rfind("muon.", 0) == 0;
     });
     return summarise(table);
   };
@@ -350,6 +351,7 @@ ByteSummary MemoryModel::parameters(const Layout& layout, const Mesh& mesh, cons
   for (const Params* part : params) add(sum, part->whole);
   if (layout.zero > 0) cut(sum, params, mesh, coords);
   add_sum_pieces(sum, params, mesh);
+  add_square_sums(sum, params, mesh);
   add_replica_gradient(sum, params, mesh);
   MuonBuffers buffers;
   for (const Params* part : params) buffers.widen(part->muon);
@@ -367,6 +369,13 @@ void MemoryModel::add_sum_pieces(ByteSummary& sum, const std::vector<const Param
     block += elements;
   }
   if (block > 0) add(sum, ByteKind::workspace, rounded(2 * 4 * sum_piece_elements(largest, block)));
+}
+
+void MemoryModel::add_square_sums(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const {
+  const bool trains_experts =
+      std::any_of(parts.begin(), parts.end(), [](const Params* part) { return part->expert_matrix > 0; });
+  if (trains_experts && squares_when_stored(run_, mesh, platform_.one_packed_form))
+    add(sum, ByteKind::workspace, rounded(size_of(DType::i64) * kSquareSumValues));
 }
 
 void MemoryModel::add_replica_gradient(ByteSummary& sum, const std::vector<const Params*>& parts,

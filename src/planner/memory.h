@@ -115,6 +115,7 @@ class MemoryModel {
   int64_t moments_in(const std::vector<const Params*>& parts, size_t block, int64_t begin, int64_t end) const;
   void cut(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh, const MeshCoords& coords) const;
   void add_sum_pieces(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
+  void add_square_sums(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
   void add_replica_gradient(ByteSummary& sum, const std::vector<const Params*>& parts, const Mesh& mesh) const;
 
   LayerKinds kinds_;

@@ -91,8 +91,8 @@ class TokenChunksTransport : public Transport {
     return gathered_.slice(0, layout_.experts);
   }
   // Every chunk may have rows of every expert.
-  GradientTarget gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) override {
-    return {experts_.gradient(matrix, 0, layout_.experts), chunk > 0 ? Store::accumulate : store};
+  GradientTarget gradient(Stream&, ExpertMatrix matrix, int64_t chunk, GradientStore store) override {
+    return {experts_.gradient(matrix, 0, layout_.experts), store_in_turn(store, chunk, chunks())};
   }
   void gradient_done(Stream&, ExpertMatrix, int64_t chunk, Store) override {
     ++calls_.done[static_cast<size_t>(chunk)];

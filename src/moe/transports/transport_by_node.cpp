@@ -450,9 +450,9 @@ ExpertWeights ByNodeTransport::weights(Stream&, Pass, int64_t chunk) {
 }
 
 // Every chunk may have rows of every expert.
-GradientTarget ByNodeTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) {
+GradientTarget ByNodeTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, GradientStore store) {
   return {is_of_replicas(chunk) ? replicas_.gradient(matrix, 0, slots_ - homes_) : experts_.gradient(matrix, 0, homes_),
-          chunk >= kinds_ ? Store::accumulate : store};
+          store_in_turn(store, chunk / kinds_, chunks() / kinds_)};
 }
 
 RowExchange ByNodeTransport::exchange_of(const ExchangeLeg& leg, Direction direction, TensorView from,

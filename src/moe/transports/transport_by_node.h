@@ -64,7 +64,7 @@ class ByNodeTransport : public Transport {
   void combine_begin(Stream& stream, Pass pass, int64_t chunk) override;
   void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) override;
   ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) override;
-  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, Store store) override;
+  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, GradientStore store) override;
 
  private:
   // Numbers of rows of the chunks before, in each buffer.

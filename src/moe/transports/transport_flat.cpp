@@ -233,7 +233,7 @@ ExpertWeights FlatTransport::weights(Stream&, Pass, int64_t chunk) {
   return is_of_replicas(chunk) ? replicas_.slice(0, end - begin) : experts_.slice(begin, end - begin);
 }
 
-GradientTarget FlatTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) {
+GradientTarget FlatTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, GradientStore store) {
   const auto [begin, end] = slot_range(ep_.rank(), chunk);
   return {is_of_replicas(chunk) ? replicas_.gradient(matrix, 0, end - begin)
                                 : experts_.gradient(matrix, begin, end - begin),

@@ -52,7 +52,7 @@ class FlatTransport : public Transport {
   void combine_begin(Stream& stream, Pass pass, int64_t chunk) override;
   void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) override;
   ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) override;
-  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, Store store) override;
+  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, GradientStore store) override;
 
  protected:
   // Rows to send in another order than sorted rows: how many, the row to send of each sorted row, and the sorted row of

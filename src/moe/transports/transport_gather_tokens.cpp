@@ -188,8 +188,8 @@ void GatherTokensTransport::combine_finish(Stream& stream, Pass pass, int64_t ch
 ExpertWeights GatherTokensTransport::weights(Stream&, Pass, int64_t) { return experts_.slice(0, experts()); }
 
 // Every chunk may have rows of every expert.
-GradientTarget GatherTokensTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, Store store) {
-  return {experts_.gradient(matrix, 0, experts()), chunk > 0 ? Store::accumulate : store};
+GradientTarget GatherTokensTransport::gradient(Stream&, ExpertMatrix matrix, int64_t chunk, GradientStore store) {
+  return {experts_.gradient(matrix, 0, experts()), store_in_turn(store, chunk, chunks())};
 }
 
 RowExchange GatherTokensTransport::gather_exchange(int64_t chunk, TensorView own, TensorView gathered) const {

@@ -51,7 +51,7 @@ class GatherTokensTransport final : public Transport {
   void combine_begin(Stream& stream, Pass pass, int64_t chunk) override;
   void combine_finish(Stream& stream, Pass pass, int64_t chunk, const CombineTarget& target) override;
   ExpertWeights weights(Stream& stream, Pass pass, int64_t chunk) override;
-  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, Store store) override;
+  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, GradientStore store) override;
 
  private:
   struct Chunk {

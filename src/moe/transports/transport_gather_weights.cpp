@@ -120,7 +120,7 @@ Weight GatherWeightsTransport::matrix(ExpertMatrix matrix, std::byte* expert) co
   return w;
 }
 
-GradientTarget GatherWeightsTransport::gradient(Stream& stream, ExpertMatrix matrix, int64_t piece, Store) {
+GradientTarget GatherWeightsTransport::gradient(Stream& stream, ExpertMatrix matrix, int64_t piece, GradientStore) {
   finish(stream, sum_of(matrix));
   return {piece_gradients(matrix, piece), Store::overwrite};
 }

@@ -36,7 +36,7 @@ class GatherWeightsTransport final : public InPlaceTransport {
   // Collective over EP, as are those below.
   void weights_begin(Stream& stream, Pass pass) override;
   ExpertWeights weights(Stream& stream, Pass pass, int64_t piece) override;
-  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t piece, Store store) override;
+  GradientTarget gradient(Stream& stream, ExpertMatrix matrix, int64_t piece, GradientStore store) override;
   void gradient_done(Stream& stream, ExpertMatrix matrix, int64_t piece, Store store) override;
   void gradients_finish(Stream& stream) override;
 

@@ -49,7 +49,7 @@ void InPlaceTransport::combine_finish(Stream& stream, Pass pass, int64_t chunk, 
 
 ExpertWeights InPlaceTransport::weights(Stream&, Pass, int64_t) { return experts_.slice(0, layout_.experts); }
 
-GradientTarget InPlaceTransport::gradient(Stream&, ExpertMatrix matrix, int64_t, Store store) {
+GradientTarget InPlaceTransport::gradient(Stream&, ExpertMatrix matrix, int64_t, GradientStore store) {
   return {experts_.gradient(matrix, 0, layout_.experts), store};
 }
 
