@@ -120,7 +120,9 @@ struct PlatformProfile {
   bool native_bf16 = true;      // as in Platform
   bool one_packed_form = true;
   std::optional<bool> split_masters;  // as in Platform; absent: true
-  int64_t scratch_bytes = 0;          // of operators; of no meaning for a CPU, see platform_of
+  // Products of expert gradients can add the squares of what they store (ops/square_sums.h); absent: false.
+  std::optional<bool> squares_when_stored;
+  int64_t scratch_bytes = 0;  // of operators; of no meaning for a CPU, see platform_of
   // A GPU's library computes attention, and what it takes as scratch is not in scratch_bytes; absent: it is.
   std::optional<bool> attention_library;
   std::optional<int64_t> threads;  // of a CPU's rank where the run file says nothing; absent: 1

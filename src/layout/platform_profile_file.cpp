@@ -57,6 +57,7 @@ void visit_fields(Profile& p, Visit&& visit) {
   visit("native_bf16", p.native_bf16);
   visit("one_packed_form", p.one_packed_form);
   visit("split_masters", p.split_masters);
+  visit("squares_when_stored", p.squares_when_stored);
   visit("scratch_bytes", p.scratch_bytes);
   visit("attention_library", p.attention_library);
   visit("threads", p.threads);

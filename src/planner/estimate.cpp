@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "layout/gradient_blocks.h"
 
 namespace mw {
 namespace {
@@ -245,6 +246,14 @@ double Estimator::update_time(const ByteSummary& states) const {
   return update;
 }
 
+// Seconds in which gradients of experts are read for their norm, unless products have added their squares.
+double Estimator::expert_gradients_read(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const {
+  if (!profile_.squares_when_stored.value_or(false) || !squares_when_stored(run_, mesh, profile_.one_packed_form))
+    return 0;
+  const auto elements = static_cast<double>(gradients[static_cast<size_t>(Replicas::edp)]) / 4;
+  return elements * static_cast<double>(size_of(run_.expert_gradients)) / profile_.stream_bytes_per_s;
+}
+
 // CPUs compute it in fp32, GPUs of bf16 runs in bf16.
 double Estimator::muon_time(const MuonWork& work) const {
   if (work.products == 0) return 0;
@@ -288,6 +297,8 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
       states.optimizer =
           std::max(states.optimizer, profile_.overlaps_gradient_sums ? std::max(update, gather) : update + gather);
     }
+    const double reads = expert_gradients_read(mesh, gradients);
+    states.expert_squares = pp == 0 ? reads : std::min(states.expert_squares, reads);
     ++pp;
   }
   states.optimizer += transfers_.ring({ranks_, 1}, 8, 2);
@@ -423,7 +434,7 @@ Estimate Estimator::closed_form(const Layout& layout) {
   estimate.time.exchange = m * totals[busiest].exchanged + sums + states.tied;
   estimate.time.compute = m * (totals[busiest].work - totals[busiest].exchanged);
   estimate.time.bubble = bubble;
-  estimate.time.optimizer = states.optimizer;
+  estimate.time.optimizer = states.optimizer_after(layout.micro_batches);
   return estimate;
 }
 
@@ -454,7 +465,7 @@ Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
   estimate.time.compute = work;
   estimate.time.exchange = waits + states.tied;
   estimate.time.bubble = std::max(0.0, run.makespan - work - waits);
-  estimate.time.optimizer = states.optimizer;
+  estimate.time.optimizer = states.optimizer_after(layout.micro_batches);
   if (timeline != nullptr) *timeline = std::move(run);
   return estimate;
 }

@@ -233,6 +233,18 @@ void measure_narrow_experts(Meter& meter, Stream& stream, const PlatformProfile&
   rates.expert_weight_widths = weight_products;
 }
 
+// PlatformProfile::squares_when_stored.
+bool adds_squares(Stream& stream) {
+  constexpr int64_t kSide = 64;
+  ProbeTensors t(stream, {{"x", DType::bf16, {kSide, kSide}, 0},
+                          {"dw", DType::f32, {1, kSide, kSide}, 0},
+                          {"limbs", DType::i64, {SquareSums::kSets, ExactSum::kLimbs}, 0}});
+  SquareSums squares{t("limbs")};
+  estmm(stream, {t("x")}, {t("x")}, std::vector<int64_t>{0, kSide}, t("dw"), {Store::overwrite, &squares});
+  stream.wait();
+  return squares.elements > 0;
+}
+
 void measure_experts(Meter& meter, Stream& stream, const PlatformProfile& profile, DType dtype, OperatorRates& rates) {
   const ProbeSizes sizes = sizes_for(stream.device().kind);
   if (stream.device().kind == DeviceKind::cpu)  // kernels of GPUs have tiles
@@ -269,6 +281,7 @@ void measure_dense_products(Meter& meter, Stream& stream, PlatformProfile& profi
 
 void measure_expert_products(Meter& meter, Stream& stream, PlatformProfile& profile) {
   measure_experts(meter, stream, profile, DType::bf16, profile.bf16);
+  if (stream.device().kind != DeviceKind::cpu) profile.squares_when_stored = adds_squares(stream);
 }
 
 void measure_fp32(Meter& meter, Stream& stream, PlatformProfile& profile) {
