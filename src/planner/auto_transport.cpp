@@ -10,11 +10,13 @@
 #include "base/error.h"
 #include "layout/transport.h"
 #include "planner/search.h"
+#include "planner/volumes.h"
 
 namespace mw {
 namespace {
 
 constexpr double kWorthwhile = 0.95, kWorthAChange = 0.9;
+constexpr double kFewRows = 0.5;  // of flat's
 
 // Ranks of a node, if nodes are equal and hold consecutive ranks; else 0.
 int64_t equal_nodes(const NodeMap& nodes, int ranks) {
@@ -140,10 +142,41 @@ TransportChoice choose_by_profile(RunSpec run, int ranks, const NodeMap& nodes,
   }
 }
 
+// Of flat's rows, those that bypass sends between ranks of a node, in the MoE layer where it saves least.
+double rows_of_bypass(const RunSpec& run) {
+  double share = 0;
+  for (const LayerSpec& layer : load_model_spec(run).layers) {
+    if (layer.feed_forward != FeedForwardKind::moe) continue;
+    const RowsBetweenNodes rows = rows_between_nodes(layer.moe, run.mesh.ep);
+    share = std::max(share, rows.bypass / rows.flat);
+  }
+  return share;
+}
+
+TransportChoice choose_on_one_node(const RunSpec& run, const std::string& before) {
+  TransportChoice choice;
+  if (!before.empty()) {
+    choice.name = before;
+    choice.rule = "as in the checkpoint";
+  } else if (const double share = rows_of_bypass(run); share <= kFewRows) {
+    choice.name = "bypass";
+    choice.rule = fmt::format(
+        "which sends {:.2g} of flat's rows between the GPUs of this node; plan.platform names no profile to predict "
+        "times",
+        share);
+  }
+  return choice;
+}
+
 }  // namespace
 
 TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before,
-                                      MeasuredLoads loads) {
+                                      MeasuredLoads loads, bool on_nvidia) {
+  if (on_nvidia && run.moe.transport == "auto" && run.mesh.ep > 1 && run.plan.platform.empty() &&
+      equal_nodes(nodes, ranks) == ranks) {
+    TransportChoice choice = choose_on_one_node(run, before);
+    if (!choice.rule.empty()) return choice;
+  }
   return choose_by_profile(std::move(run), ranks, nodes, [&](Request request) {
     request.load.measured = std::move(loads);
     const Names kept = names_of(before, request.model);
@@ -165,6 +198,8 @@ TransportChoice choose_transport_again(RunSpec run, int ranks, const NodeMap& no
 }
 
 std::string describe(const TransportChoice& choice, const std::string& platform) {
+  if (!choice.rule.empty())
+    return fmt::format("moe.transport = \"auto\": {}, {}", choice.name == "auto" ? "flat" : choice.name, choice.rule);
   if (!choice.why_none.empty())
     return fmt::format("moe.transport = \"auto\": flat, because {}{}",
                        platform.empty() ? "" : platform + " predicts no time: ", choice.why_none);

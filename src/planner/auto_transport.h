@@ -1,5 +1,5 @@
 // What moe.transport = "auto" means for a run: for each MoE layer the transport for which the planner, with the profile
-// that plan.platform names, predicts the fastest step.
+// that plan.platform names, predicts the fastest step. Without a profile a rule may take bypass on GPUs of one node.
 #pragma once
 
 #include <string>
@@ -17,6 +17,7 @@ struct TransportChoice {
   double seconds = 0;       // predicted time of a step; 0: nothing was chosen
   double flat_seconds = 0;  // the same with flat
   std::string why_none;     // why the planner could not predict; empty otherwise
+  std::string rule = {};    // what chose in its place, for the log; else empty
 };
 
 // [MoE layer][rows of each expert], of all MoE layers, listed rank by rank.
@@ -30,8 +31,11 @@ using MeasuredLoads = std::vector<std::vector<double>>;
 // setting of a checkpoint of the same layout, which the resumed run keeps, and with it its numbers to the bit; or "".
 // loads: measured ones, or empty: those of plan.balance, which all layers share. The result depends on the arguments
 // and the profile alone.
+// Without a profile, but with on_nvidia (ranks compute on NVIDIA GPUs) and all ranks on one node, it takes bypass if
+// that sends at most half as many rows as flat in every MoE layer; a resumed run keeps `before`. On two and four H200s
+// steps of such models take 0.95 to 0.97 of the time with flat (docs/benchmarks.md).
 TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before = "",
-                                      MeasuredLoads loads = {});
+                                      MeasuredLoads loads = {}, bool on_nvidia = false);
 
 // Chooses again in a run whose moe.transport is `now`, by measured loads: for each layer as above, beginning with its
 // own transport. Loads that move around a border between two transports therefore change a layer at most once.

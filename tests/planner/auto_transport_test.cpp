@@ -198,6 +198,35 @@ TEST(AutoTransport, IsBypassOnOneNodeOfFewRanks) {
   EXPECT_EQ(choice.name, "bypass") << choice.why_none;
 }
 
+// Without a profile: top-8 over two and four ranks sends 0.25 and 0.45 of flat's rows, over eight 0.66.
+TEST(AutoTransport, IsBypassOnNvidiaGpusOfOneNodeWhereItSendsFewRows) {
+  RunSpec run = run_on_32_ranks();
+  run.plan.platform.clear();
+  const auto choose = [&](int64_t ep, int ranks, const NodeMap& nodes = {}, const std::string& before = "",
+                          bool on_nvidia = true) {
+    run.mesh.ep = ep;
+    return choose_auto_transport(run, ranks, nodes, before, {}, on_nvidia);
+  };
+  for (const int ranks : {2, 4}) {
+    const TransportChoice choice = choose(ranks, ranks);
+    EXPECT_EQ(choice.name, "bypass");
+    EXPECT_TRUE(describe(choice, "").starts_with("moe.transport = \"auto\": bypass, which sends 0."))
+        << describe(choice, "");
+  }
+  EXPECT_EQ(choose(4, 8).name, "bypass");  // two groups on the node
+  EXPECT_EQ(choose(8, 8).name, "auto");
+  EXPECT_EQ(choose(4, 4, {2, {}}).name, "auto");  // two nodes
+  EXPECT_EQ(choose(4, 4, {}, "", false).name, "auto");
+  EXPECT_EQ(choose(1, 4).name, "auto");
+  EXPECT_EQ(choose(4, 4, {}, "flat").name, "flat");
+  EXPECT_EQ(describe(choose(4, 4, {}, "auto"), ""), "moe.transport = \"auto\": flat, as in the checkpoint");
+  run.native.top_k = 1;
+  EXPECT_EQ(choose(2, 2).name, "auto");
+  run.native.top_k = 8;
+  run.moe.transport = "flat";
+  EXPECT_EQ(choose(2, 2).name, "flat");
+}
+
 TEST(AutoTransport, TellsWhyNothingIsPredicted) {
   RunSpec run = run_on_32_ranks();
   run.plan.platform = "absent.json";

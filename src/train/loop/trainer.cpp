@@ -127,7 +127,8 @@ void Trainer::prepare() {
   check_slow_ranks(run_.slow, world_.comm().size(), device.kind);
   if (options_.dry_run) free_memory_ = available_share(world_.comm(), device, place);
   const std::optional<RunSpec> before = leader_ ? run_before(run_) : std::nullopt;
-  transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "", leader_ && resumes(run_));
+  transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "", leader_ && resumes(run_),
+                     device.kind == DeviceKind::cuda);
   Plan plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
   if (leader_ && options_.dry_run) {
     check_output_folders(run_);

@@ -23,12 +23,12 @@ bool is_time_after(int64_t step) {
 }  // namespace
 
 TransportChooser::TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before,
-                                   bool resumes)
+                                   bool resumes, bool on_nvidia)
     : asked_(run), nodes_(nodes), resumes_(resumes ? 1 : 0) {
   TransportChoice choice;
   choice.name = run.moe.transport;
   if (world.rank() == 0) {
-    choice = choose_auto_transport(run, world.size(), nodes, before);
+    choice = choose_auto_transport(run, world.size(), nodes, before, {}, on_nvidia);
     note_ = describe(choice, run.plan.platform);
     chosen_ = choice.seconds > 0 ? 1 : 0;
   }

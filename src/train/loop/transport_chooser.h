@@ -16,8 +16,9 @@ class TransportChooser {
  public:
   // Sets run.moe.transport to what rank 0 chooses; the others may see another profile. before: the transport of the
   // checkpoint that the run resumes from, where its layout is the same; or "". resumes: whether there is a checkpoint.
-  // Both count on rank 0 only. Collective over the world.
-  TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before, bool resumes);
+  // on_nvidia: ranks compute on NVIDIA GPUs. These three count on rank 0 only. Collective over the world.
+  TransportChooser(RunSpec& run, Comm& world, const NodeMap& nodes, const std::string& before, bool resumes,
+                   bool on_nvidia = false);
 
   // Chooses again by the loads of the first step's batch, for a run that does not resume, and sets
   // run.moe.transport where every rank has memory for the transport. For that it makes an engine with the transport

@@ -54,7 +54,8 @@ class Verifier {
     const NodePlace place = place_on_node(world, run.mesh);
     const int threads = threads_per_rank(run.train.threads, place.ranks);
     TransportChoice choice;
-    if (leader_) choice = choose_auto_transport(run_, comm_.size(), place.nodes);
+    const bool on_nvidia = choose_device(run_.train.device, place.rank).kind == DeviceKind::cuda;
+    if (leader_) choice = choose_auto_transport(run_, comm_.size(), place.nodes, "", {}, on_nvidia);
     run_.moe.transport = broadcast_text(comm_, leader_ ? choice.name : "", 0);
     if (const std::string text = describe(choice, run_.plan.platform); !text.empty()) say(text);
     layout_ = std::make_unique<Engine>(model_, run_, comm_, threads, place);
