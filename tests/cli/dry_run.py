@@ -51,6 +51,11 @@ dry_run(1, 6, ["free memory is"], "model.experts=60000", "model.expert_width=100
 dry_run(1, 5, ["checkpoint.resume: absent does not exist"], "checkpoint.resume=absent")
 dry_run(1, 5, ["run.toml is not a folder"], "checkpoint.dir=run.toml/a")
 dry_run(1, 4, ["run.toml is not a folder"], "log.jsonl=run.toml/a/metrics.jsonl")
+pathlib.Path("folder").mkdir()
+dry_run(1, 4, ["log.jsonl: cannot write folder: it is a folder"], "log.jsonl=folder")
+result = run(1, "train", "run.toml", *outputs("run"), "log.jsonl=folder")
+checks.expect(result.code == 4 and "log.jsonl: cannot write folder" in result.output and "step 1/" not in result.output,
+              f"log.jsonl: exit {result.code}", result.output)
 dry_run(1, 4, [r"expected an id in \[0, 90\)"], "model.vocab=90")
 
 # A run that goes on from a checkpoint, and one that may not begin beside it.

@@ -17,6 +17,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+[[noreturn]] void refuse(const char* key, Exit code, const std::string& problem) {
+  fail(code, fmt::format("{}: cannot write {}", key, problem),
+       fmt::format("set {} to a place that can be written to", key));
+}
+
 // The nearest of `folder` and those above it that exists must be a folder that can be written into.
 void check_can_make(const char* key, const fs::path& folder, Exit code) {
   std::error_code error;
@@ -24,11 +29,19 @@ void check_can_make(const char* key, const fs::path& folder, Exit code) {
   while (!fs::exists(at, error) && at.has_relative_path()) at = at.parent_path();
   const bool is_folder = fs::is_directory(at, error);
   if (is_folder && ::access(at.c_str(), W_OK | X_OK) == 0) return;
-  fail(code,
-       fmt::format("{}: cannot write into {}: {}", key, folder.string(),
-                   is_folder ? fmt::format("{} ({})", std::strerror(errno), at.string())
-                             : fmt::format("{} is not a folder", at.string())),
-       fmt::format("set {} to a place that can be written to", key));
+  refuse(key, code,
+         fmt::format("into {}: {}", folder.string(),
+                     is_folder ? fmt::format("{} ({})", std::strerror(errno), at.string())
+                               : fmt::format("{} is not a folder", at.string())));
+}
+
+// A file that exists must be one that can be written to; otherwise its folder must be.
+void check_can_write(const char* key, const std::string& file) {
+  std::error_code error;
+  const fs::path path = fs::absolute(file, error);
+  if (!fs::exists(path, error)) return check_can_make(key, path.parent_path(), Exit::data);
+  if (fs::is_directory(path, error)) refuse(key, Exit::data, file + ": it is a folder");
+  if (::access(path.c_str(), W_OK) != 0) refuse(key, Exit::data, fmt::format("{}: {}", file, std::strerror(errno)));
 }
 
 std::string describe_weights(const StartCheck& start, const Plan& plan) {
@@ -49,13 +62,12 @@ std::string describe_disk(const CheckpointSpec& checkpoint, const DiskNeed& disk
 
 }  // namespace
 
-void check_output_folders(const RunSpec& run) {
-  check_checkpoint_folder(run);
-  const auto folder_of = [](const std::string& file) { return fs::absolute(file).parent_path(); };
+void check_outputs(const RunSpec& run) {
   if (!run.checkpoint.dir.empty()) check_can_make("checkpoint.dir", run.checkpoint.dir, Exit::checkpoint);
   if (!run.log.tensorboard.empty()) check_can_make("log.tensorboard", run.log.tensorboard, Exit::data);
-  if (!run.log.jsonl.empty()) check_can_make("log.jsonl", folder_of(run.log.jsonl), Exit::data);
-  if (!run.log.trace.empty()) check_can_make("log.trace", folder_of(run.log.trace), Exit::data);
+  if (!run.log.jsonl.empty()) check_can_write("log.jsonl", run.log.jsonl);
+  // A run that cannot write its trace goes on.
+  if (!run.log.trace.empty()) check_can_make("log.trace", fs::absolute(run.log.trace).parent_path(), Exit::data);
 }
 
 StartCheck check_start(const Plan& plan) {

@@ -9,10 +9,9 @@
 
 namespace mw {
 
-// Checks that every output of the run (checkpoints, metrics, TensorBoard, trace) can be created in its place, and that
-// no existing file would make the run refuse. Creates nothing. To be called on one rank. Errors: config, data,
-// checkpoint.
-void check_output_folders(const RunSpec& run);
+// Checks that every output of the run (checkpoints, metrics, TensorBoard, trace) can be created in its place. Creates
+// nothing. To be called on one rank. Errors: data, checkpoint.
+void check_outputs(const RunSpec& run);
 
 struct StartCheck {
   std::string resumed;  // checkpoint to resume from; empty: none

@@ -130,8 +130,9 @@ void Trainer::prepare() {
   transport_.emplace(run_, world_.comm(), place.nodes, before ? before->moe.transport : "", leader_ && resumes(run_),
                      device.kind == DeviceKind::cuda);
   Plan plan = plan_on_machine(model, run_, world_.comm(), device, threads, place);  // refuses before anything is read
+  if (leader_) check_outputs(run_);
   if (leader_ && options_.dry_run) {
-    check_output_folders(run_);
+    check_checkpoint_folder(run_);
   } else if (leader_) {
     folder_lock_ = claim_checkpoint_folder(run_);
     if (!run_.log.trace.empty()) prepare_trace_file(run_.log.trace);
