@@ -4,12 +4,6 @@
 #include "ops/gpu/attention_backward_wgmma.cu"  // with the stand-ins of launch.h, wgmma.h and tensor_map.h
 
 namespace mw::gpu {
-
-const Processors& find_processors(Stream&) {
-  static const Processors processors{2, 0};
-  return processors;
-}
-
 namespace {
 
 // Products and copies happen as late or as early as a GPU may run them.

@@ -263,8 +263,8 @@ inline bool is_tall(const Processors& processors, int64_t experts, int64_t n, in
 }
 
 // The tiles of estmm.
-inline Tiling cut_gradients(Processors processors, const SortedRows& dy, const SortedRows& x,
-                            std::span<const int64_t> offsets, const TensorView& dw_eNK, Store store) {
+inline Tiling cut_gradients(Processors processors, const SortedRows& x, std::span<const int64_t> offsets,
+                            const TensorView& dw_eNK, Store store) {
   const int64_t n = dw_eNK.dim(1), k = dw_eNK.dim(2);
   const auto row_tiles_by = [&](int64_t height) {
     return [=](int64_t rows) { return rows == 0 && store == Store::accumulate ? 0 : ceil_div(n, height); };
@@ -309,7 +309,7 @@ bool multiply_weights_metered(Stream& stream, const SortedRows& dy, const Sorted
                               const Meter& meter) {
   if (!fits_gradients(stream, dy, x, dw_eNK)) return false;
   const Processors& processors = find_processors(stream);
-  const Tiling tiling = cut_gradients(processors, dy, x, offsets, dw_eNK, to.store);
+  const Tiling tiling = cut_gradients(processors, x, offsets, dw_eNK, to.store);
   WorkspaceFrame frame(stream.workspace());
   const auto [table] = copy_tables<1>(stream, frame, {&tiling});
   return multiply_gradients(TilesLaunch<Meter>{stream, processors, table, meter}, tiling, dy, x, dw_eNK, to);
@@ -327,7 +327,7 @@ bool differentiate_metered(Stream& stream, const SortedRows& dy, const SortedRow
     return false;
   const Processors& processors = find_processors(stream);
   const Tiling rows = cut_rows(processors, dy, offsets, dx);
-  const Tiling gradients = cut_gradients(processors, dy, x, offsets, dw_eNK, to.store);
+  const Tiling gradients = cut_gradients(processors, x, offsets, dw_eNK, to.store);
   WorkspaceFrame frame(stream.workspace());
   const auto [row_table, gradient_table] = copy_tables<2>(stream, frame, {&rows, &gradients});
   return multiply_rows_as(TilesLaunch<Meter>{stream, processors, row_table, of_dx}, ProductKind::d_input, rows, dy,

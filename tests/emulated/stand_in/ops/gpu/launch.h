@@ -19,6 +19,7 @@
 #define __shared__ static
 #define __launch_bounds__(...)
 #define __grid_constant__
+#define __cluster_dims__(...)
 
 inline void __syncthreads() { mw::emulated::wait_for_block(); }
 inline void __syncwarp() { mw::emulated::wait_for_wave(); }
@@ -89,8 +90,8 @@ T* dynamic_shared_memory() {
 }
 
 template <class... Parameters, class... Arguments>
-void launch(Stream&, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
-            const Arguments&... arguments) {
+Status launch_beside(NativeStream, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
+                     const Arguments&... arguments) {
   dynamic_memory.resize(shared_bytes / sizeof(double) + 1);
   for (int64_t block = 0; block < blocks; ++block) {
     gridDim.x = static_cast<unsigned>(blocks);
@@ -98,6 +99,12 @@ void launch(Stream&, void (*kernel)(Parameters...), int64_t blocks, int threads,
     blockIdx.x = static_cast<unsigned>(block);
     emulated::run_block(threads, [&] { kernel(Parameters(arguments)...); });
   }
+  return Status::success;
+}
+template <class... Parameters, class... Arguments>
+void launch(Stream& stream, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
+            const Arguments&... arguments) {
+  launch_beside(native(stream), kernel, blocks, threads, shared_bytes, arguments...);
 }
 
 }  // namespace mw::gpu

@@ -94,6 +94,28 @@ inline void send_there(unsigned to, unsigned word, unsigned barrier) {
   arrive(barrier);
 }
 
+inline void sync_pair() { emulated::wait_for_block(); }
+
+// Barrier of the threads of a warpgroup.
+inline void sync_warpgroup() {
+  struct Meeting {
+    int arrived = 0;
+    unsigned phase = 0;
+  };
+  static Meeting meetings[emulated::kMaxThreads / kWarpgroup];
+  Meeting& meeting = meetings[threadIdx.x / kWarpgroup];
+  const unsigned phase = meeting.phase;
+  if (++meeting.arrived == kWarpgroup) {
+    meeting = {0, phase + 1};
+    emulated::tell_waiting();
+  }
+  while (meeting.phase == phase) emulated::wait_for_others();
+}
+inline void let_next_kernel_begin() {}
+inline void wait_for_kernel_before() {}
+// Not the first address: kernels must add it.
+inline unsigned first_tile_address() { return kAtomBytes; }
+
 inline void fence_writes() {}
 inline void fence_barriers() {}
 template <int kRegisters>
