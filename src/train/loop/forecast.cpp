@@ -1,9 +1,9 @@
 #include "train/loop/forecast.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
+#include "base/host.h"
 #include "base/text.h"
 #include "layout/transport.h"
 #include "ops/matmul.h"
@@ -100,18 +100,15 @@ std::vector<std::string> compare(const Forecast& forecast, std::span<const doubl
 }
 
 double estimate_seconds(Engine& engine, double samples) {
-  const auto now = [] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-  };
   const TrainSpec& train = engine.plan.run.train;
   const int64_t rows = std::min<int64_t>(engine.plan.batch.tokens(), 1024), d = engine.plan.model.width;
   TensorStore memory({{"w", DType::f32, {d, d}, 0}, {"x", DType::f32, {rows, d}, 0}, {"y", DType::f32, {rows, d}, 0}});
   const Weight weight{d, d, memory.fixed("w"), {}, {}};
   double fastest = 1e30;
   for (int i = 0; i < 5; ++i) {
-    const double begin = now();
+    const double begin = now_seconds();
     matmul(engine.stream, memory.fixed("x"), weight, memory.fixed("y"));
-    fastest = std::min(fastest, now() - begin);
+    fastest = std::min(fastest, now_seconds() - begin);
   }
   const double rate = 2.0 * static_cast<double>(rows * d * d) / fastest;
   const double tokens = samples * static_cast<double>(train.seq_len);

@@ -176,10 +176,6 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
   return scalars;
 }
 
-StepParts waits_and_updates(const Trace& trace) {
-  return {0, trace.seconds(Work::exchange) + trace.seconds(Work::reduce), trace.seconds(Work::optimizer)};
-}
-
 RunLog::RunLog(const LogSpec& log, int64_t last_step) {
   if (!log.jsonl.empty()) open_lines(log.jsonl, last_step);
   if (!log.tensorboard.empty()) events_ = std::make_unique<EventFileWriter>(log.tensorboard, last_step);

@@ -56,9 +56,6 @@ struct ReportContext {
   Forecast forecast;
 };
 
-// The time that this rank spent waiting and updating since `trace` was last reset (compute is not filled in).
-StepParts waits_and_updates(const Trace& trace);
-
 // The long line, with every figure.
 std::string format_step(const StepReport& report, const ReportContext& context);
 // The short line. The last figures are omitted where they do not fit into `columns`.

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 
+#include "base/text.h"
+
 namespace mw {
 namespace {
 
@@ -50,6 +52,11 @@ RunMemory of_largest_rank(Comm& world, const RunMemory& own) {
   return {parts[0], parts[1], parts[2], parts[3]};
 }
 
+RunMemory memory_of_largest_rank(Engine& engine, const ByteSummary& bytes) {
+  const int64_t rows = rows_taken(bytes, engine.model->activations().peak_growing_bytes(), engine.device.kind);
+  return of_largest_rank(engine.world, {bytes.fixed, rows, engine.library_bytes, engine.memory.taken()});
+}
+
 std::string measured_of_predicted(const RunMemory& m) {
   const Unit unit(m);
   return fmt::format("{} of {} {}", unit.format(m.measured), unit.format(m.predicted()), unit.name);
@@ -71,6 +78,24 @@ std::string compare(const RunMemory& m) {
   const Unit unit(m);
   return fmt::format("measured {} {} ({:+.1f} %), predicted {}", unit.format(m.measured), unit.name, m.percent_above(),
                      format_prediction(m, unit));
+}
+
+std::vector<std::string> describe_memory(Engine& engine, const ByteSummary& bytes, const RunMemory& largest) {
+  const TensorStore& activations = engine.model->activations();
+  // Of any rank: rows that depend on the load, as they came and as the table has them.
+  std::array<int64_t, 4> rows = {activations.peak_growing_bytes(), bytes.routed_mean, bytes.routed_committed,
+                                 bytes.routed_max};
+  int64_t differs = bytes.fixed == engine.params.fixed_bytes() + activations.fixed_bytes() ? 0 : 1;
+  engine.world.all_reduce_max(std::span(rows));
+  engine.world.all_reduce_max(std::span(&differs, 1));
+  std::vector<std::string> lines = {
+      fmt::format("memory of the largest rank: {}; fixed tensors {} on every rank", compare(largest),
+                  differs == 0 ? "equal to the byte" : "NOT EQUAL to the table of bytes")};
+  if (rows[2] > 0)
+    lines.push_back(
+        fmt::format("rows that depend on the load: {} used, {} balanced, {} committed at start, {} at worst",
+                    format_bytes(rows[0]), format_bytes(rows[1]), format_bytes(rows[2]), format_bytes(rows[3])));
+  return lines;
 }
 
 }  // namespace mw

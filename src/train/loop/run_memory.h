@@ -4,9 +4,11 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "comm/comm.h"
 #include "core/device.h"
+#include "engine/engine.h"
 #include "layout/byte_table.h"
 
 namespace mw {
@@ -32,11 +34,18 @@ int64_t rows_taken(const ByteSummary& bytes, int64_t used, DeviceKind device);
 // rank gets it. Collective over `world`.
 RunMemory of_largest_rank(Comm& world, const RunMemory& own);
 
+// The same of the memory that the ranks took so far. bytes: of this rank. Collective.
+RunMemory memory_of_largest_rank(Engine& engine, const ByteSummary& bytes);
+
 // "173.9 of 114.1 MiB": measured and predicted. All texts are in the unit of the prediction.
 std::string measured_of_predicted(const RunMemory& memory);
 // "114.1 MiB (tensors 98.0, rows that depend on the load 8.0, libraries 8.1)": the prediction.
 std::string describe_prediction(const RunMemory& memory);
 // "measured 173.9 MiB (+52.4 %), predicted 114.1 MiB (tensors ...)".
 std::string compare(const RunMemory& memory);
+
+// The last lines on memory: `largest` (memory_of_largest_rank), whether every rank has the fixed tensors of its table
+// of bytes, and the largest use of rows that depend on the load. The same on all ranks. Collective.
+std::vector<std::string> describe_memory(Engine& engine, const ByteSummary& bytes, const RunMemory& largest);
 
 }  // namespace mw

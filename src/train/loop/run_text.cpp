@@ -8,6 +8,7 @@
 
 #include "base/host.h"
 #include "base/text.h"
+#include "comm/cores.h"
 #include "config/batch_ramp.h"
 #include "config/learning_rate.h"
 #include "engine/libraries.h"
@@ -69,6 +70,32 @@ nlohmann::ordered_json describe_run(const World& world, const Engine& engine, co
       {"version", version},
       {"run_file", to_toml(plan.run)},
   };
+}
+
+std::vector<std::string> describe_machine(World& world, Engine& engine, const CpuTimes& started) {
+  const RunSpec& run = engine.plan.run;
+  const int threads = engine.stream.threads();
+  const bool on_cpu = engine.device.kind == DeviceKind::cpu;
+  std::vector<std::string> lines = {fmt::format("{} node{}, {} thread{} per rank, messages by {}; {}", world.nodes(),
+                                                plural(world.nodes()), threads, plural(threads), world.library(),
+                                                describe_products(run.train.dtype, engine.device, engine.near_cores))};
+  if (world.comm().rank() == 0 && !on_cpu) lines.push_back(describe_kernels(engine.plan, engine.params, engine.stream));
+  if (on_cpu) {
+    const std::string load = describe_load(measure_load(world, started, threads));
+    if (!load.empty()) lines.push_back("warning: " + load);
+    const int all_threads = threads * place_on_node(world, run.mesh).ranks;
+    if (run.train.threads > 0 && all_threads > cores_of_node())
+      lines.push_back(fmt::format(
+          "warning: train.threads = {}: {} threads share the {} cores of this node, which makes steps slower; "
+          "train.threads = 0 takes as many as there are cores",
+          run.train.threads, all_threads, cores_of_node()));
+  }
+  if (!on_cpu && world.comm().size() > 1)
+    lines.push_back(fmt::format("rows and gradients by {}",
+                                engine.comms.gpu_library.empty()
+                                    ? "host memory: ranks share a GPU, or this build has neither NCCL nor RCCL"
+                                    : engine.comms.gpu_library));
+  return lines;
 }
 
 std::string describe_grown_rows(const Plan& plan, std::span<const int64_t> moe_layers, const StepStats& stats) {

@@ -4,7 +4,9 @@
 #include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "comm/machine_load.h"
 #include "comm/world.h"
 #include "engine/engine.h"
 #include "engine/step.h"
@@ -16,6 +18,10 @@ namespace mw {
 // people (docs/formats.md, `run`). step: the last completed one. To be called on one rank.
 nlohmann::ordered_json describe_run(const World& world, const Engine& engine, const SampleOrder& data,
                                     const std::string& version, int64_t step);
+
+// Lines on the machine as the run uses it: nodes, threads, libraries, kernels, and warnings on a CPU that others use
+// too. started: of the command. The same on all ranks, but for the kernels, which only rank 0 names. Collective.
+std::vector<std::string> describe_machine(World& world, Engine& engine, const CpuTimes& started);
 
 // "AdamW, learning rate ...": everything about the update.
 std::string describe_optimizer(const TrainSpec& train);

@@ -35,13 +35,12 @@
 #include "train/loop/signals.h"
 #include "train/loop/slow_ranks.h"
 #include "train/loop/spikes.h"
+#include "train/loop/step_times.h"
 #include "train/loop/train_step.h"
 #include "train/loop/transport_chooser.h"
 
 namespace mw {
 namespace {
-
-constexpr int64_t kPartsEvery = 100, kFirstParts = 3;  // steps of which parts are known on GPUs
 
 // Everything of one run; the loop's phases are its member functions.
 class Trainer {
@@ -64,16 +63,12 @@ class Trainer {
   void time_device_from(int64_t step);
   bool train_step(int64_t step);
   StepStats compute_step(int64_t step);
-  std::optional<StepParts> longest_parts(double seconds) const;
-  void report(const StepStats& stats, int64_t step, double seconds);
+  void report(const StepStats& stats, int64_t step);
   void change_run_after(const StepStats& stats, int64_t step);
-  void forget_measurements();
   void validate(int64_t step);
   void save(int64_t step);
   bool finish_save();
   void finish();
-  RunMemory memory_of_largest_rank();
-  void print_memory();
   template <class... T>
   void say(fmt::format_string<T...> format, T&&... arguments) const {
     console_.say(format, std::forward<T>(arguments)...);
@@ -103,16 +98,11 @@ class Trainer {
   std::optional<ValidationReport> validated_;
   std::optional<TransportChooser> transport_;
   std::optional<ShareChooser> shares_;  // none in a dry run
-  int64_t saved_step_ = -1, warned_grows_ = 0, trained_steps_ = 0;
+  int64_t saved_step_ = -1, warned_grows_ = 0;
   int64_t free_memory_ = 0;  // of a dry run: this rank's share before anything is allocated
   double began_ = 0;         // when the first step began
-  double trained_seconds_ = 0, trained_samples_ = 0;
-  std::vector<double> step_seconds_;  // of every step
-  bool step_has_parts_ = false;
-  StepParts own_parts_;                // of the last step on this rank, where it has them
-  std::vector<StepParts> step_parts_;  // of those steps, all ranks
-  Trace::SentBytes step_sent_;         // of routed rows in the last step
-  Trace::SentBytes all_sent_;          // in all steps, of all ranks
+  double trained_samples_ = 0;
+  StepTimes times_;
   bool stopped_ = false;
 };
 
@@ -170,24 +160,7 @@ void Trainer::print_header() {
   const RunMemory memory = of_largest_rank(
       world_.comm(), {bytes_.fixed, rows_taken(bytes_, 0, engine_->device.kind), engine_->library_bytes, 0});
   say("memory of the largest rank: predicted {}", describe_prediction(memory));
-  say("{} node{}, {} thread{} per rank, messages by {}; {}", world_.nodes(), world_.nodes() == 1 ? "" : "s",
-      engine_->stream.threads(), engine_->stream.threads() == 1 ? "" : "s", world_.library(),
-      describe_products(run_.train.dtype, engine_->device, engine_->near_cores));
-  if (leader_ && engine_->device.kind != DeviceKind::cpu)
-    say("{}", describe_kernels(plan, engine_->params, engine_->stream));
-  if (engine_->device.kind == DeviceKind::cpu) {
-    const std::string load = describe_load(measure_load(world_, options_.started, engine_->stream.threads()));
-    if (!load.empty()) say("warning: {}", load);
-    const int threads = engine_->stream.threads() * place_on_node(world_, run_.mesh).ranks;
-    if (run_.train.threads > 0 && threads > cores_of_node())
-      say("warning: train.threads = {}: {} threads share the {} cores of this node, which makes steps slower; "
-          "train.threads = 0 takes as many as there are cores",
-          run_.train.threads, threads, cores_of_node());
-  }
-  if (engine_->device.kind != DeviceKind::cpu && world_.comm().size() > 1)
-    say("rows and gradients by {}", engine_->comms.gpu_library.empty()
-                                        ? "host memory: ranks share a GPU, or this build has neither NCCL nor RCCL"
-                                        : engine_->comms.gpu_library);
+  for (const std::string& line : describe_machine(world_, *engine_, options_.started)) say("{}", line);
   say("data: {}", data_->describe(samples_of_steps(run_.train, 0, run_.train.steps)));
   if (validation_->data() != nullptr) say("validation: {}", validation_->data()->describe());
   if (run_.checkpoint.dir.empty() && !options_.dry_run) say("checkpoints: none, because checkpoint.dir is empty");
@@ -236,21 +209,12 @@ void Trainer::open_metrics() {
   if (!log_.note().empty()) say("{}", log_.note());
 }
 
-std::optional<StepParts> Trainer::longest_parts(double seconds) const {
-  if (!step_has_parts_) return std::nullopt;
-  std::array<double, 2> longest = {own_parts_.compute, own_parts_.optimizer};
-  world_.comm().all_reduce_max(std::span(longest));
-  return StepParts{longest[0], std::max(0.0, seconds - longest[0] - longest[1]), longest[1]};
-}
-
-void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
-  memory_ = memory_of_largest_rank();
-  std::array<int64_t, 3> sums = {engine_->model->activations().arena_grows(), step_sent_.all, step_sent_.far};
-  world_.comm().all_reduce_sum(std::span(sums));
-  const std::optional<StepParts> parts = longest_parts(seconds);
+void Trainer::report(const StepStats& stats, int64_t step) {
+  memory_ = memory_of_largest_rank(*engine_, bytes_);
+  int64_t grows = engine_->model->activations().arena_grows();
+  world_.comm().all_reduce_sum(std::span(&grows, 1));
+  const StepTimes::OfAllRanks times = times_.gather(world_.comm());
   if (!leader_) return;
-  if (parts) step_parts_.push_back(*parts);
-  const int64_t grows = sums[0];
   if (grows > 0 && grows >= 2 * warned_grows_) {  // not at every step of a load that creeps up
     say("warning: step {}: {}", step, describe_grown_rows(engine_->plan, engine_->model->moe_index(), stats));
     warned_grows_ = grows;
@@ -263,35 +227,32 @@ void Trainer::report(const StepStats& stats, int64_t step, double seconds) {
   r.step = step;
   r.stats = stats;
   r.lr = learning_rate(run_.train, step);
-  r.seconds = seconds;
-  r.parts = parts;
+  r.seconds = times_.last();
+  r.parts = times.parts;
   r.samples = samples_of_step(run_.train, step);
   r.tokens = r.samples * run_.train.seq_len;
   r.memory = memory_;
   r.arena_grows = grows;
-  r.sent = {sums[1], sums[2]};
+  r.sent = times.sent;
   r.balance = balance_;
   r.skipped_steps = state_.skipped;
-  all_sent_ = {all_sent_.all + r.sent.all, all_sent_.far + r.sent.far};
   // The time so far includes validation, checkpoints and whatever else lies between steps.
   r.eta_seconds = (now_seconds() - began_) / trained_samples_ * samples_of_steps(run_.train, step, run_.train.steps);
   r.validation = std::exchange(validated_, std::nullopt);
   r.work_seconds = work_clock_.take(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
   log_.write(r, context_);
-  if (step % run_.log.every == 0 || step == run_.train.steps || trained_steps_ == 1)
+  if (step % run_.log.every == 0 || step == run_.train.steps || times_.steps() == 1)
     say("{}",
         run_.log.format == LogFormat::detailed ? format_step(r, context_) : format_short_step(r, context_, kColumns));
 }
 
-// A GPU computes beside the host, whose scopes then tell nothing. Stamps on the device cost a step 1 to 3 %: one in a
-// hundred has them, and all where somebody asked.
+// Stamps on the device cost a step 1 to 3 %, so that only steps with parts have them, and all where somebody asked.
 void Trainer::time_device_from(int64_t step) {
   const bool on_gpu = engine_->device.kind != DeviceKind::cpu,
              traced = step == run_.train.steps && !run_.log.trace.empty();
-  step_has_parts_ = !on_gpu || trained_steps_ % kPartsEvery == kFirstParts;
   Trace& trace = engine_->stream.trace();
-  const bool wanted =
-      on_gpu && (step_has_parts_ || shares_->times(*engine_, step) || (leader_ && (options_.profile || traced)));
+  const bool wanted = on_gpu && (times_.next_has_parts(true) || shares_->times(*engine_, step) ||
+                                 (leader_ && (options_.profile || traced)));
   if (wanted != trace.times_device()) trace.time_device(wanted ? &engine_->stream.queue() : nullptr);
   if (traced) trace.keep_events(true);
   shares_->begin_step(*engine_, step);
@@ -303,7 +264,7 @@ bool Trainer::train_step(int64_t step) {
   if (stopped_) return false;
   const bool stop = stop_requested(world_.comm());
   if (!stop && run_.train.val_every > 0 && step % run_.train.val_every == 0 && step != run_.train.steps) validate(step);
-  report(stats, step, step_seconds_.back());
+  report(stats, step);
   change_run_after(stats, step);
   return !stop;
 }
@@ -312,12 +273,11 @@ StepStats Trainer::compute_step(int64_t step) {
   begin_step(world_.comm(), run_, step);
   slow_down(*engine_, step);
   const TraceScope whole(engine_->stream.trace(), "step", {"step", step});
-  const double begin = now_seconds();
-  const StepParts before = waits_and_updates(engine_->stream.trace());
+  times_.begin(engine_->stream.trace(), engine_->device.kind != DeviceKind::cpu);
   const int64_t samples = samples_of_step(run_.train, step);
   if (samples != samples_of_step(run_.train, step - 1)) {
     say("step {}: the global batch is {} samples from here on", step, samples);
-    forget_measurements();
+    times_.forget();
     shares_->forget();
   }
   std::vector<Batch> batches;
@@ -326,10 +286,8 @@ StepStats Trainer::compute_step(int64_t step) {
     batches =
         stage(*engine_, read_step(*data_, engine_->plan, state_.samples, micro_batches_of_step(run_.train, step)));
   }
-  const Trace::SentBytes sent_before = engine_->stream.trace().sent_bytes();
   const StepStats stats = accumulate_gradients(*engine_, batches, forced_taps(engine_->plan, step));
-  const Trace::SentBytes sent = engine_->stream.trace().sent_bytes();
-  step_sent_ = {sent.all - sent_before.all, sent.far - sent_before.far};
+  times_.end_gradients(engine_->stream.trace());
   if (finish_save() && stop_requested(world_.comm())) {  // what was saved is the run's last step
     stopped_ = true;
     return {};
@@ -340,23 +298,10 @@ StepStats Trainer::compute_step(int64_t step) {
   state_.step = step;
   state_.samples += samples;
   state_.loss = stats.loss;
-  step_seconds_.push_back(now_seconds() - begin);
-  engine_->stream.trace().settle();
-  const StepParts after = waits_and_updates(engine_->stream.trace());
-  own_parts_ = {0, after.waiting - before.waiting, after.optimizer - before.optimizer};
-  own_parts_.compute = step_seconds_.back() - own_parts_.waiting - own_parts_.optimizer;
-  shares_->end_step(*engine_, step_seconds_.back(), step);
-  trained_seconds_ += step_seconds_.back();
+  times_.end(engine_->stream.trace());
+  shares_->end_step(*engine_, times_.last(), step);
   trained_samples_ += static_cast<double>(samples);
-  ++trained_steps_;
   return stats;
-}
-
-// What was measured with another transport, other shares or another batch size says nothing about the predictions.
-void Trainer::forget_measurements() {
-  step_seconds_.clear();
-  step_parts_.clear();
-  all_sent_ = {};
 }
 
 void Trainer::change_run_after(const StepStats& stats, int64_t step) {
@@ -369,7 +314,7 @@ void Trainer::change_run_after(const StepStats& stats, int64_t step) {
   bytes_ = summarise(all_rows(engine_->plan));
   engine_->memory.forget_peak();
   if (leader_) context_.forecast = make_forecast(engine_->plan, context_.world);
-  forget_measurements();
+  times_.forget();
   warned_grows_ = 0;
 }
 
@@ -400,35 +345,15 @@ bool Trainer::finish_save() {
   return true;
 }
 
-RunMemory Trainer::memory_of_largest_rank() {
-  const int64_t rows = rows_taken(bytes_, engine_->model->activations().peak_growing_bytes(), engine_->device.kind);
-  return of_largest_rank(world_.comm(), {bytes_.fixed, rows, engine_->library_bytes, engine_->memory.taken()});
-}
-
-void Trainer::print_memory() {
-  if (trained_steps_ == 0) memory_ = memory_of_largest_rank();  // else as the last step reported it
-  TensorStore& activations = engine_->model->activations();
-  // Of any rank: rows that depend on the load, as they came and as the table has them.
-  std::array<int64_t, 4> rows = {activations.peak_growing_bytes(), bytes_.routed_mean, bytes_.routed_committed,
-                                 bytes_.routed_max};
-  int64_t differs = bytes_.fixed == engine_->params.fixed_bytes() + activations.fixed_bytes() ? 0 : 1;
-  world_.comm().all_reduce_max(std::span(rows));
-  world_.comm().all_reduce_max(std::span(&differs, 1));
-  say("memory of the largest rank: {}; fixed tensors {} on every rank", compare(memory_),
-      differs == 0 ? "equal to the byte" : "NOT EQUAL to the table of bytes");
-  if (rows[2] > 0)
-    say("rows that depend on the load: {} used, {} balanced, {} committed at start, {} at worst", format_bytes(rows[0]),
-        format_bytes(rows[1]), format_bytes(rows[2]), format_bytes(rows[3]));
-}
-
 void Trainer::finish() {
   const double total_tokens = trained_samples_ * static_cast<double>(run_.train.seq_len);
-  if (trained_steps_ > 0)
-    say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(trained_seconds_),
-        format_count(total_tokens / trained_seconds_));
+  if (times_.steps() > 0)
+    say("trained {} tokens in {}: {} tokens/s", format_count(total_tokens), format_duration(times_.total()),
+        format_count(total_tokens / times_.total()));
   if (samples_of_step(run_.train, state_.step) == run_.train.global_batch)  // as the forecast
-    for (const std::string& line : compare(context_.forecast, step_seconds_, step_parts_, all_sent_)) say("{}", line);
-  print_memory();
+    for (const std::string& line : times_.compare_with(context_.forecast)) say("{}", line);
+  if (times_.steps() == 0) memory_ = memory_of_largest_rank(*engine_, bytes_);  // else as the last step reported it
+  for (const std::string& line : describe_memory(*engine_, bytes_, memory_)) say("{}", line);
   if (options_.profile) say("{}", describe_profile(engine_->stream.trace()));
   engine_->stream.trace().time_device(nullptr);
 }
