@@ -87,7 +87,8 @@ void check_offload(const RunSpec& run, const PlatformProfile& profile) {
 struct Estimator::StageTime {
   LayerTime work;
   double statistics = 0;
-  double message = 0;  // to the next stage
+  double message = 0;        // to the next stage
+  bool adds_squares = true;  // all layers do with gradients of experts
   double forward() const { return work.forward + work.forward_exchange; }
   double backward_input() const { return work.backward_input + work.backward_exchange; }
   double all() const { return forward() + backward_input() + work.backward_weight + statistics; }
@@ -180,6 +181,8 @@ std::vector<Estimator::StageTime> Estimator::stage_times(const Layout& layout, c
         const int64_t layers = kinds.layers_in(plan, kind);
         add(stage.work, times.cached[static_cast<size_t>(kind)], static_cast<double>(layers));
         experts += layers * kinds.spec(kind).moe.experts;
+        if (layers > 0 && kinds.spec(kind).feed_forward == FeedForwardKind::moe)
+          stage.adds_squares = stage.adds_squares && times.kinds[static_cast<size_t>(kind)].adds_squares;
       }
       add_gather_times(stage.work, plan, times);
       if (plan.embeds) add(stage.work, times.embedding);
@@ -244,6 +247,14 @@ double Estimator::update_time(const ByteSummary& states) const {
   if (profile_.one_packed_form) update += packed / profile_.stream_bytes_per_s;
   else update += (packed + packed_from) / profile_.pack_bytes_per_s.value_or(profile_.elementwise_bytes_per_s);
   return update;
+}
+
+// Of the slowest rank.
+double Estimator::optimizer_time(const Layout& layout, const States& states, const std::vector<StageTime>& times) {
+  const bool adds_squares =
+      layout.micro_batches == 1 &&
+      std::all_of(times.begin(), times.end(), [](const StageTime& stage) { return stage.adds_squares; });
+  return states.optimizer - (adds_squares ? states.expert_squares : 0);
 }
 
 // Seconds in which gradients of experts are read for their norm, unless products have added their squares.
@@ -434,7 +445,7 @@ Estimate Estimator::closed_form(const Layout& layout) {
   estimate.time.exchange = m * totals[busiest].exchanged + sums + states.tied;
   estimate.time.compute = m * (totals[busiest].work - totals[busiest].exchanged);
   estimate.time.bubble = bubble;
-  estimate.time.optimizer = states.optimizer_after(layout.micro_batches);
+  estimate.time.optimizer = optimizer_time(layout, states, times);
   return estimate;
 }
 
@@ -465,7 +476,7 @@ Estimate Estimator::simulated(const Layout& layout, Timeline* timeline) {
   estimate.time.compute = work;
   estimate.time.exchange = waits + states.tied;
   estimate.time.bubble = std::max(0.0, run.makespan - work - waits);
-  estimate.time.optimizer = states.optimizer_after(layout.micro_batches);
+  estimate.time.optimizer = optimizer_time(layout, states, times);
   if (timeline != nullptr) *timeline = std::move(run);
   return estimate;
 }

@@ -81,11 +81,8 @@ class Estimator {
     RankLoad load;  // of the layer where it is most, over the rows of the rank with most experts when all are even
     std::vector<double> gradient_sums;  // seconds, by pipeline rank
     double optimizer = 0;               // seconds of the slowest
-    double expert_squares = 0;          // of these, what a step of one micro-batch does without
+    double expert_squares = 0;          // of these, what a step does without whose products add all squares
     double tied = 0;  // of tied embeddings on two pipeline ranks: gradients are summed, weights copied back
-    double optimizer_after(int64_t micro_batches) const {
-      return optimizer - (micro_batches == 1 ? expert_squares : 0);
-    }
   };
   // The estimator of layouts with this layout's transport, and the shares that a run of it would measure: itself, or
   // one that it keeps.
@@ -99,6 +96,7 @@ class Estimator {
   double tied_embeddings(const Layout& layout, const Mesh& mesh) const;
   double update_time(const ByteSummary& states) const;
   double expert_gradients_read(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const;
+  static double optimizer_time(const Layout& layout, const States& states, const std::vector<StageTime>& times);
   double muon_time(const MuonWork& work) const;
   std::vector<StageCost> stage_costs(const Layout& layout, const std::vector<StageTime>& times, const States& states);
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/library_products.h"
 #include "layout/logit_chunks.h"
 #include "layout/plan.h"
 #include "planner/exchange_time.h"
@@ -65,6 +66,7 @@ void add(LayerTime& into, const LayerTime& from) {
   into.backward_weight += from.backward_weight;
   into.forward_exchange += from.forward_exchange;
   into.backward_exchange += from.backward_exchange;
+  into.adds_squares = into.adds_squares || from.adds_squares;
 }
 
 void scale(LayerTime& time, double by) {
@@ -356,6 +358,10 @@ LayerTime LayerTimeModel::experts(const LayerSpec& layer, const Shape& shape, co
                                shared_back, pieces);
   time.backward_input = traffic(6 * t * d * b) + pack + work + again + shared_back + combine + traffic(16 * t * e) +
                         2 * product(t, e, d) / kRouterShare + slower * back.hidden + profile_.routing_latency_s;
+  // Gathered gradients are sums of several ranks; of several pieces, none stores the whole; the library adds none.
+  time.adds_squares = !traits.gathers_weights && passes == 1 &&
+                      !library_multiplies(run_.moe.expert_products, rows / local, halves_of(layer.activation) * m.width,
+                                          kinds_.model.width);
   double weights = weight_gradient(c * f, d);
   if (s > 0) weights += weight_product(t, c * s, d);
   put_weights(time, weights, shape.weight_part.moe);

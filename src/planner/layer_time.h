@@ -20,6 +20,7 @@ namespace mw {
 struct LayerTime {
   double forward = 0, backward_input = 0, backward_weight = 0;  // compute
   double forward_exchange = 0, backward_exchange = 0;           // that is waited for
+  bool adds_squares = false;  // products do, of the gradients of its experts, where they can (squares_when_stored)
 };
 
 // Of one rank's shape, with the rows of the fullest rank, whom the others wait for.

@@ -1,5 +1,7 @@
 #include "planner/search.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -245,6 +247,17 @@ TEST(Estimate, ReadsNoExpertGradientsWhoseSquaresProductsAdd) {
   EXPECT_EQ(saved({"train.micro_batches=2"}), 0);
   EXPECT_EQ(saved({"train.micro_batches=1", "mesh.ep=2"}), 0);
   EXPECT_EQ(saved({"train.micro_batches=1", "train.dtype=fp32"}), 0);
+  // Of several pieces of tokens none stores whole gradients, and gathered gradients are sums over ranks.
+  for (const char* transport : {"gather_tokens", "halo", "bypass"}) {
+    const std::string name = fmt::format("moe.transport={}", transport);
+    EXPECT_NEAR(saved({"train.micro_batches=1", name, "moe.row_chunks=1"}), 4, 0.01) << transport;
+    EXPECT_EQ(saved({"train.micro_batches=1", name, "moe.row_chunks=2"}), 0) << transport;
+  }
+  EXPECT_NEAR(saved({"train.micro_batches=1", "moe.transport=flat", "moe.row_chunks=2"}), 4, 0.01);
+  EXPECT_EQ(saved({"train.micro_batches=1", "moe.transport=gather_weights"}), 0);
+  // The matrix library adds none.
+  EXPECT_EQ(saved({"train.micro_batches=1", "moe.expert_products=per_expert"}), 0);
+  EXPECT_NEAR(saved({"train.micro_batches=1", "moe.expert_products=grouped"}), 4, 0.01);
 }
 
 // Measured on NVIDIA H200s. The three rows that the profile was fitted to are among them; those with a commit of their

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/library_products.h"
 #include "ops/elementwise.h"
 #include "ops/gpu/blas.h"
 #include "ops/gpu/dense.h"
@@ -14,15 +15,8 @@
 namespace mw::gpu {
 namespace {
 
-// FLOP of an average expert's product from which on it is the library's. Measured on an H200: with 4096 rows an expert
-// of 4096 x 14336 cuBLASLt reaches 650 to 740 TFLOP/s and the grouped kernels 560 to 650; with 1536 rows of 2048 x 1408
-// 465 to 655 and 400 to 700; with 1024 rows of 2048 x 768 290 to 520 and 370 to 650.
-constexpr double kLibraryFlops = 1e11;
-
 bool goes_to_library(ExpertProducts by, double rows_of_an_expert, int64_t n, int64_t k) {
-  if (!has_library() || by == ExpertProducts::grouped) return false;
-  const double flops = 2 * rows_of_an_expert * static_cast<double>(n) * static_cast<double>(k);
-  return by == ExpertProducts::per_expert || flops >= kLibraryFlops;
+  return has_library() && library_multiplies(by, rows_of_an_expert, n, k);
 }
 
 // Rows of the average expert that has any.
