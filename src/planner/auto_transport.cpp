@@ -153,12 +153,20 @@ double rows_of_bypass(const RunSpec& run) {
   return share;
 }
 
+// Transports that only move rows suit every run of the layout. Others may not suit other keys that a resumed run has.
+bool suits_any_run(const std::string& setting, const RunSpec& run) {
+  const std::vector<TransportKind> kinds = choose_transports(names_of(setting, load_model_spec(run)), run.mesh.ep);
+  return std::all_of(kinds.begin(), kinds.end(), [](TransportKind kind) { return traits_of(kind).splits_rows; });
+}
+
 TransportChoice choose_on_one_node(const RunSpec& run, const std::string& before) {
   TransportChoice choice;
-  if (!before.empty()) {
+  // Where experts move, only flat and halo keep a run's numbers to the bit.
+  const bool moves_experts = run.moe.balance != Balance::none || run.migrate;
+  if (!before.empty() && suits_any_run(before, run)) {
     choice.name = before;
     choice.rule = "as in the checkpoint";
-  } else if (const double share = rows_of_bypass(run); share <= kFewRows) {
+  } else if (const double share = rows_of_bypass(run); !moves_experts && share <= kFewRows) {
     choice.name = "bypass";
     choice.rule = fmt::format(
         "which sends {:.2g} of flat's rows between the GPUs of this node; plan.platform names no profile to predict "

@@ -32,8 +32,9 @@ using MeasuredLoads = std::vector<std::vector<double>>;
 // loads: measured ones, or empty: those of plan.balance, which all layers share. The result depends on the arguments
 // and the profile alone.
 // Without a profile, but with on_nvidia (ranks compute on NVIDIA GPUs) and all ranks on one node, it takes bypass if
-// that sends at most half as many rows as flat in every MoE layer; a resumed run keeps `before`. On two and four H200s
-// steps of such models take 0.95 to 0.97 of the time with flat (docs/benchmarks.md).
+// that sends at most half as many rows as flat in every MoE layer and experts do not move; a resumed run keeps
+// `before`, if that is made of flat, halo and bypass. On two and four H200s steps of such models take 0.95 to 0.97 of
+// the time with flat (docs/benchmarks.md).
 TransportChoice choose_auto_transport(RunSpec run, int ranks, const NodeMap& nodes, const std::string& before = "",
                                       MeasuredLoads loads = {}, bool on_nvidia = false);
 

@@ -220,6 +220,12 @@ TEST(AutoTransport, IsBypassOnNvidiaGpusOfOneNodeWhereItSendsFewRows) {
   EXPECT_EQ(choose(1, 4).name, "auto");
   EXPECT_EQ(choose(4, 4, {}, "flat").name, "flat");
   EXPECT_EQ(describe(choose(4, 4, {}, "auto"), ""), "moe.transport = \"auto\": flat, as in the checkpoint");
+  EXPECT_EQ(choose(4, 4, {}, "flat*2,halo*2").name, "flat*2,halo*2");
+  EXPECT_EQ(choose(4, 4, {}, "gather_weights").name, "bypass");  // which another key may refuse
+  run.moe.balance = Balance::swap;  // with bypass, experts that move may change the last bits
+  EXPECT_EQ(choose(4, 4).name, "auto");
+  EXPECT_EQ(choose(4, 4, {}, "bypass").name, "bypass");
+  run.moe.balance = Balance::none;
   run.native.top_k = 1;
   EXPECT_EQ(choose(2, 2).name, "auto");
   run.native.top_k = 8;
