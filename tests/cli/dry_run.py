@@ -4,10 +4,13 @@ checkpoints of a run is refused before the first step, and no folder of a checkp
 import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "support"))
-from _jobs import Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
+from _jobs import BIN, Checks, outputs, run, write_corpus, write_run_file  # noqa: E402
 
 checks = Checks()
 write_corpus("text")
@@ -56,6 +59,27 @@ dry_run(1, 4, ["log.jsonl: cannot write folder: it is a folder"], "log.jsonl=fol
 result = run(1, "train", "run.toml", *outputs("run"), "log.jsonl=folder")
 checks.expect(result.code == 4 and "log.jsonl: cannot write folder" in result.output and "step 1/" not in result.output,
               f"log.jsonl: exit {result.code}", result.output)
+
+# Lines of an earlier run are renamed, which their folder must allow, and continued by a run that resumes. Root may write
+# anywhere: then another user tries.
+with tempfile.TemporaryDirectory() as place:
+    os.chmod(place, 0o755)
+    program = shutil.copy(BIN, place)
+    for name in ("run.toml", "text"):
+        (shutil.copytree if os.path.isdir(name) else shutil.copy)(name, f"{place}/{name}")
+    user = ["setpriv", "--reuid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    for folder_mode, file_mode, code in ((0o777, 0o444, 0), (0o555, 0o666, 4), (0o555, 0o444, 4)):
+        folder = pathlib.Path(place, f"{folder_mode:o}-{file_mode:o}")
+        folder.mkdir()
+        (folder / "metrics.jsonl").write_text('{"step": 1}\n')
+        os.chmod(folder / "metrics.jsonl", file_mode)
+        os.chmod(folder, folder_mode)
+        done = subprocess.run([*user, program, "train", "run.toml", "--dry-run", f"log.jsonl={folder}/metrics.jsonl"],
+                              cwd=place, capture_output=True, text=True)
+        told = done.stdout + done.stderr
+        os.chmod(folder, 0o755)  # so that it can be removed
+        checks.expect(done.returncode == code and (code == 0 or "log.jsonl: cannot write into" in told),
+                      f"lines {file_mode:o} in a folder {folder_mode:o}: exit {done.returncode}", told)
 dry_run(1, 4, [r"expected an id in \[0, 90\)"], "model.vocab=90")
 
 # A run that goes on from a checkpoint, and one that may not begin beside it.

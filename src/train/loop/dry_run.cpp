@@ -10,6 +10,7 @@
 #include "config/batch_ramp.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
+#include "train/loop/run_before.h"
 #include "train/loop/run_text.h"
 
 namespace mw {
@@ -35,12 +36,13 @@ void check_can_make(const char* key, const fs::path& folder, Exit code) {
                                : fmt::format("{} is not a folder", at.string())));
 }
 
-// A file that exists must be one that can be written to; otherwise its folder must be.
-void check_can_write(const char* key, const std::string& file) {
+// Lines of an earlier run are renamed where a run begins (set_lines_aside), and continued where one resumes.
+void check_lines(const char* key, const std::string& file, bool resumes) {
   std::error_code error;
   const fs::path path = fs::absolute(file, error);
-  if (!fs::exists(path, error)) return check_can_make(key, path.parent_path(), Exit::data);
   if (fs::is_directory(path, error)) refuse(key, Exit::data, file + ": it is a folder");
+  const bool is_renamed = !resumes && fs::is_regular_file(path, error) && fs::file_size(path, error) > 0;
+  if (is_renamed || !fs::exists(path, error)) return check_can_make(key, path.parent_path(), Exit::data);
   if (::access(path.c_str(), W_OK) != 0) refuse(key, Exit::data, fmt::format("{}: {}", file, std::strerror(errno)));
 }
 
@@ -65,8 +67,8 @@ std::string describe_disk(const CheckpointSpec& checkpoint, const DiskNeed& disk
 void check_outputs(const RunSpec& run) {
   if (!run.checkpoint.dir.empty()) check_can_make("checkpoint.dir", run.checkpoint.dir, Exit::checkpoint);
   if (!run.log.tensorboard.empty()) check_can_make("log.tensorboard", run.log.tensorboard, Exit::data);
-  if (!run.log.jsonl.empty()) check_can_write("log.jsonl", run.log.jsonl);
-  // A run that cannot write its trace goes on.
+  if (!run.log.jsonl.empty()) check_lines("log.jsonl", run.log.jsonl, resumes(run));
+  // Of a trace only the folder: where its file cannot be written, the run goes on without.
   if (!run.log.trace.empty()) check_can_make("log.trace", fs::absolute(run.log.trace).parent_path(), Exit::data);
 }
 
