@@ -189,22 +189,20 @@ static int64_t expert_piece(const ParamStore& params, MeshComms& comms) {
   return -least;
 }
 
-// Squares of whole gradients of experts. Those of matrices are read only if products did not add all of them. Uses up
-// what they added.
+// Squares of whole gradients of experts, which are read only if products did not add all of them. Uses up what they
+// added.
 static ExactSum squares_of_experts(Stream& stream, ParamStore& params, std::span<const Parameter* const> experts) {
-  std::vector<TensorView> matrices, biases;
+  std::vector<TensorView> matrices;
+  int64_t elements = 0;
   for (const Parameter* p : experts) {
     const TensorView grad = p->grad;
     if (grad.numel() == 0) continue;
-    if (p->weights.empty()) biases.push_back(grad.reshape({grad.dim(0), 1, grad.numel() / grad.dim(0)}));
-    else matrices.push_back(grad.reshape({grad.dim(0), p->weights[0].n, p->weights[0].k}));
+    matrices.push_back(grad.reshape({grad.dim(0), p->weights[0].n, p->weights[0].k}));
+    elements += grad.numel();
   }
-  int64_t elements = 0;
-  for (const TensorView& all : matrices) elements += all.numel();
   SquareSums& added = params.squares();
   if (std::exchange(added.elements, 0) == elements) matrices.clear();
   else clear(stream, added);
-  matrices.insert(matrices.end(), biases.begin(), biases.end());
   return sum_squares_by_tile(stream, matrices, added);
 }
 

@@ -323,8 +323,9 @@ void check_square_sums(std::span<const TensorView> matrices_eNK, const SquareSum
 }
 
 void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
-                 const TensorView& dw_eNK) {
+                 const TensorView& dw_eNK, const GradientStore& to) {
   check_weight_gradient(dy_RN.data, x_RK.data, dw_eNK, 3);
+  MW_CHECK(to.squares == nullptr || is_given(to.squares->limbs), "squares of {} without limbs", dw_eNK.describe());
   check_offsets(offsets, dw_eNK.dim(0), dy_RN, x_RK);
 }
 

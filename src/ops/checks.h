@@ -85,7 +85,7 @@ void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offset
                         const SortedRows& dx_RK);
 void check_square_sums(std::span<const TensorView> matrices_eNK, const SquareSums& begun);
 void check_estmm(const SortedRows& dy_RN, const SortedRows& x_RK, std::span<const int64_t> offsets,
-                 const TensorView& dw_eNK);
+                 const TensorView& dw_eNK, const GradientStore& to);
 // Of operators of expert biases, too; weights: a value of each row, or empty.
 void check_ess(const SortedRows& dy_RN, std::span<const int64_t> offsets, const TensorView& db_eN,
                std::span<const int32_t> experts, const TensorView& weights_R);

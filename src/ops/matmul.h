@@ -109,7 +109,8 @@ std::string describe_esmm(Stream& stream, SortedRows x_RK, std::span<const Weigh
 struct GradientStore {
   Store store = Store::accumulate;
   // With Store::overwrite on Hopper: the squares of what is stored are added here, and its elements are counted. Other
-  // kernels add and count nothing. null: no squares. Must outlive the call.
+  // kernels add nothing, and count only gradients of calls without rows, which are 0. null: no squares; otherwise it
+  // has limbs. Must outlive the call.
   SquareSums* squares = nullptr;
 
   GradientStore(Store s = Store::accumulate, SquareSums* sums = nullptr) : store(s), squares(sums) {}

@@ -257,7 +257,7 @@ void esmm_d_input(Stream& stream, SortedRows dy_RN, std::span<const int64_t> off
 }
 void estmm(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int64_t> offsets, TensorView dw_eNK,
            GradientStore to, ExpertProducts by) {
-  check_estmm(dy_RN, x_RK, offsets, dw_eNK);
+  check_estmm(dy_RN, x_RK, offsets, dw_eNK, to);
   run(stream, Work::matmul, "estmm", &Operators::estmm, dy_RN, x_RK, offsets, dw_eNK, to, by);
 }
 void ess(Stream& stream, SortedRows dy_RN, std::span<const int64_t> offsets, TensorView db_eN,
@@ -280,7 +280,7 @@ void esfk(Stream& stream, SortedRows dy_RN, SortedRows x_RK, std::span<const int
           std::span<const Weight> weights, SortedRows dx_RK, TensorView dw_eNK, GradientStore to, TensorView db_eN,
           ExpertProducts by) {
   check_esmm_d_input(dy_RN, offsets, weights, dx_RK);
-  check_estmm(dy_RN, x_RK, offsets, dw_eNK);
+  check_estmm(dy_RN, x_RK, offsets, dw_eNK, to);
   if (db_eN.data != nullptr) check_ess(dy_RN, offsets, db_eN, {}, {});
   const TraceScope scope(stream.trace(), Work::matmul, "esfk");
   const auto at_once = operators_of(stream.device().kind).esfk;

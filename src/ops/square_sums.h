@@ -13,7 +13,7 @@ namespace mw {
 
 // A matrix is divided into tiles of so many elements, from its first element on; those at its edges are smaller. The
 // squares of a tile are summed in an order that depends on nothing else (on CPUs in double, on GPUs in fp32: elements
-// beyond 1e18 make the total not a number, those below 1e-22 count as 0), and the sums of tiles are added exactly. A
+// beyond 5e17 make the total not a number, those below 1e-22 count as 0), and the sums of tiles are added exactly. A
 // total therefore does not depend on where the matrices lie, nor on who adds their squares.
 constexpr int kSquareRows = 16, kSquareColumns = 64;
 
