@@ -24,7 +24,8 @@ ANY_MODEL = [
     (0.4, "mesh.zero=1"),
     (0.3, "mesh.placement=dp_first"),
     (0.5, "memory.recompute=selective", "memory.recompute=moe", "memory.recompute=full"),
-    (0.4, "moe.transport=padded", "moe.transport=flat", "moe.transport=gather_weights", "moe.transport=gather_tokens"),
+    (0.3, "mesh.ranks_per_node=1", "mesh.ranks_per_node=2", "mesh.ranks_per_node=3"),
+    (0.1, "train.optimizer=muon", "train.optimizer=muon train.muon_router=true"),
     (0.3, "moe.row_chunks=1", "moe.row_chunks=2", "moe.row_chunks=3"),
     (0.5, "moe.weight_slots=1", "moe.weight_slots=3", "moe.weight_slots=0"),
     (0.3, "moe.aux_scope=model", "moe.aux_scope=sequence", "moe.aux_scope=layer"),
@@ -51,6 +52,8 @@ ANY_MODEL = [
     (0.15, "train.global_batch=48", "train.global_batch=64", "train.global_batch=8", "train.global_batch=24"),
     (0.15, "train.clip=0.01", "train.clip=0"),
 ]
+SENDS_ROWS = ["", "moe.transport=padded", "moe.transport=flat", "moe.transport=halo", "moe.transport=bypass"]
+WITH_ROWS = [(0.2, "debug.migrate=true", "debug.migrate=true moe.replica_slots=2")]
 GROUPED = [
     (0.4, "model.qk_norm=none", "model.qk_norm=full_width"),
     (0.3, "model.kv_heads=8", "model.kv_heads=4", "model.kv_heads=1"),
@@ -63,6 +66,7 @@ LATENTS = [
 BF16 = [(0.3, "memory.expert_gradients=bf16"), (0.3, "memory.moments=bf16")]
 REFUSALS = [
     r"train\.global_batch = \d+ is not divisible by train\.micro_batches = \d+ x \d+ data-parallel ranks",
+    r"train\.global_batch = \d+ cannot be divided into \d+ micro-batches of at least one sample for each of \d+ data-",
     r"mesh\.stage_layers = \S+ (has \d+ stages with \d+ layers in total, expected|is not a comma-separated list of layer counts)",
     r"\d+ pipeline stages are too many for a model of \d+ layers",
     r"experts = \d+ is not a multiple of expert_groups = \d+",
@@ -77,6 +81,20 @@ REFUSALS = [
 ]
 
 
+def draw_transport(rng, ep, some_of):
+    """How rows meet experts, and what goes with it."""
+    shares = ",".join(str(rng.choice([1, 1, 2, 3])) for _ in range(ep))
+    kind = rng.random()
+    if kind < 0.2:
+        return ["moe.transport=gather_weights"]
+    if kind < 0.4:
+        return ["moe.transport=gather_tokens"] + ([f"mesh.width_shares={shares}"] if rng.random() < 0.4 else [])
+    overrides = [rng.choice(SENDS_ROWS)]
+    if ep > 1:
+        overrides += some_of(WITH_ROWS) + ([f"mesh.expert_shares={shares}"] if rng.random() < 0.25 else [])
+    return overrides
+
+
 def draw(rng):
     """Ranks and overrides of examples/verify.toml."""
     def divisor_of(count, most=8):
@@ -89,7 +107,11 @@ def draw(rng):
     pp = divisor_of(ranks, 4) if rng.random() < 0.6 else 1
     tp = divisor_of(ranks // pp, 4) if rng.random() < 0.7 else 1
     is_ted = tp > 1 and rng.random() < 0.35
-    overrides = [f"mesh.pp={pp} mesh.tp={tp} mesh.ep={divisor_of(ranks // pp // (tp if is_ted else 1))}"]
+    dp = ranks // pp // tp
+    ep = divisor_of(dp if is_ted else dp * tp)
+    overrides = [f"mesh.pp={pp} mesh.tp={tp} mesh.ep={ep}", *draw_transport(rng, ep, some_of)]
+    if dp > 1 and rng.random() < 0.2:
+        overrides.append("mesh.shares=" + ",".join(str(rng.choice([1, 1, 2, 3])) for _ in range(dp)))
     if is_ted:
         overrides.append("moe.tp_mode=ted")
     if pp > 1:
@@ -109,10 +131,11 @@ while passed + refused + checks.failed < RUNS:
     if gpus() and ranks > max(2, gpus()):  # two ranks may share one GPU
         continue
     result = run(ranks, "verify", SOURCE / "examples" / "verify.toml", "verify.steps=2", TOLERANCE, *overrides)
-    if result.code == 3:
+    if result.code in (3, 9):  # a wrong key, or what is not supported
         told = re.search(r"error: (\S.*)\n.*hint: \S", result.output)
         good = told and any(re.search(reason, told[1]) for reason in REFUSALS)
         refused += bool(good)
+        print(f"refused: {told[1] if told else result.output}", flush=True)
     else:
         good = result.code == 0 and "verify: passed" in result.output
         passed += bool(good)
