@@ -216,8 +216,8 @@ double global_gradient_norm(Stream& stream, ParamStore& params, MeshComms& comms
     return of_rank;
   };
   const auto owned = [](std::span<const Parameter* const> of_rank) {
-    std::vector<TensorView> gradients;
-    for (const Parameter* p : of_rank) gradients.push_back(p->owned_grad());
+    std::vector<TensorView> gradients;  // of replicas, whose sums are not cut, whole
+    for (const Parameter* p : of_rank) gradients.push_back(p->owned.count > 0 ? p->owned_grad() : p->grad);
     return gradients;
   };
   const auto squares_of = [&](Replicas replicas) {
