@@ -18,7 +18,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 struct Matrix {
   Matrix(int64_t rows_in, int64_t cols_in, DType dtype_in, float fill = kNaN)
-      : rows(rows_in), cols(cols_in), dtype(dtype_in), memory(static_cast<size_t>(rows * cols) + 16) {
+      : rows(rows_in), cols(cols_in), dtype(dtype_in), memory(static_cast<size_t>(rows * cols) / 8 + 2) {
     for (int64_t i = 0; i < rows * cols; ++i) set(i, fill);
   }
   void randomise(std::string_view name) {
@@ -26,10 +26,7 @@ struct Matrix {
     for (int64_t i = 0; i < rows * cols; ++i) set(i, normal_at(key, static_cast<uint64_t>(i)));
   }
   // Moved by so many bytes.
-  TensorView view(int64_t by = 0) {
-    const auto address = (reinterpret_cast<uintptr_t>(memory.data()) + 31) / 32 * 32;
-    return {reinterpret_cast<std::byte*>(address) + by, dtype, {rows, cols}};
-  }
+  TensorView view(int64_t by = 0) { return {reinterpret_cast<std::byte*>(memory.data()) + by, dtype, {rows, cols}}; }
   float at(int64_t r, int64_t c) {
     const void* data = view().data;
     const auto i = static_cast<size_t>(r * cols + c);
@@ -42,7 +39,10 @@ struct Matrix {
   }
   int64_t rows, cols;
   DType dtype;
-  std::vector<float> memory;
+  struct alignas(32) Line {
+    float values[8];
+  };
+  std::vector<Line> memory;
 };
 
 class Library : public testing::Test {

@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kStackBytes = size_t{256} << 10;
 
-enum class State { ready, waits_for_others, at_block_barrier, at_wave_barrier, done };
+enum class State { ready, waits_for_others, at_cluster_barrier, at_block_barrier, at_wave_barrier, done };
 
 struct Thread {
   ucontext_t context{};
@@ -24,11 +24,14 @@ struct Thread {
 };
 
 ucontext_t scheduler;
-std::vector<Thread> threads_of_block;
-const std::function<void()>* body_of_block = nullptr;
-unsigned told = 0;  // calls of tell_waiting
+std::vector<Thread> threads_of_cluster;
+const std::function<void()>* body_of_threads = nullptr;
+size_t running = 0, block_of_running = 0;  // the thread that runs, and its block, both in the cluster
+size_t of_block = 0;                       // threads
+unsigned told = 0;                         // calls of tell_waiting
+const char* refused = nullptr;
 
-Thread& current() { return threads_of_block[threadIdx.x]; }
+Thread& current() { return threads_of_cluster[running]; }
 
 void pause(State state) {
   current().state = state;
@@ -36,7 +39,7 @@ void pause(State state) {
 }
 
 void run_thread() {
-  (*body_of_block)();
+  (*body_of_threads)();
   pause(State::done);
 }
 
@@ -52,47 +55,68 @@ void start(Thread& thread) {
 // Lets threads [begin, end) go on if all of them wait here.
 bool open_barrier(size_t begin, size_t end, State barrier) {
   for (size_t i = begin; i < end; ++i)
-    if (threads_of_block[i].state != barrier) return false;
-  for (size_t i = begin; i < end; ++i) threads_of_block[i].state = State::ready;
+    if (threads_of_cluster[i].state != barrier) return false;
+  for (size_t i = begin; i < end; ++i) threads_of_cluster[i].state = State::ready;
   return true;
 }
 
 // Runs the threads of a wave until none of them can go on without another wave.
-void run_wave(size_t begin, size_t end) {
+void run_wave(size_t begin, size_t end, unsigned first_block) {
   do {
     for (size_t i = begin; i < end; ++i) {
-      if (threads_of_block[i].state != State::ready) continue;
-      threadIdx.x = static_cast<unsigned>(i);
-      swapcontext(&scheduler, &threads_of_block[i].context);
+      if (threads_of_cluster[i].state != State::ready) continue;
+      running = i;
+      block_of_running = i / of_block;
+      threadIdx.x = static_cast<unsigned>(i % of_block);
+      blockIdx.x = first_block + static_cast<unsigned>(block_of_running);
+      swapcontext(&scheduler, &threads_of_cluster[i].context);
     }
   } while (open_barrier(begin, end, State::at_wave_barrier));
 }
 
-bool all_done(size_t threads) {
-  for (size_t i = 0; i < threads; ++i)
-    if (threads_of_block[i].state != State::done) return false;
+bool all_done(size_t begin, size_t end) {
+  for (size_t i = begin; i < end; ++i)
+    if (threads_of_cluster[i].state != State::done) return false;
   return true;
+}
+
+bool open_barriers(size_t count) {
+  bool opened = open_barrier(0, count, State::at_cluster_barrier);
+  for (size_t i = 0; i < count; i += of_block)
+    opened = open_barrier(i, i + of_block, State::at_block_barrier) || opened;
+  return opened;
 }
 
 }  // namespace
 
-void run_block(int threads, const std::function<void()>& body) {
-  const auto count = static_cast<size_t>(threads);
-  if (threads_of_block.size() < count) threads_of_block.resize(count);
-  body_of_block = &body;
-  for (size_t i = 0; i < count; ++i) start(threads_of_block[i]);
-  const auto lanes = static_cast<size_t>(lanes_of_wave);
+void run_cluster(int blocks, int threads, const std::function<void()>& body) {
+  of_block = static_cast<size_t>(threads);
+  const size_t count = static_cast<size_t>(blocks) * of_block, lanes = static_cast<size_t>(lanes_of_wave);
+  const unsigned first_block = blockIdx.x;
+  if (threads_of_cluster.size() < count) threads_of_cluster.resize(count);
+  body_of_threads = &body;
+  refused = nullptr;
+  for (size_t i = 0; i < count; ++i) start(threads_of_cluster[i]);
   unsigned before = 0;
   do {
     before = told;
-    for (size_t i = 0; i < count; i += lanes) run_wave(i, std::min(count, i + lanes));
-    if (all_done(count)) return;
+    for (size_t block = 0; block < count; block += of_block)
+      for (size_t i = 0; i < of_block; i += lanes)
+        run_wave(block + i, block + std::min(of_block, i + lanes), first_block);
+    if (refused != nullptr) throw std::logic_error(refused);
+    if (all_done(0, count)) return;
     for (size_t i = 0; i < count; ++i)
-      if (threads_of_block[i].state == State::waits_for_others) threads_of_block[i].state = State::ready;
-  } while (told != before || open_barrier(0, count, State::at_block_barrier));
+      if (threads_of_cluster[i].state == State::waits_for_others) threads_of_cluster[i].state = State::ready;
+  } while (told != before || open_barriers(count));
   throw std::logic_error("threads of a block wait for others that never come");
 }
 
+unsigned this_thread() { return static_cast<unsigned>(running); }
+unsigned this_block() { return static_cast<unsigned>(block_of_running); }
+bool is_running(unsigned block) { return !all_done(block * of_block, (block + 1) * of_block); }
+void refuse(const char* what) { refused = what; }
+
+void wait_for_cluster() { pause(State::at_cluster_barrier); }
 void wait_for_block() { pause(State::at_block_barrier); }
 void wait_for_wave() { pause(State::at_wave_barrier); }
 void wait_for_others() { pause(State::waits_for_others); }

@@ -1,5 +1,6 @@
-// A block of GPU threads on the CPU. Waves take turns, and the threads of a wave: each runs for as long as it need not
-// wait for others at a barrier, so that what a kernel forgets to wait for is not there yet, or is already overwritten.
+// A block of GPU threads on the CPU, or a cluster of blocks. Waves take turns, and the threads of a wave: each runs for
+// as long as it need not wait for others at a barrier, so that what a kernel forgets to wait for is not there yet, or
+// is already overwritten.
 #pragma once
 
 #include <functional>
@@ -11,11 +12,20 @@ constexpr int kMaxThreads = 1024, kWaveLanes = 64;
 // Lanes that run in lockstep; 32 for kernels of warps.
 inline int lanes_of_wave = kWaveLanes;
 
-// Calls body once for each thread of a block, with threadIdx set. Throws std::logic_error where threads wait for ones
-// that have ended, or that wait elsewhere.
-void run_block(int threads, const std::function<void()>& body);
+// Calls body once for each thread of `blocks` blocks from blockIdx on, with threadIdx and blockIdx set. Throws
+// std::logic_error where threads wait for ones that have ended, or that wait elsewhere, and after refuse().
+void run_cluster(int blocks, int threads, const std::function<void()>& body);
+inline void run_block(int threads, const std::function<void()>& body) { run_cluster(1, threads, body); }
 
-// Until all threads of the block, or of the wave, have come here.
+// The thread that runs, of all of the cluster, and its block; whether any thread of a block still runs.
+unsigned this_thread();
+unsigned this_block();
+bool is_running(unsigned block);
+// Ends the run: a thread did what a GPU does not allow.
+void refuse(const char* what);
+
+// Until all threads of the cluster, of the block, or of the wave, have come here.
+void wait_for_cluster();
 void wait_for_block();
 void wait_for_wave();
 

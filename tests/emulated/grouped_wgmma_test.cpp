@@ -1,5 +1,4 @@
-// Grouped products by warpgroups: the very source, run on the CPU, against plain loops. Pairs of blocks do not run
-// here.
+// Grouped products by warpgroups: the very source, run on the CPU, against plain loops.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,6 +6,7 @@
 #include <vector>
 
 #include "core/rng.h"
+#include "emulated/processors.h"
 #include "emulated/stream.h"
 #include "ops/gpu/grouped_products.h"  // with the stand-ins of launch.h, wgmma.h and tensor_map.h
 #include "ops/gpu/operators.h"
@@ -172,6 +172,19 @@ TEST(GroupedByWarpgroups, TallWeightGradientsAreThoseOfPlainLoops) {
   for (const DType dtype : {DType::f32, DType::bf16})
     in_each_order({{0, 70, 70, 140}, 248, 184, true, dtype == DType::bf16},
                   [&](Products& products) { products.check_gradients(dtype, dtype == DType::f32); });
+}
+
+// Of an odd number of row tiles the last is taken with two tiles of columns, which may both lie in the matrix or not.
+TEST(GroupedByWarpgroups, PairsOfBlocksGiveWhatPlainLoopsDo) {
+  emulated_processors.pairs = 1;
+  for (const int64_t columns : {504, 760})
+    for (const DType dtype : {DType::f32, DType::bf16})
+      in_each_order({{0, 130, 130, 170}, 312, columns, false, dtype == DType::bf16},
+                    [&](Products& products) { products.check_gradients(dtype, false); });
+  for (const bool indexed : {false, true})
+    in_each_order({{0, 130, 130, 150}, 504, kPairDepth, indexed, indexed},
+                  [](Products& products) { products.check_rows(ProductKind::forward); });
+  emulated_processors.pairs = 0;
 }
 
 }  // namespace

@@ -1,11 +1,7 @@
-// The GPU that kernels of warpgroups find in tests.
-#include "ops/gpu/tiling.h"
+#include "emulated/processors.h"
 
 namespace mw::gpu {
 
-const Processors& find_processors(Stream&) {
-  static const Processors processors{2, 0};
-  return processors;
-}
+const Processors& find_processors(Stream&) { return emulated_processors; }
 
 }  // namespace mw::gpu

@@ -106,7 +106,7 @@ void check_boxes() {
   for (int first = 0; first < kTileColumns; first += kColumns) {
     SCOPED_TRACE(fmt::format("{} bytes, {} columns, from {}", sizeof(U), kTileColumns, first));
     for (auto& stores : shared_stores) stores.clear();
-    dynamic_memory.resize((kBox + kTileRows / 2 * kRowBytes) / sizeof(double));
+    dynamic_memory[0].resize((kBox + kTileRows / 2 * kRowBytes) / sizeof(double));
     emulated::run_block(kAllThreads, [&] {
       if (threadIdx.x < kCopyingThreads + kWarpgroup) return;
       float sums[kTileColumns / 2];

@@ -24,11 +24,11 @@ template <class T, class LaneOf>
 T shuffle(T value, LaneOf lane_of) {
   static T given[mw::emulated::kMaxThreads][2];  // a lane may come back with the next before another has read the first
   static unsigned calls[mw::emulated::kMaxThreads];
-  const unsigned turn = calls[threadIdx.x]++ % 2,
-                 lane = threadIdx.x % static_cast<unsigned>(mw::emulated::lanes_of_wave);
-  given[threadIdx.x][turn] = value;
+  const unsigned thread = mw::emulated::this_thread(), turn = calls[thread]++ % 2,
+                 lane = thread % static_cast<unsigned>(mw::emulated::lanes_of_wave);
+  given[thread][turn] = value;
   mw::emulated::wait_for_wave();
-  return given[threadIdx.x - lane + static_cast<unsigned>(lane_of(static_cast<int>(lane)))][turn];
+  return given[thread - lane + static_cast<unsigned>(lane_of(static_cast<int>(lane)))][turn];
 }
 template <class T>
 T shuffle_xor(T value, int lanes) {

@@ -83,21 +83,29 @@ inline Status fill_async(void* memory, int byte, size_t bytes, NativeStream) {
 constexpr int kThreads = 256;
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-inline std::vector<double> dynamic_memory;
+inline std::vector<double> dynamic_memory[2];  // of the blocks of a cluster
 template <class T>
-T* dynamic_shared_memory() {
-  return reinterpret_cast<T*>(dynamic_memory.data());
+T* dynamic_shared_memory(unsigned block = emulated::this_block()) {
+  return reinterpret_cast<T*>(dynamic_memory[block].data());
+}
+
+// Blocks of a kernel that run together: two where the product that it takes says so.
+template <class First, class... Others>
+constexpr int blocks_of_cluster(void (*)(First, Others...)) {
+  if constexpr (requires { First::kPaired; }) return First::kPaired ? 2 : 1;
+  return 1;
 }
 
 template <class... Parameters, class... Arguments>
 Status launch_beside(NativeStream, void (*kernel)(Parameters...), int64_t blocks, int threads, size_t shared_bytes,
                      const Arguments&... arguments) {
-  dynamic_memory.resize(shared_bytes / sizeof(double) + 1);
-  for (int64_t block = 0; block < blocks; ++block) {
+  const int together = blocks_of_cluster(kernel);
+  for (std::vector<double>& memory : dynamic_memory) memory.resize(shared_bytes / sizeof(double) + 1);
+  for (int64_t block = 0; block < blocks; block += together) {
     gridDim.x = static_cast<unsigned>(blocks);
     blockDim.x = static_cast<unsigned>(threads);
     blockIdx.x = static_cast<unsigned>(block);
-    emulated::run_block(threads, [&] { kernel(Parameters(arguments)...); });
+    emulated::run_cluster(together, threads, [&] { kernel(Parameters(arguments)...); });
   }
   return Status::success;
 }

@@ -17,7 +17,18 @@ inline float exp2_quickly(float x) { return std::exp2(x); }
 inline unsigned shared_address(const void* p) {
   return static_cast<unsigned>(static_cast<const std::byte*>(p) - dynamic_shared_memory<std::byte>());
 }
-inline std::byte* in_shared(unsigned address) { return dynamic_shared_memory<std::byte>() + address; }
+// In a cluster also those of another block: as the block's own, with its place and this bit.
+constexpr unsigned kNamesBlock = 1u << 31, kBlockShift = 28;
+inline unsigned name_in(unsigned block, unsigned address) { return kNamesBlock | block << kBlockShift | address; }
+inline unsigned name_everywhere(unsigned address) {
+  return address & kNamesBlock ? address : name_in(emulated::this_block(), address);
+}
+inline std::byte* in_shared(unsigned address) {
+  if ((address & kNamesBlock) == 0) return dynamic_shared_memory<std::byte>() + address;
+  const unsigned block = (address & ~kNamesBlock) >> kBlockShift;
+  if (!emulated::is_running(block)) emulated::refuse("the block of this shared memory has ended");
+  return dynamic_shared_memory<std::byte>(block) + (address & ((1u << kBlockShift) - 1));
+}
 
 // Copies of a thread that it has not waited for. They happen when the thread waits for them, or at once, the latest
 // and the earliest moment at which a GPU may make them.
@@ -37,14 +48,16 @@ inline std::vector<EmulatedCopy> open_group[emulated::kMaxThreads];
 
 inline void copy_bytes(const EmulatedCopy& copy) {
   if (copies_happen_at_once) copy.make();
-  else open_group[threadIdx.x].push_back(copy);
+  else open_group[emulated::this_thread()].push_back(copy);
 }
 inline void copy_chunk(unsigned to, const bf16* from, bool valid) { copy_bytes({to, from, 16, valid}); }
 inline void copy_word(unsigned to, const void* from, bool valid) { copy_bytes({to, from, 4, valid}); }
-inline void commit_copies() { copy_groups[threadIdx.x].push_back(std::exchange(open_group[threadIdx.x], {})); }
+inline void commit_copies() {
+  copy_groups[emulated::this_thread()].push_back(std::exchange(open_group[emulated::this_thread()], {}));
+}
 template <int kPending>
 void wait_for_copies() {
-  auto& groups = copy_groups[threadIdx.x];
+  auto& groups = copy_groups[emulated::this_thread()];
   while (groups.size() > kPending) {
     for (const EmulatedCopy& copy : groups.front()) copy.make();
     groups.erase(groups.begin());
@@ -57,8 +70,9 @@ template <bool kTransposed>
 void load_matrices(unsigned (&out)[4], unsigned row) {
   static const bf16* given[emulated::kMaxThreads][2];
   static unsigned calls[emulated::kMaxThreads];
-  const unsigned turn = calls[threadIdx.x]++ % 2, lane = threadIdx.x % kWarpLanes, warp = threadIdx.x - lane;
-  given[threadIdx.x][turn] = reinterpret_cast<const bf16*>(in_shared(row));
+  const unsigned turn = calls[emulated::this_thread()]++ % 2, lane = threadIdx.x % kWarpLanes,
+                 warp = emulated::this_thread() - lane;
+  given[emulated::this_thread()][turn] = reinterpret_cast<const bf16*>(in_shared(row));
   emulated::wait_for_wave();
   for (unsigned m = 0; m < 4; ++m) {
     const auto at = [&](unsigned r, unsigned c) -> uint32_t { return given[warp + 8 * m + r][turn][c].bits; };
@@ -73,8 +87,9 @@ inline void multiply_add(float (&c)[4], const unsigned (&a)[4], unsigned b0, uns
   };
   static Given given[emulated::kMaxThreads][2];
   static unsigned calls[emulated::kMaxThreads];
-  const unsigned turn = calls[threadIdx.x]++ % 2, lane = threadIdx.x % kWarpLanes, warp = threadIdx.x - lane;
-  given[threadIdx.x][turn] = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
+  const unsigned turn = calls[emulated::this_thread()]++ % 2, lane = threadIdx.x % kWarpLanes,
+                 warp = emulated::this_thread() - lane;
+  given[emulated::this_thread()][turn] = {{a[0], a[1], a[2], a[3]}, {b0, b1}};
   emulated::wait_for_wave();
   const auto value = [](unsigned word, unsigned k) {
     return to_float(bf16{static_cast<uint16_t>(word >> 16 * (k % 2))});

@@ -1,8 +1,6 @@
 // Stands in for src/ops/gpu/tensor_map.h in a build without a GPU.
 #pragma once
 
-#include <stdexcept>
-
 #include "core/tensor.h"
 #include "ops/gpu/wgmma.h"
 
@@ -32,7 +30,7 @@ inline bool describe_heads(const Heads& heads, int box_tokens, TensorMap* out) {
 }
 
 inline void end_copy(unsigned barrier, int rows) {
-  EmulatedBarrier& b = barriers.at(barrier);
+  EmulatedBarrier& b = barrier_at(barrier);
   b.bytes -= rows * kRowBytes;
   b.end_if_complete();
   emulated::tell_waiting();
@@ -71,8 +69,9 @@ inline void copy_box(unsigned to, const TensorMap& map, int matrix, int row, int
                 [&](const bf16* from, unsigned at) { std::memcpy(in_shared(swizzle(to + at)), from, sizeof *from); });
   end_copy(barrier, map.rows);
 }
-inline void copy_box_to_pair(unsigned, const TensorMap&, int, int, int, unsigned) {
-  throw std::logic_error("pairs of blocks do not run here");
+inline void copy_box_to_pair(unsigned to, const TensorMap& map, int matrix, int row, int column, unsigned barrier) {
+  for (int block = 0; block < kPair; ++block)
+    copy_box(address_in(block, to), map, matrix, row, column, address_in(block, barrier));
 }
 
 // Stores of a thread that the copy engine has not made: batches, and the open one. The engine reads a box when the
@@ -93,7 +92,7 @@ inline void put_box(const TensorMap& map, int matrix, int row, int column, unsig
     else move_box<bf16>(map, matrix, row, column, from, add);
   };
   if (copies_happen_at_once) move();
-  else open_boxes[threadIdx.x].push_back(move);
+  else open_boxes[emulated::this_thread()].push_back(move);
 }
 inline void store_box(const TensorMap& map, int matrix, int row, int column, unsigned from) {
   put_box(map, matrix, row, column, from, false);
@@ -101,10 +100,12 @@ inline void store_box(const TensorMap& map, int matrix, int row, int column, uns
 inline void add_box(const TensorMap& map, int matrix, int row, int column, unsigned from) {
   put_box(map, matrix, row, column, from, true);
 }
-inline void commit_boxes() { box_batches[threadIdx.x].push_back(std::exchange(open_boxes[threadIdx.x], {})); }
+inline void commit_boxes() {
+  box_batches[emulated::this_thread()].push_back(std::exchange(open_boxes[emulated::this_thread()], {}));
+}
 template <int kPending>
 void wait_for_boxes() {
-  auto& own = box_batches[threadIdx.x];
+  auto& own = box_batches[emulated::this_thread()];
   while (own.size() > kPending) {
     for (const auto& move : own.front()) move();
     own.erase(own.begin());

@@ -35,7 +35,7 @@ inline void add_async(float* to, float4 values) {
 // Shared memory, and the addresses that each thread has stored at, in order.
 inline std::vector<unsigned> shared_stores[emulated::kMaxThreads];
 inline void store_shared(unsigned to, unsigned word) {
-  shared_stores[threadIdx.x].push_back(to);
+  shared_stores[emulated::this_thread()].push_back(to);
   std::memcpy(in_shared(to), &word, sizeof word);
 }
 inline void store_shared(unsigned to, unsigned first, unsigned second) {
@@ -52,20 +52,24 @@ inline void load_shared(unsigned from, float& first, float& second) {
   second = std::bit_cast<float>(load_shared(from + 4));
 }
 
-// Barriers by their address. Others run right after an arrival: what they were told of must be done.
+// Barriers by their address in the cluster. Others run right after an arrival: what they were told of must be done.
 struct EmulatedBarrier {
   int arrivals = 0, left = 0, bytes = 0;
   unsigned phase = 0;
   void end_if_complete() {
-    if (left > 0 || bytes > 0) return;
+    if (left > 0 || bytes != 0) return;
     left = arrivals;
     ++phase;
   }
 };
 inline std::map<unsigned, EmulatedBarrier> barriers;
-inline void init_barrier(unsigned barrier, int arrivals) { barriers[barrier] = {arrivals, arrivals}; }
+inline EmulatedBarrier& barrier_at(unsigned address) {
+  in_shared(address);  // refuses that of a block that has ended
+  return barriers.at(name_everywhere(address));
+}
+inline void init_barrier(unsigned barrier, int arrivals) { barriers[name_everywhere(barrier)] = {arrivals, arrivals}; }
 inline void arrive_expecting(unsigned barrier, int bytes) {
-  EmulatedBarrier& b = barriers.at(barrier);
+  EmulatedBarrier& b = barrier_at(barrier);
   b.bytes += bytes;
   --b.left;
   b.end_if_complete();
@@ -81,20 +85,19 @@ inline void arrive_after_copies(unsigned barrier) {
   arrive(barrier);
 }
 inline void wait_for_phase(unsigned barrier, unsigned parity) {
-  while (barriers.at(barrier).phase % 2 == parity) emulated::wait_for_others();
+  while (barrier_at(barrier).phase % 2 == parity) emulated::wait_for_others();
 }
 
-// Pairs of blocks do not run here.
 constexpr int kPair = 2;
-inline int place_in_pair() { return 0; }
-inline unsigned address_in(int, unsigned address) { return address; }
+inline int place_in_pair() { return static_cast<int>(emulated::this_block()); }
+inline unsigned address_in(int block, unsigned address) { return name_in(static_cast<unsigned>(block), address); }
 inline void arrive_there(unsigned barrier) { arrive(barrier); }
 inline void send_there(unsigned to, unsigned word, unsigned barrier) {
   store_shared(to, word);
   arrive(barrier);
 }
 
-inline void sync_pair() { emulated::wait_for_block(); }
+inline void sync_pair() { emulated::wait_for_cluster(); }
 
 // Barrier of the threads of a warpgroup.
 inline void sync_warpgroup() {
@@ -103,7 +106,7 @@ inline void sync_warpgroup() {
     unsigned phase = 0;
   };
   static Meeting meetings[emulated::kMaxThreads / kWarpgroup];
-  Meeting& meeting = meetings[threadIdx.x / kWarpgroup];
+  Meeting& meeting = meetings[emulated::this_thread() / kWarpgroup];
   const unsigned phase = meeting.phase;
   if (++meeting.arrived == kWarpgroup) {
     meeting = {0, phase + 1};
@@ -150,7 +153,7 @@ inline void begin_products() {}
 template <int kPending>
 void wait_for_products() {
   emulated::wait_for_wave();  // a product reads registers of other lanes
-  auto& own = batches[threadIdx.x];
+  auto& own = batches[emulated::this_thread()];
   while (own.size() > kPending) {
     for (const auto& product : own.front()) product();
     own.erase(own.begin());
@@ -158,7 +161,7 @@ void wait_for_products() {
   emulated::wait_for_wave();
 }
 inline void commit_products() {
-  batches[threadIdx.x].push_back(std::exchange(open_batch[threadIdx.x], {}));
+  batches[emulated::this_thread()].push_back(std::exchange(open_batch[emulated::this_thread()], {}));
   if (products_happen_at_once) wait_for_products<0>();
 }
 template <int kCount>
@@ -167,7 +170,7 @@ void keep_sums(float (&)[kCount]) {}
 // value_of(row, summand): of the first operand.
 template <Along kB, int kCount, class ValueOf>
 void add_to_batch(float (&d)[kCount], uint64_t b, bool add, const ValueOf& value_of) {
-  open_batch[threadIdx.x].push_back([&d, b, add, value_of] {
+  open_batch[emulated::this_thread()].push_back([&d, b, add, value_of] {
     const unsigned lane = threadIdx.x % kWarpLanes, warp = threadIdx.x % kWarpgroup / kWarpLanes;
     float rows[2][16];
     for (unsigned half = 0; half < 2; ++half)
@@ -192,10 +195,10 @@ template <Along kB, int kCount>
 void multiply_async(float (&d)[kCount], const unsigned (&a)[4], uint64_t b, bool add) {
   static std::map<uint64_t, const unsigned*> given[emulated::kMaxThreads];  // by the number of the thread's product
   static uint64_t calls[emulated::kMaxThreads];
-  const uint64_t call = calls[threadIdx.x]++;
-  given[threadIdx.x][call] = a;
-  if (call >= 64) given[threadIdx.x].erase(call - 64);
-  const unsigned first = threadIdx.x / kWarpLanes * kWarpLanes;
+  const uint64_t call = calls[emulated::this_thread()]++;
+  given[emulated::this_thread()][call] = a;
+  if (call >= 64) given[emulated::this_thread()].erase(call - 64);
+  const unsigned first = emulated::this_thread() / kWarpLanes * kWarpLanes;
   add_to_batch<kB>(d, b, add, [first, call](unsigned row, unsigned k) {
     const unsigned* words = given[first + row % 8 * 4 + k % 8 / 2].at(call);
     return to_float(bf16{static_cast<uint16_t>(words[row % 16 / 8 + k / 8 * 2] >> 16 * (k % 2))});
