@@ -29,6 +29,7 @@ const std::function<void()>* body_of_threads = nullptr;
 size_t running = 0, block_of_running = 0;  // the thread that runs, and its block, both in the cluster
 size_t of_block = 0;                       // threads
 unsigned told = 0;                         // calls of tell_waiting
+unsigned runs = 0;
 const char* refused = nullptr;
 
 Thread& current() { return threads_of_cluster[running]; }
@@ -80,40 +81,46 @@ bool all_done(size_t begin, size_t end) {
   return true;
 }
 
-bool open_barriers(size_t count) {
-  bool opened = open_barrier(0, count, State::at_cluster_barrier);
-  for (size_t i = 0; i < count; i += of_block)
-    opened = open_barrier(i, i + of_block, State::at_block_barrier) || opened;
-  return opened;
+// Runs the threads of a block until none of them can go on without another block.
+void run_waves(size_t begin, size_t end, unsigned first_block) {
+  const auto lanes = static_cast<size_t>(lanes_of_wave);
+  unsigned before = 0;
+  do {
+    before = told;
+    for (size_t i = begin; i < end; ++i)
+      if (threads_of_cluster[i].state == State::waits_for_others) threads_of_cluster[i].state = State::ready;
+    for (size_t i = begin; i < end; i += lanes) run_wave(i, std::min(end, i + lanes), first_block);
+    if (refused != nullptr) throw std::logic_error(refused);
+  } while (told != before || open_barrier(begin, end, State::at_block_barrier));
 }
 
 }  // namespace
 
 void run_cluster(int blocks, int threads, const std::function<void()>& body) {
   of_block = static_cast<size_t>(threads);
-  const size_t count = static_cast<size_t>(blocks) * of_block, lanes = static_cast<size_t>(lanes_of_wave);
+  const size_t count = static_cast<size_t>(blocks) * of_block;
   const unsigned first_block = blockIdx.x;
   if (threads_of_cluster.size() < count) threads_of_cluster.resize(count);
   body_of_threads = &body;
   refused = nullptr;
+  ++runs;
   for (size_t i = 0; i < count; ++i) start(threads_of_cluster[i]);
   unsigned before = 0;
   do {
     before = told;
-    for (size_t block = 0; block < count; block += of_block)
-      for (size_t i = 0; i < of_block; i += lanes)
-        run_wave(block + i, block + std::min(of_block, i + lanes), first_block);
-    if (refused != nullptr) throw std::logic_error(refused);
+    for (int i = 0; i < blocks; ++i) {  // in every other run the last block is ahead
+      const size_t begin = static_cast<size_t>(runs % 2 == 0 ? i : blocks - 1 - i) * of_block;
+      run_waves(begin, begin + of_block, first_block);
+    }
     if (all_done(0, count)) return;
-    for (size_t i = 0; i < count; ++i)
-      if (threads_of_cluster[i].state == State::waits_for_others) threads_of_cluster[i].state = State::ready;
-  } while (told != before || open_barriers(count));
+  } while (told != before || open_barrier(0, count, State::at_cluster_barrier));
   throw std::logic_error("threads of a block wait for others that never come");
 }
 
 unsigned this_thread() { return static_cast<unsigned>(running); }
 unsigned this_block() { return static_cast<unsigned>(block_of_running); }
 bool is_running(unsigned block) { return !all_done(block * of_block, (block + 1) * of_block); }
+unsigned this_run() { return runs; }
 void refuse(const char* what) { refused = what; }
 
 void wait_for_cluster() { pause(State::at_cluster_barrier); }

@@ -21,6 +21,8 @@ inline void run_block(int threads, const std::function<void()>& body) { run_clus
 unsigned this_thread();
 unsigned this_block();
 bool is_running(unsigned block);
+// The number of the run of a cluster.
+unsigned this_run();
 // Ends the run: a thread did what a GPU does not allow.
 void refuse(const char* what);
 

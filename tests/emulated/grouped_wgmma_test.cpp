@@ -177,10 +177,9 @@ TEST(GroupedByWarpgroups, TallWeightGradientsAreThoseOfPlainLoops) {
 // Of an odd number of row tiles the last is taken with two tiles of columns, which may both lie in the matrix or not.
 TEST(GroupedByWarpgroups, PairsOfBlocksGiveWhatPlainLoopsDo) {
   emulated_processors.pairs = 1;
-  for (const int64_t columns : {504, 760})
-    for (const DType dtype : {DType::f32, DType::bf16})
-      in_each_order({{0, 130, 130, 170}, 312, columns, false, dtype == DType::bf16},
-                    [&](Products& products) { products.check_gradients(dtype, false); });
+  for (const DType dtype : {DType::f32, DType::bf16})
+    in_each_order({{0, 130, 130, 170}, 312, dtype == DType::f32 ? 504 : 760, false, dtype == DType::bf16},
+                  [&](Products& products) { products.check_gradients(dtype, false); });
   for (const bool indexed : {false, true})
     in_each_order({{0, 130, 130, 150}, 504, kPairDepth, indexed, indexed},
                   [](Products& products) { products.check_rows(ProductKind::forward); });

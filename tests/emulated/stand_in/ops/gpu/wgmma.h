@@ -55,7 +55,7 @@ inline void load_shared(unsigned from, float& first, float& second) {
 // Barriers by their address in the cluster. Others run right after an arrival: what they were told of must be done.
 struct EmulatedBarrier {
   int arrivals = 0, left = 0, bytes = 0;
-  unsigned phase = 0;
+  unsigned phase = 0, run = 0;
   void end_if_complete() {
     if (left > 0 || bytes != 0) return;
     left = arrivals;
@@ -65,9 +65,13 @@ struct EmulatedBarrier {
 inline std::map<unsigned, EmulatedBarrier> barriers;
 inline EmulatedBarrier& barrier_at(unsigned address) {
   in_shared(address);  // refuses that of a block that has ended
-  return barriers.at(name_everywhere(address));
+  EmulatedBarrier& b = barriers[name_everywhere(address)];
+  if (b.run != emulated::this_run()) emulated::refuse("nobody has initialised this barrier yet");
+  return b;
 }
-inline void init_barrier(unsigned barrier, int arrivals) { barriers[name_everywhere(barrier)] = {arrivals, arrivals}; }
+inline void init_barrier(unsigned barrier, int arrivals) {
+  barriers[name_everywhere(barrier)] = {arrivals, arrivals, 0, 0, emulated::this_run()};
+}
 inline void arrive_expecting(unsigned barrier, int bytes) {
   EmulatedBarrier& b = barrier_at(barrier);
   b.bytes += bytes;
