@@ -84,7 +84,7 @@ class GradientPass {
     return *std::find_if(plan_.stages.begin(), plan_.stages.end(),
                          [&](const StagePlan& s) { return s.stage == stage; });
   }
-  // Of a stage's pass that follows `done` others: the gradients of routed experts, who hears of the last one.
+  // Of a stage's pass that follows `done` others: the gradients of matrices, who hears of the last one.
   GradientStore store_of(int64_t done) {
     return {done == 0 ? Store::overwrite : Store::accumulate, adds_squares_ ? &engine_.params.squares() : nullptr};
   }
@@ -210,14 +210,15 @@ void GradientPass::receive_gradient(const Action& a) {
 
 void GradientPass::backward(const Action& a) {
   const StagePlan& stage = stage_of(a.stage);
+  const int64_t done = backwards_[a.stage]++;
   if (stage.has_head)
-    engine_.model->loss(a.micro_batch, batch_of(a), loss_seed_, token_losses_[static_cast<size_t>(a.micro_batch)]);
+    engine_.model->loss(a.micro_batch, batch_of(a), loss_seed_, token_losses_[static_cast<size_t>(a.micro_batch)],
+                        store_of(done).store);
   const auto summed = summed_.extract({a.stage, a.micro_batch});
   const bool seeds = !plan_.mesh.ted || plan_.coords.tp == 0;
   engine_.model->set_auxiliary(a.stage, a.micro_batch, summed.mapped(), mean_load_[a.micro_batch], counted_tokens(a),
                                seeds ? aux_seed_ : 0.0);
   messages_.before_input_gradient(a.stage);
-  const int64_t done = backwards_[a.stage]++;
   engine_.model->backward(a.stage, a.micro_batch, batch_of(a), store_of(done), hear_of(done));
 }
 

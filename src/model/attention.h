@@ -7,6 +7,7 @@
 #include "core/stream.h"
 #include "core/tensor.h"
 #include "ops/attention.h"
+#include "ops/matmul.h"
 
 namespace mw {
 
@@ -27,12 +28,13 @@ class Attention {
 
   // out[T, D] (overwritten) = attention of the normed input x. Saves what backward needs.
   virtual void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) = 0;
-  // d_x (overwritten) from d_out, with the tensors that forward saved. Accumulates weight gradients, except those of
-  // the matrices that read x. d_x must not alias d_out.
-  virtual void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) = 0;
-  // Accumulates the weight gradients of the matrices that read x. Must be called after backward and before backward of
-  // any other block, or at any later time where the block keeps the gradients that this needs.
-  virtual void backward_inputs(Stream& stream, TensorView x_TD) = 0;
+  // d_x (overwritten) from d_out, with the tensors that forward saved. Gradients of matrices are stored as `store`
+  // says, except those of the matrices that read x; others are accumulated. d_x must not alias d_out.
+  virtual void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD,
+                        Store store) = 0;
+  // Stores the weight gradients of the matrices that read x. Must be called after backward and before backward of any
+  // other block, or at any later time where the block keeps the gradients that this needs.
+  virtual void backward_inputs(Stream& stream, TensorView x_TD, Store store) = 0;
 };
 
 // The shape passed to the attention operators; whole sequences only.

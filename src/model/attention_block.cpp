@@ -139,7 +139,8 @@ void AttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& s
   if (weights_.bo.data != nullptr) add_bias(stream, out_TD, weights_.bo);
 }
 
-void AttentionBlock::backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) {
+void AttentionBlock::backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD,
+                              Store store) {
   const int64_t tokens = d_out_TD.dim(0), h = spec_.head_dim, q_width = spec_.heads * h, kv_width = spec_.kv_heads * h;
   const TensorView o = take_front(saved_.o, {tokens, spec_.heads, h}),
                    d_o = take_front(scratch_.d_o, {tokens, spec_.heads, h});
@@ -147,7 +148,7 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
   {
     const TraceScope part(stream.trace(), "attention_output_backward");
     matmul_d_input(stream, d_out_TD, weights_.wo, d_o.reshape({tokens, q_width}));
-    matmul_d_weight(stream, d_out_TD, o.reshape({tokens, q_width}), weights_.d_wo);
+    matmul_d_weight(stream, d_out_TD, o.reshape({tokens, q_width}), weights_.d_wo, store);
     if (weights_.d_bo.data != nullptr) bias_backward(stream, d_out_TD, weights_.d_bo);
   }
 
@@ -211,11 +212,11 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
   keep(gradients_.v, saved_.v);
 }
 
-void AttentionBlock::backward_inputs(Stream& stream, TensorView x_TD) {
+void AttentionBlock::backward_inputs(Stream& stream, TensorView x_TD, Store store) {
   const TraceScope part(stream.trace(), "attention_inputs_d_weight");
-  matmul_d_weight(stream, gradients_.q, x_TD, weights_.d_wq);
-  matmul_d_weight(stream, gradients_.k, x_TD, weights_.d_wk);
-  matmul_d_weight(stream, gradients_.v, x_TD, weights_.d_wv);
+  matmul_d_weight(stream, gradients_.q, x_TD, weights_.d_wq, store);
+  matmul_d_weight(stream, gradients_.k, x_TD, weights_.d_wk, store);
+  matmul_d_weight(stream, gradients_.v, x_TD, weights_.d_wv, store);
 }
 
 }  // namespace mw

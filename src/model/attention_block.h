@@ -49,10 +49,11 @@ class AttentionBlock : public Attention {
                  AttentionScratch scratch, HeadSums head_sums, KeyValueCache cache = {}, bool defer_inputs = false);
 
   void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
-  void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
+  void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD,
+                Store store) override;
   // With defer_inputs, may be called at any time after backward, which then leaves the gradients of queries, keys and
   // values in the buffers where these were saved.
-  void backward_inputs(Stream& stream, TensorView x_TD) override;
+  void backward_inputs(Stream& stream, TensorView x_TD, Store store) override;
 
  private:
   struct Views {

@@ -107,11 +107,11 @@ void DecoderLayer::ted_forward(Stream& stream, const Batch& batch, TensorView no
 }
 
 void DecoderLayer::ted_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
-                                TensorView d_x_TD, GradientStore expert_gradients) {
+                                TensorView d_x_TD, GradientStore gradients) {
   const TensorView in = shards_.gather(stream, normed_TD, batch_tokens, scratch_.whole_in),
                    d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
                    d_in = rows(scratch_.whole_out, batch_tokens);
-  moe_->backward(stream, in, d_out, d_in, aux, expert_gradients);
+  moe_->backward(stream, in, d_out, d_in, aux, gradients);
   shards_.sum(stream, d_in, scratch_.whole_in, d_x_TD);
 }
 
@@ -130,7 +130,7 @@ void DecoderLayer::recompute_attention(Stream& stream, const Batch& batch) {
 }
 
 void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
-                                  TensorView d_x_TD) {
+                                  TensorView d_x_TD, Store store) {
   const TensorView d_out = shards_.gather(stream, d_out_TD, batch_tokens, scratch_.whole_d_out),
                    d_in = shards_.is_whole() ? d_x_TD : rows(scratch_.whole_out, batch_tokens);
   TensorView in;
@@ -140,31 +140,32 @@ void DecoderLayer::dense_backward(Stream& stream, int64_t batch_tokens, TensorVi
     feed_forward_hidden(stream, dense_, in, hidden(batch_tokens));
   }
   feed_forward_backward(stream, activation_rule(spec_), dense_, hidden(batch_tokens),
-                        take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), d_out, d_in);
-  if (!weight_part_.dense) feed_forward_backward_up(stream, dense_, in, hidden(batch_tokens));
+                        take_front(scratch_.dense_a, {batch_tokens, spec_.dense_width}), d_out, d_in, store);
+  if (!weight_part_.dense) feed_forward_backward_up(stream, dense_, in, hidden(batch_tokens), store);
   shards_.sum(stream, d_in, scratch_.whole_in, d_x_TD);
 }
 
 void DecoderLayer::backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD,
-                                         GradientStore expert_gradients) {
+                                         GradientStore gradients) {
   const int64_t tokens = shards_.own(batch_tokens).count;
   const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens),
                    d_branch = rows(scratch_.d_branch, tokens), x_mid = rows(x_mid_, tokens),
                    rstd = take_front(ffn_rstd_, {tokens});
-  if (ted_) ted_backward(stream, batch_tokens, normed, d_x_TD, d_branch, expert_gradients);
-  else if (moe_ != nullptr) moe_->backward(stream, normed, d_x_TD, d_branch, aux, expert_gradients);
-  else dense_backward(stream, batch_tokens, normed, d_x_TD, d_branch);
+  if (ted_) ted_backward(stream, batch_tokens, normed, d_x_TD, d_branch, gradients);
+  else if (moe_ != nullptr) moe_->backward(stream, normed, d_x_TD, d_branch, aux, gradients);
+  else dense_backward(stream, batch_tokens, normed, d_x_TD, d_branch, gradients.store);
   rms_norm_backward(stream, x_mid, ffn_gain_, rstd, d_branch, d_x_TD, d_x_TD, d_ffn_gain_);
 }
 
-void DecoderLayer::backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD) {
+void DecoderLayer::backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD,
+                                      Store store) {
   const int64_t tokens = shards_.own(batch.tokens()).count;
   const TensorView d_branch = rows(scratch_.d_branch, tokens), x = rows(x_, tokens),
                    rstd = take_front(attn_rstd_, {tokens}),
                    d_out = shards_.gather(stream, d_x_TD, batch.tokens(), scratch_.whole_d_out),
                    d_in = shards_.is_whole() ? d_branch : rows(scratch_.whole_out, batch.tokens());
-  attention_->backward(stream, sequences_of(batch), d_out, d_in);
-  if (!weight_part_.attention) attention_weights(stream, batch);
+  attention_->backward(stream, sequences_of(batch), d_out, d_in, store);
+  if (!weight_part_.attention) attention_weights(stream, batch, store);
   shards_.sum(stream, d_in, scratch_.whole_in, d_branch);
   rms_norm_backward(stream, x, attn_gain_, rstd, d_branch, d_x_TD, d_input_TD, d_attn_gain_);
 }
@@ -177,22 +178,22 @@ TensorView DecoderLayer::normed_again(Stream& stream, TensorView x, TensorView g
   return normed;
 }
 
-void DecoderLayer::attention_weights(Stream& stream, const Batch& batch) {
+void DecoderLayer::attention_weights(Stream& stream, const Batch& batch, Store store) {
   const TensorView normed = normed_again(stream, x_, attn_gain_, attn_rstd_, batch.tokens());
-  attention_->backward_inputs(stream, shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in));
+  attention_->backward_inputs(stream, shards_.gather(stream, normed, batch.tokens(), scratch_.whole_in), store);
 }
 
-void DecoderLayer::backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, GradientStore expert_gradients) {
+void DecoderLayer::backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, GradientStore gradients) {
   if (!(moe_ != nullptr ? weight_part_.moe : weight_part_.dense)) return;
   const TensorView normed = normed_again(stream, x_mid_, ffn_gain_, ffn_rstd_, batch_tokens);
-  if (moe_ != nullptr && !ted_) return moe_->backward_up(stream, normed, expert_gradients);
+  if (moe_ != nullptr && !ted_) return moe_->backward_up(stream, normed, gradients);
   const TensorView in = shards_.gather(stream, normed, batch_tokens, scratch_.whole_in);
-  if (ted_) moe_->backward_up(stream, in, expert_gradients);
-  else feed_forward_backward_up(stream, dense_, in, hidden(batch_tokens));
+  if (ted_) moe_->backward_up(stream, in, gradients);
+  else feed_forward_backward_up(stream, dense_, in, hidden(batch_tokens), gradients.store);
 }
 
-void DecoderLayer::backward_attention_weights(Stream& stream, const Batch& batch) {
-  if (weight_part_.attention) attention_weights(stream, batch);
+void DecoderLayer::backward_attention_weights(Stream& stream, const Batch& batch, Store store) {
+  if (weight_part_.attention) attention_weights(stream, batch, store);
 }
 
 }  // namespace mw

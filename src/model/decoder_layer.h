@@ -59,17 +59,16 @@ class DecoderLayer {
   // To be called before backward_feed_forward: recomputes what backward needs of attention, where forward did not save
   // it.
   void recompute_attention(Stream& stream, const Batch& batch);
-  // d_x [T, D], in place: the gradient of the output becomes the gradient of the feed-forward's input. Accumulates
-  // weight gradients; those of routed experts are overwritten or accumulated as `expert_gradients` says.
-  void backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD, GradientStore expert_gradients);
-  // d_input [T, D] (overwritten, may be d_x) from the d_x that backward_feed_forward returned. Accumulates weight
-  // gradients.
-  void backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD);
+  // d_x [T, D], in place: the gradient of the output becomes the gradient of the feed-forward's input. Gradients
+  // of matrices are stored as `gradients` says, here and below; others are accumulated.
+  void backward_feed_forward(Stream& stream, int64_t batch_tokens, TensorView d_x_TD, GradientStore gradients);
+  // d_input [T, D] (overwritten, may be d_x) from the d_x that backward_feed_forward returned.
+  void backward_attention(Stream& stream, const Batch& batch, TensorView d_x_TD, TensorView d_input_TD, Store store);
 
   // The weight part of a split backward (zero-bubble schedules, layout/recompute.h), at any time after the two
   // functions above. Collective over TP.
-  void backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, GradientStore expert_gradients);
-  void backward_attention_weights(Stream& stream, const Batch& batch);
+  void backward_feed_forward_weights(Stream& stream, int64_t batch_tokens, GradientStore gradients);
+  void backward_attention_weights(Stream& stream, const Batch& batch, Store store);
 
   // Makes the MoE block again, for the plan's placements; a dense layer stays as it is. Arguments as for the
   // constructor.
@@ -90,18 +89,18 @@ class DecoderLayer {
   // Computes x_mid, and leaves the normed input of the feed-forward in scratch. largest_H: of the logits, as in
   // Sequences.
   void forward_attention(Stream& stream, const Batch& batch, TensorView largest_H);
-  void attention_weights(Stream& stream, const Batch& batch);
+  void attention_weights(Stream& stream, const Batch& batch, Store store);
   // Recomputes the normed input of a block.
   TensorView normed_again(Stream& stream, TensorView x, TensorView gain, TensorView rstd, int64_t batch_tokens);
   // The MoE block, and its gradient, with TED (layout/mesh.h): every TP rank routes all tokens of the micro-batch.
   void ted_forward(Stream& stream, const Batch& batch, TensorView normed_TD, TensorView out_TD, bool training,
                    const RoutingTap* tap);
   void ted_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD, TensorView d_x_TD,
-                    GradientStore expert_gradients);
+                    GradientStore gradients);
   // The dense feed-forward of normed rows, and its gradient.
   void dense_forward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView out_TD);
   void dense_backward(Stream& stream, int64_t batch_tokens, TensorView normed_TD, TensorView d_out_TD,
-                      TensorView d_x_TD);
+                      TensorView d_x_TD, Store store);
 
   LayerSpec spec_;  // as this rank computes it
   const TokenShards& shards_;

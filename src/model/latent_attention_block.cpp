@@ -99,23 +99,23 @@ void LatentAttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequen
   matmul(stream, flat(o), weights_.wo, out_TD);
 }
 
-void LatentAttentionBlock::backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD,
-                                    TensorView d_x_TD) {
+void LatentAttentionBlock::backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD,
+                                    Store store) {
   const int64_t tokens = d_out_TD.dim(0), value = spec_.latent.value_dim;
   const TensorView o = heads(saved_.o, tokens, value), d_o = heads(scratch_.d_o, tokens, value);
   const TraceScope block(stream.trace(), "attention_block_backward");
   {
     const TraceScope part(stream.trace(), "attention_output_backward");
     matmul_d_input(stream, d_out_TD, weights_.wo, flat(d_o));
-    matmul_d_weight(stream, d_out_TD, flat(o), weights_.d_wo);
+    matmul_d_weight(stream, d_out_TD, flat(o), weights_.d_wo, store);
   }
   const Views in = prepare(stream, tokens, sequences, false);
   const TensorView d_q = heads(scratch_.d_q, tokens, spec_.head_dim), d_k = heads(scratch_.d_k, tokens, spec_.head_dim),
                    d_v = heads(scratch_.d_v, tokens, value);
   attention_backward(stream, attention_shape(spec_, tokens, sequences, sequences.has_documents()), in.q, in.k, in.v, o,
                      take_front(saved_.lse, {spec_.heads, tokens}), d_o, d_q, d_k, d_v, sequences.first_T);
-  backward_queries(stream, d_q, sequences);
-  backward_keys(stream, d_k, d_v, sequences);
+  backward_queries(stream, d_q, sequences, store);
+  backward_keys(stream, d_k, d_v, sequences, store);
 
   const TraceScope part(stream.trace(), "attention_inputs_backward");
   const Kept gradients = kept(tokens);
@@ -125,7 +125,8 @@ void LatentAttentionBlock::backward(Stream& stream, const Sequences& sequences, 
   add(stream, d_x_TD, branch, d_x_TD);
 }
 
-void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, const Sequences& sequences) {
+void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, const Sequences& sequences,
+                                            Store store) {
   const TraceScope part(stream.trace(), "queries_backward");
   rotate(stream, d_q_THh, sequences, RopeDirection::backward);
   const int64_t tokens = d_q_THh.dim(0), rank = spec_.latent.q_rank;
@@ -135,13 +136,13 @@ void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, 
     return;
   }
   const TensorView d_latent = take_front(scratch_.d_latent, {tokens, rank});
-  matmul_d_weight(stream, flat(d_q_THh), take_front(scratch_.latent_q, {tokens, rank}), weights_.d_wq_b);
+  matmul_d_weight(stream, flat(d_q_THh), take_front(scratch_.latent_q, {tokens, rank}), weights_.d_wq_b, store);
   matmul_d_input(stream, flat(d_q_THh), weights_.wq_b, d_latent);
   backward_norm(stream, queries, weights_.q_gain, saved_.q_rstd, d_latent, weights_.d_q_gain);
 }
 
 void LatentAttentionBlock::backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv,
-                                         const Sequences& sequences) {
+                                         const Sequences& sequences, Store store) {
   const TraceScope part(stream.trace(), "keys_values_backward");
   const LatentSpec& l = spec_.latent;
   const int64_t tokens = d_k_THh.dim(0);
@@ -152,7 +153,7 @@ void LatentAttentionBlock::backward_keys(Stream& stream, TensorView d_k_THh, Ten
   copy_columns(stream, {d_v_THv, 0}, {d_kv, l.nope_dim}, l.value_dim);
   sum_columns(stream, {d_k_THh, l.nope_dim}, {to.k_rope, 0}, l.rope_dim);
   rotate(stream, to.k_rope.reshape({tokens, 1, l.rope_dim}), sequences, RopeDirection::backward);
-  matmul_d_weight(stream, flat(d_kv), take_front(scratch_.latent_kv, {tokens, l.kv_rank}), weights_.d_wkv_b);
+  matmul_d_weight(stream, flat(d_kv), take_front(scratch_.latent_kv, {tokens, l.kv_rank}), weights_.d_wkv_b, store);
   matmul_d_input(stream, flat(d_kv), weights_.wkv_b, d_latent);
   backward_norm(stream, to.c_kv, weights_.kv_gain, saved_.kv_rstd, d_latent, weights_.d_kv_gain);
 }
@@ -171,11 +172,11 @@ TensorView LatentAttentionBlock::join(Stream& stream, const Kept& parts) {
   return both;
 }
 
-void LatentAttentionBlock::backward_inputs(Stream& stream, TensorView x_TD) {
+void LatentAttentionBlock::backward_inputs(Stream& stream, TensorView x_TD, Store store) {
   const TraceScope part(stream.trace(), "attention_inputs_d_weight");
   const Kept gradients = kept(x_TD.dim(0));
-  matmul_d_weight(stream, gradients.queries, x_TD, compresses_queries() ? weights_.d_wq_a : weights_.d_wq);
-  matmul_d_weight(stream, join(stream, gradients), x_TD, weights_.d_wkv_a);
+  matmul_d_weight(stream, gradients.queries, x_TD, compresses_queries() ? weights_.d_wq_a : weights_.d_wq, store);
+  matmul_d_weight(stream, join(stream, gradients), x_TD, weights_.d_wkv_a, store);
 }
 
 }  // namespace mw

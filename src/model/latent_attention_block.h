@@ -42,9 +42,10 @@ class LatentAttentionBlock : public Attention {
                        KeyValueCache cache = {});
 
   void forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) override;
-  void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD) override;
+  void backward(Stream& stream, const Sequences& sequences, TensorView d_out_TD, TensorView d_x_TD,
+                Store store) override;
   // May be called at any time after backward, which leaves gradients in the buffers of the saved tensors.
-  void backward_inputs(Stream& stream, TensorView x_TD) override;
+  void backward_inputs(Stream& stream, TensorView x_TD, Store store) override;
 
  private:
   struct Views {
@@ -64,8 +65,8 @@ class LatentAttentionBlock : public Attention {
   // latents in scratch.
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
   // Compute the gradients of the saved tensors, in their place, from those of queries, or of keys and values.
-  void backward_queries(Stream& stream, TensorView d_q_THh, const Sequences& sequences);
-  void backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv, const Sequences& sequences);
+  void backward_queries(Stream& stream, TensorView d_q_THh, const Sequences& sequences, Store store);
+  void backward_keys(Stream& stream, TensorView d_k_THh, TensorView d_v_THv, const Sequences& sequences, Store store);
   // Computes the gradient of a latent, in its place, from that of its normed form.
   void backward_norm(Stream& stream, TensorView latent, TensorView gain, TensorView rstd, TensorView d_normed,
                      TensorView d_gain);

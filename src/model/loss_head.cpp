@@ -51,7 +51,7 @@ void LossHead::differentiate(Stream& stream, TensorView logits_Cv, TensorView la
 }
 
 void LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD,
-                    std::vector<float>& losses) {
+                    std::vector<float>& losses, Store store) {
   const TraceScope part(stream.trace(), "head_and_loss");
   const int64_t tokens = batch.tokens(), columns = logits_.dim(1);
   const Block own = shards_.own(tokens);
@@ -71,7 +71,9 @@ void LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float s
     }
     if (seed <= 0) continue;
     matmul_d_input(stream, d_logits, head_.weights[0], d_whole.slice(begin, count));
-    matmul_d_weight(stream, d_logits, normed.slice(begin, count), head_.grad);
+    // The embedding adds to the gradient of tied weights.
+    const bool is_first = begin == 0 && head_.row.role == ParamRole::matrix;
+    matmul_d_weight(stream, d_logits, normed.slice(begin, count), head_.grad, is_first ? store : Store::accumulate);
   }
   if (seed > 0) {
     shards_.sum(stream, d_whole, whole_in_, d_normed);

@@ -16,9 +16,10 @@ class LossHead {
 
   // Writes the cross-entropy of each token of this rank's shard (0 without a valid label) into `losses` by the next
   // Stream::wait(). x [T, D]: the output of the last layer. With `seed` > 0 also computes the gradients of seed * (sum
-  // over all shards): d_x [T, D] is overwritten, weight gradients are accumulated. Collective over TP.
+  // over all shards): d_x [T, D] is overwritten, the gradient of the head stored as `store` says, unless its
+  // weights are the embedding's; other weight gradients are accumulated. Collective over TP.
   void loss(Stream& stream, const Batch& batch, TensorView x_TD, float seed, TensorView d_x_TD,
-            std::vector<float>& losses);
+            std::vector<float>& losses, Store store);
   // Logits of tokens [begin, begin + count) of a micro-batch of `tokens` tokens, [count, V], on the host; x: this
   // rank's shard. Collective over TP.
   std::vector<float> logits(Stream& stream, int64_t tokens, TensorView x_TD, int64_t begin, int64_t count);

@@ -233,8 +233,11 @@ void ParamStore::repack_updated(Stream& stream) {
 
 void ParamStore::zero_gradients(Stream& stream) {
   const TraceScope part(stream.trace(), "zero_gradients");
-  for (Parameter& p : params_)
-    if (p.row.trained && !p.row.expert) fill_zero(stream, p.grad);
+  for (Parameter& p : params_) {
+    // Of key/value heads that ranks of TP share, a rank has the gradients of all, and stores those of one.
+    const bool is_overwritten = p.row.role == ParamRole::matrix && (p.row.expert || p.weights.size() == 1);
+    if (p.row.trained && !is_overwritten) fill_zero(stream, p.grad);
+  }
 }
 
 }  // namespace mw

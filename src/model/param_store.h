@@ -102,7 +102,7 @@ class ParamStore {
   // The same after an update that has written the owned part of every Parameter::copy_bf16 and gathered the rest: from
   // the copies where the master weights are sharded, otherwise from the master weights.
   void repack_updated(Stream& stream);
-  // Zeroes all gradients except those of routed experts, which the first backward pass of a step overwrites.
+  // Zeroes all gradients except those of matrices that the first backward pass of a step overwrites.
   void zero_gradients(Stream& stream);
   int64_t fixed_bytes() const { return store_.fixed_bytes(); }  // of the device
 

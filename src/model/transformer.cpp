@@ -171,14 +171,14 @@ void Transformer::forward(int stage, int64_t micro_batch, const Batch& batch, bo
   if (own.has_head) last_tokens_ = tokens;
 }
 
-void Transformer::loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses) {
+void Transformer::loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses, Store store) {
   const int stage = stages_.back().plan.stage;
   const int64_t tokens = batch.tokens();
   head_->loss(stream_, batch, output(stage, micro_batch, tokens), seed, output_gradient(stage, micro_batch, tokens),
-              losses);
+              losses, store);
 }
 
-void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients,
+void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, GradientStore gradients,
                            const FeedForwardDone& done) {
   const int64_t tokens = batch.tokens();
   const StagePlan& own = stage_of(stage).plan;
@@ -189,25 +189,26 @@ void Transformer::backward(int stage, int64_t micro_batch, const Batch& batch, G
     const int64_t number = own.first_layer + static_cast<int64_t>(i);
     const TraceScope part(stream_.trace(), "layer_backward", {"layer", number});
     layers[i].recompute_attention(stream_, batch);
-    layers[i].backward_feed_forward(stream_, tokens, d_x, expert_gradients);
+    layers[i].backward_feed_forward(stream_, tokens, d_x, gradients);
     if (done && !splits_) done(number);
     if (i > 0) begin_weights(stream_, layers[i - 1], Pass::backward);
-    layers[i].backward_attention(stream_, batch, d_x, i == 0 ? input_gradient(stage, micro_batch, tokens) : d_x);
+    layers[i].backward_attention(stream_, batch, d_x, i == 0 ? input_gradient(stage, micro_batch, tokens) : d_x,
+                                 gradients.store);
   }
   if (own.embeds) embedding_->backward(stream_, batch, input_gradient(stage, micro_batch, tokens));
   if (!splits_) release(stage, micro_batch);
 }
 
-void Transformer::backward_weights(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients,
+void Transformer::backward_weights(int stage, int64_t micro_batch, const Batch& batch, GradientStore gradients,
                                    const FeedForwardDone& done) {
   MW_CHECK(splits_, "backward of {} leaves no weight part", describe(plan_.pipeline));
   std::vector<DecoderLayer>& layers = slot_of(stage, micro_batch).layers;
   for (size_t i = layers.size(); i-- > 0;) {
     const int64_t number = stage_of(stage).plan.first_layer + static_cast<int64_t>(i);
     const TraceScope part(stream_.trace(), "layer_backward_weights", {"layer", number});
-    layers[i].backward_feed_forward_weights(stream_, batch.tokens(), expert_gradients);
+    layers[i].backward_feed_forward_weights(stream_, batch.tokens(), gradients);
     if (done) done(number);
-    layers[i].backward_attention_weights(stream_, batch);
+    layers[i].backward_attention_weights(stream_, batch, gradients.store);
   }
   release(stage, micro_batch);
 }
@@ -277,8 +278,8 @@ AuxLosses Transformer::set_auxiliary(const std::vector<double>& summed, int64_t 
   return auxiliary_.losses(moe_index_, summed, tokens);
 }
 
-void Transformer::backward(const Batch& batch, GradientStore expert_gradients, const FeedForwardDone& done) {
-  backward(whole_stage(), 0, batch, expert_gradients, done);
+void Transformer::backward(const Batch& batch, GradientStore gradients, const FeedForwardDone& done) {
+  backward(whole_stage(), 0, batch, gradients, done);
 }
 
 std::vector<float> Transformer::logits(int64_t begin, int64_t count) {

@@ -55,16 +55,17 @@ class Transformer {
                const std::vector<RoutingTap>& taps = {});
   // After forward of the last stage: writes the cross-entropy of each token of this rank's shard (0 without a valid
   // label) into `losses` by the next wait of the stream. With `seed` > 0 also starts backward: gradients of seed * (sum
-  // over all shards). Collective over TP.
-  void loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses);
-  // Backward through the stage's layers, after set_auxiliary and, on the last stage, after loss(seed > 0). Accumulates
-  // gradients; those of routed experts are overwritten or accumulated as `expert_gradients` says. Collective over EP
-  // and TP. When the schedule splits backward, the gradients of the weight part (layout/recompute.h) are not computed
-  // yet, `done` is not called, and the micro-batch keeps its slot until backward_weights, which may be called at any
-  // later time. backward_weights is collective over TP.
-  void backward(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients = {},
+  // over all shards); store: as in backward. Collective over TP.
+  void loss(int64_t micro_batch, const Batch& batch, float seed, std::vector<float>& losses,
+            Store store = Store::accumulate);
+  // Backward through the stage's layers, after set_auxiliary and, on the last stage, after loss(seed > 0). Gradients of
+  // matrices are overwritten or accumulated as `gradients` says, others are accumulated. Collective over EP and TP.
+  // When the schedule splits backward, the gradients of the weight part (layout/recompute.h) are not computed yet,
+  // `done` is not called, and the micro-batch keeps its slot until backward_weights, which may be called at any later
+  // time. backward_weights is collective over TP.
+  void backward(int stage, int64_t micro_batch, const Batch& batch, GradientStore gradients = {},
                 const FeedForwardDone& done = {});
-  void backward_weights(int stage, int64_t micro_batch, const Batch& batch, GradientStore expert_gradients = {},
+  void backward_weights(int stage, int64_t micro_batch, const Batch& batch, GradientStore gradients = {},
                         const FeedForwardDone& done = {});
   // Frees the slot of a micro-batch that has no backward pass.
   void release(int stage, int64_t micro_batch);
@@ -87,7 +88,7 @@ class Transformer {
   void forward(const Batch& batch, bool training, const std::vector<RoutingTap>& taps = {});
   std::vector<double> statistics() { return statistics(0, 0); }
   AuxLosses set_auxiliary(const std::vector<double>& summed, int64_t tokens, double seed);
-  void backward(const Batch& batch, GradientStore expert_gradients = {}, const FeedForwardDone& done = {});
+  void backward(const Batch& batch, GradientStore gradients = {}, const FeedForwardDone& done = {});
 
   // Logits of tokens [begin, begin + count) of the micro-batch in the last stage's last forward, [count, V], on the
   // host. Collective over TP.

@@ -48,19 +48,20 @@ void feed_forward(Stream& stream, const ActivationRule& rule, const FeedForwardW
 }
 
 void feed_forward_backward(Stream& stream, const ActivationRule& rule, const FeedForwardWeights& weights,
-                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD,
+                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD, Store store,
                            const FeedForwardGate& gate) {
   const TraceScope part(stream.trace(), "feed_forward_backward");
   matmul_d_input(stream, d_out_TD, weights.down, a_TF);
   activate_backward(stream, rule, h_TcF, a_TF, gate.gate_T, h_TcF, a_TF, gate.d_gate_T);
   if (gate.gate_T.data != nullptr) gate_backward(stream, gate.gate_T, gate.d_gate_T);
-  matmul_d_weight(stream, d_out_TD, a_TF, weights.d_down);
+  matmul_d_weight(stream, d_out_TD, a_TF, weights.d_down, store);
   matmul_d_input(stream, flat_halves(h_TcF), weights.up, d_x_TD);
 }
 
-void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF) {
+void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF,
+                              Store store) {
   const TraceScope part(stream.trace(), "feed_forward_up_d_weight");
-  matmul_d_weight(stream, flat_halves(d_h_TcF), x_TD, weights.d_up);
+  matmul_d_weight(stream, flat_halves(d_h_TcF), x_TD, weights.d_up, store);
 }
 
 CapacityRule capacity_rule(const MoeSpec& moe, int64_t domain_tokens, double factor) {
@@ -305,7 +306,7 @@ void MoeLayer::recompute_by_token(Stream& stream, TensorView x_TD) {
 }
 
 void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
-                        GradientStore expert_gradients) {
+                        GradientStore gradients) {
   const TraceScope part(stream.trace(), "moe_backward");
   const MoeSpec& m = layer_.moe;
   const TensorView h = hidden(), a = activated();
@@ -324,8 +325,8 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
   if (m.shared_width > 0) {
     base = tokens_of(scratch_.branch, x_TD.cols());
     feed_forward_backward(stream, activation_, weights_.shared, shared_hidden(),
-                          tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base, gate);
-    if (!options_.defer_up) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
+                          tokens_of(scratch_.shared_a, m.shared_width), d_out_TD, base, gradients.store, gate);
+    if (!options_.defer_up) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden(), gradients.store);
   }
   const int64_t chunks = transport_->chunks();
   for (int64_t c = 0; c < chunks; ++c) {
@@ -339,13 +340,13 @@ void MoeLayer::backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, Te
     experts_.backward(stream, batch, weights, h, a);
     {
       const TraceScope weight(stream.trace(), "expert_down_d_weight");
-      expert_gradient(stream, ExpertMatrix::down, c, batch.in, {a, nullptr}, batch.offsets, expert_gradients);
+      expert_gradient(stream, ExpertMatrix::down, c, batch.in, {a, nullptr}, batch.offsets, gradients);
     }
     const bool together = transport_->rows_stay() && !options_.defer_up;
-    if (together) expert_up_backward(stream, c, batch, weights, x_TD, expert_gradients);
+    if (together) expert_up_backward(stream, c, batch, weights, x_TD, gradients);
     else experts_.up_d_input(stream, batch, weights, h);
     transport_->combine_begin(stream, Pass::backward, c);
-    if (!together && !options_.defer_up) expert_up_gradient(stream, c, x_TD, expert_gradients);
+    if (!together && !options_.defer_up) expert_up_gradient(stream, c, x_TD, gradients);
   }
   const TensorView d_gate = take_front(scratch_.d_gate, {tokens_, m.top_k}),
                    d_logits = take_front(scratch_.d_logits, {tokens_, m.experts});
@@ -371,27 +372,27 @@ void MoeLayer::expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chun
 }
 
 // From the d_h that expert_backward left in h.
-void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, GradientStore expert_gradients) {
+void MoeLayer::expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, GradientStore gradients) {
   const TraceScope part(stream.trace(), "expert_up_d_weight");
   const ExpertBatch rows = transport_->forward_rows(chunk, x_TD);
-  expert_gradient(stream, ExpertMatrix::up, chunk, {flat_halves(hidden()), nullptr}, rows.in, rows.offsets,
-                  expert_gradients);
+  expert_gradient(stream, ExpertMatrix::up, chunk, {flat_halves(hidden()), nullptr}, rows.in, rows.offsets, gradients);
 }
 
 // Both gradients from d_h at once.
 void MoeLayer::expert_up_backward(Stream& stream, int64_t chunk, const ExpertBatch& batch, const ExpertWeights& weights,
-                                  TensorView x_TD, GradientStore expert_gradients) {
+                                  TensorView x_TD, GradientStore gradients) {
   const TraceScope part(stream.trace(), "expert_up_backward");
-  const GradientTarget target = transport_->gradient(stream, ExpertMatrix::up, chunk, expert_gradients);
+  const GradientTarget target = transport_->gradient(stream, ExpertMatrix::up, chunk, gradients);
   esfk(stream, {flat_halves(hidden()), nullptr}, transport_->forward_rows(chunk, x_TD).in, batch.offsets, weights.up,
        batch.out, target.values, target.store, {}, options_.products);
-  transport_->gradient_done(stream, ExpertMatrix::up, chunk, expert_gradients.store);
+  transport_->gradient_done(stream, ExpertMatrix::up, chunk, gradients.store);
 }
 
-void MoeLayer::backward_up(Stream& stream, TensorView x_TD, GradientStore expert_gradients) {
+void MoeLayer::backward_up(Stream& stream, TensorView x_TD, GradientStore gradients) {
   MW_CHECK(options_.defer_up, "backward left nothing");
-  if (layer_.moe.shared_width > 0) feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden());
-  for (int64_t c = 0; c < transport_->chunks(); ++c) expert_up_gradient(stream, c, x_TD, expert_gradients);
+  if (layer_.moe.shared_width > 0)
+    feed_forward_backward_up(stream, weights_.shared, x_TD, shared_hidden(), gradients.store);
+  for (int64_t c = 0; c < transport_->chunks(); ++c) expert_up_gradient(stream, c, x_TD, gradients);
   transport_->gradients_finish(stream);
 }
 

@@ -32,13 +32,14 @@ void feed_forward(Stream& stream, const ActivationRule& rule, const FeedForwardW
                   TensorView h_TcF, TensorView a_TF, TensorView out_TD, const FeedForwardGate& gate = {});
 // h alone, once more.
 void feed_forward_hidden(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView h_TcF);
-// d_x (overwritten) from d_out; adds to d_down. h is overwritten with its own gradient, d_gate with that of the gate's
-// logits.
+// d_x (overwritten) and d_down (stored as `store` says) from d_out. h is overwritten with its own gradient, d_gate with
+// that of the gate's logits.
 void feed_forward_backward(Stream& stream, const ActivationRule& rule, const FeedForwardWeights& weights,
-                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD,
+                           TensorView h_TcF, TensorView a_TF, TensorView d_out_TD, TensorView d_x_TD, Store store,
                            const FeedForwardGate& gate = {});
-// Adds to d_up, from the gradient that feed_forward_backward left in h.
-void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF);
+// d_up, from the gradient that feed_forward_backward left in h.
+void feed_forward_backward_up(Stream& stream, const FeedForwardWeights& weights, TensorView x_TD, TensorView d_h_TcF,
+                              Store store);
 
 struct MoeWeights {
   Weight router;                          // f32 [E, D]
@@ -138,12 +139,12 @@ class MoeLayer {
   void forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len, bool training,
                const RoutingTap* tap);
   const LoadStatistics& statistics() const { return statistics_; }
-  // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients, or overwrites
-  // those of the routed experts. x: to the bit that of forward. Collective over EP.
+  // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients, or
+  // overwrites those of experts, routed and shared. x: to the bit that of forward. Collective over EP.
   void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
-                GradientStore expert_gradients = {});
+                GradientStore gradients = {});
   // With defer_up, at any time after backward: what it left. x: as there.
-  void backward_up(Stream& stream, TensorView x_TD, GradientStore expert_gradients);
+  void backward_up(Stream& stream, TensorView x_TD, GradientStore gradients);
 
   // Rows that this rank's experts computed in the last forward pass, and those of replicas among them.
   int64_t expert_rows() const { return rows_; }
@@ -170,9 +171,9 @@ class MoeLayer {
   void dispatch_again(Stream& stream, TensorView x_TD);
   void expert_gradient(Stream& stream, ExpertMatrix matrix, int64_t chunk, const SortedRows& d_y, const SortedRows& x,
                        std::span<const int64_t> offsets, GradientStore store);
-  void expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, GradientStore expert_gradients);
+  void expert_up_gradient(Stream& stream, int64_t chunk, TensorView x_TD, GradientStore gradients);
   void expert_up_backward(Stream& stream, int64_t chunk, const ExpertBatch& batch, const ExpertWeights& weights,
-                          TensorView x_TD, GradientStore expert_gradients);
+                          TensorView x_TD, GradientStore gradients);
   void recompute_by_token(Stream& stream, TensorView x_TD);
   TensorView tokens_of(TensorView saved, int64_t width) const;
   TensorView shared_hidden() const;

@@ -78,8 +78,9 @@ void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK,
                     Store store = Store::overwrite);
 
-// dw[N, K] += dy[M, N]^T x[M, K]. dy and x: the same dtype, f32 or bf16. dw: f32, accumulated.
-void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK);
+// dw[N, K] (=|+=) dy[M, N]^T x[M, K]. dy and x: the same dtype, f32 or bf16. dw: f32.
+void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK,
+                     Store store = Store::accumulate);
 
 // Rows of an operand in expert-sorted order: sorted row r is data[index[r]], or data[r] when index is null.
 struct SortedRows {

@@ -228,10 +228,14 @@ void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, Tens
   }
   run(stream, Work::matmul, "matmul_d_input", &Operators::matmul_d_input, dy_MN, weight, dx_MK, store);
 }
-void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
+void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK, Store store) {
   check_matmul_d_weight(dy_MN, x_MK, dw_NK);
   if (dw_NK.numel() == 0) return;
-  run(stream, Work::matmul, "matmul_d_weight", &Operators::matmul_d_weight, dy_MN, x_MK, dw_NK);
+  if (dy_MN.rows() == 0) {  // a sum of nothing
+    if (store == Store::overwrite) fill_zero(stream, dw_NK);
+    return;
+  }
+  run(stream, Work::matmul, "matmul_d_weight", &Operators::matmul_d_weight, dy_MN, x_MK, dw_NK, store);
 }
 void mixed_matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN) {
   check_mixed_matmul(x_MK, weight, y_MN);

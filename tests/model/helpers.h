@@ -18,7 +18,7 @@ namespace mw::test {
 // for the stream.
 inline double summed_loss(Transformer& model, const Batch& batch, float seed) {
   std::vector<float> losses;
-  model.loss(0, batch, seed, losses);
+  model.loss(0, batch, seed, losses, Store::overwrite);
   model.stream().wait();
   return std::accumulate(losses.begin(), losses.end(), 0.0);
 }

@@ -107,7 +107,7 @@ TEST(Recompute, KeepsMicroBatchesApart) {
       const std::vector<double> summed = model.statistics(0, m);
       statistics.insert(statistics.end(), summed.begin(), summed.end());
       std::vector<float> losses;
-      model.loss(m, batch(m), 0.01f, losses);
+      model.loss(m, batch(m), 0.01f, losses, m == 0 ? Store::overwrite : Store::accumulate);
       model.set_auxiliary(0, m, summed, {}, plan.batch.tokens(), 1.0);
       model.backward(0, m, batch(m), m == 0 ? Store::overwrite : Store::accumulate);
       EXPECT_EQ(model.live(0), splits_backward(plan.pipeline.kind) ? 2 : 1 - m);

@@ -277,8 +277,8 @@ void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, Tens
   multiply_rows(stream, ProductKind::d_input, {dy_MN}, weight, {dx_MK}, 0, dy_MN.rows(), store);
 }
 
-void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK) {
-  multiply_d_weight(stream, {dy_MN}, {x_MK}, dw_NK, 0, dy_MN.rows(), Store::accumulate);
+void matmul_d_weight(Stream& stream, TensorView dy_MN, TensorView x_MK, TensorView dw_NK, Store store) {
+  multiply_d_weight(stream, {dy_MN}, {x_MK}, dw_NK, 0, dy_MN.rows(), store);
 }
 
 void esmm(Stream& stream, SortedRows x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
