@@ -1,4 +1,4 @@
-// Products with weights of which a rank holds no row.
+// Products with weights of which a rank holds no row, and of no rows.
 #include <gtest/gtest.h>
 
 #include "ops/matmul.h"
@@ -27,6 +27,20 @@ TEST(Matmul, WeightsMayHaveNoRows) {
     EXPECT_EQ(to_case_tensor(dx).values, std::vector<float>(5 * 47, 0.0f));
     EXPECT_EQ(to_case_tensor(onto).values, to_case_tensor(start).values);
     EXPECT_EQ(to_case_tensor(room).values, random_tensor("w", {4, 47}, DType::f32).values);
+  }
+}
+
+TEST(Matmul, GradientsOfNoRowsAreZero) {
+  TestStream test;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Owned room = to_operand(random_tensor("x", {1, 47}, dtype)),
+                start = to_operand(random_tensor("dw", {6, 47}, DType::f32));
+    const TensorView dy(room.view.data, dtype, {0, 6}), x(room.view.data, dtype, {0, 47});
+    Owned dw = to_operand(random_tensor("dw", {6, 47}, DType::f32));
+    matmul_d_weight(test.stream, dy, x, dw.view, Store::accumulate);
+    EXPECT_EQ(to_case_tensor(dw).values, to_case_tensor(start).values);
+    matmul_d_weight(test.stream, dy, x, dw.view, Store::overwrite);
+    EXPECT_EQ(to_case_tensor(dw).values, std::vector<float>(6 * 47, 0.0f));
   }
 }
 

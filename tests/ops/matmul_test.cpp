@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/elementwise.h"
 #include "ops/expert_helpers.h"
 
 namespace mw::test {
@@ -403,6 +404,22 @@ TEST(Matmul, MismatchedShapesNameBoth) {
   }
   const Owned bf16_x = to_operand(random_tensor("x", {5, 47}, DType::bf16));
   EXPECT_THROW(matmul(test.stream, bf16_x.view, w.weights[0], y.view), Error);  // no packed form
+}
+
+// What is overwritten has no part in the sums. Libraries may add in another order to what is there.
+TEST(Matmul, GradientsOverwriteWhatWasThere) {
+  TestStream test;
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const int64_t rows : {1, 33, 700}) {
+      const Owned dy = to_operand(random_tensor("dy", {rows, 40}, dtype)),
+                  x = to_operand(random_tensor("x", {rows, 72}, dtype));
+      Owned over = make_output(DType::f32, {40, 72}), onto = make_output(DType::f32, {40, 72});
+      fill_zero(test.stream, onto.view);
+      matmul_d_weight(test.stream, dy.view, x.view, onto.view, Store::accumulate);
+      matmul_d_weight(test.stream, dy.view, x.view, over.view, Store::overwrite);
+      const CaseTensor a = to_case_tensor(over), b = to_case_tensor(onto);
+      for (size_t i = 0; i < a.values.size(); ++i) ASSERT_NEAR(a.values[i], b.values[i], 1e-4) << rows << " rows";
+    }
 }
 
 }  // namespace
