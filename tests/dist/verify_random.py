@@ -73,6 +73,7 @@ REFUSALS = [
     # Every rank has a copy of the key/value heads that it shares: the same number of ranks for each.
     r"mesh\.tp = \d+ ranks cannot share \d+ key/value heads evenly",
     r'memory\.expert_gradients = "bf16" is not supported with moe\.transport = "gather_weights" yet',
+    r'moe\.replica_slots = \d+ is not supported with moe\.transport = "padded"',
     r'moe\.transport = "gather_tokens" and moe\.tp_mode = "ted" both shard the width of experts',
     # Weight gradients are deferred, whose operands full recompute does not keep.
     r'mesh\.schedule = "zb_\w+" computes weight gradients later, but memory\.recompute = "full" keeps none',
