@@ -1,5 +1,5 @@
 // Which products of experts a GPU's matrix library computes, one per expert, and which the grouped kernels do. The
-// operators follow this rule, and the planner, which does not link them, knows times by it.
+// operators follow this rule, and the planner, which does not link them, predicts times with it.
 #pragma once
 
 #include <cstdint>

@@ -221,16 +221,17 @@ const std::vector<KeyRule>& key_rules() {
       CHOICE("moe.tp_mode", moe.tp_mode,
              "MoE layers under tensor parallelism; ssmb: shard the tokens (X-MoE), experts are whole; ted: shard the "
              "width of every expert (DeepSpeed-TED), each rank routes all tokens"),
-      TEXT("moe.transport", moe.transport,
-           "how rows reach their experts: auto (in_place if mesh.ep = 1, else for each layer what plan.platform "
-           "predicts to be fastest of flat, halo, bypass, gather_weights and gather_tokens; without a profile flat, or "
-           "bypass where it sends at most half of flat's rows between NVIDIA GPUs of one node), in_place, flat "
-           "(all-to-all), "
-           "padded (GShard's equal buffers), halo (Piper: rows for another node go to one gateway rank there, which "
-           "passes them on), bypass (X-MoE: as halo, and a token's row goes only once to each node), gather_weights "
-           "(Hexa-MoE, data-centric: rows stay, and weights of other ranks' experts are gathered) or gather_tokens "
-           "(Hexa-MoE, model-centric: a rank holds a slice of the width of every expert and computes it for the "
-           "tokens of all ranks); or a list over the MoE layers, such as \"flat*4,padded*2\""),
+      TEXT(
+          "moe.transport", moe.transport,
+          "how rows reach their experts: auto (in_place if mesh.ep = 1, else for each layer what plan.platform "
+          "predicts to be fastest of flat, halo, bypass, gather_weights and gather_tokens; without a profile flat, or "
+          "bypass where it sends at most half of flat's rows between NVIDIA GPUs of one node and experts do not move), "
+          "in_place, flat (all-to-all), "
+          "padded (GShard's equal buffers), halo (Piper: rows for another node go to one gateway rank there, which "
+          "passes them on), bypass (X-MoE: as halo, and a token's row goes only once to each node), gather_weights "
+          "(Hexa-MoE, data-centric: rows stay, and weights of other ranks' experts are gathered) or gather_tokens "
+          "(Hexa-MoE, model-centric: a rank holds a slice of the width of every expert and computes it for the "
+          "tokens of all ranks); or a list over the MoE layers, such as \"flat*4,padded*2\""),
       INTEGER("moe.row_chunks", moe.row_chunks, 0, 1024,
               "chunks of an all-to-all, pieces of gathered weights, or groups of ranks whose tokens are gathered "
               "together, to overlap with expert compute; 0: 2 between GPUs (1 for halo and bypass among at most 4 "

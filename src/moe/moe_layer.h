@@ -139,8 +139,8 @@ class MoeLayer {
   void forward(Stream& stream, TensorView x_TD, TensorView base_TD, TensorView out_TD, int64_t seq_len, bool training,
                const RoutingTap* tap);
   const LoadStatistics& statistics() const { return statistics_; }
-  // d_x (overwritten) from d_out, with the routing of the forward pass; adds to the weight gradients, or
-  // overwrites those of experts, routed and shared. x: to the bit that of forward. Collective over EP.
+  // d_x (overwritten) from d_out, with the routing of the forward pass. Gradients of experts, routed and shared, are
+  // stored as `gradients` says; others are accumulated. x: to the bit that of forward. Collective over EP.
   void backward(Stream& stream, TensorView x_TD, TensorView d_out_TD, TensorView d_x_TD, const AuxGradient& aux,
                 GradientStore gradients = {});
   // With defer_up, at any time after backward: what it left. x: as there.

@@ -81,7 +81,7 @@ class Estimator {
     RankLoad load;  // of the layer where it is most, over the rows of the rank with most experts when all are even
     std::vector<double> gradient_sums;  // seconds, by pipeline rank
     double optimizer = 0;               // seconds of the slowest
-    double expert_squares = 0;          // of these, what a step does without whose products add all squares
+    double expert_squares = 0;          // the part that a step saves if its products add all squares
     double tied = 0;  // of tied embeddings on two pipeline ranks: gradients are summed, weights copied back
   };
   // The estimator of layouts with this layout's transport, and the shares that a run of it would measure: itself, or

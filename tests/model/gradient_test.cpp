@@ -21,7 +21,7 @@ constexpr double kStep = 1e-2, kNoise = 1e-7 / kStep * 10;
 
 void check_gradients(const RunSpec& run) {
   SmallModel m(run);
-  for (Parameter& p : m.params.all())  // of which a pass that overwrites leaves nothing
+  for (Parameter& p : m.params.all())  // a pass must overwrite or zero every element
     if (p.row.trained) std::fill_n(p.grad.as<float>(), p.grad.numel(), NAN);
   m.params.zero_gradients(m.stream);
   m.loss(false);  // records the routing: the choice of experts is no part of the derivative

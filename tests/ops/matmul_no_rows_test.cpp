@@ -1,4 +1,4 @@
-// Products with weights of which a rank holds no row, and of no rows.
+// Products with weights that have no rows on a rank, and products of no rows.
 #include <gtest/gtest.h>
 
 #include "ops/matmul.h"
