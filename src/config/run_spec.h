@@ -143,8 +143,9 @@ struct RunSpec {
   MoeRunSpec moe;
   Recompute recompute = Recompute::none;
   Offload offload = Offload::none;
-  // Of the gradients that a rank keeps of routed experts' matrices (all others are f32), and of AdamW's moments.
-  DType expert_gradients = DType::f32, moments = DType::f32;
+  // Of the gradients that a rank keeps of routed experts' matrices (all others are f32), of AdamW's moments, and of the
+  // logits in the loss.
+  DType expert_gradients = DType::f32, moments = DType::f32, logits = DType::f32;
   CheckpointSpec checkpoint;
   LogSpec log;
   WatchdogSpec watchdog;

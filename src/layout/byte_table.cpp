@@ -308,13 +308,15 @@ void add_head_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& ru
   const int64_t chunk = logit_chunk_rows(most, tokens.batch, platform.logit_elements);
   out.add("work.d_x", ByteKind::workspace, dtype, {tokens.own, model.width});
   out.add("work.final_rstd", ByteKind::workspace, DType::f32, {tokens.own});
-  out.add("work.logits", ByteKind::workspace, DType::f32, {chunk, own});
   const int64_t gradients = logit_gradient_rows(chunk, tokens.batch, platform.logit_gradient_rows);
-  if (dtype == DType::bf16) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {gradients, own});
+  // Gradients take the place of logits of their dtype.
+  const int64_t logits = run.logits == DType::bf16 ? gradients : chunk;
+  out.add("work.logits", ByteKind::workspace, run.logits, {logits, own});
+  if (dtype != run.logits) out.add("work.d_logits_bf16", ByteKind::workspace, DType::bf16, {gradients, own});
   out.add("work.token_loss", ByteKind::workspace, DType::f32, {tokens.batch});
   if (mesh.tp == 1) return;
-  out.add("work.own_statistics", ByteKind::exchange, DType::f32, {chunk, 3});  // of each row's softmax
-  out.add("work.statistics", ByteKind::exchange, DType::f32, {mesh.tp, chunk, 3});
+  out.add("work.own_statistics", ByteKind::exchange, DType::f32, {logits, 3});  // of each row's softmax
+  out.add("work.statistics", ByteKind::exchange, DType::f32, {mesh.tp, logits, 3});
 }
 
 }  // namespace

@@ -64,10 +64,13 @@ bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, Transpor
   return !traits_of(transport).equal_rows || tokens * (moe.experts + ep) < kTooMany;
 }
 
-void check_gradients(const RunSpec& run, const std::vector<TransportKind>& transports) {
-  if (run.expert_gradients == DType::bf16 && run.train.dtype != DType::bf16)
-    fail(Exit::config, "memory.expert_gradients = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"",
-         "set train.dtype = \"bf16\", or memory.expert_gradients = \"fp32\"");
+void check_dtypes(const RunSpec& run, const std::vector<TransportKind>& transports) {
+  const std::pair<const char*, DType> states[] = {{"memory.expert_gradients", run.expert_gradients},
+                                                  {"memory.logits", run.logits}};
+  for (const auto& [key, dtype] : states)
+    if (dtype == DType::bf16 && run.train.dtype != DType::bf16)
+      fail(Exit::config, fmt::format("{} = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"", key),
+           fmt::format("set train.dtype = \"bf16\", or {} = \"fp32\"", key));
   for (const TransportKind kind : transports)
     if (run.expert_gradients == DType::bf16 && traits_of(kind).gathers_weights)
       fail(Exit::unsupported,
@@ -237,7 +240,7 @@ Plan make_plan(const ModelSpec& model, const RunSpec& run, int world, int rank, 
                      run.train.micro_batches * ((plan.batch.most_tokens() + kMostTokens - 1) / kMostTokens)));
   check_learning_rate(run.train);
   check_batch_ramp(run.train);
-  check_gradients(run, plan.transports);
+  check_dtypes(run, plan.transports);
   check_qk_clip(model, run.train);
   check_replicas(run, plan.mesh.ep, plan.transports);
   for (const int64_t samples : different_samples(run, run.train.micro_batches, plan.mesh.dp))

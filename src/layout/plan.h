@@ -48,8 +48,9 @@ constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a rank and micro-batch
 // Whether rows of a layer can be counted in 32 bits, as many of `tokens` of each of `ep` ranks as may meet on one rank.
 bool are_rows_countable(int64_t tokens, const MoeSpec& moe, int64_t ep, TransportKind transport);
 
-// Errors: config, unsupported, for memory.expert_gradients that the run's dtype or the transports do not allow.
-void check_gradients(const RunSpec& run, const std::vector<TransportKind>& transports);
+// Errors: config, unsupported, for memory.expert_gradients or memory.logits that the run's dtype or the transports do
+// not allow.
+void check_dtypes(const RunSpec& run, const std::vector<TransportKind>& transports);
 
 // Errors: unsupported, for moe.replica_slots with transports that do not split rows.
 void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportKind>& transports);

@@ -19,7 +19,7 @@ LossHead::LossHead(const Plan& plan, ParamStore& params, TensorStore& store, Com
       normed_(store.fixed("work.normed")),
       d_normed_(store.fixed("work.d_branch")),
       logits_(store.fixed("work.logits")),
-      d_logits_(plan.run.train.dtype == DType::bf16 ? store.fixed("work.d_logits_bf16") : logits_),
+      d_logits_(plan.run.train.dtype == plan.run.logits ? logits_ : store.fixed("work.d_logits_bf16")),
       token_loss_(store.fixed("work.token_loss")) {
   for (int member = 0; member < tp_.size(); ++member) parts_.push_back(vocab_part(plan.model, tp_.size(), member));
   part_ = {parts_[static_cast<size_t>(tp_.rank())].begin, vocab_};
@@ -86,14 +86,15 @@ void LossHead::loss(Stream& stream, const Batch& batch, TensorView x_TD, float s
 std::vector<float> LossHead::logits(Stream& stream, int64_t tokens, TensorView x_TD, int64_t begin, int64_t count) {
   const TensorView normed = normalise(stream, tokens, x_TD).slice(begin, count);
   const int64_t columns = logits_.dim(1), chunk = logits_.dim(0);
-  std::vector<float> own(static_cast<size_t>(count * columns)), out(static_cast<size_t>(count * vocab_));
+  std::vector<float> own, out(static_cast<size_t>(count * vocab_));
   for (int64_t done = 0; done < count; done += chunk) {
     const int64_t now = std::min(chunk, count - done);
     const TensorView logits_chunk = take_front(logits_, {now, columns});
     matmul(stream, normed.slice(done, now), head_.weights[0], logits_chunk);
-    stream.queue().copy(own.data() + done * columns, logits_chunk.data, static_cast<size_t>(logits_chunk.bytes()));
+    with_float_type(logits_chunk.dtype, [&](auto type) {
+      for (const auto logit : read_values<decltype(type)>(stream, logits_chunk)) own.push_back(to_float(logit));
+    });
   }
-  stream.wait();
   for (int member = 0; member < tp_.size(); ++member) {
     const Block part = parts_[static_cast<size_t>(member)];
     std::vector<float> columns_of =

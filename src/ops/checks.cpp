@@ -35,7 +35,7 @@ void check_part(VocabPart part, int64_t count) {
 }
 
 void check_logits(const TensorView& logits, const TensorView& labels_C) {
-  MW_CHECK(logits.rank == 2 && logits.dtype == DType::f32, "logits are {}, expected f32[C, V]", logits.describe());
+  MW_CHECK(logits.rank == 2 && is_float(logits.dtype), "logits are {}, expected f32 or bf16[C, V]", logits.describe());
   MW_CHECK(labels_C.dtype == DType::i32 && labels_C.numel() == logits.dim(0), "labels are {}, expected i32[{}]",
            labels_C.describe(), logits.dim(0));
 }
@@ -224,8 +224,9 @@ void check_cross_entropy(const TensorView& logits_CV, const TensorView& labels_C
   check_logits(logits_CV, labels_C);
   const int64_t C = logits_CV.dim(0);
   MW_CHECK(loss_C.dtype == DType::f32 && loss_C.numel() == C, "loss is {}, expected f32[{}]", loss_C.describe(), C);
-  MW_CHECK(!is_given(d_logits_CV) || same_shape(d_logits_CV, logits_CV), "d_logits are {} for logits {}",
-           d_logits_CV.describe(), logits_CV.describe());
+  MW_CHECK(!is_given(d_logits_CV) || (same_shape(d_logits_CV, logits_CV) && is_float(d_logits_CV.dtype) &&
+                                      (logits_CV.dtype == DType::f32 || d_logits_CV.dtype == DType::bf16)),
+           "d_logits are {} for logits {}", d_logits_CV.describe(), logits_CV.describe());
 }
 
 void check_softmax_statistics(const TensorView& logits_Cv, VocabPart part, const TensorView& labels_C,

@@ -1,5 +1,5 @@
 // Softmax cross-entropy and its gradient for one chunk of rows. The loss head processes the tokens in chunks, so that
-// the fp32 logits of all tokens never exist at once.
+// the logits of all tokens never exist at once.
 #pragma once
 
 #include "core/stream.h"
@@ -12,9 +12,10 @@ constexpr int32_t kIgnoreLabel = -100;
 
 // For each row c with label != -100: loss[c] = logsumexp(logits[c]) - logits[c, label]; else loss[c] = 0.
 // A label outside [0, V) is an internal error; a GPU, which cannot throw, gives NaN.
-// logits: f32 [C, V]; labels: i32 [C], -100 or in [0, V); loss: f32 [C], overwritten.
-// d_logits (f32 or bf16 [C, V], may alias logits when f32) = scale * (softmax - onehot), zero for ignored rows; with an
-// empty view the gradient is not computed. With a gradient, logits are undefined afterwards.
+// logits: f32 or bf16 [C, V]; all sums are in f32. labels: i32 [C], -100 or in [0, V); loss: f32 [C], overwritten.
+// d_logits (f32 or bf16 [C, V], bf16 for logits in bf16; may be the logits if of their dtype) = scale * (softmax -
+// onehot), zero for ignored rows; with an empty view the gradient is not computed. With a gradient, logits are
+// undefined afterwards.
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV);
 
@@ -22,7 +23,7 @@ void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, fl
 //
 // Step 1: what the other ranks must know about a row: the largest logit in this part, at least the lowest finite
 // number; the sum of e^(logit - largest); the label's logit, or 0 where the label is ignored or in another part. f32
-// [C, 3], overwritten. logits: f32 [C, v], v = 0 is legal; labels: -100 or in [0, part.vocab), otherwise as in
+// [C, 3], overwritten. logits: f32 or bf16 [C, v], v = 0 is legal; labels: -100 or in [0, part.vocab), otherwise as in
 // cross_entropy.
 constexpr int64_t kSoftmaxStatistics = 3;
 void softmax_statistics(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,

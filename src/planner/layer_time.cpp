@@ -34,7 +34,8 @@ constexpr double kBackwardAttention = 2.5;  // FLOP over those of forward
 constexpr double kRouterShare = 0.25;       // of the rate of dense products: fp32 accuracy, few columns
 constexpr int kStatisticsBytes = 12;        // of a row's softmax in one part of the vocabulary
 constexpr int kHeadSumsBytes = 8;           // of a token's norms over heads of several ranks
-constexpr double kLogitBytes = 12;          // per logit, beside its products: fp32 read twice, bf16 gradient written
+// Per logit, beside its products: read twice, its bf16 gradient written.
+constexpr double kF32LogitBytes = 12, kBf16LogitBytes = 6;
 
 // An exchange out and back around `compute`, in pieces: the first piece out and the last one back are waited for, the
 // rest as far as compute does not hide it.
@@ -388,14 +389,16 @@ LayerTime LayerTimeModel::head(const Shape& shape) const {
   const double n = shape.tokens, d = static_cast<double>(kinds_.model.width), v = static_cast<double>(part);
   const auto rows = static_cast<int64_t>(std::max(n, 1.0)),
              chunk_rows = logit_chunk_rows(part, rows, profile_.logit_elements);
-  const auto chunk = static_cast<double>(chunk_rows);
   // Gradients in groups of chunks, each of which adds to the whole gradient of the head's weights.
   const int64_t wanted = element_bytes_ == 2 ? profile_.logit_gradient_rows.value_or(0) : 0;
   const auto group = static_cast<double>(logit_gradient_rows(chunk_rows, rows, wanted));
+  const bool are_bf16 = run_.logits == DType::bf16;
+  const double chunk = are_bf16 ? group : static_cast<double>(chunk_rows);
   const double chunks = std::ceil(n / chunk), groups = std::ceil(n / group);
   LayerTime time;
   time.backward_input = n / chunk * product(chunk, v, d) + 2 * n / group * product(group, v, d) +
-                        groups * 4 * v * d / profile_.stream_bytes_per_s + traffic(kLogitBytes * n * v) +
+                        groups * 4 * v * d / profile_.stream_bytes_per_s +
+                        traffic((are_bf16 ? kBf16LogitBytes : kF32LogitBytes) * n * v) +
                         traffic(8 * shape.own * d * element_bytes_);
   if (shape.mesh.tp > 1) {
     // Normed rows are gathered, their gradients summed; each chunk exchanges three numbers a row.

@@ -35,7 +35,9 @@ void try_memory(Remedies& remedies, const Request& request) {
     try_change(remedies, fmt::format("memory.{}={}", key, word_of(to)), changed);
   };
   try_key("moments", &RunSpec::moments, DType::bf16, true);
-  try_key("expert_gradients", &RunSpec::expert_gradients, DType::bf16, request.run.train.dtype == DType::bf16);
+  const bool is_bf16 = request.run.train.dtype == DType::bf16;
+  try_key("expert_gradients", &RunSpec::expert_gradients, DType::bf16, is_bf16);
+  try_key("logits", &RunSpec::logits, DType::bf16, is_bf16);
   try_key("offload", &RunSpec::offload, Offload::optimizer, request.profile.host_bytes_per_s.has_value());
 }
 

@@ -282,7 +282,7 @@ std::vector<Layout> layouts_of(const Request& request) {
   const std::vector<std::pair<ScheduleKind, Recompute>> pairs = trainable(request).pairs;
   const int64_t layers = request.model.layer_count(), experts = most_ep(request.model);
   const std::vector<std::string> names = transport_names(run.moe.transport, request.model);
-  check_gradients(run, choose_transports(names, 1));
+  check_dtypes(run, choose_transports(names, 1));
   std::vector<Layout> layouts;
   for (const auto& [pp, tp] : dense_meshes(request.model, run, request.ranks)) {
     const int64_t stage = request.ranks / pp, dp = stage / tp;

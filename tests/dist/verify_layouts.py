@@ -221,6 +221,7 @@ CASES = [  # ranks, overrides of examples/verify.toml
     (4, "mesh.ep=2 train.dtype=bf16 memory.expert_gradients=bf16 verify.steps=2"),
     (4, "mesh.ep=1 mesh.zero=1 mesh.pp=2 train.dtype=bf16 memory.expert_gradients=bf16 verify.steps=2"),
     (4, "mesh.ep=2 mesh.zero=1 mesh.tp=2 memory.moments=bf16 verify.steps=2"),
+    (4, "mesh.ep=2 mesh.tp=2 train.dtype=bf16 memory.logits=bf16 model.vocab=29 verify.steps=2"),
 ]
 
 if gpus():

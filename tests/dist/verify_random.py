@@ -63,7 +63,7 @@ LATENTS = [
     (0.3, "model.q_rank=0"),
     (0.4, "model.expert_groups=4 model.kept_groups=2 model.group_best=2"),
 ]
-BF16 = [(0.3, "memory.expert_gradients=bf16"), (0.3, "memory.moments=bf16")]
+BF16 = [(0.3, "memory.expert_gradients=bf16"), (0.3, "memory.moments=bf16"), (0.3, "memory.logits=bf16")]
 REFUSALS = [
     r"train\.global_batch = \d+ is not divisible by train\.micro_batches = \d+ x \d+ data-parallel ranks",
     r"train\.global_batch = \d+ cannot be divided into \d+ micro-batches of at least one sample for each of \d+ data-",

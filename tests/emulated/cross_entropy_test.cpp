@@ -24,26 +24,27 @@ std::vector<int32_t> labels_of(int64_t columns) {
           static_cast<int32_t>(columns)};
 }
 
-template <class T>
+template <class L, class T>
 void check(const Case& c, bool in_place = false) {
   SCOPED_TRACE(testing::Message() << c.columns << " columns, " << c.kept << " kept, shifted by " << c.shift);
-  shared_bytes_of_processor = kRowsOfProcessor * (c.kept * static_cast<int>(sizeof(float)) + int{kOtherSharedBytes});
-  constexpr DType kType = std::is_same_v<T, float> ? DType::f32 : DType::bf16;
+  shared_bytes_of_processor = kRowsOfProcessor * (c.kept * static_cast<int>(sizeof(L)) + int{kOtherSharedBytes});
+  const auto dtype_of = [](auto type) { return std::is_same_v<decltype(type), float> ? DType::f32 : DType::bf16; };
+  constexpr DType kLogits = dtype_of(L()), kType = dtype_of(T());
   constexpr float kScale = 0.5f;
   std::vector<int32_t> labels = labels_of(c.columns);
   const int64_t rows = std::ssize(labels), columns = c.columns;
   const RngKey key = make_rng_key(7, "logits");
-  emulated::Shifted<float> logits(rows * columns, c.shift);
+  emulated::Shifted<L> logits(rows * columns, c.shift);
   std::vector<double> x;
   for (int64_t i = 0; i < rows * columns; ++i) {
-    logits.data()[i] = 4 * normal_at(key, static_cast<uint64_t>(i));
-    x.push_back(logits.data()[i]);
+    logits.data()[i] = from_float<L>(4 * normal_at(key, static_cast<uint64_t>(i)));
+    x.push_back(to_float(logits.data()[i]));
   }
   std::vector<float> loss(static_cast<size_t>(rows), -1.0f);
   emulated::Shifted<T> apart(rows * columns, c.shift);
   T* const d = in_place ? reinterpret_cast<T*>(logits.data()) : apart.data();
   emulated::EmulatedStream emulated(64);
-  gpu::cross_entropy(emulated.stream, {logits.data(), DType::f32, {rows, columns}}, {labels.data(), DType::i32, {rows}},
+  gpu::cross_entropy(emulated.stream, {logits.data(), kLogits, {rows, columns}}, {labels.data(), DType::i32, {rows}},
                      kScale, {loss.data(), DType::f32, {rows}}, {d, kType, {rows, columns}});
   for (int64_t row = 0; row < rows; ++row) {
     const double* const own = x.data() + row * columns;
@@ -68,8 +69,10 @@ void check(const Case& c, bool in_place = false) {
 TEST(CrossEntropyKernel, KeepsWhatThereIsRoomFor) {
   for (const Case& c : {Case{4100, 5000}, Case{4100, 4100}, Case{8204, 4096}, Case{12300, 4099}, Case{8204, 0},
                         Case{8201, 1000}, Case{8204, 3000, 1}, Case{3, 100}, Case{20, 7}}) {
-    check<bf16>(c);
-    check<float>(c, true);
+    check<float, bf16>(c);
+    check<float, float>(c, true);
+    check<bf16, bf16>(c);
+    check<bf16, bf16>(c, true);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <set>
 #include <sstream>
 
@@ -343,6 +344,30 @@ TEST(Transports, HaveOneRecordEach) {
     for (const TransportTensor& tensor : t.kept) EXPECT_TRUE(is_kept_by_transport(tensor.name)) << tensor.name;
   }
   EXPECT_FALSE(is_kept_by_transport("h"));
+}
+
+// Logits in fp32 have gradients of their own dtype in their place, and in bf16 beside them: of as many rows as are
+// multiplied together. Logits in bf16 have as many rows.
+TEST(LogitChunk, GradientsTakeThePlaceOfLogitsOfTheirDtype) {
+  Platform platform;
+  platform.logit_elements = 64 * 4096;
+  platform.logit_gradient_rows = 120;
+  RunSpec run = small_run();
+  run.train.seq_len = 200;
+  const auto rows_of = [&](DType dtype, DType logits) {
+    run.train.dtype = dtype;
+    run.logits = logits;
+    std::map<std::string, std::pair<DType, int64_t>> rows;
+    for (const ByteRow& row : make_plan(build_native_model(small_native()), run, 1, 0, platform).activation_rows)
+      if (row.name == "work.logits" || row.name == "work.d_logits_bf16")
+        rows[row.name] = {row.dtype, row.shape.front()};
+    return rows;
+  };
+  using FoundRows = std::map<std::string, std::pair<DType, int64_t>>;
+  EXPECT_EQ(rows_of(DType::f32, DType::f32), (FoundRows{{"work.logits", {DType::f32, 64}}}));
+  EXPECT_EQ(rows_of(DType::bf16, DType::f32),
+            (FoundRows{{"work.logits", {DType::f32, 64}}, {"work.d_logits_bf16", {DType::bf16, 128}}}));
+  EXPECT_EQ(rows_of(DType::bf16, DType::bf16), (FoundRows{{"work.logits", {DType::bf16, 128}}}));
 }
 
 TEST(LogitChunk, StaysSmall) {

@@ -73,7 +73,9 @@ TEST(Plan, RefusesWhatCannotBe) {
   refuse([](RunSpec& r, NativeModel& n) { r.mesh.ep = 2, n.dense_layers = 2; }, 2, Exit::config, "no MoE layer");
   refuse([](RunSpec&, NativeModel&) {}, 3, Exit::config, "not divisible");
   refuse([](RunSpec& r, NativeModel&) { r.train.dtype = DType::f32, r.expert_gradients = DType::bf16; }, 1,
-         Exit::config, "needs train.dtype = \"bf16\", got \"fp32\"");
+         Exit::config, "memory.expert_gradients = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"");
+  refuse([](RunSpec& r, NativeModel&) { r.train.dtype = DType::f32, r.logits = DType::bf16; }, 1, Exit::config,
+         "memory.logits = \"bf16\" needs train.dtype = \"bf16\", got \"fp32\"");
   refuse([](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.transport = "in_place"; }, 2, Exit::config, "in_place");
   for (const char* transport : {"padded", "gather_weights", "gather_tokens"})
     refuse([&](RunSpec& r, NativeModel&) { r.mesh.ep = 2, r.moe.replica_slots = 1, r.moe.transport = transport; }, 2,

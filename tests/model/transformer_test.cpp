@@ -120,6 +120,19 @@ TEST(Transformer, Bf16IsNearFp32) {
   EXPECT_NEAR(b.loss, f.loss, 2e-2 * f.loss);  // three layers at 8 bits of mantissa, flips of routing included
 }
 
+// Of 64 and of 29 classes, so that rows are packs and not.
+TEST(Transformer, Bf16LogitsAreNearFp32Ones) {
+  for (const int64_t vocab : {29, 64}) {
+    RunSpec run = with("in_place", DType::bf16);
+    run.native.vocab = vocab;
+    const Outcome exact = run_once(run);
+    run.logits = DType::bf16;
+    const Outcome rounded = run_once(run);
+    EXPECT_NE(rounded.loss, exact.loss);
+    EXPECT_LT(largest_difference(rounded, exact), 3e-2) << vocab;
+  }
+}
+
 TEST(Transformer, CapacityDropsRowsAndSaysSo) {
   RunSpec run = small_run();
   run.moe.capacity_factor = 1.0;
@@ -141,21 +154,26 @@ TEST(Transformer, CapacityDropsRowsAndSaysSo) {
 }
 
 TEST(Transformer, LogitsAreThoseOfTheLoss) {
-  SmallModel m(small_run());
-  m.model.forward(m.batch(), false);
-  const double sum = summed_loss(m.model, m.batch(), 0.0f);
-  m.model.forward(m.batch(), false);
-  const int64_t tokens = m.plan.batch.tokens();
-  const std::vector<float> logits = m.model.logits(0, tokens);
-  double expected = 0;
-  for (int64_t t = 0; t < tokens; ++t) {
-    if (m.labels[static_cast<size_t>(t)] < 0) continue;
-    const float* row = &logits[static_cast<size_t>(t * 29)];
-    double norm = 0;
-    for (int v = 0; v < 29; ++v) norm += std::exp(static_cast<double>(row[v]));
-    expected += std::log(norm) - row[m.labels[static_cast<size_t>(t)]];
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    RunSpec run = small_run();
+    run.logits = dtype;
+    if (dtype == DType::bf16) run.train.dtype = dtype;
+    SmallModel m(run);
+    m.model.forward(m.batch(), false);
+    const double sum = summed_loss(m.model, m.batch(), 0.0f);
+    m.model.forward(m.batch(), false);
+    const int64_t tokens = m.plan.batch.tokens();
+    const std::vector<float> logits = m.model.logits(0, tokens);
+    double expected = 0;
+    for (int64_t t = 0; t < tokens; ++t) {
+      if (m.labels[static_cast<size_t>(t)] < 0) continue;
+      const float* row = &logits[static_cast<size_t>(t * 29)];
+      double norm = 0;
+      for (int v = 0; v < 29; ++v) norm += std::exp(static_cast<double>(row[v]));
+      expected += std::log(norm) - row[m.labels[static_cast<size_t>(t)]];
+    }
+    EXPECT_NEAR(sum, expected, 1e-4 * expected) << word_of(dtype);
   }
-  EXPECT_NEAR(sum, expected, 1e-4 * expected);
 }
 
 // A prefix of a sequence gives the same logits whatever follows it, and whatever stands in other sequences.

@@ -10,6 +10,12 @@
 namespace mw::test {
 namespace {
 
+struct Types {
+  DType logits, gradient;
+};
+constexpr Types kFloats{DType::f32, DType::f32}, kRounding{DType::f32, DType::bf16}, kHalves{DType::bf16, DType::bf16};
+constexpr Types kAllTypes[] = {kFloats, kRounding, kHalves};
+
 // Every third row is ignored; the first and the last class are among the labels.
 CaseTensor make_labels(int64_t rows, int64_t classes) {
   std::vector<int> labels;
@@ -38,7 +44,7 @@ Result run_parts(Stream& stream, const CaseTensor& logits, const CaseTensor& lab
   const Owned y = to_operand(labels), statistics = make_output(DType::f32, {parts, rows, kSoftmaxStatistics});
   std::vector<Owned> x;
   for (size_t p = 0; p + 1 < begins.size(); ++p) {
-    CaseTensor columns{{rows, begins[p + 1] - begins[p]}, {}, DType::f32};
+    CaseTensor columns{{rows, begins[p + 1] - begins[p]}, {}, logits.dtype};
     for (int64_t r = 0; r < rows; ++r)
       columns.values.insert(columns.values.end(), logits.values.begin() + r * vocab + begins[p],
                             logits.values.begin() + r * vocab + begins[p + 1]);
@@ -62,16 +68,17 @@ Result run_parts(Stream& stream, const CaseTensor& logits, const CaseTensor& lab
   return result;
 }
 
-OpCase make_case(int64_t rows, int64_t classes, DType gradient, float size = 3.0f, const Begins& begins = {}) {
+OpCase make_case(int64_t rows, int64_t classes, Types types, float size = 3.0f, const Begins& begins = {}) {
+  const DType gradient = types.gradient;
   const auto run = [begins](Stream& stream, const CaseTensor& logits, const CaseTensor& labels, float scale,
                             DType type) {
     return begins.empty() ? mw::test::run(stream, logits, labels, scale, type)
                           : run_parts(stream, logits, labels, scale, type, begins);
   };
   OpCase c;
-  c.name = fmt::format("cross_entropy/{}/{}x{}/{} parts", name_of(gradient), rows, classes,
+  c.name = fmt::format("cross_entropy/{}/{}/{}x{}/{} parts", name_of(types.logits), name_of(gradient), rows, classes,
                        std::max<int64_t>(1, std::ssize(begins) - 1));
-  c.inputs = {{"logits", random_tensor("logits", {rows, classes}, DType::f32, size)},
+  c.inputs = {{"logits", random_tensor("logits", {rows, classes}, types.logits, size)},
               {"labels", make_labels(rows, classes)}};
   c.forward = [gradient, run](Stream& stream, const Tensors& inputs) {
     const Result result = run(stream, inputs.at("logits"), inputs.at("labels"), 1.0f, gradient);
@@ -106,18 +113,18 @@ OpCase make_case(int64_t rows, int64_t classes, DType gradient, float size = 3.0
 
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> cases;
-  for (DType gradient : {DType::f32, DType::bf16}) {
-    cases.push_back(make_case(2, 3, gradient));
-    cases.push_back(make_case(13, 67, gradient));
-    cases.push_back(make_case(5, 1000, gradient));
-    cases.push_back(make_case(2, 8204, gradient));
-    cases.push_back(make_case(40, 257, gradient));
+  for (const Types types : kAllTypes) {
+    cases.push_back(make_case(2, 3, types));
+    cases.push_back(make_case(13, 67, types));
+    cases.push_back(make_case(5, 1000, types));
+    cases.push_back(make_case(2, 8204, types));
+    cases.push_back(make_case(40, 257, types));
     // In parts: one, unequal ones, some without a column.
-    cases.push_back(make_case(13, 67, gradient, 3.0f, {0, 67}));
-    cases.push_back(make_case(13, 67, gradient, 3.0f, {0, 16, 64, 67}));
-    cases.push_back(make_case(2, 3, gradient, 3.0f, {0, 1, 2, 3, 3, 3}));
-    cases.push_back(make_case(5, 1000, gradient, 3.0f, {0, 0, 500, 1000}));
-    cases.push_back(make_case(2, 8204, gradient, 3.0f, {0, 4100, 8204}));
+    cases.push_back(make_case(13, 67, types, 3.0f, {0, 67}));
+    cases.push_back(make_case(13, 67, types, 3.0f, {0, 16, 64, 67}));
+    cases.push_back(make_case(2, 3, types, 3.0f, {0, 1, 2, 3, 3, 3}));
+    cases.push_back(make_case(5, 1000, types, 3.0f, {0, 0, 500, 1000}));
+    cases.push_back(make_case(2, 8204, types, 3.0f, {0, 4100, 8204}));
   }
   return cases;
 }
@@ -130,15 +137,16 @@ TEST(CrossEntropy, ForwardMatchesReference) {
 // As long as the vocabularies of large models.
 TEST(CrossEntropy, LongRowsMatchReference) {
   TestStream test;
-  for (const DType gradient : {DType::f32, DType::bf16})
-    for (const int64_t classes : {49152, 50001, 151936}) check_forward(make_case(7, classes, gradient), test.stream);
+  for (const Types types : kAllTypes)
+    for (const int64_t classes : {49152, 50001, 151936}) check_forward(make_case(7, classes, types), test.stream);
 }
 
 TEST(CrossEntropy, LongRowsHaveTheGradientOfTheReference) {
   TestStream test;
-  for (const DType gradient : {DType::f32, DType::bf16})
+  for (const Types types : kAllTypes)
     for (const int64_t classes : {50001, 151936}) {
-      const OpCase c = make_case(2, classes, gradient);
+      const OpCase c = make_case(2, classes, types);
+      const DType gradient = types.gradient;
       const std::vector<float>&x = c.inputs.at("logits").values, &labels = c.inputs.at("labels").values;
       const std::vector<float> d =
           run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 0.5f, gradient).d_logits;
@@ -170,16 +178,18 @@ TEST(CrossEntropy, TensorsMayStartAnywhere) {
 }
 
 TEST(CrossEntropy, ThreadsDoNotChangeBits) {
-  check_thread_invariance(make_case(50, 1003, DType::f32));
-  check_thread_invariance(make_case(50, 1003, DType::bf16));
-  check_thread_invariance(make_case(50, 1003, DType::f32, 3.0f, {0, 600, 1003}));
+  for (const Types types : kAllTypes) {
+    check_thread_invariance(make_case(50, 1003, types));
+    check_thread_invariance(make_case(50, 1003, types, 3.0f, {0, 600, 1003}));
+  }
 }
 
 TEST(CrossEntropy, OnePartIsTheWholeToTheBit) {
   TestStream test;
-  for (const DType gradient : {DType::f32, DType::bf16})
+  for (const Types types : kAllTypes)
     for (const int64_t classes : {1003, 49156}) {
-      const OpCase c = make_case(50, classes, gradient);
+      const OpCase c = make_case(50, classes, types);
+      const DType gradient = types.gradient;
       const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
       const Result whole = run(test.stream, x, labels, 0.25f, gradient),
                    part = run_parts(test.stream, x, labels, 0.25f, gradient, {0, classes});
@@ -190,7 +200,7 @@ TEST(CrossEntropy, OnePartIsTheWholeToTheBit) {
 
 TEST(CrossEntropy, PartsScaleAndIgnoreLikeTheWhole) {
   TestStream test;
-  const OpCase c = make_case(9, 70, DType::f32);
+  const OpCase c = make_case(9, 70, kFloats);
   const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
   const Begins begins = {0, 33, 33, 70};
   const Result whole = run(test.stream, x, labels, 0.5f, DType::f32),
@@ -206,23 +216,25 @@ TEST(CrossEntropy, PartsScaleAndIgnoreLikeTheWhole) {
 
 TEST(CrossEntropy, PartsInPlaceAndWithoutGradient) {
   TestStream test;
-  const OpCase c = make_case(9, 133, DType::f32);
-  const CaseTensor &logits = c.inputs.at("logits"), &names = c.inputs.at("labels");
-  const Result apart = run(test.stream, logits, names, 0.25f, DType::f32);
-  const Owned x = to_operand(logits), labels = to_operand(names);
-  const Owned loss = make_output(DType::f32, {9}), statistics = make_output(DType::f32, {1, 9, kSoftmaxStatistics});
-  softmax_statistics(test.stream, x.view, {0, 133}, labels.view, statistics.view.at(0));
-  cross_entropy_of_part(test.stream, x.view, {0, 133}, labels.view, statistics.view, 0.25f, loss.view, {});
-  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
-  EXPECT_EQ(to_case_tensor(x).values, logits.values);
-  cross_entropy_of_part(test.stream, x.view, {0, 133}, labels.view, statistics.view, 0.25f, loss.view, x.view);
-  EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
-  EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
+  for (const Types types : {kFloats, kHalves}) {
+    const OpCase c = make_case(9, 133, types);
+    const CaseTensor &logits = c.inputs.at("logits"), &names = c.inputs.at("labels");
+    const Result apart = run(test.stream, logits, names, 0.25f, types.gradient);
+    const Owned x = to_operand(logits), labels = to_operand(names);
+    const Owned loss = make_output(DType::f32, {9}), statistics = make_output(DType::f32, {1, 9, kSoftmaxStatistics});
+    softmax_statistics(test.stream, x.view, {0, 133}, labels.view, statistics.view.at(0));
+    cross_entropy_of_part(test.stream, x.view, {0, 133}, labels.view, statistics.view, 0.25f, loss.view, {});
+    EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+    EXPECT_EQ(to_case_tensor(x).values, logits.values);
+    cross_entropy_of_part(test.stream, x.view, {0, 133}, labels.view, statistics.view, 0.25f, loss.view, x.view);
+    EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+    EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
+  }
 }
 
 TEST(CrossEntropy, GradientIsScaledAndZeroWhereIgnored) {
   TestStream test;
-  const OpCase c = make_case(9, 70, DType::f32);
+  const OpCase c = make_case(9, 70, kFloats);
   const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
   const Result one = run(test.stream, x, labels, 1.0f, DType::f32),
                half = run(test.stream, x, labels, 0.5f, DType::f32);
@@ -241,25 +253,26 @@ TEST(CrossEntropy, GradientIsScaledAndZeroWhereIgnored) {
 
 TEST(CrossEntropy, InPlaceAndWithoutGradient) {
   TestStream test;
-  for (const int64_t classes : {133, 49156}) {
-    const OpCase c = make_case(9, classes, DType::f32);
-    const Result apart = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 0.25f, DType::f32);
-    const Owned x = to_operand(c.inputs.at("logits")), labels = to_operand(c.inputs.at("labels"));
-    const Owned loss = make_output(DType::f32, {9});
-    cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, {});
-    EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
-    EXPECT_EQ(to_case_tensor(x).values, c.inputs.at("logits").values);
-    cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, x.view);
-    EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
-    EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
-  }
+  for (const Types types : {kFloats, kHalves})
+    for (const int64_t classes : {133, 49156, 98312}) {
+      const OpCase c = make_case(9, classes, types);
+      const Result apart = run(test.stream, c.inputs.at("logits"), c.inputs.at("labels"), 0.25f, types.gradient);
+      const Owned x = to_operand(c.inputs.at("logits")), labels = to_operand(c.inputs.at("labels"));
+      const Owned loss = make_output(DType::f32, {9});
+      cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, {});
+      EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+      EXPECT_EQ(to_case_tensor(x).values, c.inputs.at("logits").values);
+      cross_entropy(test.stream, x.view, labels.view, 0.25f, loss.view, x.view);
+      EXPECT_EQ(to_case_tensor(loss).values, apart.loss);
+      EXPECT_EQ(to_case_tensor(x).values, apart.d_logits);
+    }
 }
 
 TEST(CrossEntropy, LargeLogitsStayFinite) {
   TestStream test;
   for (float size : {1e4f, 1e30f}) {
     for (const Begins& begins : {Begins{}, Begins{0, 40, 99}}) {
-      const OpCase c = make_case(12, 99, DType::f32, size, begins);
+      const OpCase c = make_case(12, 99, kFloats, size, begins);
       check_forward(c, test.stream);
       const CaseTensor &x = c.inputs.at("logits"), &labels = c.inputs.at("labels");
       const Result result = begins.empty() ? run(test.stream, x, labels, 1.0f, DType::f32)
@@ -272,7 +285,7 @@ TEST(CrossEntropy, LargeLogitsStayFinite) {
 // A class masked with -inf has probability zero; a NaN logit must reach the loss.
 TEST(CrossEntropy, InfinityAndNan) {
   TestStream test;
-  OpCase c = make_case(2, 70, DType::f32);
+  OpCase c = make_case(2, 70, kFloats);
   std::vector<float>& x = c.inputs.at("logits").values;
   x[5] = -std::numeric_limits<float>::infinity();
   x[70 + 69] = 1.0f;
@@ -295,7 +308,7 @@ TEST(CrossEntropy, InfinityAndNan) {
 TEST(CrossEntropy, InfinityAndNanInLongRows) {
   TestStream test;
   const int64_t classes = 49156;
-  OpCase c = make_case(2, classes, DType::f32);
+  OpCase c = make_case(2, classes, kFloats);
   c.inputs.at("labels") = integer_tensor({2}, {49155, 7});
   std::vector<float>& x = c.inputs.at("logits").values;
   std::fill(x.begin(), x.begin() + classes - 1, -std::numeric_limits<float>::infinity());

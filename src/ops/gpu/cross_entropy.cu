@@ -20,7 +20,6 @@ namespace {
 constexpr int kRowThreads = 1024, kRowsOfProcessor = 2;
 constexpr int64_t kOtherSharedBytes = 2048;    // of a block: sums of waves, and what the system reserves
 constexpr size_t kFreeSharedBytes = 48 << 10;  // what a kernel gets without asking
-constexpr int kWide = kWidePack<float>;
 
 // The largest logit seen, and the sum of e^(logit - top). The start is finite, so that a logit of -inf adds e^-inf = 0;
 // a NaN never becomes the top but does reach the sum.
@@ -28,21 +27,21 @@ struct Running {
   float top = -FLT_MAX, sum = 0.0f;
 };
 
-template <int N>
-__device__ void include(Running& running, const Pack<float, N>& x) {
+template <class L, int N>
+__device__ void include(Running& running, const Pack<L, N>& x) {
   float top = running.top;
 #pragma unroll
-  for (int k = 0; k < N; ++k) top = x.at[k] > top ? x.at[k] : top;
+  for (int k = 0; k < N; ++k) top = to_float(x.at[k]) > top ? to_float(x.at[k]) : top;
   if (top > running.top) running.sum *= __expf(running.top - top);
   running.top = top;
 #pragma unroll
-  for (int k = 0; k < N; ++k) running.sum += __expf(x.at[k] - top);
+  for (int k = 0; k < N; ++k) running.sum += __expf(to_float(x.at[k]) - top);
 }
 
 // The first `count` logits of a row, whole packs of them, in shared memory.
-template <int N>
+template <class L, int N>
 struct Kept {
-  Pack<float, N>* packs = nullptr;
+  Pack<L, N>* packs = nullptr;
   int64_t count = 0;
 };
 
@@ -54,13 +53,13 @@ struct Statistics {
 
 // Every thread gets the result, and finds the packs that it read in `kept`. own: the label's logit, as this thread sees
 // it.
-template <int N>
-__device__ Statistics statistics_of(const float* x, int64_t columns, float own, Kept<N> kept = {}) {
+template <class L, int N>
+__device__ Statistics statistics_of(const L* x, int64_t columns, float own, Kept<L, N> kept) {
   Running running;
 #pragma unroll 2
   for (int64_t i = static_cast<int64_t>(threadIdx.x) * N; i < columns; i += static_cast<int64_t>(blockDim.x) * N) {
     const bool keeps = i < kept.count;
-    const Pack<float, N> logits = keeps ? load_once<N>(x + i) : load<N>(x + i);
+    const Pack<L, N> logits = keeps ? load_once<N>(x + i) : load<N>(x + i);
     if (keeps) kept.packs[i / N] = logits;
     include(running, logits);
   }
@@ -72,18 +71,18 @@ __device__ float loss_of(const Statistics& s) { return logf(s.sum) - (s.own - s.
 
 // label: a column, or none of [0, columns) where it lies in another part. NaN without a valid label. kept: as
 // statistics_of left it.
-template <class T, int N>
-__device__ void write_gradient(const float* x, const Statistics& s, int64_t label, bool valid, float scale, T* d,
-                               int64_t columns, Kept<N> kept = {}) {
+template <class L, class T, int N>
+__device__ void write_gradient(const L* x, const Statistics& s, int64_t label, bool valid, float scale, T* d,
+                               int64_t columns, Kept<L, N> kept) {
   const float factor = valid ? scale / s.sum : NAN, d_own = scale * (expf(s.own - s.top) / s.sum - 1.0f);
   const int64_t first = static_cast<int64_t>(threadIdx.x) * N, step = static_cast<int64_t>(blockDim.x) * N;
   if (first >= columns) return;
 #pragma unroll 2
   for (int64_t i = first + (columns - 1 - first) / step * step; i >= 0; i -= step) {
-    const Pack<float, N> logits = i < kept.count ? kept.packs[i / N] : load_once<N>(x + i);
+    const Pack<L, N> logits = i < kept.count ? kept.packs[i / N] : load_once<N>(x + i);
     Pack<float, N> out;
 #pragma unroll
-    for (int k = 0; k < N; ++k) out.at[k] = i + k == label ? d_own : factor * __expf(logits.at[k] - s.top);
+    for (int k = 0; k < N; ++k) out.at[k] = i + k == label ? d_own : factor * __expf(to_float(logits.at[k]) - s.top);
     store_once(d + i, round_pack<T>(out));
   }
 }
@@ -98,13 +97,13 @@ __device__ void ignore_row(float* loss, T* d, int64_t columns) {
 }
 
 // The host cannot see a wrong label without waiting: it makes loss and gradient NaN. d_logits may be null.
-template <class T, int N>
+template <class L, class T, int N>
 __global__ void __launch_bounds__(kRowThreads, kRowsOfProcessor)
-    cross_entropy_kernel(const float* logits, const int32_t* labels, float scale, float* loss, T* d_logits,
-                         int64_t classes, int64_t kept_count) {
+    cross_entropy_kernel(const L* logits, const int32_t* labels, float scale, float* loss, T* d_logits, int64_t classes,
+                         int64_t kept_count) {
   const int64_t row = blockIdx.x;
   const int32_t label = labels[row];
-  const float* x = logits + row * classes;
+  const L* x = logits + row * classes;
   T* d = d_logits == nullptr ? nullptr : d_logits + row * classes;
   if (label == kIgnoreLabel) {
     ignore_row<T, N>(loss + row, d, classes);
@@ -112,18 +111,19 @@ __global__ void __launch_bounds__(kRowThreads, kRowsOfProcessor)
   }
   const bool valid = label >= 0 && label < classes;
   // The label's logit is read before the second pass may overwrite it.
-  const Kept<N> kept{dynamic_shared_memory<Pack<float, N>>(), kept_count};
-  const Statistics s = statistics_of<N>(x, classes, valid ? x[label] : NAN, kept);
+  const Kept<L, N> kept{dynamic_shared_memory<Pack<L, N>>(), kept_count};
+  const Statistics s = statistics_of(x, classes, valid ? to_float(x[label]) : NAN, kept);
   if (threadIdx.x == 0) loss[row] = loss_of(s);
-  if (d != nullptr) write_gradient<T, N>(x, s, label, valid, scale, d, classes, kept);
+  if (d != nullptr) write_gradient(x, s, label, valid, scale, d, classes, kept);
 }
 
-template <int N>
+template <class L, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    statistics_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels, float* statistics) {
+    statistics_kernel(const L* logits, int64_t columns, VocabPart part, const int32_t* labels, float* statistics) {
   const int64_t row = blockIdx.x, at = labels[row] - part.begin;
-  const float* x = logits + row * columns;
-  const Statistics s = statistics_of<N>(x, columns, at >= 0 && at < columns ? x[at] : 0.0f);
+  const L* x = logits + row * columns;
+  const float own = at >= 0 && at < columns ? to_float(x[at]) : 0.0f;
+  const Statistics s = statistics_of(x, columns, own, Kept<L, N>());
   if (threadIdx.x != 0) return;
   float* out = statistics + row * kSoftmaxStatistics;
   out[0] = s.top;
@@ -143,13 +143,13 @@ __device__ Statistics unite(const float* statistics, int64_t stride, int64_t par
   return all;
 }
 
-template <class T, int N>
+template <class L, class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    part_kernel(const float* logits, int64_t columns, VocabPart part, const int32_t* labels, const float* statistics,
+    part_kernel(const L* logits, int64_t columns, VocabPart part, const int32_t* labels, const float* statistics,
                 int64_t parts, float scale, float* loss, T* d_logits) {
   const int64_t row = blockIdx.x, stride = static_cast<int64_t>(gridDim.x) * kSoftmaxStatistics;
   const int32_t label = labels[row];
-  const float* x = logits + row * columns;
+  const L* x = logits + row * columns;
   T* d = d_logits == nullptr ? nullptr : d_logits + row * columns;
   if (label == kIgnoreLabel) {
     ignore_row<T, N>(loss + row, d, columns);
@@ -158,27 +158,29 @@ __global__ void __launch_bounds__(kRowThreads)
   const bool valid = label >= 0 && label < part.vocab;
   const Statistics s = unite(statistics + row * kSoftmaxStatistics, stride, parts);
   if (threadIdx.x == 0) loss[row] = valid ? loss_of(s) : NAN;
-  if (d != nullptr) write_gradient<T, N>(x, s, label - part.begin, valid, scale, d, columns);
+  if (d != nullptr) write_gradient(x, s, label - part.begin, valid, scale, d, columns, Kept<L, N>());
 }
 
-// Calls body(d, pack) with the gradient as a pointer to its type, null without one, and the pack of logits and
-// gradient.
+// Calls body(logits, d, pack) with pointers to logits and gradient, null without one, and their pack. Logits in bf16
+// have a gradient in bf16.
 template <class Body>
-void with_gradient(const TensorView& logits, const TensorView& d_logits, const Body& body) {
+void with_logits(const TensorView& logits, const TensorView& d_logits, const Body& body) {
   const bool is_there = d_logits.data != nullptr;
-  with_float_type(is_there ? d_logits.dtype : DType::f32, [&](auto type) {
+  const auto call = [&](const auto* x, auto type) {
     using T = decltype(type);
+    constexpr int kWide = kWidePack<std::remove_cvref_t<decltype(*x)>>;
     T* d = is_there ? d_logits.as<T>() : nullptr;
-    with_pack<kWide>(logits.dim(1) % kWide == 0 && allow_packs<kWide>(logits.as<float>(), d),
-                     [&](auto pack) { body(d, pack); });
-  });
+    with_pack<kWide>(logits.dim(1) % kWide == 0 && allow_packs<kWide>(x, d), [&](auto pack) { body(x, d, pack); });
+  };
+  if (logits.dtype == DType::bf16) call(logits.as<bf16>(), bf16());
+  else with_float_type(is_there ? d_logits.dtype : DType::f32, [&](auto type) { call(logits.as<float>(), type); });
 }
 
 // How many of a row's logits a block keeps, so that a processor has room for two blocks.
-int64_t count_kept(Stream& stream, int64_t columns, int64_t pack) {
+int64_t count_kept(Stream& stream, int64_t columns, int64_t element_bytes, int64_t pack) {
   int bytes = 0;
   check(read_shared_bytes(&bytes, stream.device().index), "reading the device's shared memory");
-  const int64_t room = std::max<int64_t>(0, bytes / kRowsOfProcessor - kOtherSharedBytes) / int64_t{sizeof(float)};
+  const int64_t room = std::max<int64_t>(0, bytes / kRowsOfProcessor - kOtherSharedBytes) / element_bytes;
   return std::min(columns, room / pack * pack);
 }
 
@@ -186,32 +188,35 @@ int64_t count_kept(Stream& stream, int64_t columns, int64_t pack) {
 
 void cross_entropy(Stream& stream, TensorView logits_CV, TensorView labels_C, float scale, TensorView loss_C,
                    TensorView d_logits_CV) {
-  with_gradient(logits_CV, d_logits_CV, [&](auto* d_logits, auto pack) {
-    constexpr auto kKernel = cross_entropy_kernel<std::remove_pointer_t<decltype(d_logits)>, pack.value>;
-    const int64_t kept_count = d_logits == nullptr ? 0 : count_kept(stream, logits_CV.dim(1), pack.value);
-    const auto kept_bytes = static_cast<size_t>(kept_count) * sizeof(float);
+  with_logits(logits_CV, d_logits_CV, [&](const auto* logits, auto* d_logits, auto pack) {
+    using L = std::remove_cvref_t<decltype(*logits)>;
+    constexpr auto kKernel = cross_entropy_kernel<L, std::remove_pointer_t<decltype(d_logits)>, pack.value>;
+    const int64_t kept_count =
+        d_logits == nullptr ? 0 : count_kept(stream, logits_CV.dim(1), int64_t{sizeof(L)}, pack.value);
+    const auto kept_bytes = static_cast<size_t>(kept_count) * sizeof(L);
     if (kept_bytes > kFreeSharedBytes)
       check(allow_shared_bytes(reinterpret_cast<const void*>(kKernel), kept_bytes), "asking for shared memory");
-    launch(stream, kKernel, logits_CV.dim(0), kRowThreads, kept_bytes, logits_CV.as<float>(), labels_C.as<int32_t>(),
-           scale, loss_C.as<float>(), d_logits, logits_CV.dim(1), kept_count);
+    launch(stream, kKernel, logits_CV.dim(0), kRowThreads, kept_bytes, logits, labels_C.as<int32_t>(), scale,
+           loss_C.as<float>(), d_logits, logits_CV.dim(1), kept_count);
   });
 }
 
 void softmax_statistics(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
                         TensorView statistics_C3) {
-  with_gradient(logits_Cv, {}, [&](auto*, auto pack) {
-    launch(stream, statistics_kernel<pack.value>, logits_Cv.dim(0), kRowThreads, 0, logits_Cv.as<float>(),
-           logits_Cv.dim(1), part, labels_C.as<int32_t>(), statistics_C3.as<float>());
+  with_logits(logits_Cv, {}, [&](const auto* logits, auto*, auto pack) {
+    launch(stream, statistics_kernel<std::remove_cvref_t<decltype(*logits)>, pack.value>, logits_Cv.dim(0), kRowThreads,
+           0, logits, logits_Cv.dim(1), part, labels_C.as<int32_t>(), statistics_C3.as<float>());
   });
 }
 
 void cross_entropy_of_part(Stream& stream, TensorView logits_Cv, VocabPart part, TensorView labels_C,
                            TensorView statistics_PC3, float scale, TensorView loss_C, TensorView d_logits_Cv) {
-  with_gradient(logits_Cv, d_logits_Cv, [&](auto* d_logits, auto pack) {
+  with_logits(logits_Cv, d_logits_Cv, [&](const auto* logits, auto* d_logits, auto pack) {
+    using L = std::remove_cvref_t<decltype(*logits)>;
     using T = std::remove_pointer_t<decltype(d_logits)>;
-    launch(stream, part_kernel<T, pack.value>, logits_Cv.dim(0), kRowThreads, 0, logits_Cv.as<float>(),
-           logits_Cv.dim(1), part, labels_C.as<int32_t>(), statistics_PC3.as<float>(), statistics_PC3.dim(0), scale,
-           loss_C.as<float>(), d_logits);
+    launch(stream, part_kernel<L, T, pack.value>, logits_Cv.dim(0), kRowThreads, 0, logits, logits_Cv.dim(1), part,
+           labels_C.as<int32_t>(), statistics_PC3.as<float>(), statistics_PC3.dim(0), scale, loss_C.as<float>(),
+           d_logits);
   });
 }
 
