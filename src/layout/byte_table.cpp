@@ -291,9 +291,13 @@ void add_workspace(ByteRows& out, const ModelSpec& model, const RunSpec& run, co
 
 // Where tokens are gathered over TP, and what was computed for all of them goes back to their shards; numbers of each
 // token, for queries and for keys, that are summed.
-void add_gathered(ByteRows& out, const ModelSpec& model, DType dtype, const Widest& w, const Tokens& tokens, int tp) {
+void add_gathered(ByteRows& out, const ModelSpec& model, DType dtype, const Widest& w, const Tokens& tokens,
+                  const Mesh& mesh) {
+  const int tp = mesh.tp;
   if (tp == 1) return;
-  for (const char* name : {"whole_in", "whole_d_out", "whole_out", "whole_branch"})
+  std::vector<const char*> gathered = {"whole_in", "whole_d_out", "whole_out"};
+  if (mesh.ted && w.experts > 0) gathered.push_back("whole_branch");
+  for (const char* name : gathered)
     out.add(fmt::format("work.{}", name), ByteKind::exchange, dtype, {tokens.most * tp, model.width});
   out.add("work.shard_order", ByteKind::exchange, DType::i32, {tokens.most, tp});
   if (!w.sums_over_heads) return;
@@ -426,7 +430,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
                 std::max(platform.ops_workspace_bytes, attention_scratch_bytes(model, run, mesh, platform)));
   if (platform.relay_workspace_bytes > 0)
     out.add("work.relay_ops", ByteKind::workspace, DType::u8, {platform.relay_workspace_bytes});
-  add_gathered(out, model, run.train.dtype, widest, tokens, mesh.tp);
+  add_gathered(out, model, run.train.dtype, widest, tokens, mesh);
   if (stages.back().has_head) add_head_workspace(out, model, run, mesh, coords, tokens, platform);
   return out.rows;
 }

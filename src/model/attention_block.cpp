@@ -195,12 +195,9 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
     bias_backward(stream, gradients_.k, weights_.d_bk);
     bias_backward(stream, gradients_.v, weights_.d_bv);
   }
-  const TensorView branch = take_front(scratch_.branch, {tokens, d_x_TD.cols()});
   matmul_d_input(stream, gradients_.q, weights_.wq, d_x_TD);
-  matmul_d_input(stream, gradients_.k, weights_.wk, branch);
-  add(stream, d_x_TD, branch, d_x_TD);
-  matmul_d_input(stream, gradients_.v, weights_.wv, branch);
-  add(stream, d_x_TD, branch, d_x_TD);
+  matmul_d_input(stream, gradients_.k, weights_.wk, d_x_TD, Store::accumulate);
+  matmul_d_input(stream, gradients_.v, weights_.wv, d_x_TD, Store::accumulate);
   if (!defer_inputs_) return;
   const auto keep = [&](TensorView& gradient, TensorView saved) {
     const TensorView place = take_front(saved, {tokens, gradient.cols()});

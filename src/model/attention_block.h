@@ -28,7 +28,7 @@ struct AttentionSaved {
 
 // Flat scratch shared by all layers.
 struct AttentionScratch {
-  TensorView q, k, v, d_q, d_k, d_v, d_o, branch;
+  TensorView q, k, v, d_q, d_k, d_v, d_o;
   TensorView rope_cos, rope_sin;  // f32 [S_max, rotated elements / 2]
   TensorView first_keys = {};     // i32 [T], with a window only
   TensorView delta = {};          // f32 [H, T], with sinks only

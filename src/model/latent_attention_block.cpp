@@ -119,10 +119,9 @@ void LatentAttentionBlock::backward(Stream& stream, const Sequences& sequences, 
 
   const TraceScope part(stream.trace(), "attention_inputs_backward");
   const Kept gradients = kept(tokens);
-  const TensorView branch = take_front(scratch_.branch, {tokens, d_x_TD.cols()});
   matmul_d_input(stream, join(stream, gradients), weights_.wkv_a, d_x_TD);
-  matmul_d_input(stream, gradients.queries, compresses_queries() ? weights_.wq_a : weights_.wq, branch);
-  add(stream, d_x_TD, branch, d_x_TD);
+  matmul_d_input(stream, gradients.queries, compresses_queries() ? weights_.wq_a : weights_.wq, d_x_TD,
+                 Store::accumulate);
 }
 
 void LatentAttentionBlock::backward_queries(Stream& stream, TensorView d_q_THh, const Sequences& sequences,

@@ -31,7 +31,7 @@ struct LatentSaved {
 
 // Flat scratch shared by all layers. latent_*: normed, [T, Q] and [T, C]. kv_a: [T, C + r]. kv_heads: [T, H, n + v].
 struct LatentScratch {
-  TensorView q, k, v, d_q, d_k, d_v, d_o, branch;
+  TensorView q, k, v, d_q, d_k, d_v, d_o;
   TensorView latent_q, latent_kv, d_latent, kv_a, kv_heads;
   TensorView rope_cos, rope_sin;  // f32 [S_max, r/2]
 };

@@ -126,16 +126,9 @@ std::unique_ptr<Attention> make_grouped_attention(const Plan& plan, int64_t inde
     saved.q_rstd = store.fixed(act("q_rstd"));
     saved.k_rstd = store.fixed(act("k_rstd"));
   }
-  AttentionScratch scratch{store.fixed("work.q"),
-                           store.fixed("work.k"),
-                           {},
-                           store.fixed("work.d_q"),
-                           store.fixed("work.d_k"),
-                           store.fixed("work.d_v"),
-                           store.fixed("work.d_o"),
-                           store.fixed(plan.mesh.tp > 1 ? "work.whole_branch" : "work.branch"),
-                           store.fixed("work.rope_cos"),
-                           store.fixed("work.rope_sin")};
+  AttentionScratch scratch{store.fixed("work.q"),   store.fixed("work.k"),        {},
+                           store.fixed("work.d_q"), store.fixed("work.d_k"),      store.fixed("work.d_v"),
+                           store.fixed("work.d_o"), store.fixed("work.rope_cos"), store.fixed("work.rope_sin")};
   if (store.has("work.v")) scratch.v = store.fixed("work.v");
   if (store.has("work.first_keys")) scratch.first_keys = store.fixed("work.first_keys");
   if (store.has("work.delta")) scratch.delta = store.fixed("work.delta");
@@ -171,7 +164,7 @@ LatentWeights latent_weights(ParamStore& params, const std::string& at, bool com
   return w;
 }
 
-LatentScratch latent_scratch(const Plan& plan, TensorStore& store, bool compressed) {
+LatentScratch latent_scratch(TensorStore& store, bool compressed) {
   LatentScratch s;
   s.k = store.fixed("work.k");
   s.v = store.fixed("work.v");
@@ -179,7 +172,6 @@ LatentScratch latent_scratch(const Plan& plan, TensorStore& store, bool compress
   s.d_k = store.fixed("work.d_k");
   s.d_v = store.fixed("work.d_v");
   s.d_o = store.fixed("work.d_o");
-  s.branch = store.fixed(plan.mesh.tp > 1 ? "work.whole_branch" : "work.branch");
   s.latent_kv = store.fixed("work.latent_kv");
   s.d_latent = store.fixed("work.d_latent");
   s.kv_a = store.fixed("work.kv_a");
@@ -211,7 +203,7 @@ std::unique_ptr<Attention> make_latent_attention(const Plan& plan, int64_t index
   saved.lse = store.fixed(act("lse"));
   return std::make_unique<LatentAttentionBlock>(
       spec.attention, latent_weights(params, fmt::format("layers.{}.attn.", index), compressed), saved,
-      latent_scratch(plan, store, compressed), key_value_cache(store, index, slot));
+      latent_scratch(store, compressed), key_value_cache(store, index, slot));
 }
 
 }  // namespace

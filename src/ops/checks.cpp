@@ -47,12 +47,10 @@ void check_values(const Weight& weight) {
 }
 
 // y = x W^T takes K columns to N, the gradient N to K.
-void check_product(const TensorView& x, int64_t x_width, const TensorView& y, int64_t y_width, const Weight& weight,
-                   Store store) {
+void check_product(const TensorView& x, int64_t x_width, const TensorView& y, int64_t y_width, const Weight& weight) {
   MW_CHECK(x.cols() == x_width && y.cols() == y_width, "{} = product of {} with a weight [{}, {}]", y.describe(),
            x.describe(), weight.n, weight.k);
-  MW_CHECK(is_float(x.dtype) && is_float(y.dtype) && (store == Store::overwrite || y.dtype == DType::f32),
-           "product of {} stored in {}", x.describe(), y.describe());
+  MW_CHECK(is_float(x.dtype) && is_float(y.dtype), "product of {} stored in {}", x.describe(), y.describe());
   if (x.dtype == DType::f32) check_values(weight);
 }
 
@@ -278,14 +276,14 @@ void check_muon_update(const TensorView& x, const TensorView& w, const TensorVie
 
 void check_pack_weight(const Weight& weight) { check_values(weight); }
 
-void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN, Store store) {
+void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN) {
   check_same_rows(x_MK, y_MN);
-  check_product(x_MK, weight.k, y_MN, weight.n, weight, store);
+  check_product(x_MK, weight.k, y_MN, weight.n, weight);
 }
 
-void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK, Store store) {
+void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK) {
   check_same_rows(dy_MN, dx_MK);
-  check_product(dy_MN, weight.n, dx_MK, weight.k, weight, store);
+  check_product(dy_MN, weight.n, dx_MK, weight.k, weight);
 }
 
 void check_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK) {
@@ -306,13 +304,13 @@ void check_mixed_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK
 void check_esmm(const SortedRows& x_RK, std::span<const int64_t> offsets, std::span<const Weight> weights,
                 const SortedRows& y_RN) {
   check_offsets(offsets, std::ssize(weights), x_RK, y_RN);
-  for (const Weight& w : weights) check_product(x_RK.data, w.k, y_RN.data, w.n, w, Store::overwrite);
+  for (const Weight& w : weights) check_product(x_RK.data, w.k, y_RN.data, w.n, w);
 }
 
 void check_esmm_d_input(const SortedRows& dy_RN, std::span<const int64_t> offsets, std::span<const Weight> weights,
                         const SortedRows& dx_RK) {
   check_offsets(offsets, std::ssize(weights), dy_RN, dx_RK);
-  for (const Weight& w : weights) check_product(dy_RN.data, w.n, dx_RK.data, w.k, w, Store::overwrite);
+  for (const Weight& w : weights) check_product(dy_RN.data, w.n, dx_RK.data, w.k, w);
 }
 
 void check_square_sums(std::span<const TensorView> matrices_eNK, const SquareSums& begun) {

@@ -73,8 +73,8 @@ void check_muon_momentum(int64_t step, const TensorView& grad, const TensorView&
 void check_normalise_matrices(const TensorView& x_bNK, const TensorView& sums, const TensorView& y_bNK);
 void check_muon_update(const TensorView& x, const TensorView& w, const TensorView& copy_bf16);
 void check_pack_weight(const Weight& weight);
-void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN, Store store);
-void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK, Store store);
+void check_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN);
+void check_matmul_d_input(const TensorView& dy_MN, const Weight& weight, const TensorView& dx_MK);
 void check_matmul_d_weight(const TensorView& dy_MN, const TensorView& x_MK, const TensorView& dw_NK);
 // For both directions: x and y, or their gradients.
 void check_mixed_matmul(const TensorView& x_MK, const Weight& weight, const TensorView& y_MN);

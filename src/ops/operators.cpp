@@ -216,12 +216,12 @@ void pack_weight(Stream& stream, const Weight& weight) {
   run(stream, Work::optimizer, "pack_weight", &Operators::pack_weight, weight);
 }
 void matmul(Stream& stream, TensorView x_MK, const Weight& weight, TensorView y_MN, Store store) {
-  check_matmul(x_MK, weight, y_MN, store);
+  check_matmul(x_MK, weight, y_MN);
   if (weight.n == 0) return;
   run(stream, Work::matmul, "matmul", &Operators::matmul, x_MK, weight, y_MN, store);
 }
 void matmul_d_input(Stream& stream, TensorView dy_MN, const Weight& weight, TensorView dx_MK, Store store) {
-  check_matmul_d_input(dy_MN, weight, dx_MK, store);
+  check_matmul_d_input(dy_MN, weight, dx_MK);
   if (weight.n == 0) {  // a sum of nothing
     if (store == Store::overwrite) fill_zero(stream, dx_MK);
     return;

@@ -296,10 +296,10 @@ std::vector<Rule> all_rules() {
          const TensorView form = z.make(u8, {packed_weight_bytes(4, 5, false)});
          pack_weight(s, {4, 5, z.make(broken ? bf16 : f32, {4, 5}), form, z.make(u8, {form.bytes()})});
        }},
-      {"products accumulate in f32",
+      {"logits in bf16 have gradients in bf16",
        [](Stream& s, Zeros& z, bool broken) {
-         const TensorView y = z.make(broken ? bf16 : f32, {3, 4});
-         matmul(s, z.make(f32, {3, 5}), weight_of(z.make(f32, {4, 5})), y, Store::accumulate);
+         const TensorView labels = z.make(i32, {3}), loss = z.make(f32, {3});
+         cross_entropy(s, z.make(bf16, {3, 4}), labels, 1.0f, loss, z.make(broken ? f32 : bf16, {3, 4}));
        }},
       {"products keep their rows",
        [](Stream& s, Zeros& z, bool broken) {

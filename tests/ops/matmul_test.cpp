@@ -34,7 +34,7 @@ OpCase make_dense_case(int64_t m, Shape shape, DType dtype, DType out, bool accu
                        accumulate ? "/+=" : "");
   c.inputs["x"] = random_tensor("x", {m, shape.k}, dtype);
   c.inputs["w"] = make_weights(1, shape, dtype);
-  if (accumulate) c.inputs["y0"] = random_tensor("y0", {m, shape.n}, DType::f32, 5.0f);
+  if (accumulate) c.inputs["y0"] = random_tensor("y0", {m, shape.n}, out, 5.0f);
   const Store store = accumulate ? Store::accumulate : Store::overwrite;
   c.forward = [=](Stream& stream, const Tensors& in) {
     const TestWeights w(stream, in.at("w"), dtype);
@@ -48,7 +48,8 @@ OpCase make_dense_case(int64_t m, Shape shape, DType dtype, DType out, bool accu
     c.backward = [=](Stream& stream, const Tensors& in, const Tensors& d) {
       const TestWeights w(stream, in.at("w"), dtype);
       const Owned x = to_operand(in.at("x")), dy = to_operand(d.at("y"));
-      Owned dx = accumulate ? make_zeros({m, shape.k}) : make_output(dtype, {m, shape.k});
+      Owned dx = accumulate ? to_operand({{m, shape.k}, std::vector<float>(static_cast<size_t>(m * shape.k)), dtype})
+                            : make_output(dtype, {m, shape.k});
       Owned dw = make_zeros({1, shape.n, shape.k});
       matmul_d_input(stream, dy.view, w.weights[0], dx.view, store);
       matmul_d_weight(stream, dy.view, x.view, dw.view.at(0));
@@ -160,17 +161,36 @@ TEST(Matmul, DenseMatchesReference) {
       }
 }
 
-TEST(Matmul, AccumulatesInF32) {
+TEST(Matmul, AddsToWhatIsThere) {
   TestStream test;
   for (const Shape shape : kShapes)
-    for (const int64_t m : kRowCounts) {
-      const OpCase c = make_dense_case(m, shape, DType::f32, DType::f32, true);
-      check_forward(c, test.stream);
-      check_gradient(c, test.stream);
-      for (const bool accumulate : {false, true})
-        check_forward(make_dense_case(m, shape, DType::bf16, DType::f32, accumulate), test.stream);
-      check_forward(make_dense_case(m, shape, DType::f32, DType::bf16, false), test.stream);
-    }
+    for (const int64_t m : kRowCounts)
+      for (const DType dtype : {DType::f32, DType::bf16}) {
+        const OpCase c = make_dense_case(m, shape, dtype, dtype, true);
+        check_forward(c, test.stream);
+        check_gradient(c, test.stream);
+        const DType other = dtype == DType::f32 ? DType::bf16 : DType::f32;
+        for (const bool accumulate : {false, true})
+          check_forward(make_dense_case(m, shape, dtype, other, accumulate), test.stream);
+      }
+}
+
+// Into bf16: within a rounding of the product and one of the sum.
+TEST(Matmul, AddsToBf16WithinTwoRoundings) {
+  TestStream test;
+  const int64_t m = 37, n = 96, k = 64;
+  const CaseTensor dy = random_tensor("dy", {m, n}, DType::bf16),
+                   before = random_tensor("dx", {m, k}, DType::bf16, 20.0f);
+  const TestWeights w(test.stream, make_weights(1, {n, k}, DType::bf16), DType::bf16);
+  const Owned d = to_operand(dy), exact = make_output(DType::f32, {m, k}), onto = to_operand(before);
+  matmul_d_input(test.stream, d.view, w.weights[0], exact.view);
+  matmul_d_input(test.stream, d.view, w.weights[0], onto.view, Store::accumulate);
+  test.stream.wait();
+  const std::vector<float> product = to_case_tensor(exact).values, sum = to_case_tensor(onto).values;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    const float expected = before.values[i] + product[i];
+    EXPECT_NEAR(sum[i], expected, 0x1.01p-8f * (std::abs(expected) + std::abs(product[i]))) << i;
+  }
 }
 
 // Of a size that CPUs add up in scratch, and of one beyond.
@@ -372,11 +392,13 @@ TEST(Matmul, StaysWithinItsWorkspace) {
     for (const DType dtype : {DType::f32, DType::bf16})
       for (const int64_t m : {1, 100, 1000, 2000}) {
         const auto bytes = static_cast<size_t>(matmul_workspace_bytes(shape.n, shape.k, device_kind()));
-        TestStream test(2, bytes);
-        const OpCase c = make_dense_case(m, shape, dtype, dtype, false);
-        c.forward(test.stream, c.inputs);
-        c.backward(test.stream, c.inputs, {{"y", random_tensor("d_y", {m, shape.n}, dtype)}});
-        EXPECT_LE(test.stream.workspace().peak(), bytes);
+        for (const bool accumulate : {false, true}) {
+          TestStream test(2, bytes);
+          const OpCase c = make_dense_case(m, shape, dtype, dtype, accumulate);
+          c.forward(test.stream, c.inputs);
+          c.backward(test.stream, c.inputs, {{"y", random_tensor("d_y", {m, shape.n}, dtype)}});
+          EXPECT_LE(test.stream.workspace().peak(), bytes);
+        }
       }
   // A wide output (logits of a large vocabulary) takes smaller panels, not more scratch.
   EXPECT_LE(matmul_workspace_bytes(150'000, 2048, device_kind()), int64_t{33} << 20);

@@ -114,6 +114,14 @@ const void* load_panel(Stream& stream, WorkspaceFrame& frame, const SortedRows& 
   return panel;
 }
 
+// to (=|+=) from, rounded once.
+void round_row(const float* from, bf16* to, int64_t count, Store store) {
+  if (store == Store::overwrite)
+    for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(from[i]);
+  else
+    for (int64_t i = 0; i < count; ++i) to[i] = to_bf16(to_float(to[i]) + from[i]);
+}
+
 // Brings the first `count` rows of a result panel of `dtype` to sorted rows [begin, begin + count).
 void store_panel(Stream& stream, const void* panel, DType dtype, const SortedRows& rows, int64_t begin, int64_t count,
                  Store store) {
@@ -123,9 +131,8 @@ void store_panel(Stream& stream, const void* panel, DType dtype, const SortedRow
     for (int64_t i = first; i < last; ++i) {
       const std::byte* from = static_cast<const std::byte*>(panel) + static_cast<size_t>(i) * row_bytes;
       std::byte* to = row_of(rows, begin + i);
-      if (rows.data.dtype != dtype) {  // f32 to bf16
-        for (int64_t j = 0; j < width; ++j)
-          reinterpret_cast<bf16*>(to)[j] = to_bf16(reinterpret_cast<const float*>(from)[j]);
+      if (rows.data.dtype != dtype) {
+        round_row(reinterpret_cast<const float*>(from), reinterpret_cast<bf16*>(to), width, store);
       } else if (store == Store::accumulate) {
         for (int64_t j = 0; j < width; ++j) reinterpret_cast<float*>(to)[j] += reinterpret_cast<const float*>(from)[j];
       } else {
@@ -154,7 +161,8 @@ void multiply_rows(Stream& stream, ProductKind kind, const SortedRows& x, const 
   if (begin == end) return;
   const bool packed = x.data.dtype == DType::bf16;
   const DType in = panel_dtype(x.data.dtype);
-  const DType out = in == DType::bf16 ? y.data.dtype : DType::f32;
+  // What is added to bf16 values is not rounded before.
+  const DType out = in == DType::bf16 && store == Store::overwrite ? y.data.dtype : DType::f32;
   const void* w = weight_data(kind, weight, packed);
   if (const TileUnit* tiles = in == DType::bf16 ? tile_unit() : nullptr) {
     const bool forward = kind == ProductKind::forward;
@@ -229,12 +237,8 @@ void multiply_d_weight(Stream& stream, const SortedRows& dy, const SortedRows& x
 void store_rounded(Stream& stream, const float* x, TensorView y, Store store) {
   bf16* to = y.as<bf16>();
   constexpr int64_t kBlock = 8192;
-  for_blocks(stream, y.numel(), kBlock, [=](int64_t begin, int64_t end) {
-    if (store == Store::overwrite)
-      for (int64_t i = begin; i < end; ++i) to[i] = to_bf16(x[i]);
-    else
-      for (int64_t i = begin; i < end; ++i) to[i] = to_bf16(to_float(to[i]) + x[i]);
-  });
+  for_blocks(stream, y.numel(), kBlock,
+             [=](int64_t begin, int64_t end) { round_row(x + begin, to + begin, end - begin, store); });
 }
 
 void multiply_experts(Stream& stream, ProductKind kind, const SortedRows& x, std::span<const int64_t> offsets,

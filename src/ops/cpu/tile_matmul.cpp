@@ -86,17 +86,18 @@ struct TileProduct {
   // Brings the sums of a block to c.
   void store(const TileUnit& unit, const float* sums, int64_t row, int64_t col) const {
     const int64_t height = std::min(rows - row, kTileBlock), width = std::min(cols - col, kTileBlock);
-    if (c.dtype == DType::bf16 && width == kTileBlock && !c.index) {
+    if (c.dtype == DType::bf16 && width == kTileBlock && !c.index && !c.add) {
       constexpr int64_t kPastCache = int64_t{4} << 20;  // bytes of a result that no cache would keep
       const bool past_cache = rows * cols * static_cast<int64_t>(sizeof(bf16)) > kPastCache &&
                               c.stride % kTileBlock == 0 && reinterpret_cast<uintptr_t>(at<bf16>(row, col)) % 64 == 0;
       return unit.round(sums, kTileBlock, at<bf16>(row, col), c.stride, height, past_cache);
     }
     for (int64_t i = 0; i < height; ++i, sums += kTileBlock)
-      if (c.dtype == DType::bf16 && width == kTileBlock) {
+      if (c.dtype == DType::bf16 && width == kTileBlock && !c.add) {
         unit.round(sums, kTileBlock, at<bf16>(row + i, col), 0, 1, false);
       } else if (c.dtype == DType::bf16) {
-        for (int64_t j = 0; j < width; ++j) at<bf16>(row + i, col)[j] = to_bf16(sums[j]);
+        bf16* to = at<bf16>(row + i, col);
+        for (int64_t j = 0; j < width; ++j) to[j] = to_bf16((c.add ? to_float(to[j]) : 0.0f) + sums[j]);
       } else {
         float* to = at<float>(row + i, col);
         for (int64_t j = 0; j < width; ++j) to[j] = (c.add ? to[j] : 0.0f) + sums[j];

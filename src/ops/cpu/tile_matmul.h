@@ -54,7 +54,7 @@ struct TileRows {
   const int32_t* index;
 };
 
-// Rows of a result, f32 or bf16, laid out likewise. add: only with f32.
+// Rows of a result, f32 or bf16, laid out likewise.
 struct TileResult {
   void* data;
   DType dtype;
