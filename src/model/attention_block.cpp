@@ -58,13 +58,34 @@ void AttentionBlock::normalise_backward(Stream& stream, const Views& saved, cons
   run(saved.k, weights_.k_gain, saved_.k_rstd, d.k, weights_.d_k_gain, products.k);
 }
 
+bool AttentionBlock::fuses_norm_and_rope() const {
+  return spec_.qk_norm == QkNorm::per_head && !spec_.norm_after_rotary && spec_.clip_qkv == 0;
+}
+
+Rotation AttentionBlock::rotation(const Sequences& sequences) const {
+  const int64_t first = sequences.first_position(), length = sequences.length;
+  return {scratch_.rope_cos.slice(first, length), scratch_.rope_sin.slice(first, length), spec_.rope_pairs,
+          sequences.first_T};
+}
+
+void AttentionBlock::normalise_and_rotate(Stream& stream, const Views& saved, const Views& out,
+                                          const Sequences& sequences, bool store_statistics) {
+  const Rotation by = rotation(sequences);
+  const auto run = [&](TensorView x_THh, TensorView gain, TensorView rstd, TensorView y_THh) {
+    const TensorView statistics = take_front(rstd, {x_THh.dim(0) * x_THh.dim(1)});
+    if (store_statistics) norm_rope(stream, x_THh, gain, norm_eps_, by, y_THh, statistics);
+    else norm_rope_apply(stream, x_THh, gain, statistics, by, y_THh);
+  };
+  run(saved.q, weights_.q_gain, saved_.q_rstd, out.q);
+  run(saved.k, weights_.k_gain, saved_.k_rstd, out.k);
+}
+
 void AttentionBlock::rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction,
                             TensorView y_THh) {
   const int64_t rotated = spec_.rope_dim(), rest = spec_.head_dim - rotated;
   if (rest > 0 && y_THh.data != x_THh.data) copy_columns(stream, {x_THh, rotated}, {y_THh, rotated}, rest);
-  const int64_t first = sequences.first_position(), length = sequences.length;
-  rope(stream, x_THh, scratch_.rope_cos.slice(first, length), scratch_.rope_sin.slice(first, length), direction, y_THh,
-       spec_.rope_pairs, sequences.first_T);
+  const Rotation by = rotation(sequences);
+  rope(stream, x_THh, by.cos_Sp, by.sin_Sp, direction, y_THh, by.pairs, by.first_T);
 }
 
 TensorView AttentionBlock::first_keys(Stream& stream, int64_t tokens, const Sequences& sequences) const {
@@ -86,6 +107,10 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, co
   out.q = take_front(scratch_.q, {tokens, spec_.heads, h});
   out.k = take_front(scratch_.k, {tokens, spec_.kv_heads, h});
   out.v = v_saved;
+  if (fuses_norm_and_rope()) {
+    normalise_and_rotate(stream, {q_saved, k_saved, {}}, out, sequences, store_statistics);
+    return out;
+  }
   TensorView q = q_saved, k = k_saved;  // what the rotation reads
   if (spec_.norm_after_rotary) {
     rotate(stream, q, sequences, RopeDirection::forward, out.q);
@@ -108,6 +133,45 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, co
   rotate(stream, q, sequences, RopeDirection::forward, out.q);
   rotate(stream, k, sequences, RopeDirection::forward, out.k);
   return out;
+}
+
+void AttentionBlock::prepare_backward(Stream& stream, int64_t tokens, const Sequences& sequences, const Views& in,
+                                      const Views& d) {
+  const int64_t h = spec_.head_dim;
+  const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
+                   k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});
+  if (fuses_norm_and_rope()) {
+    const Rotation by = rotation(sequences);
+    const auto run = [&](TensorView x_THh, TensorView gain, TensorView rstd, TensorView d_THh, TensorView d_gain) {
+      const TensorView statistics = take_front(rstd, {x_THh.dim(0) * x_THh.dim(1)});
+      norm_rope_backward(stream, x_THh, gain, statistics, by, d_THh, d_gain);
+    };
+    run(q_saved, weights_.q_gain, saved_.q_rstd, d.q, weights_.d_q_gain);
+    run(k_saved, weights_.k_gain, saved_.k_rstd, d.k, weights_.d_k_gain);
+    return;
+  }
+  if (spec_.norm_after_rotary) {
+    // The norm saw the rotated values: rebuild them where the normed ones were.
+    rotate(stream, q_saved, sequences, RopeDirection::forward, in.q);
+    rotate(stream, k_saved, sequences, RopeDirection::forward, in.k);
+    normalise_backward(stream, in, d);
+  }
+  rotate(stream, d.q, sequences, RopeDirection::backward, d.q);
+  rotate(stream, d.k, sequences, RopeDirection::backward, d.k);
+  if (spec_.clip_qkv > 0) {
+    const auto limit = static_cast<float>(spec_.clip_qkv);
+    clamp_backward(stream, take_front(saved_.v, {tokens, spec_.kv_heads, h}), limit, d.v);
+    if (spec_.qk_norm == QkNorm::none) {
+      clamp_backward(stream, q_saved, limit, d.q);
+      clamp_backward(stream, k_saved, limit, d.k);
+    } else {
+      // The clamp saw the normed values: rebuild them where the rotated ones were.
+      normalise(stream, {q_saved, k_saved, {}}, in, false);
+      clamp_backward(stream, in.q, limit, d.q);
+      clamp_backward(stream, in.k, limit, d.k);
+    }
+  }
+  if (spec_.qk_norm != QkNorm::none && !spec_.norm_after_rotary) normalise_backward(stream, {q_saved, k_saved, {}}, d);
 }
 
 void AttentionBlock::forward(Stream& stream, TensorView x_TD, const Sequences& sequences, TensorView out_TD) {
@@ -162,31 +226,7 @@ void AttentionBlock::backward(Stream& stream, const Sequences& sequences, Tensor
   const TensorView delta = spec_.sinks ? take_front(scratch_.delta, {spec_.heads, tokens}) : TensorView();
   attention_backward(stream, shape, in.q, in.k, in.v, o, lse, d_o, d_q, d_k, d_v, first, delta);
   if (spec_.sinks) sinks_backward(stream, shape, o.dtype, weights_.sinks, lse, delta, weights_.d_sinks);
-  const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
-                   k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});
-  if (spec_.norm_after_rotary) {
-    // The norm saw the rotated values: rebuild them where the normed ones were.
-    rotate(stream, q_saved, sequences, RopeDirection::forward, in.q);
-    rotate(stream, k_saved, sequences, RopeDirection::forward, in.k);
-    normalise_backward(stream, in, {d_q, d_k, {}});
-  }
-  rotate(stream, d_q, sequences, RopeDirection::backward, d_q);
-  rotate(stream, d_k, sequences, RopeDirection::backward, d_k);
-  if (spec_.clip_qkv > 0) {
-    const auto limit = static_cast<float>(spec_.clip_qkv);
-    clamp_backward(stream, take_front(saved_.v, {tokens, spec_.kv_heads, h}), limit, d_v);
-    if (spec_.qk_norm == QkNorm::none) {
-      clamp_backward(stream, q_saved, limit, d_q);
-      clamp_backward(stream, k_saved, limit, d_k);
-    } else {
-      // The clamp saw the normed values: rebuild them where the rotated ones were.
-      normalise(stream, {q_saved, k_saved, {}}, in, false);
-      clamp_backward(stream, in.q, limit, d_q);
-      clamp_backward(stream, in.k, limit, d_k);
-    }
-  }
-  if (spec_.qk_norm != QkNorm::none && !spec_.norm_after_rotary)
-    normalise_backward(stream, {q_saved, k_saved, {}}, {d_q, d_k, {}});
+  prepare_backward(stream, tokens, sequences, in, {d_q, d_k, d_v});
 
   const TraceScope part(stream.trace(), "attention_inputs_backward");
   gradients_ = {d_q.reshape({tokens, q_width}), d_k.reshape({tokens, kv_width}), d_v.reshape({tokens, kv_width})};

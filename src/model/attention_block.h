@@ -5,8 +5,7 @@
 #include "model/key_value_cache.h"
 #include "model/token_shards.h"
 #include "ops/matmul.h"
-#include "ops/norm.h"
-#include "ops/rope.h"
+#include "ops/norm_rope.h"
 
 namespace mw {
 
@@ -63,6 +62,13 @@ class AttentionBlock : public Attention {
   TensorView first_keys(Stream& stream, int64_t tokens, const Sequences& sequences) const;
   // Computes queries, keys and values as the attention operator reads them, from the saved projections.
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
+  // In place: turns gradients of what prepare returned, which is `in` and overwritten, into those of the projections.
+  void prepare_backward(Stream& stream, int64_t tokens, const Sequences& sequences, const Views& in, const Views& d);
+  // Whether heads are normalised by themselves and then rotated, with nothing between: one operator.
+  bool fuses_norm_and_rope() const;
+  void normalise_and_rotate(Stream& stream, const Views& saved, const Views& out, const Sequences& sequences,
+                            bool store_statistics);
+  Rotation rotation(const Sequences& sequences) const;
   // y may be x.
   void rotate(Stream& stream, TensorView x_THh, const Sequences& sequences, RopeDirection direction, TensorView y_THh);
   // Row sums for the norms of queries and keys: over this rank's columns, or over those of all ranks.

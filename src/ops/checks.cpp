@@ -172,6 +172,14 @@ void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorV
   if (is_given(first_T)) check_view(first_T, DType::i32, {x_THh.dim(0)}, "first");
 }
 
+void check_norm_rope(const TensorView& x_THh, const TensorView& gain, const TensorView& rstd, const Rotation& rotation,
+                     const TensorView& y_THh, const TensorView& d_gain) {
+  check_normalised(x_THh, gain, y_THh);
+  check_normalised(x_THh, d_gain, y_THh);
+  check_rstd(rstd, x_THh);
+  check_rope(x_THh, rotation.cos_Sp, rotation.sin_Sp, y_THh, rotation.first_T, 0);
+}
+
 void check_columns(const Columns& few, const Columns& many, int64_t count) {
   const int64_t rows = few.matrix.rows(), all = many.matrix.rows();
   MW_CHECK(few.matrix.dtype == many.matrix.dtype && is_float(few.matrix.dtype), "columns of {} and {}",

@@ -28,6 +28,8 @@ void check_add_bias(const TensorView& x, const TensorView& bias);
 void check_rope(const TensorView& x_THh, const TensorView& cos_Sp, const TensorView& sin_Sp, const TensorView& y_THh,
                 const TensorView& first_T, int64_t begin);
 // For both directions; `many` is the operand with as many rows as `few`, or a multiple of them.
+void check_norm_rope(const TensorView& x_THh, const TensorView& gain, const TensorView& rstd, const Rotation& rotation,
+                     const TensorView& y_THh, const TensorView& d_gain);
 void check_columns(const Columns& few, const Columns& many, int64_t count);
 
 void check_activate(Activation kind, const TensorView& h_RcF, const TensorView& a_RF);

@@ -106,6 +106,22 @@ void rope(Stream& stream, TensorView x_THh, TensorView cos_Sp, TensorView sin_Sp
   run(stream, Work::elementwise, "rope", &Operators::rope, x_THh, cos_Sp, sin_Sp, direction, y_THh, pairs, first_T,
       begin);
 }
+void norm_rope(Stream& stream, TensorView x_THh, TensorView gain, float eps, const Rotation& rotation, TensorView y_THh,
+               TensorView rstd) {
+  check_norm_rope(x_THh, gain, rstd, rotation, y_THh, gain);
+  run(stream, Work::elementwise, "norm_rope", &Operators::norm_rope, x_THh, gain, eps, rotation, y_THh, rstd);
+}
+void norm_rope_apply(Stream& stream, TensorView x_THh, TensorView gain, TensorView rstd, const Rotation& rotation,
+                     TensorView y_THh) {
+  check_norm_rope(x_THh, gain, rstd, rotation, y_THh, gain);
+  run(stream, Work::elementwise, "norm_rope_apply", &Operators::norm_rope_apply, x_THh, gain, rstd, rotation, y_THh);
+}
+void norm_rope_backward(Stream& stream, TensorView x_THh, TensorView gain, TensorView rstd, const Rotation& rotation,
+                        TensorView d_THh, TensorView d_gain) {
+  check_norm_rope(x_THh, gain, rstd, rotation, d_THh, d_gain);
+  run(stream, Work::elementwise, "norm_rope_backward", &Operators::norm_rope_backward, x_THh, gain, rstd, rotation,
+      d_THh, d_gain);
+}
 void copy_columns(Stream& stream, Columns x, Columns y, int64_t count) {
   check_columns(x, y, count);
   run(stream, Work::elementwise, "copy_columns", &Operators::copy_columns, x, y, count);

@@ -17,6 +17,7 @@
 #include "ops/mixed_matmul.h"
 #include "ops/muon.h"
 #include "ops/norm.h"
+#include "ops/norm_rope.h"
 #include "ops/rope.h"
 #include "ops/router.h"
 #include "ops/row_gate.h"
@@ -50,6 +51,9 @@ struct Operators {
   decltype(&mw::add_bias) add_bias = nullptr;
   decltype(&mw::bias_backward) bias_backward = nullptr;
   decltype(&mw::rope) rope = nullptr;
+  decltype(&mw::norm_rope) norm_rope = nullptr;
+  decltype(&mw::norm_rope_apply) norm_rope_apply = nullptr;
+  decltype(&mw::norm_rope_backward) norm_rope_backward = nullptr;
   decltype(&mw::copy_columns) copy_columns = nullptr;
   decltype(&mw::sum_columns) sum_columns = nullptr;
   decltype(&mw::activate) activate = nullptr;

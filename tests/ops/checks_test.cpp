@@ -97,6 +97,14 @@ std::vector<Call> all_calls() {
       {"first_keys_of_window",
        {{i32, {3}}, {i32, {3}}},
        [](Stream& s, const Views& v) { first_keys_of_window(s, 3, 2, v[0], v[1]); }},
+      {"norm_rope",
+       {{f32, {3, 2, 4}}, {f32, {4}}, {f32, {6}}, {f32, {3, 2}}, {f32, {3, 2}}, {f32, {3, 2, 4}}, {f32, {4}}},
+       [](Stream& s, const Views& v) {
+         const Rotation by{v[3], v[4]};
+         norm_rope(s, v[0], v[1], 1e-5f, by, v[5], v[2]);
+         norm_rope_apply(s, v[0], v[1], v[2], by, v[5]);
+         norm_rope_backward(s, v[0], v[1], v[2], by, v[5], v[6]);
+       }},
       {"rope",
        {{f32, {3, 2, 4}}, {f32, {3, 2}}, {f32, {3, 2}}, {f32, {3, 2, 4}}},
        [](Stream& s, const Views& v) { rope(s, v[0], v[1], v[2], RopeDirection::forward, v[3]); }},

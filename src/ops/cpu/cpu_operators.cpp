@@ -1,3 +1,4 @@
+#include "ops/composed_norm_rope.h"
 #include "ops/cpu/operators.h"
 
 namespace mw {
@@ -23,6 +24,9 @@ const Operators& cpu_operators() {
       .add_bias = cpu::add_bias,
       .bias_backward = cpu::bias_backward,
       .rope = cpu::rope,
+      .norm_rope = composed_norm_rope,
+      .norm_rope_apply = composed_norm_rope_apply,
+      .norm_rope_backward = composed_norm_rope_backward,
       .copy_columns = cpu::copy_columns,
       .sum_columns = cpu::sum_columns,
       .activate = cpu::activate,

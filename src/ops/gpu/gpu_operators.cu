@@ -25,6 +25,9 @@ const Operators& gpu_operators() {
     t.add_bias = gpu::add_bias;
     t.bias_backward = gpu::bias_backward;
     t.rope = gpu::rope;
+    t.norm_rope = gpu::norm_rope;
+    t.norm_rope_apply = gpu::norm_rope_apply;
+    t.norm_rope_backward = gpu::norm_rope_backward;
     t.copy_columns = gpu::copy_columns;
     t.sum_columns = gpu::sum_columns;
     t.activate = gpu::activate;

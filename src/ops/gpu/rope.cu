@@ -6,7 +6,7 @@
 
 #include "ops/gpu/launch.h"
 #include "ops/gpu/operators.h"
-#include "ops/gpu/pack.h"
+#include "ops/gpu/rotation.h"
 
 namespace mw::gpu {
 namespace {
@@ -23,28 +23,13 @@ struct Heads {
 };
 
 // N pairs with the angles of their positions; N = 1 where packs are not allowed.
-template <int N>
-__device__ void turn(const Pack<float, N>& a, const Pack<float, N>& b, const float* cosine, const float* sine,
-                     float sign, Pack<float, N>& turned_a, Pack<float, N>& turned_b) {
-  const Pack<float, N> c = load<N>(cosine), s = load<N>(sine);
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    const float signed_sine = sign * s.at[k];
-    turned_a.at[k] = a.at[k] * c.at[k] - b.at[k] * signed_sine;
-    turned_b.at[k] = b.at[k] * c.at[k] + a.at[k] * signed_sine;
-  }
-}
-
 template <class T, int N>
 struct Halves {
   __device__ static void rotate(const T* x, const float* cosine, const float* sine, const Heads& at, int j, T* y) {
-    const Pack<T, N> left = load<N>(x + j), right = load<N>(x + j + at.pairs);
-    Pack<float, N> a, b, turned_a, turned_b;
-#pragma unroll
-    for (int k = 0; k < N; ++k) a.at[k] = to_float(left.at[k]), b.at[k] = to_float(right.at[k]);
-    turn<N>(a, b, cosine + j, sine + j, at.sign, turned_a, turned_b);
-    store(y + j, round_pack<T>(turned_a));
-    store(y + j + at.pairs, round_pack<T>(turned_b));
+    Pack<float, N> a = widen(load<N>(x + j)), b = widen(load<N>(x + j + at.pairs));
+    turn(a, b, load_angles<N>(cosine + j, sine + j, at.sign));
+    store(y + j, round_pack<T>(a));
+    store(y + j + at.pairs, round_pack<T>(b));
   }
 };
 
@@ -53,13 +38,13 @@ struct Neighbours {
   static constexpr bool kAligned = N > 1;
   __device__ static void rotate(const T* x, const float* cosine, const float* sine, const Heads& at, int j, T* y) {
     const Pack<T, 2 * N> both = load<2 * N, kAligned>(x + 2 * j);
-    Pack<float, N> a, b, turned_a, turned_b;
+    Pack<float, N> a, b;
 #pragma unroll
     for (int k = 0; k < N; ++k) a.at[k] = to_float(both.at[2 * k]), b.at[k] = to_float(both.at[2 * k + 1]);
-    turn<N>(a, b, cosine + j, sine + j, at.sign, turned_a, turned_b);
+    turn(a, b, load_angles<N>(cosine + j, sine + j, at.sign));
     Pack<float, 2 * N> turned;
 #pragma unroll
-    for (int k = 0; k < N; ++k) turned.at[2 * k] = turned_a.at[k], turned.at[2 * k + 1] = turned_b.at[k];
+    for (int k = 0; k < N; ++k) turned.at[2 * k] = a.at[k], turned.at[2 * k + 1] = b.at[k];
     store<kAligned>(y + 2 * j, round_pack<T>(turned));
   }
 };
