@@ -66,6 +66,10 @@ struct AttentionSpec {
   int64_t rope_dim() const {                                                       // rotated elements of a head
     return is_latent() ? latent.rope_dim : rotary_dim > 0 ? rotary_dim : head_dim;
   }
+  // Whether each head of queries and keys is normalised by itself and then rotated, with nothing between.
+  bool rotates_normed_heads() const {
+    return qk_norm == QkNorm::per_head && !norm_after_rotary && clip_qkv == 0 && !is_latent();
+  }
   bool has_window(int64_t seq_len) const { return window > 0 && window < seq_len; }
   double mean_keys(int64_t seq_len) const;  // that a query sees, over the positions of a sequence
   bool operator==(const AttentionSpec&) const = default;

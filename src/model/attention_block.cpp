@@ -58,10 +58,6 @@ void AttentionBlock::normalise_backward(Stream& stream, const Views& saved, cons
   run(saved.k, weights_.k_gain, saved_.k_rstd, d.k, weights_.d_k_gain, products.k);
 }
 
-bool AttentionBlock::fuses_norm_and_rope() const {
-  return spec_.qk_norm == QkNorm::per_head && !spec_.norm_after_rotary && spec_.clip_qkv == 0;
-}
-
 Rotation AttentionBlock::rotation(const Sequences& sequences) const {
   const int64_t first = sequences.first_position(), length = sequences.length;
   return {scratch_.rope_cos.slice(first, length), scratch_.rope_sin.slice(first, length), spec_.rope_pairs,
@@ -107,7 +103,7 @@ AttentionBlock::Views AttentionBlock::prepare(Stream& stream, int64_t tokens, co
   out.q = take_front(scratch_.q, {tokens, spec_.heads, h});
   out.k = take_front(scratch_.k, {tokens, spec_.kv_heads, h});
   out.v = v_saved;
-  if (fuses_norm_and_rope()) {
+  if (spec_.rotates_normed_heads()) {
     normalise_and_rotate(stream, {q_saved, k_saved, {}}, out, sequences, store_statistics);
     return out;
   }
@@ -140,7 +136,7 @@ void AttentionBlock::prepare_backward(Stream& stream, int64_t tokens, const Sequ
   const int64_t h = spec_.head_dim;
   const TensorView q_saved = take_front(saved_.q, {tokens, spec_.heads, h}),
                    k_saved = take_front(saved_.k, {tokens, spec_.kv_heads, h});
-  if (fuses_norm_and_rope()) {
+  if (spec_.rotates_normed_heads()) {
     const Rotation by = rotation(sequences);
     const auto run = [&](TensorView x_THh, TensorView gain, TensorView rstd, TensorView d_THh, TensorView d_gain) {
       const TensorView statistics = take_front(rstd, {x_THh.dim(0) * x_THh.dim(1)});

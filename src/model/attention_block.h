@@ -64,8 +64,6 @@ class AttentionBlock : public Attention {
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
   // In place: turns gradients of what prepare returned, which is `in` and overwritten, into those of the projections.
   void prepare_backward(Stream& stream, int64_t tokens, const Sequences& sequences, const Views& in, const Views& d);
-  // Whether heads are normalised by themselves and then rotated, with nothing between: one operator.
-  bool fuses_norm_and_rope() const;
   void normalise_and_rotate(Stream& stream, const Views& saved, const Views& out, const Sequences& sequences,
                             bool store_statistics);
   Rotation rotation(const Sequences& sequences) const;

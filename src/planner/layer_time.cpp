@@ -171,7 +171,9 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
     if (l.q_rank > 0) rebuild += product(n, q, static_cast<double>(l.q_rank));
   }
   const double output = product(n, d, o);
-  const double rotation = traffic(2 * n * (q + kv) * b);
+  // Kernels of GPUs rotate heads where they normalise them.
+  const bool in_norms = a.rotates_normed_heads() && profile_.one_packed_form;
+  const double rotation = in_norms ? 0 : traffic(2 * n * (q + kv) * b);
   double prepare = rotation + assemble;
   if (a.qk_norm != QkNorm::none) prepare += traffic(2 * n * (q + kv) * b);
   if (a.clip_qkv > 0) prepare += traffic(2 * n * (q + 2 * kv) * b);
@@ -199,7 +201,7 @@ LayerTime LayerTimeModel::attention(const LayerSpec& layer, const Shape& shape) 
   LayerTime time;
   time.forward = norm + inputs + biases + prepare + core + sinks + output + residual;
   time.backward_input = 2 * norm + residual + output + weight_product(n, d, o) + prepare + core_backward + sinks +
-                        rotation + inputs + biases / 2 + rebuild + assemble + 2 * traffic(3 * n * d * b);
+                        rotation + inputs + biases / 2 + rebuild + assemble + 2 * traffic(n * d * b);
   if (a.qk_norm != QkNorm::none) time.backward_input += traffic(3 * n * (q + kv) * b);
   put_weights(time, input_weights, shape.weight_part.attention);
   if (shape.recompute == Recompute::full) time.backward_input += time.forward;

@@ -287,7 +287,8 @@ TEST(Estimate, MatchesMeasuredSteps) {
   EXPECT_LT(sum / static_cast<double>(rows.size()), 0.03);
 }
 
-// Measured after the profile was made, when the norm read all gradients.
+// Measured after the profile was made, when the norm read all gradients and rotations were passes of their own: up to 1
+// % of a step that plans no longer count.
 TEST(Estimate, MatchesMeasuredStepsOfOneGpu) {
   const nlohmann::json results =
       parse_json(read_text_file(source_path("bench/results/train_step_h200.json")), "results", Exit::config);
@@ -301,7 +302,7 @@ TEST(Estimate, MatchesMeasuredStepsOfOneGpu) {
     Estimator estimator(model, run, profile, load, 1);
     const Estimate estimate = estimator.simulated(layout_of(run));
     EXPECT_NEAR(static_cast<double>(estimate.needed) / row["mem_peak_bytes"].get<double>(), 1, 0.01) << row["layout"];
-    EXPECT_NEAR(estimate.time.total() * 1e3 / row["step_ms"].get<double>(), 1, 0.03) << row["layout"];
+    EXPECT_NEAR(estimate.time.total() * 1e3 / row["step_ms"].get<double>(), 1, 0.04) << row["layout"];
   }
 }
 
