@@ -270,8 +270,7 @@ const std::vector<KeyRule>& key_rules() {
        "dtype of AdamW's moments; bf16: half the memory, with deterministic stochastic rounding"},
       {"memory.logits", choice_key(+FIELD(DType, logits), kStateDTypes),
        "dtype in which the loss reads its logits; bf16 (with train.dtype = \"bf16\"): less memory and traffic, and "
-       "logits "
-       "rounded to 8 bits, as in most training code; sums and the loss stay in fp32"},
+       "logits rounded to 8 bits, as in most training code; sums and the loss stay in fp32"},
       TEXT("checkpoint.dir", checkpoint.dir, "folder of checkpoints; empty: no checkpoints"),
       INTEGER("checkpoint.every", checkpoint.every, 0, kMany, "steps between checkpoints; 0: only at the end"),
       FLAG("checkpoint.background", checkpoint.background,

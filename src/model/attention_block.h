@@ -62,7 +62,8 @@ class AttentionBlock : public Attention {
   TensorView first_keys(Stream& stream, int64_t tokens, const Sequences& sequences) const;
   // Computes queries, keys and values as the attention operator reads them, from the saved projections.
   Views prepare(Stream& stream, int64_t tokens, const Sequences& sequences, bool store_statistics);
-  // In place: turns gradients of what prepare returned, which is `in` and overwritten, into those of the projections.
+  // In place: turns d, the gradients of what prepare returned, into those of the projections. Overwrites `in`, which is
+  // what prepare returned.
   void prepare_backward(Stream& stream, int64_t tokens, const Sequences& sequences, const Views& in, const Views& d);
   void normalise_and_rotate(Stream& stream, const Views& saved, const Views& out, const Sequences& sequences,
                             bool store_statistics);

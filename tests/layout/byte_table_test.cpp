@@ -273,7 +273,7 @@ TEST(LocalBatchRule, NamesMicroBatchesThatWork) {
         std::istringstream words(error->hint().substr(prefix.size()));
         int64_t below = 0, above = 0;
         std::string word;
-        for (words >> word; word != "or" && word != "";) {
+        for (words >> word; word != "or" && !word.empty();) {
           (std::stoll(word) < micro ? below : above) = std::stoll(word);
           word.clear();
           words >> word;

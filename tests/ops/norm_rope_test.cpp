@@ -97,8 +97,8 @@ OpCase make_case(const Shape& s, DType dtype) {
   return c;
 }
 
-// Heads of the fused kernels, of other widths, with neighbours as pairs, and of which a part is rotated; few tokens and
-// many, so that a GPU's threads take one head and several.
+// Heads that have kernels of their own, and others: other widths, neighbouring elements as pairs, a rotated part. GPU
+// threads take one head each; a test below has tokens enough for several.
 std::vector<OpCase> all_cases() {
   std::vector<OpCase> cases;
   for (const DType dtype : {DType::f32, DType::bf16})
