@@ -77,6 +77,15 @@ Pack<T, N>* packs_of(T* elements) {
   return reinterpret_cast<Pack<T, N>*>(elements);
 }
 
+// The elements in fp32.
+template <class T, int N>
+__device__ Pack<float, N> widen(const Pack<T, N>& x) {
+  Pack<float, N> wide;
+#pragma unroll
+  for (int k = 0; k < N; ++k) wide.at[k] = to_float(x.at[k]);
+  return wide;
+}
+
 // Converts the elements to T.
 template <class T, int N>
 __device__ Pack<T, N> round_pack(const Pack<float, N>& values) {

@@ -31,12 +31,4 @@ __device__ void turn(Pack<float, N>& a, Pack<float, N>& b, const Angles<N>& by) 
   }
 }
 
-template <class T, int N>
-__device__ Pack<float, N> widen(const Pack<T, N>& x) {
-  Pack<float, N> wide;
-#pragma unroll
-  for (int k = 0; k < N; ++k) wide.at[k] = to_float(x.at[k]);
-  return wide;
-}
-
 }  // namespace mw::gpu
