@@ -10,7 +10,12 @@
 namespace mw::test {
 namespace {
 
-void spend(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
+// Returns the seconds that it took, which may be more: machines of tests are shared.
+double spend(std::chrono::milliseconds time) {
+  const auto begin = std::chrono::steady_clock::now();
+  std::this_thread::sleep_for(time);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
 
 TEST(Trace, NotesTheInnermostScopeAsPhase) {
   Trace trace;
@@ -53,21 +58,22 @@ TEST(Trace, SlowComputeTakesLongerByItsSpeedAndNothingElseDoes) {
   Trace trace;
   trace.slow_down(0.25);
   trace.reset();
+  double exchange = 0, matmul = 0;
   {
     const TraceScope outer(trace, Work::exchange, "outer");
-    spend(20ms);
+    exchange = spend(20ms);
     const TraceScope inner(trace, Work::matmul, "inner");
-    spend(20ms);
+    matmul = spend(20ms);
   }
-  EXPECT_GE(trace.seconds(Work::matmul), 0.08);
-  EXPECT_LT(trace.seconds(Work::exchange), 0.08);
+  EXPECT_GE(trace.seconds(Work::matmul), 4 * matmul);
+  EXPECT_LT(trace.seconds(Work::exchange), 4 * exchange);
   trace.slow_down(1);
   trace.reset();
   {
     const TraceScope scope(trace, Work::matmul, "scope");
-    spend(20ms);
+    matmul = spend(20ms);
   }
-  EXPECT_LT(trace.seconds(Work::matmul), 0.08);
+  EXPECT_LT(trace.seconds(Work::matmul), 4 * matmul);
 }
 
 TEST(Trace, ProductsOfAnUpdateCountAsOptimizer) {
