@@ -42,6 +42,7 @@ Meter::Row Meter::prepare(const std::function<void()>& call) {
 
 double Meter::seconds_of(const std::function<void()>& call) {
   const Row row = prepare(call);
+  if (row.seconds >= kLeastRows * seconds_) return row.per_call();
   return median_of(seconds_ / row.seconds, [&] { return time_row(row.call, row.calls); });
 }
 
@@ -64,6 +65,7 @@ std::vector<double> Meter::seconds_by_rank(const std::function<void()>& call) {
 
 double Meter::ratio_of(const std::function<void()>& call, const std::function<void()>& other) {
   const Row row = prepare(call), beside = prepare(other);
+  if (row.seconds + beside.seconds >= 2 * kLeastRows * seconds_) return row.per_call() / beside.per_call();
   return median_of(2 * seconds_ / (row.seconds + beside.seconds), [&] {
     const double seconds = time_row(row.call, row.calls);
     return seconds / time_row(beside.call, beside.calls);

@@ -11,8 +11,8 @@ namespace mw {
 
 class Meter {
  public:
-  // seconds: approximate time of one measurement; at least three batches of calls are timed. References must outlive
-  // the meter.
+  // seconds: approximate time of one measurement. At least three batches of calls are timed, or one that takes as long
+  // as three measurements. References must outlive the meter.
   Meter(Comm& world, Stream& stream, double seconds) : world_(world), stream_(stream), seconds_(seconds) {}
 
   // Seconds per call: batches of calls with one wait at the end; the median over batches, of the slowest rank. The same
@@ -29,7 +29,8 @@ class Meter {
   struct Row {  // a batch of enough calls to make the clock's overhead negligible
     const std::function<void()>& call;
     int64_t calls;
-    double seconds;  // about
+    double seconds;  // about, by one call after one that is not timed
+    double per_call() const { return seconds / static_cast<double>(calls); }
   };
   Row prepare(const std::function<void()>& call);
   double time_row(const std::function<void()>& call, int64_t calls);
