@@ -27,7 +27,7 @@ using namespace mw;
 struct Options {
   std::vector<int64_t> lengths = {1024, 2048, 4096, 8192};
   int64_t tokens = 16384, heads = 32, kv_heads = 4, width = 128, value_width = 0, document = 0, window = 0;
-  bool sinks = false;
+  bool sinks = false, any_order = false;
   double seconds = 0.5;
   std::string json;
 };
@@ -148,6 +148,7 @@ nlohmann::json report(const std::string& what, int64_t seq_len, const std::strin
 void run(const Options& o) {
   const std::unique_ptr<Comm> world = make_self_comm();
   Stream stream = open_stream(choose_device(DeviceChoice::automatic, 0), 1);
+  stream.set_deterministic(!o.any_order);
   std::string what;
   if (o.document > 0) what = fmt::format("documents of {}", o.document);
   if (o.window > 0) what += fmt::format("{}a window of {}", what.empty() ? "" : ", ", o.window);
@@ -166,6 +167,7 @@ void run(const Options& o) {
                                              {"kv_heads", o.kv_heads},
                                              {"width", o.width},
                                              {"value_width", o.value_width > 0 ? o.value_width : o.width},
+                                             {"any_order", o.any_order},
                                              {"results", results}}
                                       .dump(1) +
                                   "\n");
@@ -185,6 +187,7 @@ int main(int argc, char** argv) {
   app.add_option("--document", o.document, "tokens of a document; 0: a sequence is one");
   app.add_option("--window", o.window, "keys that a token sees; 0: all");
   app.add_flag("--sinks", o.sinks, "with attention sinks");
+  app.add_flag("--any-order", o.any_order, "gradients may add up in any order, as with train.deterministic = false");
   app.add_option("--seconds", o.seconds, "of each measurement, about")->capture_default_str();
   app.add_option("--json", o.json, "file for the results");
   CLI11_PARSE(app, argc, argv);

@@ -164,8 +164,8 @@ const std::vector<KeyRule>& key_rules() {
       INTEGER("train.threads", train.threads, 0, 4096,
               "CPU threads per rank; 0: the node's cores divided by its ranks"),
       FLAG("train.deterministic", train.deterministic,
-           "bit-identical results in every run; false: attention on a GPU accumulates gradients in any "
-           "order, which is faster"),
+           "bit-identical results in every run; false: attention on a GPU accumulates gradients in any order "
+           "where that is faster"),
       INTEGER("train.val_every", train.val_every, 0, kMany, "steps between validations; 0: validate only at the end"),
       INTEGER("train.val_batches", train.val_batches, 0, 1 << 24, "global batches per validation; 0: no validation"),
       FLAG("train.byte_baseline", train.byte_baseline,

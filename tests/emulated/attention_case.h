@@ -86,8 +86,8 @@ struct Problem {
             s.documents ? TensorView(c.first.data(), DType::i32, {tokens}) : TensorView());
   }
   template <class Backward>
-  void run_backward(const Backward& backward) {
-    emulated::EmulatedStream emulated(kScratch);
+  void run_backward(const Backward& backward, int64_t scratch_bytes) {
+    emulated::EmulatedStream emulated(scratch_bytes);
     const AttentionShape& s = c.shape;
     for (int64_t head = 0; head < s.heads; ++head)
       for (int64_t t = 0; t < tokens; ++t) {
@@ -190,10 +190,10 @@ void expect_close(const std::vector<T>& got, const std::vector<double>& expected
 }
 
 template <class Forward, class Backward>
-void check(const Case& c, const Forward& forward, const Backward& backward) {
+void check(const Case& c, const Forward& forward, const Backward& backward, int64_t backward_scratch_bytes = kScratch) {
   Problem p(c);
   p.run_forward(forward);
-  if (c.shape.past == 0) p.run_backward(backward);
+  if (c.shape.past == 0) p.run_backward(backward, backward_scratch_bytes);
   const Expected e = compute(p);
   expect_close(p.o, e.o, 8e-3, "o", c);
   expect_close(p.lse, e.lse, 1e-5, "lse", c);

@@ -1,16 +1,28 @@
 // Attention by warpgroups: the very source, run on the CPU, against plain loops.
 #include "ops/gpu/attention_wgmma.cu"
 #include "emulated/attention_case.h"
+#include "emulated/processors.h"
 #include "ops/gpu/attention_backward_wgmma.cu"  // with the stand-ins of launch.h, wgmma.h and tensor_map.h
 
 namespace mw::gpu {
 namespace {
 
-// Products and copies happen as late or as early as a GPU may run them.
+// Products and copies happen as late or as early as a GPU may run them. Gradients of scores of heads wider than 64 are
+// stored of no sequence, of one at a time, of two, and so on.
 void check(const Case& c, bool at_once) {
   emulated::lanes_of_wave = 32;
   copies_happen_at_once = products_happen_at_once = at_once;
-  check(c, attention_by_warpgroups, attention_gradients_by_warpgroups);
+  const Processors before = emulated_processors;
+  emulated_processors.blocks = 1;  // which any part occupies
+  const int64_t tiles = ceil_div(c.shape.seq_len, warpgroup_attention::kOwned);
+  for (int64_t stored = 0; stored <= c.shape.sequences; ++stored) {
+    const int64_t scratch = 64 + stored * c.shape.heads * warpgroup_attention::ScoreGradients::words_of(tiles) * 4;
+    const auto backward = [&](Stream& stream, const AttentionShape& shape, const auto& x) {
+      attention_gradients_by_warpgroups(stream, shape, x, scratch);
+    };
+    check(c, attention_by_warpgroups, backward, scratch);
+  }
+  emulated_processors = before;
   emulated::lanes_of_wave = emulated::kWaveLanes;
 }
 
@@ -22,12 +34,15 @@ TEST(AttentionByWarpgroups, IsThatOfPlainLoops) {
     check(make_case({2, 130, 2, 1, 40, 24}, 0), at_once);
     check(make_case({1, 300, 1, 1, 64, 64}, 0), at_once);
     check(make_case({2, 200, 2, 1, 64, 64}, 50), at_once);
+    check(make_case({2, 170, 2, 1, 72, 40}, 0), at_once);
   }
   check(make_case({1, 128, 2, 2, 128, 128}, 0), false);
   check(make_case({1, 97, 1, 1, 72, 128}, 0), true);
   check(make_case({1, 330, 1, 1, 128, 104}, 250), false);
   check(make_case({1, 70, 2, 1, 16, 16}, 1), false);
   check(make_case({1, 161, 1, 1, 32, 32}, 96, 40), true);
+  check(make_case({2, 290, 1, 1, 96, 80}, 110), false);
+  check(make_case({1, 300, 1, 1, 80, 80}, 0, 60), true);
 }
 
 }  // namespace

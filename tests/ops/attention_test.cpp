@@ -99,7 +99,8 @@ TEST(Attention, OwnBackwardAfterLibraryMatchesOneDocument) {
                 got = run_backward(test.stream, plain, inputs, d_o);
   for (const char* name : {"q", "k", "v"}) {
     const std::vector<float>& values = expected.at(name).values;
-    EXPECT_LE(largest_error(got.at(name).values, {values.begin(), values.end()}), 2e-2) << "d_" << name;
+    // Both round weights and gradients of scores to bf16, each from an lse of its own.
+    EXPECT_LE(largest_error(got.at(name).values, {values.begin(), values.end()}), 3e-2) << "d_" << name;
   }
   check_repeats(plain, test.stream);
 }

@@ -67,6 +67,10 @@ OpCase make_dense_case(int64_t m, Shape shape, DType dtype, DType out, bool accu
     return References{{"y", y}};
   };
   set_tolerance(c, out);
+  if (accumulate && out == DType::bf16) {
+    c.tolerance = 2e-2;
+    c.reason = "a GPU's library rounds the product, which may be larger than the sum, and then the sum";
+  }
   return c;
 }
 

@@ -165,7 +165,8 @@ std::string describe_attention(Stream& stream, const AttentionShape& shape, DTyp
     return "own kernels on tensor cores (they skip hidden keys)";
   const LibraryChoice choice = choose_library(stream, shape);
   if (kernels == AttentionKernels::library)
-    return choice.library + (warpgroups_lead(stream, shape) ? ", backward by own kernels" : "");
+    return choice.library +
+           (warpgroups_lead(stream, shape, score_scratch_bytes(shape)) ? ", backward by own kernels" : "");
   return fmt::format("own kernels{} ({}: {})", kernels == AttentionKernels::tensor_cores ? " on tensor cores" : "",
                      choice.library, choice.refusal);
 }

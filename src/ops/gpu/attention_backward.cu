@@ -215,8 +215,16 @@ void differentiate(Stream& stream, const AttentionShape& shape, const Operands<T
 size_t delta_floats(const AttentionShape& shape) {
   return static_cast<size_t>(shape.heads * shape.sequences * shape.seq_len);
 }
+// As scratch is taken.
+int64_t delta_bytes(const AttentionShape& shape) {
+  return ceil_div(static_cast<int64_t>(delta_floats(shape) * sizeof(float)), 64) * 64;
+}
 
 }  // namespace
+
+int64_t score_scratch_bytes(const AttentionShape& shape) {
+  return attention_library_workspace_bytes(shape) - delta_bytes(shape);
+}
 
 void attention_backward(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,
                         TensorView v_TGh, TensorView o_THh, TensorView lse_HT, TensorView d_o_THh, TensorView d_q_THh,
@@ -225,7 +233,7 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
   const AttentionKernels kernels = choose_attention(stream, shape, q_THh.dtype);
   if (kernels != AttentionKernels::plain)
     check_borders({q_THh, k_TGh, v_TGh, o_THh, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh});
-  if (kernels == AttentionKernels::library && !warpgroups_lead(stream, shape)) {
+  if (kernels == AttentionKernels::library && !warpgroups_lead(stream, shape, score_scratch_bytes(shape))) {
     attention_backward_by_library(stream, shape, q_THh, k_TGh, v_TGh, o_THh, lse_HT, d_o_THh, d_q_THh, d_k_TGh, d_v_TGh,
                                   first_T, delta_HT);
     return;
@@ -249,9 +257,9 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
     compute_delta(stream, shape, x);
     if constexpr (std::is_same_v<E, bf16>) {
       if (kernels != AttentionKernels::plain) {
-        const auto run =
-            warpgroups_take(stream, shape) ? attention_gradients_by_warpgroups : attention_gradients_on_tensor_cores;
-        run(stream, shape, x);
+        if (warpgroups_take(stream, shape))
+          attention_gradients_by_warpgroups(stream, shape, x, score_scratch_bytes(shape));
+        else attention_gradients_on_tensor_cores(stream, shape, x);
         return;
       }
     }
@@ -261,7 +269,7 @@ void attention_backward(Stream& stream, const AttentionShape& shape, TensorView 
 
 // The kernels here take some in the backward pass alone.
 int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int) {
-  const int64_t own = ceil_div(static_cast<int64_t>(delta_floats(shape) * sizeof(float)), 64) * 64;
+  const int64_t own = delta_bytes(shape);
   return dtype == DType::bf16 ? std::max(own, attention_library_workspace_bytes(shape)) : own;
 }
 

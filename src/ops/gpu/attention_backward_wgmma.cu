@@ -1,8 +1,11 @@
 // Causal attention by warpgroups, backward, in two passes without atomics:
 //   d_q: a block owns 128 queries of one head and walks over the keys that they see;
-//   d_k and d_v: a block owns 128 keys of one KV head and walks, head by head of the group, over the queries that see
-//   them. Scores are computed as [keys, queries], so that probabilities and their gradients stay in registers.
-// Both recompute probabilities from lse.
+//   d_k and d_v: a block owns 128 keys of one KV head and walks over the queries of all its heads that see them, from
+//   the last ones on: so all blocks of a KV head read the same queries at a time, which then come from the L2 cache.
+//   Scores are computed as [keys, queries], so that probabilities and their gradients stay in registers.
+// Both recompute probabilities from lse. Where scratch holds gradients of scores, the second pass comes first and
+// stores them, and d_q is a product of them (attention_stored_wgmma.h).
+#include "ops/gpu/attention_stored_wgmma.h"
 #include "ops/gpu/attention_wgmma.h"
 #include "ops/gpu/attention_wgmma_tiles.h"
 
@@ -51,18 +54,11 @@ struct PassMemory {
       : first(memory), walked{{round_up_to_atom(memory + kFirstBytes)}}, owned{{walked.memory + kOwnedAt}} {}
 };
 
-// The stage that products in flight read: released when a later batch has begun and they are done.
-struct HeldStage {
-  unsigned read = 0;
-  __device__ void replace(unsigned other) {
-    if (read != 0) release<false>(read);
-    read = other;
-  }
-};
-
 // --- d_q ------------------------------------------------------------------------------------------------------------
 
 struct QueryPass {
+  static constexpr int kLoadRegisters = warpgroup_attention::kLoadRegisters,
+                       kMultiplyRegisters = warpgroup_attention::kMultiplyRegisters;
   PassMaps maps;
   AttentionShape shape;
   Operands<bf16> x;
@@ -178,17 +174,21 @@ struct QueryPass {
 // --- d_k and d_v ----------------------------------------------------------------------------------------------------
 
 // Positions in the sequence: the queries [top, end) that see any of the keys at `top`, in tiles of kWalked. They end
-// with the last tile whose first query sees one.
+// with the last tile whose first query sees one, or, where gradients of scores are stored, with the last one in a tile
+// of kOwned queries whose first query does.
 struct QueryRange {
   int top, end;
+  __device__ int tiles() const { return (end - top + kWalked - 1) / kWalked; }
+  __device__ int last() const { return top + (tiles() - 1) * kWalked; }
 };
-__device__ QueryRange queries_of(const AttentionShape& shape, const int32_t* first_T, const Item& item) {
+__device__ QueryRange queries_of(const AttentionShape& shape, const int32_t* first_T, const Item& item, bool stored) {
   const int S = static_cast<int>(shape.seq_len), top = item.tile * kOwned;
   if (first_T == nullptr) return {top, S};
   int low = 0, high = (S - top + kWalked - 1) / kWalked;
   while (low + 1 < high) {  // low sees some, high does not
-    const int middle = (low + high) / 2;
-    (first_T[item.sequence * shape.seq_len + top + middle * kWalked] < top + kOwned ? low : high) = middle;
+    const int middle = (low + high) / 2, query = top + middle * kWalked;
+    const int of_tile = stored ? query / kOwned * kOwned : query;
+    (first_T[item.sequence * shape.seq_len + of_tile] < top + kOwned ? low : high) = middle;
   }
   return {top, min(top + high * kWalked, S)};
 }
@@ -214,10 +214,13 @@ struct ColumnValues {
 };
 
 struct KeyValuePass {
+  static constexpr int kLoadRegisters = warpgroup_attention::kLoadRegisters,
+                       kMultiplyRegisters = warpgroup_attention::kMultiplyRegisters;
   PassMaps maps;
   AttentionShape shape;
   Operands<bf16> x;
   Items items;
+  ScoreGradients stored;
 
   template <int kQk, int kV>
   using Memory = PassMemory<kQk, kV, 1, kWalkedStages * sizeof(Statistics)>;
@@ -231,14 +234,15 @@ struct KeyValuePass {
   template <class Memory>
   __device__ void load(Memory at) const {
     const Item item = items.find(static_cast<int>(blockIdx.x));
-    const QueryRange queries = queries_of(shape, x.first_T, item);
+    const QueryRange queries = queries_of(shape, x.first_T, item, stored.first != nullptr);
     const int lane = lane_index(), group = static_cast<int>(shape.heads / shape.kv_heads),
               S = static_cast<int>(shape.seq_len);
     if (lane == 0) at.owned.copy(maps.owned_qk, maps.owned_v, item.sequence, item.head, queries.top);
-    for (int head = item.head * group; head < (item.head + 1) * group; ++head) {
-      const int64_t of_head = x.place(head, item.sequence), of_sequence = int64_t{item.sequence} * S;
 #pragma unroll 1
-      for (int query = queries.top; query < queries.end; query += kWalked) {
+    for (int query = queries.last(); query >= queries.top; query -= kWalked) {
+#pragma unroll 1
+      for (int head = item.head * group; head < (item.head + 1) * group; ++head) {
+        const int64_t of_head = x.place(head, item.sequence), of_sequence = int64_t{item.sequence} * S;
         wait_for_phase(at.walked.read(), at.walked.parity ^ 1);
         if (lane == 0) at.walked.copy(maps.walked_qk, maps.walked_v, item.sequence, head, query);
         const unsigned to = at.first + at.walked.stage * static_cast<unsigned>(sizeof(Statistics)) + lane * 4;
@@ -259,7 +263,7 @@ struct KeyValuePass {
   template <int kQk, int kV>
   __device__ void multiply(Memory<kQk, kV> at, int group) const {
     const Item item = items.find(static_cast<int>(blockIdx.x));
-    const QueryRange queries = queries_of(shape, x.first_T, item);
+    const QueryRange queries = queries_of(shape, x.first_T, item, stored.first != nullptr);
     const float scale = shape.scale * kLog2OfE;
     const int S = static_cast<int>(shape.seq_len), heads = static_cast<int>(shape.heads / shape.kv_heads),
               top = queries.top + group * kWarpgroupRows;  // the warpgroup's first key
@@ -272,9 +276,12 @@ struct KeyValuePass {
     set_to_zero(d_v);
     RoundedWeights<kWalked> p, d_scores;
     HeldStage held;
-    int query = queries.top;
+    uint32_t* of_keys = nullptr;
+    if (stored.first != nullptr)
+      of_keys = stored.find(item.sequence * static_cast<int>(shape.heads) + item.head * heads, 0, top);
+    int query = queries.last(), head = 0;
 #pragma unroll 1
-    for (int left = heads * ((queries.end - queries.top + kWalked - 1) / kWalked); left > 0; --left) {
+    while (query >= queries.top) {
       wait_for_phase(at.walked.filled(), at.walked.parity);
       // Of the thread's first column.
       const unsigned of = at.first + at.walked.stage * static_cast<unsigned>(sizeof(Statistics)) + sum_column(0) * 4;
@@ -327,8 +334,12 @@ struct KeyValuePass {
       begin_products();
       d_scores.template start_product<kQk>(at.walked.describe_qk(0), d_k);
       commit_products();
+      if (of_keys != nullptr) stored.store(of_keys, head, query, S, d_scores);
       at.walked.advance();
-      query = query + kWalked < queries.end ? query + kWalked : queries.top;
+      if (++head == heads) {
+        head = 0;
+        query -= kWalked;
+      }
     }
     wait_for_products<0>();
     keep_sums(d_k);
@@ -351,41 +362,107 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1) attention_pass_kernel(co
   __syncthreads();
   const int group = warpgroup_index();
   if (group == 0) {
-    shrink_registers<kLoadRegisters>();
+    shrink_registers<Pass::kLoadRegisters>();
     if (threadIdx.x < 32) pass.load(at);
   } else {
-    grow_registers<kMultiplyRegisters>();
+    grow_registers<Pass::kMultiplyRegisters>();
     pass.template multiply<kQk, kV>(at, group - 1);
   }
 }
 
-}  // namespace
-
-void attention_gradients_by_warpgroups(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x) {
+// Blocks begin in the order of their numbers: the items with the most work of all sequences first.
+void launch_key_value_pass(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x,
+                           const ScoreGradients& stored) {
   const int64_t H = shape.heads, G = shape.kv_heads, h = shape.head_dim, v = shape.value_dim;
-  const auto describe = [&](int rows, const bf16* of, int64_t heads, int64_t width) {
-    return describe_heads(shape, of, heads, width, rows);
-  };
-  // The counter lies where the second pass stores d_k.
-  const QueryPass query_pass{{describe(kOwned, x.q_THh, H, h), describe(kOwned, x.d_o_THh, H, v),
-                              describe(kWalked, x.k_TGh, G, h), describe(kWalked, x.v_TGh, G, v)},
-                             shape,
-                             x,
-                             items_of(shape, H, H),
-                             reinterpret_cast<int*>(x.d_k_TGh)};
-  // Blocks begin in the order of their numbers: the items with the most work of all sequences first.
-  const KeyValuePass key_value_pass{{describe(kOwned, x.k_TGh, G, h), describe(kOwned, x.v_TGh, G, v),
-                                     describe(kWalked, x.q_THh, H, h), describe(kWalked, x.d_o_THh, H, v)},
-                                    shape,
-                                    x,
-                                    items_of(shape, G, shape.sequences * G)};
+  const KeyValuePass pass{
+      {describe_heads(shape, x.k_TGh, G, h, kOwned), describe_heads(shape, x.v_TGh, G, v, kOwned),
+       describe_heads(shape, x.q_THh, H, h, kWalked), describe_heads(shape, x.d_o_THh, H, v, kWalked)},
+      shape,
+      x,
+      items_of(shape, G, shape.sequences * G),
+      stored};
   with_warpgroup_widths(shape, [&](auto qk, auto v_width) {
     constexpr int kQk = decltype(qk)::value, kV = decltype(v_width)::value;
-    launch_takers(stream, attention_pass_kernel<QueryPass, kQk, kV>, query_pass.items, query_pass.taken,
-                  QueryPass::Memory<kQk, kV>::kBytes, query_pass);
-    launch_warpgroups(stream, attention_pass_kernel<KeyValuePass, kQk, kV>, key_value_pass.items.count(),
-                      KeyValuePass::Memory<kQk, kV>::kBytes, key_value_pass);
+    launch_warpgroups(stream, attention_pass_kernel<KeyValuePass, kQk, kV>, pass.items.count(),
+                      KeyValuePass::Memory<kQk, kV>::kBytes, pass);
   });
+}
+
+template <int kQk, int kV, class Pass>
+void launch_query_pass(Stream& stream, const Pass& pass) {
+  launch_takers(stream, attention_pass_kernel<Pass, kQk, kV>, pass.items, pass.taken,
+                Pass::template Memory<kQk, kV>::kBytes, pass);
+}
+
+// Both passes compute scores.
+void launch_two_passes(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x) {
+  const int64_t H = shape.heads, G = shape.kv_heads, h = shape.head_dim, v = shape.value_dim;
+  // The counter lies where the second pass stores d_k.
+  const QueryPass query_pass{
+      {describe_heads(shape, x.q_THh, H, h, kOwned), describe_heads(shape, x.d_o_THh, H, v, kOwned),
+       describe_heads(shape, x.k_TGh, G, h, kWalked), describe_heads(shape, x.v_TGh, G, v, kWalked)},
+      shape,
+      x,
+      items_of(shape, H, H),
+      reinterpret_cast<int*>(x.d_k_TGh)};
+  with_warpgroup_widths(shape, [&](auto qk, auto v_width) {
+    launch_query_pass<decltype(qk)::value, decltype(v_width)::value>(stream, query_pass);
+  });
+  launch_key_value_pass(stream, shape, x, {});
+}
+
+// The operands of the sequences from `begin` on.
+Operands<bf16> operands_from(const AttentionShape& shape, Operands<bf16> x, int64_t begin) {
+  const int64_t tokens = begin * shape.seq_len, of_queries = tokens * shape.heads, of_keys = tokens * shape.kv_heads;
+  x.q_THh += of_queries * shape.head_dim;
+  x.k_TGh += of_keys * shape.head_dim;
+  x.v_TGh += of_keys * shape.value_dim;
+  x.o_THh += of_queries * shape.value_dim;
+  x.lse_HT += begin * x.place.of_sequence;
+  x.d_o_THh += of_queries * shape.value_dim;
+  if (x.first_T != nullptr) x.first_T += tokens;
+  x.delta_HT += begin * x.place.of_sequence;
+  x.d_q_THh += of_queries * shape.head_dim;
+  x.d_k_TGh += of_keys * shape.head_dim;
+  x.d_v_TGh += of_keys * shape.value_dim;
+  return x;
+}
+
+}  // namespace
+
+// Either all, or so many that parts of equal size occupy the processors. With narrow heads products cost less than
+// these bytes (measured on an H200).
+int64_t count_stored_sequences(Stream& stream, const AttentionShape& shape, int64_t scratch_bytes) {
+  constexpr int64_t kForCounter = 64;
+  if (std::max(shape.head_dim, shape.value_dim) <= StoredQueryPass::kWidth / 2) return 0;
+  const int64_t bytes = shape.heads * ScoreGradients::words_of(ceil_div(shape.seq_len, kOwned)) * 4,
+                fitting = (scratch_bytes - kForCounter) / bytes;
+  if (fitting <= 0) return 0;
+  AttentionShape part = shape;
+  part.sequences = ceil_div(shape.sequences, ceil_div(shape.sequences, fitting));
+  return part.sequences == shape.sequences || keys_occupy_processors(stream, part) ? part.sequences : 0;
+}
+
+void attention_gradients_by_warpgroups(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x,
+                                       int64_t scratch_bytes) {
+  const int64_t sequences = count_stored_sequences(stream, shape, scratch_bytes);
+  if (sequences == 0) return launch_two_passes(stream, shape, x);
+  WorkspaceFrame frame(stream.workspace());
+  const auto tiles = static_cast<int>(ceil_div(shape.seq_len, kOwned));
+  int* taken = frame.take<int>(1);
+  const ScoreGradients stored{
+      frame.take<uint32_t>(static_cast<size_t>(sequences * shape.heads * ScoreGradients::words_of(tiles))), tiles};
+  AttentionShape part = shape;
+  for (int64_t begin = 0; begin < shape.sequences; begin += part.sequences) {
+    part.sequences = std::min(sequences, shape.sequences - begin);
+    const Operands<bf16> of_part = operands_from(shape, x, begin);
+    launch_key_value_pass(stream, part, of_part, stored);
+    Items items = items_of(part, part.heads, part.heads);
+    items.tiles = static_cast<int>(ceil_div(tiles, StoredQueryPass::kTilesOwned));
+    const TensorMap keys = describe_heads(part, of_part.k_TGh, part.kv_heads, part.head_dim, StoredQueryPass::kKeys);
+    launch_query_pass<StoredQueryPass::kWidth, StoredQueryPass::kWidth>(
+        stream, StoredQueryPass{keys, part, of_part, stored, items, taken});
+  }
 }
 
 }  // namespace mw::gpu

@@ -17,6 +17,9 @@ enum class AttentionKernels {
 
 AttentionKernels choose_attention(Stream& stream, const AttentionShape& shape, DType dtype);
 
+// Scratch that own kernels may take for gradients of scores: what is reserved for the library's passes, but for delta.
+int64_t score_scratch_bytes(const AttentionShape& shape);
+
 // Where lse and delta of a head and sequence begin; its tokens follow.
 struct LsePlace {
   int64_t of_head, of_sequence;

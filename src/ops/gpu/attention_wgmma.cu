@@ -207,12 +207,19 @@ bool warpgroups_take(Stream& stream, const AttentionShape& shape) {
 }
 
 // Measured on an H200. A block owns keys of a KV head, for all of its query heads: with few of them, some processors
-// idle. Where each query head has its own keys, the library is as fast.
-bool warpgroups_lead(Stream& stream, const AttentionShape& shape) {
+// idle. Where each query head has its own keys, or gradients may add up in any order, the library is as fast as kernels
+// that compute scores twice, but slower than those that store what follows from them.
+bool warpgroups_lead(Stream& stream, const AttentionShape& shape, int64_t scratch_bytes) {
   constexpr int64_t kLength = 1024;
-  if (!warpgroups_take(stream, shape) || !stream.is_deterministic()) return false;
+  if (!warpgroups_take(stream, shape) || shape.seq_len < kLength || !keys_occupy_processors(stream, shape))
+    return false;
+  const bool stores = count_stored_sequences(stream, shape, scratch_bytes) > 0, groups = shape.heads > shape.kv_heads;
+  return stream.is_deterministic() ? groups || (stores && shape.seq_len >= 2 * kLength) : groups && stores;
+}
+
+bool keys_occupy_processors(Stream& stream, const AttentionShape& shape) {
   const int64_t items = shape.sequences * shape.kv_heads * ceil_div(shape.seq_len, kOwned);
-  return shape.seq_len >= kLength && shape.heads > shape.kv_heads && 2 * items >= 3 * find_processors(stream).blocks;
+  return 2 * items >= 3 * find_processors(stream).blocks;
 }
 
 void attention_by_warpgroups(Stream& stream, const AttentionShape& shape, TensorView q_THh, TensorView k_TGh,

@@ -140,15 +140,21 @@ __device__ void store_sums(const Rows<bf16>& rows, int begin, const float (&fact
   }
 }
 
-// Positions in the sequence: the keys [begin, end) that the tile of queries at `top` walks over.
+// Positions in the sequence: the keys [begin, end) that the tile of queries at `top` walks over; none beyond the
+// sequence.
 struct KeyRange {
   int top, begin, end;
 };
 template <int kWalked>
-__device__ KeyRange keys_of(const AttentionShape& shape, const int32_t* first_T, const Items& items, const Item& item) {
-  const int S = static_cast<int>(shape.seq_len), top = (items.tiles - 1 - item.tile) * kOwned;
-  const int first = first_T == nullptr ? 0 : first_T[item.sequence * shape.seq_len + top];
+__device__ KeyRange keys_of_queries(const AttentionShape& shape, const int32_t* first_T, int sequence, int top) {
+  const int S = static_cast<int>(shape.seq_len);
+  if (top >= S) return {top, 0, 0};
+  const int first = first_T == nullptr ? 0 : first_T[sequence * shape.seq_len + top];
   return {top, first / kWalked * kWalked, min(top + kOwned, S)};
+}
+template <int kWalked>
+__device__ KeyRange keys_of(const AttentionShape& shape, const int32_t* first_T, const Items& items, const Item& item) {
+  return keys_of_queries<kWalked>(shape, first_T, item.sequence, (items.tiles - 1 - item.tile) * kOwned);
 }
 
 // The first key that each of the thread's two queries sees, and the warpgroup's last one. Queries beyond the sequence

@@ -52,6 +52,13 @@ __device__ inline void copy_box_of_head(unsigned to, const TensorMap& map, int s
       : "memory");
 }
 
+// Copies `bytes` consecutive bytes; a multiple of 16, as both addresses are.
+__device__ inline void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+               "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 // Prefetches the box into the L2 cache.
 __device__ inline void prefetch_box(const TensorMap& map, int matrix, int row, int column) {
   asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global [%0, {%1, %2, %3}];" ::"l"(&map), "r"(column), "r"(row),

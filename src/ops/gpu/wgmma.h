@@ -134,6 +134,13 @@ __device__ inline uint64_t describe_tile(unsigned address, unsigned panel_bytes)
   return kSwizzle128 | kStride | static_cast<uint64_t>(panel_bytes / 16) << 16 | (address & 0x3ffff) / 16;
 }
 
+// The descriptor of an operand along its width in blocks of 128 bytes that are not swizzled: eight summands of 16
+// bytes, which are eight neighbouring places of the width. Blocks of the next places begin `width_bytes` further, those
+// of the next summands `summand_bytes`.
+__device__ inline uint64_t describe_blocks(unsigned address, unsigned width_bytes, unsigned summand_bytes) {
+  return uint64_t{width_bytes / 16} << 32 | static_cast<uint64_t>(summand_bytes / 16) << 16 | (address & 0x3ffff) / 16;
+}
+
 // The same for a tile, or a part of one, that begins `bytes` later.
 __device__ inline uint64_t move_tile(uint64_t descriptor, unsigned bytes) {
   return (descriptor & ~uint64_t{0xffffffff}) | (static_cast<unsigned>(descriptor) + bytes / 16);

@@ -36,7 +36,13 @@ inline void end_copy(unsigned barrier, int rows) {
   emulated::tell_waiting();
 }
 
-// The copy happens at once: a stage that products still read is overwritten as soon as it was released.
+// Copies happen at once: a stage that products still read is overwritten as soon as it was released.
+inline void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) {
+  if (bytes % kRowBytes != 0) emulated::refuse("copies are counted in rows");
+  for (int i = 0; i < bytes; i += kRowBytes)
+    std::memcpy(in_shared(to + static_cast<unsigned>(i)), static_cast<const std::byte*>(from) + i, kRowBytes);
+  end_copy(barrier, bytes / kRowBytes);
+}
 inline void copy_box_of_head(unsigned to, const TensorMap& map, int sequence, int token, int head, int column,
                              unsigned barrier) {
   const Heads& h = map.heads;

@@ -133,16 +133,27 @@ void shrink_registers() {}
 // Where 16 bytes of a swizzled tile lie that would lie at `address` otherwise.
 inline unsigned swizzle(unsigned address) { return address ^ (address / kRowBytes % 8) << 4; }
 
-// A tile's address in the lower half, the distance of panels in the upper.
+// A tile's address in the lower half, the distance of panels in the upper. Of blocks: a bit, and both distances.
 inline uint64_t describe_tile(unsigned address, unsigned panel_bytes) { return uint64_t{panel_bytes} << 32 | address; }
+inline uint64_t describe_blocks(unsigned address, unsigned width_bytes, unsigned summand_bytes) {
+  return uint64_t{1} << 63 | uint64_t{width_bytes} << 48 | uint64_t{summand_bytes} << 32 | address;
+}
+inline unsigned place_in_blocks(uint64_t blocks, unsigned line, unsigned summand) {
+  const auto width_bytes = static_cast<unsigned>(blocks >> 48 & 0x7fff),
+             summand_bytes = static_cast<unsigned>(blocks >> 32 & 0xffff);
+  return static_cast<unsigned>(blocks) + line / 8 * width_bytes + summand / 8 * summand_bytes + summand % 8 * 16 +
+         line % 8 * 2;
+}
 inline uint64_t move_tile(uint64_t descriptor, unsigned bytes) { return descriptor + bytes; }
 template <Along kLayout>
 float element(uint64_t tile, unsigned line, unsigned summand) {
   const auto address = static_cast<unsigned>(tile), panel = static_cast<unsigned>(tile >> 32);
   const unsigned at = kLayout == Along::depth ? address + line * kRowBytes + summand * 2
                                               : address + line / 64 * panel + summand * kRowBytes + line % 64 * 2;
+  const bool blocks = tile >> 63 != 0;
+  if (blocks && kLayout == Along::depth) emulated::refuse("blocks are operands along the width");
   bf16 value{};
-  std::memcpy(&value, in_shared(swizzle(at)), sizeof value);
+  std::memcpy(&value, in_shared(blocks ? place_in_blocks(tile, line, summand) : swizzle(at)), sizeof value);
   return to_float(value);
 }
 
