@@ -55,11 +55,11 @@ int64_t attention_scratch_bytes(const ModelSpec& model, const RunSpec& run, cons
                                 const Platform& platform) {
   if (platform.attention == AttentionRule::asked) return 0;
   int64_t bytes = 0;
-  // The first rank of TP has the most heads. Fewer sequences can need more scratch, where the library divides them.
+  // Fewer sequences or heads can need more scratch, where the library divides them.
   for (const int64_t sequences : different_samples(run, run.train.micro_batches, mesh.dp))
     for (const LayerSpec& layer : model.layers)
-      bytes = std::max(bytes, of_layer(local_attention(layer.attention, mesh, {}), {sequences, run.train.seq_len},
-                                       run.train.dtype, platform));
+      for (const AttentionSpec& local : local_attention_at_ends(layer.attention, mesh))
+        bytes = std::max(bytes, of_layer(local, {sequences, run.train.seq_len}, run.train.dtype, platform));
   return bytes;
 }
 

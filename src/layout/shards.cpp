@@ -101,6 +101,12 @@ AttentionSpec local_attention(const AttentionSpec& attention, const Mesh& mesh, 
   return local;
 }
 
+std::array<AttentionSpec, 2> local_attention_at_ends(const AttentionSpec& attention, const Mesh& mesh) {
+  MeshCoords last;
+  last.tp = mesh.tp - 1;
+  return {local_attention(attention, mesh, {}), local_attention(attention, mesh, last)};
+}
+
 LayerSpec local_layer(const LayerSpec& layer, const ExpertPlacement& placement, const Mesh& mesh,
                       const MeshCoords& coords) {
   LayerSpec local = layer;

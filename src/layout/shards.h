@@ -13,6 +13,7 @@
 // A placement of slices (layout/placement.h) cuts the width of experts over EP instead.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -48,6 +49,9 @@ bool norms_span_ranks(const AttentionSpec& attention, int tp);
 
 // Attention as one rank computes it, of its heads.
 AttentionSpec local_attention(const AttentionSpec& attention, const Mesh& mesh, const MeshCoords& coords);
+// Attention of the ranks of TP that have the most heads, and of those that have the fewest, which may need more
+// scratch.
+std::array<AttentionSpec, 2> local_attention_at_ends(const AttentionSpec& attention, const Mesh& mesh);
 // The layer as one rank computes it: its heads, its width of a dense feed-forward and, if they are cut, of experts.
 // placement: of the layer's experts.
 LayerSpec local_layer(const LayerSpec& layer, const ExpertPlacement& placement, const Mesh& mesh,

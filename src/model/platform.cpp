@@ -45,9 +45,12 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
       layer.moe.width = *std::max_element(widths.begin(), widths.end());
     }
     const AttentionSpec& a = layer.attention;
-    AttentionShape shape{sequences,  seq_len,       a.heads, a.kv_heads,
-                         a.head_dim, a.value_dim(), 1.0f,    run.data.document_mask || a.has_window(seq_len)};
-    bytes = std::max(bytes, attention_workspace_bytes(shape, run.train.dtype, threads, device));
+    for (const AttentionSpec& local : local_attention_at_ends(model.layers[i].attention, mesh)) {
+      const AttentionShape shape{
+          sequences,      seq_len,           local.heads, local.kv_heads,
+          local.head_dim, local.value_dim(), 1.0f,        run.data.document_mask || a.has_window(seq_len)};
+      bytes = std::max(bytes, attention_workspace_bytes(shape, run.train.dtype, threads, device));
+    }
     if (a.qk_norm != QkNorm::none)
       bytes = std::max(bytes, std::max(norm_workspace_bytes(tokens * a.heads, a.head_dim, device),
                                        norm_workspace_bytes(tokens, a.heads * a.head_dim, device)));

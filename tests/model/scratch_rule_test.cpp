@@ -119,6 +119,9 @@ TEST(ScratchRule, GpusTakeWhatTheirAttentionLibraryDoes) {
   EXPECT_EQ(scratch(4, 4096), of_heads(32, 4096, 128));
   EXPECT_EQ(scratch(4, 4096, 4), of_heads(32, 4096, 128));  // four of the rank's 8 heads at a time
   EXPECT_EQ(scratch(1, 4096, 4), of_heads(8, 4096, 128));
+  native.heads = 28;  // three on the last rank, of four sequences at a time; four on the first, of two
+  EXPECT_EQ(scratch(8, 6144, 8), of_heads(12, 6144, 128));
+  native.heads = 32;
   EXPECT_EQ(scratch(1, 16384), of_heads(8, 16384, 128));  // one KV head at a time from here on
   EXPECT_EQ(scratch(1, 16400), of_heads(8, 16512, 128));
   EXPECT_EQ(scratch(1, 20000), of_heads(8, 20096, 128));
