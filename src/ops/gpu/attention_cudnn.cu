@@ -166,6 +166,18 @@ bool is_hopper(int device) {
   return succeeded(read_properties(device, &properties)) && properties.major == kHopper;
 }
 
+// Whether any GPU of this machine is one. Asked once: properties take long to read.
+bool has_hopper() {
+  static const bool has = [] {
+    int count = 0;
+    if (!succeeded(count_devices(&count))) return false;
+    for (int device = 0; device < count; ++device)
+      if (is_hopper(device)) return true;
+    return false;
+  }();
+  return has;
+}
+
 struct Plans {
   Graph forward, backward;
 };
@@ -289,12 +301,7 @@ LibraryChoice choose_library(Stream& stream, const AttentionShape& shape) {
 
 int64_t attention_library_workspace_bytes(const AttentionShape& shape) {
   const bool takes_any = reason_against(shape, true) == nullptr || reason_against(shape, false) == nullptr;
-  if (!takes_any) return 0;
-  int count = 0;
-  if (!succeeded(count_devices(&count))) return 0;
-  for (int device = 0; device < count; ++device)
-    if (is_hopper(device)) return rule::scratch_bytes(sizes_of(shape));
-  return 0;
+  return takes_any && has_hopper() ? rule::scratch_bytes(sizes_of(shape)) : 0;
 }
 
 }  // namespace mw::gpu
