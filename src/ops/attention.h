@@ -28,7 +28,8 @@ constexpr float kLowestScore = -0.5f * std::numeric_limits<float>::max();
 
 // Scratch bytes of either pass, at most, on a stream of `threads` threads. On the CPU, forward needs a few tiles per
 // thread; backward also needs the fp32 d_k and d_v of one (sequence, KV head) per thread. On a GPU with bf16, the
-// library's backward pass takes up to about 1 GiB (more beyond 16384 tokens per sequence).
+// library's backward pass, or gradients of scores that own kernels store, take up to about 1 GiB (the former more
+// beyond 16384 tokens per sequence). Fewer sequences or heads can need more.
 int64_t attention_workspace_bytes(const AttentionShape& shape, DType dtype, int threads,
                                   DeviceKind device = DeviceKind::cpu);
 

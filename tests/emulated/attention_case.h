@@ -32,6 +32,7 @@ struct Case {
   AttentionShape shape;
   std::vector<int32_t> first;  // of each query
   int64_t gap = 0;             // rows without numbers behind each sequence's keys
+  bool by_sequence = false;    // lse and delta go backward as [B, H, S], as a library leaves them
 };
 
 // Documents of `length` tokens, the first one shorter by the sequence's number; 0: none. With a window, every token
@@ -98,19 +99,20 @@ struct Problem {
         }
         delta[at(head * tokens + t)] = sum;
       }
+    const std::vector<float> delta_HT = delta;
+    std::vector<float> lse_given = lse;
+    if (c.by_sequence)
+      for (int64_t head = 0; head < s.heads; ++head)
+        for (int64_t t = 0; t < tokens; ++t) {
+          const size_t to = at((t / s.seq_len * s.heads + head) * s.seq_len + t % s.seq_len);
+          lse_given[to] = lse[at(head * tokens + t)];
+          delta[to] = delta_HT[at(head * tokens + t)];
+        }
+    const LsePlace place = c.by_sequence ? LsePlace{s.seq_len, s.heads * s.seq_len} : LsePlace{tokens, s.seq_len};
     backward(emulated.stream, s,
-             attention_detail::Operands<bf16>{q.data(),
-                                              k.data(),
-                                              v.data(),
-                                              o.data(),
-                                              lse.data(),
-                                              d_o.data(),
-                                              s.documents ? c.first.data() : nullptr,
-                                              delta.data(),
-                                              {tokens, s.seq_len},
-                                              d_q.data(),
-                                              d_k.data(),
-                                              d_v.data()});
+             attention_detail::Operands<bf16>{q.data(), k.data(), v.data(), o.data(), lse_given.data(), d_o.data(),
+                                              s.documents ? c.first.data() : nullptr, delta.data(), place, d_q.data(),
+                                              d_k.data(), d_v.data()});
   }
 
   Case c;

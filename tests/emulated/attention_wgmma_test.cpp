@@ -34,7 +34,7 @@ TEST(AttentionByWarpgroups, IsThatOfPlainLoops) {
     check(make_case({2, 130, 2, 1, 40, 24}, 0), at_once);
     check(make_case({1, 300, 1, 1, 64, 64}, 0), at_once);
     check(make_case({2, 200, 2, 1, 64, 64}, 50), at_once);
-    check(make_case({2, 170, 2, 1, 72, 40}, 0), at_once);
+    check(make_case({3, 170, 2, 1, 72, 40}, 50), at_once);
   }
   check(make_case({1, 128, 2, 2, 128, 128}, 0), false);
   check(make_case({1, 97, 1, 1, 72, 128}, 0), true);
@@ -42,6 +42,9 @@ TEST(AttentionByWarpgroups, IsThatOfPlainLoops) {
   check(make_case({1, 70, 2, 1, 16, 16}, 1), false);
   check(make_case({1, 161, 1, 1, 32, 32}, 96, 40), true);
   check(make_case({2, 290, 1, 1, 96, 80}, 110), false);
+  Case by_sequence = make_case({2, 140, 2, 1, 80, 72}, 0);
+  by_sequence.by_sequence = true;
+  check(by_sequence, true);
   check(make_case({1, 300, 1, 1, 80, 80}, 0, 60), true);
 }
 

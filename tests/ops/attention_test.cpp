@@ -81,28 +81,31 @@ TEST(Attention, RunsAreRepeatable) {
 }
 
 // Large shapes go forward to a GPU's library and backward to own kernels, which read lse where the library leaves it.
-// As one document, a sequence goes to own kernels both ways.
+// As one document, a sequence goes to own kernels both ways. Of heads wider than 64, gradients of scores are stored.
 TEST(Attention, OwnBackwardAfterLibraryMatchesOneDocument) {
-  const Problem plain = make_problem(4, 2048, 16, 8, 64, 64, DType::bf16);
-  Problem document = plain;
-  document.shape.documents = true;
-  document.first.assign(4 * 2048, 0);
-  TestStream test(1, static_cast<size_t>(attention_workspace_bytes(plain.shape, plain.dtype, 1, device_kind())));
   if (device_kind() == DeviceKind::cpu) GTEST_SKIP() << "for GPUs";
-  const std::string kernels = describe_attention(test.stream, plain.shape, plain.dtype);
-  if (kernels.find("cuDNN") != 0) GTEST_SKIP() << kernels;
-  ASSERT_NE(kernels.find("backward by own kernels"), std::string::npos)
-      << kernels << "; is 90a among the architectures of this build?";
-  const Tensors inputs = make_inputs(plain);
-  const CaseTensor d_o = random_tensor("d_o", {4 * 2048, 16, 64}, plain.dtype);
-  const Tensors expected = run_backward(test.stream, document, inputs, d_o),
-                got = run_backward(test.stream, plain, inputs, d_o);
-  for (const char* name : {"q", "k", "v"}) {
-    const std::vector<float>& values = expected.at(name).values;
-    // Both round weights and gradients of scores to bf16, each from an lse of its own.
-    EXPECT_LE(largest_error(got.at(name).values, {values.begin(), values.end()}), 3e-2) << "d_" << name;
+  for (const int64_t width : {64, 128}) {
+    const Problem plain = make_problem(4, 2048, 16, 8, width, width, DType::bf16);
+    Problem document = plain;
+    document.shape.documents = true;
+    document.first.assign(4 * 2048, 0);
+    TestStream test(1, static_cast<size_t>(attention_workspace_bytes(plain.shape, plain.dtype, 1, device_kind())));
+    const std::string kernels = describe_attention(test.stream, plain.shape, plain.dtype);
+    if (kernels.find("cuDNN") != 0) GTEST_SKIP() << kernels;
+    ASSERT_NE(kernels.find("backward by own kernels"), std::string::npos)
+        << kernels << "; is 90a among the architectures of this build?";
+    const Tensors inputs = make_inputs(plain);
+    const CaseTensor d_o = random_tensor("d_o", {4 * 2048, 16, width}, plain.dtype);
+    const Tensors expected = run_backward(test.stream, document, inputs, d_o),
+                  got = run_backward(test.stream, plain, inputs, d_o);
+    for (const char* name : {"q", "k", "v"}) {
+      const std::vector<float>& values = expected.at(name).values;
+      // Both round weights and gradients of scores to bf16, each from an lse of its own.
+      EXPECT_LE(largest_error(got.at(name).values, {values.begin(), values.end()}), 3e-2)
+          << "d_" << name << " " << width;
+    }
+    check_repeats(plain, test.stream);
   }
-  check_repeats(plain, test.stream);
 }
 
 // Sequences see nothing of each other: two together give the bits of each alone.

@@ -260,7 +260,7 @@ TEST(Estimate, ReadsNoExpertGradientsWhoseSquaresProductsAdd) {
   EXPECT_NEAR(saved({"train.micro_batches=1", "moe.expert_products=grouped"}), 4, 0.01);
 }
 
-// H200s when these steps were measured: attention's backward pass computed scores twice.
+// H200s when these steps were measured: cuDNN computed attention's backward pass.
 PlatformProfile profile_of_measured_steps() {
   PlatformProfile profile = shipped_profile("h200x8");
   profile.bf16.attention_backward = {{512, 150e12}, {1024, 240e12}, {2048, 320e12}, {4096, 375e12}, {16384, 400e12}};

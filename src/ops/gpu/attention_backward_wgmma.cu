@@ -1,7 +1,8 @@
 // Causal attention by warpgroups, backward, in two passes without atomics:
 //   d_q: a block owns 128 queries of one head and walks over the keys that they see;
-//   d_k and d_v: a block owns 128 keys of one KV head and walks over the queries of all its heads that see them, from
-//   the last ones on: so all blocks of a KV head read the same queries at a time, which then come from the L2 cache.
+//   d_k and d_v: a block owns 128 keys of one KV head and walks over the queries that see them, the last ones first,
+//   and at each tile of queries over all heads of the group: blocks of a KV head then read the same queries at the same
+//   time, from the L2 cache.
 //   Scores are computed as [keys, queries], so that probabilities and their gradients stay in registers.
 // Both recompute probabilities from lse. Where scratch holds gradients of scores, the second pass comes first and
 // stores them, and d_q is a product of them (attention_stored_wgmma.h).
@@ -174,8 +175,8 @@ struct QueryPass {
 // --- d_k and d_v ----------------------------------------------------------------------------------------------------
 
 // Positions in the sequence: the queries [top, end) that see any of the keys at `top`, in tiles of kWalked. They end
-// with the last tile whose first query sees one, or, where gradients of scores are stored, with the last one in a tile
-// of kOwned queries whose first query does.
+// with the last tile whose first query sees one, or, where gradients of scores are stored, with the last one that
+// begins in a tile of kOwned queries whose first query does.
 struct QueryRange {
   int top, end;
   __device__ int tiles() const { return (end - top + kWalked - 1) / kWalked; }
@@ -331,10 +332,10 @@ struct KeyValuePass {
         }
       }
       d_scores.round(d_p);
+      if (of_keys != nullptr) stored.store(of_keys, head, query, S, d_scores);  // not while a product reads them, too
       begin_products();
       d_scores.template start_product<kQk>(at.walked.describe_qk(0), d_k);
       commit_products();
-      if (of_keys != nullptr) stored.store(of_keys, head, query, S, d_scores);
       at.walked.advance();
       if (++head == heads) {
         head = 0;

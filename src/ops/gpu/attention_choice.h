@@ -17,7 +17,8 @@ enum class AttentionKernels {
 
 AttentionKernels choose_attention(Stream& stream, const AttentionShape& shape, DType dtype);
 
-// Scratch that own kernels may take for gradients of scores: what is reserved for the library's passes, but for delta.
+// Scratch bytes that own kernels may take for gradients of scores: what is reserved for the library's passes, but for
+// delta. Below 1 where nothing is left.
 int64_t score_scratch_bytes(const AttentionShape& shape);
 
 // Where lse and delta of a head and sequence begin; its tokens follow.

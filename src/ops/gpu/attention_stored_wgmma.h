@@ -7,17 +7,10 @@
 
 namespace mw::gpu::warpgroup_attention {
 
-// The stage that products in flight read: released when a later batch has begun and they are done.
-struct HeldStage {
-  unsigned read = 0;
-  __device__ void replace(unsigned other) {
-    if (read != 0) release<false>(read);
-    read = other;
-  }
-};
-
-// Gradients of scores of all heads of some sequences, bf16. Of each kOwned queries the keys up to the diagonal's end,
-// in blocks of 128 bytes: 8 keys of 8 queries, which are neighbours. Blocks of the same keys follow each other.
+// Gradients of scores of all heads of a part of the sequences, bf16. Of each kOwned queries the keys up to the
+// diagonal's end, in blocks of 128 bytes: 8 keys of 8 queries, which are neighbours. Blocks of the same keys follow
+// each other. Never written: queries beyond the sequence, of which the product makes rows of d_q that are not stored;
+// and keys that documents hide from all queries of a tile, which are not read.
 struct ScoreGradients {
   static constexpr int kBlock = 8, kWordsOfBlock = kBlock * kBlock / 2, kBlocksAcross = kOwned / kBlock;
   static constexpr int kWordsOfKeys = kBlocksAcross * kWordsOfBlock;  // of eight keys
@@ -26,9 +19,9 @@ struct ScoreGradients {
 
   // Of the first `tiles` tiles of a head.
   __host__ __device__ static constexpr int64_t words_of(int64_t tiles) {
-    return tiles * (tiles + 1) / 2 * (kOwned / kBlock) * kWordsOfKeys;
+    return tiles * (tiles + 1) / 2 * kBlocksAcross * kWordsOfKeys;
   }
-  // head: counted over all sequences. key: a multiple of kBlock.
+  // head: counted over all sequences of the part. key: a multiple of kBlock.
   __device__ uint32_t* find(int head, int tile, int key) const {
     return first + head * words_of(tiles) + words_of(tile) + int64_t{key / kBlock * kWordsOfKeys};
   }

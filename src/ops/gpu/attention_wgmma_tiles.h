@@ -61,6 +61,15 @@ __device__ void for_each_item(const Items& items, int* taken, ItemQueue queue, c
   }
 }
 
+// The stage that products in flight read: released when a later batch has begun and they are done.
+struct HeldStage {
+  unsigned read = 0;
+  __device__ void replace(unsigned other) {
+    if (read != 0) release<false>(read);
+    read = other;
+  }
+};
+
 // Begins to copy rows [row, row + kRows) of a head. By one thread.
 template <int kWidth, int kRows>
 __device__ void copy_tile(unsigned to, const TensorMap& map, int sequence, int head, int row, unsigned barrier) {

@@ -52,7 +52,8 @@ __device__ inline void copy_box_of_head(unsigned to, const TensorMap& map, int s
       : "memory");
 }
 
-// Copies `bytes` consecutive bytes; a multiple of 16, as both addresses are.
+// Copies `bytes` consecutive bytes, which count towards the phase of `barrier`; a multiple of 16, as both addresses
+// are.
 __device__ inline void copy_bytes(unsigned to, const void* from, int bytes, unsigned barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)
