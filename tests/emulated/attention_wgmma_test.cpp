@@ -8,15 +8,17 @@ namespace mw::gpu {
 namespace {
 
 // Products and copies happen as late or as early as a GPU may run them. Gradients of scores of heads wider than 64 are
-// stored of no sequence, of one at a time, of two, and so on.
+// stored of none, of one KV head at a time, of two, and so on, up to all sequences.
 void check(const Case& c, bool at_once) {
   emulated::lanes_of_wave = 32;
   copies_happen_at_once = products_happen_at_once = at_once;
   const Processors before = emulated_processors;
   emulated_processors.blocks = 1;  // which any part occupies
-  const int64_t tiles = ceil_div(c.shape.seq_len, warpgroup_attention::kOwned);
-  for (int64_t stored = 0; stored <= c.shape.sequences; ++stored) {
-    const int64_t scratch = 64 + stored * c.shape.heads * warpgroup_attention::ScoreGradients::words_of(tiles) * 4;
+  const AttentionShape& s = c.shape;
+  const int64_t tiles = ceil_div(s.seq_len, warpgroup_attention::kOwned),
+                of_kv_head = s.heads / s.kv_heads * warpgroup_attention::ScoreGradients::words_of(tiles) * 4;
+  for (int64_t kv_heads = 0; kv_heads <= s.sequences * s.kv_heads; kv_heads += kv_heads < s.kv_heads ? 1 : s.kv_heads) {
+    const int64_t scratch = 64 + kv_heads * of_kv_head;
     const auto backward = [&](Stream& stream, const AttentionShape& shape, const auto& x) {
       attention_gradients_by_warpgroups(stream, shape, x, scratch);
     };
@@ -42,7 +44,7 @@ TEST(AttentionByWarpgroups, IsThatOfPlainLoops) {
   check(make_case({1, 70, 2, 1, 16, 16}, 1), false);
   check(make_case({1, 161, 1, 1, 32, 32}, 96, 40), true);
   check(make_case({2, 290, 1, 1, 96, 80}, 110), false);
-  Case by_sequence = make_case({2, 140, 2, 1, 80, 72}, 0);
+  Case by_sequence = make_case({2, 140, 6, 3, 80, 72}, 0);  // three KV heads: parts of two are unequal
   by_sequence.by_sequence = true;
   check(by_sequence, true);
   check(make_case({1, 300, 1, 1, 80, 80}, 0, 60), true);

@@ -14,6 +14,7 @@ namespace mw::gpu {
 namespace {
 
 using namespace warpgroup_attention;
+using library_attention::Part;
 
 // Rows walked over at a time. With 64, products of two operands in shared memory wait for it; with 128, sums and
 // weights do not fit into registers.
@@ -278,8 +279,7 @@ struct KeyValuePass {
     RoundedWeights<kWalked> p, d_scores;
     HeldStage held;
     uint32_t* of_keys = nullptr;
-    if (stored.first != nullptr)
-      of_keys = stored.find(item.sequence * static_cast<int>(shape.heads) + item.head * heads, 0, top);
+    if (stored.first != nullptr) of_keys = stored.find(items.place_of_head(item) * heads, 0, top);
     int query = queries.last(), head = 0;
 #pragma unroll 1
     while (query >= queries.top) {
@@ -371,8 +371,8 @@ __global__ void __launch_bounds__(kWarpgroupThreads, 1) attention_pass_kernel(co
   }
 }
 
-// Blocks begin in the order of their numbers: the items with the most work of all sequences first.
-void launch_key_value_pass(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x,
+// Blocks begin in the order of their numbers: the items with the most work first.
+void launch_key_value_pass(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x, const Items& items,
                            const ScoreGradients& stored) {
   const int64_t H = shape.heads, G = shape.kv_heads, h = shape.head_dim, v = shape.value_dim;
   const KeyValuePass pass{
@@ -380,7 +380,7 @@ void launch_key_value_pass(Stream& stream, const AttentionShape& shape, const Op
        describe_heads(shape, x.q_THh, H, h, kWalked), describe_heads(shape, x.d_o_THh, H, v, kWalked)},
       shape,
       x,
-      items_of(shape, G, shape.sequences * G),
+      items,
       stored};
   with_warpgroup_widths(shape, [&](auto qk, auto v_width) {
     constexpr int kQk = decltype(qk)::value, kV = decltype(v_width)::value;
@@ -409,61 +409,66 @@ void launch_two_passes(Stream& stream, const AttentionShape& shape, const Operan
   with_warpgroup_widths(shape, [&](auto qk, auto v_width) {
     launch_query_pass<decltype(qk)::value, decltype(v_width)::value>(stream, query_pass);
   });
-  launch_key_value_pass(stream, shape, x, {});
+  launch_key_value_pass(stream, shape, x, items_of(shape, G, shape.sequences * G), {});
 }
 
-// The operands of the sequences from `begin` on.
-Operands<bf16> operands_from(const AttentionShape& shape, Operands<bf16> x, int64_t begin) {
-  const int64_t tokens = begin * shape.seq_len, of_queries = tokens * shape.heads, of_keys = tokens * shape.kv_heads;
-  x.q_THh += of_queries * shape.head_dim;
-  x.k_TGh += of_keys * shape.head_dim;
-  x.v_TGh += of_keys * shape.value_dim;
-  x.o_THh += of_queries * shape.value_dim;
-  x.lse_HT += begin * x.place.of_sequence;
-  x.d_o_THh += of_queries * shape.value_dim;
-  if (x.first_T != nullptr) x.first_T += tokens;
-  x.delta_HT += begin * x.place.of_sequence;
-  x.d_q_THh += of_queries * shape.head_dim;
-  x.d_k_TGh += of_keys * shape.head_dim;
-  x.d_v_TGh += of_keys * shape.value_dim;
-  return x;
+// The pass of d_k and d_v of a part from these sequences and KV heads on, then that of d_q.
+void launch_stored_passes(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x, const Part& part,
+                          int64_t sequence, int64_t kv_head, const ScoreGradients& stored, int* taken) {
+  const auto group = static_cast<int>(shape.heads / shape.kv_heads);
+  const Items of_keys{static_cast<int>(part.sequences),
+                      static_cast<int>(part.kv_heads),
+                      stored.tiles,
+                      static_cast<int>(part.sequences * part.kv_heads),
+                      static_cast<int>(sequence),
+                      static_cast<int>(kv_head)};
+  launch_key_value_pass(stream, shape, x, of_keys, stored);
+  const Items of_queries{of_keys.sequences,
+                         of_keys.heads * group,
+                         static_cast<int>(ceil_div(stored.tiles, StoredQueryPass::kTilesOwned)),
+                         of_keys.heads * group,
+                         of_keys.first_sequence,
+                         of_keys.first_head * group};
+  const TensorMap keys = describe_heads(shape, x.k_TGh, shape.kv_heads, shape.head_dim, StoredQueryPass::kKeys);
+  launch_query_pass<StoredQueryPass::kWidth, StoredQueryPass::kWidth>(
+      stream, StoredQueryPass{keys, shape, x, stored, of_queries, taken});
 }
 
 }  // namespace
 
-// Either all, or so many that parts of equal size occupy the processors. With narrow heads products cost less than
-// these bytes (measured on an H200).
-int64_t count_stored_sequences(Stream& stream, const AttentionShape& shape, int64_t scratch_bytes) {
+// With narrow heads products cost less than these bytes (measured on an H200).
+Part choose_stored_part(Stream& stream, const AttentionShape& shape, int64_t scratch_bytes) {
   constexpr int64_t kForCounter = 64;
-  if (std::max(shape.head_dim, shape.value_dim) <= StoredQueryPass::kWidth / 2) return 0;
-  const int64_t bytes = shape.heads * ScoreGradients::words_of(ceil_div(shape.seq_len, kOwned)) * 4,
-                fitting = (scratch_bytes - kForCounter) / bytes;
-  if (fitting <= 0) return 0;
+  if (std::max(shape.head_dim, shape.value_dim) <= StoredQueryPass::kWidth / 2) return {};
+  const int64_t G = shape.kv_heads,
+                bytes = shape.heads / G * ScoreGradients::words_of(ceil_div(shape.seq_len, kOwned)) * 4,
+                fitting = (scratch_bytes - kForCounter) / bytes;  // KV heads
+  if (fitting <= 0) return {};
+  const auto equal_parts = [](int64_t n, int64_t at_most) { return ceil_div(n, ceil_div(n, std::min(n, at_most))); };
   AttentionShape part = shape;
-  part.sequences = ceil_div(shape.sequences, ceil_div(shape.sequences, fitting));
-  return part.sequences == shape.sequences || keys_occupy_processors(stream, part) ? part.sequences : 0;
+  part.sequences = fitting < G ? 1 : equal_parts(shape.sequences, fitting / G);
+  part.kv_heads = equal_parts(G, fitting);
+  const bool all = part.sequences == shape.sequences && part.kv_heads == G;
+  if (!all && !keys_occupy_processors(stream, part)) return {};
+  return {part.sequences, part.kv_heads};
 }
 
 void attention_gradients_by_warpgroups(Stream& stream, const AttentionShape& shape, const Operands<bf16>& x,
                                        int64_t scratch_bytes) {
-  const int64_t sequences = count_stored_sequences(stream, shape, scratch_bytes);
-  if (sequences == 0) return launch_two_passes(stream, shape, x);
+  const Part part = choose_stored_part(stream, shape, scratch_bytes);
+  if (part.sequences == 0) return launch_two_passes(stream, shape, x);
   WorkspaceFrame frame(stream.workspace());
-  const auto tiles = static_cast<int>(ceil_div(shape.seq_len, kOwned));
+  const int64_t tiles = ceil_div(shape.seq_len, kOwned),
+                heads = part.sequences * part.kv_heads * (shape.heads / shape.kv_heads);
   int* taken = frame.take<int>(1);
-  const ScoreGradients stored{
-      frame.take<uint32_t>(static_cast<size_t>(sequences * shape.heads * ScoreGradients::words_of(tiles))), tiles};
-  AttentionShape part = shape;
-  for (int64_t begin = 0; begin < shape.sequences; begin += part.sequences) {
-    part.sequences = std::min(sequences, shape.sequences - begin);
-    const Operands<bf16> of_part = operands_from(shape, x, begin);
-    launch_key_value_pass(stream, part, of_part, stored);
-    Items items = items_of(part, part.heads, part.heads);
-    items.tiles = static_cast<int>(ceil_div(tiles, StoredQueryPass::kTilesOwned));
-    const TensorMap keys = describe_heads(part, of_part.k_TGh, part.kv_heads, part.head_dim, StoredQueryPass::kKeys);
-    launch_query_pass<StoredQueryPass::kWidth, StoredQueryPass::kWidth>(
-        stream, StoredQueryPass{keys, part, of_part, stored, items, taken});
-  }
+  const ScoreGradients stored{frame.take<uint32_t>(static_cast<size_t>(heads * ScoreGradients::words_of(tiles))),
+                              static_cast<int>(tiles)};
+  for (int64_t sequence = 0; sequence < shape.sequences; sequence += part.sequences)
+    for (int64_t kv_head = 0; kv_head < shape.kv_heads; kv_head += part.kv_heads)
+      launch_stored_passes(
+          stream, shape, x,
+          {std::min(part.sequences, shape.sequences - sequence), std::min(part.kv_heads, shape.kv_heads - kv_head)},
+          sequence, kv_head, stored, taken);
 }
 
 }  // namespace mw::gpu

@@ -7,7 +7,7 @@
 
 namespace mw::gpu::warpgroup_attention {
 
-// Gradients of scores of all heads of a part of the sequences, bf16. Of each kOwned queries the keys up to the
+// Gradients of scores of some heads of some sequences, bf16. Of each kOwned queries the keys up to the
 // diagonal's end, in blocks of 128 bytes: 8 keys of 8 queries, which are neighbours. Blocks of the same keys follow
 // each other. Never written: queries beyond the sequence, of which the product makes rows of d_q that are not stored;
 // and keys that documents hide from all queries of a tile, which are not read.
@@ -21,7 +21,7 @@ struct ScoreGradients {
   __host__ __device__ static constexpr int64_t words_of(int64_t tiles) {
     return tiles * (tiles + 1) / 2 * kBlocksAcross * kWordsOfKeys;
   }
-  // head: counted over all sequences of the part. key: a multiple of kBlock.
+  // head: its number among those that are stored. key: a multiple of kBlock.
   __device__ uint32_t* find(int head, int tile, int key) const {
     return first + head * words_of(tiles) + words_of(tile) + int64_t{key / kBlock * kWordsOfKeys};
   }
@@ -95,7 +95,7 @@ struct StoredQueryPass {
     const int group = static_cast<int>(shape.heads / shape.kv_heads);
     for_each_item(items, taken, ItemQueue{at.queue}, [&](const Item& item) {
       const Range range = keys_of_item(item);
-      const int head = item.sequence * static_cast<int>(shape.heads) + item.head;
+      const int head = items.place_of_head(item);
 #pragma unroll 1
       for (int key = range.begin(); key < range.end(); key += kKeys) {
         wait_for_phase(at.stages.read(), at.stages.parity ^ 1);

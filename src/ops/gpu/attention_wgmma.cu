@@ -214,7 +214,8 @@ bool warpgroups_lead(Stream& stream, const AttentionShape& shape, int64_t scratc
   constexpr int64_t kLength = 1024;
   if (!warpgroups_take(stream, shape) || shape.seq_len < kLength || !keys_occupy_processors(stream, shape))
     return false;
-  const bool stores = count_stored_sequences(stream, shape, scratch_bytes) > 0, groups = shape.heads > shape.kv_heads;
+  const bool stores = choose_stored_part(stream, shape, scratch_bytes).sequences > 0,
+             groups = shape.heads > shape.kv_heads;
   return stream.is_deterministic() ? groups || (stores && shape.seq_len >= 2 * kLength) : groups && stores;
 }
 

@@ -2,6 +2,7 @@
 // Tiles that documents or windows hide cost nothing. Tensors begin on borders of 16 bytes. Deterministic.
 #pragma once
 
+#include "base/library_attention.h"
 #include "ops/attention.h"
 #include "ops/gpu/attention_tiles.h"
 
@@ -20,8 +21,9 @@ void attention_by_warpgroups(Stream& stream, const AttentionShape& shape, Tensor
 // Whether there are enough tiles of keys for the stream's processors.
 bool keys_occupy_processors(Stream& stream, const AttentionShape& shape);
 
-// Of how many sequences at a time the gradients of scores are stored in so much scratch; 0: of none.
-int64_t count_stored_sequences(Stream& stream, const AttentionShape& shape, int64_t scratch_bytes);
+// Of what the gradients of scores are stored at a time in so much scratch; {}: of nothing. Parts are equal, but for the
+// last, and occupy the processors, unless one is the whole.
+library_attention::Part choose_stored_part(Stream& stream, const AttentionShape& shape, int64_t scratch_bytes);
 
 // Overwrites d_q, d_k and d_v; reads delta. Any order of lse. Takes at most scratch_bytes of the stream's workspace,
 // for gradients of scores: with those stored, five products make the gradients instead of seven.

@@ -37,16 +37,20 @@ struct Item {
   int sequence, head, tile;
 };
 
-// All items of a kernel. `section` heads at a time, counted over all sequences, so that what they read stays in the
-// cache; of a section, the items with the most work first.
+// All items of a kernel: of some heads of some sequences. `section` of these heads at a time, counted over the
+// sequences, so that what they read stays in the cache; of a section, the items with the most work first.
 struct Items {
-  int sequences, heads, tiles, section;
+  int sequences, heads, tiles, section, first_sequence = 0, first_head = 0;
 
   __host__ __device__ int count() const { return sequences * heads * tiles; }
   __device__ Item find(int number) const {
     const int of_section = number % (tiles * section),
               head = number / (tiles * section) * section + of_section % section;
-    return {head / heads, head % heads, of_section / section};
+    return {first_sequence + head / heads, first_head + head % heads, of_section / section};
+  }
+  // The number of an item's head among all of these.
+  __device__ int place_of_head(const Item& item) const {
+    return (item.sequence - first_sequence) * heads + item.head - first_head;
   }
 };
 
