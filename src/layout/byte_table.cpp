@@ -83,13 +83,29 @@ struct LocalLayer {
   LayerSpec spec;
   TransportKind transport = TransportKind::in_place;
   int64_t ep = 1, experts = 0;
-  NodesSeen nodes = {};      // of the EP group, by this rank
+  // By way of the node: of the EP group, ranks and experts of this node, experts of the others, and sources.
+  int64_t near = 1, near_experts = 0;
+  std::vector<int64_t> other_nodes = {};
+  int64_t sources = 0;
   WeightGather gather = {};  // of the EP group
 };
 
 RoutedShape routed_shape(const LocalLayer& layer, const RunSpec& run, const Tokens& tokens) {
-  return {layer.spec.moe, run,           tokens.routed,    tokens.most_routed, tokens.group_routed,
-          layer.ep,       layer.experts, layer.nodes.near, layer.nodes.others, layer.nodes.sources};
+  return {layer.spec.moe, run,        tokens.routed,      tokens.most_routed, tokens.group_routed, layer.ep,
+          layer.experts,  layer.near, layer.near_experts, layer.other_nodes,  layer.sources};
+}
+
+void set_nodes(LocalLayer& layer, const NodesSeen& nodes, const ExpertPlacement& placement) {
+  const std::vector<int64_t> experts_of = placement.parts();
+  const auto count = [&](const std::vector<int>& members) {
+    int64_t experts = 0;
+    for (const int member : members) experts += experts_of[static_cast<size_t>(member)];
+    return experts;
+  };
+  layer.near = std::ssize(nodes.near);
+  layer.near_experts = count(nodes.near);
+  for (const std::vector<int>& members : nodes.others) layer.other_nodes.push_back(count(members));
+  layer.sources = nodes.sources;
 }
 
 // A tensor of a layer's transport.
@@ -415,7 +431,7 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
         layer.experts = std::ssize(placements[index].experts_of(coords.ep));
       layer.gather = weight_gather_of(layer.transport, layer.spec, model.width, run, placements[index], platform);
       if (traits_of(layer.transport).by_node)
-        layer.nodes = nodes_of_ep_group(mesh, coords, node_map(run.mesh, platform));
+        set_nodes(layer, nodes_of_ep_group(mesh, coords, node_map(run.mesh, platform)), placements[index]);
       for (int64_t slot = 0; slot < stage.slots; ++slot)
         add_layer(out, saved_prefix(i, slot), model, layer, run, tokens);
       if (run.sample.tokens > 0) add_cache(out, i, layer.spec.attention, run);

@@ -48,9 +48,9 @@ NodesSeen nodes_seen(const Islands& islands, int member) {
   NodesSeen seen;
   const int own = islands.island_of[static_cast<size_t>(member)];
   for (int island = 0; island < islands.count(); ++island) {
-    const int64_t size = std::ssize(islands.members[static_cast<size_t>(island)]);
-    if (island == own) seen.near = size;
-    else seen.others.push_back(size);
+    const std::vector<int>& members = islands.members[static_cast<size_t>(island)];
+    if (island == own) seen.near = members;
+    else seen.others.push_back(members);
   }
   seen.sources = std::ssize(islands.sources_of(member));
   return seen;

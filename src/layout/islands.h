@@ -38,11 +38,11 @@ struct Islands {
   std::vector<int> sources_of(int member) const;
 };
 
-// What one member sees of its group's nodes: members on its own node, on each other node in the order of islands, and
-// the number of sources that it is the gateway of.
+// What one member sees of its group's nodes: the members on its own node, those on each other node in the order of
+// islands, and the number of sources that it is the gateway of.
 struct NodesSeen {
-  int64_t near = 1;
-  std::vector<int64_t> others = {};
+  std::vector<int> near = {0};
+  std::vector<std::vector<int>> others = {};
   int64_t sources = 0;
   auto operator<=>(const NodesSeen&) const = default;
 };

@@ -30,9 +30,9 @@ RoutedRows growing(const RoutedShape& shape, double mean, int64_t max) {
 }
 
 double chance_of_rank(const RoutedShape& shape) { return chance_of_any(shape.moe, shape.local_experts); }
-// Of a node with so many ranks of the group.
-int64_t experts_of_node(const RoutedShape& shape, int64_t ranks) {
-  return std::min(shape.moe.experts, shape.local_experts * ranks);
+// Of a rank of this node, with its mean of experts.
+double chance_of_near_rank(const RoutedShape& shape) {
+  return chance_of_any(shape.moe, (shape.near_experts + shape.near / 2) / shape.near);
 }
 
 double mean_tokens(const RoutedShape& shape) {
@@ -80,8 +80,8 @@ RoutedRows rows_of_experts(const RoutedShape& shape) {
 }
 
 RoutedRows merged_send_rows(const RoutedShape& shape) {
-  double units = static_cast<double>(shape.near) * chance_of_rank(shape);
-  for (const int64_t ranks : shape.other_nodes) units += chance_of_any(shape.moe, experts_of_node(shape, ranks));
+  double units = static_cast<double>(shape.near) * chance_of_near_rank(shape);
+  for (const int64_t experts : shape.other_nodes) units += chance_of_any(shape.moe, experts);
   return growing(shape, static_cast<double>(shape.own_tokens) * units,
                  shape.own_tokens * std::min(shape.moe.top_k, shape.near + std::ssize(shape.other_nodes)));
 }
@@ -95,8 +95,7 @@ RoutedRows unit_rows(const RoutedShape& shape, bool merges) {
 RoutedRows pilot_rows(const RoutedShape& shape, bool merges) {
   if (shape.other_nodes.empty()) return {};
   const MoeSpec& moe = shape.moe;
-  const int64_t experts = experts_of_node(shape, shape.near),
-                copies = experts + shape.near * replica_slots(shape.run.moe, shape.ep),
+  const int64_t experts = shape.near_experts, copies = experts + shape.near * replica_slots(shape.run.moe, shape.ep),
                 of_token = merges ? 1 : std::min(moe.top_k, copies);
   const double units = merges ? chance_of_any(moe, experts)
                               : static_cast<double>(moe.top_k * experts) / static_cast<double>(moe.experts);
@@ -107,7 +106,7 @@ RoutedRows pilot_rows(const RoutedShape& shape, bool merges) {
 RoutedRows spread_rows(const RoutedShape& shape, bool merges) {
   const RoutedRows pilots = pilot_rows(shape, merges);
   if (!merges || !pilots.grows) return pilots;
-  const double units = static_cast<double>(shape.sources * shape.near) * chance_of_rank(shape);
+  const double units = static_cast<double>(shape.sources * shape.near) * chance_of_near_rank(shape);
   return growing(shape, mean_tokens(shape) * units, pilots.max * std::min(shape.moe.top_k, shape.near));
 }
 

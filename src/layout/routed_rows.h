@@ -22,9 +22,9 @@ struct RoutedShape {
   const RunSpec& run;
   int64_t own_tokens = 0, most_tokens = 0, group_tokens = 0;
   int64_t ep = 1, local_experts = 0;
-  // By way of the node: the group's ranks on this rank's node, on each other node, and the ranks of other nodes that
-  // this rank is the gateway of.
-  int64_t near = 1;
+  // By way of the node: the group's ranks on this rank's node and their experts, the experts on each other node, and
+  // the ranks of other nodes that this rank is the gateway of.
+  int64_t near = 1, near_experts = 0;
   std::span<const int64_t> other_nodes = {};
   int64_t sources = 0;
 };
@@ -51,7 +51,7 @@ RoutedRows padded_rows_of_experts(const RoutedShape& shape);
 RoutedRows padded_send_rows(const RoutedShape& shape);
 
 // By way of the node (layout/exchange_plan.h), merged or not; means for uniform choices without repetition and
-// equal shares of the experts and tokens.
+// equal shares of the tokens, and on this node of its experts.
 // Units that a source sends, merged: one for each rank of its node and each other node that a token's experts lie on.
 RoutedRows merged_send_rows(const RoutedShape& shape);
 // Units that reach the rank's experts.

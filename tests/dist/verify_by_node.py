@@ -31,7 +31,7 @@ VALUES = {  # by name: value -> overrides of examples/verify.toml
     "top_k": {n: f"model.top_k={n}" for n in (1, 3, 8)},
     "routing": {"any": "", "one_expert": "moe.forced_load=one_expert", "skip_expert": "moe.forced_load=skip_expert"},
     "dtype": {"fp32": "", "bf16": "train.dtype=bf16 model.vocab=256"},
-    "experts": {"even": "", "uneven": "model.experts=17"},
+    "experts": {"even": "", "uneven": "model.experts=17", "most_on_one": "model.experts=17"},
     "library": {"mpi": "", "tcp": ""},
 }
 checks = Checks()
@@ -88,7 +88,9 @@ def overrides_of(case):
     dp, ep = degrees(case)
     layers = "model.layers=8" if case["transport"] == "by layer" else "model.layers=4"
     micro_batches = 4 if case["pp"] != "none" else 2
-    return [f"mesh.ep={ep}", layers, "verify.steps=1", "train.seq_len=8", f"train.micro_batches={micro_batches}",
+    shares = [1, 17 - (ep - 1)] + [1] * (ep - 2)  # of experts; the first node's other ranks have few
+    held = [f"mesh.expert_shares={','.join(map(str, shares))}"] if case["experts"] == "most_on_one" else []
+    return [f"mesh.ep={ep}", layers, *held, "verify.steps=1", "train.seq_len=8", f"train.micro_batches={micro_batches}",
             f"train.global_batch={dp * 2 * micro_batches}",
             *" ".join(values[case[name]] for name, values in VALUES.items()).split()]
 
