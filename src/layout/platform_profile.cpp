@@ -28,6 +28,7 @@ int64_t cpu_scratch_bytes(const ModelSpec& model, const RunSpec& run) {
     if (a.is_latent())
       widest = std::max({widest, a.heads * (l.nope_dim + l.value_dim), l.q_rank, l.kv_rank + l.rope_dim});
     widest = std::max({widest, c * layer.dense_width, c * layer.moe.width, c * layer.moe.shared_width});
+    if (layer.feed_forward == FeedForwardKind::moe) widest = std::max(widest, layer.moe.experts);
     if (layer.feed_forward == FeedForwardKind::moe && run.train.dtype == DType::bf16)
       router = std::max(router, kRouterRows * model.width * size_of(DType::f32) +
                                     product_scratch_bytes(layer.moe.experts, model.width));

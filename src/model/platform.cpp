@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "config/param_groups.h"
 #include "layout/logit_chunks.h"
+#include "layout/muon_plan.h"
 #include "layout/shards.h"
 #include "layout/shares.h"
 #include "ops/attention.h"
@@ -69,7 +71,7 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
       continue;
     }
     const MoeSpec& m = layer.moe;
-    widest_n = std::max(widest_n, c * std::max(m.width, m.shared_width));
+    widest_n = std::max({widest_n, c * std::max(m.width, m.shared_width), m.experts});
     widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
@@ -82,6 +84,9 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     if (run.train.dtype == DType::bf16)
       bytes = std::max(bytes, mixed_matmul_workspace_bytes(tokens, m.experts, d, device));
   }
+  // Muon makes whole matrices orthogonal, whatever shards of them the rank holds.
+  for (const ParamRow& row : run_params(model, run.train))
+    if (row.muon) widest_n = std::max({widest_n, muon_shape(row).n, muon_shape(row).k});
   const int64_t widest = std::max(widest_n, widest_k);
   return std::max(bytes, matmul_workspace_bytes(widest, widest, device) + expert_bytes);
 }

@@ -7,6 +7,9 @@
 #include "layout/attention_scratch.h"
 #include "layout/platform_profile.h"
 #include "model/platform.h"
+#include "ops/matmul.h"
+#include "ops/muon.h"
+#include "support/op_case.h"
 
 namespace mw::test {
 namespace {
@@ -89,6 +92,52 @@ TEST(ScratchRule, LongSequencesTakeMoreForEveryThread) {
           cpu.threads = threads;
           EXPECT_EQ(scratch_of(cpu, model, run, mesh), planned) << label;
         }
+}
+
+// Muon makes whole matrices orthogonal, of which a rank of TP holds an eighth.
+TEST(ScratchRule, HoldsWhatMuonTakesForWholeMatrices) {
+  NativeModel native;
+  native.width = 960;
+  native.heads = 16;
+  native.dense_layers = 1;
+  native.dense_width = 3840;
+  native.experts = 8;
+  native.expert_width = 64;
+  native.vocab = 256;
+  RunSpec run;
+  run.train.dtype = DType::f32;
+  run.train.optimizer = Optimizer::muon;
+  run.train.seq_len = 64;
+  run.train.global_batch = 1;
+  run.mesh.tp = 8;
+  TestStream test(1, static_cast<size_t>(measured_on_cpu(build_native_model(native), run, make_mesh(run.mesh, 8), 1)));
+  const int64_t n = native.width, k = native.dense_width;
+  const Owned x = to_operand(random_tensor("x", {1, n, k}, DType::f32)), next = make_output(DType::f32, {1, n, k}),
+              gram = make_output(DType::f32, {1, n, n}), square = make_output(DType::f32, {1, n, n}),
+              sums = make_output(DType::f32, {1, kNormParts});
+  EXPECT_NO_THROW(orthogonalise(test.stream, x.view, DType::f32, {next.view, gram.view, square.view, sums.view}));
+}
+
+// In fp32 a router is a product like others: here the widest one.
+TEST(ScratchRule, HoldsWhatTheRouterTakesInFp32) {
+  NativeModel native;
+  native.width = 128;
+  native.heads = 4;
+  native.experts = 256;
+  native.top_k = 8;
+  native.expert_width = 64;
+  native.vocab = 256;
+  RunSpec run;
+  run.train.dtype = DType::f32;
+  run.train.seq_len = 256;
+  run.train.global_batch = 8;
+  run.mesh.tp = 2;
+  TestStream test(1, static_cast<size_t>(measured_on_cpu(build_native_model(native), run, make_mesh(run.mesh, 2), 1)));
+  for (const int64_t tokens : {1000, 1024}) {
+    const Owned dy = to_operand(random_tensor("dy", {tokens, 256}, DType::f32)),
+                x = to_operand(random_tensor("x", {tokens, 128}, DType::f32)), dw = make_output(DType::f32, {256, 128});
+    EXPECT_NO_THROW(matmul_d_weight(test.stream, dy.view, x.view, dw.view)) << tokens;
+  }
 }
 
 // What streams reserve for cuDNN, whose numbers were read off its plans on an H200 (base/library_attention.h).
