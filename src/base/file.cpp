@@ -38,6 +38,18 @@ constexpr int kRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK;
   fail_path(what, path);
 }
 
+// Returns false for the reason of errno.
+bool write_all(int fd, const std::string& text) {
+  size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t written = ::write(fd, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    done += static_cast<size_t>(written);
+  }
+  return true;
+}
+
 size_t size_of_regular(const Descriptor& file, const std::string& path) {
   if (file.fd < 0) fail_path("open", path);
   struct stat info {};
@@ -121,13 +133,7 @@ void write_text_file_atomically(const std::string& path, const std::string& text
   {
     const Descriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
     if (file.fd < 0) fail_path("create", temporary);
-    size_t done = 0;
-    while (done < text.size()) {
-      const ssize_t written = ::write(file.fd, text.data() + done, text.size() - done);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail_incomplete("write", temporary);
-      done += static_cast<size_t>(written);
-    }
+    if (!write_all(file.fd, text)) fail_incomplete("write", temporary);
     if (::fsync(file.fd) != 0) fail_incomplete("sync", temporary);
   }
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail_incomplete("rename", temporary);
@@ -144,9 +150,25 @@ void create_folder_of(const std::string& path) {
          "check the path and its permissions");
 }
 
+bool is_device_or_pipe(const std::string& path) {
+  std::error_code ignored;
+  const auto kind = std::filesystem::status(path, ignored).type();
+  using Type = std::filesystem::file_type;
+  return kind == Type::character || kind == Type::block || kind == Type::fifo || kind == Type::socket;
+}
+
 void write_output_text(const std::string& path, const std::string& text) {
   create_folder_of(path);
-  write_text_file_atomically(path, text);
+  if (is_device_or_pipe(path)) {
+    const Descriptor file{::open(path.c_str(), O_WRONLY | O_CLOEXEC)};
+    if (file.fd < 0) fail_path("open", path);
+    if (!write_all(file.fd, text)) fail_path("write", path);
+    return;
+  }
+  std::error_code dangles;
+  const bool is_link = std::filesystem::is_symlink(path, dangles);
+  const std::string target = is_link ? std::filesystem::canonical(path, dangles).native() : path;
+  write_text_file_atomically(dangles ? path : target, text);
 }
 
 }  // namespace mw

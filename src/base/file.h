@@ -42,7 +42,11 @@ void write_text_file_atomically(const std::string& path, const std::string& text
 // Creates the parent directories of `path` where they are missing. Errors: Exit::data naming the directory.
 void create_folder_of(const std::string& path);
 
-// Writes an output file that the user named: create_folder_of, then write_text_file_atomically.
+// Whether this is, or links to, a device, a pipe or a socket: a rename would put a file in its place.
+bool is_device_or_pipe(const std::string& path);
+
+// Writes an output file that the user named: create_folder_of, then write_text_file_atomically. Devices and pipes are
+// written to, and so is what a link points to. Errors: Exit::data naming the path.
 void write_output_text(const std::string& path, const std::string& text);
 
 // Whether `path` exists. Errors: `code` naming the path, when the system cannot answer (no permission, name too long).

@@ -273,7 +273,7 @@ PlatformProfile probe(World& world, Stream& stream, const ProbeOptions& options,
   }
   if (options.peak_flops_per_s > 0) profile.peak_flops_per_s = options.peak_flops_per_s;
   if (leader) {
-    write_text_file_atomically(options.output, to_json(profile));
+    write_output_text(options.output, to_json(profile));
     std::error_code ignored;  // the profile is complete: what is left is harmless
     std::filesystem::remove(partial_path, ignored);
   }

@@ -1,6 +1,8 @@
 #include "base/file.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <utility>
 
@@ -95,6 +97,33 @@ TEST(TextFile, WriteErrorsLeaveTheOldFile) {
   std::filesystem::create_symlink("/dev/full", dir / "full.tmp");
   EXPECT_TRUE(contains(error_of([&] { write_text_file_atomically(dir / "full", "x"); }), "cannot write"));
   EXPECT_FALSE(std::filesystem::exists(dir / "full"));
+}
+
+// A rename would put a file in the place of a device, a pipe or a link.
+TEST(OutputText, WritesToWhatIsThere) {
+  const ScratchDir dir;
+  write_output_text(dir / "new/a", "first");
+  std::filesystem::create_symlink("a", dir / "new/link");
+  write_output_text(dir / "new/link", "second");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "new/link"));
+  EXPECT_EQ(read_text_file(dir / "new/a"), "second");
+
+  const std::string pipe = dir / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  ASSERT_GE(reader, 0);
+  write_output_text(pipe, "third");
+  char got[8] = {};
+  EXPECT_EQ(::read(reader, got, sizeof got), 5);
+  EXPECT_EQ(std::string(got), "third");
+  ::close(reader);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+
+  std::filesystem::create_symlink("/dev/full", dir / "full");  // not the device itself, which a mistake would replace
+  EXPECT_TRUE(contains(error_of([&] { write_output_text(dir / "full", "x"); }), "cannot write"));
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "full"));
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
+  EXPECT_TRUE(contains(error_of([&] { write_output_text(dir / "new", "x"); }), "new"));
 }
 
 TEST(TextFile, WritesInTheWorkingDirectory) {

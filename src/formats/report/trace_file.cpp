@@ -14,6 +14,7 @@ void prepare_trace_file(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;  // what went wrong shows when a file is written
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+  if (is_device_or_pipe(path)) return;
   const std::string probe = path + ".probe";
   write_text_file_atomically(probe, "");
   std::filesystem::remove(probe, ignored);
@@ -39,7 +40,7 @@ void write_chrome_trace(const std::string& path, const std::vector<TraceEvent>& 
     list.push_back(std::move(event));
   }
   const Json root = {{"displayTimeUnit", "ms"}, {"traceEvents", std::move(list)}};
-  write_text_file_atomically(path, root.dump() + "\n");
+  write_output_text(path, root.dump() + "\n");
 }
 
 }  // namespace mw

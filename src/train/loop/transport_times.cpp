@@ -150,7 +150,7 @@ void time_transports(World& world, RunSpec run, const std::function<void(const s
   request->profile.sources.push_back(
       fmt::format("measured: transport_times, by steps of {} in {}; other runs may have other ones",
                   summary(request->model), describe(layout)));
-  write_text_file_atomically(path, to_json(request->profile));
+  write_output_text(path, to_json(request->profile));
 }
 
 }  // namespace mw
