@@ -28,10 +28,10 @@ DiskNeed checkpoint_need(const Plan& plan, int64_t step) {
   const int64_t steps = plan.run.train.steps, every = spec.every;
   // One at the end, unless it falls on one of the others.
   const int64_t saves = every == 0 ? 1 : std::max<int64_t>(1, (steps + every - 1) / every - step / every);
-  const int64_t there = std::ssize(list_checkpoints(spec.dir));
   DiskNeed need;
+  need.existing = std::ssize(list_checkpoints(spec.dir));
   need.each = checkpoint_bytes(plan);
-  need.checkpoints = std::max<int64_t>(1, std::min(saves, spec.keep + 1 - there));
+  need.checkpoints = std::max<int64_t>(1, std::min(saves, spec.keep + 1 - need.existing));
   need.free = free_disk_bytes(spec.dir);
   return need;
 }
@@ -39,15 +39,16 @@ DiskNeed checkpoint_need(const Plan& plan, int64_t step) {
 void check_disk(const CheckpointSpec& checkpoint, const DiskNeed& need) {
   if (!need.free || need.bytes() <= *need.free) return;
   const int64_t fitting = *need.free / std::max<int64_t>(need.each, 1);
-  const int64_t fewer = checkpoint.keep - (need.checkpoints - fitting);
+  const int64_t fewer = fitting - 1 + need.existing;  // beside it, one is being written
   fail(
       Exit::checkpoint,
       fmt::format("checkpoint.dir = \"{}\": the run writes up to {} more checkpoint{} of {} at a time (checkpoint.keep "
                   "= {}, and one that is being written), {} in all, and {} are free",
                   checkpoint.dir, need.checkpoints, need.checkpoints == 1 ? "" : "s", format_bytes(need.each),
                   checkpoint.keep, format_bytes(need.bytes()), format_bytes(*need.free)),
-      fewer >= 1 ? fmt::format("checkpoint.keep={} fits; or free space, or set checkpoint.dir to a larger disk", fewer)
-                 : "free space, or set checkpoint.dir to a larger disk");
+      fitting >= 1 && fewer >= 1
+          ? fmt::format("checkpoint.keep={} fits; or free space, or set checkpoint.dir to a larger disk", fewer)
+          : "free space, or set checkpoint.dir to a larger disk");
 }
 
 }  // namespace mw

@@ -15,6 +15,7 @@ std::optional<int64_t> free_disk_bytes(const std::string& path);
 struct DiskNeed {
   int64_t each = 0;         // bytes of one checkpoint
   int64_t checkpoints = 0;  // most at one time, beside existing ones: an old one is deleted after a new one is complete
+  int64_t existing = 0;
   std::optional<int64_t> free;
   int64_t bytes() const { return each * checkpoints; }
 };
