@@ -167,7 +167,8 @@ const std::vector<KeyRule>& key_rules() {
            "bit-identical results in every run; false: attention on a GPU accumulates gradients in any order "
            "where that is faster"),
       INTEGER("train.val_every", train.val_every, 0, kMany, "steps between validations; 0: validate only at the end"),
-      INTEGER("train.val_batches", train.val_batches, 0, 1 << 24, "global batches per validation; 0: no validation"),
+      INTEGER("train.val_batches", train.val_batches, 0, 1 << 24,
+              "global batches per validation, at most all of the data once; 0: no validation"),
       FLAG("train.byte_baseline", train.byte_baseline,
            "byte data: print the loss of an order-2 byte-count model beside the validation loss"),
       TEXT("train.val_questions", train.val_questions,

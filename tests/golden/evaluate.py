@@ -77,6 +77,17 @@ for ranks, layout in ((2, "mesh.ep=2"), (2, "mesh.tp=2"), (2, "mesh.pp=2"), (4, 
     got = evaluated(ranks, MODELS / "qwen3_moe", *settings(golden), *layout.split())
     checks.expect(close(got.get("loss"), alone["loss"], 1e-6) and got["labels"] == alone["labels"], f"{layout}: {got}")
 
+# Of one source with fewer windows than train.val_batches asks for, each counts once.
+sequences, length = golden.shape("input_ids")
+write_shard("one.bin", golden.values("input_ids"))
+one = [f"train.seq_len={(sequences * length - 1) // 3}", "train.dtype=fp32", "data.kind=shards", "data.path=one.bin",
+       "data.val_fraction=0", "--batch", "2"]
+every = evaluated(1, MODELS / "qwen3_moe", *one, "--all")
+for batches in (2, 100):
+    got = evaluated(1, MODELS / "qwen3_moe", *one, f"train.val_batches={batches}")
+    checks.expect(close(got.get("loss"), every["loss"], 1e-6) and got["labels"] == every["labels"],
+                  f"val_batches {batches}: {got}, all once: {every}")
+
 # Text in bytes per label, and questions: what the losses of two texts say of them is what the command answers.
 pathlib.Path("text").write_text("the cat sat on the mat. " * 400)
 pathlib.Path("run.toml").write_text("""[model]

@@ -64,14 +64,16 @@ double text_bytes(const Tokenizer& tokenizer, std::span<const int32_t> ids, std:
 
 ValidationResult validate_model(Engine& engine, const SampleOrder& data, const ValidationOptions& options) {
   const Plan& plan = engine.plan;
-  const int64_t count = options.windows > 0 ? options.windows : data.samples(), together = plan.batch.all;
+  // Where windows of one source would come twice, each comes once. Those of a blend follow its weights.
+  const bool once = options.windows == 0 || (data.sources() == 1 && options.windows >= data.samples());
+  const int64_t count = once ? data.samples() : options.windows, together = plan.batch.all;
   std::vector<double> sums(kSums * data.sources());
   double baseline = 0;
   ValidationResult result;
   for (int64_t begin = 0; begin < count && !result.stopped; begin += together) {
     std::vector<Window> windows;
     for (int64_t i = begin; i < std::min(begin + together, count); ++i)
-      windows.push_back(options.windows > 0 ? data.spread(i, count) : data.in_order(i));
+      windows.push_back(once ? data.in_order(i) : data.spread(i, count));
     const MicroBatch tokens = read_windows(data, plan, windows);
     const std::vector<double> losses = sequence_losses(engine, stage(engine, std::span(&tokens, 1)).front());
     const auto length = static_cast<size_t>(plan.batch.seq_len), first = static_cast<size_t>(plan.batch.first);

@@ -30,7 +30,7 @@ struct ValidationResult {
 std::string describe(const ValidationResult& result);
 
 struct ValidationOptions {
-  int64_t windows = 0;                       // spread over the data; 0: all, once
+  int64_t windows = 0;                       // spread over the data, at most all of one source; 0: all, once
   const ByteCountModel* baseline = nullptr;  // this rank's, or null on all ranks
   const Tokenizer* tokenizer = nullptr;      // of the data, to count the bytes of its text; null on all ranks: unknown
 };
