@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "cli/commands.h"
 #include "layout/plan.h"
+#include "planner/auto_transport.h"
 #include "planner/calibrate.h"
 #include "planner/picture.h"
 #include "planner/report.h"
@@ -32,12 +33,12 @@ Request read_request(const PlanOptions& options, int64_t ranks = 0) {
   return request;
 }
 
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+
 void plot(const Request& request, const Estimate& estimate, const std::string& path) {
   write_output_text(path, draw_plan_svg(request, estimate));
   std::fprintf(stderr, "wrote %s\n", path.c_str());
 }
-
-void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void emit(const Request& request, const Layout& layout, const std::string& path) {
   write_output_text(path, to_toml(with_layout(request.run, layout)));
@@ -63,6 +64,17 @@ Exit write_calibrated(const PlanOptions& options) {
   return Exit::ok;
 }
 
+// Puts what a run of the layout would choose in the place of moe.transport = "auto", which otherwise is flat. Returns a
+// line that says so, or "".
+std::string resolve_auto_transport(const Request& request, Layout& layout) {
+  if (!layout.transport.empty()) return "";
+  const RunSpec run = with_layout(request.run, layout);
+  const NodeMap nodes{run.mesh.ranks_per_node > 0 ? run.mesh.ranks_per_node : request.profile.ranks_per_node, {}};
+  const TransportChoice choice = choose_auto_transport(run, request.ranks, nodes, "", request.load.measured);
+  if (choice.seconds > 0 && choice.name != "flat") layout.transport = choice.name;
+  return describe(choice, run.plan.platform);
+}
+
 Exit plan(const PlanOptions& options) {
   if (!options.metrics.empty()) return write_calibrated(options);
   if (!options.emit.empty()) check_is_new(options, options.emit);
@@ -74,6 +86,8 @@ Exit plan(const PlanOptions& options) {
   if (options.why) {
     asked = parse_layout(*options.why, layout_of(request.run));
     check_layout(request, *asked);  // says what stands against it, also where nothing else is possible
+    const std::string line = resolve_auto_transport(request, *asked);
+    if (!line.empty() && !options.json) print(line + "\n");
   }
   const SearchResult result = search(request);
   if (options.list_all) {

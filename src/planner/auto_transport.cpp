@@ -212,8 +212,11 @@ std::string describe(const TransportChoice& choice, const std::string& platform)
     return fmt::format("moe.transport = \"auto\": flat, because {}{}",
                        platform.empty() ? "" : platform + " predicts no time: ", choice.why_none);
   if (choice.seconds == 0) return "";
-  return fmt::format("moe.transport = \"auto\": {}, by {}: {:.3g} ms a step is predicted, {:.3g} ms with flat",
-                     choice.name, platform, 1e3 * choice.seconds, 1e3 * choice.flat_seconds);
+  const auto ms = [](double seconds) {
+    return seconds < 1 ? fmt::format("{:.3g} ms", 1e3 * seconds) : fmt::format("{:.0f} ms", 1e3 * seconds);
+  };
+  return fmt::format("moe.transport = \"auto\": {}, by {}: {} a step is predicted, {} with flat", choice.name, platform,
+                     ms(choice.seconds), ms(choice.flat_seconds));
 }
 
 }  // namespace mw

@@ -107,7 +107,7 @@ std::string draw_timeline(const Request& request, const Layout& layout, double t
   std::string svg =
       text_at(kLeft, top + 20, "start",
               fmt::format("one step before the update: {:.4g} s (blue forward, green backward, yellow weight "
-                          "gradients, grey sums and messages)",
+                          "gradients, grey sums, messages and waiting for them)",
                           time.total() - time.optimizer));
   const double scale = run.makespan > 0 ? (kWidth - kLeft - 20) / run.makespan : 0;
   for (size_t rank = 0; rank < schedule.ranks.size(); ++rank) {

@@ -78,8 +78,9 @@ std::vector<TextFile> search_tree(const std::string& root, const std::vector<std
          fmt::format("{}: expected a text file{}, got none among {} files{}", root,
                      suffixes.empty() ? "" : " with a suffix of " + quoted_list(suffixes), seen_count,
                      seen.empty() ? "" : " with the suffixes " + quoted_list({seen.begin(), seen.end()})),
-         "set data.path to a folder with text, and data.suffixes to suffixes that it contains (\"\" means no suffix; "
-         "[] means all files)");
+         suffixes.empty() ? "name a folder with text files"
+                          : "set data.path to a folder with text, and data.suffixes to suffixes that it contains "
+                            "(\"\" means no suffix; [] means all files)");
   }
   std::sort(found.begin(), found.end(), [](const TextFile& a, const TextFile& b) { return a.name < b.name; });
   return found;

@@ -42,7 +42,7 @@ void check_tokens(std::span<const int32_t> tokens, int64_t vocab, std::string_vi
            fmt::format("{}: token {}: expected an id in [0, {}), got {}", where, first + static_cast<int64_t>(i), vocab,
                        tokens[i]),
            "tokenize the text with the tokenizer of the model (in its hf: folder), or, with a [model] table, set "
-           "model.vocab to the vocabulary of the tokenizer that made the data");
+           "model.vocab to the vocabulary of the tokenizer that made the data, 256 for bytes of text");
     }
   }
 }

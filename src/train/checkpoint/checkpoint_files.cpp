@@ -54,7 +54,7 @@ std::unique_ptr<OutputLock> lock_checkpoints(const std::string& dir) {
   fs::create_directories(dir, error);
   if (error || ::access(dir.c_str(), W_OK) != 0)
     fail(Exit::checkpoint, fmt::format("cannot write into {}: {}", dir, error ? error.message() : std::strerror(errno)),
-         "check checkpoint.dir and its permissions");
+         "check that folder and its permissions");
   const std::string path = dir + "/writer.lock";
   const auto say = [](const std::string& text) { std::fputs(("moewright: " + text + "\n").c_str(), stderr); };
   const auto take = [&](int seconds) {
@@ -112,7 +112,7 @@ void prepare_checkpoint_folder(const std::string& dir, const std::string& folder
   fs::create_directories(folder, error);
   if (error)
     fail(Exit::checkpoint, fmt::format("cannot create {}: {}", folder, error.message()),
-         "check checkpoint.dir and its permissions");
+         "check that folder and its permissions");
 }
 
 nlohmann::json slice_entry(const CheckpointSlice& slice) {
