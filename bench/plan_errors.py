@@ -3,8 +3,8 @@
 bench/results/train_step_h200.json, but those that runs of today do otherwise ("outdated"). Groups of rows without
 "logit_gradient_rows" were measured when each chunk of logits had its gradients multiplied by itself, those without
 "split_masters" when master weights were kept whole beside those in bf16, those without "logit_elements" when chunks of
-logits were smaller, those without "squares_when_stored" when the norm read all gradients, those without "attention_backward" when
-cuDNN computed attention's backward pass, and are planned so.
+logits were smaller, those without "squares_when_stored" when the norm read all gradients, those without
+"attention_backward" when cuDNN computed attention's backward pass, and are planned so.
 Prints a table; --json FILE keeps it."""
 
 import argparse

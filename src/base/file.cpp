@@ -50,6 +50,15 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
+// What a link points to, whether it exists or not; other paths as they are.
+std::string target_of_link(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  const std::filesystem::path found = std::filesystem::canonical(path, error);
+  if (!error) return found.native();
+  return (std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path, error)).native();
+}
+
 size_t size_of_regular(const Descriptor& file, const std::string& path) {
   if (file.fd < 0) fail_path("open", path);
   struct stat info {};
@@ -165,10 +174,7 @@ void write_output_text(const std::string& path, const std::string& text) {
     if (!write_all(file.fd, text)) fail_path("write", path);
     return;
   }
-  std::error_code dangles;
-  const bool is_link = std::filesystem::is_symlink(path, dangles);
-  const std::string target = is_link ? std::filesystem::canonical(path, dangles).native() : path;
-  write_text_file_atomically(dangles ? path : target, text);
+  write_text_file_atomically(target_of_link(path), text);
 }
 
 }  // namespace mw

@@ -404,7 +404,8 @@ RunSpec read_run_file(const std::string& path, const std::vector<std::string>& o
   try {
     text = read_text_file(path, size_t{1} << 20);
   } catch (const Error& error) {
-    fail(Exit::config, error.what(), "`moewright init` writes a run file to start from");
+    fail(Exit::config, error.what(),
+         "check the path of the run file or run folder; `moewright init` writes a run file to start from");
   }
   if (text.starts_with(kByteOrderMark)) text.erase(0, kByteOrderMark.size());
   return parse_run_text(text, path, overrides);

@@ -108,6 +108,11 @@ TEST(OutputText, WritesToWhatIsThere) {
   EXPECT_TRUE(std::filesystem::is_symlink(dir / "new/link"));
   EXPECT_EQ(read_text_file(dir / "new/a"), "second");
 
+  std::filesystem::create_symlink("absent", dir / "new/dangling");
+  write_output_text(dir / "new/dangling", "x");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "new/dangling"));
+  EXPECT_EQ(read_text_file(dir / "new/absent"), "x");
+
   const std::string pipe = dir / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);

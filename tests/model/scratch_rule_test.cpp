@@ -94,23 +94,29 @@ TEST(ScratchRule, LongSequencesTakeMoreForEveryThread) {
         }
 }
 
-// Muon makes whole matrices orthogonal, of which a rank of TP holds an eighth.
+// A stream with the scratch that a rank of TP in fp32 measures.
+TestStream stream_in_fp32(const NativeModel& native, RunSpec run, int tp) {
+  run.train.dtype = DType::f32;
+  run.train.seq_len = 256;
+  run.train.global_batch = 8;
+  run.mesh.tp = tp;
+  const int64_t bytes = measured_on_cpu(build_native_model(native), run, make_mesh(run.mesh, tp), 1);
+  return TestStream(1, static_cast<size_t>(bytes));
+}
+
+// A rank of TP holds an eighth of each matrix, but Muon multiplies whole ones.
 TEST(ScratchRule, HoldsWhatMuonTakesForWholeMatrices) {
   NativeModel native;
+  native.vocab = 256;
   native.width = 960;
   native.heads = 16;
-  native.dense_layers = 1;
-  native.dense_width = 3840;
   native.experts = 8;
   native.expert_width = 64;
-  native.vocab = 256;
+  native.dense_layers = 1;
+  native.dense_width = 3840;
   RunSpec run;
-  run.train.dtype = DType::f32;
   run.train.optimizer = Optimizer::muon;
-  run.train.seq_len = 64;
-  run.train.global_batch = 1;
-  run.mesh.tp = 8;
-  TestStream test(1, static_cast<size_t>(measured_on_cpu(build_native_model(native), run, make_mesh(run.mesh, 8), 1)));
+  TestStream test = stream_in_fp32(native, run, 8);
   const int64_t n = native.width, k = native.dense_width;
   const Owned x = to_operand(random_tensor("x", {1, n, k}, DType::f32)), next = make_output(DType::f32, {1, n, k}),
               gram = make_output(DType::f32, {1, n, n}), square = make_output(DType::f32, {1, n, n}),
@@ -121,18 +127,13 @@ TEST(ScratchRule, HoldsWhatMuonTakesForWholeMatrices) {
 // In fp32 a router is a product like others: here the widest one.
 TEST(ScratchRule, HoldsWhatTheRouterTakesInFp32) {
   NativeModel native;
+  native.vocab = 256;
   native.width = 128;
   native.heads = 4;
   native.experts = 256;
-  native.top_k = 8;
   native.expert_width = 64;
-  native.vocab = 256;
-  RunSpec run;
-  run.train.dtype = DType::f32;
-  run.train.seq_len = 256;
-  run.train.global_batch = 8;
-  run.mesh.tp = 2;
-  TestStream test(1, static_cast<size_t>(measured_on_cpu(build_native_model(native), run, make_mesh(run.mesh, 2), 1)));
+  native.top_k = 8;
+  TestStream test = stream_in_fp32(native, {}, 2);
   for (const int64_t tokens : {1000, 1024}) {
     const Owned dy = to_operand(random_tensor("dy", {tokens, 256}, DType::f32)),
                 x = to_operand(random_tensor("x", {tokens, 128}, DType::f32)), dw = make_output(DType::f32, {256, 128});

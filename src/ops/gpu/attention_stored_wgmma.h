@@ -7,10 +7,10 @@
 
 namespace mw::gpu::warpgroup_attention {
 
-// Gradients of scores of some heads of some sequences, bf16. Of each kOwned queries the keys up to the
-// diagonal's end, in blocks of 128 bytes: 8 keys of 8 queries, which are neighbours. Blocks of the same keys follow
-// each other. Never written: queries beyond the sequence, of which the product makes rows of d_q that are not stored;
-// and keys that documents hide from all queries of a tile, which are not read.
+// Gradients of scores of some heads of some sequences, bf16. Of each kOwned queries the keys up to the diagonal's end,
+// in blocks of 128 bytes: 8 keys of 8 queries, which are neighbours. Blocks of the same keys follow each other. Two
+// parts are never written. Queries beyond the sequence change only rows of d_q beyond the sequence, which nobody
+// stores. Keys that documents hide from all queries of a tile are not read.
 struct ScoreGradients {
   static constexpr int kBlock = 8, kWordsOfBlock = kBlock * kBlock / 2, kBlocksAcross = kOwned / kBlock;
   static constexpr int kWordsOfKeys = kBlocksAcross * kWordsOfBlock;  // of eight keys
