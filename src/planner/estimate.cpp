@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "layout/gradient_blocks.h"
+#include "planner/largest_ranks.h"
 
 namespace mw {
 namespace {
@@ -44,33 +45,6 @@ int64_t groups_of(const Layout& layout, const Mesh& mesh) {
     if (group.size > 1 && std::find(groups.begin(), groups.end(), group) == groups.end()) groups.push_back(group);
   const int links = layout.pp == 1 ? 0 : layout.chunks > 1 ? 2 : 1;
   return std::ssize(groups) + links;
-}
-
-using Parts = std::vector<int64_t>;  // of an EP rank, by MoE layer
-
-std::vector<Parts> parts_by_rank(const std::vector<ExpertPlacement>& placements, int ep) {
-  std::vector<Parts> parts(static_cast<size_t>(ep));
-  for (const ExpertPlacement& placement : placements) {
-    if (placement.experts() == 0) continue;  // a dense layer
-    const std::vector<int64_t> of_layer = placement.parts();
-    for (size_t rank = 0; rank < parts.size(); ++rank) parts[rank].push_back(of_layer[rank]);
-  }
-  return parts;
-}
-
-// The EP ranks that may have most: no other has at least as much in every layer. Of ranks with the same, the first.
-std::vector<int> fullest_ranks(const std::vector<Parts>& parts) {
-  const auto covers = [&](int a, int b) {
-    const Parts &of_a = parts[static_cast<size_t>(a)], &of_b = parts[static_cast<size_t>(b)];
-    return std::equal(of_a.begin(), of_a.end(), of_b.begin(), std::greater_equal<>());
-  };
-  std::vector<int> fullest;
-  for (int rank = 0; rank < std::ssize(parts); ++rank) {
-    if (std::any_of(fullest.begin(), fullest.end(), [&](int other) { return covers(other, rank); })) continue;
-    std::erase_if(fullest, [&](int other) { return covers(rank, other); });
-    fullest.push_back(rank);
-  }
-  return fullest;
 }
 
 }  // namespace
@@ -275,11 +249,13 @@ double Estimator::muon_time(const MuonWork& work) const {
 const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& mesh) {
   // The kind of schedule matters where it cuts the layers otherwise.
   const ScheduleKind schedule = layout.chunks > 1 ? layout.schedule : ScheduleKind::one_f_one_b;
-  const auto [entry, is_new] =
-      states_.try_emplace({schedule, layout.chunks, layout.pp, layout.tp, layout.ep, layout.placement, layout.zero});
+  // Samples are shared within a micro-batch.
+  const int64_t micro_batches = run_.mesh.shares.empty() ? 0 : layout.micro_batches;
+  const auto [entry, is_new] = states_.try_emplace(
+      {schedule, layout.chunks, layout.pp, layout.tp, layout.ep, layout.placement, layout.zero, micro_batches});
   States& states = entry->second;
   if (!is_new) return states;
-  states.ranks = largest_in_stage(layout, mesh);
+  states.ranks = largest_ranks(run_, layout, mesh, memory_);
   for (const LibraryBytes& library : profile_.libraries)
     states.libraries += library.bytes * (library.per_group ? groups_of(layout, mesh) : 1);
   const LayerKinds& kinds = memory_.kinds();
@@ -315,49 +291,6 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
   states.optimizer += transfers_.ring({ranks_, 1}, 8, 2);
   states.tied = tied_embeddings(layout, mesh);
   return states;
-}
-
-// The ranks of a stage that may need most memory. Rank 0 has as much of everything as any other rank, except experts:
-// other ranks may have more of them, or wider slices. With ZeRO, the last ranks count, too: the first cut may lie in
-// the embedding, whose master weights every rank keeps, and the last one in matrices.
-std::vector<int> Estimator::largest_in_stage(const Layout& layout, const Mesh& mesh) {
-  const int last = mesh.dp * mesh.tp - 1;
-  const std::vector<Parts> parts = parts_by_rank(memory_.placements_of(mesh.ep), mesh.ep);
-  const std::vector<int> fullest = fullest_ranks(parts);
-  std::vector<int> ranks = {0};
-  const auto add = [&](int rank) {
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
-  };
-  for (const int ep : fullest) {
-    int rank = 0;
-    while (coords_of(mesh, rank).ep != ep) ++rank;
-    add(rank);
-  }
-  if (layout.zero == 0 || last == 0) return ranks;
-  add(last);
-  const auto add_last = [&](auto is_like_largest) {  // rank 0, where none is
-    int rank = last;
-    while (rank > 0 && !is_like_largest(coords_of(mesh, rank))) --rank;
-    add(rank);
-  };
-  const ModelSpec& model = memory_.kinds().model;
-  const auto any_layer = [&](auto is) { return std::any_of(model.layers.begin(), model.layers.end(), is); };
-  const int tp = mesh.tp;
-  const bool experts_differ =
-      std::any_of(parts.begin(), parts.end(), [&](const Parts& of_rank) { return of_rank != parts.front(); });
-  const bool shards_differ =
-      vocab_part(model, tp, 0).count != vocab_part(model, tp, tp - 1).count || any_layer([&](const LayerSpec& layer) {
-        const int64_t of_experts = mesh.ted ? layer.moe.width % tp + layer.moe.shared_width % tp : 0;
-        return head_shard(layer.attention, tp, 0).heads.count != head_shard(layer.attention, tp, tp - 1).heads.count ||
-               layer.dense_width % tp != 0 || of_experts != 0;
-      });
-  if (shards_differ) add_last([](const MeshCoords& at) { return at.tp == 0; });
-  if (!experts_differ) return ranks;
-  for (const int ep : fullest) {
-    add_last([&](const MeshCoords& at) { return at.ep == ep; });
-    if (shards_differ) add_last([&](const MeshCoords& at) { return at.ep == ep && at.tp == 0; });
-  }
-  return ranks;
 }
 
 void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh, const States& states) {

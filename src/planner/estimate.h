@@ -89,7 +89,6 @@ class Estimator {
   Estimator& of_run(const Layout& layout);
   const States& states_of(const Layout& layout, const Mesh& mesh);
   std::vector<StageTime> stage_times(const Layout& layout, const Mesh& mesh);
-  std::vector<int> largest_in_stage(const Layout& layout, const Mesh& mesh);
   void fill_memory(Estimate& estimate, const Mesh& mesh, const States& states);
   double replica_sums(const Layout& layout, const Mesh& mesh, const std::array<int64_t, kReplicas>& bytes) const;
   double weights_gather(const Mesh& mesh, const std::array<int64_t, kReplicas>& gradients) const;
@@ -112,7 +111,7 @@ class Estimator {
   Transfers transfers_;
   double flops_per_step_, tokens_per_step_;
   // By schedule, stages a rank, PP, TP, EP, placement, ZeRO.
-  std::map<std::tuple<ScheduleKind, int, int, int, int, RankPlacement, int>, States> states_;
+  std::map<std::tuple<ScheduleKind, int, int, int, int, RankPlacement, int, int64_t>, States> states_;
   struct OtherRun;
   std::map<std::array<std::string, 5>, std::unique_ptr<OtherRun>> others_;  // by moe.transport and shares
 };

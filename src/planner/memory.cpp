@@ -96,18 +96,40 @@ const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   return placements;
 }
 
-// The rows of a rank that has one layer of each of these kinds and one live micro-batch, with the largest share of the
-// samples.
-std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, MeshCoords coords, uint32_t kinds,
-                                        bool head) {
+const std::vector<MemoryModel::Gateway>& MemoryModel::gateways_of(const Mesh& mesh) {
+  const auto [entry, is_new] = gateways_.try_emplace({mesh.dp, mesh.tp, mesh.ep, mesh.ep_first});
+  if (!is_new) return entry->second;
+  const std::vector<TransportKind> transports = choose_transports(kinds_.transports, mesh.ep);
+  if (std::none_of(transports.begin(), transports.end(), [](TransportKind kind) { return traits_of(kind).by_node; }))
+    return entry->second;
+  std::set<std::vector<int>> divisions;  // of groups among nodes
+  std::set<std::array<int64_t, 3>> seen;
+  for (int rank = 0; rank < mesh.dp * mesh.tp; ++rank) {
+    if (coords_of(mesh, rank).ep != 0) continue;
+    const std::vector<int> group = group_of(mesh, MeshAxis::ep, rank);
+    const Islands islands = make_islands(group, node_map(run_.mesh, platform_));
+    if (!divisions.insert(islands.island_of).second) continue;
+    for (int member = 0; member < islands.size(); ++member) {
+      const NodesSeen nodes = nodes_seen(islands, member);
+      const int64_t near = std::ssize(nodes.near);
+      const int of_world = group[static_cast<size_t>(member)];
+      if (coords_of(mesh, of_world).tp == 0 && seen.insert({member, near, nodes.sources}).second)
+        entry->second.push_back({of_world, near, nodes.sources});
+    }
+  }
+  return entry->second;
+}
+
+RunSpec MemoryModel::run_of_one_micro_batch(const Layout& layout) const {
   RunSpec run = with_layout(run_, layout);
   run.train.global_batch /= run.train.micro_batches;
   run.train.micro_batches = 1;
-  if (!run.mesh.shares.empty()) {
-    const std::vector<int64_t> samples = samples_by_rank(run, 1, mesh.dp);
-    coords.dp = static_cast<int>(std::max_element(samples.begin(), samples.end()) - samples.begin());
-    coords.edp = coords_of(mesh, coords.dp * mesh.tp + coords.tp).edp;
-  }
+  return run;
+}
+
+// The rows of a rank that has one layer of each of these kinds and one live micro-batch.
+std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
+                                        uint32_t kinds, bool head) {
   std::vector<StagePlan> stages;
   for (int kind = 0; kind < kinds_.count(); ++kind) {
     if ((kinds >> kind & 1) == 0) continue;
@@ -117,7 +139,7 @@ std::vector<ByteRow> MemoryModel::probe(const Layout& layout, const Mesh& mesh, 
     stages.push_back(stage);
   }
   stages.back().has_head = head;
-  return activation_bytes(kinds_.model, run, mesh, coords, stages, placements_of(mesh.ep),
+  return activation_bytes(kinds_.model, run_of_one_micro_batch(layout), mesh, coords, stages, placements_of(mesh.ep),
                           choose_transports(kinds_.transports, mesh.ep), platform_);
 }
 
@@ -130,15 +152,21 @@ LayerPieces MemoryModel::pieces_of_kind(int kind, const Layout& layout, const Me
 
 MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, const Mesh& mesh,
                                                       const MeshCoords& coords) {
-  const int64_t sequences = most_samples(run_, layout.micro_batches, mesh.dp);
-  NodesSeen nodes;
+  Surroundings around;
+  around.recompute = layout.recompute;
+  if (run_.mesh.shares.empty()) {  // of the group then, too; searches ask for many sizes
+    around.tokens = most_samples(run_, layout.micro_batches, mesh.dp) * run_.train.seq_len;
+  } else {
+    const RunSpec run = run_of_one_micro_batch(layout);
+    around.tokens = make_local_batch(run, mesh.dp, coords.dp).tokens();
+    around.group_tokens = tokens_of_ep_group(run, mesh, coords);
+  }
   for (const TransportKind kind : choose_transports(kinds_.transports, mesh.ep))
-    if (traits_of(kind).by_node) nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));
-  const auto [entry, is_new] =
-      activations_[{shape_of(mesh, coords), nodes}].try_emplace(sequences * 4 + static_cast<int>(layout.recompute));
+    if (traits_of(kind).by_node) around.nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));
+  const auto [entry, is_new] = activations_.try_emplace({shape_of(mesh, coords), around});
   Activations& parts = entry->second;
   if (!is_new) return parts;
-  parts.tokens = sequences * run_.train.seq_len;
+  parts.tokens = around.tokens;
   parts.boundary_bytes =
       rounded(block_of(parts.tokens, mesh.tp, coords.tp).count * kinds_.model.width * size_of(run_.train.dtype));
   std::set<std::string> without_head;

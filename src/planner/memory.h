@@ -63,6 +63,13 @@ class MemoryModel {
   std::array<int64_t, kReplicas> gradient_bytes(const Mesh& mesh, const MeshCoords& coords,
                                                 const std::vector<StagePlan>& stages);
   const LayerKinds& kinds() const { return kinds_; }
+  // A rank of pipeline rank 0 and tp 0, its EP group's ranks on its node, and those that it is the gateway of.
+  struct Gateway {
+    int rank = 0;
+    int64_t near = 1, sources = 0;
+  };
+  // Where rows of some layer go by way of nodes, the first of each sort of each EP rank; otherwise none.
+  const std::vector<Gateway>& gateways_of(const Mesh& mesh);
   const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
   // What the rank at `coords` gathers of a layer of this kind.
   LayerPieces pieces_of_kind(int kind, const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
@@ -103,9 +110,18 @@ class MemoryModel {
   };
 
   using Shape = std::array<int, 4>;  // sizes of TP and EP, and the rank's place in them
+  // What the activations of ranks of one shape depend on.
+  struct Surroundings {
+    int64_t tokens = 0, group_tokens = 0;  // of the data-parallel rank and of the EP group, in a micro-batch
+    NodesSeen nodes;                       // where rows go by way of nodes
+    Recompute recompute = Recompute::none;
+    auto operator<=>(const Surroundings&) const = default;
+  };
 
   Activations& activations_of(const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
-  std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, MeshCoords coords, uint32_t kinds, bool head);
+  RunSpec run_of_one_micro_batch(const Layout& layout) const;
+  std::vector<ByteRow> probe(const Layout& layout, const Mesh& mesh, const MeshCoords& coords, uint32_t kinds,
+                             bool head);
   const ByteSummary& shared_of(Activations& parts, const Layout& layout, const Mesh& mesh, const MeshCoords& coords,
                                uint32_t kinds);
   const RankParams& params_of(const Mesh& mesh, const MeshCoords& coords);
@@ -122,8 +138,9 @@ class MemoryModel {
   RunSpec run_;
   Platform platform_;
   std::map<int, std::vector<ExpertPlacement>> placements_;
-  std::vector<ParamRow> param_rows_;  // of the model with one layer of each kind
-  std::map<std::pair<Shape, NodesSeen>, std::unordered_map<int64_t, Activations>> activations_;
+  std::map<std::array<int, 4>, std::vector<Gateway>> gateways_;  // by sizes and order of the mesh
+  std::vector<ParamRow> param_rows_;                             // of the model with one layer of each kind
+  std::map<std::pair<Shape, Surroundings>, Activations> activations_;
   std::map<Shape, RankParams> params_;
 };
 

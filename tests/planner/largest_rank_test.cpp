@@ -1,0 +1,58 @@
+// The rank with most memory, which a plan names, is the one of all ranks' tables of bytes that has most.
+#include "planner/estimate.h"
+#include "planner/helpers.h"
+
+namespace mw::test {
+namespace {
+
+// Under even loads rows fit into what is committed at the start.
+int64_t needed_of(const ByteSummary& table) { return table.fixed + table.routed_committed; }
+
+void expect_largest(Request request, const char* text) {
+  request.load = ExpertLoad{1e9};
+  const Layout layout = parse_layout(text, {});
+  check_layout(request, layout);
+  Estimator estimator(request.model, request.run, request.profile, request.load, request.ranks);
+  const Platform platform = platform_of(request.profile, request.model, request.run);
+  int64_t most = 0;
+  for (int rank = 0; rank < request.ranks; ++rank)
+    most = std::max(most, needed_of(summarise(all_rows(make_plan(request.model, with_layout(request.run, layout),
+                                                                 request.ranks, rank, platform)))));
+  int64_t planned = 0;
+  for (const RankMemory& rank : estimator.closed_form(layout).memory)
+    planned = std::max(planned, needed_of(rank.table));
+  EXPECT_EQ(planned, most) << text << ", mesh.shares = " << request.run.mesh.shares << ", " << request.run.moe.transport
+                           << ", ranks_per_node = " << request.run.mesh.ranks_per_node;
+}
+
+Request with_shares(int ranks, const char* shares, const char* transport) {
+  Request request = odd_on(ranks);
+  request.run.mesh.shares = shares;
+  request.run.moe.transport = transport;
+  return request;
+}
+
+// The rank with most samples is in the EP group with fewer, and the other way round.
+TEST(LargestRank, HasMostWhereSharesDiffer) {
+  for (const char* transport : {"flat", "padded"})
+    for (const char* shares : {"5,1,4,4", "1,5,4,4", "1,1,1,6", "3,3,3,3"})
+      for (const char* layout : {"ep=2", "ep=2 placement=dp_first", "ep=4 micro_batches=2", "ep=2 micro_batches=3"})
+        expect_largest(with_shares(4, shares, transport), layout);
+  for (const char* shares : {"5,1,4,4", "1,6,1,1"})
+    expect_largest(with_shares(8, shares, "flat"), "tp=2 ep=4 micro_batches=2");
+}
+
+// Where a group's nodes have different numbers of its ranks, those of smaller nodes are gateways of more.
+TEST(LargestRank, IsAGatewayOfMostWhereNodesDiffer) {
+  for (const char* transport : {"halo", "bypass"})
+    for (const int64_t ranks_per_node : {2, 3, 4, 5, 8})
+      for (const char* layout : {"ep=8", "ep=4 placement=dp_first", "ep=4", "ep=2 tp=2"}) {
+        Request request = odd_on(8);
+        request.run.mesh.ranks_per_node = ranks_per_node;
+        request.run.moe.transport = transport;
+        expect_largest(request, layout);
+      }
+}
+
+}  // namespace
+}  // namespace mw::test
