@@ -24,8 +24,8 @@ class DeviceQueue {
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
   // Enqueues a copy from the host. The source may change or be freed once this returns. May wait.
   virtual void write(void* to, const void* from, size_t bytes) = 0;
-  // Enqueues a copy to the host. The bytes are valid after the next wait or wait_until; until then `to` must stay valid
-  // and must not be read or written. Waits by itself when too many bytes are in flight.
+  // Enqueues a copy to the host. The bytes are valid after the next wait, or wait_until of a later mark; until then
+  // `to` must stay valid and must not be read or written. Waits by itself when too many bytes are in flight.
   virtual void read(void* to, const void* from, size_t bytes) = 0;
   // A point in this queue, after everything enqueued so far (like a CUDA event); null on the CPU.
   using Mark = std::shared_ptr<void>;

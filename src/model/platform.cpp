@@ -31,6 +31,16 @@ static int64_t unit_scratch(const RunSpec& run, const LayerSpec& layer, const Me
                            index_workspace_bytes(mesh.ep, device));
 }
 
+// Runs of rows that a rank receives at most: from each rank of its EP group, for each of its experts.
+static int64_t most_runs(const RunSpec& run, const MoeSpec& moe, const Mesh& mesh) {
+  int64_t experts = moe.experts;
+  if (can_share_experts(run, moe.experts, mesh.ep)) {
+    const std::vector<int64_t> by_rank = experts_by_rank(run, moe.experts, mesh.ep);
+    experts = *std::max_element(by_rank.begin(), by_rank.end());
+  }
+  return mesh.ep * (experts + replica_slots(run.moe, mesh.ep));
+}
+
 // Scratch that operators need at most for micro-batches of so many sequences.
 static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, const Mesh& mesh, int64_t sequences,
                                 int threads, DeviceKind device) {
@@ -75,7 +85,7 @@ static int64_t operator_scratch(const ModelSpec& model, const RunSpec& run, cons
     widest_k = std::max(widest_k, std::max(m.width, m.shared_width));
     bytes = std::max(bytes, token_layout_workspace_bytes(tokens, m.top_k, m.experts, device));
     bytes = std::max(bytes, router_workspace_bytes(tokens, m.experts, device));
-    bytes = std::max(bytes, index_workspace_bytes(m.experts + mesh.ep * replica_slots(run.moe, mesh.ep), device));
+    bytes = std::max(bytes, index_workspace_bytes(most_runs(run, m, mesh), device));
     if (traits.by_node || traits.slices_experts)
       bytes = std::max(bytes, unit_scratch(run, layer, mesh, tokens, device));
     expert_bytes = std::max(expert_bytes, esmm_workspace_bytes(run.moe.expert_products, mesh.ep * tokens * m.top_k,

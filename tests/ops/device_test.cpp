@@ -97,5 +97,25 @@ TEST(Device, ReadsAreThereAfterAWait) {
   EXPECT_EQ(read_values<float>(stream, x), std::vector<float>(values.size(), 0.0f));
 }
 
+// Waiting for a mark hands out the reads in front of it. Those behind it may still be under way, and come later.
+TEST(Device, ReadsBehindAMarkComeLater) {
+  TestStream test(2);
+  if (!on_gpu()) GTEST_SKIP() << "a CPU reads at once";
+  DeviceQueue& queue = test.stream.queue();
+  const Owned x = make_output(DType::f32, {1000});
+  std::vector<float> values(1000, 1.0f), before(1000, -1.0f), behind(1000, -1.0f);
+  write_values<float>(test.stream, values, x.view);
+  queue.read(before.data(), x.view.data, before.size() * sizeof(float));
+  const DeviceQueue::Mark mark = queue.mark();
+  fill_zero(test.stream, x.view);
+  queue.read(behind.data(), x.view.data, behind.size() * sizeof(float));
+  queue.wait_until(mark);
+  EXPECT_EQ(before, values);
+  EXPECT_EQ(behind, std::vector<float>(1000, -1.0f));
+  queue.wait();
+  EXPECT_EQ(before, values);
+  EXPECT_EQ(behind, std::vector<float>(1000, 0.0f));
+}
+
 }  // namespace
 }  // namespace mw::test

@@ -87,6 +87,50 @@ int processors_of_device() {
 }
 
 // Kernels start one block per SM of the whole device; those that start late find that all tiles are taken.
+// One call for as many experts as a model may have: most have no rows.
+TEST(ExpertProducts, OfAsManyExpertsAsAModelMayHave) {
+  if (!on_gpu()) GTEST_SKIP() << "only GPUs have tables of experts";
+  constexpr int64_t kExperts = 1 << 16, kSize = 8;
+  TestStream test(2);
+  const Experts experts(test.stream, kExperts, kSize, kSize);
+  std::vector<int64_t> offsets = {0};
+  for (int64_t e = 0; e < kExperts; ++e) offsets.push_back(offsets.back() + (e % 4001 == 4000 ? 3 : 0));
+  const int64_t rows = offsets.back();
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const CaseTensor x_values = random_tensor("x", {rows, kSize}, dtype),
+                     dy_values = random_tensor("dy", {rows, kSize}, dtype);
+    const Owned x = to_operand(x_values), dy = to_operand(dy_values);
+    Owned y = make_output(dtype, {rows, kSize}), dx = make_output(dtype, {rows, kSize}),
+          dw = make_output(DType::f32, {kExperts, kSize, kSize});
+    esmm(test.stream, {x.view}, offsets, experts.weights, {y.view}, ExpertProducts::grouped);
+    esmm_d_input(test.stream, {dy.view}, offsets, experts.weights, {dx.view}, ExpertProducts::grouped);
+    estmm(test.stream, {dy.view}, {x.view}, offsets, dw.view, Store::overwrite, ExpertProducts::grouped);
+    wait_for_device();
+    const CaseTensor got_y = to_case_tensor(y), got_dx = to_case_tensor(dx), got_dw = to_case_tensor(dw),
+                     w = to_case_tensor(experts.values);
+    double error = 0;
+    for (int64_t e = 0; e < kExperts; ++e)
+      for (int64_t i = 0; i < kSize; ++i) {
+        for (int64_t r = offsets[static_cast<size_t>(e)]; r < offsets[static_cast<size_t>(e) + 1]; ++r) {
+          double of_y = 0, of_dx = 0;
+          for (int64_t j = 0; j < kSize; ++j) {
+            of_y += x_values.values[r * kSize + j] * w.values[(e * kSize + i) * kSize + j];
+            of_dx += dy_values.values[r * kSize + j] * w.values[(e * kSize + j) * kSize + i];
+          }
+          error = std::max(
+              {error, std::abs(of_y - got_y.values[r * kSize + i]), std::abs(of_dx - got_dx.values[r * kSize + i])});
+        }
+        for (int64_t j = 0; j < kSize; ++j) {
+          double of_dw = 0;
+          for (int64_t r = offsets[static_cast<size_t>(e)]; r < offsets[static_cast<size_t>(e) + 1]; ++r)
+            of_dw += dy_values.values[r * kSize + i] * x_values.values[r * kSize + j];
+          error = std::max(error, std::abs(of_dw - got_dw.values[(e * kSize + i) * kSize + j]));
+        }
+      }
+    EXPECT_LE(error, dtype == DType::f32 ? 1e-5 : 0.1) << name_of(dtype);
+  }
+}
+
 TEST(ExpertProducts, TakeLongerOnFewProcessorsWithTheSameBits) {
   if (!on_gpu() || device_kind() != DeviceKind::cuda) GTEST_SKIP() << "only CUDA limits processors";
   if (processors_of_device() < 64) GTEST_SKIP() << "16 processors are too large a part of this GPU";

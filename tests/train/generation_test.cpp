@@ -184,5 +184,14 @@ TEST(ChooseToken, KeepsTheMostLikely) {
   EXPECT_EQ(choice(spec, 0.9999f), 1);
 }
 
+TEST(ChooseToken, RefusesLogitsThatAreNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()})
+    for (const size_t at : {size_t{0}, size_t{2}}) {
+      std::vector<float> logits = {0.1f, 0.4f, 0.3f};
+      logits[at] = bad;
+      EXPECT_THROW(choose_token(logits, {}, 0.5f), Error) << bad << " at " << at;
+    }
+}
+
 }  // namespace
 }  // namespace mw::test

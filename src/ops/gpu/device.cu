@@ -66,14 +66,14 @@ class GpuQueue : public DeviceQueue {
     landed_ += bytes;
   }
   Mark mark() override {
-    NativeEvent event = nullptr;
-    check(create_event(&event), "creating an event");
-    const Mark mark(event, [](void* e) { (void)destroy_event(static_cast<NativeEvent>(e)); });
-    check(record_event(event, stream_), "recording an event");
-    return mark;
+    auto point = std::make_shared<Point>();
+    check(create_event(&point->event), "creating an event");
+    check(record_event(point->event, stream_), "recording an event");
+    point->reads = handed_out_ + reads_.size();
+    return point;
   }
   void wait_for(const Mark& mark) override {
-    check(wait_for_event(stream_, static_cast<NativeEvent>(mark.get())), "waiting for an event");
+    check(wait_for_event(stream_, point_of(mark).event), "waiting for an event");
   }
   Stamp stamp() noexcept override {
     if (taken_ == stamps_.size()) {
@@ -92,15 +92,31 @@ class GpuQueue : public DeviceQueue {
   void take_stamps_back() override { taken_ = 0; }
   void watch(std::function<void()> check_peers) override { watchers_.push_back(std::move(check_peers)); }
   void wait() override {
-    finish_reads([this] { return query_stream(stream_); }, [this] { return synchronise_stream(stream_); });
+    finish_reads(
+        reads_.size(), [this] { return query_stream(stream_); }, [this] { return synchronise_stream(stream_); });
   }
   void wait_until(const Mark& mark) override {
-    const auto event = static_cast<NativeEvent>(mark.get());
-    finish_reads([event] { return query_event(event); }, [event] { return synchronise_event(event); });
+    const Point& point = point_of(mark);
+    const NativeEvent event = point.event;
+    finish_reads(
+        point.reads - std::min(point.reads, handed_out_), [event] { return query_event(event); },
+        [event] { return synchronise_event(event); });
   }
   void* native() override { return stream_; }
 
  private:
+  // What a Mark is.
+  struct Point {
+    NativeEvent event = nullptr;
+    size_t reads = 0;  // enqueued before it, of all
+    Point() = default;
+    Point(const Point&) = delete;
+    Point& operator=(const Point&) = delete;
+    ~Point() {
+      if (event != nullptr) (void)destroy_event(event);
+    }
+  };
+  static const Point& point_of(const Mark& mark) { return *static_cast<const Point*>(mark.get()); }
   // The failure must not be taken for that of the next kernel.
   static Stamp no_stamp() noexcept {
     (void)last_error();
@@ -112,15 +128,18 @@ class GpuQueue : public DeviceQueue {
     stage_ = stage_ == &both_stages_[0] ? &both_stages_[1] : &both_stages_[0];
     stage_->used = 0;
     if (stage_->full == nullptr) return;
-    const auto event = static_cast<NativeEvent>(stage_->full.get());
+    const NativeEvent event = point_of(stage_->full).event;
     if (!watchers_.empty()) watch_until([event] { return query_event(event); });
     check(synchronise_event(event), "waiting for the device");
   }
-  // Waits for what `ready` asks about, and hands out what was read.
+  // Waits for what `ready` asks about, and hands out the first `count` reads.
   template <class Ready, class Synchronise>
-  void finish_reads(Ready ready, Synchronise synchronise) {
-    const std::vector<Read> reads = std::exchange(reads_, {});  // whose places may be gone once this has thrown
-    landed_ = 0;
+  void finish_reads(size_t count, Ready ready, Synchronise synchronise) {
+    std::vector<Read> reads = std::exchange(reads_, {});  // whose places may be gone once this has thrown
+    reads_.assign(reads.begin() + static_cast<std::ptrdiff_t>(count), reads.end());
+    reads.resize(count);
+    handed_out_ += count;
+    if (reads_.empty()) landed_ = 0;
     if (!watchers_.empty()) watch_until(ready);
     check(synchronise(), "waiting for the device");
     for (const Read& read : reads) std::memcpy(read.to, landing_.get() + read.landed, read.bytes);
@@ -158,8 +177,9 @@ class GpuQueue : public DeviceQueue {
   ProcessorLimit limit_;  // outlives the stream
   NativeStream stream_ = nullptr;
   std::shared_ptr<std::byte> landing_;
-  std::vector<Read> reads_;  // since they were last waited for
-  size_t landed_ = 0;        // bytes of them
+  std::vector<Read> reads_;  // that nobody has waited for
+  size_t landed_ = 0;        // bytes up to the last one's end
+  size_t handed_out_ = 0;    // reads, in all
   bool stages_ = false;      // what is written
   std::array<Stage, 2> both_stages_;
   Stage* stage_ = &both_stages_[0];

@@ -10,8 +10,9 @@ namespace mw::gpu {
 
 enum class ProductKind : uint8_t { forward, d_input };
 
-// Maximum number of experts per call: bounds the tables that are copied to the device, at most two at a time.
-constexpr int64_t kMaxExperts = 4096;
+// Maximum number of experts per call, which no model exceeds (config/model_spec.h): bounds the tables that are copied
+// to the device, at most two at a time.
+constexpr int64_t kMaxExperts = 1 << 16;
 constexpr int64_t kGroupedWorkspaceBytes = 4 * (kMaxExperts + 16) * 8;
 
 // The general kernels, for any dtype, width and GPU: fp32 multiply-adds from shared memory, true fp32 for fp32

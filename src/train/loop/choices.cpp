@@ -1,6 +1,7 @@
 #include "train/loop/choices.h"
 
 #include <algorithm>
+#include <cmath>
 #include <sstream>
 
 #include "base/file.h"
@@ -9,6 +10,7 @@
 #include "formats/tokens/token_file.h"
 #include "ops/cross_entropy.h"
 #include "train/loop/signals.h"
+#include "train/loop/token_choice.h"
 #include "train/loop/validation.h"
 
 namespace mw {
@@ -146,6 +148,9 @@ ChoiceResult answer_questions(Engine& engine, Tokenizer& tokenizer, std::span<co
   }
   engine.world.all_reduce_sum(std::span(losses));
   size_t at = 0;
+  // Every comparison with NaN is false: the first choice would win.
+  if (!std::all_of(losses.begin(), losses.end(), [](double loss) { return std::isfinite(loss); }))
+    fail(Exit::numeric, "the loss of a choice is not finite", kNotFiniteHint);
   int64_t right = 0, right_per_byte = 0;
   for (const Question& question : questions) {
     const size_t count = question.choices.size();

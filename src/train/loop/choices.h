@@ -35,7 +35,7 @@ std::string describe(const ChoiceResult& result);
 // The tokens of a choice are those of context and choice together without as many as the context has alone. A context
 // that is too long for train.seq_len loses its beginning; an empty one is the end-of-document token. All ranks have the
 // same questions and tokenizer. Collective over the world. Errors: data, naming the question, when a choice has no
-// tokens or more than train.seq_len, or its tokens are beyond the vocabulary.
+// tokens or more than train.seq_len, or its tokens are beyond the vocabulary; numeric, for a loss that is not finite.
 ChoiceResult answer_questions(Engine& engine, Tokenizer& tokenizer, std::span<const Question> questions);
 
 }  // namespace mw

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/error.h"
+
 namespace mw {
 
 int32_t choose_token(std::span<const float> logits, const SampleSpec& spec, float uniform) {
@@ -14,6 +16,8 @@ int32_t choose_token(std::span<const float> logits, const SampleSpec& spec, floa
     const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
     return x != y ? x > y : a < b;
   };
+  if (!std::all_of(logits.begin(), logits.end(), [](float logit) { return std::isfinite(logit); }))
+    fail(Exit::numeric, "the logits of the next token are not finite", kNotFiniteHint);
   const size_t kept = spec.temperature == 0 ? 1
                       : spec.top_k == 0     ? order.size()
                                             : std::min(order.size(), static_cast<size_t>(spec.top_k));
