@@ -89,6 +89,15 @@ void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportK
            "set moe.replica_slots = 0, or moe.transport = \"flat\"");
 }
 
+void check_training(const RunSpec& run) {
+  if (run.mesh.adapt_every > 0 && run.mesh.shares != kMeasuredShares)
+    fail(Exit::config, fmt::format("mesh.adapt_every = {} changes measured shares only", run.mesh.adapt_every),
+         fmt::format("set mesh.shares = \"{}\", or mesh.adapt_every = 0", kMeasuredShares));
+  if (run.moe.replica_slots > 0 && run.moe.balance == Balance::none && !run.migrate)
+    fail(Exit::config, fmt::format("moe.replica_slots = {} needs moe.balance, which fills them", run.moe.replica_slots),
+         "set moe.balance = \"swap\", or moe.replica_slots = 0");
+}
+
 static void check_qk_clip(const ModelSpec& model, const TrainSpec& train) {
   const bool has_norm = std::any_of(model.layers.begin(), model.layers.end(),
                                     [](const LayerSpec& layer) { return layer.attention.qk_norm != QkNorm::none; });

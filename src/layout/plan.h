@@ -55,6 +55,10 @@ void check_dtypes(const RunSpec& run, const std::vector<TransportKind>& transpor
 // Errors: unsupported, for moe.replica_slots with transports that do not split rows.
 void check_replicas(const RunSpec& run, int64_t ep, const std::vector<TransportKind>& transports);
 
+// Errors: config, for keys that only training obeys and that contradict others: mesh.adapt_every without measured
+// mesh.shares, moe.replica_slots that nothing fills.
+void check_training(const RunSpec& run);
+
 // Where experts are from the start: blocks, or slices of expert_widths where the layer's transport computes with
 // slices. transports: by layer. Errors: config.
 Placements start_placements(const ModelSpec& model, const RunSpec& run, const std::vector<TransportKind>& transports,

@@ -373,6 +373,10 @@ Estimate Estimator::closed_form(const Layout& layout) {
       case ScheduleKind::zb_v: bubble += std::max(0.0, t.forward + t.input - 2 * t.weight) / 2; break;
     }
   }
+  // No schedule is faster than the way of one micro-batch through all stages and back.
+  double way = 0;
+  for (const RankTotal& t : totals) way += t.forward + t.input;
+  bubble = std::max(bubble, way - m * totals[busiest].work);
   const double sums =
       added_by_sums(profile_, states.gradient_sums[busiest], totals[busiest].input + totals[busiest].weight);
   estimate.time.exchange = m * totals[busiest].exchanged + sums + states.tied;

@@ -72,7 +72,9 @@ RunSpec with_layout(RunSpec run, const Layout& layout) {
   run.mesh.zero = layout.zero;
   run.train.micro_batches = layout.micro_batches;
   const std::string& listed = run.mesh.stage_layers;
-  if (std::count(listed.begin(), listed.end(), ',') + 1 != layout.stages()) run.mesh.stage_layers.clear();
+  const bool holds = listed == kMeasuredShares ? layout.chunks == 1
+                                               : std::count(listed.begin(), listed.end(), ',') + 1 == layout.stages();
+  if (!holds) run.mesh.stage_layers.clear();
   run.recompute = layout.recompute;
   if (!layout.transport.empty()) run.moe.transport = layout.transport;
   return run;

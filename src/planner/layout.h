@@ -29,7 +29,7 @@ struct Layout {
 };
 
 Layout layout_of(const RunSpec& run);
-// mesh.stage_layers stays where it lists as many stages.
+// mesh.stage_layers stays where it lists as many stages, or is "measured" and each rank has one.
 RunSpec with_layout(RunSpec run, const Layout& layout);
 // For searches, whose result these keys are. Errors: usage, with `hint`, for a key=value that sets one.
 void refuse_chosen_keys(const std::vector<std::string>& overrides, const std::string& hint);

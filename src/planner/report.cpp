@@ -332,17 +332,13 @@ std::string describe_one(const Request& request, const SearchResult& result, con
   const MemoryFit fit = fit_of(request, estimate.needed);
   if (!result.best.empty()) {
     const StepTime& best = result.best.front().time;
-    // Among equals: all were weighed in closed form, and this one with them.
-    const auto own = std::find_if(result.weighed.begin(), result.weighed.end(),
-                                  [&](const Weighed& w) { return w.layout == estimate.layout; });
-    const double seconds = own == result.weighed.end() ? estimate.time.total() : own->seconds;
-    const auto before = std::count_if(result.weighed.begin(), result.weighed.end(), [&](const Weighed& w) {
-      return w.seconds < seconds && fit_of(request, w.needed) == MemoryFit::with_margin;
+    const auto before = std::count_if(result.best.begin(), result.best.end(), [&](const Estimate& other) {
+      return other.time.total() < estimate.time.total();
     });
     const std::string why = why_slower(estimate.time, best);
-    text += fmt::format("{} of the layouts that fit are faster; beside the best, {}: {:+.1f} %{}{}\n", before,
-                        describe(result.best.front().layout), 100 * (estimate.time.total() / best.total() - 1),
-                        why.empty() ? "" : ": ", why);
+    text += fmt::format("{} of the {} simulated layouts that fit are faster; beside the best, {}: {:+.1f} %{}{}\n",
+                        before, result.best.size(), describe(result.best.front().layout),
+                        100 * (estimate.time.total() / best.total() - 1), why.empty() ? "" : ": ", why);
   }
   if (fit != MemoryFit::with_margin) {
     size_t rank = 0;

@@ -108,6 +108,10 @@ bool can_divide_experts(const Request& request, const Layout& layout, const std:
   const std::vector<LayerSpec>& layers = request.model.layers;
   const bool any = std::any_of(transports.begin(), transports.end(), divides_experts);
   if (!any && !request.run.mesh.expert_shares.empty()) return false;
+  const std::string& widths = request.run.mesh.width_shares;
+  const auto slices = [](TransportKind kind) { return traits_of(kind).slices_experts; };
+  if (!widths.empty() && widths != kMeasuredShares && std::none_of(transports.begin(), transports.end(), slices))
+    return false;
   for (size_t i = 0; i < layers.size(); ++i) {
     if (divides_experts(transports[i]) && !can_share_experts(request.run, layers[i].moe.experts, layout.ep))
       return false;
@@ -322,8 +326,10 @@ void check_layout(const Request& request, const Layout& layout) {
          fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
                      kGpuLinks),
          "use fewer stages per rank: a smaller chunks");
-  make_plan(request.model, with_layout(request.run, layout), request.ranks, 0,
-            platform_of(request.profile, request.model, request.run));
+  check_training(request.run);
+  RunSpec run = with_layout(request.run, layout);
+  if (layout.stages() == layout_of(request.run).stages()) run.mesh.stage_layers = request.run.mesh.stage_layers;
+  make_plan(request.model, run, request.ranks, 0, platform_of(request.profile, request.model, request.run));
 }
 
 // The most ranks, fewer than those of the request, of which a data-parallel size divides the step.
@@ -424,7 +430,6 @@ SearchResult search(const Request& request, int simulated) {
   for (const Weighed& weighed : result.weighed) {
     const MemoryFit fit = fit_of(request, weighed.needed);
     const bool fits = fit == MemoryFit::with_margin;
-    if (!fits && result.fitting > 0) continue;
     if (fits) ++result.fitting;
     int64_t& alike = taken[static_cast<size_t>(fit)];
     if (alike >= (fits ? simulated : kTooBig)) continue;

@@ -61,8 +61,8 @@ struct SearchResult {
   // The fastest of the fitting ones, simulated, fastest first. Layouts that differ only in a placement that costs
   // nothing count once.
   std::vector<Estimate> best;
-  // Up to five that fit only without the margin and up to five that do not fit, of those that are faster in closed form
-  // than every fitting layout; simulated, fastest first.
+  // The five that fit only without the margin and the five that do not fit that are fastest in closed form; simulated,
+  // fastest first.
   std::vector<Estimate> too_big;
   double closed_form_s = 0, simulation_s = 0;  // wall time of the two parts of the search
 };

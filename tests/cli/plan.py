@@ -33,7 +33,7 @@ checks.expect({"plan-deepseek-v3", "plan-qwen3-30b", "plan-xmoe-super"} <= {exam
 for example in examples:
     expect(0, ["weighed ", "memory by stage", "MFU", "it fits: ", "what limits its speed: compute", "memory: "], str(example),
            "--top", "3")
-expect(0, ["of the layouts that fit are faster", "exposed communication", 'moe.transport = "auto": bypass, by ',
+expect(0, ["simulated layouts that fit are faster", "exposed communication", 'moe.transport = "auto": bypass, by ',
            "recompute=none transport=bypass"], QWEN, "--why", "ep=8 micro_batches=8")  # as `train` would choose
 expect(0, ["does not fit: stage 0 needs", "the fastest that fits with 1 change"], QWEN, "--why", "ep=8 micro_batches=1")
 expect(0, ["rows a token between nodes", "bypass", "of 16 ranks: "], QWEN, "--ranks", "16", "--why", "ep=16 micro_batches=4")

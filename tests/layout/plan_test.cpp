@@ -156,6 +156,22 @@ TEST(Plan, RefusesExpertsBeyondCountBeforeTheirTables) {
   EXPECT_TRUE(contains(error->what(), "655294464 routed experts")) << error->what();
 }
 
+TEST(Plan, RefusesKeysOfTrainingThatContradictOthers) {
+  RunSpec run;
+  EXPECT_NO_THROW(check_training(run));
+  run.mesh.adapt_every = 10;
+  error_of([&] { check_training(run); }, Exit::config);
+  run.mesh.shares = kMeasuredShares;
+  EXPECT_NO_THROW(check_training(run));
+  run.moe.replica_slots = 1;
+  error_of([&] { check_training(run); }, Exit::config);
+  run.moe.balance = Balance::swap;
+  EXPECT_NO_THROW(check_training(run));
+  run.moe.balance = Balance::none;
+  run.migrate = true;
+  EXPECT_NO_THROW(check_training(run));
+}
+
 TEST(Plan, LoadsTheModelThatTheRunNames) {
   RunSpec run;
   run.native = small_native();

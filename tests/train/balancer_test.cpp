@@ -21,16 +21,6 @@ RandomLayout balanced_layout() {
   return layout;
 }
 
-TEST(Balancer, RefusesReplicaSlotsThatNothingFills) {
-  RunSpec run = balanced_layout().run;
-  run.moe.replica_slots = 1;
-  EXPECT_NO_THROW(check_replica_slots(run));
-  run.moe.balance = Balance::none;
-  EXPECT_THROW(check_replica_slots(run), Error);
-  run.migrate = true;
-  EXPECT_NO_THROW(check_replica_slots(run));
-}
-
 TEST(Balancer, MovesExpertsEveryFewSteps) {
   run_ranks(2, [](Comm& world, Stream&) {
     const std::unique_ptr<Engine> engine = trained_engine(balanced_layout(), world);

@@ -128,14 +128,5 @@ TEST(ShareChooser, ChangesSharesWhereARankBecomesSlow) {
   });
 }
 
-TEST(ShareChooser, RefusesToAdaptSharesThatAreNotMeasured) {
-  RunSpec run = even_run();
-  EXPECT_NO_THROW(check_adaptation(run));
-  run.mesh.adapt_every = 10;
-  EXPECT_THROW(check_adaptation(run), Error);
-  run.mesh.shares = "measured";
-  EXPECT_NO_THROW(check_adaptation(run));
-}
-
 }  // namespace
 }  // namespace mw::test

@@ -63,12 +63,6 @@ std::string describe(const BalanceReport& report, int64_t step) {
                                            : "");
 }
 
-void check_replica_slots(const RunSpec& run) {
-  if (run.moe.replica_slots > 0 && run.moe.balance == Balance::none && !run.migrate)
-    fail(Exit::config, fmt::format("moe.replica_slots = {} needs moe.balance, which fills them", run.moe.replica_slots),
-         "set moe.balance = \"swap\", or moe.replica_slots = 0");
-}
-
 Balancer::Balancer(Engine& engine)
     : engine_(engine),
       speeds_(expert_speeds(engine.plan.run, engine.plan.mesh.ep)),

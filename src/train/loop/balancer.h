@@ -31,9 +31,6 @@ struct BalanceReport {
 // A line for the log, or "" where nothing moved.
 std::string describe(const BalanceReport& report, int64_t step);
 
-// Errors: config, for moe.replica_slots that nothing fills.
-void check_replica_slots(const RunSpec& run);
-
 class Balancer {
  public:
   // `engine` must outlive this object; its gradients are overwritten. Collective over the world.

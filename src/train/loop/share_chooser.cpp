@@ -147,12 +147,6 @@ ComputeSeconds compute_seconds(std::vector<TraceEvent> events, Lane lane) {
   return sum;
 }
 
-void check_adaptation(const RunSpec& run) {
-  if (run.mesh.adapt_every > 0 && run.mesh.shares != kMeasuredShares)
-    fail(Exit::config, fmt::format("mesh.adapt_every = {} changes measured shares only", run.mesh.adapt_every),
-         fmt::format("set mesh.shares = \"{}\", or mesh.adapt_every = 0", kMeasuredShares));
-}
-
 ShareChooser::ShareChooser(RunSpec& run, const Plan& plan, Comm& world, int threads, const NodePlace& place,
                            const SampleOrder& samples, const std::optional<RunSpec>& before) {
   if (run.mesh.stage_layers == kMeasuredShares && plan.stages.size() > 1)

@@ -20,9 +20,6 @@ struct ComputeSeconds {
 // events: of one thread or queue (`lane`); others are left out.
 ComputeSeconds compute_seconds(std::vector<TraceEvent> events, Lane lane);
 
-// Errors: config, for mesh.adapt_every without measured mesh.shares.
-void check_adaptation(const RunSpec& run);
-
 class ShareChooser {
  public:
   // Puts shares in place of "measured" in `run`: those of `before`, a run of the same layout, where it has them and the

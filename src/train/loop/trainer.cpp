@@ -107,8 +107,7 @@ class Trainer {
 };
 
 void Trainer::prepare() {
-  check_adaptation(run_);
-  check_replica_slots(run_);
+  check_training(run_);
   const ModelSpec model = load_model_spec(run_);
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
   const NodePlace place = place_on_node(world_, run_.mesh);
