@@ -50,7 +50,8 @@ bool write_all(int fd, const std::string& text) {
   return true;
 }
 
-// What a link points to, whether it exists or not; other paths as they are.
+}  // namespace
+
 std::string target_of_link(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_symlink(path, error)) return path;
@@ -58,6 +59,8 @@ std::string target_of_link(const std::string& path) {
   if (!error) return found.native();
   return (std::filesystem::path(path).parent_path() / std::filesystem::read_symlink(path, error)).native();
 }
+
+namespace {
 
 size_t size_of_regular(const Descriptor& file, const std::string& path) {
   if (file.fd < 0) fail_path("open", path);

@@ -49,6 +49,9 @@ bool is_device_or_pipe(const std::string& path);
 // written to, and so is what a link points to. Errors: Exit::data naming the path.
 void write_output_text(const std::string& path, const std::string& text);
 
+// What a link points to, whether it exists or not; other paths as they are.
+std::string target_of_link(const std::string& path);
+
 // Whether `path` exists. Errors: `code` naming the path, when the system cannot answer (no permission, name too long).
 bool path_exists(const std::string& path, Exit code = Exit::data);
 

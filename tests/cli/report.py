@@ -104,9 +104,13 @@ for svg in re.findall(r"<svg.*?</svg>", html, re.S):
 for word in ("<script", "http://", "https://", "url(", "@import"):
     checks.expect(word not in html, f"compared.html holds {word}")
 
-for arguments, code, text in ((["absent"], 4, "absent does not exist"), (["text"], 4, "log.jsonl="), (["run.toml"], 4, "contains no training step"),
+# What is no report stays.
+metrics = pathlib.Path("other.jsonl").read_bytes()
+for arguments, code, text in ((["run", "-o", "other.jsonl"], 2, "other.jsonl exists and is no report"), (["run", "-o", "page.html"], 0, "wrote page.html"),
+                              (["absent"], 4, "absent does not exist"), (["text"], 4, "log.jsonl="), (["run.toml"], 4, "contains no training step"),
                               ([], 2, "RUN_DIR"), (["run", "two"], 2, "needs a name"),
                               (["run"] * 11 + ["-o", "page.html"], 2, "at most 10"), (["run", "-o", "/dev/null/x.html"], 4, "/dev/null/x.html")):
     result = run(1, "report", *arguments)
     checks.expect(result.code == code and text in result.output, f"report {arguments}: exit {result.code}", result.output)
+checks.expect(pathlib.Path("other.jsonl").read_bytes() == metrics, "the metrics changed")
 checks.finish()

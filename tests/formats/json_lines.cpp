@@ -14,11 +14,13 @@ using nlohmann::ordered_json;
 TEST(JsonLines, WritesOneLineEachAtOnce) {
   const ScratchDir dir;
   const std::string path = dir / "metrics.jsonl";
-  JsonLinesWriter writer(path);
-  writer.write(ordered_json{{"step", 1}, {"loss", std::nan("")}, {"a", std::numeric_limits<double>::infinity()}});
-  EXPECT_EQ(read_raw(path), "{\"step\":1,\"loss\":null,\"a\":null}\n");
-  JsonLinesWriter moved = std::move(writer);
-  moved.write(ordered_json{{"text", "two\nlines \xff"}});
+  {
+    JsonLinesWriter writer(path);
+    writer.write(ordered_json{{"step", 1}, {"loss", std::nan("")}, {"a", std::numeric_limits<double>::infinity()}});
+    EXPECT_EQ(read_raw(path), "{\"step\":1,\"loss\":null,\"a\":null}\n");
+    JsonLinesWriter moved = std::move(writer);
+    moved.write(ordered_json{{"text", "two\nlines \xff"}});
+  }
   EXPECT_EQ(read_raw(path), "{\"step\":1,\"loss\":null,\"a\":null}\n{\"text\":\"two\\nlines \xef\xbf\xbd\"}\n");
   JsonLinesWriter(path).write(ordered_json{{"step", 2}});  // appends
   EXPECT_TRUE(contains(read_raw(path), "\xbd\"}\n{\"step\":2}\n"));
@@ -78,13 +80,54 @@ TEST(JsonLines, SetAsideKeepTheirContent) {
   }
 }
 
+// Of another run that still writes it, a file is neither written nor renamed nor shortened.
+TEST(JsonLines, HaveOneWriter) {
+  const ScratchDir dir;
+  const std::string path = dir / "m.jsonl";
+  JsonLinesWriter writer(path);
+  writer.write(ordered_json{{"step", 1}});
+  EXPECT_TRUE(contains(error_of([&] { JsonLinesWriter another(path); }), "another run writes"));
+  EXPECT_TRUE(contains(error_of([&] { set_lines_aside(path); }), "another run writes"));
+  EXPECT_TRUE(contains(error_of([&] { copy_lines_aside(path); }), "another run writes"));
+  EXPECT_TRUE(contains(error_of([&] { truncate_after_step(path, 0); }), "another run writes"));
+  writer.write(ordered_json{{"step", 2}});
+  EXPECT_EQ(read_raw(path), "{\"step\":1}\n{\"step\":2}\n");
+}
+
+TEST(JsonLines, CopiesKeepTheFile) {
+  const ScratchDir dir;
+  const std::string path = dir / "m.jsonl";
+  EXPECT_EQ(copy_lines_aside(path), "");
+  write_raw(path, "{\"step\":1}\n");
+  EXPECT_EQ(copy_lines_aside(path), path + ".1");
+  EXPECT_EQ(read_raw(path), read_raw(path + ".1"));
+}
+
+// What a link names is shortened, and the link stays.
+TEST(JsonLines, FollowLinks) {
+  const ScratchDir dir;
+  write_raw(dir / "m", "{\"step\":1}\n{\"step\":2}\n");
+  std::filesystem::create_symlink("m", dir / "link");
+  EXPECT_EQ(truncate_after_step(dir / "link", 1).beyond, 1);
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+  EXPECT_EQ(read_raw(dir / "m"), "{\"step\":1}\n");
+  EXPECT_EQ(truncate_after_step("/dev/null", 1).kept, 0);
+}
+
 TEST(JsonLines, MissingAndHostileFiles) {
   const ScratchDir dir;
   EXPECT_EQ(truncate_after_step(dir / "absent", 1).kept, 0);
   EXPECT_FALSE(std::filesystem::exists(dir / "absent"));
-  write_raw(dir / "m", "[1]\n\n" + std::string(1'000'000, '[') + "\n1\n{\"step\":\"x\"}\n");
-  EXPECT_EQ(truncate_after_step(dir / "m", 1).broken, 4);
-  EXPECT_EQ(read_raw(dir / "m"), "{\"step\":\"x\"}\n");
+  for (const std::string& line : {std::string("[1]"), std::string(), std::string(1'000'000, '['), std::string("1")}) {
+    const std::string text = "{\"step\":\"x\"}\n" + line + "\n";
+    write_raw(dir / "m", text);
+    EXPECT_EQ(truncate_after_step(dir / "m", 1).broken, 1);
+    EXPECT_EQ(read_raw(dir / "m"), "{\"step\":\"x\"}\n");
+    // Something else than metrics: nothing of it goes.
+    write_raw(dir / "m", text + text);
+    EXPECT_TRUE(contains(error_of([&] { truncate_after_step(dir / "m", 1); }), "line 2 is no JSON object"));
+    EXPECT_EQ(read_raw(dir / "m"), text + text);
+  }
 }
 
 }  // namespace

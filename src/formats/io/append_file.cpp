@@ -1,6 +1,7 @@
 #include "formats/io/append_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,6 +23,8 @@ AppendFile::AppendFile(std::string path, Open how, std::string hint) : path_(std
 AppendFile::~AppendFile() {
   if (fd_ >= 0) ::close(fd_);
 }
+
+bool AppendFile::lock() { return ::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
 
 void AppendFile::append(std::string_view record) {
   while (!record.empty()) {

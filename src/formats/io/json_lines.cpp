@@ -1,5 +1,7 @@
 #include "formats/io/json_lines.h"
 
+#include <unistd.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -51,10 +53,37 @@ Verdict judge(std::string_view line, int64_t step) {
   return reader.beyond() ? Verdict::beyond : Verdict::keep;
 }
 
+[[noreturn]] void fail_written(const std::string& path) {
+  fail(Exit::data, fmt::format("another run writes {}", printable(path)), "wait until it ends, or name another file");
+}
+
+// Where a process has locked the file.
+void refuse_written(const std::string& path) {
+  if (::access(path.c_str(), W_OK) != 0) return;  // nothing will be changed
+  if (!AppendFile(path, AppendFile::Open::append, "").lock()) fail_written(path);
+}
+
+// Renames or copies a file with lines.
+template <class Move>
+std::string move_aside(const std::string& path, const char* what, const Move& move) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return "";
+  refuse_written(path);
+  std::string aside;
+  for (int n = 1; aside.empty() || path_exists(aside); ++n) aside = fmt::format("{}.{}", path, n);
+  move(path, aside, error);
+  if (error)
+    fail(Exit::data, fmt::format("cannot {} {} to {}: {}", what, printable(path), printable(aside), error.message()),
+         "move the metrics of the earlier run away, or write those of this run to another file");
+  return aside;
+}
+
 }  // namespace
 
 JsonLinesWriter::JsonLinesWriter(const std::string& path)
-    : file_(path, AppendFile::Open::append, "check that the folder exists, can be written to and has free space") {}
+    : file_(path, AppendFile::Open::append, "check that the folder exists, can be written to and has free space") {
+  if (!file_.lock()) fail_written(path);
+}
 
 void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
   file_.append(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
@@ -63,7 +92,8 @@ void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
 TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   TruncatedLines result;
   std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return result;
+  if (!std::filesystem::is_regular_file(path, ignored)) return result;
+  refuse_written(path);
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   std::optional<OutputFile> output;  // from the first line on that goes: a full disk takes no copy of a whole log
@@ -74,11 +104,16 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
     unfinished = newline == std::string_view::npos;
     const std::string_view line = text.substr(begin, unfinished ? std::string_view::npos : newline - begin);
     const Verdict verdict = judge(line, step);
+    const size_t end = unfinished ? text.size() : newline + 1;
+    if (verdict == Verdict::broken && end < text.size())
+      fail(Exit::data,
+           fmt::format("line {} is no JSON object: {}", result.kept + result.beyond + 1, printable(line, 40)),
+           "metrics have one object on each line; name another file, or move this one away");
     if ((verdict != Verdict::keep || unfinished) && !output) {
-      output.emplace(path);
+      output.emplace(target_of_link(path));
       keep(text.substr(0, begin));
     }
-    begin = unfinished ? text.size() : newline + 1;
+    begin = end;
     if (verdict == Verdict::beyond) ++result.beyond;
     if (verdict == Verdict::broken) ++result.broken;
     if (verdict != Verdict::keep) continue;
@@ -92,15 +127,15 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
 }
 
 std::string set_lines_aside(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return "";
-  std::string aside;
-  for (int n = 1; aside.empty() || path_exists(aside); ++n) aside = fmt::format("{}.{}", path, n);
-  std::filesystem::rename(path, aside, error);
-  if (error)
-    fail(Exit::data, fmt::format("cannot rename {} to {}: {}", printable(path), printable(aside), error.message()),
-         "move the metrics of the earlier run away, or write those of this run to another file");
-  return aside;
+  return move_aside(path, "rename", [](const auto& from, const auto& to, std::error_code& error) {
+    std::filesystem::rename(from, to, error);
+  });
+}
+
+std::string copy_lines_aside(const std::string& path) {
+  return move_aside(path, "copy", [](const auto& from, const auto& to, std::error_code& error) {
+    std::filesystem::copy_file(from, to, error);
+  });
 }
 
 }  // namespace mw

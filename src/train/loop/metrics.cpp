@@ -176,22 +176,23 @@ std::vector<Scalar> step_scalars(const StepReport& r, const ReportContext& c) {
   return scalars;
 }
 
-RunLog::RunLog(const LogSpec& log, int64_t last_step) {
-  if (!log.jsonl.empty()) open_lines(log.jsonl, last_step);
+RunLog::RunLog(const LogSpec& log, int64_t last_step, bool branches) {
+  if (!log.jsonl.empty()) open_lines(log.jsonl, last_step, branches);
   if (!log.tensorboard.empty()) events_ = std::make_unique<EventFileWriter>(log.tensorboard, last_step);
 }
 
-void RunLog::open_lines(const std::string& path, int64_t last_step) {
+void RunLog::open_lines(const std::string& path, int64_t last_step, bool branches) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   std::error_code ignored;  // what went wrong shows when the file is opened
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   try {
-    if (last_step == 0) {
-      if (const std::string aside = set_lines_aside(path); !aside.empty())
+    if (last_step == 0 || branches) {
+      if (const std::string aside = last_step == 0 ? set_lines_aside(path) : copy_lines_aside(path); !aside.empty())
         note_ = fmt::format("metrics: {} of an earlier run is kept as {}", path, aside);
-    } else if (const int64_t removed = truncate_after_step(path, last_step).beyond; removed > 0) {
-      note_ = fmt::format("metrics: {} lines after step {} removed from {}", removed, last_step, path);
     }
+    if (last_step > 0)
+      if (const int64_t removed = truncate_after_step(path, last_step).beyond; removed > 0 && note_.empty())
+        note_ = fmt::format("metrics: {} lines after step {} removed from {}", removed, last_step, path);
     lines_ = std::make_unique<JsonLinesWriter>(path);
   } catch (const Error& error) {
     fail(error.code(), fmt::format("log.jsonl = \"{}\": {}", printable(path), error.what()), error.hint());

@@ -72,8 +72,9 @@ class RunLog {
  public:
   RunLog() = default;
   // Removes the steps after `last_step` that an earlier run left. If that is 0, renames an earlier run's log.jsonl
-  // instead. Errors: data naming the key and the path.
-  RunLog(const LogSpec& log, int64_t last_step);
+  // instead. branches: the run goes on from a checkpoint of another run, whose log.jsonl is copied before. Errors: data
+  // naming the key and the path.
+  RunLog(const LogSpec& log, int64_t last_step, bool branches = false);
   // What became of an earlier run's log.jsonl, as a log line; "" where there was none to change.
   const std::string& note() const { return note_; }
   // The next line will also describe the run (docs/formats.md, `run`).
@@ -83,7 +84,7 @@ class RunLog {
   void write_final_validation(int64_t step, const ValidationReport& validation);
 
  private:
-  void open_lines(const std::string& path, int64_t last_step);
+  void open_lines(const std::string& path, int64_t last_step, bool branches);
   void end(const Error& reason);
 
   std::unique_ptr<JsonLinesWriter> lines_;
