@@ -89,6 +89,11 @@ dry_run(1, 0, ["resumed from run/checkpoints/step-00000004 after step 4, 64 samp
 dry_run(1, 5, ["would start from scratch"], *everything)
 dry_run(1, 5, [r"param.embed is \[256, 32\], the model's is \[256, 64\]", "model.width was 32"], *everything,
         "checkpoint.resume=auto", "model.width=64")
+dry_run(1, 5, ["adam_v.* is missing|muon"], *everything, "checkpoint.resume=auto", "train.optimizer=muon")
+shard = pathlib.Path("run/checkpoints/step-00000004/rank-00000.safetensors")
+shard.rename("shard")
+dry_run(1, 5, ["1 of its files is missing"], *everything, "checkpoint.resume=auto")
+pathlib.Path("shard").rename(shard)
 
 # More checkpoints than any disk holds: refused with the numbers before the first step, in a dry run and in a run.
 huge = ["checkpoint.keep=1000000", "checkpoint.every=1", "train.steps=1000000000", "model.vocab=16384"]

@@ -99,6 +99,24 @@ for command, *rest in (("export", "never"), ("inspect",), ("sample",), ("parity"
 expect(0, "using broken/step-00000004", "export", "broken", "from-broken")
 expect(CHECKPOINT, "Hugging Face model folder", "train", RUN, f"checkpoint.resume={QWEN}", "checkpoint.dir=new")
 
+# A new run in a folder without a complete checkpoint says so. A branch keeps the metrics of the run that it leaves, and
+# other text is not taken for metrics.
+shutil.copytree("run", "cut")
+for done in pathlib.Path("cut").glob("*/DONE"):
+    done.unlink()
+expect(0, ["passed over cut/step-00000006", "cut holds no complete checkpoint: the run begins at step 1"], "train", RUN,
+       "checkpoint.dir=cut", "checkpoint.resume=auto", "train.steps=1")
+RESUMED = ["train.steps=6", "log.jsonl=lines.jsonl", "checkpoint.resume=run/step-00000004"]
+expect(0, "", "train", RUN, "checkpoint.dir=first", "train.steps=6", "log.jsonl=lines.jsonl")
+lines = pathlib.Path("lines.jsonl").read_bytes()
+expect(0, "lines.jsonl of an earlier run is kept as lines.jsonl.1", "train", RUN, "checkpoint.dir=second", "train.lr=1e-2", *RESUMED)
+checks.expect(pathlib.Path("lines.jsonl.1").read_bytes() == lines, "the branch changed the metrics of its parent")
+checks.expect(len(pathlib.Path("lines.jsonl").read_bytes().splitlines()) == len(lines.splitlines()), "lines of the branch")
+pathlib.Path("lines.jsonl").write_text("notes\nmore of them\n")
+expect(4, "line 1 is no JSON object: notes", "train", RUN, "checkpoint.dir=third", *RESUMED)
+checks.expect(pathlib.Path("lines.jsonl").read_text() == "notes\nmore of them\n", "the notes changed")
+expect(CHECKPOINT, "run/step-00000006 is there already", "import", QWEN, "run")
+
 # Another model: what it was and what it is.
 expect(CHECKPOINT, ["param.embed is [256, 32], the model's is [256, 48]", "model.width was 32 in the checkpoint, is 48 now"],
        "train", RUN, "model.width=48", "checkpoint.resume=auto")

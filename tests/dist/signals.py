@@ -1,4 +1,4 @@
-"""SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) that reaches any rank: all ranks agree, save and stop after the same step with exit code 0, in
+"""SIGTERM, SIGUSR1, SIGHUP or SIGINT (Ctrl-C) that reaches any rank: all ranks agree, save and stop after the same step with exit code 0, in
 training, in validation and while a checkpoint is written; the resumed run has the same numbers. mpirun gets SIGUSR1
 only: Open MPI's kills its ranks a second after a SIGTERM of its own."""
 
@@ -64,6 +64,7 @@ cases = [
     ("term-to-a-rank", 4, to_rank(2, signal.SIGTERM)),
     ("usr1-to-a-rank", 2, to_rank(1, signal.SIGUSR1)),
     ("term-alone", 1, to_rank(0, signal.SIGTERM)),
+    ("hup-alone", 1, to_rank(0, signal.SIGHUP)),
     ("int-alone", 1, to_rank(0, signal.SIGINT)),
     ("int-to-a-rank", 2, to_rank(1, signal.SIGINT)),
 ]

@@ -35,6 +35,20 @@ TEST(OutputLock, TellsOtherHosts) {
   EXPECT_TRUE(is_held_elsewhere(path));
 }
 
+// Whoever takes the name afterwards keeps it.
+TEST(OutputLock, IsLostWithItsFile) {
+  const ScratchDir folder;
+  const std::string path = folder / "x.lock";
+  auto first = std::make_unique<OutputLock>(path);
+  EXPECT_FALSE(first->is_lost());
+  std::filesystem::remove(path);
+  EXPECT_TRUE(first->is_lost());
+  const OutputLock next(path);
+  EXPECT_TRUE(first->is_lost());
+  first.reset();
+  EXPECT_FALSE(next.is_lost());
+}
+
 TEST(OutputLock, NamesWhatTheSystemRefuses) {
   const ScratchDir folder;
   EXPECT_TRUE(contains(error_of([&] { OutputLock lock(folder / "absent/x.lock"); }), "absent/x.lock: No such file"));

@@ -83,9 +83,11 @@ bool is_held_elsewhere(const std::string& path) {
   return holder.size() < here.size() || holder.compare(holder.size() - here.size(), here.size(), here) != 0;
 }
 
+bool OutputLock::is_lost() const { return is_held() && !is_still_there(fd_, path_); }
+
 OutputLock::~OutputLock() {
   if (!is_held()) return;
-  ::unlink(path_.c_str());  // while it is locked
+  if (!is_lost()) ::unlink(path_.c_str());  // while it is locked
   ::close(fd_);
 }
 

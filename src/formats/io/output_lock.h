@@ -26,6 +26,8 @@ class OutputLock {
   OutputLock(const OutputLock&) = delete;
   OutputLock& operator=(const OutputLock&) = delete;
   bool is_held() const { return fd_ >= 0; }
+  // Whether the file that it holds is no longer there under its name: it keeps nobody away.
+  bool is_lost() const;
 
  private:
   std::string path_;

@@ -8,8 +8,7 @@ namespace mw {
 CheckpointIndex load_checkpoint(Engine& engine, const std::string& folder, bool weights_only) {
   const TraceScope scope(engine.stream.trace(), Work::checkpoint, "load_checkpoint");
   CheckpointReader reader(folder);
-  // Only before the first step are moments zero, as they were made.
-  const bool moments = !weights_only && (reader.has_moments() || reader.index().state.step > 0);
+  const bool moments = !weights_only && reader.needs_moments();
   reader.check_tensors(engine.plan.params, moments, engine.plan.run);
   for (const LocalSlice& local : local_slices(engine.params, moments)) {
     const TraceScope tensor_scope(engine.stream.trace(), Work::checkpoint, "read_tensor");

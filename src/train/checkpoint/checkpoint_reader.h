@@ -31,6 +31,8 @@ class CheckpointReader {
   // Whether the checkpoint contains the optimizer's moments. Checkpoints of imported models do not: their moments are
   // zero.
   bool has_moments() const;
+  // Whether training from it needs them: only before the first step are moments zero, as they are made.
+  bool needs_moments() const { return has_moments() || index_.state.step > 0; }
 
   // Checks that the checkpoint contains the tensors of this table, and the moments if it has any or `needs_moments`.
   // `run` is the run that the table belongs to: errors name its keys that differ from the checkpoint's.

@@ -113,9 +113,8 @@ std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::
   if (world.rank() == 0) {
     check_tied_head(folder, model);
     lock = lock_checkpoints(dir);
-    if (path_exists(checkpoint + "/DONE", Exit::checkpoint))
-      fail(Exit::checkpoint, fmt::format("{} is there already", checkpoint),
-           "import into another folder, or remove it");
+    if (const std::string newest = newest_checkpoint(dir); !newest.empty())
+      fail(Exit::checkpoint, fmt::format("{} is there already", newest), "import into another folder, or remove it");
     prepare_checkpoint_folder(dir, checkpoint, parameter_count(model) * size_of(DType::f32));
   }
   world.barrier();

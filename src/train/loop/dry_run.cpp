@@ -77,7 +77,8 @@ StartCheck check_start(const Plan& plan) {
   start.resumed = folder_to_resume(plan.run);
   if (!start.resumed.empty()) {
     const CheckpointReader reader(start.resumed);
-    reader.check_tensors(plan.params, false, plan.run);
+    reader.check_files();
+    reader.check_tensors(plan.params, reader.needs_moments(), plan.run);
     start.state = reader.index().state;
     refuse_newer_checkpoints(plan.run, start.state.step, start.resumed);
   }

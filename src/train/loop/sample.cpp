@@ -6,6 +6,7 @@
 #include "core/rng.h"
 #include "formats/tokens/text_stream.h"
 #include "train/loop/generation.h"
+#include "train/loop/signals.h"
 #include "train/loop/token_choice.h"
 
 namespace mw {
@@ -82,6 +83,8 @@ std::vector<int32_t> share_ids(Comm& world, std::vector<int32_t> ids) {
   return ids;
 }
 
+constexpr int64_t kTokensBetweenStops = 16;
+
 std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const SampleSpec& spec,
                                     const std::vector<std::string>& prompts, const ShowText& show) {
   Sampler sampler(engine, tokenizer, spec);
@@ -106,6 +109,7 @@ std::vector<GeneratedText> generate(Engine& engine, Tokenizer* tokenizer, const 
       if (tokenizer != nullptr) show(b, texts[b].add(next[b]));
     }
     if (std::all_of(generated.begin(), generated.end(), [](const GeneratedText& text) { return text.ended; })) break;
+    if (t % kTokensBetweenStops == 0 && stop_requested(engine.world)) break;
     generation.add(added);
   }
   for (size_t b = 0; b < texts.size(); ++b) show(b, texts[b].finish());

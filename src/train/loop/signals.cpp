@@ -50,7 +50,7 @@ std::string interrupt_notice(const std::string& checkpoint_dir) {
 SignalThread::SignalThread() : thread_([this] { end_.acquire(); }) {
   sigset_t stops;
   sigemptyset(&stops);
-  for (const int number : {SIGTERM, SIGUSR1, SIGINT}) sigaddset(&stops, number);
+  for (const int number : {SIGTERM, SIGUSR1, SIGHUP, SIGINT}) sigaddset(&stops, number);
   pthread_sigmask(SIG_BLOCK, &stops, &before_);
 }
 
@@ -69,6 +69,10 @@ void watch_stop_signals(const std::string& notice) {
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, nullptr);
   sigaction(SIGUSR1, &action, nullptr);
+  struct sigaction inherited {};
+  if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN)  // which nohup asks for
+    sigaction(SIGHUP, &action, nullptr);
+  std::signal(SIGPIPE, SIG_IGN);  // writes fail instead
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
 }

@@ -1,4 +1,5 @@
-// Stop requests: SIGTERM, SIGUSR1 or SIGINT (Ctrl-C) received by any rank makes all ranks stop after the same step.
+// Stop requests: SIGTERM, SIGUSR1, SIGHUP (the terminal is gone) or SIGINT (Ctrl-C) received by any rank makes all
+// ranks stop after the same step.
 #pragma once
 
 #include <csignal>
@@ -29,7 +30,8 @@ class SignalThread {
   std::thread thread_;
 };
 
-// Installs the signal handlers; their flag is global to the process. The first SIGINT writes `notice` to stderr, unless
+// Installs the signal handlers; their flag is global to the process. A SIGHUP that is ignored stays so, and SIGPIPE is
+// from now on: who reads the log may end before the run does. The first SIGINT writes `notice` to stderr, unless
 // it is empty; a second one, at least half a second later, kills the process with SIGINT. (Some launchers deliver one
 // Ctrl-C twice.)
 void watch_stop_signals(const std::string& notice);

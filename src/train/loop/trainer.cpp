@@ -18,6 +18,7 @@
 #include "ops/device.h"
 #include "planner/layout.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_files.h"
 #include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/disk_need.h"
 #include "train/data/data.h"
@@ -197,13 +198,18 @@ void Trainer::load_weights() {
       for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
     return;
   }
+  if (leader_ && run_.checkpoint.resume == "auto") {
+    for (const std::string& unfinished : find_unfinished(run_, -1))
+      say("passed over {}: it was not written to the end", unfinished);
+    say("{} holds no complete checkpoint: the run begins at step 1", run_.checkpoint.dir);
+  }
   if (const std::string note = set_first_weights(*engine_); !note.empty()) say("{}", note);
   if (!run_.hf_dir.empty()) engine_->memory.forget_peak();  // pages of the mapped files are not the run's memory
 }
 
 void Trainer::open_metrics() {
   if (!leader_) return;
-  log_ = RunLog(run_.log, state_.step);
+  log_ = RunLog(run_.log, state_.step, saved_step_ != state_.step);  // it resumed from another folder
   log_.describe_run(describe_run(world_, *engine_, *data_, options_.version, state_.step));
   if (!log_.note().empty()) say("{}", log_.note());
 }
@@ -328,6 +334,11 @@ void Trainer::validate(int64_t step) {
 
 void Trainer::save(int64_t step) {
   if (run_.checkpoint.dir.empty() || saved_step_ == step) return;
+  if (leader_ && folder_lock_->is_lost()) {
+    say("warning: {} was removed or renamed: it is made again", run_.checkpoint.dir);
+    folder_lock_.reset();
+    folder_lock_ = lock_checkpoints(run_.checkpoint.dir);
+  }
   saving_ = std::make_unique<CheckpointSave>(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
   saved_step_ = step;
   if (!run_.checkpoint.background) finish_save();
