@@ -117,6 +117,19 @@ expect(4, "line 1 is no JSON object: notes", "train", RUN, "checkpoint.dir=third
 checks.expect(pathlib.Path("lines.jsonl").read_text() == "notes\nmore of them\n", "the notes changed")
 expect(CHECKPOINT, "run/step-00000006 is there already", "import", QWEN, "run")
 
+# The config.json of a run's Hugging Face folder, changed after the training.
+shutil.copytree(QWEN, "source")
+FAMILY = ["model=hf:source", "data.path=text", "train.seq_len=16", "train.global_batch=4", "checkpoint.dir=family", "sample.tokens=0"]
+pathlib.Path("family.toml").write_text('[checkpoint]\ndir = "family"\n')
+expect(0, "", "train", "family.toml", *FAMILY, "train.steps=2")
+expect(0, "wrote", "export", "family", "as-trained")
+config = json.loads(pathlib.Path("source/config.json").read_text())
+pathlib.Path("source/config.json").write_text(json.dumps({**config, "rms_norm_eps": 1e-3}))
+expect(CHECKPOINT, "source/config.json describes another model", "export", "family", "as-changed")
+expect(0, "warning: source/config.json changed: the weights were trained as another model", "train", "family.toml", *FAMILY,
+       "train.steps=3", "checkpoint.resume=auto")
+expect(0, "wrote", "export", "family", "as-resumed")
+
 # Another model: what it was and what it is.
 expect(CHECKPOINT, ["param.embed is [256, 32], the model's is [256, 48]", "model.width was 32 in the checkpoint, is 48 now"],
        "train", RUN, "model.width=48", "checkpoint.resume=auto")

@@ -42,6 +42,7 @@ struct CheckpointSlice {
 struct CheckpointIndex {
   RunState state;
   std::string run_toml;
+  std::string hf_config;  // of a run of a Hugging Face folder: the model, as write_hf_config writes it; else empty
   std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;  // global shapes
   std::vector<CheckpointSlice> slices;
   SharedPlacements placements;  // that it was written with; null: start_placements

@@ -143,6 +143,7 @@ void complete_checkpoint(const std::string& folder, const CheckpointContents& co
   if (const StepHistory& history = contents.state.history; !history.losses.empty())
     index["history"] = {{"losses", history.losses}, {"norms", history.norms}};
   index["run"] = contents.run_toml;
+  if (!contents.hf_config.empty()) index["hf_config"] = contents.hf_config;
   if (contents.placements != nullptr) index["placement"] = placement_record(*contents.placements);
   for (const ParamRow& row : rows) {
     for (const StateKind kind : kStateKinds)

@@ -42,7 +42,7 @@ nlohmann::json gather_entries(Comm& world, const nlohmann::json& own);
 
 struct CheckpointContents {
   RunState state;
-  std::string run_toml;
+  std::string run_toml, hf_config;  // as in CheckpointIndex
   bool has_moments = true;
   SharedPlacements placements = nullptr;  // null: start_placements
 };

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <initializer_list>
 
+#include "base/file.h"
+#include "config/hf_config.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_files.h"
 #include "train/checkpoint/model_path.h"
@@ -122,6 +124,20 @@ std::vector<std::string> describe_changes(const std::string& run_toml, const Run
     lines.push_back(
         fmt::format("warning: {} changed: the weights were trained as another model", fmt::join(model, ", ")));
   return lines;
+}
+
+std::string hf_config_of(const RunSpec& run, const ModelSpec& model) {
+  return run.hf_dir.empty() ? "" : write_hf_config(model, "float32");
+}
+
+bool is_other_model(const std::string& hf_config, const RunSpec& run, const ModelSpec& model) {
+  if (hf_config.empty() || run.hf_dir.empty()) return false;
+  const auto parse = [](const std::string& text) {
+    ModelSpec parsed = parse_hf_config(text, "the checkpoint's hf_config");
+    parsed.mtp_layers = 0;  // which nothing here trains
+    return parsed;
+  };
+  return !(parse(hf_config) == parse(hf_config_of(run, model)));
 }
 
 std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run) {

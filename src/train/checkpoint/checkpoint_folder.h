@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "config/model_spec.h"
 #include "config/run_spec.h"
 #include "formats/io/output_lock.h"
 
@@ -35,6 +36,13 @@ void refuse_newer_checkpoints(const RunSpec& run, int64_t step, const std::strin
 // select output files; with warnings for changes that alter the order of samples already counted, or make the weights
 // those of another model. Empty when nothing changed.
 std::vector<std::string> describe_changes(const std::string& run_toml, const RunSpec& run);
+
+// What a checkpoint keeps of the model of a run: of a Hugging Face folder, whose config.json may change later, the
+// model as write_hf_config writes it; otherwise "", as the run file has it.
+std::string hf_config_of(const RunSpec& run, const ModelSpec& model);
+// Whether `model`, which `run` names, is another one than `hf_config` of a checkpoint says. False where it says
+// nothing.
+bool is_other_model(const std::string& hf_config, const RunSpec& run, const ModelSpec& model);
 
 // The model keys that differ from those of the run `run_toml`; empty where it cannot be parsed.
 std::vector<KeyChange> find_model_changes(const std::string& run_toml, const RunSpec& run);

@@ -146,6 +146,7 @@ CheckpointIndex parse_checkpoint_index(std::string_view source, const std::strin
     refuse_index(where, fmt::format("{} of {} steps were skipped", index.state.skipped, index.state.step));
   if (root.contains("history")) index.state.history = parse_history(root["history"], where);
   index.run_toml = text(root, "run", where);
+  if (root.contains("hf_config")) index.hf_config = text(root, "hf_config", where);
   if (root.contains("placement")) index.placements = parse_placement_record(root["placement"], where);
   std::map<std::string, std::vector<int64_t>> shapes;
   const json& tensors = field(root, "tensors", where);

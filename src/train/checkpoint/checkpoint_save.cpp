@@ -16,6 +16,7 @@
 #include "ops/elementwise.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_files.h"
+#include "train/checkpoint/checkpoint_folder.h"
 
 namespace mw {
 namespace {
@@ -170,7 +171,9 @@ void CheckpointSave::finish() {
   }
   const nlohmann::json slices = gather_entries(engine_.world, file_->entries());
   if (engine_.world.rank() == 0) {
-    complete_checkpoint(folder_, {state_, to_toml(engine_.plan.run), true, placements_to_record(engine_.plan)},
+    complete_checkpoint(folder_,
+                        {state_, to_toml(engine_.plan.run), hf_config_of(engine_.plan.run, engine_.plan.model), true,
+                         placements_to_record(engine_.plan)},
                         engine_.plan.params, slices);
     sync_path(dir_);  // the folder's own name, before older ones go
     remove_oldest(dir_, keep_, folder_);

@@ -14,6 +14,7 @@
 #include "formats/weights/hf_shards.h"
 #include "formats/weights/safetensors_writer.h"
 #include "layout/shards.h"
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_reader.h"
 #include "train/convert/hf_convert.h"
 
@@ -67,6 +68,12 @@ Target describe_target(const CheckpointReader& reader, const HfExport& request, 
   Target target;
   if (run.hf_dir.empty()) describe_native(run, request, target);
   else describe_family(source, request, target);
+  RunSpec named = run;
+  named.hf_dir = source;
+  if (is_other_model(reader.index().hf_config, named, target.model))
+    fail(Exit::checkpoint,
+         fmt::format("{}/config.json describes another model than the weights were trained as", source),
+         "restore it, or pass the folder as it was with --source");
   MW_CHECK(parse_hf_config(target.config, "the config.json to write") == target.model,
            "config.json does not say what the model is");
   reader.check_tensors(param_table(target.model), false, run);

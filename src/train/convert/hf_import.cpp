@@ -12,6 +12,7 @@
 #include "formats/weights/hf_reader.h"
 #include "formats/weights/safetensors_writer.h"
 #include "train/checkpoint/checkpoint_files.h"
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/convert/hf_convert.h"
 
 namespace mw {
@@ -121,7 +122,9 @@ std::string import_hf_folder(Comm& world, const std::string& hf_dir, const std::
   const nlohmann::json slices =
       gather_entries(world, RankWriter(world, folder, rows_to_write(rows, world), checkpoint).write());
   if (world.rank() == 0) {
-    complete_checkpoint(checkpoint, {RunState{}, to_toml(untrained_run(hf_dir)), false}, rows, slices);
+    complete_checkpoint(checkpoint,
+                        {RunState{}, to_toml(untrained_run(hf_dir)), hf_config_of(untrained_run(hf_dir), model), false},
+                        rows, slices);
     sync_path(dir);
   }
   world.barrier();

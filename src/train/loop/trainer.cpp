@@ -196,6 +196,8 @@ void Trainer::load_weights() {
     say("resumed from {} after step {}, {} samples", folder, state_.step, state_.samples);
     if (leader_ && state_.samples > 0)
       for (const std::string& line : describe_changes(loaded.run_toml, engine_->plan.run)) say("{}", line);
+    if (leader_ && is_other_model(loaded.hf_config, run_, engine_->plan.model))
+      say("warning: {}/config.json changed: the weights were trained as another model", run_.hf_dir);
     return;
   }
   if (leader_ && run_.checkpoint.resume == "auto") {
