@@ -16,7 +16,7 @@ std::vector<float> product_of(int64_t rows) {
                            row = random_tensor("x", {kK}, DType::f32).values;
   DeviceVector<float> values(w.begin(), w.end()), x, y(static_cast<size_t>(rows * kN));
   for (int64_t i = 0; i < rows; ++i) x.insert(x.end(), row.begin(), row.end());
-  TestStream test(1, size_t{16} << 20);
+  TestStream test(1, size_t{64} << 20);
   matmul(test.stream, {x.data(), DType::f32, {rows, kK}}, Weight{kN, kK, {values.data(), DType::f32, {kN, kK}}, {}, {}},
          {y.data(), DType::f32, {rows, kN}});
   wait_for_device();
