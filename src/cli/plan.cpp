@@ -28,6 +28,7 @@ Request read_request(const PlanOptions& options, int64_t ranks = 0) {
   if (!options.platform.empty()) run.plan.platform = options.platform;
   if (options.ranks > 0) run.plan.ranks = options.ranks;
   if (run.plan.ranks == 0) run.plan.ranks = ranks;
+  check_training(run);
   Request request = make_request(run);
   if (!options.load.empty()) request.load.measured = read_loads(options.load, request.model);
   return request;

@@ -360,18 +360,20 @@ NodeMap node_map(const MeshSpec& mesh, const Platform& platform) {
   return mesh.ranks_per_node > 0 ? NodeMap{mesh.ranks_per_node, {}} : platform.nodes;
 }
 
-int64_t tokens_of_ep_group(const RunSpec& run, const Mesh& mesh, const MeshCoords& coords) {
-  const int64_t micro_batches = run.train.micro_batches;
-  if (run.mesh.shares.empty())  // as TP rounds up
-    return mesh.ep * routed_tokens(mesh, {}, most_samples(run, micro_batches, mesh.dp) * run.train.seq_len).count;
-  const std::vector<int64_t> samples = samples_by_rank(run, micro_batches, mesh.dp);
+int64_t tokens_of_ep_group(std::span<const int64_t> samples, int64_t seq_len, const Mesh& mesh,
+                           const MeshCoords& coords) {
   int64_t tokens = 0;
-  for (int rank = 0; rank < mesh.dp * mesh.tp; ++rank) {
+  for (const int rank : group_of(mesh, MeshAxis::ep, rank_of(mesh, coords))) {
     const MeshCoords member = coords_of(mesh, rank);
-    if (member.edp != coords.edp || (mesh.ted && member.tp != coords.tp)) continue;
-    tokens += routed_tokens(mesh, member, samples[static_cast<size_t>(member.dp)] * run.train.seq_len).count;
+    tokens += routed_tokens(mesh, member, samples[static_cast<size_t>(member.dp)] * seq_len).count;
   }
   return tokens;
+}
+
+// Of equal shares each rank counts with the most, as TP rounds up.
+static int64_t tokens_of_group(const RunSpec& run, const Mesh& mesh, const MeshCoords& coords, int64_t most_routed) {
+  if (run.mesh.shares.empty()) return mesh.ep * most_routed;
+  return tokens_of_ep_group(samples_by_rank(run, run.train.micro_batches, mesh.dp), run.train.seq_len, mesh, coords);
 }
 
 NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const NodeMap& nodes) {
@@ -410,12 +412,13 @@ std::vector<ByteRow> activation_bytes(const ModelSpec& model, const RunSpec& run
   ByteRows out;
   const LocalBatch local = make_local_batch(run, mesh.dp, coords.dp);
   const int64_t batch = local.tokens();
+  const int64_t most_routed = routed_tokens(mesh, {}, local.most_tokens()).count;
   const Tokens tokens{batch,
                       block_of(batch, mesh.tp, coords.tp).count,
                       block_of(batch, mesh.tp, 0).count,
                       routed_tokens(mesh, coords, batch).count,
-                      routed_tokens(mesh, {}, local.most_tokens()).count,
-                      tokens_of_ep_group(run, mesh, coords)};
+                      most_routed,
+                      tokens_of_group(run, mesh, coords, most_routed)};
   // All micro-batches of a step are read at once: its valid labels are counted before the first forward.
   out.add("data.ids", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});
   out.add("data.labels", ByteKind::activation, DType::i32, {run.train.micro_batches, batch});

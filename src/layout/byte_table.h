@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -61,9 +62,9 @@ struct Platform {
 
 // The nodes of a run's ranks: as mesh.ranks_per_node says, otherwise the platform's.
 NodeMap node_map(const MeshSpec& mesh, const Platform& platform);
-// The tokens of a micro-batch that the EP group of the rank at `coords` routes. Of equal shares each rank counts with
-// the most.
-int64_t tokens_of_ep_group(const RunSpec& run, const Mesh& mesh, const MeshCoords& coords);
+// The tokens of a micro-batch that the EP group of the rank at `coords` routes. samples: by DP rank.
+int64_t tokens_of_ep_group(std::span<const int64_t> samples, int64_t seq_len, const Mesh& mesh,
+                           const MeshCoords& coords);
 // The nodes of the EP group of the rank at `coords`, as that rank sees them.
 NodesSeen nodes_of_ep_group(const Mesh& mesh, const MeshCoords& coords, const NodeMap& nodes);
 

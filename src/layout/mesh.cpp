@@ -81,22 +81,20 @@ int rank_of(const Mesh& mesh, const MeshCoords& coords) {
 
 std::vector<int> group_of(const Mesh& mesh, MeshAxis axis, int rank) {
   const MeshCoords own = coords_of(mesh, rank);
-  std::vector<int> group;
-  for (int other = 0; other < mesh.world; ++other) {
-    const MeshCoords c = coords_of(mesh, other);
-    bool same = true;
-    const bool same_slices = !mesh.ted || c.tp == own.tp;
-    switch (axis) {
-      case MeshAxis::world: break;
-      case MeshAxis::pp: same = c.dp == own.dp && c.tp == own.tp; break;
-      case MeshAxis::dp: same = c.pp == own.pp && c.tp == own.tp; break;
-      case MeshAxis::tp: same = c.pp == own.pp && c.dp == own.dp; break;
-      case MeshAxis::ep: same = c.pp == own.pp && c.edp == own.edp && same_slices; break;
-      case MeshAxis::stage: same = c.pp == own.pp; break;
-      case MeshAxis::edp: same = c.pp == own.pp && c.ep == own.ep && same_slices; break;
-    }
-    if (same) group.push_back(other);
+  const int stage = mesh.dp * mesh.tp,
+            unit = mesh.ted ? mesh.tp : 1;  // unit: between neighbours that share experts out
+  int count = 0, stride = 1, place = 0;
+  switch (axis) {
+    case MeshAxis::world: count = mesh.world, place = rank; break;
+    case MeshAxis::pp: count = mesh.pp, stride = stage, place = own.pp; break;
+    case MeshAxis::dp: count = mesh.dp, stride = mesh.tp, place = own.dp; break;
+    case MeshAxis::tp: count = mesh.tp, place = own.tp; break;
+    case MeshAxis::ep: count = mesh.ep, stride = mesh.ep_first ? unit : mesh.edp * unit, place = own.ep; break;
+    case MeshAxis::edp: count = mesh.edp, stride = mesh.ep_first ? mesh.ep * unit : unit, place = own.edp; break;
+    case MeshAxis::stage: count = stage, place = rank % stage; break;
   }
+  std::vector<int> group;
+  for (int i = 0; i < count; ++i) group.push_back(rank + (i - place) * stride);
   return group;
 }
 

@@ -276,10 +276,9 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
     states.gradient_sums.push_back(replica_sums(layout, mesh, gradients));
     std::vector<ByteSummary>& bytes = states.bytes.emplace_back();
     for (const int rank : states.ranks) {
-      bytes.push_back(memory_.parameters(layout, mesh, coords_of(mesh, pp * stage_ranks + rank), stages));
-      const double update =
-          update_time(bytes.back()) +
-          muon_time(memory_.muon_work(layout, mesh, coords_of(mesh, pp * stage_ranks + rank), stages));
+      const MeshCoords at = coords_of(mesh, pp * stage_ranks + rank);
+      bytes.push_back(memory_.parameters(layout, mesh, at, stages));
+      const double update = update_time(bytes.back()) + muon_time(memory_.muon_work(layout, mesh, at, stages));
       // GPUs gather a parameter while they update those that follow.
       states.optimizer =
           std::max(states.optimizer, profile_.overlaps_gradient_sums ? std::max(update, gather) : update + gather);
@@ -296,17 +295,21 @@ const Estimator::States& Estimator::states_of(const Layout& layout, const Mesh& 
 void Estimator::fill_memory(Estimate& estimate, const Mesh& mesh, const States& states) {
   const Layout& layout = estimate.layout;
   estimate.memory.resize(static_cast<size_t>(layout.pp));
+  const bool ways_differ = memory_.ways_of(mesh).differ;  // then nodes may cut each stage in another way
   for (size_t i = 0; i < states.ranks.size(); ++i) {
-    const std::vector<ByteSummary> activations =
-        memory_.activations(layout, mesh, coords_of(mesh, states.ranks[i]), pipelines_.stages_of(layout));
-    for (size_t pp = 0; pp < activations.size(); ++pp) {
+    std::vector<ByteSummary> activations;
+    for (int pp = 0; pp < layout.pp; ++pp) {
+      if (pp == 0 || ways_differ)
+        activations = memory_.activations(layout, mesh, coords_of(mesh, pp * mesh.dp * mesh.tp + states.ranks[i]),
+                                          pipelines_.stages_of(layout));
+      const auto stage = static_cast<size_t>(pp);
       RankMemory rank;
-      rank.table = states.bytes[pp][i];
-      add(rank.table, activations[pp]);
+      rank.table = states.bytes[stage][i];
+      add(rank.table, activations[stage]);
       rank.libraries = states.libraries;
       rank.rows_fullest = row_growth(rank.table, states.load.mean);
       rank.rows_p99 = row_growth(rank.table, states.load.p99);
-      RankMemory& largest = estimate.memory[pp];
+      RankMemory& largest = estimate.memory[stage];
       if (rank.needed() > largest.needed()) largest = rank;
       estimate.needed = std::max(estimate.needed, largest.needed());
     }

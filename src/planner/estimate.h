@@ -110,7 +110,7 @@ class Estimator {
   LayerTimeModel times_;
   Transfers transfers_;
   double flops_per_step_, tokens_per_step_;
-  // By schedule, stages a rank, PP, TP, EP, placement, ZeRO.
+  // By schedule, stages a rank, PP, TP, EP, placement, ZeRO, and with mesh.shares micro-batches.
   std::map<std::tuple<ScheduleKind, int, int, int, int, RankPlacement, int, int64_t>, States> states_;
   struct OtherRun;
   std::map<std::array<std::string, 5>, std::unique_ptr<OtherRun>> others_;  // by moe.transport and shares

@@ -1,11 +1,9 @@
 #include "planner/largest_ranks.h"
 
 #include <algorithm>
-#include <array>
 #include <functional>
 #include <map>
 #include <numeric>
-#include <set>
 
 #include "layout/byte_table.h"
 #include "layout/shards.h"
@@ -43,15 +41,6 @@ std::vector<int> fullest_of(const std::vector<int>& ep_ranks, const std::vector<
   return fullest;
 }
 
-// By EP rank, the first of `fullest` with at least as much in every layer.
-std::vector<int> likened(const std::vector<Parts>& parts, const std::vector<int>& fullest) {
-  std::vector<int> like;
-  for (const Parts& own : parts)
-    like.push_back(*std::find_if(fullest.begin(), fullest.end(),
-                                 [&](int other) { return covers(parts[static_cast<size_t>(other)], own); }));
-  return like;
-}
-
 // Whether TP ranks hold unequal shards.
 bool do_shards_differ(const ModelSpec& model, const Mesh& mesh) {
   const int tp = mesh.tp;
@@ -64,67 +53,67 @@ bool do_shards_differ(const ModelSpec& model, const Mesh& mesh) {
          });
 }
 
-// Ranks that differ from each other in the samples that they or their EP groups have, or in the nodes that rows go by
-// way of: one of each kind among those with the largest shard of tokens. like: by EP rank, one with as many experts.
-std::vector<int> differing_ranks(const RunSpec& whole, const Layout& layout, const Mesh& mesh, MemoryModel& memory,
-                                 const std::vector<int>& like) {
-  std::map<std::array<int64_t, 3>, int> first;
-  const auto note = [&](int rank, int64_t a, int64_t b) {
+// Ranks of one sort differ in their experts alone.
+struct Sort {
+  int64_t samples = 0, group_tokens = 0;
+  MemoryModel::Way way;
+  int tp = 0;  // where shards differ
+  auto operator<=>(const Sort&) const = default;
+};
+
+// By sort and EP rank, the first rank.
+using Sorts = std::map<Sort, std::map<int, int>>;
+
+// Of all stages: nodes can cut them in different ways.
+Sorts sort_ranks(const RunSpec& run, const Layout& layout, const Mesh& mesh, const std::vector<MemoryModel::Way>& ways,
+                 bool shards_differ) {
+  const std::vector<int64_t> samples = samples_by_rank(run, layout.micro_batches, mesh.dp);
+  Sorts sorts;
+  for (int rank = 0; rank < mesh.world; ++rank) {
     const MeshCoords at = coords_of(mesh, rank);
-    if (at.tp != 0) return;
-    const int full = like[static_cast<size_t>(at.ep)];
-    const auto [entry, is_new] = first.try_emplace({a, b, full}, rank);
-    if (!is_new && at.ep == full && coords_of(mesh, entry->second).ep != full) entry->second = rank;
-  };
-  const int stage_ranks = mesh.dp * mesh.tp;
-  if (!whole.mesh.shares.empty()) {
-    const RunSpec run = with_layout(whole, layout);
-    const std::vector<int64_t> samples = samples_by_rank(run, layout.micro_batches, mesh.dp);
-    for (int rank = 0; rank < stage_ranks; ++rank) {
-      const MeshCoords at = coords_of(mesh, rank);
-      note(rank, samples[static_cast<size_t>(at.dp)], tokens_of_ep_group(run, mesh, at));
-    }
+    Sort sort{samples[static_cast<size_t>(at.dp)], 0, ways[static_cast<size_t>(rank)], shards_differ ? at.tp : 0};
+    if (!run.mesh.shares.empty()) sort.group_tokens = tokens_of_ep_group(samples, run.train.seq_len, mesh, at);
+    sorts[sort].try_emplace(at.ep, rank);
   }
-  for (const MemoryModel::Gateway& gateway : memory.gateways_of(mesh))
-    note(gateway.rank, gateway.near, gateway.sources);
-  std::vector<int> ranks;
-  for (const auto& [kind, rank] : first) ranks.push_back(rank);
-  return ranks;
+  return sorts;
+}
+
+// Where neither samples nor nodes differ: one sort, or one for each shard.
+Sorts sort_shards(const Mesh& mesh, bool shards_differ) {
+  Sorts sorts;
+  for (int rank = 0; rank < mesh.dp * mesh.tp; ++rank) {
+    const MeshCoords at = coords_of(mesh, rank);
+    Sort sort;
+    sort.tp = shards_differ ? at.tp : 0;
+    sorts[sort].try_emplace(at.ep, rank);
+    if (!shards_differ && std::ssize(sorts[sort]) == mesh.ep) break;
+  }
+  return sorts;
 }
 
 }  // namespace
 
-// Rank 0 has as much of everything as any other rank, except experts, samples and rows by way of nodes: other ranks may
-// have more of them, or wider slices, with shards of any size. With ZeRO, the last ranks count, too: the first cut may
-// lie in the embedding, whose master weights every rank keeps, and the last one in matrices; and with Muon those in the
-// middle, as it keeps one moment where AdamW keeps two.
+// With ZeRO, the last ranks count, too: the first cut may lie in the embedding, whose master weights every rank keeps,
+// and the last one in matrices; and with Muon those in the middle, as it keeps one moment where AdamW keeps two.
 std::vector<int> largest_ranks(const RunSpec& run, const Layout& layout, const Mesh& mesh, MemoryModel& memory) {
   const int last = mesh.dp * mesh.tp - 1;
   const std::vector<Parts> parts = parts_by_rank(memory.placements_of(mesh.ep), mesh.ep);
-  std::vector<int> ep_ranks(static_cast<size_t>(mesh.ep));
-  std::iota(ep_ranks.begin(), ep_ranks.end(), 0);
-  const std::vector<int> fullest = fullest_of(ep_ranks, parts);
+  const bool shards_differ = do_shards_differ(memory.kinds().model, mesh);
+  const bool experts_differ =
+      std::any_of(parts.begin(), parts.end(), [&](const Parts& of_rank) { return of_rank != parts.front(); });
+  const MemoryModel::Ways& ways = memory.ways_of(mesh);
   std::vector<int> ranks = {0};
   const auto add = [&](int rank) {
     if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
   };
-  const auto add_first = [&](auto is_wanted) {
-    int rank = 0;
-    while (!is_wanted(coords_of(mesh, rank))) ++rank;
-    add(rank);
-  };
-  for (const int ep : fullest) add_first([&](const MeshCoords& at) { return at.ep == ep; });
-  const bool shards_differ = do_shards_differ(memory.kinds().model, mesh);
-  const bool experts_differ =
-      std::any_of(parts.begin(), parts.end(), [&](const Parts& of_rank) { return of_rank != parts.front(); });
-  for (int tp = 0; tp < mesh.tp && shards_differ && experts_differ; ++tp) {
-    std::set<int> beside;  // EP ranks of this shard
-    for (int rank = 0; rank <= last; ++rank)
-      if (const MeshCoords at = coords_of(mesh, rank); at.tp == tp) beside.insert(at.ep);
-    for (const int ep : fullest_of({beside.begin(), beside.end()}, parts))
-      add_first([&](const MeshCoords& at) { return at.tp == tp && at.ep == ep; });
+  const Sorts sorts = !run.mesh.shares.empty() || ways.differ
+                          ? sort_ranks(run, layout, mesh, ways.of_rank, shards_differ)
+                          : sort_shards(mesh, shards_differ && experts_differ);
+  for (const auto& [sort, first] : sorts) {
+    std::vector<int> ep_ranks;
+    for (const auto& [ep, rank] : first) ep_ranks.push_back(ep);
+    for (const int ep : fullest_of(ep_ranks, parts)) add(first.at(ep) % (last + 1));
   }
-  for (const int rank : differing_ranks(run, layout, mesh, memory, likened(parts, fullest))) add(rank);
   if (layout.zero == 0 || last == 0) return ranks;
   add(last);
   if (run.train.optimizer == Optimizer::muon) add(last / 2);
@@ -135,7 +124,9 @@ std::vector<int> largest_ranks(const RunSpec& run, const Layout& layout, const M
   };
   if (shards_differ) add_last([](const MeshCoords& at) { return at.tp == 0; });
   if (!experts_differ) return ranks;
-  for (const int ep : fullest) {
+  std::vector<int> ep_ranks(static_cast<size_t>(mesh.ep));
+  std::iota(ep_ranks.begin(), ep_ranks.end(), 0);
+  for (const int ep : fullest_of(ep_ranks, parts)) {
     const auto is_as_full = [&](const MeshCoords& at) {
       return parts[static_cast<size_t>(at.ep)] == parts[static_cast<size_t>(ep)];
     };

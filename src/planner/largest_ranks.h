@@ -10,8 +10,8 @@
 
 namespace mw {
 
-// Ranks of pipeline rank 0, each once: the one with most memory is among them, or one that needs as much. layout: one
-// that the ranks, the batch and the model allow (planner/search.h).
+// Ranks of a stage, each once: in every stage, one of these places has the rank that needs most memory, or as much
+// (with ZeRO, nearly as much). layout: one that the ranks, the batch and the model allow (planner/search.h).
 std::vector<int> largest_ranks(const RunSpec& run, const Layout& layout, const Mesh& mesh, MemoryModel& memory);
 
 }  // namespace mw

@@ -96,28 +96,35 @@ const std::vector<ExpertPlacement>& MemoryModel::placements_of(int ep) {
   return placements;
 }
 
-const std::vector<MemoryModel::Gateway>& MemoryModel::gateways_of(const Mesh& mesh) {
-  const auto [entry, is_new] = gateways_.try_emplace({mesh.dp, mesh.tp, mesh.ep, mesh.ep_first});
-  if (!is_new) return entry->second;
+const MemoryModel::Ways& MemoryModel::ways_of(const Mesh& mesh) {
+  const auto [entry, is_new] = ways_.try_emplace({mesh.pp, mesh.dp, mesh.tp, mesh.ep, mesh.ep_first});
+  Ways& ways = entry->second;
+  if (!is_new) return ways;
+  ways.of_rank.resize(static_cast<size_t>(mesh.world));
   const std::vector<TransportKind> transports = choose_transports(kinds_.transports, mesh.ep);
   if (std::none_of(transports.begin(), transports.end(), [](TransportKind kind) { return traits_of(kind).by_node; }))
-    return entry->second;
-  std::set<std::vector<int>> divisions;  // of groups among nodes
-  std::set<std::array<int64_t, 3>> seen;
-  for (int rank = 0; rank < mesh.dp * mesh.tp; ++rank) {
+    return ways;
+  const NodeMap nodes = node_map(run_.mesh, platform_);
+  std::map<std::vector<int>, std::vector<Way>> known;  // by the nodes of a group, counted from that of its first member
+  for (int rank = 0; rank < mesh.world; ++rank) {
     if (coords_of(mesh, rank).ep != 0) continue;
     const std::vector<int> group = group_of(mesh, MeshAxis::ep, rank);
-    const Islands islands = make_islands(group, node_map(run_.mesh, platform_));
-    if (!divisions.insert(islands.island_of).second) continue;
-    for (int member = 0; member < islands.size(); ++member) {
-      const NodesSeen nodes = nodes_seen(islands, member);
-      const int64_t near = std::ssize(nodes.near);
-      const int of_world = group[static_cast<size_t>(member)];
-      if (coords_of(mesh, of_world).tp == 0 && seen.insert({member, near, nodes.sources}).second)
-        entry->second.push_back({of_world, near, nodes.sources});
+    std::vector<int> of_member;
+    for (const int member : group) of_member.push_back(nodes.node_of(member) - nodes.node_of(group.front()));
+    std::vector<Way>& way = known[of_member];
+    if (way.empty()) {
+      const Islands islands = make_islands(group, nodes);
+      for (int member = 0; member < islands.size(); ++member) {
+        const NodesSeen seen = nodes_seen(islands, member);
+        way.push_back({std::ssize(seen.near), seen.sources});
+      }
     }
+    for (size_t member = 0; member < group.size(); ++member)
+      ways.of_rank[static_cast<size_t>(group[member])] = way[member];
   }
-  return entry->second;
+  ways.differ = std::any_of(ways.of_rank.begin(), ways.of_rank.end(),
+                            [&](const Way& way) { return way != ways.of_rank.front(); });
+  return ways;
 }
 
 RunSpec MemoryModel::run_of_one_micro_batch(const Layout& layout) const {
@@ -157,9 +164,9 @@ MemoryModel::Activations& MemoryModel::activations_of(const Layout& layout, cons
   if (run_.mesh.shares.empty()) {  // of the group then, too; searches ask for many sizes
     around.tokens = most_samples(run_, layout.micro_batches, mesh.dp) * run_.train.seq_len;
   } else {
-    const RunSpec run = run_of_one_micro_batch(layout);
-    around.tokens = make_local_batch(run, mesh.dp, coords.dp).tokens();
-    around.group_tokens = tokens_of_ep_group(run, mesh, coords);
+    const std::vector<int64_t> samples = samples_by_rank(run_, layout.micro_batches, mesh.dp);
+    around.tokens = samples[static_cast<size_t>(coords.dp)] * run_.train.seq_len;
+    around.group_tokens = tokens_of_ep_group(samples, run_.train.seq_len, mesh, coords);
   }
   for (const TransportKind kind : choose_transports(kinds_.transports, mesh.ep))
     if (traits_of(kind).by_node) around.nodes = nodes_of_ep_group(mesh, coords, node_map(run_.mesh, platform_));

@@ -63,13 +63,16 @@ class MemoryModel {
   std::array<int64_t, kReplicas> gradient_bytes(const Mesh& mesh, const MeshCoords& coords,
                                                 const std::vector<StagePlan>& stages);
   const LayerKinds& kinds() const { return kinds_; }
-  // A rank of pipeline rank 0 and tp 0, its EP group's ranks on its node, and those that it is the gateway of.
-  struct Gateway {
-    int rank = 0;
+  // Where rows go by way of nodes: of its EP group, the ranks on a rank's node and those that it is the gateway of.
+  struct Way {
     int64_t near = 1, sources = 0;
+    auto operator<=>(const Way&) const = default;
   };
-  // Where rows of some layer go by way of nodes, the first of each sort of each EP rank; otherwise none.
-  const std::vector<Gateway>& gateways_of(const Mesh& mesh);
+  struct Ways {
+    std::vector<Way> of_rank;  // of the world
+    bool differ = false;
+  };
+  const Ways& ways_of(const Mesh& mesh);
   const std::vector<ExpertPlacement>& placements_of(int ep);  // by kind
   // What the rank at `coords` gathers of a layer of this kind.
   LayerPieces pieces_of_kind(int kind, const Layout& layout, const Mesh& mesh, const MeshCoords& coords);
@@ -138,8 +141,8 @@ class MemoryModel {
   RunSpec run_;
   Platform platform_;
   std::map<int, std::vector<ExpertPlacement>> placements_;
-  std::map<std::array<int, 4>, std::vector<Gateway>> gateways_;  // by sizes and order of the mesh
-  std::vector<ParamRow> param_rows_;                             // of the model with one layer of each kind
+  std::map<std::array<int, 5>, Ways> ways_;  // by sizes and order of the mesh
+  std::vector<ParamRow> param_rows_;         // of the model with one layer of each kind
   std::map<std::pair<Shape, Surroundings>, Activations> activations_;
   std::map<Shape, RankParams> params_;
 };

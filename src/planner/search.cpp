@@ -326,7 +326,6 @@ void check_layout(const Request& request, const Layout& layout) {
          fmt::format("stages of one rank send and receive {} kinds of messages, a GPU has queues for {}", links,
                      kGpuLinks),
          "use fewer stages per rank: a smaller chunks");
-  check_training(request.run);
   RunSpec run = with_layout(request.run, layout);
   if (layout.stages() == layout_of(request.run).stages()) run.mesh.stage_layers = request.run.mesh.stage_layers;
   make_plan(request.model, run, request.ranks, 0, platform_of(request.profile, request.model, request.run));

@@ -1,4 +1,6 @@
 // The rank with most memory, which a plan names, is the one of all ranks' tables of bytes that has most.
+#include <random>
+
 #include "planner/estimate.h"
 #include "planner/helpers.h"
 
@@ -78,6 +80,41 @@ TEST(LargestRank, HasMostOfShardsAndExperts) {
   request.run.moe.transport = "gather_tokens";
   request.run.mesh.width_shares = "1,2,3";
   expect_largest(request, "tp=3 ep=3 placement=dp_first");
+}
+
+// Samples, experts, shards, nodes and stages that all differ at once: drawn ones, and those that were wrong before.
+TEST(LargestRank, HasMostOfAllTogether) {
+  const auto expect_of = [](int ranks, const char* layout, const char* transport, const char* shares,
+                            const char* experts, int64_t ranks_per_node) {
+    Request request = with_shares(ranks, shares, transport);
+    request.run.mesh.expert_shares = experts;
+    request.run.mesh.ranks_per_node = ranks_per_node;
+    expect_largest(request, layout);
+  };
+  expect_of(4, "tp=2 ep=2 micro_batches=2", "halo", "1,4", "1,3", 2);
+  expect_of(8, "pp=2 tp=2 ep=2 micro_batches=2", "flat", "1,6", "1,2", 0);
+  expect_of(12, "tp=2 ep=3", "flat", "2,2,5,2,6,2", "", 0);
+  expect_of(8, "tp=2 ep=8 placement=dp_first", "flat", "2,6,6,2", "3,3,1,2,2,1,1,3", 0);
+  expect_of(4, "ep=4", "flat", "5,5,3,5", "1,1,3,3", 0);
+  expect_of(8, "ep=8", "halo", "1,2,3,1,2,3,1,2", "3,1,2,1,3,2,1,1", 3);
+  expect_of(6, "pp=2 ep=3 micro_batches=8", "halo", "", "", 2);
+  expect_of(8, "pp=2 ep=4 micro_batches=4", "bypass", "", "", 5);
+  std::mt19937_64 random(11);
+  const auto draw = [&](uint64_t below) { return static_cast<int64_t>(random() % below); };
+  const auto list = [&](int64_t count) {
+    std::string text;
+    for (int64_t i = 0; i < count; ++i) text += fmt::format("{}{}", i > 0 ? "," : "", 1 + draw(6));
+    return text;
+  };
+  for (int i = 0; i < 200; ++i) {
+    const int64_t tp = 1 + draw(2), dp = 2 << draw(2), pp = 1 + draw(2), stage = tp * dp;
+    const int64_t ep = std::min<int64_t>(int64_t{2} << draw(3), stage);
+    const std::string layout =
+        fmt::format("pp={} tp={} ep={} micro_batches=4{}", pp, tp, ep, draw(2) == 0 ? " placement=dp_first" : "");
+    const char* transports[] = {"flat", "padded", "halo", "bypass"};
+    expect_of(static_cast<int>(pp * stage), layout.c_str(), transports[draw(4)], draw(2) == 0 ? "" : list(dp).c_str(),
+              draw(2) == 0 ? "" : list(ep).c_str(), 1 + draw(6));
+  }
 }
 
 // ZeRO's first cut is the embedding, whose master weights stay whole; other ranks with as many experts cut matrices.

@@ -182,12 +182,10 @@ TEST(Search, ClosedFormFindsTheBestOnSlowLinks) {
 
 // Of many pipelines with so few micro-batches that even zero-bubble schedules wait.
 TEST(Search, ClosedFormFindsTheBestOfFewMicroBatches) {
-  for (const char* model : {"gpt-oss-20b", "qwen1.5-moe-a2.7b"}) {
-    Request request = qwen_on(64, 32);
-    request.model = config_model(model);
-    request.run.train.seq_len = 1024;
-    expect_closed_form_finds_the_best(request, 1);
-  }
+  Request request = qwen_on(64, 32);
+  request.model = config_model("qwen1.5-moe-a2.7b");
+  request.run.train.seq_len = 1024;
+  expect_closed_form_finds_the_best(request, 1);
 }
 
 TEST(Search, IsDeterministic) {
