@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "suppor
 from _jobs import (SOURCE, Checks, Job, checkpoints, gpus, last_step, launcher_forwards, outputs,  # noqa: E402
                    read_metrics, run, same_bits, write_corpus, write_run_file)
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup hands it on as ignored
 checks = Checks()
 write_corpus("text")
 RUN = write_run_file()

@@ -1,5 +1,8 @@
 #include "formats/io/json_lines.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -80,6 +83,21 @@ TEST(JsonLines, SetAsideKeepTheirContent) {
   }
 }
 
+// Devices and pipes have as many writers as like. What a shell opened for the program's output stays.
+TEST(JsonLines, LeaveOpenFilesAlone) {
+  const JsonLinesWriter first("/dev/null"), second("/dev/null");
+  const ScratchDir dir;
+  write_raw(dir / "out", "text\n");
+  const int fd = ::open((dir / "out").c_str(), O_RDWR);
+  std::filesystem::create_symlink(fmt::format("/proc/self/fd/{}", fd), dir / "link");
+  for (const std::string& name : {fmt::format("/proc/self/fd/{}", fd), dir / "link"}) {
+    EXPECT_EQ(set_lines_aside(name), "");
+    EXPECT_EQ(truncate_after_step(name, 1).broken, 0);
+  }
+  EXPECT_EQ(read_raw(dir / "out"), "text\n");
+  ::close(fd);
+}
+
 // Of another run that still writes it, a file is neither written nor renamed nor shortened.
 TEST(JsonLines, HaveOneWriter) {
   const ScratchDir dir;
@@ -111,6 +129,8 @@ TEST(JsonLines, FollowLinks) {
   EXPECT_EQ(truncate_after_step(dir / "link", 1).beyond, 1);
   EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
   EXPECT_EQ(read_raw(dir / "m"), "{\"step\":1}\n");
+  EXPECT_EQ(set_lines_aside(dir / "link"), dir / "m.1");
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
   EXPECT_EQ(truncate_after_step("/dev/null", 1).kept, 0);
 }
 
@@ -118,15 +138,15 @@ TEST(JsonLines, MissingAndHostileFiles) {
   const ScratchDir dir;
   EXPECT_EQ(truncate_after_step(dir / "absent", 1).kept, 0);
   EXPECT_FALSE(std::filesystem::exists(dir / "absent"));
-  for (const std::string& line : {std::string("[1]"), std::string(), std::string(1'000'000, '['), std::string("1")}) {
-    const std::string text = "{\"step\":\"x\"}\n" + line + "\n";
+  const std::string object = "{\"step\":\"x\"}\n", broken = "[1]\n\n" + std::string(1'000'000, '[') + "\n1\n";
+  write_raw(dir / "m", object + broken + object);
+  EXPECT_EQ(truncate_after_step(dir / "m", 1).broken, 4);
+  EXPECT_EQ(read_raw(dir / "m"), object + object);
+  // Something else than metrics: nothing of it goes.
+  for (const std::string& text : {broken + object, std::string("notes\n"), std::string("notes")}) {
     write_raw(dir / "m", text);
-    EXPECT_EQ(truncate_after_step(dir / "m", 1).broken, 1);
-    EXPECT_EQ(read_raw(dir / "m"), "{\"step\":\"x\"}\n");
-    // Something else than metrics: nothing of it goes.
-    write_raw(dir / "m", text + text);
-    EXPECT_TRUE(contains(error_of([&] { truncate_after_step(dir / "m", 1); }), "line 2 is no JSON object"));
-    EXPECT_EQ(read_raw(dir / "m"), text + text);
+    EXPECT_TRUE(contains(error_of([&] { truncate_after_step(dir / "m", 1); }), "line 1 is no JSON object"));
+    EXPECT_EQ(read_raw(dir / "m"), text);
   }
 }
 

@@ -25,7 +25,7 @@ class AppendFile {
   AppendFile& operator=(const AppendFile&) = delete;
 
   // Keeps other processes that ask, too, from the file, until it is closed. Returns false if one of them has it; true,
-  // too, where the file system has no locks.
+  // too, for devices and pipes, and where the file system has no locks.
   bool lock();
 
   // Writes one record, in one system call if possible: a crash can damage only the last record.

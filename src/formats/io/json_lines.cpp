@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -57,18 +58,23 @@ Verdict judge(std::string_view line, int64_t step) {
   fail(Exit::data, fmt::format("another run writes {}", printable(path)), "wait until it ends, or name another file");
 }
 
-// Where a process has locked the file.
-void refuse_written(const std::string& path) {
-  if (::access(path.c_str(), W_OK) != 0) return;  // nothing will be changed
-  if (!AppendFile(path, AppendFile::Open::append, "").lock()) fail_written(path);
+// Such as /dev/stdout, whose file a shell may have opened for more than metrics.
+bool names_open_file(const std::string& path) {
+  const auto is_of_system = [](const std::string& name) {
+    return name.starts_with("/dev/") || name.starts_with("/proc/");
+  };
+  std::error_code none;
+  return is_of_system(path) || is_of_system(std::filesystem::read_symlink(path, none).native());
 }
 
 // Renames or copies a file with lines.
 template <class Move>
-std::string move_aside(const std::string& path, const char* what, const Move& move) {
+std::string move_aside(const std::string& named, const char* what, const Move& move) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error) || std::filesystem::file_size(path, error) == 0) return "";
-  refuse_written(path);
+  if (!std::filesystem::is_regular_file(named, error) || std::filesystem::file_size(named, error) == 0) return "";
+  if (names_open_file(named)) return "";
+  wait_for_writer(named, {});
+  const std::string path = target_of_link(named);
   std::string aside;
   for (int n = 1; aside.empty() || path_exists(aside); ++n) aside = fmt::format("{}.{}", path, n);
   move(path, aside, error);
@@ -89,11 +95,21 @@ void JsonLinesWriter::write(const nlohmann::ordered_json& object) {
   file_.append(object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
 }
 
+void wait_for_writer(const std::string& path, std::chrono::milliseconds patience) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored) || ::access(path.c_str(), W_OK) != 0) return;
+  const auto end = std::chrono::steady_clock::now() + patience;
+  while (!AppendFile(path, AppendFile::Open::append, "").lock()) {
+    if (std::chrono::steady_clock::now() >= end) fail_written(path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
 TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
   TruncatedLines result;
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return result;
-  refuse_written(path);
+  if (!std::filesystem::is_regular_file(path, ignored) || names_open_file(path)) return result;
+  wait_for_writer(path, {});
   const MappedFile file(path);
   const std::string_view text(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
   std::optional<OutputFile> output;  // from the first line on that goes: a full disk takes no copy of a whole log
@@ -105,9 +121,8 @@ TruncatedLines truncate_after_step(const std::string& path, int64_t step) {
     const std::string_view line = text.substr(begin, unfinished ? std::string_view::npos : newline - begin);
     const Verdict verdict = judge(line, step);
     const size_t end = unfinished ? text.size() : newline + 1;
-    if (verdict == Verdict::broken && end < text.size())
-      fail(Exit::data,
-           fmt::format("line {} is no JSON object: {}", result.kept + result.beyond + 1, printable(line, 40)),
+    if (begin == 0 && verdict == Verdict::broken && !(unfinished && line.starts_with('{')))
+      fail(Exit::data, fmt::format("line 1 is no JSON object: {}", printable(line, 40)),
            "metrics have one object on each line; name another file, or move this one away");
     if ((verdict != Verdict::keep || unfinished) && !output) {
       output.emplace(target_of_link(path));

@@ -1,6 +1,7 @@
 // Metrics as JSON lines: one object per line, appended and visible to readers at once.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -27,17 +28,20 @@ class JsonLinesWriter {
 struct TruncatedLines {
   int64_t kept = 0;
   int64_t beyond = 0;  // lines dropped because their step is larger
-  int64_t broken = 0;  // of the last line, 1 if it was dropped because it is no JSON object, such as one cut by a crash
+  int64_t broken = 0;  // lines dropped because they are not JSON objects, such as a last line cut by a crash
 };
 
-// To be called before a run resumes at `step`: removes the lines with a larger "step", and a broken last line; lines
-// without a step stay. The file is replaced atomically (that which a link names), and not touched when nothing is
-// removed; a missing file counts as empty, and so does what is no regular file. Errors: also for a broken line in front
-// of others, which no run writes: the file is another one, and stays as it is.
+// Waits until no other process writes the file, which may be about to exit. Errors: as above, when one still does.
+void wait_for_writer(const std::string& path, std::chrono::milliseconds patience);
+
+// To be called before a run resumes at `step`: removes the lines with a larger "step" and broken lines; lines without a
+// step stay. The file is replaced atomically (that which a link names), and not touched when nothing is removed; a
+// missing file counts as empty, and so do devices, pipes and names of open files (/dev/stdout). Errors: also for a
+// first line that is broken, but not cut: the file holds something else than metrics, and stays as it is.
 TruncatedLines truncate_after_step(const std::string& path, int64_t step);
 
-// To be called before a run begins at step 1. Renames a file with lines: adds ".1" to its name, or the first number
-// that is free. Returns the new name; "" where there is no file, or an empty one.
+// To be called before a run begins at step 1. Renames a file with lines (that which a link names): adds ".1" to its
+// name, or the first number that is free. Returns the new name; "" where there is no such file, or an empty one.
 std::string set_lines_aside(const std::string& path);
 // The same for a run that goes on from a checkpoint of another one, whose lines both need: the file stays, too.
 std::string copy_lines_aside(const std::string& path);

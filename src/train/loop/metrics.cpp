@@ -186,6 +186,7 @@ void RunLog::open_lines(const std::string& path, int64_t last_step, bool branche
   std::error_code ignored;  // what went wrong shows when the file is opened
   if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
   try {
+    wait_for_writer(path, std::chrono::seconds(10));  // a run before this one may be about to exit
     if (last_step == 0 || branches) {
       if (const std::string aside = last_step == 0 ? set_lines_aside(path) : copy_lines_aside(path); !aside.empty())
         note_ = fmt::format("metrics: {} of an earlier run is kept as {}", path, aside);
@@ -194,8 +195,22 @@ void RunLog::open_lines(const std::string& path, int64_t last_step, bool branche
       if (const int64_t removed = truncate_after_step(path, last_step).beyond; removed > 0 && note_.empty())
         note_ = fmt::format("metrics: {} lines after step {} removed from {}", removed, last_step, path);
     lines_ = std::make_unique<JsonLinesWriter>(path);
+    path_ = path;
   } catch (const Error& error) {
     fail(error.code(), fmt::format("log.jsonl = \"{}\": {}", printable(path), error.what()), error.hint());
+  }
+}
+
+void RunLog::reopen_lost() {
+  std::error_code ignored;
+  if (lines_ == nullptr || std::filesystem::exists(path_, ignored)) return;
+  try {
+    lines_.reset();
+    const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+    if (!folder.empty()) std::filesystem::create_directories(folder, ignored);
+    lines_ = std::make_unique<JsonLinesWriter>(path_);
+  } catch (const Error& error) {
+    end(error);
   }
 }
 

@@ -81,6 +81,8 @@ class RunLog {
   void describe_run(nlohmann::ordered_json run) { run_ = std::move(run); }
   // A file that cannot be written (a full disk) is given up with a warning on stderr; the run continues.
   void write(const StepReport& report, const ReportContext& context);
+  // Goes on in a new log.jsonl where somebody removed the file, or its folder.
+  void reopen_lost();
   void write_final_validation(int64_t step, const ValidationReport& validation);
 
  private:
@@ -90,7 +92,7 @@ class RunLog {
   std::unique_ptr<JsonLinesWriter> lines_;
   std::unique_ptr<EventFileWriter> events_;
   nlohmann::ordered_json run_;
-  std::string note_;
+  std::string note_, path_;  // path_: of lines_
 };
 
 }  // namespace mw

@@ -337,9 +337,10 @@ void Trainer::validate(int64_t step) {
 void Trainer::save(int64_t step) {
   if (run_.checkpoint.dir.empty() || saved_step_ == step) return;
   if (leader_ && folder_lock_->is_lost()) {
-    say("warning: {} was removed or renamed: it is made again", run_.checkpoint.dir);
+    say("warning: {}, or writer.lock in it, was removed or renamed: it is made again", run_.checkpoint.dir);
     folder_lock_.reset();
     folder_lock_ = lock_checkpoints(run_.checkpoint.dir);
+    log_.reopen_lost();
   }
   saving_ = std::make_unique<CheckpointSave>(*engine_, run_.checkpoint.dir, state_, run_.checkpoint.keep);
   saved_step_ = step;
@@ -376,6 +377,7 @@ Exit Trainer::dry_run() {
   print_header();
   StartCheck start;
   if (leader_) start = check_start(engine_->plan);
+  if (leader_ && !run_.log.jsonl.empty()) wait_for_writer(run_.log.jsonl, {});
   world_.comm().all_reduce_max(std::span(&start.state.samples, 1));
   read_step(*data_, engine_->plan, start.state.samples,
             run_.train.micro_batches);  // tokens outside the vocabulary are refused
