@@ -224,8 +224,9 @@ std::string describe_exchanges(const Request& request, const Layout& layout) {
 std::string describe_request(const Request& request, const SearchResult& result) {
   const TrainSpec& train = request.run.train;
   std::string text = fmt::format("model {}\n", summary(request.model));
-  text += fmt::format("{} ranks of {}; {} samples of {} tokens a step, {}\n", request.ranks, request.profile.name,
-                      train.global_batch, train.seq_len, word_of(train.dtype));
+  text +=
+      fmt::format("{} rank{} of {}; {} samples of {} tokens a step, {}\n", request.ranks, request.ranks == 1 ? "" : "s",
+                  request.profile.name, train.global_batch, train.seq_len, word_of(train.dtype));
   for (const std::string& source : request.profile.sources) text += fmt::format("  {}\n", source);
   if (request.profile.rank_kinds) text += fmt::format("  unequal: {}\n", describe_rank_kinds(request.profile));
   text += fmt::format("weighed {} layouts in {:.2f} s, {} fit; {} simulated in {:.2f} s\n", result.weighed.size(),

@@ -46,7 +46,7 @@ def restore():
     shutil.copytree(SAVED, NEWEST)
 
 
-def refused(label, damage, *parts, resume=NEWEST, cure="away and resume from the one before it: checkpoint.resume="):
+def refused(label, damage, *parts, resume=NEWEST, cure="(train: checkpoint.resume="):
     """Damages the newest checkpoint and expects its refusal, by the names in `parts`."""
     damage()
     damaged = run(1, "train", RUN, *COMMON, f"checkpoint.resume={resume}")

@@ -86,7 +86,6 @@ int processors_of_device() {
   return std::stoi(text.substr(text.rfind(", ", text.find(" processors")) + 2));
 }
 
-// Kernels start one block per SM of the whole device; those that start late find that all tiles are taken.
 // One call for as many experts as a model may have: most have no rows.
 TEST(ExpertProducts, OfAsManyExpertsAsAModelMayHave) {
   if (!on_gpu()) GTEST_SKIP() << "only GPUs have tables of experts";
@@ -131,6 +130,7 @@ TEST(ExpertProducts, OfAsManyExpertsAsAModelMayHave) {
   }
 }
 
+// Kernels start one block per SM of the whole device; those that start late find that all tiles are taken.
 TEST(ExpertProducts, TakeLongerOnFewProcessorsWithTheSameBits) {
   if (!on_gpu() || device_kind() != DeviceKind::cuda) GTEST_SKIP() << "only CUDA limits processors";
   if (processors_of_device() < 64) GTEST_SKIP() << "16 processors are too large a part of this GPU";

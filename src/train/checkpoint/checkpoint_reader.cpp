@@ -31,8 +31,9 @@ std::string offer_older(const std::string& folder) {
   }
   for (auto it = all.rbegin(); it != all.rend(); ++it)
     if (refused < 0 || step_of_folder(fs::path(*it).filename().string()) < refused)
-      return fmt::format("move {} away and resume from the one before it: checkpoint.resume={}", path.string(), *it);
-  return "there is no older complete checkpoint beside it; start from scratch with checkpoint.resume=none";
+      return fmt::format("move {} away and take the one before it, {} (train: checkpoint.resume={})", path.string(),
+                         *it, *it);
+  return "there is no older complete checkpoint beside it (train: checkpoint.resume=none starts from scratch)";
 }
 
 // What `body` gives; errors of its files become errors of the checkpoint.
