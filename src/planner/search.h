@@ -66,7 +66,7 @@ struct SearchResult {
   std::vector<Estimate> too_big;
   double closed_form_s = 0, simulation_s = 0;  // wall time of the two parts of the search
 };
-constexpr int kSimulated = 200;
+constexpr int kSimulated = 600;
 
 // On two threads. Deterministic. simulated: how many fitting layouts to simulate.
 SearchResult search(const Request& request, int simulated = kSimulated);
