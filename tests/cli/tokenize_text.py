@@ -100,6 +100,11 @@ expect(0, ["3 documents", "9 of 21 tokens count in the loss, by talk.mask"], "ta
        "talk")
 checks.expect(pathlib.Path("talk.mask").read_bytes() == bytes([0, 0, 1, 1, 0, 0, 0] + [0, 0, 1, 1, 1, 1, 1] + [0, 0, 1, 1, 0, 0, 0]),
               "another mask")
+# A conversation without text is no document: its end would count as that of the one before it.
+pathlib.Path("hollow.jsonl").write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in (
+    [{"role": "user", "content": "ab"}, {"role": "assistant", "content": "cd"}], [{"role": "user", "content": ""}])))
+expect(0, ["3 of 5 tokens count in the loss"], "hollow.jsonl", "-t", "tok", "--chat", "plain", "-o", "hollow")
+checks.expect(pathlib.Path("hollow.mask").read_bytes() == bytes([0, 0, 1, 1, 1]), "the mask of an empty conversation")
 for suffix in (".bin", ".idx"):
     pathlib.Path("talk" + suffix).unlink()
 expect(DATA, ["talk.mask already exists"], "in/c.txt", "-t", "tok", "-o", "talk")

@@ -157,10 +157,12 @@ EncodedBlock TokenizeRun::encode(const DocumentBlock& block, int64_t consumed, T
     for_each_line(block, [&](std::string_view line, const std::string& where) {
       const std::vector<ChatMessage> messages = parse_chat(line, key_, where);
       if (messages.empty()) return;
+      const size_t begin = out.tokens.size();
       encode_chat(*form_, messages, where, tokenizer, out.tokens, out.mask);
+      if (out.tokens.size() == begin) return;  // as any document without text
       end_document();
       // The end is learned where what stands before it is.
-      out.mask.resize(out.tokens.size(), !out.mask.empty() && out.mask.back() != 0);
+      out.mask.resize(out.tokens.size(), out.mask.back() != 0);
     });
   out.tokens.shrink_to_fit();  // it may wait long
   out.mask.shrink_to_fit();
