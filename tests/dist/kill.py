@@ -11,7 +11,7 @@ sys.path.insert(0, os.path.join(os.environ["MOEWRIGHT_SOURCE"], "tests", "suppor
 from _jobs import (Checks, Job, checkpoints, expect_killed, outputs, read_metrics, run, same_bits,  # noqa: E402
                    write_corpus, write_run_file)
 
-STEPS = 60
+STEPS = 200  # more than three kills and their delays can take
 seed = int(os.environ.get("KILL_SEED", time.time_ns() % 1_000_000))
 print(f"KILL_SEED={seed}", flush=True)  # repeats this run's choices
 choose = random.Random(seed)
