@@ -72,7 +72,7 @@ void watch_stop_signals(const std::string& notice) {
   struct sigaction inherited {};
   if (sigaction(SIGHUP, nullptr, &inherited) == 0 && inherited.sa_handler != SIG_IGN)  // which nohup asks for
     sigaction(SIGHUP, &action, nullptr);
-  std::signal(SIGPIPE, SIG_IGN);  // writes fail instead
+  for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_IGN);  // writes fail instead
   action.sa_handler = on_interrupt;
   sigaction(SIGINT, &action, nullptr);
 }

@@ -30,10 +30,10 @@ class SignalThread {
   std::thread thread_;
 };
 
-// Installs the signal handlers; their flag is global to the process. A SIGHUP that is ignored stays so, and SIGPIPE is
-// from now on: who reads the log may end before the run does. The first SIGINT writes `notice` to stderr, unless
+// Installs the signal handlers; their flag is global to the process. The first SIGINT writes `notice` to stderr, unless
 // it is empty; a second one, at least half a second later, kills the process with SIGINT. (Some launchers deliver one
-// Ctrl-C twice.)
+// Ctrl-C twice.) A SIGHUP that is ignored stays so. SIGPIPE and SIGXFSZ are ignored from now on: who reads the log may
+// end before the run does, and a file may reach the limit of its size.
 void watch_stop_signals(const std::string& notice);
 
 // Whether any rank was asked to stop; the same on every rank. Collective.
