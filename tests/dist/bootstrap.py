@@ -53,6 +53,13 @@ for name, value, words in [("RANK", None, "but RANK is not set"), ("MASTER_PORT"
     expect(f"{name}={value}", start([1], 2, *VERIFY, **{name: value}), 8, words)
 expect("one rank", start([0], 1, *VERIFY), 0, "verify: passed")
 
+# Ranks of different runs. What only concerns a rank's own log may differ.
+for keys, code, words in ((["train.lr=1e-2", "log.every=7"], 3, "ranks were started for different runs: rank 1 has train.lr = 0.01 ("),
+                          (["--dry-run"], 3, "train --dry-run (moewright"), (["log.every=7"], 0, "")):
+    port = free_port()
+    expect(f"rank 1 has {keys}", [*start([0], 2, "train", RUN, "mesh.ep=2", "train.steps=2", port=port),
+                                  *start([1], 2, "train", RUN, "mesh.ep=2", "train.steps=2", *keys, port=port)], code, words)
+
 
 
 def start_and_lose_one(size, *arguments, **environment):

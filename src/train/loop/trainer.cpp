@@ -32,6 +32,7 @@
 #include "train/loop/run_memory.h"
 #include "train/loop/run_text.h"
 #include "train/loop/run_validation.h"
+#include "train/loop/same_run.h"
 #include "train/loop/share_chooser.h"
 #include "train/loop/signals.h"
 #include "train/loop/slow_ranks.h"
@@ -108,6 +109,7 @@ class Trainer {
 };
 
 void Trainer::prepare() {
+  check_same_run(world_.comm(), run_, options_.version, options_.dry_run);
   check_training(run_);
   const ModelSpec model = load_model_spec(run_);
   if (!run_.hf_dir.empty() && run_.checkpoint.resume == "none") open_hf_folder(model, run_.hf_dir);
